@@ -1,0 +1,142 @@
+# Everything that CI runs, a person can run: `make help`. Needs Go, make and git; nothing else is installed.
+SHELL := bash
+.SHELLFLAGS := -o pipefail -ec
+.DEFAULT_GOAL := help
+
+# What the tests run on, and which of them: make test PKG=./api/... RUN=TestAdvance
+PKG ?= ./...
+RUN ?=
+# Names and sizes for cluster-up and cluster-down. PORT=0 takes a free one.
+NAME ?= kuperator
+NODES ?= 3
+PORT ?= 0
+# How long each fuzz target runs.
+FUZZTIME ?= 30s
+# Benchmarks to run, a regular expression; case does not matter.
+BENCH ?= .
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+LDFLAGS := -s -w -X kusionstack.io/kuperator/internal/bootstrap.version=$(VERSION)
+GOLANGCI_LINT := bin/golangci-lint
+# The race detector needs a C compiler on most systems; without one the tests run without it and say so.
+RACE := $(shell command -v $$(go env CC) >/dev/null 2>&1 && echo -race)
+TEST := go test $(RACE) -shuffle=on -timeout 40m $(if $(RUN),-run '$(RUN)')
+# The packages of the fast part: all but those below test/, which start clusters or search for long.
+UNIT = $(shell go list -e ./... | grep -v '^kusionstack.io/kuperator/test/')
+
+.PHONY: help
+help: ## Show the targets
+	@awk 'BEGIN {FS = ":.*## "; print "Usage: make <target>"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z][a-z0-9-]*:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+##@ Build
+
+.PHONY: generate
+generate: ## Write all generated code, CRDs, roles and reference pages
+	./hack/generate/generate.sh
+
+.PHONY: build
+build: ## Build all programs into bin/
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+.PHONY: clean
+clean: ## Remove bin/
+	rm -rf bin
+
+##@ Check
+
+.PHONY: test
+test: race-note ## Run all tests, those on a real API server too (PKG=, RUN=)
+	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" $(TEST) $(PKG)
+
+.PHONY: test-unit
+test-unit: race-note ## Run the fast tests: everything outside test/ (RUN=)
+	$(TEST) -short $(UNIT)
+
+.PHONY: test-integration
+test-integration: ## Run the tests on a real API server (RUN=)
+	@$(MAKE) --no-print-directory test PKG=./test/integration/...
+
+.PHONY: test-e2e
+test-e2e: ## Run the user stories on a whole local cluster (RUN=)
+	@$(MAKE) --no-print-directory test PKG=./test/e2e/...
+
+.PHONY: race-note
+race-note:
+	@$(if $(RACE),true,echo "no C compiler found: the tests run without the race detector")
+
+.PHONY: explore
+explore: ## Search all interleavings of the protocol, some minutes; prints the states searched (RUN=)
+	EXPLORE=all go test -count=1 -timeout 4h -v $(if $(RUN),-run '$(RUN)') ./test/protocol/...
+
+.PHONY: fuzz
+fuzz: ## Fuzz each target for a while (FUZZTIME=, PKG=)
+	@for package in $(if $(filter ./...,$(PKG)),$(UNIT),$$(go list $(PKG))); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "$$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## Measure, most of it against a local cluster (BENCH=, for example rules or collaset)
+	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" go test -count=1 -timeout 4h -run '^$$' -bench '(?i)$(BENCH)' -benchtime=1x ./internal/collaset ./test/bench/...
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Run the linters, import rules among them
+	$(GOLANGCI_LINT) run ./...
+
+# Built by the Go at hand, from the versions that hack/tools/go.sum pins. The first build takes some minutes.
+$(GOLANGCI_LINT): hack/tools/go.mod hack/tools/go.sum
+	@mkdir -p bin
+	go build -C hack/tools -o ../../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+.PHONY: verify
+verify: verify-generated verify-format verify-modules verify-imports verify-docs vet lint ## Check that what is generated is current, formats, modules, imports, docs, vet, lint
+
+# Every file that git knows or would add, with the hash of its content: works on a tree with uncommitted changes.
+tree = git ls-files -co --exclude-standard | sort | while IFS= read -r f; do if [ -f "$$f" ]; then printf '%s %s\n' "$$(git hash-object -- "$$f")" "$$f"; fi; done
+
+.PHONY: verify-generated
+verify-generated:
+	@before="$$($(tree))"; \
+	$(MAKE) --no-print-directory generate; \
+	after="$$($(tree))"; \
+	if ! diff <(echo "$$before") <(echo "$$after"); then echo "make generate changed the files above: run it and keep the result"; exit 1; fi
+
+.PHONY: verify-format
+verify-format:
+	@files="$$(gofmt -l $$(git ls-files -co --exclude-standard -- '*.go' | while IFS= read -r f; do if [ -f "$$f" ]; then echo "$$f"; fi; done))"; \
+	if [ -n "$$files" ]; then echo "not formatted, run gofmt -w on:"; echo "$$files"; exit 1; fi
+
+.PHONY: verify-modules
+verify-modules:
+	go mod tidy -diff
+	go mod verify
+
+.PHONY: verify-imports
+verify-imports:
+	go test -count=1 ./internal/archtest
+
+# A hook: docs that list keys, metrics or flags bring hack/docs/check.sh, which compares them with the code.
+.PHONY: verify-docs
+verify-docs:
+	@if [ -x hack/docs/check.sh ]; then hack/docs/check.sh; else echo "docs: no check in this version"; fi
+
+.PHONY: vet
+vet:
+	go vet ./...
+
+##@ Run
+
+.PHONY: demo
+demo: ## Show the suite at work on a local cluster (KEEP=1 leaves it running; KUBECONFIG= another cluster)
+	go run ./hack/demo $(if $(KEEP),--keep) $(if $(filter command,$(firstword $(origin KUBECONFIG))),--kubeconfig '$(KUBECONFIG)')
+
+.PHONY: cluster-up
+cluster-up: ## Start a local cluster (NAME=, NODES=, PORT=)
+	go run ./hack/localkube up --name '$(NAME)' --nodes '$(NODES)' --port '$(PORT)'
+
+.PHONY: cluster-down
+cluster-down: ## Stop it and remove what it left (NAME=)
+	go run ./hack/localkube down --name '$(NAME)'
