@@ -1,0 +1,175 @@
+package podops
+
+import "strings"
+
+// Key prefixes of one operation; the full label key is "<prefix>/<id>". Values
+// are decimal Unix times in nanoseconds by the writer's clock unless said
+// otherwise; only their presence means something, except where noted.
+const (
+	// OperatingPrefix marks a request. Written by the operator when it begins,
+	// removed by it when it has finished. Its value identifies the request: a
+	// new value is a new request, which needs its own permission.
+	OperatingPrefix = "operating.podopslifecycle.kusionstack.io"
+	// OperationTypePrefix holds the operation's type, for example "update".
+	// Written by the operator together with OperatingPrefix.
+	OperationTypePrefix = "operation-type.podopslifecycle.kusionstack.io"
+	// PreCheckPrefix puts the Pod in stage PreCheck: rules are asked.
+	PreCheckPrefix = "pre-check.podopslifecycle.kusionstack.io"
+	// PreCheckedPrefix says that every rule let this request pass.
+	PreCheckedPrefix = "pre-checked.podopslifecycle.kusionstack.io"
+	// PermissionPrefix is keyed by operation type, not by ID: at least one
+	// operation of that type has been let pass and has not finished.
+	PermissionPrefix = "operation-permission.podopslifecycle.kusionstack.io"
+	// PreparingPrefix asks cooperators to leave; the Pod goes out of service.
+	PreparingPrefix = "preparing.podopslifecycle.kusionstack.io"
+	// OperatePrefix is the permission to act. Its value is the time it was given.
+	OperatePrefix = "operate.podopslifecycle.kusionstack.io"
+	// OperatedPrefix marks a finished operation until the Pod is back in
+	// service. Beside OperatingPrefix it says that the Pod was operated on, has
+	// not been post-checked, and must stay offline while the ID asks again. Its
+	// value identifies the request to PostCheck rules.
+	OperatedPrefix = "operated.podopslifecycle.kusionstack.io"
+	// DoneOperationTypePrefix holds the type of a finished operation; always
+	// together with OperatedPrefix.
+	DoneOperationTypePrefix = "done-operation-type.podopslifecycle.kusionstack.io"
+	// PostCheckPrefix puts the Pod in stage PostCheck: rules are asked.
+	PostCheckPrefix = "post-check.podopslifecycle.kusionstack.io"
+	// PostCheckedPrefix says that every rule let the Pod return.
+	PostCheckedPrefix = "post-checked.podopslifecycle.kusionstack.io"
+	// CompletingPrefix asks cooperators to come back; the Pod returns to service.
+	CompletingPrefix = "completing.podopslifecycle.kusionstack.io"
+	// UndoOperationTypePrefix cancels: whoever advances the Pod next removes
+	// every key of the ID. Written by operators that do not use Cancel.
+	UndoOperationTypePrefix = "undo-operation-type.podopslifecycle.kusionstack.io"
+	// WaivedPrefix says that the operator may act although cooperators have not
+	// left: a deadline with policy Proceed expired. Its value is the request that
+	// it covers. Written by lifecycle-controller with OperatePrefix.
+	WaivedPrefix = "waived.podopslifecycle.kusionstack.io"
+)
+
+// mark is one of the keys that belong to an ID: its place in prefixes.
+type mark int
+
+const (
+	markOperating mark = iota
+	markOperationType
+	markPreCheck
+	markPreChecked
+	markPreparing
+	markOperate
+	markOperated
+	markDoneOperationType
+	markPostCheck
+	markPostChecked
+	markCompleting
+	markUndoOperationType
+	markWaived
+)
+
+// prefixes are the keys that belong to an ID, all of which vanish with it.
+var prefixes = [...]string{
+	markOperating: OperatingPrefix, markOperationType: OperationTypePrefix, markPreCheck: PreCheckPrefix,
+	markPreChecked: PreCheckedPrefix, markPreparing: PreparingPrefix, markOperate: OperatePrefix,
+	markOperated: OperatedPrefix, markDoneOperationType: DoneOperationTypePrefix, markPostCheck: PostCheckPrefix,
+	markPostChecked: PostCheckedPrefix, markCompleting: CompletingPrefix, markUndoOperationType: UndoOperationTypePrefix,
+	markWaived: WaivedPrefix,
+}
+
+// Labels and annotations of the Pod as a whole.
+const (
+	// ServiceAvailableLabel says that the Pod serves: Ready, in traffic, nothing
+	// under way. Written and removed through Advance.
+	ServiceAvailableLabel = "podopslifecycle.kusionstack.io/service-available"
+	// CreatingLabel marks a fresh Pod until it first serves. Written by the
+	// workload at creation.
+	CreatingLabel = "podopslifecycle.kusionstack.io/creating"
+	// RecreatedLabel marks a Pod that takes the place of an earlier one until it
+	// first serves. Written by the workload at creation; not to be confused with
+	// CompletingPrefix, which has an ID.
+	RecreatedLabel = "podopslifecycle.kusionstack.io/completing"
+	// PreparingToDeleteLabel tells users' rules that the operation will delete
+	// the Pod. Written at Begin of such operations, removed when they are undone
+	// (upstream v0.7 leaves it for ever).
+	PreparingToDeleteLabel = "podopslifecycle.kusionstack.io/preparing-to-delete"
+	// StayOfflineLabel, set by a user to any value, keeps a Pod from being
+	// brought online.
+	StayOfflineLabel = "podopslifecycle.kusionstack.io/stay-offline"
+
+	// AvailableConditionsAnnotation is JSON
+	// {"expectedFinalizers":{"<Kind>/<namespace>/<name>":"<finalizer>"}}: the
+	// cooperators without which the Pod does not count as serving. Written by
+	// cooperators through Expect and Forget.
+	AvailableConditionsAnnotation = "pod.kusionstack.io/available-conditions"
+	// SkipRulesAnnotation is JSON {"skipRules":["<rule>",…]}: names of rules
+	// that do not bear on this Pod. Written by users.
+	SkipRulesAnnotation = "podtransitionrule.kusionstack.io/skip-rule-conditions"
+
+	// RuleDetailPrefix, followed by "/" and a PodTransitionRule's name, is an annotation: what that rule has against
+	// a Pod that has waited for it for a while, as JSON. Written by podtransitionrule-controller.
+	RuleDetailPrefix = "detail.podtransitionrule.kusionstack.io"
+	// DeadlinesAnnotation is JSON {"<phase>[/<type>]":{"after":"10m","policy":"Wait"}}: how long the phases of
+	// operations on this Pod may take. Written by users.
+	DeadlinesAnnotation = "podopslifecycle.kusionstack.io/deadlines"
+	// FreezeAnnotation, on a Namespace, keeps every Pod of it in service; its value says why. Written by users.
+	FreezeAnnotation = "podopslifecycle.kusionstack.io/freeze"
+	// FreezeClusterAnnotation, on the Namespace that the suite runs in, keeps every Pod of the cluster in service;
+	// its value says why. Written by users.
+	FreezeClusterAnnotation = "podopslifecycle.kusionstack.io/freeze-cluster"
+	// GracefulDeletionLabel, on a Namespace or a Pod, is "enabled" or "disabled": whether deleting and evicting goes
+	// through the protocol. The Pod's wins. Written by users.
+	GracefulDeletionLabel = "podopslifecycle.kusionstack.io/graceful-deletion"
+
+	// OverdueCondition is a Pod condition: True while a phase takes longer than its deadline.
+	OverdueCondition = "podopslifecycle.kusionstack.io/OperationOverdue"
+	// ServiceReadyCondition is the readiness gate and Pod condition by which the
+	// protocol takes a Pod out of service and brings it back.
+	ServiceReadyCondition = "pod.kusionstack.io/service-ready"
+
+	// ProtectionFinalizerPrefix begins every cooperator's finalizer, in the form
+	// "<prefix>/<unique>". While one is on the Pod, something outside still
+	// depends on it, and no operation may start.
+	ProtectionFinalizerPrefix = "prot.podopslifecycle.kusionstack.io"
+)
+
+// Operation types that the suite itself uses. Any label value is a legal type.
+const (
+	// TypeUpdate changes a Pod to another revision.
+	TypeUpdate = "update"
+	// TypeScaleIn removes a Pod because fewer are wanted.
+	TypeScaleIn = "scale-in"
+	// TypeDelete removes a Pod on somebody's word.
+	TypeDelete = "delete"
+)
+
+// DeletionID is the ID under which lifecycle-controller deletes Pods that are
+// marked for it, as in upstream v0.7. Its type is TypeDelete.
+const DeletionID = "pod-delete"
+
+// ProtectionFinalizers returns the finalizers by which cooperators hold the Pod.
+func ProtectionFinalizers(finalizers []string) []string {
+	var held []string
+	for _, f := range finalizers {
+		if strings.HasPrefix(f, ProtectionFinalizerPrefix) {
+			held = append(held, f)
+		}
+	}
+	return held
+}
+
+// domainSuffix ends the prefix of every key of an operation.
+const domainSuffix = ".podopslifecycle.kusionstack.io"
+
+// splitKey returns the mark and ID of a label key, and false if the key does
+// not belong to an operation.
+func splitKey(key string) (m mark, id string, ok bool) {
+	prefix, id, ok := strings.Cut(key, "/")
+	if !ok || id == "" || !strings.HasSuffix(prefix, domainSuffix) {
+		return 0, "", false
+	}
+	for i := range prefixes {
+		if prefixes[i] == prefix {
+			return mark(i), id, true
+		}
+	}
+	return 0, "", false
+}

@@ -1,0 +1,161 @@
+package podops
+
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// Rule is a PodTransitionRule prepared for many Pods: selectors parsed, grants
+// indexed. It is immutable once compiled.
+type Rule struct {
+	Namespace string
+	Name      string
+	UID       types.UID
+
+	selector labels.Selector
+	checks   []check
+	grants   map[grantKey]appsv1alpha1.PodGrant
+	details  map[string]appsv1alpha1.TransitionDetail
+}
+
+type check struct {
+	name   string
+	stage  appsv1alpha1.TransitionRuleStage
+	filter labels.Selector
+}
+
+type grantKey struct {
+	pod   types.UID
+	stage appsv1alpha1.TransitionRuleStage
+}
+
+// CompileRule prepares a rule. A selector that cannot be parsed selects nothing;
+// the rule's own status says so. A rule that is being deleted is still in force
+// until it is gone. The rule's objects are shared and must not change afterwards.
+func CompileRule(r *appsv1alpha1.PodTransitionRule) Rule {
+	compiled := Rule{
+		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
+		selector: parsed(r.Spec.Selector),
+		grants:   make(map[grantKey]appsv1alpha1.PodGrant, len(r.Status.Grants)),
+		details:  make(map[string]appsv1alpha1.TransitionDetail, len(r.Status.Details)),
+	}
+	for i := range r.Spec.Rules {
+		rule := &r.Spec.Rules[i]
+		// Conditions name registered predicates of the rule engine; none are
+		// registered upstream, so a rule with conditions bears on no Pod.
+		if rule.Disabled || len(rule.Conditions) > 0 {
+			continue
+		}
+		c := check{name: rule.Name, stage: StageOf(rule)}
+		if rule.Filter != nil && rule.Filter.LabelSelector != nil {
+			c.filter = parsed(rule.Filter.LabelSelector)
+		}
+		compiled.checks = append(compiled.checks, c)
+	}
+	for _, g := range r.Status.Grants {
+		compiled.grants[grantKey{g.PodUID, g.Stage}] = g
+	}
+	for _, d := range r.Status.Details {
+		compiled.details[d.Name] = d
+	}
+	return compiled
+}
+
+// StageOf is the stage at which a rule is asked; PreCheck if it names none.
+func StageOf(r *appsv1alpha1.TransitionRule) appsv1alpha1.TransitionRuleStage {
+	if r.Stage == nil || *r.Stage == "" {
+		return appsv1alpha1.StagePreCheck
+	}
+	return *r.Stage
+}
+
+func parsed(s *metav1.LabelSelector) labels.Selector {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		return labels.Nothing()
+	}
+	return selector
+}
+
+// Selects says whether the rule's selector matches the Pod, in its namespace.
+func (r Rule) Selects(v View) bool {
+	return r.Namespace == v.Namespace && r.selector.Matches(labels.Set(v.Labels))
+}
+
+// BearsOn says whether the rule has a say on the Pod at a stage: it selects the
+// Pod, and one of its enabled checks is for that stage, passes its filter, and is
+// not skipped by the Pod's annotation.
+func (r Rule) BearsOn(v View, stage appsv1alpha1.TransitionRuleStage) bool {
+	return r.Selects(v) && slices.ContainsFunc(r.checks, func(c check) bool {
+		return c.stage == stage && !v.SkipsRule(c.name) && (c.filter == nil || c.filter.Matches(labels.Set(v.Labels)))
+	})
+}
+
+// Covers says whether a grant is for this request of this operation.
+func Covers(g appsv1alpha1.PodGrant, o Operation) bool {
+	return slices.Contains(g.Operations, appsv1alpha1.GrantedOperation{ID: o.ID, Type: o.Type, Request: o.Request})
+}
+
+// StageOfPhase is the stage at which an operation waits for rules; false if it
+// waits for none. A request that nobody has moved on yet waits in PreCheck.
+func StageOfPhase(p Phase) (appsv1alpha1.TransitionRuleStage, bool) {
+	switch p {
+	case PhaseRequested, PhasePreCheck:
+		return appsv1alpha1.StagePreCheck, true
+	case PhaseFinished, PhasePostCheck:
+		return appsv1alpha1.StagePostCheck, true
+	case PhaseNone, PhasePreChecked, PhasePreparing, PhaseOperate, PhasePostChecked, PhaseCompleting, PhaseUndone, PhaseAbandoned:
+		return "", false
+	}
+	return "", false
+}
+
+// VerdictsFor reads the ledger: which operations on the Pod may leave their
+// stage. rules are all rules of the Pod's namespace.
+//
+// Every rule that bears on the Pod must have granted this very request, and so
+// must every rule that a grant names as evaluated with it: a set of grants that
+// was only half written is no verdict, and may be withdrawn.
+func VerdictsFor(v View, rules []Rule) Verdicts {
+	var verdicts Verdicts
+	for _, o := range Operations(v) {
+		stage, waits := StageOfPhase(o.Phase)
+		if !waits || !granted(v, rules, o, stage) {
+			continue
+		}
+		if verdicts == nil {
+			verdicts = Verdicts{}
+		}
+		verdicts[Ask{o.ID, stage}] = true
+	}
+	return verdicts
+}
+
+func granted(v View, rules []Rule, o Operation, stage appsv1alpha1.TransitionRuleStage) bool {
+	var named []appsv1alpha1.RuleReference
+	for _, r := range rules {
+		if !r.BearsOn(v, stage) {
+			continue
+		}
+		g, ok := r.grants[grantKey{v.UID, stage}]
+		if !ok || !Covers(g, o) {
+			return false
+		}
+		named = append(named, g.Rules...)
+	}
+	for _, ref := range named {
+		i := slices.IndexFunc(rules, func(r Rule) bool { return r.UID == ref.UID })
+		if i < 0 {
+			return false // gone since: the engine issues the grant anew
+		}
+		if g, ok := rules[i].grants[grantKey{v.UID, stage}]; !ok || !Covers(g, o) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,146 @@
+package podops
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Request is an operation that an operator wants on a Pod.
+type Request struct {
+	// ID is the operator's slot, a label name of at most 63 characters. One
+	// operator uses one ID for all it does, so that its operations follow each
+	// other instead of running side by side.
+	ID string
+	// Type is what it does; see TypeUpdate and its siblings.
+	Type string
+	// Deletes says that the operation ends with the Pod's deletion; users' rules
+	// may look at it (PreparingToDeleteLabel).
+	Deletes bool
+}
+
+// Validate says what is wrong with the request's ID or type.
+func (r Request) Validate() error {
+	var errs []error
+	for what, value := range map[string]string{"ID": r.ID, "type": r.Type} {
+		if value == "" {
+			errs = append(errs, fmt.Errorf("operation %s is empty: give it a name", what))
+			continue
+		}
+		for _, problem := range validation.IsDNS1123Label(value) {
+			if len(validation.IsQualifiedName(value)) == 0 && len(validation.IsValidLabelValue(value)) == 0 {
+				break // mixed case, dots and underscores are legal in both places
+			}
+			errs = append(errs, fmt.Errorf("operation %s %q cannot be part of a label: %s", what, value, problem))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Begin asks for the operation. Asking again for what is already under way
+// changes nothing; asking for another type under the same ID, or after it has
+// finished, is a new request that needs its own permission. A Pod that is being
+// deleted takes no requests: the Change is zero.
+func Begin(v View, r Request, now time.Time) (Change, error) {
+	if err := r.Validate(); err != nil {
+		return Change{}, err
+	}
+	o := OperationOf(v, r.ID)
+	if v.Terminating || IsDuring(v, r.ID, r.Type) {
+		return Change{}, nil
+	}
+	a := newAdvancer(v, now)
+	if o.Phase == PhaseUndone || o.Phase == PhaseAbandoned {
+		a.wipe(r.ID)
+	}
+	if o.Phase == PhaseOperate {
+		// Another type: what was done under the old permission is not
+		// post-checked, so the Pod stays offline; the permission itself is gone.
+		a.setIfAbsent(OperatedPrefix + "/" + r.ID)
+		a.labels[DoneOperationTypePrefix+"/"+r.ID] = o.Type
+	}
+	a.unset(r.ID, PreCheckedPrefix, PreparingPrefix)
+	if o.Phase != PhaseFinished {
+		a.unset(r.ID, OperatePrefix)
+	}
+	a.labels[OperatingPrefix+"/"+r.ID] = newRequest(o.Request, now)
+	a.labels[OperationTypePrefix+"/"+r.ID] = r.Type
+	if r.Deletes {
+		a.setIfAbsent(PreparingToDeleteLabel)
+	}
+	begin := diffLabels(v.Labels, a.labels)
+	return begin.Then(v, Structural(begin.Apply(v), now)), nil
+}
+
+// newRequest is a request value that differs from the one before, whatever the clock says.
+func newRequest(old string, now time.Time) string {
+	next := now.UnixNano()
+	if last, err := strconv.ParseInt(old, 10, 64); err == nil && last >= next {
+		next = last + 1
+	}
+	return strconv.FormatInt(next, 10)
+}
+
+// IsDuring says whether the operation was begun and has not been finished or cancelled.
+func IsDuring(v View, id, opType string) bool {
+	o := OperationOf(v, id)
+	switch o.Phase {
+	case PhaseRequested, PhasePreCheck, PhasePreChecked, PhasePreparing, PhaseOperate:
+		return o.Type == opType
+	case PhaseNone, PhaseFinished, PhasePostCheck, PhasePostChecked, PhaseCompleting, PhaseUndone, PhaseAbandoned:
+	}
+	return false
+}
+
+// Allowed says whether the operator may act on the Pod now: the operation is in
+// its Operate phase, no cooperator holds the Pod (or a deadline waived that for
+// this request), and the Pod is observed to be out of service. A Pod that
+// lacks the readiness gate cannot be taken out of service by a condition; it is
+// allowed as soon as no cooperator holds it, as upstream v0.7 does.
+//
+// The caller must make its write depend on the resourceVersion that v was read
+// at, so that the answer still holds when it lands.
+func Allowed(v View, id, opType string) bool {
+	o := OperationOf(v, id)
+	if v.Terminating || o.Phase != PhaseOperate || o.Type != opType {
+		return false
+	}
+	if v.Protected() {
+		if waived, ok := v.Labels[WaivedPrefix+"/"+id]; !ok || waived != o.Request {
+			return false
+		}
+	}
+	return !v.Gate || v.Terminal || !v.Ready
+}
+
+// OperateTime is when the permission to act was given, by its writer's clock;
+// false if there is none. Delays are best measured from one's own observation.
+func OperateTime(v View, id string) (time.Time, bool) {
+	return TimeOf(v.Labels[OperatePrefix+"/"+id])
+}
+
+// Finish says that the operation has been carried out; the Pod may return to
+// service once rules agree. Before the Operate phase nothing can have been
+// carried out, and Finish cancels. It changes nothing unless the operation is
+// under way with this type.
+func Finish(v View, id, opType string, now time.Time) Change {
+	if v.Terminating || !IsDuring(v, id, opType) {
+		return Change{}
+	}
+	finish := Change{Labels: map[string]*string{OperatingPrefix + "/" + id: nil}}
+	return finish.Then(v, Structural(finish.Apply(v), now))
+}
+
+// Cancel takes the request back, in any phase, and leaves nothing of it behind.
+// What was already done to the Pod stays done, without a post-check.
+func Cancel(v View, id string, now time.Time) Change {
+	if v.Terminating || PhaseOf(v, id) == PhaseNone {
+		return Change{}
+	}
+	stamp := Stamp(now)
+	undo := Change{Labels: map[string]*string{UndoOperationTypePrefix + "/" + id: &stamp}}
+	return undo.Then(v, Structural(undo.Apply(v), now))
+}

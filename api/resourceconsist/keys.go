@@ -1,0 +1,73 @@
+package resourceconsist
+
+import (
+	"crypto/md5" //nolint:gosec // the published format of the finalizer; nothing depends on its secrecy
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+)
+
+const (
+	// CleanFinalizer holds an employer until its backend is clean.
+	// Writer: the controller of an employer kind that has a Mover. It is also found on employers taken over from
+	// upstream, and removed from those when they are deleted, Mover or not.
+	CleanFinalizer = "resource-consist.kusionstack.io/clean-finalizer"
+
+	// DrainSecondsAnnotation, on an employer, replaces Options.DrainTime for it.
+	// Writer: the user. Format: whole seconds in decimal, at least 0; anything else counts as absent and is reported
+	// by a Warning event. Lifetime: that of the employer.
+	DrainSecondsAnnotation = "resource-consist.kusionstack.io/drain-seconds"
+)
+
+// Finalizer is the finalizer that an employer puts on its Pods: podops.ProtectionFinalizerPrefix, a slash, and
+// characters 8 to 23 of the hexadecimal MD5 sum of the employer's name, as resourceconsist v0.0.7 makes it.
+func Finalizer(employerName string) string {
+	sum := md5.Sum([]byte(employerName)) //nolint:gosec // see the import
+	return podops.ProtectionFinalizerPrefix + "/" + hex.EncodeToString(sum[:])[8:24]
+}
+
+// EmployerKey names an employer in the Pod's annotation of expected finalizers: "<Kind>/<namespace>/<name>".
+func EmployerKey(kind string, employer client.ObjectKey) string {
+	return kind + "/" + employer.Namespace + "/" + employer.Name
+}
+
+// LegacyCleanFinalizer is the form of CleanFinalizer that resourceconsist wrote before v0.0.3.
+func LegacyCleanFinalizer(employerName string) string {
+	return "resource-consist.kusionstack.io/clean-" + employerName
+}
+
+// Controlled says whether the object is labelled as managed by the suite.
+func Controlled(object client.Object) bool {
+	return object.GetLabels()[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue
+}
+
+// ServiceSelector is the default Selector of adapters for Services: that of the Service, if it is Controlled. It is
+// nil for a Service without a selector, whose endpoints are somebody else's, and for one of type ExternalName.
+func ServiceSelector(service *corev1.Service) labels.Selector {
+	if !Controlled(service) || len(service.Spec.Selector) == 0 || service.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil
+	}
+	return labels.SelectorFromValidatedSet(service.Spec.Selector)
+}
+
+// DrainTime is the drain time of an employer: what its annotation says, or fallback. The error says what is wrong with
+// an annotation that cannot be read; fallback counts then.
+func DrainTime(employer client.Object, fallback time.Duration) (time.Duration, error) {
+	raw, ok := employer.GetAnnotations()[DrainSecondsAnnotation]
+	if !ok {
+		return fallback, nil
+	}
+	seconds, err := strconv.ParseUint(raw, 10, 31)
+	if err != nil {
+		return fallback, fmt.Errorf("annotation %s is %q: give whole seconds, at least 0; %s counts until then", DrainSecondsAnnotation, raw, fallback)
+	}
+	return time.Duration(seconds) * time.Second, nil
+}
