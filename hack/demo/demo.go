@@ -1,0 +1,351 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/suite"
+)
+
+const (
+	clusterName = "demo"
+	nodes       = 5
+
+	frameInterval = 100 * time.Millisecond
+	countInterval = time.Second
+	stepTimeout   = 3 * time.Minute
+	cleanTimeout  = time.Minute
+)
+
+// demo is one run.
+type demo struct {
+	suite    *suite.Suite
+	client   client.Client
+	observer *observer.Observer
+	screen   *screen
+	stages   []stage
+}
+
+// stage is one act of the demo, and afterwards what was seen of it.
+type stage struct {
+	title    string
+	column   string // in the summary
+	replicas int
+	image    string
+	operated int    // Pods
+	patch    string // of the CollaSet; "" creates everything
+
+	took    time.Duration
+	writes  map[string]suite.Counts // nil if they cannot be counted
+	rule    observer.RuleReport
+	events  int
+	kept    int // Pods whose UID was there before
+	outages []time.Duration
+}
+
+func run(ctx context.Context, o options, out *screen) (err error) {
+	config := suite.Config{Name: clusterName, Kubeconfig: o.kubeconfig, Nodes: nodes, Progress: out, Detached: o.keep}
+	if o.keep {
+		if config.Dir, config.ClusterDir, err = keptDirs(out); err != nil {
+			return err
+		}
+	}
+	s, err := suite.Start(ctx, config)
+	if err != nil {
+		return err
+	}
+	d := &demo{suite: s, screen: out}
+	defer func() {
+		out.rest()
+		if o.keep && ctx.Err() == nil {
+			d.tellHowToPlay()
+			return
+		}
+		err = errors.Join(err, d.cleanUp(context.WithoutCancel(ctx), o))
+	}()
+	return d.play(ctx)
+}
+
+// keptDirs are where a kept demo lives, after an earlier one is cleared away.
+func keptDirs(out *screen) (dir, clusterDir string, err error) {
+	cache, err := localkube.CacheDir()
+	if err != nil {
+		return "", "", err
+	}
+	dir, clusterDir = filepath.Join(cache, "suites", clusterName), filepath.Join(cache, "clusters", clusterName)
+	if err := suite.StopLeftovers(dir); err != nil {
+		return "", "", err
+	}
+	earlier, err := localkube.Attach(clusterDir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return dir, clusterDir, nil
+	case err != nil:
+		return "", "", err
+	}
+	fmt.Fprintln(out, "stopping the cluster of an earlier demo")
+	return dir, clusterDir, earlier.Stop()
+}
+
+// play creates the workload and goes through the stages.
+func (d *demo) play(ctx context.Context) error {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), appsv1alpha1.AddToScheme(scheme)); err != nil {
+		return err
+	}
+	config := d.suite.RESTConfig()
+	config.UserAgent = "kuperator-demo"
+	var err error
+	if d.client, err = client.New(config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	if err := d.clear(ctx); err != nil { // of an earlier demo on this cluster
+		return err
+	}
+	if d.observer, err = observer.Start(ctx, d.suite.RESTConfig(), observer.Options{}); err != nil {
+		return err
+	}
+	stages := []stage{
+		{title: fmt.Sprintf("create %d Pods of %s", replicas, oldImage), column: "create", replicas: replicas, image: oldImage},
+		{title: fmt.Sprintf("update %s to %s, in place", oldImage, newImage), column: "update", replicas: replicas, image: newImage, operated: replicas, patch: imagePatch(newImage)},
+		{title: fmt.Sprintf("scale in from %d to %d", replicas, fewer), column: "scale in", replicas: fewer, image: newImage, operated: replicas - fewer, patch: fmt.Sprintf(`{"spec":{"replicas":%d}}`, fewer)},
+		{title: fmt.Sprintf("roll back to %s", oldImage), column: "roll back", replicas: fewer, image: oldImage, operated: fewer, patch: imagePatch(oldImage)},
+	}
+	for _, s := range stages {
+		if err := d.stage(ctx, s); err != nil {
+			return err
+		}
+	}
+	report, err := d.observer.Stop()
+	if err != nil {
+		return err
+	}
+	return d.summarise(report)
+}
+
+func imagePatch(image string) string {
+	return fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":%q,"image":%q}]}}}}`, name, image)
+}
+
+// stage starts one act, shows it until it is over, and records it.
+func (d *demo) stage(ctx context.Context, s stage) error {
+	before, err := d.look(ctx)
+	if err != nil {
+		return err
+	}
+	eventsBefore, err := d.events(ctx)
+	if err != nil {
+		return err
+	}
+	d.observer.Lap()
+	outBefore := d.observer.Report().OutOfService
+	begin := time.Now()
+	if s.patch == "" {
+		for _, obj := range objects() {
+			if err := d.client.Create(ctx, obj); err != nil && !apierrors.IsAlreadyExists(err) {
+				return fmt.Errorf("creating %T %s: %w", obj, obj.GetName(), err)
+			}
+		}
+	} else {
+		set := &appsv1alpha1.CollaSet{}
+		set.Namespace, set.Name = namespace, name
+		if err := d.client.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(s.patch))); err != nil {
+			return fmt.Errorf("changing the CollaSet: %w", err)
+		}
+	}
+	d.screen.stage(s.title)
+	if err := d.show(ctx, &s, len(before.rows), begin); err != nil {
+		return err
+	}
+	s.took = time.Since(begin)
+	report := d.observer.Settled(ctx)
+	s.rule, _ = report.Rule(namespace, ruleName)
+	for at, total := range report.OutOfService {
+		if lap := total - outBefore[at]; lap > 0 {
+			s.outages = append(s.outages, lap)
+		}
+	}
+	if s.writes, err = d.writes(begin); err != nil {
+		return err
+	}
+	events, err := d.events(ctx)
+	if err != nil {
+		return err
+	}
+	s.events = events - eventsBefore
+	after, err := d.look(ctx)
+	if err != nil {
+		return err
+	}
+	for _, now := range after.rows {
+		if slices.ContainsFunc(before.rows, func(then row) bool { return then.uid == now.uid }) {
+			s.kept++
+		}
+	}
+	d.stages = append(d.stages, s)
+	return nil
+}
+
+// show draws the stage until its goal is reached.
+func (d *demo) show(ctx context.Context, s *stage, startReplicas int, begin time.Time) error {
+	frames := time.NewTicker(frameInterval)
+	defer frames.Stop()
+	tooLong := time.After(stepTimeout)
+	var counted time.Time
+	var writes map[string]suite.Counts
+	for {
+		picture, err := d.look(ctx)
+		if err != nil {
+			return err
+		}
+		picture.title, picture.elapsed = s.title, time.Since(begin)
+		picture.startReplicas, picture.goalReplicas, picture.goalImage = startReplicas, s.replicas, s.image
+		if picture.done() || time.Since(counted) > countInterval {
+			if writes, err = d.writes(begin); err != nil {
+				return err
+			}
+			if err := d.suite.Died(); err != nil {
+				return err
+			}
+			counted = time.Now()
+		}
+		report := d.observer.Report()
+		picture.rule, _ = report.Rule(namespace, ruleName)
+		picture.writes = writes
+		d.screen.draw(picture)
+		if err := report.Err(); err != nil {
+			return err
+		}
+		if picture.done() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tooLong:
+			return d.gaveUp(picture)
+		case <-frames.C:
+		}
+	}
+}
+
+// gaveUp says what the Pods were waiting for.
+func (d *demo) gaveUp(p picture) error {
+	var waits []string
+	for _, r := range p.rows {
+		if r.waits != "" {
+			waits = append(waits, r.name+": "+r.waits)
+		}
+	}
+	tails := ""
+	for _, component := range suite.Components() {
+		tails += "\n--- the last lines of " + component + "\n" + d.suite.LogTail(component)
+	}
+	return fmt.Errorf("%q was not over after %s; %s%s", p.title, stepTimeout, strings.Join(waits, "; "), tails)
+}
+
+// writes counts writes to Pods; nil where they cannot be counted.
+func (d *demo) writes(since time.Time) (map[string]suite.Counts, error) {
+	if d.suite.Cluster == nil {
+		return nil, nil
+	}
+	requests, err := d.suite.Requests(since)
+	if err != nil {
+		return nil, err
+	}
+	return suite.PodWrites(requests), nil
+}
+
+// events is the number of events about the demo's Pods.
+func (d *demo) events(ctx context.Context) (int, error) {
+	byPod, err := d.suite.PodEvents(ctx, namespace)
+	if err != nil {
+		return 0, err
+	}
+	total := 0
+	for _, events := range byPod {
+		for _, e := range events {
+			total += e.Times
+		}
+	}
+	return total, nil
+}
+
+// clear removes what an earlier demo left on the cluster.
+func (d *demo) clear(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
+	defer cancel()
+	for _, obj := range objects() {
+		if obj.GetNamespace() == "" {
+			continue
+		}
+		if err := d.client.Delete(ctx, obj); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("removing %T %s: %w", obj, obj.GetName(), err)
+		}
+	}
+	for {
+		left := &appsv1alpha1.CollaSet{}
+		err := d.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, left)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the CollaSet of an earlier demo is still there: remove namespace %s first", namespace)
+		case <-time.After(frameInterval):
+		}
+	}
+}
+
+func (d *demo) cleanUp(ctx context.Context, o options) error {
+	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
+	defer cancel()
+	var errs []error
+	if d.observer != nil {
+		_, _ = d.observer.Stop()
+	}
+	if o.kubeconfig != "" && d.client != nil {
+		errs = append(errs, d.clear(ctx))
+	}
+	if o.kubeconfig != "" {
+		fmt.Fprintln(d.screen, "stopping the components; the suite's manifests stay installed on your cluster")
+	} else {
+		fmt.Fprintln(d.screen, "stopping the components and removing what they left (--keep keeps them)")
+	}
+	return errors.Join(append(errs, d.suite.Stop())...)
+}
+
+func (d *demo) tellHowToPlay() {
+	var pids []string
+	for _, pid := range d.suite.Processes() {
+		pids = append(pids, fmt.Sprint(pid))
+	}
+	slices.Sort(pids)
+	d.screen.print(fmt.Sprintf(`
+The cluster and the components are still running. Try:
+
+  export KUBECONFIG=%s
+  alias k=%s
+  k -n %s get collasets,podtransitionrules,pods
+  k -n %s patch collaset %s --type merge -p '%s'
+
+Logs are in %s
+Stop the components: kill %s
+Stop the cluster:    make cluster-down NAME=%s
+`, d.suite.AdminKubeconfig, d.suite.KubectlPath(), namespace, namespace, name, `{"spec":{"replicas":12}}`, d.suite.Dir, strings.Join(pids, " "), clusterName))
+}

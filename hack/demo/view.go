@@ -1,0 +1,154 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/suite"
+)
+
+// starting is shown for a Pod that is not in service yet, with no operation on it.
+const starting = "Starting"
+
+// revisionWidth is how much of a revision's hash tells it apart.
+const revisionWidth = 6
+
+// picture is the state of the workload at one moment.
+type picture struct {
+	title         string
+	elapsed       time.Duration
+	startReplicas int
+	goalReplicas  int
+	goalImage     string
+	rule          observer.RuleReport
+	writes        map[string]suite.Counts
+	rows          []row
+}
+
+// row is one Pod.
+type row struct {
+	uid      types.UID
+	name     string
+	id       int
+	phase    string
+	revision string
+	image    string
+	ready    bool
+	serving  bool
+	leaving  bool
+	waits    string
+}
+
+// look reads the Pods and rules as they are.
+func (d *demo) look(ctx context.Context) (picture, error) {
+	pods, rules := &corev1.PodList{}, &appsv1alpha1.PodTransitionRuleList{}
+	if err := d.client.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels(appLabels)); err != nil {
+		return picture{}, fmt.Errorf("listing Pods: %w", err)
+	}
+	if err := d.client.List(ctx, rules, client.InNamespace(namespace)); err != nil {
+		return picture{}, fmt.Errorf("listing rules: %w", err)
+	}
+	var compiled []podops.Rule
+	for i := range rules.Items {
+		compiled = append(compiled, podops.CompileRule(&rules.Items[i]))
+	}
+	p := picture{}
+	for i := range pods.Items {
+		p.rows = append(p.rows, rowOf(&pods.Items[i], compiled))
+	}
+	slices.SortFunc(p.rows, func(a, b row) int {
+		return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.name, b.name))
+	})
+	return p, nil
+}
+
+func rowOf(pod *corev1.Pod, rules []podops.Rule) row {
+	v := podops.Read(pod)
+	r := row{uid: pod.UID, name: pod.Name, id: -1, ready: v.Ready, serving: v.Ready && v.ServiceAvailable(), leaving: v.Terminating}
+	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil {
+		r.id = id
+	}
+	if len(pod.Spec.Containers) > 0 {
+		r.image = pod.Spec.Containers[0].Image
+	}
+	revision := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
+	r.revision = revision[strings.LastIndexByte(revision, '-')+1:]
+	r.revision = r.revision[:min(len(r.revision), revisionWidth)]
+	if r.leaving {
+		r.phase, r.waits = "Terminating", "its containers to end"
+		if held := podops.ProtectionFinalizers(pod.Finalizers); len(held) > 0 {
+			r.waits = "finalizer " + held[0]
+		}
+		return r
+	}
+	waits := podops.Explain(v, rules)
+	if len(waits) == 0 {
+		return r
+	}
+	w := waits[0] // there is one operation at a time here
+	r.phase, r.waits = string(w.Phase), w.Message
+	if w.Phase == podops.PhaseNone {
+		r.phase = starting
+	}
+	switch w.Reason {
+	case podops.WaitFinalizer:
+		r.waits = "traffic to drain"
+	case podops.WaitExpected:
+		r.waits = "traffic to return"
+	case podops.WaitOperator:
+		r.waits = w.Type
+	case podops.WaitReady:
+		r.waits = "the Pod to be Ready"
+	case podops.WaitRule, podops.WaitOperationType, podops.WaitLifecycle, podops.WaitNotReady, podops.WaitStayOffline,
+		podops.WaitFrozen, podops.WaitOther:
+	}
+	return r
+}
+
+// reached says how many Pods are as the stage wants them.
+func (p picture) reached() int {
+	n := 0
+	for _, r := range p.rows {
+		if r.image == p.goalImage && r.serving && r.phase == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// out is the number of Pods that an operation has out of service now. The
+// observer's own count is what judges; it comes most of a second later.
+func (p picture) out() int {
+	n := 0
+	for _, r := range p.rows {
+		if r.leaving || !r.serving && r.phase != starting && r.phase != string(podops.PhasePreCheck) {
+			n++
+		}
+	}
+	return n
+}
+
+// progress counts what the stage is about, in words too.
+func (p picture) progress() (n, of int, words string) {
+	if gone := p.startReplicas - p.goalReplicas; gone > 0 && p.startReplicas > 0 {
+		return p.startReplicas - len(p.rows), gone, "Pods removed"
+	}
+	return p.reached(), p.goalReplicas, "Pods in service with " + p.goalImage
+}
+
+func (p picture) done() bool {
+	return len(p.rows) == p.goalReplicas && p.reached() == p.goalReplicas
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Regenerates what is generated from api/: deepcopy functions, deploy/crd and api/client. Running it twice changes nothing.
+# Needs only the go command; the generators are the tools of go.mod.
+set -euo pipefail
+
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+module=$(go list -m)
+types=$module/api/apps/v1alpha1
+client=$module/api/client
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+: >"$work/header.txt" # files carry no licence header
+
+# replace FROM TO puts a folder in the place of another, and leaves the other alone if they are the same.
+replace() {
+	if ! diff -rq "$1" "$2" >/dev/null 2>&1; then
+		rm -rf "$2"
+		mkdir -p "$(dirname "$2")"
+		cp -R "$1" "$2"
+	fi
+}
+
+go tool controller-gen object paths=./api/apps/v1alpha1/...
+
+go tool controller-gen crd:generateEmbeddedObjectMeta=true paths=./api/apps/v1alpha1/... output:crd:dir="$work/crd"
+mkdir "$work/finished"
+go run ./hack/generate/crd "$work/crd" "$work/finished"
+replace "$work/finished" deploy/crd
+
+# Clients are written beside the old ones and take their place at the end, so that an error leaves the old ones.
+generated=$work/client
+go tool applyconfiguration-gen \
+	--go-header-file "$work/header.txt" \
+	--external-applyconfigurations "$(<hack/generate/external-applyconfigurations.txt)" \
+	--output-dir "$generated/applyconfiguration" --output-pkg "$client/applyconfiguration" \
+	"$types"
+go tool client-gen \
+	--go-header-file "$work/header.txt" \
+	--clientset-name versioned --input-base "" --input "$types" \
+	--apply-configuration-package "$client/applyconfiguration" \
+	--output-dir "$generated/clientset" --output-pkg "$client/clientset"
+go tool lister-gen \
+	--go-header-file "$work/header.txt" \
+	--output-dir "$generated/listers" --output-pkg "$client/listers" \
+	"$types"
+go tool informer-gen \
+	--go-header-file "$work/header.txt" \
+	--versioned-clientset-package "$client/clientset/versioned" --listers-package "$client/listers" \
+	--output-dir "$generated/informers" --output-pkg "$client/informers" \
+	"$types"
+replace "$generated" api/client
+
+# The roles of deploy/, from the markers beside the code.
+hack/generate/rbac.sh

@@ -1,0 +1,46 @@
+package child
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+)
+
+// attributes ties a child to the life of its parent, or frees it of it. Neither
+// hears the terminal's ^C: the parent ends its children in its own order.
+func attributes(detached bool) *syscall.SysProcAttr {
+	if detached {
+		return &syscall.SysProcAttr{Setsid: true}
+	}
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// identityOf returns what a later process with the same id cannot have: the
+// boot and the clock tick at which it started. A process that has ended but is
+// not yet reaped counts as gone.
+func identityOf(pid int) (string, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", err
+	}
+	// The second field, the command in parentheses, may hold spaces.
+	end := bytes.LastIndexByte(stat, ')')
+	if end < 0 {
+		return "", fmt.Errorf("unexpected /proc/%d/stat", pid)
+	}
+	fields := bytes.Fields(stat[end+1:]) // from field 3, the state, on
+	const state, startTime = 0, 22 - 3
+	if len(fields) <= startTime {
+		return "", fmt.Errorf("unexpected /proc/%d/stat", pid)
+	}
+	if s := fields[state][0]; s == 'Z' || s == 'X' {
+		return "", errors.New("the process has ended")
+	}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s/%s", bytes.TrimSpace(boot), fields[startTime]), nil
+}

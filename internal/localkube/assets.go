@@ -1,0 +1,354 @@
+package localkube
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+const (
+	modulePath = "kusionstack.io/kuperator"
+
+	// KubernetesVersion is the version that the control plane reports. It must
+	// be the one that hack/cluster/go.mod requires.
+	KubernetesVersion = "v1.36.3"
+
+	// AssetsVariable names the environment variable that gives Assets a folder
+	// of ready-made binaries; Assets then builds nothing.
+	AssetsVariable = "KUPERATOR_ASSETS"
+
+	// CacheVariable names the environment variable that gives the folder for
+	// built binaries and named clusters. Unset means "kuperator" in the user's
+	// cache folder.
+	CacheVariable = "KUPERATOR_CACHE"
+
+	progressInterval = 15 * time.Second
+	lockPollInterval = 200 * time.Millisecond
+	goStopGrace      = 10 * time.Second // for a go command that was told to stop
+)
+
+// controlPlaneRoles are the names under which hack/cluster/kubernetes answers.
+var controlPlaneRoles = []string{etcd, kubeAPIServer, kubeControllerManager, kubeScheduler, kubectl}
+
+// Assets returns a folder with etcd, kube-apiserver, kube-controller-manager,
+// kube-scheduler, kubectl and kwok, fit to be KUBEBUILDER_ASSETS. When the cache
+// has no such folder for the present sources, Go version and platform, Assets
+// builds one with the local go command, which takes minutes the first time ever
+// and writes to progress (nil: nobody reads it) what it is doing. With a filled
+// cache it writes nothing and takes milliseconds. Two processes never build the
+// same folder at once, and a folder that is there is complete.
+func Assets(ctx context.Context, progress io.Writer) (dir string, err error) {
+	if given := os.Getenv(AssetsVariable); given != "" {
+		return given, checkAssets(given)
+	}
+	root, err := projectRoot()
+	if err != nil {
+		return "", err
+	}
+	return cachedBuild(ctx, progress, recipe{
+		name: "a Kubernetes control plane and kwok",
+		sources: []string{
+			filepath.Join(root, "hack", "cluster", "go.mod"),
+			filepath.Join(root, "hack", "cluster", "go.sum"),
+			filepath.Join(root, "hack", "cluster", "kubernetes"),
+			filepath.Join(root, "hack", "kwok"),
+		},
+		build: func(ctx context.Context, into string) error {
+			err := goBuild(ctx, filepath.Join(root, "hack", "cluster"), "./kubernetes", filepath.Join(into, "kubernetes"))
+			if err != nil {
+				return err
+			}
+			for _, role := range controlPlaneRoles {
+				if err := os.Symlink("kubernetes", filepath.Join(into, role)); err != nil {
+					return err
+				}
+			}
+			return goBuild(ctx, filepath.Join(root, "hack", "kwok"), "sigs.k8s.io/kwok/cmd/kwok", filepath.Join(into, kwok))
+		},
+	})
+}
+
+// KubeletAsset returns the path of a real kubelet, built and cached the way
+// Assets does. It is apart because only tests with a real node need it.
+func KubeletAsset(ctx context.Context, progress io.Writer) (path string, err error) {
+	root, err := projectRoot()
+	if err != nil {
+		return "", err
+	}
+	dir, err := cachedBuild(ctx, progress, recipe{
+		name: "a kubelet",
+		sources: []string{
+			filepath.Join(root, "hack", "cluster", "go.mod"),
+			filepath.Join(root, "hack", "cluster", "go.sum"),
+			filepath.Join(root, "hack", "cluster", "kubelet"),
+		},
+		build: func(ctx context.Context, into string) error {
+			return goBuild(ctx, filepath.Join(root, "hack", "cluster"), "./kubelet", filepath.Join(into, "kubelet"))
+		},
+	})
+	return filepath.Join(dir, "kubelet"), err
+}
+
+// CacheDir returns the folder that holds built binaries and named clusters. It
+// need not exist.
+func CacheDir() (string, error) {
+	if given := os.Getenv(CacheVariable); given != "" {
+		return filepath.Abs(given)
+	}
+	user, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding a cache folder (set %s to choose one): %w", CacheVariable, err)
+	}
+	return filepath.Join(user, "kuperator"), nil
+}
+
+// recipe says how to fill one folder of the cache.
+type recipe struct {
+	name    string   // for people
+	sources []string // files and folders whose content decides the result
+	build   func(ctx context.Context, into string) error
+}
+
+func cachedBuild(ctx context.Context, progress io.Writer, r recipe) (string, error) {
+	if progress == nil {
+		progress = io.Discard
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	key, err := r.key(ctx)
+	if err != nil {
+		return "", err
+	}
+	target := filepath.Join(cache, key)
+	if isDir(target) {
+		return target, nil
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", fmt.Errorf("making the cache folder: %w", err)
+	}
+	unlock, err := lockFile(ctx, target+".lock", func() {
+		fmt.Fprintf(progress, "another process is building %s; waiting for it\n", r.name)
+	})
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if isDir(target) { // built while we waited
+		return target, nil
+	}
+	return target, r.run(ctx, progress, target)
+}
+
+// run builds into a temporary neighbour of target and renames it, so that a
+// folder under its final name is always complete. The caller holds the lock, so
+// a neighbour that is there already is the rest of a killed build.
+func (r recipe) run(ctx context.Context, progress io.Writer, target string) error {
+	into := target + ".building"
+	if err := os.RemoveAll(into); err != nil {
+		return fmt.Errorf("removing an unfinished build: %w", err)
+	}
+	if err := os.Mkdir(into, 0o755); err != nil {
+		return fmt.Errorf("making a build folder: %w", err)
+	}
+	defer os.RemoveAll(into) // nothing is left of it after the rename
+	start := time.Now()
+	fmt.Fprintf(progress, "building %s once, into %s; a machine that never did it needs several minutes\n", r.name, target)
+	stopTicker := everyInterval(progressInterval, func() {
+		fmt.Fprintf(progress, "still building %s (%s)\n", r.name, time.Since(start).Round(time.Second))
+	})
+	err := r.build(ctx, into)
+	stopTicker()
+	if err != nil {
+		return fmt.Errorf("building %s: %w", r.name, err)
+	}
+	if err := os.Rename(into, target); err != nil {
+		return fmt.Errorf("putting the build in place: %w", err)
+	}
+	fmt.Fprintf(progress, "built %s in %s\n", r.name, time.Since(start).Round(time.Second))
+	return nil
+}
+
+// key names the result by everything that it depends on.
+func (r recipe) key(ctx context.Context) (string, error) {
+	goVersion, err := goOutput(ctx, filepath.Dir(r.sources[0]), "env", "GOVERSION")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	fmt.Fprintln(sum, goVersion, runtime.GOOS, runtime.GOARCH, buildFlags())
+	for _, source := range r.sources {
+		if err := hashTree(sum, source); err != nil {
+			return "", fmt.Errorf("hashing %s: %w", source, err)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil))[:20], nil
+}
+
+func hashTree(sum hash.Hash, source string) error {
+	return filepath.WalkDir(source, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(filepath.Dir(source), path)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(sum, "%s %d\n", filepath.ToSlash(name), len(content))
+		sum.Write(content)
+		return nil
+	})
+}
+
+func buildFlags() []string {
+	const pkg = "k8s.io/component-base/version."
+	ldflags := "-s -w -X " + pkg + "gitVersion=" + KubernetesVersion + " -X " + pkg + "gitMajor=1 -X " + pkg + "gitMinor=36"
+	return []string{"-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", ldflags}
+}
+
+func goBuild(ctx context.Context, moduleDir, pkg, output string) error {
+	_, err := goOutput(ctx, moduleDir, append(append([]string{"build"}, buildFlags()...), "-o", output, pkg)...)
+	return err
+}
+
+// goOutput runs the go command of the machine in moduleDir, alone with that
+// module: no workspace, no cgo.
+func goOutput(ctx context.Context, moduleDir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = moduleDir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets it end its compilers
+	cmd.WaitDelay = goStopGrace
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, lastLines(stderr.Bytes(), 30))
+	}
+	return strings.TrimSpace(stdout.String()), nil
+}
+
+// projectRoot finds the folder of this project's go.mod, from the place of this
+// source file or, when the binary carries no usable path (-trimpath), from the
+// current folder upwards.
+func projectRoot() (string, error) {
+	var from []string
+	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
+		from = append(from, filepath.Dir(file))
+	}
+	if cwd, err := os.Getwd(); err == nil {
+		from = append(from, cwd)
+	}
+	for _, dir := range from {
+		for ; ; dir = filepath.Dir(dir) {
+			content, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+			if err == nil && declaresModule(content) {
+				return dir, nil
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
+		}
+	}
+	return "", fmt.Errorf("no go.mod of module %s above %s; run this inside the project or set %s",
+		modulePath, strings.Join(from, " or "), AssetsVariable)
+}
+
+func declaresModule(goMod []byte) bool {
+	for line := range strings.Lines(string(goMod)) {
+		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == "module" {
+			return fields[1] == modulePath
+		}
+	}
+	return false
+}
+
+func checkAssets(dir string) error {
+	for _, name := range append([]string{kwok}, controlPlaneRoles...) {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return fmt.Errorf("%s names a folder without %s: %w", AssetsVariable, name, err)
+		}
+	}
+	return nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// lockFile takes an exclusive lock that ends with the process at the latest. It
+// calls onWait once if somebody else holds it. The file stays: removing it would
+// let two processes lock two files of one name.
+func lockFile(ctx context.Context, path string, onWait func()) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("opening the lock: %w", err)
+	}
+	for waited := false; ; waited = true {
+		err := tryLock(file)
+		if err == nil {
+			return func() { _ = file.Close() }, nil // closing releases the lock
+		}
+		if !errors.Is(err, errLocked) {
+			_ = file.Close()
+			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		if !waited {
+			onWait()
+		}
+		select {
+		case <-ctx.Done():
+			_ = file.Close()
+			return nil, ctx.Err()
+		case <-time.After(lockPollInterval):
+		}
+	}
+}
+
+// everyInterval calls f again and again until the returned function is called;
+// f does not run after that.
+func everyInterval(interval time.Duration, f func()) (stop func()) {
+	ticker := time.NewTicker(interval)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-ticker.C:
+				f()
+			}
+		}
+	}()
+	return func() {
+		ticker.Stop()
+		close(quit)
+		<-done
+	}
+}
+
+func lastLines(text []byte, n int) string {
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

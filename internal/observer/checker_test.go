@@ -1,0 +1,337 @@
+package observer
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// story is a sequence of events, a second apart unless it waits.
+type story struct {
+	checker *Checker
+	version uint64
+	now     time.Time
+}
+
+func begin(o Options) *story {
+	s := &story{checker: NewChecker(o), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	s.apply(collaSet(4))
+	s.apply(maxUnavailable("1"))
+	for i := range 4 {
+		s.apply(aPod(i))
+	}
+	return s
+}
+
+func (s *story) apply(obj metav1.Object) { s.event(obj, false) }
+
+func (s *story) event(obj metav1.Object, deleted bool) {
+	s.version++
+	s.now = s.now.Add(time.Second)
+	s.checker.Apply(Event{ResourceVersion: s.version, Time: s.now, Deleted: deleted, Object: obj})
+}
+
+func (s *story) invariants() []Invariant {
+	var found []Invariant
+	for _, v := range s.checker.Report().Violations {
+		found = append(found, v.Invariant)
+	}
+	return found
+}
+
+func collaSet(replicas int32) *appsv1alpha1.CollaSet {
+	return &appsv1alpha1.CollaSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "set"},
+		Spec:       appsv1alpha1.CollaSetSpec{Replicas: ptr.To(replicas)},
+	}
+}
+
+func maxUnavailable(value string) *appsv1alpha1.PodTransitionRule {
+	v := intstr.Parse(value)
+	return &appsv1alpha1.PodTransitionRule{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "budget", UID: "rule"},
+		Spec: appsv1alpha1.PodTransitionRuleSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			Rules: []appsv1alpha1.TransitionRule{{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &v},
+			}}},
+		},
+	}
+}
+
+// available is the same rule with other bounds.
+func available(policy appsv1alpha1.AvailableRule) *appsv1alpha1.PodTransitionRule {
+	r := maxUnavailable("0")
+	r.Spec.Rules[0].AvailablePolicy = &policy
+	return r
+}
+
+func minAvailable(value string) *appsv1alpha1.PodTransitionRule {
+	v := intstr.Parse(value)
+	return available(appsv1alpha1.AvailableRule{MinAvailableValue: &v})
+}
+
+func adaptive(coeff, pow string) *appsv1alpha1.AvailableAdaptivePolicy {
+	return &appsv1alpha1.AvailableAdaptivePolicy{ExpFunc: &appsv1alpha1.ExpFunc{Coeff: coeff, Pow: pow}}
+}
+
+// outAfter takes Pods out of service until the wanted number is out, long after the rule and the number wanted changed.
+func outAfter(r *appsv1alpha1.PodTransitionRule, replicas int32, out int) func(*story) {
+	return func(s *story) {
+		s.apply(r)
+		s.apply(collaSet(replicas))
+		s.now = s.now.Add(time.Minute)
+		for i := range out {
+			s.apply(aPod(i, offline))
+		}
+	}
+}
+
+// aPod is number i of the CollaSet, serving, changed by with.
+func aPod(i int, with ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("uid-%d", i)),
+			Labels: map[string]string{"app": "web", controlLabel: "true", instanceIDLabel: fmt.Sprint(i)},
+			OwnerReferences: []metav1.OwnerReference{{
+				Kind: "CollaSet", Name: "web", UID: "set", Controller: ptr.To(true),
+			}},
+		},
+		Spec: corev1.PodSpec{
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: serviceReady}},
+			Containers:     []corev1.Container{{Name: "main", Image: "web:1"}},
+		},
+	}
+	setCondition(p, serviceReady, corev1.ConditionTrue)
+	setCondition(p, corev1.PodReady, corev1.ConditionTrue)
+	for _, w := range with {
+		w(p)
+	}
+	return p
+}
+
+func setCondition(p *corev1.Pod, t corev1.PodConditionType, status corev1.ConditionStatus) {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == t {
+			p.Status.Conditions[i].Status = status
+			return
+		}
+	}
+	p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: t, Status: status})
+}
+
+func gateClosed(p *corev1.Pod) { setCondition(p, serviceReady, corev1.ConditionFalse) }
+func notReady(p *corev1.Pod)   { setCondition(p, corev1.PodReady, corev1.ConditionFalse) }
+func offline(p *corev1.Pod)    { gateClosed(p); notReady(p) }
+func operating(p *corev1.Pod)  { p.Labels[operatePrefix+"collaset"] = "1" }
+func newImage(p *corev1.Pod)   { p.Spec.Containers[0].Image = "web:2" }
+func terminating(p *corev1.Pod) {
+	p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+}
+
+func id(v string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Labels[instanceIDLabel] = v }
+}
+
+func uid(v types.UID) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.UID = v }
+}
+
+func controlledService(s *story, value string) {
+	s.apply(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Labels: map[string]string{controlLabel: value}}})
+}
+
+func endpointSlice(ready ...string) *discoveryv1.EndpointSlice {
+	slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "default", Name: "web-x", Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+	}}
+	for _, u := range ready {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", UID: types.UID(u)},
+		})
+	}
+	return slice
+}
+
+func TestChecker(t *testing.T) {
+	cases := map[string]struct {
+		options Options
+		events  func(*story)
+		want    []Invariant
+	}{
+		"a rollout that takes one Pod after the other is fine": {events: func(s *story) {
+			for i := range 4 {
+				s.apply(aPod(i, offline))
+				s.apply(aPod(i, offline, operating))
+				s.apply(aPod(i, offline, operating, newImage))
+				s.apply(aPod(i, notReady, newImage))
+				s.apply(aPod(i, newImage))
+			}
+		}},
+		"a second Pod out of service where one is allowed breaks the budget": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(aPod(0, offline))
+			s.apply(aPod(1, offline))
+		}},
+		"a Pod is out until it is Ready again, not only until its gate is open": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(aPod(0, offline))
+			s.apply(aPod(0, notReady))
+			s.apply(aPod(1, offline))
+		}},
+		"a terminating Pod is out of service": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(aPod(0, terminating))
+			s.apply(aPod(1, offline))
+		}},
+		"a Pod that is gone and still wanted counts": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(aPod(0, terminating))
+			s.event(aPod(0, terminating), true)
+			s.apply(aPod(1, offline))
+		}},
+		"a Pod that is gone and no longer wanted does not count": {events: func(s *story) {
+			s.apply(collaSet(3))
+			s.apply(aPod(0, offline))
+			s.apply(aPod(0, offline, terminating))
+			s.event(aPod(0, offline, terminating), true)
+			s.apply(aPod(1, offline))
+		}},
+		"a Pod that never served is not out of service by our doing": {events: func(s *story) {
+			s.apply(collaSet(5))
+			s.apply(aPod(4, offline))
+			s.apply(aPod(0, offline))
+		}},
+		"a Pod that fails by itself is not out of service by our doing": {events: func(s *story) {
+			s.apply(aPod(0, notReady))
+			s.apply(aPod(1, offline))
+		}},
+		"a percentage is of the wanted Pods and rounds up": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(maxUnavailable("30%")) // 2 of 4
+			s.apply(aPod(0, offline))
+			s.apply(aPod(1, offline))
+			s.apply(aPod(2, offline))
+		}},
+		"Pods beyond the wanted ones may go under minAvailable": {events: outAfter(minAvailable("2"), 2, 2)},
+		"but no more than those":                                {want: []Invariant{Budget}, events: outAfter(minAvailable("2"), 2, 3)},
+		"maxUnavailable gives no such credit":                   {want: []Invariant{Budget}, events: outAfter(maxUnavailable("1"), 2, 2)},
+		"a maximum computed from the wanted Pods is rounded up": {events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("0.3", "")}), 4, 2)},
+		"and holds": {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("", "0.5")}), 4, 3)},
+		"a minimum computed from the wanted Pods is rounded down": {events: outAfter(available(appsv1alpha1.AvailableRule{MinAvailablePolicy: adaptive("0.9", "")}), 4, 1)},
+		"and holds beside the others":                             {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("", ""), MinAvailablePolicy: adaptive("0.9", "")}), 4, 2)},
+		"what is computed is whole when it is whole in decimal":   {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("0.25", "1")}), 4, 2)},
+		"a topology budget alone bounds no number that is judged": {events: outAfter(available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone"}}), 4, 4)},
+		"what was under way when the allowance shrank is judged by what held before": {events: func(s *story) {
+			s.apply(maxUnavailable("2"))
+			s.apply(aPod(0, offline))
+			s.apply(maxUnavailable("1"))
+			s.apply(aPod(1, offline))
+		}},
+		"a smaller allowance holds for what comes later": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(maxUnavailable("2"))
+			s.apply(aPod(0, offline))
+			s.apply(maxUnavailable("1"))
+			s.now = s.now.Add(10 * time.Second)
+			s.apply(aPod(1, offline))
+		}},
+		"a Pod that its owner has freed from the rule may go": {events: func(s *story) {
+			s.apply(aPod(0, offline))
+			s.apply(aPod(1, offline, func(p *corev1.Pod) { p.Annotations = map[string]string{skipRules: `{"skipRules":["available"]}`} }))
+		}},
+		"two live Pods with one instance ID": {want: []Invariant{InstanceID}, events: func(s *story) {
+			s.apply(aPod(4, id("1")))
+		}},
+		"an instance ID goes on to the next Pod once its Pod is terminating": {events: func(s *story) {
+			s.apply(aPod(1, terminating))
+			s.apply(aPod(4, id("1")))
+		}},
+		"a new image on a Ready Pod": {want: []Invariant{Traffic}, events: func(s *story) {
+			s.apply(aPod(0, newImage))
+		}},
+		"a new image on a Pod whose gate is closed and that is still Ready": {want: []Invariant{Traffic}, events: func(s *story) {
+			s.apply(aPod(0, gateClosed))
+			s.apply(aPod(0, gateClosed, newImage))
+		}},
+		"a new image on a Ready Pod without the protocol": {options: Options{Direct: true}, events: func(s *story) {
+			s.apply(aPod(0, newImage))
+		}},
+		"a new image on a Pod that still gets traffic": {want: []Invariant{Traffic}, events: func(s *story) {
+			controlledService(s, "true")
+			s.apply(endpointSlice("uid-0", "uid-1"))
+			s.apply(aPod(0, offline))
+			s.apply(aPod(0, offline, newImage))
+		}},
+		"a new image on a Pod that gets no traffic any more": {events: func(s *story) {
+			controlledService(s, "true")
+			s.apply(endpointSlice("uid-0", "uid-1"))
+			s.apply(aPod(0, offline))
+			s.apply(endpointSlice("uid-1"))
+			s.apply(aPod(0, offline, newImage))
+		}},
+		"a Service that is not under control promises nothing": {events: func(s *story) {
+			controlledService(s, "false")
+			s.apply(endpointSlice("uid-0"))
+			s.apply(aPod(0, offline))
+			s.apply(aPod(0, offline, newImage))
+		}},
+		"an operation deletes a Pod that is still Ready": {want: []Invariant{Traffic}, events: func(s *story) {
+			s.apply(aPod(0, operating))
+			s.event(aPod(0, operating), true)
+		}},
+		"somebody without an operation deletes a Ready Pod": {events: func(s *story) {
+			s.event(aPod(0), true)
+		}},
+		"a Pod that is out of service and does not move": {want: []Invariant{Stuck}, events: func(s *story) {
+			s.apply(aPod(0, offline, operating))
+			s.checker.Tick(s.now.Add(59 * time.Second))
+			require.Empty(t, s.checker.Report().Violations)
+			s.checker.Tick(s.now.Add(61 * time.Second))
+			s.checker.Tick(s.now.Add(62 * time.Second)) // said once
+		}},
+		"a Pod that is out of service and moves": {events: func(s *story) {
+			s.apply(aPod(0, offline))
+			s.now = s.now.Add(50 * time.Second)
+			s.apply(aPod(0, offline, operating))
+			s.checker.Tick(s.now.Add(50 * time.Second))
+		}},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			s := begin(tc.options)
+			s.now = s.now.Add(time.Minute)
+			tc.events(s)
+			if diff := cmp.Diff(tc.want, s.invariants()); diff != "" {
+				t.Errorf("violations (-want +got):\n%s\n%v", diff, s.checker.Report().Err())
+			}
+		})
+	}
+}
+
+func TestReportTellsOutagesUIDsAndVersions(t *testing.T) {
+	s := begin(Options{})
+	s.apply(aPod(0, offline))
+	s.apply(aPod(0, offline, newImage))
+	s.apply(aPod(0, newImage))
+	s.event(aPod(1, offline, terminating), true)
+	s.apply(aPod(5, id("1"), uid("uid-5")))
+
+	report := s.checker.Report()
+
+	require.NoError(t, report.Err())
+	require.Equal(t, 2*time.Second, report.OutOfService["default/web[0]"])
+	require.Equal(t, map[string]int{"default/web[0]": 1, "default/web[1]": 2, "default/web[2]": 1, "default/web[3]": 1}, report.UIDs)
+	require.Equal(t, 4, report.PodVersions["uid-0"])
+	rule, ok := report.Rule("default", "budget")
+	require.True(t, ok)
+	require.Equal(t, 1, rule.MaxOut)
+	require.Equal(t, 1, rule.Allowed)
+	require.Equal(t, 4, rule.Desired)
+}
