@@ -1,0 +1,206 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	cliflag "k8s.io/component-base/cli/flag"
+)
+
+// defaultNamespace is where the Lease lives when the downward API does not say where the Pod runs.
+const defaultNamespace = "kuperator-system"
+
+// Options are the values of the flags that all components share. Setup receives them validated.
+type Options struct {
+	// Name is the component's name.
+	Name string
+	// Version is what Version returns.
+	Version string
+
+	// Kubeconfig is a path. Empty means the Pod's service account, or else KUBECONFIG and ~/.kube/config.
+	Kubeconfig string
+	// Context is a context in that file. Empty means its current one.
+	Context string
+	// KubeAPIQPS is the number of requests a second that the client allows itself; -1 means no limit, which leaves
+	// it to the API server's priority and fairness to share out its capacity.
+	KubeAPIQPS float32
+	// KubeAPIBurst is how far KubeAPIQPS may be exceeded for a moment, in requests. Without meaning when that is -1.
+	KubeAPIBurst int
+
+	// LeaderElect says whether to wait for the Lease. Always false for a component that elects no leader.
+	LeaderElect bool
+	// LeaderElectNamespace is the namespace of the Lease; its name is Name.
+	LeaderElectNamespace string
+	// LeaseDuration is how long the others wait after the last renewal they saw.
+	LeaseDuration time.Duration
+	// RenewDeadline is how long the leader tries to renew before it ends itself.
+	RenewDeadline time.Duration
+	// RetryPeriod is the time between two tries to take or renew the Lease.
+	RetryPeriod time.Duration
+
+	// LogFormat is "json" or "console".
+	LogFormat string
+	// LogLevel is "error", "info", "debug", or a number: 0 is info, and higher numbers say more.
+	LogLevel string
+
+	// MetricsBindAddress is host:port of /metrics; "0" turns it off.
+	MetricsBindAddress string
+	// HealthProbeBindAddress is host:port of /healthz and /readyz; "0" turns them off.
+	HealthProbeBindAddress string
+
+	// Concurrency is how many reconciles of one controller run at a time.
+	Concurrency int
+	// Namespaces are the only namespaces whose objects are seen. Empty means all.
+	Namespaces []string
+	// ShutdownTimeout is how long reconciles in flight may take to end after the process was asked to stop.
+	ShutdownTimeout time.Duration
+}
+
+func defaultOptions(c *Component) *Options {
+	namespace := os.Getenv("POD_NAMESPACE")
+	if namespace == "" {
+		namespace = defaultNamespace
+	}
+	return &Options{
+		Name:                   c.Name,
+		Version:                Version(),
+		KubeAPIQPS:             -1,
+		KubeAPIBurst:           100,
+		LeaderElect:            c.LeaderElected,
+		LeaderElectNamespace:   namespace,
+		LeaseDuration:          15 * time.Second,
+		RenewDeadline:          10 * time.Second,
+		RetryPeriod:            2 * time.Second,
+		LogFormat:              "json",
+		LogLevel:               "info",
+		MetricsBindAddress:     ":8080",
+		HealthProbeBindAddress: ":8081",
+		Concurrency:            max(c.Concurrency, 1),
+		ShutdownTimeout:        20 * time.Second,
+	}
+}
+
+func (o *Options) addFlags(groups *cliflag.NamedFlagSets, leaderElected bool) {
+	fs := groups.FlagSet("cluster")
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "Path to a kubeconfig file. Empty: the Pod's service account, or else KUBECONFIG and ~/.kube/config.")
+	fs.StringVar(&o.Context, "context", o.Context, "Context of the kubeconfig file to use. Empty: its current one.")
+	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS, "Requests a second to the API server. -1: no limit on this side, the API server's priority and fairness decides.")
+	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", o.KubeAPIBurst, "Requests by which --kube-api-qps may be exceeded for a moment.")
+	fs.StringSliceVar(&o.Namespaces, "namespaces", o.Namespaces, "Namespaces to work in, separated by commas. Empty: all.")
+	fs.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "Objects of one kind that are reconciled at a time.")
+
+	if leaderElected {
+		fs = groups.FlagSet("leader election")
+		fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "Act only while holding the Lease "+o.Name+". Turn it off only where a single replica can ever run.")
+		fs.StringVar(&o.LeaderElectNamespace, "leader-elect-namespace", o.LeaderElectNamespace, "Namespace of the Lease. Default: POD_NAMESPACE, or "+defaultNamespace+".")
+		fs.DurationVar(&o.LeaseDuration, "leader-elect-lease-duration", o.LeaseDuration, "How long the other replicas wait after the last renewal they saw.")
+		fs.DurationVar(&o.RenewDeadline, "leader-elect-renew-deadline", o.RenewDeadline, "How long the leader tries to renew before it ends itself.")
+		fs.DurationVar(&o.RetryPeriod, "leader-elect-retry-period", o.RetryPeriod, "Time between two tries to take or renew the Lease.")
+	}
+
+	fs = groups.FlagSet("observability")
+	fs.StringVar(&o.LogFormat, "log-format", o.LogFormat, "Format of the log: json or console.")
+	fs.StringVar(&o.LogLevel, "log-level", o.LogLevel, "Least severe level that is logged: error, info, debug, or a number, where 0 is info and higher numbers say more.")
+	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress, "Address of /metrics, host:port. 0: off.")
+	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", o.HealthProbeBindAddress, "Address of /healthz and /readyz, host:port. 0: off.")
+	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "How long work in flight may take to end after SIGTERM. Keep it below the Pod's terminationGracePeriodSeconds.")
+}
+
+// validate says everything that is wrong at once, each time with what to change.
+func (o *Options) validate(leaderElected bool) error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+
+	if o.KubeAPIQPS == 0 || (o.KubeAPIQPS < 0 && o.KubeAPIQPS != -1) {
+		wrong("--kube-api-qps is %v: give a number above 0, or -1 for no limit", o.KubeAPIQPS)
+	}
+	if o.KubeAPIQPS > 0 && o.KubeAPIBurst < 1 {
+		wrong("--kube-api-burst is %d: give at least 1 when --kube-api-qps is set", o.KubeAPIBurst)
+	}
+	if o.Concurrency < 1 {
+		wrong("--concurrency is %d: give at least 1", o.Concurrency)
+	}
+	for _, namespace := range o.Namespaces {
+		if problems := validation.ValidateNamespaceName(namespace, false); len(problems) > 0 {
+			wrong("--namespaces has %q, which is no name of a namespace: %s", namespace, strings.Join(problems, "; "))
+		}
+	}
+	if leaderElected && o.LeaderElect {
+		if problems := validation.ValidateNamespaceName(o.LeaderElectNamespace, false); len(problems) > 0 {
+			wrong("--leader-elect-namespace is %q, which is no name of a namespace: %s", o.LeaderElectNamespace, strings.Join(problems, "; "))
+		}
+		if o.RetryPeriod <= 0 {
+			wrong("--leader-elect-retry-period is %s: give more than 0s", o.RetryPeriod)
+		}
+		// client-go jitters the retry period by up to 1.2 and refuses a deadline that leaves no room for one try.
+		if o.RenewDeadline <= o.RetryPeriod*6/5 {
+			wrong("--leader-elect-renew-deadline is %s: give more than 1.2 times --leader-elect-retry-period (%s)", o.RenewDeadline, o.RetryPeriod)
+		}
+		if o.LeaseDuration <= o.RenewDeadline {
+			wrong("--leader-elect-lease-duration is %s: give more than --leader-elect-renew-deadline (%s)", o.LeaseDuration, o.RenewDeadline)
+		}
+	}
+	if !slices.Contains([]string{"json", "console"}, o.LogFormat) {
+		wrong("--log-format is %q: give json or console", o.LogFormat)
+	}
+	if _, err := parseLogLevel(o.LogLevel); err != nil {
+		wrong("--log-level is %q: give error, info, debug or a number from 0 to 10", o.LogLevel)
+	}
+	if err := validateAddress(o.MetricsBindAddress); err != nil {
+		wrong("--metrics-bind-address is %q: give host:port (for example :8080) or 0 to turn it off: %w", o.MetricsBindAddress, err)
+	}
+	if err := validateAddress(o.HealthProbeBindAddress); err != nil {
+		wrong("--health-probe-bind-address is %q: give host:port (for example :8081) or 0 to turn it off: %w", o.HealthProbeBindAddress, err)
+	}
+	if o.ShutdownTimeout <= 0 {
+		wrong("--shutdown-timeout is %s: give more than 0s", o.ShutdownTimeout)
+	}
+	return errors.Join(errs...)
+}
+
+func validateAddress(address string) error {
+	if address == "0" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	_, err = net.LookupPort("tcp", port)
+	return err
+}
+
+// restConfig is the way to the API server: the given file and context, else the Pod's service account, else the files
+// that kubectl reads.
+func (o *Options) restConfig() (*rest.Config, error) {
+	cfg, err := o.loadConfig()
+	if err != nil {
+		return nil, fmt.Errorf("no way to a cluster: run in a Pod with a service account, or give --kubeconfig: %w", err)
+	}
+	cfg.UserAgent = o.Name + "/" + o.Version
+	cfg.QPS = o.KubeAPIQPS
+	cfg.Burst = o.KubeAPIBurst
+	// cfg.ContentType stays empty: controller-runtime then speaks protobuf for kinds that have it and JSON for custom ones.
+	return cfg, nil
+}
+
+func (o *Options) loadConfig() (*rest.Config, error) {
+	if o.Kubeconfig == "" && o.Context == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
+		cfg, err := rest.InClusterConfig()
+		if err == nil || !errors.Is(err, rest.ErrNotInCluster) {
+			return cfg, err
+		}
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.Context}
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
+}

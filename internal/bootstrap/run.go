@@ -1,0 +1,158 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+)
+
+// cachesCheck is the name of the readiness check that every component has.
+const cachesCheck = "caches"
+
+// run starts the component and blocks until ctx ends or the manager fails.
+func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
+	logger, err := o.logger(logTo)
+	if err != nil {
+		return err
+	}
+	useLogger(logger)
+	ctx = ctrl.LoggerInto(ctx, logger)
+
+	cfg, err := o.restConfig()
+	if err != nil {
+		return err
+	}
+	managerOptions, err := c.managerOptions(o)
+	if err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(cfg, managerOptions)
+	if err != nil {
+		return fmt.Errorf("preparing the manager: %w", err)
+	}
+	if err := registerBuildInfo(metrics.Registry, o.Name, o.Version); err != nil {
+		return err
+	}
+	if err := addChecks(mgr, c.ReadyChecks); err != nil {
+		return err
+	}
+	if err := c.Setup(ctx, mgr, *o); err != nil {
+		return fmt.Errorf("setting up %s: %w", c.Name, err)
+	}
+	logger.Info("starting", "version", o.Version, "leaderElection", o.LeaderElect, "namespaces", o.Namespaces, "concurrency", o.Concurrency)
+	if err := mgr.Start(ctx); err != nil {
+		return err // "leader election lost" among them
+	}
+	logger.Info("stopped")
+	return nil
+}
+
+// managerOptions puts the flags and what the component says about itself together.
+func (c *Component) managerOptions(o *Options) (ctrl.Options, error) {
+	scheme := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(scheme); err != nil {
+		return ctrl.Options{}, fmt.Errorf("adding the kinds of Kubernetes: %w", err)
+	}
+	if c.Scheme != nil {
+		if err := c.Scheme(scheme); err != nil {
+			return ctrl.Options{}, fmt.Errorf("adding the kinds of %s: %w", c.Name, err)
+		}
+	}
+	m := ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         c.cacheOptions(o),
+		NewClient:                     newClientFor(o.Name),
+		LeaderElection:                c.LeaderElected && o.LeaderElect,
+		LeaderElectionID:              o.Name,
+		LeaderElectionNamespace:       o.LeaderElectNamespace,
+		LeaderElectionReleaseOnCancel: true, // safe: the process ends when the manager does
+		LeaseDuration:                 ptr.To(o.LeaseDuration),
+		RenewDeadline:                 ptr.To(o.RenewDeadline),
+		RetryPeriod:                   ptr.To(o.RetryPeriod),
+		Metrics:                       metricsserver.Options{BindAddress: o.MetricsBindAddress},
+		HealthProbeBindAddress:        o.HealthProbeBindAddress,
+		GracefulShutdownTimeout:       ptr.To(o.ShutdownTimeout),
+		Controller: config.Controller{
+			MaxConcurrentReconciles: o.Concurrency,
+			// Standbys fill their caches before they are elected, so that a hand-over costs a Lease and not a list of
+			// all Pods. Whoever decides on a budget reads once afresh after it was elected.
+			EnableWarmup: ptr.To(true),
+		},
+	}
+	if c.Manager != nil {
+		if err := c.Manager(o, &m); err != nil {
+			return ctrl.Options{}, fmt.Errorf("configuring the manager of %s: %w", c.Name, err)
+		}
+	}
+	return m, nil
+}
+
+func (c *Component) cacheOptions(o *Options) cache.Options {
+	var options cache.Options
+	if c.Cache != nil {
+		options = c.Cache(o)
+	}
+	if options.DefaultTransform == nil {
+		options.DefaultTransform = StripManagedFields
+	}
+	if options.DefaultNamespaces == nil && len(o.Namespaces) > 0 {
+		options.DefaultNamespaces = make(map[string]cache.Config, len(o.Namespaces))
+		for _, namespace := range o.Namespaces {
+			options.DefaultNamespaces[namespace] = cache.Config{}
+		}
+	}
+	return options
+}
+
+// newClientFor makes the manager's client name the component as field manager in every write.
+func newClientFor(name string) client.NewClientFunc {
+	return func(cfg *rest.Config, options client.Options) (client.Client, error) {
+		c, err := client.New(cfg, options)
+		if err != nil {
+			return nil, err
+		}
+		return client.WithFieldOwner(c, name), nil
+	}
+}
+
+func addChecks(mgr ctrl.Manager, ready map[string]healthz.Checker) error {
+	errs := []error{
+		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck(cachesCheck, cachesFilled(mgr.GetCache())),
+	}
+	for name, check := range ready {
+		if name == cachesCheck {
+			errs = append(errs, fmt.Errorf("the readiness check %q is bootstrap's own", name))
+			continue
+		}
+		errs = append(errs, mgr.AddReadyzCheck(name, check))
+	}
+	return errors.Join(errs...)
+}
+
+// cachesFilled is ready once every informer that was started has listed its objects. It holds on a standby as well.
+func cachesFilled(informers cache.Informers) healthz.Checker {
+	return func(req *http.Request) error {
+		ctx, cancel := context.WithTimeout(req.Context(), time.Second)
+		defer cancel()
+		if !informers.WaitForCacheSync(ctx) {
+			return errors.New("the caches are still being filled")
+		}
+		return nil
+	}
+}

@@ -1,0 +1,120 @@
+// Package lifecycle is lifecycle-controller: it moves Pods through the phases of
+// the operations that others ask for, owns the readiness gate and the
+// service-available label, and deletes Pods that are marked for deletion.
+//
+// It writes `pods/status` (labels and conditions in one patch), deletes, and takes
+// expected finalizers off Pods whose employer is gone; every write carries the
+// Pod's UID and resourceVersion. It keeps no state but the age of phases, which it
+// takes from the labels after a restart: after a crash at any point the next look
+// at the Pod gives the same decision.
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// Name is the component's name: its Lease, user agent, field manager and event source.
+const Name = "lifecycle-controller"
+
+// Component describes the binary.
+func Component() bootstrap.Component {
+	var deadlines deadlineFlags
+	return bootstrap.Component{
+		Name:  Name,
+		Short: "Moves Pods through the phases of the operations that others ask for.",
+		Long: "lifecycle-controller takes Pods labelled kusionstack.io/control=true out of service before an operation and " +
+			"brings them back after it, waiting for rules (PodTransitionRules, if their CRD is installed) and cooperators (protection finalizers).",
+		LeaderElected: true,
+		Concurrency:   16,
+		Scheme:        addToScheme,
+		Cache:         cacheOptions,
+		AddFlags:      deadlines.add,
+		Validate:      func(*bootstrap.Options) error { return deadlines.parse() },
+		Setup: func(_ context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+			return setup(mgr, o, deadlines.deadlines)
+		},
+	}
+}
+
+func addToScheme(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) }
+
+// cacheOptions keeps of the cluster's Pods only managed ones, and of those only
+// what the protocol reads.
+func cacheOptions(*bootstrap.Options) cache.Options {
+	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}: {Label: managed, Transform: stripPod},
+	}}
+}
+
+// stripPod keeps metadata, gates, conditions and phase.
+func stripPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return bootstrap.StripManagedFields(object)
+	}
+	pod.ManagedFields = nil
+	pod.OwnerReferences = nil
+	pod.Spec = corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions}
+	return pod, nil
+}
+
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods/status,verbs=patch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=services,verbs=get
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=podtransitionrules,verbs=get;list;watch
+
+func setup(mgr ctrl.Manager, o bootstrap.Options, deadlines podops.Deadlines) error {
+	rules := newRules(mgr)
+	employers, err := newEmployers(mgr, clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	r := &reconciler{
+		client:    mgr.GetClient(),
+		rules:     rules,
+		freeze:    &freeze{client: mgr.GetClient(), own: o.LeaderElectNamespace},
+		employers: employers,
+		deadlines: deadlines,
+		ages:      newAges(clock.RealClock{}),
+		writes:    writes.New(mgr.GetCache(), clock.RealClock{}),
+		events:    mgr.GetEventRecorder(Name),
+		clock:     clock.RealClock{},
+	}
+	if err := registerMetrics(r.ages); err != nil {
+		return err
+	}
+	c, err := builder.ControllerManagedBy(mgr).
+		Named(Name).
+		WatchesRawSource(podSource(mgr, r.gone, predicate.ResourceVersionChangedPredicate{})).
+		WatchesRawSource(r.freeze.source(mgr, rules.enqueueWaiting)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: o.Concurrency}).
+		Build(r)
+	if err != nil {
+		return fmt.Errorf("adding the controller: %w", err)
+	}
+	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule"), func() error {
+		rules.known()
+		return c.Watch(rules.source(mgr))
+	})
+}

@@ -1,0 +1,96 @@
+package core_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/lifecycle/core"
+)
+
+var now = time.Unix(1_700_000_000, 0)
+
+func serving(labels ...string) podops.View {
+	v := podops.View{
+		Namespace: "default", Name: "p", UID: "u", Gate: true, Ready: true, ServiceReady: corev1.ConditionTrue,
+		Labels: map[string]string{podops.ServiceAvailableLabel: "1"},
+	}
+	for _, l := range labels {
+		v.Labels[l] = "1"
+	}
+	return v
+}
+
+func decide(v podops.View, rules ...podops.Rule) core.Plan {
+	return core.Decide(core.Snapshot{Pod: v, Rules: rules, Now: now})
+}
+
+// holding is a rule that selects every Pod and has granted nothing.
+func holding() podops.Rule {
+	r := &appsv1alpha1.PodTransitionRule{}
+	r.Namespace, r.Name, r.UID = "default", "hold", "hold"
+	r.Spec.Selector = &metav1.LabelSelector{}
+	r.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "max"}}
+	return podops.CompileRule(r)
+}
+
+func TestMarkedPodIsDeletedThroughTheLifecycle(t *testing.T) {
+	v := serving(appsv1alpha1.ToDeleteLabel)
+	plan := decide(v)
+	require.False(t, plan.Delete, "it is still in service")
+	assert.Equal(t, corev1.ConditionFalse, plan.Step.ServiceReady)
+	v = plan.Step.Apply(v)
+	assert.Equal(t, podops.PhaseOperate, podops.PhaseOf(v, podops.DeletionID), "request, permission and traffic off are one write")
+	assert.Contains(t, v.Labels, podops.PreparingToDeleteLabel)
+	assert.True(t, decide(v).Delete)
+}
+
+func TestMarkedPodWaits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*podops.View)
+		rules  []podops.Rule
+		phase  podops.Phase
+	}{
+		"for a rule":                {func(*podops.View) {}, []podops.Rule{holding()}, podops.PhasePreCheck},
+		"for a cooperator to leave": {func(v *podops.View) { v.Finalizers = []string{"prot.podopslifecycle.kusionstack.io/x"} }, nil, podops.PhasePreparing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := serving(appsv1alpha1.ToDeleteLabel)
+			tc.change(&v)
+			v = decide(v, tc.rules...).Step.Apply(v)
+			assert.Equal(t, tc.phase, podops.PhaseOf(v, podops.DeletionID))
+			assert.True(t, decide(v, tc.rules...).IsZero(), "it rests until something changes")
+		})
+	}
+}
+
+func TestUnmarkingCancelsTheDeletion(t *testing.T) {
+	v := serving(appsv1alpha1.ToDeleteLabel)
+	v = decide(v).Step.Apply(v)
+	delete(v.Labels, appsv1alpha1.ToDeleteLabel)
+	plan := decide(v)
+	assert.False(t, plan.Delete)
+	v = plan.Step.Apply(v)
+	assert.Empty(t, podops.Operations(v))
+	assert.Equal(t, corev1.ConditionTrue, v.ServiceReady)
+	assert.NotContains(t, v.Labels, podops.PreparingToDeleteLabel)
+}
+
+func TestPodThatCannotBeTakenOutOfServiceIsNotDeletedWhileReady(t *testing.T) {
+	v := serving(appsv1alpha1.ToDeleteLabel)
+	v = decide(v).Step.Apply(v)
+	v.Ready = true // a kubelet that lags
+	assert.False(t, decide(v).Delete)
+}
+
+func TestTerminatingPodIsLeftAlone(t *testing.T) {
+	v := serving(appsv1alpha1.ToDeleteLabel)
+	v.Terminating = true
+	assert.True(t, decide(v).IsZero())
+}

@@ -1,0 +1,235 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/lifecycle/core"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// cacheLag is how soon to look again at a Pod whose rules the cache does not show yet.
+const cacheLag = 20 * time.Millisecond
+
+type reconciler struct {
+	client    client.Client
+	rules     *rules
+	freeze    *freeze
+	employers *employers
+	deadlines podops.Deadlines
+	ages      *ages
+	writes    *writes.Tracker
+	events    events.EventRecorder
+	clock     clock.PassiveClock
+}
+
+// Reconcile takes the one step that is due on a Pod.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pod := &corev1.Pod{}
+	if err := r.client.Get(ctx, req.NamespacedName, pod); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.gone(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	wait, err := r.writes.Unobserved(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if wait > 0 { // a decision on a Pod that lacks our last step would only conflict
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	snapshot, err := r.observe(ctx, pod)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	plan := core.Decide(snapshot)
+	if permits(snapshot.Pod, plan.Step) {
+		if upToDate, err := r.rules.upToDate(ctx, req.Namespace); err != nil || !upToDate {
+			return ctrl.Result{RequeueAfter: cacheLag}, err
+		}
+		if snapshot, err = r.observe(ctx, pod); err != nil { // on a cache that is known to be new enough
+			return ctrl.Result{}, err
+		}
+		plan = core.Decide(snapshot)
+	}
+	nextLook, err := r.apply(ctx, pod, snapshot, plan)
+	if apierrors.IsConflict(err) {
+		ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile; the next look decides anew")
+		conflicts.Inc()
+		return ctrl.Result{RequeueAfter: 20*time.Millisecond + rand.N(30*time.Millisecond)}, nil
+	}
+	return ctrl.Result{RequeueAfter: nextLook}, client.IgnoreNotFound(err)
+}
+
+// gone drops what is remembered of a Pod.
+func (r *reconciler) gone(pod types.NamespacedName) {
+	r.writes.Forget(pod)
+	r.ages.gone(pod)
+}
+
+// observe reads all that the decision depends on.
+func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (core.Snapshot, error) {
+	s := core.Snapshot{Pod: podops.Read(pod), Now: r.clock.Now(), Reported: reportedOn(pod)}
+	key := client.ObjectKeyFromObject(pod)
+	if s.Pod.Terminating {
+		r.ages.gone(key)
+		return s, nil
+	}
+	var err error
+	if s.Rules, err = r.rules.in(ctx, pod.Namespace); err != nil {
+		return s, err
+	}
+	if mayAskToGoOut(s.Pod) {
+		if s.Frozen, err = r.freeze.why(ctx, pod.Namespace); err != nil {
+			return s, err
+		}
+	}
+	s.Since = r.ages.observe(pod, s.Pod)
+	_, s.Employers = r.ages.missing(key)
+	s.Deadlines = r.deadlines
+	if len(s.Since) > 0 {
+		own, err := podops.ParseDeadlines(pod.Annotations)
+		if err != nil && r.ages.firstComplaint(key, pod.Annotations[podops.DeadlinesAnnotation]) {
+			r.events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidDeadlines", "ReadDeadlines", "%s", err.Error())
+		}
+		s.Deadlines = own.Over(r.deadlines)
+	}
+	return s, nil
+}
+
+// mayAskToGoOut says whether this look may find an operation in PreCheck.
+func mayAskToGoOut(v podops.View) bool {
+	if _, marked := v.Labels[appsv1alpha1.ToDeleteLabel]; marked {
+		return true
+	}
+	return slices.ContainsFunc(podops.Operations(v), func(o podops.Operation) bool {
+		return podops.DeadlinePhase(o.Phase) == podops.PhasePreCheck
+	})
+}
+
+// reportedOn reads the condition that reports operations that take too long.
+func reportedOn(pod *corev1.Pod) core.Report {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == podops.OverdueCondition {
+			return core.Report{Status: c.Status, Reason: c.Reason, Message: c.Message}
+		}
+	}
+	return core.Report{}
+}
+
+// apply writes the plan: one patch, or one deletion. It returns when to look
+// again if nothing happens before; zero for never.
+func (r *reconciler) apply(ctx context.Context, pod *corev1.Pod, s core.Snapshot, plan core.Plan) (time.Duration, error) {
+	r.reportOverdue(pod, s, plan)
+	if plan.Delete {
+		err := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: ptr.To(pod.ResourceVersion)})
+		if err != nil {
+			return 0, fmt.Errorf("deleting pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		}
+		steps.WithLabelValues("Deleted").Inc()
+		r.events.Eventf(pod, nil, corev1.EventTypeNormal, "PodDeletion", "Delete", "Deleted: out of service, and every rule and cooperator agreed")
+		return 0, nil
+	}
+	if plan.IsZero() {
+		again, err := r.repair(ctx, pod, s)
+		return soonest(plan.NextLook, again), err
+	}
+	return plan.NextLook, r.write(ctx, pod, s, plan)
+}
+
+// write patches the Pod's status and what metadata goes with it.
+func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s core.Snapshot, plan core.Plan) error {
+	now := metav1.NewTime(r.clock.Now())
+	var conditions []corev1.PodCondition
+	if report := plan.Report; report != nil {
+		c := corev1.PodCondition{Type: podops.OverdueCondition, Status: report.Status, Reason: report.Reason, Message: report.Message}
+		if report.Status != s.Reported.Status {
+			c.LastTransitionTime = now
+		}
+		conditions = append(conditions, c)
+	}
+	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	body := plan.Step.StatusPatch(s.Pod, now, conditions...)
+	if err := r.client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
+		return fmt.Errorf("advancing pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	r.writes.Wrote(client.ObjectKeyFromObject(pod), patched)
+	if !plan.Step.IsZero() {
+		steps.WithLabelValues(string(plan.Step.ServiceReady)).Inc()
+	}
+	if plan.Step.ServiceReady == corev1.ConditionFalse {
+		r.announce(pod, podops.Operations(plan.Step.Apply(s.Pod)))
+	}
+	return nil
+}
+
+// repair takes expected finalizers off a Pod whose employers have let it go.
+func (r *reconciler) repair(ctx context.Context, pod *corev1.Pod, s core.Snapshot) (time.Duration, error) {
+	key := client.ObjectKeyFromObject(pod)
+	since, _ := r.ages.missing(key)
+	forget, notes, again, err := r.employers.repair(ctx, s.Pod, since, s.Now)
+	if err != nil {
+		return 0, fmt.Errorf("reading what pod %s expects: %w", key, err)
+	}
+	if r.ages.note(key, notes) && len(podops.Operations(s.Pod)) > 0 {
+		again = time.Millisecond // what is reported may name it
+	}
+	if forget.IsZero() {
+		return again, nil
+	}
+	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	if err := r.client.Patch(ctx, patched, client.RawPatch(types.MergePatchType, forget.MergePatch(s.Pod))); err != nil {
+		return 0, fmt.Errorf("taking expected finalizers off pod %s: %w", key, err)
+	}
+	r.writes.Wrote(key, patched)
+	before, after := podops.MissingEmployers(s.Pod), podops.MissingEmployers(forget.Apply(s.Pod))
+	gone := slices.DeleteFunc(before, func(e string) bool { return slices.Contains(after, e) })
+	forgotten.Add(float64(len(gone)))
+	r.events.Eventf(pod, nil, corev1.EventTypeNormal, "EmployerGone", "Forget", "Not waiting any longer for %s: gone, or it does not select the Pod any more", strings.Join(gone, ", "))
+	return again, nil
+}
+
+// reportOverdue sends one event for each operation that has become late in its phase.
+func (r *reconciler) reportOverdue(pod *corev1.Pod, s core.Snapshot, plan core.Plan) {
+	for _, late := range r.ages.overdue(client.ObjectKeyFromObject(pod), plan.Overdue) {
+		if s.Reported.Status == corev1.ConditionTrue && strings.Contains(s.Reported.Message, late.Text) {
+			continue // by this program before it was restarted
+		}
+		r.events.Eventf(pod, nil, corev1.EventTypeWarning, "OperationOverdue", string(late.Policy), "%s", late.Text)
+	}
+}
+
+// soonest is the smaller of two waits of which zero means never.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || (b > 0 && b < a) {
+		return b
+	}
+	return a
+}
+
+// announce says once per operation, on the Pod, why it goes out of service.
+func (r *reconciler) announce(pod *corev1.Pod, ops []podops.Operation) {
+	for _, o := range ops {
+		if o.Offline() {
+			r.events.Eventf(pod, nil, corev1.EventTypeNormal, "ServiceReady", "TakeOffline", "Out of service for operation %q by %q", o.Type, o.ID)
+			return
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package lifecycle
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/flowcontrol"
+	testingclock "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+var key = types.NamespacedName{Namespace: "default", Name: "p"}
+
+func servingPod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name, UID: "u", Labels: map[string]string{
+			appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue, podops.ServiceAvailableLabel: "1",
+		}},
+		Spec: corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue},
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+		}},
+	}
+}
+
+func beginning() *corev1.Pod {
+	pod := servingPod()
+	pod.Labels[podops.OperatingPrefix+"/job"] = "1700000000000000000"
+	pod.Labels[podops.OperationTypePrefix+"/job"] = "restart"
+	return pod
+}
+
+// mapperFor says whether rules are served, or that nobody knows.
+type mapperFor struct {
+	meta.RESTMapper
+	err   error
+	asked int
+}
+
+func (m *mapperFor) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
+	m.asked++
+	return &meta.RESTMapping{}, m.err
+}
+
+func newReconciler(t *testing.T, mapper *mapperFor, funcs interceptor.Funcs, objects ...client.Object) (*reconciler, client.Client) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	require.NoError(t, clientgoscheme.AddToScheme(scheme))
+	require.NoError(t, addToScheme(scheme))
+	if funcs.SubResourcePatch == nil {
+		funcs.SubResourcePatch = patchBoth
+	}
+	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: key.Namespace}})
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
+	clk := testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))
+	return &reconciler{
+		client: c,
+		freeze: &freeze{client: c, own: "kuperator-system"},
+		employers: &employers{
+			reader: c, discovery: servedKinds{}, clock: clk, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(5, 10),
+			asking: map[string]bool{}, answers: map[string]answer{},
+		},
+		deadlines: defaultDeadlines(),
+		ages:      newAges(clk),
+		rules:     &rules{client: c, mapper: mapper, newest: newNewest(c), clock: clk, compiled: map[types.UID]compiledRule{}},
+		writes:    writes.New(c, clk),
+		events:    events.NewFakeRecorder(10),
+		clock:     clk,
+	}, c
+}
+
+// patchBoth keeps metadata that is patched through pods/status, as the API server
+// does; the fake client keeps only status there, and only the rest elsewhere.
+func patchBoth(ctx context.Context, c client.Client, _ string, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	if err := c.Patch(ctx, obj, patch); err != nil {
+		return err
+	}
+	data, err := patch.Data(obj)
+	if err != nil {
+		return err
+	}
+	var parts map[string]any
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return err
+	}
+	delete(parts, "metadata")
+	if data, err = json.Marshal(parts); err != nil {
+		return err
+	}
+	return c.Status().Patch(ctx, obj, client.RawPatch(patch.Type(), data))
+}
+
+// servedKinds is discovery as a test wants it.
+type servedKinds struct {
+	lists []*metav1.APIResourceList
+	err   error
+}
+
+func (s servedKinds) ServerPreferredNamespacedResources() ([]*metav1.APIResourceList, error) {
+	return s.lists, s.err
+}
+
+func reconcilePod(t *testing.T, r *reconciler) (ctrl.Result, error) {
+	t.Helper()
+	return r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+}
+
+var errNoRules = &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "apps.kusionstack.io", Kind: "PodTransitionRule"}}
+
+// The step itself is tested on a real API server; the fake client drops metadata
+// that is patched through pods/status.
+func TestReconcileWritesOnePatch(t *testing.T) {
+	var bodies []string
+	record := interceptor.Funcs{SubResourcePatch: func(_ context.Context, _ client.Client, subresource string, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+		body, err := patch.Data(obj)
+		bodies = append(bodies, subresource+" "+string(patch.Type())+" "+string(body))
+		return err
+	}}
+	r, _ := newReconciler(t, &mapperFor{err: errNoRules}, record, beginning())
+	_, err := reconcilePod(t, r)
+	require.NoError(t, err)
+	require.Len(t, bodies, 1)
+	for _, part := range []string{
+		"status " + string(types.StrategicMergePatchType), `"uid":"u"`, `"resourceVersion":"999"`,
+		`"operate.podopslifecycle.kusionstack.io/job"`, `"podopslifecycle.kusionstack.io/service-available":null`,
+		`"type":"pod.kusionstack.io/service-ready","status":"False"`, `"type":"Ready","status":"False"`,
+	} {
+		assert.Contains(t, bodies[0], part)
+	}
+	assert.Len(t, r.events.(*events.FakeRecorder).Events, 1, "one event an operation")
+}
+
+func TestPodAtRestIsNotWritten(t *testing.T) {
+	r, c := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{}, servingPod())
+	_, err := reconcilePod(t, r)
+	require.NoError(t, err)
+	pod := &corev1.Pod{}
+	require.NoError(t, c.Get(t.Context(), key, pod))
+	assert.Equal(t, "999", pod.ResourceVersion)
+}
+
+func TestConflictIsLookedAtAgainSoon(t *testing.T) {
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("changed"))
+	r, _ := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			return conflict
+		},
+	}, beginning())
+	result, err := reconcilePod(t, r)
+	require.NoError(t, err, "the snapshot was stale, not wrong")
+	assert.Positive(t, result.RequeueAfter)
+	assert.Less(t, result.RequeueAfter, time.Second)
+}
+
+func TestFailedWriteIsAnError(t *testing.T) {
+	r, _ := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			return errors.New("the API server is away")
+		},
+	}, beginning())
+	_, err := reconcilePod(t, r)
+	assert.ErrorContains(t, err, "advancing pod default/p")
+}
+
+func TestNothingPassesWhenNobodyKnowsWhetherThereAreRules(t *testing.T) {
+	r, c := newReconciler(t, &mapperFor{err: errors.New("discovery is away")}, interceptor.Funcs{}, beginning())
+	_, err := reconcilePod(t, r)
+	require.ErrorContains(t, err, "discovery is away")
+	pod := &corev1.Pod{}
+	require.NoError(t, c.Get(t.Context(), key, pod))
+	assert.Equal(t, podops.PhaseRequested, podops.PhaseOf(podops.Read(pod), "job"))
+}
+
+func TestDiscoveryIsNotAskedForEveryPod(t *testing.T) {
+	mapper := &mapperFor{err: errNoRules}
+	r, _ := newReconciler(t, mapper, interceptor.Funcs{}, servingPod())
+	for range 5 {
+		_, err := reconcilePod(t, r)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 1, mapper.asked)
+	r.rules.known()
+	rules, err := r.rules.in(t.Context(), key.Namespace)
+	require.NoError(t, err)
+	assert.NotNil(t, rules, "whoever saw the kind appear is believed over an older no")
+	r.rules.served = false
+	r.clock.(*testingclock.FakeClock).Step(notServedFor)
+	_, err = reconcilePod(t, r)
+	require.NoError(t, err)
+	assert.Equal(t, 2, mapper.asked)
+}
+
+func TestRuleThatHasNotLookedYetHolds(t *testing.T) {
+	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "r", UID: "r"}}
+	rule.Spec.Selector = &metav1.LabelSelector{}
+	rule.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "max"}}
+	r, c := newReconciler(t, &mapperFor{}, interceptor.Funcs{}, beginning(), rule)
+	_, err := reconcilePod(t, r)
+	require.NoError(t, err)
+	pod := &corev1.Pod{}
+	require.NoError(t, c.Get(t.Context(), key, pod))
+	assert.Equal(t, podops.PhasePreCheck, podops.PhaseOf(podops.Read(pod), "job"))
+	assert.True(t, podops.Read(pod).ServiceAvailable())
+}
+
+func TestNewlyGranted(t *testing.T) {
+	grant := func(name, request string) appsv1alpha1.PodGrant {
+		return appsv1alpha1.PodGrant{PodName: name, PodUID: types.UID(name), Stage: appsv1alpha1.StagePreCheck,
+			Operations: []appsv1alpha1.GrantedOperation{{ID: "a", Request: request}}}
+	}
+	rule := func(grants ...appsv1alpha1.PodGrant) *appsv1alpha1.PodTransitionRule {
+		return &appsv1alpha1.PodTransitionRule{Status: appsv1alpha1.PodTransitionRuleStatus{Grants: grants}}
+	}
+	before := rule(grant("kept", "1"), grant("again", "1"), grant("gone", "1"))
+	after := rule(grant("kept", "1"), grant("again", "2"), grant("new", "1"))
+	assert.Equal(t, []string{"again", "new"}, newlyGranted(before, after))
+}
+
+func TestCacheKeepsWhatTheProtocolReads(t *testing.T) {
+	pod := beginning()
+	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
+	pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "app"}}
+	want := podops.Read(pod)
+	kept, err := stripPod(pod.DeepCopy())
+	require.NoError(t, err)
+	assert.Equal(t, want, podops.Read(kept.(*corev1.Pod)))
+	assert.Empty(t, kept.(*corev1.Pod).ManagedFields)
+	assert.Empty(t, kept.(*corev1.Pod).Spec.Containers)
+}

@@ -1,0 +1,179 @@
+package podtransitionrule
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+)
+
+const (
+	// notesAtOnce bounds what is handed over in one decision, and what lies ready to be written.
+	notesAtOnce = 64
+	// noteAgain is when a note is written again that the cache does not show.
+	noteAgain = 10 * time.Second
+)
+
+// annotator writes on Pods what they wait for. It works beside the decisions, one write after the other: what does not
+// get written in time, or fails, comes again with a later decision.
+type annotator struct {
+	client client.Client
+	// after is how long something must hold a Pod up before it is written there. Zero means for ever.
+	after time.Duration
+	queue chan podNote
+}
+
+// podNote is one write: the annotations of a Pod to set, or to remove if "".
+type podNote struct {
+	pod     types.NamespacedName
+	uid     types.UID
+	changes map[string]string
+}
+
+// held is what is remembered of a Pod that waits.
+type held struct {
+	texts map[string]heldText // by annotation
+	asked time.Time           // when it was last handed over
+}
+
+type heldText struct {
+	text  string
+	since time.Time
+}
+
+func newAnnotator(c client.Client, after time.Duration) *annotator {
+	return &annotator{client: c, after: after, queue: make(chan podNote, notesAtOnce)}
+}
+
+// Start writes until ctx ends.
+func (a *annotator) Start(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case n := <-a.queue:
+			a.write(ctx, n)
+		}
+	}
+}
+
+func (a *annotator) write(ctx context.Context, n podNote) {
+	annotations := make(map[string]any, len(n.changes))
+	for key, text := range n.changes {
+		annotations[key] = nil
+		if text != "" {
+			annotations[key] = text
+		}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.uid, "annotations": annotations}})
+	if err == nil {
+		target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.pod.Namespace, Name: n.pod.Name}}
+		err = a.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch))
+	}
+	switch {
+	case err == nil:
+		noted.WithLabelValues("written").Inc()
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another Pod by now
+		noted.WithLabelValues("gone").Inc()
+	default:
+		noted.WithLabelValues("failed").Inc()
+		ctrl.LoggerFrom(ctx).V(1).Info("a Pod was not annotated with what it waits for; trying again later", "pod", n.pod, "answer", err.Error())
+	}
+}
+
+// pass hands over what is due of a decision's notes. It never waits. It returns when to decide again for the rest, zero
+// for never.
+func (a *annotator) pass(name string, ns *namespace, notes []core.Note, now time.Time) (next time.Duration) {
+	remembered := ns.held
+	ns.held = make(map[types.UID]*held, len(notes))
+	handedOver := 0
+	for _, note := range notes {
+		h := remembered[note.PodUID]
+		if h == nil {
+			h = &held{texts: map[string]heldText{}}
+		}
+		ns.held[note.PodUID] = h
+		changes := note.Differences(func(key, text string) bool {
+			wait := a.ripensIn(h, key, text, now)
+			next = core.Soonest(next, max(wait, 0))
+			return wait == 0
+		})
+		switch again := noteAgain - now.Sub(h.asked); {
+		case len(changes) == 0:
+		case !h.asked.IsZero() && again > 0:
+			next = core.Soonest(next, again)
+		case handedOver < notesAtOnce && a.offer(podNote{types.NamespacedName{Namespace: name, Name: note.PodName}, note.PodUID, changes}):
+			h.asked = now
+			handedOver++
+		default:
+			next = core.Soonest(next, time.Second)
+		}
+	}
+	return next
+}
+
+// sweep removes the notes that rules have left on Pods of a namespace that has no rule any more. It returns when to look
+// again, zero for never: what was on its way when the last rule went may be written after the first look.
+func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (time.Duration, error) {
+	now := r.clock.Now()
+	if clean, was := r.swept.Load(name); was {
+		if since, ok := clean.(time.Time); ok && since.IsZero() {
+			if r.freeze.gone(ctx, name) {
+				r.swept.Delete(name)
+			}
+			return 0, nil
+		}
+	}
+	pods, err := r.pods(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	var s core.Snapshot
+	for _, pod := range pods {
+		if only(pod.Annotations, isNote) != nil {
+			s.Pods = append(s.Pods, core.Pod{View: podops.Read(pod)})
+		}
+	}
+	notes := core.Decide(s).Notes
+	if len(notes) > 0 {
+		r.swept.Delete(name)
+		return core.Soonest(r.notes.pass(name, ns, notes, now), noteAgain), nil
+	}
+	first, _ := r.swept.LoadOrStore(name, now)
+	if since, ok := first.(time.Time); ok && now.Sub(since) < noteAgain {
+		return noteAgain - now.Sub(since), nil
+	}
+	r.swept.Store(name, time.Time{}) // for good
+	return 0, nil
+}
+
+// ripensIn is how long a text must still hold before it is written, zero if it has for long enough, -1 for never.
+func (a *annotator) ripensIn(h *held, key, text string, now time.Time) time.Duration {
+	if a.after == 0 {
+		return -1
+	}
+	seen, has := h.texts[key]
+	if !has || seen.text != text {
+		seen = heldText{text: text, since: now}
+		h.texts[key] = seen
+	}
+	return max(a.after-now.Sub(seen.since), 0)
+}
+
+func (a *annotator) offer(n podNote) bool {
+	select {
+	case a.queue <- n:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,324 @@
+package asking
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// local is a client that may ask servers of tests.
+func local(t *testing.T, timeout time.Duration, allow ...string) *client {
+	t.Helper()
+	targets, err := ParseTargets(append(allow, "127.0.0.0/8"))
+	require.NoError(t, err)
+	return newClient(targets, timeout)
+}
+
+func served(t *testing.T, handler http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then a server notices that the client went away
+		handler(w, r)
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Start()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// authority signs certificates of a test.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	certificate, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return authority{certificate, key}
+}
+
+func (a authority) bundle() string {
+	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw}))
+}
+
+// issue signs a certificate for 127.0.0.1, or for a client, as PEM.
+func (a authority) issue(t *testing.T) (certificate, key []byte) {
+	t.Helper()
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "leaf"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &own.PublicKey, a.key)
+	require.NoError(t, err)
+	encoded, err := x509.MarshalECPrivateKey(own)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
+}
+
+// serve answers at https with the authority's certificate; mutual demands one of it from clients.
+func (a authority) serve(t *testing.T, mutual bool, handler http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	certificate, key := a.issue(t)
+	pair, err := tls.X509KeyPair(certificate, key)
+	require.NoError(t, err)
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
+	if mutual {
+		pool := x509.NewCertPool()
+		pool.AddCert(a.certificate)
+		server.TLS.ClientAuth, server.TLS.ClientCAs = tls.RequireAndVerifyClientCert, pool
+	}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server
+}
+
+func yes(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"success":true}`) }
+
+func TestServersThatMisbehave(t *testing.T) {
+	tests := map[string]struct {
+		handler http.HandlerFunc
+		want    string // with HOST for host:port
+	}{
+		"says no":                         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, "HOST answered with status 500 Internal Server Error"},
+		"speaks of a status nobody knows": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(799) }, "HOST answered with status 799"},
+		"redirects to a metadata service": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", http.StatusTemporaryRedirect)
+		}, "HOST answered with status 307 Temporary Redirect; redirects are not followed"},
+		"never answers": {func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+		}, "HOST did not answer within 300ms"},
+		"never ends its answer": {func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, `{"success":`)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}, "HOST did not answer within 300ms"},
+		"sends ten megabytes and says so": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(10<<20))
+			_, _ = w.Write(bytes.Repeat([]byte("x"), 10<<20))
+		}, "the answer of HOST has more than 1048576 bytes"},
+		"sends without end": {func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				if _, err := w.Write(bytes.Repeat([]byte(" "), 1<<16)); err != nil {
+					return
+				}
+			}
+		}, "the answer of HOST has more than 1048576 bytes"},
+		"has headers without end": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X", strings.Repeat("x", 1<<20))
+		}, "HOST: net/http: HTTP/1.x transport connection broken: net/http: server response headers exceeded 65536 bytes; aborted"},
+		"closes the connection": {func(w http.ResponseWriter, _ *http.Request) {
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_ = connection.Close()
+			}
+		}, "HOST closed the connection"},
+		"closes it in the middle": {func(w http.ResponseWriter, _ *http.Request) {
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(connection, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+				_ = connection.Close()
+			}
+		}, "HOST closed the connection"},
+		"speaks something else": {func(w http.ResponseWriter, _ *http.Request) {
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err == nil {
+				_, _ = io.WriteString(connection, "220 mail.example.com ESMTP\r\n")
+				_ = connection.Close()
+			}
+		}, "HOST does not speak HTTP"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := served(t, tc.handler)
+			timeout := 30 * time.Second
+			if strings.Contains(tc.want, "300ms") {
+				timeout = 300 * time.Millisecond
+			}
+			c := local(t, timeout)
+			want := strings.ReplaceAll(tc.want, "HOST", strings.TrimPrefix(server.URL, "http://"))
+			for range 2 { // the same each time
+				_, err := c.ask(t.Context(), call{method: http.MethodPost, url: server.URL + "/path?secret=x", body: []byte("{}")})
+				require.EqualError(t, err, want)
+				require.False(t, failureOf(err).Refused, "failurePolicy bears on it")
+			}
+		})
+	}
+}
+
+func TestServersThatAreNotThere(t *testing.T) {
+	closed := served(t, yes)
+	closed.Close()
+	host := strings.TrimPrefix(closed.URL, "http://")
+	_, err := local(t, 10*time.Second).ask(t.Context(), call{method: http.MethodGet, url: closed.URL})
+	require.EqualError(t, err, host+": connection refused")
+	_, err = local(t, 10*time.Second).ask(t.Context(), call{method: http.MethodGet, url: "http://does-not-exist.invalid/"})
+	require.ErrorContains(t, err, "does-not-exist.invalid: ")
+	require.False(t, failureOf(err).Refused)
+}
+
+func TestAnAnswerIsReadUpToItsLimit(t *testing.T) {
+	server := served(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte(" "), maxAnswer)) })
+	body, err := local(t, 30*time.Second).ask(t.Context(), call{method: http.MethodGet, url: server.URL})
+	require.NoError(t, err)
+	require.Len(t, body, maxAnswer)
+}
+
+func TestWhatIsNeverAsked(t *testing.T) {
+	asked := false
+	server := served(t, func(w http.ResponseWriter, r *http.Request) { asked = true; yes(w, r) })
+	none, err := ParseTargets(nil)
+	require.NoError(t, err)
+	secret := &credentials{token: "t"}
+	tests := map[string]struct {
+		client *client
+		call   call
+		want   string
+	}{
+		"loopback that is not listed":     {newClient(none, time.Minute), call{url: server.URL}, "127.0.0.1 is a loopback address"},
+		"a name that leads to loopback":   {newClient(none, time.Minute), call{url: strings.Replace(server.URL, "127.0.0.1", "localhost", 1)}, "is a loopback address"},
+		"a metadata service":              {local(t, time.Minute), call{url: "http://169.254.169.254/latest"}, "169.254.169.254 is a link-local address"},
+		"a metadata service of IPv6":      {local(t, time.Minute), call{url: "http://[::ffff:169.254.169.254]/"}, "(169.254.169.254) is a link-local address"},
+		"another address than listed":     {local(t, time.Minute), call{url: "http://192.0.2.1/"}, "192.0.2.1:80 is not among the servers that webhook rules may ask"},
+		"another scheme":                  {local(t, time.Minute), call{url: "ftp://127.0.0.1/"}, "must be http://host or https://host"},
+		"no host":                         {local(t, time.Minute), call{url: "http:///path"}, "must be http://host or https://host"},
+		"no URL":                          {local(t, time.Minute), call{url: "http://[::1"}, "cannot be read"},
+		"a password in the URL":           {local(t, time.Minute), call{url: strings.Replace(server.URL, "//", "//me:secret@", 1)}, "has a user name or password: remove it"},
+		"credentials without encryption":  {local(t, time.Minute), call{url: server.URL, credentials: secret}, "credentials of a Secret are sent over https only"},
+		"a caBundle that is not base64":   {local(t, time.Minute), call{url: server.URL, caBundle: "%"}, "the caBundle is not base64"},
+		"a caBundle without certificates": {local(t, time.Minute), call{url: server.URL, caBundle: "aGVsbG8="}, "the caBundle has no certificate"},
+		"a caBundle that is cut off": {local(t, time.Minute), call{url: server.URL, caBundle: base64.StdEncoding.EncodeToString(
+			pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("cut")}))}, "cannot be read"},
+		"a client certificate that is none": {local(t, time.Minute), call{url: strings.Replace(server.URL, "http:", "https:", 1), credentials: &credentials{certificate: []byte("x"), key: []byte("y")}}, "tls.crt and tls.key cannot be used"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			tc.call.method = http.MethodGet
+			_, err := tc.client.ask(t.Context(), tc.call)
+			require.ErrorContains(t, err, tc.want)
+			require.NotContains(t, err.Error(), "secret@")
+			require.True(t, failureOf(err).Refused && failureOf(err).Lasting, "failurePolicy does not bear on it, and it is not tried again soon")
+		})
+	}
+	require.False(t, asked)
+}
+
+func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
+	proxy := served(t, func(http.ResponseWriter, *http.Request) { t.Error("the proxy was asked") })
+	t.Setenv("HTTP_PROXY", proxy.URL)
+	server := served(t, yes)
+	_, err := local(t, 30*time.Second).ask(t.Context(), call{method: http.MethodGet, url: server.URL})
+	require.NoError(t, err)
+}
+
+func TestCertificates(t *testing.T) {
+	ours, others := newAuthority(t), newAuthority(t)
+	certificate, key := ours.issue(t)
+	mine := &credentials{certificate: certificate, key: key}
+	foreign := &credentials{}
+	foreign.certificate, foreign.key = others.issue(t)
+	plain := ours.serve(t, false, yes)
+	mutual := ours.serve(t, true, yes)
+	bearer := ours.serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		yes(w, r)
+	})
+	old := httptest.NewUnstartedServer(http.HandlerFunc(yes))
+	old.Config.ErrorLog = log.New(io.Discard, "", 0)
+	pair, err := tls.X509KeyPair(certificate, key)
+	require.NoError(t, err)
+	old.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}
+	old.StartTLS()
+	t.Cleanup(old.Close)
+	http1 := served(t, yes)
+	tests := map[string]struct {
+		url         string
+		bundle      string
+		credentials *credentials
+		want        string // "" for an answer
+	}{
+		"the given authority":              {plain.URL, ours.bundle(), nil, ""},
+		"a bundle with line breaks":        {plain.URL, ours.bundle()[:64] + "\n" + ours.bundle()[64:] + "\n", nil, ""},
+		"another authority":                {plain.URL, others.bundle(), nil, "its certificate cannot be trusted"},
+		"the authorities of the system":    {plain.URL, "", nil, "its certificate cannot be trusted"},
+		"an empty bundle is the system's":  {plain.URL, emptyBundle, nil, "its certificate cannot be trusted"},
+		"a client certificate":             {mutual.URL, ours.bundle(), mine, ""},
+		"no client certificate":            {mutual.URL, ours.bundle(), nil, "certificate required"},
+		"a foreign client certificate":     {mutual.URL, ours.bundle(), foreign, "certificate"},
+		"a token":                          {bearer.URL, ours.bundle(), &credentials{token: "secret"}, ""},
+		"another token":                    {bearer.URL, ours.bundle(), &credentials{token: "guess"}, "401 Unauthorized"},
+		"a server without a modern TLS":    {old.URL, ours.bundle(), nil, "protocol version not supported"},
+		"a server without TLS":             {strings.Replace(http1.URL, "http:", "https:", 1), "", nil, "does not speak TLS"},
+		"a bundle does no harm over http.": {http1.URL, ours.bundle(), nil, ""},
+	}
+	c := local(t, 30*time.Second)
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			for range 2 {
+				_, err := c.ask(t.Context(), call{method: http.MethodPost, url: tc.url, body: []byte("{}"), caBundle: tc.bundle, credentials: tc.credentials})
+				if tc.want == "" {
+					require.NoError(t, err)
+					continue
+				}
+				require.ErrorContains(t, err, tc.want)
+				require.False(t, failureOf(err).Refused)
+			}
+		})
+	}
+}
+
+func TestConnectionsAreKeptForABoundedNumberOfCertificates(t *testing.T) {
+	c := local(t, time.Minute)
+	first, err := c.transport(call{})
+	require.NoError(t, err)
+	for range maxTransports - 1 {
+		_, err := c.transport(call{caBundle: newAuthority(t).bundle()})
+		require.NoError(t, err)
+	}
+	again, err := c.transport(call{})
+	require.NoError(t, err)
+	require.Same(t, first, again)
+	for range 2 * maxTransports {
+		_, err := c.transport(call{caBundle: newAuthority(t).bundle()})
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(c.transports), maxTransports)
+		require.Equal(t, len(c.transports), c.recent.Len())
+	}
+	again, err = c.transport(call{})
+	require.NoError(t, err)
+	require.NotSame(t, first, again, "what was not used for long is dropped")
+}

@@ -1,0 +1,103 @@
+package asking
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Bounds of what is remembered of Secrets.
+const (
+	rememberSecret = 30 * time.Second
+	maxSecrets     = 256
+)
+
+// credentials are what a Secret has for a webhook.
+type credentials struct {
+	token            string
+	certificate, key []byte
+}
+
+// secrets reads credentials past the cache and remembers them for a short time. It is safe for concurrent use.
+type secrets struct {
+	direct kubeclient.Reader
+	clock  clock.PassiveClock
+
+	mu         sync.Mutex
+	remembered map[types.NamespacedName]remembered
+}
+
+// remembered is what reading a Secret brought.
+type remembered struct {
+	at          time.Time
+	credentials *credentials
+	err         error
+}
+
+func newSecrets(direct kubeclient.Reader, clk clock.PassiveClock) *secrets {
+	return &secrets{direct: direct, clock: clk, remembered: map[types.NamespacedName]remembered{}}
+}
+
+// of returns what the Secret of a rule's namespace has; nil for no name. Errors are misconfigured
+// or unprepared.
+func (s *secrets) of(ctx context.Context, namespace, name string) (*credentials, error) {
+	if name == "" {
+		return nil, nil
+	}
+	key, now := types.NamespacedName{Namespace: namespace, Name: name}, s.clock.Now()
+	s.mu.Lock()
+	known, has := s.remembered[key]
+	s.mu.Unlock()
+	if has && now.Sub(known.at) < rememberSecret {
+		return known.credentials, known.err
+	}
+	read, err := s.read(ctx, key)
+	if lasting := (misconfigured{}); err != nil && !errors.As(err, &lasting) {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for old, r := range s.remembered {
+		if now.Sub(r.at) >= rememberSecret || len(s.remembered) >= maxSecrets {
+			delete(s.remembered, old)
+		}
+	}
+	s.remembered[key] = remembered{at: now, credentials: read, err: err}
+	return read, err
+}
+
+func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*credentials, error) {
+	var secret corev1.Secret
+	err := s.direct.Get(ctx, key, &secret)
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil, misconfigured{fmt.Errorf("podtransitionrule-controller may not read Secret %s: add the component deploy/components/rule-webhook-secrets to its kustomization", key.Name)}
+	case apierrors.IsNotFound(err):
+		return nil, misconfigured{fmt.Errorf("there is no Secret %s in namespace %s: create it, or change webhook.clientConfig.secretName", key.Name, key.Namespace)}
+	case err != nil:
+		return nil, unprepared{fmt.Errorf("the API server did not give Secret %s: %s", key.Name, apierrors.ReasonForError(err))}
+	}
+	found := &credentials{
+		token: strings.TrimSpace(string(secret.Data["token"])), certificate: secret.Data[corev1.TLSCertKey], key: secret.Data[corev1.TLSPrivateKeyKey],
+	}
+	switch {
+	case secret.Type == corev1.SecretTypeServiceAccountToken: // its reader could be whoever may write rules
+		return nil, misconfigured{fmt.Errorf("the Secret %s is the token of a service account, which is not sent to webhooks: put a token for the server into a Secret of its own", key.Name)}
+	case found.token == "" && len(found.certificate) == 0:
+		return nil, misconfigured{fmt.Errorf("the Secret %s has neither token nor tls.crt: add one of them", key.Name)}
+	case (len(found.certificate) == 0) != (len(found.key) == 0):
+		return nil, misconfigured{fmt.Errorf("the Secret %s has only one of tls.crt and tls.key: add the other", key.Name)}
+	case strings.ContainsAny(found.token, "\r\n\x00"):
+		return nil, misconfigured{errors.New("the token of Secret " + key.Name + " has more than one line: correct it")}
+	}
+	return found, nil
+}

@@ -1,0 +1,47 @@
+package asking
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Options are the flags of webhook rules.
+type Options struct {
+	// Timeout is how long one request may take, from the name's look-up to the last byte of the answer.
+	Timeout time.Duration
+	// Allow lists the servers that may be asked, see Targets.
+	Allow []string
+	// Concurrency is how many requests are on their way at once; of one PodTransitionRule at most perRule.
+	Concurrency int
+}
+
+// DefaultOptions are what holds without flags.
+func DefaultOptions() Options { return Options{Timeout: 10 * time.Second, Concurrency: 16} }
+
+// AddFlags binds the flags.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.DurationVar(&o.Timeout, "rule-webhook-timeout", o.Timeout, "How long one request to the server of a webhook rule may take.")
+	fs.StringSliceVar(&o.Allow, "rule-webhook-allow", o.Allow,
+		"Servers that webhook rules may ask: host, *.suffix, host:port, or a network such as 10.0.0.0/8; may be repeated. Empty: all, "+
+			"but loopback, link-local, multicast and clouds' metadata addresses, which must be listed as addresses.")
+	fs.IntVar(&o.Concurrency, "rule-webhook-concurrency", o.Concurrency,
+		fmt.Sprintf("Requests of webhook rules on their way at once. Of one PodTransitionRule at most %d are.", perRule))
+}
+
+// Validate says everything that is wrong at once, each time with what to change.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.Timeout <= 0 {
+		errs = append(errs, fmt.Errorf("--rule-webhook-timeout is %s: give more than 0s", o.Timeout))
+	}
+	if o.Concurrency < 1 {
+		errs = append(errs, fmt.Errorf("--rule-webhook-concurrency is %d: give at least 1", o.Concurrency))
+	}
+	if _, err := ParseTargets(o.Allow); err != nil {
+		errs = append(errs, fmt.Errorf("--rule-webhook-allow: %w", err))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,151 @@
+// Package podtransitionrule is podtransitionrule-controller: it decides, for all PodTransitionRules of a namespace
+// together, which Pods may go on, and keeps the ledger of that in the rules' status. Its decisions are in package core.
+//
+// It writes the status of PodTransitionRules; besides, the PodDisruptionBudgets that mirror rules, and notes on Pods of
+// what they wait for, which no decision depends on. It removes Kuperator's finalizer from rules that are being deleted.
+// One worker at a time serves a namespace. Two things keep its bounds although it reads from
+// caches: it decides nothing until the cache shows what it last wrote, and nothing in a namespace that the cache has
+// not been compared with the API server for since the process won its Lease (freshness).
+package podtransitionrule
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// Name is the component's name: its Lease, user agent, field manager and event source.
+const Name = "podtransitionrule-controller"
+
+// Bounds of the back-off after errors.
+const (
+	firstRetry = 10 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// flags are the component's own.
+type flags struct {
+	asking               asking.Options
+	annotateBlockedAfter time.Duration
+}
+
+// Component describes the binary.
+func Component() bootstrap.Component {
+	f := &flags{asking: asking.DefaultOptions(), annotateBlockedAfter: 30 * time.Second}
+	return bootstrap.Component{
+		Name:  Name,
+		Short: "Decides which Pods may be operated now, by PodTransitionRules.",
+		Long: "podtransitionrule-controller evaluates all PodTransitionRules of a namespace together and writes into their status " +
+			"which Pods may go on. --concurrency is the number of namespaces that are decided at a time.",
+		LeaderElected: true,
+		Concurrency:   4,
+		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
+		Cache:         func(*bootstrap.Options) cache.Options { return cacheOptions() },
+		AddFlags:      f.add,
+		Validate:      func(*bootstrap.Options) error { return f.validate() },
+		Setup:         f.setup,
+	}
+}
+
+func (f *flags) add(fs *pflag.FlagSet) {
+	f.asking.AddFlags(fs)
+	fs.DurationVar(&f.annotateBlockedAfter, "annotate-blocked-after", f.annotateBlockedAfter,
+		"How long a rule must have held a Pod up for the same reason before that is written to the Pod's annotations. 0: never.")
+}
+
+func (f *flags) validate() error {
+	if f.annotateBlockedAfter < 0 {
+		return fmt.Errorf("--annotate-blocked-after is %s: give a time, such as 30s, or 0 to annotate no Pod", f.annotateBlockedAfter)
+	}
+	return f.asking.Validate()
+}
+
+// cacheOptions strips by type of object: options for CollaSets by name would keep the program from starting where their
+// CRD is missing.
+func cacheOptions() cache.Options {
+	return cache.Options{DefaultTransform: strip}
+}
+
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=nodes;namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=podtransitionrules,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=podtransitionrules/status,verbs=update
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=collasets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps,resources=replicasets;statefulsets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+func (f *flags) setup(_ context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+	if err := registerMetrics(); err != nil {
+		return err
+	}
+	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind), func() error {
+		return f.addController(mgr, o)
+	})
+}
+
+func (f *flags) addController(mgr ctrl.Manager, o bootstrap.Options) error {
+	asker, err := asking.New(f.asking, mgr.GetAPIReader(), clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(asker); err != nil {
+		return fmt.Errorf("adding the asker of webhooks: %w", err)
+	}
+	r := &reconciler{
+		client: mgr.GetClient(),
+		direct: mgr.GetAPIReader(),
+		writes: writes.New(mgr.GetCache(), clock.RealClock{}),
+		events: mgr.GetEventRecorder(Name),
+		clock:  clock.RealClock{},
+		owners: newOwners(mgr.GetClient(), mgr.GetRESTMapper(), clock.RealClock{}),
+		asker:  asker,
+		freeze: freeze{client: mgr.GetClient(), home: o.LeaderElectNamespace},
+		nodes:  &nodes{client: mgr.GetClient()},
+		notes:  newAnnotator(mgr.GetClient(), f.annotateBlockedAfter),
+	}
+	if err := mgr.Add(r.notes); err != nil {
+		return fmt.Errorf("adding the annotator of Pods: %w", err)
+	}
+	c, err := builder.ControllerManagedBy(mgr).
+		Named(Name).
+		WatchesRawSource(podSource(mgr)).
+		WatchesRawSource(ruleSource(mgr)).
+		WatchesRawSource(ownerSource(mgr, &appsv1.ReplicaSet{})).
+		WatchesRawSource(ownerSource(mgr, &appsv1.StatefulSet{})).
+		WatchesRawSource(asker.Source()).
+		WatchesRawSource(r.freeze.source(mgr)).
+		WatchesRawSource(budgetSource(mgr)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: o.Concurrency,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+		}).
+		Build(r)
+	if err != nil {
+		return fmt.Errorf("adding the controller: %w", err)
+	}
+	r.nodes.watch = func() error { return c.Watch(r.nodes.source(mgr)) }
+	return bootstrap.WhenServed(mgr, collaSetKind, func() error {
+		if err := c.Watch(ownerSource(mgr, &appsv1alpha1.CollaSet{})); err != nil {
+			return err
+		}
+		r.owners.watched.Store(true)
+		return nil
+	})
+}

@@ -1,0 +1,36 @@
+package core
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// A leader that died between two writes may still have the second on its way. What it left half written is taken back
+// only after that write must fail: test/protocol found what happens otherwise.
+func TestHalfAGrantIsShutBeforeItIsTakenBack(t *testing.T) {
+	s := Snapshot{
+		Rules: []*appsv1alpha1.PodTransitionRule{aRule("r0", maxUnavailable("1")), aRule("r1", maxUnavailable("1"))},
+		Pods:  pods(aPod("p0").asks(1), aPod("p1").asks(2)),
+		Now:   testNow,
+	}
+	plan := Decide(s)
+	s.Rules = after(s.Rules, plan, 1)
+	require.Equal(t, []string{"p0"}, holders(s.Rules[0]))
+	require.Empty(t, s.Rules[1].Status.Grants, "the leader died")
+	s.Pods[1] = aPod("p1").asks(2).down().Pod // p0 may not go any more, but p1 may
+
+	plan = Decide(s)
+	s.Rules = after(s.Rules, plan, len(plan.Statuses))
+	assert.Equal(t, []string{"p0"}, holders(s.Rules[0]), "until the other rule is written, it may have been completed")
+	assert.Empty(t, holders(s.Rules[1]), "and meanwhile nobody else is granted")
+	require.Len(t, s.Rules[1].Status.Grants, 1, "the write that fails the late one")
+	assert.Empty(t, s.Rules[1].Status.Grants[0].Operations)
+
+	s = settled(s)
+	assert.Equal(t, []string{"p1"}, holders(s.Rules[0]))
+	assert.Equal(t, []string{"p1"}, holders(s.Rules[1]))
+}

@@ -1,0 +1,164 @@
+package podtransitionrule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+)
+
+// observed is a namespace as the cache shows it. Its objects are the cache's own and must not be changed.
+type observed struct {
+	rules []*appsv1alpha1.PodTransitionRule
+	pods  []*corev1.Pod
+}
+
+func (r *reconciler) rules(ctx context.Context, namespace string) ([]*appsv1alpha1.PodTransitionRule, error) {
+	var list appsv1alpha1.PodTransitionRuleList
+	if err := r.client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing podtransitionrules: %w", err)
+	}
+	rules := make([]*appsv1alpha1.PodTransitionRule, len(list.Items))
+	for i := range list.Items {
+		rules[i] = &list.Items[i]
+	}
+	return rules, nil
+}
+
+func (r *reconciler) pods(ctx context.Context, namespace string) ([]*corev1.Pod, error) {
+	var list corev1.PodList
+	if err := r.client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing pods: %w", err)
+	}
+	pods := make([]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		pods[i] = &list.Items[i]
+	}
+	return pods, nil
+}
+
+// snapshot turns what was observed into plain values.
+func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed) (core.Snapshot, error) {
+	owners, err := r.owners.in(ctx, namespace)
+	if err != nil {
+		return core.Snapshot{}, err
+	}
+	s := core.Snapshot{Rules: o.rules, Pods: make([]core.Pod, len(o.pods)), Owners: owners, Now: r.clock.Now()}
+	if s.Frozen, err = r.freeze.reason(ctx, namespace); err != nil {
+		return core.Snapshot{}, err
+	}
+	if s.Nodes, err = r.nodes.labels(ctx, o.rules); err != nil {
+		return core.Snapshot{}, err
+	}
+	if s.Budgets, err = r.budgets(ctx, namespace, o.rules); err != nil {
+		return core.Snapshot{}, err
+	}
+	for i, pod := range o.pods {
+		s.Pods[i] = core.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName}
+	}
+	return s, nil
+}
+
+var collaSetKind = appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind)
+
+// errCollaSetsUnknown says that CollaSets are served, but not in the cache yet.
+var errCollaSetsUnknown = errors.New("the cache of CollaSets is being filled")
+
+// askAgainAfter is how long a no of discovery holds.
+const askAgainAfter = 5 * time.Second
+
+// owners reads the desired replicas of the workloads of a namespace from the cache.
+type owners struct {
+	client client.Reader
+	mapper meta.RESTMapper
+	clock  clock.PassiveClock
+	// watched is set when the cache of CollaSets was started. Before that they are asked for by nobody: where their CRD
+	// is missing, asking would wait for it.
+	watched atomic.Bool
+
+	mu       sync.Mutex
+	notKnown time.Time // when discovery last said that there are no CollaSets
+}
+
+func newOwners(c client.Reader, mapper meta.RESTMapper, clk clock.PassiveClock) *owners {
+	return &owners{client: c, mapper: mapper, clock: clk}
+}
+
+// in returns the workloads of a namespace that want Pods. Those that want none, or are being deleted, are left out:
+// their Pods count themselves.
+func (w *owners) in(ctx context.Context, namespace string) ([]core.Owner, error) {
+	var all []core.Owner
+	add := func(o client.Object, replicas int32, podLabels map[string]string) {
+		if replicas > 0 && o.GetDeletionTimestamp() == nil {
+			all = append(all, core.Owner{UID: o.GetUID(), Name: o.GetName(), Replicas: replicas, PodLabels: podLabels})
+		}
+	}
+	var replicaSets appsv1.ReplicaSetList
+	var statefulSets appsv1.StatefulSetList
+	var collaSets appsv1alpha1.CollaSetList
+	in := []client.ListOption{client.InNamespace(namespace), client.UnsafeDisableDeepCopy}
+	if err := w.client.List(ctx, &replicaSets, in...); err != nil {
+		return nil, fmt.Errorf("listing replicasets: %w", err)
+	}
+	if err := w.client.List(ctx, &statefulSets, in...); err != nil {
+		return nil, fmt.Errorf("listing statefulsets: %w", err)
+	}
+	known, err := w.knowCollaSets()
+	if err != nil {
+		return nil, err
+	}
+	if known {
+		if err := w.client.List(ctx, &collaSets, in...); err != nil {
+			return nil, fmt.Errorf("listing collasets: %w", err)
+		}
+	}
+	for i := range replicaSets.Items {
+		o := &replicaSets.Items[i]
+		add(o, ptr.Deref(o.Spec.Replicas, 1), o.Spec.Template.Labels)
+	}
+	for i := range statefulSets.Items {
+		o := &statefulSets.Items[i]
+		add(o, ptr.Deref(o.Spec.Replicas, 1), o.Spec.Template.Labels)
+	}
+	for i := range collaSets.Items {
+		o := &collaSets.Items[i]
+		add(o, ptr.Deref(o.Spec.Replicas, 0), o.Spec.Template.Labels)
+	}
+	return all, nil
+}
+
+// knowCollaSets says whether there are CollaSets to list. It is an error if there are, but the cache does not hold them
+// yet: without their desired replicas missing Pods would not be counted.
+func (w *owners) knowCollaSets() (bool, error) {
+	if w.watched.Load() {
+		return true, nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.clock.Now()
+	if !w.notKnown.IsZero() && now.Sub(w.notKnown) < askAgainAfter {
+		return false, nil
+	}
+	_, err := w.mapper.RESTMapping(collaSetKind.GroupKind(), collaSetKind.Version)
+	switch {
+	case meta.IsNoMatchError(err):
+		w.notKnown = now
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("asking whether the API server serves CollaSets: %w", err)
+	}
+	return false, errCollaSetsUnknown
+}

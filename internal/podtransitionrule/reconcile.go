@@ -1,0 +1,254 @@
+package podtransitionrule
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
+	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// Pace of decisions: at least restAtLeast lies between two of one namespace, and restFactor times what the last one
+// took, so that a namespace costs a quarter of a core at most however many Pods change; and as long as its writes took,
+// so that the ledger of many Pods, all of which is written for every change, leaves a busy API server room for the writes
+// by which those Pods get on. The first event after a rest is served at once.
+const (
+	restAtLeast = 25 * time.Millisecond
+	restFactor  = 3
+)
+
+type reconciler struct {
+	client client.Client
+	direct client.Reader // past the cache
+	writes *writes.Tracker
+	events events.EventRecorder
+	clock  clock.PassiveClock
+	owners *owners
+	asker  *asking.Asker
+	freeze freeze
+	nodes  *nodes
+	notes  *annotator
+
+	namespaces sync.Map // name to *namespace; one worker at a time uses one
+	swept      sync.Map // name of a namespace without rules to when it was first seen without notes
+}
+
+// namespace is what is remembered of a namespace between two decisions. Losing it costs a fresh read.
+type namespace struct {
+	trusted  bool // the cache has shown the baseline, and no write of ours has an unknown outcome
+	baseline *baseline
+	known    grants    // while trusted
+	rested   time.Time // when the next decision may be made
+	exported []string  // rules with metrics
+	held     map[types.UID]*held
+}
+
+// Reconcile decides on one namespace.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	ns := r.namespace(req.Name)
+	if rest := ns.rested.Sub(r.clock.Now()); rest > 0 {
+		return ctrl.Result{RequeueAfter: rest}, nil
+	}
+	// deciding on a cache that lacks our own writes would grant a slot twice
+	if wait, err := r.writes.Unobserved(ctx, req.NamespacedName); err != nil || wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, err
+	}
+	rules, err := r.rules(ctx, req.Name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	ns.export(req.Name, rules)
+	if len(rules) == 0 {
+		wait, err := r.sweep(ctx, req.Name, ns)
+		r.forget(req.Name)
+		if wait > 0 {
+			r.namespace(req.Name).held = ns.held
+		}
+		return ctrl.Result{RequeueAfter: wait}, err
+	}
+	r.swept.Delete(req.Name)
+	pods, err := r.pods(ctx, req.Name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	o := observed{rules: rules, pods: pods}
+	if wait, err := r.trust(ctx, req.Name, ns, o); err != nil || wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, err
+	}
+	snapshot, err := r.snapshot(ctx, req.Name, o)
+	if errors.Is(err, errCollaSetsUnknown) || apierrors.IsNotFound(err) { // a Namespace that the cache does not have yet
+		return ctrl.Result{RequeueAfter: lookAgain}, nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	heard := r.asker.Heard(req.Name, rules)
+	snapshot.Answers, snapshot.Tasks, snapshot.Invalid, snapshot.Unreachable = heard.Answers, heard.Tasks, heard.Invalid, heard.Unreachable
+	plan := r.decide(ns, snapshot)
+	askAgain := r.asker.Ask(req.Name, plan.Questions)
+	if err := r.apply(ctx, req, ns, rules, plan); err != nil {
+		return r.after(ctx, ns, err)
+	}
+	noteAgain := r.notes.pass(req.Name, ns, plan.Notes, r.clock.Now())
+	frozenNamespace(req.Name, snapshot.Frozen != "")
+	return ctrl.Result{RequeueAfter: core.Soonest(core.Soonest(plan.NextLook, askAgain), noteAgain)},
+		errors.Join(r.mirror(ctx, req.Name, plan.Budgets), r.release(ctx, rules))
+}
+
+func (r *reconciler) decide(ns *namespace, s core.Snapshot) core.Plan {
+	began := r.clock.Now()
+	plan := core.Decide(s)
+	ended := r.clock.Now()
+	took := ended.Sub(began)
+	decideSeconds.Observe(took.Seconds())
+	ns.rested = ended.Add(max(restAtLeast, restFactor*took))
+	return plan
+}
+
+// trust answers zero if the cache may be decided on, else when to look again.
+func (r *reconciler) trust(ctx context.Context, name string, ns *namespace, o observed) (time.Duration, error) {
+	if ns.trusted && ns.known.are(o.rules) {
+		return 0, nil
+	}
+	if ns.trusted { // another leader has granted, or taken back, for reasons that our Pods may not show yet
+		ns.trusted, ns.baseline = false, nil
+	}
+	now := r.clock.Now()
+	if ns.baseline == nil || now.Sub(ns.baseline.at) > readAgain {
+		fresh, err := readBaseline(ctx, r.direct, name, now)
+		if err != nil {
+			return 0, err
+		}
+		ns.baseline = fresh
+	}
+	if !ns.baseline.shownBy(o) {
+		return lookAgain, nil
+	}
+	ns.trusted, ns.baseline, ns.known = true, nil, knownFrom(o.rules)
+	return 0, nil
+}
+
+// apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot.
+func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, rules []*appsv1alpha1.PodTransitionRule, plan core.Plan) error {
+	if len(plan.Statuses) > 0 {
+		began := r.clock.Now()
+		defer func() {
+			ended := r.clock.Now()
+			if until := ended.Add(ended.Sub(began)); until.After(ns.rested) {
+				ns.rested = until
+			}
+		}()
+	}
+	for _, s := range plan.Statuses {
+		i := slices.IndexFunc(rules, func(rule *appsv1alpha1.PodTransitionRule) bool { return rule.UID == s.UID })
+		old := rules[i]
+		rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: *old.ObjectMeta.DeepCopy(), Spec: *old.Spec.DeepCopy(), Status: s.Status}
+		if err := r.client.Status().Update(ctx, rule); err != nil {
+			return fmt.Errorf("writing the status of podtransitionrule %s/%s: %w", req.Name, s.Name, err)
+		}
+		r.writes.Wrote(req.NamespacedName, rule)
+		ns.known.take(rule)
+		if s.NewlyForeignBudget != "" {
+			r.events.Eventf(rule, nil, corev1.EventTypeWarning, "PodDisruptionBudgetNotOurs", "Mirror", "%s", s.NewlyForeignBudget)
+		}
+		if s.NewlyStalled != "" {
+			r.events.Eventf(rule, nil, corev1.EventTypeWarning, stalledReason(&s.Status), "Evaluate", "%s", s.NewlyStalled)
+		}
+	}
+	return nil
+}
+
+func stalledReason(s *appsv1alpha1.PodTransitionRuleStatus) string {
+	if c := meta.FindStatusCondition(s.Conditions, appsv1alpha1.RuleStalled); c != nil {
+		return c.Reason
+	}
+	return string(appsv1alpha1.ReasonInvalidRule)
+}
+
+// after says how to go on after a write failed. A rule that changed or went is no error. A write whose answer was lost
+// may have been made: the cache must show how it ended before it is decided on again.
+func (r *reconciler) after(ctx context.Context, ns *namespace, err error) (ctrl.Result, error) {
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		conflicts.Inc()
+		ctrl.LoggerFrom(ctx).V(1).Info("a rule changed meanwhile; deciding anew", "answer", err.Error())
+		return ctrl.Result{RequeueAfter: restAtLeast + rand.N(restAtLeast)}, nil
+	default:
+		ns.trusted, ns.baseline = false, nil
+		return ctrl.Result{}, err
+	}
+}
+
+// release removes Kuperator's finalizer from rules that are being deleted. Nothing outside a rule needs cleaning up.
+func (r *reconciler) release(ctx context.Context, rules []*appsv1alpha1.PodTransitionRule) error {
+	var errs []error
+	for _, rule := range rules {
+		at := slices.Index(rule.Finalizers, appsv1alpha1.ProtectionFinalizer)
+		if rule.DeletionTimestamp == nil || at < 0 {
+			continue
+		}
+		path := fmt.Sprintf("/metadata/finalizers/%d", at)
+		patch, err := json.Marshal([]map[string]string{
+			{"op": "test", "path": "/metadata/uid", "value": string(rule.UID)},
+			{"op": "test", "path": path, "value": appsv1alpha1.ProtectionFinalizer},
+			{"op": "remove", "path": path},
+		})
+		if err != nil {
+			return err
+		}
+		target := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: rule.Namespace, Name: rule.Name}}
+		if err := r.client.Patch(ctx, target, client.RawPatch(types.JSONPatchType, patch)); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("releasing podtransitionrule %s/%s: %w", rule.Namespace, rule.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *reconciler) namespace(name string) *namespace {
+	remembered, _ := r.namespaces.LoadOrStore(name, &namespace{})
+	ns, ok := remembered.(*namespace)
+	if !ok {
+		return &namespace{} // cannot be: nothing else is stored
+	}
+	return ns
+}
+
+func (r *reconciler) forget(name string) {
+	r.namespaces.Delete(name)
+	r.asker.Forget(name)
+	frozenNamespace(name, false)
+	r.writes.Forget(types.NamespacedName{Name: name})
+}
+
+// export publishes the counters of the rules there are, and forgets those of rules that went.
+func (ns *namespace) export(name string, rules []*appsv1alpha1.PodTransitionRule) {
+	present := make([]string, 0, len(rules))
+	for _, rule := range rules {
+		present = append(present, rule.Name)
+		export(name, rule.Name, &rule.Status)
+	}
+	for _, old := range ns.exported {
+		if !slices.Contains(present, old) {
+			unexport(name, old)
+		}
+	}
+	ns.exported = present
+}

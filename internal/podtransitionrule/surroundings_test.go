@@ -1,0 +1,311 @@
+package podtransitionrule
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+func fakeClient(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) client.Client {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	require.NoError(t, clientgoscheme.AddToScheme(scheme))
+	require.NoError(t, appsv1alpha1.AddToScheme(scheme))
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
+}
+
+func namespaceWith(name string, annotations ...string) *corev1.Namespace {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}}}
+	for i := 0; i < len(annotations); i += 2 {
+		ns.Annotations[annotations[i]] = annotations[i+1]
+	}
+	return ns
+}
+
+func TestWhetherANamespaceIsFrozen(t *testing.T) {
+	const one, all = podops.FreezeAnnotation, podops.FreezeClusterAnnotation
+	tests := map[string]struct {
+		namespaces []client.Object
+		want       string
+	}{
+		"by nothing":                               {[]client.Object{namespaceWith("web"), namespaceWith("home")}, ""},
+		"by itself":                                {[]client.Object{namespaceWith("web", one, "night"), namespaceWith("home")}, "night"},
+		"with the cluster":                         {[]client.Object{namespaceWith("web", one, "night"), namespaceWith("home", all, "incident")}, "incident"},
+		"without a reason":                         {[]client.Object{namespaceWith("web", one, " "), namespaceWith("home")}, "no reason given"},
+		"not by another namespace":                 {[]client.Object{namespaceWith("web"), namespaceWith("home", one, "x"), namespaceWith("other", one, "x", all, "x")}, ""},
+		"not by the cluster's key on itself":       {[]client.Object{namespaceWith("web", all, "x"), namespaceWith("home")}, ""},
+		"where the suite's own namespace is not":   {[]client.Object{namespaceWith("web", one, "night")}, "night"},
+		"a reason is shown in part if it is long":  {[]client.Object{namespaceWith("web", one, strings.Repeat("n", 5000)), namespaceWith("home")}, strings.Repeat("n", longestReason)},
+		"and not cut within a letter of its words": {[]client.Object{namespaceWith("web", one, "n"+strings.Repeat("ä", 200)), namespaceWith("home")}, "n" + strings.Repeat("ä", 127)},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			why, err := freeze{client: fakeClient(t, interceptor.Funcs{}, tc.namespaces...), home: "home"}.reason(t.Context(), "web")
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, why)
+		})
+	}
+	t.Run("a namespace that the cache does not have is no no", func(t *testing.T) {
+		_, err := freeze{client: fakeClient(t, interceptor.Funcs{}, namespaceWith("home")), home: "home"}.reason(t.Context(), "web")
+		require.True(t, apierrors.IsNotFound(err))
+	})
+	t.Run("an error is none either", func(t *testing.T) {
+		broken := interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return errors.New("no cache")
+		}}
+		_, err := freeze{client: fakeClient(t, broken), home: "home"}.reason(t.Context(), "web")
+		require.ErrorContains(t, err, "reading namespace home: no cache")
+	})
+}
+
+func TestNodesAreWatchedWhenARuleNeedsThem(t *testing.T) {
+	watches, fails := 0, errors.New("not yet")
+	n := &nodes{
+		client: fakeClient(t, interceptor.Funcs{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}}}),
+		watch:  func() error { watches++; return fails },
+	}
+	rule := &appsv1alpha1.PodTransitionRule{}
+	all, err := n.labels(t.Context(), []*appsv1alpha1.PodTransitionRule{rule})
+	require.NoError(t, err)
+	require.Nil(t, all)
+	require.Zero(t, watches)
+
+	rule.Spec.Rules = []appsv1alpha1.TransitionRule{{TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+		AvailablePolicy: &appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone"}},
+	}}}
+	_, err = n.labels(t.Context(), []*appsv1alpha1.PodTransitionRule{rule})
+	require.ErrorIs(t, err, fails)
+	fails = nil
+	for range 2 {
+		all, err = n.labels(t.Context(), []*appsv1alpha1.PodTransitionRule{rule})
+		require.NoError(t, err)
+		require.Equal(t, map[string]map[string]string{"n": {"zone": "a"}}, all)
+	}
+	require.Equal(t, 2, watches, "once after it failed, and not again")
+}
+
+func TestWritesOfMirroredBudgets(t *testing.T) {
+	spec := func(n int32) *policyv1.PodDisruptionBudgetSpec {
+		return &policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(n)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
+	}
+	existing := func() *policyv1.PodDisruptionBudget {
+		return &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "there"},
+			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"old": "yes"}}},
+		}
+	}
+	got := func(c client.Client) *policyv1.PodDisruptionBudget {
+		o := &policyv1.PodDisruptionBudget{}
+		require.NoError(t, client.IgnoreNotFound(c.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "web"}, o)))
+		return o
+	}
+	t.Run("one that is missing is made, owned by its rule", func(t *testing.T) {
+		r := &reconciler{client: fakeClient(t, interceptor.Funcs{})}
+		change := core.BudgetChange{Name: "web", Rule: "rule-uid", Spec: spec(3)}
+		require.NoError(t, r.mirror(t.Context(), "ns", []core.BudgetChange{change}))
+		o := got(r.client)
+		require.Equal(t, *spec(3), o.Spec)
+		owner := metav1.GetControllerOf(o)
+		require.Equal(t, []any{types.UID("rule-uid"), "PodTransitionRule", "apps.kusionstack.io/v1alpha1"}, []any{owner.UID, owner.Kind, owner.APIVersion})
+		require.NoError(t, r.mirror(t.Context(), "ns", []core.BudgetChange{change}), "the cache was behind: that is no error")
+	})
+	t.Run("one that is there gets its whole spec", func(t *testing.T) {
+		r := &reconciler{client: fakeClient(t, interceptor.Funcs{}, existing())}
+		require.NoError(t, r.mirror(t.Context(), "ns", []core.BudgetChange{{Name: "web", UID: "there", Spec: spec(2)}}))
+		require.Equal(t, *spec(2), got(r.client).Spec)
+	})
+	t.Run("one that is not wanted is deleted, and no other of the name", func(t *testing.T) {
+		var preconditions *metav1.Preconditions
+		r := &reconciler{client: fakeClient(t, interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			preconditions = (&client.DeleteOptions{}).ApplyOptions(opts).Preconditions
+			return c.Delete(ctx, o, opts...)
+		}}, existing())}
+		require.NoError(t, r.mirror(t.Context(), "ns", []core.BudgetChange{{Name: "web", UID: "there"}}))
+		require.Empty(t, got(r.client).Name)
+		require.Equal(t, types.UID("there"), *preconditions.UID)
+	})
+	t.Run("errors name the rule, and the others are still written", func(t *testing.T) {
+		r := &reconciler{client: fakeClient(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if o.GetName() == "bad" {
+				return errors.New("no right")
+			}
+			return c.Create(ctx, o, opts...)
+		}})}
+		err := r.mirror(t.Context(), "ns", []core.BudgetChange{{Name: "bad", Spec: spec(1)}, {Name: "web", Spec: spec(1)}})
+		require.ErrorContains(t, err, "mirroring podtransitionrule ns/bad: no right")
+		require.Equal(t, "web", got(r.client).Name)
+	})
+}
+
+func noteOf(i int, blocked, present map[string]string, stale ...string) core.Note {
+	return core.Note{PodName: fmt.Sprintf("p%d", i), PodUID: types.UID(fmt.Sprintf("u%d", i)), Blocked: blocked, Present: present, Stale: stale}
+}
+
+func TestWhenAPodIsAnnotated(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	taken := func(a *annotator) []podNote {
+		var all []podNote
+		for len(a.queue) > 0 {
+			all = append(all, <-a.queue)
+		}
+		return all
+	}
+	blocked := []core.Note{noteOf(0, map[string]string{"a": "no"}, nil)}
+	t.Run("after a while of the same text, once", func(t *testing.T) {
+		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
+		assert.Equal(t, 30*time.Second, a.pass("ns", ns, blocked, now))
+		assert.Equal(t, 10*time.Second, a.pass("ns", ns, blocked, now.Add(20*time.Second)))
+		assert.Empty(t, taken(a))
+		a.pass("ns", ns, blocked, now.Add(30*time.Second))
+		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p0"}, "u0", map[string]string{"a": "no"}}}, taken(a))
+		assert.Equal(t, 9*time.Second, a.pass("ns", ns, blocked, now.Add(31*time.Second)), "it is on its way")
+		assert.Empty(t, taken(a))
+		a.pass("ns", ns, blocked, now.Add(40*time.Second))
+		assert.Len(t, taken(a), 1, "it got lost")
+		assert.Zero(t, a.pass("ns", ns, []core.Note{noteOf(0, map[string]string{"a": "no"}, map[string]string{"a": "no"})}, now.Add(60*time.Second)))
+	})
+	t.Run("another text begins anew", func(t *testing.T) {
+		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
+		a.pass("ns", ns, blocked, now)
+		assert.Equal(t, 30*time.Second, a.pass("ns", ns, []core.Note{noteOf(0, map[string]string{"a": "never"}, nil)}, now.Add(29*time.Second)))
+		a.pass("ns", ns, blocked, now.Add(30*time.Second))
+		assert.Empty(t, taken(a))
+	})
+	t.Run("who did not wait for a moment begins anew", func(t *testing.T) {
+		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
+		a.pass("ns", ns, blocked, now)
+		a.pass("ns", ns, nil, now.Add(10*time.Second))
+		assert.Empty(t, ns.held, "nothing is remembered of it")
+		assert.Equal(t, 30*time.Second, a.pass("ns", ns, blocked, now.Add(20*time.Second)))
+	})
+	t.Run("never with 0, but what is stale still goes", func(t *testing.T) {
+		a, ns := newAnnotator(nil, 0), &namespace{}
+		notes := []core.Note{noteOf(0, map[string]string{"a": "no"}, nil), noteOf(1, nil, map[string]string{"a": "old"}, "a")}
+		assert.Zero(t, a.pass("ns", ns, notes, now))
+		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p1"}, "u1", map[string]string{"a": ""}}}, taken(a))
+	})
+	t.Run("many are written bit by bit, and nothing waits for them", func(t *testing.T) {
+		a, ns := newAnnotator(nil, 0), &namespace{}
+		var notes []core.Note
+		for i := range 100 {
+			notes = append(notes, noteOf(i, nil, map[string]string{"a": "old"}, "a"))
+		}
+		assert.Equal(t, time.Second, a.pass("ns", ns, notes, now))
+		assert.Len(t, taken(a), notesAtOnce)
+		a.pass("ns", ns, notes, now.Add(time.Second))
+		assert.Len(t, taken(a), 100-notesAtOnce)
+	})
+}
+
+func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
+	pod := func(name string, annotations map[string]string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Annotations: annotations}}
+	}
+	key := podops.RuleDetailPrefix + "/gone"
+	clk := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0))
+	c := fakeClient(t, interceptor.Funcs{}, namespaceWith("ns"), pod("a", map[string]string{key: "old", "other": "kept"}), pod("b", map[string]string{"other": "kept"}))
+	r, ns := &reconciler{client: c, freeze: freeze{client: c}, clock: clk, notes: newAnnotator(c, 0)}, &namespace{}
+	sweep := func(later time.Duration) time.Duration {
+		clk.SetTime(clk.Now().Add(later))
+		wait, err := r.sweep(t.Context(), "ns", ns)
+		require.NoError(t, err)
+		return wait
+	}
+	require.Equal(t, noteAgain, sweep(0))
+	require.Len(t, r.notes.queue, 1)
+	require.Equal(t, noteAgain-time.Second, sweep(time.Second))
+	require.Len(t, r.notes.queue, 1, "it is on its way")
+	r.notes.write(t.Context(), <-r.notes.queue)
+	require.Equal(t, noteAgain, sweep(time.Second), "another may have been on its way")
+	require.Equal(t, noteAgain-time.Second, sweep(time.Second))
+	require.Zero(t, sweep(noteAgain))
+	require.NoError(t, c.Update(t.Context(), pod("b", map[string]string{key: "by somebody else"})))
+	require.Zero(t, sweep(time.Second))
+	require.Empty(t, r.notes.queue, "nobody looks again")
+	require.NoError(t, c.Delete(t.Context(), namespaceWith("ns")))
+	require.Zero(t, sweep(time.Second))
+	_, remembered := r.swept.Load("ns")
+	require.False(t, remembered, "nothing is remembered of a namespace that is gone")
+}
+
+func TestAnnotating(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", Annotations: map[string]string{"a": "old", "b": "kept"}}}
+	n := podNote{types.NamespacedName{Namespace: "ns", Name: "p"}, "u", map[string]string{"a": "", "c": "new"}}
+	var patches []string
+	fails := error(nil)
+	c := fakeClient(t, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		data, err := p.Data(o)
+		require.NoError(t, err)
+		patches = append(patches, string(data))
+		if fails != nil {
+			return fails
+		}
+		return c.Patch(ctx, o, p, opts...)
+	}}, pod)
+	a := newAnnotator(c, time.Second)
+	a.write(t.Context(), n)
+	require.Equal(t, []string{`{"metadata":{"annotations":{"a":null,"c":"new"},"uid":"u"}}`}, patches)
+	fresh := &corev1.Pod{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod), fresh))
+	require.Equal(t, map[string]string{"b": "kept", "c": "new"}, fresh.Annotations)
+	fails = errors.New("no right")
+	a.write(t.Context(), n) // fails nobody
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- a.Start(ctx) }()
+	a.queue <- n
+	cancel()
+	require.NoError(t, <-ended)
+}
+
+func TestDecisionsRestAsLongAsTheirWritesTook(t *testing.T) {
+	rules := make([]*appsv1alpha1.PodTransitionRule, 2)
+	objects := make([]client.Object, len(rules))
+	var plan core.Plan
+	for i := range rules {
+		rules[i] = &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i))}}
+		objects[i] = rules[i].DeepCopy()
+		plan.Statuses = append(plan.Statuses, core.RuleStatus{Name: rules[i].Name, UID: rules[i].UID})
+	}
+	began := time.Now()
+	clk := clocktesting.NewFakePassiveClock(began)
+	c := fakeClient(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+		clk.SetTime(clk.Now().Add(200 * time.Millisecond))
+		return nil
+	}}, objects...)
+	r := &reconciler{client: c, clock: clk, writes: writes.New(c, clk)}
+	request := request("ns")
+
+	ns := &namespace{rested: began.Add(time.Millisecond), known: grants{}}
+	require.NoError(t, r.apply(t.Context(), request, ns, rules, core.Plan{}))
+	require.Equal(t, began.Add(time.Millisecond), ns.rested, "nothing was written")
+	require.NoError(t, r.apply(t.Context(), request, ns, rules, plan))
+	require.Equal(t, began.Add(800*time.Millisecond), ns.rested, "two writes of 200 ms, and as long again")
+	ns.rested = began.Add(time.Hour)
+	require.NoError(t, r.apply(t.Context(), request, ns, rules, plan))
+	require.Equal(t, began.Add(time.Hour), ns.rested, "the longer rest counts")
+}

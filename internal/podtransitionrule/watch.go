@@ -1,0 +1,167 @@
+package podtransitionrule
+
+import (
+	"context"
+	"maps"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
+)
+
+// strip keeps of every object what a decision reads. Never write such a Pod or workload back.
+func strip(object any) (any, error) {
+	switch o := object.(type) {
+	case *corev1.Pod:
+		return stripPod(o), nil
+	case *appsv1.ReplicaSet:
+		kept := &appsv1.ReplicaSet{ObjectMeta: stripMeta(&o.ObjectMeta)}
+		kept.Spec.Replicas, kept.Spec.Template.Labels = o.Spec.Replicas, o.Spec.Template.Labels
+		return kept, nil
+	case *appsv1.StatefulSet:
+		kept := &appsv1.StatefulSet{ObjectMeta: stripMeta(&o.ObjectMeta)}
+		kept.Spec.Replicas, kept.Spec.Template.Labels = o.Spec.Replicas, o.Spec.Template.Labels
+		return kept, nil
+	case *policyv1.PodDisruptionBudget:
+		kept := &policyv1.PodDisruptionBudget{ObjectMeta: stripMeta(&o.ObjectMeta), Spec: o.Spec}
+		kept.OwnerReferences = o.OwnerReferences
+		return kept, nil
+	case *metav1.PartialObjectMetadata: // nodes and namespaces
+		kept := &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: stripMeta(&o.ObjectMeta)}
+		kept.Annotations = only(o.Annotations, func(key string) bool { return key == podops.FreezeAnnotation || key == podops.FreezeClusterAnnotation })
+		return kept, nil
+	case *appsv1alpha1.CollaSet:
+		kept := &appsv1alpha1.CollaSet{ObjectMeta: stripMeta(&o.ObjectMeta)}
+		kept.Spec.Replicas, kept.Spec.Template.Labels = o.Spec.Replicas, o.Spec.Template.Labels
+		return kept, nil
+	}
+	return bootstrap.StripManagedFields(object)
+}
+
+// stripPod keeps labels, the skip annotation and the notes of rules, the node, the controller, phase and readiness: all
+// Pods of the cluster are cached, because a rule may select any of them.
+func stripPod(pod *corev1.Pod) *corev1.Pod {
+	kept := &corev1.Pod{ObjectMeta: stripMeta(&pod.ObjectMeta)}
+	kept.Annotations = only(pod.Annotations, func(key string) bool { return key == podops.SkipRulesAnnotation || isNote(key) })
+	kept.Spec.NodeName = pod.Spec.NodeName
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		kept.OwnerReferences = []metav1.OwnerReference{{UID: owner.UID, Controller: owner.Controller}}
+	}
+	kept.Status.Phase = pod.Status.Phase
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			kept.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return kept
+}
+
+// isNote says whether an annotation is a rule's note on a Pod.
+func isNote(key string) bool { return strings.HasPrefix(key, podops.RuleDetailPrefix+"/") }
+
+// only are the entries whose keys are wanted, nil if none is.
+func only(all map[string]string, wanted func(key string) bool) map[string]string {
+	var kept map[string]string
+	for key, value := range all {
+		if wanted(key) {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		Generation: m.Generation, DeletionTimestamp: m.DeletionTimestamp, Labels: m.Labels,
+	}
+}
+
+// byNamespace enqueues the namespace of an object: the unit of decision.
+func byNamespace(_ context.Context, o client.Object) []reconcile.Request {
+	return []reconcile.Request{request(o.GetNamespace())}
+}
+
+func request(namespace string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: namespace}}
+}
+
+// sourceOf watches a kind, and enqueues what an object concerns when it comes, goes or changed.
+func sourceOf(
+	mgr ctrl.Manager, o client.Object, concerns func(context.Context, client.Object) []reconcile.Request, changed func(before, after client.Object) bool,
+) source.Source {
+	add := func(ctx context.Context, o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		for _, r := range concerns(ctx, o) {
+			q.Add(r)
+		}
+	}
+	enqueue := handler.TypedFuncs[client.Object, reconcile.Request]{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(ctx, e.Object, q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(ctx, e.ObjectNew, q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			add(ctx, e.Object, q)
+		},
+	}
+	return source.Kind(mgr.GetCache(), o, enqueue, predicate.Funcs{
+		UpdateFunc: func(e event.UpdateEvent) bool { return changed(e.ObjectOld, e.ObjectNew) },
+	})
+}
+
+func podSource(mgr ctrl.Manager) source.Source {
+	return sourceOf(mgr, &corev1.Pod{}, byNamespace, podChanged)
+}
+
+// podChanged says whether anything changed that a decision reads. Notes are its own writes.
+func podChanged(before, after client.Object) bool {
+	b, okBefore := before.(*corev1.Pod)
+	a, okAfter := after.(*corev1.Pod)
+	if !okBefore || !okAfter {
+		return true
+	}
+	was, is := podops.Read(b), podops.Read(a)
+	return was.UID != is.UID || was.Ready != is.Ready || was.Terminating != is.Terminating || was.Terminal != is.Terminal ||
+		!maps.Equal(was.Labels, is.Labels) || was.Annotations[podops.SkipRulesAnnotation] != is.Annotations[podops.SkipRulesAnnotation] ||
+		controllerUID(b) != controllerUID(a) || b.Spec.NodeName != a.Spec.NodeName
+}
+
+func controllerUID(pod *corev1.Pod) types.UID {
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		return owner.UID
+	}
+	return ""
+}
+
+func ruleSource(mgr ctrl.Manager) source.Source {
+	return sourceOf(mgr, &appsv1alpha1.PodTransitionRule{}, byNamespace, func(before, after client.Object) bool {
+		return before.GetResourceVersion() != after.GetResourceVersion()
+	})
+}
+
+func ownerSource(mgr ctrl.Manager, kind client.Object) source.Source {
+	return sourceOf(mgr, kind, byNamespace, func(before, after client.Object) bool {
+		return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||
+			(before.GetDeletionTimestamp() == nil) != (after.GetDeletionTimestamp() == nil)
+	})
+}

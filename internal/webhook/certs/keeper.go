@@ -1,0 +1,259 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// Keys of the Secret.
+const (
+	keyBundle      = "ca.crt"
+	keyServingCert = corev1.TLSCertKey
+	keyServingKey  = corev1.TLSPrivateKeyKey
+	keyNextCert    = "next.crt"
+	keyNextKey     = "next.key"
+)
+
+// Waits of the keeper.
+const (
+	// longestWait bounds the time between two looks at the Secret, in case that somebody removes or changes it: it is not
+	// watched.
+	longestWait = 10 * time.Minute
+	// shortestWait keeps a decision that is due, but waits for something else, from being asked for too often.
+	shortestWait = time.Second
+	// afterConflict is the wait after somebody else was quicker to write.
+	afterConflict = 200 * time.Millisecond
+)
+
+// Settings say where the server is and how long its certificates live. All fields but AdvertiseURL are required.
+type Settings struct {
+	// Name is the name of the component, its Service and its two webhook configurations.
+	Name string
+	// Namespace holds the Service and the Secret.
+	Namespace string
+	// SecretName is the name of the Secret. It is created when it is absent.
+	SecretName string
+	// AdvertiseURL is where the API server reaches a server outside the cluster: https, host and port, no path. Nil means
+	// through the Service.
+	AdvertiseURL *url.URL
+	// Lifetime is how long a certificate is valid. It is renewed after two thirds of that.
+	Lifetime time.Duration
+	// Settle is how long API servers are given to see a new authority before a certificate of it is served.
+	Settle time.Duration
+}
+
+// Keeper holds the serving certificate, renews it in time, and writes the authorities to trust, and where the server is,
+// into the component's own webhook configurations. Every replica runs one; they agree through the Secret. Its methods may
+// be called concurrently.
+type Keeper struct {
+	settings Settings
+	clock    clock.Clock
+	// client writes, and reads webhook configurations from the cache.
+	client client.Client
+	// secrets reads the one Secret past any cache.
+	secrets client.Reader
+
+	serving atomic.Pointer[tls.Certificate]
+}
+
+// New returns a keeper without a certificate; Add gives it one. It may be used for a TLS configuration at once.
+func New(settings Settings, c clock.Clock) *Keeper {
+	return &Keeper{settings: settings, clock: c}
+}
+
+// CacheOptions let the manager's cache hold the component's own two webhook configurations and no others.
+func CacheOptions(name string) cache.Options {
+	own := cache.ByObject{Field: fields.OneTermEqualSelector(metav1.ObjectNameField, name)}
+	return cache.Options{
+		ReaderFailOnMissingInformer: true, // a Secret must never be cached by accident
+		ByObject: map[client.Object]cache.ByObject{
+			&admissionregistrationv1.MutatingWebhookConfiguration{}:   own,
+			&admissionregistrationv1.ValidatingWebhookConfiguration{}: own,
+		},
+	}
+}
+
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=mutatingwebhookconfigurations;validatingwebhookconfigurations,resourceNames=webhook-server,verbs=list;watch;patch
+// +kubebuilder:rbac:groups="",namespace=kuperator-system,resources=secrets,verbs=create
+// +kubebuilder:rbac:groups="",namespace=kuperator-system,resources=secrets,resourceNames=webhook-server-certs,verbs=get;update
+
+// Add makes mgr run the keeper, with or without a Lease.
+func (k *Keeper) Add(mgr ctrl.Manager) error {
+	k.client, k.secrets = mgr.GetClient(), mgr.GetAPIReader()
+	everybody := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{k.request()}
+	})
+	needsLease := false
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("certificates").
+		WithOptions(controller.Options{NeedLeaderElection: &needsLease, MaxConcurrentReconciles: 1}).
+		WatchesRawSource(source.Func(func(_ context.Context, queue controllerQueue) error {
+			queue.Add(k.request()) // the first look does not wait for a webhook configuration
+			return nil
+		})).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, everybody).
+		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, everybody).
+		Complete(k)
+}
+
+func (k *Keeper) request() reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: k.settings.Namespace, Name: k.settings.SecretName}}
+}
+
+// Reconcile reads the Secret, renews what is due, tells the API server whom to trust, and serves. It returns an error
+// when the API server does, or while a webhook configuration is missing.
+func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	now := k.clock.Now()
+	secret, err := k.secret(ctx, request.NamespacedName)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("reading Secret %s: %w", request, err)
+	}
+	configurations, err := k.configurations(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	current := materialOf(secret)
+	published := configurations.trust(current.bundle)
+	wanted, nextLook, err := renew(current, k.names(), now, schedule{k.settings.Lifetime, k.settings.Settle}, published)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if !wanted.equal(current) {
+		if err := k.write(ctx, secret, wanted); err != nil {
+			return conflictIsNoError(err, "writing Secret "+request.String())
+		}
+		log.FromContext(ctx).Info("renewed the serving certificate", "secret", request, "nextLook", nextLook)
+	}
+	if err := k.serve(wanted.serving); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := k.publish(ctx, configurations, wanted.bundle); err != nil {
+		return conflictIsNoError(err, "writing the webhook configurations")
+	}
+	if err := configurations.complete(); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: min(max(nextLook.Sub(now), shortestWait), longestWait)}, nil
+}
+
+func conflictIsNoError(err error, doing string) (reconcile.Result, error) {
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return reconcile.Result{RequeueAfter: afterConflict}, nil
+	}
+	return reconcile.Result{}, fmt.Errorf("%s: %w", doing, err)
+}
+
+// secret returns the Secret, or one without a resource version when there is none.
+func (k *Keeper) secret(ctx context.Context, key types.NamespacedName) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	err := k.secrets.Get(ctx, key, secret)
+	if apierrors.IsNotFound(err) {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: corev1.SecretTypeOpaque}, nil
+	}
+	return secret, err
+}
+
+// write creates or updates the Secret; it fails with a conflict if another replica was quicker.
+func (k *Keeper) write(ctx context.Context, secret *corev1.Secret, m material) error {
+	secret.Data = map[string][]byte{keyBundle: m.bundle, keyServingCert: m.serving.cert, keyServingKey: m.serving.key}
+	if m.next.cert != nil {
+		secret.Data[keyNextCert], secret.Data[keyNextKey] = m.next.cert, m.next.key
+	}
+	if secret.ResourceVersion == "" {
+		return k.client.Create(ctx, secret)
+	}
+	return k.client.Update(ctx, secret)
+}
+
+func materialOf(secret *corev1.Secret) material {
+	return material{
+		serving: pair{cert: secret.Data[keyServingCert], key: secret.Data[keyServingKey]},
+		next:    pair{cert: secret.Data[keyNextCert], key: secret.Data[keyNextKey]},
+		bundle:  secret.Data[keyBundle],
+	}
+}
+
+// names are what the certificate must be good for.
+func (k *Keeper) names() []string {
+	service := k.settings.Name + "." + k.settings.Namespace + ".svc"
+	names := []string{service, service + ".cluster.local"}
+	if k.settings.AdvertiseURL != nil {
+		names = append(names, k.settings.AdvertiseURL.Hostname())
+	}
+	return names
+}
+
+// host is the name by which the API server calls this replica.
+func (k *Keeper) host() string {
+	if k.settings.AdvertiseURL != nil {
+		return k.settings.AdvertiseURL.Hostname()
+	}
+	return k.settings.Name + "." + k.settings.Namespace + ".svc"
+}
+
+func (k *Keeper) serve(p pair) error {
+	both, err := tls.X509KeyPair(p.cert, p.key)
+	if err != nil {
+		return fmt.Errorf("reading the serving certificate: %w", err)
+	}
+	k.serving.Store(&both)
+	return nil
+}
+
+// TLS makes a server present the present certificate in every new handshake.
+func (k *Keeper) TLS(c *tls.Config) {
+	c.MinVersion = tls.VersionTLS12
+	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if serving := k.serving.Load(); serving != nil {
+			return serving, nil
+		}
+		return nil, errors.New("there is no serving certificate yet")
+	}
+}
+
+// Check is a readiness check: nil while the certificate that is served is valid, good for the name by which the API
+// server calls, and trusted by every webhook configuration.
+func (k *Keeper) Check(request *http.Request) error {
+	serving := k.serving.Load()
+	if serving == nil || k.client == nil {
+		return errors.New("there is no serving certificate yet")
+	}
+	configurations, err := k.configurations(request.Context())
+	if err != nil {
+		return err
+	}
+	if err := configurations.complete(); err != nil {
+		return err
+	}
+	if host := k.host(); !covers(serving.Leaf, []string{host}) {
+		return fmt.Errorf("the serving certificate is not good for %s yet", host)
+	}
+	for _, webhook := range configurations.callers() {
+		if !trusts(webhook.config.CABundle, serving.Leaf, k.clock.Now()) {
+			return fmt.Errorf("webhook %s does not trust the serving certificate, or it expired at %s", webhook.name, serving.Leaf.NotAfter)
+		}
+	}
+	return nil
+}

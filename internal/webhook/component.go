@@ -1,0 +1,240 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/revision/detect"
+	"kusionstack.io/kuperator/internal/webhook/certs"
+)
+
+// Name is the name of the component, of its Service and of both its webhook configurations.
+const Name = "webhook-server"
+
+// secretName is the Secret that the replicas share; the Role names it.
+const secretName = Name + "-certs"
+
+// Paths of the webhooks, as deploy/webhook-server has them.
+const (
+	pathMutatePods                 = "/mutate-pods"
+	pathDeletePods                 = "/delete-pods"
+	pathEvictPods                  = "/evict-pods"
+	pathMutateCollaSets            = "/mutate-collasets"
+	pathValidateCollaSets          = "/validate-collasets"
+	pathValidatePodTransitionRules = "/validate-podtransitionrules"
+	pathValidateResourceContexts   = "/validate-resourcecontexts"
+)
+
+// handlers are all webhooks by path.
+func handlers(pods *podMutator, removing *remover, collaSets *forecaster) map[string]admission.HandlerFunc {
+	return map[string]admission.HandlerFunc{
+		pathMutatePods:                 pods.mutate,
+		pathDeletePods:                 removing.deletion,
+		pathEvictPods:                  removing.eviction,
+		pathMutateCollaSets:            defaultCollaSet,
+		pathValidateCollaSets:          collaSets.validateCollaSet,
+		pathValidatePodTransitionRules: validatePodTransitionRule,
+		pathValidateResourceContexts:   validateResourceContext,
+	}
+}
+
+// flags are the component's own.
+type flags struct {
+	bindAddress  string
+	port         int
+	advertise    string
+	advertiseURL *url.URL
+	certLifetime time.Duration
+	certSettle   time.Duration
+
+	removal          removalPolicy
+	announceServices bool
+}
+
+// The users whose deletions are never held up: they clean up after Pods or owners that are gone already, or must not wait.
+// Those of a cluster whose controllers share the user system:kube-controller-manager are not among them: that user scales
+// ReplicaSets as well.
+var undelayedUsers = []string{
+	"system:serviceaccount:kube-system:generic-garbage-collector",
+	"system:serviceaccount:kube-system:namespace-controller",
+	"system:serviceaccount:kube-system:pod-garbage-collector",
+	"system:serviceaccount:kube-system:node-controller",
+	"system:serviceaccount:kube-system:taint-eviction-controller",
+	"system:serviceaccount:kube-system:device-taint-eviction-controller",
+	"system:kube-scheduler",
+}
+
+// undelayedGroups are the kubelets.
+var undelayedGroups = []string{"system:nodes"}
+
+// shortestSettle is what an API server needs at the very least to see a webhook configuration.
+const shortestSettle = time.Second
+
+// Component describes webhook-server. Each call gives a component of its own.
+func Component() bootstrap.Component {
+	var f flags
+	var keeper *certs.Keeper
+	var server crwebhook.Server
+	return bootstrap.Component{
+		Name:  Name,
+		Short: "Serves admission for Pods and for the objects of the suite.",
+		Long: "webhook-server answers the API server's admission webhooks: it gives managed Pods the readiness gate of the Pod protocol, " +
+			"lets managed Pods leave service before they are deleted or evicted, fills in defaults of CollaSets, and refuses CollaSets, PodTransitionRules and ResourceContexts that can never work. " +
+			"It makes and renews its own certificates.",
+		Cache:    func(*bootstrap.Options) cache.Options { return cacheOptions() },
+		AddFlags: func(fs *pflag.FlagSet) { f.add(fs) },
+		Validate: func(*bootstrap.Options) error { return f.validate() },
+		Manager: func(o *bootstrap.Options, m *ctrl.Options) error {
+			keeper = certs.New(certs.Settings{
+				Name:         Name,
+				Namespace:    o.LeaderElectNamespace, // where the Pod runs; there is no Lease
+				SecretName:   secretName,
+				AdvertiseURL: f.advertiseURL,
+				Lifetime:     f.certLifetime,
+				Settle:       f.certSettle,
+			}, clock.RealClock{})
+			server = crwebhook.NewServer(crwebhook.Options{Host: f.bindAddress, Port: f.port, TLSOpts: []func(*tls.Config){keeper.TLS}})
+			m.WebhookServer = server
+			return nil
+		},
+		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+			if err := f.setup(ctx, mgr, o.Namespaces); err != nil {
+				return err
+			}
+			return keeper.Add(mgr)
+		},
+		ReadyChecks: map[string]healthz.Checker{
+			"serving":     func(r *http.Request) error { return server.StartedChecker()(r) },
+			"certificate": func(r *http.Request) error { return keeper.Check(r) },
+		},
+	}
+}
+
+// cacheOptions let the cache hold, beside the webhook configurations, the Services that the suite controls. The informers
+// are started by setup.
+func cacheOptions() cache.Options {
+	options := certs.CacheOptions(Name)
+	options.ByObject[&corev1.Service{}] = cache.ByObject{
+		Label:     labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}),
+		Transform: stripService,
+	}
+	return options
+}
+
+// stripService keeps what says which Pods a Service selects.
+func stripService(object any) (any, error) {
+	service, ok := object.(*corev1.Service)
+	if !ok {
+		return bootstrap.StripManagedFields(object)
+	}
+	service.ManagedFields, service.Annotations = nil, nil
+	service.Spec = corev1.ServiceSpec{Selector: service.Spec.Selector, Type: service.Spec.Type}
+	service.Status = corev1.ServiceStatus{}
+	return service, nil
+}
+
+// setup starts the caches that the webhooks read, and registers these. Pods outside the given namespaces are left alone, as
+// lifecycle-controller leaves them; no namespaces means all.
+func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, only []string) error {
+	namespaces := &metav1.PartialObjectMetadata{}
+	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	cached := []client.Object{namespaces}
+	pods := &podMutator{}
+	if f.announceServices {
+		cached = append(cached, &corev1.Service{})
+		pods.services = mgr.GetCache()
+	}
+	for _, kind := range cached {
+		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("watching %T: %w", kind, err)
+		}
+	}
+	if err := registerMetrics(); err != nil {
+		return err
+	}
+	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	removing := &remover{policy: f.removal, namespaces: mgr.GetCache(), live: mgr.GetAPIReader(), writer: mgr.GetClient(), clock: clock.RealClock{}}
+	for path, handle := range handlers(pods, removing, &forecaster{serverCan: detector.Capabilities}) {
+		if slices.Contains([]string{pathMutatePods, pathDeletePods, pathEvictPods}, path) {
+			handle = within(only, handle)
+		}
+		// The manager runs its webhook server only if it was asked for it.
+		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: handle, LogConstructor: requestLogger})
+	}
+	return nil
+}
+
+// within admits what is in none of the namespaces as it is; no namespaces means all.
+func within(namespaces []string, handle admission.HandlerFunc) admission.HandlerFunc {
+	if len(namespaces) == 0 {
+		return handle
+	}
+	return func(ctx context.Context, request admission.Request) admission.Response {
+		if !slices.Contains(namespaces, request.Namespace) {
+			return admission.Allowed("")
+		}
+		return handle(ctx, request)
+	}
+}
+
+func (f *flags) add(fs *pflag.FlagSet) {
+	fs.StringVar(&f.bindAddress, "webhook-bind-address", "", "Address that the webhooks listen on. Empty: all of the machine or Pod.")
+	fs.IntVar(&f.port, "webhook-port", crwebhook.DefaultPort, "Port that the webhooks listen on.")
+	fs.StringVar(&f.advertise, "advertise-url", "", "https://host:port by which the API server reaches this process when it runs outside the cluster. Empty: through the Service "+Name+".")
+	fs.DurationVar(&f.certLifetime, "webhook-cert-lifetime", 90*24*time.Hour, "How long a serving certificate is valid; it is renewed after two thirds of that.")
+	fs.DurationVar(&f.certSettle, "webhook-cert-settle", time.Minute, "How long API servers are given to learn of a new certificate authority before a certificate of it is served.")
+	fs.BoolVar(&f.removal.Graceful, "graceful-deletion", false, "Refuse to delete and evict managed Pods until they are out of service. The label "+podops.GracefulDeletionLabel+" of a Namespace or a Pod says otherwise.")
+	fs.StringSliceVar(&f.removal.UndelayedUsers, "undelayed-users", undelayedUsers, "Users whose deletions and evictions are never held up, separated by commas.")
+	fs.StringSliceVar(&f.removal.UndelayedGroups, "undelayed-groups", undelayedGroups, "Groups, likewise.")
+	fs.BoolVar(&f.announceServices, "announce-services", false, "Give new managed Pods the expected finalizers of the Services that select them. Needs resourceconsist-controller: without it such Pods never count as serving.")
+}
+
+// validate checks the flags and parses the URL.
+func (f *flags) validate() error {
+	if f.bindAddress != "" && net.ParseIP(f.bindAddress) == nil {
+		return fmt.Errorf("--webhook-bind-address is %q: give an IP address, or leave it out for all", f.bindAddress)
+	}
+	if f.port < 1 || f.port > 65535 {
+		return fmt.Errorf("--webhook-port is %d: give 1 to 65535", f.port)
+	}
+	if f.certSettle < shortestSettle {
+		return fmt.Errorf("--webhook-cert-settle is %s: give at least %s", f.certSettle, shortestSettle)
+	}
+	// A third of the life is left when a rotation begins; the rotation must end well within it.
+	if f.certLifetime < 6*f.certSettle {
+		return fmt.Errorf("--webhook-cert-lifetime is %s: give at least six times --webhook-cert-settle (%s)", f.certLifetime, f.certSettle)
+	}
+	if f.advertise == "" {
+		return nil
+	}
+	u, err := url.Parse(f.advertise)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || (u.Path != "" && u.Path != "/") {
+		return fmt.Errorf("--advertise-url is %q: give https://host:port and nothing after it", f.advertise)
+	}
+	f.advertiseURL = u
+	return nil
+}

@@ -1,0 +1,146 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+const (
+	// discoveryPatience is how long an admission waits to learn what the API server can, once every some minutes.
+	discoveryPatience = 2 * time.Second
+	// maxWarning bounds a warning, in characters: API servers cut long ones.
+	maxWarning = 160
+)
+
+// forecaster says with the answer to a changed template what becomes of the Pods.
+type forecaster struct {
+	// serverCan tells what the API server lets change on a running Pod.
+	serverCan func(context.Context) (revision.Capabilities, error)
+}
+
+// validateCollaSet is validateCollaSet, with the forecast as a warning.
+func (f *forecaster) validateCollaSet(ctx context.Context, request admission.Request) admission.Response {
+	response := validateCollaSet(ctx, request)
+	if response.Allowed && concerns(request, "collasets", admissionv1.Update) {
+		response.Warnings = append(response.Warnings, f.forecast(ctx, request)...)
+	}
+	return response
+}
+
+// forecast is a warning if the template changed, and nothing if that cannot be told: it is only advice.
+func (f *forecaster) forecast(ctx context.Context, request admission.Request) []string {
+	before, was := revisionOf(request.OldObject.Raw)
+	after, is := revisionOf(request.Object.Raw)
+	if was == nil || is == nil || reflect.DeepEqual(before, after) {
+		return nil
+	}
+	from, to := parse(before), parse(after)
+	if from == nil || to == nil || from.Same(to) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, discoveryPatience)
+	defer cancel()
+	can, err := f.serverCan(ctx)
+	if err != nil {
+		return nil
+	}
+	return announce(is, revision.Explain(from, to, can))
+}
+
+// revisionOf is as much of a stored CollaSet's spec as makes its revision, and the CollaSet; nil if it cannot be read.
+func revisionOf(raw []byte) (map[string]any, *appsv1alpha1.CollaSet) {
+	set := &appsv1alpha1.CollaSet{}
+	var stored struct {
+		Spec map[string]any `json:"spec"`
+	}
+	if json.Unmarshal(raw, set) != nil || json.Unmarshal(raw, &stored) != nil {
+		return nil, nil
+	}
+	return map[string]any{"template": stored.Spec["template"], "volumeClaimTemplates": stored.Spec["volumeClaimTemplates"]}, set
+}
+
+func parse(spec map[string]any) *revision.Data {
+	raw, err := revision.Render(spec)
+	if err != nil {
+		return nil
+	}
+	data, err := revision.Parse(raw)
+	if err != nil {
+		return nil
+	}
+	return data
+}
+
+// announce says what the policy makes of the change. Recreate and Replace do what their names say.
+func announce(set *appsv1alpha1.CollaSet, change revision.Change) []string {
+	strategy := &set.Spec.UpdateStrategy
+	pods, some := affected(set)
+	if !some || strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateRecreate || strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateReplace {
+		return nil
+	}
+	forcing := forcingFields(set, change)
+	switch {
+	case len(forcing) == 0:
+		return []string{pods + " will be updated in place"}
+	case strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly:
+		return []string{listed(pods+" will not be updated (InPlaceOnly) because of ", forcing)}
+	default:
+		return []string{listed(pods+" will be created anew because of ", forcing)}
+	}
+}
+
+// forcingFields are those that force. A claim that differs from its template is kept unless the policy says otherwise.
+func forcingFields(set *appsv1alpha1.CollaSet, change revision.Change) []string {
+	policy := set.Spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy
+	if change.OnlyClaimsForce() && (policy == nil || policy.WhenTemplateChanged != appsv1alpha1.DeletePersistentVolumeClaim) {
+		return nil
+	}
+	return change.Forcing
+}
+
+// affected says which Pods an update is about, and whether there are any.
+func affected(set *appsv1alpha1.CollaSet) (pods string, some bool) {
+	count := min(set.Status.Replicas, ptr.Deref(set.Spec.Replicas, 0))
+	if rolling := set.Spec.UpdateStrategy.RollingUpdate; rolling != nil {
+		if rolling.ByLabel != nil {
+			return "Pods with the label " + appsv1alpha1.UpdateIncludedLabel, count > 0
+		}
+		if rolling.ByPartition != nil && rolling.ByPartition.Partition != nil {
+			held, err := intstr.GetScaledValueFromIntOrPercent(rolling.ByPartition.Partition, int(ptr.Deref(set.Spec.Replicas, 0)), true)
+			if err != nil {
+				return "", false // the schema refuses that
+			}
+			count = min(count, ptr.Deref(set.Spec.Replicas, 0)-int32(held))
+		}
+	}
+	if count == 1 {
+		return "1 Pod", true
+	}
+	return fmt.Sprintf("%d Pods", count), count > 0
+}
+
+// listed is the text with as many of the fields as a warning holds.
+func listed(text string, fields []string) string {
+	for n := len(fields); n > 0; n-- {
+		out := text + strings.Join(fields[:n], ", ")
+		if n < len(fields) {
+			out += fmt.Sprintf(" and %d more", len(fields)-n)
+		}
+		if len(out) <= maxWarning {
+			return out
+		}
+	}
+	return text + "fields of the template: see status.nextUpdate"
+}

@@ -1,0 +1,95 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+func newest(context.Context) (revision.Capabilities, error) {
+	return revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true}, nil
+}
+
+const running = `[{op: add, path: /status, value: {replicas: 3}}, {op: add, path: /spec/replicas, value: 3},
+	{op: add, path: /spec/volumeClaimTemplates, value: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]},
+	{op: add, path: /spec/template/spec/containers/0/env, value: [{name: A, value: a}]},
+	{op: add, path: /spec/template/spec/containers/0/image, value: "nginx:1"}`
+
+func TestWhatComesIsAnnounced(t *testing.T) {
+	const image = `{op: add, path: /spec/template/spec/containers/0/image, value: "nginx:2"}`
+	const env = `{op: add, path: /spec/template/spec/containers/0/env, value: [{name: A, value: b}]}`
+	policy := func(name string) string {
+		return `{op: add, path: /spec/updateStrategy, value: {podUpgradePolicy: ` + name + `}}, `
+	}
+	old := func(t *testing.T) string {
+		t.Helper()
+		return with(t, soundSet, running+`]`)
+	}
+	for title, tc := range map[string]struct{ patch, want string }{
+		"an image":                  {image, "3 Pods will be updated in place"},
+		"an image with InPlaceOnly": {policy("InPlaceOnly") + image, "3 Pods will be updated in place"},
+		"a partition holds some back": {
+			`{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byPartition: {partition: 50%}}}}, ` + image, "1 Pod will be updated in place",
+		},
+		"a partition holds all back": {`{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byPartition: {partition: 3}}}}, ` + image, ""},
+		"by label": {
+			`{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byLabel: {}}}}, ` + image,
+			"Pods with the label collaset.kusionstack.io/update-included will be updated in place",
+		},
+		"an environment variable": {env, "3 Pods will be created anew because of template.spec.containers[main].env"},
+		"an environment variable with InPlaceOnly": {
+			policy("InPlaceOnly") + env, "3 Pods will not be updated (InPlaceOnly) because of template.spec.containers[main].env",
+		},
+		"a policy that says it itself": {policy("Recreate") + env, ""},
+		"more than a warning holds": {
+			env + `, {op: add, path: /spec/template/spec/containers/0/args, value: [a]}, {op: add, path: /spec/template/spec/containers/0/command, value: [a]},
+			{op: add, path: /spec/template/spec/containers/0/workingDir, value: /a}`,
+			"3 Pods will be created anew because of template.spec.containers[main].args, template.spec.containers[main].command and 2 more",
+		},
+		"nothing of the template":    {`{op: add, path: /spec/replicas, value: 2}`, ""},
+		"nothing that means a thing": {`{op: add, path: /spec/template/metadata/creationTimestamp, value: null}`, ""},
+		"no Pods":                    {`{op: add, path: /status/replicas, value: 0}, ` + image, ""},
+		"a larger claim":             {`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi}`, "3 Pods will be updated in place"},
+		"another claim, which is kept": {
+			`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast}`, "3 Pods will be updated in place",
+		},
+		"another claim, which is not kept": {
+			`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast},
+			{op: add, path: /spec/scaleStrategy, value: {persistentVolumeClaimRetentionPolicy: {whenTemplateChanged: Delete}}}`,
+			"3 Pods will be created anew because of volumeClaimTemplates[data]",
+		},
+	} {
+		t.Run(title, func(t *testing.T) {
+			was := old(t)
+			f := &forecaster{serverCan: newest}
+			response := f.validateCollaSet(t.Context(), ask(t, "collasets", with(t, was, "["+tc.patch+"]"), was))
+			require.True(t, response.Allowed, response.Result)
+			var announced []string
+			for _, w := range response.Warnings {
+				if len(w) > 0 && w[0] != 's' { // "spec…" are those of validateCollaSet
+					announced = append(announced, w)
+				}
+				assert.LessOrEqual(t, len(w), maxWarning)
+			}
+			if tc.want == "" {
+				assert.Empty(t, announced)
+			} else {
+				assert.Equal(t, []string{tc.want}, announced)
+			}
+		})
+	}
+	t.Run("nothing is said while the server does not say what it can", func(t *testing.T) {
+		f := &forecaster{serverCan: func(context.Context) (revision.Capabilities, error) {
+			return revision.Capabilities{}, errors.New("away")
+		}}
+		was := old(t)
+		response := f.validateCollaSet(t.Context(), ask(t, "collasets", with(t, was, "["+image+"]"), was))
+		assert.True(t, response.Allowed)
+		assert.NotContains(t, response.Warnings, "3 Pods will be updated in place")
+	})
+}

@@ -1,0 +1,111 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"gomodules.xyz/jsonpatch/v2"
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/api/resourceconsist"
+)
+
+// podMutator completes managed Pods when they are created.
+type podMutator struct {
+	// services reads the Services that the suite controls from a cache. Nil: employers are not announced.
+	services client.Reader
+}
+
+// podShape is as much of a Pod as the decision needs.
+type podShape struct {
+	Metadata struct {
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		ReadinessGates []struct {
+			ConditionType string `json:"conditionType"`
+		} `json:"readinessGates"`
+	} `json:"spec"`
+}
+
+// mutate adds the readiness gate and the employers to a managed Pod that lacks them. Gates cannot be added to a Pod that
+// exists, so only creations matter.
+func (m *podMutator) mutate(ctx context.Context, request admission.Request) admission.Response {
+	if !concerns(request, "pods", admissionv1.Create) {
+		return admission.Allowed("")
+	}
+	var pod podShape
+	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
+		return undecodable("Pod", err)
+	}
+	if pod.Metadata.Labels[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue {
+		return admission.Allowed("")
+	}
+	patches := addGate(&pod)
+	announcement, err := m.announce(ctx, request.Namespace, &pod)
+	if err != nil {
+		// resourceconsist-controller announces it, later.
+		return admission.Patched("", patches...).WithWarnings("the Services of the Pod are not announced at once: " + err.Error())
+	}
+	return admission.Patched("", append(patches, announcement...)...)
+}
+
+// addGate adds the readiness gate of the Pod protocol.
+func addGate(pod *podShape) []jsonpatch.JsonPatchOperation {
+	for _, gate := range pod.Spec.ReadinessGates {
+		if gate.ConditionType == podops.ServiceReadyCondition {
+			return nil
+		}
+	}
+	gate := map[string]string{"conditionType": podops.ServiceReadyCondition}
+	if len(pod.Spec.ReadinessGates) == 0 { // absent, null or empty
+		return []jsonpatch.JsonPatchOperation{add("/spec/readinessGates", []any{gate})}
+	}
+	return []jsonpatch.JsonPatchOperation{add("/spec/readinessGates/-", gate)}
+}
+
+// +kubebuilder:rbac:groups="",resources=services,verbs=list;watch
+
+// announce expects the finalizer of each Service that selects the Pod, so that the Pod does not count as serving before
+// resourceconsist-controller has seen it. The error is about the Pod's annotation, which then stays as it is, or the cache.
+func (m *podMutator) announce(ctx context.Context, namespace string, pod *podShape) ([]jsonpatch.JsonPatchOperation, error) {
+	if m.services == nil {
+		return nil, nil
+	}
+	var services corev1.ServiceList
+	if err := m.services.List(ctx, &services, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing Services: %w", err)
+	}
+	view := podops.View{Annotations: pod.Metadata.Annotations}
+	for i := range services.Items {
+		service := &services.Items[i]
+		selector := resourceconsist.ServiceSelector(service)
+		if service.DeletionTimestamp != nil || selector == nil || !selector.Matches(labels.Set(pod.Metadata.Labels)) {
+			continue
+		}
+		key := resourceconsist.EmployerKey("Service", client.ObjectKeyFromObject(service))
+		change, err := podops.Expect(view, key, resourceconsist.Finalizer(service.Name))
+		if err != nil {
+			return nil, err
+		}
+		view = change.Apply(view)
+	}
+	expected := view.Annotations[podops.AvailableConditionsAnnotation]
+	switch {
+	case expected == pod.Metadata.Annotations[podops.AvailableConditionsAnnotation]:
+		return nil, nil
+	case len(pod.Metadata.Annotations) == 0: // absent, null or empty
+		return []jsonpatch.JsonPatchOperation{add("/metadata/annotations", map[string]string{podops.AvailableConditionsAnnotation: expected})}, nil
+	}
+	path := "/metadata/annotations/" + strings.ReplaceAll(podops.AvailableConditionsAnnotation, "/", "~1")
+	return []jsonpatch.JsonPatchOperation{add(path, expected)}, nil
+}

@@ -1,0 +1,191 @@
+package webhook
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+)
+
+// retrySeconds is what a refused eviction is told to wait. client-go repeats such a request up to ten times by itself before
+// its caller hears of it, so a longer time would keep the reason from whoever runs kubectl drain.
+const retrySeconds = 1
+
+// Values of podops.GracefulDeletionLabel.
+const (
+	gracefulEnabled  = "enabled"
+	gracefulDisabled = "disabled"
+)
+
+// removalVerb is how a Pod is to be removed.
+type removalVerb string
+
+const (
+	// removeByDelete is a DELETE of the Pod.
+	removeByDelete removalVerb = "delete"
+	// removeByEviction is an Eviction of the Pod.
+	removeByEviction removalVerb = "eviction"
+)
+
+// removalPolicy is what the flags say.
+type removalPolicy struct {
+	// Graceful is what counts where no label says anything.
+	Graceful bool
+	// UndelayedUsers and UndelayedGroups are those whose requests are never held up.
+	UndelayedUsers, UndelayedGroups []string
+}
+
+// removal is a request to remove a Pod, and all that the answer depends on.
+type removal struct {
+	Verb   removalVerb
+	User   string
+	Groups []string
+	DryRun bool
+	// Forced says that a grace period of 0 seconds was asked for.
+	Forced bool
+
+	Pod podops.View
+	// Scheduled says that the Pod has a node; without one nothing of it runs.
+	Scheduled bool
+
+	// NamespaceTerminating says that the Pod's namespace is being deleted.
+	NamespaceTerminating bool
+	// NamespaceLabel is the namespace's podops.GracefulDeletionLabel, "" without one.
+	NamespaceLabel string
+
+	// Budget is the name of a user's PodDisruptionBudget that allows no disruption of the Pod now, "" if there is none. Only
+	// the first eviction of a healthy Pod depends on it.
+	Budget string
+}
+
+// removalAnswer is what becomes of a removal.
+type removalAnswer struct {
+	Allowed bool
+	// Mark says that the Pod is to be marked for graceful deletion before the request is refused.
+	Mark bool
+	// Message says to the user why it is refused, what the Pod waits for, and how to cancel or to force.
+	Message string
+	// Code and Reason are the HTTP status of a refusal, RetryAfter the seconds to wait, 0 for none.
+	Code       int32
+	Reason     metav1.StatusReason
+	RetryAfter int32
+	Warnings   []string
+}
+
+// decideRemoval admits what needs no preparation or cannot wait for it, and refuses the rest until lifecycle-controller has
+// taken the Pod out of service. It admits again once the Pod is out: a refusal is never the end.
+func decideRemoval(r removal, policy removalPolicy) removalAnswer {
+	if unprepared(r, policy) {
+		return removalAnswer{Allowed: true}
+	}
+	graceful, warnings := gracefulFor(r, policy)
+	switch {
+	case !graceful, operated(r.Pod):
+		return removalAnswer{Allowed: true, Warnings: warnings}
+	case r.DryRun:
+		return removalAnswer{Allowed: true, Warnings: append(warnings, fmt.Sprintf(
+			"not in a dry run, this %s would be refused at first: the Pod is taken out of service, then deleted (graceful deletion)", r.Verb))}
+	}
+	_, marked := r.Pod.Labels[appsv1alpha1.ToDeleteLabel]
+	if r.Verb == removeByEviction && !marked && r.Pod.Ready && r.Budget != "" {
+		return refuse(r, warnings, fmt.Sprintf("PodDisruptionBudget %s allows no disruption now; Pod %s has not been marked for deletion", r.Budget, r.Pod.Name))
+	}
+	answer := refuse(r, warnings, explainRemoval(r.Pod, marked))
+	answer.Mark = !marked
+	return answer
+}
+
+// unprepared says whether the Pod can be removed without preparation, or must be.
+func unprepared(r removal, policy removalPolicy) bool {
+	switch {
+	case r.Pod.Labels[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue:
+		return true // not managed
+	case !r.Pod.Gate:
+		return true // it cannot be taken out of service first
+	case r.Pod.Terminating, r.Pod.Terminal, !r.Scheduled:
+		return true // it serves nobody, and nothing brings it back
+	case r.Forced, r.NamespaceTerminating:
+		return true
+	}
+	return slices.Contains(policy.UndelayedUsers, r.User) ||
+		slices.ContainsFunc(r.Groups, func(group string) bool { return slices.Contains(policy.UndelayedGroups, group) })
+}
+
+// operated says whether some operation has the Pod out of service and its operator may act: removing the Pod is then its
+// operator's business, and hurts nobody.
+func operated(v podops.View) bool {
+	return slices.ContainsFunc(podops.Operations(v), func(o podops.Operation) bool { return podops.Allowed(v, o.ID, o.Type) })
+}
+
+// gracefulFor says whether the Pod's removal is to be prepared: by its own label, else its namespace's, else the flag. A
+// value that is neither counts as absent, with a warning.
+func gracefulFor(r removal, policy removalPolicy) (graceful bool, warnings []string) {
+	for _, label := range []struct{ of, value string }{
+		{"Pod " + r.Pod.Name, r.Pod.Labels[podops.GracefulDeletionLabel]},
+		{"Namespace " + r.Pod.Namespace, r.NamespaceLabel},
+	} {
+		switch label.value {
+		case "":
+		case gracefulEnabled:
+			return true, warnings
+		case gracefulDisabled:
+			return false, warnings
+		default:
+			warnings = append(warnings, fmt.Sprintf("label %s of %s is %q and is ignored: set %s or %s",
+				podops.GracefulDeletionLabel, label.of, label.value, gracefulEnabled, gracefulDisabled))
+		}
+	}
+	return policy.Graceful, warnings
+}
+
+// refuse answers an eviction with 429, so that whoever drains tries again, and a deletion with 409.
+func refuse(r removal, warnings []string, message string) removalAnswer {
+	if r.Verb == removeByEviction {
+		return removalAnswer{
+			Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, RetryAfter: retrySeconds,
+			Message: message, Warnings: warnings,
+		}
+	}
+	return removalAnswer{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: message, Warnings: warnings}
+}
+
+// explainRemoval says what happens to the Pod, what it waits for now, and what one can do.
+func explainRemoval(v podops.View, marked bool) string {
+	return fmt.Sprintf("Pod %[2]s is being taken out of service and is then deleted by itself. Now: %[3]s. "+
+		"To cancel: kubectl label pod -n %[1]s %[2]s %[4]s- . To delete it at once: kubectl delete pod -n %[1]s %[2]s --grace-period=0 --force",
+		v.Namespace, v.Name, waitingFor(v, marked), appsv1alpha1.ToDeleteLabel)
+}
+
+// waitingFor names what the Pod's deletion waits for.
+func waitingFor(v podops.View, marked bool) string {
+	for _, wait := range podops.Explain(v, nil) {
+		if !marked || wait.ID != podops.DeletionID {
+			continue
+		}
+		if wait.Phase == podops.PhasePreCheck && wait.Reason == podops.WaitLifecycle { // the rules were not looked at
+			return waitingForRules(v)
+		}
+		return fmt.Sprintf("%s: %s", wait.Reason, wait.Message)
+	}
+	return "it waits for lifecycle-controller to begin"
+}
+
+// waitingForRules names the rules that have held the Pod for a while, as the Pod itself tells.
+func waitingForRules(v podops.View) string {
+	var rules []string
+	for key := range v.Annotations {
+		if prefix, rule, ok := strings.Cut(key, "/"); ok && prefix == podops.RuleDetailPrefix {
+			rules = append(rules, rule)
+		}
+	}
+	if len(rules) == 0 {
+		return "it waits for the PodTransitionRules that select it, then for lifecycle-controller"
+	}
+	slices.Sort(rules)
+	return "it waits for PodTransitionRule " + strings.Join(rules, ", ") + ": see kubectl describe podtransitionrule -n " + v.Namespace
+}

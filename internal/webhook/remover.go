@@ -1,0 +1,234 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+)
+
+// remover answers requests to delete and to evict Pods. Its methods are safe for concurrent use, and any number of replicas
+// may answer: what they agree on is the mark on the Pod.
+type remover struct {
+	policy removalPolicy
+	// namespaces reads metadata of Namespaces from a cache.
+	namespaces client.Reader
+	// live reads past any cache: Pods that are evicted, and their PodDisruptionBudgets. Both are rare.
+	live     client.Reader
+	writer   client.Writer
+	refusals refusals
+	clock    clock.PassiveClock
+}
+
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;patch
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list
+
+// deletion answers a DELETE of a Pod.
+func (r *remover) deletion(ctx context.Context, request admission.Request) admission.Response {
+	if !concerns(request, "pods", admissionv1.Delete) {
+		return admission.Allowed("")
+	}
+	pod, options := &corev1.Pod{}, metav1.DeleteOptions{}
+	if err := json.Unmarshal(request.OldObject.Raw, pod); err != nil {
+		return undecodable("Pod", err)
+	}
+	if len(request.Options.Raw) > 0 {
+		if err := json.Unmarshal(request.Options.Raw, &options); err != nil {
+			return undecodable("DeleteOptions", err)
+		}
+	}
+	return r.answer(ctx, removalOf(request, removeByDelete, pod, options), pod)
+}
+
+// eviction answers the creation of an Eviction. The API server does not say anything about the Pod.
+func (r *remover) eviction(ctx context.Context, request admission.Request) admission.Response {
+	if request.Resource.Resource != "pods" || request.SubResource != "eviction" || request.Operation != admissionv1.Create {
+		return admission.Allowed("")
+	}
+	eviction := policyv1.Eviction{}
+	if err := json.Unmarshal(request.Object.Raw, &eviction); err != nil {
+		return undecodable("Eviction", err)
+	}
+	pod, key := &corev1.Pod{}, client.ObjectKey{Namespace: request.Namespace, Name: request.Name}
+	if err := r.live.Get(ctx, key, pod); apierrors.IsNotFound(err) {
+		return admission.Allowed("") // the API server says so itself
+	} else if err != nil {
+		return failed(removal{Verb: removeByEviction, Pod: podops.View{Name: key.Name}}, fmt.Errorf("reading Pod %s: %w", key, err))
+	}
+	options := ptr.Deref(eviction.DeleteOptions, metav1.DeleteOptions{})
+	if p := options.Preconditions; p != nil && (p.UID != nil && *p.UID != pod.UID || p.ResourceVersion != nil && *p.ResourceVersion != pod.ResourceVersion) {
+		return admission.Allowed("") // as above
+	}
+	asked := removalOf(request, removeByEviction, pod, options)
+	if !asked.DryRun && !asked.Pod.Terminating && r.refusals.replaced(evictorOf(asked), pod.UID, r.clock.Now()) {
+		return count(asked.Verb, replaced(pod), false)
+	}
+	return r.answer(ctx, asked, pod)
+}
+
+// removalOf puts together what the request and the Pod say.
+func removalOf(request admission.Request, verb removalVerb, pod *corev1.Pod, options metav1.DeleteOptions) removal {
+	return removal{
+		Verb:   verb,
+		User:   request.UserInfo.Username,
+		Groups: request.UserInfo.Groups,
+		// kubectl drain asks for a dry run in the Eviction's body alone.
+		DryRun:    ptr.Deref(request.DryRun, false) || slices.Contains(options.DryRun, metav1.DryRunAll),
+		Forced:    options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0,
+		Pod:       podops.Read(pod),
+		Scheduled: pod.Spec.NodeName != "",
+	}
+}
+
+// answer looks at what the request did not bring, decides, and marks the Pod if that is decided.
+func (r *remover) answer(ctx context.Context, asked removal, pod *corev1.Pod) admission.Response {
+	if unprepared(asked, r.policy) {
+		return count(asked.Verb, admission.Allowed(""), false)
+	}
+	if err := r.readNamespace(ctx, &asked); err != nil {
+		return failed(asked, err)
+	}
+	answer := decideRemoval(asked, r.policy)
+	if !answer.Allowed && asked.Verb == removeByEviction {
+		r.refusals.remember(evictorOf(asked), pod.UID, r.clock.Now())
+	}
+	if answer.Mark && asked.Verb == removeByEviction {
+		budget, err := r.exhaustedBudget(ctx, pod)
+		if err != nil {
+			return failed(asked, err)
+		}
+		asked.Budget = budget
+		answer = decideRemoval(asked, r.policy)
+	}
+	if answer.Mark {
+		if err := r.mark(ctx, pod); err != nil {
+			return failed(asked, err)
+		}
+	}
+	return count(asked.Verb, respond(pod.Name, answer), answer.Mark)
+}
+
+func evictorOf(r removal) evictor {
+	return evictor{user: r.User, pod: types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Pod.Name}}
+}
+
+// readNamespace adds what the namespace says.
+func (r *remover) readNamespace(ctx context.Context, asked *removal) error {
+	namespace := &metav1.PartialObjectMetadata{}
+	namespace.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
+	key := client.ObjectKey{Name: asked.Pod.Namespace}
+	err := r.namespaces.Get(ctx, key, namespace)
+	if apierrors.IsNotFound(err) { // made a moment ago
+		err = r.live.Get(ctx, key, namespace)
+	}
+	if err != nil {
+		return fmt.Errorf("reading Namespace %s: %w", key.Name, err)
+	}
+	asked.NamespaceTerminating = namespace.DeletionTimestamp != nil
+	asked.NamespaceLabel = namespace.Labels[podops.GracefulDeletionLabel]
+	return nil
+}
+
+// exhaustedBudget names a PodDisruptionBudget that selects the Pod and allows no disruption now, "" if there is none. One that
+// mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes.
+func (r *remover) exhaustedBudget(ctx context.Context, pod *corev1.Pod) (string, error) {
+	var budgets policyv1.PodDisruptionBudgetList
+	if err := r.live.List(ctx, &budgets, client.InNamespace(pod.Namespace)); err != nil {
+		return "", fmt.Errorf("listing the PodDisruptionBudgets of namespace %s: %w", pod.Namespace, err)
+	}
+	for i := range budgets.Items {
+		if budget := &budgets.Items[i]; budget.Status.DisruptionsAllowed == 0 && !mirrors(budget) && covers(budget, pod) {
+			return budget.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// mirrors says whether a PodTransitionRule keeps the budget.
+func mirrors(budget *policyv1.PodDisruptionBudget) bool {
+	owner := metav1.GetControllerOf(budget)
+	return owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind && schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group == appsv1alpha1.GroupName
+}
+
+// covers says whether the budget selects the Pod. A selector that cannot be read selects nothing, as in the API server.
+func covers(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
+	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	return err == nil && selector.Matches(labels.Set(pod.Labels))
+}
+
+// cheapest is the pod-deletion-cost of a marked Pod of a ReplicaSet.
+const cheapest = "-2147483648"
+
+// mark hands the Pod to lifecycle-controller. A Pod that is gone, or is another one by now (a conflict), needs no mark.
+//
+// A ReplicaSet that is refused to delete a Pod chooses anew next time, and its order changes as Pods go. The marked Pod
+// becomes the cheapest to delete, unless its owner has set a cost, so that not a second one is marked in its place.
+func (r *remover) mark(ctx context.Context, pod *corev1.Pod) error {
+	metadata := map[string]any{
+		"uid":    pod.UID,
+		"labels": map[string]string{appsv1alpha1.ToDeleteLabel: podops.Stamp(r.clock.Now())},
+	}
+	owner := metav1.GetControllerOf(pod)
+	if _, priced := pod.Annotations[corev1.PodDeletionCost]; !priced && owner != nil && owner.Kind == "ReplicaSet" {
+		metadata["annotations"] = map[string]string{corev1.PodDeletionCost: cheapest}
+	}
+	body, err := json.Marshal(map[string]any{"metadata": metadata})
+	if err != nil {
+		return fmt.Errorf("encoding the mark of Pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	marked := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	err = r.writer.Patch(ctx, marked, client.RawPatch(types.MergePatchType, body))
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("marking Pod %s/%s for deletion: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// respond gives the answer the form that the API server passes on: code, reason and details as they are.
+func respond(pod string, answer removalAnswer) admission.Response {
+	if answer.Allowed {
+		return admission.Allowed("").WithWarnings(answer.Warnings...)
+	}
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{
+		Result: &metav1.Status{
+			Status: metav1.StatusFailure, Code: answer.Code, Reason: answer.Reason, Message: answer.Message,
+			Details: &metav1.StatusDetails{Kind: "pods", Name: pod, RetryAfterSeconds: answer.RetryAfter},
+		},
+		Warnings: answer.Warnings,
+	}}
+}
+
+// replaced answers an eviction that was meant for an earlier Pod of the name.
+func replaced(pod *corev1.Pod) admission.Response {
+	status := apierrors.NewNotFound(corev1.Resource("pods"), pod.Name).ErrStatus
+	status.Message = fmt.Sprintf("the Pod %s that was to be evicted is gone, and another one has its name: to evict that one, ask again", pod.Name)
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}
+}
+
+// failed refuses because it is not known what to do; nothing has been done to the Pod. Whoever evicts is told to try again.
+func failed(r removal, err error) admission.Response {
+	removals.WithLabelValues(string(r.Verb), resultFailed).Inc()
+	answer := refuse(r, nil, fmt.Sprintf("the graceful deletion of Pod %s could not begin, try again, or delete it with --grace-period=0 --force: %v", r.Pod.Name, err))
+	if r.Verb == removeByDelete {
+		answer.Code, answer.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
+	}
+	return respond(r.Pod.Name, answer)
+}

@@ -1,0 +1,137 @@
+package writes
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// target is an object that was written. One entry per object is enough: its last write is seen after all earlier ones.
+type target struct {
+	kind string // as kindOf says
+	key  types.NamespacedName
+}
+
+// write is what was last written to one object.
+type write struct {
+	uid     types.UID
+	rv      string // of the last write; for a deletion, of the object that was deleted
+	created bool   // the creation was recorded and not yet seen
+	deleted bool
+	at      time.Time
+	example client.Object // of the kind, never filled in
+}
+
+// followedBy joins two writes of the same object that were recorded in this order. Answers may be recorded out of
+// order: the later resourceVersion counts, and nothing comes after a deletion.
+func (w write) followedBy(next write) write {
+	if newer(w.rv, next.rv) {
+		next.rv = w.rv
+	}
+	next.created = next.created || w.created
+	next.deleted = next.deleted || w.deleted
+	return next
+}
+
+// seen applies the rules of the package comment.
+func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time) (bool, error) {
+	if now.Sub(w.at) >= GiveUpAfter {
+		return true, nil
+	}
+	store, err := t.store(ctx, w.example)
+	if err != nil {
+		return false, err
+	}
+	object, err := t.lookup(ctx, store, which.key, w.example)
+	if err != nil {
+		return false, err
+	}
+	if w.deleted && object != nil && object.GetUID() == w.uid && object.GetDeletionTimestamp() == nil {
+		return false, nil
+	}
+	switch {
+	case object != nil && !newer(w.rv, object.GetResourceVersion()):
+		return true, nil
+	case store != nil && store.LastStoreSyncResourceVersion() != "":
+		return !newer(w.rv, store.LastStoreSyncResourceVersion()), nil
+	default:
+		return object == nil && !w.created, nil
+	}
+}
+
+// store is the informer's own store of the kind, or nil when the reader is no cache or has one store a namespace.
+func (t *Tracker) store(ctx context.Context, example client.Object) (toolscache.Store, error) {
+	informers, ok := t.cached.(cache.Informers)
+	if !ok {
+		return nil, nil
+	}
+	informer, err := informers.GetInformer(ctx, example, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, err
+	}
+	if holder, ok := informer.(interface{ GetStore() toolscache.Store }); ok {
+		return holder.GetStore(), nil
+	}
+	return nil, nil
+}
+
+// lookup is the object as the cache shows it, or nil. It may be the cache's own copy and must not be changed.
+func (t *Tracker) lookup(ctx context.Context, store toolscache.Store, key types.NamespacedName, example client.Object) (client.Object, error) {
+	if store == nil {
+		object := emptyLike(example)
+		if err := t.cached.Get(ctx, key, object); err != nil {
+			return nil, client.IgnoreNotFound(err)
+		}
+		return object, nil
+	}
+	name := key.Name
+	if key.Namespace != "" {
+		name = key.Namespace + "/" + key.Name
+	}
+	found, exists, err := store.GetByKey(name)
+	if err != nil || !exists {
+		return nil, err
+	}
+	object, ok := found.(client.Object)
+	if !ok {
+		return nil, fmt.Errorf("the cache holds a %T", found)
+	}
+	return object, nil
+}
+
+// newer says that resourceVersion a is later than b. What cannot be compared is not newer.
+func newer(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
+}
+
+// emptyLike is an empty object of obj's kind, with its group, version and kind where the Go type does not tell them.
+func emptyLike(obj client.Object) client.Object {
+	empty, ok := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(client.Object)
+	if !ok {
+		return obj // cannot be: a pointer to the same type has the same methods
+	}
+	switch obj.(type) {
+	case runtime.Unstructured, *metav1.PartialObjectMetadata:
+		empty.GetObjectKind().SetGroupVersionKind(obj.GetObjectKind().GroupVersionKind())
+	}
+	return empty
+}
+
+// kindOf tells kinds apart, by Go type and, where that does not say it, by group and kind.
+func kindOf(example client.Object) string {
+	gvk := example.GetObjectKind().GroupVersionKind()
+	if gvk.Kind == "" {
+		return fmt.Sprintf("%T", example)
+	}
+	return fmt.Sprintf("%T %s", example, gvk.GroupKind())
+}

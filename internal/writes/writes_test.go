@@ -1,0 +1,328 @@
+package writes_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	toolscache "k8s.io/client-go/tools/cache"
+	clocktesting "k8s.io/utils/clock/testing"
+	"pgregory.net/rapid"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+var (
+	web   = types.NamespacedName{Namespace: "default", Name: "web"}
+	other = types.NamespacedName{Namespace: "default", Name: "other"}
+	start = time.Unix(1_000_000, 0)
+)
+
+func pod(name string, uid types.UID, rv int) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid, ResourceVersion: strconv.Itoa(rv)}}
+}
+
+func terminating(p *corev1.Pod) *corev1.Pod {
+	p.DeletionTimestamp = &metav1.Time{Time: start}
+	p.Finalizers = []string{"example.io/keep"} // the fake client refuses a terminating object without one
+	return p
+}
+
+// informers is a manager's cache of Pods that shows what its store was told: the store knows how far it has got.
+type informers struct {
+	cache.Informers
+	client.Reader
+	store toolscache.Store
+	err   error
+}
+
+type informer struct {
+	cache.Informer
+	store toolscache.Store
+}
+
+func (i informer) GetStore() toolscache.Store { return i.store }
+
+func (i informers) GetInformer(context.Context, client.Object, ...cache.InformerGetOption) (cache.Informer, error) {
+	return informer{store: i.store}, i.err
+}
+
+func newStore() toolscache.Store {
+	store := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc)
+	store.Bookmark("1") // as after the first list
+	return store
+}
+
+func TestUnobserved(t *testing.T) {
+	created := func(p *corev1.Pod) func(*writes.Tracker) { return func(t *writes.Tracker) { t.Created(web, p) } }
+	wrote := func(p *corev1.Pod) func(*writes.Tracker) { return func(t *writes.Tracker) { t.Wrote(web, p) } }
+	deleted := func(p *corev1.Pod) func(*writes.Tracker) { return func(t *writes.Tracker) { t.Deleted(web, p) } }
+	tests := map[string]struct {
+		record []func(*writes.Tracker)
+		cached []*corev1.Pod
+		// pending is what both kinds of reader answer, unless one of the next two says otherwise.
+		pending, pendingWithoutStore bool
+		reached                      string // a bookmark of the store
+	}{
+		"an owner without writes has nothing to wait for": {},
+		"a creation that the cache lacks":                 {record: []func(*writes.Tracker){created(pod("a", "1", 10))}, pending: true, pendingWithoutStore: true},
+		"a creation that the cache shows":                 {record: []func(*writes.Tracker){created(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}},
+		"a creation that others changed since":            {record: []func(*writes.Tracker){created(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 11)}},
+		"a creation hidden by an older object of the name": {
+			record: []func(*writes.Tracker){created(pod("a", "2", 10))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true,
+		},
+		"a creation that is gone again from a cache that has come further": {
+			record: []func(*writes.Tracker){created(pod("a", "1", 10))}, reached: "12", pendingWithoutStore: true,
+		},
+		"an update that the cache lacks": {record: []func(*writes.Tracker){wrote(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
+		"an update that the cache shows": {record: []func(*writes.Tracker){wrote(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}},
+		"resourceVersions are numbers and no text": {
+			record: []func(*writes.Tracker){wrote(pod("a", "1", 100))}, cached: []*corev1.Pod{pod("a", "1", 99)}, pending: true, pendingWithoutStore: true,
+		},
+		"an update of what has left the cache": {record: []func(*writes.Tracker){wrote(pod("a", "1", 10))}, reached: "12"},
+		"two updates of which the cache shows the first": {
+			record: []func(*writes.Tracker){wrote(pod("a", "1", 10)), wrote(pod("a", "1", 11))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+		},
+		"two updates recorded in the wrong order": {
+			record: []func(*writes.Tracker){wrote(pod("a", "1", 11)), wrote(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+		},
+		"a creation and its update while the cache has neither": {
+			record: []func(*writes.Tracker){created(pod("a", "1", 10)), wrote(pod("a", "1", 11))}, pending: true, pendingWithoutStore: true,
+		},
+		"two objects of which the cache shows one": {
+			record: []func(*writes.Tracker){created(pod("a", "1", 10)), created(pod("b", "2", 11))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+		},
+		"a deletion that the cache lacks":         {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
+		"a deletion that others wrote before":     {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{pod("a", "1", 50)}, pending: true, pendingWithoutStore: true},
+		"a deletion that the cache shows as mark": {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{terminating(pod("a", "1", 10))}},
+		"a deletion that the cache shows as gap":  {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, reached: "10"},
+		"a deletion of what the cache has not come to yet": {
+			record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, pending: true, // a cache without a store cannot tell
+		},
+		"a deletion followed by a new object": {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{pod("a", "2", 12)}},
+		"a creation and its deletion while the cache has neither": {
+			record: []func(*writes.Tracker){created(pod("a", "1", 10)), deleted(pod("a", "1", 10))}, pending: true, pendingWithoutStore: true,
+		},
+		"an update and a deletion of which the cache shows the update": {
+			record: []func(*writes.Tracker){wrote(pod("a", "1", 10)), deleted(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+		},
+		"an object created anew under the name of a deleted one": {
+			record: []func(*writes.Tracker){deleted(pod("a", "1", 9)), created(pod("a", "2", 11))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true,
+		},
+	}
+	for name, tc := range tests {
+		t.Run(name+"/with a store", func(t *testing.T) {
+			store := newStore()
+			for _, p := range tc.cached {
+				require.NoError(t, store.Add(p))
+			}
+			if tc.reached != "" {
+				store.Bookmark(tc.reached)
+			}
+			requirePending(t, informers{store: store}, tc.record, tc.pending)
+		})
+		t.Run(name+"/without a store", func(t *testing.T) {
+			reader := fake.NewClientBuilder()
+			for _, p := range tc.cached {
+				reader = reader.WithObjects(p)
+			}
+			requirePending(t, reader.Build(), tc.record, tc.pendingWithoutStore)
+		})
+	}
+}
+
+func requirePending(t *testing.T, reader client.Reader, record []func(*writes.Tracker), want bool) {
+	t.Helper()
+	clk := clocktesting.NewFakePassiveClock(start)
+	tracker := writes.New(reader, clk)
+	for _, r := range record {
+		r(tracker)
+	}
+	wait, err := tracker.Unobserved(t.Context(), web)
+	require.NoError(t, err)
+	require.Equal(t, want, wait > 0, "wait is %s", wait)
+
+	wait, err = tracker.Unobserved(t.Context(), other)
+	require.NoError(t, err)
+	require.Zero(t, wait, "another owner does not wait")
+
+	clk.SetTime(start.Add(writes.GiveUpAfter))
+	wait, err = tracker.Unobserved(t.Context(), web)
+	require.NoError(t, err)
+	require.Zero(t, wait, "no owner waits for ever")
+}
+
+func TestTheWaitGrowsWithTheAgeOfTheWriteWithinBounds(t *testing.T) {
+	clk := clocktesting.NewFakePassiveClock(start)
+	tracker := writes.New(informers{store: newStore()}, clk)
+	tracker.Created(web, pod("a", "1", 10))
+	for age, want := range map[time.Duration]time.Duration{
+		0:                      20 * time.Millisecond,
+		300 * time.Millisecond: 300 * time.Millisecond,
+		time.Minute:            time.Second,
+	} {
+		clk.SetTime(start.Add(age))
+		wait, err := tracker.Unobserved(t.Context(), web)
+		require.NoError(t, err)
+		require.Equal(t, want, wait)
+	}
+}
+
+func TestForgetEndsTheWait(t *testing.T) {
+	tracker := writes.New(informers{store: newStore()}, nil)
+	tracker.Created(web, pod("a", "1", 10))
+	tracker.Forget(web)
+	wait, err := tracker.Unobserved(t.Context(), web)
+	require.NoError(t, err)
+	require.Zero(t, wait)
+}
+
+func TestWhatTheCacheCannotAnswerIsAnError(t *testing.T) {
+	broken := errors.New("the cache is not started")
+	readers := map[string]client.Reader{
+		"no informer": informers{err: broken},
+		"no object": fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+				return broken
+			},
+		}).Build(),
+	}
+	for name, reader := range readers {
+		t.Run(name, func(t *testing.T) {
+			tracker := writes.New(reader, nil)
+			tracker.Created(web, pod("a", "1", 10))
+			_, err := tracker.Unobserved(t.Context(), web)
+			require.ErrorIs(t, err, broken)
+		})
+	}
+}
+
+func TestKindsAreToldApartWhereTheGoTypeIsTheSame(t *testing.T) {
+	of := func(kind string, rv string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{}
+		u.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: kind})
+		u.SetName("a")
+		u.SetResourceVersion(rv)
+		return u
+	}
+	reader := fake.NewClientBuilder().WithObjects(of("Apple", "10")).Build()
+	tracker := writes.New(reader, nil)
+	tracker.Created(web, of("Pear", "9"))
+	tracker.Created(web, of("Apple", "10"))
+	wait, err := tracker.Unobserved(t.Context(), web)
+	if err == nil {
+		require.Positive(t, wait, "the pear was not seen")
+	}
+}
+
+func TestAResourceVersionThatCannotBeComparedStopsNobody(t *testing.T) {
+	store := newStore()
+	p := pod("a", "1", 9)
+	require.NoError(t, store.Add(p))
+	tracker := writes.New(informers{store: store}, nil)
+	strange := p.DeepCopy()
+	strange.ResourceVersion = "opaque"
+	tracker.Wrote(web, strange)
+	wait, err := tracker.Unobserved(t.Context(), web)
+	require.NoError(t, err)
+	require.Zero(t, wait)
+}
+
+// A history of one Pod set at the API server, of which the cache has seen a prefix: the tracker waits exactly while an
+// own write lies beyond it.
+func TestUnobservedHoldsExactlyWhileOwnWritesLieBeyondTheCache(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type event struct {
+			object *corev1.Pod
+			gone   bool
+			own    bool
+		}
+		store := newStore()
+		tracker := writes.New(informers{store: store}, clocktesting.NewFakePassiveClock(start))
+		server := map[string]*corev1.Pod{}
+		var history []event
+		seen, rv := 0, 1
+		before := map[int]*corev1.Pod{} // own deletions: index in history -> the object that was deleted
+
+		t.Repeat(map[string]func(*rapid.T){
+			"write": func(t *rapid.T) {
+				name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
+				own := rapid.Bool().Draw(t, "own")
+				rv += rapid.IntRange(1, 20).Draw(t, "gap")
+				current := server[name]
+				switch {
+				case current == nil:
+					p := pod(name, types.UID(strconv.Itoa(rv)), rv)
+					server[name] = p
+					history = append(history, event{object: p, own: own})
+					if own {
+						tracker.Created(web, p)
+					}
+				case rapid.Bool().Draw(t, "delete"):
+					p := current.DeepCopy()
+					p.ResourceVersion = strconv.Itoa(rv)
+					delete(server, name)
+					history = append(history, event{object: p, gone: true, own: own})
+					if own {
+						before[len(history)-1] = current
+						tracker.Deleted(web, current)
+					}
+				default:
+					p := current.DeepCopy()
+					p.ResourceVersion = strconv.Itoa(rv)
+					server[name] = p
+					history = append(history, event{object: p, own: own})
+					if own {
+						tracker.Wrote(web, p)
+					}
+				}
+			},
+			"watch": func(t *rapid.T) {
+				if seen == len(history) {
+					t.Skip("the cache is up to date")
+				}
+				e := history[seen]
+				seen++
+				if e.gone {
+					require.NoError(t, store.Delete(e.object))
+				} else {
+					require.NoError(t, store.Update(e.object))
+				}
+			},
+			"": func(t *rapid.T) {
+				want := false
+				for i, e := range history[seen:] {
+					if !e.own {
+						continue
+					}
+					if e.gone {
+						deleted := before[seen+i]
+						behind, err := resourceversion.CompareResourceVersion(store.LastStoreSyncResourceVersion(), deleted.ResourceVersion)
+						require.NoError(t, err)
+						cached, exists, err := store.Get(e.object)
+						require.NoError(t, err)
+						want = want || behind < 0 || (exists && cached.(*corev1.Pod).UID == deleted.UID)
+						continue
+					}
+					want = true
+				}
+				wait, err := tracker.Unobserved(context.Background(), web)
+				require.NoError(t, err)
+				require.Equal(t, want, wait > 0, "seen %d of %d", seen, len(history))
+			},
+		})
+	})
+}
