@@ -1,0 +1,373 @@
+package collaset
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
+)
+
+// parallel is the number of writes of one CollaSet under way at a time.
+const parallel = 16
+
+// outcome is what became of a plan.
+type outcome struct {
+	core.Outcome
+	created, deleted int
+	// creationsHeld is why creations wait, nil if they do not, and creationsIn how long they do.
+	creationsHeld error
+	creationsIn   time.Duration
+	// excluded and included are names of Pods.
+	excluded, included []string
+	// ended are Pods that were deleted because they had run to their ends.
+	ended    []*core.Pod
+	conflict bool
+	// replacements are the Pods whose replacement was begun, done or cancelled.
+	mu           sync.Mutex
+	replacements map[core.ReplacementEvent][]string
+}
+
+func (o *outcome) err() error { return errors.Join(o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim) }
+
+// apply walks the plan: Pods that are out of service first, then entries, deletions and creations, then what is newly
+// begun. An action that fails stops none of the others, except that creations stop at the first failure.
+func (r *reconciler) apply(ctx context.Context, o *observation, plan *core.Plan) *outcome {
+	out := &outcome{Outcome: core.Outcome{Collisions: o.history.collisions}, replacements: map[core.ReplacementEvent][]string{}}
+	var depth, breadth []action
+	for _, pod := range plan.Finishes {
+		depth = append(depth, action{"finish", &out.Update, func() error { return r.finish(ctx, o, pod) }})
+	}
+	for _, pod := range plan.Changes {
+		depth = append(depth, action{"change", &out.Update, func() error { return r.change(ctx, o, pod) }})
+	}
+	for _, pod := range plan.Resizes {
+		depth = append(depth, action{"resize", &out.Update, func() error { return r.resize(ctx, o, pod, o.pods[pod.Name()]) }})
+	}
+	for _, pod := range plan.Cancels {
+		depth = append(depth, action{"cancel", &out.Update, func() error { return r.cancel(ctx, o, pod) }})
+	}
+	out.conflict = r.run(ctx, depth) || out.conflict
+	if r.exclude(ctx, o, plan, out) && r.store(ctx, o, plan, out) {
+		r.include(ctx, o, plan, out)
+		r.deletePods(ctx, o, plan, out)
+		r.createPods(ctx, o, plan, out)
+	}
+	r.applyClaims(ctx, o, plan, out)
+	for _, b := range plan.Begins {
+		into := &out.Update
+		if b.Request.Type == podops.TypeScaleIn {
+			into = &out.ScaleIn
+		}
+		breadth = append(breadth, action{"begin", into, func() error { return r.begin(ctx, o, b) }})
+	}
+	for _, pod := range plan.Marks {
+		breadth = append(breadth, action{"mark", &out.ScaleIn, func() error { return r.mark(ctx, o, pod) }})
+	}
+	for _, l := range plan.Labels {
+		breadth = append(breadth, action{"relabel", &out.Update, func() error { return r.relabel(ctx, o, l, out) }})
+	}
+	out.conflict = r.run(ctx, breadth) || out.conflict
+	return out
+}
+
+// actionCreate is the name of the one action that is about no Pod yet.
+const actionCreate = "create"
+
+// action is one write, its name in metrics, and where its failure goes.
+type action struct {
+	name string
+	into *error
+	do   func() error
+}
+
+// oldView says that an answer means only that the Pod has changed or is gone. NotFound for a creation is a failure: it
+// is about something that the Pod needs.
+func oldView(action string, err error) bool {
+	return apierrors.IsConflict(err) || (apierrors.IsNotFound(err) && action != actionCreate)
+}
+
+// run does writes in parallel and says whether any met a conflict. A Pod that is gone is no failure.
+func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, parallel)
+	for _, a := range actions {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			err := a.do()
+			countAction(a.name, err)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+			case oldView(a.name, err), errors.Is(err, errRefused):
+				conflict = true
+				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
+			default:
+				*a.into = errors.Join(*a.into, err)
+			}
+		})
+	}
+	wg.Wait()
+	return conflict
+}
+
+// patch writes to one Pod and remembers that it did. The answer is metadata only.
+func (r *reconciler) patch(ctx context.Context, o *observation, pod *core.Pod, kind types.PatchType, data []byte) error {
+	_, err := r.patchMeta(ctx, o, pod.Name(), kind, data)
+	return err
+}
+
+// patchMeta is patch, with the answer.
+func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod string, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
+	target := podTarget(o.set.Namespace, pod)
+	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
+		return nil, err
+	}
+	r.writes.Wrote(client.ObjectKeyFromObject(o.set), podMeta(target))
+	return target, nil
+}
+
+// podTarget is what a Pod is patched by: the answer is metadata only.
+func podTarget(namespace, name string) *metav1.PartialObjectMetadata {
+	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	target.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	return target
+}
+
+// podMeta is a Pod of the given metadata: own writes are tracked under the type that is cached.
+func podMeta(object metav1.Object) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+	}}
+}
+
+func (r *reconciler) begin(ctx context.Context, o *observation, b core.Begin) error {
+	change, err := podops.Begin(b.Pod.View, b.Request, r.clock.Now())
+	if err != nil || change.IsZero() {
+		return err
+	}
+	if err := r.patch(ctx, o, b.Pod, types.MergePatchType, change.MergePatch(b.Pod.View)); err != nil {
+		return fmt.Errorf("beginning %s of Pod %s: %w", b.Request.Type, b.Pod.Name(), err)
+	}
+	return nil
+}
+
+// finish says that a change has been carried out, and drops what was kept for it, in one write.
+func (r *reconciler) finish(ctx context.Context, o *observation, pod *core.Pod) error {
+	var change podops.Change
+	if o.snapshot.Protocol {
+		change = podops.Finish(pod.View, core.OperatorID, podops.TypeUpdate, r.clock.Now())
+	}
+	forget(&change, pod)
+	if err := r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
+		return fmt.Errorf("finishing the update of Pod %s: %w", pod.Name(), err)
+	}
+	return nil
+}
+
+// forget removes what was kept on the Pod for its update.
+func forget(change *podops.Change, pod *core.Pod) {
+	if pod.Recorded {
+		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
+	}
+	if pod.Included {
+		if change.Labels == nil {
+			change.Labels = map[string]*string{}
+		}
+		change.Labels[appsv1alpha1.UpdateIncludedLabel] = nil
+	}
+}
+
+func (r *reconciler) cancel(ctx context.Context, o *observation, pod *core.Pod) error {
+	change := podops.Cancel(pod.View, core.OperatorID, r.clock.Now())
+	if pod.Recorded {
+		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
+	}
+	if change.IsZero() {
+		return nil
+	}
+	if err := r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
+		return fmt.Errorf("cancelling the operation on Pod %s: %w", pod.Name(), err)
+	}
+	return nil
+}
+
+// mark hands a Pod to lifecycle-controller for deletion. The value never changes, so the write is not repeated.
+func (r *reconciler) mark(ctx context.Context, o *observation, pod *core.Pod) error {
+	value := "true"
+	change := podops.Change{Labels: map[string]*string{appsv1alpha1.ToDeleteLabel: &value}}
+	if err := r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
+		return fmt.Errorf("marking Pod %s for deletion: %w", pod.Name(), err)
+	}
+	return nil
+}
+
+// relabel makes the labels of a Pod say what is to be told of its replacement.
+func (r *reconciler) relabel(ctx context.Context, o *observation, l core.Relabel, out *outcome) error {
+	change := podops.Change{Labels: l.Labels}
+	if err := r.patch(ctx, o, l.Pod, types.MergePatchType, change.MergePatch(l.Pod.View)); err != nil {
+		return fmt.Errorf("labelling Pod %s: %w", l.Pod.Name(), err)
+	}
+	if l.Tells != "" {
+		out.mu.Lock()
+		defer out.mu.Unlock()
+		out.replacements[l.Tells] = append(out.replacements[l.Tells], l.Pod.Name())
+	}
+	return nil
+}
+
+func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+	var mu sync.Mutex
+	actions := make([]action, 0, len(plan.Deletions))
+	for _, d := range plan.Deletions {
+		into := &out.ScaleIn
+		switch d.Reason {
+		case core.DeleteRecreate, core.DeleteReplaced:
+			into = &out.Update
+		case core.DeleteReclaim:
+			into = &out.Reclaim
+		case core.DeleteScaleIn, core.DeleteTerminal, core.DeleteNamed:
+		}
+		actions = append(actions, action{"delete", into, func() error {
+			pod := d.Pod.View
+			object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name, UID: pod.UID}}
+			err := r.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+			if err != nil {
+				return fmt.Errorf("deleting Pod %s: %w", pod.Name, err)
+			}
+			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)
+			mu.Lock()
+			defer mu.Unlock()
+			out.deleted++
+			if d.Reason == core.DeleteTerminal {
+				out.ended = append(out.ended, d.Pod)
+			}
+			return nil
+		}})
+	}
+	out.conflict = r.run(ctx, actions) || out.conflict
+}
+
+// store writes the ResourceContext if the plan says so, and says whether what depends on it may follow.
+func (r *reconciler) store(ctx context.Context, o *observation, plan *core.Plan, out *outcome) bool {
+	if !plan.EntriesChanged {
+		return true
+	}
+	err := r.storeEntries(ctx, o, plan.Entries)
+	countAction("store", err)
+	switch {
+	case err == nil:
+		return true
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
+		out.conflict = true
+	default:
+		out.ScaleOut = errors.Join(out.ScaleOut, err)
+	}
+	return !plan.EntriesFirst
+}
+
+// storeEntries replaces the entries of the ResourceContext, creating or deleting it as needed.
+func (r *reconciler) storeEntries(ctx context.Context, o *observation, entries []core.Entry) error {
+	owner := client.ObjectKeyFromObject(o.set)
+	details := make([]appsv1alpha1.ContextDetail, len(entries))
+	for i, e := range entries {
+		details[i] = appsv1alpha1.ContextDetail{ID: e.ID, Data: e.Data}
+	}
+	switch {
+	case o.context == nil && len(entries) == 0:
+		return nil
+	case o.context == nil:
+		rc := &appsv1alpha1.ResourceContext{
+			ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: contextName(o.set)},
+			Spec:       appsv1alpha1.ResourceContextSpec{Contexts: details},
+		}
+		if err := r.client.Create(ctx, rc); err != nil {
+			return fmt.Errorf("creating the ResourceContext: %w", err)
+		}
+		o.context = rc
+		r.writes.Created(owner, rc)
+	case len(entries) == 0:
+		err := r.client.Delete(ctx, o.context.DeepCopy(), client.Preconditions{UID: &o.context.UID, ResourceVersion: &o.context.ResourceVersion})
+		if err != nil {
+			return fmt.Errorf("deleting the empty ResourceContext: %w", err)
+		}
+		r.writes.Deleted(owner, o.context)
+	default:
+		rc := o.context.DeepCopy()
+		rc.Spec.Contexts = details
+		if err := r.client.Update(ctx, rc); err != nil {
+			return fmt.Errorf("writing the ResourceContext: %w", err)
+		}
+		o.context = rc
+		r.writes.Wrote(owner, rc)
+	}
+	return nil
+}
+
+// release frees the ResourceContext of a deleted CollaSet whose Pods are gone, and lets it go. It makes sure of that at
+// the API server: a cache that lags must not orphan a Pod.
+func (r *reconciler) release(ctx context.Context, o *observation) (ctrl.Result, error) {
+	if !controllerutil.ContainsFinalizer(o.set, appsv1alpha1.CollaSetFinalizer) {
+		return ctrl.Result{}, nil
+	}
+	left := &metav1.PartialObjectMetadataList{}
+	left.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	err := r.live.List(ctx, left, client.InNamespace(o.set.Namespace), client.MatchingLabels{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("making sure that all Pods are gone: %w", err)
+	}
+	for i := range left.Items {
+		if metav1.IsControlledBy(&left.Items[i], o.set) {
+			return ctrl.Result{}, errStale
+		}
+	}
+	if o.context != nil {
+		var others []core.Entry
+		for _, e := range o.snapshot.Entries {
+			if owner := e.Data[appsv1alpha1.ContextOwner]; owner != o.set.Name && owner != "" {
+				others = append(others, e)
+			}
+		}
+		if len(others) < len(o.snapshot.Entries) || len(others) == 0 {
+			if err := client.IgnoreNotFound(r.storeEntries(ctx, o, others)); err != nil {
+				return ctrl.Result{}, err
+			}
+		}
+	}
+	if err := r.letGoOfClaims(ctx, o); err != nil {
+		return ctrl.Result{}, err
+	}
+	patch := map[string]any{"uid": o.set.UID, "resourceVersion": o.set.ResourceVersion}
+	kept := []string{}
+	for _, f := range o.set.Finalizers {
+		if f != appsv1alpha1.CollaSetFinalizer {
+			kept = append(kept, f)
+		}
+	}
+	patch["finalizers"] = kept
+	data, err := json.Marshal(map[string]any{"metadata": patch})
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.client.Patch(ctx, o.set.DeepCopy(), client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("removing the finalizer: %w", err)
+	}
+	return ctrl.Result{}, nil
+}

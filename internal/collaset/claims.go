@@ -1,0 +1,627 @@
+package collaset
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+// Whose a claim is. A claim with a controller is the controller's. One without is the CollaSet's that
+// ClaimOwnerAnnotation names, or whose name and the template's are what the claim's own name was made of, if it carries
+// the selector's matchLabels and is not excluded. So two CollaSets never take each other's claims, whatever their labels.
+//
+// Only with whenDeleted Delete do claims get an owner reference: with one, a deletion in the foreground would take them
+// along before anybody could take it off.
+
+// claimIndex is the cache index of claims by what claimKeys says.
+const claimIndex = "collaset.claims"
+
+// mountIndex is the cache index of Pods by the claims that they mount.
+const mountIndex = "collaset.mounts"
+
+// retryRefused is how long a refused expansion is not tried again, unless the claim or the template changes.
+const retryRefused = time.Minute
+
+// errRefused says that the API server refuses a change of a claim that may be allowed some time later.
+var errRefused = errors.New("refused by the API server")
+
+func ownedKey(uid types.UID) string { return "uid/" + string(uid) }
+
+func namedKey(set string) string { return "name/" + set }
+
+// claimKeys say under which CollaSet a claim may be found: the controlling one, or those that its name may come from.
+func claimKeys(object client.Object) []string {
+	if ref := metav1.GetControllerOf(object); ref != nil {
+		if ref.Kind != appsv1alpha1.CollaSetKind {
+			return nil
+		}
+		return []string{ownedKey(ref.UID)}
+	}
+	var keys []string
+	for _, set := range claimOwners(object) {
+		keys = append(keys, namedKey(set))
+	}
+	return keys
+}
+
+// claimOwners are the names of the CollaSets that an ownerless claim may belong to: one, or several where a claim of
+// early Kuperator lacks the template's name.
+func claimOwners(object client.Object) []string {
+	if _, orphaned := object.GetLabels()[appsv1alpha1.OrphanedLabel]; orphaned {
+		return nil
+	}
+	if _, has := object.GetLabels()[appsv1alpha1.InstanceIDLabel]; !has {
+		return nil
+	}
+	if set := object.GetAnnotations()[appsv1alpha1.ClaimOwnerAnnotation]; set != "" {
+		return []string{set}
+	}
+	base := claimBase(object)
+	if template := object.GetLabels()[appsv1alpha1.ClaimTemplateNameLabel]; template != "" {
+		if set, ok := strings.CutSuffix(base, "-"+template); ok && set != "" {
+			return []string{set}
+		}
+		return nil
+	}
+	var sets []string
+	for i, c := range base {
+		if c == '-' && i > 0 {
+			sets = append(sets, base[:i])
+		}
+	}
+	return sets
+}
+
+// claimBase is a claim's name without the random suffix: the CollaSet's name, a dash, the template's name.
+func claimBase(object client.Object) string {
+	if prefix := object.GetGenerateName(); prefix != "" {
+		return strings.TrimSuffix(prefix, "-")
+	}
+	name := object.GetName()
+	return name[:max(strings.LastIndexByte(name, '-'), 0)]
+}
+
+// templateOf is the name of the template that a claim of the CollaSet was made from; "" if it cannot be told.
+func templateOf(object client.Object, set string) string {
+	if template := object.GetLabels()[appsv1alpha1.ClaimTemplateNameLabel]; template != "" {
+		return template
+	}
+	template, _ := strings.CutPrefix(claimBase(object), set+"-")
+	return template
+}
+
+// claimUsers are the CollaSets that a claim is of interest to.
+func claimUsers(_ context.Context, object client.Object) []reconcile.Request {
+	names := claimOwners(object)
+	if ref := metav1.GetControllerOf(object); ref != nil {
+		names = nil
+		if ref.Kind == appsv1alpha1.CollaSetKind {
+			names = []string{ref.Name}
+		}
+	}
+	requests := make([]reconcile.Request, 0, len(names))
+	for _, name := range names {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}})
+	}
+	return requests
+}
+
+// ours says whether a claim that is found under the CollaSet's keys is its own.
+func ours(set *appsv1alpha1.CollaSet, claim client.Object) bool {
+	if _, orphaned := claim.GetLabels()[appsv1alpha1.OrphanedLabel]; orphaned {
+		return false
+	}
+	if ref := metav1.GetControllerOf(claim); ref != nil {
+		return ref.UID == set.UID
+	}
+	return set.Spec.Selector == nil || labels.SelectorFromSet(set.Spec.Selector.MatchLabels).Matches(labels.Set(claim.GetLabels()))
+}
+
+// refusal is the API server's answer to an attempt to expand a claim.
+type refusal struct {
+	hash   string // of the template
+	phase  corev1.PersistentVolumeClaimPhase
+	answer string
+	until  time.Time
+}
+
+// observeClaims fills in what the snapshot has of claims and of their templates.
+func (r *reconciler) observeClaims(ctx context.Context, o *observation) error {
+	set, s := o.set, &o.snapshot
+	if policy := set.Spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy; policy != nil {
+		s.Retention = core.Retention{
+			Scaled:  policy.WhenScaled == appsv1alpha1.DeletePersistentVolumeClaim,
+			Deleted: policy.WhenDeleted == appsv1alpha1.DeletePersistentVolumeClaim,
+			Changed: policy.WhenTemplateChanged == appsv1alpha1.DeletePersistentVolumeClaim,
+		}
+	}
+	for name, data := range o.history.data {
+		if templates := data.ClaimTemplates(); len(templates) > 0 {
+			if s.Templates == nil {
+				s.Templates = map[string][]core.ClaimTemplate{}
+			}
+			s.Templates[name] = claimTemplates(templates)
+		}
+	}
+	addForcing(s)
+	for _, key := range []string{ownedKey(set.UID), namedKey(set.Name)} {
+		list := &corev1.PersistentVolumeClaimList{}
+		err := r.client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{claimIndex: key}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return fmt.Errorf("listing claims: %w", err)
+		}
+		for i := range list.Items {
+			if ours(set, &list.Items[i]) && o.tells(&list.Items[i]) {
+				o.addClaim(&list.Items[i])
+			}
+		}
+	}
+	o.memory.keepRefusals(s.Claims)
+	return r.findStrangers(ctx, o)
+}
+
+// findStrangers notes the Pods of others that mount claims of the CollaSet which none of its own Pods mounts.
+func (r *reconciler) findStrangers(ctx context.Context, o *observation) error {
+	mounted := map[string]bool{}
+	for i := range o.snapshot.Pods {
+		for _, m := range o.snapshot.Pods[i].Mounts {
+			mounted[m.Claim] = true
+		}
+	}
+	for i := range o.snapshot.Claims {
+		c := &o.snapshot.Claims[i]
+		if mounted[c.Name] {
+			continue
+		}
+		pods := &corev1.PodList{}
+		err := r.client.List(ctx, pods, client.InNamespace(o.set.Namespace), client.MatchingFields{mountIndex: c.Name}, client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return fmt.Errorf("listing the Pods that mount claim %s: %w", c.Name, err)
+		}
+		for j := range pods.Items {
+			pod := &pods.Items[j]
+			over := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+			if !over && (c.UsedBy == "" || pod.Name < c.UsedBy) {
+				c.UsedBy = pod.Name
+			}
+		}
+	}
+	return nil
+}
+
+// mountsOf are the claims that a Pod mounts.
+func mountsOf(object client.Object) []string {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	var claims []string
+	for i := range pod.Spec.Volumes {
+		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			claims = append(claims, claim.ClaimName)
+		}
+	}
+	return claims
+}
+
+// volumeUsers are the CollaSets whose claims a Pod mounts that nobody controls: they wait for it to go.
+func (r *reconciler) volumeUsers(ctx context.Context, object client.Object) []reconcile.Request {
+	if metav1.GetControllerOfNoCopy(object) != nil {
+		return nil
+	}
+	var requests []reconcile.Request
+	for _, name := range mountsOf(object) {
+		claim := &corev1.PersistentVolumeClaim{}
+		if err := r.client.Get(ctx, types.NamespacedName{Namespace: object.GetNamespace(), Name: name}, claim); err == nil {
+			requests = append(requests, claimUsers(ctx, claim)...)
+		}
+	}
+	return requests
+}
+
+// addForcing says of every revision because of which claim templates its Pods have to be re-created.
+func addForcing(s *core.Snapshot) {
+	for name, difference := range s.Revisions {
+		if forcing := core.ClaimForcing(s.Templates[name], s.Templates[s.UpdatedRevision], s.Retention.Changed); len(forcing) > 0 {
+			difference.Forcing = append(slices.Clip(difference.Forcing), forcing...)
+			s.Revisions[name] = difference
+		}
+	}
+}
+
+// tells says whether an ownerless claim's name means the CollaSet for certain: by label, or because some revision has a
+// template of the name that is left.
+func (o *observation) tells(claim *corev1.PersistentVolumeClaim) bool {
+	if metav1.GetControllerOf(claim) != nil || claim.Labels[appsv1alpha1.ClaimTemplateNameLabel] != "" {
+		return true
+	}
+	template := templateOf(claim, o.set.Name)
+	for _, templates := range o.snapshot.Templates {
+		if slices.ContainsFunc(templates, func(t core.ClaimTemplate) bool { return t.Name == template }) {
+			return true
+		}
+	}
+	return false
+}
+
+func claimTemplates(templates []revision.ClaimTemplate) []core.ClaimTemplate {
+	out := make([]core.ClaimTemplate, len(templates))
+	for i, t := range templates {
+		out[i] = core.ClaimTemplate{
+			Name: t.Name, Hash: t.Hash, Shape: t.Shape, Meta: t.Meta, Spec: t.Spec, Request: t.Spec.Resources.Requests.Storage().Value(),
+		}
+	}
+	return out
+}
+
+func (o *observation) addClaim(claim *corev1.PersistentVolumeClaim) {
+	id, err := strconv.Atoi(claim.Labels[appsv1alpha1.InstanceIDLabel])
+	if err != nil || id < 0 {
+		return // it is nobody's: no Pod gets it, and it is never touched
+	}
+	c := core.Claim{
+		Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion, ID: id, Template: templateOf(claim, o.set.Name),
+		Hash: claim.Labels[appsv1alpha1.ClaimTemplateHashLabel], Spec: &claim.Spec, Requested: claim.Spec.Resources.Requests.Storage().Value(),
+		Created: claim.CreationTimestamp.Time, Terminating: claim.DeletionTimestamp != nil, Expanding: expanding(claim),
+	}
+	if ref := metav1.GetControllerOf(claim); ref != nil {
+		c.Owned, c.Inherited = true, ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
+	}
+	if refused, ok := o.memory.refused[claim.UID]; ok && refused.phase == claim.Status.Phase {
+		c.Refused, c.RefusedHash, c.RetryIn = refused.answer, refused.hash, max(refused.until.Sub(o.snapshot.Now), 0)
+	}
+	o.claims[claim.Name] = claim
+	o.snapshot.Claims = append(o.snapshot.Claims, c)
+}
+
+// expanding says what a growing volume waits for, "" if it does not grow.
+func expanding(claim *corev1.PersistentVolumeClaim) string {
+	has, known := claim.Status.Capacity[corev1.ResourceStorage]
+	if claim.Status.Phase != corev1.ClaimBound || !known || has.Cmp(*claim.Spec.Resources.Requests.Storage()) >= 0 {
+		return ""
+	}
+	switch claim.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
+	case corev1.PersistentVolumeClaimControllerResizeInfeasible, corev1.PersistentVolumeClaimNodeResizeInfeasible:
+		return "the storage driver says that it cannot be done; ask for less, but for more than " + has.String()
+	default:
+	}
+	waits := "the storage driver has not begun"
+	for _, c := range claim.Status.Conditions {
+		switch {
+		case c.Status != corev1.ConditionTrue:
+		case c.Type == corev1.PersistentVolumeClaimFileSystemResizePending:
+			return "the file system grows on the node; some drivers do that only when the Pod is re-created"
+		case c.Type == corev1.PersistentVolumeClaimResizing:
+			waits = "the storage driver is at it"
+		}
+	}
+	return waits
+}
+
+// sureOfClaims looks at the API server before claims are made when the cache may lack one: first thing of this process,
+// and after a creation whose answer is not known. A claim made twice for one Pod would never go again by itself.
+func (r *reconciler) sureOfClaims(ctx context.Context, o *observation, plan *core.Plan) error {
+	if !o.memory.claimsInDoubt.Load() || !makesClaims(plan) {
+		return nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
+	if err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace), client.MatchingLabels(claimLabels(o.set))); err != nil {
+		return fmt.Errorf("making sure of the claims that exist: %w", err)
+	}
+	keys := map[string]bool{ownedKey(o.set.UID): true, namedKey(o.set.Name): true}
+	for i := range list.Items {
+		claim := &list.Items[i]
+		for _, key := range claimKeys(claim) {
+			if keys[key] && ours(o.set, claim) && claim.DeletionTimestamp == nil && o.claims[claim.Name] == nil {
+				return errStale
+			}
+		}
+	}
+	o.memory.claimsInDoubt.Store(false)
+	return nil
+}
+
+func makesClaims(plan *core.Plan) bool {
+	for _, c := range plan.Creations {
+		for _, claim := range c.Claims {
+			if claim.Claim == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// claimLabels are on every claim of the CollaSet.
+func claimLabels(set *appsv1alpha1.CollaSet) map[string]string {
+	out := map[string]string{}
+	if set.Spec.Selector != nil {
+		maps.Copy(out, set.Spec.Selector.MatchLabels)
+	}
+	out[appsv1alpha1.ControlLabel] = appsv1alpha1.ControlValue
+	return out
+}
+
+// mountClaims gives a Pod that is about to be created its claims, and makes those that lack.
+func (r *reconciler) mountClaims(ctx context.Context, o *observation, c core.Creation, pod *unstructured.Unstructured) error {
+	if len(c.Claims) == 0 {
+		return nil
+	}
+	names := make(map[string]string, len(c.Claims))
+	for i, t := range o.history.data[c.Revision].ClaimTemplates() {
+		existing := c.Claims[i].Claim
+		if existing != nil {
+			names[t.Name] = existing.Name
+			continue
+		}
+		claim := r.newClaim(o, t, c.ID)
+		err := r.client.Create(ctx, claim)
+		countAction("create-claim", err)
+		if err != nil {
+			o.memory.claimsInDoubt.Store(true)
+			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, err)
+		}
+		r.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
+		names[t.Name] = claim.GetName()
+	}
+	spec, _ := pod.Object["spec"].(map[string]any)
+	listed, _ := spec["volumes"].([]any)
+	volumes := make([]any, 0, len(listed)+len(c.Claims))
+	for _, v := range listed {
+		volume, _ := v.(map[string]any)
+		name, _ := volume["name"].(string)
+		if _, replaced := names[name]; !replaced {
+			volumes = append(volumes, v)
+		}
+	}
+	for _, claim := range c.Claims {
+		volumes = append(volumes, map[string]any{
+			"name": claim.Template, "persistentVolumeClaim": map[string]any{"claimName": names[claim.Template]},
+		})
+	}
+	spec["volumes"] = volumes
+	return nil
+}
+
+// newClaim makes the claim of an instance ID, from the template's own JSON so that no field is lost.
+func (r *reconciler) newClaim(o *observation, t revision.ClaimTemplate, id int) *unstructured.Unstructured {
+	object := t.Object()
+	claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": object["spec"]}}
+	from := unstructured.Unstructured{Object: object}
+	claim.SetNamespace(o.set.Namespace)
+	claim.SetGenerateName(o.set.Name + "-" + t.Name + "-")
+	claim.SetAnnotations(from.GetAnnotations())
+	claim.SetFinalizers(from.GetFinalizers())
+	all := from.GetLabels()
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, claimLabels(o.set))
+	all[appsv1alpha1.InstanceIDLabel] = strconv.Itoa(id)
+	all[appsv1alpha1.ClaimTemplateNameLabel] = t.Name
+	all[appsv1alpha1.ClaimTemplateHashLabel] = t.Hash
+	claim.SetLabels(all)
+	if o.snapshot.Retention.Deleted {
+		claim.SetOwnerReferences([]metav1.OwnerReference{claimOwner(o.set)})
+	}
+	return claim
+}
+
+// claimOwner is the owner reference of claims. Nobody has to wait for a claim to be gone.
+func claimOwner(set *appsv1alpha1.CollaSet) metav1.OwnerReference {
+	ref := ownerReference(set)
+	ref.BlockOwnerDeletion = nil
+	return ref
+}
+
+// claimMeta is a claim of the given metadata: own writes are tracked under the type that is cached.
+func claimMeta(object metav1.Object) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+	}}
+}
+
+// applyClaims changes, adopts, releases and deletes the claims that the plan names.
+func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+	var actions []action
+	var updated, deleted atomic.Int32
+	counted := func(n *atomic.Int32, do func() error) func() error {
+		return func() error {
+			err := do()
+			if err == nil {
+				n.Add(1)
+			}
+			return err
+		}
+	}
+	for _, u := range plan.ClaimUpdates {
+		actions = append(actions, action{"update-claim", &out.Update, counted(&updated, func() error { return r.updateClaim(ctx, o, u) })})
+	}
+	for _, c := range plan.ClaimAdoptions {
+		refs := []metav1.OwnerReference{claimOwner(o.set)}
+		actions = append(actions, action{"adopt-claim", &out.Update, func() error {
+			return r.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(o.claims[c.Name].DeepCopy().OwnerReferences, refs...)}, nil)
+		}})
+	}
+	into := &out.Update
+	if o.set.DeletionTimestamp != nil {
+		into = &out.Reclaim
+	}
+	for _, c := range plan.ClaimReleases {
+		actions = append(actions, action{"release-claim", into, func() error {
+			return r.patchClaim(ctx, o, c, map[string]any{"ownerReferences": refsWithout(o.claims[c.Name], o.set.UID)}, nil)
+		}})
+	}
+	for _, c := range plan.ClaimDeletions {
+		actions = append(actions, action{"delete-claim", &out.ScaleIn, counted(&deleted, func() error { return r.deleteClaim(ctx, o, c) })})
+	}
+	if r.run(ctx, actions) {
+		out.conflict = true
+	}
+	if n := deleted.Load(); n > 0 {
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsDeleted", "DeleteClaims", "deleted %d claims, as persistentVolumeClaimRetentionPolicy says", n)
+	}
+	if n := updated.Load(); n > 0 {
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ExpandingVolumes", "UpdateClaims", "brought %d claims in line with their templates", n)
+	}
+}
+
+// refsWithout are an object's owner references but those to one owner; never nil.
+func refsWithout(object metav1.Object, owner types.UID) []metav1.OwnerReference {
+	kept := []metav1.OwnerReference{}
+	for _, ref := range object.GetOwnerReferences() {
+		if ref.UID != owner {
+			kept = append(kept, ref)
+		}
+	}
+	return kept
+}
+
+// patchClaim writes to one claim as it was seen and remembers that it did.
+func (r *reconciler) patchClaim(ctx context.Context, o *observation, c *core.Claim, metadata, spec map[string]any) error {
+	metadata["uid"], metadata["resourceVersion"] = c.UID, c.ResourceVersion
+	patch := map[string]any{"metadata": metadata}
+	if spec != nil {
+		patch["spec"] = spec
+	}
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: c.Name}}
+	target.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
+	if err := r.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, data)); err != nil {
+		return fmt.Errorf("changing claim %s: %w", c.Name, err)
+	}
+	r.writes.Wrote(client.ObjectKeyFromObject(o.set), claimMeta(target))
+	return nil
+}
+
+// updateClaim brings a claim in line with its template. What the API server refuses is remembered for a while.
+func (r *reconciler) updateClaim(ctx context.Context, o *observation, u core.ClaimUpdate) error {
+	all, annotations := map[string]string{}, map[string]string{}
+	for _, t := range o.history.data[u.Revision].ClaimTemplates() {
+		if t.Name == u.Template.Name {
+			maps.Copy(all, t.Labels)
+			maps.Copy(annotations, t.Annotations)
+		}
+	}
+	maps.Copy(all, claimLabels(o.set))
+	delete(all, appsv1alpha1.InstanceIDLabel)
+	all[appsv1alpha1.ClaimTemplateNameLabel], all[appsv1alpha1.ClaimTemplateHashLabel] = u.Template.Name, u.Template.Hash
+	metadata := map[string]any{"labels": all}
+	if len(annotations) > 0 {
+		metadata["annotations"] = annotations
+	}
+	var spec map[string]any
+	if u.Claim.Requested < u.Template.Request {
+		spec = map[string]any{"resources": map[string]any{"requests": map[string]any{
+			string(corev1.ResourceStorage): u.Template.Spec.Resources.Requests.Storage(),
+		}}}
+	}
+	err := r.patchClaim(ctx, o, u.Claim, metadata, spec)
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+		o.memory.refuse(u.Claim.UID, refusal{
+			hash: u.Template.Hash, phase: o.claims[u.Claim.Name].Status.Phase, answer: answerOf(err), until: r.clock.Now().Add(retryRefused),
+		})
+		log.FromContext(ctx).Info("a claim cannot be expanded", "claim", u.Claim.Name, "answer", err.Error())
+		return fmt.Errorf("%w: %w", errRefused, err)
+	}
+	return err
+}
+
+// answerOf is what the API server said, without what was asked.
+func answerOf(err error) string {
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		return status.Status().Message
+	}
+	return err.Error()
+}
+
+func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *core.Claim) error {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}}
+	if err := r.client.Delete(ctx, claim, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion}); err != nil {
+		return fmt.Errorf("deleting claim %s: %w", c.Name, err)
+	}
+	r.writes.Deleted(client.ObjectKeyFromObject(o.set), claim)
+	return nil
+}
+
+// letGoOfClaims takes the owner references of a deleted CollaSet off the claims that are to stay, as the API server has
+// them: a claim that the cache does not show yet would be collected.
+func (r *reconciler) letGoOfClaims(ctx context.Context, o *observation) error {
+	if o.snapshot.Retention.Deleted {
+		return nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
+	err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace), client.MatchingLabels{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	if err != nil {
+		return fmt.Errorf("making sure that claims are released: %w", err)
+	}
+	for i := range list.Items {
+		claim := &list.Items[i]
+		if !metav1.IsControlledBy(claim, o.set) {
+			continue
+		}
+		err := r.patchClaim(ctx, o, claimOf(claim), map[string]any{"ownerReferences": refsWithout(claim, o.set.UID)}, nil)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("releasing claim %s: %w", claim.Name, err)
+		}
+	}
+	return nil
+}
+
+// withoutClaims leaves out what ClaimForcing says.
+func withoutClaims(forcing []string) []string {
+	var out []string
+	for _, f := range forcing {
+		if !strings.HasPrefix(f, "volumeClaimTemplates") {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// recordClaimTurns tells once of what is odd about claims, and when it is over.
+func (r *reconciler) recordClaimTurns(set *appsv1alpha1.CollaSet, before, after []appsv1alpha1.Blocker) {
+	find := func(in []appsv1alpha1.Blocker, reason string) *appsv1alpha1.Blocker {
+		for i := range in {
+			if in[i].Reason == reason {
+				return &in[i]
+			}
+		}
+		return nil
+	}
+	for _, reason := range []string{core.BlockExpansionRefused, core.NoteCannotShrink, core.NoteTemplateKept, core.NoteClaimLost} {
+		if b := find(after, reason); b != nil && find(before, reason) == nil {
+			r.events.Eventf(set, nil, corev1.EventTypeWarning, reason, "CheckClaims", "%s", note(b.Message))
+		}
+	}
+	if find(before, core.NoteExpanding) != nil && find(after, core.NoteExpanding) == nil {
+		r.events.Eventf(set, nil, corev1.EventTypeNormal, "VolumesExpanded", "CheckClaims", "all volumes have the size that their claims ask for")
+	}
+}

@@ -1,0 +1,209 @@
+// Package collaset is collaset-controller: it keeps the Pods of CollaSets at the wanted number and revision, under the
+// Pod protocol of api/podops or, with --pod-ops-lifecycle=false, directly. Its decisions are in package core, what
+// revisions mean in package revision.
+//
+// One reconcile observes (caches only), decides, applies and reports. It decides nothing while the cache lacks one of
+// its own writes of that CollaSet. Pods are patched with their UID and resourceVersion, never updated as a whole; a
+// conflict means that the view was old, and is no error.
+package collaset
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/spf13/pflag"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/revision/detect"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// Name is the component's name: its Lease, user agent, field manager and event source.
+const Name = "collaset-controller"
+
+// ownerIndex is the cache index of Pods and ControllerRevisions by the UID of the CollaSet that controls them.
+const ownerIndex = "collaset.owner"
+
+// Bounds of the back-off after errors.
+const (
+	firstRetry = 10 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// settings are the component's own flags.
+type settings struct {
+	// podOpsLifecycle says to operate Pods under the Pod protocol.
+	podOpsLifecycle bool
+}
+
+// Component describes the binary.
+func Component() bootstrap.Component {
+	own := settings{podOpsLifecycle: true}
+	return bootstrap.Component{
+		Name:  Name,
+		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",
+		Long: "collaset-controller scales, updates and deletes the Pods of CollaSets. It asks lifecycle-controller and PodTransitionRules " +
+			"for permission before it touches a Pod, unless --pod-ops-lifecycle=false. --concurrency is the number of CollaSets reconciled at a time.",
+		LeaderElected: true,
+		Concurrency:   8,
+		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
+		Cache:         func(*bootstrap.Options) cache.Options { return cacheOptions() },
+		AddFlags: func(fs *pflag.FlagSet) {
+			fs.BoolVar(&own.podOpsLifecycle, "pod-ops-lifecycle", own.podOpsLifecycle,
+				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, one at a time, without a readiness gate; no other component is needed then.")
+		},
+		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error { return setup(ctx, mgr, o, own) },
+	}
+}
+
+// cacheOptions keeps of the cluster's Pods and claims only managed ones, and of Pods only what is read here.
+func cacheOptions() cache.Options {
+	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}:                   {Label: managed, Transform: stripPod},
+		&corev1.PersistentVolumeClaim{}: {Label: managed},
+		nodeMeta():                      {Transform: stripNode},
+	}}
+}
+
+// stripPod keeps metadata, volumes that are claims, the containers' names and images, readiness gates, the node, and what the
+// status says of conditions and containers; resources only while a change in place is under way.
+func stripPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return bootstrap.StripManagedFields(object)
+	}
+	pod.ManagedFields = nil
+	changed := revision.Recorded(pod)
+	containers, inits := stripContainers(pod.Spec.Containers, changed), stripContainers(pod.Spec.InitContainers, changed)
+	statuses, sidecars := stripStatuses(pod.Status.ContainerStatuses, changed), stripStatuses(sidecarStatuses(pod), changed)
+	conditions := make([]corev1.PodCondition, 0, 4)
+	for _, c := range pod.Status.Conditions {
+		switch c.Type {
+		case corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, podops.ServiceReadyCondition:
+			conditions = append(conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
+		case corev1.PodResizePending, corev1.PodResizeInProgress:
+			conditions = append(conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, ObservedGeneration: c.ObservedGeneration})
+		default:
+		}
+	}
+	var volumes []corev1.Volume
+	for i := range pod.Spec.Volumes {
+		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			volumes = append(volumes, corev1.Volume{Name: pod.Spec.Volumes[i].Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}})
+		}
+	}
+	spec, whole := pod.Spec.Resources, pod.Status.Resources
+	pod.Spec = corev1.PodSpec{
+		Volumes: volumes, Containers: containers, InitContainers: inits, ActiveDeadlineSeconds: pod.Spec.ActiveDeadlineSeconds,
+		ReadinessGates: pod.Spec.ReadinessGates, NodeName: pod.Spec.NodeName,
+	}
+	pod.Status = corev1.PodStatus{
+		Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message,
+		Conditions: conditions, ContainerStatuses: statuses, InitContainerStatuses: sidecars, ObservedGeneration: pod.Status.ObservedGeneration,
+	}
+	if changed {
+		pod.Spec.Resources, pod.Status.Resources = spec, whole
+	}
+	return pod, nil
+}
+
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=collasets,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=collasets/status,verbs=patch
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=collasets/finalizers,verbs=update
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=resourcecontexts,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups=apps,resources=controllerrevisions,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods/resize,verbs=patch
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own settings) error {
+	for _, kind := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}} {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, kind, ownerIndex, ownerOf); err != nil {
+			return fmt.Errorf("indexing %T by owner: %w", kind, err)
+		}
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolumeClaim{}, claimIndex, claimKeys); err != nil {
+		return fmt.Errorf("indexing claims: %w", err)
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, mountIndex, mountsOf); err != nil {
+		return fmt.Errorf("indexing Pods by claims: %w", err)
+	}
+	if err := registerMetrics(); err != nil {
+		return err
+	}
+	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{})
+	if err != nil {
+		return err
+	}
+	r := &reconciler{
+		client:   mgr.GetClient(),
+		live:     mgr.GetAPIReader(),
+		writes:   writes.New(mgr.GetCache(), clock.RealClock{}),
+		events:   mgr.GetEventRecorder(Name),
+		clock:    clock.RealClock{},
+		protocol: own.podOpsLifecycle,
+		memory:   newMemory(),
+		nodes:    &nodes{cache: mgr.GetCache()},
+	}
+	r.serverCan = detector.Capabilities
+	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind), func() error {
+		return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind), func() error {
+			return addController(ctx, mgr, o, r)
+		})
+	})
+}
+
+func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r *reconciler) error {
+	for name, values := range map[string]client.IndexerFunc{poolIndex: poolOf, includeIndex: includedBy} {
+		if err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1alpha1.CollaSet{}, name, values); err != nil {
+			return fmt.Errorf("indexing CollaSets: %w", err)
+		}
+	}
+	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &appsv1alpha1.CollaSet{}, handler.OnlyControllerOwner())
+	return builder.ControllerManagedBy(mgr).
+		Named(Name).
+		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Pod{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.wouldInclude), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(r.usersOf)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.volumeUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		// The name is unique in a binary; tests run two in one process.
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: o.Concurrency, SkipNameValidation: ptr.To(true),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
+		}).
+		Complete(r)
+}
+
+// ownerOf is the UID of the CollaSet that controls the object, if one does.
+func ownerOf(object client.Object) []string {
+	if ref := metav1.GetControllerOf(object); ref != nil && ref.Kind == appsv1alpha1.CollaSetKind {
+		return []string{string(ref.UID)}
+	}
+	return nil
+}

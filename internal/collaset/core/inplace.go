@@ -1,0 +1,64 @@
+package core
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// The reasons for which a change in place waits, beside those that the Pod gives.
+const (
+	waitingForContainers = "WaitingForContainers"
+	resizeInfeasible     = "ResizeInfeasible"
+)
+
+// What the API allows of status.nextUpdate.fields: their number, and the length of each in bytes.
+const (
+	maxForecast      = 16
+	maxForecastField = 512
+)
+
+// carried moves a change that was made in place to its end: it is finished once the kubelet has carried it out; what still
+// lacks its write to pods/resize gets it; and a Pod that cannot get its resources where it is, is created anew, unless
+// that is not wanted. allowed says that the Pod may be touched.
+func (d *decision) carried(it *item, allowed bool) {
+	switch {
+	case it.Carried:
+		d.plan.Finishes = append(d.plan.Finishes, it.Pod)
+	case it.ResizeDue && allowed:
+		d.plan.Resizes = append(d.plan.Resizes, it.Pod)
+	case it.Infeasible && d.s.Policy == appsv1alpha1.PodUpdateInPlaceOnly:
+		d.refused = true
+		d.block(it, resizeInfeasible, it.Missing+"; ask for less, or set podUpgradePolicy to InPlaceIfPossible")
+	case it.Infeasible && allowed && d.known(it.Revision):
+		if e := d.entries[it.ID]; e != nil {
+			d.must(e, appsv1alpha1.ContextRevision, it.Revision)
+			d.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
+		}
+		d.plan.Deletions = append(d.plan.Deletions, Deletion{it.Pod, DeleteRecreate})
+	case it.Wait != "":
+		d.block(it, it.Wait, it.Missing)
+	default:
+		d.block(it, waitingForContainers, it.Missing)
+	}
+}
+
+// forecast says how a Pod gets from status.currentRevision to status.updatedRevision; nil when they are equal or not known.
+func forecast(s *Snapshot, st *appsv1alpha1.CollaSetStatus) *appsv1alpha1.UpdateForecast {
+	difference, known := s.Revisions[st.CurrentRevision]
+	if !known || s.Deleting || st.CurrentRevision == st.UpdatedRevision {
+		return nil
+	}
+	fields := slices.Clone(difference.Forcing)
+	if more := len(fields) - maxForecast; more > 0 {
+		fields = append(fields[:maxForecast-1], fmt.Sprintf("(%d more)", more+1))
+	}
+	for i := range fields {
+		if len(fields[i]) > maxForecastField {
+			fields[i] = strings.ToValidUTF8(fields[i][:maxForecastField-3], "") + "..."
+		}
+	}
+	return &appsv1alpha1.UpdateForecast{InPlace: len(fields) == 0, Fields: fields}
+}

@@ -1,0 +1,252 @@
+package core
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+)
+
+// maxMessage bounds a message in status, in bytes.
+const maxMessage = 1024
+
+// Outcome is what became of a plan: the errors of applying it, nil for none.
+type Outcome struct {
+	// ScaleOut, ScaleIn, Update and Reclaim are the failures of each kind of action. Conflicts are none.
+	ScaleOut, ScaleIn, Update, Reclaim error
+	// Collisions is the number of revision names that were taken by other content, so far.
+	Collisions int32
+}
+
+// StatusOf gives the status that the snapshot, the plan made of it and its outcome amount to. Counters come from what
+// was observed, never from what was just attempted. before is the status as it is: conditions keep their times.
+func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatus) appsv1alpha1.CollaSetStatus {
+	st := appsv1alpha1.CollaSetStatus{
+		ObservedGeneration: s.Generation,
+		CurrentRevision:    s.CurrentRevision,
+		UpdatedRevision:    s.spec(),
+		CollisionCount:     &o.Collisions,
+		Selector:           s.Selector,
+	}
+	count(s, &st)
+	if arrived(s, &st) {
+		st.CurrentRevision = s.spec()
+	}
+	r := follow(s, p, &before, &st)
+	if st.NextUpdate = forecast(s, &st); s.spec() != s.UpdatedRevision {
+		st.NextUpdate = before.NextUpdate // differences lead to where Pods go back now
+	}
+	for _, b := range p.Blockers {
+		st.Blockers = append(st.Blockers, appsv1alpha1.Blocker{Reason: b.Reason, Message: Cut(b.Message), Count: int32(b.Count)})
+	}
+	for _, c := range before.Conditions {
+		if c.Type != appsv1alpha1.CollaSetTerminating || s.Deleting {
+			st.Conditions = append(st.Conditions, c)
+		}
+	}
+	w := conditionWriter{&st, s}
+	if s.Deleting {
+		w.terminating(p, o)
+	}
+	w.attempts(o)
+	w.progress(p, o, r)
+	return st
+}
+
+// FailedStatus is the status before, of a generation for which nothing could be decided because of a failure. before is
+// changed.
+func FailedStatus(before appsv1alpha1.CollaSetStatus, generation int64, now time.Time, failure error) appsv1alpha1.CollaSetStatus {
+	before.ObservedGeneration = generation
+	w := conditionWriter{&before, &Snapshot{Generation: generation, Now: now}}
+	w.set(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonFailed, failure.Error())
+	w.set(appsv1alpha1.CollaSetReconciling, true, appsv1alpha1.ReasonFailed, failure.Error())
+	return before
+}
+
+// arrived says that every Pod is at the revision of the template, and every wanted one Ready, and available where that
+// takes time. A revision that was halted never becomes the one that Pods come from.
+func arrived(s *Snapshot, st *appsv1alpha1.CollaSetStatus) bool {
+	return s.spec() != "" && s.Halted == nil && int(st.UpdatedReadyReplicas) >= s.Replicas && st.UpdatedReplicas == st.Replicas &&
+		(s.MinReady == 0 || int(st.UpdatedAvailableReplicas) >= s.Replicas)
+}
+
+// count counts Pods: those being deleted only as such, unless their names are in use until they are gone.
+func count(s *Snapshot, st *appsv1alpha1.CollaSetStatus) {
+	for i := range s.Pods {
+		pod := &s.Pods[i]
+		if pod.View.Terminating {
+			st.TerminatingReplicas++
+		}
+		if !s.Sequential && !pod.Live() {
+			continue
+		}
+		st.Replicas++
+		updated := pod.Revision == s.spec() && s.spec() != ""
+		add := func(holds bool, all, ofUpdated *int32) {
+			if holds {
+				*all++
+				if updated {
+					*ofUpdated++
+				}
+			}
+		}
+		var ignored int32
+		add(true, &ignored, &st.UpdatedReplicas)
+		add(pod.View.Ready, &st.ReadyReplicas, &st.UpdatedReadyReplicas)
+		add(pod.Available, &st.AvailableReplicas, &st.UpdatedAvailableReplicas)
+		add(pod.Scheduled, &st.ScheduledReplicas, &ignored)
+		during := duringOf(operationOf(pod.View))
+		add(during == podops.TypeUpdate || during == podops.TypeScaleIn, &st.OperatingReplicas, &ignored)
+	}
+}
+
+// conditionWriter sets conditions, with the generation they are about and a time that changes with the status alone.
+type conditionWriter struct {
+	status *appsv1alpha1.CollaSetStatus
+	s      *Snapshot
+}
+
+func (w conditionWriter) set(conditionType string, holds bool, reason appsv1alpha1.ConditionReason, message string) {
+	status := metav1.ConditionFalse
+	if holds {
+		status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&w.status.Conditions, metav1.Condition{
+		Type: conditionType, Status: status, Reason: string(reason), Message: Cut(message),
+		ObservedGeneration: w.s.Generation, LastTransitionTime: metav1.NewTime(w.s.Now),
+	})
+}
+
+// attempts says how the last attempt to scale and to update went.
+func (w conditionWriter) attempts(o Outcome) {
+	switch {
+	case o.ScaleOut != nil:
+		w.set(appsv1alpha1.CollaSetScale, false, appsv1alpha1.ReasonScaleOutFailed, o.ScaleOut.Error())
+	case o.ScaleIn != nil:
+		w.set(appsv1alpha1.CollaSetScale, false, appsv1alpha1.ReasonScaleInFailed, o.ScaleIn.Error())
+	default:
+		w.set(appsv1alpha1.CollaSetScale, true, appsv1alpha1.ReasonScaled, "")
+	}
+	if o.Update != nil {
+		w.set(appsv1alpha1.CollaSetUpdate, false, appsv1alpha1.ReasonUpdateFailed, o.Update.Error())
+		return
+	}
+	w.set(appsv1alpha1.CollaSetUpdate, true, appsv1alpha1.ReasonUpdated, "")
+}
+
+func (w conditionWriter) terminating(p *Plan, o Outcome) {
+	switch {
+	case o.Reclaim != nil:
+		w.set(appsv1alpha1.CollaSetTerminating, false, appsv1alpha1.ReasonReclaimTargetsDeletionFailed, o.Reclaim.Error())
+	case p.Release:
+		w.set(appsv1alpha1.CollaSetTerminating, true, appsv1alpha1.ReasonDeleted, "")
+	default:
+		w.set(appsv1alpha1.CollaSetTerminating, false, appsv1alpha1.ReasonReclaimingTargetsDeletion, "waiting for all Pods to be gone")
+	}
+}
+
+// progress sets the four conditions that tools judge health by.
+func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
+	stalled, why := w.stalled(p)
+	g := p.Goal
+	because := stalledReason(stalled, g)
+	if h := w.status.Halted; h != nil && len(stalled) == 0 {
+		because, why = haltedMessage(w.s, h)
+		stalled = []string{string(because)}
+	}
+	paused := w.s.Paused && (!g.ScaleReached || !g.UpdateReached || g.Replacing)
+	ready := g.Reached() && len(stalled) == 0 && !w.s.Deleting
+	message, reason := w.doing(p, o)
+
+	w.set(appsv1alpha1.CollaSetStalled, len(stalled) > 0, because, why)
+	switch {
+	case ready:
+		w.set(appsv1alpha1.CollaSetReady, true, appsv1alpha1.ReasonAvailable, "")
+		w.set(appsv1alpha1.CollaSetReconciling, false, appsv1alpha1.ReasonReconciled, "")
+	case len(stalled) > 0:
+		w.set(appsv1alpha1.CollaSetReady, false, because, why)
+		w.set(appsv1alpha1.CollaSetReconciling, false, because, why)
+	case paused:
+		w.set(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonPaused, message)
+		w.set(appsv1alpha1.CollaSetReconciling, false, appsv1alpha1.ReasonPaused, message)
+	default:
+		w.set(appsv1alpha1.CollaSetReady, false, reason, message)
+		w.set(appsv1alpha1.CollaSetReconciling, true, reason, message)
+	}
+	switch {
+	case len(stalled) > 0:
+		w.set(appsv1alpha1.CollaSetProgressing, false, because, why)
+	case paused:
+		w.set(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonPaused, message)
+	case r.complete:
+		w.set(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonRolloutComplete, "")
+	case r.exceeded:
+		w.set(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonProgressDeadlineExceeded,
+			fmt.Sprintf("nothing got better within spec.progressDeadlineSeconds (%d): %s; status.blockers says what Pods wait for", int(w.s.Failure.Deadline.Seconds()), message))
+	default:
+		w.set(appsv1alpha1.CollaSetProgressing, true, reason, message)
+	}
+}
+
+// stalled says what has to be changed by somebody, "" and nothing if nothing has to.
+func (w conditionWriter) stalled(p *Plan) (reasons []string, message string) {
+	var messages []string
+	for _, problem := range p.Problems {
+		reasons, messages = append(reasons, problem.Reason), append(messages, problem.Message)
+	}
+	if len(reasons) == 0 && p.Goal.Held {
+		for _, b := range p.Blockers {
+			if b.Reason == "InPlaceImpossible" || b.Reason == resizeInfeasible || b.Reason == BlockExpansionRefused {
+				return []string{b.Reason}, fmt.Sprintf("%d Pods: %s", b.Count, b.Message)
+			}
+		}
+	}
+	return reasons, strings.Join(messages, "; ")
+}
+
+func stalledReason(stalled []string, g Goal) appsv1alpha1.ConditionReason {
+	switch {
+	case len(stalled) == 0:
+		return appsv1alpha1.ReasonReconciled
+	case g.Held:
+		return appsv1alpha1.ReasonBlocked
+	default:
+		return appsv1alpha1.ReasonInvalidSpec
+	}
+}
+
+// doing says what is going on, without numbers that change with every Pod: the counters tell them.
+func (w conditionWriter) doing(p *Plan, o Outcome) (string, appsv1alpha1.ConditionReason) {
+	switch {
+	case o.ScaleOut != nil || o.ScaleIn != nil || o.Update != nil || o.Reclaim != nil:
+		for _, err := range []error{o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim} {
+			if err != nil {
+				return err.Error(), appsv1alpha1.ReasonFailed
+			}
+		}
+	case w.s.Deleting:
+		return "the CollaSet is being deleted", appsv1alpha1.ReasonScaling
+	case !p.Goal.ScaleReached:
+		return fmt.Sprintf("%d Pods are wanted", w.s.Replicas), appsv1alpha1.ReasonScaling
+	case !p.Goal.UpdateReached:
+		return "Pods are being updated to " + w.s.UpdatedRevision, appsv1alpha1.ReasonUpdating
+	case p.Goal.Replacing:
+		return "Pods are being replaced", appsv1alpha1.ReasonUpdating
+	case !p.Goal.Available:
+		return "some Pods are not available", appsv1alpha1.ReasonUnavailable
+	}
+	return "", appsv1alpha1.ReasonReconciled
+}
+
+// Cut shortens a message to what status takes.
+func Cut(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
+}

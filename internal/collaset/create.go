@@ -1,0 +1,184 @@
+package collaset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
+)
+
+// createPods creates Pods in batches of 1, 2, 4, … and stops after a batch with a failure: what fails once, a quota or a
+// template that is refused, mostly fails for all. After failures it waits, whatever happens to other Pods meanwhile.
+func (r *reconciler) createPods(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+	now, generation := r.clock.Now(), o.set.Generation
+	if out.creationsIn = o.memory.creating.left(now, generation); out.creationsIn > 0 && len(plan.Creations) > 0 {
+		out.creationsHeld = o.memory.creating.err
+		return
+	}
+	before := out.created
+	r.createInBatches(ctx, o, plan, out)
+	if len(plan.Creations) > 0 {
+		o.memory.creating.attempted(out.ScaleOut, out.created > before, now, generation)
+	}
+}
+
+func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+	if err := r.sureOfClaims(ctx, o, plan); err != nil {
+		if errors.Is(err, errStale) {
+			out.conflict = true
+			return
+		}
+		out.ScaleOut = errors.Join(out.ScaleOut, err)
+		return
+	}
+	var refused []core.Creation
+	for start, batch := 0, 1; start < len(plan.Creations) && out.ScaleOut == nil; start, batch = start+batch, batch*2 {
+		var mu sync.Mutex
+		var actions []action
+		for _, c := range plan.Creations[start:min(start+batch, len(plan.Creations))] {
+			actions = append(actions, action{actionCreate, &out.ScaleOut, func() error {
+				err := r.createPod(ctx, o, c)
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil && c.Origin == "" {
+					out.created++
+				}
+				if apierrors.IsInvalid(err) && c.Advance && c.Revision != o.history.updated {
+					refused = append(refused, c)
+				}
+				return err
+			}})
+		}
+		out.conflict = r.run(ctx, actions) || out.conflict
+	}
+	if len(refused) > 0 {
+		o.memory.creating = creating{}
+		if err := r.advance(ctx, o, plan, refused); err != nil && !apierrors.IsConflict(err) {
+			out.ScaleOut = errors.Join(out.ScaleOut, err)
+		}
+	}
+}
+
+// advance moves entries whose old revision the API server refuses to the updated one: it can be repaired, the old one
+// cannot.
+func (r *reconciler) advance(ctx context.Context, o *observation, plan *core.Plan, refused []core.Creation) error {
+	entries := o.snapshot.Entries
+	if plan.EntriesChanged {
+		entries = plan.Entries
+	}
+	moved := make([]core.Entry, len(entries))
+	for i, e := range entries {
+		moved[i] = e
+		for _, c := range refused {
+			if c.ID != e.ID {
+				continue
+			}
+			data := map[string]string{}
+			for k, v := range e.Data {
+				data[k] = v
+			}
+			data[appsv1alpha1.ContextRevision] = o.history.updated
+			moved[i].Data = data
+		}
+	}
+	return r.storeEntries(ctx, o, moved)
+}
+
+func (r *reconciler) createPod(ctx context.Context, o *observation, c core.Creation) error {
+	pod, err := r.newPod(o, c)
+	if err != nil {
+		return fmt.Errorf("making the Pod of instance ID %d: %w", c.ID, err)
+	}
+	if err := r.mountClaims(ctx, o, c, pod); err != nil {
+		return err
+	}
+	if err := r.client.Create(ctx, pod); err != nil {
+		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, err)
+	}
+	r.writes.Created(client.ObjectKeyFromObject(o.set), podMeta(pod))
+	return nil
+}
+
+// newPod makes a Pod of a revision, from the revision's own JSON so that no field is lost.
+func (r *reconciler) newPod(o *observation, c core.Creation) (*unstructured.Unstructured, error) {
+	data := o.history.data[c.Revision]
+	if data == nil {
+		return nil, fmt.Errorf("revision %q does not exist", c.Revision)
+	}
+	template := data.Template()
+	spec, _ := template["spec"].(map[string]any)
+	if spec == nil {
+		spec = map[string]any{}
+	}
+	pod := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "spec": spec}}
+	pod.SetNamespace(o.set.Namespace)
+	if metadata, ok := template["metadata"].(map[string]any); ok {
+		from := unstructured.Unstructured{Object: map[string]any{"metadata": metadata}}
+		pod.SetLabels(from.GetLabels())
+		pod.SetAnnotations(from.GetAnnotations())
+		pod.SetFinalizers(from.GetFinalizers())
+	}
+	labels := pod.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[appsv1alpha1.ControlLabel] = appsv1alpha1.ControlValue
+	labels[appsv1alpha1.InstanceIDLabel] = strconv.Itoa(c.ID)
+	labels[appsv1.ControllerRevisionHashLabelKey] = c.Revision
+	mark := podops.RecreatedLabel
+	if c.Fresh || c.Origin != "" {
+		mark = podops.CreatingLabel
+	}
+	labels[mark] = podops.Stamp(r.clock.Now())
+	if c.Origin != "" {
+		labels[appsv1alpha1.ReplacePairOriginNameLabel] = c.Origin
+	}
+	if c.Included != nil {
+		labels[appsv1alpha1.UpdateIncludedLabel] = *c.Included
+	}
+	pod.SetLabels(labels)
+	pod.SetOwnerReferences([]metav1.OwnerReference{ownerReference(o.set)})
+	pod.SetGenerateName(namePrefix(o.set.Name))
+	if o.snapshot.Sequential {
+		name := o.set.Name + "-" + strconv.Itoa(c.ID)
+		pod.SetName(name)
+		spec["hostname"] = name
+	}
+	if o.snapshot.Protocol {
+		addGate(spec)
+	}
+	return pod, nil
+}
+
+// namePrefix is what random names begin with: the CollaSet's name and a dash, where that can begin a name.
+func namePrefix(set string) string {
+	prefix := set + "-"
+	if len(validation.IsDNS1123Subdomain(strings.TrimSuffix(prefix, "-")+"-x")) != 0 {
+		return set
+	}
+	return prefix
+}
+
+// addGate gives a Pod the readiness gate by which the lifecycle takes it out of service.
+func addGate(spec map[string]any) {
+	gates, _ := spec["readinessGates"].([]any)
+	for _, g := range gates {
+		if gate, ok := g.(map[string]any); ok && gate["conditionType"] == podops.ServiceReadyCondition {
+			return
+		}
+	}
+	spec["readinessGates"] = append(gates, map[string]any{"conditionType": podops.ServiceReadyCondition})
+}

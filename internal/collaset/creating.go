@@ -1,0 +1,44 @@
+package collaset
+
+import "time"
+
+// Bounds of the wait between attempts to create Pods that fail. The work queue backs off as well, but an event of any
+// Pod of the set would be another attempt.
+const (
+	firstAttemptIn = 200 * time.Millisecond
+	lastAttemptIn  = 30 * time.Second
+)
+
+// creating is what became of the last attempts to create Pods.
+type creating struct {
+	// failures is the number of attempts since one succeeded, wholly or in part; generation the spec that was tried.
+	failures   int
+	generation int64
+	next       time.Time
+	err        error
+}
+
+// left is how long creations have to wait. A changed spec is tried at once.
+func (c *creating) left(now time.Time, generation int64) time.Duration {
+	if c.generation != generation || c.failures < 2 {
+		return 0
+	}
+	return max(c.next.Sub(now), 0)
+}
+
+// attempted notes how an attempt went. The first failure is tried again as soon as the work queue says so.
+func (c *creating) attempted(err error, some bool, now time.Time, generation int64) {
+	if err == nil {
+		*c = creating{}
+		return
+	}
+	if c.generation != generation || some {
+		*c = creating{}
+	}
+	c.failures, c.generation, c.err = c.failures+1, generation, err
+	wait := firstAttemptIn
+	for i := 2; i < c.failures && wait < lastAttemptIn; i++ {
+		wait *= 2
+	}
+	c.next = now.Add(min(wait, lastAttemptIn))
+}

@@ -1,0 +1,78 @@
+package collaset
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// TestAQuotaIsNotStormed has an event of some Pod every 200 ms for two minutes, each of which makes a round.
+func TestAQuotaIsNotStormed(t *testing.T) {
+	w := newWorld(t, true, collaSet(2))
+	w.settle()
+	w.change(replicas(50))
+	w.refuse = refusing("create Pod", errQuota)
+	rounds := 0
+	for range 5 * 60 * 2 {
+		w.see()
+		result, err := w.reconcile()
+		if err == nil {
+			assert.Positive(t, result.RequeueAfter, "it comes back by itself")
+			assert.LessOrEqual(t, result.RequeueAfter, lastAttemptIn)
+		}
+		rounds++
+		w.clock.Step(200 * time.Millisecond)
+	}
+	// 200 ms, 400 ms, ... 25.6 s are eight waits of 51 s in all, then one every 30 s.
+	assert.InDelta(t, 2+8+(120-51)/30, w.count("create Pod"), 2, "attempts in %d rounds", rounds)
+	scale := w.condition(appsv1alpha1.CollaSetScale)
+	assert.Equal(t, metav1.ConditionFalse, scale.Status, "between attempts, too")
+	assert.Contains(t, scale.Message, "exceeded quota")
+
+	// Something that makes room: the next attempt takes it all.
+	w.forget()
+	w.clock.Step(lastAttemptIn)
+	w.see()
+	_, err := w.reconcile()
+	require.NoError(t, err)
+	assert.Len(t, w.pods(), 50)
+	w.see()
+	w.clock.Step(time.Second)
+	_, err = w.reconcile()
+	require.NoError(t, err)
+	assert.Equal(t, metav1.ConditionTrue, w.condition(appsv1alpha1.CollaSetScale).Status)
+}
+
+func TestAChangedSpecIsTriedAtOnce(t *testing.T) {
+	w := newWorld(t, true, collaSet(1))
+	w.refuse = refusing("create Pod", errQuota)
+	for range 5 {
+		w.see()
+		_, _ = w.reconcile()
+	}
+	assert.Equal(t, 2, w.count("create Pod"))
+	w.change(replicas(2))
+	_, err := w.reconcile()
+	require.ErrorIs(t, err, errQuota)
+	assert.Equal(t, 3, w.count("create Pod"))
+}
+
+func TestPartlyCreatedIsNoSeriesOfFailures(t *testing.T) {
+	var c creating
+	now := time.Unix(1_700_000_000, 0)
+	for range 9 {
+		c.attempted(errQuota, false, now, 1)
+	}
+	assert.Equal(t, 25600*time.Millisecond, c.left(now, 1))
+	c.attempted(errQuota, true, now, 1)
+	assert.Zero(t, c.left(now, 1), "some were created: it is worth trying again")
+	c.attempted(errQuota, false, now, 1)
+	assert.Equal(t, firstAttemptIn, c.left(now, 1))
+	c.attempted(nil, false, now, 1)
+	assert.Equal(t, creating{}, c)
+}

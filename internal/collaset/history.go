@@ -1,0 +1,282 @@
+package collaset
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+// defaultHistoryLimit is the number of unused revisions kept when spec.historyLimit is nil.
+const defaultHistoryLimit = 20
+
+// maxCollisions bounds the names tried for one new revision.
+const maxCollisions = 16
+
+// history is the CollaSet's revisions.
+type history struct {
+	list    []appsv1.ControllerRevision // oldest first
+	updated string
+	// spec is the revision of the present template. updated is another where halted goes back.
+	spec   string
+	halted *appsv1alpha1.HaltedRollout
+	// data has the content of each that can be read, changes what lies between it and the updated one.
+	data       map[string]*revision.Data
+	changes    map[string]revision.Change
+	collisions int32
+}
+
+// revisions lists the CollaSet's revisions and makes sure that the present template has one.
+func (r *reconciler) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) (*history, error) {
+	list := &appsv1.ControllerRevisionList{}
+	err := r.client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing revisions: %w", err)
+	}
+	m := r.memory.of(client.ObjectKeyFromObject(set), set.UID)
+	h := &history{list: list.Items, data: map[string]*revision.Data{}}
+	if set.Status.CollisionCount != nil {
+		h.collisions = *set.Status.CollisionCount
+	}
+	slices.SortFunc(h.list, func(a, b appsv1.ControllerRevision) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), cmp.Compare(a.Name, b.Name))
+	})
+	kept := map[types.UID]*revision.Data{}
+	for i := range h.list {
+		h.read(ctx, &h.list[i], m, kept)
+	}
+	m.parsed = kept
+	if set.DeletionTimestamp != nil {
+		// Nothing is made of the template any more, and status goes on telling which Pods have it.
+		h.updated = set.Status.UpdatedRevision
+		return h, nil
+	}
+	if err := r.render(ctx, set, m); err != nil {
+		return nil, err
+	}
+	if err := r.ensureUpdated(ctx, set, m, h); err != nil {
+		return nil, err
+	}
+	h.aim(set)
+	can, err := r.capabilities(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.explain(m, can)
+	return h, nil
+}
+
+// failureHandling is what the spec says about rollouts that do not progress.
+func failureHandling(set *appsv1alpha1.CollaSet) core.FailureHandling {
+	return core.FailureHandling{Deadline: seconds(set.Spec.ProgressDeadlineSeconds), Policy: set.Spec.UpdateStrategy.FailurePolicy}
+}
+
+// aim takes a halted rollout into account: updated is the revision that Pods go to.
+func (h *history) aim(set *appsv1alpha1.CollaSet) {
+	h.spec = h.updated
+	h.halted = failureHandling(set).Halt(&set.Status, h.spec, func(revision string) bool { return h.data[revision] != nil })
+	h.updated = core.Target(h.spec, h.halted)
+}
+
+// read takes a revision's content. One that cannot be read is left out: its Pods are of an unknown revision then.
+func (h *history) read(ctx context.Context, cr *appsv1.ControllerRevision, m *setMemory, kept map[types.UID]*revision.Data) {
+	data := m.parsed[cr.UID]
+	if data == nil {
+		var err error
+		if data, err = revision.Parse(cr.Data.Raw); err != nil {
+			log.FromContext(ctx).Info("a revision cannot be read and is ignored", "controllerRevision", cr.Name, "problem", err.Error())
+			return
+		}
+	}
+	kept[cr.UID] = data
+	h.data[cr.Name] = data
+}
+
+// render makes the content of the present template's revision, from the stored JSON: the cached object has lost what
+// its Go type does not know. It costs one read for each generation.
+func (r *reconciler) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *setMemory) error {
+	if m.generation == set.Generation {
+		return nil
+	}
+	stored := &unstructured.Unstructured{}
+	stored.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(set), stored); err != nil {
+		if apierrors.IsNotFound(err) {
+			return errStale
+		}
+		return fmt.Errorf("reading the stored CollaSet: %w", err)
+	}
+	if stored.GetGeneration() != set.Generation || stored.GetUID() != set.UID {
+		return errStale
+	}
+	spec, _ := stored.Object["spec"].(map[string]any)
+	rendered, err := revision.Render(spec)
+	if err != nil {
+		return fmt.Errorf("making a revision of the template: %w", err)
+	}
+	wanted, err := revision.Parse(rendered)
+	if err != nil {
+		return fmt.Errorf("making a revision of the template: %w", err)
+	}
+	m.rendered, m.wanted, m.generation = rendered, wanted, set.Generation
+	return nil
+}
+
+// ensureUpdated finds the revision that means the present template, or makes one. An older one becomes the newest.
+func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaSet, m *setMemory, h *history) error {
+	newest := int64(0)
+	var found *appsv1.ControllerRevision
+	for i := range h.list {
+		cr := &h.list[i]
+		newest = max(newest, cr.Revision)
+		if data := h.data[cr.Name]; data != nil && data.Same(m.wanted) {
+			found = cr
+		}
+	}
+	switch {
+	case found == nil:
+		return r.createRevision(ctx, set, m, h, newest+1)
+	case found.Revision < newest:
+		// A copy: the listed object belongs to the cache.
+		again := found.DeepCopy()
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": found.UID}, "revision": newest + 1})
+		if err != nil {
+			return err
+		}
+		if err := r.client.Patch(ctx, again, client.RawPatch(types.MergePatchType, patch)); err != nil {
+			return fmt.Errorf("making revision %s the newest: %w", found.Name, err)
+		}
+		r.writes.Wrote(client.ObjectKeyFromObject(set), again)
+	}
+	h.updated = found.Name
+	return nil
+}
+
+func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *setMemory, h *history, number int64) error {
+	for range maxCollisions {
+		cr := newRevision(set, m.rendered, h.collisions, number)
+		err := r.client.Create(ctx, cr)
+		if err == nil {
+			r.writes.Created(client.ObjectKeyFromObject(set), cr)
+		}
+		if apierrors.IsAlreadyExists(err) {
+			name := client.ObjectKeyFromObject(cr)
+			cr = &appsv1.ControllerRevision{}
+			if err = r.live.Get(ctx, name, cr); err != nil {
+				return fmt.Errorf("reading revision %s: %w", name.Name, err)
+			}
+			existing, unreadable := revision.Parse(cr.Data.Raw)
+			if unreadable != nil || !existing.Same(m.wanted) || !metav1.IsControlledBy(cr, set) {
+				h.collisions++
+				continue
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("creating revision %s: %w", cr.Name, err)
+		}
+		h.updated = cr.Name
+		h.data[cr.Name], m.parsed[cr.UID] = m.wanted, m.wanted
+		h.list = append(h.list, *cr)
+		return nil
+	}
+	return fmt.Errorf("creating a revision: %d names are taken by other content; delete ControllerRevisions that nobody uses", maxCollisions)
+}
+
+func newRevision(set *appsv1alpha1.CollaSet, data []byte, collisions int32, number int64) *appsv1.ControllerRevision {
+	hash := revision.Hash(data, collisions)
+	labels := map[string]string{}
+	if set.Spec.Selector != nil {
+		maps.Copy(labels, set.Spec.Selector.MatchLabels)
+	}
+	labels[appsv1alpha1.RevisionHashLabel] = hash
+	labels[appsv1alpha1.RevisionCollisionLabel] = strconv.Itoa(int(collisions))
+	return &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: revision.Name(set.Name, hash), Namespace: set.Namespace, Labels: labels,
+			OwnerReferences: []metav1.OwnerReference{ownerReference(set)},
+		},
+		Data:     runtime.RawExtension{Raw: data},
+		Revision: number,
+	}
+}
+
+func ownerReference(set *appsv1alpha1.CollaSet) metav1.OwnerReference {
+	return *metav1.NewControllerRef(set, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+}
+
+// explain works out what lies between each revision and the updated one, once for each pair.
+func (h *history) explain(m *setMemory, can revision.Capabilities) {
+	var to types.UID
+	for i := range h.list {
+		if h.list[i].Name == h.updated {
+			to = h.list[i].UID
+		}
+	}
+	if m.changesTo != to || m.changesFor != can || m.changes == nil {
+		m.changes, m.changesTo, m.changesFor = map[string]revision.Change{}, to, can
+	}
+	h.changes = make(map[string]revision.Change, len(h.data))
+	for name, data := range h.data {
+		change, known := m.changes[name]
+		if !known {
+			change = revision.Explain(data, h.data[h.updated], can)
+			m.changes[name] = change
+		}
+		h.changes[name] = change
+	}
+}
+
+// pruneHistory deletes the oldest revisions that nobody uses, beyond the limit. Used is what a Pod or an entry of the
+// ResourceContext names, and what status names.
+func (r *reconciler) pruneHistory(ctx context.Context, o *observation, plan *core.Plan) error {
+	limit := defaultHistoryLimit
+	if o.set.Spec.HistoryLimit != nil {
+		limit = int(*o.set.Spec.HistoryLimit)
+	}
+	if o.set.DeletionTimestamp != nil || len(o.history.list) <= limit+1 {
+		return nil
+	}
+	used := map[string]bool{o.history.updated: true, o.history.spec: true, o.set.Status.CurrentRevision: true, o.set.Status.UpdatedRevision: true, o.snapshot.CurrentRevision: true}
+	for i := range o.snapshot.Pods {
+		used[o.snapshot.Pods[i].Revision] = true
+	}
+	for _, entries := range [][]core.Entry{o.snapshot.Entries, plan.Entries} {
+		for _, e := range entries {
+			used[e.Data[appsv1alpha1.ContextRevision]] = true
+		}
+	}
+	var unused []*appsv1.ControllerRevision
+	for i := range o.history.list {
+		if cr := &o.history.list[i]; !used[cr.Name] {
+			unused = append(unused, cr)
+		}
+	}
+	for _, cr := range unused[:max(len(unused)-limit, 0)] {
+		err := r.client.Delete(ctx, cr.DeepCopy(), client.Preconditions{UID: &cr.UID, ResourceVersion: &cr.ResourceVersion})
+		switch {
+		case err == nil:
+			r.writes.Deleted(client.ObjectKeyFromObject(o.set), cr)
+		case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+			// Another look decides. Recording it as deleted would make the CollaSet wait for what does not happen.
+		default:
+			return fmt.Errorf("deleting revision %s: %w", cr.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,138 @@
+package collaset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+// capabilities are what the API server lets change on a running Pod.
+func (r *reconciler) capabilities(ctx context.Context) (revision.Capabilities, error) {
+	if r.serverCan == nil {
+		return revision.Capabilities{}, nil
+	}
+	return r.serverCan(ctx)
+}
+
+// change brings a Pod to the updated revision in place: the Pod first, with the record of what has to follow, and then
+// its resources. If the second write does not come about, the record asks for it again.
+func (r *reconciler) change(ctx context.Context, o *observation, pod *core.Pod) error {
+	change := o.history.changes[pod.Revision]
+	changed := *o.pods[pod.Name()] // a shallow copy: the object belongs to the cache
+	if len(change.Tolerations) > 0 {
+		live := &corev1.Pod{}
+		if err := r.live.Get(ctx, client.ObjectKeyFromObject(&changed), live); err != nil {
+			return fmt.Errorf("reading the tolerations of Pod %s: %w", pod.Name(), err)
+		}
+		changed.Spec.Tolerations = live.Spec.Tolerations // the patch fails if they are newer than the rest
+	}
+	answer, err := r.patchMeta(ctx, o, pod.Name(), types.StrategicMergePatchType, change.Patch(&changed, o.history.updated))
+	if err != nil {
+		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
+	}
+	changed.ObjectMeta = answer.ObjectMeta
+	return r.resize(ctx, o, pod, &changed)
+}
+
+// resize gives a Pod the resources of its record, if it lacks some. A refusal is recorded: what follows from it is decided
+// by the next look. live is the Pod as it was read or written last.
+//
+// What is forbidden may be so because of the Pod's node, which may be too old or too small, and then another Pod helps.
+// Where a quota or a limit forbids it, that one would be forbidden as well, so nothing is recorded.
+func (r *reconciler) resize(ctx context.Context, o *observation, pod *core.Pod, live *corev1.Pod) error {
+	data := revision.ResizePatch(live)
+	if data == nil {
+		return nil
+	}
+	err := r.patchResources(ctx, o, live, data)
+	refused := apierrors.IsInvalid(err) || notServed(err)
+	if apierrors.IsForbidden(err) && r.mayExist(ctx, o, pod) {
+		// Once more: the limit that forbade it may have gone between the two questions.
+		err = r.patchResources(ctx, o, live, data)
+		refused = apierrors.IsForbidden(err)
+	}
+	if refused {
+		err = r.patch(ctx, o, pod, types.StrategicMergePatchType, revision.RefusedPatch(live, err.Error()))
+	}
+	if err != nil {
+		return fmt.Errorf("changing the resources of Pod %s in place: %w", pod.Name(), err)
+	}
+	return nil
+}
+
+// patchResources writes to the resize subresource and remembers that it did.
+func (r *reconciler) patchResources(ctx context.Context, o *observation, live *corev1.Pod, data []byte) error {
+	target := podTarget(live.Namespace, live.Name)
+	if err := r.client.SubResource("resize").Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+		return err
+	}
+	r.writes.Wrote(client.ObjectKeyFromObject(o.set), podMeta(target))
+	return nil
+}
+
+// mayExist says whether the API server would take another Pod in the place of this one now.
+func (r *reconciler) mayExist(ctx context.Context, o *observation, pod *core.Pod) bool {
+	other, err := r.newPod(o, core.Creation{ID: pod.ID, Revision: o.history.updated})
+	if err != nil {
+		return false
+	}
+	other.SetName("") // the name may be that of the Pod which is there
+	return r.client.Create(ctx, other, client.DryRunAll) == nil
+}
+
+// notServed says that it is the resource that was not found, and not the object.
+func notServed(err error) bool {
+	return apierrors.IsMethodNotSupported(err) ||
+		(apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse))
+}
+
+// stripContainers keeps what an in-place change reads.
+func stripContainers(containers []corev1.Container, changed bool) []corev1.Container {
+	var out []corev1.Container
+	for i := range containers {
+		c := &containers[i]
+		kept := corev1.Container{Name: c.Name, Image: c.Image, RestartPolicy: c.RestartPolicy}
+		if changed {
+			kept.Resources = c.Resources
+		}
+		out = append(out, kept)
+	}
+	return out
+}
+
+// sidecarStatuses are those of init containers that run as long as the Pod: others are waited for by nobody here.
+func sidecarStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
+	for i := range pod.Status.InitContainerStatuses {
+		s := &pod.Status.InitContainerStatuses[i]
+		if slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
+			return c.Name == s.Name && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+		}) {
+			out = append(out, *s)
+		}
+	}
+	return out
+}
+
+// stripStatuses keeps what shows how far an in-place change has come.
+func stripStatuses(statuses []corev1.ContainerStatus, changed bool) []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
+	for i := range statuses {
+		s := &statuses[i]
+		kept := corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID, ImageID: s.ImageID, RestartCount: s.RestartCount, State: s.State}
+		if changed {
+			kept.Resources = s.Resources
+		}
+		out = append(out, kept)
+	}
+	return out
+}

@@ -1,0 +1,184 @@
+package collaset
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
+)
+
+// observeCandidates fills in the Pods that podToInclude names and that are not ours yet.
+func (r *reconciler) observeCandidates(ctx context.Context, o *observation, selector labels.Selector) error {
+	seen := map[string]bool{}
+	for _, name := range o.set.Spec.ScaleStrategy.PodToInclude {
+		if o.pods[name] != nil || seen[name] || o.snapshot.Deleting {
+			continue
+		}
+		seen[name] = true
+		c := core.Candidate{Name: name}
+		pod := &corev1.Pod{}
+		err := r.client.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: name}, pod)
+		switch {
+		case client.IgnoreNotFound(err) != nil:
+			return fmt.Errorf("reading Pod %s, which is to be included: %w", name, err)
+		case err == nil:
+			p := podOf(pod)
+			p.Selected = selector.Matches(labels.Set(pod.Labels))
+			c.Pod = &p
+			if owner := metav1.GetControllerOf(pod); owner != nil {
+				c.Owner = owner.Kind + " " + owner.Name
+			}
+			c.Refusal = r.refuseVolumes(ctx, o, pod)
+			o.candidates[name] = pod
+		}
+		o.snapshot.Candidates = append(o.snapshot.Candidates, c)
+	}
+	return nil
+}
+
+// membership is a patch of what makes a Pod a member.
+type membership struct {
+	Metadata struct {
+		UID             types.UID               `json:"uid"`
+		ResourceVersion string                  `json:"resourceVersion"`
+		OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
+		Labels          map[string]*string      `json:"labels,omitempty"`
+		Annotations     map[string]*string      `json:"annotations,omitempty"`
+	} `json:"metadata"`
+}
+
+func newMembership(pod *core.Pod, change podops.Change, owners []metav1.OwnerReference) membership {
+	var m membership
+	m.Metadata.UID, m.Metadata.ResourceVersion, m.Metadata.OwnerReferences = pod.UID(), pod.View.ResourceVersion, owners
+	m.Metadata.Labels, m.Metadata.Annotations = change.Labels, change.Annotations
+	if m.Metadata.Labels == nil {
+		m.Metadata.Labels = map[string]*string{}
+	}
+	return m
+}
+
+// exclude lets Pods go and says whether all of them went, so that entries may follow. Our operation on a Pod is undone
+// and the owner reference goes in one write; lifecycle-controller brings the Pod back into service.
+func (r *reconciler) exclude(ctx context.Context, o *observation, plan *core.Plan, out *outcome) (all bool) {
+	var mu sync.Mutex
+	actions := make([]action, 0, len(plan.Exclusions))
+	for _, pod := range plan.Exclusions {
+		actions = append(actions, action{"exclude", &out.ScaleIn, func() error {
+			if err := r.excludePod(ctx, o, pod); err != nil {
+				return fmt.Errorf("excluding Pod %s: %w", pod.Name(), err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out.excluded = append(out.excluded, pod.Name())
+			return nil
+		}})
+	}
+	out.conflict = r.run(ctx, actions) || out.conflict
+	return len(out.excluded) == len(plan.Exclusions)
+}
+
+func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *core.Pod) error {
+	if err := r.releaseVolumes(ctx, o, pod); err != nil {
+		return err
+	}
+	var change podops.Change
+	if o.snapshot.Protocol {
+		change = podops.Cancel(pod.View, core.OperatorID, r.clock.Now())
+	}
+	if pod.Recorded {
+		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
+	}
+	owners := []metav1.OwnerReference{}
+	for _, ref := range o.pods[pod.Name()].OwnerReferences {
+		if ref.UID != o.set.UID {
+			owners = append(owners, ref)
+		}
+	}
+	m := newMembership(pod, change, owners)
+	orphaned := appsv1alpha1.OrphanedValue
+	m.Metadata.Labels[appsv1alpha1.OrphanedLabel] = &orphaned
+	if pod.Excluded {
+		m.Metadata.Labels[appsv1alpha1.ToExcludeLabel] = nil
+	}
+	return r.patchMembership(ctx, o, pod, m)
+}
+
+// include takes Pods in.
+func (r *reconciler) include(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+	var mu sync.Mutex
+	actions := make([]action, 0, len(plan.Inclusions))
+	for _, i := range plan.Inclusions {
+		actions = append(actions, action{"include", &out.ScaleOut, func() error {
+			if err := r.includePod(ctx, o, i); err != nil {
+				return fmt.Errorf("including Pod %s: %w", i.Pod.Name(), err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out.included = append(out.included, i.Pod.Name())
+			return nil
+		}})
+	}
+	out.conflict = r.run(ctx, actions) || out.conflict
+}
+
+func (r *reconciler) includePod(ctx context.Context, o *observation, i core.Inclusion) error {
+	if err := r.adoptVolumes(ctx, o, i); err != nil {
+		return err
+	}
+	owners := append([]metav1.OwnerReference{}, o.candidates[i.Pod.Name()].OwnerReferences...)
+	m := newMembership(i.Pod, podops.Change{}, append(owners, ownerReference(o.set)))
+	id := strconv.Itoa(i.ID)
+	m.Metadata.Labels[appsv1alpha1.InstanceIDLabel] = &id
+	m.Metadata.Labels[appsv1alpha1.OrphanedLabel] = nil
+	return r.patchMembership(ctx, o, i.Pod, m)
+}
+
+func (r *reconciler) patchMembership(ctx context.Context, o *observation, pod *core.Pod, m membership) error {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return r.patch(ctx, o, pod, types.MergePatchType, data)
+}
+
+// includeIndex is the cache index of CollaSets by the names of Pods that they are to include.
+const includeIndex = "collaset.includes"
+
+func includedBy(object client.Object) []string {
+	if set, ok := object.(*appsv1alpha1.CollaSet); ok {
+		return set.Spec.ScaleStrategy.PodToInclude
+	}
+	return nil
+}
+
+// wouldInclude are the CollaSets that wait to include a Pod which nobody has.
+func (r *reconciler) wouldInclude(ctx context.Context, object client.Object) []reconcile.Request {
+	if metav1.GetControllerOfNoCopy(object) != nil {
+		return nil
+	}
+	return r.setsBy(ctx, object.GetNamespace(), includeIndex, object.GetName())
+}
+
+func (r *reconciler) setsBy(ctx context.Context, namespace, index, value string) []reconcile.Request {
+	sets := &appsv1alpha1.CollaSetList{}
+	if err := r.client.List(ctx, sets, client.InNamespace(namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is being stopped
+	}
+	requests := make([]reconcile.Request, 0, len(sets.Items))
+	for i := range sets.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&sets.Items[i])})
+	}
+	return requests
+}

@@ -1,0 +1,94 @@
+package collaset
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+// memory is what is kept between reconciles. All of it can be lost: it saves reads and writes, and measures delays from
+// what this process observed. A CollaSet is reconciled by one worker at a time, so only the map needs the lock.
+type memory struct {
+	mu   sync.Mutex
+	sets map[types.NamespacedName]*setMemory
+}
+
+type setMemory struct {
+	uid types.UID
+	// generation is the one that rendered and wanted were made from; 0 for none.
+	generation int64
+	rendered   []byte
+	wanted     *revision.Data
+	// parsed holds the revisions' contents by UID; changes what lies between them and the one named changesTo.
+	parsed    map[types.UID]*revision.Data
+	changes   map[string]revision.Change
+	changesTo types.UID
+	// changesFor are the capabilities that changes were worked out for.
+	changesFor revision.Capabilities
+	// allowed is when the permission on a Pod was first seen.
+	allowed map[types.UID]permission
+	// endings are the Pods that ran to their ends.
+	endings endings
+	// creating is what became of the last creations.
+	creating creating
+	// refused are answers of the API server to expansions of claims, by UID.
+	mu      sync.Mutex
+	refused map[types.UID]refusal
+	// claimsInDoubt says that the cache may lack a claim that was made.
+	claimsInDoubt atomic.Bool
+	// statusAt is when status was last written.
+	statusAt time.Time
+}
+
+// permission is one request on one Pod that was let pass.
+type permission struct {
+	request string
+	since   time.Time
+}
+
+func newMemory() *memory { return &memory{sets: map[types.NamespacedName]*setMemory{}} }
+
+// of is the memory of a CollaSet; another UID under the same name starts afresh.
+func (m *memory) of(key types.NamespacedName, uid types.UID) *setMemory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.sets[key]; s != nil && s.uid == uid {
+		return s
+	}
+	s := &setMemory{uid: uid, parsed: map[types.UID]*revision.Data{}, allowed: map[types.UID]permission{}, refused: map[types.UID]refusal{}}
+	s.claimsInDoubt.Store(true)
+	m.sets[key] = s
+	return s
+}
+
+// refuse remembers the answer to an attempt to expand a claim; attempts are made in parallel.
+func (s *setMemory) refuse(claim types.UID, r refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[claim] = r
+}
+
+// keepRefusals forgets the answers about claims that are no more.
+func (s *setMemory) keepRefusals(claims []core.Claim) {
+	if len(s.refused) == 0 {
+		return
+	}
+	kept := map[types.UID]refusal{}
+	for i := range claims {
+		if r, ok := s.refused[claims[i].UID]; ok {
+			kept[claims[i].UID] = r
+		}
+	}
+	s.refused = kept
+}
+
+func (m *memory) forget(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.sets, key)
+}

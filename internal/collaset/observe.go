@@ -1,0 +1,227 @@
+package collaset
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+// observation is one CollaSet and what belongs to it, as the caches show it. The objects in it belong to the cache.
+type observation struct {
+	set      *appsv1alpha1.CollaSet
+	snapshot core.Snapshot
+	history  *history
+	pods     map[string]*corev1.Pod
+	// candidates are Pods of others that are to be included, by name.
+	candidates map[string]*corev1.Pod
+	// context is the ResourceContext, nil if there is none.
+	context *appsv1alpha1.ResourceContext
+	claims  map[string]*corev1.PersistentVolumeClaim
+	memory  *setMemory
+}
+
+// observe reads everything that a decision needs and resolves defaults. It decides nothing.
+func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*observation, error) {
+	key := client.ObjectKeyFromObject(set)
+	o := &observation{
+		set: set, memory: r.memory.of(key, set.UID), candidates: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{},
+	}
+	var err error
+	if o.history, err = r.revisions(ctx, set); err != nil {
+		return nil, err
+	}
+	pods := &corev1.PodList{}
+	err = r.client.List(ctx, pods, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("listing Pods: %w", err)
+	}
+	context := &appsv1alpha1.ResourceContext{}
+	switch err := r.client.Get(ctx, types.NamespacedName{Namespace: set.Namespace, Name: contextName(set)}, context, client.UnsafeDisableDeepCopy); {
+	case err == nil:
+		o.context = context
+	case client.IgnoreNotFound(err) != nil:
+		return nil, fmt.Errorf("reading the ResourceContext: %w", err)
+	}
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("spec.selector: %w", err)
+	}
+	o.describe(r.clock.Now(), r.protocol, selector)
+	o.observePods(pods.Items, selector)
+	o.observeTopology(ctx, r.nodes)
+	if err := r.observeCandidates(ctx, o, selector); err != nil {
+		return nil, err
+	}
+	if err := r.observeOwners(ctx, o); err != nil {
+		return nil, err
+	}
+	if err := r.observeClaims(ctx, o); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// contextName is the name of the CollaSet's ResourceContext.
+func contextName(set *appsv1alpha1.CollaSet) string {
+	if set.Spec.ScaleStrategy.Context != "" {
+		return set.Spec.ScaleStrategy.Context
+	}
+	return set.Name
+}
+
+// describe fills in what the snapshot has of the spec, its revisions and the ResourceContext.
+func (o *observation) describe(now time.Time, protocol bool, selector labels.Selector) {
+	spec := &o.set.Spec
+	s := core.Snapshot{
+		Now: now, Name: o.set.Name, Generation: o.set.Generation, Selector: selector.String(),
+		Replicas: int(ptr.Deref(spec.Replicas, 0)), Paused: spec.Paused, Deleting: o.set.DeletionTimestamp != nil, Protocol: protocol,
+		Orphaning:    slices.Contains(o.set.Finalizers, metav1.FinalizerOrphanDependents),
+		Sequential:   spec.NamingStrategy != nil && spec.NamingStrategy.PodNamingSuffixPolicy == appsv1alpha1.PodNamingSuffixPersistentSequence,
+		Policy:       spec.UpdateStrategy.PodUpdatePolicy,
+		UpdateDelay:  seconds(spec.UpdateStrategy.OperationDelaySeconds),
+		ScaleInDelay: seconds(spec.ScaleStrategy.OperationDelaySeconds),
+		MaxSurge:     max(1, scaled(ptr.To(ptr.Deref(spec.UpdateStrategy.MaxSurge, intstr.FromString("25%"))), int(ptr.Deref(spec.Replicas, 0)))),
+		ToDelete:     spec.ScaleStrategy.PodToDelete, ToExclude: spec.ScaleStrategy.PodToExclude,
+		UpdatedRevision: o.history.updated, CurrentRevision: o.set.Status.CurrentRevision,
+		SpecRevision: o.history.spec, Halted: o.history.halted, Failure: failureHandling(o.set),
+		Returned:  o.history.halted == nil && o.set.Status.CurrentRevision == o.history.updated,
+		MinReady:  time.Duration(spec.MinReadySeconds) * time.Second,
+		Revisions: make(map[string]core.Difference, len(o.history.changes)),
+	}
+	if s.Policy == "" {
+		s.Policy = appsv1alpha1.PodUpdateInPlaceIfPossible
+	}
+	if rolling := spec.UpdateStrategy.RollingUpdate; rolling != nil {
+		s.ByLabel = rolling.ByLabel != nil
+		if rolling.ByPartition != nil {
+			s.Partition = scaled(rolling.ByPartition.Partition, s.Replicas)
+		}
+	}
+	for name, change := range o.history.changes {
+		s.Revisions[name] = core.Difference{Forcing: withoutClaims(change.Forcing)}
+	}
+	if _, exists := s.Revisions[s.CurrentRevision]; !exists && !s.Deleting {
+		s.CurrentRevision = s.UpdatedRevision
+	}
+	if o.context != nil {
+		s.Entries = make([]core.Entry, len(o.context.Spec.Contexts))
+		for i := range o.context.Spec.Contexts {
+			s.Entries[i] = core.Entry{ID: o.context.Spec.Contexts[i].ID, Data: o.context.Spec.Contexts[i].Data}
+		}
+	}
+	o.snapshot = s
+}
+
+// scaled is a number, or a percentage of the whole rounded up; 0 for nil and for what cannot be read.
+func scaled(value *intstr.IntOrString, whole int) int {
+	if value == nil {
+		return 0
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(value, whole, true)
+	if err != nil {
+		return 0 // the schema refuses that
+	}
+	return n
+}
+
+func seconds(n *int32) time.Duration { return time.Duration(ptr.Deref(n, 0)) * time.Second }
+
+// observePods fills in what the snapshot has of Pods.
+func (o *observation) observePods(pods []corev1.Pod, selector labels.Selector) {
+	o.pods = make(map[string]*corev1.Pod, len(pods))
+	o.snapshot.Pods = make([]core.Pod, len(pods))
+	measured := o.snapshot.UpdateDelay > 0 || o.snapshot.ScaleInDelay > 0
+	allowed := map[types.UID]permission{}
+	for i := range pods {
+		pod := &pods[i]
+		o.pods[pod.Name] = pod
+		p := podOf(pod)
+		p.Selected = selector.Matches(labels.Set(pod.Labels))
+		o.available(&p)
+		if p.View.Terminal {
+			p.Ended = ended(pod)
+		}
+		if opType := pod.Labels[podops.OperationTypePrefix+"/"+core.OperatorID]; opType != "" && podops.Allowed(p.View, core.OperatorID, opType) {
+			p.AllowedSince = o.snapshot.Now
+			if measured {
+				now := permission{request: pod.Labels[podops.OperatingPrefix+"/"+core.OperatorID], since: o.snapshot.Now}
+				if before, ok := o.memory.allowed[pod.UID]; ok && before.request == now.request {
+					now = before
+				}
+				allowed[pod.UID], p.AllowedSince = now, now.since
+			}
+		}
+		o.snapshot.Pods[i] = p
+	}
+	o.memory.allowed = allowed
+	o.memory.endings.measure(o.snapshot.Pods, o.snapshot.Now)
+}
+
+// podOf reads one Pod.
+func podOf(pod *corev1.Pod) core.Pod {
+	p := core.Pod{
+		View: podops.Read(pod), ID: core.NoID, Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
+		Created: pod.CreationTimestamp.Time, Recorded: revision.Recorded(pod),
+		Phase: pod.Status.Phase, DeletionCost: deletionCost(pod),
+	}
+	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
+		p.ID = id
+	}
+	if p.Recorded {
+		progress := revision.Carried(pod)
+		p.Carried, p.Missing, p.Wait = progress.Done, progress.Missing, string(progress.Wait)
+		p.ResizeDue, p.Infeasible = progress.ResizeDue, progress.Wait == revision.WaitResizeInfeasible
+	}
+	has := func(key string) bool { _, ok := pod.Labels[key]; return ok }
+	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel), has(appsv1alpha1.ToDeleteLabel)
+	p.Replacing = has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) || has(appsv1alpha1.ReplacePairOriginNameLabel) ||
+		has(appsv1alpha1.ReplacedByReplaceUpdateLabel)
+	for i := range pod.Spec.Volumes {
+		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			p.Mounts = append(p.Mounts, core.Mount{Volume: pod.Spec.Volumes[i].Name, Claim: claim.ClaimName})
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		switch {
+		case c.Status != corev1.ConditionTrue:
+		case c.Type == corev1.PodReady:
+			p.ReadySince = c.LastTransitionTime.Time
+		case c.Type == corev1.PodScheduled:
+			p.Scheduled = true
+		}
+	}
+	return p
+}
+
+// available says whether the Pod serves, and if time decides it, when it will.
+func (o *observation) available(p *core.Pod) {
+	serves, minimum := p.View.Ready, o.snapshot.MinReady
+	if o.snapshot.Protocol {
+		serves = p.View.ServiceAvailable() && (p.View.Ready || minimum == 0)
+	}
+	if !serves {
+		return
+	}
+	left := minimum - o.snapshot.Now.Sub(p.ReadySince)
+	if minimum == 0 || left <= 0 {
+		p.Available = true
+		return
+	}
+	p.AvailableIn = left
+}

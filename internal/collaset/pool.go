@@ -1,0 +1,66 @@
+package collaset
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// poolIndex is the cache index of CollaSets by the name of their ResourceContext.
+const poolIndex = "collaset.pool"
+
+func poolOf(object client.Object) []string {
+	if set, ok := object.(*appsv1alpha1.CollaSet); ok {
+		return []string{contextName(set)}
+	}
+	return nil
+}
+
+// usersOf are the CollaSets that take their instance IDs from a ResourceContext.
+func (r *reconciler) usersOf(ctx context.Context, object client.Object) []reconcile.Request {
+	if _, ok := object.(*appsv1alpha1.ResourceContext); !ok {
+		return nil
+	}
+	return r.setsBy(ctx, object.GetNamespace(), poolIndex, object.GetName())
+}
+
+// observeOwners finds out which other owners of entries do not exist or use another ResourceContext, so that their entries
+// are free. What the cache says is confirmed at the API server: an entry may be newer than the cache of CollaSets.
+func (r *reconciler) observeOwners(ctx context.Context, o *observation) error {
+	if o.snapshot.Deleting {
+		return nil
+	}
+	known := map[string]bool{o.set.Name: true, "": true}
+	for _, e := range o.snapshot.Entries {
+		owner := e.Data[appsv1alpha1.ContextOwner]
+		if known[owner] {
+			continue
+		}
+		known[owner] = true
+		stale := true
+		for _, reader := range []client.Reader{r.client, r.live} {
+			if !stale {
+				break
+			}
+			set := &appsv1alpha1.CollaSet{}
+			err := reader.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: owner}, set)
+			if client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("looking for CollaSet %s, which has entries in the ResourceContext: %w", owner, err)
+			}
+			stale = apierrors.IsNotFound(err) || contextName(set) != contextName(o.set)
+		}
+		if stale {
+			if o.snapshot.StaleOwners == nil {
+				o.snapshot.StaleOwners = map[string]bool{}
+			}
+			o.snapshot.StaleOwners[owner] = true
+		}
+	}
+	return nil
+}

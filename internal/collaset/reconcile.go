@@ -1,0 +1,120 @@
+package collaset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// errStale says that a cache is behind what was read directly: look again soon.
+var errStale = errors.New("the cache is behind the API server")
+
+// reconciler brings one CollaSet at a time closer to its spec.
+type reconciler struct {
+	client   client.Client // reads from the cache
+	live     client.Reader // reads from the API server
+	writes   *writes.Tracker
+	events   events.EventRecorder
+	clock    clock.PassiveClock
+	protocol bool
+	memory   *memory
+	// serverCan tells what the API server lets change on a running Pod; nil: the least.
+	serverCan func(context.Context) (revision.Capabilities, error)
+	nodes     *nodes
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	set := &appsv1alpha1.CollaSet{}
+	if err := r.client.Get(ctx, req.NamespacedName, set); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.memory.forget(req.NamespacedName)
+			r.writes.Forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	// Deciding on a cache that lacks our own writes would create a Pod twice or touch one too many.
+	if wait, err := r.writes.Unobserved(ctx, req.NamespacedName); err != nil || wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, err
+	}
+	result, err := r.reconcile(ctx, set)
+	if errors.Is(err, errStale) || apierrors.IsConflict(err) {
+		log.FromContext(ctx).V(1).Info("decided on an old view, looking again", "reason", err.Error())
+		return ctrl.Result{RequeueAfter: soon()}, nil
+	}
+	return result, err
+}
+
+func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) (ctrl.Result, error) {
+	if err := r.hold(ctx, set); err != nil {
+		return ctrl.Result{}, err
+	}
+	o, err := r.observe(ctx, set)
+	if err != nil {
+		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
+	}
+	plan := core.Decide(&o.snapshot)
+	applied := r.apply(ctx, o, &plan)
+	if plan.Release && set.DeletionTimestamp != nil {
+		return r.release(ctx, o)
+	}
+	later, reportErr := r.report(ctx, o, &plan, applied)
+	pruneErr := r.pruneHistory(ctx, o, &plan)
+	if err := errors.Join(applied.err(), reportErr, pruneErr); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later)}, nil
+}
+
+// hold puts the finalizer on a CollaSet that is not being deleted, before anything is made for it.
+func (r *reconciler) hold(ctx context.Context, set *appsv1alpha1.CollaSet) error {
+	if set.DeletionTimestamp != nil || controllerutil.ContainsFinalizer(set, appsv1alpha1.CollaSetFinalizer) {
+		return nil
+	}
+	before := set.DeepCopy()
+	controllerutil.AddFinalizer(set, appsv1alpha1.CollaSetFinalizer)
+	if err := r.client.Patch(ctx, set, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("adding the finalizer: %w", err)
+	}
+	r.writes.Wrote(client.ObjectKeyFromObject(set), set)
+	return nil
+}
+
+// nextLook is the soonest of all times at which to look again; 0 if only events matter.
+func nextLook(plan *core.Plan, applied *outcome, status time.Duration) time.Duration {
+	next := plan.NextLook
+	sooner := func(d time.Duration) {
+		if d > 0 && (next == 0 || d < next) {
+			next = d
+		}
+	}
+	sooner(status)
+	if applied.creationsHeld != nil {
+		sooner(applied.creationsIn)
+	}
+	if applied.conflict {
+		sooner(soon())
+	}
+	if plan.More {
+		sooner(time.Millisecond)
+	}
+	return next
+}
+
+// soon is a short wait, different for everybody, for a cache to catch up.
+func soon() time.Duration { return 20*time.Millisecond + rand.N(30*time.Millisecond) }

@@ -1,0 +1,189 @@
+package collaset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/collaset/core"
+)
+
+// statusPause is the shortest time between two writes of status that differ in numbers and texts only.
+const statusPause = 200 * time.Millisecond
+
+// maxNamed bounds the single Pods that the events of a round are about.
+const maxNamed = 10
+
+// maxNote bounds the text of an event, in bytes.
+const maxNote = 1000
+
+// report writes status if it changed, and the events of this round. later is how long a write of status was put off.
+func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan, applied *outcome) (later time.Duration, err error) {
+	r.recordEvents(o, applied)
+	became := applied.Outcome
+	if became.ScaleOut == nil {
+		became.ScaleOut = applied.creationsHeld
+	}
+	status := core.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
+	deadline := core.DeadlineIn(&o.snapshot, &status)
+	if equality.Semantic.DeepEqual(status, o.set.Status) {
+		return deadline, nil
+	}
+	now := r.clock.Now()
+	if pause := statusPause - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
+		return pause, nil
+	}
+	changed := o.set.DeepCopy()
+	changed.Status = status
+	if err := r.client.Status().Patch(ctx, changed, client.MergeFrom(o.set)); err != nil {
+		return 0, client.IgnoreNotFound(fmt.Errorf("writing status: %w", err))
+	}
+	o.memory.statusAt = now
+	r.recordClaimTurns(o.set, o.set.Status.Blockers, status.Blockers)
+	r.writes.Wrote(client.ObjectKeyFromObject(o.set), changed)
+	r.recordTurns(o, &status)
+	if !equality.Semantic.DeepEqual(o.set.Status.Halted, status.Halted) {
+		// What it means for Pods is decided on the status that is stored, which wakes nobody up.
+		return time.Millisecond, nil
+	}
+	return deadline, nil
+}
+
+// reportFailure says in status that nothing can be decided for this generation, and why. The failure is given back.
+func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaSet, failure error) error {
+	if ctx.Err() != nil || set.DeletionTimestamp != nil || errors.Is(failure, errStale) || apierrors.IsConflict(failure) {
+		return failure
+	}
+	changed := set.DeepCopy()
+	changed.Status = core.FailedStatus(changed.Status, set.Generation, r.clock.Now(), failure)
+	if equality.Semantic.DeepEqual(changed.Status, set.Status) {
+		return failure
+	}
+	if err := r.client.Status().Patch(ctx, changed, client.MergeFrom(set)); err != nil {
+		return errors.Join(failure, client.IgnoreNotFound(fmt.Errorf("writing status: %w", err)))
+	}
+	r.writes.Wrote(client.ObjectKeyFromObject(set), changed)
+	return failure
+}
+
+// recordTurns tells once of what the written status says for the first time.
+func (r *reconciler) recordTurns(o *observation, status *appsv1alpha1.CollaSetStatus) {
+	before := &o.set.Status
+	was, is := meta.FindStatusCondition(before.Conditions, appsv1alpha1.CollaSetProgressing), meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetProgressing)
+	failed := is != nil && is.Status == metav1.ConditionFalse && (status.Halted != nil || is.Reason == string(appsv1alpha1.ReasonProgressDeadlineExceeded))
+	if failed && (was == nil || was.Reason != is.Reason) {
+		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, is.Reason, "Update", "%s", note(is.Message))
+	}
+	if before.CurrentRevision != "" && before.CurrentRevision != status.CurrentRevision {
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, string(appsv1alpha1.ReasonRolloutComplete), "Update", "every Pod is at revision %s", status.CurrentRevision)
+	}
+}
+
+func note(text string) string { return fmt.Sprintf("%.*s", maxNote, text) }
+
+// turned says whether the new status says something that somebody waits for: another generation, another revision, or a
+// condition that turned.
+func turned(before, after appsv1alpha1.CollaSetStatus) bool {
+	if !equality.Semantic.DeepEqual(before.Halted, after.Halted) || before.ObservedGeneration != after.ObservedGeneration || before.UpdatedRevision != after.UpdatedRevision || before.CurrentRevision != after.CurrentRevision {
+		return true
+	}
+	for _, c := range after.Conditions {
+		old := meta.FindStatusCondition(before.Conditions, c.Type)
+		if old == nil || old.Status != c.Status || old.ObservedGeneration != c.ObservedGeneration {
+			return true
+		}
+	}
+	return false
+}
+
+// recordEvents tells of Pods created and deleted, all of a round in one event, and of what was refused.
+func (r *reconciler) recordEvents(o *observation, applied *outcome) {
+	if applied.created+applied.deleted > 0 {
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "Scaled", "Scale", "%s", summary(applied))
+	}
+	r.recordEndings(o, applied.ended)
+	for reason, pods := range applied.replacements {
+		slices.Sort(pods)
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, string(reason), "Replace", "%s", note(replacement(reason, pods)))
+	}
+	r.recordMembers(o, "Excluded", "Exclude", applied.excluded, o.pods)
+	r.recordMembers(o, "Included", "Include", applied.included, o.candidates)
+	for reason, err := range map[string]error{"ScaleOutFailed": applied.ScaleOut, "ScaleInFailed": applied.ScaleIn, "UpdateFailed": applied.Update, "ReclaimFailed": applied.Reclaim} {
+		if err == nil || apierrors.IsServiceUnavailable(err) || o.toldOf(err) {
+			continue
+		}
+		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, reason, "Reconcile", "%s", note(err.Error()))
+	}
+}
+
+// recordEndings keeps of Pods that ran to their ends what they said of it. A node that goes can end many at once.
+func (r *reconciler) recordEndings(o *observation, ended []*core.Pod) {
+	each(ended, "; so are %d more", func(pod *core.Pod, more string) {
+		note := fmt.Sprintf("Pod %s (instance ID %d) %.*s; it is deleted and replaced%s", pod.Name(), pod.ID, maxNote/2, pod.Ended, more)
+		r.events.Eventf(o.set, o.pods[pod.Name()], corev1.EventTypeWarning, "PodEnded", "Replace", "%s", note)
+	})
+}
+
+// each tells of the first maxNamed Pods. The last of them stands for those that are left out: more counts them, in the
+// form given, and is "" for the others.
+func each[P any](pods []P, form string, tell func(pod P, more string)) {
+	for i, pod := range pods[:min(len(pods), maxNamed)] {
+		more := ""
+		if i == maxNamed-1 && len(pods) > maxNamed {
+			more = fmt.Sprintf(form, len(pods)-maxNamed)
+		}
+		tell(pod, more)
+	}
+}
+
+// toldOf says that status already has this failure: it is the same attempt again.
+func (o *observation) toldOf(err error) bool {
+	return slices.ContainsFunc(o.set.Status.Conditions, func(c metav1.Condition) bool {
+		return c.Status == metav1.ConditionFalse && c.Message == core.Cut(err.Error())
+	})
+}
+
+// replacement says in words what became of the replacement of Pods.
+func replacement(reason core.ReplacementEvent, pods []string) string {
+	names := strings.Join(pods, ", ")
+	switch reason {
+	case core.ReplacementBegun:
+		return "replacing " + names
+	case core.ReplacementDone:
+		return "in the place of others, which are gone: " + names
+	case core.ReplacementCancelled:
+		return "not replaced any more: " + names
+	}
+	return names
+}
+
+// recordMembers names the Pods that left or joined, each in an event of its own: the recorder counts events of one reason
+// about the same objects as one, and keeps the first text only.
+func (r *reconciler) recordMembers(o *observation, reason, verb string, names []string, pods map[string]*corev1.Pod) {
+	slices.Sort(names)
+	each(names, ", and so were %d more", func(name, more string) {
+		r.events.Eventf(o.set, pods[name], corev1.EventTypeNormal, reason, verb, "Pod %s was %s%s", name, strings.ToLower(reason), more)
+	})
+}
+
+func summary(applied *outcome) string {
+	switch {
+	case applied.deleted == 0:
+		return fmt.Sprintf("created %d Pods", applied.created)
+	case applied.created == 0:
+		return fmt.Sprintf("deleted %d Pods", applied.deleted)
+	default:
+		return fmt.Sprintf("created %d Pods, deleted %d", applied.created, applied.deleted)
+	}
+}

@@ -1,0 +1,497 @@
+package revision
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+const (
+	// maxForcing bounds the fields that a Change names, maxField the length of each in bytes.
+	maxForcing = 8
+	maxField   = 256
+	// claimTemplates is the path of the volume claim templates.
+	claimTemplates = "volumeClaimTemplates"
+	// RestartedAtAnnotation in a template asks for a restart of its Pods, as kubectl rollout restart does. Another value
+	// makes new Pods: a running Pod would take the annotation over and go on as it is.
+	RestartedAtAnnotation = "kubectl.kubernetes.io/restartedAt"
+)
+
+// Change is what lies between two revisions. It is immutable. The zero Change changes nothing, in place.
+type Change struct {
+	// Forcing names the fields, as paths below the CollaSet's spec, that a running Pod cannot take over; sorted and
+	// bounded. Lists are by name: template.spec.containers[app].env. Empty means that the change can be made in place.
+	Forcing []string
+	// ClaimsDiffer says that volume claim templates of one name differ in more than size, labels and annotations; Forcing
+	// names them. Templates that only one revision has are not meant: they change the Pod's volumes.
+	ClaimsDiffer bool
+	// Expand names the volume claim templates, sorted, that ask for more storage and do not differ otherwise. That forces
+	// nothing.
+	Expand []string
+
+	// Images are the new images by container name, for those that differ: of containers, init containers and sidecars.
+	Images map[string]string
+	// Labels and Annotations are those of the template to set (value) or remove (nil) on the Pod.
+	Labels, Annotations map[string]*string
+	// Tolerations are those to add. One that differs from a toleration of the Pod in its seconds alone takes its place.
+	Tolerations []corev1.Toleration
+	// ActiveDeadlineSeconds is the new deadline; nil: it does not change.
+	ActiveDeadlineSeconds *int64
+	// Resize is the cpu and memory to set by container name, PodResize that of the Pod as a whole (nil: none).
+	Resize    map[string]corev1.ResourceRequirements
+	PodResize *corev1.ResourceRequirements
+
+	// claimsForce counts the fields of Forcing that ClaimsDiffer is about, allForce all.
+	claimsForce, allForce int
+}
+
+// InPlace says whether the change can be made on a running Pod.
+func (c Change) InPlace() bool { return len(c.Forcing) == 0 }
+
+// OnlyClaimsForce says that the Pod itself could take the change over, and only claims, as ClaimsDiffer says, cannot.
+func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsForce == c.allForce }
+
+// Explain says how a Pod gets from one revision to another: in place, or by being re-created because of the fields in
+// Forcing. What is in place is a table, of which the source is ValidatePodUpdate and ValidatePodResize of Kubernetes
+// v1.36:
+//
+//	metadata.labels, metadata.annotations       always, but for RestartedAtAnnotation
+//	spec.containers[].image                     always; the container restarts
+//	spec.initContainers[].image                 always; a sidecar restarts, others change when the Pod is created anew
+//	spec.tolerations                            additions, and other seconds of one that is there
+//	spec.activeDeadlineSeconds                  set or lowered
+//	spec.containers[].resources                 cpu and memory, set or changed, not removed, QoS class as before: Capabilities
+//	spec.initContainers[].resources, spec.resources
+//	                                            likewise: Capabilities
+//	volumeClaimTemplates[] storage request      raised
+//
+// Everything else forces. A nil revision is one that is not known any more: nothing can be said to be equal then.
+func Explain(from, to *Data, can Capabilities) Change {
+	if from == nil || to == nil {
+		return Change{Forcing: []string{"(the Pod's revision is not known any more)"}, allForce: 1}
+	}
+	c := comparison{can: can, from: podSpec(from), to: podSpec(to), forcing: map[string]bool{}}
+	c.fields("template", from.normal, to.normal, templateTable)
+	c.qosClass()
+	c.claims(from.claims, to.claims)
+	c.fields("", named(from), named(to), nil)
+	c.change.Forcing = slices.Sorted(maps.Keys(c.forcing))
+	c.change.allForce = len(c.forcing)
+	if len(c.change.Forcing) > maxForcing {
+		c.change.Forcing = append(c.change.Forcing[:maxForcing:maxForcing], fmt.Sprintf("(%d more)", len(c.forcing)-maxForcing))
+	}
+	return c.change
+}
+
+// comparison collects a Change.
+type comparison struct {
+	can      Capabilities
+	from, to map[string]any // the Pods' specs
+	change   Change
+	forcing  map[string]bool
+}
+
+// rule takes up a field that differs. A field without a rule forces.
+type rule func(c *comparison, path string, before, after any)
+
+// The table of what a running Pod can take over.
+var (
+	templateTable = map[string]rule{"metadata": fieldsBy(metadataTable), "spec": fieldsBy(specTable)}
+	metadataTable = map[string]rule{"labels": (*comparison).labels, "annotations": (*comparison).annotations}
+	specTable     = map[string]rule{
+		"containers":            (*comparison).containers,
+		"initContainers":        (*comparison).initContainers,
+		"tolerations":           (*comparison).tolerations,
+		"activeDeadlineSeconds": (*comparison).activeDeadline,
+		"resources":             (*comparison).podResources,
+	}
+)
+
+func fieldsBy(table map[string]rule) rule {
+	return func(c *comparison, path string, before, after any) {
+		c.fields(path, object(before), object(after), table)
+	}
+}
+
+// fields applies the table to the fields in which two objects differ.
+func (c *comparison) fields(path string, before, after map[string]any, table map[string]rule) {
+	look := func(key string) {
+		at := key
+		if path != "" {
+			at = path + "." + key
+		}
+		switch r, old, new := table[key], before[key], after[key]; {
+		case reflect.DeepEqual(old, new):
+		case r != nil:
+			r(c, at, old, new)
+		default:
+			c.force(at)
+		}
+	}
+	for key := range before {
+		look(key)
+	}
+	for key := range after {
+		if _, both := before[key]; !both {
+			look(key)
+		}
+	}
+}
+
+func (c *comparison) force(field string) {
+	if len(field) > maxField {
+		field = strings.ToValidUTF8(field[:maxField-3], "") + "..."
+	}
+	c.forcing[field] = true
+}
+
+func (c *comparison) labels(_ string, before, after any) {
+	c.change.Labels = diff(object(before), object(after))
+}
+
+func (c *comparison) annotations(path string, before, after any) {
+	c.change.Annotations = diff(object(before), object(after))
+	if c.change.Annotations[RestartedAtAnnotation] != nil {
+		c.force(path + "[" + RestartedAtAnnotation + "]")
+	}
+}
+
+func (c *comparison) containers(path string, before, after any) {
+	c.eachContainer(path, before, after, func(map[string]any) bool { return c.can.Resize })
+}
+
+func (c *comparison) initContainers(path string, before, after any) {
+	c.eachContainer(path, before, after, func(container map[string]any) bool {
+		if container["restartPolicy"] == string(corev1.ContainerRestartPolicyAlways) {
+			return c.can.Resize
+		}
+		restarts := slices.ContainsFunc(objects(container["resizePolicy"]), func(p map[string]any) bool {
+			return p["restartPolicy"] == string(corev1.RestartContainer)
+		})
+		return c.can.Resize && c.can.ResizeInit && !restarts
+	})
+}
+
+// eachContainer compares containers one by one. They must be the same, in the same order.
+func (c *comparison) eachContainer(path string, before, after any, mayResize func(map[string]any) bool) {
+	old, new := objects(before), objects(after)
+	if !slices.EqualFunc(old, new, func(a, b map[string]any) bool { return a["name"] == b["name"] }) {
+		c.force(path)
+		return
+	}
+	for i := range new {
+		name, _ := new[i]["name"].(string)
+		c.fields(path+"["+name+"]", old[i], new[i], map[string]rule{
+			"image": func(c *comparison, at string, _, after any) {
+				image, _ := after.(string)
+				if image == "" {
+					c.force(at) // the API server wants one on a running Pod
+					return
+				}
+				put(&c.change.Images, name, image)
+			},
+			"resources": func(c *comparison, at string, before, after any) {
+				wanted, ok := c.resources(at, before, after, true)
+				switch {
+				case !ok:
+				case !mayResize(new[i]) || !c.resizable():
+					c.force(at)
+				default:
+					put(&c.change.Resize, name, wanted)
+				}
+			},
+		})
+	}
+}
+
+// podResources is about the resources of the Pod as a whole. What requests are where only limits are set depends on the
+// containers then, so both revisions must say it.
+func (c *comparison) podResources(path string, before, after any) {
+	wanted, ok := c.resources(path, before, after, false)
+	switch {
+	case !ok:
+	case !c.can.Resize || !c.resizable():
+		c.force(path)
+	default:
+		c.change.PodResize = &wanted
+	}
+}
+
+// resizable says whether the two Pods can differ in resources at all.
+func (c *comparison) resizable() bool {
+	if object(c.to["os"])["name"] == string(corev1.Windows) {
+		return false
+	}
+	old, new := object(c.from["resources"]), object(c.to["resources"])
+	if len(old) == 0 && len(new) == 0 {
+		return true
+	}
+	explicit := func(r map[string]any) bool {
+		requests := object(r["requests"])
+		return requests[string(corev1.ResourceCPU)] != nil && requests[string(corev1.ResourceMemory)] != nil
+	}
+	return c.can.ResizePod && explicit(old) && explicit(new)
+}
+
+// resources compares resource requirements and returns the cpu and memory to set; not ok if none is to be set, or if
+// something forces. With defaults, a request that is not given is the limit, as the API server has it for containers.
+func (c *comparison) resources(path string, before, after any, defaults bool) (wanted corev1.ResourceRequirements, ok bool) {
+	rest := map[string]rule{"requests": func(*comparison, string, any, any) {}, "limits": func(*comparison, string, any, any) {}}
+	forced := len(c.forcing)
+	c.fields(path, object(before), object(after), rest)
+	old, new := requirements(before, defaults), requirements(after, defaults)
+	wanted.Requests = c.quantities(path+".requests", old.Requests, new.Requests)
+	wanted.Limits = c.quantities(path+".limits", old.Limits, new.Limits)
+	return wanted, len(c.forcing) == forced && len(wanted.Requests)+len(wanted.Limits) > 0
+}
+
+// quantities are those of cpu and memory that are added or differ.
+func (c *comparison) quantities(path string, before, after corev1.ResourceList) corev1.ResourceList {
+	var wanted corev1.ResourceList
+	for name, old := range before {
+		if new, kept := after[name]; !kept || (old.Cmp(new) != 0 && !mutable(name)) {
+			c.force(path + "." + string(name))
+		}
+	}
+	for name, new := range after {
+		old, both := before[name]
+		switch {
+		case both && old.Cmp(new) == 0:
+		case mutable(name):
+			if wanted == nil {
+				wanted = corev1.ResourceList{}
+			}
+			wanted[name] = new
+		default:
+			c.force(path + "." + string(name))
+		}
+	}
+	return wanted
+}
+
+func mutable(name corev1.ResourceName) bool {
+	return name == corev1.ResourceCPU || name == corev1.ResourceMemory
+}
+
+// qosClass forces what would change the class of the Pod: that is given to it for its life.
+func (c *comparison) qosClass() {
+	if len(c.change.Resize) == 0 && c.change.PodResize == nil {
+		return
+	}
+	before, after := qosOf(c.from), qosOf(c.to)
+	if before == after {
+		return
+	}
+	why := fmt.Sprintf("resources (QoS class %s would become %s)", before, after)
+	for _, list := range []string{"containers", "initContainers"} {
+		for _, container := range objects(c.to[list]) {
+			name, _ := container["name"].(string)
+			if _, resized := c.change.Resize[name]; resized {
+				c.force(fmt.Sprintf("template.spec.%s[%s].%s", list, name, why))
+			}
+		}
+	}
+	if c.change.PodResize != nil {
+		c.force("template.spec." + why)
+	}
+}
+
+// qosOf is the QoS class of a Pod of this spec.
+func qosOf(spec map[string]any) corev1.PodQOSClass {
+	var parts []corev1.ResourceRequirements
+	if whole := object(spec["resources"]); len(whole) > 0 {
+		parts = append(parts, requirements(whole, true))
+	} else {
+		for _, container := range slices.Concat(objects(spec["containers"]), objects(spec["initContainers"])) {
+			parts = append(parts, requirements(container["resources"], true))
+		}
+	}
+	some, guaranteed := false, true
+	for _, r := range parts {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			request, limit := r.Requests[name], r.Limits[name]
+			some = some || request.Sign() > 0 || limit.Sign() > 0
+			guaranteed = guaranteed && limit.Sign() > 0 && request.Cmp(limit) == 0
+		}
+	}
+	switch {
+	case !some:
+		return corev1.PodQOSBestEffort
+	case guaranteed:
+		return corev1.PodQOSGuaranteed
+	default:
+		return corev1.PodQOSBurstable
+	}
+}
+
+// tolerations may be added, and the seconds of one may change.
+func (c *comparison) tolerations(path string, before, after any) {
+	var old, new []corev1.Toleration
+	convert(before, &old)
+	convert(after, &new)
+	for i := range old {
+		if !slices.ContainsFunc(new, func(t corev1.Toleration) bool { return sameToleration(t, old[i]) }) {
+			c.force(path)
+			return
+		}
+	}
+	for i := range new {
+		if !slices.ContainsFunc(old, func(t corev1.Toleration) bool { return reflect.DeepEqual(t, new[i]) }) {
+			c.change.Tolerations = append(c.change.Tolerations, new[i])
+		}
+	}
+}
+
+// sameToleration compares all but the seconds.
+func sameToleration(a, b corev1.Toleration) bool {
+	a.TolerationSeconds, b.TolerationSeconds = nil, nil
+	return a == b
+}
+
+// activeDeadline may be set or lowered.
+func (c *comparison) activeDeadline(path string, before, after any) {
+	var old, new *int64
+	convert(before, &old)
+	convert(after, &new)
+	if new == nil || (old != nil && *new > *old) {
+		c.force(path)
+		return
+	}
+	c.change.ActiveDeadlineSeconds = new
+}
+
+// claims compares volume claim templates by name; their order means nothing.
+func (c *comparison) claims(before, after []map[string]any) {
+	old, new := byName(before), byName(after)
+	for name, claim := range new {
+		was, both := old[name]
+		kind, grows := compareClaims(was, claim)
+		switch {
+		case !both:
+			c.force(claimTemplates)
+		case kind && !grows:
+			// Claims neither shrink nor lose labels; what can be changed on them is.
+		case kind:
+			c.change.Expand = append(c.change.Expand, name)
+		default:
+			c.force(claimTemplates + "[" + name + "]")
+			c.change.ClaimsDiffer = true
+			c.change.claimsForce++
+		}
+	}
+	for name := range old {
+		if _, both := new[name]; !both {
+			c.force(claimTemplates)
+		}
+	}
+	slices.Sort(c.change.Expand)
+}
+
+// compareClaims says whether two claims are of one kind, which leaves out their size, labels and annotations, and whether
+// the second asks for more storage.
+func compareClaims(before, after map[string]any) (kind, grows bool) {
+	size := func(claim map[string]any) (q resource.Quantity, rest corev1.PersistentVolumeClaim) {
+		convert(claim, &rest)
+		q = rest.Spec.Resources.Requests[corev1.ResourceStorage]
+		delete(rest.Spec.Resources.Requests, corev1.ResourceStorage)
+		rest.Labels, rest.Annotations = nil, nil
+		return q, rest
+	}
+	old, oldRest := size(before)
+	new, newRest := size(after)
+	return reflect.DeepEqual(oldRest, newRest), new.Cmp(old) > 0
+}
+
+func byName(claims []map[string]any) map[string]map[string]any {
+	out := make(map[string]map[string]any, len(claims))
+	for _, claim := range claims {
+		name, _ := object(claim["metadata"])["name"].(string)
+		out[name] = claim
+	}
+	return out
+}
+
+// named are a revision's unknown fields, with containers by name instead of number.
+func named(d *Data) map[string]any {
+	if len(d.unknown) == 0 {
+		return nil
+	}
+	var names []string
+	spec := podSpec(d)
+	for _, list := range []string{"containers", "initContainers"} {
+		for i, container := range objects(spec[list]) {
+			name, _ := container["name"].(string)
+			names = append(names, fmt.Sprintf("template.spec.%s[%d]", list, i), fmt.Sprintf("template.spec.%s[%s]", list, name))
+		}
+	}
+	byName := strings.NewReplacer(names...)
+	out := make(map[string]any, len(d.unknown))
+	for path, value := range d.unknown {
+		out[byName.Replace(path)] = value
+	}
+	return out
+}
+
+func podSpec(d *Data) map[string]any { return object(d.normal["spec"]) }
+
+func object(value any) map[string]any {
+	m, _ := value.(map[string]any)
+	return m
+}
+
+// requirements reads resource requirements in normal form.
+func requirements(value any, defaults bool) corev1.ResourceRequirements {
+	var r corev1.ResourceRequirements
+	convert(value, &r)
+	if defaults && len(r.Limits) > 0 {
+		if r.Requests == nil {
+			r.Requests = corev1.ResourceList{}
+		}
+		for name, limit := range r.Limits {
+			if _, given := r.Requests[name]; !given {
+				r.Requests[name] = limit
+			}
+		}
+	}
+	return r
+}
+
+// convert reads a value in normal form, which was written from that type.
+func convert(value, into any) {
+	raw, err := json.Marshal(value)
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+func put[V any](m *map[string]V, key string, value V) {
+	if *m == nil {
+		*m = map[string]V{}
+	}
+	(*m)[key] = value
+}
+
+func diff(before, after map[string]any) map[string]*string {
+	var d map[string]*string
+	for key, value := range after {
+		if old, ok := before[key]; !ok || old != value {
+			text, _ := value.(string)
+			put(&d, key, &text)
+		}
+	}
+	for key := range before {
+		if _, ok := after[key]; !ok {
+			put(&d, key, nil)
+		}
+	}
+	return d
+}
