@@ -1,0 +1,12 @@
+// Command collaset-controller operates CollaSets: scaling, updating and replacing their Pods under the Pod protocol.
+// Run it with --help for its flags.
+package main
+
+import (
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/collaset"
+)
+
+func main() {
+	bootstrap.Main(collaset.Component())
+}

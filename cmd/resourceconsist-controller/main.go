@@ -1,0 +1,12 @@
+// Command resourceconsist-controller keeps traffic and other resources around Pods consistent with the Pods' phases.
+// Run it with --help for its flags.
+package main
+
+import (
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/resourceconsist"
+)
+
+func main() {
+	bootstrap.Main(resourceconsist.Component())
+}

@@ -1,0 +1,119 @@
+package resourceconsist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
+)
+
+const (
+	defaultDrainTime   = time.Second
+	defaultConcurrency = 10
+)
+
+// builtIn are the adapters that the binary knows, by name.
+func builtIn() map[string]func() api.Adapter[*corev1.Service] {
+	return map[string]func() api.Adapter[*corev1.Service]{
+		endpointslice.Name: func() api.Adapter[*corev1.Service] { return endpointslice.New(nil) },
+	}
+}
+
+// Component is the resourceconsist-controller binary.
+func Component() bootstrap.Component {
+	adapters := []string{endpointslice.Name}
+	drainTime := defaultDrainTime
+	return bootstrap.Component{
+		Name:  "resourceconsist-controller",
+		Short: "Keeps traffic and other resources around Pods consistent with the Pods' operations.",
+		Long: "Keeps traffic and other resources around Pods consistent with the Pods' operations: a Pod that a Service labelled " +
+			appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue + " selects is operated only after it has left the Service's traffic, " +
+			"and counts as serving only after it is back.",
+		LeaderElected: true,
+		Concurrency:   defaultConcurrency,
+		Cache:         func(*bootstrap.Options) cache.Options { return CacheOptions() },
+		AddFlags: func(fs *pflag.FlagSet) {
+			fs.StringSliceVar(&adapters, "adapters", adapters, "Adapters to run, separated by commas. Built in: "+strings.Join(names(), ", ")+".")
+			fs.DurationVar(&drainTime, "drain-time", drainTime,
+				"How long traffic must have stopped before a Pod may be operated. A Service's annotation "+api.DrainSecondsAnnotation+" replaces it.")
+		},
+		Validate: func(*bootstrap.Options) error { return validate(adapters, drainTime) },
+		Setup: func(_ context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+			var chosen []api.Adapter[*corev1.Service]
+			for _, name := range adapters {
+				chosen = append(chosen, builtIn()[name]())
+			}
+			return AddToManager(mgr, api.Options{DrainTime: drainTime, Concurrency: o.Concurrency}, chosen...)
+		},
+	}
+}
+
+func names() []string {
+	var all []string
+	for name := range builtIn() {
+		all = append(all, name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func validate(adapters []string, drainTime time.Duration) error {
+	var errs []error
+	if len(adapters) == 0 {
+		errs = append(errs, fmt.Errorf("--adapters is empty: give at least one of %s", strings.Join(names(), ", ")))
+	}
+	for i, name := range adapters {
+		if builtIn()[name] == nil {
+			errs = append(errs, fmt.Errorf("--adapters has %q: give one of %s", name, strings.Join(names(), ", ")))
+		}
+		if slices.Contains(adapters[:i], name) {
+			errs = append(errs, fmt.Errorf("--adapters has %q twice: give it once", name))
+		}
+	}
+	if drainTime < 0 {
+		errs = append(errs, fmt.Errorf("--drain-time is %s: give 0s or more", drainTime))
+	}
+	return errors.Join(errs...)
+}
+
+// CacheOptions caches what the built-in adapters read and no more: managed Pods without most of their spec, Services
+// that take part, and of EndpointSlices which Pods they list. A Service or Pod that loses its label leaves the cache
+// with a delete event.
+func CacheOptions() cache.Options {
+	controlled := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}:                {Label: controlled, Transform: stripPod},
+		&corev1.Service{}:            {Label: controlled},
+		&discoveryv1.EndpointSlice{}: {Transform: endpointslice.Strip},
+	}}
+}
+
+// stripPod keeps of a Pod what is read here: its metadata, readiness gates, conditions, phase and addresses.
+func stripPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return bootstrap.StripManagedFields(object)
+	}
+	pod.ManagedFields, pod.OwnerReferences = nil, nil
+	delete(pod.Annotations, corev1.LastAppliedConfigAnnotation)
+	pod.Spec = corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates, NodeName: pod.Spec.NodeName}
+	pod.Status = corev1.PodStatus{
+		Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
+	}
+	return pod, nil
+}

@@ -1,0 +1,313 @@
+package resourceconsist
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// proxy is a Mover with a backend in memory.
+type proxy struct {
+	serving map[string]bool
+	err     error
+	calls   int
+}
+
+func (p *proxy) Name() string                               { return "proxy" }
+func (p *proxy) Selector(s *corev1.Service) labels.Selector { return api.ServiceSelector(s) }
+func (p *proxy) Observe(_ context.Context, _ *corev1.Service, pod *corev1.Pod) (api.Observation, error) {
+	return api.Observation{Serving: p.serving[pod.Name], LookAgain: time.Second}, p.err
+}
+
+func (p *proxy) Register(_ context.Context, _ *corev1.Service, pod *corev1.Pod) error {
+	p.calls++
+	p.serving[pod.Name] = true
+	return nil
+}
+
+func (p *proxy) Deregister(_ context.Context, _ *corev1.Service, pod *corev1.Pod) error {
+	p.calls++
+	delete(p.serving, pod.Name)
+	return nil
+}
+
+var _ api.Mover[*corev1.Service] = &proxy{}
+
+// bench is both controllers over a fake API server.
+type bench struct {
+	t         *testing.T
+	client    client.Client
+	pods      *podController[*corev1.Service]
+	employers *employerController[*corev1.Service]
+	clock     *testclock.FakePassiveClock
+	proxy     *proxy
+	recorder  *events.FakeRecorder
+	patches   int
+	patchErr  error
+}
+
+func newBench(t *testing.T, objects ...client.Object) *bench {
+	t.Helper()
+	b := &bench{t: t, clock: testclock.NewFakePassiveClock(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)), proxy: &proxy{serving: map[string]bool{}}, recorder: events.NewFakeRecorder(10)}
+	b.client = fake.NewClientBuilder().WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).
+		WithIndex(&corev1.Pod{}, indexName("Service"), func(o client.Object) []string { return expectedKeys("Service", o) }).
+		WithInterceptorFuncs(interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			b.patches++
+			if b.patchErr != nil {
+				return b.patchErr
+			}
+			return c.Patch(ctx, o, p, opts...)
+		}}).Build()
+	adapters := []api.Adapter[*corev1.Service]{b.proxy}
+	records := newRecords()
+	m, err := newPodMetrics(prometheus.NewRegistry(), "Service", records)
+	require.NoError(t, err)
+	b.pods = &podController[*corev1.Service]{
+		client: b.client, live: b.client, recorder: b.recorder, clock: b.clock, writes: writes.New(b.client, b.clock),
+		kind: "Service", adapters: adapters, options: api.Options{DrainTime: 2 * time.Second}, employers: newEmployers[*corev1.Service](), records: records, metrics: m,
+	}
+	b.employers = &employerController[*corev1.Service]{client: b.client, recorder: b.recorder, kind: "Service", adapters: adapters, told: map[types.UID]string{}}
+	b.index("web")
+	return b
+}
+
+func (b *bench) index(name string) {
+	service := &corev1.Service{}
+	if b.client.Get(b.t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, service) != nil {
+		b.pods.employers.remove(client.ObjectKey{Namespace: "shop", Name: name})
+		return
+	}
+	b.pods.employers.put(newEmployer(service, b.pods.adapters, b.pods.options.DrainTime))
+}
+
+func (b *bench) reconcilePod() (reconcile.Result, error) {
+	return b.pods.Reconcile(b.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web-0"}})
+}
+
+func (b *bench) reconcileService() reconcile.Result {
+	result, err := b.employers.Reconcile(b.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}})
+	require.NoError(b.t, err)
+	b.index("web")
+	return result
+}
+
+func (b *bench) pod() *corev1.Pod {
+	pod := &corev1.Pod{}
+	require.NoError(b.t, b.client.Get(b.t.Context(), client.ObjectKey{Namespace: "shop", Name: "web-0"}, pod))
+	return pod
+}
+
+func (b *bench) serviceReady(status corev1.ConditionStatus) {
+	pod := b.pod()
+	pod.Status.Conditions = []corev1.PodCondition{{Type: podops.ServiceReadyCondition, Status: status}, {Type: corev1.PodReady, Status: status}}
+	require.NoError(b.t, b.client.Status().Update(b.t.Context(), pod))
+}
+
+func webService() *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "s", Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}},
+	}
+}
+
+func webPod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "p", Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: "true"}},
+		Spec:       corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
+	}
+}
+
+func TestAMoverIsDrivenThroughAnOperationAndTheDeletionOfItsEmployer(t *testing.T) {
+	b := newBench(t, webService(), webPod())
+	b.serviceReady(corev1.ConditionTrue)
+
+	_, err := b.reconcilePod()
+	require.NoError(t, err)
+	require.Zero(t, b.proxy.calls, "nothing is registered for an employer that could vanish")
+	b.reconcileService()
+	_, err = b.reconcilePod()
+	require.NoError(t, err)
+	require.True(t, b.proxy.serving["web-0"])
+	require.Empty(t, b.pod().Finalizers, "not before the backend confirms it")
+	_, err = b.reconcilePod()
+	require.NoError(t, err)
+	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"))
+
+	b.serviceReady(corev1.ConditionFalse)
+	_, err = b.reconcilePod()
+	require.NoError(t, err)
+	require.False(t, b.proxy.serving["web-0"])
+	result, err := b.reconcilePod()
+	require.NoError(t, err)
+	require.Equal(t, time.Second, min(result.RequeueAfter, time.Second), "it waits for the drain time")
+	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"))
+	b.clock.SetTime(b.clock.Now().Add(2 * time.Second))
+	_, err = b.reconcilePod()
+	require.NoError(t, err)
+	require.Empty(t, b.pod().Finalizers)
+
+	b.serviceReady(corev1.ConditionTrue)
+	for range 2 {
+		_, err = b.reconcilePod()
+		require.NoError(t, err)
+	}
+	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"))
+
+	service := &corev1.Service{}
+	require.NoError(t, b.client.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, service))
+	require.NoError(t, b.client.Delete(t.Context(), service))
+	require.Positive(t, b.reconcileService().RequeueAfter, "the employer stays until its Pods are released")
+	for range 2 {
+		_, err = b.reconcilePod()
+		require.NoError(t, err)
+	}
+	require.False(t, b.proxy.serving["web-0"])
+	require.Empty(t, b.pod().Finalizers)
+	b.reconcileService()
+	require.True(t, apierrors.IsNotFound(b.client.Get(t.Context(), client.ObjectKeyFromObject(service), service)))
+}
+
+func TestFailuresOfTheAPIServer(t *testing.T) {
+	resource := schema.GroupResource{Resource: "pods"}
+	for name, tc := range map[string]struct {
+		err       error
+		wantErr   bool
+		wantAgain bool
+	}{
+		"a conflict is decided again soon":     {apierrors.NewConflict(resource, "web-0", errors.New("newer")), false, true},
+		"a Pod that is gone is done with":      {apierrors.NewNotFound(resource, "web-0"), false, false},
+		"any other failure is left to backoff": {apierrors.NewInternalError(errors.New("no")), true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, webService(), webPod())
+			b.patchErr = tc.err
+			result, err := b.reconcilePod()
+			require.Equal(t, tc.wantErr, err != nil)
+			require.Equal(t, tc.wantAgain, result.RequeueAfter > 0)
+			require.Equal(t, 1, b.patches)
+		})
+	}
+}
+
+func TestABackendThatCannotBeAskedIsAnErrorAndKeepsThePod(t *testing.T) {
+	pod := webPod()
+	pod.Finalizers = []string{api.Finalizer("web")}
+	b := newBench(t, webService(), pod)
+	b.serviceReady(corev1.ConditionFalse)
+	b.proxy.err = errors.New("no route")
+	_, err := b.reconcilePod()
+	require.ErrorContains(t, err, "no route")
+	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"))
+	require.Equal(t, 1.0, testutil.ToFloat64(oneReason{waitingPods{"Service", b.pods.records}, "BackendUnknown"}))
+}
+
+// oneReason publishes one line of waitingPods.
+type oneReason struct {
+	waitingPods
+	reason string
+}
+
+func (o oneReason) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(o.desc(), prometheus.GaugeValue, float64(o.records.waiting["BackendUnknown"]), o.reason)
+}
+
+func TestABrokenAnnotationIsReportedOnce(t *testing.T) {
+	pod := webPod()
+	pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: "{"}
+	b := newBench(t, webService(), pod)
+	for range 3 {
+		_, err := b.reconcilePod()
+		require.NoError(t, err)
+	}
+	require.Len(t, b.recorder.Events, 1)
+	require.Zero(t, b.patches)
+}
+
+func TestAWrongDrainTimeIsReportedOnce(t *testing.T) {
+	service := webService()
+	service.Annotations = map[string]string{api.DrainSecondsAnnotation: "soon"}
+	service.Finalizers = []string{api.CleanFinalizer}
+	b := newBench(t, service)
+	for range 3 {
+		b.reconcileService()
+	}
+	require.Len(t, b.recorder.Events, 1)
+}
+
+func TestEmployersIndex(t *testing.T) {
+	adapters := []api.Adapter[*corev1.Service]{&proxy{}}
+	x := newEmployers[*corev1.Service]()
+	add := func(name string, selector map[string]string) {
+		service := webService()
+		service.Name, service.Spec.Selector = name, selector
+		x.put(newEmployer(service, adapters, 0))
+	}
+	of := func(podLabels map[string]string) []string {
+		names := []string{}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Labels: podLabels}}
+		for _, e := range x.of(pod) {
+			names = append(names, e.object.Name)
+		}
+		return names
+	}
+	add("web", map[string]string{"app": "web"})
+	add("blue", map[string]string{"app": "web", "colour": "blue"})
+	add("db", map[string]string{"app": "db"})
+	require.ElementsMatch(t, []string{"web", "blue"}, of(map[string]string{"app": "web", "colour": "blue"}))
+	require.ElementsMatch(t, []string{"web"}, of(map[string]string{"app": "web", "colour": "red"}))
+	add("web", map[string]string{"app": "other"})
+	require.Empty(t, of(map[string]string{"app": "web"}))
+	add("web", nil)
+	require.Empty(t, of(map[string]string{"app": "other"}))
+	for _, name := range []string{"web", "blue", "db"} {
+		x.remove(client.ObjectKey{Namespace: "shop", Name: name})
+	}
+	require.Empty(t, x.byKey)
+	require.Empty(t, x.anchored)
+}
+
+func TestFlags(t *testing.T) {
+	for name, tc := range map[string]struct {
+		adapters []string
+		drain    time.Duration
+		want     string
+	}{
+		"the defaults are fine":         {[]string{"endpointslice"}, time.Second, ""},
+		"no drain time is fine":         {[]string{"endpointslice"}, 0, ""},
+		"no adapter":                    {nil, 0, "--adapters is empty"},
+		"an adapter that nobody knows":  {[]string{"slb"}, 0, `--adapters has "slb"`},
+		"the same adapter twice":        {[]string{"endpointslice", "endpointslice"}, 0, "twice"},
+		"a drain time that is negative": {[]string{"endpointslice"}, -1, "--drain-time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := validate(tc.adapters, tc.drain)
+			if tc.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, tc.want)
+			}
+		})
+	}
+}

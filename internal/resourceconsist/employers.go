@@ -1,0 +1,178 @@
+package resourceconsist
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
+)
+
+// employer is what the controller keeps of one employer. It never changes once it is in the index.
+type employer[E client.Object] struct {
+	object E
+	// selectors holds what each adapter selects, by the adapter's position; nil selects nothing.
+	selectors []labels.Selector
+	drain     time.Duration
+	prepared  bool
+}
+
+// employs says whether the adapter at this position employs Pods with these labels.
+func (e *employer[E]) employs(adapter int, podLabels labels.Labels) bool {
+	return e.selectors[adapter] != nil && e.selectors[adapter].Matches(podLabels)
+}
+
+// same says whether no decision about a Pod can differ between the two.
+func (e *employer[E]) same(o *employer[E]) bool {
+	text := func(s labels.Selector) string {
+		if s == nil {
+			return "-"
+		}
+		return s.String()
+	}
+	return e.drain == o.drain && e.prepared == o.prepared &&
+		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) })
+}
+
+// employers answers which employers select a Pod without looking at all of them: each selector stands under one of the
+// labels that it requires. It is filled by the employers' events and safe for concurrent use.
+type employers[E client.Object] struct {
+	mu    sync.RWMutex
+	byKey map[client.ObjectKey]*employer[E]
+	// anchored holds the employers of a namespace under "<label>=<value>", or "" if no selector names one.
+	anchored map[string]map[string]map[client.ObjectKey]struct{}
+}
+
+func newEmployers[E client.Object]() *employers[E] {
+	return &employers[E]{byKey: map[client.ObjectKey]*employer[E]{}, anchored: map[string]map[string]map[client.ObjectKey]struct{}{}}
+}
+
+// put takes in the newest state of an employer and returns the one before, nil if there was none.
+func (x *employers[E]) put(e *employer[E]) *employer[E] {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	key := client.ObjectKeyFromObject(e.object)
+	old := x.drop(key)
+	x.byKey[key] = e
+	for _, anchor := range anchors(e.selectors) {
+		if x.anchored[key.Namespace] == nil {
+			x.anchored[key.Namespace] = map[string]map[client.ObjectKey]struct{}{}
+		}
+		if x.anchored[key.Namespace][anchor] == nil {
+			x.anchored[key.Namespace][anchor] = map[client.ObjectKey]struct{}{}
+		}
+		x.anchored[key.Namespace][anchor][key] = struct{}{}
+	}
+	return old
+}
+
+// remove forgets an employer and returns what it was, nil if it was not known.
+func (x *employers[E]) remove(key client.ObjectKey) *employer[E] {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.drop(key)
+}
+
+func (x *employers[E]) drop(key client.ObjectKey) *employer[E] {
+	old, ok := x.byKey[key]
+	if !ok {
+		return nil
+	}
+	delete(x.byKey, key)
+	for _, anchor := range anchors(old.selectors) {
+		delete(x.anchored[key.Namespace][anchor], key)
+		if len(x.anchored[key.Namespace][anchor]) == 0 {
+			delete(x.anchored[key.Namespace], anchor)
+		}
+	}
+	if len(x.anchored[key.Namespace]) == 0 {
+		delete(x.anchored, key.Namespace)
+	}
+	return old
+}
+
+// get returns one employer, nil if it is not known.
+func (x *employers[E]) get(key client.ObjectKey) *employer[E] {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.byKey[key]
+}
+
+// of returns the employers that select the Pod.
+func (x *employers[E]) of(pod *corev1.Pod) []*employer[E] {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var found []*employer[E]
+	look := func(anchor string) {
+		for key := range x.anchored[pod.Namespace][anchor] {
+			e := x.byKey[key]
+			selects := func(s labels.Selector) bool { return s != nil && s.Matches(labels.Set(pod.Labels)) }
+			if slices.ContainsFunc(e.selectors, selects) && !slices.Contains(found, e) {
+				found = append(found, e)
+			}
+		}
+	}
+	look("")
+	for k, v := range pod.Labels {
+		look(k + "=" + v)
+	}
+	return found
+}
+
+func anchors(selectors []labels.Selector) []string {
+	var found []string
+	for _, s := range selectors {
+		if s == nil {
+			continue
+		}
+		if a := anchor(s); !slices.Contains(found, a) {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
+// anchor is a label that every Pod of the selector carries, "" if the selector names none.
+func anchor(s labels.Selector) string {
+	requirements, _ := s.Requirements()
+	for _, r := range requirements {
+		switch r.Operator() {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			if values := r.ValuesUnsorted(); len(values) == 1 {
+				return r.Key() + "=" + values[0]
+			}
+		default:
+		}
+	}
+	return ""
+}
+
+// newEmployer reads an employer as the adapters see it.
+func newEmployer[E client.Object](object E, adapters []api.Adapter[E], fallback time.Duration) *employer[E] {
+	e := &employer[E]{object: object, selectors: make([]labels.Selector, len(adapters))}
+	e.drain, _ = api.DrainTime(object, fallback) // employerController reports the error
+	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer)
+	if object.GetDeletionTimestamp() != nil {
+		return e
+	}
+	for i, a := range adapters {
+		e.selectors[i] = a.Selector(object)
+	}
+	return e
+}
+
+// keyOf takes an annotation's employer key apart; false if it is not of this kind.
+func keyOf(kind, key string) (client.ObjectKey, bool) {
+	parts := strings.Split(key, "/")
+	if len(parts) != 3 || parts[0] != kind {
+		return client.ObjectKey{}, false
+	}
+	return client.ObjectKey{Namespace: parts[1], Name: parts[2]}, true
+}

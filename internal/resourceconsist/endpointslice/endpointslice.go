@@ -1,0 +1,236 @@
+// Package endpointslice is the adapter for traffic that follows EndpointSlices: kube-proxy, most ingress and gateway
+// controllers, most service meshes. Kubernetes itself adds and drops endpoints as Pods become Ready and not; the
+// adapter only watches, and says of a Pod whether some EndpointSlice of the Service lists it as one to send traffic to.
+//
+// Listed means ready, not known to have stopped serving, and not terminating. A Service that publishes addresses that
+// are not ready keeps them ready for ever; that they do not serve is what counts then, since nothing that happens to
+// the Pod could take them out.
+package endpointslice
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
+)
+
+// Name is the adapter's name.
+const Name = "endpointslice"
+
+// droppedPriority puts Pods that have just been dropped from their Service before all others.
+const droppedPriority = 100
+
+// Adapter watches EndpointSlices. Make one with New.
+type Adapter struct {
+	clock clock.PassiveClock
+
+	mu sync.RWMutex
+	// slices holds what each EndpointSlice says of each Pod: whether it lists it.
+	slices map[types.NamespacedName]map[endpoint]bool
+	// listings sums that up over all EndpointSlices.
+	listings map[endpoint]listing
+}
+
+// endpoint is one Pod of one Service. The UID keeps a Pod apart from an earlier one of its name; a slice that somebody
+// else maintains may lack it.
+type endpoint struct {
+	namespace, service, pod string
+	uid                     types.UID
+}
+
+// listing is how many EndpointSlices name the Pod, how many of them list it, and since when that is any or none.
+type listing struct {
+	named, listed int
+	since         time.Time
+}
+
+var (
+	_ api.Adapter[*corev1.Service] = &Adapter{}
+	_ api.Watcher                  = &Adapter{}
+)
+
+// New makes an adapter for one manager. A nil clock means the real one.
+func New(clk clock.PassiveClock) *Adapter {
+	if clk == nil {
+		clk = clock.RealClock{}
+	}
+	return &Adapter{clock: clk, slices: map[types.NamespacedName]map[endpoint]bool{}, listings: map[endpoint]listing{}}
+}
+
+// Name is part of api.Adapter.
+func (a *Adapter) Name() string { return Name }
+
+// Selector is part of api.Adapter: Services labelled kusionstack.io/control=true employ the Pods that they select.
+func (a *Adapter) Selector(service *corev1.Service) labels.Selector {
+	return api.ServiceSelector(service)
+}
+
+// Observe is part of api.Adapter. It never fails and asks nobody.
+func (a *Adapter) Observe(_ context.Context, service *corev1.Service, pod *corev1.Pod) (api.Observation, error) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	key := endpoint{pod.Namespace, service.Name, pod.Name, pod.UID}
+	known, anonymous := a.listings[key], a.listings[endpoint{pod.Namespace, service.Name, pod.Name, ""}]
+	o := api.Observation{Serving: known.listed > 0 || anonymous.listed > 0, Since: known.since}
+	if anonymous.since.After(o.Since) {
+		o.Since = anonymous.since
+	}
+	return o, nil
+}
+
+// Sources is part of api.Watcher.
+func (a *Adapter) Sources(mgr manager.Manager) ([]source.Source, error) {
+	return []source.Source{source.Kind(mgr.GetCache(), client.Object(&discoveryv1.EndpointSlice{}), a.events())}, nil
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+func (a *Adapter) events() handler.EventHandler {
+	put := func(o client.Object, q queue) {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
+			enqueue(q, a.update(client.ObjectKeyFromObject(s), read(s)))
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { put(e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { put(e.ObjectNew, q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+			enqueue(q, a.update(client.ObjectKeyFromObject(e.Object), nil))
+		},
+	}
+}
+
+// update takes in what an EndpointSlice says now, and returns the Pods whose state that changed, true for those that
+// are not listed any more.
+func (a *Adapter) update(slice types.NamespacedName, now map[endpoint]bool) map[types.NamespacedName]bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.slices[slice]
+	was := map[endpoint]bool{}
+	for e, listed := range before {
+		if after, still := now[e]; !still || after != listed {
+			a.count(e, was, -1, listed)
+		}
+	}
+	for e, listed := range now {
+		if earlier, known := before[e]; !known || earlier != listed {
+			a.count(e, was, +1, listed)
+		}
+	}
+	if len(now) == 0 {
+		delete(a.slices, slice)
+	} else {
+		a.slices[slice] = now
+	}
+	return a.settle(was)
+}
+
+// count adds what a slice says of an endpoint, or takes it away; was keeps how it stood before.
+func (a *Adapter) count(e endpoint, was map[endpoint]bool, by int, listed bool) {
+	l := a.listings[e]
+	if _, touched := was[e]; !touched {
+		was[e] = l.listed > 0
+	}
+	l.named += by
+	if listed {
+		l.listed += by
+	}
+	a.listings[e] = l
+}
+
+// settle stamps the endpoints that are listed now and were not, or the reverse, and returns their Pods.
+func (a *Adapter) settle(was map[endpoint]bool) map[types.NamespacedName]bool {
+	dropped := map[types.NamespacedName]bool{}
+	for e, listed := range was {
+		l := a.listings[e]
+		changed := listed != (l.listed > 0)
+		if changed {
+			l.since = a.clock.Now()
+			dropped[types.NamespacedName{Namespace: e.namespace, Name: e.pod}] = listed
+		}
+		if l.named == 0 {
+			delete(a.listings, e)
+			continue
+		}
+		if l.since.IsZero() {
+			l.since = a.clock.Now()
+		}
+		a.listings[e] = l
+	}
+	return dropped
+}
+
+// read says of each Pod in an EndpointSlice whether it is listed. A slice of no Service says nothing.
+func read(s *discoveryv1.EndpointSlice) map[endpoint]bool {
+	service := s.Labels[discoveryv1.LabelServiceName]
+	if service == "" {
+		return nil
+	}
+	said := make(map[endpoint]bool, len(s.Endpoints))
+	for i := range s.Endpoints {
+		ref := s.Endpoints[i].TargetRef
+		if ref == nil || ref.Kind != "Pod" {
+			continue
+		}
+		key := endpoint{s.Namespace, service, ref.Name, ref.UID}
+		said[key] = said[key] || Listed(s.Endpoints[i].Conditions)
+	}
+	return said
+}
+
+// Listed says whether an endpoint with these conditions is to be sent traffic. As the API has it, a nil ready counts as
+// true, a nil serving follows ready, and a nil terminating counts as false.
+func Listed(c discoveryv1.EndpointConditions) bool {
+	return ptr.Deref(c.Ready, true) && ptr.Deref(c.Serving, true) && !ptr.Deref(c.Terminating, false)
+}
+
+func enqueue(q queue, dropped map[types.NamespacedName]bool) {
+	for pod, first := range dropped {
+		request := reconcile.Request{NamespacedName: pod}
+		pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request])
+		if !ok {
+			q.Add(request)
+			continue
+		}
+		o := priorityqueue.AddOpts{}
+		if first {
+			o.Priority = ptr.To(droppedPriority)
+		}
+		pq.AddWithOpts(o, request)
+	}
+}
+
+// Strip keeps of an EndpointSlice what the adapter reads: its Service, and of each endpoint the Pod and the conditions.
+// It is a cache transform and never returns an error; what is no EndpointSlice passes unchanged.
+func Strip(object any) (any, error) {
+	s, ok := object.(*discoveryv1.EndpointSlice)
+	if !ok {
+		return object, nil
+	}
+	s.ManagedFields, s.OwnerReferences, s.Annotations, s.Ports = nil, nil, nil, nil
+	s.Labels = map[string]string{discoveryv1.LabelServiceName: s.Labels[discoveryv1.LabelServiceName]}
+	for i := range s.Endpoints {
+		e := discoveryv1.Endpoint{Conditions: s.Endpoints[i].Conditions}
+		if ref := s.Endpoints[i].TargetRef; ref != nil {
+			e.TargetRef = &corev1.ObjectReference{Kind: ref.Kind, Name: ref.Name, UID: ref.UID}
+		}
+		s.Endpoints[i] = e
+	}
+	return s, nil
+}

@@ -1,0 +1,116 @@
+package endpointslice
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	testclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
+)
+
+func TestListed(t *testing.T) {
+	yes, no := ptr.To(true), ptr.To(false)
+	for name, tc := range map[string]struct {
+		conditions discoveryv1.EndpointConditions
+		want       bool
+	}{
+		"nothing known counts as listed": {discoveryv1.EndpointConditions{}, true},
+		"ready":                          {discoveryv1.EndpointConditions{Ready: yes, Serving: yes, Terminating: no}, true},
+		"not ready":                      {discoveryv1.EndpointConditions{Ready: no, Serving: no}, false},
+		"terminating and still serving":  {discoveryv1.EndpointConditions{Ready: no, Serving: yes, Terminating: yes}, false},
+		"published although not ready, and not serving":      {discoveryv1.EndpointConditions{Ready: yes, Serving: no}, false},
+		"published although not ready, serving, terminating": {discoveryv1.EndpointConditions{Ready: yes, Serving: yes, Terminating: yes}, false},
+	} {
+		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, Listed(tc.conditions)) })
+	}
+}
+
+type said struct {
+	pod, uid string
+	ready    bool
+}
+
+func slice(name, service string, endpoints ...said) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	if service != "" {
+		s.Labels = map[string]string{discoveryv1.LabelServiceName: service}
+	}
+	for _, e := range endpoints {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Name: e.pod, UID: types.UID(e.uid)},
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(e.ready)},
+		})
+	}
+	return s
+}
+
+func TestObserve(t *testing.T) {
+	clk := testclock.NewFakePassiveClock(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC))
+	a := New(clk)
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
+	put := func(s *discoveryv1.EndpointSlice) map[string]bool {
+		clk.SetTime(clk.Now().Add(time.Second))
+		changed := map[string]bool{}
+		for pod, dropped := range a.update(types.NamespacedName{Namespace: s.Namespace, Name: s.Name}, read(s)) {
+			changed[pod.Name] = dropped
+		}
+		return changed
+	}
+	observe := func(pod, uid string) api.Observation {
+		o, err := a.Observe(t.Context(), service, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: pod, UID: types.UID(uid)}})
+		require.NoError(t, err)
+		return o
+	}
+
+	require.Equal(t, api.Observation{}, observe("a", "1"), "a Pod that no slice names")
+	require.Empty(t, cmp.Diff(map[string]bool{"a": false}, put(slice("v4", "web", said{"a", "1", true}, said{"b", "2", false}))))
+	listedAt := clk.Now()
+	require.Equal(t, api.Observation{Serving: true, Since: listedAt}, observe("a", "1"))
+	require.False(t, observe("b", "2").Serving)
+	require.Equal(t, listedAt, observe("b", "2").Since)
+	require.False(t, observe("a", "other").Serving, "an earlier Pod of the same name")
+
+	require.Empty(t, put(slice("v4", "web", said{"a", "1", true}, said{"b", "2", false})), "nothing new enqueues nobody")
+	require.Empty(t, put(slice("v6", "web", said{"a", "1", true})), "a second slice changes nothing")
+	require.Empty(t, put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", false})), "one slice still lists it")
+	require.Equal(t, listedAt, observe("a", "1").Since)
+	require.True(t, observe("a", "1").Serving)
+	require.Empty(t, cmp.Diff(map[string]bool{"a": true}, put(slice("v6", "web", said{"a", "1", false}))))
+	require.Equal(t, api.Observation{Since: clk.Now()}, observe("a", "1"))
+
+	require.Empty(t, cmp.Diff(map[string]bool{"b": false}, put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", true}))))
+	require.Empty(t, cmp.Diff(map[string]bool{"b": true}, put(slice("v4", "web"))), "a slice that is emptied drops its Pods")
+	put(slice("v6", "web"))
+	require.Empty(t, a.listings, "nothing is kept of Pods that no slice names")
+	require.Empty(t, a.slices)
+
+	require.Empty(t, put(slice("x", "", said{"a", "1", true})), "a slice of no Service")
+	put(slice("own", "web", said{"a", "", true}))
+	require.True(t, observe("a", "1").Serving, "a slice that names no UID means any")
+}
+
+func TestStripKeepsWhatIsRead(t *testing.T) {
+	s := slice("v4", "web", said{"a", "1", true})
+	s.Endpoints[0].Addresses = []string{"10.0.0.1"}
+	s.Endpoints[0].TargetRef.Namespace = "shop"
+	s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
+	want := read(s.DeepCopy())
+	got, err := Strip(s)
+	require.NoError(t, err)
+	stripped, ok := got.(*discoveryv1.EndpointSlice)
+	require.True(t, ok)
+	require.Empty(t, cmp.Diff(want, read(stripped), cmp.AllowUnexported(endpoint{})))
+	require.Empty(t, stripped.Endpoints[0].Addresses)
+	require.Empty(t, stripped.ManagedFields)
+	other, err := Strip("something else")
+	require.NoError(t, err)
+	require.Equal(t, "something else", other)
+}

@@ -1,0 +1,225 @@
+package resourceconsist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"kusionstack.io/kuperator/api/podops"
+	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/core"
+)
+
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=get;list;watch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+// Reconcile does what is due on one Pod.
+func (c *podController[E]) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	pod, err := c.read(ctx, req.NamespacedName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if pod == nil {
+		c.records.forget(req.NamespacedName)
+		c.writes.Forget(req.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	wait, err := c.writes.Unobserved(ctx, req.NamespacedName)
+	if err != nil || wait > 0 { // an old view only asks for what was already written
+		return reconcile.Result{RequeueAfter: wait}, err
+	}
+	snapshot, observeErr := c.observe(ctx, pod)
+	plan := core.Decide(snapshot)
+	c.report(pod, plan)
+	moveErr := c.move(ctx, pod, plan.Moves)
+	result, writeErr := c.write(ctx, pod, snapshot.Pod, plan)
+	if err := errors.Join(observeErr, moveErr, writeErr); err != nil {
+		return reconcile.Result{}, err
+	}
+	return result, nil
+}
+
+// read returns the Pod from the cache, or from the API server if it has left the cache without being deleted. Nil means
+// that there is nothing to do.
+func (c *podController[E]) read(ctx context.Context, key types.NamespacedName) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := c.client.Get(ctx, key, pod)
+	if err == nil {
+		c.strays.drop(key)
+		return pod, nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("reading pod %s from the cache: %w", key, err)
+	}
+	if !c.strays.has(key) {
+		return nil, nil
+	}
+	if err := c.live.Get(ctx, key, pod); err != nil {
+		if apierrors.IsNotFound(err) {
+			c.strays.drop(key)
+			return nil, nil
+		}
+		return nil, fmt.Errorf("reading pod %s, which is not managed any more: %w", key, err)
+	}
+	if api.Controlled(pod) { // its event is on the way
+		return nil, nil
+	}
+	return pod, nil
+}
+
+// observe asks the index for the Pod's employers and the adapters for what their backends do with it. The snapshot is
+// usable also if some adapter could not tell, which is the error.
+func (c *podController[E]) observe(ctx context.Context, pod *corev1.Pod) (core.Snapshot, error) {
+	now := c.clock.Now()
+	s := core.Snapshot{Pod: podops.Read(pod), Managed: api.Controlled(pod), Kind: c.kind, Now: now}
+	s.OutOfServiceSince = c.records.saw(pod, s.Pod, now)
+
+	found := c.employers.of(pod)
+	expected, _ := podops.ExpectedFinalizers(pod.Annotations) // Decide reports the error
+	for key := range expected {
+		name, ok := keyOf(c.kind, key)
+		if e := c.employers.get(name); ok && e != nil && !contains(found, e) {
+			found = append(found, e)
+		}
+	}
+	var errs []error
+	for _, e := range found {
+		observed := core.Employer{
+			Key:       api.EmployerKey(c.kind, client.ObjectKeyFromObject(e.object)),
+			Finalizer: api.Finalizer(e.object.GetName()),
+			Drain:     e.drain,
+			Prepared:  e.prepared,
+		}
+		for i, adapter := range c.adapters {
+			b, err := c.ask(ctx, adapter, e, e.employs(i, labels.Set(pod.Labels)), pod, now)
+			errs = append(errs, err)
+			observed.Backends = append(observed.Backends, b)
+		}
+		s.Employers = append(s.Employers, observed)
+	}
+	return s, errors.Join(errs...)
+}
+
+// ask reads one backend. An adapter that only observes is not asked about Pods that the employer does not employ.
+func (c *podController[E]) ask(ctx context.Context, adapter api.Adapter[E], e *employer[E], employs bool, pod *corev1.Pod, now time.Time) (core.Backend, error) {
+	_, moves := adapter.(api.Mover[E])
+	b := core.Backend{Adapter: adapter.Name(), Employs: employs, Moves: moves}
+	if !employs && !moves {
+		return b, nil
+	}
+	observed, err := adapter.Observe(ctx, e.object, pod)
+	if err != nil {
+		b.Unknown = true
+		return b, fmt.Errorf("asking %s about pod %s/%s: %w", adapter.Name(), pod.Namespace, pod.Name, err)
+	}
+	b.Serving, b.LookAgain = observed.Serving, observed.LookAgain
+	b.NotServingSince = c.records.idle(pod, e.object.GetName()+"/"+adapter.Name(), observed.Serving, now)
+	if !observed.Since.IsZero() && !observed.Serving {
+		b.NotServingSince = observed.Since
+	}
+	return b, nil
+}
+
+// move makes the calls to backends. One that fails does not stop the others.
+func (c *podController[E]) move(ctx context.Context, pod *corev1.Pod, moves []core.Action) error {
+	var errs []error
+	for _, m := range moves {
+		key, _ := keyOf(c.kind, m.Employer)
+		e := c.employers.get(key)
+		for _, a := range c.adapters {
+			mover, ok := a.(api.Mover[E])
+			if !ok || a.Name() != m.Adapter || e == nil {
+				continue
+			}
+			call := mover.Register
+			if m.Verb == core.Deregister {
+				call = mover.Deregister
+			}
+			if err := call(ctx, e.object, pod); err != nil {
+				errs = append(errs, fmt.Errorf("%s of pod %s/%s by %s for %s: %w", m.Verb, pod.Namespace, pod.Name, m.Adapter, m.Employer, err))
+				continue
+			}
+			c.metrics.did(m.Verb)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// write patches the Pod if the plan changes it.
+func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podops.View, plan core.Plan) (reconcile.Result, error) {
+	result := reconcile.Result{RequeueAfter: plan.NextLook}
+	if plan.Change.IsZero() {
+		return result, nil
+	}
+	key := client.ObjectKeyFromObject(pod)
+	written := &corev1.Pod{}
+	written.Namespace, written.Name = pod.Namespace, pod.Name
+	err := c.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, plan.Change.MergePatch(view)))
+	switch {
+	case apierrors.IsConflict(err):
+		log.FromContext(ctx).V(1).Info("the Pod has changed meanwhile, deciding again", "answer", err.Error())
+		return reconcile.Result{RequeueAfter: 20*time.Millisecond + rand.N(30*time.Millisecond)}, nil //nolint:gosec // jitter, no secret
+	case apierrors.IsNotFound(err):
+		c.strays.drop(key)
+		return reconcile.Result{}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("patching pod %s: %w", key, err)
+	}
+	for _, a := range plan.Written {
+		c.metrics.did(a.Verb)
+	}
+	log.FromContext(ctx).V(1).Info("changed the Pod", "actions", plan.Written)
+	if c.strays.has(key) {
+		c.strays.drop(key)
+		c.records.forget(key)
+		return reconcile.Result{}, nil
+	}
+	c.writes.Wrote(key, written)
+	return result, nil
+}
+
+// report publishes what the Pod waits for, and says once what its owner has to mend.
+func (c *podController[E]) report(pod *corev1.Pod, plan core.Plan) {
+	if c.strays.has(client.ObjectKeyFromObject(pod)) {
+		return
+	}
+	c.records.waits(pod, plan.Waits)
+	if plan.Broken != nil && c.records.tellBroken(pod, pod.Annotations[podops.AvailableConditionsAnnotation]) {
+		c.recorder.Eventf(pod, nil, corev1.EventTypeWarning, "AnnotationInvalid", "Expect", "%s", plan.Broken.Error())
+	}
+}
+
+func contains[E client.Object](list []*employer[E], e *employer[E]) bool {
+	for _, o := range list {
+		if client.ObjectKeyFromObject(o.object) == client.ObjectKeyFromObject(e.object) {
+			return true
+		}
+	}
+	return false
+}
+
+// strays are Pods that left the cache without being deleted: they are not managed any more and may have to be released.
+// The zero value is ready to use.
+type strays struct {
+	keys sync.Map
+}
+
+func (s *strays) add(key types.NamespacedName)  { s.keys.Store(key, struct{}{}) }
+func (s *strays) drop(key types.NamespacedName) { s.keys.Delete(key) }
+func (s *strays) has(key types.NamespacedName) bool {
+	_, ok := s.keys.Load(key)
+	return ok
+}

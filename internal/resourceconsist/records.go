@@ -1,0 +1,127 @@
+package resourceconsist
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/resourceconsist/core"
+)
+
+// records holds what this process has seen of each Pod over time: delays are counted from one's own observation. It is
+// safe for concurrent use. A record goes with its Pod; losing it all, at a restart, only lengthens delays.
+type records struct {
+	mu   sync.Mutex
+	pods map[types.NamespacedName]*record
+	// waiting counts the waits of all Pods by reason.
+	waiting map[core.Reason]int
+}
+
+type record struct {
+	uid types.UID
+	// outSince is when the Pod was first seen out of service, zero while it is in service.
+	outSince time.Time
+	// idleSince is when a backend was first seen not to serve the Pod, by employer and adapter.
+	idleSince map[string]time.Time
+	waits     []core.Wait
+	// toldBroken is the value of the annotation that was already reported as broken.
+	toldBroken string
+}
+
+func newRecords() *records {
+	return &records{pods: map[types.NamespacedName]*record{}, waiting: map[core.Reason]int{}}
+}
+
+// saw takes in the newest state of a Pod and returns since when it is out of service, zero if it is in service.
+func (r *records) saw(pod *corev1.Pod, view podops.View, now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.of(pod)
+	switch {
+	case !core.OutOfService(view):
+		rec.outSince = time.Time{}
+	case rec.outSince.IsZero():
+		rec.outSince = now
+	}
+	return rec.outSince
+}
+
+// idle takes in whether a backend serves the Pod and returns since when it does not, zero if it does.
+func (r *records) idle(pod *corev1.Pod, backend string, serving bool, now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.of(pod)
+	if serving {
+		delete(rec.idleSince, backend)
+		return time.Time{}
+	}
+	since, ok := rec.idleSince[backend]
+	if !ok {
+		since = now
+		if rec.idleSince == nil {
+			rec.idleSince = map[string]time.Time{}
+		}
+		rec.idleSince[backend] = since
+	}
+	return since
+}
+
+// waits takes in what a Pod waits for now.
+func (r *records) waits(pod *corev1.Pod, waits []core.Wait) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.of(pod)
+	r.count(rec.waits, -1)
+	r.count(waits, +1)
+	rec.waits = waits
+}
+
+// tellBroken says whether this value of the annotation has not been reported yet, and takes it as reported.
+func (r *records) tellBroken(pod *corev1.Pod, value string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rec := r.of(pod)
+	told := rec.toldBroken == value
+	rec.toldBroken = value
+	return !told
+}
+
+// forget drops the record of a Pod.
+func (r *records) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec, ok := r.pods[key]; ok {
+		r.count(rec.waits, -1)
+		delete(r.pods, key)
+	}
+}
+
+// waitingFor is the number of waits for this reason.
+func (r *records) waitingFor(reason core.Reason) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.waiting[reason]
+}
+
+func (r *records) of(pod *corev1.Pod) *record {
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	rec, ok := r.pods[key]
+	if ok && rec.uid == pod.UID {
+		return rec
+	}
+	if ok {
+		r.count(rec.waits, -1)
+	}
+	rec = &record{uid: pod.UID}
+	r.pods[key] = rec
+	return rec
+}
+
+func (r *records) count(waits []core.Wait, by int) {
+	for _, w := range waits {
+		r.waiting[w.Reason] += by
+	}
+}
