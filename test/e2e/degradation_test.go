@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/suite"
+)
+
+// standstill is how long a thing must not happen to count as not happening. What
+// is not held back happens within half a second.
+const standstill = 4 * time.Second
+
+// TestDegradation has a story for each part of the suite that may be missing.
+func TestDegradation(t *testing.T) {
+	t.Run("collaset alone without the protocol", func(t *testing.T) {
+		w := everything(t)
+		w.down(t, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist, suite.Webhook)
+		w.reconfigure(t, suite.CollaSet, "--pod-ops-lifecycle=false")
+		ns := w.namespace(t)
+		w.observe(t, observer.Options{Direct: true})
+		w.create(t, collaSet(ns, "web", 4))
+		ready := func(n int, image string) func() error {
+			return func() error {
+				pods := w.pods(t, ns, "web")
+				at := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool {
+					return p.Spec.Containers[0].Image != image || !podops.Read(&p).Ready
+				})
+				if len(pods) != n || len(at) != n {
+					return fmt.Errorf("%d Pods, %d Ready with %s", len(pods), len(at), image)
+				}
+				return nil
+			}
+		}
+		eventually(t, "4 Ready Pods", ready(4, image1))
+		pods := w.pods(t, ns, "web")
+		for i := range pods {
+			require.False(t, podops.Read(&pods[i]).Gate, "a Pod without the protocol has no gate that nobody opens")
+		}
+		before := uids(pods)
+		w.setImage(t, ns, "web", image2)
+		eventually(t, "the update", ready(4, image2))
+		require.Equal(t, before, uids(w.pods(t, ns, "web")))
+		w.scale(t, ns, "web", 2)
+		eventually(t, "fewer Pods", ready(2, image2))
+	})
+
+	t.Run("lifecycle-controller down", func(t *testing.T) {
+		w := everything(t)
+		ns := w.namespace(t)
+		o := w.observe(t, observer.Options{})
+		w.create(t, service(ns, "web"), rule(ns, "web", "2"), collaSet(ns, "web", 6))
+		w.waitServing(t, ns, "web", 6, image1)
+		w.setImage(t, ns, "web", image2)
+		eventually(t, "an operation in flight", func() error {
+			if len(w.waiting(t, ns, "web", podops.WaitFinalizer))+len(w.waiting(t, ns, "web", podops.WaitOperator)) == 0 {
+				return errors.New("none")
+			}
+			return nil
+		})
+		w.down(t, suite.Lifecycle)
+		eventually(t, "everything waiting for lifecycle-controller or a rule", func() error {
+			pods := w.pods(t, ns, "web")
+			for i := range pods {
+				for _, o := range podops.Operations(podops.Read(&pods[i])) {
+					if o.Phase == podops.PhaseOperate || o.Phase == podops.PhasePreparing {
+						return fmt.Errorf("%s is in %s", pods[i].Name, o.Phase)
+					}
+				}
+			}
+			return nil
+		})
+		out := offline(w.pods(t, ns, "web"))
+		always(t, standstill, "no further Pod goes out of service, and none comes back", func() error {
+			if now := offline(w.pods(t, ns, "web")); !slices.Equal(now, out) {
+				return fmt.Errorf("out of service were %v and are %v", out, now)
+			}
+			return nil
+		})
+		require.NoError(t, w.Restart(t.Context(), suite.Lifecycle))
+		w.waitServing(t, ns, "web", 6, image2)
+		requireWithin(t, o, ns, 2)
+	})
+
+	t.Run("podtransitionrule-controller down", func(t *testing.T) {
+		w := everything(t)
+		ns := w.namespace(t)
+		o := w.observe(t, observer.Options{})
+		w.create(t, collaSet(ns, "web", 4), collaSet(ns, "free", 3))
+		w.waitServing(t, ns, "web", 4, image1)
+		w.waitServing(t, ns, "free", 3, image1)
+		w.down(t, suite.PodTransitionRule)
+		w.create(t, rule(ns, "web", "1"))
+		w.setImage(t, ns, "web", image2)
+		w.setImage(t, ns, "free", image2)
+		w.waitServing(t, ns, "free", 3, image2)
+		eventually(t, "the selected Pods to say that they wait for the rule", func() error {
+			if n := len(w.waiting(t, ns, "web", podops.WaitRule)); n != 4 {
+				return fmt.Errorf("%d of 4 do", n)
+			}
+			return nil
+		})
+		always(t, standstill, "a rule is in force from its creation", func() error { return w.inService(t, ns, "web", 4, image1) })
+		require.NoError(t, w.Restart(t.Context(), suite.PodTransitionRule))
+		w.waitServing(t, ns, "web", 4, image2)
+		requireWithin(t, o, ns, 1)
+	})
+
+	t.Run("PodTransitionRule CRD not installed", func(t *testing.T) {
+		w := own(t, suite.Config{
+			Name: "e2e-no-rules", WithoutCRDs: []string{"podtransitionrules.apps.kusionstack.io"},
+		})
+		const ns = "default"
+		o := w.observe(t, observer.Options{})
+		w.create(t, service(ns, "web"), collaSet(ns, "web", 3))
+		w.waitServingWithoutRules(t, ns, "web", 3, image1)
+		w.setImage(t, ns, "web", image2)
+		w.waitServingWithoutRules(t, ns, "web", 3, image2)
+		require.NoError(t, w.Died())
+
+		t.Log("the CRD is installed; nobody is restarted")
+		_, err := w.Kubectl(t.Context(), "apply", "--server-side", "-k", filepath.Join("..", "..", "deploy", "crd"))
+		require.NoError(t, err)
+		_, err = w.Kubectl(t.Context(), "wait", "crd", "--all", "--for=condition=Established", "--timeout=30s")
+		require.NoError(t, err)
+		for _, component := range []string{suite.PodTransitionRule, suite.Lifecycle} {
+			eventually(t, component+" to notice", func() error {
+				content, err := os.ReadFile(w.Logs(component))
+				if err == nil && !strings.Contains(string(content), "PodTransitionRule is served now") {
+					err = errors.New("its log does not say so")
+				}
+				return err
+			})
+		}
+		r := rule(ns, "web", "1")
+		w.create(t, r)
+		eventually(t, "the rule in force", func() error {
+			if err := w.client.Get(t.Context(), keyOf(r), r); err != nil {
+				return err
+			}
+			if r.Status.ObservedGeneration == 0 {
+				return errors.New("no status yet")
+			}
+			return nil
+		})
+		w.setImage(t, ns, "web", image3)
+		w.waitServing(t, ns, "web", 3, image3)
+		requireWithin(t, o, ns, 1)
+	})
+
+	t.Run("resourceconsist-controller down", func(t *testing.T) {
+		w := everything(t)
+		ns := w.namespace(t)
+		w.observe(t, observer.Options{})
+		w.create(t, service(ns, "web"), collaSet(ns, "web", 3), collaSet(ns, "free", 2))
+		w.waitServing(t, ns, "web", 3, image1)
+		w.waitServing(t, ns, "free", 2, image1)
+		eventually(t, "the Service's finalizer on every Pod", func() error {
+			pods := w.pods(t, ns, "web")
+			for i := range pods {
+				if !podops.Read(&pods[i]).Protected() {
+					return errors.New(pods[i].Name + " has none")
+				}
+			}
+			return nil
+		})
+		w.down(t, suite.ResourceConsist)
+		w.setImage(t, ns, "web", image2)
+		w.setImage(t, ns, "free", image2)
+		w.waitServing(t, ns, "free", 2, image2)
+		eventually(t, "the Pods to name the finalizer that they wait for", func() error {
+			if n := len(w.waiting(t, ns, "web", podops.WaitFinalizer)); n != 3 {
+				return fmt.Errorf("%d of 3 do", n)
+			}
+			return nil
+		})
+		set := collaSet(ns, "web", 3)
+		eventually(t, "the CollaSet to say so as well", func() error {
+			if err := w.client.Get(t.Context(), keyOf(set), set); err != nil {
+				return err
+			}
+			if len(set.Status.Blockers) == 0 {
+				return errors.New("no blockers in its status")
+			}
+			return nil
+		})
+		always(t, standstill, "no Pod is operated that a cooperator holds", func() error {
+			pods := w.pods(t, ns, "web")
+			for i := range pods {
+				if pods[i].Spec.Containers[0].Image != image1 {
+					return errors.New(pods[i].Name + " was changed")
+				}
+			}
+			return nil
+		})
+		require.NoError(t, w.Restart(t.Context(), suite.ResourceConsist))
+		w.waitServing(t, ns, "web", 3, image2)
+	})
+
+	t.Run("webhook-server down", func(t *testing.T) {
+		w := everything(t)
+		w.down(t, suite.Webhook)
+		ns := w.namespace(t)
+		w.observe(t, observer.Options{})
+		w.create(t, service(ns, "web"), rule(ns, "web", "1"), collaSet(ns, "web", 3))
+		w.waitServing(t, ns, "web", 3, image1)
+		pods := w.pods(t, ns, "web")
+		for i := range pods {
+			require.True(t, podops.Read(&pods[i]).Gate, "the Pods of a CollaSet get their gate from it")
+		}
+		w.setImage(t, ns, "web", image2)
+		w.waitServing(t, ns, "web", 3, image2)
+	})
+
+	t.Run("collaset-controller down", func(t *testing.T) {
+		w := everything(t)
+		ns := w.namespace(t)
+		o := w.observe(t, observer.Options{})
+		w.create(t, service(ns, "web"), rule(ns, "web", "1"), collaSet(ns, "web", 3))
+		w.waitServing(t, ns, "web", 3, image1)
+		w.down(t, suite.CollaSet)
+		pods := w.pods(t, ns, "web")
+		for i := range pods {
+			w.operateByLabels(t, &pods[i], "restarter", image2)
+		}
+		require.NoError(t, w.atRest(t, ns, "web", 3, image2), "Pods run on")
+		requireWithin(t, o, ns, 1)
+	})
+}
+
+// offline names the Pods that are not Ready, sorted.
+func offline(pods []corev1.Pod) []string {
+	var names []string
+	for i := range pods {
+		if !podops.Read(&pods[i]).Ready {
+			names = append(names, pods[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,57 @@
+package e2e
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"kusionstack.io/kuperator/internal/suite"
+)
+
+// TestIdle has a cluster where nothing happens: the suite writes nothing but its
+// Leases, and asks nothing again and again.
+func TestIdle(t *testing.T) {
+	const quiet, observed = 5 * time.Second, time.Minute
+	w := everything(t)
+	ns := w.namespace(t)
+	w.create(t, service(ns, "web"), rule(ns, "web", "1"), collaSet(ns, "web", 5))
+	w.waitServing(t, ns, "web", 5, image1)
+	busy := func(since time.Time) []suite.Request {
+		requests, err := w.Requests(since)
+		require.NoError(t, err)
+		var ours []suite.Request
+		for _, r := range requests {
+			if r.Component() != "" && r.Resource != "leases" && r.Verb != "watch" { // a long watch ends and begins anew
+				ours = append(ours, r)
+			}
+		}
+		return ours
+	}
+	eventually(t, "a quiet suite", func() error {
+		if requests := busy(time.Now().Add(-quiet)); len(requests) > 0 {
+			return errors.New(requests[len(requests)-1].String())
+		}
+		return nil
+	})
+	begin := time.Now()
+	always(t, observed, "only Leases are written while nothing happens", func() error {
+		for _, r := range busy(begin) {
+			if r.Write() {
+				return errors.New(r.String())
+			}
+		}
+		return nil
+	})
+	require.Less(t, len(busy(begin)), 10, "reads while idle: %v", busy(begin))
+	leases := 0
+	requests, err := w.Requests(begin)
+	require.NoError(t, err)
+	for _, r := range requests {
+		if r.Component() != "" && r.Resource == "leases" && r.Write() {
+			leases++
+		}
+	}
+	require.Positive(t, leases, "the audit log shows the Leases, so it would show more")
+}

@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/stretchr/testify/require"
+
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/suite"
+)
+
+// TestKillAnyProcess kills each component at several moments of a rollout. The
+// rollout completes, and no promise breaks.
+func TestKillAnyProcess(t *testing.T) {
+	// A moment has come when enough Pods are so.
+	moments := []struct {
+		name   string
+		enough int
+		is     func(*corev1.Pod) bool
+	}{
+		{"a Pod is out of service", 1, func(p *corev1.Pod) bool { return !podops.Read(p).Ready }},
+		{"two Pods have the new image", 2, func(p *corev1.Pod) bool { return p.Spec.Containers[0].Image == image2 }},
+		{"five Pods have the new image", 5, func(p *corev1.Pod) bool { return p.Spec.Containers[0].Image == image2 }},
+	}
+	for _, component := range suite.Components() {
+		t.Run(component, func(t *testing.T) {
+			w := everything(t)
+			ns := w.namespace(t)
+			o := w.observe(t, observer.Options{})
+			w.create(t, service(ns, "web"), rule(ns, "web", "2"), collaSet(ns, "web", 8))
+			w.waitServing(t, ns, "web", 8, image1)
+			before := uids(w.pods(t, ns, "web"))
+			w.setImage(t, ns, "web", image2)
+			for _, moment := range moments {
+				eventually(t, moment.name, func() error {
+					n := 0
+					pods := w.pods(t, ns, "web")
+					for i := range pods {
+						if moment.is(&pods[i]) {
+							n++
+						}
+					}
+					if n < moment.enough && w.atRest(t, ns, "web", 8, image2) != nil {
+						return fmt.Errorf("%d of %d", n, moment.enough)
+					}
+					return nil
+				})
+				require.NoError(t, w.Kill(component))
+				require.NoError(t, w.Restart(t.Context(), component))
+			}
+			w.waitServing(t, ns, "web", 8, image2)
+			require.Equal(t, before, uids(w.pods(t, ns, "web")))
+			requireWithin(t, o, ns, 2)
+		})
+	}
+}

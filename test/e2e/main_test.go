@@ -1,0 +1,283 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/suite"
+)
+
+const (
+	// patience bounds a wait for something that takes seconds, on a busy machine.
+	patience = 90 * time.Second
+	interval = 50 * time.Millisecond
+
+	// userAgent tells the tests' own requests apart.
+	userAgent = "kuperator-e2e"
+)
+
+// world is a running suite and a user of it.
+type world struct {
+	*suite.Suite
+	client client.Client
+}
+
+// shared is the suite that most tests use, one after the other.
+var shared struct {
+	once  sync.Once
+	world *world
+	err   error
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	ctrllog.SetLogger(logr.Discard()) // of the tests' own clients
+	code := m.Run()
+	if shared.world != nil {
+		if err := shared.world.Stop(); err != nil {
+			fmt.Fprintf(os.Stderr, "stopping the suite: %v\n", err)
+			code = max(code, 1)
+		}
+	}
+	os.Exit(code)
+}
+
+// everything returns the shared suite with all components running as they ship.
+func everything(t *testing.T) *world {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a cluster")
+	}
+	shared.once.Do(func() {
+		shared.world, shared.err = newWorld(context.Background(), suite.Config{Name: "e2e", Nodes: 3, AuditReads: true, Progress: os.Stderr})
+	})
+	require.NoError(t, shared.err)
+	shared.world.restore(t)
+	t.Cleanup(func() { shared.world.restore(t) })
+	t.Cleanup(func() { shared.world.explainFailure(t) })
+	return shared.world
+}
+
+// own returns a suite of the test's own.
+func own(t *testing.T, config suite.Config) *world {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("starts a cluster")
+	}
+	w, err := newWorld(t.Context(), config)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		w.explainFailure(t)
+		if err := w.Stop(); err != nil {
+			t.Errorf("stopping the suite: %v", err)
+		}
+	})
+	return w
+}
+
+func newWorld(ctx context.Context, config suite.Config) (*world, error) {
+	config.Race = raceDetector
+	s, err := suite.Start(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), appsv1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	rest := s.RESTConfig()
+	rest.UserAgent = userAgent
+	c, err := client.New(rest, client.Options{Scheme: scheme})
+	if err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	return &world{Suite: s, client: c}, nil
+}
+
+// changedArgs are the components that run with other flags than usual.
+var changedArgs = map[string]bool{}
+
+// restore brings every component back to how it ships, and to work: a new process may wait for the Lease of one that was
+// killed, and a Pod that comes into service while resourceconsist-controller does not look has no cooperator yet.
+func (w *world) restore(t *testing.T) {
+	t.Helper()
+	for _, name := range suite.Components() {
+		ctx := context.WithoutCancel(t.Context())
+		switch {
+		case changedArgs[name]:
+			delete(changedArgs, name)
+			require.NoError(t, w.Restart(ctx, name, ""))
+		case !slices.Contains(w.Running(), name):
+			require.NoError(t, w.Restart(ctx, name))
+		}
+	}
+	require.NoError(t, w.WaitLeading(context.WithoutCancel(t.Context()), suite.Components()...))
+}
+
+// reconfigure restarts a component of the shared suite with other flags, until the test is over.
+func (w *world) reconfigure(t *testing.T, name string, args ...string) {
+	t.Helper()
+	changedArgs[name] = true
+	require.NoError(t, w.Restart(t.Context(), name, args...))
+}
+
+// down keeps a component from running until it is restarted or the test is over.
+func (w *world) down(t *testing.T, names ...string) {
+	t.Helper()
+	for _, name := range names {
+		require.NoError(t, w.Kill(name))
+	}
+}
+
+func (w *world) explainFailure(t *testing.T) {
+	if err := w.Died(); err != nil {
+		t.Error(err)
+	}
+	if !t.Failed() {
+		return
+	}
+	for _, name := range suite.Components() {
+		if w.Logs(name) != "" {
+			t.Logf("the last lines of %s:\n%s", name, w.LogTail(name))
+		}
+	}
+}
+
+// namespace makes a namespace for the test; its workloads are gone when the test is over.
+func (w *world) namespace(t *testing.T) string {
+	t.Helper()
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(strings.TrimPrefix(t.Name(), "Test")))
+	if len(name) > 50 {
+		name = name[:50]
+	}
+	name = strings.Trim(name, "-") + fmt.Sprintf("-%x", time.Now().UnixMilli()&0xffff)
+	require.NoError(t, w.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
+		defer cancel()
+		if t.Failed() {
+			w.describe(ctx, t, name)
+		}
+		w.restoreIfShared(t)
+		if _, err := w.Kubectl(ctx, "-n", name, "delete", "collasets,deployments,podtransitionrules", "--all", "--ignore-not-found", "--wait", "--timeout=25s"); err != nil {
+			t.Logf("clearing namespace %s: %v", name, err)
+		}
+		if _, err := w.Kubectl(ctx, "delete", "namespace", name, "--wait=false"); err != nil {
+			t.Logf("removing namespace %s: %v", name, err)
+		}
+	})
+	return name
+}
+
+// restoreIfShared lets components clear what a test leaves.
+func (w *world) restoreIfShared(t *testing.T) {
+	if w == shared.world {
+		w.restore(t)
+	}
+}
+
+// describe logs what is in the namespace of a failed test.
+func (w *world) describe(ctx context.Context, t *testing.T, namespace string) {
+	for _, args := range [][]string{
+		{"-n", namespace, "get", "pods", "-o", "wide", "--show-labels"},
+		{"-n", namespace, "get", "collasets,podtransitionrules", "-o", "yaml"},
+	} {
+		out, err := w.Kubectl(ctx, args...)
+		if err != nil {
+			out = err.Error()
+		}
+		t.Logf("kubectl %s\n%s", strings.Join(args, " "), out)
+	}
+}
+
+// observe watches from here to the end of the test, and fails it for any broken promise.
+func (w *world) observe(t *testing.T, options observer.Options) *observer.Observer {
+	t.Helper()
+	o, err := observer.Start(context.WithoutCancel(t.Context()), w.RESTConfig(), options)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		report, err := o.Stop()
+		if err != nil {
+			t.Errorf("the observer: %v", err)
+		}
+		if err := report.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+	return o
+}
+
+// eventually waits until check returns nil.
+func eventually(t *testing.T, what string, check func() error) {
+	t.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if err = check(); err == nil {
+			return
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatalf("waiting for %s: %v; last: %v", what, t.Context().Err(), err)
+		case <-time.After(interval):
+		}
+	}
+	t.Fatalf("waited %s in vain for %s: %v", patience, what, err)
+}
+
+// always checks again and again for a while.
+func always(t *testing.T, d time.Duration, what string, check func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(d); time.Now().Before(deadline); {
+		if err := check(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		select {
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		case <-time.After(interval):
+		}
+	}
+}
+
+// create creates objects, and takes one that is there as well.
+func (w *world) create(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, obj := range objects {
+		if err := w.client.Create(t.Context(), obj); err != nil && !apierrors.IsAlreadyExists(err) {
+			t.Fatalf("creating %T %s: %v", obj, obj.GetName(), err)
+		}
+	}
+}
+
+// gone is nil once a Get does not find what it looks for.
+func gone(err error) error {
+	if err == nil {
+		return errors.New("it is still there")
+	}
+	return client.IgnoreNotFound(err)
+}

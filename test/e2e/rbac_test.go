@@ -1,0 +1,338 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/suite"
+)
+
+// permission is one thing that a component may do.
+type permission struct {
+	component, verb, group, resource string // resource with its subresource
+}
+
+func (p permission) String() string {
+	return fmt.Sprintf("%s: %s %s.%s", p.component, p.verb, p.resource, p.group)
+}
+
+// unused are permissions that no request shows, with the reason to have them.
+var unused = map[permission]string{
+	{suite.CollaSet, "update", "apps.kusionstack.io", "collasets/finalizers"}: "admission asks for it (OwnerReferencesPermissionEnforcement) when an owner reference blocks deletion",
+
+	{suite.CollaSet, "list", "", "nodes"}:  "scale-in reads nodes where a template is spread over more than hosts; test/integration/collaset shows it",
+	{suite.CollaSet, "watch", "", "nodes"}: "as above",
+
+	{suite.CollaSet, "create", "", "persistentvolumeclaims"}: "a CollaSet with claim templates has claims made; test/integration/collaset shows it",
+	{suite.CollaSet, "patch", "", "persistentvolumeclaims"}:  "and expanded, adopted and released; as above",
+	{suite.CollaSet, "delete", "", "persistentvolumeclaims"}: "and deleted where its policy says so; as above",
+
+	{suite.CollaSet, "patch", "events.k8s.io", "events"}:          "an event that is repeated within minutes is patched",
+	{suite.Lifecycle, "patch", "events.k8s.io", "events"}:         "as above",
+	{suite.PodTransitionRule, "patch", "events.k8s.io", "events"}: "as above",
+	{suite.ResourceConsist, "patch", "events.k8s.io", "events"}:   "as above",
+
+	{suite.Lifecycle, "get", "", "services"}: "a Pod that waits for a Service's finalizer for long has the Service looked up; test/integration/lifecycle shows it",
+	{suite.Lifecycle, "patch", "", "pods"}:   "and is made to forget one that is gone; as above",
+}
+
+// comesWithWatch says that get and list are granted for a cache: a client
+// watches, lists where a watch cannot begin with the present objects, and gets
+// where a cache is not fresh enough. Who may watch learns nothing more by them.
+func comesWithWatch(p permission, used map[permission]bool) bool {
+	watch := p
+	watch.verb = "watch"
+	return (p.verb == "get" || p.verb == "list") && used[watch]
+}
+
+// TestRBAC lets each component do all it does, and compares what it was granted
+// with what it used: nothing is missing and nothing is left over.
+func TestRBAC(t *testing.T) {
+	w := everything(t)
+	w.doEverything(t)
+	requests, err := w.Requests(time.Time{})
+	require.NoError(t, err)
+	used := map[permission]bool{}
+	for _, r := range requests {
+		if r.Component() == "" {
+			continue
+		}
+		assert.False(t, r.Unauthorized, "missing permission: %s %s", r, r.URI)
+		name := r.Resource
+		if r.Subresource != "" {
+			name += "/" + r.Subresource
+		}
+		used[permission{r.Component(), r.Verb, r.Group, name}] = true
+	}
+	granted := w.grants(t)
+	require.NotEmpty(t, granted)
+	var idle []string
+	for _, p := range granted {
+		if !used[p] && unused[p] == "" && !comesWithWatch(p, used) {
+			idle = append(idle, p.String())
+		}
+	}
+	assert.Empty(t, strings.Join(idle, "\n"), "granted and never used")
+	for p := range unused {
+		assert.Contains(t, granted, p, "an exception for what is not granted")
+	}
+}
+
+// grants lists what roles and bindings on the cluster let the components do.
+func (w *world) grants(t *testing.T) []permission {
+	t.Helper()
+	ctx := t.Context()
+	var clusterRoles rbacv1.ClusterRoleList
+	var roles rbacv1.RoleList
+	var clusterBindings rbacv1.ClusterRoleBindingList
+	var bindings rbacv1.RoleBindingList
+	require.NoError(t, w.client.List(ctx, &clusterRoles))
+	require.NoError(t, w.client.List(ctx, &roles))
+	require.NoError(t, w.client.List(ctx, &clusterBindings))
+	require.NoError(t, w.client.List(ctx, &bindings))
+	rulesOf := func(ref rbacv1.RoleRef, namespace string) []rbacv1.PolicyRule {
+		for i := range clusterRoles.Items {
+			if ref.Kind == "ClusterRole" && clusterRoles.Items[i].Name == ref.Name {
+				return clusterRoles.Items[i].Rules
+			}
+		}
+		for i := range roles.Items {
+			if ref.Kind == "Role" && roles.Items[i].Name == ref.Name && roles.Items[i].Namespace == namespace {
+				return roles.Items[i].Rules
+			}
+		}
+		t.Fatalf("%s %s/%s is bound and does not exist", ref.Kind, namespace, ref.Name)
+		return nil
+	}
+	var all []permission
+	grant := func(subjects []rbacv1.Subject, rules func() []rbacv1.PolicyRule) {
+		for _, s := range subjects {
+			if s.Kind != rbacv1.ServiceAccountKind || s.Namespace != suite.Namespace || !slices.Contains(suite.Components(), s.Name) {
+				continue
+			}
+			for _, r := range rules() {
+				assert.Empty(t, r.NonResourceURLs, s.Name)
+				for _, group := range r.APIGroups {
+					for _, name := range r.Resources {
+						for _, verb := range r.Verbs {
+							assert.NotContains(t, group+name+verb, "*", "%s has a wildcard", s.Name)
+							if p := (permission{s.Name, verb, group, name}); !slices.Contains(all, p) {
+								all = append(all, p)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	for i := range clusterBindings.Items {
+		b := &clusterBindings.Items[i]
+		grant(b.Subjects, func() []rbacv1.PolicyRule { return rulesOf(b.RoleRef, "") })
+	}
+	for i := range bindings.Items {
+		b := &bindings.Items[i]
+		grant(b.Subjects, func() []rbacv1.PolicyRule { return rulesOf(b.RoleRef, b.Namespace) })
+	}
+	slices.SortFunc(all, func(a, b permission) int { return strings.Compare(a.String(), b.String()) })
+	return all
+}
+
+// doEverything goes through all that the components can do, once.
+func (w *world) doEverything(t *testing.T) {
+	ns := w.namespace(t)
+	w.observe(t, observer.Options{})
+	set := collaSet(ns, "web", 3)
+	set.Spec.HistoryLimit = ptr.To[int32](1)
+	w.reconfigure(t, suite.Webhook, "--webhook-cert-lifetime=6s", "--webhook-cert-settle=1s") // renews once or twice
+	old := rule(ns, "web", "2")
+	old.Finalizers = []string{appsv1alpha1.ProtectionFinalizer} // as Kuperator leaves it
+	w.create(t, service(ns, "web"), old, set, deployment(ns, "guest", 1))
+	w.waitServing(t, ns, "web", 3, image1)
+
+	t.Log("updates in place, more than the history keeps")
+	for _, image := range []string{image2, image3, "web:4"} {
+		w.setImage(t, ns, "web", image)
+		w.waitServing(t, ns, "web", 3, image)
+	}
+	w.resizeInPlace(t, ns)
+	t.Log("scale in and out")
+	w.scale(t, ns, "web", 1)
+	w.waitServing(t, ns, "web", 1, "web:4")
+	w.scale(t, ns, "web", 2)
+	w.waitServing(t, ns, "web", 2, "web:4")
+
+	t.Log("recreation")
+	w.patch(t, ns, "web", `{"spec":{"updateStrategy":{"podUpgradePolicy":"Recreate"}}}`)
+	w.setImage(t, ns, "web", image2)
+	w.waitServing(t, ns, "web", 2, image2)
+
+	t.Log("a rollback to a revision of the history")
+	w.setImage(t, ns, "web", "web:4")
+	w.waitServing(t, ns, "web", 2, "web:4")
+	w.setImage(t, ns, "web", image2)
+	w.waitServing(t, ns, "web", 2, image2)
+
+	t.Log("an eviction")
+	evicted := &w.pods(t, ns, "web")[0]
+	if err := w.client.SubResource("eviction").Create(t.Context(), evicted, &policyv1.Eviction{}); !apierrors.IsTooManyRequests(err) {
+		require.NoError(t, client.IgnoreNotFound(err)) // client-go asks again, up to ten times
+	}
+	w.replaced(t, evicted)
+	w.waitServing(t, ns, "web", 2, image2)
+
+	w.useRuleInFull(t, ns)
+
+	t.Log("mistakes that are told")
+	annotated := &corev1.Service{}
+	require.NoError(t, w.client.Get(t.Context(), keyOf(set), annotated))
+	annotated.Annotations = map[string]string{resourceconsist.DrainSecondsAnnotation: "soon"}
+	annotated.Finalizers = []string{resourceconsist.CleanFinalizer} // as Kuperator leaves it
+	require.NoError(t, w.client.Update(t.Context(), annotated))
+	w.down(t, suite.Webhook) // which would refuse the next
+	wrong := rule(ns, "wrong", "1")
+	wrong.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{"no label value!"}}}}
+	w.create(t, wrong)
+	for _, component := range []string{suite.PodTransitionRule, suite.ResourceConsist} {
+		eventually(t, "an event of "+component, func() error {
+			requests, err := w.Requests(time.Time{})
+			require.NoError(t, err)
+			for _, r := range requests {
+				if r.Component() == component && r.Resource == "events" && r.Group == "events.k8s.io" && r.Namespace == ns {
+					return nil
+				}
+			}
+			return fmt.Errorf("none yet")
+		})
+	}
+
+	t.Log("graceful deletion by label")
+	pod := &w.pods(t, ns, "web")[0]
+	w.label(t, pod, map[string]any{appsv1alpha1.ToDeleteLabel: fmt.Sprint(time.Now().UnixNano())})
+	eventually(t, "another Pod in its place", func() error {
+		if slices.Contains(uids(w.pods(t, ns, "web")), pod.UID) {
+			return fmt.Errorf("%s is still there", pod.Name)
+		}
+		return nil
+	})
+	w.waitServing(t, ns, "web", 2, image2)
+
+	t.Log("the end of a Service, of rules and of a CollaSet")
+	require.NoError(t, w.client.Delete(t.Context(), old))
+	eventually(t, "the rule gone", func() error { return gone(w.client.Get(t.Context(), keyOf(old), &appsv1alpha1.PodTransitionRule{})) })
+	require.NoError(t, w.client.Delete(t.Context(), service(ns, "web")))
+	eventually(t, "the Service gone", func() error { return gone(w.client.Get(t.Context(), keyOf(set), &corev1.Service{})) })
+	require.NoError(t, w.client.Delete(t.Context(), set))
+	eventually(t, "the CollaSet gone", func() error { return gone(w.client.Get(t.Context(), keyOf(set), &appsv1alpha1.CollaSet{})) })
+}
+
+// resizeInPlace gives the Pod of a CollaSet of its own more cpu.
+func (w *world) resizeInPlace(t *testing.T, ns string) {
+	t.Helper()
+	t.Log("a resize")
+	cpu := func(set *appsv1alpha1.CollaSet, quantity string) {
+		set.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
+	}
+	set := collaSet(ns, "sized", 1)
+	cpu(set, "100m")
+	w.create(t, set)
+	w.waitServing(t, ns, "sized", 1, image1)
+	eventually(t, "the CollaSet to change", func() error {
+		if err := w.client.Get(t.Context(), keyOf(set), set); err != nil {
+			return err
+		}
+		cpu(set, "200m")
+		return w.client.Update(t.Context(), set)
+	})
+	eventually(t, "the Pod to have more", func() error {
+		pod := &w.pods(t, ns, "sized")[0]
+		if got := pod.Status.ContainerStatuses[0].Resources.Requests.Cpu().String(); got != "200m" {
+			return fmt.Errorf("it has %s", got)
+		}
+		return nil
+	})
+	require.NoError(t, w.client.Delete(t.Context(), set))
+}
+
+// useRuleInFull has a rule hold a Pod long enough to say so on it, watch nodes, and mirror, change and drop a
+// PodDisruptionBudget.
+func (w *world) useRuleInFull(t *testing.T, ns string) {
+	t.Helper()
+	t.Log("a rule with a topology budget and a mirrored PodDisruptionBudget, and a Pod that it holds")
+	w.reconfigure(t, suite.PodTransitionRule, "--annotate-blocked-after=1s")
+	held := rule(ns, "held", "0")
+	held.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	held.Spec.MirrorPodDisruptionBudget = true
+	held.Spec.Rules[0].AvailablePolicy.Topology = &appsv1alpha1.TopologyBudget{TopologyKey: corev1.LabelHostname}
+	w.create(t, held)
+	mirrored := func(minAvailable int) func() error {
+		return func() error {
+			budget := &policyv1.PodDisruptionBudget{}
+			if err := w.client.Get(t.Context(), keyOf(held), budget); err != nil {
+				return err
+			}
+			if got := budget.Spec.MinAvailable; got == nil || got.IntValue() != minAvailable {
+				return fmt.Errorf("minAvailable is %v", got)
+			}
+			return nil
+		}
+	}
+	eventually(t, "the PodDisruptionBudget", mirrored(2))
+	pod := &w.pods(t, ns, "web")[0]
+	mark := func(value string) {
+		body := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, appsv1alpha1.ToDeleteLabel, value)
+		require.NoError(t, w.client.Patch(t.Context(), pod, client.RawPatch(types.MergePatchType, []byte(body))))
+	}
+	mark(`"1"`)
+	eventually(t, "the Pod to say what holds it", func() error {
+		now := &corev1.Pod{}
+		if err := w.client.Get(t.Context(), keyOf(pod), now); err != nil {
+			return err
+		}
+		if now.Annotations[podops.RuleDetailPrefix+"/"+held.Name] == "" {
+			return fmt.Errorf("its annotations are %v", now.Annotations)
+		}
+		return nil
+	})
+	mark("null")
+	update := func(change func(*appsv1alpha1.PodTransitionRuleSpec)) {
+		eventually(t, "the rule to change", func() error {
+			if err := w.client.Get(t.Context(), keyOf(held), held); err != nil {
+				return err
+			}
+			change(&held.Spec)
+			return w.client.Update(t.Context(), held)
+		})
+	}
+	update(func(spec *appsv1alpha1.PodTransitionRuleSpec) {
+		spec.Rules[0].AvailablePolicy.MaxUnavailableValue = ptr.To(intstr.FromInt32(1))
+	})
+	eventually(t, "the PodDisruptionBudget to follow", mirrored(1))
+	update(func(spec *appsv1alpha1.PodTransitionRuleSpec) { spec.MirrorPodDisruptionBudget = false })
+	eventually(t, "the PodDisruptionBudget to go", func() error {
+		if err := w.client.Get(t.Context(), keyOf(held), &policyv1.PodDisruptionBudget{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there, or: %w", err)
+		}
+		return nil
+	})
+	require.NoError(t, w.client.Delete(t.Context(), held))
+}

@@ -1,0 +1,6 @@
+//go:build race
+
+package rules_test
+
+// raceDetector builds the components with the race detector.
+const raceDetector = true

@@ -1,0 +1,355 @@
+// Package webhook tests webhook-server as a process, with the rights of its own service account, against a real API server
+// that calls it over TLS.
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
+
+	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/testcluster"
+)
+
+const (
+	system   = "kuperator-system"
+	server   = "webhook-server"
+	gate     = "pod.kusionstack.io/service-ready"
+	deadline = 30 * time.Second
+	tick     = 50 * time.Millisecond
+
+	// A rotation begins 12 s after the last and takes 2 s.
+	certLifetime = 18 * time.Second
+	certSettle   = 2 * time.Second
+	// twoRotations is long enough for two.
+	twoRotations = 32 * time.Second
+)
+
+var (
+	collaSets        = schema.GroupVersionResource{Group: "apps.kusionstack.io", Version: "v1alpha1", Resource: "collasets"}
+	rules            = collaSets.GroupVersion().WithResource("podtransitionrules")
+	resourceContexts = collaSets.GroupVersion().WithResource("resourcecontexts")
+)
+
+// suite is a cluster with the manifests of overlay local and clients that remember warnings.
+type suite struct {
+	cluster   *localkube.Cluster
+	namespace string
+	core      *kubernetes.Clientset
+	dynamic   *dynamic.DynamicClient
+	warnings  *warnings
+	binary    string
+}
+
+type warnings struct {
+	mu   sync.Mutex
+	text []string
+}
+
+func (w *warnings) HandleWarningHeader(_ int, _ string, text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text = append(w.text, text)
+}
+
+func (w *warnings) all() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.text, "\n")
+}
+
+func start(t *testing.T) *suite {
+	t.Helper()
+	s := &suite{cluster: testcluster.Start(t, localkube.Config{Name: "webhook"}), warnings: &warnings{}}
+	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
+	require.NoError(t, err)
+	_, err = s.cluster.Kubectl(t.Context(), "apply", "--server-side", "-k", filepath.Join(root, "deploy", "overlays", "local"))
+	require.NoError(t, err)
+	s.binary = filepath.Join(t.TempDir(), server)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", s.binary, "./cmd/"+server)
+	build.Dir = root
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	s.namespace = testcluster.Namespace(t, s.cluster, nil)
+	config := s.cluster.RESTConfig()
+	config.WarningHandler = s.warnings
+	s.core = kubernetes.NewForConfigOrDie(config)
+	s.dynamic = dynamic.NewForConfigOrDie(config)
+	return s
+}
+
+// process is a running webhook-server.
+type process struct {
+	cmd   *exec.Cmd
+	url   string
+	ready string
+}
+
+// run starts webhook-server, with further flags, and waits until it is ready. It ends with the test.
+func (s *suite) run(t *testing.T, further ...string) *process {
+	t.Helper()
+	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(t.Context(), system, server)
+	require.NoError(t, err)
+	port, probes := freePort(t), freePort(t)
+	p := &process{url: fmt.Sprintf("https://127.0.0.1:%d", port), ready: fmt.Sprintf("http://127.0.0.1:%d/readyz", probes)}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	require.NoError(t, err)
+	p.cmd = exec.Command(s.binary, append([]string{"--kubeconfig=" + kubeconfig, "--webhook-bind-address=127.0.0.1", fmt.Sprintf("--webhook-port=%d", port),
+		"--advertise-url=" + p.url, "--metrics-bind-address=0", fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", probes),
+		"--webhook-cert-lifetime=" + certLifetime.String(), "--webhook-cert-settle=" + certSettle.String()}, further...)...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	require.NoError(t, p.cmd.Start())
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			assert.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+			assert.NoError(t, p.cmd.Wait(), "a stop that was asked for is no error")
+		}
+		content, err := os.ReadFile(log.Name())
+		assert.NoError(t, err)
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", server, content)
+		}
+		assert.NotContains(t, string(content), "forbidden", "the service account lacks a right")
+		assert.NotContains(t, string(content), "PRIVATE KEY")
+	})
+	require.Eventually(t, func() bool { return get(t, p.ready) == http.StatusOK }, deadline, tick, "not ready")
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // until the API server has seen the configuration as well
+		gated, err := s.createPod(t.Context(), s.pod("dry"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(c, err)
+		require.True(c, gated)
+	}, deadline, tick)
+	return p
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// get returns the status code, 0 while nobody answers.
+func get(t *testing.T, url string) int {
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		return 0
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0
+	}
+	defer response.Body.Close()
+	return response.StatusCode
+}
+
+func (s *suite) pod(name string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-", Namespace: s.namespace, Labels: map[string]string{"kusionstack.io/control": "true"}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1"}}},
+	}
+}
+
+// createPod returns whether the created Pod has the gate.
+func (s *suite) createPod(ctx context.Context, pod *corev1.Pod, options metav1.CreateOptions) (gated bool, err error) {
+	created, err := s.core.CoreV1().Pods(s.namespace).Create(ctx, pod, options)
+	if err != nil {
+		return false, err
+	}
+	for _, g := range created.Spec.ReadinessGates {
+		if g.ConditionType == gate {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (s *suite) create(t *testing.T, resource schema.GroupVersionResource, manifest string) (*unstructured.Unstructured, error) {
+	t.Helper()
+	raw, err := yaml.YAMLToJSON([]byte(manifest))
+	require.NoError(t, err)
+	object := &unstructured.Unstructured{}
+	require.NoError(t, json.Unmarshal(raw, &object.Object))
+	object.SetAPIVersion("apps.kusionstack.io/v1alpha1")
+	return s.dynamic.Resource(resource).Namespace(s.namespace).Create(t.Context(), object, metav1.CreateOptions{})
+}
+
+func collaSet(name, more string) string {
+	return `{kind: CollaSet, metadata: {name: ` + name + `}, spec: {replicas: 2, selector: {matchLabels: {app: web}}, ` + more + `
+		template: {metadata: {labels: {app: web}}, spec: {fieldOfTomorrow: {a: 1}, containers: [{name: main, image: "web:1", fieldOfTomorrow: true}]}}}}`
+}
+
+func TestWebhookServer(t *testing.T) {
+	s := start(t)
+
+	t.Run("without the server everything is admitted and the schema still refuses", func(t *testing.T) {
+		gated, err := s.createPod(t.Context(), s.pod("before"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.False(t, gated)
+		_, err = s.create(t, collaSets, collaSet("before", ""))
+		require.NoError(t, err)
+		_, err = s.create(t, collaSets, collaSet("lists", "scaleStrategy: {podToDelete: [a], podToExclude: [a]},"))
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+	})
+
+	p := s.run(t)
+
+	t.Run("the configurations trust the server and call it at its address", func(t *testing.T) {
+		secret, err := s.core.CoreV1().Secrets(system).Get(t.Context(), server+"-certs", metav1.GetOptions{})
+		require.NoError(t, err)
+		mutating, err := s.core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), server, metav1.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, p.url+"/mutate-pods", *mutating.Webhooks[0].ClientConfig.URL)
+		require.Nil(t, mutating.Webhooks[0].ClientConfig.Service)
+		require.NotEmpty(t, mutating.Webhooks[0].ClientConfig.CABundle)
+		require.NotContains(t, string(secret.Data["ca.crt"]), "PRIVATE KEY")
+	})
+
+	t.Run("a managed Pod gets the gate, in a dry run as well", func(t *testing.T) {
+		gated, err := s.createPod(t.Context(), s.pod("dry"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(t, err)
+		require.True(t, gated)
+		gated, err = s.createPod(t.Context(), s.pod("real"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.True(t, gated)
+		other := s.pod("other")
+		other.Labels = nil
+		gated, err = s.createPod(t.Context(), other, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.False(t, gated)
+	})
+
+	t.Run("a CollaSet is defaulted and keeps fields that nobody knows", func(t *testing.T) {
+		set, err := s.create(t, collaSets, collaSet("sound", `updateStrategy: {rollingUpdate: {}, podUpgradePolicy: ""},`))
+		require.NoError(t, err)
+		partition, found, err := unstructured.NestedMap(set.Object, "spec", "updateStrategy", "rollingUpdate", "byPartition")
+		require.NoError(t, err)
+		require.True(t, found, "%v", partition)
+		policy, _, _ := unstructured.NestedString(set.Object, "spec", "updateStrategy", "podUpgradePolicy")
+		require.Equal(t, "InPlaceIfPossible", policy)
+		_, found, _ = unstructured.NestedMap(set.Object, "spec", "template", "spec", "fieldOfTomorrow")
+		require.True(t, found)
+	})
+
+	t.Run("a CollaSet that can make no Pod is refused with what to do", func(t *testing.T) {
+		bad := strings.Replace(collaSet("bad", ""), "name: main", "name: main, volumeMounts: [{name: data, mountPath: /data}]", 1)
+		_, err := s.create(t, collaSets, bad)
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		require.ErrorContains(t, err, `spec.template.spec.containers[0].volumeMounts[0].name: Not found: "data"`)
+	})
+
+	t.Run("what does not do what one may think brings a warning", func(t *testing.T) {
+		_, err := s.create(t, collaSets, collaSet("both", "updateStrategy: {rollingUpdate: {byLabel: {}, byPartition: {partition: 1}}},"))
+		require.NoError(t, err)
+		require.Contains(t, s.warnings.all(), "byLabel wins")
+	})
+
+	t.Run("what becomes of the Pods is said with a new template", func(t *testing.T) {
+		set, err := s.create(t, collaSets, collaSet("forecast", ""))
+		require.NoError(t, err)
+		resource := s.dynamic.Resource(collaSets).Namespace(s.namespace)
+		_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+		_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"status":{"replicas":3}}`), metav1.PatchOptions{}, "status")
+		require.NoError(t, err)
+		for container, said := range map[string]string{
+			`{"name":"main","image":"web:2","fieldOfTomorrow":true}`:                                      "3 Pods will be updated in place",
+			`{"name":"main","image":"web:2","fieldOfTomorrow":true,"env":[{"name":"A","value":"other"}]}`: "3 Pods will be created anew because of template.spec.containers[main].env",
+		} {
+			patch := `{"spec":{"template":{"spec":{"containers":[` + container + `]}}}}`
+			_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			require.NoError(t, err)
+			require.Contains(t, s.warnings.all(), said)
+		}
+	})
+
+	t.Run("a finalizer of a broken CollaSet can be removed", func(t *testing.T) {
+		body := `{"metadata":{"finalizers":["example.test/a"]}}`
+		_, err := s.dynamic.Resource(collaSets).Namespace(s.namespace).Patch(t.Context(), "before", types.MergePatchType, []byte(body), metav1.PatchOptions{})
+		require.NoError(t, err)
+		require.NoError(t, s.dynamic.Resource(collaSets).Namespace(s.namespace).Delete(t.Context(), "before", metav1.DeleteOptions{}))
+		_, err = s.dynamic.Resource(collaSets).Namespace(s.namespace).Patch(t.Context(), "before", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.NoError(t, err)
+	})
+
+	t.Run("rules and pools are checked", func(t *testing.T) {
+		_, err := s.create(t, rules, `{kind: PodTransitionRule, metadata: {name: bad}, spec: {selector: {matchLabels: {a: "b c"}}, rules: [{name: a, availablePolicy: {maxUnavailableValue: 1}}]}}`)
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		_, err = s.create(t, rules, `{kind: PodTransitionRule, metadata: {name: hook}, spec: {selector: {}, rules: [{name: a, webhook: {clientConfig: {url: "https://192.0.2.1:81/never-dialled"}}}]}}`)
+		require.NoError(t, err)
+		_, err = s.create(t, resourceContexts, `{kind: ResourceContext, metadata: {name: pool}, spec: {contexts: [{id: 0, data: {Owner: a}}, {id: 1, data: {Owner: b}}]}}`)
+		require.NoError(t, err)
+		_, err = s.create(t, resourceContexts, `{kind: ResourceContext, metadata: {name: twice}, spec: {contexts: [{id: 1}, {id: 1}]}}`)
+		require.ErrorContains(t, err, "spec.contexts[1].id")
+	})
+
+	t.Run("a configuration that is applied anew gets its authorities back", func(t *testing.T) {
+		require.NoError(t, s.core.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), server, metav1.DeleteOptions{}))
+		_, err := s.cluster.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "-k", filepath.Join("..", "..", "..", "deploy", "overlays", "local"))
+		require.NoError(t, err)
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			gated, err := s.createPod(t.Context(), s.pod("anew"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			require.NoError(c, err)
+			require.True(c, gated)
+		}, deadline, tick)
+	})
+
+	t.Run("no admission fails while certificates rotate", func(t *testing.T) {
+		served := map[string]bool{}
+		admissions := 0
+		for end := time.Now().Add(twoRotations); time.Now().Before(end); admissions++ {
+			// A call that failed would be ignored, and the Pod would lack its gate.
+			gated, err := s.createPod(t.Context(), s.pod("rotate"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			require.NoError(t, err)
+			require.True(t, gated, "admission %d failed", admissions)
+			if admissions%20 == 0 {
+				secret, err := s.core.CoreV1().Secrets(system).Get(t.Context(), server+"-certs", metav1.GetOptions{})
+				require.NoError(t, err)
+				served[string(secret.Data[corev1.TLSCertKey])] = true
+				require.Equal(t, http.StatusOK, get(t, p.ready))
+			}
+		}
+		t.Logf("%d admissions over %d certificates", admissions, len(served))
+		require.GreaterOrEqual(t, len(served), 3, "certificates seen")
+	})
+
+	t.Run("a server that died stops nobody", func(t *testing.T) {
+		require.NoError(t, p.cmd.Process.Kill())
+		_ = p.cmd.Wait() // killed
+		gated, err := s.createPod(t.Context(), s.pod("after"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.False(t, gated)
+		_, err = s.create(t, collaSets, collaSet("after", ""))
+		require.NoError(t, err)
+	})
+
+	t.Run("a new process takes over", func(t *testing.T) {
+		s.run(t)
+		gated, err := s.createPod(t.Context(), s.pod("again"), metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.True(t, gated)
+	})
+}
