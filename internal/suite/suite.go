@@ -228,8 +228,7 @@ func (s *Suite) install(ctx context.Context) error {
 			return err
 		}
 	}
-	_, err := s.Kubectl(ctx, "wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
-	return err
+	return localkube.WaitForCRDs(ctx, s.admin)
 }
 
 // launch starts a component with the token of its ServiceAccount; it is not

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 )
@@ -132,8 +133,7 @@ func TestDegradation(t *testing.T) {
 		t.Log("the CRD is installed; nobody is restarted")
 		_, err := w.Kubectl(t.Context(), "apply", "--server-side", "-k", filepath.Join("..", "..", "deploy", "crd"))
 		require.NoError(t, err)
-		_, err = w.Kubectl(t.Context(), "wait", "crd", "--all", "--for=condition=Established", "--timeout=30s")
-		require.NoError(t, err)
+		require.NoError(t, localkube.WaitForCRDs(t.Context(), w.RESTConfig()))
 		for _, component := range []string{suite.PodTransitionRule, suite.Lifecycle} {
 			eventually(t, component+" to notice", func() error {
 				content, err := os.ReadFile(w.Logs(component))

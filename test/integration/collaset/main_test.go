@@ -60,8 +60,7 @@ func startAs(t *testing.T, config localkube.Config) (*localkube.Cluster, client.
 	require.NoError(t, err)
 	out, err := cluster.Kubectl(t.Context(), "apply", "--server-side", "-k", crds)
 	require.NoError(t, err, out)
-	out, err = cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd", "--all")
-	require.NoError(t, err, out)
+	require.NoError(t, localkube.WaitForCRDs(t.Context(), cluster.RESTConfig()))
 	return cluster, c
 }
 

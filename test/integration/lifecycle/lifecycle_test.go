@@ -61,8 +61,7 @@ func TestLifecycle(t *testing.T) {
 	require.NoError(t, err)
 	out, err := cluster.Kubectl(t.Context(), "apply", "--server-side", "-k", crds)
 	require.NoError(t, err, out)
-	out, err = cluster.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd/podtransitionrules.apps.kusionstack.io")
-	require.NoError(t, err, out)
+	require.NoError(t, localkube.WaitForCRDs(t.Context(), cluster.RESTConfig()))
 
 	for name, test := range map[string]func(env){
 		"an operator that writes only two labels":               rawOperator,

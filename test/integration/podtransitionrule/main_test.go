@@ -99,11 +99,8 @@ func (w *world) install(t *testing.T, crds ...string) {
 	t.Helper()
 	for _, crd := range crds {
 		w.kubectl(t, "apply", "--server-side", "-f", "../../../deploy/crd/apps.kusionstack.io_"+crd+".yaml")
-		eventually(t, crd+" are served", func() bool {
-			_, err := w.cluster.Kubectl(t.Context(), "get", crd+".apps.kusionstack.io")
-			return err == nil
-		})
 	}
+	require.NoError(t, localkube.WaitForCRDs(t.Context(), w.cluster.RESTConfig()))
 }
 
 // run starts one replica with flags of its own; kill ends it without a chance to clean up.

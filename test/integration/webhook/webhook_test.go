@@ -87,6 +87,7 @@ func start(t *testing.T) *suite {
 	require.NoError(t, err)
 	_, err = s.cluster.Kubectl(t.Context(), "apply", "--server-side", "-k", filepath.Join(root, "deploy", "overlays", "local"))
 	require.NoError(t, err)
+	require.NoError(t, localkube.WaitForCRDs(t.Context(), s.cluster.RESTConfig()))
 	s.binary = filepath.Join(t.TempDir(), server)
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", s.binary, "./cmd/"+server)
 	build.Dir = root
