@@ -2,9 +2,7 @@ package resourceconsist
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -27,15 +25,9 @@ const (
 	defaultConcurrency = 10
 )
 
-// builtIn are the adapters that the binary knows, by name.
-func builtIn() map[string]func() api.Adapter[*corev1.Service] {
-	return map[string]func() api.Adapter[*corev1.Service]{
-		endpointslice.Name: func() api.Adapter[*corev1.Service] { return endpointslice.New(nil) },
-	}
-}
-
 // Component is the resourceconsist-controller binary.
 func Component() bootstrap.Component {
+	known := builtIns()
 	adapters := []string{endpointslice.Name}
 	drainTime := defaultDrainTime
 	return bootstrap.Component{
@@ -48,47 +40,28 @@ func Component() bootstrap.Component {
 		Concurrency:   defaultConcurrency,
 		Cache:         func(*bootstrap.Options) cache.Options { return CacheOptions() },
 		AddFlags: func(fs *pflag.FlagSet) {
-			fs.StringSliceVar(&adapters, "adapters", adapters, "Adapters to run, separated by commas. Built in: "+strings.Join(names(), ", ")+".")
+			fs.StringSliceVar(&adapters, "adapters", adapters, "Adapters to run, separated by commas. Built in: "+strings.Join(names(known), ", ")+".")
 			fs.DurationVar(&drainTime, "drain-time", drainTime,
 				"How long traffic must have stopped before a Pod may be operated. A Service's annotation "+api.DrainSecondsAnnotation+" replaces it.")
+			for _, b := range known {
+				if b.addFlags != nil {
+					b.addFlags(fs)
+				}
+			}
 		},
-		Validate: func(*bootstrap.Options) error { return validate(adapters, drainTime) },
-		Setup: func(_ context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+		Validate: func(*bootstrap.Options) error { return validate(known, adapters, drainTime) },
+		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 			var chosen []api.Adapter[*corev1.Service]
-			for _, name := range adapters {
-				chosen = append(chosen, builtIn()[name]())
+			for _, b := range enabled(known, adapters) {
+				adapter, err := b.make(ctx, mgr)
+				if err != nil {
+					return fmt.Errorf("starting adapter %s: %w", b.name, err)
+				}
+				chosen = append(chosen, adapter)
 			}
 			return AddToManager(mgr, api.Options{DrainTime: drainTime, Concurrency: o.Concurrency}, chosen...)
 		},
 	}
-}
-
-func names() []string {
-	var all []string
-	for name := range builtIn() {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
-}
-
-func validate(adapters []string, drainTime time.Duration) error {
-	var errs []error
-	if len(adapters) == 0 {
-		errs = append(errs, fmt.Errorf("--adapters is empty: give at least one of %s", strings.Join(names(), ", ")))
-	}
-	for i, name := range adapters {
-		if builtIn()[name] == nil {
-			errs = append(errs, fmt.Errorf("--adapters has %q: give one of %s", name, strings.Join(names(), ", ")))
-		}
-		if slices.Contains(adapters[:i], name) {
-			errs = append(errs, fmt.Errorf("--adapters has %q twice: give it once", name))
-		}
-	}
-	if drainTime < 0 {
-		errs = append(errs, fmt.Errorf("--drain-time is %s: give 0s or more", drainTime))
-	}
-	return errors.Join(errs...)
 }
 
 // CacheOptions caches what the built-in adapters read and no more: managed Pods without most of their spec, Services

@@ -302,7 +302,7 @@ func TestFlags(t *testing.T) {
 		"a drain time that is negative": {[]string{"endpointslice"}, -1, "--drain-time"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := validate(tc.adapters, tc.drain)
+			err := validate(builtIns(), tc.adapters, tc.drain)
 			if tc.want == "" {
 				require.NoError(t, err)
 			} else {

@@ -1,0 +1,154 @@
+package resourceconsist
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Reader is the bulk form of an Adapter that only observes, for providers whose API answers for many employees in one
+// call. setup.Polled makes an Adapter of it: it caches, batches, paces and repeats the calls.
+//
+// E is the kind of the employers, *corev1.Service in most cases; P is the kind of the employees, *corev1.Pod by
+// default. S is what the adapter sets of one member, for example an address, a port and a weight; two that are equal
+// need no change. Methods are called from many goroutines. Objects are not to be changed.
+type Reader[E, P client.Object, S comparable] interface {
+	// Name is as in Adapter.
+	Name() string
+	// Selector is as in Adapter.
+	Selector(employer E) labels.Selector
+	// Members says how the backend should hold an employee, by member ID: taking traffic (serve), or taking none. One
+	// employee may have several members: an address each, a port each. A member that is there with serve and not
+	// without is one that has to go from the backend; a member that stays without traffic has, for example, weight 0.
+	// An empty map is for an employee that cannot be held yet, because it has no address. An error is one that the
+	// owner of the employer or employee has to mend; it is reported, and counts as an empty map meanwhile.
+	//
+	// It is a function of its arguments alone and does no input or output. A member ID is unique in the backend of one
+	// employer.
+	Members(employer E, employee P, serve bool) (map[string]S, error)
+	// Read returns what the backend holds for the employer: at least the members named by ids, as far as they exist;
+	// with no ids all members that the adapter may change. Members that others put there are not to be returned. An
+	// error means that nothing is known; an adapter must never answer with an empty result instead.
+	Read(ctx context.Context, employer E, ids []string) ([]Held[S], error)
+}
+
+// Backend is a Reader that changes the backend itself. setup.Bulk makes a Mover of it.
+type Backend[E, P client.Object, S comparable] interface {
+	Reader[E, P, S]
+	// Apply makes the changes, at most BulkOptions.BatchSize at a time and each member at most once. It is called again
+	// until Read confirms them, so it must be idempotent, and need not wait for their effect. MemberErrors says that
+	// these members failed and all others did not; any other error that none is known to have succeeded. Failed members
+	// are tried again alone, with growing delays.
+	Apply(ctx context.Context, employer E, changes []Change[S]) error
+}
+
+// Held is a member as the backend holds it.
+type Held[S comparable] struct {
+	// ID names the member.
+	ID string
+	// State is what is set of it.
+	State S
+	// Serving says that the backend sends traffic to the member, or might: a member that takes no new requests and
+	// still has sessions is serving, if those are to be waited for.
+	Serving bool
+}
+
+// Change is one change of a backend.
+type Change[S comparable] struct {
+	// ID names the member.
+	ID string
+	// State is what the member is to be, whether it is there already or not. It says nothing with Remove.
+	State S
+	// Remove says that the member is to go.
+	Remove bool
+}
+
+// MemberErrors are the errors of the members of a call that succeeded in part, by member ID.
+type MemberErrors map[string]error
+
+// Error names the first ten members in order.
+func (e MemberErrors) Error() string {
+	const most = 10
+	ids := slices.Sorted(maps.Keys(e))
+	texts := make([]string, 0, most)
+	for _, id := range ids[:min(most, len(ids))] {
+		texts = append(texts, fmt.Sprintf("%s: %v", id, e[id]))
+	}
+	if more := len(ids) - most; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// BulkOptions are the choices for one Reader or Backend. The zero value is a working default.
+type BulkOptions struct {
+	// BatchSize is the most changes in one Apply. Zero means 100.
+	BatchSize int
+	// BatchWindow is how long a change waits for others of its employer. Zero means 50 ms.
+	BatchWindow time.Duration
+	// QPS and Burst bound the calls to the provider, those of all employers together. Zero means 10 and 20. A negative
+	// QPS means no bound.
+	QPS   float32
+	Burst int
+	// Concurrency is how many employers are worked on at a time. Zero means 5.
+	Concurrency int
+	// Timeout bounds one call. Zero means 10 s.
+	Timeout time.Duration
+	// Poll is how soon a backend is read again while an employee waits for it; the delay doubles up to MaxPoll. Zero
+	// means 200 ms and 5 s.
+	Poll    time.Duration
+	MaxPoll time.Duration
+	// MaxBackoff bounds the delay after failures, which starts at Poll and doubles. Zero means 1 min.
+	MaxBackoff time.Duration
+	// Resync is how old a reading of a backend at rest may become, with jitter. Zero means 10 min; negative means that
+	// nobody else changes it.
+	Resync time.Duration
+}
+
+// ErrPending is returned by an Adapter's Observe that will know later and is a Watcher: it enqueues the Pod then. It is
+// no failure and is not retried.
+var ErrPending = errors.New("the backend has not been read yet")
+
+// Provisioner is an optional part of an Adapter, Reader or Backend that owns a resource for the employer itself, for
+// example a listener or a virtual address. Both methods must be idempotent; errors are reported and retried with
+// growing delays. An employer with a Provisioner holds CleanFinalizer.
+type Provisioner[E client.Object] interface {
+	// Provision makes the resource as the employer wants it now. It is called before the employer's first member is
+	// registered, and after each change of the employer.
+	Provision(ctx context.Context, employer E) error
+	// Deprovision removes it. It is called when the employer is being deleted or takes no part any more, after its
+	// last member has gone.
+	Deprovision(ctx context.Context, employer E) error
+}
+
+// StatusRecorder is an optional part of an Adapter, Reader or Backend that records on the employer how its backend
+// stands. Without it, an employer that has status.conditions, as a Service has, gets the condition there.
+type StatusRecorder[E client.Object] interface {
+	// RecordStatus is called when the condition changes in status, reason or message, and not otherwise.
+	RecordStatus(ctx context.Context, employer E, condition metav1.Condition) error
+}
+
+// ConditionInSync is the type of the condition of an employer that says whether its backends follow. It is True with
+// reason ConditionReasonInSync; an employer that never had a failure has none.
+const ConditionInSync = "resource-consist.kusionstack.io/InSync"
+
+// Reasons of ConditionInSync.
+const (
+	// ConditionReasonInSync: the last calls succeeded.
+	ConditionReasonInSync = "InSync"
+	// ConditionReasonBackendFailed: calls to the backend fail; the message has the last error.
+	ConditionReasonBackendFailed = "BackendFailed"
+	// ConditionReasonInvalid: the employer says something that an adapter cannot do; the message says what to change.
+	ConditionReasonInvalid = "Invalid"
+	// ConditionReasonFinalizerShared: another employer has the same finalizer, so Pods of both wait; the message says
+	// which one to rename.
+	ConditionReasonFinalizerShared = "FinalizerShared"
+)
