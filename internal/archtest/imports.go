@@ -26,7 +26,7 @@ const door, behindDoor = Module + "/api/resourceconsist/setup", "resourceconsist
 
 var (
 	// shared may be imported by every component, forTests by its tests as well.
-	shared   = []string{"bootstrap", "revision", "writes"}
+	shared   = []string{"bootstrap", "callout", "revision", "writes"}
 	forTests = []string{"testkit", "localkube"}
 	// effects are what a decision must not import: they, and what lies below them.
 	effects = []string{"context", "crypto/rand", "io/fs", "log", "math/rand", "net", "os", "syscall"}

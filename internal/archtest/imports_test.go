@@ -62,7 +62,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		},
 		"a component's code uses the test kit": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/testkit"}},
-			want:  "of internal, itself and bootstrap, revision, writes",
+			want:  "of internal, itself and bootstrap, callout, revision, writes",
 		},
 		"the explorer uses all cores": {
 			given: archtest.Package{ImportPath: m + "/test/protocol", TestImports: []string{m + "/internal/collaset/core", m + "/internal/sixth/core"}},

@@ -2,9 +2,8 @@
 // decision, which is woken for it. What is asked, when, and what answers mean is decided in package core; this package
 // has the connections, the credentials and the concurrency.
 //
-// Servers are not trusted: Targets says which may be asked, an answer has a size and a time, redirects are not followed,
-// and credentials are sent over https only. One rule has at most perRule requests on their way, so that one slow server
-// does not hold up the others.
+// Servers are not trusted, and asked through package callout. One rule has at most perRule requests on their way, so
+// that one slow server does not hold up the others.
 package asking
 
 import (
@@ -29,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/callout"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking/core"
 	engine "kusionstack.io/kuperator/internal/podtransitionrule/core"
 )
@@ -99,7 +99,7 @@ type Heard struct {
 
 // New makes an Asker that starts with Start. direct must read past caches.
 func New(o Options, direct kubeclient.Reader, clk clock.PassiveClock) (*Asker, error) {
-	targets, err := ParseTargets(o.Allow)
+	targets, err := parseTargets(o.Allow)
 	if err != nil {
 		return nil, err
 	}
@@ -323,7 +323,7 @@ func invalid(w *appsv1alpha1.TransitionRuleWebhook) string {
 		urls, bundles = append(urls, config.Poll.URL), append(bundles, config.Poll.CABundle)
 	}
 	for _, given := range urls {
-		u, err := parseURL(given)
+		u, err := callout.ParseURL(given)
 		if err != nil {
 			return err.Error()
 		}

@@ -30,6 +30,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking/core"
 	engine "kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/testkit/testca"
 )
 
 // stage is an Asker that runs, and the reconciler's part.
@@ -284,10 +285,10 @@ func TestAChangedRuleIsAskedAboutAnew(t *testing.T) {
 }
 
 func TestCredentialsOfASecret(t *testing.T) {
-	ours := newAuthority(t)
+	ours := testca.New(t)
 	var reads atomic.Int32
-	certificate, key := ours.issue(t)
-	server := ours.serve(t, true, func(w http.ResponseWriter, r *http.Request) {
+	certificate, key := ours.Issue(t)
+	server := ours.Serve(t, true, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, `{"success":%t}`, r.Header.Get("Authorization") == "Bearer secret")
 	})
 	secret := func(name string, data map[string]string) *corev1.Secret {
@@ -328,7 +329,7 @@ func TestCredentialsOfASecret(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := play(t, objects, options())
 			r := rule("one", server.URL, func(w *appsv1alpha1.TransitionRuleWebhook) {
-				w.ClientConfig.SecretName, w.ClientConfig.CABundle = tc.secret, ours.bundle()
+				w.ClientConfig.SecretName, w.ClientConfig.CABundle = tc.secret, bundle(ours)
 				w.FailurePolicy = ptr.To(appsv1alpha1.FailurePolicyIgnore)
 			})
 			s.rules, s.want = []*appsv1alpha1.PodTransitionRule{r}, about(r, "a")

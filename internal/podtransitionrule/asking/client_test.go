@@ -2,19 +2,12 @@ package asking
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -22,12 +15,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"kusionstack.io/kuperator/internal/testkit/testca"
 )
 
 // local is a client that may ask servers of tests.
 func local(t *testing.T, timeout time.Duration, allow ...string) *client {
 	t.Helper()
-	targets, err := ParseTargets(append(allow, "127.0.0.0/8"))
+	targets, err := parseTargets(append(allow, "127.0.0.0/8"))
 	require.NoError(t, err)
 	return newClient(targets, timeout)
 }
@@ -44,65 +39,8 @@ func served(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// authority signs certificates of a test.
-type authority struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	require.NoError(t, err)
-	certificate, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	return authority{certificate, key}
-}
-
-func (a authority) bundle() string {
-	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.certificate.Raw}))
-}
-
-// issue signs a certificate for 127.0.0.1, or for a client, as PEM.
-func (a authority) issue(t *testing.T) (certificate, key []byte) {
-	t.Helper()
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "leaf"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &own.PublicKey, a.key)
-	require.NoError(t, err)
-	encoded, err := x509.MarshalECPrivateKey(own)
-	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
-}
-
-// serve answers at https with the authority's certificate; mutual demands one of it from clients.
-func (a authority) serve(t *testing.T, mutual bool, handler http.HandlerFunc) *httptest.Server {
-	t.Helper()
-	certificate, key := a.issue(t)
-	pair, err := tls.X509KeyPair(certificate, key)
-	require.NoError(t, err)
-	server := httptest.NewUnstartedServer(handler)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0)
-	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
-	if mutual {
-		pool := x509.NewCertPool()
-		pool.AddCert(a.certificate)
-		server.TLS.ClientAuth, server.TLS.ClientCAs = tls.RequireAndVerifyClientCert, pool
-	}
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	return server
-}
+// bundle is what a rule's caBundle says to trust the authority.
+func bundle(a testca.Authority) string { return base64.StdEncoding.EncodeToString(a.PEM()) }
 
 func yes(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"success":true}`) }
 
@@ -199,7 +137,7 @@ func TestAnAnswerIsReadUpToItsLimit(t *testing.T) {
 func TestWhatIsNeverAsked(t *testing.T) {
 	asked := false
 	server := served(t, func(w http.ResponseWriter, r *http.Request) { asked = true; yes(w, r) })
-	none, err := ParseTargets(nil)
+	none, err := parseTargets(nil)
 	require.NoError(t, err)
 	secret := &credentials{token: "t"}
 	tests := map[string]struct {
@@ -244,14 +182,14 @@ func TestProxiesOfTheEnvironmentAreNotUsed(t *testing.T) {
 }
 
 func TestCertificates(t *testing.T) {
-	ours, others := newAuthority(t), newAuthority(t)
-	certificate, key := ours.issue(t)
+	ours, others := testca.New(t), testca.New(t)
+	certificate, key := ours.Issue(t)
 	mine := &credentials{certificate: certificate, key: key}
 	foreign := &credentials{}
-	foreign.certificate, foreign.key = others.issue(t)
-	plain := ours.serve(t, false, yes)
-	mutual := ours.serve(t, true, yes)
-	bearer := ours.serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+	foreign.certificate, foreign.key = others.Issue(t)
+	plain := ours.Serve(t, false, yes)
+	mutual := ours.Serve(t, true, yes)
+	bearer := ours.Serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer secret" {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -271,19 +209,19 @@ func TestCertificates(t *testing.T) {
 		credentials *credentials
 		want        string // "" for an answer
 	}{
-		"the given authority":              {plain.URL, ours.bundle(), nil, ""},
-		"a bundle with line breaks":        {plain.URL, ours.bundle()[:64] + "\n" + ours.bundle()[64:] + "\n", nil, ""},
-		"another authority":                {plain.URL, others.bundle(), nil, "its certificate cannot be trusted"},
+		"the given authority":              {plain.URL, bundle(ours), nil, ""},
+		"a bundle with line breaks":        {plain.URL, bundle(ours)[:64] + "\n" + bundle(ours)[64:] + "\n", nil, ""},
+		"another authority":                {plain.URL, bundle(others), nil, "its certificate cannot be trusted"},
 		"the authorities of the system":    {plain.URL, "", nil, "its certificate cannot be trusted"},
 		"an empty bundle is the system's":  {plain.URL, emptyBundle, nil, "its certificate cannot be trusted"},
-		"a client certificate":             {mutual.URL, ours.bundle(), mine, ""},
-		"no client certificate":            {mutual.URL, ours.bundle(), nil, "certificate required"},
-		"a foreign client certificate":     {mutual.URL, ours.bundle(), foreign, "certificate"},
-		"a token":                          {bearer.URL, ours.bundle(), &credentials{token: "secret"}, ""},
-		"another token":                    {bearer.URL, ours.bundle(), &credentials{token: "guess"}, "401 Unauthorized"},
-		"a server without a modern TLS":    {old.URL, ours.bundle(), nil, "protocol version not supported"},
+		"a client certificate":             {mutual.URL, bundle(ours), mine, ""},
+		"no client certificate":            {mutual.URL, bundle(ours), nil, "certificate required"},
+		"a foreign client certificate":     {mutual.URL, bundle(ours), foreign, "certificate"},
+		"a token":                          {bearer.URL, bundle(ours), &credentials{token: "secret"}, ""},
+		"another token":                    {bearer.URL, bundle(ours), &credentials{token: "guess"}, "401 Unauthorized"},
+		"a server without a modern TLS":    {old.URL, bundle(ours), nil, "protocol version not supported"},
 		"a server without TLS":             {strings.Replace(http1.URL, "http:", "https:", 1), "", nil, "does not speak TLS"},
-		"a bundle does no harm over http.": {http1.URL, ours.bundle(), nil, ""},
+		"a bundle does no harm over http.": {http1.URL, bundle(ours), nil, ""},
 	}
 	c := local(t, 30*time.Second)
 	for name, tc := range tests {
@@ -299,26 +237,4 @@ func TestCertificates(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestConnectionsAreKeptForABoundedNumberOfCertificates(t *testing.T) {
-	c := local(t, time.Minute)
-	first, err := c.transport(call{})
-	require.NoError(t, err)
-	for range maxTransports - 1 {
-		_, err := c.transport(call{caBundle: newAuthority(t).bundle()})
-		require.NoError(t, err)
-	}
-	again, err := c.transport(call{})
-	require.NoError(t, err)
-	require.Same(t, first, again)
-	for range 2 * maxTransports {
-		_, err := c.transport(call{caBundle: newAuthority(t).bundle()})
-		require.NoError(t, err)
-		require.LessOrEqual(t, len(c.transports), maxTransports)
-		require.Equal(t, len(c.transports), c.recent.Len())
-	}
-	again, err = c.transport(call{})
-	require.NoError(t, err)
-	require.NotSame(t, first, again, "what was not used for long is dropped")
 }

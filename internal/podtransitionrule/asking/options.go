@@ -12,7 +12,7 @@ import (
 type Options struct {
 	// Timeout is how long one request may take, from the name's look-up to the last byte of the answer.
 	Timeout time.Duration
-	// Allow lists the servers that may be asked, see Targets.
+	// Allow lists the servers that may be asked, see callout.Targets.
 	Allow []string
 	// Concurrency is how many requests are on their way at once; of one PodTransitionRule at most perRule.
 	Concurrency int
@@ -40,7 +40,7 @@ func (o *Options) Validate() error {
 	if o.Concurrency < 1 {
 		errs = append(errs, fmt.Errorf("--rule-webhook-concurrency is %d: give at least 1", o.Concurrency))
 	}
-	if _, err := ParseTargets(o.Allow); err != nil {
+	if _, err := parseTargets(o.Allow); err != nil {
 		errs = append(errs, fmt.Errorf("--rule-webhook-allow: %w", err))
 	}
 	return errors.Join(errs...)

@@ -1,4 +1,4 @@
-package asking
+package callout
 
 import (
 	"fmt"
@@ -12,13 +12,22 @@ import (
 // Targets says which servers may be asked. What decides is the address that is connected to, after names were looked
 // up, so a name that leads somewhere else tomorrow, or on a second look, leads nowhere.
 //
-// Some addresses are of no use to a rule, and dangerous: those of the program's own machine, of its link, and of clouds'
+// Some addresses are dangerous and hardly ever of use: those of the program's own machine, of its link, and of clouds'
 // metadata services. They are refused unless the list has an address or a network that lies within such a range; a name,
 // or a network that merely contains it (0.0.0.0/0), does not permit it. Any other address may be asked if the list is
 // empty, or has its name, its address or a network around it.
 type Targets struct {
+	asker    Asker
 	networks []listed[netip.Prefix]
 	names    []listed[string] // in lower case; ".suffix" for *.suffix
+}
+
+// Asker is on whose behalf servers are asked, for messages.
+type Asker struct {
+	// Who asks, as a plural: "webhook rules".
+	Who string
+	// Flag is where servers are listed: "--rule-webhook-allow of podtransitionrule-controller".
+	Flag string
 }
 
 // listed is an entry of the list.
@@ -65,8 +74,8 @@ func (r *Refused) Error() string { return r.why }
 
 // ParseTargets reads a list of host, *.suffix, address and CIDR, each but the last with an optional port. The error says
 // which entry is wrong.
-func ParseTargets(list []string) (*Targets, error) {
-	t := &Targets{}
+func ParseTargets(list []string, asker Asker) (*Targets, error) {
+	t := &Targets{asker: asker}
 	for _, entry := range list {
 		if err := t.add(strings.ToLower(strings.TrimSpace(entry))); err != nil {
 			return nil, err
@@ -106,14 +115,14 @@ func (t *Targets) Check(host, port string, address netip.Addr) error {
 	for _, a := range append(carried(address), address) {
 		for _, g := range guarded {
 			if g.network.Contains(a) && !t.permits(g.network, port, a) {
-				return &Refused{fmt.Sprintf("%s is %s, which webhook rules may not ask: use another server, or list the address with --rule-webhook-allow of podtransitionrule-controller", shown(host, a), g.what)}
+				return &Refused{fmt.Sprintf("%s is %s, which %s may not ask: use another server, or list the address with %s", shown(host, a), g.what, t.asker.Who, t.asker.Flag)}
 			}
 		}
 	}
 	if len(t.names)+len(t.networks) == 0 || t.lists(host, port, address) {
 		return nil
 	}
-	return &Refused{fmt.Sprintf("%s is not among the servers that webhook rules may ask: have it listed with --rule-webhook-allow of podtransitionrule-controller", net.JoinHostPort(host, port))}
+	return &Refused{fmt.Sprintf("%s is not among the servers that %s may ask: have it listed with %s", net.JoinHostPort(host, port), t.asker.Who, t.asker.Flag)}
 }
 
 func (t *Targets) permits(guarded netip.Prefix, port string, a netip.Addr) bool {

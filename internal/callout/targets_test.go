@@ -1,4 +1,4 @@
-package asking
+package callout
 
 import (
 	"net/netip"
@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
+
+var tester = Asker{Who: "tests", Flag: "--allow of tests"}
 
 func TestTargets(t *testing.T) {
 	const (
@@ -62,7 +64,7 @@ func TestTargets(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			targets, err := ParseTargets(tc.allow)
+			targets, err := ParseTargets(tc.allow, tester)
 			require.NoError(t, err)
 			err = targets.Check(tc.host, tc.port, netip.MustParseAddr(tc.address))
 			if tc.refused == "" {
@@ -72,7 +74,7 @@ func TestTargets(t *testing.T) {
 			var refused *Refused
 			require.ErrorAs(t, err, &refused)
 			require.ErrorContains(t, err, tc.refused)
-			require.ErrorContains(t, err, "--rule-webhook-allow")
+			require.ErrorContains(t, err, "--allow of tests")
 		})
 	}
 }
@@ -80,17 +82,10 @@ func TestTargets(t *testing.T) {
 func TestListsThatMakeNoSense(t *testing.T) {
 	for _, entry := range []string{"", " ", "*", "*.", "*example.com", "http://example.com", "a b", "host:0", "host:99999", "a*b.com", "user@host", "10.0.0.0/99", ".", ":80"} {
 		t.Run(entry, func(t *testing.T) {
-			_, err := ParseTargets([]string{"fine.example.com", entry})
+			_, err := ParseTargets([]string{"fine.example.com", entry}, tester)
 			require.Error(t, err)
-			o := DefaultOptions()
-			o.Allow = []string{entry}
-			require.ErrorContains(t, o.Validate(), "--rule-webhook-allow: ")
 		})
 	}
-	o := Options{}
-	require.EqualError(t, o.Validate(), "--rule-webhook-timeout is 0s: give more than 0s\n--rule-webhook-concurrency is 0: give at least 1")
-	o = DefaultOptions()
-	require.NoError(t, o.Validate())
 }
 
 func FuzzTargets(f *testing.F) {
@@ -103,7 +98,7 @@ func FuzzTargets(f *testing.F) {
 		if err != nil {
 			return
 		}
-		targets, err := ParseTargets([]string{entry})
+		targets, err := ParseTargets([]string{entry}, tester)
 		if err != nil {
 			return
 		}
