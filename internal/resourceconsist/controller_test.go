@@ -184,6 +184,10 @@ func TestAMoverIsDrivenThroughAnOperationAndTheDeletionOfItsEmployer(t *testing.
 		require.NoError(t, err)
 	}
 	require.False(t, b.proxy.serving["web-0"])
+	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"), "it waits for the drain time")
+	b.clock.SetTime(b.clock.Now().Add(2 * time.Second))
+	_, err = b.reconcilePod()
+	require.NoError(t, err)
 	require.Empty(t, b.pod().Finalizers)
 	b.reconcileService()
 	require.True(t, apierrors.IsNotFound(b.client.Get(t.Context(), client.ObjectKeyFromObject(service), service)))

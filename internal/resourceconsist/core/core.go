@@ -10,11 +10,17 @@
 //   - Leave: the Pod is on its way out of service, no backend sends it traffic, it is observed not Ready, and both
 //     have been so for the drain time; only then does the finalizer go. A Pod that merely fails its probes keeps it.
 //
-// An employer that does not want the Pod (any more) is forgotten: annotation and finalizer go in one write. So is one
-// that is named in the annotation and does not exist, which makes clean-up possible after the employer is gone.
+// An employer that does not want the Pod (any more) is forgotten: annotation and finalizer go in one write, after every
+// backend that can be told to has dropped the Pod for the drain time. So is one that is named in the annotation and does
+// not exist, which makes clean-up possible after the employer is gone.
 //
-// Invariants: the finalizer of a living, employed Pod never goes while a backend sends it traffic; a Pod at rest gets
-// no change; Decide is a function of its arguments alone, and the order of employers does not matter.
+// Two employers may have the same finalizer, since it is made from a hash of the name. Those of one kind then join
+// together and leave together: the finalizer comes when all may join, and goes when none needs it. One of a kind that
+// is not looked after here cannot be asked, so it keeps the finalizer on a living Pod as long as the Pod names it.
+//
+// Invariants: the finalizer of an employed Pod never goes while a backend of an employer that has it sends it traffic;
+// no backend is told to send traffic to a Pod that does not name the employer; a Pod at rest gets no change; Decide is
+// a function of its arguments alone, and the order of employers does not matter.
 package core
 
 import (
@@ -115,7 +121,7 @@ const (
 	WaitStillReady Reason = "StillReady"
 	// WaitDraining: traffic has stopped and the drain time has not passed.
 	WaitDraining Reason = "Draining"
-	// WaitSharedFinalizer: an employer of another kind has the same finalizer on the Pod.
+	// WaitSharedFinalizer: another employer that is not as far has the same finalizer on the Pod.
 	WaitSharedFinalizer Reason = "SharedFinalizer"
 	// WaitNotServing: the Pod may serve and a backend does not send it traffic yet.
 	WaitNotServing Reason = "NotServing"
@@ -136,6 +142,12 @@ type Wait struct {
 	Reason   Reason
 }
 
+// Clash is an employer whose finalizer another one has, too.
+type Clash struct {
+	// Employer is the one of this kind, With the other of any kind, as the Pod's annotation names them.
+	Employer, With string
+}
+
 // Plan is what to do with the Pod. The zero Plan is a Pod at rest.
 type Plan struct {
 	// Change is to be written as one patch of the Pod.
@@ -146,6 +158,8 @@ type Plan struct {
 	Moves []Action
 	// Waits is what stands in the way, by employer.
 	Waits []Wait
+	// Clashes are the employers of the Pod that share a finalizer, in order; each pair of this kind is there both ways.
+	Clashes []Clash
 	// NextLook is how soon to decide again if nothing happens; zero if there is no need.
 	NextLook time.Duration
 	// Broken is the error of an annotation that cannot be read; nil otherwise.
@@ -176,6 +190,8 @@ func Decide(s Snapshot) Plan {
 		}
 	}
 	d.forgetGone(employers)
+	d.joinTogether()
+	d.clashes()
 	d.compose()
 	return d.plan
 }
@@ -197,13 +213,14 @@ func (d *decision) wants(e Employer) bool {
 
 func (d *decision) takesPart(b Backend) bool { return b.Employs && (b.Moves || d.Pod.Gate) }
 
+func (d *decision) announces(e Employer) bool { return d.expected[e.Key] == e.Finalizer }
+
 func (d *decision) holds(e Employer) bool { return slices.Contains(d.Pod.Finalizers, e.Finalizer) }
 
 // keep decides for an employer that wants the Pod.
 func (d *decision) keep(e Employer) {
 	dying := d.Pod.Terminating || d.Pod.Terminal
-	announced := d.expected[e.Key] == e.Finalizer
-	if !announced && !dying && d.plan.Broken == nil {
+	if !d.announces(e) && !dying && d.plan.Broken == nil {
 		d.expect = append(d.expect, e)
 	}
 	switch {
@@ -266,7 +283,7 @@ func (d *decision) mayLeave(e Employer, moved bool) {
 		d.wait(e, WaitStillReady)
 		return
 	}
-	if left := d.drainLeft(e); left > 0 {
+	if left := d.drainLeft(e, d.orNow(d.OutOfServiceSince), d.takesPart); left > 0 {
 		d.wait(e, WaitDraining)
 		d.lookIn(left)
 		return
@@ -278,13 +295,12 @@ func (d *decision) mayLeave(e Employer, moved bool) {
 	d.leave = append(d.leave, e)
 }
 
-// drainLeft is how much of the drain time is left. It counts from when the Pod was seen out of service and every
-// backend had stopped, whichever was last: a backend that is seen idle may have been idle for another reason, and
-// serve once more before it follows the Pod.
-func (d *decision) drainLeft(e Employer) time.Duration {
-	since := d.orNow(d.OutOfServiceSince)
+// drainLeft is how much of the drain time is left. It counts from since, when the Pod was seen out of service, or from
+// when the last of these backends had stopped, whichever was later: a backend that is seen idle may have been idle for
+// another reason, and serve once more before it follows the Pod.
+func (d *decision) drainLeft(e Employer, since time.Time, which func(Backend) bool) time.Duration {
 	for _, b := range e.Backends {
-		if t := d.orNow(b.NotServingSince); d.takesPart(b) && t.After(since) {
+		if t := d.orNow(b.NotServingSince); which(b) && t.After(since) {
 			since = t
 		}
 	}
@@ -311,6 +327,8 @@ func (d *decision) mayJoin(e Employer) {
 			d.wait(e, WaitUnknown)
 		case b.Moves && !e.Prepared:
 			d.wait(e, WaitEmployer)
+		case b.Moves && !d.announces(e): // a member that no Pod owns up to could not be found again
+			d.wait(e, WaitNotServing)
 		case b.Moves:
 			d.move(Register, e, b)
 			d.wait(e, WaitNotServing)
@@ -331,14 +349,19 @@ func (d *decision) mayJoin(e Employer) {
 // release decides for an employer that does not want the Pod.
 func (d *decision) release(e Employer) {
 	moved := d.deregister(e)
+	moves := func(b Backend) bool { return b.Moves }
 	unknown := slices.ContainsFunc(e.Backends, func(b Backend) bool { return b.Moves && b.Unknown })
 	_, announced := d.expected[e.Key]
+	draining := d.drainLeft(e, time.Time{}, moves)
 	switch {
 	case !announced && !d.holds(e):
 	case unknown:
 		d.wait(e, WaitUnknown)
 	case moved:
 		d.wait(e, WaitStillServing)
+	case draining > 0 && slices.ContainsFunc(e.Backends, moves):
+		d.wait(e, WaitDraining)
+		d.lookIn(draining)
 	case d.plan.Broken != nil && !d.Pod.Terminating:
 		d.wait(e, WaitAnnotation)
 	case d.Pod.Terminating && !d.holds(e): // the annotation dies with the Pod
@@ -365,6 +388,48 @@ func (d *decision) forgetGone(present []Employer) {
 		d.forget = append(d.forget, gone)
 	}
 	slices.SortFunc(d.forget, func(a, b Employer) int { return cmp.Compare(a.Key, b.Key) })
+}
+
+// joinTogether holds back employers that have the finalizer of one that wants the Pod and may not join it yet: with the
+// finalizer on, that one would count as having joined.
+func (d *decision) joinTogether() {
+	ready := slices.Clone(d.join)
+	d.join = slices.DeleteFunc(d.join, func(e Employer) bool {
+		held := slices.ContainsFunc(d.Employers, func(o Employer) bool { return shares(o, e) && d.wants(o) && !has(ready, o) })
+		if held {
+			d.wait(e, WaitSharedFinalizer)
+		}
+		return held
+	})
+}
+
+// clashes says which employers of the Pod share a finalizer.
+func (d *decision) clashes() {
+	if !d.Managed {
+		return
+	}
+	for _, e := range d.Employers {
+		for _, o := range d.Employers {
+			if shares(e, o) && d.wants(e) && d.wants(o) {
+				d.plan.Clashes = append(d.plan.Clashes, Clash{Employer: e.Key, With: o.Key})
+			}
+		}
+		for key, finalizer := range d.expected {
+			if kind, _, _ := strings.Cut(key, "/"); finalizer == e.Finalizer && kind != "" && kind != d.Kind && d.wants(e) {
+				d.plan.Clashes = append(d.plan.Clashes, Clash{Employer: e.Key, With: key})
+			}
+		}
+	}
+	slices.SortFunc(d.plan.Clashes, func(a, b Clash) int {
+		return cmp.Or(cmp.Compare(a.Employer, b.Employer), cmp.Compare(a.With, b.With))
+	})
+}
+
+// shares says whether two employers are different ones with the same finalizer.
+func shares(a, b Employer) bool { return a.Key != b.Key && a.Finalizer == b.Finalizer }
+
+func has(list []Employer, e Employer) bool {
+	return slices.ContainsFunc(list, func(o Employer) bool { return o.Key == e.Key })
 }
 
 // sharedWithOtherKind says whether the annotation names an employer of another kind under the same finalizer.
@@ -414,20 +479,30 @@ func (d *decision) compose() {
 	for _, e := range d.leave {
 		if d.mayRemove(v, e) {
 			apply(Leave, e, podops.Leave(v, e.Finalizer, d.Now))
+		} else {
+			d.wait(e, WaitSharedFinalizer)
 		}
 	}
 }
 
-// mayRemove says whether nobody else that the annotation names needs the finalizer. A finalizer that is no protection
-// finalizer is never ours, whatever the annotation says.
+// mayRemove says whether nobody else needs the finalizer: no employer of this kind that has not let go itself, and, as
+// long as the Pod lives, nobody that the annotation names. A finalizer that is no protection finalizer is never ours,
+// whatever the annotation says.
 func (d *decision) mayRemove(v podops.View, e Employer) bool {
 	if !strings.HasPrefix(e.Finalizer, podops.ProtectionFinalizerPrefix+"/") {
 		return false
 	}
+	for _, o := range d.Employers {
+		if shares(o, e) && !has(d.leave, o) && !has(d.forget, o) {
+			return false
+		}
+	}
+	if d.Pod.Terminating || d.Pod.Terminal {
+		return true
+	}
 	named, _ := podops.ExpectedFinalizers(v.Annotations)
 	for key, finalizer := range named {
-		leaves := func(o Employer) bool { return o.Key == key }
-		if finalizer == e.Finalizer && key != e.Key && !d.Pod.Terminating && !d.Pod.Terminal && !slices.ContainsFunc(d.leave, leaves) {
+		if finalizer == e.Finalizer && key != e.Key && !has(d.leave, Employer{Key: key}) {
 			return false
 		}
 	}

@@ -36,11 +36,12 @@ func snapshots() *rapid.Generator[core.Snapshot] {
 			}
 		}
 		s := core.Snapshot{Managed: rapid.IntRange(0, 9).Draw(t, "managed") > 0, Kind: "Service", Now: now, OutOfServiceSince: age.Draw(t, "out")}
-		for _, e := range []core.Employer{{Key: key, Finalizer: finalizer, Drain: drain}, {Key: otherKey, Finalizer: otherFin}} {
+		other := core.Employer{Key: otherKey, Finalizer: rapid.SampledFrom([]string{otherFin, finalizer}).Draw(t, "otherFinalizer")}
+		for _, e := range []core.Employer{{Key: key, Finalizer: finalizer, Drain: drain}, other} {
 			if yes.Draw(t, "announced") {
 				expecting(e.Key, e.Finalizer)(&pod)
 			}
-			if yes.Draw(t, "held") {
+			if yes.Draw(t, "held") && !slices.Contains(pod.Finalizers, e.Finalizer) {
 				pod.Finalizers = append(slices.Clone(pod.Finalizers), e.Finalizer)
 			}
 			for range rapid.IntRange(0, 2).Draw(t, "backends") {
@@ -65,22 +66,39 @@ func TestDecideProperties(t *testing.T) {
 		plan := core.Decide(s)
 		after := plan.Change.Apply(s.Pod)
 
-		for _, e := range s.Employers {
+		for _, e := range s.Employers { // two of them may have the same finalizer
 			wanted := s.Managed && slices.ContainsFunc(e.Backends, func(b core.Backend) bool { return b.Employs && (b.Moves || s.Pod.Gate) })
 			serving := slices.ContainsFunc(e.Backends, func(b core.Backend) bool {
 				return b.Employs && (b.Moves || s.Pod.Gate) && (b.Serving || b.Unknown)
 			})
 			removed := slices.Contains(s.Pod.Finalizers, e.Finalizer) && !slices.Contains(after.Finalizers, e.Finalizer)
+			if movers := slices.ContainsFunc(e.Backends, func(b core.Backend) bool { return b.Moves && (b.Serving || b.Unknown) }); removed && movers {
+				before, _ := podops.ExpectedFinalizers(s.Pod.Annotations)
+				_, named := before[e.Key]
+				require.False(t, named, "released while a backend that can be told to drop it serves it")
+			}
 			if removed && wanted {
 				require.False(t, serving, "left while a backend serves it")
 				require.True(t, core.OutOfService(s.Pod), "left while in service")
 				require.False(t, podops.MayJoin(s.Pod))
 			}
+			for _, m := range plan.Moves {
+				if m.Verb == core.Register && m.Employer == e.Key {
+					before, _ := podops.ExpectedFinalizers(s.Pod.Annotations)
+					require.True(t, before[e.Key] == e.Finalizer && e.Prepared, "registered without a trace")
+				}
+			}
 			if added := !slices.Contains(s.Pod.Finalizers, e.Finalizer) && slices.Contains(after.Finalizers, e.Finalizer); added {
-				require.True(t, wanted && podops.MayJoin(s.Pod), "joined what may not serve")
+				require.True(t, podops.MayJoin(s.Pod), "joined what may not serve")
 				expected, err := podops.ExpectedFinalizers(after.Annotations)
 				require.NoError(t, err)
-				require.Equal(t, e.Finalizer, expected[e.Key], "joined without an announcement")
+				if wanted {
+					require.Equal(t, e.Finalizer, expected[e.Key], "joined without an announcement")
+				}
+				for _, b := range e.Backends {
+					takesPart := b.Employs && (b.Moves || s.Pod.Gate) && s.Managed
+					require.False(t, takesPart && (!b.Serving || b.Unknown), "joined before every backend has it")
+				}
 			}
 		}
 
@@ -163,5 +181,78 @@ func TestAnOperationCostsTwoWrites(t *testing.T) {
 		require.LessOrEqual(t, writes, 2+2*operations)
 		require.GreaterOrEqual(t, writes, 1+2*operations)
 		require.Contains(t, pod.Finalizers, finalizer)
+	})
+}
+
+// TestTwoEmployersOfOneFinalizerNeverFreeEachOthersPods plays two employers whose finalizers are equal, each with a
+// backend that follows when rapid says so, through operations and deletion of the Pod and of either employer.
+func TestTwoEmployersOfOneFinalizerNeverFreeEachOthersPods(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pod := view(func(v *podops.View) { v.Ready, v.ServiceReady = true, corev1.ConditionTrue })
+		serving, there := map[string]bool{}, map[string]bool{key: true, otherKey: true}
+		moves := map[string]bool{key: rapid.Bool().Draw(t, "moves"), otherKey: rapid.Bool().Draw(t, "otherMoves")}
+		pending := map[string]core.Verb{}
+		decide := func() {
+			s := core.Snapshot{Pod: pod, Managed: true, Kind: "Service", OutOfServiceSince: ago(time.Minute), Now: now}
+			for _, k := range []string{key, otherKey} {
+				if there[k] || moves[k] { // one with a Mover stays until its Pods are released
+					s.Employers = append(s.Employers, core.Employer{Key: k, Finalizer: finalizer, Prepared: true, Backends: []core.Backend{
+						{Adapter: "a", Employs: there[k], Moves: moves[k], Serving: serving[k], NotServingSince: ago(time.Minute)},
+					}})
+				}
+			}
+			plan := core.Decide(s)
+			for _, m := range plan.Moves {
+				pending[m.Employer] = m.Verb
+			}
+			after := plan.Change.Apply(pod)
+			if slices.Contains(pod.Finalizers, finalizer) && !slices.Contains(after.Finalizers, finalizer) {
+				for _, k := range []string{key, otherKey} {
+					require.False(t, serving[k] && (there[k] || moves[k]), "freed while %s serves it", k)
+				}
+			}
+			if !slices.Contains(pod.Finalizers, finalizer) && slices.Contains(after.Finalizers, finalizer) {
+				for _, k := range []string{key, otherKey} {
+					require.True(t, serving[k] || !there[k], "bound before %s serves it", k)
+				}
+			}
+			pod = after
+		}
+		follow := func(k string) {
+			switch {
+			case moves[k] && pending[k] != "":
+				serving[k] = pending[k] == core.Register
+				delete(pending, k)
+			case !moves[k]:
+				serving[k] = there[k] && pod.Ready
+			}
+		}
+		actors := []func(){
+			decide,
+			func() { follow(key) },
+			func() { follow(otherKey) },
+			func() { pod.Ready, pod.ServiceReady = false, corev1.ConditionFalse },
+			func() {
+				if !pod.Terminating {
+					pod.Ready, pod.ServiceReady = true, corev1.ConditionTrue
+				}
+			},
+			func() { there[otherKey] = rapid.Bool().Draw(t, "there") },
+			func() {
+				if rapid.IntRange(0, 9).Draw(t, "dies") == 0 {
+					pod.Terminating, pod.Ready = true, false
+				}
+			},
+		}
+		for range 60 {
+			actors[rapid.IntRange(0, len(actors)-1).Draw(t, "actor")]()
+		}
+		pod.Ready, pod.ServiceReady = false, corev1.ConditionFalse
+		for range 10 {
+			decide()
+			follow(key)
+			follow(otherKey)
+		}
+		require.NotContains(t, pod.Finalizers, finalizer, "the Pod is stuck")
 	})
 }

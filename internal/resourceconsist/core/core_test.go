@@ -69,6 +69,13 @@ func web(backends ...core.Backend) core.Employer {
 	return core.Employer{Key: key, Finalizer: finalizer, Drain: drain, Prepared: true, Backends: backends}
 }
 
+// sharing is another employer with the same finalizer.
+func sharing(backends ...core.Backend) core.Employer {
+	e := web(backends...)
+	e.Key = otherKey
+	return e
+}
+
 func written(p core.Plan) map[core.Verb]string {
 	got := map[core.Verb]string{}
 	for _, a := range p.Written {
@@ -206,6 +213,33 @@ func TestDecide(t *testing.T) {
 			pod:       view(announced, held, terminating, expecting("Gateway/shop/web", finalizer)),
 			employers: []core.Employer{web(watched(false, drain))}, outSince: drain, want: verbs{core.Leave: key},
 		},
+		"a shared finalizer goes when both employers of the kind have let go": {
+			pod: view(announced, held, offline, expecting(otherKey, finalizer)), employers: []core.Employer{web(watched(false, drain)), sharing(watched(false, drain))},
+			outSince: drain, want: verbs{core.Leave: otherKey},
+		},
+		"a shared finalizer stays while the other employer serves": {
+			pod: view(announced, held, offline, expecting(otherKey, finalizer)), employers: []core.Employer{web(watched(false, drain)), sharing(watched(true, 0))},
+			outSince: drain, waits: []core.Reason{core.WaitStillServing, core.WaitSharedFinalizer},
+		},
+		"a shared finalizer keeps a Pod that is being deleted while the other employer serves": {
+			pod: view(announced, held, terminating, expecting(otherKey, finalizer)), employers: []core.Employer{web(watched(false, drain)), sharing(watched(true, 0))},
+			outSince: drain, waits: []core.Reason{core.WaitStillServing, core.WaitSharedFinalizer},
+		},
+		"a shared finalizer comes when both employers may join": {
+			pod: view(announced, expecting(otherKey, finalizer)), employers: []core.Employer{web(watched(true, 0)), sharing(watched(false, 0))},
+			waits: []core.Reason{core.WaitNotServing, core.WaitSharedFinalizer},
+		},
+		"a mover does not register a Pod that does not name its employer": {
+			pod: view(), employers: []core.Employer{web(moved(false, 0))}, want: verbs{core.Expect: key}, waits: []core.Reason{core.WaitNotServing},
+		},
+		"a Pod that a mover has taken out is forgotten after the drain time": {
+			pod: view(announced, held), employers: []core.Employer{web(core.Backend{Moves: true, NotServingSince: ago(4 * time.Second)})},
+			waits: []core.Reason{core.WaitDraining}, nextLook: 6 * time.Second,
+		},
+		"a Pod that a mover took out long ago is forgotten": {
+			pod: view(announced, held), employers: []core.Employer{web(core.Backend{Moves: true, NotServingSince: ago(drain)})},
+			want: verbs{core.Forget: key},
+		},
 		"a backend that cannot be asked keeps the Pod": {
 			pod: view(announced, held, offline), employers: []core.Employer{web(core.Backend{Employs: true, Unknown: true})}, outSince: time.Hour,
 			waits: []core.Reason{core.WaitUnknown},
@@ -291,4 +325,17 @@ func TestTheLastToLeaveLetsTheOperatorAct(t *testing.T) {
 		Pod: pod, Managed: true, Kind: "Service", Employers: []core.Employer{web(watched(false, drain))}, OutOfServiceSince: ago(drain), Now: now,
 	})
 	require.Equal(t, podops.PhaseOperate, podops.PhaseOf(plan.Change.Apply(pod), "op"))
+}
+
+func TestClashes(t *testing.T) {
+	gateway := "Gateway/shop/web"
+	plan := core.Decide(core.Snapshot{
+		Pod: view(announced, expecting(otherKey, finalizer, gateway, finalizer)), Managed: true, Kind: "Service", Now: now,
+		Employers: []core.Employer{web(watched(true, 0)), sharing(watched(true, 0))},
+	})
+	require.Equal(t, []core.Clash{{otherKey, gateway}, {otherKey, key}, {key, gateway}, {key, otherKey}}, plan.Clashes)
+	plan = core.Decide(core.Snapshot{
+		Pod: view(announced, expecting(otherKey, otherFin)), Managed: true, Kind: "Service", Now: now, Employers: []core.Employer{web(watched(true, 0))},
+	})
+	require.Empty(t, plan.Clashes)
 }
