@@ -61,6 +61,14 @@ test-integration: ## Run the tests on a real API server (RUN=)
 test-e2e: ## Run the user stories on a whole local cluster (RUN=)
 	@$(MAKE) --no-print-directory test PKG=./test/e2e/...
 
+.PHONY: test-node
+test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
+	@if ! why="$$(go run ./hack/localkube real-nodes 2>&1)"; then echo "real-node tests skipped: $$why"; exit 0; fi; \
+	go run ./hack/localkube assets >/dev/null; \
+	go run ./hack/localkube assets --kubelet >/dev/null; \
+	go build -o /dev/null ./cmd/... ./hack/webserver; \
+	KUPERATOR_NODE_TESTS=1 go test -count=1 -v -timeout 40m $(if $(RUN),-run '$(RUN)') ./test/node/...
+
 .PHONY: race-note
 race-note:
 	@$(if $(RACE),true,echo "no C compiler found: the tests run without the race detector")

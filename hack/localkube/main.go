@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/realnode"
 )
 
 func main() {
@@ -42,7 +43,7 @@ func rootCommand() *cobra.Command {
 	at := &place{}
 	root.PersistentFlags().StringVar(&at.name, "name", "kuperator", "name of the cluster")
 	root.PersistentFlags().StringVar(&at.dir, "dir", "", "folder of the cluster (default: clusters/NAME in the cache folder)")
-	root.AddCommand(upCommand(at), downCommand(at), statusCommand(at), logsCommand(at), assetsCommand())
+	root.AddCommand(upCommand(at), downCommand(at), statusCommand(at), logsCommand(at), assetsCommand(), realNodesCommand())
 	return root
 }
 
@@ -211,6 +212,23 @@ func assetsCommand() *cobra.Command {
 	}
 	command.Flags().BoolVar(&kubelet, "kubelet", false, "build a real kubelet instead and print its path")
 	return command
+}
+
+func realNodesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:           "real-nodes",
+		Short:         "Say whether this machine can run real nodes, as make test-node does; fails with the reasons if not",
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := realnode.Missing(); err != nil {
+				fmt.Fprintln(cmd.ErrOrStderr(), err)
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "this machine can run real nodes")
+			return nil
+		},
+	}
 }
 
 func orNone(text string) string {

@@ -316,6 +316,20 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 	return path, writeKubeconfig(path, c.state.Server, c.admin.CAData, &clientcmdapi.AuthInfo{Token: granted.Status.Token})
 }
 
+// NodeKubeconfig returns a kubeconfig with the rights of the kubelet of the node
+// with this name.
+func (c *Cluster) NodeKubeconfig(node string) ([]byte, error) {
+	ca, err := loadPKI(filepath.Join(c.Dir, pkiDir))
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(c.Dir, "node_"+node+".kubeconfig")
+	if err := ca.kubeconfig(path, c.state.Server, "system:node:"+node, "system:nodes"); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+}
+
 // RestartAPIServer stops kube-apiserver and starts it again on the same port
 // and data. It returns when the API server is ready.
 func (c *Cluster) RestartAPIServer(ctx context.Context) error {

@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -68,6 +69,20 @@ func newPKI(dir string) (*authority, error) {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, servingKey, "apiserver")
 	return a, err
+}
+
+// loadPKI reads the authority that newPKI made in dir.
+func loadPKI(dir string) (*authority, error) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the cluster's authority: %w", err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("the cluster's authority has a key of type %T", pair.PrivateKey)
+	}
+	encoded := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})
+	return &authority{dir: dir, cert: pair.Leaf, key: key, pem: encoded}, nil
 }
 
 // kubeconfig writes a kubeconfig for user (with its groups) to path.

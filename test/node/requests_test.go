@@ -1,0 +1,134 @@
+package node
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/suite"
+)
+
+const (
+	replicas = 6
+	// clients on each path.
+	clients = 20
+	// enough requests to believe in a zero.
+	enough = 100_000
+)
+
+// TestNoRequestIsLost does to a CollaSet under load whatever its owner and the cluster's may do.
+func TestNoRequestIsLost(t *testing.T) {
+	w := newWorld(t, 2, suite.Config{})
+	kube, err := w.Clients()
+	require.NoError(t, err)
+	w.create(t, webService(true), webRule(2), webSet(true))
+	w.waitServing(t, replicas, "1")
+	l := startLoad(t, clients, map[string]path{"EndpointSlices": follow(t, kube, namespace, name, replicas)})
+	w.operate(t, l)
+	for round := 1; ; round++ { // until the zero means something
+		if requests, _ := l.sums(); requests >= enough {
+			break
+		}
+		version := []string{"1", "2"}[round%2]
+		l.phase("update in place, again")
+		w.update(t, appsv1alpha1.PodUpdateInPlaceOnly, version, 0)
+		w.waitServing(t, replicas, version)
+	}
+	l.phase("after")
+	l.end()
+
+	requests, failed := l.sums()
+	t.Logf("%d requests, %d failed\n%s", requests, failed, l.table())
+	require.Zero(t, failed, "lost requests")
+}
+
+// TestWithoutTheLifecycleRequestsAreLost is the control: it does the same to the same servers, operated on directly.
+func TestWithoutTheLifecycleRequestsAreLost(t *testing.T) {
+	w := newWorld(t, 2, suite.Config{
+		Components: []string{suite.CollaSet}, Args: map[string][]string{suite.CollaSet: {"--pod-ops-lifecycle=false"}},
+	})
+	for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
+		_, err := w.Kubectl(t.Context(), "delete", kind, suite.Webhook)
+		require.NoError(t, err)
+	}
+	kube, err := w.Clients()
+	require.NoError(t, err)
+	w.create(t, webService(false), webSet(false))
+	w.waitServing(t, replicas, "1")
+	l := startLoad(t, clients, map[string]path{"EndpointSlices": follow(t, kube, namespace, name, replicas)})
+	w.operate(t, l)
+	l.phase("after")
+	l.end()
+
+	requests, failed := l.sums()
+	t.Logf("%d requests, %d failed\n%s", requests, failed, l.table())
+	for _, phase := range l.phases {
+		_, failed := phase.sums()
+		switch phase.name {
+		case "before", "scale out", "after":
+			require.Zero(t, failed, "%s: nobody takes a Pod away, so what fails is the test's own machinery", phase.name)
+		case "update in place", "recreate":
+			require.Positive(t, failed, "%s: if nothing is lost here, then a zero elsewhere proves nothing", phase.name)
+		}
+	}
+}
+
+// operate does one operation after the other, each to its end, with Pods of version 1 before and after.
+func (w *world) operate(t *testing.T, l *load) {
+	t.Helper()
+	l.phase("update in place")
+	w.update(t, appsv1alpha1.PodUpdateInPlaceOnly, "2", 0)
+	w.waitServing(t, replicas, "2")
+
+	l.phase("recreate")
+	w.update(t, appsv1alpha1.PodUpdateRecreate, "3", 0)
+	w.waitServing(t, replicas, "3")
+
+	l.phase("replace")
+	w.update(t, appsv1alpha1.PodUpdateReplace, "1", 0)
+	w.waitServing(t, replicas, "1")
+
+	l.phase("scale in by half")
+	w.update(t, "", "", replicas/2)
+	w.waitServing(t, replicas/2, "1")
+
+	l.phase("scale out")
+	w.update(t, "", "", replicas)
+	pods := w.waitServing(t, replicas, "1")
+
+	l.phase("kubectl delete pod")
+	for i := range 2 {
+		_, err := w.Kubectl(t.Context(), "-n", namespace, "delete", "pod", pods[i].Name, "--wait=false")
+		t.Logf("kubectl delete pod: %v", err)
+		w.waitGone(t, &pods[i])
+	}
+	pods = w.waitServing(t, replicas, "1")
+
+	l.phase("node drain")
+	node := pods[0].Spec.NodeName
+	begin := time.Now()
+	out, err := w.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--timeout="+patience.String())
+	require.NoError(t, err, out)
+	t.Logf("the drain of %s took %s", node, time.Since(begin).Round(100*time.Millisecond))
+	pods = w.waitServing(t, replicas, "1")
+	require.False(t, slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node }), "Pods on the drained node")
+	_, err = w.Kubectl(t.Context(), "uncordon", node)
+	require.NoError(t, err)
+
+	l.phase("rollback")
+	w.update(t, appsv1alpha1.PodUpdateInPlaceOnly, "2", 0)
+	eventually(t.Context(), t, "a rollout that runs", func() error {
+		pods, err := w.pods(t.Context())
+		if err != nil || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == images["2"] }) {
+			return err
+		}
+		return errors.New("no Pod has the new image")
+	})
+	w.update(t, "", "1", 0)
+	w.waitServing(t, replicas, "1")
+}
