@@ -1,0 +1,261 @@
+// Package simulated has providers that live in memory, to test adapters against. They can be slow, refuse calls, fail
+// for single members and take their time, which a real provider does only when nobody is looking.
+package simulated
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// ErrUnavailable is how a LoadBalancer answers while it fails.
+var ErrUnavailable = errors.New("load balancer unavailable")
+
+// ErrThrottled is how a LoadBalancer answers a call that was one too many.
+var ErrThrottled = errors.New("too many requests")
+
+// Member is one member of a group of backends.
+type Member struct {
+	// ID names the member in its group.
+	ID string `json:"id"`
+	// Address and Port are where requests go.
+	Address string `json:"address"`
+	Port    int32  `json:"port,omitempty"`
+	// Weight is the member's share of requests. A member of weight 0 gets none.
+	Weight int32 `json:"weight"`
+	// Owner says who put the member there. The load balancer does not care.
+	Owner string `json:"owner,omitempty"`
+}
+
+// LoadBalancer holds groups of members and sends requests to those that have a weight. A group is there as soon as it
+// is named. Its methods may be called from many goroutines. Make one with NewLoadBalancer.
+type LoadBalancer struct {
+	mu     sync.Mutex
+	groups map[string]map[string]*history
+	calls  int
+
+	failing, throttling, holding bool
+	delay                        time.Duration
+	refused                      map[string]bool
+	// random says which calls are throttled: a fixed rhythm could refuse the same call of a caller for ever.
+	random *rand.Rand
+	// woken is closed when the delay changes, so that calls that wait for the old one go on.
+	woken chan struct{}
+}
+
+// history is what a member is and what it will be; nil is not there.
+type history struct{ now, next *Member }
+
+// NewLoadBalancer makes a load balancer without members that works well.
+func NewLoadBalancer() *LoadBalancer {
+	return &LoadBalancer{groups: map[string]map[string]*history{}, random: rand.New(rand.NewPCG(1, 1)), woken: make(chan struct{})}
+}
+
+// List is a call that returns the members of a group as they are now: those named, as far as they exist, or all if
+// none is named, in the order of their IDs.
+func (l *LoadBalancer) List(ctx context.Context, group string, ids ...string) ([]Member, error) {
+	if err := l.call(ctx); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var found []Member
+	for id, h := range l.groups[group] {
+		if m := h.now; m != nil && (len(ids) == 0 || slices.Contains(ids, id)) {
+			found = append(found, *m)
+		}
+	}
+	slices.SortFunc(found, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
+	return found, nil
+}
+
+// Put is a call that adds members to a group or changes those that are there. Members that were refused are named in
+// the first result, all others are accepted; an error says that none is.
+func (l *LoadBalancer) Put(ctx context.Context, group string, members ...Member) (refused map[string]error, err error) {
+	if err := l.call(ctx); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range members {
+		if l.refused[m.Address] {
+			refused = refuse(refused, m.ID, m.Address)
+			continue
+		}
+		l.set(group, m.ID, &m)
+	}
+	return refused, nil
+}
+
+// Remove is a call that takes members out of a group; that one is not there is no failure. Results are as for Put.
+func (l *LoadBalancer) Remove(ctx context.Context, group string, ids ...string) (refused map[string]error, err error) {
+	if err := l.call(ctx); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		h := l.groups[group][id]
+		if h == nil {
+			continue
+		}
+		if m := h.next; m != nil && l.refused[m.Address] {
+			refused = refuse(refused, id, m.Address)
+			continue
+		}
+		l.set(group, id, nil)
+	}
+	return refused, nil
+}
+
+func refuse(refused map[string]error, id, address string) map[string]error {
+	if refused == nil {
+		refused = map[string]error{}
+	}
+	refused[id] = fmt.Errorf("address %s: %w", address, ErrUnavailable)
+	return refused
+}
+
+// call counts a call, waits and fails as it is set.
+func (l *LoadBalancer) call(ctx context.Context) error {
+	l.mu.Lock()
+	l.calls++
+	refused := l.throttling && l.random.IntN(2) == 0
+	l.mu.Unlock()
+	if err := l.wait(ctx); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.failing:
+		return ErrUnavailable
+	case refused:
+		return ErrThrottled
+	}
+	return nil
+}
+
+func (l *LoadBalancer) wait(ctx context.Context) error {
+	l.mu.Lock()
+	delay, woken := l.delay, l.woken
+	l.mu.Unlock()
+	if delay <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	case <-woken:
+	}
+	return nil
+}
+
+func (l *LoadBalancer) set(group, id string, to *Member) {
+	if l.groups[group] == nil {
+		l.groups[group] = map[string]*history{}
+	}
+	h := l.groups[group][id]
+	if h == nil {
+		h = &history{}
+		l.groups[group][id] = h
+	}
+	h.next = to
+	if !l.holding {
+		h.now = to
+	}
+}
+
+// Serves says whether a request to the group can reach the address now. It is no call.
+func (l *LoadBalancer) Serves(group, address string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.groups[group] {
+		if m := h.now; m != nil && m.Address == address && m.Weight > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Set puts a member into a group as somebody else does: at once, whatever the load balancer suffers from. It is no call.
+func (l *LoadBalancer) Set(group string, member Member) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.set(group, member.ID, &member)
+	l.groups[group][member.ID].now = &member
+}
+
+// Has says whether a group has exactly this member. It is no call.
+func (l *LoadBalancer) Has(group string, member Member) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.groups[group][member.ID]
+	if h == nil {
+		return false
+	}
+	return h.now != nil && *h.now == member
+}
+
+// Calls is how many calls there were so far.
+func (l *LoadBalancer) Calls() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls
+}
+
+// Fail makes all calls fail with ErrUnavailable, or work again.
+func (l *LoadBalancer) Fail(failing bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failing = failing
+}
+
+// Throttle makes every second call at random fail with ErrThrottled, or none.
+func (l *LoadBalancer) Throttle(throttling bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.throttling = throttling
+}
+
+// FailFor makes Put and Remove refuse the members of these addresses, and of no others.
+func (l *LoadBalancer) FailFor(addresses ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused = map[string]bool{}
+	for _, a := range addresses {
+		l.refused[a] = true
+	}
+}
+
+// Delay makes each call take so long, or until its context ends. Calls under way go on at once.
+func (l *LoadBalancer) Delay(delay time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.delay = delay
+	close(l.woken)
+	l.woken = make(chan struct{})
+}
+
+// Hold makes changes that are accepted from now on wait, or lets all that wait take effect. List shows what is in effect.
+func (l *LoadBalancer) Hold(holding bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.holding = holding
+	if holding {
+		return
+	}
+	for _, group := range l.groups {
+		for _, h := range group {
+			h.now = h.next
+		}
+	}
+}
