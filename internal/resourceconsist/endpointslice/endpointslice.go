@@ -5,10 +5,15 @@
 // Listed means ready, not known to have stopped serving, and not terminating. A Service that publishes addresses that
 // are not ready keeps them ready for ever; that they do not serve is what counts then, since nothing that happens to
 // the Pod could take them out.
+//
+// All slices of a Service count, whoever maintains them, because traffic follows all of them: one for each address
+// family, mirrored ones, those of other controllers. A Pod is left only when none lists it. Endpoints that name no Pod
+// count by their address.
 package endpointslice
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -47,11 +52,16 @@ type Adapter struct {
 	listings map[endpoint]listing
 }
 
+// addressPoll is how soon to look again whether slices that name no Pod still list its address: their changes tell of no
+// Pod.
+const addressPoll = time.Second
+
 // endpoint is one Pod of one Service. The UID keeps a Pod apart from an earlier one of its name; a slice that somebody
-// else maintains may lack it.
+// else maintains may lack it. If it names no Pod at all, there is only the address.
 type endpoint struct {
 	namespace, service, pod string
 	uid                     types.UID
+	address                 string
 }
 
 // listing is how many EndpointSlices name the Pod, how many of them list it, and since when that is any or none.
@@ -85,11 +95,23 @@ func (a *Adapter) Selector(service *corev1.Service) labels.Selector {
 func (a *Adapter) Observe(_ context.Context, service *corev1.Service, pod *corev1.Pod) (api.Observation, error) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	key := endpoint{pod.Namespace, service.Name, pod.Name, pod.UID}
-	known, anonymous := a.listings[key], a.listings[endpoint{pod.Namespace, service.Name, pod.Name, ""}]
-	o := api.Observation{Serving: known.listed > 0 || anonymous.listed > 0, Since: known.since}
-	if anonymous.since.After(o.Since) {
-		o.Since = anonymous.since
+	key := endpoint{namespace: pod.Namespace, service: service.Name, pod: pod.Name, uid: pod.UID}
+	anonymous := key
+	anonymous.uid = ""
+	o := api.Observation{}
+	add := func(l listing) {
+		o.Serving = o.Serving || l.listed > 0
+		if l.since.After(o.Since) {
+			o.Since = l.since
+		}
+	}
+	add(a.listings[key])
+	add(a.listings[anonymous])
+	for _, ip := range pod.Status.PodIPs {
+		if l, has := a.listings[endpoint{namespace: pod.Namespace, service: service.Name, address: canonical(ip.IP)}]; has {
+			add(l)
+			o.LookAgain = addressPoll
+		}
 	}
 	return o, nil
 }
@@ -162,7 +184,9 @@ func (a *Adapter) settle(was map[endpoint]bool) map[types.NamespacedName]bool {
 		changed := listed != (l.listed > 0)
 		if changed {
 			l.since = a.clock.Now()
-			dropped[types.NamespacedName{Namespace: e.namespace, Name: e.pod}] = listed
+			if e.pod != "" {
+				dropped[types.NamespacedName{Namespace: e.namespace, Name: e.pod}] = listed
+			}
 		}
 		if l.named == 0 {
 			delete(a.listings, e)
@@ -176,7 +200,8 @@ func (a *Adapter) settle(was map[endpoint]bool) map[types.NamespacedName]bool {
 	return dropped
 }
 
-// read says of each Pod in an EndpointSlice whether it is listed. A slice of no Service says nothing.
+// read says of each Pod in an EndpointSlice, or of each address that no Pod is named for, whether it is listed. A slice
+// of no Service says nothing.
 func read(s *discoveryv1.EndpointSlice) map[endpoint]bool {
 	service := s.Labels[discoveryv1.LabelServiceName]
 	if service == "" {
@@ -184,14 +209,30 @@ func read(s *discoveryv1.EndpointSlice) map[endpoint]bool {
 	}
 	said := make(map[endpoint]bool, len(s.Endpoints))
 	for i := range s.Endpoints {
-		ref := s.Endpoints[i].TargetRef
-		if ref == nil || ref.Kind != "Pod" {
+		e := &s.Endpoints[i]
+		if namesPod(e) {
+			key := endpoint{namespace: s.Namespace, service: service, pod: e.TargetRef.Name, uid: e.TargetRef.UID}
+			said[key] = said[key] || Listed(e.Conditions)
 			continue
 		}
-		key := endpoint{s.Namespace, service, ref.Name, ref.UID}
-		said[key] = said[key] || Listed(s.Endpoints[i].Conditions)
+		for _, address := range e.Addresses {
+			key := endpoint{namespace: s.Namespace, service: service, address: canonical(address)}
+			said[key] = said[key] || Listed(e.Conditions)
+		}
 	}
 	return said
+}
+
+func namesPod(e *discoveryv1.Endpoint) bool {
+	return e.TargetRef != nil && e.TargetRef.Kind == "Pod" && e.TargetRef.Name != ""
+}
+
+// canonical is the one form of an IP address; what is none stays as it is.
+func canonical(address string) string {
+	if parsed, err := netip.ParseAddr(address); err == nil {
+		return parsed.String()
+	}
+	return address
 }
 
 // Listed says whether an endpoint with these conditions is to be sent traffic. As the API has it, a nil ready counts as
@@ -216,7 +257,8 @@ func enqueue(q queue, dropped map[types.NamespacedName]bool) {
 	}
 }
 
-// Strip keeps of an EndpointSlice what the adapter reads: its Service, and of each endpoint the Pod and the conditions.
+// Strip keeps of an EndpointSlice what the adapter reads: its Service, and of each endpoint the Pod, or its addresses if
+// it names none, and the conditions.
 // It is a cache transform and never returns an error; what is no EndpointSlice passes unchanged.
 func Strip(object any) (any, error) {
 	s, ok := object.(*discoveryv1.EndpointSlice)
@@ -227,8 +269,11 @@ func Strip(object any) (any, error) {
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: s.Labels[discoveryv1.LabelServiceName]}
 	for i := range s.Endpoints {
 		e := discoveryv1.Endpoint{Conditions: s.Endpoints[i].Conditions}
-		if ref := s.Endpoints[i].TargetRef; ref != nil {
+		if namesPod(&s.Endpoints[i]) {
+			ref := s.Endpoints[i].TargetRef
 			e.TargetRef = &corev1.ObjectReference{Kind: ref.Kind, Name: ref.Name, UID: ref.UID}
+		} else {
+			e.Addresses = s.Endpoints[i].Addresses
 		}
 		s.Endpoints[i] = e
 	}

@@ -1,14 +1,18 @@
 package resourceconsist_test
 
 import (
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
@@ -21,6 +25,13 @@ func TestEndpointSliceAdapter(t *testing.T) {
 	w := start(t)
 	startManager(t, w.config)
 	for name, story := range map[string]func(*testing.T, shop){
+		"a Pod stays while any slice lists it":                                      severalSlices,
+		"a slice that names no Pod counts by its address":                           slicesOfAddresses,
+		"slices that vanish and come back midway":                                   slicesDeleted,
+		"each Service has its own drain time":                                       drainTimes,
+		"a headless Service":                                                        headless,
+		"a headless Service that publishes Pods before they are Ready":              publishing,
+		"Services that employ nobody":                                               employNobody,
 		"an operation waits for the Service and costs two writes":                   operation,
 		"two Services share the writes":                                             twoServices,
 		"a deleted Service releases its Pods":                                       serviceDeleted,
@@ -55,19 +66,15 @@ func TestWhatHappensWhileTheControllerIsDownIsMadeGood(t *testing.T) {
 
 	require.NoError(t, s.client.Delete(t.Context(), gone))
 	require.NoError(t, s.client.Delete(t.Context(), s.pod(t, "web-1")))
-	s.write(t, "web-0", func(v podops.View) podops.Change {
-		c, err := podops.Begin(v, podops.Request{ID: "test", Type: podops.TypeUpdate}, time.Now())
-		require.NoError(t, err)
-		return c
-	})
+	s.begin(t, "web-0")
 	s.eventually(t, "the operation waits for the controller", func() bool {
 		waits := podops.Explain(podops.Read(s.pod(t, "web-0")), nil)
 		return len(waits) == 1 && waits[0].Reason == podops.WaitFinalizer
 	})
 
 	startManager(t, w.config)
-	s.eventually(t, "the operation is allowed", func() bool { return podops.Allowed(podops.Read(s.pod(t, "web-0")), "test", podops.TypeUpdate) })
-	s.write(t, "web-0", func(v podops.View) podops.Change { return podops.Finish(v, "test", podops.TypeUpdate, time.Now()) })
+	s.allowed(t, "web-0")
+	s.finish(t, "web-0")
 	s.serving(t, "web-0", "web")
 	s.serving(t, "web-2", "web")
 	s.eventually(t, "the deleted Pod is gone", func() bool { return s.pod(t, "web-1") == nil })
@@ -89,14 +96,9 @@ func operation(t *testing.T, s shop) {
 	}
 
 	seen := s.record(t, "web-0", "web")
-	s.write(t, "web-0", func(v podops.View) podops.Change {
-		c, err := podops.Begin(v, podops.Request{ID: "test", Type: podops.TypeUpdate}, time.Now())
-		require.NoError(t, err)
-		return c
-	})
-	s.eventually(t, "the operation is allowed", func() bool { return podops.Allowed(podops.Read(s.pod(t, "web-0")), "test", podops.TypeUpdate) })
-	require.Empty(t, podops.ProtectionFinalizers(s.pod(t, "web-0").Finalizers))
-	s.write(t, "web-0", func(v podops.View) podops.Change { return podops.Finish(v, "test", podops.TypeUpdate, time.Now()) })
+	s.begin(t, "web-0")
+	s.allowed(t, "web-0")
+	s.finish(t, "web-0")
 	s.serving(t, "web-0", "web")
 	require.Equal(t, podops.PhaseNone, podops.PhaseOf(podops.Read(s.pod(t, "web-0")), "test"))
 
@@ -231,4 +233,182 @@ func brokenAnnotation(t *testing.T, s shop) {
 	})
 	s.patchPod(t, "web-0", `{"metadata":{"annotations":{"pod.kusionstack.io/available-conditions":null}}}`)
 	s.serving(t, "web-0", "web")
+}
+
+// slice makes an EndpointSlice of the Service beside those of Kubernetes, as another controller does, that lists the Pod.
+func (s shop) slice(t *testing.T, name, service string, family discoveryv1.AddressType, endpoint discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	t.Helper()
+	own := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: map[string]string{
+			discoveryv1.LabelServiceName: service, discoveryv1.LabelManagedBy: "test.example.com",
+		}},
+		AddressType: family, Endpoints: []discoveryv1.Endpoint{endpoint},
+	}
+	require.NoError(t, s.client.Create(t.Context(), own))
+	return own
+}
+
+// held waits until nothing but these EndpointSlices lists the Pod, which is not Ready, and whose operation waits for the
+// Service.
+func (s shop) held(t *testing.T, pod, service string, by ...string) {
+	t.Helper()
+	s.eventually(t, "only "+strings.Join(by, " and ")+" lists "+pod, func() bool {
+		var all discoveryv1.EndpointSliceList
+		require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service}))
+		p := s.pod(t, pod)
+		for i := range all.Items {
+			if lists(&all.Items[i], pod, p.Status.PodIP) != slices.Contains(by, all.Items[i].Name) {
+				return false
+			}
+		}
+		waits := podops.Explain(podops.Read(p), nil)
+		return !podops.Read(p).Ready && len(waits) == 1 && waits[0].Reason == podops.WaitFinalizer
+	})
+}
+
+// severalSlices is a Service of two address families, of whose slices another controller's is slower.
+func severalSlices(t *testing.T, s shop) {
+	s.createService(t, "web")
+	s.createPod(t, "web-0")
+	s.serving(t, "web-0", "web")
+	own := s.slice(t, "web-v6", "web", discoveryv1.AddressTypeIPv6, discoveryv1.Endpoint{
+		Addresses: []string{"fd00::7"}, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(true)},
+		TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: s.namespace, Name: "web-0", UID: s.pod(t, "web-0").UID},
+	})
+	seen := s.record(t, "web-0", "web")
+	s.begin(t, "web-0")
+	s.held(t, "web-0", "web", "web-v6")
+	own.Endpoints[0].Conditions.Ready = ptr.To(false)
+	require.NoError(t, s.client.Update(t.Context(), own))
+	s.outAndIn(t, seen)
+}
+
+// outAndIn waits for the operation of Pod web-0, and looks what the finalizer went by.
+func (s shop) outAndIn(t *testing.T, seen *history) {
+	t.Helper()
+	s.allowed(t, "web-0")
+	s.eventually(t, "the record is complete", func() bool { return len(seen.removals()) > 0 })
+	require.Equal(t, []bool{false}, seen.removals(), "the finalizer went while a slice listed the Pod")
+	s.finish(t, "web-0")
+	s.serving(t, "web-0", "web")
+}
+
+func slicesOfAddresses(t *testing.T, s shop) {
+	s.createService(t, "web")
+	s.createPod(t, "web-0")
+	s.serving(t, "web-0", "web")
+	own := s.slice(t, "web-own", "web", discoveryv1.AddressTypeIPv4, discoveryv1.Endpoint{Addresses: []string{s.pod(t, "web-0").Status.PodIP}})
+	seen := s.record(t, "web-0", "web")
+	s.begin(t, "web-0")
+	s.held(t, "web-0", "web", "web-own")
+	require.NoError(t, s.client.Delete(t.Context(), own))
+	s.outAndIn(t, seen)
+}
+
+// slicesDeleted has all slices of a Service deleted while its Pod serves, and while it is out. Kubernetes makes them anew.
+func slicesDeleted(t *testing.T, s shop) {
+	s.createService(t, "web")
+	s.createPod(t, "web-0")
+	s.serving(t, "web-0", "web")
+	before, _ := s.writes(t, "web-0")
+	wipe := func() {
+		require.NoError(t, s.client.DeleteAllOf(t.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(s.namespace)))
+	}
+	listed := func(pod string) bool {
+		var all discoveryv1.EndpointSliceList
+		require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace)))
+		return slices.ContainsFunc(all.Items, func(e discoveryv1.EndpointSlice) bool { return lists(&e, pod, "") })
+	}
+	wipe()
+	s.eventually(t, "Kubernetes lists the Pod again", func() bool { return listed("web-0") })
+	seen := s.record(t, "web-0", "web")
+	s.begin(t, "web-0")
+	s.eventually(t, "the Pod is out", func() bool { return !podops.Read(s.pod(t, "web-0")).Ready })
+	wipe()
+	s.outAndIn(t, seen)
+	done, _ := s.writes(t, "web-0")
+	require.Equal(t, 2, done-before, "an operation costs two writes, and slices that come and go none")
+}
+
+// drainTimes has one Pod in two Services, of which one waits until its owner changes its mind.
+func drainTimes(t *testing.T, s shop) {
+	s.createService(t, "web", func(service *corev1.Service) {
+		service.Annotations = map[string]string{api.DrainSecondsAnnotation: "0"}
+	})
+	s.createService(t, "slow", func(service *corev1.Service) {
+		service.Annotations = map[string]string{api.DrainSecondsAnnotation: "3600"}
+	})
+	s.createPod(t, "web-0")
+	s.serving(t, "web-0", "web", "slow")
+	seen := s.record(t, "web-0", "slow")
+	s.begin(t, "web-0")
+	s.eventually(t, "the other Service has let go", func() bool {
+		left := podops.ProtectionFinalizers(s.pod(t, "web-0").Finalizers)
+		return len(left) == 1 && left[0] == api.Finalizer("slow")
+	})
+	s.patchService(t, "slow", `{"metadata":{"annotations":{"`+api.DrainSecondsAnnotation+`":"1"}}}`)
+	service := &corev1.Service{}
+	require.NoError(t, s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "slow"}, service))
+	s.allowed(t, "web-0")
+	s.eventually(t, "the record is complete", func() bool { return len(seen.removals()) > 0 })
+	require.Equal(t, []bool{false}, seen.removals())
+	changed, err := strconv.Atoi(service.ResourceVersion)
+	require.NoError(t, err)
+	require.Greater(t, seen.removedAt(), changed, "the finalizer went before an hour was over or the annotation changed")
+	s.finish(t, "web-0")
+	s.serving(t, "web-0", "web", "slow")
+}
+
+func headless(t *testing.T, s shop) {
+	s.createService(t, "web", func(service *corev1.Service) { service.Spec.ClusterIP = corev1.ClusterIPNone })
+	s.createPod(t, "web-0")
+	s.serving(t, "web-0", "web")
+	seen := s.record(t, "web-0", "web")
+	s.begin(t, "web-0")
+	s.outAndIn(t, seen)
+}
+
+// publishing is a Service whose endpoints are ready for ever: that they do not serve is what counts.
+func publishing(t *testing.T, s shop) {
+	s.createService(t, "web", func(service *corev1.Service) {
+		service.Spec.ClusterIP, service.Spec.PublishNotReadyAddresses = corev1.ClusterIPNone, true
+	})
+	s.createPod(t, "web-0")
+	s.serving(t, "web-0", "web")
+	seen := s.record(t, "web-0", "web")
+	s.begin(t, "web-0")
+	s.outAndIn(t, seen)
+	require.NoError(t, s.client.Delete(t.Context(), s.pod(t, "web-0")))
+	s.eventually(t, "the Pod is gone", func() bool { return s.pod(t, "web-0") == nil })
+}
+
+// employNobody has Services that have endpoints of others, or none, although they are labelled.
+func employNobody(t *testing.T, s shop) {
+	s.createService(t, "outside", func(service *corev1.Service) { service.Spec.Selector = nil })
+	s.createService(t, "elsewhere", func(service *corev1.Service) {
+		service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
+	})
+	s.createService(t, "web")
+	s.createPod(t, "web-0")
+	s.serving(t, "web-0", "web")
+	pod := s.pod(t, "web-0")
+	// Kubernetes mirrors what somebody writes about the first, and lists the Pod.
+	require.NoError(t, s.client.Create(t.Context(), &corev1.Endpoints{ //nolint:staticcheck // what is mirrored is an Endpoints
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "outside"},
+		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
+			Addresses: []corev1.EndpointAddress{{IP: pod.Status.PodIP, TargetRef: &corev1.ObjectReference{ //nolint:staticcheck // as above
+				Kind: "Pod", Namespace: s.namespace, Name: "web-0", UID: pod.UID,
+			}}},
+			Ports: []corev1.EndpointPort{{Port: 80}}, //nolint:staticcheck // as above
+		}},
+	}))
+	s.eventually(t, "it is mirrored", func() bool {
+		var all discoveryv1.EndpointSliceList
+		require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "outside"}))
+		return slices.ContainsFunc(all.Items, func(e discoveryv1.EndpointSlice) bool { return lists(&e, "web-0", "") })
+	})
+	seen := s.record(t, "web-0", "web")
+	s.begin(t, "web-0")
+	s.outAndIn(t, seen)
+	require.True(t, s.bound(t, s.pod(t, "web-0"), "web"))
 }

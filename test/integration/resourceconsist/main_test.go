@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -227,6 +228,30 @@ func (s shop) write(t *testing.T, name string, decide func(podops.View) podops.C
 	}, patience, poll)
 }
 
+// begin asks for an operation of the Pod; finish ends it.
+func (s shop) begin(t *testing.T, name string) {
+	t.Helper()
+	s.write(t, name, func(v podops.View) podops.Change {
+		c, err := podops.Begin(v, podops.Request{ID: "test", Type: podops.TypeUpdate}, time.Now())
+		require.NoError(t, err)
+		return c
+	})
+}
+
+func (s shop) finish(t *testing.T, name string) {
+	t.Helper()
+	s.write(t, name, func(v podops.View) podops.Change { return podops.Finish(v, "test", podops.TypeUpdate, time.Now()) })
+}
+
+// allowed waits until the operation may be carried out, which takes the Pod out of everything.
+func (s shop) allowed(t *testing.T, name string) {
+	t.Helper()
+	s.eventually(t, "the operation of Pod "+name+" is allowed", func() bool {
+		return podops.Allowed(podops.Read(s.pod(t, name)), "test", podops.TypeUpdate)
+	})
+	require.Empty(t, podops.ProtectionFinalizers(s.pod(t, name).Finalizers))
+}
+
 func (s shop) eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	require.Eventually(t, holds, patience, poll, what)
@@ -290,9 +315,9 @@ type history struct {
 
 type moment struct {
 	version int
-	// endpoint says that it is the EndpointSlice's listing that this is about, and not the Pod's finalizer.
-	endpoint bool
-	on       bool
+	// slice names the EndpointSlice whose listing of the Pod this is about; it is about the Pod's finalizer without.
+	slice string
+	on    bool
 }
 
 // record watches the Pod's finalizer and its listing by the Service.
@@ -304,12 +329,23 @@ func (s shop) record(t *testing.T, pod, service string) *history {
 	endpoints, err := s.clientset.DiscoveryV1().EndpointSlices(s.namespace).Watch(t.Context(),
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
 	require.NoError(t, err)
-	run(t, func(ctx context.Context) { h.follow(ctx, pods, pod, service) })
-	run(t, func(ctx context.Context) { h.follow(ctx, endpoints, pod, service) })
+	address := s.pod(t, pod).Status.PodIP
+	run(t, func(ctx context.Context) { h.follow(ctx, pods, pod, address, service) })
+	run(t, func(ctx context.Context) { h.follow(ctx, endpoints, pod, address, service) })
 	return h
 }
 
-func (h *history) follow(ctx context.Context, w watch.Interface, pod, service string) {
+// lists says whether the EndpointSlice has the Pod as one to send traffic to.
+func lists(s *discoveryv1.EndpointSlice, pod, address string) bool {
+	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
+		if e.TargetRef == nil {
+			return slices.Contains(e.Addresses, address) && endpointslice.Listed(e.Conditions)
+		}
+		return e.TargetRef.Name == pod && endpointslice.Listed(e.Conditions)
+	})
+}
+
+func (h *history) follow(ctx context.Context, w watch.Interface, pod, address, service string) {
 	defer w.Stop()
 	for {
 		select {
@@ -326,10 +362,8 @@ func (h *history) follow(ctx context.Context, w watch.Interface, pod, service st
 				m.on = slices.Contains(o.Finalizers, api.Finalizer(service))
 			case *discoveryv1.EndpointSlice:
 				m.version, _ = strconv.Atoi(o.ResourceVersion)
-				m.endpoint = true
-				m.on = slices.ContainsFunc(o.Endpoints, func(e discoveryv1.Endpoint) bool {
-					return e.TargetRef != nil && e.TargetRef.Name == pod && endpointslice.Listed(e.Conditions)
-				})
+				m.slice = o.Name
+				m.on = event.Type != watch.Deleted && lists(o, pod, address)
 			default:
 				continue
 			}
@@ -340,20 +374,36 @@ func (h *history) follow(ctx context.Context, w watch.Interface, pod, service st
 	}
 }
 
-// removals returns, for each time that the finalizer went, whether the Pod was listed then.
+// removedAt is the version at which the finalizer first went, zero if it did not.
+func (h *history) removedAt() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	events := slices.DeleteFunc(slices.Clone(h.events), func(m moment) bool { return m.slice != "" })
+	slices.SortStableFunc(events, func(a, b moment) int { return a.version - b.version })
+	held := false
+	for _, m := range events {
+		if held && !m.on {
+			return m.version
+		}
+		held = m.on
+	}
+	return 0
+}
+
+// removals returns, for each time that the finalizer went, whether some EndpointSlice listed the Pod then.
 func (h *history) removals() (listed []bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	events := slices.Clone(h.events)
 	slices.SortStableFunc(events, func(a, b moment) int { return a.version - b.version })
-	held, serving := false, false
+	held, listing := false, map[string]bool{}
 	for _, m := range events {
-		if m.endpoint {
-			serving = m.on
+		if m.slice != "" {
+			listing[m.slice] = m.on
 			continue
 		}
 		if held && !m.on {
-			listed = append(listed, serving)
+			listed = append(listed, slices.Contains(slices.Collect(maps.Values(listing)), true))
 		}
 		held = m.on
 	}
