@@ -11,36 +11,30 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/resourceconsist/podqueue"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// leavingPriority puts Pods on their way out of service, and back, before all others in the queue.
-const leavingPriority = 100
-
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+type queue = podqueue.Queue
 
 // podController looks after the employees of all employers of one kind.
 type podController[E client.Object] struct {
@@ -91,15 +85,11 @@ func kindOf[E client.Object](mgr manager.Manager, adapters []api.Adapter[E]) (st
 		}
 		names[a.Name()] = true
 	}
-	gvk, err := apiutil.GVKForObject(newObject[E](), mgr.GetScheme())
+	gvk, err := apiutil.GVKForObject(bulk.NewObject[E](), mgr.GetScheme())
 	if err != nil {
 		return "", fmt.Errorf("adding resourceconsist adapters: %w", err)
 	}
 	return gvk.Kind, nil
-}
-
-func newObject[E client.Object]() E {
-	return reflect.New(reflect.TypeFor[E]().Elem()).Interface().(E) //nolint:forcetypeassert // a pointer to E's own type is an E
 }
 
 func (c *podController[E]) watch(mgr manager.Manager) error {
@@ -109,7 +99,7 @@ func (c *podController[E]) watch(mgr manager.Manager) error {
 		return fmt.Errorf("adding controller %s: %w", name, err)
 	}
 	sources := []source.Source{
-		source.Kind(mgr.GetCache(), client.Object(newObject[E]()), c.employerEvents()),
+		source.Kind(mgr.GetCache(), client.Object(bulk.NewObject[E]()), c.employerEvents()),
 		source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), c.podEvents()),
 	}
 	for _, a := range c.adapters {
@@ -140,7 +130,7 @@ func (c *podController[E]) podEvents() handler.EventHandler {
 		}
 		view := podops.Read(pod)
 		c.records.saw(pod, view, c.clock.Now())
-		enqueue(q, client.ObjectKeyFromObject(pod), podops.MustLeave(view) && view.Protected() || len(podops.Operations(view)) > 0)
+		podqueue.Enqueue(q, client.ObjectKeyFromObject(pod), podops.MustLeave(view) && view.Protected() || len(podops.Operations(view)) > 0)
 	}
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { saw(e.Object, q) },
@@ -155,7 +145,7 @@ func (c *podController[E]) podEvents() handler.EventHandler {
 			if e.Object.GetDeletionTimestamp() == nil && len(expectedKeys(c.kind, e.Object)) > 0 {
 				c.strays.add(key)
 			}
-			enqueue(q, key, false) // to drop its record when no work on it is under way
+			podqueue.Enqueue(q, key, false) // to drop its record when no work on it is under way
 		},
 	}
 }
@@ -226,22 +216,8 @@ func (c *podController[E]) enqueueEmployees(ctx context.Context, q queue, key cl
 		}
 	}
 	for pod := range found {
-		enqueue(q, pod, false)
+		podqueue.Enqueue(q, pod, false)
 	}
-}
-
-func enqueue(q queue, pod types.NamespacedName, first bool) {
-	request := reconcile.Request{NamespacedName: pod}
-	pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request])
-	if !ok {
-		q.Add(request)
-		return
-	}
-	o := priorityqueue.AddOpts{}
-	if first {
-		o.Priority = ptr.To(leavingPriority)
-	}
-	pq.AddWithOpts(o, request)
 }
 
 func indexName(kind string) string { return "resourceconsist.employers." + kind }

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 )
 
 // employerController keeps the clean-up finalizer on employers that have a Mover, and removes it from employers that
@@ -57,7 +58,7 @@ func addEmployerController[E client.Object](mgr manager.Manager, pods *podContro
 		_, drainErr := api.DrainTime(o, 0)
 		return ok && (drainErr != nil || o.GetDeletionTimestamp() != nil && len(cleanFinalizers(o)) > 0 || r.needsFinalizer(e))
 	})
-	if err := ctl.Watch(source.Kind(mgr.GetCache(), client.Object(newObject[E]()), handler.EventHandler(&handler.EnqueueRequestForObject{}), due)); err != nil {
+	if err := ctl.Watch(source.Kind(mgr.GetCache(), client.Object(bulk.NewObject[E]()), handler.EventHandler(&handler.EnqueueRequestForObject{}), due)); err != nil {
 		return fmt.Errorf("adding a watch to controller %s: %w", name, err)
 	}
 	return nil
@@ -66,7 +67,7 @@ func addEmployerController[E client.Object](mgr manager.Manager, pods *podContro
 // Reconcile adds or removes the clean-up finalizer of one employer, if that is due, and says once what its owner has to
 // mend.
 func (r *employerController[E]) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	object := newObject[E]()
+	object := bulk.NewObject[E]()
 	if err := r.client.Get(ctx, req.NamespacedName, object); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -114,7 +115,7 @@ func (r *employerController[E]) write(ctx context.Context, object E, finalizers 
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("encoding the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
 	}
-	written := newObject[E]()
+	written := bulk.NewObject[E]()
 	written.SetNamespace(object.GetNamespace())
 	written.SetName(object.GetName())
 	err = r.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))

@@ -1,11 +1,9 @@
 package resourceconsist
 
 import (
-	"errors"
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/core"
 )
 
@@ -17,43 +15,27 @@ type podMetrics struct {
 }
 
 func newPodMetrics(registry prometheus.Registerer, kind string, records *records) (*podMetrics, error) {
-	actions, err := registered(registry, prometheus.NewCounterVec(prometheus.CounterOpts{
+	actions, err := bulk.Registered(registry, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kuperator_resourceconsist_actions_total",
 		Help: "Actions carried out on Pods and their backends. Those of one Pod share a write.",
 	}, []string{"kind", "action"}))
 	if err != nil {
 		return nil, err
 	}
-	lost, err := registered(registry, prometheus.NewCounterVec(prometheus.CounterOpts{
+	lost, err := bulk.Registered(registry, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kuperator_resourceconsist_employer_events_lost_total",
 		Help: "Events of employers whose Pods could not be listed from the cache.",
 	}, []string{"kind"}))
 	if err != nil {
 		return nil, err
 	}
-	if _, err := registered(registry, waitingPods{kind: kind, records: records}); err != nil {
+	if _, err := bulk.Registered(registry, waitingPods{kind: kind, records: records}); err != nil {
 		return nil, err
 	}
 	return &podMetrics{kind: kind, actions: actions, lost: lost.WithLabelValues(kind)}, nil
 }
 
 func (m *podMetrics) did(verb core.Verb) { m.actions.WithLabelValues(m.kind, string(verb)).Inc() }
-
-// registered registers a collector, or returns the one that is registered already: two managers in one process share
-// their metrics.
-func registered[C prometheus.Collector](registry prometheus.Registerer, c C) (C, error) {
-	err := registry.Register(c)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
-		if existing, ok := already.ExistingCollector.(C); ok {
-			return existing, nil
-		}
-	}
-	if err != nil {
-		return c, fmt.Errorf("registering metrics: %w", err)
-	}
-	return c, nil
-}
 
 // waitingPods publishes how many waits there are, when somebody asks.
 type waitingPods struct {

@@ -18,6 +18,7 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/core"
 )
 
@@ -35,6 +36,9 @@ func (c *podController[E]) Reconcile(ctx context.Context, req reconcile.Request)
 	if pod == nil {
 		c.records.forget(req.NamespacedName)
 		c.writes.Forget(req.NamespacedName)
+		if !c.strays.has(req.NamespacedName) {
+			c.forget(req.NamespacedName)
+		}
 		return reconcile.Result{}, nil
 	}
 	wait, err := c.writes.Unobserved(ctx, req.NamespacedName)
@@ -50,6 +54,15 @@ func (c *podController[E]) Reconcile(ctx context.Context, req reconcile.Request)
 		return reconcile.Result{}, err
 	}
 	return result, nil
+}
+
+// forget tells the adapters that there is no such Pod any more, or none that they have to do with.
+func (c *podController[E]) forget(key types.NamespacedName) {
+	for _, a := range c.adapters {
+		if f, ok := a.(bulk.Forgetter); ok {
+			f.Forget(key)
+		}
+	}
 }
 
 // read returns the Pod from the cache, or from the API server if it has left the cache without being deleted. Nil means
@@ -121,7 +134,11 @@ func (c *podController[E]) ask(ctx context.Context, adapter api.Adapter[E], e *e
 		return b, nil
 	}
 	observed, err := adapter.Observe(ctx, e.object, pod)
-	if err != nil {
+	switch {
+	case errors.Is(err, api.ErrPending):
+		b.Unknown = true
+		return b, nil
+	case err != nil:
 		b.Unknown = true
 		return b, fmt.Errorf("asking %s about pod %s/%s: %w", adapter.Name(), pod.Namespace, pod.Name, err)
 	}
@@ -185,6 +202,7 @@ func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podo
 	if c.strays.has(key) {
 		c.strays.drop(key)
 		c.records.forget(key)
+		c.forget(key)
 		return reconcile.Result{}, nil
 	}
 	c.writes.Wrote(key, written)

@@ -21,25 +21,20 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/podqueue"
 )
 
 // Name is the adapter's name.
 const Name = "endpointslice"
-
-// droppedPriority puts Pods that have just been dropped from their Service before all others.
-const droppedPriority = 100
 
 // Adapter watches EndpointSlices. Make one with New.
 type Adapter struct {
@@ -121,18 +116,16 @@ func (a *Adapter) Sources(mgr manager.Manager) ([]source.Source, error) {
 	return []source.Source{source.Kind(mgr.GetCache(), client.Object(&discoveryv1.EndpointSlice{}), a.events())}, nil
 }
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
-
 func (a *Adapter) events() handler.EventHandler {
-	put := func(o client.Object, q queue) {
+	put := func(o client.Object, q podqueue.Queue) {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 			enqueue(q, a.update(client.ObjectKeyFromObject(s), read(s)))
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { put(e.Object, q) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) { put(e.ObjectNew, q) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q podqueue.Queue) { put(e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q podqueue.Queue) { put(e.ObjectNew, q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q podqueue.Queue) {
 			enqueue(q, a.update(client.ObjectKeyFromObject(e.Object), nil))
 		},
 	}
@@ -241,19 +234,9 @@ func Listed(c discoveryv1.EndpointConditions) bool {
 	return ptr.Deref(c.Ready, true) && ptr.Deref(c.Serving, true) && !ptr.Deref(c.Terminating, false)
 }
 
-func enqueue(q queue, dropped map[types.NamespacedName]bool) {
+func enqueue(q podqueue.Queue, dropped map[types.NamespacedName]bool) {
 	for pod, first := range dropped {
-		request := reconcile.Request{NamespacedName: pod}
-		pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request])
-		if !ok {
-			q.Add(request)
-			continue
-		}
-		o := priorityqueue.AddOpts{}
-		if first {
-			o.Priority = ptr.To(droppedPriority)
-		}
-		pq.AddWithOpts(o, request)
+		podqueue.Enqueue(q, pod, first)
 	}
 }
 

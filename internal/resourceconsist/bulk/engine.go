@@ -1,0 +1,413 @@
+// Package bulk makes per-Pod adapters of providers whose API answers for, and changes, many members in one call.
+//
+// One group per employer holds what its employees wish, what the provider was last seen to hold, and what is due. It is
+// pure (group.go): it says which call is due next, and takes in what was answered. The Engine around it makes the
+// calls, one at a time for each employer, a few employers at a time, all within one token bucket, each with a timeout.
+//
+// Words: an employee has members, each an entry of the backend with an ID. A wish is what a member should be. A member
+// is confirmed when a reading that began after its last change shows it so. A stray is a member that nobody claims.
+//
+// Invariants:
+//
+//   - What is not known is never said to be without traffic: not before the first reading, not while a change is under
+//     way, not after one until a later reading has shown its effect, not by a reading from before the employee set out.
+//   - One group never has two calls under way, so a reading never overlaps a change.
+//   - A member is changed only for the employee that it belongs to; strays only after every employee was looked at.
+//   - At rest no call is made but one reading every Resync.
+package bulk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
+)
+
+// Report takes in the condition of an employer, api.ConditionInSync, when it changes. The first one for an employer in
+// a process may be True; an employer that has no such condition then needs none.
+type Report func(employer types.NamespacedName, condition metav1.Condition)
+
+// Reporter is an adapter that says how its backend follows. ReportTo is called once, before anything else; report
+// is called from many goroutines and must not block for long.
+type Reporter interface {
+	ReportTo(report Report)
+}
+
+// Forgetter is an adapter that remembers Pods. Forget is called when there is no such Pod any more, and not while another
+// of the adapter's methods is called for one of this name.
+type Forgetter interface {
+	Forget(pod types.NamespacedName)
+}
+
+// Cleaner is an adapter that remembers an employer's members: it says whether none is left in the backend. False also
+// means that this is not known yet.
+type Cleaner[E client.Object] interface {
+	Clean(employer E) bool
+}
+
+// Engine makes the calls of one Reader or Backend. Its methods may be called from many goroutines; they do no input or
+// output.
+type Engine[E, P client.Object, S comparable] struct {
+	reader  api.Reader[E, P, S]
+	backend api.Backend[E, P, S] // nil if it is only observed
+	options api.BulkOptions
+	clock   clock.WithTicker
+	metrics *callMetrics
+	limiter *rate.Limiter
+	queue   workqueue.TypedDelayingInterface[types.NamespacedName]
+	// err says what is wrong with the options.
+	err error
+
+	// changed is told of an employee about which something new is to be said.
+	changed func(employer, employee types.NamespacedName)
+	report  Report
+	// allLooked says whether every employee of the employer that there is has been looked at.
+	allLooked func(ctx context.Context, employer E, looked func(types.NamespacedName, types.UID) bool) (bool, error)
+
+	mu    sync.Mutex
+	slots map[types.NamespacedName]*slot[E, S]
+	// of holds the employers that have looked at an employee.
+	of map[types.NamespacedName]map[types.NamespacedName]struct{}
+}
+
+// slot is one employer with its group.
+type slot[E client.Object, S comparable] struct {
+	mu       sync.Mutex
+	employer E
+	group    *group[S]
+	// ended says that the employer has left the cache.
+	ended bool
+	// token says that the next call has its place in the token bucket, from tokenAt on.
+	token   bool
+	tokenAt time.Time
+	// told is the reason and message last reported, toldAt when.
+	toldReason, toldMessage string
+	toldAt                  time.Time
+	failing                 int
+}
+
+// newEngine makes an engine, whose err says what is wrong with the options. A nil backend only observes; a nil clock means the real one.
+func newEngine[E, P client.Object, S comparable](reader api.Reader[E, P, S], backend api.Backend[E, P, S], options api.BulkOptions, clk clock.WithTicker) *Engine[E, P, S] {
+	err := validate(options)
+	m, metricsErr := newCallMetrics(metrics.Registry, reader.Name())
+	if err = errors.Join(err, metricsErr); err != nil {
+		err = fmt.Errorf("adapter %s: %w", reader.Name(), err)
+	}
+	if clk == nil {
+		clk = clock.RealClock{}
+	}
+	options = withDefaults(options)
+	limit := rate.Limit(options.QPS)
+	if options.QPS < 0 {
+		limit = rate.Inf
+	}
+	return &Engine[E, P, S]{
+		reader: reader, backend: backend, options: options, clock: clk, metrics: m, err: err, limiter: rate.NewLimiter(limit, options.Burst),
+		queue:   workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: clk}),
+		changed: func(types.NamespacedName, types.NamespacedName) {}, report: func(types.NamespacedName, metav1.Condition) {},
+		slots: map[types.NamespacedName]*slot[E, S]{}, of: map[types.NamespacedName]map[types.NamespacedName]struct{}{},
+	}
+}
+
+// ReportTo is part of Reporter.
+func (e *Engine[E, P, S]) ReportTo(report Report) { e.report = report }
+
+// NeedLeaderElection is part of manager.LeaderElectionRunnable: two engines would undo each other's changes.
+func (e *Engine[E, P, S]) NeedLeaderElection() bool { return true }
+
+// Start is part of manager.Runnable: it makes calls until ctx ends.
+func (e *Engine[E, P, S]) Start(ctx context.Context) error {
+	var workers sync.WaitGroup
+	for range e.options.Concurrency {
+		workers.Go(func() {
+			for {
+				key, shutdown := e.queue.Get()
+				if shutdown {
+					return
+				}
+				e.work(ctx, key)
+				e.queue.Done(key)
+			}
+		})
+	}
+	<-ctx.Done()
+	e.queue.ShutDown()
+	workers.Wait()
+	return nil
+}
+
+// slot is the employer's slot, which is made if there is none or if it is of an earlier employer of this name.
+func (e *Engine[E, P, S]) slot(employer E) *slot[E, S] {
+	key := client.ObjectKeyFromObject(employer)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.slots[key]
+	if s == nil || s.uid() != employer.GetUID() {
+		if s != nil {
+			e.metrics.members.Sub(float64(s.failing))
+		}
+		s = &slot[E, S]{employer: employer, group: newGroup[S](e.options, e.backend != nil, jitter, e.clock.Now())}
+		e.slots[key] = s
+	}
+	return s
+}
+
+func (s *slot[E, S]) uid() types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.employer.GetUID()
+}
+
+// jitter spreads what would otherwise happen to all at once.
+func jitter(d time.Duration) time.Duration {
+	return d - d/10 + rand.N(d/5+1) //nolint:gosec // jitter, no secret
+}
+
+// viewOf asks the adapter for the employee's members.
+func (e *Engine[E, P, S]) viewOf(employer E, employee P, dying bool) view[S] {
+	v := view[S]{
+		key:     employeeKey{client.ObjectKeyFromObject(employee), employee.GetUID()},
+		created: employee.GetCreationTimestamp().Time, dying: dying,
+	}
+	var err error
+	if v.serve, err = e.reader.Members(employer, employee, true); err == nil {
+		v.idle, err = e.reader.Members(employer, employee, false)
+	}
+	v.invalid = err
+	return v
+}
+
+// look is group.look for an employee of an employer.
+func (e *Engine[E, P, S]) look(employer E, employee P, dying bool, st stance) answer {
+	v := e.viewOf(employer, employee, dying)
+	var a answer
+	e.with(employer, employee, func(g *group[S], now time.Time) { a = g.look(v, st, now) })
+	return a
+}
+
+// register is group.register for an employee of an employer.
+func (e *Engine[E, P, S]) register(employer E, employee P, dying bool, st stance, serve bool) {
+	v := e.viewOf(employer, employee, dying)
+	e.with(employer, employee, func(g *group[S], now time.Time) { g.register(v, st, serve, now) })
+}
+
+// with runs f on the employer's group, and sees to what is due then.
+func (e *Engine[E, P, S]) with(employer E, employee P, f func(*group[S], time.Time)) {
+	s := e.slot(employer)
+	key, name := client.ObjectKeyFromObject(employer), client.ObjectKeyFromObject(employee)
+	e.mu.Lock()
+	if e.of[name] == nil {
+		e.of[name] = map[types.NamespacedName]struct{}{}
+	}
+	e.of[name][key] = struct{}{}
+	e.mu.Unlock()
+	e.locked(key, s, func() {
+		s.employer = employer
+		f(s.group, e.clock.Now())
+	})
+}
+
+// locked runs f on a slot, and afterwards schedules its next call, notifies employees and reports.
+func (e *Engine[E, P, S]) locked(key types.NamespacedName, s *slot[E, S], f func()) {
+	s.mu.Lock()
+	f()
+	now := e.clock.Now()
+	due, orphans := s.group.due(now), s.group.orphans()
+	notified := s.group.notified()
+	condition := e.conditionOf(s, now)
+	s.mu.Unlock()
+	if !due.IsZero() {
+		e.queue.AddAfter(key, due.Sub(now))
+	}
+	if orphans {
+		e.queue.AddAfter(key, orphanLook)
+	}
+	for _, employee := range notified {
+		e.changed(key, employee.NamespacedName)
+	}
+	if condition != nil {
+		e.report(key, *condition)
+	}
+}
+
+// conditionOf is what is to be reported of a slot, nil if nothing has changed. A message that changes with every retry,
+// because the provider puts a number into it, is not a change.
+func (e *Engine[E, P, S]) conditionOf(s *slot[E, S], now time.Time) *metav1.Condition {
+	reason, message := s.group.problem()
+	failing := len(s.group.failing)
+	e.metrics.members.Add(float64(failing - s.failing))
+	s.failing = failing
+	inSync := reason == api.ConditionReasonInSync
+	if inSync && s.group.full == 0 || reason == s.toldReason && (message == s.toldMessage || now.Sub(s.toldAt) < e.options.MaxBackoff) {
+		return nil
+	}
+	switch wasFailing := s.toldReason != "" && s.toldReason != api.ConditionReasonInSync; {
+	case inSync && wasFailing:
+		e.metrics.groups.Dec()
+	case !inSync && !wasFailing:
+		e.metrics.groups.Inc()
+	}
+	s.toldReason, s.toldMessage, s.toldAt = reason, message, now
+	c := &metav1.Condition{
+		Type: api.ConditionInSync, Status: metav1.ConditionFalse, Reason: reason, Message: e.reader.Name() + ": " + message,
+		ObservedGeneration: s.employer.GetGeneration(), LastTransitionTime: metav1.NewTime(now),
+	}
+	if inSync {
+		c.Status, c.Message = metav1.ConditionTrue, e.reader.Name()+": the backend follows"
+	}
+	return c
+}
+
+// work makes the call that is due for one employer.
+func (e *Engine[E, P, S]) work(ctx context.Context, key types.NamespacedName) {
+	e.mu.Lock()
+	s := e.slots[key]
+	e.mu.Unlock()
+	if s == nil || ctx.Err() != nil {
+		return
+	}
+	e.lookForOrphans(ctx, key, s)
+	s.mu.Lock()
+	now := e.clock.Now()
+	wait := s.group.due(now).Sub(now)
+	if s.group.due(now).IsZero() || wait > 0 || !e.admitted(s, now, &wait) {
+		idle := s.group.due(now).IsZero()
+		s.mu.Unlock()
+		if !idle {
+			e.queue.AddAfter(key, wait)
+		}
+		return
+	}
+	c, employer := s.group.next(now), s.employer
+	if c != nil {
+		s.token = false
+	}
+	s.mu.Unlock()
+	if c == nil {
+		e.locked(key, s, func() {})
+		return
+	}
+	held, err := e.call(ctx, employer, c)
+	e.locked(key, s, func() { s.group.answered(held, err, e.clock.Now()) })
+}
+
+// admitted says whether the token bucket lets the slot's next call pass; wait is how long it takes if not.
+func (e *Engine[E, P, S]) admitted(s *slot[E, S], now time.Time, wait *time.Duration) bool {
+	if !s.token {
+		s.token, s.tokenAt = true, now.Add(e.limiter.ReserveN(now, 1).DelayFrom(now))
+	}
+	*wait = s.tokenAt.Sub(now)
+	return *wait <= 0
+}
+
+// call makes one call, with a timeout. An adapter that panics has failed.
+func (e *Engine[E, P, S]) call(ctx context.Context, employer E, c *call[S]) (held []api.Held[S], err error) {
+	began := e.clock.Now()
+	limited, cancel := context.WithTimeout(ctx, e.options.Timeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("adapter %s panicked: %v", e.reader.Name(), p)
+			log.FromContext(ctx).Error(err, "the call counts as failed", "stack", string(debug.Stack()))
+		}
+		e.metrics.called(c.verb, err, e.clock.Since(began))
+		log.FromContext(ctx).V(1).Info("called a provider", "adapter", e.reader.Name(), "employer", client.ObjectKeyFromObject(employer),
+			"verb", c.verb, "asked", len(c.ids), "changes", len(c.changes), "error", err)
+	}()
+	if c.verb == apply {
+		return nil, e.backend.Apply(limited, employer, c.changes)
+	}
+	return e.reader.Read(limited, employer, c.ids)
+}
+
+// orphanLook is how soon to look again whether all employees have been looked at.
+const orphanLook = time.Second
+
+// lookForOrphans tells the group when every employee has been looked at, if members wait for that.
+func (e *Engine[E, P, S]) lookForOrphans(ctx context.Context, key types.NamespacedName, s *slot[E, S]) {
+	s.mu.Lock()
+	due, employer := s.group.orphans(), s.employer
+	s.mu.Unlock()
+	if !due || e.allLooked == nil {
+		return
+	}
+	all, err := e.allLooked(ctx, employer, func(name types.NamespacedName, uid types.UID) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.group.employees[employeeKey{name, uid}] != nil
+	})
+	if err != nil || !all {
+		e.queue.AddAfter(key, orphanLook)
+		return
+	}
+	e.locked(key, s, func() { s.group.lookedAtAll() })
+}
+
+// Forget takes in that an employee is gone: its members are removed.
+func (e *Engine[E, P, S]) Forget(employee types.NamespacedName) {
+	e.mu.Lock()
+	slots := map[types.NamespacedName]*slot[E, S]{}
+	for key := range e.of[employee] {
+		slots[key] = e.slots[key]
+	}
+	delete(e.of, employee)
+	e.mu.Unlock()
+	for key, s := range slots {
+		if s != nil {
+			e.locked(key, s, func() { s.group.forget(employee, e.clock.Now()) })
+		}
+	}
+}
+
+// Clean is part of Cleaner.
+func (e *Engine[E, P, S]) Clean(employer E) bool {
+	s := e.slot(employer)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.group.clean()
+}
+
+// employerIs takes in an employer as it is now, so that its backend is read although it has no employee, and returns the
+// employees that have been looked at.
+func (e *Engine[E, P, S]) employerIs(employer E) []types.NamespacedName {
+	s := e.slot(employer)
+	var names []types.NamespacedName
+	e.locked(client.ObjectKeyFromObject(employer), s, func() {
+		s.employer, s.ended = employer, false
+		for key := range s.group.employees {
+			names = append(names, key.NamespacedName)
+		}
+	})
+	return names
+}
+
+// employerGone takes in that an employer has left the cache. What its employees still need is done.
+func (e *Engine[E, P, S]) employerGone(key types.NamespacedName) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.slots[key]
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	if len(s.group.employees) == 0 {
+		e.metrics.members.Sub(float64(s.failing))
+		delete(e.slots, key)
+	}
+}

@@ -1,0 +1,326 @@
+package bulk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	api "kusionstack.io/kuperator/api/resourceconsist"
+)
+
+// balancer is a Backend in memory whose members are Pods' addresses.
+type balancer struct {
+	mu       sync.Mutex
+	provider *provider
+	// latency is how long a call takes for an employer.
+	latency map[string]time.Duration
+	// down fails all calls, refuse the changes of these members.
+	down    error
+	refuse  map[string]error
+	reads   int
+	applies [][]api.Change[int]
+}
+
+func newBalancer() *balancer {
+	return &balancer{provider: newProvider(), latency: map[string]time.Duration{}, refuse: map[string]error{}}
+}
+
+func (b *balancer) Name() string { return "balancer" }
+func (b *balancer) Selector(service *corev1.Service) labels.Selector {
+	return api.ServiceSelector(service)
+}
+
+func (b *balancer) Members(_ *corev1.Service, pod *corev1.Pod, serve bool) (map[string]int, error) {
+	if !serve || pod.Status.PodIP == "" {
+		return nil, nil
+	}
+	return map[string]int{pod.Status.PodIP: 1}, nil
+}
+
+func (b *balancer) wait(ctx context.Context, service *corev1.Service) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(b.latency[service.Name]):
+		return nil
+	}
+}
+
+func (b *balancer) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[int], error) {
+	err := b.wait(ctx, service)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reads++
+	if err = errors.Join(err, b.down); err != nil {
+		return nil, err
+	}
+	return b.provider.read(ids), nil
+}
+
+func (b *balancer) Apply(ctx context.Context, service *corev1.Service, changes []api.Change[int]) error {
+	err := b.wait(ctx, service)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.applies = append(b.applies, changes)
+	if err = errors.Join(err, b.down); err != nil {
+		return err
+	}
+	partial := api.MemberErrors{}
+	for _, c := range changes {
+		if refused := b.refuse[c.ID]; refused != nil {
+			partial[c.ID] = refused
+			continue
+		}
+		b.provider.accept(c)
+		b.provider.settle(c.ID)
+	}
+	if len(partial) > 0 {
+		return partial
+	}
+	return nil
+}
+
+func (b *balancer) calls() (reads, applies int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reads, len(b.applies)
+}
+
+func service(name string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": name}},
+	}
+}
+
+func podOf(service string, i int) *corev1.Pod {
+	name := fmt.Sprintf("%s-%d", service, i)
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"app": service, appsv1alpha1.ControlLabel: "true"}},
+		Spec:       corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
+		Status: corev1.PodStatus{PodIP: name, Conditions: []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue},
+		}},
+	}
+}
+
+func turn(pod *corev1.Pod, up bool) {
+	status := corev1.ConditionFalse
+	if up {
+		status = corev1.ConditionTrue
+	}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}, {Type: podops.ServiceReadyCondition, Status: status}}
+}
+
+// desk plays the controller for some Pods: it observes those of whom there is news, and does what core would.
+type desk struct {
+	t      *testing.T
+	moving *Moving[*corev1.Service, int]
+	news   chan types.NamespacedName
+	pods   map[string]*corev1.Pod
+	owner  map[string]*corev1.Service
+}
+
+// open starts an engine in a bubble of synctest, where time passes when all wait.
+func open(t *testing.T, backend *balancer, o api.BulkOptions) *desk {
+	t.Helper()
+	d := &desk{t: t, moving: NewMoving[*corev1.Service, int](backend, o, nil), news: make(chan types.NamespacedName, 100_000), pods: map[string]*corev1.Pod{}, owner: map[string]*corev1.Service{}}
+	require.NoError(t, d.moving.err)
+	d.moving.changed = func(_, pod types.NamespacedName) { d.news <- pod }
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = d.moving.Start(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return d
+}
+
+func (d *desk) add(s *corev1.Service, pods ...*corev1.Pod) {
+	for _, p := range pods {
+		d.pods[p.Name], d.owner[p.Name] = p, s
+		d.reconcile(p)
+	}
+}
+
+func (d *desk) reconcile(pod *corev1.Pod) {
+	s := d.owner[pod.Name]
+	o, err := d.moving.Observe(d.t.Context(), s, pod)
+	if errors.Is(err, api.ErrPending) {
+		return
+	}
+	require.NoError(d.t, err)
+	held := len(pod.Finalizers) > 0
+	switch view := podops.Read(pod); {
+	case podops.MustLeave(view) && o.Serving:
+		require.NoError(d.t, d.moving.Deregister(d.t.Context(), s, pod))
+	case podops.MustLeave(view):
+		pod.Finalizers = nil
+	case podops.MayJoin(view) && !o.Serving:
+		require.NoError(d.t, d.moving.Register(d.t.Context(), s, pod))
+	case podops.MayJoin(view) && !held:
+		pod.Finalizers = []string{api.Finalizer(s.Name)}
+	}
+}
+
+// until handles news until it holds, at most for this long.
+func (d *desk) until(what string, patience time.Duration, holds func() bool) {
+	d.t.Helper()
+	limit := time.After(patience)
+	for !holds() {
+		select {
+		case name := <-d.news:
+			d.reconcile(d.pods[name.Name])
+		case <-limit:
+			require.Fail(d.t, "waited in vain", what)
+		}
+	}
+}
+
+// during handles news for this long.
+func (d *desk) during(long time.Duration) {
+	end := time.After(long)
+	for {
+		select {
+		case name := <-d.news:
+			d.reconcile(d.pods[name.Name])
+		case <-end:
+			return
+		}
+	}
+}
+
+func (d *desk) held(service string) (n int) {
+	for _, p := range d.pods {
+		if d.owner[p.Name].Name == service {
+			n += len(p.Finalizers)
+		}
+	}
+	return n
+}
+
+func TestPodsGoInAndOutInFewCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBalancer()
+		d := open(t, b, api.BulkOptions{})
+		s := service("web")
+		const pods = 90
+		for i := range pods {
+			d.add(s, podOf("web", i))
+		}
+		d.until("all joined", time.Minute, func() bool { return d.held("web") == pods })
+		reads, applies := b.calls()
+		require.LessOrEqual(t, reads, 3)
+		require.Equal(t, 1, applies)
+
+		d.during(5 * time.Minute)
+		r, a := b.calls()
+		require.Equal(t, []int{reads, applies}, []int{r, a}, "calls at rest")
+
+		turn(d.pods["web-7"], false)
+		d.reconcile(d.pods["web-7"])
+		d.until("it left", time.Minute, func() bool { return d.held("web") == pods-1 })
+		r, a = b.calls()
+		require.Equal(t, []int{reads + 1, applies + 1}, []int{r, a}, "one change and one reading")
+	})
+}
+
+func TestASlowProviderHoldsUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBalancer()
+		b.latency["slow"] = 30 * time.Second
+		d := open(t, b, api.BulkOptions{Timeout: time.Minute})
+		d.add(service("slow"), podOf("slow", 0))
+		d.add(service("web"), podOf("web", 0))
+		d.until("the quick one joined", 2*time.Second, func() bool { return d.held("web") == 1 })
+		require.Zero(t, d.held("slow"))
+		d.until("the slow one joined", 5*time.Minute, func() bool { return d.held("slow") == 1 })
+	})
+}
+
+func TestAFailingProviderLetsNoPodLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBalancer()
+		d := open(t, b, api.BulkOptions{})
+		var conditions []metav1.Condition
+		d.moving.ReportTo(func(_ types.NamespacedName, c metav1.Condition) { conditions = append(conditions, c) })
+		s := service("web")
+		d.add(s, podOf("web", 0), podOf("web", 1))
+		d.until("joined", time.Minute, func() bool { return d.held("web") == 2 })
+
+		b.mu.Lock()
+		b.down = errors.New("no route")
+		b.mu.Unlock()
+		turn(d.pods["web-0"], false)
+		d.reconcile(d.pods["web-0"])
+		_, before := b.calls()
+		d.during(10 * time.Minute)
+		require.Equal(t, 2, d.held("web"))
+		_, after := b.calls()
+		require.Less(t, after-before, 25, "the delay grows up to a minute")
+		b.mu.Lock()
+		b.down = nil
+		b.mu.Unlock()
+		d.until("left after recovery", 3*time.Minute, func() bool { return d.held("web") == 1 })
+		d.during(time.Minute)
+		statuses := []metav1.ConditionStatus{}
+		for _, c := range conditions {
+			if n := len(statuses); n == 0 || statuses[n-1] != c.Status {
+				statuses = append(statuses, c.Status)
+			}
+		}
+		require.Equal(t, []metav1.ConditionStatus{"True", "False", "True"}, statuses)
+		require.Less(t, len(conditions), 8, "told once per change and not per retry")
+	})
+}
+
+func TestMembersThatFailAreTriedAgainAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBalancer()
+		b.refuse["web-1"] = errors.New("quota")
+		d := open(t, b, api.BulkOptions{})
+		s := service("web")
+		d.add(s, podOf("web", 0), podOf("web", 1), podOf("web", 2))
+		d.until("the others joined", time.Minute, func() bool { return d.held("web") == 2 })
+		d.during(time.Minute)
+		b.mu.Lock()
+		require.Len(t, b.applies[0], 3)
+		for _, changes := range b.applies[1:] {
+			require.Equal(t, []api.Change[int]{{ID: "web-1", State: 1}}, changes)
+		}
+		delete(b.refuse, "web-1")
+		b.mu.Unlock()
+		d.until("all joined", 3*time.Minute, func() bool { return d.held("web") == 3 })
+	})
+}
+
+func TestAPodThatIsGoneIsTakenOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBalancer()
+		d := open(t, b, api.BulkOptions{})
+		s := service("web")
+		d.add(s, podOf("web", 0), podOf("web", 1))
+		d.until("joined", time.Minute, func() bool { return d.held("web") == 2 })
+		d.moving.Forget(client.ObjectKeyFromObject(d.pods["web-0"]))
+		delete(d.pods, "web-0")
+		d.during(time.Second)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		require.NotContains(t, b.provider.actual, "web-0")
+		require.Contains(t, b.provider.actual, "web-1")
+	})
+}

@@ -1,0 +1,75 @@
+package bulk
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
+)
+
+// callMetrics are the metrics of one adapter's calls. Their labels have few values: adapters, verbs and results.
+type callMetrics struct {
+	adapter string
+	calls   *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	members prometheus.Gauge
+	groups  prometheus.Gauge
+}
+
+func newCallMetrics(registry prometheus.Registerer, adapter string) (*callMetrics, error) {
+	m := &callMetrics{adapter: adapter}
+	var errs [4]error
+	m.calls, errs[0] = Registered(registry, prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kuperator_resourceconsist_backend_calls_total",
+		Help: "Calls to providers, by result: ok, partial (some members failed) or error.",
+	}, []string{"adapter", "verb", "result"}))
+	m.seconds, errs[1] = Registered(registry, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "kuperator_resourceconsist_backend_call_duration_seconds",
+		Help:    "How long calls to providers take.",
+		Buckets: []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
+	}, []string{"adapter", "verb"}))
+	members, err := Registered(registry, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kuperator_resourceconsist_backend_failing_members",
+		Help: "Members whose last change failed.",
+	}, []string{"adapter"}))
+	errs[2] = err
+	groups, err := Registered(registry, prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kuperator_resourceconsist_backend_failing_employers",
+		Help: "Employers whose backend does not follow.",
+	}, []string{"adapter"}))
+	errs[3] = err
+	m.members, m.groups = members.WithLabelValues(adapter), groups.WithLabelValues(adapter)
+	return m, errors.Join(errs[:]...)
+}
+
+func (m *callMetrics) called(v verb, err error, took time.Duration) {
+	result := "ok"
+	var partial api.MemberErrors
+	switch {
+	case err != nil && v == apply && errors.As(err, &partial):
+		result = "partial"
+	case err != nil:
+		result = "error"
+	}
+	m.calls.WithLabelValues(m.adapter, string(v), result).Inc()
+	m.seconds.WithLabelValues(m.adapter, string(v)).Observe(took.Seconds())
+}
+
+// Registered registers a collector, or returns the one that is registered already: two managers in one process share
+// their metrics.
+func Registered[C prometheus.Collector](registry prometheus.Registerer, c C) (C, error) {
+	err := registry.Register(c)
+	var already prometheus.AlreadyRegisteredError
+	if errors.As(err, &already) {
+		if existing, ok := already.ExistingCollector.(C); ok {
+			return existing, nil
+		}
+	}
+	if err != nil {
+		return c, fmt.Errorf("registering metrics: %w", err)
+	}
+	return c, nil
+}
