@@ -46,7 +46,7 @@ clean: ## Remove bin/
 ##@ Check
 
 .PHONY: test
-test: race-note ## Run all tests, those on a real API server too (PKG=, RUN=)
+test: race-note $(if $(filter ./...,$(PKG)),test-examples) ## Run all tests, those on a real API server too (PKG=, RUN=)
 	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" $(TEST) $(PKG)
 
 .PHONY: test-unit
@@ -68,6 +68,10 @@ test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
 	go run ./hack/localkube assets --kubelet >/dev/null; \
 	go build -o /dev/null ./cmd/... ./hack/webserver; \
 	KUPERATOR_NODE_TESTS=1 go test -count=1 -v -timeout 40m $(if $(RUN),-run '$(RUN)') ./test/node/...
+
+.PHONY: test-examples
+test-examples: race-note ## Run the tests of examples/, which are modules of their own (RUN=)
+	cd examples/adapter && $(TEST) ./...
 
 .PHONY: race-note
 race-note:
@@ -121,6 +125,7 @@ verify-format:
 verify-modules:
 	go mod tidy -diff
 	go mod verify
+	cd examples/adapter && go mod tidy -diff && go mod verify
 
 .PHONY: verify-imports
 verify-imports:
@@ -134,6 +139,7 @@ verify-docs:
 .PHONY: vet
 vet:
 	go vet ./...
+	cd examples/adapter && go vet ./...
 
 ##@ Run
 

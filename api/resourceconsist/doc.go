@@ -17,7 +17,7 @@
 //   - a Pod that is employed no more, or whose employer is gone, is released of both.
 //
 // An operation costs two writes of the Pod, one when it leaves and one when it is back. Several employers of one kind
-// share these writes. Package setup adds adapters to a manager.
+// share these writes. Package setup adds adapters to a manager, package conformance tests them.
 //
 // The keys are those of Kuperator v0.7 and resourceconsist v0.0.7. A finalizer is made from the employer's name alone,
 // so two employers of different kinds and one name share it. While the Pod's annotation names an employer of a kind

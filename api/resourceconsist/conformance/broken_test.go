@@ -424,6 +424,12 @@ func TestBrokenAdaptersFailAtTheirCheck(t *testing.T) {
 			wrap:  func(b *bent) api.Adapter[service] { return &provisioned{bent: b, made: map[string]bool{}} },
 			check: "the resource of an employer is made and removed, twice too", says: "a second Provision fails",
 		},
+		"it promises to tell and is no Watcher": {
+			bend: func(b *bent) {
+				b.observe = func(context.Context, service, pod) (api.Observation, error) { return api.Observation{}, api.ErrPending }
+			},
+			check: "an observation can be followed up", says: "is no Watcher that would enqueue",
+		},
 		"it never says when to look again": {
 			wrap:  func(b *bent) api.Adapter[service] { return observed{b} },
 			check: "an observation can be followed up", says: "LookAgain is zero",

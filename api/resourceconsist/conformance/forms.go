@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -40,6 +41,8 @@ func followUp[E client.Object](w *world[E]) {
 		w.eventually("Observe knows of "+pod.Name, func() string {
 			o, err := d.Observe(w.Context(), employer, pod)
 			switch {
+			case errors.Is(err, api.ErrPending) && !watches:
+				w.once("Observe returns ErrPending, and the adapter is no Watcher that would enqueue the Pod later: the Pod would wait for ever")
 			case err != nil:
 				return err.Error()
 			case o.Since.After(time.Now().Add(time.Minute)):

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"testing"
 
@@ -55,15 +54,15 @@ func (a *wholeAdapter) Register(ctx context.Context, s service, p pod) error {
 		members = append(members, simulated.Member{ID: address, Address: address, Weight: 1, Owner: owner})
 	}
 	refused, err := a.lb.Put(ctx, group(s), members...)
-	return firstOf(refused, err)
+	return outcomeOf(refused, err)
 }
 
 func (a *wholeAdapter) Deregister(ctx context.Context, s service, p pod) error {
 	refused, err := a.lb.Remove(ctx, group(s), addresses(p)...)
-	return firstOf(refused, err)
+	return outcomeOf(refused, err)
 }
 
-func firstOf(refused map[string]error, err error) error {
+func outcomeOf(refused map[string]error, err error) error {
 	if err != nil || len(refused) == 0 {
 		return err
 	}
@@ -118,38 +117,8 @@ func (b *wholeBackend) Apply(ctx context.Context, s service, changes []api.Chang
 		}
 		puts = append(puts, simulated.Member{ID: c.ID, Address: c.State.address, Weight: c.State.weight, Owner: owner})
 	}
-	failed := api.MemberErrors{}
-	all := func(ids []string, err error) {
-		for _, id := range ids {
-			failed[id] = err
-		}
-	}
-	if len(puts) > 0 {
-		refused, err := b.lb.Put(ctx, group(s), puts...)
-		maps.Copy(failed, refused)
-		if err != nil && len(removes) == 0 {
-			return err
-		} else if err != nil {
-			var ids []string
-			for _, m := range puts {
-				ids = append(ids, m.ID)
-			}
-			all(ids, err)
-		}
-	}
-	if len(removes) > 0 {
-		refused, err := b.lb.Remove(ctx, group(s), removes...)
-		maps.Copy(failed, refused)
-		if err != nil && len(puts) == 0 {
-			return err
-		} else if err != nil {
-			all(removes, err)
-		}
-	}
-	if len(failed) > 0 {
-		return failed
-	}
-	return nil
+	failed, err := b.lb.Change(ctx, group(s), puts, removes)
+	return outcomeOf(failed, err)
 }
 
 // observed is an adapter without what moves traffic; onlyReader is the same for the bulk form.

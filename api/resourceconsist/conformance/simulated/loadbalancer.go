@@ -77,49 +77,43 @@ func (l *LoadBalancer) List(ctx context.Context, group string, ids ...string) ([
 // Put is a call that adds members to a group or changes those that are there. Members that were refused are named in
 // the first result, all others are accepted; an error says that none is.
 func (l *LoadBalancer) Put(ctx context.Context, group string, members ...Member) (refused map[string]error, err error) {
-	if err := l.call(ctx); err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, m := range members {
-		if l.refused[m.Address] {
-			refused = refuse(refused, m.ID, m.Address)
-			continue
-		}
-		l.set(group, m.ID, &m)
-	}
-	return refused, nil
+	return l.Change(ctx, group, members, nil)
 }
 
 // Remove is a call that takes members out of a group; that one is not there is no failure. Results are as for Put.
 func (l *LoadBalancer) Remove(ctx context.Context, group string, ids ...string) (refused map[string]error, err error) {
+	return l.Change(ctx, group, nil, ids)
+}
+
+// Change is Put and Remove in one call.
+func (l *LoadBalancer) Change(ctx context.Context, group string, put []Member, remove []string) (refused map[string]error, err error) {
 	if err := l.call(ctx); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, id := range ids {
+	refused = map[string]error{}
+	for _, m := range put {
+		if l.refused[m.Address] {
+			refused[m.ID] = refusal(m.Address)
+			continue
+		}
+		l.set(group, m.ID, &m)
+	}
+	for _, id := range remove {
 		h := l.groups[group][id]
-		if h == nil {
-			continue
+		switch {
+		case h == nil:
+		case h.next != nil && l.refused[h.next.Address]:
+			refused[id] = refusal(h.next.Address)
+		default:
+			l.set(group, id, nil)
 		}
-		if m := h.next; m != nil && l.refused[m.Address] {
-			refused = refuse(refused, id, m.Address)
-			continue
-		}
-		l.set(group, id, nil)
 	}
 	return refused, nil
 }
 
-func refuse(refused map[string]error, id, address string) map[string]error {
-	if refused == nil {
-		refused = map[string]error{}
-	}
-	refused[id] = fmt.Errorf("address %s: %w", address, ErrUnavailable)
-	return refused
-}
+func refusal(address string) error { return fmt.Errorf("address %s: %w", address, ErrUnavailable) }
 
 // call counts a call, waits and fails as it is set.
 func (l *LoadBalancer) call(ctx context.Context) error {
