@@ -92,10 +92,13 @@ func outside() (code int, err error) {
 	if err := cmd.Start(); err != nil {
 		return 1, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		err = cmd.Wait()
+		close(ended)
+	}()
 	select {
-	case err = <-ended:
+	case <-ended:
 	case s := <-interrupted:
 		_ = cmd.Process.Kill() // and with it all that it started
 		<-ended

@@ -7,14 +7,84 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
+
+// holdVariable makes the test binary a run that does not end by itself.
+const holdVariable = "KUPERATOR_REALNODE_HOLD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(holdVariable) == "" {
+		os.Exit(m.Run())
+	}
+	os.Exit(Main(func() int {
+		fmt.Println("inside", os.Getenv(folderVariable))
+		time.Sleep(time.Hour)
+		return 0
+	}))
+}
+
+// within are the processes of a run.
+func within(t *testing.T, dir string) []string {
+	t.Helper()
+	environments, err := filepath.Glob("/proc/[0-9]*/environ")
+	require.NoError(t, err)
+	var found []string
+	for _, path := range environments {
+		// What cannot be read has ended, or is ending.
+		if content, err := os.ReadFile(path); err == nil && bytes.Contains(content, []byte(folderVariable+"="+dir+"\x00")) {
+			found = append(found, path)
+		}
+	}
+	return found
+}
+
+func TestARunEndsWhateverEndsIt(t *testing.T) {
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("needs root on Linux")
+	}
+	for _, check := range []func() error{tryNamespaces, tryCgroups} {
+		if err := check(); err != nil {
+			t.Skip(err)
+		}
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	for _, signal := range []os.Signal{os.Interrupt, os.Kill} {
+		t.Run(signal.String(), func(t *testing.T) {
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), holdVariable+"=1")
+			out, err := cmd.StdoutPipe()
+			require.NoError(t, err)
+			require.NoError(t, cmd.Start())
+			var dir string
+			_, err = fmt.Fscanf(out, "inside %s\n", &dir)
+			require.NoError(t, err)
+			require.NotEmpty(t, within(t, dir))
+
+			require.NoError(t, cmd.Process.Signal(signal))
+			require.Error(t, cmd.Wait())
+			require.Eventually(t, func() bool { return len(within(t, dir)) == 0 }, time.Minute, 20*time.Millisecond)
+			if signal == os.Kill {
+				require.DirExists(t, dir, "nobody was left to remove it")
+				require.NoError(t, sweep())
+			}
+			require.NoDirExists(t, dir)
+			hierarchy, _, err := hierarchies()
+			require.NoError(t, err)
+			require.NoDirExists(t, filepath.Join(hierarchy[0], filepath.Base(dir)))
+		})
+	}
+}
 
 // unpacked are the files of a tar archive.
 func unpacked(t *testing.T, archive io.Reader) map[string][]byte {

@@ -16,25 +16,35 @@ import (
 const (
 	replicas = 6
 	// clients on each path.
-	clients = 20
+	clients = 16
+	// outage is how long a part is away.
+	outage = 10 * time.Second
 	// enough requests to believe in a zero.
 	enough = 100_000
 )
 
-// TestNoRequestIsLost does to a CollaSet under load whatever its owner and the cluster's may do.
+// TestNoRequestIsLost does to a CollaSet under load whatever its owner and the cluster's may do, and kills in the midst
+// of it the controller that looks after traffic.
 func TestNoRequestIsLost(t *testing.T) {
+	needsRealNodes(t)
 	w := newWorld(t, 2, suite.Config{})
 	kube, err := w.Clients()
 	require.NoError(t, err)
 	w.create(t, webService(true), webRule(2), webSet(true))
 	w.waitServing(t, replicas, "1")
+
 	l := startLoad(t, clients, map[string]path{"EndpointSlices": follow(t, kube, namespace, name, replicas)})
 	w.operate(t, l)
-	for round := 1; ; round++ { // until the zero means something
+
+	w.without(t, l, suite.ResourceConsist+" is killed", "2", outage, func() {
+		require.NoError(t, w.Kill(suite.ResourceConsist))
+	}, func() {
+		require.NoError(t, w.Restart(t.Context(), suite.ResourceConsist))
+	})
+	for version := "1"; ; version = map[string]string{"1": "2", "2": "1"}[version] { // until the zero means something
 		if requests, _ := l.sums(); requests >= enough {
 			break
 		}
-		version := []string{"1", "2"}[round%2]
 		l.phase("update in place, again")
 		w.update(t, appsv1alpha1.PodUpdateInPlaceOnly, version, 0)
 		w.waitServing(t, replicas, version)
@@ -47,8 +57,21 @@ func TestNoRequestIsLost(t *testing.T) {
 	require.Zero(t, failed, "lost requests")
 }
 
+// without updates all Pods in place to a version, takes something away in the midst of it for so long, and brings it back.
+func (w *world) without(t *testing.T, l *load, what, version string, d time.Duration, takeAway, bringBack func()) {
+	t.Helper()
+	l.phase(what)
+	w.update(t, appsv1alpha1.PodUpdateInPlaceOnly, version, 0)
+	w.waitUnderWay(t)
+	takeAway()
+	w.stuck(t, d, version)
+	bringBack()
+	w.waitServing(t, replicas, version)
+}
+
 // TestWithoutTheLifecycleRequestsAreLost is the control: it does the same to the same servers, operated on directly.
 func TestWithoutTheLifecycleRequestsAreLost(t *testing.T) {
+	needsRealNodes(t)
 	w := newWorld(t, 2, suite.Config{
 		Components: []string{suite.CollaSet}, Args: map[string][]string{suite.CollaSet: {"--pod-ops-lifecycle=false"}},
 	})

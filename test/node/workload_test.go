@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -163,6 +165,30 @@ func notServing(pod *corev1.Pod, image string) string {
 		return "is under " + fmt.Sprint(podops.Operations(v))
 	}
 	return ""
+}
+
+// waitUnderWay waits until some Pod has been taken out of service for an operation.
+func (w *world) waitUnderWay(t *testing.T) {
+	t.Helper()
+	eventually(t.Context(), t, "an operation under way", func() error {
+		pods, err := w.pods(t.Context())
+		if err != nil || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return podops.MustLeave(podops.Read(&p)) }) {
+			return err
+		}
+		return errors.New("every Pod is in service")
+	})
+}
+
+// stuck checks for so long that not all Pods get to the version: something is away that they wait for.
+func (w *world) stuck(t *testing.T, d time.Duration, version string) {
+	t.Helper()
+	for deadline := time.Now().Add(d); time.Now().Before(deadline); time.Sleep(interval) {
+		pods, err := w.pods(t.Context())
+		require.NoError(t, err)
+		if !slices.ContainsFunc(pods, func(p corev1.Pod) bool { return notServing(&p, images[version]) != "" }) {
+			require.Fail(t, "the update is complete", "nobody waited for what is away")
+		}
+	}
 }
 
 // waitGone waits until the Pod of this UID does not exist.

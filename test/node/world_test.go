@@ -22,6 +22,8 @@ const (
 	// patience bounds a wait for something that takes seconds, on a busy machine.
 	patience = 3 * time.Minute
 	interval = 100 * time.Millisecond
+	// remark is how often a wait is logged that takes longer.
+	remark = 15 * time.Second
 )
 
 // world is a cluster with real nodes, the suite on it, and a user of both.
@@ -34,12 +36,16 @@ type world struct {
 // images are versions of the HTTP server.
 var images = map[string]string{"1": "kuperator.test/web:1", "2": "kuperator.test/web:2", "3": "kuperator.test/web:3"}
 
-// newWorld starts so many nodes and, on them, these components; nil means all.
-func newWorld(t *testing.T, nodes int, config suite.Config) *world {
+func needsRealNodes(t *testing.T) {
 	t.Helper()
 	if whyNot != "" {
 		t.Skip(whyNot)
 	}
+}
+
+// newWorld starts so many nodes and, on them, these components; nil means all.
+func newWorld(t *testing.T, nodes int, config suite.Config) *world {
+	t.Helper()
 	begin := time.Now()
 	kubelet, err := localkube.KubeletAsset(t.Context(), os.Stderr)
 	require.NoError(t, err)
@@ -99,9 +105,14 @@ func root(t *testing.T) string {
 func eventually(ctx context.Context, t *testing.T, what string, check func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	begin, told := time.Now(), time.Now()
+	for time.Since(begin) < patience {
 		if err = check(); err == nil {
 			return
+		}
+		if time.Since(told) > remark {
+			told = time.Now()
+			t.Logf("waiting for %s since %s: %v", what, time.Since(begin).Round(time.Second), err)
 		}
 		select {
 		case <-ctx.Done():
