@@ -154,8 +154,8 @@ func (w *world[E]) pods(n int) []*corev1.Pod {
 	return made
 }
 
-// address is the i-th address for Pods.
-func address(i int) string { return fmt.Sprintf("10.%d.%d.%d", i>>16&255, i>>8&255, i&255+1) }
+// address is the i-th address for Pods, beginning with 10.0.0.1.
+func address(i int) string { return fmt.Sprintf("10.%d.%d.%d", (i+1)>>16&255, (i+1)>>8&255, (i+1)&255) }
 
 func key[E client.Object](employer E, pod *corev1.Pod) string {
 	return strings.Join([]string{employer.GetNamespace(), employer.GetName(), string(pod.UID)}, "/")
