@@ -17,7 +17,7 @@ import (
 type Adapter[E client.Object] interface {
 	// Name tells adapters of one employer kind apart in logs and flags: a DNS label, always the same.
 	Name() string
-	// Selector says which Pods of its namespace the employer employs through this adapter. Nil means none: the
+	// Selector says which Pods of its namespace the employer employs through this adapter. Nil or empty means none: the
 	// employer takes no part. It is a function of the employer alone, does no input or output, and is called for each
 	// event of the employer. An employer that is being deleted employs nobody, whatever Selector says.
 	Selector(employer E) labels.Selector
@@ -29,9 +29,9 @@ type Adapter[E client.Object] interface {
 // Mover is an Adapter that moves traffic itself. Both methods are called again until Observe confirms them, so they
 // must be idempotent; neither needs to wait for its effect. An error is retried with growing delays.
 //
-// An employer with a Mover holds CleanFinalizer, so that it is there for Deregister until no Pod is left. The
-// manager's cache should hold employers that take no part too: an employer that vanishes from the cache when its label
-// goes cannot be passed to Deregister.
+// An employer with a Mover holds CleanFinalizer, so that it is there for Deregister until no Pod is left. The manager's
+// cache may be limited to employers that take part: one that leaves it is read live, and Deregister is passed what was
+// read. Selector must be nil for what the cache leaves out.
 type Mover[E client.Object] interface {
 	Adapter[E]
 	// Register makes the backend send traffic to the Pod, which is Ready and in no operation.
@@ -65,6 +65,10 @@ type Options struct {
 	// DrainTime is how long a backend must have stopped sending traffic before the Pod may be operated, for requests
 	// in flight and for proxies that follow later. Zero means no wait. DrainSecondsAnnotation on an employer replaces it.
 	DrainTime time.Duration
-	// Concurrency is how many Pods are worked on at a time. Zero means the manager's default.
+	// Concurrency is how many Pods are worked on at a time, and how many employers. Zero means the manager's default, or
+	// 5 if it has none.
 	Concurrency int
+	// MaxBackoff bounds the delay between tries after failures, which starts at some ten milliseconds and doubles. Zero
+	// means 30 s.
+	MaxBackoff time.Duration
 }

@@ -122,17 +122,20 @@ var ErrPending = errors.New("the backend has not been read yet")
 // growing delays. An employer with a Provisioner holds CleanFinalizer.
 type Provisioner[E client.Object] interface {
 	// Provision makes the resource as the employer wants it now. It is called before the employer's first member is
-	// registered, and after each change of the employer.
+	// registered, after each change of the employer other than of its status, and once after a restart.
 	Provision(ctx context.Context, employer E) error
-	// Deprovision removes it. It is called when the employer is being deleted or takes no part any more, after its
-	// last member has gone.
+	// Deprovision removes it, if it is there. It is called when the employer is being deleted or takes no part any more,
+	// after its last Pod has been released. The employer may be as it was last read before it left the cache.
 	Deprovision(ctx context.Context, employer E) error
 }
 
 // StatusRecorder is an optional part of an Adapter, Reader or Backend that records on the employer how its backend
-// stands. Without it, an employer that has status.conditions, as a Service has, gets the condition there.
+// stands. Without it, an employer that has status.conditions, as a Service has, gets the condition there; that one is
+// for all adapters without a StatusRecorder together, and its message names those that fail. A change is also an event.
 type StatusRecorder[E client.Object] interface {
-	// RecordStatus is called when the condition changes in status, reason or message, and not otherwise.
+	// RecordStatus is called when the condition changes in status, reason or message, and once after a restart, since
+	// nobody remembers what was recorded. A message that changes alone may be recorded half a minute late. An error is
+	// retried with growing delays.
 	RecordStatus(ctx context.Context, employer E, condition metav1.Condition) error
 }
 

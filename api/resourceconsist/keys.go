@@ -17,8 +17,9 @@ import (
 
 const (
 	// CleanFinalizer holds an employer until its backend is clean.
-	// Writer: the controller of an employer kind that has a Mover. It is also found on employers taken over from
-	// upstream, and removed from those when they are deleted, Mover or not.
+	// Writer: the controller of an employer kind that has a Mover or Provisioner, while the employer takes part and
+	// until its Pods are released. It is also found on employers taken over from upstream, and removed from those when
+	// they are deleted, Mover or not.
 	CleanFinalizer = "resource-consist.kusionstack.io/clean-finalizer"
 
 	// DrainSecondsAnnotation, on an employer, replaces Options.DrainTime for it.
@@ -39,7 +40,8 @@ func EmployerKey(kind string, employer client.ObjectKey) string {
 	return kind + "/" + employer.Namespace + "/" + employer.Name
 }
 
-// LegacyCleanFinalizer is the form of CleanFinalizer that resourceconsist wrote before v0.0.3.
+// LegacyCleanFinalizer is the form of CleanFinalizer that resourceconsist wrote before v0.0.3. It is replaced on sight
+// where CleanFinalizer is held.
 func LegacyCleanFinalizer(employerName string) string {
 	return "resource-consist.kusionstack.io/clean-" + employerName
 }

@@ -13,10 +13,14 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
@@ -25,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"kusionstack.io/kuperator/api/podops"
@@ -44,27 +49,61 @@ type podController[E client.Object] struct {
 	clock    clock.PassiveClock
 	writes   *writes.Tracker
 
-	kind      string
-	adapters  []api.Adapter[E]
-	options   api.Options
-	employers *employers[E]
-	records   *records
-	strays    strays
-	metrics   *podMetrics
+	kind     string
+	gvk      schema.GroupVersionKind
+	adapters []api.Adapter[E]
+	options  api.Options
+	// finalizer is api.Finalizer.
+	finalizer  func(employerName string) string
+	employers  *employers[E]
+	absent     absences
+	provisions provisions
+	standings  *standings
+	records    *records
+	strays     strays
+	metrics    *podMetrics
+	// podQueue and employerQueue enqueue into this controller and that of employers.
+	podQueue, employerQueue *waker
+}
+
+const (
+	defaultWorkers    = 5
+	defaultMaxBackoff = 30 * time.Second
+	// firstBackoff is the delay after the first failure of a reconcile.
+	firstBackoff = 50 * time.Millisecond
+)
+
+// newPodController makes the controller with what can be had without a manager.
+func newPodController[E client.Object](gvk schema.GroupVersionKind, options api.Options, adapters []api.Adapter[E]) *podController[E] {
+	if options.MaxBackoff <= 0 {
+		options.MaxBackoff = defaultMaxBackoff
+	}
+	c := &podController[E]{
+		clock: clock.RealClock{}, kind: gvk.Kind, gvk: gvk, adapters: adapters, options: options, finalizer: api.Finalizer,
+		employers: newEmployers[E](), records: newRecords(), podQueue: &waker{}, employerQueue: &waker{},
+	}
+	c.standings = newStandings(c.employerQueue.wake)
+	return c
+}
+
+func rateLimiter(options api.Options) workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstBackoff, options.MaxBackoff)
 }
 
 // AddToManager adds the controllers for employers of kind E; see api/resourceconsist/setup.
 func AddToManager[E client.Object](mgr manager.Manager, options api.Options, adapters ...api.Adapter[E]) error {
-	kind, err := kindOf[E](mgr, adapters)
+	gvk, err := kindOf[E](mgr, adapters)
 	if err != nil {
 		return err
 	}
-	c := &podController[E]{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), recorder: mgr.GetEventRecorder("resourceconsist-controller"),
-		clock: clock.RealClock{}, writes: writes.New(mgr.GetCache(), nil),
-		kind: kind, adapters: adapters, options: options, employers: newEmployers[E](), records: newRecords(),
+	if options.Concurrency <= 0 && mgr.GetControllerOptions().MaxConcurrentReconciles <= 0 {
+		options.Concurrency = defaultWorkers
 	}
-	if c.metrics, err = newPodMetrics(metrics.Registry, kind, c.records); err != nil {
+	kind := gvk.Kind
+	c := newPodController(gvk, options, adapters)
+	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
+	c.writes = writes.New(mgr.GetCache(), nil)
+	if c.metrics, err = newPodMetrics(metrics.Registry, kind, c.records, c.standings); err != nil {
 		return err
 	}
 	indexer := func(o client.Object) []string { return expectedKeys(kind, o) }
@@ -74,31 +113,39 @@ func AddToManager[E client.Object](mgr manager.Manager, options api.Options, ada
 	return errors.Join(c.watch(mgr), addEmployerController(mgr, c))
 }
 
-func kindOf[E client.Object](mgr manager.Manager, adapters []api.Adapter[E]) (string, error) {
+func kindOf[E client.Object](mgr manager.Manager, adapters []api.Adapter[E]) (schema.GroupVersionKind, error) {
 	if len(adapters) == 0 {
-		return "", errors.New("adding resourceconsist adapters: give at least one")
+		return schema.GroupVersionKind{}, errors.New("adding resourceconsist adapters: give at least one")
 	}
 	names := map[string]bool{}
 	for _, a := range adapters {
 		if names[a.Name()] {
-			return "", fmt.Errorf("adding resourceconsist adapters: two are named %q, give each its own name", a.Name())
+			return schema.GroupVersionKind{}, fmt.Errorf("adding resourceconsist adapters: two are named %q, give each its own name", a.Name())
 		}
 		names[a.Name()] = true
 	}
 	gvk, err := apiutil.GVKForObject(bulk.NewObject[E](), mgr.GetScheme())
 	if err != nil {
-		return "", fmt.Errorf("adding resourceconsist adapters: %w", err)
+		return schema.GroupVersionKind{}, fmt.Errorf("adding resourceconsist adapters: %w", err)
 	}
-	return gvk.Kind, nil
+	return gvk, nil
 }
 
 func (c *podController[E]) watch(mgr manager.Manager) error {
 	name := "resourceconsist-" + strings.ToLower(c.kind) + "-employees"
-	ctl, err := controller.New(name, mgr, controller.Options{Reconciler: c, MaxConcurrentReconciles: c.options.Concurrency})
+	ctl, err := controller.New(name, mgr, controller.Options{Reconciler: c, MaxConcurrentReconciles: c.options.Concurrency, RateLimiter: rateLimiter(c.options)})
 	if err != nil {
 		return fmt.Errorf("adding controller %s: %w", name, err)
 	}
+	for _, a := range c.adapters {
+		if own, ok := a.(bulk.Reporter); ok {
+			own.ReportTo(func(employer client.ObjectKey, condition metav1.Condition) {
+				c.standings.report(subject{employer, a.Name(), "backend"}, condition)
+			})
+		}
+	}
 	sources := []source.Source{
+		c.podQueue,
 		source.Kind(mgr.GetCache(), client.Object(bulk.NewObject[E]()), c.employerEvents()),
 		source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), c.podEvents()),
 	}
@@ -167,32 +214,47 @@ func changed(before, after client.Object) bool {
 
 // employerEvents keeps the index of employers and enqueues the Pods of employers that have changed for them.
 func (c *podController[E]) employerEvents() handler.EventHandler {
-	put := func(ctx context.Context, o client.Object, initial bool, q queue) {
+	put := func(ctx context.Context, o client.Object, initial bool) {
 		object, ok := o.(E)
 		if !ok {
 			return
 		}
-		e := newEmployer(object, c.adapters, c.options.DrainTime)
+		e := c.employer(object)
 		old := c.employers.put(e)
 		if old != nil && old.same(e) {
 			return
 		}
 		if !initial { // every Pod has an event of its own then
-			c.enqueueEmployees(ctx, q, client.ObjectKeyFromObject(object), old, e)
+			c.wakeEmployees(ctx, client.ObjectKeyFromObject(object), old, e)
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { put(ctx, e.Object, e.IsInInitialList, q) },
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { put(ctx, e.ObjectNew, false, q) },
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			key := client.ObjectKeyFromObject(e.Object)
-			c.enqueueEmployees(ctx, q, key, c.employers.remove(key))
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, _ queue) { put(ctx, e.Object, e.IsInInitialList) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, _ queue) { put(ctx, e.ObjectNew, false) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, _ queue) {
+			c.left(ctx, client.ObjectKeyFromObject(e.Object))
 		},
 	}
 }
 
-// enqueueEmployees enqueues the Pods that these states of an employer select and those that name it.
-func (c *podController[E]) enqueueEmployees(ctx context.Context, q queue, key client.ObjectKey, states ...*employer[E]) {
+// left takes in that an employer has left the cache. It may be gone, or have lost its control label: where that makes a
+// difference nothing is decided before employerController has read it live.
+func (c *podController[E]) left(ctx context.Context, key client.ObjectKey) {
+	old := c.employers.get(key)
+	if old == nil || !c.holdsEmployers() {
+		c.wakeEmployees(ctx, key, c.employers.remove(key))
+		c.standings.forget(key)
+		return
+	}
+	stray := *old
+	stray.stray = true
+	if c.employers.replace(key, old, &stray) {
+		c.employerQueue.wake(key)
+	}
+}
+
+// wakeEmployees enqueues the Pods that these states of an employer select and those that name it.
+func (c *podController[E]) wakeEmployees(ctx context.Context, key client.ObjectKey, states ...*employer[E]) {
 	lists := []client.ListOption{client.MatchingFields{indexName(c.kind): api.EmployerKey(c.kind, key)}}
 	for _, e := range states {
 		if e == nil {
@@ -216,7 +278,7 @@ func (c *podController[E]) enqueueEmployees(ctx context.Context, q queue, key cl
 		}
 	}
 	for pod := range found {
-		podqueue.Enqueue(q, pod, false)
+		c.podQueue.wake(pod)
 	}
 }
 

@@ -80,15 +80,12 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 			}
 			return c.Patch(ctx, o, p, opts...)
 		}}).Build()
-	adapters := []api.Adapter[*corev1.Service]{b.proxy}
-	records := newRecords()
-	m, err := newPodMetrics(prometheus.NewRegistry(), "Service", records)
+	b.pods = newPodController(corev1.SchemeGroupVersion.WithKind("Service"), api.Options{DrainTime: 2 * time.Second}, []api.Adapter[*corev1.Service]{b.proxy})
+	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock, writes.New(b.client, b.clock)
+	var err error
+	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), "Service", b.pods.records, b.pods.standings)
 	require.NoError(t, err)
-	b.pods = &podController[*corev1.Service]{
-		client: b.client, live: b.client, recorder: b.recorder, clock: b.clock, writes: writes.New(b.client, b.clock),
-		kind: "Service", adapters: adapters, options: api.Options{DrainTime: 2 * time.Second}, employers: newEmployers[*corev1.Service](), records: records, metrics: m,
-	}
-	b.employers = &employerController[*corev1.Service]{client: b.client, recorder: b.recorder, kind: "Service", adapters: adapters, told: map[types.UID]string{}}
+	b.employers = newEmployerController(b.pods)
 	b.index("web")
 	return b
 }
@@ -99,7 +96,7 @@ func (b *bench) index(name string) {
 		b.pods.employers.remove(client.ObjectKey{Namespace: "shop", Name: name})
 		return
 	}
-	b.pods.employers.put(newEmployer(service, b.pods.adapters, b.pods.options.DrainTime))
+	b.pods.employers.put(b.pods.employer(service))
 }
 
 func (b *bench) reconcilePod() (reconcile.Result, error) {
@@ -178,7 +175,8 @@ func TestAMoverIsDrivenThroughAnOperationAndTheDeletionOfItsEmployer(t *testing.
 	service := &corev1.Service{}
 	require.NoError(t, b.client.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, service))
 	require.NoError(t, b.client.Delete(t.Context(), service))
-	require.Positive(t, b.reconcileService().RequeueAfter, "the employer stays until its Pods are released")
+	b.reconcileService()
+	require.NoError(t, b.client.Get(t.Context(), client.ObjectKeyFromObject(service), service), "the employer stays until its Pods are released")
 	for range 2 {
 		_, err = b.reconcilePod()
 		require.NoError(t, err)
@@ -261,12 +259,12 @@ func TestAWrongDrainTimeIsReportedOnce(t *testing.T) {
 }
 
 func TestEmployersIndex(t *testing.T) {
-	adapters := []api.Adapter[*corev1.Service]{&proxy{}}
+	c := newPodController(corev1.SchemeGroupVersion.WithKind("Service"), api.Options{}, []api.Adapter[*corev1.Service]{&proxy{}})
 	x := newEmployers[*corev1.Service]()
 	add := func(name string, selector map[string]string) {
 		service := webService()
 		service.Name, service.Spec.Selector = name, selector
-		x.put(newEmployer(service, adapters, 0))
+		x.put(c.employer(service))
 	}
 	of := func(podLabels map[string]string) []string {
 		names := []string{}
@@ -314,4 +312,262 @@ func TestFlags(t *testing.T) {
 			}
 		})
 	}
+}
+
+// renting is a proxy with something of its own for each Service.
+type renting struct {
+	*proxy
+	provisions, deprovisions int
+	provisionErr             error
+}
+
+func (r *renting) Provision(context.Context, *corev1.Service) error {
+	r.provisions++
+	return r.provisionErr
+}
+
+func (r *renting) Deprovision(context.Context, *corev1.Service) error {
+	r.deprovisions++
+	return r.provisionErr
+}
+
+// rent gives the bench a Mover that is a Provisioner.
+func (b *bench) rent() *renting {
+	r := &renting{proxy: b.proxy}
+	b.pods.adapters = []api.Adapter[*corev1.Service]{r}
+	b.employers = newEmployerController(b.pods)
+	b.employers.clock = b.clock
+	b.index("web")
+	return r
+}
+
+func (b *bench) service() *corev1.Service {
+	service := &corev1.Service{}
+	require.NoError(b.t, b.client.Get(b.t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, service))
+	return service
+}
+
+func (b *bench) told() []string {
+	var told []string
+	for {
+		select {
+		case e := <-b.recorder.Events:
+			told = append(told, e)
+		default:
+			return told
+		}
+	}
+}
+
+func TestProvisioningIsRetriedWithGrowingDelaysAndSaidOnce(t *testing.T) {
+	service := webService()
+	service.Finalizers = []string{api.CleanFinalizer, api.LegacyCleanFinalizer("web")}
+	b := newBench(t, service, webPod())
+	r := b.rent()
+	r.provisionErr = errors.New("no quota")
+	b.reconcileService()
+	require.Equal(t, []string{api.CleanFinalizer}, b.service().Finalizers, "the old form is replaced on sight")
+	require.Zero(t, r.provisions, "not before the new one is seen")
+
+	var waits []time.Duration
+	for range 4 {
+		result := b.reconcileService()
+		tries := r.provisions
+		b.reconcileService() // an event in between
+		require.Equal(t, tries, r.provisions, "an event does not shorten the delay")
+		waits = append(waits, result.RequeueAfter)
+		b.clock.SetTime(b.clock.Now().Add(result.RequeueAfter))
+	}
+	require.Equal(t, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}, waits)
+	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared, "no Pod is registered before there is something to register it with")
+	require.Equal(t, []string{"Warning BackendFailed proxy: provisioning: no quota"}, b.told())
+	condition := conditionOn(b.service())
+	require.Equal(t, metav1.ConditionFalse, condition.Status)
+
+	r.provisionErr = nil
+	b.reconcileService()
+	require.True(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared)
+	require.Equal(t, metav1.ConditionTrue, conditionOn(b.service()).Status)
+	require.Equal(t, []string{"Normal InSync every backend follows"}, b.told())
+	tries, patches := r.provisions, b.patches
+	b.reconcileService()
+	require.Equal(t, tries, r.provisions, "nothing changed")
+	require.Equal(t, patches, b.patches)
+
+	changed := b.service()
+	changed.Annotations = map[string]string{"size": "large"}
+	require.NoError(t, b.client.Update(t.Context(), changed))
+	b.reconcileService()
+	require.Equal(t, tries+1, r.provisions, "a change is provisioned")
+	changed = b.service()
+	changed.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
+	require.NoError(t, b.client.Update(t.Context(), changed))
+	b.reconcileService()
+	require.Equal(t, tries+1, r.provisions, "its status is no change")
+}
+
+func TestAnEmployerThatIsHeldIsGoneOnlyWhenALiveReadSaysSo(t *testing.T) {
+	service := webService()
+	service.Finalizers = []string{api.CleanFinalizer}
+	pod := webPod()
+	pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Service/shop/web":"` + api.Finalizer("web") + `"}}`}
+	pod.Finalizers = []string{api.Finalizer("web")}
+	b := newBench(t, service, pod)
+	b.proxy.serving["web-0"] = true
+	b.serviceReady(corev1.ConditionTrue)
+	key := client.ObjectKeyFromObject(service)
+	b.pods.employers.remove(key) // as after a restart: it is not in the cache
+	reads, readErr := 0, error(nil)
+	b.pods.live = interceptor.NewClient(b.client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			reads++
+			if readErr != nil {
+				return readErr
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	unlabelled := b.service()
+	unlabelled.Labels = nil
+	require.NoError(t, b.client.Update(t.Context(), unlabelled))
+
+	readErr = errors.New("no route")
+	_, err := b.reconcilePod()
+	require.ErrorContains(t, err, "no route")
+	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"), "not knowing is not gone")
+	readErr = nil
+
+	for range 2 {
+		_, err = b.reconcilePod()
+		require.NoError(t, err)
+	}
+	require.False(t, b.proxy.serving["web-0"])
+	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"), "it waits for the drain time")
+	require.True(t, b.pods.employers.get(key).stray)
+	b.clock.SetTime(b.clock.Now().Add(2 * time.Second))
+	_, err = b.reconcilePod()
+	require.NoError(t, err)
+	require.Empty(t, b.pod().Finalizers)
+	require.Equal(t, 2, reads, "one failed, and one found it")
+}
+
+func TestAbsenceIsAskedForOnce(t *testing.T) {
+	pod := webPod()
+	pod.Finalizers = []string{"example.org/other"}
+	pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Service/shop/old":"` + api.Finalizer("old") + `"}}`}
+	b := newBench(t, pod)
+	b.patchErr = apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "web-0", errors.New("newer"))
+	reads := 0
+	b.pods.live = interceptor.NewClient(b.client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			reads++
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	for range 3 {
+		_, err := b.reconcilePod()
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, reads)
+	b.clock.SetTime(b.clock.Now().Add(absentFor))
+	b.patchErr = nil
+	_, err := b.reconcilePod()
+	require.NoError(t, err)
+	require.Equal(t, 2, reads)
+	expected, err := podops.ExpectedFinalizers(b.pod().Annotations)
+	require.NoError(t, err)
+	require.Empty(t, expected)
+}
+
+func TestTwoEmployersOfOneFinalizerAreBothTold(t *testing.T) {
+	young := webService()
+	young.Name, young.UID, young.CreationTimestamp = "young", "y", metav1.NewTime(time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC))
+	old := webService()
+	old.CreationTimestamp = metav1.NewTime(time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC))
+	b := newBench(t, old, young, webPod())
+	b.pods.finalizer = func(string) string { return podops.ProtectionFinalizerPrefix + "/same" }
+	b.index("young")
+	b.serviceReady(corev1.ConditionTrue)
+	_, err := b.reconcilePod()
+	require.NoError(t, err)
+	for _, name := range []string{"web", "young"} {
+		_, err := b.employers.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}})
+		require.NoError(t, err)
+		service := &corev1.Service{}
+		require.NoError(t, b.client.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, service))
+		condition := conditionOn(service)
+		require.NotNil(t, condition, name)
+		require.Equal(t, api.ConditionReasonFinalizerShared, condition.Reason)
+		require.Contains(t, condition.Message, "give Service/shop/young, the younger one, another name")
+	}
+	require.Len(t, b.told(), 2)
+}
+
+func TestStandingsMergeAndTellOnlyChanges(t *testing.T) {
+	web := client.ObjectKey{Namespace: "shop", Name: "web"}
+	a, z := subject{web, "a", "pods"}, subject{web, "z", "provision"}
+	changes := 0
+	s := newStandings(func(client.ObjectKey) { changes++ })
+	pod := func(name string) types.NamespacedName { return types.NamespacedName{Namespace: "shop", Name: name} }
+	fails := func(text string) map[subject]metav1.Condition {
+		return map[subject]metav1.Condition{a: outcome(errors.New(text))}
+	}
+	all := func(string) bool { return true }
+	message := func() string { c, _ := s.of(web, all); return c.Message }
+
+	s.reportPod(pod("p0"), fails("no route"))
+	s.report(z, outcome(errors.New("no quota")))
+	require.Equal(t, "a: no route; z: no quota", message())
+	before := changes
+	s.reportPod(pod("p1"), fails("no route to p1"))
+	s.reportPod(pod("p0"), fails("no route"))
+	require.Equal(t, before, changes, "a second Pod that fails is no change, and neither is a second try")
+	s.reportPod(pod("p0"), map[subject]metav1.Condition{a: success()})
+	require.Equal(t, "a: no route to p1; z: no quota", message())
+	require.Equal(t, 1, s.failures())
+	s.reportPod(pod("p1"), nil) // it is gone
+	s.report(z, success())
+	condition, known := s.of(web, all)
+	require.Equal(t, metav1.ConditionTrue, condition.Status)
+	require.Equal(t, []string{"a", "z"}, known)
+	require.Zero(t, s.failures())
+	require.Empty(t, s.failing)
+	s.forget(web)
+	require.Empty(t, s.employers)
+}
+
+// recording is a proxy that records for itself.
+type recording struct {
+	*proxy
+	recorded []string
+}
+
+func (r *recording) RecordStatus(_ context.Context, s *corev1.Service, c metav1.Condition) error {
+	r.recorded = append(r.recorded, s.Name+" "+c.Reason)
+	return nil
+}
+
+func TestAStatusRecorderIsToldInsteadOfTheCondition(t *testing.T) {
+	service := webService()
+	service.Finalizers = []string{api.CleanFinalizer}
+	b := newBench(t, service, webPod())
+	r := &recording{proxy: b.proxy}
+	b.pods.adapters = []api.Adapter[*corev1.Service]{r}
+	b.employers = newEmployerController(b.pods)
+	b.index("web")
+	b.proxy.err = errors.New("no route")
+	for range 3 {
+		_, err := b.reconcilePod()
+		require.Error(t, err)
+		b.reconcileService()
+	}
+	b.proxy.err = nil
+	for range 3 {
+		_, err := b.reconcilePod()
+		require.NoError(t, err)
+		b.reconcileService()
+	}
+	require.Equal(t, []string{"web BackendFailed", "web InSync"}, r.recorded)
+	require.Nil(t, conditionOn(b.service()))
+	require.Len(t, b.told(), 2)
 }

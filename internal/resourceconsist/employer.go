@@ -3,18 +3,23 @@ package resourceconsist
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -25,75 +30,290 @@ import (
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 )
 
-// employerController keeps the clean-up finalizer on employers that have a Mover, and removes it from employers that
-// are being deleted. Employers that are only observed need none: their Pods name them, and are released when they are
-// gone.
+// employerController looks after the employers themselves: it holds those that have a Mover or Provisioner by the
+// clean-up finalizer, makes their own resources, lets them go when their last Pod is released, and records how their
+// backends stand. Employers that are only observed need no finalizer: their Pods name them, and are released when they
+// are gone.
 type employerController[E client.Object] struct {
 	client   client.Client
+	live     client.Reader
 	recorder events.EventRecorder
+	clock    clock.PassiveClock
 	kind     string
 	adapters []api.Adapter[E]
-	// told holds the annotation of drain seconds that was reported as invalid, by the employer's UID. Only the one
-	// worker touches it.
+	// pods is the controller that shares the index of employers.
+	pods      *podController[E]
+	standings *standings
+	notes     notes
+
+	mu sync.Mutex
+	// told holds the annotation of drain seconds that was reported as invalid, by the employer's UID.
 	told map[types.UID]string
 }
 
-// cleanPoll is how soon to look again whether the last Pod of an employer that is being deleted is released.
-const cleanPoll = time.Second
+const (
+	// strayPoll is how soon to look again at an employer that is on its way out of the cache or back into it.
+	strayPoll = time.Second
+	// cleanPoll is how soon to ask again whether a backend holds members of an employer that has no Pod left.
+	cleanPoll = 250 * time.Millisecond
+	// mostTold bounds the memory of reported employers.
+	mostTold = 1000
+	// pageSize is how many objects a live list asks for at a time.
+	pageSize = 500
+)
 
-// mostTold bounds the memory of reported employers.
-const mostTold = 1000
+func newEmployerController[E client.Object](pods *podController[E]) *employerController[E] {
+	return &employerController[E]{
+		client: pods.client, live: pods.live, recorder: pods.recorder, clock: pods.clock, kind: pods.kind, adapters: pods.adapters,
+		pods: pods, standings: pods.standings, told: map[types.UID]string{},
+	}
+}
 
 func addEmployerController[E client.Object](mgr manager.Manager, pods *podController[E]) error {
-	r := &employerController[E]{
-		client: pods.client, recorder: pods.recorder, kind: pods.kind, adapters: pods.adapters, told: map[types.UID]string{},
-	}
+	r := newEmployerController(pods)
 	name := "resourceconsist-" + strings.ToLower(pods.kind) + "-employers"
-	ctl, err := controller.New(name, mgr, controller.Options{Reconciler: r, MaxConcurrentReconciles: 1})
+	ctl, err := controller.New(name, mgr, controller.Options{
+		Reconciler: r, MaxConcurrentReconciles: pods.options.Concurrency, RateLimiter: rateLimiter(pods.options),
+	})
 	if err != nil {
 		return fmt.Errorf("adding controller %s: %w", name, err)
 	}
-	due := predicate.NewPredicateFuncs(func(o client.Object) bool {
-		e, ok := o.(E)
-		_, drainErr := api.DrainTime(o, 0)
-		return ok && (drainErr != nil || o.GetDeletionTimestamp() != nil && len(cleanFinalizers(o)) > 0 || r.needsFinalizer(e))
-	})
-	if err := ctl.Watch(source.Kind(mgr.GetCache(), client.Object(bulk.NewObject[E]()), handler.EventHandler(&handler.EnqueueRequestForObject{}), due)); err != nil {
-		return fmt.Errorf("adding a watch to controller %s: %w", name, err)
+	for _, s := range []source.Source{
+		source.Kind(mgr.GetCache(), client.Object(bulk.NewObject[E]()), handler.EventHandler(&handler.EnqueueRequestForObject{}), predicate.NewPredicateFuncs(r.due)),
+		source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), r.podEvents()),
+		pods.employerQueue,
+	} {
+		if err := ctl.Watch(s); err != nil {
+			return fmt.Errorf("adding a watch to controller %s: %w", name, err)
+		}
 	}
-	return nil
+	if !pods.holdsEmployers() {
+		return nil
+	}
+	return mgr.Add(manager.RunnableFunc(r.findLeftBehind))
 }
 
-// Reconcile adds or removes the clean-up finalizer of one employer, if that is due, and says once what its owner has to
-// mend.
-func (r *employerController[E]) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	object := bulk.NewObject[E]()
-	if err := r.client.Get(ctx, req.NamespacedName, object); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-	r.report(object)
-	finalizers := slices.Clone(object.GetFinalizers())
-	switch {
-	case object.GetDeletionTimestamp() != nil && len(cleanFinalizers(object)) > 0:
-		if r.hasMover() {
-			employed, err := r.employs(ctx, req.NamespacedName)
-			if err != nil || employed {
-				return reconcile.Result{RequeueAfter: cleanPoll}, err
+// due says whether there may be something to do for an employer in the cache.
+func (r *employerController[E]) due(o client.Object) bool {
+	_, drainErr := api.DrainTime(o, 0)
+	existing := conditionOn(o)
+	return drainErr != nil || r.pods.holdsEmployers() || len(cleanFinalizers(o)) > 0 || existing != nil && existing.Status != metav1.ConditionTrue
+}
+
+// podEvents enqueues employers that take no part any more when a Pod stops naming them.
+func (r *employerController[E]) podEvents() handler.EventHandler {
+	released := func(before []string, after []string, q queue) {
+		for _, key := range before {
+			name, ok := keyOf(r.kind, key)
+			if !ok || slices.Contains(after, key) {
+				continue
+			}
+			if e := r.pods.employers.get(name); e != nil && !e.takesPart() {
+				q.Add(reconcile.Request{NamespacedName: name})
 			}
 		}
-		clean := cleanFinalizers(object)
-		finalizers = slices.DeleteFunc(finalizers, func(f string) bool { return slices.Contains(clean, f) })
-	case r.needsFinalizer(object):
-		finalizers = append(finalizers, api.CleanFinalizer)
-	default:
-		return reconcile.Result{}, nil
 	}
-	return r.write(ctx, object, finalizers)
+	return handler.Funcs{
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+			released(expectedKeys(r.kind, e.ObjectOld), expectedKeys(r.kind, e.ObjectNew), q)
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+			released(expectedKeys(r.kind, e.Object), nil, q)
+		},
+	}
+}
+
+// Reconcile does what is due for one employer, and says once what its owner has to mend.
+func (r *employerController[E]) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	object, e, err := r.read(ctx, req.NamespacedName)
+	if err != nil || e == nil {
+		return reconcile.Result{}, err
+	}
+	r.report(object)
+	wait, manageErr := r.manage(ctx, object, e)
+	later, recordErr := r.record(ctx, object)
+	err = errors.Join(manageErr, recordErr)
+	if apierrors.IsConflict(manageErr) && recordErr == nil || apierrors.IsConflict(recordErr) && manageErr == nil {
+		return reconcile.Result{RequeueAfter: 20*time.Millisecond + rand.N(30*time.Millisecond)}, nil //nolint:gosec // jitter, no secret
+	}
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: soonest(wait, later)}, nil
+}
+
+// soonest is the shorter of two waits, where zero is none.
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// read returns the employer from the cache, or live if it has left the cache and somebody may still need it. Nil means
+// that there is nothing to do.
+func (r *employerController[E]) read(ctx context.Context, key client.ObjectKey) (E, *employer[E], error) {
+	var none E
+	object := bulk.NewObject[E]()
+	err := r.client.Get(ctx, key, object)
+	if err == nil {
+		return object, r.pods.employer(object), nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return none, nil, fmt.Errorf("reading %s %s from the cache: %w", r.kind, key, err)
+	}
+	known := r.pods.employers.get(key)
+	if known == nil || !known.stray { // gone, or its delete event is on the way
+		r.standings.forget(key)
+		return none, nil, nil
+	}
+	err = r.live.Get(ctx, key, object)
+	if apierrors.IsNotFound(err) {
+		r.forget(ctx, key, known)
+		return none, nil, nil
+	}
+	if err != nil {
+		return none, nil, fmt.Errorf("reading %s %s, which is not in the cache: %w", r.kind, key, err)
+	}
+	next := r.pods.employer(object)
+	next.stray = true
+	if r.pods.employers.replace(key, known, next) && !known.same(next) {
+		r.pods.wakeEmployees(ctx, key, known, next)
+	}
+	return object, next, nil
+}
+
+// forget drops an employer that is gone or has nothing to do with the suite any more.
+func (r *employerController[E]) forget(ctx context.Context, key client.ObjectKey, e *employer[E]) {
+	if r.pods.employers.replace(key, e, nil) {
+		r.pods.wakeEmployees(ctx, key, e)
+	}
+	r.standings.forget(key)
+	r.pods.provisions.forget(e.object.GetUID())
+	r.notes.forget(e.object.GetUID())
+}
+
+// manage holds the employer, makes its resources or lets it go, and returns when to look again, zero if an event will
+// tell.
+func (r *employerController[E]) manage(ctx context.Context, object E, e *employer[E]) (time.Duration, error) {
+	held := cleanFinalizers(object)
+	alive := object.GetDeletionTimestamp() == nil
+	switch {
+	case e.stray && e.takesPart(): // it is on its way back into the cache
+		return strayPoll, nil
+	case alive && r.needsHold(object, e):
+		if slices.Equal(held, []string{api.CleanFinalizer}) {
+			return r.provide(ctx, object, e)
+		}
+		return 0, r.write(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer))
+	case !r.pods.holdsEmployers():
+		if alive || len(held) == 0 {
+			return 0, nil
+		}
+		return 0, r.write(ctx, object, without(object.GetFinalizers(), held))
+	case e.takesPart():
+		return r.provide(ctx, object, e)
+	case e.stray || len(held) > 0:
+		return r.letGo(ctx, object, e, held)
+	}
+	return 0, nil
+}
+
+func without(finalizers, gone []string) []string {
+	return slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return slices.Contains(gone, f) })
+}
+
+// provide makes the resources of the adapters by which the employer employs Pods, and removes those of the others.
+func (r *employerController[E]) provide(ctx context.Context, object E, e *employer[E]) (time.Duration, error) {
+	if !slices.Contains(object.GetFinalizers(), api.CleanFinalizer) {
+		return 0, nil // it never had any
+	}
+	state, err := wantedOf(object)
+	if err != nil {
+		return 0, err
+	}
+	key := client.ObjectKeyFromObject(object)
+	var wait time.Duration
+	changed := false
+	for i, a := range r.adapters {
+		wanted := state
+		if e.selectors[i] == nil {
+			serves, err := r.serves(ctx, object, a)
+			if err != nil || serves {
+				wait = soonest(wait, strayPoll)
+				continue
+			}
+			wanted = ""
+		}
+		now, later := r.bring(ctx, object, a, wanted)
+		changed, wait = changed || now, soonest(wait, later)
+	}
+	if known := r.pods.employers.get(key); changed && known != nil && known.object.GetUID() == object.GetUID() {
+		next := r.pods.employer(known.object)
+		if r.pods.employers.replace(key, known, next) && !known.same(next) {
+			r.pods.wakeEmployees(ctx, key, next)
+		}
+	}
+	return wait, nil
+}
+
+// serves says whether a backend that does not employ Pods for the employer any more still has one of them.
+func (r *employerController[E]) serves(ctx context.Context, object E, adapter api.Adapter[E]) (bool, error) {
+	_, moves := adapter.(api.Mover[E])
+	if _, provisions := adapter.(api.Provisioner[E]); !moves || !provisions {
+		return false, nil
+	}
+	pods, err := r.employees(ctx, client.ObjectKeyFromObject(object))
+	if err != nil {
+		return false, err
+	}
+	for i := range pods {
+		seen, err := adapter.Observe(ctx, object, &pods[i])
+		if err != nil || seen.Serving {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+// letGo lets go of an employer that takes no part any more: when no Pod names it, its resources are removed, and then
+// its clean-up finalizers.
+func (r *employerController[E]) letGo(ctx context.Context, object E, e *employer[E], held []string) (time.Duration, error) {
+	key := client.ObjectKeyFromObject(object)
+	employed, err := r.employs(ctx, key)
+	if err != nil || employed { // the release of its last Pod is an event
+		return 0, err
+	}
+	if employed, err = r.employsStrays(ctx, key); err != nil || employed {
+		return strayPoll, err
+	}
+	if len(held) > 0 {
+		for _, a := range r.adapters {
+			if memory, ok := a.(bulk.Cleaner[E]); ok && !memory.Clean(object) {
+				return cleanPoll, nil
+			}
+		}
+		for _, a := range r.adapters {
+			if _, wait := r.bring(ctx, object, a, ""); wait > 0 {
+				return wait, nil
+			}
+		}
+		if err := r.write(ctx, object, without(object.GetFinalizers(), held)); err != nil {
+			return 0, err
+		}
+	}
+	r.pods.provisions.forget(object.GetUID())
+	if e.stray {
+		r.forget(ctx, key, e)
+	}
+	return 0, nil
 }
 
 func (r *employerController[E]) report(object E) {
 	_, err := api.DrainTime(object, 0)
 	raw := object.GetAnnotations()[api.DrainSecondsAnnotation]
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if err == nil || r.told[object.GetUID()] == raw {
 		return
 	}
@@ -105,7 +325,8 @@ func (r *employerController[E]) report(object E) {
 		"annotation %s is %q: give whole seconds, at least 0; the default counts until then", api.DrainSecondsAnnotation, raw)
 }
 
-func (r *employerController[E]) write(ctx context.Context, object E, finalizers []string) (reconcile.Result, error) {
+// write writes the employer's finalizers, if it is still as it was read. One that is gone needs none.
+func (r *employerController[E]) write(ctx context.Context, object E, finalizers []string) error {
 	if finalizers == nil {
 		finalizers = []string{}
 	}
@@ -113,47 +334,73 @@ func (r *employerController[E]) write(ctx context.Context, object E, finalizers 
 		"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "finalizers": finalizers,
 	}})
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("encoding the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
+		return fmt.Errorf("encoding the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
 	}
 	written := bulk.NewObject[E]()
 	written.SetNamespace(object.GetNamespace())
 	written.SetName(object.GetName())
-	err = r.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))
-	if apierrors.IsConflict(err) {
-		return reconcile.Result{RequeueAfter: 20*time.Millisecond + rand.N(30*time.Millisecond)}, nil //nolint:gosec // jitter, no secret
+	if err := r.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("patching the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
 	}
-	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("patching the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
+	if newer := written.GetResourceVersion(); newer != "" {
+		object.SetResourceVersion(newer) // for a write of its status that follows
 	}
-	return reconcile.Result{}, nil
+	return nil
 }
 
-// employs says whether some Pod still names the employer.
-func (r *employerController[E]) employs(ctx context.Context, key client.ObjectKey) (bool, error) {
+// employees are the Pods in the cache that name the employer. They are not to be changed.
+func (r *employerController[E]) employees(ctx context.Context, key client.ObjectKey) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	err := r.client.List(ctx, &pods, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy,
 		client.MatchingFields{indexName(r.kind): api.EmployerKey(r.kind, key)})
 	if err != nil {
+		return nil, fmt.Errorf("listing the Pods of %s %s: %w", r.kind, key, err)
+	}
+	return pods.Items, nil
+}
+
+// employs says whether some Pod in the cache still names the employer.
+func (r *employerController[E]) employs(ctx context.Context, key client.ObjectKey) (bool, error) {
+	pods, err := r.employees(ctx, key)
+	return len(pods) > 0, err
+}
+
+// employsStrays says whether some Pod that is not in the cache still names the employer, because it is not managed any
+// more, and has it released. The list is live: it is the last look before the employer may go.
+func (r *employerController[E]) employsStrays(ctx context.Context, key client.ObjectKey) (bool, error) {
+	found := false
+	err := r.eachLive(ctx, corev1.SchemeGroupVersion.WithKind("Pod"), key.Namespace, func(pod *metav1.PartialObjectMetadata) {
+		if slices.Contains(expectedKeys(r.kind, pod), api.EmployerKey(r.kind, key)) {
+			found = true
+			r.pods.strays.add(client.ObjectKeyFromObject(pod))
+			r.pods.podQueue.wake(client.ObjectKeyFromObject(pod))
+		}
+	})
+	if err != nil {
 		return false, fmt.Errorf("listing the Pods of %s %s: %w", r.kind, key, err)
 	}
-	return len(pods.Items) > 0, nil
+	return found, nil
 }
 
-func (r *employerController[E]) hasMover() bool {
-	return slices.ContainsFunc(r.adapters, func(a api.Adapter[E]) bool { _, ok := a.(api.Mover[E]); return ok })
-}
-
-// needsFinalizer says whether an adapter that moves traffic employs Pods for this employer, which does not hold the
-// clean-up finalizer yet.
-func (r *employerController[E]) needsFinalizer(object E) bool {
-	if object.GetDeletionTimestamp() != nil || slices.Contains(object.GetFinalizers(), api.CleanFinalizer) {
-		return false
+// needsHold says whether an adapter that moves traffic or has a resource for it employs Pods for the employer.
+func (r *employerController[E]) needsHold(object E, e *employer[E]) bool {
+	for i, a := range r.adapters {
+		if e.selectors[i] != nil && holds(a) {
+			return true
+		}
 	}
-	return slices.ContainsFunc(r.adapters, func(a api.Adapter[E]) bool {
-		_, moves := a.(api.Mover[E])
-		return moves && a.Selector(object) != nil
-	})
+	return false
 }
+
+// holds says whether the adapter needs its employers to stay until it has cleaned up.
+func holds[E client.Object](a api.Adapter[E]) bool {
+	_, moves := a.(api.Mover[E])
+	_, provisions := a.(api.Provisioner[E])
+	return moves || provisions
+}
+
+// holdsEmployers says whether employers of this kind may be held at all.
+func (c *podController[E]) holdsEmployers() bool { return slices.ContainsFunc(c.adapters, holds[E]) }
 
 // cleanFinalizers are the finalizers on the object that hold it until its backend is clean, in both forms.
 func cleanFinalizers(object client.Object) []string {

@@ -21,7 +21,15 @@ type employer[E client.Object] struct {
 	// selectors holds what each adapter selects, by the adapter's position; nil selects nothing.
 	selectors []labels.Selector
 	drain     time.Duration
-	prepared  bool
+	// prepared says that the employer stays until its Pods are deregistered, and that its own resource is there.
+	prepared bool
+	// stray says that the employer is not in the cache: object is what was last seen of it.
+	stray bool
+}
+
+// takesPart says whether the employer employs Pods at all.
+func (e *employer[E]) takesPart() bool {
+	return slices.ContainsFunc(e.selectors, func(s labels.Selector) bool { return s != nil })
 }
 
 // employs says whether the adapter at this position employs Pods with these labels.
@@ -60,6 +68,11 @@ func (x *employers[E]) put(e *employer[E]) *employer[E] {
 	defer x.mu.Unlock()
 	key := client.ObjectKeyFromObject(e.object)
 	old := x.drop(key)
+	x.add(key, e)
+	return old
+}
+
+func (x *employers[E]) add(key client.ObjectKey, e *employer[E]) {
 	x.byKey[key] = e
 	for _, anchor := range anchors(e.selectors) {
 		if x.anchored[key.Namespace] == nil {
@@ -70,7 +83,20 @@ func (x *employers[E]) put(e *employer[E]) *employer[E] {
 		}
 		x.anchored[key.Namespace][anchor][key] = struct{}{}
 	}
-	return old
+}
+
+// replace puts next in the place of old, which may be nil, unless somebody was quicker; a nil next forgets the employer.
+func (x *employers[E]) replace(key client.ObjectKey, old, next *employer[E]) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.byKey[key] != old {
+		return false
+	}
+	x.drop(key)
+	if next != nil {
+		x.add(key, next)
+	}
+	return true
 }
 
 // remove forgets an employer and returns what it was, nil if it was not known.
@@ -154,18 +180,27 @@ func anchor(s labels.Selector) string {
 	return ""
 }
 
-// newEmployer reads an employer as the adapters see it.
-func newEmployer[E client.Object](object E, adapters []api.Adapter[E], fallback time.Duration) *employer[E] {
-	e := &employer[E]{object: object, selectors: make([]labels.Selector, len(adapters))}
-	e.drain, _ = api.DrainTime(object, fallback) // employerController reports the error
-	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer)
-	if object.GetDeletionTimestamp() != nil {
-		return e
+// employer reads an employer as the adapters see it.
+func (c *podController[E]) employer(object E) *employer[E] {
+	e := &employer[E]{object: object, selectors: make([]labels.Selector, len(c.adapters))}
+	e.drain, _ = api.DrainTime(object, c.options.DrainTime) // employerController reports the error
+	if object.GetDeletionTimestamp() == nil {
+		for i, a := range c.adapters {
+			e.selectors[i] = selectorOf(a, object)
+		}
 	}
-	for i, a := range adapters {
-		e.selectors[i] = a.Selector(object)
-	}
+	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer) && c.made(object, e.selectors)
 	return e
+}
+
+// selectorOf is what the employer selects through the adapter; nil if nothing. A selector without requirements selects
+// nothing: a Service that has none would otherwise employ its whole namespace.
+func selectorOf[E client.Object](a api.Adapter[E], object E) labels.Selector {
+	s := a.Selector(object)
+	if s == nil || s.Empty() {
+		return nil
+	}
+	return s
 }
 
 // keyOf takes an annotation's employer key apart; false if it is not of this kind.

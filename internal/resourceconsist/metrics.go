@@ -14,7 +14,7 @@ type podMetrics struct {
 	lost    prometheus.Counter
 }
 
-func newPodMetrics(registry prometheus.Registerer, kind string, records *records) (*podMetrics, error) {
+func newPodMetrics(registry prometheus.Registerer, kind string, records *records, standings *standings) (*podMetrics, error) {
 	actions, err := bulk.Registered(registry, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kuperator_resourceconsist_actions_total",
 		Help: "Actions carried out on Pods and their backends. Those of one Pod share a write.",
@@ -30,6 +30,14 @@ func newPodMetrics(registry prometheus.Registerer, kind string, records *records
 		return nil, err
 	}
 	if _, err := bulk.Registered(registry, waitingPods{kind: kind, records: records}); err != nil {
+		return nil, err
+	}
+	failing := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        "kuperator_resourceconsist_failing_employers",
+		Help:        "Employers of which a backend fails, or whose finalizer is shared; their condition or events say why.",
+		ConstLabels: prometheus.Labels{"kind": kind},
+	}, func() float64 { return float64(standings.failures()) })
+	if _, err := bulk.Registered(registry, failing); err != nil {
 		return nil, err
 	}
 	return &podMetrics{kind: kind, actions: actions, lost: lost.WithLabelValues(kind)}, nil

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,6 +36,7 @@ func (c *podController[E]) Reconcile(ctx context.Context, req reconcile.Request)
 	}
 	if pod == nil {
 		c.records.forget(req.NamespacedName)
+		c.standings.reportPod(req.NamespacedName, nil)
 		c.writes.Forget(req.NamespacedName)
 		if !c.strays.has(req.NamespacedName) {
 			c.forget(req.NamespacedName)
@@ -45,10 +47,13 @@ func (c *podController[E]) Reconcile(ctx context.Context, req reconcile.Request)
 	if err != nil || wait > 0 { // an old view only asks for what was already written
 		return reconcile.Result{RequeueAfter: wait}, err
 	}
-	snapshot, observeErr := c.observe(ctx, pod)
+	said := map[subject]metav1.Condition{}
+	snapshot, observeErr := c.observe(ctx, pod, said)
 	plan := core.Decide(snapshot)
 	c.report(pod, plan)
-	moveErr := c.move(ctx, pod, plan.Moves)
+	c.clashes(plan, said)
+	moveErr := c.move(ctx, pod, plan.Moves, said)
+	c.standings.reportPod(req.NamespacedName, said)
 	result, writeErr := c.write(ctx, pod, snapshot.Pod, plan)
 	if err := errors.Join(observeErr, moveErr, writeErr); err != nil {
 		return reconcile.Result{}, err
@@ -94,36 +99,88 @@ func (c *podController[E]) read(ctx context.Context, key types.NamespacedName) (
 }
 
 // observe asks the index for the Pod's employers and the adapters for what their backends do with it. The snapshot is
-// usable also if some adapter could not tell, which is the error.
-func (c *podController[E]) observe(ctx context.Context, pod *corev1.Pod) (core.Snapshot, error) {
+// usable also if some adapter could not tell, which is the error; said takes in how each backend answers.
+func (c *podController[E]) observe(ctx context.Context, pod *corev1.Pod, said map[subject]metav1.Condition) (core.Snapshot, error) {
 	now := c.clock.Now()
 	s := core.Snapshot{Pod: podops.Read(pod), Managed: api.Controlled(pod), Kind: c.kind, Now: now}
 	s.OutOfServiceSince = c.records.saw(pod, s.Pod, now)
 
 	found := c.employers.of(pod)
 	expected, _ := podops.ExpectedFinalizers(pod.Annotations) // Decide reports the error
-	for key := range expected {
+	var errs []error
+	for key, finalizer := range expected {
 		name, ok := keyOf(c.kind, key)
-		if e := c.employers.get(name); ok && e != nil && !contains(found, e) {
+		if !ok || name.Namespace != pod.Namespace {
+			continue
+		}
+		e := c.employers.get(name)
+		if e == nil {
+			var err error
+			if e, err = c.find(ctx, name); err != nil { // it may still have a backend that serves the Pod
+				errs = append(errs, err)
+				s.Employers = append(s.Employers, core.Employer{Key: key, Finalizer: finalizer, Backends: []core.Backend{{Moves: true, Unknown: true}}})
+			}
+		}
+		if e != nil && !contains(found, e) {
 			found = append(found, e)
 		}
 	}
-	var errs []error
 	for _, e := range found {
+		key := client.ObjectKeyFromObject(e.object)
 		observed := core.Employer{
-			Key:       api.EmployerKey(c.kind, client.ObjectKeyFromObject(e.object)),
-			Finalizer: api.Finalizer(e.object.GetName()),
-			Drain:     e.drain,
-			Prepared:  e.prepared,
+			Key: api.EmployerKey(c.kind, key), Finalizer: c.finalizer(e.object.GetName()), Drain: e.drain, Prepared: e.prepared,
 		}
 		for i, adapter := range c.adapters {
-			b, err := c.ask(ctx, adapter, e, e.employs(i, labels.Set(pod.Labels)), pod, now)
+			employs := e.employs(i, labels.Set(pod.Labels))
+			b, err := c.ask(ctx, adapter, e, employs, pod, now)
 			errs = append(errs, err)
+			if _, own := adapter.(bulk.Reporter); !own && (employs || err != nil) && !(b.Unknown && err == nil) {
+				said[subject{key, adapter.Name(), "pods"}] = outcome(cause(err))
+			}
 			observed.Backends = append(observed.Backends, b)
 		}
 		s.Employers = append(s.Employers, observed)
 	}
 	return s, errors.Join(errs...)
+}
+
+// cause is what an adapter returned, without what was added to it: that names the Pod, and is another for each.
+func cause(err error) error {
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return err
+}
+
+// clashes says of employers of the Pod that another one has their finalizer, too.
+func (c *podController[E]) clashes(plan core.Plan, said map[subject]metav1.Condition) {
+	for _, clash := range plan.Clashes {
+		key, ok := keyOf(c.kind, clash.Employer)
+		if !ok {
+			continue
+		}
+		said[subject{key, "", "finalizer of " + clash.With}] = failure(api.ConditionReasonFinalizerShared, fmt.Sprintf(
+			"the finalizer %s is also that of %s, so Pods of both wait until both have let go of them: %s", c.finalizer(key.Name), clash.With, c.toRename(key, clash.With)))
+	}
+}
+
+// toRename says which of two employers with the same finalizer to rename: the younger.
+func (c *podController[E]) toRename(a client.ObjectKey, with string) string {
+	b, ok := keyOf(c.kind, with)
+	if !ok {
+		return "give one of them another name"
+	}
+	one, other := c.employers.get(a), c.employers.get(b)
+	younger := max(api.EmployerKey(c.kind, a), with)
+	if one != nil && other != nil {
+		switch x, y := one.object.GetCreationTimestamp(), other.object.GetCreationTimestamp(); {
+		case y.Before(&x):
+			younger = api.EmployerKey(c.kind, a)
+		case x.Before(&y):
+			younger = with
+		}
+	}
+	return "give " + younger + ", the younger one, another name"
 }
 
 // ask reads one backend. An adapter that only observes is not asked about Pods that the employer does not employ.
@@ -151,7 +208,7 @@ func (c *podController[E]) ask(ctx context.Context, adapter api.Adapter[E], e *e
 }
 
 // move makes the calls to backends. One that fails does not stop the others.
-func (c *podController[E]) move(ctx context.Context, pod *corev1.Pod, moves []core.Action) error {
+func (c *podController[E]) move(ctx context.Context, pod *corev1.Pod, moves []core.Action, said map[subject]metav1.Condition) error {
 	var errs []error
 	for _, m := range moves {
 		key, _ := keyOf(c.kind, m.Employer)
@@ -166,6 +223,9 @@ func (c *podController[E]) move(ctx context.Context, pod *corev1.Pod, moves []co
 				call = mover.Deregister
 			}
 			if err := call(ctx, e.object, pod); err != nil {
+				if _, own := a.(bulk.Reporter); !own {
+					said[subject{key, a.Name(), "pods"}] = outcome(fmt.Errorf("%s: %w", m.Verb, err))
+				}
 				errs = append(errs, fmt.Errorf("%s of pod %s/%s by %s for %s: %w", m.Verb, pod.Namespace, pod.Name, m.Adapter, m.Employer, err))
 				continue
 			}
@@ -203,6 +263,12 @@ func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podo
 		c.strays.drop(key)
 		c.records.forget(key)
 		c.forget(key)
+		c.standings.reportPod(key, nil)
+		for _, employer := range expectedKeys(c.kind, pod) { // there is no event of this Pod
+			if name, ok := keyOf(c.kind, employer); ok {
+				c.employerQueue.wake(name)
+			}
+		}
 		return reconcile.Result{}, nil
 	}
 	c.writes.Wrote(key, written)

@@ -15,8 +15,9 @@ import (
 // every backend has it. A second call for the same kind, no adapter, or two adapters of one name is an error, as is a
 // kind that the manager's scheme does not know.
 //
-// The manager's user may get, list, watch and patch Pods, get, list, watch and patch employers, and create and patch
-// events. Its cache may be limited to Pods labelled kusionstack.io/control=true.
+// The manager's user may get, list, watch and patch Pods, get, list, watch and patch employers, patch their status if
+// that has conditions, and create and patch events (events.k8s.io). Its cache may be limited to Pods and employers
+// labelled kusionstack.io/control=true.
 func AddToManager[E client.Object](mgr manager.Manager, options api.Options, adapters ...api.Adapter[E]) error {
 	return resourceconsist.AddToManager(mgr, options, adapters...)
 }

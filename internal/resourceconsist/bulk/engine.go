@@ -373,12 +373,15 @@ func (e *Engine[E, P, S]) Forget(employee types.NamespacedName) {
 	}
 }
 
-// Clean is part of Cleaner.
+// Clean is part of Cleaner. It has the backend read if that was not done yet, for an employer that is not in the cache.
 func (e *Engine[E, P, S]) Clean(employer E) bool {
 	s := e.slot(employer)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.group.clean()
+	clean := false
+	e.locked(client.ObjectKeyFromObject(employer), s, func() {
+		s.employer = employer
+		clean = s.group.clean()
+	})
+	return clean
 }
 
 // employerIs takes in an employer as it is now, so that its backend is read although it has no employee, and returns the

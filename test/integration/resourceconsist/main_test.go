@@ -72,6 +72,7 @@ func (w *world) restricted(t *testing.T) *rest.Config {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: component}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods", "services"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		{APIGroups: []string{""}, Resources: []string{"services/status"}, Verbs: []string{"patch"}},
 		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}}
@@ -88,9 +89,13 @@ func (w *world) restricted(t *testing.T) *rest.Config {
 	return cfg
 }
 
-// startManager starts the controllers; stop ends them before the test does.
-func startManager(t *testing.T, cfg *rest.Config) (stop func()) {
+// startManager starts the controllers with these adapters, or else with that for EndpointSlices; stop ends them before
+// the test does.
+func startManager(t *testing.T, cfg *rest.Config, adapters ...api.Adapter[*corev1.Service]) (stop func()) {
 	t.Helper()
+	if len(adapters) == 0 {
+		adapters = append(adapters, endpointslice.New(nil))
+	}
 	skip := true
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Cache:      resourceconsist.CacheOptions(),
@@ -98,7 +103,7 @@ func startManager(t *testing.T, cfg *rest.Config) (stop func()) {
 		Controller: config.Controller{SkipNameValidation: &skip, MaxConcurrentReconciles: 4},
 	})
 	require.NoError(t, err)
-	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime}, api.Adapter[*corev1.Service](endpointslice.New(nil))))
+	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime, MaxBackoff: time.Second}, adapters...))
 	stop = run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)

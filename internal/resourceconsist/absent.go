@@ -1,0 +1,176 @@
+package resourceconsist
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+)
+
+// absences remembers which employers a live read did not find, so that the events of many Pods cost one read. The zero
+// value is ready to use.
+type absences struct {
+	mu   sync.Mutex
+	till map[client.ObjectKey]time.Time
+}
+
+const (
+	// absentFor is how long such an answer counts. An employer that comes back is in the cache, and is not asked about.
+	absentFor = 30 * time.Second
+	// mostAbsent bounds the memory.
+	mostAbsent = 10_000
+)
+
+func (a *absences) has(key client.ObjectKey, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	till, ok := a.till[key]
+	if ok && !now.Before(till) {
+		delete(a.till, key)
+	}
+	return ok && now.Before(till)
+}
+
+func (a *absences) add(key client.ObjectKey, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.till == nil || len(a.till) >= mostAbsent {
+		a.till = map[client.ObjectKey]time.Time{}
+	}
+	a.till[key] = now.Add(absentFor)
+}
+
+// find returns an employer that a Pod names and the cache does not have: nil if it does not exist. One that exists has
+// lost its label while nobody looked; it stays a stray in the index until its Pods are released.
+func (c *podController[E]) find(ctx context.Context, key client.ObjectKey) (*employer[E], error) {
+	if !c.holdsEmployers() || c.absent.has(key, c.clock.Now()) {
+		return nil, nil
+	}
+	object := bulk.NewObject[E]()
+	err := c.live.Get(ctx, key, object)
+	if apierrors.IsNotFound(err) {
+		c.absent.add(key, c.clock.Now())
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s %s, which is not in the cache: %w", c.kind, key, err)
+	}
+	return c.addStray(key, object), nil
+}
+
+// addStray puts an employer that is not in the cache into the index, if it is not there yet, and has it looked after.
+func (c *podController[E]) addStray(key client.ObjectKey, object E) *employer[E] {
+	e := c.employer(object)
+	e.stray = true
+	if !c.employers.replace(key, nil, e) {
+		return c.employers.get(key)
+	}
+	c.employerQueue.wake(key)
+	return e
+}
+
+// findLeftBehind finds, once after the start, employers that hold the clean-up finalizer, take no part any more and are
+// not in the cache: they lost their label, or their last Pod, while nobody looked.
+func (r *employerController[E]) findLeftBehind(ctx context.Context) error {
+	look := func(ctx context.Context) (bool, error) {
+		err := r.leftBehind(ctx)
+		if apierrors.IsForbidden(err) {
+			log.FromContext(ctx).Info("employers that lost their label before the start are found only by the Pods that name them: "+
+				"they may not be listed in all namespaces", "kind", r.kind, "answer", err.Error())
+			return true, nil
+		}
+		if err != nil {
+			log.FromContext(ctx).Error(err, "looking for employers that were left behind, trying again", "kind", r.kind)
+		}
+		return err == nil, nil
+	}
+	if err := wait.PollUntilContextCancel(ctx, 10*time.Second, true, look); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (r *employerController[E]) leftBehind(ctx context.Context) error {
+	var held []client.ObjectKey
+	err := r.eachLive(ctx, r.pods.gvk, "", func(o *metav1.PartialObjectMetadata) {
+		if len(cleanFinalizers(o)) > 0 {
+			held = append(held, client.ObjectKeyFromObject(o))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, key := range held {
+		object := bulk.NewObject[E]()
+		if err := r.client.Get(ctx, key, object); !apierrors.IsNotFound(err) {
+			continue // it is in the cache, or in a namespace that is none of ours
+		}
+		if err := r.live.Get(ctx, key, object); err != nil {
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			return fmt.Errorf("reading %s %s: %w", r.kind, key, err)
+		}
+		r.pods.addStray(key, object)
+	}
+	return nil
+}
+
+// eachLive calls f with the metadata of every object of a kind, read from the API server; no namespace means all.
+func (r *employerController[E]) eachLive(ctx context.Context, gvk schema.GroupVersionKind, namespace string, f func(*metav1.PartialObjectMetadata)) error {
+	list := &metav1.PartialObjectMetadataList{}
+	for {
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
+		if err := r.live.List(ctx, list, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(list.Continue)); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			f(&list.Items[i])
+		}
+		if list.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// waker is a source by which anybody may enqueue into a controller's queue. The zero value is ready to use.
+type waker struct {
+	mu    sync.Mutex
+	queue queue
+	// early are requests from before the start.
+	early []reconcile.Request
+}
+
+// Start is part of source.Source.
+func (w *waker) Start(_ context.Context, q queue) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = q
+	for _, request := range w.early {
+		q.Add(request)
+	}
+	w.early = nil
+	return nil
+}
+
+// wake enqueues an object.
+func (w *waker) wake(key client.ObjectKey) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	request := reconcile.Request{NamespacedName: key}
+	if w.queue == nil {
+		w.early = append(w.early, request)
+		return
+	}
+	w.queue.Add(request)
+}

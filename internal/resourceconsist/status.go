@@ -1,0 +1,381 @@
+package resourceconsist
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+)
+
+// +kubebuilder:rbac:groups="",resources=services/status,verbs=patch
+
+// failure and success are the conditions of one subject.
+func failure(reason, message string) metav1.Condition {
+	return metav1.Condition{Type: api.ConditionInSync, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+func success() metav1.Condition {
+	return metav1.Condition{Type: api.ConditionInSync, Status: metav1.ConditionTrue, Reason: api.ConditionReasonInSync, Message: "every backend follows"}
+}
+
+// outcome is the condition of a call to a backend.
+func outcome(err error) metav1.Condition {
+	if err == nil {
+		return success()
+	}
+	return failure(api.ConditionReasonBackendFailed, err.Error())
+}
+
+// subject is what a condition is about: an adapter, and which of its duties. The adapter is "" for the framework.
+type subject struct {
+	employer       client.ObjectKey
+	adapter, about string
+}
+
+// standings holds how the backends of each employer stand, and says which employers are to be looked at because that
+// has changed. It is safe for concurrent use. Losing it all, at a restart, costs nothing but time.
+type standings struct {
+	mu        sync.Mutex
+	employers map[client.ObjectKey]map[subject]*standing
+	// failing holds what fails for a Pod.
+	failing map[types.NamespacedName]map[subject]struct{}
+	// changed is told of employers whose standing has changed; it must not call back.
+	changed func(client.ObjectKey)
+}
+
+// standing is how one subject stands.
+type standing struct {
+	// condition is what was said of it, apart from single Pods.
+	condition metav1.Condition
+	// pods are those for which it fails, and named is the one whose condition is shown: it changes only when that Pod is
+	// done with, so that many Pods that fail in turn are one change.
+	pods  map[types.NamespacedName]metav1.Condition
+	named types.NamespacedName
+}
+
+func newStandings(changed func(client.ObjectKey)) *standings {
+	return &standings{
+		employers: map[client.ObjectKey]map[subject]*standing{}, failing: map[types.NamespacedName]map[subject]struct{}{}, changed: changed,
+	}
+}
+
+// report takes in what is said of a subject.
+func (s *standings) report(of subject, condition metav1.Condition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.change(of, func(st *standing) { st.condition = condition })
+}
+
+// reportPod takes in how each subject stands for one Pod. A subject that failed for it and is missing here is not
+// concerned with the Pod any more.
+func (s *standings) reportPod(pod types.NamespacedName, said map[subject]metav1.Condition) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for of := range s.failing[pod] {
+		if condition, ok := said[of]; !ok || condition.Status == metav1.ConditionTrue {
+			s.change(of, func(st *standing) { delete(st.pods, pod) })
+			delete(s.failing[pod], of)
+		}
+	}
+	for of, condition := range said {
+		switch {
+		case condition.Status == metav1.ConditionTrue && s.employers[of.employer][of] != nil: // nothing new
+		case condition.Status == metav1.ConditionTrue:
+			s.change(of, func(*standing) {})
+		default:
+			s.change(of, func(st *standing) { st.pods[pod] = condition })
+			if s.failing[pod] == nil {
+				s.failing[pod] = map[subject]struct{}{}
+			}
+			s.failing[pod][of] = struct{}{}
+		}
+	}
+	if len(s.failing[pod]) == 0 {
+		delete(s.failing, pod)
+	}
+}
+
+// change changes a standing and tells if that shows.
+func (s *standings) change(of subject, by func(*standing)) {
+	st := s.employers[of.employer][of]
+	if st == nil {
+		st = &standing{condition: success(), pods: map[types.NamespacedName]metav1.Condition{}}
+		if s.employers[of.employer] == nil {
+			s.employers[of.employer] = map[subject]*standing{}
+		}
+		s.employers[of.employer][of] = st
+		defer s.changed(of.employer) // that it is known at all is news
+	}
+	before := st.shown()
+	by(st)
+	if _, still := st.pods[st.named]; !still && len(st.pods) > 0 {
+		st.named = slices.MinFunc(slices.Collect(maps.Keys(st.pods)), func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) })
+	}
+	if !sameCondition(before, st.shown()) {
+		s.changed(of.employer)
+	}
+}
+
+// shown is the condition of a standing.
+func (st *standing) shown() metav1.Condition {
+	if condition, ok := st.pods[st.named]; ok && st.condition.Status == metav1.ConditionTrue {
+		return condition
+	}
+	return st.condition
+}
+
+// of merges what is known of the employer's subjects for which which says true: one that fails makes all fail. It also
+// returns the adapters that have said something.
+func (s *standings) of(employer client.ObjectKey, which func(adapter string) bool) (metav1.Condition, []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	subjects := slices.SortedFunc(maps.Keys(s.employers[employer]), func(a, b subject) int {
+		return cmp.Or(cmp.Compare(a.adapter, b.adapter), cmp.Compare(a.about, b.about))
+	})
+	merged := success()
+	var known, failing []string
+	for _, of := range subjects {
+		if !which(of.adapter) {
+			continue
+		}
+		known = append(known, of.adapter)
+		shown := s.employers[employer][of].shown()
+		if shown.Status == metav1.ConditionTrue {
+			continue
+		}
+		if len(failing) == 0 {
+			merged = failure(shown.Reason, "")
+		}
+		text := shown.Message
+		if of.adapter != "" {
+			text = of.adapter + ": " + strings.TrimPrefix(text, of.adapter+": ")
+		}
+		failing = append(failing, text)
+	}
+	if len(failing) > 0 {
+		merged.Message = shortened(strings.Join(failing, "; "))
+	}
+	return merged, known
+}
+
+// forget drops what is known of an employer.
+func (s *standings) forget(employer client.ObjectKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for of, st := range s.employers[employer] {
+		for pod := range st.pods {
+			delete(s.failing[pod], of)
+			if len(s.failing[pod]) == 0 {
+				delete(s.failing, pod)
+			}
+		}
+	}
+	delete(s.employers, employer)
+}
+
+// failures is the number of employers of which something fails.
+func (s *standings) failures() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	count := 0
+	for _, subjects := range s.employers {
+		for _, st := range subjects {
+			if st.shown().Status != metav1.ConditionTrue {
+				count++
+				break
+			}
+		}
+	}
+	return count
+}
+
+// mostMessage bounds a message: an event's note has room for 1,024 bytes.
+const mostMessage = 1000
+
+func shortened(text string) string {
+	if len(text) <= mostMessage {
+		return text
+	}
+	return strings.ToValidUTF8(text[:mostMessage], "") + "…"
+}
+
+func sameCondition(a, b metav1.Condition) bool {
+	return a.Status == b.Status && a.Reason == b.Reason && a.Message == b.Message
+}
+
+// notes remembers what was recorded on employers, so that each change is recorded once.
+type notes struct {
+	mu       sync.Mutex
+	recorded map[noteKey]note
+}
+
+// mostNotes bounds the memory.
+const mostNotes = 10_000
+
+type noteKey struct {
+	uid types.UID
+	// adapter is that of a StatusRecorder, or "" for the condition of all others.
+	adapter string
+}
+
+type note struct {
+	condition metav1.Condition
+	at        time.Time
+}
+
+func (n *notes) get(key noteKey) (note, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	found, ok := n.recorded[key]
+	return found, ok
+}
+
+func (n *notes) put(key noteKey, condition metav1.Condition, at time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.recorded == nil || len(n.recorded) >= mostNotes { // what was written can be read again
+		n.recorded = map[noteKey]note{}
+	}
+	n.recorded[key] = note{condition, at}
+}
+
+func (n *notes) forget(uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.DeleteFunc(n.recorded, func(k noteKey, _ note) bool { return k.uid == uid })
+}
+
+// messagePause is how long a failure whose message alone changes stays as it is recorded.
+const messagePause = 30 * time.Second
+
+// record publishes how the employer's backends stand, if that has changed, and returns when to look again, zero if
+// there is no need. Adapters with a StatusRecorder record for themselves; the condition is that of all others.
+func (r *employerController[E]) record(ctx context.Context, object E) (time.Duration, error) {
+	var own []string
+	for _, a := range r.adapters {
+		if _, ok := a.(api.StatusRecorder[E]); ok {
+			own = append(own, a.Name())
+		}
+	}
+	again, err := r.recordOf(ctx, object, "", func(adapter string) bool { return !slices.Contains(own, adapter) }, r.patchCondition)
+	errs := []error{err}
+	for _, a := range r.adapters {
+		recorder, ok := a.(api.StatusRecorder[E])
+		if !ok {
+			continue
+		}
+		later, err := r.recordOf(ctx, object, a.Name(), func(adapter string) bool { return adapter == a.Name() }, recorder.RecordStatus)
+		again = soonest(again, later)
+		errs = append(errs, err)
+	}
+	return again, errors.Join(errs...)
+}
+
+func (r *employerController[E]) recordOf(ctx context.Context, object E, recorder string, which func(string) bool,
+	write func(context.Context, E, metav1.Condition) error,
+) (time.Duration, error) {
+	now := r.clock.Now()
+	key := noteKey{object.GetUID(), recorder}
+	condition, known := r.standings.of(client.ObjectKeyFromObject(object), which)
+	last, recorded := r.notes.get(key)
+	if existing := conditionOn(object); !recorded && recorder == "" && existing != nil {
+		last, recorded = note{condition: *existing}, true
+	}
+	fine := condition.Status == metav1.ConditionTrue
+	switch {
+	case recorded && sameCondition(last.condition, condition), recorded && fine && last.condition.Status == metav1.ConditionTrue:
+		return 0, nil
+	case fine && !recorded && recorder == "", fine && !r.allKnown(ctx, object, known, which): // never was bad, or nobody can tell yet
+		return 0, nil
+	case !fine && recorded && last.condition.Status == condition.Status && last.condition.Reason == condition.Reason && now.Sub(last.at) < messagePause:
+		return messagePause - now.Sub(last.at), nil
+	}
+	condition.LastTransitionTime, condition.ObservedGeneration = metav1.NewTime(now), object.GetGeneration()
+	if err := write(ctx, object, condition); err != nil {
+		return 0, fmt.Errorf("recording that %s %s is %s: %w", r.kind, client.ObjectKeyFromObject(object), condition.Reason, err)
+	}
+	r.notes.put(key, condition, now)
+	switch {
+	case !fine:
+		r.recorder.Eventf(object, nil, corev1.EventTypeWarning, condition.Reason, "Sync", "%s", condition.Message)
+	case recorded:
+		r.recorder.Eventf(object, nil, corev1.EventTypeNormal, condition.Reason, "Sync", "%s", condition.Message)
+	}
+	return 0, nil
+}
+
+// allKnown says whether every adapter that employs Pods for the employer has said something since the process started.
+// One that employs nobody has nothing to say, and nobody has if no Pod is there.
+func (r *employerController[E]) allKnown(ctx context.Context, object E, known []string, which func(string) bool) bool {
+	employed, err := r.employs(ctx, client.ObjectKeyFromObject(object))
+	if err == nil && !employed {
+		return true
+	}
+	return !slices.ContainsFunc(r.adapters, func(a api.Adapter[E]) bool {
+		return which(a.Name()) && selectorOf(a, object) != nil && !slices.Contains(known, a.Name())
+	})
+}
+
+// patchCondition writes the condition to status.conditions, if the kind has such.
+func (r *employerController[E]) patchCondition(ctx context.Context, object E, condition metav1.Condition) error {
+	held, ok := conditionsOf(object)
+	if !ok {
+		return nil
+	}
+	conditions := slices.Clone(held)
+	meta.SetStatusCondition(&conditions, condition)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()},
+		"status":   map[string]any{"conditions": conditions},
+	})
+	if err != nil {
+		return err
+	}
+	written := bulk.NewObject[E]()
+	written.SetNamespace(object.GetNamespace())
+	written.SetName(object.GetName())
+	err = r.client.Status().Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) { // it is gone, or has no status to write
+		return nil
+	}
+	return err
+}
+
+// conditionsOf are the employer's status.conditions; false if its kind has none.
+func conditionsOf(object client.Object) ([]metav1.Condition, bool) {
+	value := reflect.Indirect(reflect.ValueOf(object))
+	for _, name := range []string{"Status", "Conditions"} {
+		if value.Kind() != reflect.Struct {
+			return nil, false
+		}
+		value = value.FieldByName(name)
+	}
+	if !value.IsValid() {
+		return nil, false
+	}
+	conditions, ok := value.Interface().([]metav1.Condition)
+	return conditions, ok
+}
+
+// conditionOn is the condition that the employer has, nil if it has none.
+func conditionOn(object client.Object) *metav1.Condition {
+	conditions, _ := conditionsOf(object)
+	return meta.FindStatusCondition(conditions, api.ConditionInSync)
+}
