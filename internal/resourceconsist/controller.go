@@ -110,7 +110,7 @@ func AddToManager[E client.Object](mgr manager.Manager, options api.Options, ada
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, indexName(kind), indexer); err != nil { //nolint:forbidigo // nothing is read or awaited here
 		return fmt.Errorf("indexing Pods by the %s that they name: %w", kind, err)
 	}
-	return errors.Join(c.watch(mgr), addEmployerController(mgr, c))
+	return errors.Join(c.watch(mgr), addEmployerController(mgr, c), mgr.Add(explainSync(mgr, gvk, bulk.NewObject[E]())))
 }
 
 func kindOf[E client.Object](mgr manager.Manager, adapters []api.Adapter[E]) (schema.GroupVersionKind, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -85,27 +84,13 @@ func (m *podMutator) announce(ctx context.Context, namespace string, pod *podSha
 	if err := m.services.List(ctx, &services, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing Services: %w", err)
 	}
-	view := podops.View{Annotations: pod.Metadata.Annotations}
+	var employers []client.ObjectKey
 	for i := range services.Items {
 		service := &services.Items[i]
 		selector := resourceconsist.ServiceSelector(service)
-		if service.DeletionTimestamp != nil || selector == nil || !selector.Matches(labels.Set(pod.Metadata.Labels)) {
-			continue
+		if service.DeletionTimestamp == nil && selector != nil && selector.Matches(labels.Set(pod.Metadata.Labels)) {
+			employers = append(employers, client.ObjectKeyFromObject(service))
 		}
-		key := resourceconsist.EmployerKey("Service", client.ObjectKeyFromObject(service))
-		change, err := podops.Expect(view, key, resourceconsist.Finalizer(service.Name))
-		if err != nil {
-			return nil, err
-		}
-		view = change.Apply(view)
 	}
-	expected := view.Annotations[podops.AvailableConditionsAnnotation]
-	switch {
-	case expected == pod.Metadata.Annotations[podops.AvailableConditionsAnnotation]:
-		return nil, nil
-	case len(pod.Metadata.Annotations) == 0: // absent, null or empty
-		return []jsonpatch.JsonPatchOperation{add("/metadata/annotations", map[string]string{podops.AvailableConditionsAnnotation: expected})}, nil
-	}
-	path := "/metadata/annotations/" + strings.ReplaceAll(podops.AvailableConditionsAnnotation, "/", "~1")
-	return []jsonpatch.JsonPatchOperation{add(path, expected)}, nil
+	return resourceconsist.Announce(pod.Metadata.Annotations, "Service", employers...)
 }

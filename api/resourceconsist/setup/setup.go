@@ -21,3 +21,43 @@ import (
 func AddToManager[E client.Object](mgr manager.Manager, options api.Options, adapters ...api.Adapter[E]) error {
 	return resourceconsist.AddToManager(mgr, options, adapters...)
 }
+
+// AddAdmissionToManager serves, on the manager's webhook server, an admission webhook for new Pods: it announces on a
+// Pod the employers of kind E that select it through one of the adapters, so that the Pod never counts as serving
+// before they have it, however late AddToManager's controllers see it. Pods without kusionstack.io/control=true pass
+// untouched; what others announced stays; a Pod whose annotation cannot be read is refused, with what to change. A
+// dry run is answered like any other request, since nothing but the answer is made.
+//
+// The path is "/mutate-pods-<kind>" in lower case, for example /mutate-pods-service, and also "/<adapter name>", where
+// upstream v0.0.7 served an adapter's webhook; each announces for all adapters. Employers come from the manager's
+// cache, so its user may list and watch them. Every replica serves, elected or not. The errors are those of
+// AddToManager.
+//
+// Running this without AddToManager somewhere leaves Pods that never count as serving. webhook-server does the same for
+// Services by itself (--announce-services). The API server is told by
+//
+//	apiVersion: admissionregistration.k8s.io/v1
+//	kind: MutatingWebhookConfiguration
+//	metadata:
+//	  name: example-balancers
+//	webhooks:
+//	- name: pods.balancers.example.org
+//	  admissionReviewVersions: [v1]
+//	  sideEffects: None
+//	  failurePolicy: Ignore # without it the controllers announce a little later; Fail makes Pods wait for this webhook
+//	  reinvocationPolicy: IfNeeded # the readiness gate may come from a webhook that is called later
+//	  timeoutSeconds: 5
+//	  clientConfig:
+//	    service: {namespace: example, name: balancers, path: /mutate-pods-service}
+//	    caBundle: "" # of the webhook server's certificate
+//	  objectSelector:
+//	    matchLabels: {kusionstack.io/control: "true"}
+//	  rules:
+//	  - apiGroups: [""]
+//	    apiVersions: [v1]
+//	    resources: [pods]
+//	    operations: [CREATE]
+//	    scope: Namespaced
+func AddAdmissionToManager[E client.Object](mgr manager.Manager, adapters ...api.Adapter[E]) error {
+	return resourceconsist.AddAdmissionToManager(mgr, adapters...)
+}

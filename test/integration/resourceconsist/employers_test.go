@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,11 +22,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/api/resourceconsist/setup"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
@@ -566,4 +573,34 @@ func (s shop) audited(t *testing.T, which func(auditEvent) bool) int {
 		}
 	}
 	return count
+}
+
+// TestAKindThatMayNotBeWatchedIsNamed: without the right to watch employers nothing works, and the log says why.
+func TestAKindThatMayNotBeWatchedIsNamed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a control plane")
+	}
+	w := start(t)
+	cfg := rest.CopyConfig(w.config)
+	cfg.Impersonate.UserName = "nobody"
+	var lines sync.Map
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Metrics:    metricsserver.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: ptr.To(true)},
+		Logger:     funcr.New(func(_, args string) { lines.Store(args, true) }, funcr.Options{}),
+		MapperProvider: func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+			return w.client.RESTMapper(), nil
+		},
+	})
+	require.NoError(t, err)
+	require.NoError(t, setup.AddToManager(mgr, api.Options{}, api.Adapter[*corev1.Service](newBalancer("pool"))))
+	run(t, func(ctx context.Context) { _ = mgr.Start(ctx) })
+	require.Eventually(t, func() bool {
+		found := false
+		lines.Range(func(line, _ any) bool {
+			found = strings.Contains(line.(string), "the manager's user may not list or watch services")
+			return !found
+		})
+		return found
+	}, 2*patience, poll)
 }

@@ -1,0 +1,162 @@
+package resourceconsist
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+)
+
+// announcer announces the employers of one kind on new Pods.
+type announcer[E client.Object] struct {
+	kind     string
+	adapters []api.Adapter[E]
+	// employers reads the employers from a cache, into a list of their kind.
+	employers client.Reader
+	list      func() (client.ObjectList, error)
+}
+
+// AddAdmissionToManager adds the webhook for employers of kind E; see api/resourceconsist/setup.
+func AddAdmissionToManager[E client.Object](mgr manager.Manager, adapters ...api.Adapter[E]) error {
+	gvk, err := kindOf[E](mgr, adapters)
+	if err != nil {
+		return err
+	}
+	listKind := gvk.GroupVersion().WithKind(gvk.Kind + "List")
+	a := &announcer[E]{kind: gvk.Kind, adapters: adapters, employers: mgr.GetCache(), list: func() (client.ObjectList, error) {
+		object, err := mgr.GetScheme().New(listKind)
+		if err != nil {
+			return nil, err
+		}
+		list, ok := object.(client.ObjectList)
+		if !ok {
+			return nil, fmt.Errorf("%T is no list", object)
+		}
+		return list, nil
+	}}
+	if _, err := a.list(); err != nil {
+		return fmt.Errorf("adding the admission webhook for %s: its list: %w", gvk.Kind, err)
+	}
+	paths := []string{"/mutate-pods-" + strings.ToLower(gvk.Kind)}
+	for _, adapter := range adapters {
+		paths = append(paths, "/"+adapter.Name())
+	}
+	for _, path := range paths {
+		if err := register(mgr.GetWebhookServer(), path, &webhook.Admission{Handler: admission.HandlerFunc(a.handle)}); err != nil {
+			return fmt.Errorf("adding the admission webhook for %s: %w", gvk.Kind, err)
+		}
+	}
+	return mgr.Add(unelected{explainSync(mgr, gvk, bulk.NewObject[E]())})
+}
+
+// unelected is a Runnable of every replica.
+type unelected struct{ manager.Runnable }
+
+// NeedLeaderElection is part of manager.LeaderElectionRunnable.
+func (unelected) NeedLeaderElection() bool { return false }
+
+// register registers a handler. The server takes a path only once, and panics otherwise.
+func register(server webhook.Server, path string, handler http.Handler) (err error) {
+	defer func() {
+		if problem := recover(); problem != nil {
+			err = fmt.Errorf("path %s: %v: add each employer kind once, and give adapters of different kinds different names", path, problem)
+		}
+	}()
+	server.Register(path, handler)
+	return nil
+}
+
+// newPod is as much of a Pod as the decision needs.
+type newPod struct {
+	Metadata struct {
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		ReadinessGates []struct {
+			ConditionType string `json:"conditionType"`
+		} `json:"readinessGates"`
+	} `json:"spec"`
+}
+
+// handle announces, on a managed Pod that is being created, the employers that select it. It reads a cache and changes
+// nothing else, so a dry run is like any other.
+func (a *announcer[E]) handle(ctx context.Context, request admission.Request) admission.Response {
+	if request.Resource.Resource != "pods" || request.SubResource != "" || request.Operation != admissionv1.Create {
+		return admission.Allowed("")
+	}
+	var pod newPod
+	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
+		return admission.Errored(http.StatusBadRequest, fmt.Errorf("this is no Pod: %w: compare it with kubectl explain", err))
+	}
+	if pod.Metadata.Labels[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue {
+		return admission.Allowed("")
+	}
+	employers, err := a.of(ctx, request.Namespace, &pod)
+	if err != nil {
+		return admission.Errored(http.StatusInternalServerError, err)
+	}
+	patches, err := api.Announce(pod.Metadata.Annotations, a.kind, employers...)
+	if err != nil {
+		return admission.Errored(http.StatusUnprocessableEntity, fmt.Errorf("annotation %s of the Pod cannot be read: %w: remove it, or correct it to {\"expectedFinalizers\":{}}",
+			podops.AvailableConditionsAnnotation, err))
+	}
+	return admission.Patched("", patches...)
+}
+
+// of lists the employers of the namespace that employ the Pod.
+func (a *announcer[E]) of(ctx context.Context, namespace string, pod *newPod) ([]client.ObjectKey, error) {
+	list, err := a.list()
+	if err != nil {
+		return nil, err
+	}
+	if err := a.employers.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("listing the %s objects of namespace %s from the cache: %w", a.kind, namespace, err)
+	}
+	gated := slices.ContainsFunc(pod.Spec.ReadinessGates, func(g struct {
+		ConditionType string `json:"conditionType"`
+	}) bool {
+		return g.ConditionType == podops.ServiceReadyCondition
+	})
+	var found []client.ObjectKey
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		employer, ok := o.(E)
+		if !ok {
+			return errors.New("the cache holds another type")
+		}
+		if a.employs(employer, pod.Metadata.Labels, gated) {
+			found = append(found, client.ObjectKeyFromObject(employer))
+		}
+		return nil
+	})
+	return found, err
+}
+
+// employs says whether the employer takes part in the Pod's life, as core.Decide will see it.
+func (a *announcer[E]) employs(employer E, podLabels labels.Set, gated bool) bool {
+	if employer.GetDeletionTimestamp() != nil {
+		return false
+	}
+	return slices.ContainsFunc(a.adapters, func(adapter api.Adapter[E]) bool {
+		_, moves := adapter.(api.Mover[E])
+		selector := selectorOf(adapter, employer)
+		return (moves || gated) && selector != nil && selector.Matches(podLabels)
+	})
+}
