@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -64,14 +65,18 @@ func (l *LoadBalancer) List(ctx context.Context, group string, ids ...string) ([
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	wanted := slices.Values(ids)
+	if len(ids) == 0 {
+		wanted = maps.Keys(l.groups[group])
+	}
 	var found []Member
-	for id, h := range l.groups[group] {
-		if m := h.now; m != nil && (len(ids) == 0 || slices.Contains(ids, id)) {
-			found = append(found, *m)
+	for id := range wanted {
+		if h := l.groups[group][id]; h != nil && h.now != nil {
+			found = append(found, *h.now)
 		}
 	}
 	slices.SortFunc(found, func(a, b Member) int { return cmp.Compare(a.ID, b.ID) })
-	return found, nil
+	return slices.Compact(found), nil
 }
 
 // Put is a call that adds members to a group or changes those that are there. Members that were refused are named in
