@@ -37,16 +37,6 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
-// Report takes in the condition of an employer, api.ConditionInSync, when it changes. The first one for an employer in
-// a process may be True; an employer that has no such condition then needs none.
-type Report func(employer types.NamespacedName, condition metav1.Condition)
-
-// Reporter is an adapter that says how its backend follows. ReportTo is called once, before anything else; report
-// is called from many goroutines and must not block for long.
-type Reporter interface {
-	ReportTo(report Report)
-}
-
 // Forgetter is an adapter that remembers Pods. Forget is called when there is no such Pod any more, and not while another
 // of the adapter's methods is called for one of this name.
 type Forgetter interface {
@@ -74,7 +64,7 @@ type Engine[E, P client.Object, S comparable] struct {
 
 	// changed is told of an employee about which something new is to be said.
 	changed func(employer, employee types.NamespacedName)
-	report  Report
+	report  func(employer client.ObjectKey, condition metav1.Condition)
 	// allLooked says whether every employee of the employer that there is has been looked at.
 	allLooked func(ctx context.Context, employer E, looked func(types.NamespacedName, types.UID) bool) (bool, error)
 
@@ -123,8 +113,11 @@ func newEngine[E, P client.Object, S comparable](reader api.Reader[E, P, S], bac
 	}
 }
 
-// ReportTo is part of Reporter.
-func (e *Engine[E, P, S]) ReportTo(report Report) { e.report = report }
+// ReportTo is called once, before anything else, with a function that takes in the condition of an employer,
+// api.ConditionInSync, whenever it changes. The first one for an employer in a process may be True.
+func (e *Engine[E, P, S]) ReportTo(report func(employer client.ObjectKey, condition metav1.Condition)) {
+	e.report = report
+}
 
 // NeedLeaderElection is part of manager.LeaderElectionRunnable: two engines would undo each other's changes.
 func (e *Engine[E, P, S]) NeedLeaderElection() bool { return true }
@@ -158,7 +151,7 @@ func (e *Engine[E, P, S]) slot(employer E) *slot[E, S] {
 	s := e.slots[key]
 	if s == nil || s.uid() != employer.GetUID() {
 		if s != nil {
-			e.metrics.members.Sub(float64(s.failing))
+			e.drop(key, s)
 		}
 		s = &slot[E, S]{employer: employer, group: newGroup[S](e.options, e.backend != nil, jitter, e.clock.Now())}
 		e.slots[key] = s
@@ -229,7 +222,11 @@ func (e *Engine[E, P, S]) locked(key types.NamespacedName, s *slot[E, S], f func
 	due, orphans := s.group.due(now), s.group.orphans()
 	notified := s.group.notified()
 	condition := e.conditionOf(s, now)
+	over := s.ended && len(s.group.employees) == 0
 	s.mu.Unlock()
+	if over {
+		e.employerGone(key)
+	}
 	if !due.IsZero() {
 		e.queue.AddAfter(key, due.Sub(now))
 	}
@@ -263,11 +260,11 @@ func (e *Engine[E, P, S]) conditionOf(s *slot[E, S], now time.Time) *metav1.Cond
 	}
 	s.toldReason, s.toldMessage, s.toldAt = reason, message, now
 	c := &metav1.Condition{
-		Type: api.ConditionInSync, Status: metav1.ConditionFalse, Reason: reason, Message: e.reader.Name() + ": " + message,
+		Type: api.ConditionInSync, Status: metav1.ConditionFalse, Reason: reason, Message: message,
 		ObservedGeneration: s.employer.GetGeneration(), LastTransitionTime: metav1.NewTime(now),
 	}
 	if inSync {
-		c.Status, c.Message = metav1.ConditionTrue, e.reader.Name()+": the backend follows"
+		c.Status, c.Message = metav1.ConditionTrue, "the backend follows"
 	}
 	return c
 }
@@ -407,10 +404,25 @@ func (e *Engine[E, P, S]) employerGone(key types.NamespacedName) {
 		return
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.ended = true
-	if len(s.group.employees) == 0 {
-		e.metrics.members.Sub(float64(s.failing))
-		delete(e.slots, key)
+	over := len(s.group.employees) == 0 || e.backend == nil
+	s.mu.Unlock()
+	if over {
+		e.drop(key, s)
 	}
+}
+
+// drop forgets a slot. The caller holds e.mu.
+func (e *Engine[E, P, S]) drop(key types.NamespacedName, s *slot[E, S]) {
+	if e.slots[key] != s {
+		return
+	}
+	delete(e.slots, key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e.metrics.members.Sub(float64(s.failing))
+	if s.toldReason != "" && s.toldReason != api.ConditionReasonInSync {
+		e.metrics.groups.Dec()
+	}
+	s.failing, s.toldReason = 0, ""
 }

@@ -281,7 +281,21 @@ func (g *group[S]) look(v view[S], s stance, now time.Time) answer {
 	if g.moves {
 		g.keepUp(e, now)
 	}
-	return g.tell(e, now)
+	a := g.tell(e, now)
+	if s.forGood && s.arrived && !a.unknown && !a.serving {
+		g.release(e, now)
+	}
+	return a
+}
+
+// release forgets an employee that has nothing to do with the employer any more, once none of its members is left.
+func (g *group[S]) release(e *employee[S], now time.Time) {
+	for _, m := range e.claims {
+		if m.owner() == e && g.moves && !m.absent() {
+			return
+		}
+	}
+	g.leave(e, now)
 }
 
 // take brings an employee and its claims up to date.
@@ -410,14 +424,10 @@ func (g *group[S]) keepUp(e *employee[S], now time.Time) {
 		}
 	}
 	if a, _ := g.answerFor(e); e.stance.forGood && e.stance.direction == leaving && !a.unknown && !a.serving {
-		g.remove(e, now)
-	}
-}
-
-func (g *group[S]) remove(e *employee[S], now time.Time) {
-	for id, m := range e.claims {
-		if m.owner() == e {
-			g.want(m, api.Change[S]{ID: id, Remove: true}, now)
+		for id, m := range e.claims {
+			if m.owner() == e {
+				g.want(m, api.Change[S]{ID: id, Remove: true}, now)
+			}
 		}
 	}
 }
@@ -928,6 +938,9 @@ func (g *group[S]) saw(m *member[S], began int64, exists bool, held api.Held[S],
 			g.disclaim(owner, m, now)
 			g.forgetIfDone(owner)
 			return
+		}
+		if m.wish.Remove && owner != nil && owner.stance.forGood && owner.stance.arrived {
+			g.release(owner, now)
 		}
 	case !m.wished || m.tries > patience:
 		delete(g.unconfirmed, m)

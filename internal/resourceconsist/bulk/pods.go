@@ -137,7 +137,13 @@ func (w *Watching[E, S]) Sources(mgr manager.Manager) ([]source.Source, error) {
 func (w *Watching[E, S]) employerEvents() handler.EventHandler {
 	put := func(o client.Object, changed bool, q podqueue.Queue) {
 		employer, ok := o.(E)
-		if !ok || w.reader.Selector(employer) == nil && !slices.Contains(o.GetFinalizers(), api.CleanFinalizer) {
+		switch {
+		case !ok:
+			return
+		case w.reader.Selector(employer) == nil && w.backend == nil:
+			w.employerGone(client.ObjectKeyFromObject(o))
+			return
+		case w.reader.Selector(employer) == nil && !slices.Contains(o.GetFinalizers(), api.CleanFinalizer):
 			return
 		}
 		for _, pod := range w.employerIs(employer) {
