@@ -24,12 +24,13 @@ import (
 func main() {
 	url := flag.String("balancer", "http://127.0.0.1:8080", "Where the load balancer's API is.")
 	drain := flag.Duration("drain-time", 5*time.Second, "How long traffic must have stopped before a Pod is operated.")
+	admission := flag.Bool("admission", false, "Whether to announce Services on new Pods; needs admission.yaml and a certificate.")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
 
 	mgr, err := newManager()
 	if err == nil {
-		err = addAdapters(mgr, *url, *drain)
+		err = addAdapters(mgr, *url, *drain, *admission)
 	}
 	if err == nil {
 		err = mgr.Start(ctrl.SetupSignalHandler())
@@ -48,23 +49,30 @@ func newManager() (ctrl.Manager, error) {
 	return ctrl.NewManager(config, managerOptions())
 }
 
-// managerOptions cache only Pods that take part. All Services are cached: one that loses its label has to be let go of.
+// managerOptions cache only what takes part.
 func managerOptions() ctrl.Options {
-	managed := labels.SelectorFromSet(labels.Set{"kusionstack.io/control": "true"})
+	managed := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{"kusionstack.io/control": "true"})}
 	return ctrl.Options{
 		LeaderElection:          true,
 		LeaderElectionID:        "kuperator-adapter",
 		LeaderElectionNamespace: "kuperator-system",
 
-		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: managed}}},
+		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: managed, &corev1.Service{}: managed}},
 	}
 }
 
-// addAdapters adds all adapters for Services in one call.
-func addAdapters(mgr ctrl.Manager, url string, drain time.Duration) error {
+// addAdapters adds all adapters for Services in one call, and admission for new Pods if it is wanted.
+func addAdapters(mgr ctrl.Manager, url string, drain time.Duration, admission bool) error {
 	backend := &balancer.Backend{Client: &balancer.Client{URL: url, HTTP: http.DefaultClient}}
-	return setup.AddToManager[*corev1.Service](mgr, resourceconsist.Options{DrainTime: drain},
+	adapters := []resourceconsist.Adapter[*corev1.Service]{
 		setup.Bulk(backend, resourceconsist.BulkOptions{QPS: 20, Burst: 40}),
 		setup.EndpointSlices(), // leave it out if traffic comes from the load balancer alone
-	)
+	}
+	if err := setup.AddToManager(mgr, resourceconsist.Options{DrainTime: drain}, adapters...); err != nil {
+		return err
+	}
+	if !admission {
+		return nil
+	}
+	return setup.AddAdmissionToManager(mgr, adapters...)
 }

@@ -25,7 +25,7 @@ func TestAdaptersAreAccepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := addAdapters(mgr, "http://127.0.0.1:2", time.Second); err != nil {
+	if err := addAdapters(mgr, "http://127.0.0.1:2", time.Second, true); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -356,11 +356,11 @@ func TestBrokenAdaptersFailAtTheirCheck(t *testing.T) {
 			},
 			check: "the selector is a function of the employer", says: "Selector calls the provider",
 		},
-		"an empty selector matches everything": {
+		"every Service takes part": {
 			bend: func(b *bent) {
 				b.selector = func(s service) labels.Selector { return labels.SelectorFromSet(s.Spec.Selector) }
 			},
-			check: "a Service that takes no part employs nobody", says: "for a Service without a selector",
+			check: "a Service that takes no part employs nobody", says: "for a Service without the label",
 		},
 		"it mixes up namespaces": {
 			bend: func(b *bent) {

@@ -113,8 +113,8 @@ func noPart[E client.Object](w *world[E]) {
 			w.Skip("employers are no Services")
 		}
 		change(service)
-		if s := w.Selector(employer); s != nil {
-			w.Errorf("Selector is %q for a Service %s: return nil, or use resourceconsist.ServiceSelector; an empty selector matches every Pod", s, name)
+		if s := w.Selector(employer); s != nil && !s.Empty() {
+			w.Errorf("Selector is %q for a Service %s: return nil, or use resourceconsist.ServiceSelector", s, name)
 		}
 	}
 }
