@@ -37,6 +37,12 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
+// Reporter is an adapter that says how its backend follows. ReportTo is called once, before anything else; report is
+// called from many goroutines and must not block for long.
+type Reporter interface {
+	ReportTo(report func(employer client.ObjectKey, condition metav1.Condition))
+}
+
 // Forgetter is an adapter that remembers Pods. Forget is called when there is no such Pod any more, and not while another
 // of the adapter's methods is called for one of this name.
 type Forgetter interface {
