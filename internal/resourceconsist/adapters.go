@@ -13,7 +13,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
+	"kusionstack.io/kuperator/internal/resourceconsist/webhook"
 )
 
 // builtIn is one adapter that the binary knows.
@@ -29,9 +31,17 @@ type builtIn struct {
 
 // builtIns are all adapters that the binary knows, each with flags of its own.
 func builtIns() []builtIn {
+	hook := webhook.DefaultOptions()
 	return []builtIn{
 		{name: endpointslice.Name, make: func(context.Context, ctrl.Manager) (api.Adapter[*corev1.Service], error) {
 			return endpointslice.New(nil), nil
+		}},
+		{name: webhook.Name, addFlags: hook.AddFlags, validate: hook.Validate, make: func(context.Context, ctrl.Manager) (api.Adapter[*corev1.Service], error) {
+			backend, err := webhook.New(hook, nil)
+			if err != nil {
+				return nil, err
+			}
+			return bulk.NewMoving(backend, hook.Bulk(), nil), nil
 		}},
 	}
 }

@@ -396,10 +396,10 @@ func employNobody(t *testing.T, s shop) {
 	require.NoError(t, s.client.Create(t.Context(), &corev1.Endpoints{ //nolint:staticcheck // what is mirrored is an Endpoints
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "outside"},
 		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
-			Addresses: []corev1.EndpointAddress{{IP: pod.Status.PodIP, TargetRef: &corev1.ObjectReference{ //nolint:staticcheck // as above
+			Addresses: []corev1.EndpointAddress{{IP: pod.Status.PodIP, TargetRef: &corev1.ObjectReference{
 				Kind: "Pod", Namespace: s.namespace, Name: "web-0", UID: pod.UID,
 			}}},
-			Ports: []corev1.EndpointPort{{Port: 80}}, //nolint:staticcheck // as above
+			Ports: []corev1.EndpointPort{{Port: 80}},
 		}},
 	}))
 	s.eventually(t, "it is mirrored", func() bool {

@@ -124,6 +124,17 @@ func run(t *testing.T, f func(ctx context.Context)) (stop func()) {
 	return stop
 }
 
+// now is a version between what has happened and what has not.
+func (s shop) now(t *testing.T) int {
+	t.Helper()
+	patched, err := s.clientset.CoreV1().Namespaces().Patch(t.Context(), s.namespace, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"test.example.com/now":"`+strconv.FormatInt(time.Now().UnixNano(), 10)+`"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	version, err := strconv.Atoi(patched.ResourceVersion)
+	require.NoError(t, err)
+	return version
+}
+
 // shop is one namespace with lifecycle-controller's part played in it.
 type shop struct {
 	*world
