@@ -117,7 +117,7 @@ func (d *demo) play(ctx context.Context) error {
 	if err := d.clear(ctx); err != nil { // of an earlier demo on this cluster
 		return err
 	}
-	if d.observer, err = observer.Start(ctx, d.suite.RESTConfig(), observer.Options{}); err != nil {
+	if d.observer, err = observer.Start(ctx, d.suite.RESTConfig(), observer.Options{Hold: 700 * time.Millisecond}); err != nil {
 		return err
 	}
 	stages := []stage{

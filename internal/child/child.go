@@ -15,7 +15,7 @@ import (
 
 const (
 	poll      = 10 * time.Millisecond
-	killGrace = 5 * time.Second // a killed process that is still there after this is an error
+	killGrace = 30 * time.Second // a killed process that is still there after this is an error
 )
 
 // Process is a program that was started. Its exported fields may be recorded, and

@@ -75,7 +75,14 @@ type Options struct {
 	// be known to everybody: what is in flight meanwhile is judged by what held
 	// before. 0 means 2 s.
 	Settle time.Duration
+	// Hold is how long an event waits for events of other kinds with a lower
+	// resourceVersion before it is judged. Watches of one API server lag each
+	// other by milliseconds, on a machine that is out of breath by seconds. 0
+	// means 5 s. Only Observer heeds it.
+	Hold time.Duration
 }
+
+const defaultHold = 5 * time.Second
 
 // Event is one change of one object.
 type Event struct {

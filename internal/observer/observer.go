@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -24,10 +25,9 @@ import (
 )
 
 const (
-	// hold is how long an event waits for events of other watches with a lower
-	// resourceVersion. Watches of one API server lag each other by milliseconds.
-	hold  = 700 * time.Millisecond
 	pulse = 50 * time.Millisecond
+	// lastWord bounds how long Stop waits for what has happened before it.
+	lastWord = time.Minute
 
 	// userAgent names the observer in the audit log.
 	userAgent = "kuperator-observer"
@@ -36,16 +36,20 @@ const (
 // Observer judges a cluster while it runs. Its methods may be called concurrently.
 type Observer struct {
 	cancel context.CancelFunc
-	done   sync.WaitGroup
+	// catchUp judges everything that has happened before the call.
+	catchUp func(context.Context) error
+	// lastWords is catchUp for Stop, as long as the observer runs.
+	lastWords func() error
+	hold      time.Duration
+	done      sync.WaitGroup
 
-	mu       sync.Mutex
-	checker  *Checker
-	pending  pending
-	received time.Time // of the newest event
-	applied  uint64    // resourceVersion
-	gaps     int
-	late     int
-	err      error
+	mu      sync.Mutex
+	checker *Checker
+	pending pending
+	applied uint64 // resourceVersion
+	gaps    int
+	late    int
+	err     error
 }
 
 // source is one kind of objects to watch.
@@ -55,6 +59,14 @@ type source struct {
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	// typed turns what is received into what the Checker knows; nil: as it is.
 	typed func(runtime.Object) (metav1.Object, error)
+}
+
+// progress is how far the watch of one kind has come. The observer's lock guards it.
+type progress struct {
+	// reached is a resourceVersion up to which everything of the kind has been received.
+	reached uint64
+	// known are the resourceVersions of the objects that are there, as far as was received.
+	known map[types.UID]uint64
 }
 
 // Start begins to observe all namespaces and returns when every kind that the
@@ -74,12 +86,23 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Observer
 	if err != nil {
 		return nil, err
 	}
+	return start(ctx, sources(clients, custom), options)
+}
+
+func start(ctx context.Context, all []source, options Options) (*Observer, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	o := &Observer{cancel: cancel, checker: NewChecker(options)}
-	all := sources(clients, custom)
+	o := &Observer{cancel: cancel, checker: NewChecker(options), hold: cmp.Or(options.Hold, defaultHold)}
+	far := make([]*progress, len(all))
 	listed := make(chan error, len(all)) // nobody is left waiting when one fails
-	for _, s := range all {
-		o.done.Go(func() { o.follow(ctx, s, listed) })
+	for i, s := range all {
+		far[i] = &progress{known: map[types.UID]uint64{}}
+		o.done.Go(func() { o.follow(ctx, s, far[i], listed) })
+	}
+	o.catchUp = func(ctx context.Context) error { return o.judgeAll(ctx, all, far) }
+	o.lastWords = func() error {
+		ctx, cancel := context.WithTimeout(ctx, lastWord)
+		defer cancel()
+		return o.judgeAll(ctx, all, far)
 	}
 	for range all {
 		if err := <-listed; err != nil {
@@ -128,13 +151,13 @@ func lister[L runtime.Object](list func(context.Context, metav1.ListOptions) (L,
 }
 
 // follow lists and watches one kind until ctx ends. It sends once to listed.
-func (o *Observer) follow(ctx context.Context, s source, listed chan<- error) {
+func (o *Observer) follow(ctx context.Context, s source, far *progress, listed chan<- error) {
 	known := map[types.UID]metav1.Object{}
 	version := ""
 	first, listedOnce := true, false
 	for ctx.Err() == nil {
 		if version == "" {
-			next, err := o.relist(ctx, s, known)
+			next, err := o.relist(ctx, s, far, known)
 			if apierrors.IsNotFound(err) {
 				err = nil // the kind is not served yet, or no more
 			}
@@ -149,7 +172,7 @@ func (o *Observer) follow(ctx context.Context, s source, listed chan<- error) {
 			version = next
 		}
 		if version != "" {
-			version = o.watchFrom(ctx, s, version, known)
+			version = o.watchFrom(ctx, s, far, version, known)
 		}
 		if version == "" {
 			pause(ctx, time.Second)
@@ -167,7 +190,7 @@ func (o *Observer) gap() {
 }
 
 // relist takes up every object and drops those that are gone.
-func (o *Observer) relist(ctx context.Context, s source, known map[types.UID]metav1.Object) (string, error) {
+func (o *Observer) relist(ctx context.Context, s source, far *progress, known map[types.UID]metav1.Object) (string, error) {
 	list, err := s.list(ctx, metav1.ListOptions{})
 	if err != nil {
 		return "", err
@@ -186,16 +209,17 @@ func (o *Observer) relist(ctx context.Context, s source, known map[types.UID]met
 		before := known[obj.GetUID()]
 		known[obj.GetUID()] = obj
 		if before == nil || before.GetResourceVersion() != obj.GetResourceVersion() {
-			o.receive(obj, obj.GetResourceVersion(), false)
+			o.receive(far, obj, obj.GetResourceVersion(), false)
 		}
 		return nil
 	})
 	for uid, obj := range known {
 		if !seen[uid] {
 			delete(known, uid)
-			o.receive(obj, accessor.GetResourceVersion(), true)
+			o.receive(far, obj, accessor.GetResourceVersion(), true)
 		}
 	}
+	o.reach(far, accessor.GetResourceVersion())
 	return accessor.GetResourceVersion(), err
 }
 
@@ -208,7 +232,7 @@ func (s source) object(item runtime.Object) (metav1.Object, error) {
 
 // watchFrom follows one watch to its end and returns where the next one
 // continues, "" if objects must be listed anew.
-func (o *Observer) watchFrom(ctx context.Context, s source, version string, known map[types.UID]metav1.Object) string {
+func (o *Observer) watchFrom(ctx context.Context, s source, far *progress, version string, known map[types.UID]metav1.Object) string {
 	w, err := s.watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 	if err != nil {
 		if apierrors.IsNotFound(err) || apierrors.IsGone(err) || apierrors.IsResourceExpired(err) {
@@ -229,6 +253,7 @@ func (o *Observer) watchFrom(ctx context.Context, s source, version string, know
 		}
 		version = accessor.GetResourceVersion()
 		if event.Type == watch.Bookmark {
+			o.reach(far, version)
 			continue
 		}
 		obj, err := s.object(event.Object)
@@ -241,7 +266,8 @@ func (o *Observer) watchFrom(ctx context.Context, s source, version string, know
 		} else {
 			known[obj.GetUID()] = obj
 		}
-		o.receive(obj, version, event.Type == watch.Deleted)
+		o.receive(far, obj, version, event.Type == watch.Deleted)
+		o.reach(far, version)
 	}
 	return version
 }
@@ -252,7 +278,7 @@ func (o *Observer) fail(err error) {
 	o.err = cmp.Or(o.err, err)
 }
 
-func (o *Observer) receive(obj metav1.Object, version string, deleted bool) {
+func (o *Observer) receive(far *progress, obj metav1.Object, version string, deleted bool) {
 	number, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
 		o.fail(fmt.Errorf("resourceVersion %q of %s is no number: events cannot be put in order", version, obj.GetName()))
@@ -260,8 +286,23 @@ func (o *Observer) receive(obj metav1.Object, version string, deleted bool) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.received = time.Now()
-	heap.Push(&o.pending, Event{ResourceVersion: number, Time: o.received, Deleted: deleted, Object: obj})
+	heap.Push(&o.pending, Event{ResourceVersion: number, Time: time.Now(), Deleted: deleted, Object: obj})
+	if deleted {
+		delete(far.known, obj.GetUID())
+	} else {
+		far.known[obj.GetUID()] = number
+	}
+}
+
+// reach says that everything of a kind up to a resourceVersion has been received.
+func (o *Observer) reach(far *progress, version string) {
+	number, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return // receive reports it
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	far.reached = max(far.reached, number)
 }
 
 // judge hands events on in order, each after it has waited for its elders.
@@ -271,19 +312,19 @@ func (o *Observer) judge(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			o.apply(time.Time{})
 			return
 		case now := <-ticker.C:
-			o.apply(now)
+			o.mu.Lock()
+			o.apply(func(e Event) bool { return now.Sub(e.Time) >= o.hold })
+			o.checker.Tick(now.Add(-o.hold)) // what came since is not judged yet
+			o.mu.Unlock()
 		}
 	}
 }
 
-// apply judges the events that were received hold before now, or all for the zero time.
-func (o *Observer) apply(now time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for len(o.pending) > 0 && (now.IsZero() || now.Sub(o.pending[0].Time) >= hold) {
+// apply judges pending events in their order, up to the first that is not due. The caller holds the lock.
+func (o *Observer) apply(due func(Event) bool) {
+	for len(o.pending) > 0 && due(o.pending[0]) {
 		event, _ := heap.Pop(&o.pending).(Event)
 		// The first list of one kind may come after the first events of another,
 		// but whoever has been judged was received hold ago: this is for stalls.
@@ -293,12 +334,81 @@ func (o *Observer) apply(now time.Time) {
 		o.applied = max(o.applied, event.ResourceVersion)
 		o.checker.Apply(event)
 	}
-	if !now.IsZero() {
-		o.checker.Tick(now)
-	}
 }
 
-// Report returns what was judged so far, which lags what happened by less than a second.
+// judgeAll asks the API server what there is of every kind, waits until the watches have told all of it, and judges it:
+// nothing older is still to come from any of them.
+func (o *Observer) judgeAll(ctx context.Context, all []source, far []*progress) error {
+	complete := uint64(math.MaxUint64)
+	for i, s := range all {
+		there, version, err := present(ctx, s)
+		for err != nil {
+			if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
+				return fmt.Errorf("asking what there is of %s: %w", s.kind, err)
+			}
+			there, version, err = present(ctx, s)
+		}
+		for !o.has(far[i], there, version) {
+			if pause(ctx, pulse); ctx.Err() != nil {
+				return fmt.Errorf("waiting for the watch of %s to come to resourceVersion %d: %w", s.kind, version, ctx.Err())
+			}
+		}
+		if version > 0 {
+			complete = min(complete, version)
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.apply(func(e Event) bool { return e.ResourceVersion <= complete })
+	return nil
+}
+
+// present are the resourceVersions of all objects of a kind, and of the list. The version is 0 if the kind is not served.
+func present(ctx context.Context, s source) (there map[types.UID]uint64, version uint64, err error) {
+	list, err := s.list(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	accessor, err := meta.ListAccessor(list)
+	if err != nil {
+		return nil, 0, err
+	}
+	if version, err = strconv.ParseUint(accessor.GetResourceVersion(), 10, 64); err != nil {
+		return nil, 0, err
+	}
+	there = map[types.UID]uint64{}
+	err = meta.EachListItem(list, func(item runtime.Object) error {
+		obj, err := meta.Accessor(item)
+		if err != nil {
+			return err
+		}
+		there[obj.GetUID()], err = strconv.ParseUint(obj.GetResourceVersion(), 10, 64)
+		return err
+	})
+	return there, version, err
+}
+
+// has says whether what was there at a resourceVersion, and that nothing else was, has been received.
+func (o *Observer) has(far *progress, there map[types.UID]uint64, version uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for uid, v := range there {
+		if far.known[uid] < v && far.reached < v {
+			return false
+		}
+	}
+	for uid, v := range far.known {
+		if _, still := there[uid]; !still && v <= version {
+			return false
+		}
+	}
+	return true
+}
+
+// Report returns what was judged so far, which lags what happened by Options.Hold.
 func (o *Observer) Report() Report {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -308,9 +418,11 @@ func (o *Observer) Report() Report {
 }
 
 // Settled returns the report as soon as everything that has happened before the
-// call is in it, or when ctx ends.
+// call is in it, however far the watches lag; or as it is when ctx ends.
 func (o *Observer) Settled(ctx context.Context) Report {
-	pause(ctx, hold+2*pulse)
+	if err := o.catchUp(ctx); err != nil && ctx.Err() == nil {
+		o.fail(err)
+	}
 	return o.Report()
 }
 
@@ -321,9 +433,13 @@ func (o *Observer) Lap() {
 	o.checker.Lap(time.Now())
 }
 
-// Stop ends observing, judges what was received and returns the last report. The
-// error says why the report is not complete, nil if it is.
+// Stop judges everything that has happened before the call, ends observing and
+// returns the last report. The error says why the report is not complete, nil if it
+// is. Without an API server that answers it gives up after a minute.
 func (o *Observer) Stop() (Report, error) {
+	if err := o.lastWords(); err != nil {
+		o.fail(err)
+	}
 	o.cancel()
 	o.done.Wait()
 	o.mu.Lock()

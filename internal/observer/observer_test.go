@@ -1,0 +1,124 @@
+package observer
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// kind is one kind of an API server whose watch tells things when the test lets it.
+type kind struct {
+	watch *watch.FakeWatcher
+	list  runtime.Object
+}
+
+func newKind(list runtime.Object) *kind { return &kind{watch: watch.NewFake(), list: list} }
+
+func (k *kind) source(name string) source {
+	return source{
+		kind: name,
+		list: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return k.list, nil },
+		watch: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+			context.AfterFunc(ctx, k.watch.Stop) // as a client's watch ends
+			return k.watch, nil
+		},
+	}
+}
+
+func versioned[O metav1.Object](version string, o O) O {
+	o.SetResourceVersion(version)
+	return o
+}
+
+func podsAt(version string, pods ...*corev1.Pod) *corev1.PodList {
+	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: version}}
+	for _, p := range pods {
+		list.Items = append(list.Items, *p)
+	}
+	return list
+}
+
+func slicesAt(version string, slices ...*discoveryv1.EndpointSlice) *discoveryv1.EndpointSliceList {
+	list := &discoveryv1.EndpointSliceList{ListMeta: metav1.ListMeta{ResourceVersion: version}}
+	for _, s := range slices {
+		s.UID = "slice"
+		list.Items = append(list.Items, *s)
+	}
+	return list
+}
+
+// TestSettledWaitsForTheSlowestWatch has the watch of EndpointSlices hours behind that of Pods: what is judged is what
+// happened, in the order in which it happened.
+func TestSettledWaitsForTheSlowestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "service", Labels: map[string]string{controlLabel: "true"}}}
+		servicesAt := func(version string) *corev1.ServiceList {
+			return &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: []corev1.Service{*versioned("1", service)}}
+		}
+		services := newKind(servicesAt("3"))
+		listed, unlisted := versioned("3", endpointSlice("uid-0")), versioned("5", endpointSlice())
+		pods, slices := newKind(podsAt("3", versioned("2", aPod(0)))), newKind(slicesAt("3", listed))
+		o, err := start(t.Context(), []source{pods.source("pods"), slices.source("endpointslices"), services.source("services")}, Options{Hold: 24 * time.Hour})
+		require.NoError(t, err)
+
+		pods.list, slices.list, services.list = podsAt("6", versioned("6", aPod(0, offline, newImage))), slicesAt("6", unlisted), servicesAt("6")
+		pods.watch.Modify(versioned("4", aPod(0, offline)))
+		pods.watch.Modify(versioned("6", aPod(0, offline, newImage)))
+		var report *Report
+		go func() {
+			r := o.Settled(t.Context())
+			report = &r
+		}()
+		time.Sleep(time.Hour) // virtual
+		synctest.Wait()
+		require.Nil(t, report, "the EndpointSlice is still to come")
+
+		slices.watch.Modify(unlisted)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.NotNil(t, report)
+		require.NoError(t, report.Err(), "the Pod was off the EndpointSlice when it changed")
+		require.Equal(t, 3, report.PodVersions[types.UID("uid-0")])
+		require.Zero(t, report.Late)
+
+		pods.list, slices.list, services.list = podsAt("7"), slicesAt("7", unlisted), servicesAt("7")
+		last, stopped := Report{}, false
+		go func() {
+			last, err = o.Stop()
+			stopped = true
+		}()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.False(t, stopped, "the deletion is still to come")
+		pods.watch.Delete(versioned("7", aPod(0, offline, newImage)))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.True(t, stopped)
+		require.NoError(t, err)
+		require.Equal(t, 4, last.PodVersions[types.UID("uid-0")])
+	})
+}
+
+func TestStopGivesUpOnAWatchThatTellsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pods := newKind(podsAt("3", versioned("2", aPod(0))))
+		o, err := start(t.Context(), []source{pods.source("pods")}, Options{})
+		require.NoError(t, err)
+		pods.list = podsAt("4", versioned("4", aPod(0, offline)))
+		done := make(chan error, 1)
+		go func() {
+			_, err := o.Stop()
+			done <- err
+		}()
+		require.ErrorContains(t, <-done, "waiting for the watch of pods to come to resourceVersion 4")
+	})
+}
