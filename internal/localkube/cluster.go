@@ -25,7 +25,7 @@ import (
 
 const (
 	defaultName         = "kuperator"
-	defaultStartTimeout = 2 * time.Minute
+	defaultStartTimeout = 5 * time.Minute
 	tokenLifetime       = 365 * 24 * time.Hour
 
 	// startAttempts bounds how often Start takes new ports when another program
@@ -80,7 +80,7 @@ type Config struct {
 	// Progress receives a line about each step that takes long. Nil means nobody
 	// reads them.
 	Progress io.Writer
-	// StartTimeout bounds Start, the building of binaries apart. 0 means two
+	// StartTimeout bounds Start, the building of binaries apart. 0 means five
 	// minutes.
 	StartTimeout time.Duration
 }
@@ -100,6 +100,8 @@ type Cluster struct {
 	mu    sync.Mutex // guards the components' processes and the state file
 	state state
 	admin *rest.Config
+	// reserved are the ports, if they were chosen here: nobody else gets one while a component restarts.
+	reserved *Ports
 }
 
 // Start starts a cluster and returns when it is ready to use: the API server
@@ -177,10 +179,11 @@ func prepareDir(config Config) (dir string, made bool, err error) {
 
 // launch starts the components in the order of their needs.
 func (c *Cluster) launch(ctx context.Context, config Config) error {
-	ports, err := choosePorts(config.Port)
+	ports, reserved, err := choosePorts(config.Port)
 	if err != nil {
 		return err
 	}
+	c.reserved = reserved
 	server := fmt.Sprintf("https://%s:%d", loopback, ports.apiServer)
 	c.state.Server = server
 	c.state.Components = components(c.Dir, config, ports)
@@ -391,6 +394,7 @@ func (c *Cluster) Stop() error {
 	if err := errors.Join(errs...); err != nil { // keep the record of what still runs
 		return errors.Join(err, c.state.save(c.Dir))
 	}
+	c.reserved.Release()
 	return c.removeDir()
 }
 

@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 
@@ -42,21 +41,16 @@ type ports struct {
 	apiServer, etcdClient, etcdPeer int
 }
 
-// choosePorts takes base and the two after it, or three free ones for base 0.
-func choosePorts(base int) (ports, error) {
+// choosePorts takes base and the two after it, or three free ones for base 0, which stay reserved.
+func choosePorts(base int) (ports, *Ports, error) {
 	if base != 0 {
-		return ports{base, base + 1, base + 2}, nil
+		return ports{base, base + 1, base + 2}, nil, nil
 	}
-	var chosen [3]int
-	for i := range chosen {
-		listener, err := net.Listen("tcp", loopback+":0")
-		if err != nil {
-			return ports{}, fmt.Errorf("looking for a free port: %w", err)
-		}
-		defer listener.Close() // after all three are found, so that they differ
-		chosen[i] = listener.Addr().(*net.TCPAddr).Port
+	free, err := ReservePorts(3)
+	if err != nil {
+		return ports{}, nil, err
 	}
-	return ports{chosen[0], chosen[1], chosen[2]}, nil
+	return ports{free.Numbers[0], free.Numbers[1], free.Numbers[2]}, free, nil
 }
 
 // components lists what the configuration asks for, with command lines. The

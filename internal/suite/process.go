@@ -7,11 +7,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"kusionstack.io/kuperator/internal/child"
+	"kusionstack.io/kuperator/internal/localkube"
 )
 
 const (
@@ -29,35 +31,25 @@ type process struct {
 
 	path, kubeconfig, webhook string
 	ended                     bool // on purpose
+	// ports are kept while the component restarts.
+	ports *localkube.Ports
 }
 
 func newProcess(name, dir, bin, kubeconfig string) (*process, error) {
-	addresses, err := freeAddresses(3)
+	ports, err := localkube.ReservePorts(3)
 	if err != nil {
 		return nil, err
 	}
+	address := func(i int) string { return net.JoinHostPort(loopback, strconv.Itoa(ports.Numbers[i])) }
 	return &process{
-		Process: child.Process{Name: name, Log: filepath.Join(dir, name+".log")}, Probe: addresses[0], Metrics: addresses[1],
-		path: filepath.Join(bin, name), kubeconfig: kubeconfig, webhook: addresses[2],
+		Process: child.Process{Name: name, Log: filepath.Join(dir, name+".log")}, Probe: address(0), Metrics: address(1),
+		path: filepath.Join(bin, name), kubeconfig: kubeconfig, webhook: address(2), ports: ports,
 	}, nil
 }
 
-// freeAddresses finds ports that nobody listens on; all differ.
-func freeAddresses(n int) ([]string, error) {
-	var found []string
-	for range n {
-		listener, err := net.Listen("tcp", loopback+":0")
-		if err != nil {
-			return nil, fmt.Errorf("looking for a free port: %w", err)
-		}
-		defer listener.Close() // after all are found
-		found = append(found, listener.Addr().String())
-	}
-	return found, nil
-}
-
 // arguments are the component's flags. Leases are short, so that the successor
-// of a killed process does not wait long.
+// of a killed process does not wait long, and long enough for a leader to keep
+// its own on a busy machine.
 func (p *process) arguments(further []string) []string {
 	args := []string{
 		"--kubeconfig=" + p.kubeconfig,
@@ -69,7 +61,7 @@ func (p *process) arguments(further []string) []string {
 		args = append(args, "--webhook-bind-address="+loopback, "--webhook-port="+port, "--advertise-url=https://"+p.webhook, "--webhook-cert-settle=1s",
 			"--graceful-deletion", "--announce-services") // as overlay local has them
 	} else {
-		args = append(args, "--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=4s", "--leader-elect-retry-period=500ms")
+		args = append(args, "--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=500ms")
 	}
 	return append(args, further...)
 }

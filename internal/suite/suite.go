@@ -37,7 +37,7 @@ const (
 const (
 	defaultOverlay = "local"
 	loopback       = "127.0.0.1"
-	readyTimeout   = 60 * time.Second
+	readyTimeout   = 5 * time.Minute
 	pollInterval   = 50 * time.Millisecond
 	logTailLines   = 20
 	maxProbed      = 8 << 20
@@ -290,7 +290,7 @@ func (s *Suite) Metrics(ctx context.Context, name string) (string, error) {
 	if p == nil {
 		return "", fmt.Errorf("%s was never started", name)
 	}
-	client := &http.Client{Timeout: 10 * time.Second}
+	client := &http.Client{Timeout: time.Minute}
 	defer client.CloseIdleConnections()
 	body, err := scrape(ctx, client, p)
 	return string(body), err
@@ -304,7 +304,7 @@ func scrape(ctx context.Context, client *http.Client, p *process) ([]byte, error
 func (s *Suite) wait(ctx context.Context, names []string, what string, check func(context.Context, *http.Client, *process) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	client := &http.Client{Timeout: 2 * time.Second}
+	client := &http.Client{Timeout: 10 * time.Second}
 	defer client.CloseIdleConnections()
 	for _, name := range names {
 		p := s.processes[name]
@@ -493,6 +493,9 @@ func (s *Suite) Stop() error {
 	}
 	if err := errors.Join(errs[1:]...); err != nil { // keep the record of what still runs
 		return errors.Join(errs...)
+	}
+	for _, p := range s.processes {
+		p.ports.Release()
 	}
 	clear(s.processes)
 	if s.madeDir {
