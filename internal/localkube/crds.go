@@ -15,11 +15,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-const crdTimeout = 2 * time.Minute
+const crdTimeout = 5 * time.Minute
 
 // WaitForCRDs waits until the API server behind config serves every
 // CustomResourceDefinition in it. The error names the first that it does not
-// serve within two minutes.
+// serve within five minutes.
 //
 // kubectl wait --for=condition=Established does not do: it fails at once on a
 // definition so new that its conditions are still null.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,7 +35,7 @@ import (
 )
 
 const (
-	deadline = 30 * time.Second
+	deadline = 3 * time.Minute
 	poll     = 20 * time.Millisecond
 	gate     = "example.com/in-service"
 )
@@ -76,7 +77,7 @@ func TestCluster(t *testing.T) {
 		namespace := testcluster.Namespace(t, cluster, nil)
 		_, err := cluster.Kubectl(t.Context(), "-n", namespace, "create", "deployment", "web", "--image=web:1", "--replicas=3")
 		require.NoError(t, err)
-		_, err = cluster.Kubectl(t.Context(), "-n", namespace, "rollout", "status", "deployment/web", "--timeout=30s")
+		_, err = cluster.Kubectl(t.Context(), "-n", namespace, "rollout", "status", "deployment/web", "--timeout="+deadline.String())
 		require.NoError(t, err)
 		pods, err := client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
@@ -125,9 +126,12 @@ func TestCluster(t *testing.T) {
 			"admin patch status": 4,
 			"admin patch ":       1,
 		}
-		got := p.writes()
-		maps.DeleteFunc(got, func(key string, _ int) bool { return want[key] == 0 })
-		require.Empty(t, cmp.Diff(want, got))
+		// What a write did is seen before its line is in the log.
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			got := p.writes()
+			maps.DeleteFunc(got, func(key string, _ int) bool { return want[key] == 0 })
+			require.Empty(c, cmp.Diff(want, got))
+		}, deadline, poll)
 	})
 
 	t.Run("an image that cannot be pulled never starts until it is corrected", func(t *testing.T) {

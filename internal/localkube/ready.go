@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-const probeTimeout = 2 * time.Second
+const probeTimeout = 10 * time.Second // of one question; it is asked again
 
 func (c *Cluster) waitForEtcd(ctx context.Context, port int) error {
 	url := fmt.Sprintf("http://%s:%d/health", loopback, port)

@@ -25,6 +25,7 @@ func TestComponentsRunWithTheirOwnRightsUntilTheyAreKilled(t *testing.T) {
 	require.NoError(t, s.Restart(t.Context(), Lifecycle))
 	require.ElementsMatch(t, []string{Lifecycle, Webhook}, s.Running())
 
+	require.NoError(t, s.WaitLeading(t.Context(), Lifecycle), "one that is ready need not have asked for the Lease yet")
 	clients, err := s.Clients()
 	require.NoError(t, err)
 	lease, err := clients.CoordinationV1().Leases(Namespace).Get(t.Context(), Lifecycle, metav1.GetOptions{})

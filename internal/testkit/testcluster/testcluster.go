@@ -18,7 +18,7 @@ import (
 
 const (
 	logTailLines     = 15
-	namespaceTimeout = 20 * time.Second
+	namespaceTimeout = 3 * time.Minute
 	pollInterval     = 20 * time.Millisecond
 )
 
