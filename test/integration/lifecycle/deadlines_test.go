@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,6 +14,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/testkit/history"
 )
 
 // missingEmployer is of a kind that no API server serves, so that nothing but its finalizer helps.
@@ -47,10 +47,20 @@ func (e env) overdue(pod *corev1.Pod) corev1.PodCondition {
 	return corev1.PodCondition{}
 }
 
+// record keeps all states of the namespace's Pods from here on.
+func (e env) record() *history.Of[*corev1.Pod] {
+	e.Helper()
+	return history.Record[*corev1.Pod](e.T, e.WithWatch, &corev1.PodList{}, client.InNamespace(e.namespace))
+}
+
+func outOfService(pod *corev1.Pod) func(*corev1.Pod) bool {
+	return func(p *corev1.Pod) bool { return p.Name == pod.Name && !podops.Read(p).ServiceAvailable() }
+}
+
 func deadlineReports(e env) {
 	pod := e.servingPod("p", both(held, deadline("Preparing/restart", "Wait")))
 	e.begin(pod, "job", "restart")
-	require.Eventually(e, func() bool { return e.overdue(pod).Status == corev1.ConditionTrue }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(e, func() bool { return e.overdue(pod).Status == corev1.ConditionTrue }, patience, interval)
 	condition := e.overdue(pod)
 	assert.Equal(e, string(podops.WaitFinalizer), condition.Reason)
 	assert.Contains(e, condition.Message, `operation "job" of type "restart" has been in Preparing for more than 500ms`)
@@ -69,7 +79,7 @@ func deadlineReports(e env) {
 		}
 		return found
 	}
-	require.Eventually(e, func() bool { return len(reported()) > 0 }, 20*time.Second, 50*time.Millisecond)
+	require.Eventually(e, func() bool { return len(reported()) > 0 }, patience, interval)
 	e.finalizers(pod, `[]`)
 	e.eventually(pod, "allowed", func(v podops.View) bool { return podops.Allowed(v, "job", "restart") })
 	assert.NotEqual(e, version, pod.ResourceVersion)
@@ -92,8 +102,9 @@ func deadlinePolicies(e env) {
 	}
 	run("Cancel in Preparing brings the Pod back", func(e env) {
 		pod := e.servingPod("cancel", both(held, deadline("Preparing", "Cancel")))
+		seen := e.record()
 		e.begin(pod, "job", "restart")
-		e.eventually(pod, "out of service", func(v podops.View) bool { return !v.ServiceAvailable() })
+		seen.Until("the Pod is out of service", outOfService(pod))
 		e.serves(pod)
 		e.finalizers(pod, `[]`)
 	})
@@ -110,9 +121,11 @@ func deadlinePolicies(e env) {
 	run("Proceed in Operate, by flag and for its type alone", func(e env) {
 		patient := e.servingPod("patient", nil)
 		e.begin(patient, "job", "restart")
+		e.eventually(patient, "allowed", func(v podops.View) bool { return podops.Allowed(v, "job", "restart") })
 		pod := e.servingPod("operate", nil)
+		seen := e.record()
 		e.begin(pod, "job", "slow")
-		e.eventually(pod, "out of service", func(v podops.View) bool { return !v.ServiceAvailable() })
+		seen.Until("the Pod is out of service", outOfService(pod))
 		e.serves(pod)
 		assert.True(e, podops.Allowed(e.view(patient), "job", "restart"))
 	})
@@ -157,7 +170,7 @@ func deadlinePolicies(e env) {
 	run("a policy that does not exist only reports, and is complained about", func(e env) {
 		pod := e.servingPod("odd", deadline("Operate", "Cancel"))
 		e.begin(pod, "job", "restart")
-		require.Eventually(e, func() bool { return e.overdue(pod).Status == corev1.ConditionTrue }, 20*time.Second, 50*time.Millisecond)
+		require.Eventually(e, func() bool { return e.overdue(pod).Status == corev1.ConditionTrue }, patience, interval)
 		assert.True(e, podops.Allowed(e.view(pod), "job", "restart"))
 		require.EventuallyWithT(e, func(c *assert.CollectT) {
 			var list eventsv1.EventList
@@ -167,6 +180,6 @@ func deadlinePolicies(e env) {
 				found = found || (event.Reason == "InvalidDeadlines" && strings.Contains(event.Note, "PreCheck and Preparing only"))
 			}
 			require.True(c, found)
-		}, 20*time.Second, 50*time.Millisecond)
+		}, patience, interval)
 	})
 }

@@ -33,9 +33,15 @@ const system = "kuperator-system"
 
 const finalizer = "prot.podopslifecycle.kusionstack.io/e54505f60aa10ceb"
 
+// patience is for what takes milliseconds, on a busy machine.
+const (
+	patience = 3 * time.Minute
+	interval = 20 * time.Millisecond
+)
+
 type env struct {
 	*testing.T
-	client.Client
+	client.WithWatch
 	cluster   *localkube.Cluster
 	namespace string
 }
@@ -43,7 +49,7 @@ type env struct {
 func TestLifecycle(t *testing.T) {
 	cluster := testcluster.Start(t, localkube.Config{Name: "lifecycle", WithControllerManager: true, WithScheduler: true, WithNodes: true})
 	require.NoError(t, appsv1alpha1.AddToScheme(clientgoscheme.Scheme))
-	c, err := client.New(cluster.RESTConfig(), client.Options{Scheme: clientgoscheme.Scheme})
+	c, err := client.NewWithWatch(cluster.RESTConfig(), client.Options{Scheme: clientgoscheme.Scheme})
 	require.NoError(t, err)
 
 	deployRoles(t, cluster)
@@ -117,7 +123,7 @@ func startController(t *testing.T, cluster *localkube.Cluster) (stop func()) {
 	}, os.Environ(), false))
 	return func() {
 		assert.True(t, process.Running(), "lifecycle-controller ended by itself")
-		assert.NoError(t, process.End(syscall.SIGTERM, 20*time.Second))
+		assert.NoError(t, process.End(syscall.SIGTERM, patience))
 		if t.Failed() {
 			if text, err := os.ReadFile(process.Log); err == nil {
 				t.Logf("lifecycle-controller said:\n%s", text)
@@ -177,7 +183,7 @@ func gracefulDeletion(e env) {
 	e.label(goes, appsv1alpha1.ToDeleteLabel, new("1"))
 	require.EventuallyWithT(e, func(c *assert.CollectT) {
 		assert.True(c, apierrors.IsNotFound(e.Get(e.Context(), client.ObjectKeyFromObject(goes), &corev1.Pod{})))
-	}, 20*time.Second, 50*time.Millisecond)
+	}, patience, interval)
 }
 
 func ruleInForce(e env) {
@@ -194,7 +200,7 @@ func ruleInForce(e env) {
 	require.EventuallyWithT(e, func(c *assert.CollectT) {
 		e.begin(other, "probe", "restart")
 		assert.Equal(c, podops.PhasePreCheck, podops.PhaseOf(e.view(other), "probe"))
-	}, 10*time.Second, 100*time.Millisecond)
+	}, patience, interval)
 
 	e.begin(pod, "job", "restart")
 	e.eventually(pod, "in PreCheck", func(v podops.View) bool { return podops.PhaseOf(v, "job") == podops.PhasePreCheck })
@@ -289,7 +295,7 @@ func (e env) eventually(pod *corev1.Pod, what string, is func(podops.View) bool)
 	e.Helper()
 	ok := assert.Eventually(e, func() bool {
 		return e.Get(e.Context(), client.ObjectKeyFromObject(pod), pod) == nil && is(podops.Read(pod))
-	}, 20*time.Second, 20*time.Millisecond)
+	}, patience, interval)
 	if !ok {
 		v := podops.Read(pod)
 		e.Fatalf("pod %s is not %s: labels %v, service-ready %q, ready %v, waits %+v", pod.Name, what, v.Labels, v.ServiceReady, v.Ready, podops.Explain(v, nil))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -85,8 +84,8 @@ func employersGone(e env) {
 		assert.JSONEq(e, `{}`, pod.Annotations[podops.AvailableConditionsAnnotation])
 	}
 	for _, pod := range waiting {
+		e.eventually(pod, "Ready", func(v podops.View) bool { return v.Ready })
 		v := e.view(pod)
-		assert.True(e, v.Ready, pod.Name)
 		assert.False(e, v.ServiceAvailable(), pod.Name)
 		assert.Len(e, podops.MissingEmployers(v), 1, pod.Name)
 	}
@@ -120,13 +119,13 @@ func (e env) balancers() (remove func()) {
 			balancer.SetName(name)
 			balancer.Object["spec"] = map[string]any{"selector": map[string]any{"matchLabels": map[string]any{"app": app}}}
 			require.NoError(c, e.Create(e.Context(), balancer))
-		}, 20*time.Second, 100*time.Millisecond)
+		}, patience, interval)
 	}
 	require.EventuallyWithT(e, func(c *assert.CollectT) {
 		joined := &rbacv1.ClusterRole{}
 		require.NoError(c, e.Get(e.Context(), client.ObjectKey{Name: "lifecycle-controller-employers"}, joined))
 		require.NotEmpty(c, joined.Rules)
-	}, 20*time.Second, 100*time.Millisecond)
+	}, patience, interval)
 	return func() {
 		assert.NoError(e, e.Delete(e.Context(), crd))
 		assert.NoError(e, e.Delete(e.Context(), role))
@@ -185,7 +184,7 @@ func frozen(e env, namespace *corev1.Namespace, annotation string) {
 	e.eventually(pods[2], "allowed after the thaw", func(v podops.View) bool { return podops.Allowed(v, "job", "restart") })
 	require.EventuallyWithT(e, func(c *assert.CollectT) {
 		assert.True(c, apierrors.IsNotFound(e.Get(e.Context(), client.ObjectKeyFromObject(pods[1]), &corev1.Pod{})))
-	}, 20*time.Second, 50*time.Millisecond)
+	}, patience, interval)
 }
 
 func workloads(e env) {
@@ -218,7 +217,7 @@ func workloads(e env) {
 			var pods corev1.PodList
 			require.Eventually(e, func() bool {
 				return e.List(e.Context(), &pods, client.InNamespace(e.namespace), client.MatchingLabels{"app": name}) == nil && len(pods.Items) > 0
-			}, 20*time.Second, 50*time.Millisecond)
+			}, patience, interval)
 			pod := &pods.Items[0]
 			e.serves(pod)
 			uid := pod.UID
