@@ -33,7 +33,7 @@ import (
 const (
 	component       = "podtransitionrule-controller"
 	systemNamespace = "kuperator-system"
-	patience        = 20 * time.Second
+	patience        = 3 * time.Minute // for what takes milliseconds, on a busy machine
 	poll            = 20 * time.Millisecond
 )
 
@@ -111,7 +111,7 @@ func (w *world) run(t *testing.T, name string, flags ...string) (kill func()) {
 	require.NoError(t, err)
 	cmd := exec.Command(w.binary, "--kubeconfig", w.kubeconfig, "--log-format=console", "--log-level=1",
 		"--metrics-bind-address=0", "--annotate-blocked-after=1s", "--health-probe-bind-address=0",
-		"--leader-elect-lease-duration=2s", "--leader-elect-renew-deadline=1500ms", "--leader-elect-retry-period=200ms")
+		"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=200ms")
 	cmd.Args = append(cmd.Args, flags...)
 	cmd.Stdout, cmd.Stderr = log, log
 	require.NoError(t, cmd.Start())
@@ -169,6 +169,7 @@ func (l workload) ready(ctx context.Context, pod *corev1.Pod, status corev1.Cond
 	_ = l.Status().Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, []byte(body)))
 }
 
+// rule creates a rule and waits until it has been evaluated: one that the controller has not seen yet has no say.
 func (l workload) rule(t *testing.T, name string, check appsv1alpha1.TransitionRule) *appsv1alpha1.PodTransitionRule {
 	t.Helper()
 	check.Name = "check"
@@ -179,6 +180,7 @@ func (l workload) rule(t *testing.T, name string, check appsv1alpha1.TransitionR
 		},
 	}
 	require.NoError(t, l.Create(t.Context(), rule))
+	eventually(t, "rule "+name+" is in force", func() bool { return l.get(t, rule).Status.ObservedGeneration == rule.Generation })
 	return rule
 }
 
@@ -215,11 +217,26 @@ func (l workload) rules(t *testing.T) []podops.Rule {
 // begin asks for an update of every Pod.
 func (l workload) begin(t *testing.T) {
 	t.Helper()
-	for _, pod := range l.pods(t) {
-		view := podops.Read(&pod)
+	l.change(t, func(view podops.View) podops.Change {
 		begin, err := podops.Begin(view, podops.Request{ID: "job", Type: podops.TypeUpdate}, time.Now())
 		require.NoError(t, err)
-		require.NoError(t, l.Patch(t.Context(), &pod, client.RawPatch(types.MergePatchType, begin.MergePatch(view))))
+		return begin
+	})
+}
+
+// change changes every Pod, a Pod that the controller was writing to at that moment once more.
+func (l workload) change(t *testing.T, decide func(podops.View) podops.Change) {
+	t.Helper()
+	for _, pod := range l.pods(t) {
+		eventually(t, pod.Name+" is changed", func() bool {
+			require.NoError(t, l.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod))
+			view := podops.Read(&pod)
+			err := l.Patch(t.Context(), &pod, client.RawPatch(types.MergePatchType, decide(view).MergePatch(view)))
+			if !apierrors.IsConflict(err) {
+				require.NoError(t, err)
+			}
+			return err == nil
+		})
 	}
 }
 
