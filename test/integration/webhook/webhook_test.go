@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -37,14 +36,12 @@ const (
 	system   = "kuperator-system"
 	server   = "webhook-server"
 	gate     = "pod.kusionstack.io/service-ready"
-	deadline = 30 * time.Second
+	deadline = 3 * time.Minute // for what takes milliseconds, on a busy machine
 	tick     = 50 * time.Millisecond
 
-	// A rotation begins 12 s after the last and takes 2 s.
-	certLifetime = 18 * time.Second
-	certSettle   = 2 * time.Second
-	// twoRotations is long enough for two.
-	twoRotations = 32 * time.Second
+	// A rotation begins 24 s after the last and takes 4 s, and the old certificate is good for 8 s more.
+	certLifetime = 36 * time.Second
+	certSettle   = 4 * time.Second
 )
 
 var (
@@ -114,7 +111,10 @@ func (s *suite) run(t *testing.T, further ...string) *process {
 	t.Helper()
 	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(t.Context(), system, server)
 	require.NoError(t, err)
-	port, probes := freePort(t), freePort(t)
+	ports, err := localkube.ReservePorts(2)
+	require.NoError(t, err)
+	t.Cleanup(ports.Release)
+	port, probes := ports.Numbers[0], ports.Numbers[1]
 	p := &process{url: fmt.Sprintf("https://127.0.0.1:%d", port), ready: fmt.Sprintf("http://127.0.0.1:%d/readyz", probes)}
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	require.NoError(t, err)
@@ -137,20 +137,14 @@ func (s *suite) run(t *testing.T, further ...string) *process {
 		assert.NotContains(t, string(content), "PRIVATE KEY")
 	})
 	require.Eventually(t, func() bool { return get(t, p.ready) == http.StatusOK }, deadline, tick, "not ready")
-	require.EventuallyWithT(t, func(c *assert.CollectT) { // until the API server has seen the configuration as well
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // until the API server has seen both configurations as well
 		gated, err := s.createPod(t.Context(), s.pod("dry"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		require.NoError(c, err)
 		require.True(c, gated)
+		_, err = s.create(t, collaSets, impossible("dry"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.True(c, apierrors.IsInvalid(err), "%v", err)
 	}, deadline, tick)
 	return p
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // get returns the status code, 0 while nobody answers.
@@ -188,19 +182,24 @@ func (s *suite) createPod(ctx context.Context, pod *corev1.Pod, options metav1.C
 	return false, nil
 }
 
-func (s *suite) create(t *testing.T, resource schema.GroupVersionResource, manifest string) (*unstructured.Unstructured, error) {
+func (s *suite) create(t *testing.T, resource schema.GroupVersionResource, manifest string, options ...metav1.CreateOptions) (*unstructured.Unstructured, error) {
 	t.Helper()
 	raw, err := yaml.YAMLToJSON([]byte(manifest))
 	require.NoError(t, err)
 	object := &unstructured.Unstructured{}
 	require.NoError(t, json.Unmarshal(raw, &object.Object))
 	object.SetAPIVersion("apps.kusionstack.io/v1alpha1")
-	return s.dynamic.Resource(resource).Namespace(s.namespace).Create(t.Context(), object, metav1.CreateOptions{})
+	return s.dynamic.Resource(resource).Namespace(s.namespace).Create(t.Context(), object, append(options, metav1.CreateOptions{})[0])
 }
 
 func collaSet(name, more string) string {
 	return `{kind: CollaSet, metadata: {name: ` + name + `}, spec: {replicas: 2, selector: {matchLabels: {app: web}}, ` + more + `
 		template: {metadata: {labels: {app: web}}, spec: {fieldOfTomorrow: {a: 1}, containers: [{name: main, image: "web:1", fieldOfTomorrow: true}]}}}}`
+}
+
+// impossible is a CollaSet that the schema takes and webhook-server refuses.
+func impossible(name string) string {
+	return strings.Replace(collaSet(name, ""), "name: main", "name: main, volumeMounts: [{name: data, mountPath: /data}]", 1)
 }
 
 func TestWebhookServer(t *testing.T) {
@@ -256,8 +255,7 @@ func TestWebhookServer(t *testing.T) {
 	})
 
 	t.Run("a CollaSet that can make no Pod is refused with what to do", func(t *testing.T) {
-		bad := strings.Replace(collaSet("bad", ""), "name: main", "name: main, volumeMounts: [{name: data, mountPath: /data}]", 1)
-		_, err := s.create(t, collaSets, bad)
+		_, err := s.create(t, collaSets, impossible("bad"))
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
 		require.ErrorContains(t, err, `spec.template.spec.containers[0].volumeMounts[0].name: Not found: "data"`)
 	})
@@ -321,7 +319,7 @@ func TestWebhookServer(t *testing.T) {
 	t.Run("no admission fails while certificates rotate", func(t *testing.T) {
 		served := map[string]bool{}
 		admissions := 0
-		for end := time.Now().Add(twoRotations); time.Now().Before(end); admissions++ {
+		for end := time.Now().Add(deadline); len(served) < 3 && time.Now().Before(end); admissions++ {
 			// A call that failed would be ignored, and the Pod would lack its gate.
 			gated, err := s.createPod(t.Context(), s.pod("rotate"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			require.NoError(t, err)
