@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -86,14 +87,13 @@ func operation(t *testing.T, s shop) {
 	for _, name := range names {
 		s.createPod(t, name)
 	}
-	born := map[string]int{}
 	for _, name := range names {
 		s.serving(t, name, "web")
-		done, refused := s.writes(t, name)
+		done, refused := s.writes(t, name, time.Time{})
 		require.LessOrEqual(t, done, 2, "a Pod's birth costs two writes at most")
 		t.Logf("birth of %s: %d writes, %d refused", name, done, refused)
-		born[name] = done
 	}
+	begun := time.Now()
 
 	seen := s.record(t, "web-0", "web")
 	s.begin(t, "web-0")
@@ -102,14 +102,10 @@ func operation(t *testing.T, s shop) {
 	s.serving(t, "web-0", "web")
 	require.Equal(t, podops.PhaseNone, podops.PhaseOf(podops.Read(s.pod(t, "web-0")), "test"))
 
-	s.eventually(t, "the record is complete", func() bool { return len(seen.removals()) > 0 })
-	require.Equal(t, []bool{false}, seen.removals(), "the finalizer went while the Pod was listed")
-	done, refused := s.writes(t, "web-0")
-	t.Logf("operation: %d writes, %d refused", done-born["web-0"], refused)
-	require.Equal(t, 2, done-born["web-0"], "an operation costs two writes")
+	require.Equal(t, []bool{false}, s.removals(t, seen), "the finalizer went while the Pod was listed")
+	s.costs(t, "web-0", begun, 2, "an operation costs two writes")
 	for _, name := range names[1:] {
-		done, _ := s.writes(t, name)
-		require.Equal(t, born[name], done, "a Pod at rest was written")
+		s.costs(t, name, begun, 0, "a Pod at rest is not written")
 	}
 }
 
@@ -118,7 +114,7 @@ func twoServices(t *testing.T, s shop) {
 	s.createService(t, "admin")
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "admin", "web")
-	done, _ := s.writes(t, "web-0")
+	done, _ := s.writes(t, "web-0", time.Time{})
 	require.LessOrEqual(t, done, 3, "announced together; listed by one Service after the other at most")
 }
 
@@ -167,8 +163,7 @@ func podDeleted(t *testing.T, s shop) {
 	seen := s.record(t, "web-0", "web")
 	require.NoError(t, s.client.Delete(t.Context(), s.pod(t, "web-0")))
 	s.eventually(t, "the Pod is gone", func() bool { return s.pod(t, "web-0") == nil })
-	s.eventually(t, "the record is complete", func() bool { return len(seen.removals()) > 0 })
-	require.Equal(t, []bool{false}, seen.removals(), "the finalizer went while the Pod was listed")
+	require.Equal(t, []bool{false}, s.removals(t, seen), "the finalizer went while the Pod was listed")
 
 	// With no grace at all the Pod has nothing but its finalizer to keep it.
 	s.createPod(t, "web-1")
@@ -212,7 +207,7 @@ func bystanders(t *testing.T, s shop) {
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "web") // by now the first Pod has been looked at
 	s.eventually(t, "the Pod without a gate is Ready", func() bool { return podops.Read(s.pod(t, "gateless")).Ready })
-	done, refused := s.writes(t, "gateless")
+	done, refused := s.writes(t, "gateless", time.Time{})
 	require.Zero(t, done+refused)
 }
 
@@ -287,8 +282,7 @@ func severalSlices(t *testing.T, s shop) {
 func (s shop) outAndIn(t *testing.T, seen *history) {
 	t.Helper()
 	s.allowed(t, "web-0")
-	s.eventually(t, "the record is complete", func() bool { return len(seen.removals()) > 0 })
-	require.Equal(t, []bool{false}, seen.removals(), "the finalizer went while a slice listed the Pod")
+	require.Equal(t, []bool{false}, s.removals(t, seen), "the finalizer went while a slice listed the Pod")
 	s.finish(t, "web-0")
 	s.serving(t, "web-0", "web")
 }
@@ -310,7 +304,7 @@ func slicesDeleted(t *testing.T, s shop) {
 	s.createService(t, "web")
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "web")
-	before, _ := s.writes(t, "web-0")
+	begun := time.Now()
 	wipe := func() {
 		require.NoError(t, s.client.DeleteAllOf(t.Context(), &discoveryv1.EndpointSlice{}, client.InNamespace(s.namespace)))
 	}
@@ -326,8 +320,7 @@ func slicesDeleted(t *testing.T, s shop) {
 	s.eventually(t, "the Pod is out", func() bool { return !podops.Read(s.pod(t, "web-0")).Ready })
 	wipe()
 	s.outAndIn(t, seen)
-	done, _ := s.writes(t, "web-0")
-	require.Equal(t, 2, done-before, "an operation costs two writes, and slices that come and go none")
+	s.costs(t, "web-0", begun, 2, "an operation costs two writes, and slices that come and go none")
 }
 
 // drainTimes has one Pod in two Services, of which one waits until its owner changes its mind.
@@ -350,8 +343,7 @@ func drainTimes(t *testing.T, s shop) {
 	service := &corev1.Service{}
 	require.NoError(t, s.client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "slow"}, service))
 	s.allowed(t, "web-0")
-	s.eventually(t, "the record is complete", func() bool { return len(seen.removals()) > 0 })
-	require.Equal(t, []bool{false}, seen.removals())
+	require.Equal(t, []bool{false}, s.removals(t, seen))
 	changed, err := strconv.Atoi(service.ResourceVersion)
 	require.NoError(t, err)
 	require.Greater(t, seen.removedAt(), changed, "the finalizer went before an hour was over or the annotation changed")

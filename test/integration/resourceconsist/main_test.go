@@ -41,7 +41,7 @@ import (
 
 const (
 	component = "resourceconsist-controller"
-	patience  = 30 * time.Second
+	patience  = 3 * time.Minute // for what takes milliseconds, on a busy machine
 	poll      = 25 * time.Millisecond
 	drainTime = 300 * time.Millisecond
 )
@@ -298,8 +298,19 @@ func (s shop) bound(t *testing.T, pod *corev1.Pod, services ...string) bool {
 	return true
 }
 
-// writes counts the Pod's writes by the controllers so far, and says how many of their requests were refused.
-func (s shop) writes(t *testing.T, pod string) (done, refused int) {
+// costs waits until the controllers have made so many writes to the Pod that the API server received since a moment, and
+// demands that there are no more. What a write did is seen before its line is in the log, so that two counts of all writes do
+// not tell what was written between them.
+func (s shop) costs(t *testing.T, pod string, since time.Time, want int, why string) {
+	t.Helper()
+	s.eventually(t, why, func() bool { done, _ := s.writes(t, pod, since); return done >= want })
+	done, refused := s.writes(t, pod, since)
+	t.Logf("%s: %d writes, %d refused", pod, done, refused)
+	require.Equal(t, want, done, why)
+}
+
+// writes counts the Pod's writes by the controllers since a moment, and says how many of their requests were refused.
+func (s shop) writes(t *testing.T, pod string, since time.Time) (done, refused int) {
 	t.Helper()
 	file, err := os.Open(s.cluster.AuditLog())
 	require.NoError(t, err)
@@ -309,8 +320,9 @@ func (s shop) writes(t *testing.T, pod string) (done, refused int) {
 			UserAgent      string
 			ObjectRef      struct{ Resource, Namespace, Name string }
 			ResponseStatus struct{ Code int }
+			Received       metav1.MicroTime `json:"requestReceivedTimestamp"`
 		}
-		if json.Unmarshal(lines.Bytes(), &event) != nil || event.UserAgent != component+"/test" ||
+		if json.Unmarshal(lines.Bytes(), &event) != nil || event.Received.Time.Before(since) || event.UserAgent != component+"/test" ||
 			event.ObjectRef.Resource != "pods" || event.ObjectRef.Namespace != s.namespace || event.ObjectRef.Name != pod {
 			continue
 		}
@@ -325,8 +337,9 @@ func (s shop) writes(t *testing.T, pod string) (done, refused int) {
 
 // history is what happened to a Pod and its endpoints, in the order of the API server's resource versions.
 type history struct {
-	mu     sync.Mutex
-	events []moment
+	service string
+	mu      sync.Mutex
+	events  []moment
 }
 
 type moment struct {
@@ -339,7 +352,7 @@ type moment struct {
 // record watches the Pod's finalizer and its listing by the Service.
 func (s shop) record(t *testing.T, pod, service string) *history {
 	t.Helper()
-	h := &history{}
+	h := &history{service: service}
 	pods, err := s.clientset.CoreV1().Pods(s.namespace).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + pod})
 	require.NoError(t, err)
 	endpoints, err := s.clientset.DiscoveryV1().EndpointSlices(s.namespace).Watch(t.Context(),
@@ -404,6 +417,42 @@ func (h *history) removedAt() int {
 		held = m.on
 	}
 	return 0
+}
+
+// removals waits until the finalizer has gone, and the record has every EndpointSlice as it is: the two watches are not in
+// step, and what was listed before may be told later. It returns what the record then says.
+func (s shop) removals(t *testing.T, seen *history) (listed []bool) {
+	t.Helper()
+	s.eventually(t, "the finalizer goes", func() bool { return len(seen.removals()) > 0 })
+	var all discoveryv1.EndpointSliceList
+	require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: seen.service}))
+	s.eventually(t, "the record is complete", func() bool { return seen.has(all.Items) })
+	return seen.removals()
+}
+
+// has says whether the EndpointSlices were seen as they are, or later, and the others go.
+func (h *history) has(there []discoveryv1.EndpointSlice) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	last := map[string]moment{}
+	for _, m := range h.events {
+		if m.slice != "" {
+			last[m.slice] = m
+		}
+	}
+	for i := range there {
+		version, err := strconv.Atoi(there[i].ResourceVersion)
+		if err != nil || last[there[i].Name].version < version {
+			return false
+		}
+		delete(last, there[i].Name)
+	}
+	for _, gone := range last {
+		if gone.on {
+			return false
+		}
+	}
+	return true
 }
 
 // removals returns, for each time that the finalizer went, whether some EndpointSlice listed the Pod then.
