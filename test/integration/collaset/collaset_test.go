@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
@@ -116,7 +119,7 @@ var stories = map[string]func(env){
 			}
 			return ""
 		})
-		e.reachesReady(set)
+		e.settles(set)
 
 		e.change(set, func(s *appsv1alpha1.CollaSetSpec) { image("nginx:1")(s); partition(0)(s) })
 		e.reachesReady(set)
@@ -272,32 +275,35 @@ var lifecycleStories = map[string]func(env){
 			}
 			return "it is not"
 		})
-		e.reachesReady(set)
+		e.settles(set)
 		assert.Equal(e, []string{"0", "1"}, ids(e.pods()))
 	},
 	"a delay is waited for": func(e env) {
-		delay := int32(2)
+		delay := int32(5)
 		set := e.create("web", 1, func(s *appsv1alpha1.CollaSet) { s.Spec.UpdateStrategy.OperationDelaySeconds = &delay })
 		e.reachesReady(set)
+		sets, pods := record[*appsv1alpha1.CollaSet](e, &appsv1alpha1.CollaSetList{}), record[*corev1.Pod](e, &corev1.PodList{})
 		e.change(set, image("nginx:2"))
-		e.eventually("it waits", func() string {
-			require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
-			for _, b := range set.Status.Blockers {
-				if b.Reason == "OperationDelay" {
-					return ""
-				}
-			}
-			return "not yet"
-		})
-		assert.Equal(e, "nginx:1", e.pods()[0].Spec.Containers[0].Image)
+		sets.Until("it waits", func(s *appsv1alpha1.CollaSet) bool { return blockedBy(s, "OperationDelay") })
 		e.reachesReady(set)
 		assert.Equal(e, "nginx:2", e.pods()[0].Spec.Containers[0].Image)
+		var allowed time.Time
+		pods.Until("the Pod may be changed", func(p *corev1.Pod) (known bool) {
+			allowed, known = podops.OperateTime(podops.Read(p), "collaset")
+			return known
+		})
+		// A container's start is in whole seconds.
+		assert.GreaterOrEqual(e, startOf(e.pods()[0], "app").Sub(allowed), time.Duration(delay)*time.Second-time.Second)
 	},
 	"Pods have the readiness gate": func(e env) {
 		set := e.create("web", 1, nil)
 		e.reachesReady(set)
 		assert.Equal(e, []corev1.PodReadinessGate{{ConditionType: "pod.kusionstack.io/service-ready"}}, e.pods()[0].Spec.ReadinessGates)
 	},
+}
+
+func blockedBy(set *appsv1alpha1.CollaSet, reason string) bool {
+	return slices.ContainsFunc(set.Status.Blockers, func(b appsv1alpha1.Blocker) bool { return b.Reason == reason })
 }
 
 func containerID(p corev1.Pod, name string) string {
@@ -332,7 +338,8 @@ func (e env) writes(from int) (counts map[string]int, lines int) {
 	e.Helper()
 	text, err := os.ReadFile(e.cluster.AuditLog())
 	require.NoError(e, err)
-	all := strings.Split(strings.TrimSpace(string(text)), "\n")
+	all := strings.Split(string(text), "\n")
+	all = all[:len(all)-1] // nothing, or a line that is being written
 	counts = map[string]int{}
 	for _, line := range all[from:] {
 		var event struct {
@@ -355,14 +362,22 @@ func writeBudget(e env) {
 	e.reachesReady(set)
 	e.quiet()
 	_, from := e.writes(0)
+	begin := time.Now()
 	e.change(set, image("nginx:2"))
 	e.reachesReady(set)
+	took := time.Since(begin)
 	e.quiet()
-	counts, _ := e.writes(from)
-	e.Logf("writes: %v", counts)
+	var counts map[string]int
+	e.eventually("the log has the last of the writes", func() string {
+		if counts, _ = e.writes(from); counts["patch pods 200"] < 3*pods || counts["update resourcecontexts 200"] < 1 {
+			return fmt.Sprint(counts)
+		}
+		return ""
+	})
+	e.Logf("writes in %s: %v", took, counts)
 	assert.Equal(e, 3*pods, counts["patch pods 200"])
 	assert.LessOrEqual(e, counts["patch pods 409"], pods/10)
 	assert.Equal(e, 1, counts["update resourcecontexts 200"])
-	assert.LessOrEqual(e, counts["patch collasets/status 200"], 20)
+	assert.LessOrEqual(e, counts["patch collasets/status 200"], 20+int(took/(200*time.Millisecond)), "numbers are written every 200 ms at most")
 	assert.LessOrEqual(e, counts["create events 201"]+counts["patch events 200"], 1)
 }

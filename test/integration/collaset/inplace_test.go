@@ -256,9 +256,19 @@ func TestTheAPIServerAgreesWithTheTable(t *testing.T) {
 			require.True(t, change.InPlace(), change.Forcing)
 			p := pod(t, from)
 			require.NoError(t, c.Patch(t.Context(), p, client.RawPatch(types.StrategicMergePatchType, change.Patch(p, "r2"))))
-			if data := revision.ResizePatch(p); data != nil {
-				require.NoError(t, c.SubResource("resize").Patch(t.Context(), p, client.RawPatch(types.StrategicMergePatchType, data)))
-			}
+			env{t, c, cluster, namespace}.eventually("the Pod is resized", func() string { // the kubelet writes to it as well
+				data := revision.ResizePatch(p)
+				if data == nil {
+					return ""
+				}
+				err := c.SubResource("resize").Patch(t.Context(), p, client.RawPatch(types.StrategicMergePatchType, data))
+				if apierrors.IsConflict(err) {
+					require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(p), p))
+					return err.Error()
+				}
+				require.NoError(t, err)
+				return ""
+			})
 			assert.Nil(t, revision.ResizePatch(p), "there is nothing left to write")
 			wanted := podOf(t, to, namespace)
 			require.NoError(t, c.Create(t.Context(), wanted, client.DryRunAll))
@@ -555,6 +565,13 @@ var inPlaceStories = map[string]func(env){
 		can := node.Status.DeclaredFeatures
 		declares(nil) // as a node of an older version
 		defer declares(can)
+		e.eventually("the API server has seen it", func() string {
+			body := `{"spec":{"initContainers":[{"name":"setup","resources":{"requests":{"cpu":"60m"}}}]}}`
+			if e.SubResource("resize").Patch(e.Context(), &e.pods()[0], client.RawPatch(types.StrategicMergePatchType, []byte(body)), client.DryRunAll) == nil {
+				return "it would resize the Pod"
+			}
+			return ""
+		})
 		e.changeTemplate(set, "", "cpu: 50m", "cpu: 60m")
 		e.reachesReady(set)
 		after := e.pods()[0]
@@ -571,6 +588,9 @@ var inPlaceStories = map[string]func(env){
 			}}},
 		}
 		require.NoError(e, e.Create(e.Context(), limits))
+		e.refuses("maximum cpu usage per Container is 1", func(c *corev1.Container) {
+			c.Resources.Limits = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}
+		})
 		e.changeTemplate(set, "", `cpu: "1"`, `cpu: "2"`)
 		e.eventually("the refusal is told", func() string {
 			require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))

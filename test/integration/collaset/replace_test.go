@@ -66,7 +66,7 @@ var replacements = map[string]func(env){
 			assert.NotContains(e, uids(e.pods()), uid)
 		}
 		for _, reason := range []string{"ReplacementBegun", "ReplacementDone"} {
-			assert.Equal(e, 3, e.told(set, reason), reason)
+			e.tells(set, reason, 3)
 		}
 		e.quiet()
 	},
@@ -105,7 +105,7 @@ var replacements = map[string]func(env){
 		for _, uid := range before {
 			assert.Contains(e, after, uid)
 		}
-		assert.Equal(e, 2, e.told(set, "ReplacementCancelled"))
+		e.tells(set, "ReplacementCancelled", 2)
 		e.quiet()
 	},
 	"scale-in takes both sides of a pair": func(e env) {
@@ -136,7 +136,7 @@ var replacements = map[string]func(env){
 			}
 			return ""
 		})
-		e.reachesReady(set)
+		e.settles(set)
 		assert.Equal(e, 3, running(e.pods(), "nginx:1"))
 		e.quiet()
 	},
@@ -221,6 +221,17 @@ func (e env) label(pod corev1.Pod, key string, value *string) {
 	e.Helper()
 	change := podops.Change{Labels: map[string]*string{key: value}}
 	require.NoError(e, e.Patch(e.Context(), &pod, client.RawPatch(types.MergePatchType, change.MergePatch(podops.View{}))))
+}
+
+// tells waits until the events of a reason name so many Pods: they come after what they tell of.
+func (e env) tells(set *appsv1alpha1.CollaSet, reason string, want int) {
+	e.Helper()
+	e.eventually(fmt.Sprintf("%d Pods are told of as %s", want, reason), func() string {
+		if n := e.told(set, reason); n != want {
+			return fmt.Sprint(n)
+		}
+		return ""
+	})
 }
 
 // told is how many Pods the events of a reason name.

@@ -40,6 +40,7 @@ var scaleStories = map[string]func(env){
 		e.edit(&e.pods()[1], func(pod *corev1.Pod) {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, corev1.PodDeletionCost, "-10")
 		})
+		e.seen() // CollaSets come by another watch
 		e.change(set, replicas(3))
 		e.reachesReady(set)
 		assert.Equal(e, []string{"0", "2", "3"}, ids(e.pods()))
@@ -150,6 +151,7 @@ func spread(e env) {
 	}
 	cordon("b")
 	defer cordon("")
+	e.cordoned(nodes.Items[3].Name)
 	set := e.create("web", 2, func(s *appsv1alpha1.CollaSet) {
 		s.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 			MaxSkew: 1, TopologyKey: "rack", WhenUnsatisfiable: corev1.ScheduleAnyway, LabelSelector: s.Spec.Selector,
@@ -157,6 +159,7 @@ func spread(e env) {
 	})
 	e.reachesReady(set)
 	cordon("a")
+	e.cordoned(nodes.Items[0].Name)
 	e.change(set, replicas(4))
 	e.reachesReady(set)
 	e.change(set, replicas(2))
@@ -170,6 +173,34 @@ func spread(e env) {
 		}
 	}
 	assert.Equal(e, map[string]int{"a": 1, "b": 1}, racks)
+}
+
+// cordoned waits until the scheduler gives the node no Pod any more.
+func (e env) cordoned(node string) {
+	e.Helper()
+	namespace := testcluster.Namespace(e.T, e.cluster, nil)
+	for i := range 100 {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("probe-", i)}}
+		pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "nginx:1"}}
+		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
+		require.NoError(e, e.Create(e.Context(), pod))
+		refused := false
+		e.eventually("the scheduler looks at "+pod.Name, func() string {
+			require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(pod), pod))
+			refused = slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse
+			})
+			if !refused && pod.Spec.NodeName == "" {
+				return "it has not"
+			}
+			return ""
+		})
+		require.NoError(e, e.Client.Delete(e.Context(), pod, client.GracePeriodSeconds(0)))
+		if refused {
+			return
+		}
+	}
+	e.Fatalf("%s gets Pods although it is cordoned", node)
 }
 
 // fail lets a Pod fail as an eviction by the kubelet does.
@@ -196,13 +227,13 @@ func failed(e env) {
 		}
 		return "not yet"
 	})
-	e.reachesReady(set)
+	e.settles(set)
 	assert.Equal(e, []string{"0", "1", "2"}, ids(e.pods()))
 	note := e.noted("PodEnded", victim.Name)
 	assert.Contains(e, note, "Evicted: The node was low on resource: memory.")
 
 	// Again and again: the next attempt waits, and says what for.
-	for range 2 {
+	for range 6 { // each time for longer
 		pod := e.pods()[1]
 		e.fail(&pod)
 		if message := e.sawBackOff(set, pod.UID); message != "" {
@@ -243,7 +274,7 @@ func failedInSequence(e env) {
 		}
 		return "not yet"
 	})
-	e.reachesReady(set)
+	e.settles(set)
 	assert.Equal(e, "db-0", e.pods()[0].Name)
 }
 
@@ -360,16 +391,12 @@ func join(e env) {
 	e.reaches(set, appsv1alpha1.CollaSetReady)
 	replaced := e.mine(set)
 	require.Len(e, replaced, 3)
+	pods := record[*corev1.Pod](e, &corev1.PodList{}) // it may be the one that goes, at once
 	e.edit(pod, func(pod *corev1.Pod) { pod.Labels[appsv1alpha1.ControlLabel] = appsv1alpha1.ControlValue })
-	e.eventually("it joined", func() string {
-		if slices.Contains(uids(e.mine(set)), pod.UID) {
-			return ""
-		}
-		return "not yet"
-	})
+	pods.Until("it joined", func(p *corev1.Pod) bool { return p.UID == pod.UID && metav1.IsControlledBy(p, set) })
 	e.noted("Included", "hand-made")
 	e.eventually("and there are as many as wanted", func() string {
-		// It may be the one that goes, so what is left in the list may be named as missing.
+		// What is left in the list may be named as missing.
 		if mine := e.mine(set); len(mine) != 3 {
 			return fmt.Sprint(ids(mine))
 		}
@@ -477,13 +504,14 @@ func stalePool(e env) {
 }
 
 func scaleInDelay(e env) {
-	delay := int32(3)
+	delay := int32(5)
 	set := e.create("web", 2, func(s *appsv1alpha1.CollaSet) { s.Spec.ScaleStrategy.OperationDelaySeconds = &delay })
 	e.reachesReady(set)
+	sets := record[*appsv1alpha1.CollaSet](e, &appsv1alpha1.CollaSetList{})
 	victim := e.pods()[1]
 	e.edit(&victim, func(pod *corev1.Pod) { pod.Finalizers = append(pod.Finalizers, "test/keep") })
 	e.change(set, replicas(1))
-	e.heldUp(set, "OperationDelay")
+	sets.Until("it is said that it waits", func(s *appsv1alpha1.CollaSet) bool { return blockedBy(s, "OperationDelay") })
 	e.eventually("it is deleted", func() string {
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(&victim), &victim))
 		if victim.DeletionTimestamp == nil {
@@ -502,11 +530,18 @@ func scaleInDelay(e env) {
 
 func quota(e env) {
 	limit := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "few"}}
-	limit.Spec.Hard = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("2")}
+	limit.Spec.Hard = corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}
 	require.NoError(e, e.Create(e.Context(), limit))
+	e.refuses("exceeded quota", nil)
+	none := limit.DeepCopy()
+	limit.Spec.Hard[corev1.ResourcePods] = resource.MustParse("2")
+	require.NoError(e, e.Patch(e.Context(), limit, client.MergeFrom(none)))
 	e.eventually("the quota counts", func() string {
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(limit), limit))
-		return strings.TrimSuffix(fmt.Sprint(1-len(limit.Status.Hard)), "0")
+		if allowed := limit.Status.Hard[corev1.ResourcePods]; allowed.Value() != 2 {
+			return allowed.String()
+		}
+		return ""
 	})
 	set := e.create("web", 9, nil)
 	e.eventually("it says so", func() string {
@@ -527,8 +562,13 @@ func quota(e env) {
 	limit.Spec.Hard[corev1.ResourcePods] = resource.MustParse("20")
 	require.NoError(e, e.Patch(e.Context(), limit, client.MergeFrom(before)))
 	e.reachesReady(set)
-	counts, _ := e.writes(0)
+	var counts map[string]int
+	e.eventually("the log has a refusal", func() string {
+		if counts, _ = e.writes(0); counts["create pods 403"] == 0 {
+			return "it has none"
+		}
+		return ""
+	})
 	e.Logf("writes: %v", counts)
-	assert.Positive(e, counts["create pods 403"])
 	assert.LessOrEqual(e, counts["create pods 403"], 20, "with doubling waits that is an hour's worth")
 }

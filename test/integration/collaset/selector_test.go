@@ -49,11 +49,18 @@ var expressionStories = map[string]func(env){
 		e.reachesReady(set)
 		assert.Equal(e, uids(before), uids(e.pods()))
 		assert.Equal(e, 3, running(e.pods(), "nginx:2"))
-		scale := &autoscalingv1.Scale{}
-		require.NoError(e, e.SubResource("scale").Get(e.Context(), set, scale))
-		assert.Equal(e, autoscalingv1.ScaleStatus{Replicas: 3, Selector: "app in (another,web),!quarantined"}, scale.Status)
-		scale.Spec.Replicas = 1
-		require.NoError(e, e.SubResource("scale").Update(e.Context(), set, client.WithSubResourceBody(scale)))
+		e.eventually("it is scaled", func() string { // between two writes of its status
+			scale := &autoscalingv1.Scale{}
+			require.NoError(e, e.SubResource("scale").Get(e.Context(), set, scale))
+			assert.Equal(e, autoscalingv1.ScaleStatus{Replicas: 3, Selector: "app in (another,web),!quarantined"}, scale.Status)
+			scale.Spec.Replicas = 1
+			err := e.SubResource("scale").Update(e.Context(), set, client.WithSubResourceBody(scale))
+			if !apierrors.IsConflict(err) {
+				require.NoError(e, err)
+				return ""
+			}
+			return err.Error()
+		})
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
 		e.reachesReady(set)
 		assert.Len(e, e.pods(), 1)

@@ -188,6 +188,17 @@ func (e volumeEnv) events(reason string) int {
 	return n
 }
 
+// tellsOf waits until an event says it, which comes after what it tells of.
+func (e volumeEnv) tellsOf(reason string) {
+	e.Helper()
+	e.eventually("an event says "+reason, func() string {
+		if e.events(reason) == 0 {
+			return "none does"
+		}
+		return ""
+	})
+}
+
 // removed waits until the CollaSet is gone.
 func (e volumeEnv) removed(set *appsv1alpha1.CollaSet, how metav1.DeletionPropagation) {
 	e.Helper()
@@ -239,7 +250,7 @@ var volumeStories = map[string]func(volumeEnv){
 			}
 			return ""
 		})
-		e.reachesReady(set)
+		e.settles(set)
 		assert.Equal(e, claims, e.mounted(), "re-created after a deletion by hand")
 		assert.Equal(e, claims, e.claims())
 		e.quiet()
@@ -284,6 +295,7 @@ var volumeStories = map[string]func(volumeEnv){
 			assert.Equal(e, "nginx:1", p.Spec.Containers[0].Image)
 			assert.Equal(e, corev1.ConditionTrue, readyOf(&p), "it never left service")
 		}
+		e.tellsOf("ClaimExpansionRefused")
 		assert.Equal(e, 1, e.events("ClaimExpansionRefused"))
 		e.change(set, storage(fixed, "1Gi"))
 		e.reachesReady(set)
@@ -328,7 +340,7 @@ var volumeStories = map[string]func(volumeEnv){
 		for _, claim := range claims {
 			assert.NotContains(e, e.claims(), claim)
 		}
-		assert.NotZero(e, e.events("ClaimsDeleted"))
+		e.tellsOf("ClaimsDeleted")
 	},
 	"a template more and then less": func(e volumeEnv) {
 		set := e.database(1)
@@ -421,13 +433,7 @@ var volumeStories = map[string]func(volumeEnv){
 			Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
 		}
 		require.NoError(e, e.Client.Create(e.Context(), quota))
-		e.eventually("the quota works", func() string {
-			require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(quota), quota))
-			if len(quota.Status.Hard) == 0 {
-				return "not yet"
-			}
-			return ""
-		})
+		e.refuses("exceeded quota", nil)
 		set := e.create("db", 1, func(s *appsv1alpha1.CollaSet) { storage(growing, "1Gi")(&s.Spec) })
 		e.eventually("the Pod is refused", func() string {
 			require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
@@ -471,9 +477,13 @@ var volumeStories = map[string]func(volumeEnv){
 		assert.Equal(e, claims, e.claims(), "its claim is nobody's to delete")
 		claim := &corev1.PersistentVolumeClaim{}
 		name := client.ObjectKey{Namespace: e.namespace, Name: strings.TrimPrefix(claims[1], "1 ")}
-		require.NoError(e, e.Get(e.Context(), name, claim))
-		assert.Empty(e, claim.OwnerReferences)
-		assert.Equal(e, appsv1alpha1.OrphanedValue, claim.Labels[appsv1alpha1.OrphanedLabel])
+		e.eventually("the claim has no owner", func() string {
+			require.NoError(e, e.Get(e.Context(), name, claim))
+			if len(claim.OwnerReferences) > 0 || claim.Labels[appsv1alpha1.OrphanedLabel] != appsv1alpha1.OrphanedValue {
+				return fmt.Sprint(claim.OwnerReferences, claim.Labels)
+			}
+			return ""
+		})
 
 		e.change(set, func(s *appsv1alpha1.CollaSetSpec) {
 			s.ScaleStrategy.PodToExclude, s.ScaleStrategy.PodToInclude = nil, []string{leaver.Name}
@@ -481,9 +491,13 @@ var volumeStories = map[string]func(volumeEnv){
 		})
 		e.reachesReady(set)
 		assert.Equal(e, claims, e.mounted())
-		require.NoError(e, e.Get(e.Context(), name, claim))
-		assert.True(e, metav1.IsControlledBy(claim, set))
-		assert.NotContains(e, claim.Labels, appsv1alpha1.OrphanedLabel)
+		e.eventually("the claim is the CollaSet's again", func() string {
+			require.NoError(e, e.Get(e.Context(), name, claim))
+			if _, orphaned := claim.Labels[appsv1alpha1.OrphanedLabel]; orphaned || !metav1.IsControlledBy(claim, set) {
+				return fmt.Sprint(claim.OwnerReferences, claim.Labels)
+			}
+			return ""
+		})
 	},
 }
 
