@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -24,6 +23,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/suite"
 )
 
@@ -168,10 +168,10 @@ func survive(t *testing.T, provoke func(*story, *testing.T)) {
 func TestF15NothingThatARuleOrItsServerDoesEndsAProcess(t *testing.T) {
 	t.Run("a server that is not there", func(t *testing.T) {
 		survive(t, func(s *story, t *testing.T) {
-			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			nobody, err := localkube.ReservePorts(1)
 			require.NoError(t, err)
-			url := "http://" + listener.Addr().String() + "/"
-			require.NoError(t, listener.Close())
+			t.Cleanup(nobody.Release)
+			url := fmt.Sprintf("http://127.0.0.1:%d/", nobody.Numbers[0])
 			pods := s.serve(2)
 			rule := s.rule("fails", asks(url))
 			s.ask(pods...)
@@ -320,6 +320,7 @@ func unchangedPods(t *testing.T) {
 		return now
 	}
 	s.until("the crashed Pod is out of service", func() bool { return !s.hasLabel("crashed", podops.ServiceAvailableLabel) })
+	s.untilRest(nil)
 	for range 2 {
 		known := versions()
 		began := time.Now()
@@ -342,35 +343,47 @@ func (s *story) writes(since time.Time) []suite.Request {
 	return slices.DeleteFunc(requests, func(r suite.Request) bool { return r.Namespace != s.namespace || r.Component() == "" || !r.Write() })
 }
 
-// requireRest waits for a while in which the status of no rule is written, and no Pod by lifecycle-controller; then makes
-// the rules be evaluated again and again, which must not write either.
-func (s *story) requireRest(pods []string) {
+// quiet says which status of a rule was written, or which Pod by lifecycle-controller, while something was done.
+func (s *story) quiet(during func()) error {
 	s.Helper()
-	quiet := func(during func()) error {
-		since := time.Now()
-		during()
-		for _, r := range s.writes(since) {
-			if r.Resource == "podtransitionrules" || r.Component() == suite.Lifecycle {
-				return errors.New(r.String())
-			}
-		}
-		return nil
-	}
-	rest := func() { s.stays("time passes", func() bool { return true }) }
-	var err error
-	for range 5 {
-		if err = quiet(rest); err == nil {
-			break
+	since := time.Now()
+	during()
+	for _, r := range s.writes(since) {
+		if r.Resource == "podtransitionrules" || r.Component() == suite.Lifecycle {
+			return errors.New(r.String())
 		}
 	}
-	require.NoError(s, err, "the suite comes to rest")
-	require.NoError(s, quiet(func() {
+	return nil
+}
+
+// untilRest waits for a while in which the status of no rule is written, and no Pod by lifecycle-controller, and in which
+// something goes on; nil for nothing.
+func (s *story) untilRest(goesOn func() bool) {
+	s.Helper()
+	s.until("the suite comes to rest", func() bool { return s.quiet(func() { s.rest(goesOn) }) == nil })
+}
+
+// rest lets a while pass, and waits until something has gone on since.
+func (s *story) rest(goesOn func() bool) {
+	s.Helper()
+	s.stays("time passes", func() bool { return true })
+	if goesOn != nil {
+		s.until("it goes on", goesOn)
+	}
+}
+
+// requireRest waits until the suite is at rest, but for what goes on; then makes the rules be evaluated again and again, which
+// must not write either.
+func (s *story) requireRest(pods []string, goesOn func() bool) {
+	s.Helper()
+	s.untilRest(goesOn)
+	require.NoError(s, s.quiet(func() {
 		for colour := range 5 {
 			for _, pod := range pods {
 				s.label(pod, map[string]any{"colour": fmt.Sprint(colour)}) // means nothing to any rule
 			}
 		}
-		rest()
+		s.rest(goesOn)
 	}), "what is evaluated to the same is not written")
 }
 
@@ -393,9 +406,12 @@ func TestF17ARuleAtRestIsNotWritten(t *testing.T) {
 			states := s.status(rule).RuleStates
 			return len(states) == 1 && states[0].WebhookStatus != nil && len(states[0].WebhookStatus.TaskStates) == 4 && len(states[0].WebhookStatus.History) == 4
 		})
-		polled := h.polled(pods[7])
-		s.requireRest(pods)
-		assert.Greater(t, h.polled(pods[7]), polled, "polls go on meanwhile")
+		polled := 0
+		s.requireRest(pods, func() bool { // polls go on meanwhile
+			before := polled
+			polled = h.polled(pods[7])
+			return before > 0 && polled > before
+		})
 		assert.Equal(t, 4, s.waiting(pods[4:]...))
 	})
 	t.Run("with Pods that wait, and one that holds the budget", func(t *testing.T) {
@@ -412,6 +428,6 @@ func TestF17ARuleAtRestIsNotWritten(t *testing.T) {
 		s.until("it is out", func() bool { return s.out(pods[0]) == 1 })
 		s.ask(pods[1:]...)
 		s.untilCounted(budget, 1, 5)
-		s.requireRest(pods)
+		s.requireRest(pods, nil)
 	})
 }
