@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -25,6 +26,9 @@ var (
 	// cluster is a client that reads and writes without a cache.
 	cluster client.Client
 )
+
+// patience is for what takes milliseconds, on a busy machine.
+const patience = 3 * time.Minute
 
 // projectRoot is the path from this package to the project.
 var projectRoot = filepath.Join("..", "..", "..")
@@ -49,6 +53,9 @@ func run(m *testing.M) (code int, err error) {
 		BinaryAssetsDirectory: assets,
 		CRDDirectoryPaths:     []string{filepath.Join(projectRoot, "deploy", "crd")},
 		ErrorIfCRDPathMissing: true,
+		CRDInstallOptions:     envtest.CRDInstallOptions{MaxTime: patience},
+
+		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
 	}
 	if config, err = environment.Start(); err != nil {
 		return 0, fmt.Errorf("starting the control plane: %w", err)

@@ -99,7 +99,7 @@ func TestOpenAPIDescribesThePodTemplate(t *testing.T) {
 		}
 		content, err := paths["apis/apps.kusionstack.io/v1alpha1"].Schema("application/json")
 		return err == nil && json.Unmarshal(content, &document) == nil && len(document.Components.Schemas) > 0
-	}, 30*time.Second, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 
 	set, ok := document.Components.Schemas["io.kusionstack.apps.v1alpha1.CollaSet"]
 	require.True(t, ok, "the schema of CollaSet")

@@ -11,6 +11,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -105,13 +106,13 @@ func TestObjectsMalformedBeforeCanStillBeDeleted(t *testing.T) {
 			restore := withoutValidation(t, tc.kind+"s.apps.kusionstack.io")
 			require.Eventually(t, func() bool {
 				return cluster.Create(t.Context(), object.DeepCopy()) == nil
-			}, 30*time.Second, 50*time.Millisecond, "the API server forgets the schema")
+			}, patience, 50*time.Millisecond, "the API server forgets the schema")
 			restore()
 			require.Eventually(t, func() bool {
 				probe := object.DeepCopy()
 				probe.SetName("probe")
 				return apierrors.IsInvalid(cluster.Create(t.Context(), probe, client.DryRunAll))
-			}, 30*time.Second, 50*time.Millisecond, "the API server remembers the schema")
+			}, patience, 50*time.Millisecond, "the API server remembers the schema")
 
 			stored := fetch(t.Context(), t, object)
 			stored.Object["status"] = map[string]any{"observedGeneration": int64(1)}
@@ -130,17 +131,20 @@ func TestObjectsMalformedBeforeCanStillBeDeleted(t *testing.T) {
 // withoutValidation replaces the schema of a CRD by one that takes anything, until restore is called.
 func withoutValidation(t *testing.T, name string) (restore func()) {
 	t.Helper()
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	require.NoError(t, cluster.Get(t.Context(), client.ObjectKey{Name: name}, crd))
-	strict := crd.Spec.Versions[0].Schema.DeepCopy()
+	swap := func(schema *apiextensionsv1.CustomResourceValidation) (before *apiextensionsv1.CustomResourceValidation) {
+		require.NoError(t, retry.RetryOnConflict(retry.DefaultRetry, func() error { // the API server writes status
+			crd := &apiextensionsv1.CustomResourceDefinition{}
+			if err := cluster.Get(t.Context(), client.ObjectKey{Name: name}, crd); err != nil {
+				return err
+			}
+			before, crd.Spec.Versions[0].Schema = crd.Spec.Versions[0].Schema, schema
+			return cluster.Update(t.Context(), crd)
+		}))
+		return before
+	}
 	anything := apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: ptr.To(true)}
-	crd.Spec.Versions[0].Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{
+	strict := swap(&apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
 		Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": anything, "status": anything},
-	}
-	require.NoError(t, cluster.Update(t.Context(), crd))
-	return func() {
-		require.NoError(t, cluster.Get(t.Context(), client.ObjectKey{Name: name}, crd))
-		crd.Spec.Versions[0].Schema = strict
-		require.NoError(t, cluster.Update(t.Context(), crd))
-	}
+	}})
+	return func() { swap(strict) }
 }

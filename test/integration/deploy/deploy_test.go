@@ -36,7 +36,7 @@ import (
 
 const (
 	system   = "kuperator-system"
-	deadline = time.Minute
+	deadline = 3 * time.Minute
 	tick     = 100 * time.Millisecond
 )
 
@@ -262,10 +262,10 @@ func TestAnAPIServerTakesTheWholeSuite(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Eventually(t, func() bool {
-			return may(t.Context(), "edit", "create", "collasets") && may(t.Context(), "view", "list", "resourcecontexts")
+			return may(t.Context(), "edit", "create", "collasets") && may(t.Context(), "view", "list", "resourcecontexts") &&
+				may(t.Context(), "edit", "get", "podtransitionrules") // what view has comes to edit by itself
 		},
 			deadline, tick, "the roles are joined to those of the cluster")
-		require.True(t, may(t.Context(), "edit", "get", "podtransitionrules"))
 		require.False(t, may(t.Context(), "view", "create", "collasets"))
 		require.False(t, may(t.Context(), "edit", "update", "resourcecontexts"))
 	})

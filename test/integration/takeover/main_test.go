@@ -5,6 +5,7 @@ package takeover_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,7 +34,7 @@ import (
 )
 
 const (
-	patience = 60 * time.Second // for what takes seconds, on a busy machine
+	patience = 3 * time.Minute // for what takes seconds, on a busy machine
 	interval = 50 * time.Millisecond
 	// standstill is how long nothing must be written for things to be at rest.
 	standstill = 3 * time.Second
@@ -180,6 +181,37 @@ func (m *moment) belongings(kinds ...schema.GroupVersionKind) map[string]unstruc
 		}
 	}
 	return out
+}
+
+// played waits until the simulated kubelets and the volume controllers have taken over what was loaded: kwok has seen a Pod
+// that is younger, and every volume is bound.
+func (m *moment) played() {
+	m.Helper()
+	namespace := testcluster.Namespace(m.T, m.Cluster, nil)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "witness"}}
+	pod.Spec.NodeName, pod.Spec.Containers = "node-0", []corev1.Container{{Name: "main", Image: "nginx:1"}}
+	require.NoError(m, m.Create(m.Context(), pod))
+	m.eventually("the kubelets are at work", func() error {
+		if err := m.Get(m.Context(), client.ObjectKeyFromObject(pod), pod); err != nil || podops.Read(pod).Ready {
+			return err
+		}
+		return errors.New("the youngest Pod is not Ready")
+	})
+	m.eventually("volumes are bound", func() error {
+		volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
+		if err := errors.Join(m.List(m.Context(), volumes), m.List(m.Context(), claims, client.InNamespace(m.namespace))); err != nil {
+			return err
+		}
+		for _, claim := range claims.Items {
+			bound := slices.ContainsFunc(volumes.Items, func(v corev1.PersistentVolume) bool {
+				return v.Name == claim.Spec.VolumeName && v.Status.Phase == corev1.VolumeBound
+			})
+			if !bound || claim.Status.Phase != corev1.ClaimBound {
+				return fmt.Errorf("claim %s is %s", claim.Name, claim.Status.Phase)
+			}
+		}
+		return nil
+	})
 }
 
 // rests waits until nothing of the namespace has been written for a while.

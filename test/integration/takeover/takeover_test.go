@@ -27,6 +27,7 @@ func TestTakeover(t *testing.T) {
 	moments := []*moment{atRest, midRollout, third}
 	require.NoError(t, w.Cluster.StartComponent(t.Context(), kwok))
 	for _, m := range moments {
+		m.played()
 		m.rests() // kubelets and volume controllers have taken over before we come
 		m.before = m.belongings(kept...)
 	}
@@ -249,10 +250,11 @@ func (m *moment) comesBackAtItsRevision() {
 		gone := before[id]
 		require.NoError(m, m.Delete(m.Context(), &gone))
 		m.eventually(gone.Name+" is gone", func() error {
-			if err := m.Get(m.Context(), client.ObjectKeyFromObject(&gone), &corev1.Pod{}); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("it is there: %w", err)
+			now := &corev1.Pod{}
+			if err := m.Get(m.Context(), client.ObjectKeyFromObject(&gone), now); err != nil || now.UID != gone.UID {
+				return client.IgnoreNotFound(err)
 			}
-			return nil
+			return errors.New("it is there")
 		})
 		after := m.servesAt("web", own)
 		back := after[id]
