@@ -15,10 +15,13 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/localkube"
 )
 
@@ -260,12 +263,36 @@ func (s *Suite) launch(ctx context.Context, name string) error {
 	return s.record()
 }
 
-// waitReady waits until the components answer that they are ready.
+// waitReady waits until the components answer that they are ready, and the API
+// server of a cluster that was started here asks webhook-server.
 func (s *Suite) waitReady(ctx context.Context, names ...string) error {
-	return s.wait(ctx, names, "be ready", func(ctx context.Context, client *http.Client, p *process) error {
-		_, err := probe(ctx, client, fmt.Sprintf("http://%s/readyz", p.Probe))
+	clients, err := s.Clients()
+	if err != nil {
 		return err
+	}
+	return s.wait(ctx, names, "be ready", func(ctx context.Context, client *http.Client, p *process) error {
+		if _, err := probe(ctx, client, fmt.Sprintf("http://%s/readyz", p.Probe)); err != nil {
+			return err
+		}
+		if p.Name != Webhook || s.Cluster == nil {
+			return nil
+		}
+		return asksWebhook(ctx, clients)
 	})
+}
+
+// asksWebhook is nil if a managed Pod would get its readiness gate. The API server
+// learns of what webhook-server has written a moment after that is ready.
+func asksWebhook(ctx context.Context, clients kubernetes.Interface) error {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "main"}}},
+	}
+	pod, err := clients.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	if err == nil && len(pod.Spec.ReadinessGates) == 0 {
+		err = errors.New("the API server does not ask it yet")
+	}
+	return err
 }
 
 // WaitLeading waits until each of the components holds its Lease, as its metrics say. One that is ready may still be

@@ -74,6 +74,9 @@ func TestDegradation(t *testing.T) {
 		eventually(t, "everything waiting for lifecycle-controller or a rule", func() error {
 			pods := w.pods(t, ns, "web")
 			for i := range pods {
+				if v := podops.Read(&pods[i]); v.Ready != (v.ServiceReady == corev1.ConditionTrue) {
+					return fmt.Errorf("the kubelet of %s has still to say that Ready is not %t", pods[i].Name, v.Ready)
+				}
 				for _, o := range podops.Operations(podops.Read(&pods[i])) {
 					if o.Phase == podops.PhaseOperate || o.Phase == podops.PhasePreparing {
 						return fmt.Errorf("%s is in %s", pods[i].Name, o.Phase)
@@ -154,6 +157,7 @@ func TestDegradation(t *testing.T) {
 			}
 			return nil
 		})
+		o.Settled(t.Context()) // it has come to know of rules, too
 		w.setImage(t, ns, "web", image3)
 		w.waitServing(t, ns, "web", 3, image3)
 		requireWithin(t, o, ns, 1)

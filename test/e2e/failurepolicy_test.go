@@ -21,15 +21,34 @@ func TestABadRolloutGoesBack(t *testing.T) {
 	ns := w.namespace(t)
 	o := w.observe(t, observer.Options{})
 	set := collaSet(ns, "web", 6)
-	set.Spec.ProgressDeadlineSeconds = ptr.To[int32](5)
+	set.Spec.ProgressDeadlineSeconds = ptr.To[int32](3600) // a rollout that works is not stopped, on however busy a machine
 	set.Spec.UpdateStrategy.FailurePolicy = appsv1alpha1.RolloutFailureRollback
 	w.create(t, service(ns, "web"), rule(ns, "web", "2"), set)
 	w.waitServing(t, ns, "web", 6, image1)
 	before := uids(w.pods(t, ns, "web"))
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set))
+	eventually(t, "the status to tell of it", func() error {
+		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil || meta.IsStatusConditionTrue(set.Status.Conditions, appsv1alpha1.CollaSetReady) {
+			return err
+		}
+		return fmt.Errorf("%+v", set.Status.Conditions)
+	})
 	first := set.Status.CurrentRevision
 
-	w.setImage(t, ns, "web", "web:non-exist")
+	const broken = "web:non-exist"
+	w.setImage(t, ns, "web", broken)
+	eventually(t, "Pods that are broken", func() error {
+		n := 0
+		for _, p := range w.pods(t, ns, "web") {
+			if p.Spec.Containers[0].Image == broken {
+				n++
+			}
+		}
+		if n != 2 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+	w.patch(t, ns, "web", `{"spec":{"progressDeadlineSeconds":5}}`)
 	eventually(t, "the rollout is halted", func() error {
 		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil {
 			return err
@@ -42,7 +61,13 @@ func TestABadRolloutGoesBack(t *testing.T) {
 	require.Equal(t, first, set.Status.Halted.RollbackTo)
 	w.waitServing(t, ns, "web", 6, image1)
 	require.Equal(t, before, uids(w.pods(t, ns, "web")), "in place there and back")
-	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set))
+	w.patch(t, ns, "web", `{"spec":{"progressDeadlineSeconds":3600}}`)
+	eventually(t, "the status of the present spec", func() error {
+		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil || set.Status.ObservedGeneration == set.Generation {
+			return err
+		}
+		return fmt.Errorf("it is of generation %d", set.Status.ObservedGeneration)
+	})
 	require.Equal(t, first, set.Status.CurrentRevision)
 	require.NotEqual(t, first, set.Status.UpdatedRevision)
 	require.True(t, meta.IsStatusConditionTrue(set.Status.Conditions, appsv1alpha1.CollaSetStalled))

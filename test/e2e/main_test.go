@@ -29,7 +29,7 @@ import (
 
 const (
 	// patience bounds a wait for something that takes seconds, on a busy machine.
-	patience = 90 * time.Second
+	patience = 4 * time.Minute
 	interval = 50 * time.Millisecond
 
 	// userAgent tells the tests' own requests apart.
@@ -218,6 +218,9 @@ func (w *world) describe(ctx context.Context, t *testing.T, namespace string) {
 // observe watches from here to the end of the test, and fails it for any broken promise.
 func (w *world) observe(t *testing.T, options observer.Options) *observer.Observer {
 	t.Helper()
+	if options.StuckAfter == 0 {
+		options.StuckAfter = 2 * patience // the waits for Pods are over before
+	}
 	o, err := observer.Start(context.WithoutCancel(t.Context()), w.RESTConfig(), options)
 	require.NoError(t, err)
 	t.Cleanup(func() {

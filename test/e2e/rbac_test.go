@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,6 +71,29 @@ func comesWithWatch(p permission, used map[permission]bool) bool {
 func TestRBAC(t *testing.T) {
 	w := everything(t)
 	w.doEverything(t)
+	granted := w.grants(t)
+	require.NotEmpty(t, granted)
+	eventually(t, "every permission to be used", func() error { // events come after what they tell of
+		used := w.used(t)
+		var idle []string
+		for _, p := range granted {
+			if !used[p] && unused[p] == "" && !comesWithWatch(p, used) {
+				idle = append(idle, p.String())
+			}
+		}
+		if len(idle) > 0 {
+			return errors.New("granted and never used:\n" + strings.Join(idle, "\n"))
+		}
+		return nil
+	})
+	for p := range unused {
+		assert.Contains(t, granted, p, "an exception for what is not granted")
+	}
+}
+
+// used are the permissions that the components' requests so far show. None of them lacks one.
+func (w *world) used(t *testing.T) map[permission]bool {
+	t.Helper()
 	requests, err := w.Requests(time.Time{})
 	require.NoError(t, err)
 	used := map[permission]bool{}
@@ -84,18 +108,7 @@ func TestRBAC(t *testing.T) {
 		}
 		used[permission{r.Component(), r.Verb, r.Group, name}] = true
 	}
-	granted := w.grants(t)
-	require.NotEmpty(t, granted)
-	var idle []string
-	for _, p := range granted {
-		if !used[p] && unused[p] == "" && !comesWithWatch(p, used) {
-			idle = append(idle, p.String())
-		}
-	}
-	assert.Empty(t, strings.Join(idle, "\n"), "granted and never used")
-	for p := range unused {
-		assert.Contains(t, granted, p, "an exception for what is not granted")
-	}
+	return used
 }
 
 // grants lists what roles and bindings on the cluster let the components do.
@@ -203,11 +216,15 @@ func (w *world) doEverything(t *testing.T) {
 	w.useRuleInFull(t, ns)
 
 	t.Log("mistakes that are told")
-	annotated := &corev1.Service{}
-	require.NoError(t, w.client.Get(t.Context(), keyOf(set), annotated))
-	annotated.Annotations = map[string]string{resourceconsist.DrainSecondsAnnotation: "soon"}
-	annotated.Finalizers = []string{resourceconsist.CleanFinalizer} // as Kuperator leaves it
-	require.NoError(t, w.client.Update(t.Context(), annotated))
+	eventually(t, "the Service to change", func() error {
+		annotated := &corev1.Service{}
+		if err := w.client.Get(t.Context(), keyOf(set), annotated); err != nil {
+			return err
+		}
+		annotated.Annotations = map[string]string{resourceconsist.DrainSecondsAnnotation: "soon"}
+		annotated.Finalizers = []string{resourceconsist.CleanFinalizer} // as Kuperator leaves it
+		return w.client.Update(t.Context(), annotated)
+	})
 	w.down(t, suite.Webhook) // which would refuse the next
 	wrong := rule(ns, "wrong", "1")
 	wrong.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{"no label value!"}}}}

@@ -32,6 +32,7 @@ func TestReplacement(t *testing.T) {
 	all.Spec.Rules[0].AvailablePolicy = &appsv1alpha1.AvailableRule{MinAvailableValue: ptr.To(intstr.FromString("100%"))}
 	w.create(t, service(ns, "web"), all, set)
 	w.waitServing(t, ns, "web", n, image1)
+	w.waitListed(t, ns, n)
 	before := uids(w.pods(t, ns, "web"))
 
 	t.Log("an update")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -56,24 +57,24 @@ func TestKubectlKnowsCollaSets(t *testing.T) {
 	w.create(t, collaSet(ns, "web", 2))
 
 	t.Run("wait ends when the Pods serve", func(t *testing.T) {
-		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout=80s")
+		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+patience.String())
 		require.NoError(t, w.atRest(t, ns, "web", 2, image1), "Ready promises that")
 	})
 
 	t.Run("scale changes the number of Pods", func(t *testing.T) {
 		require.Contains(t, w.kubectl(t, ns, "scale", "collaset", "web", "--replicas=4", "--current-replicas=2"), "scaled")
-		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.availableReplicas}=4", "--timeout=80s")
+		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.availableReplicas}=4", "--timeout="+patience.String())
 		w.waitServing(t, ns, "web", 4, image1)
 		_, err := w.Kubectl(t.Context(), "-n", ns, "scale", "collaset", "web", "--replicas=9", "--current-replicas=2")
 		require.ErrorContains(t, err, "Expected replicas to be 2, was 4")
 	})
 
 	t.Run("wait after a change ends with the new Pods, not with the old", func(t *testing.T) {
-		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout=80s")
+		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+patience.String())
 		w.setImage(t, ns, "web", image2)
-		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout=80s")
+		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+patience.String())
 		require.NoError(t, w.atRest(t, ns, "web", 4, image2))
-		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.updatedAvailableReplicas}=4", "--timeout=80s")
+		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.updatedAvailableReplicas}=4", "--timeout="+patience.String())
 	})
 
 	t.Run("get shows where a rollout stands", func(t *testing.T) {
@@ -109,9 +110,12 @@ func TestKubectlKnowsCollaSets(t *testing.T) {
 	})
 
 	t.Run("describe shows conditions and events", func(t *testing.T) {
-		out := w.kubectl(t, ns, "describe", "cls", "web")
-		require.Contains(t, out, "RolloutComplete")
-		require.Contains(t, out, "collaset-controller")
+		eventually(t, "both", func() error { // events come after what they tell of
+			if out := w.kubectl(t, ns, "describe", "cls", "web"); !strings.Contains(out, "RolloutComplete") || !strings.Contains(out, "collaset-controller") {
+				return errors.New(out)
+			}
+			return nil
+		})
 	})
 }
 
@@ -184,8 +188,8 @@ func (w *world) waitBudget(t *testing.T, budget *policyv1.PodDisruptionBudget, w
 func TestHorizontalPodAutoscaler(t *testing.T) {
 	w := everything(t)
 	ns := w.namespace(t)
-	load := w.metricsAPI(t)
-	load.Store(100)
+	load := w.metricsAPI(t) // of all Pods together, so that more Pods have less each
+	load.Store(200)
 	set := ofExpressions(collaSet(ns, "web", 2))
 	set.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
 	w.create(t, set)
@@ -209,16 +213,16 @@ func TestHorizontalPodAutoscaler(t *testing.T) {
 		_, _ = w.Kubectl(context.WithoutCancel(t.Context()), "-n", ns, "delete", "hpa", "--all")
 	})
 	w.waitServing(t, ns, "web", 4, image1) // twice the load that is wanted
-	load.Store(25)
+	load.Store(100)
 	w.waitServing(t, ns, "web", 2, image1) // half of it
-	load.Store(200)
+	load.Store(1000)
 	w.waitServing(t, ns, "web", 5, image1) // the most that it may
 	require.Contains(t, w.kubectl(t, ns, "get", "hpa", "web"), "CollaSet/web")
 }
 
 var apiServices = schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"}
 
-// metricsAPI serves metrics.k8s.io until the test ends: every Pod uses so many MiB of memory. The API server reaches the
+// metricsAPI serves metrics.k8s.io until the test ends: the Pods together use so many MiB of memory. The API server reaches the
 // stub as it would a metrics server outside of the cluster, through a Service without endpoints.
 func (w *world) metricsAPI(t *testing.T) *atomic.Int64 {
 	t.Helper()
@@ -243,11 +247,12 @@ func (w *world) metricsAPI(t *testing.T) *atomic.Int64 {
 			return
 		}
 		items := []any{}
+		pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		for i := range pods.Items {
 			items = append(items, map[string]any{
 				"metadata": map[string]any{"name": pods.Items[i].Name, "namespace": pods.Items[i].Namespace, "labels": pods.Items[i].Labels},
 				"window":   "10s", "timestamp": time.Now().UTC().Format(time.RFC3339),
-				"containers": []any{map[string]any{"name": "main", "usage": map[string]string{"memory": fmt.Sprintf("%dMi", load.Load()), "cpu": "1m"}}},
+				"containers": []any{map[string]any{"name": "main", "usage": map[string]string{"memory": fmt.Sprintf("%dMi", load.Load()/int64(len(pods.Items))), "cpu": "1m"}}},
 			})
 		}
 		answer(out, map[string]any{"kind": "PodMetricsList", "apiVersion": version, "metadata": map[string]any{}, "items": items})
