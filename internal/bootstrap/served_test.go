@@ -78,7 +78,7 @@ func TestWhenServed(t *testing.T) {
 			go func() { done <- s.Start(t.Context()) }()
 
 			for i, wait := range tc.waits {
-				require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+				require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
 				require.Equal(t, i+1, mapper.looks())
 				clk.Step(wait - time.Millisecond)
 				require.True(t, clk.HasWaiters(), "look %d comes too early", i+2)
@@ -104,7 +104,7 @@ func TestWhenServedEndsWithTheProcessWithoutSettingUp(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- s.Start(ctx) }()
-	require.Eventually(t, clk.HasWaiters, 10*time.Second, time.Millisecond)
+	require.Eventually(t, clk.HasWaiters, time.Minute, time.Millisecond)
 	cancel()
 	require.NoError(t, <-done)
 }

@@ -118,7 +118,7 @@ func TestManyShareTheNextList(t *testing.T) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return n.next["default"] != nil
-	}, 10*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	direct.goOn <- struct{}{}
 	done := make(chan struct{})
 	go func() { asking.Wait(); close(done) }()

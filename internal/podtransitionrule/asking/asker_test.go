@@ -100,7 +100,7 @@ func (s *stage) reconcile() {
 
 func (s *stage) until(what string, holds func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Millisecond) {
 		s.reconcile()
 		if holds() {
 			return
@@ -187,8 +187,8 @@ func (ts *taskServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, `{"success":true,"poll":true,"taskId":"task/%d"}`, ts.posts.Add(1))
 		return
 	}
-	ts.polls.Add(1)
 	ts.query.Store(r.URL.RawQuery)
+	ts.polls.Add(1) // whoever sees it finds the query
 	_, _ = fmt.Fprintf(w, `{"success":true,"finished":%t}`, ts.finish.Load())
 }
 

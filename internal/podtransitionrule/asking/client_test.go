@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testca"
 )
 
@@ -101,7 +102,7 @@ func TestServersThatMisbehave(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := served(t, tc.handler)
-			timeout := 30 * time.Second
+			timeout := time.Minute
 			if strings.Contains(tc.want, "300ms") {
 				timeout = 300 * time.Millisecond
 			}
@@ -117,12 +118,13 @@ func TestServersThatMisbehave(t *testing.T) {
 }
 
 func TestServersThatAreNotThere(t *testing.T) {
-	closed := served(t, yes)
-	closed.Close()
-	host := strings.TrimPrefix(closed.URL, "http://")
-	_, err := local(t, 10*time.Second).ask(t.Context(), call{method: http.MethodGet, url: closed.URL})
+	nobody, err := localkube.ReservePorts(1)
+	require.NoError(t, err)
+	t.Cleanup(nobody.Release)
+	host := fmt.Sprintf("127.0.0.1:%d", nobody.Numbers[0])
+	_, err = local(t, time.Minute).ask(t.Context(), call{method: http.MethodGet, url: "http://" + host})
 	require.EqualError(t, err, host+": connection refused")
-	_, err = local(t, 10*time.Second).ask(t.Context(), call{method: http.MethodGet, url: "http://does-not-exist.invalid/"})
+	_, err = local(t, time.Minute).ask(t.Context(), call{method: http.MethodGet, url: "http://does-not-exist.invalid/"})
 	require.ErrorContains(t, err, "does-not-exist.invalid: ")
 	require.False(t, failureOf(err).Refused)
 }

@@ -54,7 +54,7 @@ func TestTheEngineGrantsWhatTheServerApproves(t *testing.T) {
 	s.rules = []*appsv1alpha1.PodTransitionRule{r}
 	until := func(what string, holds func(appsv1alpha1.PodTransitionRuleStatus) bool) {
 		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !holds(s.rules[0].Status); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); !holds(s.rules[0].Status); time.Sleep(time.Millisecond) {
 			require.True(t, time.Now().Before(deadline), "not yet: %s: %+v", what, s.rules[0].Status)
 			s.decide(pods)
 		}
