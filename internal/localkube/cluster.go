@@ -254,7 +254,8 @@ func (c *Cluster) RESTConfig() *rest.Config {
 
 // AuditLog returns the path of the audit log: one audit.k8s.io/v1 Event, stage
 // ResponseComplete, as JSON per line. A line is written before the answer is
-// sent. Empty means that the cluster keeps none.
+// sent; what the request did may be visible to others before. Empty means that the
+// cluster keeps none.
 func (c *Cluster) AuditLog() string {
 	if !c.state.Audit {
 		return ""
