@@ -5,6 +5,7 @@ package takeover_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -133,9 +134,10 @@ func (m *moment) loadOne(object *unstructured.Unstructured, uids map[types.UID]t
 	}
 	require.NoError(m, m.Create(m.Context(), object), what)
 	uids[recorded] = object.GetUID()
-	if status != nil {
-		object.Object["status"] = status
-		require.NoError(m, m.Status().Update(m.Context(), object), what)
+	if status != nil { // whatever a volume controller has written to it meanwhile
+		body, err := json.Marshal(map[string]any{"status": status})
+		require.NoError(m, err)
+		require.NoError(m, m.Status().Patch(m.Context(), object, client.RawPatch(types.MergePatchType, body)), what)
 	}
 }
 
