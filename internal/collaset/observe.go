@@ -206,6 +206,12 @@ func podOf(pod *corev1.Pod) core.Pod {
 			p.Scheduled = true
 		}
 	}
+	// A container that restarts quickly, in place, may leave Ready as it is.
+	for i := range pod.Status.ContainerStatuses {
+		if running := pod.Status.ContainerStatuses[i].State.Running; running != nil && !p.ReadySince.IsZero() && running.StartedAt.After(p.ReadySince) {
+			p.ReadySince = running.StartedAt.Time
+		}
+	}
 	return p
 }
 

@@ -1,6 +1,7 @@
 package collaset
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -103,6 +104,7 @@ func TestAvailableUnderTheLifecycle(t *testing.T) {
 		minReady      int32
 		serves, ready bool
 		since         time.Duration
+		started       time.Duration // 0: long ago
 		want          bool
 		wantIn        time.Duration
 	}{
@@ -110,6 +112,7 @@ func TestAvailableUnderTheLifecycle(t *testing.T) {
 		"Ready alone is not":                                {ready: true},
 		"in service and Ready for long enough":              {minReady: 10, serves: true, ready: true, since: 10 * time.Second, want: true},
 		"in service and Ready, but not for long enough":     {minReady: 10, serves: true, ready: true, since: 4 * time.Second, wantIn: 6 * time.Second},
+		"a container that restarted in place begins anew":   {minReady: 10, serves: true, ready: true, since: time.Hour, started: 4 * time.Second, wantIn: 6 * time.Second},
 		"in service and not Ready is nothing for time":      {minReady: 10, serves: true},
 		"Ready for long and not in service is not enough":   {minReady: 10, ready: true, since: time.Hour},
 		"a clock that is behind the kubelet's waits longer": {minReady: 10, serves: true, ready: true, since: -time.Second, wantIn: 11 * time.Second},
@@ -129,6 +132,10 @@ func TestAvailableUnderTheLifecycle(t *testing.T) {
 				pod.Status.Conditions = []corev1.PodCondition{{
 					Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.clock.Now().Add(-tc.since)),
 				}}
+				started := w.clock.Now().Add(-cmp.Or(tc.started, 2*time.Hour))
+				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{
+					Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(started)},
+				}}}
 				require.NoError(t, w.store.Status().Update(t.Context(), &pod))
 			}
 			w.see()
