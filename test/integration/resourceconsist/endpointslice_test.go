@@ -89,7 +89,7 @@ func operation(t *testing.T, s shop) {
 	}
 	for _, name := range names {
 		s.serving(t, name, "web")
-		done, refused := s.writes(t, name, time.Time{})
+		done, refused := s.writes(t, name)
 		require.LessOrEqual(t, done, 2, "a Pod's birth costs two writes at most")
 		t.Logf("birth of %s: %d writes, %d refused", name, done, refused)
 	}
@@ -114,7 +114,7 @@ func twoServices(t *testing.T, s shop) {
 	s.createService(t, "admin")
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "admin", "web")
-	done, _ := s.writes(t, "web-0", time.Time{})
+	done, _ := s.writes(t, "web-0")
 	require.LessOrEqual(t, done, 3, "announced together; listed by one Service after the other at most")
 }
 
@@ -207,7 +207,7 @@ func bystanders(t *testing.T, s shop) {
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "web") // by now the first Pod has been looked at
 	s.eventually(t, "the Pod without a gate is Ready", func() bool { return podops.Read(s.pod(t, "gateless")).Ready })
-	done, refused := s.writes(t, "gateless", time.Time{})
+	done, refused := s.writes(t, "gateless")
 	require.Zero(t, done+refused)
 }
 

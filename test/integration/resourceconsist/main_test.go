@@ -309,8 +309,8 @@ func (s shop) costs(t *testing.T, pod string, since time.Time, want int, why str
 	require.Equal(t, want, done, why)
 }
 
-// writes counts the Pod's writes by the controllers since a moment, and says how many of their requests were refused.
-func (s shop) writes(t *testing.T, pod string, since time.Time) (done, refused int) {
+// writes counts the Pod's writes by the controllers since a moment, or all, and says how many of their requests were refused.
+func (s shop) writes(t *testing.T, pod string, since ...time.Time) (done, refused int) {
 	t.Helper()
 	file, err := os.Open(s.cluster.AuditLog())
 	require.NoError(t, err)
@@ -322,7 +322,7 @@ func (s shop) writes(t *testing.T, pod string, since time.Time) (done, refused i
 			ResponseStatus struct{ Code int }
 			Received       metav1.MicroTime `json:"requestReceivedTimestamp"`
 		}
-		if json.Unmarshal(lines.Bytes(), &event) != nil || event.Received.Time.Before(since) || event.UserAgent != component+"/test" ||
+		if json.Unmarshal(lines.Bytes(), &event) != nil || len(since) > 0 && event.Received.Time.Before(since[0]) || event.UserAgent != component+"/test" ||
 			event.ObjectRef.Resource != "pods" || event.ObjectRef.Namespace != s.namespace || event.ObjectRef.Name != pod {
 			continue
 		}
