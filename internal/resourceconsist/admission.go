@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -83,37 +84,24 @@ func register(server webhook.Server, path string, handler http.Handler) (err err
 	return nil
 }
 
-// newPod is as much of a Pod as the decision needs.
-type newPod struct {
-	Metadata struct {
-		Labels      map[string]string `json:"labels"`
-		Annotations map[string]string `json:"annotations"`
-	} `json:"metadata"`
-	Spec struct {
-		ReadinessGates []struct {
-			ConditionType string `json:"conditionType"`
-		} `json:"readinessGates"`
-	} `json:"spec"`
-}
-
 // handle announces, on a managed Pod that is being created, the employers that select it. It reads a cache and changes
 // nothing else, so a dry run is like any other.
 func (a *announcer[E]) handle(ctx context.Context, request admission.Request) admission.Response {
 	if request.Resource.Resource != "pods" || request.SubResource != "" || request.Operation != admissionv1.Create {
 		return admission.Allowed("")
 	}
-	var pod newPod
+	var pod corev1.Pod
 	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("this is no Pod: %w: compare it with kubectl explain", err))
 	}
-	if pod.Metadata.Labels[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue {
+	if pod.Labels[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue {
 		return admission.Allowed("")
 	}
 	employers, err := a.of(ctx, request.Namespace, &pod)
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
-	patches, err := api.Announce(pod.Metadata.Annotations, a.kind, employers...)
+	patches, err := api.Announce(pod.Annotations, a.kind, employers...)
 	if err != nil {
 		return admission.Errored(http.StatusUnprocessableEntity, fmt.Errorf("annotation %s of the Pod cannot be read: %w: remove it, or correct it to {\"expectedFinalizers\":{}}",
 			podops.AvailableConditionsAnnotation, err))
@@ -122,7 +110,7 @@ func (a *announcer[E]) handle(ctx context.Context, request admission.Request) ad
 }
 
 // of lists the employers of the namespace that employ the Pod.
-func (a *announcer[E]) of(ctx context.Context, namespace string, pod *newPod) ([]client.ObjectKey, error) {
+func (a *announcer[E]) of(ctx context.Context, namespace string, pod *corev1.Pod) ([]client.ObjectKey, error) {
 	list, err := a.list()
 	if err != nil {
 		return nil, err
@@ -130,18 +118,14 @@ func (a *announcer[E]) of(ctx context.Context, namespace string, pod *newPod) ([
 	if err := a.employers.List(ctx, list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing the %s objects of namespace %s from the cache: %w", a.kind, namespace, err)
 	}
-	gated := slices.ContainsFunc(pod.Spec.ReadinessGates, func(g struct {
-		ConditionType string `json:"conditionType"`
-	}) bool {
-		return g.ConditionType == podops.ServiceReadyCondition
-	})
+	gated := podops.Read(pod).Gate
 	var found []client.ObjectKey
 	err = meta.EachListItem(list, func(o runtime.Object) error {
 		employer, ok := o.(E)
 		if !ok {
 			return errors.New("the cache holds another type")
 		}
-		if a.employs(employer, pod.Metadata.Labels, gated) {
+		if a.employs(employer, pod.Labels, gated) {
 			found = append(found, client.ObjectKeyFromObject(employer))
 		}
 		return nil

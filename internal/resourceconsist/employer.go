@@ -201,7 +201,7 @@ func (r *employerController[E]) manage(ctx context.Context, object E, e *employe
 	switch {
 	case e.stray && e.takesPart(): // it is on its way back into the cache
 		return strayPoll, nil
-	case alive && r.needsHold(object, e):
+	case alive && r.needsHold(e):
 		if slices.Equal(held, []string{api.CleanFinalizer}) {
 			return r.provide(ctx, object, e)
 		}
@@ -383,7 +383,7 @@ func (r *employerController[E]) employsStrays(ctx context.Context, key client.Ob
 }
 
 // needsHold says whether an adapter that moves traffic or has a resource for it employs Pods for the employer.
-func (r *employerController[E]) needsHold(object E, e *employer[E]) bool {
+func (r *employerController[E]) needsHold(e *employer[E]) bool {
 	for i, a := range r.adapters {
 		if e.selectors[i] != nil && holds(a) {
 			return true

@@ -134,7 +134,7 @@ func (c *podController[E]) observe(ctx context.Context, pod *corev1.Pod, said ma
 			employs := e.employs(i, labels.Set(pod.Labels))
 			b, err := c.ask(ctx, adapter, e, employs, pod, now)
 			errs = append(errs, err)
-			if _, own := adapter.(bulk.Reporter); !own && (employs || err != nil) && !(b.Unknown && err == nil) {
+			if _, own := adapter.(bulk.Reporter); !own && (employs || err != nil) && (!b.Unknown || err != nil) {
 				said[subject{key, adapter.Name(), "pods"}] = outcome(cause(err))
 			}
 			observed.Backends = append(observed.Backends, b)
