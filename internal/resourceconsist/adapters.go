@@ -11,10 +11,12 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
+	"kusionstack.io/kuperator/internal/resourceconsist/haproxy"
 	"kusionstack.io/kuperator/internal/resourceconsist/webhook"
 )
 
@@ -43,6 +45,29 @@ func builtIns() []builtIn {
 			}
 			return bulk.NewMoving(backend, hook.Bulk(), nil), nil
 		}},
+		haproxyAdapter(),
+	}
+}
+
+func haproxyAdapter() builtIn {
+	options := haproxy.DefaultOptions()
+	return builtIn{
+		name:     haproxy.Name,
+		addFlags: options.AddFlags,
+		validate: options.Validate,
+		make: func(_ context.Context, mgr ctrl.Manager) (api.Adapter[*corev1.Service], error) {
+			adapter, err := haproxy.New(options, nil)
+			if err != nil {
+				return nil, err
+			}
+			if _, err := bulk.Registered(metrics.Registry, adapter.Collector()); err != nil {
+				return nil, err
+			}
+			if err := mgr.Add(adapter); err != nil {
+				return nil, err
+			}
+			return bulk.NewMoving(adapter, haproxy.BulkOptions(), nil), nil
+		},
 	}
 }
 

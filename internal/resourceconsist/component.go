@@ -76,7 +76,8 @@ func CacheOptions() cache.Options {
 	}}
 }
 
-// stripPod keeps of a Pod what is read here: its metadata, readiness gates, conditions, phase and addresses.
+// stripPod keeps of a Pod what is read here: its metadata, readiness gates, conditions, phase, addresses and the ports
+// that have a name, by which a Service's targetPort may find them.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -84,9 +85,29 @@ func stripPod(object any) (any, error) {
 	}
 	pod.ManagedFields, pod.OwnerReferences = nil, nil
 	delete(pod.Annotations, corev1.LastAppliedConfigAnnotation)
-	pod.Spec = corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates, NodeName: pod.Spec.NodeName}
+	pod.Spec = corev1.PodSpec{
+		ReadinessGates: pod.Spec.ReadinessGates, NodeName: pod.Spec.NodeName,
+		Containers: namedPorts(pod.Spec.Containers), InitContainers: namedPorts(pod.Spec.InitContainers),
+	}
 	pod.Status = corev1.PodStatus{
 		Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
 	}
 	return pod, nil
+}
+
+// namedPorts keeps of containers those with named ports, and of these the ports alone.
+func namedPorts(containers []corev1.Container) []corev1.Container {
+	var kept []corev1.Container
+	for i := range containers {
+		var ports []corev1.ContainerPort
+		for _, port := range containers[i].Ports {
+			if port.Name != "" {
+				ports = append(ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.ContainerPort, Protocol: port.Protocol})
+			}
+		}
+		if len(ports) > 0 {
+			kept = append(kept, corev1.Container{Name: containers[i].Name, Ports: ports})
+		}
+	}
+	return kept
 }

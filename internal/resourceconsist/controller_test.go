@@ -301,6 +301,7 @@ func TestFlags(t *testing.T) {
 		"no adapter":                    {nil, 0, "--adapters is empty"},
 		"an adapter that nobody knows":  {[]string{"slb"}, 0, `--adapters has "slb"`},
 		"the same adapter twice":        {[]string{"endpointslice", "endpointslice"}, 0, "twice"},
+		"an adapter that lacks a flag":  {[]string{"endpointslice", "haproxy"}, 0, "--haproxy-runtime is missing"},
 		"a drain time that is negative": {[]string{"endpointslice"}, -1, "--drain-time"},
 	} {
 		t.Run(name, func(t *testing.T) {

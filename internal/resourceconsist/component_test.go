@@ -1,0 +1,30 @@
+package resourceconsist
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// What adapters read of a Pod has to pass: among it the ports that a Service may name.
+func TestStripPodKeepsNamedPorts(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{
+		Containers: []corev1.Container{
+			{Name: "app", Image: "app:v1", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP, HostPort: 1}, {ContainerPort: 9}}},
+			{Name: "quiet", Image: "quiet:v1"},
+		},
+		InitContainers: []corev1.Container{{Name: "sidecar", Ports: []corev1.ContainerPort{{Name: "tls", ContainerPort: 8443}}}},
+		NodeName:       "node-0",
+		Volumes:        []corev1.Volume{{Name: "data"}},
+	}}
+	stripped, err := stripPod(pod)
+	require.NoError(t, err)
+	want := corev1.PodSpec{
+		Containers:     []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}}},
+		InitContainers: []corev1.Container{{Name: "sidecar", Ports: []corev1.ContainerPort{{Name: "tls", ContainerPort: 8443}}}},
+		NodeName:       "node-0",
+	}
+	require.Empty(t, cmp.Diff(&corev1.Pod{Spec: want}, stripped))
+}
