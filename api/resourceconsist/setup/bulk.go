@@ -3,6 +3,7 @@ package setup
 import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
@@ -64,4 +65,16 @@ func Bulk[E client.Object, S comparable](backend api.Backend[E, *corev1.Pod, S],
 	default:
 		return moving
 	}
+}
+
+// AddBackendToManager makes mgr keep the members of the backend equal to what the employees should be, with traffic, for
+// employees of any kind P of the employer's namespace: those that the employer selects and that are not being deleted.
+// It is for employees that have no lifecycle; those of Pods belong to AddToManager. An employer holds CleanFinalizer
+// until none of its members is left. A Warning event on the employer tells once that the backend fails;
+// api.StatusRecorder and api.Provisioner are used if the backend is one. Options that cannot be, and kinds that the
+// manager's scheme does not know, are errors.
+//
+// The manager's user may get, list, watch and patch employers, get, list and watch employees, and create and patch events.
+func AddBackendToManager[E, P client.Object, S comparable](mgr manager.Manager, options api.BulkOptions, backend api.Backend[E, P, S]) error {
+	return bulk.AddBackendToManager(mgr, options, backend)
 }

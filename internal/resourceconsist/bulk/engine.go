@@ -37,8 +37,9 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
-// Reporter is an adapter that says how its backend follows. ReportTo is called once, before anything else; report is
-// called from many goroutines and must not block for long.
+// Reporter is an adapter that says how its backend follows. ReportTo is called once, before anything else, with a function
+// that takes in the condition of an employer, api.ConditionInSync, whenever it changes; it is called from many
+// goroutines. The first condition of an employer in a process may be True.
 type Reporter interface {
 	ReportTo(report func(employer client.ObjectKey, condition metav1.Condition))
 }
@@ -119,8 +120,7 @@ func newEngine[E, P client.Object, S comparable](reader api.Reader[E, P, S], bac
 	}
 }
 
-// ReportTo is called once, before anything else, with a function that takes in the condition of an employer,
-// api.ConditionInSync, whenever it changes. The first one for an employer in a process may be True.
+// ReportTo is part of Reporter.
 func (e *Engine[E, P, S]) ReportTo(report func(employer client.ObjectKey, condition metav1.Condition)) {
 	e.report = report
 }
@@ -374,6 +374,44 @@ func (e *Engine[E, P, S]) Forget(employee types.NamespacedName) {
 			e.locked(key, s, func() { s.group.forget(employee, e.clock.Now()) })
 		}
 	}
+}
+
+// keep has an employee's members in the backend, with traffic.
+func (e *Engine[E, P, S]) keep(employer E, employee P) {
+	v, st := e.viewOf(employer, employee, false), stance{direction: joining, arrived: true}
+	e.with(employer, employee, func(g *group[S], now time.Time) {
+		g.look(v, st, now)
+		g.register(v, st, true, now)
+	})
+}
+
+// forgetAt takes in that an employee is gone for one employer.
+func (e *Engine[E, P, S]) forgetAt(employer, employee types.NamespacedName) {
+	e.mu.Lock()
+	s := e.slots[employer]
+	delete(e.of[employee], employer)
+	if len(e.of[employee]) == 0 {
+		delete(e.of, employee)
+	}
+	e.mu.Unlock()
+	if s != nil {
+		e.locked(employer, s, func() { s.group.forget(employee, e.clock.Now()) })
+	}
+}
+
+// emptied takes in that all employees of an employer are gone, and says whether the backend is clean.
+func (e *Engine[E, P, S]) emptied(employer E) bool {
+	s := e.slot(employer)
+	var names []types.NamespacedName
+	s.mu.Lock()
+	for key := range s.group.employees {
+		names = append(names, key.NamespacedName)
+	}
+	s.mu.Unlock()
+	for _, name := range names {
+		e.forgetAt(client.ObjectKeyFromObject(employer), name)
+	}
+	return e.Clean(employer)
 }
 
 // Clean is part of Cleaner. It has the backend read if that was not done yet, for an employer that is not in the cache.

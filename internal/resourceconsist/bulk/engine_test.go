@@ -324,3 +324,98 @@ func TestAPodThatIsGoneIsTakenOut(t *testing.T) {
 		require.Contains(t, b.provider.actual, "web-1")
 	})
 }
+
+// TestOneChangeCostsTheSameCallsInALargeGroup compares what one Pod's way out and back costs among few and many.
+func TestOneChangeCostsTheSameCallsInALargeGroup(t *testing.T) {
+	cost := map[int][]int{}
+	for _, pods := range []int{100, 5000} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBalancer()
+			b.latency["web"] = 100 * time.Millisecond
+			d := open(t, b, api.BulkOptions{})
+			s := service("web")
+			all := make([]*corev1.Pod, pods)
+			for i := range all {
+				all[i] = podOf("web", i)
+			}
+			d.add(s, all...)
+			d.until("all joined", 5*time.Minute, func() bool { return len(d.news) == 0 && d.held("web") == pods })
+			reads, applies := b.calls()
+			require.LessOrEqual(t, applies, pods/100, "full batches")
+			require.LessOrEqual(t, reads, applies+3)
+			d.during(time.Minute)
+			require.Equal(t, 0, len(d.news))
+
+			before, changed := b.calls()
+			for _, up := range []bool{false, true} {
+				held := d.held("web")
+				turn(all[7], up)
+				d.reconcile(all[7])
+				d.until("it has followed", time.Minute, func() bool { return d.held("web") != held })
+			}
+			reads, applies = b.calls()
+			cost[pods] = []int{reads - before, applies - changed}
+		})
+	}
+	require.Equal(t, []int{2, 2}, cost[100], "a change and a reading for each way")
+	require.Equal(t, cost[100], cost[5000])
+}
+
+// BenchmarkOneChange is one employee's way out and back in a group at rest: wish, call, answer, reading. It prints how
+// much more that costs among 5,000 employees than among 100.
+func BenchmarkOneChange(b *testing.B) {
+	took := map[int]time.Duration{}
+	for _, size := range []int{100, 5000} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			now := epoch
+			p := newProvider()
+			g := newGroup[int](withDefaults(api.BulkOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
+			v := func(i int) view[int] {
+				name := fmt.Sprintf("web-%d", i)
+				return view[int]{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: name}, types.UID(name)}, serve: map[string]int{name: 1}}
+			}
+			move := func(i int, s direction) {
+				g.look(v(i), stance{direction: s}, now)
+				g.register(v(i), stance{direction: s}, s == joining, now)
+			}
+			calls := func() {
+				for due := g.due(now); !due.IsZero() && due.Before(epoch.Add(time.Hour*1e5)); due = g.due(now) {
+					if due.After(now) {
+						now = due
+					}
+					c := g.next(now)
+					if c == nil {
+						continue
+					}
+					for _, change := range c.changes {
+						p.accept(change)
+						p.settle(change.ID)
+					}
+					var held []api.Held[int]
+					if c.verb == read {
+						held = p.read(c.ids)
+					}
+					g.answered(held, nil, now)
+					if g.notified(); len(g.waiting) == 0 && len(g.unconfirmed) == 0 && len(g.retry) == 0 && g.full > 0 && g.applyDue().IsZero() {
+						return
+					}
+				}
+			}
+			for i := range size {
+				move(i, joining)
+			}
+			calls()
+			i := 0
+			b.ResetTimer()
+			for b.Loop() {
+				i++
+				move(i%size, leaving)
+				calls()
+				move(i%size, joining)
+				calls()
+			}
+			took[size] = b.Elapsed() / time.Duration(b.N)
+		})
+	}
+	b.Logf("one change among 5,000 costs %.2f times one among 100", float64(took[5000])/float64(took[100]))
+}

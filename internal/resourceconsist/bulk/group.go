@@ -248,12 +248,14 @@ func (e *employee[S]) change(id string, serve bool) api.Change[S] {
 	return api.Change[S]{ID: id, State: state, Remove: !stays}
 }
 
-// precedes says whether a member belongs to a rather than to b: one that has it now before one that had it, one that
-// lives before one that dies, and the younger.
+// precedes says whether a member belongs to a rather than to b: one that has it now before one that had it, one that is
+// employed before one that is not, one that lives before one that dies, and the younger.
 func (m *member[S]) precedes(a, b *employee[S]) int {
 	rank := func(e *employee[S]) int {
 		switch {
 		case !e.current(m.id):
+			return 3
+		case e.stance.forGood:
 			return 2
 		case e.dying:
 			return 1
@@ -273,11 +275,7 @@ func (m *member[S]) precedes(a, b *employee[S]) int {
 // the employee waits for, it is read, and the employee is among those to notify when the answer changes.
 func (g *group[S]) look(v view[S], s stance, now time.Time) answer {
 	g.step++
-	e := g.take(v, now)
-	if e.stance.direction != s.direction {
-		e.asked = g.step
-	}
-	e.stance = s
+	e := g.take(v, s, now)
 	if g.moves {
 		g.keepUp(e, now)
 	}
@@ -299,7 +297,7 @@ func (g *group[S]) release(e *employee[S], now time.Time) {
 }
 
 // take brings an employee and its claims up to date.
-func (g *group[S]) take(v view[S], now time.Time) *employee[S] {
+func (g *group[S]) take(v view[S], s stance, now time.Time) *employee[S] {
 	e := g.employees[v.key]
 	if e == nil {
 		if before := g.byName[v.key.NamespacedName]; before != nil {
@@ -319,7 +317,11 @@ func (g *group[S]) take(v view[S], now time.Time) *employee[S] {
 		e.gone = false
 		g.byName[v.key.NamespacedName] = e
 	}
-	e.view, e.lookedAt = v, now
+	changed = changed || e.stance.forGood != s.forGood
+	if e.stance.direction != s.direction {
+		e.asked = g.step
+	}
+	e.view, e.stance, e.lookedAt = v, s, now
 	for id := range e.claims {
 		changed = changed || !e.current(id)
 	}
@@ -499,6 +501,8 @@ func (g *group[S]) joins(e *employee[S]) (a answer, waits bool) {
 		switch {
 		case m.owner() != e:
 			return answer{}, false // it will be notified when it owns the member
+		case m.known() && !(m.exists && m.held.Serving) && len(m.sent) > 0: // it may be on its way
+			a.unknown = true
 		case m.known() && !(m.exists && m.held.Serving):
 			return answer{}, !e.stance.arrived && (e.registered || !g.moves) // the core will register it otherwise
 		case !m.known(), !e.stance.arrived && m.seen <= e.asked:
@@ -912,7 +916,7 @@ func (g *group[S]) wasRead(c *call[S], held []api.Held[S], now time.Time) {
 	}
 	g.readEnded = now
 	for e := range g.waiting {
-		g.compare(e)
+		g.compare(e, now)
 	}
 	g.repeat(now)
 }
@@ -949,12 +953,15 @@ func (g *group[S]) saw(m *member[S], began int64, exists bool, held api.Held[S],
 		g.tidy(m)
 	}
 	if changed && owner != nil {
-		g.compare(owner)
+		g.compare(owner, now)
 	}
 }
 
 // compare notifies an employee of which something else has to be said than was told.
-func (g *group[S]) compare(e *employee[S]) {
+func (g *group[S]) compare(e *employee[S], now time.Time) {
+	if g.moves && e.registered && !e.gone {
+		g.keepUp(e, now)
+	}
 	a, waits := g.answerFor(e)
 	if !waits {
 		delete(g.waiting, e)

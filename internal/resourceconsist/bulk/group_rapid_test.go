@@ -73,9 +73,11 @@ type pod struct {
 	name    string
 	uid     int
 	address string
+	// known is the address that the group knows.
+	known string
 	// up says that it should have traffic, else none; held that it has the finalizer; dying that it is to go then.
-	up, held, dying bool
-	unemployed      bool
+	up, held, dying     bool
+	unemployed, invalid bool
 	// stays says that it stays with weight 0 when it is idle.
 	stays bool
 }
@@ -101,7 +103,9 @@ func (m *machine) view(p *pod) view[int] {
 		created: epoch.Add(time.Duration(p.uid) * time.Second), dying: p.dying,
 		serve: map[string]int{}, idle: map[string]int{},
 	}
-	if p.address != "" {
+	if p.invalid {
+		v.invalid, v.serve, v.idle = errors.New("no such port"), nil, nil
+	} else if p.address != "" {
 		v.serve[p.address] = m.weight
 		if p.stays {
 			v.idle[p.address] = 0
@@ -124,6 +128,9 @@ func (m *machine) stance(p *pod) stance {
 // reconcile does for one Pod what core decides.
 func (m *machine) reconcile(p *pod) {
 	v, s := m.view(p), m.stance(p)
+	if !p.invalid {
+		p.known = p.address
+	}
 	if s.direction == leaving || !p.held {
 		delete(m.provider.ill, p.address) // the worst time to become well
 	}
@@ -133,13 +140,14 @@ func (m *machine) reconcile(p *pod) {
 	case s.direction == joining && !a.serving:
 		m.g.register(v, s, true, m.now)
 	case s.direction == joining:
-		require.True(m.t, p.held || m.provider.serves(p.address), "%s joined without traffic", p.name)
+		require.True(m.t, p.held || m.provider.serves(p.known), "%s joined without traffic", p.name)
+		require.True(m.t, p.held || m.ownerOf(p.known) == p, "%s joined by what belongs to another", p.name)
 		p.held = true
 	case a.serving:
 		m.g.register(v, s, false, m.now)
 	default:
-		if p.held && p.address != "" && m.ownerOf(p.address) == p {
-			require.False(m.t, m.provider.serves(p.address), "%s left while it had traffic", p.name)
+		if p.held && p.known != "" && m.ownerOf(p.known) == p {
+			require.False(m.t, m.provider.serves(p.known), "%s left while it had traffic", p.name)
 		}
 		p.held = false
 	}
@@ -149,11 +157,21 @@ func (m *machine) reconcile(p *pod) {
 	}
 }
 
-// ownerOf is the Pod that has an address: the youngest that lives, or else that dies.
+// ownerOf is the Pod that has an address: the youngest that is employed and lives, or else that dies, or else is not
+// employed. One whose members are not known has those that it had.
 func (m *machine) ownerOf(address string) *pod {
+	rank := func(p *pod) int {
+		switch {
+		case p.unemployed:
+			return 2
+		case p.dying:
+			return 1
+		}
+		return 0
+	}
 	var owner *pod
 	for _, p := range m.pods {
-		if p.address == address && (owner == nil || !p.dying && owner.dying || p.dying == owner.dying && p.uid > owner.uid) {
+		if p.known == address && (owner == nil || rank(p) < rank(owner) || rank(p) == rank(owner) && p.uid > owner.uid) {
 			owner = p
 		}
 	}
@@ -228,6 +246,9 @@ func options() api.BulkOptions {
 // restart takes longer than a change needs to take effect.
 func (m *machine) restart() {
 	m.provider.settleAll()
+	for _, p := range m.pods {
+		p.known = ""
+	}
 	m.g = newGroup[int](options(), true, func(d time.Duration) time.Duration { return d }, m.now)
 	m.flight = nil
 }
@@ -263,6 +284,18 @@ func TestGroupProperties(t *testing.T) {
 			"a Pod turns": func(t *rapid.T) {
 				if p := some("pod"); p != nil {
 					p.up = !p.up
+					m.reconcile(p)
+				}
+			},
+			"a Pod gets another address, or loses its own": func(t *rapid.T) {
+				if p := some("pod"); p != nil {
+					p.address = rapid.SampledFrom(append([]string{""}, ids...)).Draw(t, "address")
+					m.reconcile(p)
+				}
+			},
+			"it is not known what a Pod's members are": func(t *rapid.T) {
+				if p := some("pod"); p != nil {
+					p.invalid = !p.invalid
 					m.reconcile(p)
 				}
 			},
@@ -327,6 +360,9 @@ func TestGroupProperties(t *testing.T) {
 
 // converge lets everything go well from now on and checks that the goal is reached, and then rest.
 func (m *machine) converge() {
+	for _, p := range m.pods {
+		p.invalid = false
+	}
 	for range 200 {
 		for _, name := range slices.Sorted(maps.Keys(m.pods)) {
 			m.reconcile(m.pods[name])
