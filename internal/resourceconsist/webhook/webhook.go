@@ -23,6 +23,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -75,6 +76,8 @@ type Backend struct {
 	mu sync.Mutex
 	// paused holds endpoints that asked to be left alone, by URL.
 	paused map[string]pause
+	// chosen is the endpoint that a Service last named, by UID: one that names none any more still has members there.
+	chosen map[types.UID]string
 }
 
 type pause struct {
@@ -98,7 +101,7 @@ func New(o Options, clk clock.PassiveClock) (*Backend, error) {
 		return nil, fmt.Errorf("--webhook-allow: %w", err)
 	}
 	return &Backend{
-		endpoints: known, clock: clk, paused: map[string]pause{},
+		endpoints: known, clock: clk, paused: map[string]pause{}, chosen: map[types.UID]string{},
 		client: callout.NewClient(callout.Options{
 			Targets: targets, Timeout: mostTimeout, MaxAnswer: maxAnswer, UserAgent: "resourceconsist-controller", HTTP2: true,
 		}),
@@ -167,8 +170,22 @@ func parametersOf(service *corev1.Service) (map[string]string, error) {
 	return parameters, nil
 }
 
-// Read is part of api.Reader.
+// endpointOf names the Service's endpoint: the one that it names, or named last; "" if it has never named one as long as
+// this process knows it.
+func (b *Backend) endpointOf(service *corev1.Service) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if name := service.Annotations[EndpointAnnotation]; name != "" {
+		b.chosen[service.UID] = name
+	}
+	return b.chosen[service.UID]
+}
+
+// Read is part of api.Reader. A Service that takes no part has no members.
 func (b *Backend) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[State], error) {
+	if b.endpointOf(service) == "" {
+		return nil, nil
+	}
 	if len(ids) == 0 {
 		return b.readAll(ctx, service)
 	}
@@ -199,7 +216,7 @@ func (b *Backend) readSome(ctx context.Context, service *corev1.Service, ids []s
 	}
 	for _, id := range ids {
 		if !told[id] {
-			return nil, fmt.Errorf("endpoint %s: the answer does not say anything about member %s", service.Annotations[EndpointAnnotation], id)
+			return nil, fmt.Errorf("endpoint %s: the answer does not say anything about member %s", b.endpointOf(service), id)
 		}
 	}
 	members := slices.DeleteFunc(said.Members, func(m answerMember) bool { return !slices.Contains(ids, m.ID) })
@@ -220,7 +237,7 @@ func (b *Backend) readAll(ctx context.Context, service *corev1.Service) ([]api.H
 		}
 		q.Continue = said.Continue
 	}
-	return nil, fmt.Errorf("endpoint %s: the answer goes on for more than %d pages", service.Annotations[EndpointAnnotation], maxPages)
+	return nil, fmt.Errorf("endpoint %s: the answer goes on for more than %d pages", b.endpointOf(service), maxPages)
 }
 
 // heldOf leaves out members that are neither to serve nor serving: to the server they may be known, but they are out.
@@ -258,7 +275,7 @@ func (b *Backend) Apply(ctx context.Context, service *corev1.Service, changes []
 	for _, e := range said.Errors {
 		if !asked[e.ID] {
 			return fmt.Errorf("endpoint %s: the answer has an error about member %q, which was not asked about: %w",
-				service.Annotations[EndpointAnnotation], cut(e.ID), e.explained())
+				b.endpointOf(service), cut(e.ID), e.explained())
 		}
 		failed[e.ID] = e.explained()
 	}
@@ -274,7 +291,7 @@ func (b *Backend) ask(ctx context.Context, service *corev1.Service, q request) (
 	if err != nil {
 		return nil, err
 	}
-	to, err := b.endpoints.of(ctx, service.Namespace, service.Annotations[EndpointAnnotation])
+	to, err := b.endpoints.of(ctx, service.Namespace, b.endpointOf(service))
 	if err != nil {
 		return nil, err
 	}

@@ -388,6 +388,23 @@ func TestWhoMayUseAnEndpoint(t *testing.T) {
 	require.Len(t, p.requests(), 3)
 }
 
+func TestAServiceThatNamesNoEndpoint(t *testing.T) {
+	ca := testca.New(t)
+	p := serve(t, ca, says(`{VERSION,"members":[{"id":"a/u-a","serving":true}]}`))
+	b, _ := configured(t, p.URL, ca)
+	silent := service(func(s *corev1.Service) { delete(s.Annotations, EndpointAnnotation) })
+	held, err := b.Read(t.Context(), silent, []string{"a/u-a"})
+	require.NoError(t, err, "nobody may wait for a backend that a Service does not have")
+	require.Empty(t, held)
+	require.Empty(t, p.requests())
+
+	_, err = b.Read(t.Context(), service(), []string{"a/u-a"})
+	require.NoError(t, err)
+	held, err = b.Read(t.Context(), silent, []string{"a/u-a"})
+	require.NoError(t, err)
+	require.Len(t, held, 1, "one that names it no more still has members there")
+}
+
 func TestCertificatesAndTokensAreReadAgain(t *testing.T) {
 	ours, others := testca.New(t), testca.New(t)
 	var token sync.Map

@@ -314,5 +314,8 @@ func noEndpoint(t *testing.T, s shop, p *pools) {
 	s.createService(t, "web")
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "web")
+	seen := s.record(t, "web-0", "web")
+	s.begin(t, "web-0")
+	s.outAndIn(t, seen)
 	require.Empty(t, p.member(s.pod(t, "web-0")))
 }
