@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/alibabacloudslb"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/resourceconsist/haproxy"
@@ -27,23 +28,32 @@ type builtIn struct {
 	addFlags func(*pflag.FlagSet)
 	// validate says what is wrong with the flags, if the adapter is enabled; nil if nothing can be.
 	validate func() error
-	// make makes the adapter for a manager that has not started.
-	make func(context.Context, ctrl.Manager) (api.Adapter[*corev1.Service], error)
+	// make makes the adapter for a manager that has not started: one, or several that go together, each of a name of
+	// its own.
+	make func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error)
 }
 
 // builtIns are all adapters that the binary knows, each with flags of its own.
 func builtIns() []builtIn {
-	hook := webhook.DefaultOptions()
+	slb, hook := alibabacloudslb.DefaultConfig(), webhook.DefaultOptions()
 	return []builtIn{
-		{name: endpointslice.Name, make: func(context.Context, ctrl.Manager) (api.Adapter[*corev1.Service], error) {
-			return endpointslice.New(nil), nil
+		{name: endpointslice.Name, make: func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
+			return []api.Adapter[*corev1.Service]{endpointslice.New(nil)}, nil
 		}},
-		{name: webhook.Name, addFlags: hook.AddFlags, validate: hook.Validate, make: func(context.Context, ctrl.Manager) (api.Adapter[*corev1.Service], error) {
+		{name: alibabacloudslb.Name, addFlags: slb.AddFlags, validate: slb.Validate, make: func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
+			observing, owning, err := alibabacloudslb.New(slb)
+			if err != nil {
+				return nil, err
+			}
+			options := alibabacloudslb.Options()
+			return []api.Adapter[*corev1.Service]{bulk.NewWatching(observing, options, nil), bulk.NewMoving(owning, options, nil)}, nil
+		}},
+		{name: webhook.Name, addFlags: hook.AddFlags, validate: hook.Validate, make: func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
 			backend, err := webhook.New(hook, nil)
 			if err != nil {
 				return nil, err
 			}
-			return bulk.NewMoving(backend, hook.Bulk(), nil), nil
+			return []api.Adapter[*corev1.Service]{bulk.NewMoving(backend, hook.Bulk(), nil)}, nil
 		}},
 		haproxyAdapter(),
 	}
@@ -55,7 +65,7 @@ func haproxyAdapter() builtIn {
 		name:     haproxy.Name,
 		addFlags: options.AddFlags,
 		validate: options.Validate,
-		make: func(_ context.Context, mgr ctrl.Manager) (api.Adapter[*corev1.Service], error) {
+		make: func(_ context.Context, mgr ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
 			adapter, err := haproxy.New(options, nil)
 			if err != nil {
 				return nil, err
@@ -66,7 +76,7 @@ func haproxyAdapter() builtIn {
 			if err := mgr.Add(adapter); err != nil {
 				return nil, err
 			}
-			return bulk.NewMoving(adapter, haproxy.BulkOptions(), nil), nil
+			return []api.Adapter[*corev1.Service]{bulk.NewMoving(adapter, haproxy.BulkOptions(), nil)}, nil
 		},
 	}
 }

@@ -53,11 +53,11 @@ func Component() bootstrap.Component {
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 			var chosen []api.Adapter[*corev1.Service]
 			for _, b := range enabled(known, adapters) {
-				adapter, err := b.make(ctx, mgr)
+				made, err := b.make(ctx, mgr)
 				if err != nil {
 					return fmt.Errorf("starting adapter %s: %w", b.name, err)
 				}
-				chosen = append(chosen, adapter)
+				chosen = append(chosen, made...)
 			}
 			return AddToManager(mgr, api.Options{DrainTime: drainTime, Concurrency: o.Concurrency}, chosen...)
 		},

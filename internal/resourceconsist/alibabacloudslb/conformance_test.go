@@ -92,11 +92,12 @@ func (a *account) provider() conformance.Provider[*corev1.Service] {
 		},
 		Fail:     fault(standin.Fault{Times: -1, Status: 503, Code: "ServiceUnavailable", Message: "The service is unavailable."}),
 		Throttle: fault(standin.Throttled(7)),
+		Hold:     a.cloud.HoldChanges,
 		Delay:    a.delay,
 		Calls:    func() int { return a.cloud.Calls("") },
 		// Each call is signed and goes over TLS, so a few do.
 		Sizes: []int{10, 60},
-		Seeds: []uint64{1, 2},
+		Seeds: []uint64{1},
 	}
 }
 
@@ -119,9 +120,22 @@ func hasAddress(pod *corev1.Pod, address string) bool {
 }
 
 func TestOwningConforms(t *testing.T) {
+	for _, out := range []string{WeightZero, Remove} {
+		t.Run(out, func(t *testing.T) { owningConforms(t, out) })
+	}
+}
+
+// owningConforms tests the owning half with Services that say what becomes of a Pod out of service.
+func owningConforms(t *testing.T, out string) {
 	conformance.RunBulk(t, func(t testing.TB) conformance.BulkFixture[*corev1.Service, *corev1.Pod, Weight] {
 		a := newAccount(t)
 		p := a.provider()
+		employer := p.Employer
+		p.Employer = func(namespace, name string) *corev1.Service {
+			service := employer(namespace, name)
+			service.Annotations[OutOfServiceAnnotation] = out
+			return service
+		}
 		p.Serves = func(service *corev1.Service, pod *corev1.Pod) bool {
 			return slices.ContainsFunc(a.cloud.Servers(groupIDOf(service)), func(s standin.Server) bool { return s.Weight > 0 && hasAddress(pod, s.ServerIP) })
 		}

@@ -188,7 +188,9 @@ func checkRole(t *testing.T, object unstructured.Unstructured) {
 	}
 }
 
-func TestNetworkPolicyIsOptionalAndRenders(t *testing.T) {
+// renderWith returns the objects of the full overlay with a component.
+func renderWith(t *testing.T, component string) []unstructured.Unstructured {
+	t.Helper()
 	dir := t.TempDir()
 	// A kustomization may only refer to folders by relative paths.
 	absolute, err := filepath.Abs(deployDir())
@@ -197,10 +199,29 @@ func TestNetworkPolicyIsOptionalAndRenders(t *testing.T) {
 	require.NoError(t, err)
 	to, err := filepath.Rel(resolved, absolute)
 	require.NoError(t, err)
-	content := "resources: [" + filepath.Join(to, "overlays", "full") + "]\ncomponents: [" + filepath.Join(to, "components", "network-policy") + "]\n"
+	content := "resources: [" + filepath.Join(to, "overlays", "full") + "]\ncomponents: [" + filepath.Join(to, "components", component) + "]\n"
 	require.NoError(t, os.WriteFile(filepath.Join(resolved, "kustomization.yaml"), []byte(content), 0o600))
-	found := slices.ContainsFunc(render(t, resolved), func(o unstructured.Unstructured) bool { return o.GetKind() == "NetworkPolicy" })
+	return render(t, resolved)
+}
+
+func TestNetworkPolicyIsOptionalAndRenders(t *testing.T) {
+	found := slices.ContainsFunc(renderWith(t, "network-policy"), func(o unstructured.Unstructured) bool { return o.GetKind() == "NetworkPolicy" })
 	require.True(t, found)
+}
+
+func TestAlibabaCloudSLBIsOptionalAndRenders(t *testing.T) {
+	for _, object := range renderWith(t, "alibaba-cloud-slb") {
+		if key(object) != "Deployment/resourceconsist-controller" {
+			continue
+		}
+		pod := as[appsv1.Deployment](t, object).Spec.Template.Spec
+		require.Contains(t, pod.Containers[0].Args, "--adapters=endpointslice,alibaba-cloud-slb")
+		require.Contains(t, pod.Containers[0].Args, "--alibaba-cloud-slb-credentials-dir="+pod.Containers[0].VolumeMounts[0].MountPath)
+		require.Equal(t, "alibaba-cloud-slb", pod.Volumes[0].Secret.SecretName)
+		require.Equal(t, *pod.SecurityContext.RunAsGroup, *pod.SecurityContext.FSGroup, "the key is readable for the program")
+		return
+	}
+	t.Fatal("there is no resourceconsist-controller")
 }
 
 // warnings fails the test when the API server warns.

@@ -46,6 +46,8 @@ type Cloud struct {
 	lag       int
 	pageSize  int
 	takesOnly int
+	holding   bool
+	held      []func()
 }
 
 // key is an access key.
@@ -149,6 +151,13 @@ func (c *Cloud) SetBalancer(id string, lines ...Health) {
 	c.balancers[id] = slices.Clone(lines)
 }
 
+// Balancer are the lines of a load balancer.
+func (c *Cloud) Balancer(id string) []Health {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.balancers[id])
+}
+
 // AddGroup makes a virtual server group with these backend servers.
 func (c *Cloud) AddGroup(id string, servers ...Server) {
 	c.mu.Lock()
@@ -184,6 +193,19 @@ func (c *Cloud) Lag(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lag = n
+}
+
+// HoldChanges accepts changes of groups without carrying them out, until it is called with false, which does.
+func (c *Cloud) HoldChanges(holding bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holding = holding
+	if !holding {
+		for _, carryOut := range c.held {
+			carryOut()
+		}
+		c.held = nil
+	}
 }
 
 // TakeOnly makes each addition take the first n servers and say that all went well; 0 takes all.
@@ -427,33 +449,50 @@ func (c *Cloud) changeGroup(in input) (map[string]any, *refusal) {
 	if no != nil {
 		return nil, no
 	}
-	changed := slices.Clone(g.servers)
-	for i, s := range servers {
-		at := slices.IndexFunc(changed, func(other Server) bool {
-			return other.ServerID == s.ServerID && other.ServerIP == s.ServerIP && other.Port == s.Port
-		})
-		switch {
-		case in.action == "AddVServerGroupBackendServers" && c.enis[s.ServerIP] != s.ServerID:
-			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers", "The specified network interface %s does not have address %s.", s.ServerID, s.ServerIP)
-		case in.action == "AddVServerGroupBackendServers" && at >= 0:
-			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers.Duplicated", "The specified backend server is in the group already.")
-		case in.action == "AddVServerGroupBackendServers":
-			if c.takesOnly == 0 || i < c.takesOnly {
-				changed = append(changed, s)
+	if c.holding {
+		c.held = append(c.held, func() {
+			if changed, no := c.changed(g, in.action, servers); no == nil {
+				g.servers = changed
 			}
-		case at < 0:
-			return nil, refuse(http.StatusBadRequest, "ServerNotInVServerGroup", "The specified backend server is not in the group.")
-		case in.action == "SetVServerGroupAttribute":
-			changed[at] = s
-		default:
-			changed = slices.Delete(changed, at, at+1)
-		}
+		})
+		return map[string]any{"VServerGroupId": in.values.Get("VServerGroupId"), "BackendServers": listOf(g.servers)}, nil
+	}
+	changed, no := c.changed(g, in.action, servers)
+	if no != nil {
+		return nil, no
 	}
 	if g.stale == 0 {
 		g.shown = slices.Clone(g.servers)
 	}
 	g.servers, g.stale = changed, c.lag
 	return map[string]any{"VServerGroupId": in.values.Get("VServerGroupId"), "BackendServers": listOf(changed)}, nil
+}
+
+// changed is what a change makes of a group's servers. It is all of the change or nothing.
+func (c *Cloud) changed(g *group, action string, servers []Server) ([]Server, *refusal) {
+	changed := slices.Clone(g.servers)
+	for i, s := range servers {
+		at := slices.IndexFunc(changed, func(other Server) bool {
+			return other.ServerID == s.ServerID && other.ServerIP == s.ServerIP && other.Port == s.Port
+		})
+		switch {
+		case action == "AddVServerGroupBackendServers" && c.enis[s.ServerIP] != s.ServerID:
+			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers", "The specified network interface %s does not have address %s.", s.ServerID, s.ServerIP)
+		case action == "AddVServerGroupBackendServers" && at >= 0:
+			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers.Duplicated", "The specified backend server is in the group already.")
+		case action == "AddVServerGroupBackendServers":
+			if c.takesOnly == 0 || i < c.takesOnly {
+				changed = append(changed, s)
+			}
+		case at < 0:
+			return nil, refuse(http.StatusBadRequest, "ServerNotInVServerGroup", "The specified backend server is not in the group.")
+		case action == "SetVServerGroupAttribute":
+			changed[at] = s
+		default:
+			changed = slices.Delete(changed, at, at+1)
+		}
+	}
+	return changed, nil
 }
 
 func (c *Cloud) describeInterfaces(in input) (map[string]any, *refusal) {
