@@ -206,3 +206,62 @@ func TestTheReferenceConforms(t *testing.T) {
 		})
 	})
 }
+
+// pool is a backend whose employers are ConfigMaps and whose employees are Nodes.
+type pool struct{ lb *simulated.LoadBalancer }
+
+func (b pool) Name() string { return "reference-pool" }
+
+func (b pool) Selector(*corev1.ConfigMap) labels.Selector {
+	return labels.SelectorFromSet(labels.Set{Label: LabelValue})
+}
+
+func (b pool) Members(_ *corev1.ConfigMap, node *corev1.Node, serve bool) (map[string]state, error) {
+	members := map[string]state{}
+	for _, a := range node.Status.Addresses {
+		if serve {
+			members[a.Address] = state{a.Address, 1}
+		}
+	}
+	return members, nil
+}
+
+// whole is the reference for an employer of the same name.
+func (b pool) whole(m *corev1.ConfigMap) (*wholeBackend, service) {
+	return &wholeBackend{lb: b.lb}, Service(m.Namespace, m.Name)
+}
+
+func (b pool) Read(ctx context.Context, m *corev1.ConfigMap, ids []string) ([]api.Held[state], error) {
+	w, s := b.whole(m)
+	return w.Read(ctx, s, ids)
+}
+
+func (b pool) Apply(ctx context.Context, m *corev1.ConfigMap, changes []api.Change[state]) error {
+	w, s := b.whole(m)
+	return w.Apply(ctx, s, changes)
+}
+
+func TestOtherKindsConform(t *testing.T) {
+	RunBulk(t, func(testing.TB) BulkFixture[*corev1.ConfigMap, *corev1.Node, state] {
+		lb := simulated.NewLoadBalancer()
+		return BulkFixture[*corev1.ConfigMap, *corev1.Node, state]{
+			Connect: func() api.Reader[*corev1.ConfigMap, *corev1.Node, state] { return pool{lb} },
+			Employee: func(p pod) *corev1.Node {
+				node := &corev1.Node{ObjectMeta: *p.ObjectMeta.DeepCopy()}
+				for _, a := range addresses(p) {
+					node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+				}
+				return node
+			},
+			Provider: Provider[*corev1.ConfigMap]{
+				Employer: func(namespace, name string) *corev1.ConfigMap {
+					return &corev1.ConfigMap{ObjectMeta: Service(namespace, name).ObjectMeta}
+				},
+				Serves: func(m *corev1.ConfigMap, p pod) bool {
+					return lbProvider(lb).Serves(Service(m.Namespace, m.Name), p)
+				},
+				Fail: lb.Fail, Throttle: lb.Throttle, Hold: lb.Hold,
+			},
+		}
+	})
+}
