@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -23,17 +24,22 @@ const (
 	enough = 100_000
 )
 
-// TestNoRequestIsLost does to a CollaSet under load whatever its owner and the cluster's may do, and kills in the midst
-// of it the controller that looks after traffic.
+// TestNoRequestIsLost does to a CollaSet under load whatever its owner and the cluster's may do, and takes away in the
+// midst of it what the traffic is steered by.
 func TestNoRequestIsLost(t *testing.T) {
 	needsRealNodes(t)
-	w := newWorld(t, 2, suite.Config{})
+	front := startHAProxy(t)
+	w := newWorld(t, 2, suite.Config{Args: map[string][]string{
+		suite.ResourceConsist: {"--adapters=endpointslice,haproxy", "--haproxy-runtime=unix:" + front.control.path},
+	}})
 	kube, err := w.Clients()
 	require.NoError(t, err)
-	w.create(t, webService(true), webRule(2), webSet(true))
+	service := webService(true)
+	service.Annotations = map[string]string{"haproxy.resourceconsist.kusionstack.io/backend": haproxyBackend}
+	w.create(t, service, webRule(2), webSet(true))
 	w.waitServing(t, replicas, "1")
 
-	l := startLoad(t, clients, map[string]path{"EndpointSlices": follow(t, kube, namespace, name, replicas)})
+	l := startLoad(t, clients, map[string]path{"EndpointSlices": follow(t, kube, namespace, name, replicas), "HAProxy": front})
 	w.operate(t, l)
 
 	w.without(t, l, suite.ResourceConsist+" is killed", "2", outage, func() {
@@ -41,6 +47,9 @@ func TestNoRequestIsLost(t *testing.T) {
 	}, func() {
 		require.NoError(t, w.Restart(t.Context(), suite.ResourceConsist))
 	})
+	w.without(t, l, "HAProxy's control socket is gone", "1", outage, func() { front.control.set(t, shut) }, func() { front.control.set(t, open) })
+	w.without(t, l, "HAProxy refuses every change", "2", refusal(t), func() { front.control.set(t, refusing) }, func() { front.control.set(t, open) })
+
 	for version := "1"; ; version = map[string]string{"1": "2", "2": "1"}[version] { // until the zero means something
 		if requests, _ := l.sums(); requests >= enough {
 			break
@@ -67,6 +76,17 @@ func (w *world) without(t *testing.T, l *load, what, version string, d time.Dura
 	w.stuck(t, d, version)
 	bringBack()
 	w.waitServing(t, replicas, version)
+}
+
+// refusal is how long HAProxy refuses, two minutes unless KUPERATOR_NODE_REFUSAL says otherwise.
+func refusal(t *testing.T) time.Duration {
+	given := os.Getenv("KUPERATOR_NODE_REFUSAL")
+	if given == "" {
+		return 2 * time.Minute
+	}
+	d, err := time.ParseDuration(given)
+	require.NoError(t, err, "KUPERATOR_NODE_REFUSAL")
+	return d
 }
 
 // TestWithoutTheLifecycleRequestsAreLost is the control: it does the same to the same servers, operated on directly.
