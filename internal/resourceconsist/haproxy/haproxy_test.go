@@ -371,6 +371,23 @@ func TestServersFromBeforeAreFilledAgain(t *testing.T) {
 	require.Equal(t, map[string]int{"a": 10}, second.answers(client, 10))
 }
 
+func TestAServerThatAnEarlierProcessLeftOnItsWayOutLeaves(t *testing.T) {
+	h := realhaproxy.Start(t, backend)
+	first := newShop(t, nil, []string{h.Runtime}, "a")
+	first.serve("a")
+	slow := first.slowRequest(h.Client(), "a")
+	first.leave("a")
+	require.True(t, first.serving("a"), "it has a session, and its process ends here")
+
+	second := newShop(t, nil, []string{h.Runtime}, "unused")
+	second.service, second.webs = first.service, first.webs
+	second.watch()
+	require.True(t, second.serving("a"))
+	first.webs["a"].Release()
+	require.NoError(t, <-slow, "the request that was under way")
+	second.eventually(func() bool { return !second.serving("a") }, "nobody asks for what is wished already, so it has to go on by itself")
+}
+
 func TestSeveralInstances(t *testing.T) {
 	one, two := realhaproxy.Start(t, backend), realhaproxy.Start(t, backend)
 	s := newShop(t, nil, []string{one.Runtime, two.Runtime}, "a", "b")

@@ -20,6 +20,7 @@ type instance struct {
 	clock            clock.PassiveClock
 	serverOptions    string
 	checks           bool
+	maxDrain         time.Duration // of servers whose Service has not been asked
 
 	// changing is held by the one who changes servers.
 	changing chan struct{}
@@ -53,7 +54,7 @@ func newInstance(runtime string, o Options, clk clock.PassiveClock) (*instance, 
 		return nil, err
 	}
 	return &instance{
-		name: runtime, network: network, address: address, clock: clk, serverOptions: o.ServerOptions, checks: o.hasChecks(),
+		name: runtime, network: network, address: address, clock: clk, serverOptions: o.ServerOptions, checks: o.hasChecks(), maxDrain: o.MaxDrain,
 		changing: make(chan struct{}, 1), wishes: map[string]Server{}, leaving: map[string]wish{}, outSince: map[string]time.Time{},
 	}, nil
 }
@@ -77,7 +78,8 @@ func (i *instance) read(ctx context.Context, backends []string, pick func(path s
 }
 
 // learn takes servers that are there for wished. Of those from before this process started nobody says so, because
-// nothing about them has to change.
+// nothing about them has to change. One that an earlier process left in the midst of its way out, in drain, is taken
+// further: what is wished of it is set already, so nobody asks for it again, but it has not left yet.
 func (i *instance) learn(began int, seen map[string]found) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -86,8 +88,12 @@ func (i *instance) learn(began int, seen map[string]found) {
 	}
 	for path, f := range seen {
 		_, known := i.wishes[path]
-		if _, leaves := i.leaving[path]; !known && !leaves {
-			i.wishes[path] = f.server()
+		if _, leaves := i.leaving[path]; known || leaves {
+			continue
+		}
+		i.wishes[path] = f.server()
+		if !f.taking() && (!f.held() || f.sessions > 0) {
+			i.leaving[path] = wish{server: f.server(), maxDrain: i.maxDrain}
 		}
 	}
 }
