@@ -4,9 +4,9 @@ package main
 
 import (
 	"kusionstack.io/kuperator/internal/bootstrap"
-	"kusionstack.io/kuperator/internal/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 )
 
 func main() {
-	bootstrap.Main(resourceconsist.Component())
+	bootstrap.Main(builtin.Component())
 }

@@ -23,7 +23,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/api/resourceconsist/setup"
-	"kusionstack.io/kuperator/internal/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 )
 
 // TestAdmission lets a real API server ask. No controller runs, so what a Pod names comes from admission alone.
@@ -99,7 +99,7 @@ func (w *world) serveAdmission(t *testing.T, adapters ...api.Adapter[*corev1.Ser
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
 
 	mgr, err := ctrl.NewManager(w.config, ctrl.Options{
-		Cache:         resourceconsist.CacheOptions(),
+		Cache:         builtin.CacheOptions(),
 		Metrics:       metricsserver.Options{BindAddress: "0"},
 		WebhookServer: webhook.NewServer(webhook.Options{Host: host, Port: number, CertDir: dir}),
 	})

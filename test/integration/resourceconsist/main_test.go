@@ -34,7 +34,7 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/api/resourceconsist/setup"
 	"kusionstack.io/kuperator/internal/localkube"
-	"kusionstack.io/kuperator/internal/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
@@ -98,7 +98,7 @@ func startManager(t *testing.T, cfg *rest.Config, adapters ...api.Adapter[*corev
 	}
 	skip := true
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
-		Cache:      resourceconsist.CacheOptions(),
+		Cache:      builtin.CacheOptions(),
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: &skip, MaxConcurrentReconciles: 4},
 	})

@@ -1,4 +1,6 @@
-package resourceconsist
+// Package builtin is the resourceconsist-controller binary: the framework with all built-in adapters. It is apart from
+// the framework so that those who run adapters of their own do not link all others.
+package builtin
 
 import (
 	"context"
@@ -17,6 +19,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 )
 
@@ -59,7 +62,7 @@ func Component() bootstrap.Component {
 				}
 				chosen = append(chosen, made...)
 			}
-			return AddToManager(mgr, api.Options{DrainTime: drainTime, Concurrency: o.Concurrency}, chosen...)
+			return resourceconsist.AddToManager(mgr, api.Options{DrainTime: drainTime, Concurrency: o.Concurrency}, chosen...)
 		},
 	}
 }

@@ -1,4 +1,4 @@
-package resourceconsist
+package builtin
 
 import (
 	"context"

@@ -1,7 +1,8 @@
-package resourceconsist
+package builtin
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
@@ -27,4 +28,29 @@ func TestStripPodKeepsNamedPorts(t *testing.T) {
 		NodeName:       "node-0",
 	}
 	require.Empty(t, cmp.Diff(&corev1.Pod{Spec: want}, stripped))
+}
+
+func TestFlags(t *testing.T) {
+	for name, tc := range map[string]struct {
+		adapters []string
+		drain    time.Duration
+		want     string
+	}{
+		"the defaults are fine":         {[]string{"endpointslice"}, time.Second, ""},
+		"no drain time is fine":         {[]string{"endpointslice"}, 0, ""},
+		"no adapter":                    {nil, 0, "--adapters is empty"},
+		"an adapter that nobody knows":  {[]string{"slb"}, 0, `--adapters has "slb"`},
+		"the same adapter twice":        {[]string{"endpointslice", "endpointslice"}, 0, "twice"},
+		"an adapter that lacks a flag":  {[]string{"endpointslice", "haproxy"}, 0, "--haproxy-runtime is missing"},
+		"a drain time that is negative": {[]string{"endpointslice"}, -1, "--drain-time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := validate(builtIns(), tc.adapters, tc.drain)
+			if tc.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorContains(t, err, tc.want)
+			}
+		})
+	}
 }
