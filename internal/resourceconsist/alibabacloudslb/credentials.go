@@ -56,7 +56,9 @@ func (k fixedKeys) keys(context.Context) (keys, error) { return keys(k), nil }
 // there.
 type fileKeys string
 
-func (dir fileKeys) keys(context.Context) (keys, error) {
+func (dir fileKeys) keys(context.Context) (keys, error) { return dir.read() }
+
+func (dir fileKeys) read() (keys, error) {
 	const attempts = 3
 	for range attempts {
 		id, err := readKey(string(dir), EnvKeyID)
@@ -130,7 +132,7 @@ func (r *roleKeys) keys(ctx context.Context) (keys, error) {
 // when there is none, or half of one.
 func chooseKeys(dir, stsEndpoint string, getenv func(string) string) (keySource, error) {
 	if dir != "" {
-		_, err := fileKeys(dir).keys(context.Background()) //nolint:forbidigo // reads two files
+		_, err := fileKeys(dir).read()
 		return fileKeys(dir), err
 	}
 	id, secret := getenv(EnvKeyID), getenv(EnvKeySecret)

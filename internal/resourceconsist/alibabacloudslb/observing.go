@@ -108,7 +108,7 @@ func (o *Observing) Members(service *corev1.Service, pod *corev1.Pod, serve bool
 
 // Read is part of api.Reader. A backend server of any health counts as serving: it might. A Service whose load balancer
 // is not known yet is an error, since nobody can say then what it does.
-func (o *Observing) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[Listed], error) {
+func (o *Observing) Read(ctx context.Context, service *corev1.Service, _ []string) ([]api.Held[Listed], error) {
 	loadBalancer := service.Labels[LoadBalancerIDLabel]
 	if loadBalancer == "" {
 		return nil, fmt.Errorf("label %s is not set yet: the cloud controller manager sets it when the load balancer exists; see the Service's events", LoadBalancerIDLabel)

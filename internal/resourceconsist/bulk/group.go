@@ -203,6 +203,9 @@ func newGroup[S comparable](options api.BulkOptions, moves bool, resyncSpan func
 // known says whether what was read of the member still holds.
 func (m *member[S]) known() bool { return m.seen > m.moved && m.place != placeAway }
 
+// serving says whether the member was last seen to take traffic.
+func (m *member[S]) serving() bool { return m.exists && m.held.Serving }
+
 // shows says whether the member is known to be as a change would make it.
 func (m *member[S]) shows(c api.Change[S]) bool {
 	return m.known() && c.Remove != m.exists && (c.Remove || m.held.State == c.State)
@@ -420,7 +423,7 @@ func (g *group[S]) keepUp(e *employee[S], now time.Time) {
 			} else {
 				g.want(m, api.Change[S]{ID: id, Remove: true}, now)
 			}
-		case e.stance.direction == joining && serves && (m.wished && !m.wish.Remove && e.registered || m.known() && m.exists && m.held.Serving && e.stance.arrived):
+		case e.stance.direction == joining && serves && (m.wished && !m.wish.Remove && e.registered || m.known() && m.serving() && e.stance.arrived):
 			e.registered = true
 			g.want(m, api.Change[S]{ID: id, State: state}, now)
 		}
@@ -485,7 +488,7 @@ func (g *group[S]) answerFor(e *employee[S]) (a answer, waits bool) {
 		for _, m := range e.claims {
 			if m.owner() == e {
 				a.unknown = a.unknown || !m.known()
-				a.serving = a.serving || m.exists && m.held.Serving
+				a.serving = a.serving || m.serving()
 			}
 		}
 		return a, false
@@ -501,9 +504,9 @@ func (g *group[S]) joins(e *employee[S]) (a answer, waits bool) {
 		switch {
 		case m.owner() != e:
 			return answer{}, false // it will be notified when it owns the member
-		case m.known() && !(m.exists && m.held.Serving) && len(m.sent) > 0: // it may be on its way
+		case m.known() && !m.serving() && len(m.sent) > 0: // it may be on its way
 			a.unknown = true
-		case m.known() && !(m.exists && m.held.Serving):
+		case m.known() && !m.serving():
 			return answer{}, !e.stance.arrived && (e.registered || !g.moves) // the core will register it otherwise
 		case !m.known(), !e.stance.arrived && m.seen <= e.asked:
 			a.unknown = true
@@ -525,7 +528,7 @@ func (g *group[S]) leaves(e *employee[S]) (a answer, waits bool) {
 		case m.owner() != e:
 		case !m.known():
 			a.unknown = true
-		case m.exists && m.held.Serving:
+		case m.serving():
 			a.serving = true
 		case m.maySee(func(c api.Change[S]) bool { return !c.Remove && c != e.change(m.id, false) }):
 			idles := m.wished && m.wish == e.change(m.id, false)
@@ -925,7 +928,7 @@ func (g *group[S]) wasRead(c *call[S], held []api.Held[S], now time.Time) {
 func (g *group[S]) saw(m *member[S], began int64, exists bool, held api.Held[S], now time.Time) {
 	changed := !m.known() || m.exists != exists || m.held != held
 	serving := exists && held.Serving
-	watched := now.Sub(m.seenAt) <= 2*g.options.MaxPoll && m.seen > 0 && !(m.exists && m.held.Serving)
+	watched := now.Sub(m.seenAt) <= 2*g.options.MaxPoll && m.seen > 0 && !m.serving()
 	if !serving && (!watched || m.idleSince.IsZero()) {
 		m.idleSince = now
 	}

@@ -281,7 +281,7 @@ func TestGroupProperties(t *testing.T) {
 				m.pods[name] = &pod{name: name, uid: m.uids, address: address, up: true, stays: rapid.Bool().Draw(t, "stays")}
 				m.reconcile(m.pods[name])
 			},
-			"a Pod turns": func(t *rapid.T) {
+			"a Pod turns": func(*rapid.T) {
 				if p := some("pod"); p != nil {
 					p.up = !p.up
 					m.reconcile(p)
@@ -293,25 +293,25 @@ func TestGroupProperties(t *testing.T) {
 					m.reconcile(p)
 				}
 			},
-			"it is not known what a Pod's members are": func(t *rapid.T) {
+			"it is not known what a Pod's members are": func(*rapid.T) {
 				if p := some("pod"); p != nil {
 					p.invalid = !p.invalid
 					m.reconcile(p)
 				}
 			},
-			"a Pod dies": func(t *rapid.T) {
+			"a Pod dies": func(*rapid.T) {
 				if p := some("pod"); p != nil {
 					p.dying = true
 					m.reconcile(p)
 				}
 			},
-			"a Pod is employed no more, or again": func(t *rapid.T) {
+			"a Pod is employed no more, or again": func(*rapid.T) {
 				if p := some("pod"); p != nil {
 					p.unemployed = !p.unemployed
 					m.reconcile(p)
 				}
 			},
-			"a member becomes ill": func(t *rapid.T) {
+			"a member becomes ill": func(*rapid.T) {
 				if p := some("pod"); p != nil && p.held && p.up && !p.dying && !p.unemployed {
 					m.provider.ill[p.address] = true
 				}
@@ -329,7 +329,7 @@ func TestGroupProperties(t *testing.T) {
 				m.send()
 				m.answer("ok")
 			},
-			"a Pod is looked at": func(t *rapid.T) {
+			"a Pod is looked at": func(*rapid.T) {
 				if p := some("pod"); p != nil {
 					m.reconcile(p)
 				}
