@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,14 @@ const (
 	// until its Pods are released. It is also found on employers taken over from upstream, and removed from those when
 	// they are deleted, Mover or not.
 	CleanFinalizer = "resource-consist.kusionstack.io/clean-finalizer"
+
+	// AdaptersAnnotation, on an employer, names the adapters that may hold something for it: those that move traffic or
+	// own a resource, and employ Pods for it or did. An adapter that is not named is not asked, so that an employer does
+	// not depend on backends that it does not use.
+	// Writer: the controller, together with CleanFinalizer and before the first call that changes a backend. Format:
+	// names separated by commas, in order. Lifetime: an adapter's name goes when nothing of the employer is left in its
+	// backend, the annotation goes with CleanFinalizer.
+	AdaptersAnnotation = "resource-consist.kusionstack.io/adapters"
 
 	// DrainSecondsAnnotation, on an employer, replaces Options.DrainTime for it.
 	// Writer: the user. Format: whole seconds in decimal, at least 0; anything else counts as absent and is reported
@@ -44,6 +53,15 @@ func EmployerKey(kind string, employer client.ObjectKey) string {
 // where CleanFinalizer is held.
 func LegacyCleanFinalizer(employerName string) string {
 	return "resource-consist.kusionstack.io/clean-" + employerName
+}
+
+// AdaptersOf are the adapters that AdaptersAnnotation names; nil if there is none.
+func AdaptersOf(employer client.Object) []string {
+	raw := employer.GetAnnotations()[AdaptersAnnotation]
+	if raw == "" {
+		return nil
+	}
+	return strings.Split(raw, ",")
 }
 
 // Controlled says whether the object is labelled as managed by the suite.

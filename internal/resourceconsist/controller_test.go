@@ -370,8 +370,9 @@ func TestProvisioningIsRetriedWithGrowingDelaysAndSaidOnce(t *testing.T) {
 	require.Equal(t, tries, r.provisions, "nothing changed")
 	require.Equal(t, patches, b.patches)
 
+	require.Equal(t, "proxy", b.service().Annotations[api.AdaptersAnnotation], "it says who may hold something for it")
 	changed := b.service()
-	changed.Annotations = map[string]string{"size": "large"}
+	changed.Annotations["size"] = "large"
 	require.NoError(t, b.client.Update(t.Context(), changed))
 	b.reconcileService()
 	require.Equal(t, tries+1, r.provisions, "a change is provisioned")
@@ -385,6 +386,7 @@ func TestProvisioningIsRetriedWithGrowingDelaysAndSaidOnce(t *testing.T) {
 func TestAnEmployerThatIsHeldIsGoneOnlyWhenALiveReadSaysSo(t *testing.T) {
 	service := webService()
 	service.Finalizers = []string{api.CleanFinalizer}
+	service.Annotations = map[string]string{api.AdaptersAnnotation: "proxy"}
 	pod := webPod()
 	pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Service/shop/web":"` + api.Finalizer("web") + `"}}`}
 	pod.Finalizers = []string{api.Finalizer("web")}
@@ -546,4 +548,79 @@ func TestAStatusRecorderIsToldInsteadOfTheCondition(t *testing.T) {
 	require.Equal(t, []string{"web BackendFailed", "web InSync"}, r.recorded)
 	require.Nil(t, conditionOn(b.service()))
 	require.Len(t, b.told(), 2)
+}
+
+// elsewhere is a proxy that a Service uses or not.
+type elsewhere struct {
+	*proxy
+	used  bool
+	asked int
+}
+
+func (e *elsewhere) Name() string { return "elsewhere" }
+func (e *elsewhere) Selector(s *corev1.Service) labels.Selector {
+	if !e.used {
+		return nil
+	}
+	return api.ServiceSelector(s)
+}
+
+func (e *elsewhere) Observe(ctx context.Context, s *corev1.Service, pod *corev1.Pod) (api.Observation, error) {
+	e.asked++
+	return e.proxy.Observe(ctx, s, pod)
+}
+
+func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
+	service := webService()
+	service.Finalizers = []string{api.CleanFinalizer}
+	service.Annotations = map[string]string{api.AdaptersAnnotation: "elsewhere,somebody-elses"}
+	pod := webPod()
+	pod.Finalizers = []string{api.Finalizer("web")}
+	pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Service/shop/web":"` + api.Finalizer("web") + `"}}`}
+	b := newBench(t, service, pod)
+	other := &elsewhere{proxy: &proxy{serving: map[string]bool{"web-0": true}, err: errors.New("down")}}
+	b.pods.adapters = []api.Adapter[*corev1.Service]{b.proxy, other}
+	b.employers = newEmployerController(b.pods)
+	b.index("web")
+	b.reconcileService()
+	require.Equal(t, "elsewhere,proxy,somebody-elses", b.service().Annotations[api.AdaptersAnnotation])
+
+	b.serviceReady(corev1.ConditionFalse)
+	_, err := b.reconcilePod()
+	require.ErrorContains(t, err, "down")
+	b.clock.SetTime(b.clock.Now().Add(time.Minute))
+	_, err = b.reconcilePod()
+	require.ErrorContains(t, err, "down")
+	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"), "what was used may still send traffic")
+	require.Positive(t, b.reconcileService().RequeueAfter)
+
+	other.err = nil
+	_, err = b.reconcilePod()
+	require.NoError(t, err)
+	require.Empty(t, other.serving, "it is taken out of there")
+	b.reconcileService()
+	require.Equal(t, "proxy,somebody-elses", b.service().Annotations[api.AdaptersAnnotation], "nothing is left there")
+
+	other.err = errors.New("down again")
+	asked := other.asked
+	b.clock.SetTime(b.clock.Now().Add(time.Minute))
+	for range 3 {
+		_, err = b.reconcilePod()
+		require.NoError(t, err)
+		b.reconcileService()
+		b.clock.SetTime(b.clock.Now().Add(time.Minute))
+	}
+	require.Equal(t, asked, other.asked, "it is not asked any more")
+	require.NotContains(t, b.pod().Finalizers, api.Finalizer("web"), "and nobody waits for it")
+
+	service = b.service()
+	service.Spec.Selector = map[string]string{"app": "other"}
+	require.NoError(t, b.client.Update(t.Context(), service))
+	b.index("web")
+	for range 3 {
+		_, err = b.reconcilePod()
+		require.NoError(t, err)
+		b.clock.SetTime(b.clock.Now().Add(time.Minute))
+	}
+	require.NotContains(t, b.pod().Annotations[podops.AvailableConditionsAnnotation], "Service/shop/web", "nor for its drain time, when it is let go")
 }

@@ -202,15 +202,15 @@ func (r *employerController[E]) manage(ctx context.Context, object E, e *employe
 	case e.stray && e.takesPart(): // it is on its way back into the cache
 		return strayPoll, nil
 	case alive && r.needsHold(e):
-		if slices.Equal(held, []string{api.CleanFinalizer}) {
+		if slices.Equal(held, []string{api.CleanFinalizer}) && r.pods.announced(e) {
 			return r.provide(ctx, object, e)
 		}
-		return 0, r.write(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer))
+		return 0, r.write(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer), r.holders(object, e))
 	case !r.pods.holdsEmployers():
 		if alive || len(held) == 0 {
 			return 0, nil
 		}
-		return 0, r.write(ctx, object, without(object.GetFinalizers(), held))
+		return 0, r.write(ctx, object, without(object.GetFinalizers(), held), nil)
 	case e.takesPart():
 		return r.provide(ctx, object, e)
 	case e.stray || len(held) > 0:
@@ -234,19 +234,23 @@ func (r *employerController[E]) provide(ctx context.Context, object E, e *employ
 	}
 	key := client.ObjectKeyFromObject(object)
 	var wait time.Duration
+	var released []string
 	changed := false
 	for i, a := range r.adapters {
-		wanted := state
-		if e.selectors[i] == nil {
-			serves, err := r.serves(ctx, object, a)
-			if err != nil || serves {
-				wait = soonest(wait, strayPoll)
-				continue
+		switch {
+		case e.selectors[i] != nil:
+			now, later := r.bring(ctx, object, a, state)
+			changed, wait = changed || now, soonest(wait, later)
+		case e.holders[i]:
+			gone, later, err := r.dismiss(ctx, object, a)
+			if err != nil {
+				return 0, err
 			}
-			wanted = ""
+			if gone {
+				released = append(released, a.Name())
+			}
+			wait = soonest(wait, later)
 		}
-		now, later := r.bring(ctx, object, a, wanted)
-		changed, wait = changed || now, soonest(wait, later)
 	}
 	if known := r.pods.employers.get(key); changed && known != nil && known.object.GetUID() == object.GetUID() {
 		next := r.pods.employer(known.object)
@@ -254,13 +258,43 @@ func (r *employerController[E]) provide(ctx context.Context, object E, e *employ
 			r.pods.wakeEmployees(ctx, key, next)
 		}
 	}
-	return wait, nil
+	if len(released) == 0 {
+		return wait, nil
+	}
+	left := slices.DeleteFunc(r.holders(object, e), func(name string) bool { return slices.Contains(released, name) })
+	return wait, r.write(ctx, object, object.GetFinalizers(), left)
+}
+
+// holders are the adapters that the employer has to name: those that it names, and those that are about to hold
+// something for it. Adapters that this process does not know are kept.
+func (r *employerController[E]) holders(object E, e *employer[E]) []string {
+	named := api.AdaptersOf(object)
+	for i, a := range r.adapters {
+		if e.selectors[i] != nil && holds(a) && !slices.Contains(named, a.Name()) {
+			named = append(named, a.Name())
+		}
+	}
+	slices.Sort(named)
+	return named
+}
+
+// dismiss takes back what an adapter holds for an employer that does not use it any more, and says whether nothing is
+// left, or how long to wait.
+func (r *employerController[E]) dismiss(ctx context.Context, object E, adapter api.Adapter[E]) (gone bool, wait time.Duration, err error) {
+	serves, err := r.serves(ctx, object, adapter)
+	if err != nil || serves { // the backend may answer later
+		return false, strayPoll, nil //nolint:nilerr // those who ask about Pods report it
+	}
+	if memory, ok := adapter.(bulk.Cleaner[E]); ok && !memory.Clean(object) {
+		return false, cleanPoll, nil
+	}
+	_, wait = r.bring(ctx, object, adapter, "")
+	return wait == 0, wait, nil
 }
 
 // serves says whether a backend that does not employ Pods for the employer any more still has one of them.
 func (r *employerController[E]) serves(ctx context.Context, object E, adapter api.Adapter[E]) (bool, error) {
-	_, moves := adapter.(api.Mover[E])
-	if _, provisions := adapter.(api.Provisioner[E]); !moves || !provisions {
+	if _, moves := adapter.(api.Mover[E]); !moves {
 		return false, nil
 	}
 	pods, err := r.employees(ctx, client.ObjectKeyFromObject(object))
@@ -288,17 +322,20 @@ func (r *employerController[E]) letGo(ctx context.Context, object E, e *employer
 		return strayPoll, err
 	}
 	if len(held) > 0 {
-		for _, a := range r.adapters {
-			if memory, ok := a.(bulk.Cleaner[E]); ok && !memory.Clean(object) {
+		for i, a := range r.adapters {
+			if memory, ok := a.(bulk.Cleaner[E]); ok && e.holders[i] && !memory.Clean(object) {
 				return cleanPoll, nil
 			}
 		}
-		for _, a := range r.adapters {
+		for i, a := range r.adapters {
+			if !e.holders[i] {
+				continue
+			}
 			if _, wait := r.bring(ctx, object, a, ""); wait > 0 {
 				return wait, nil
 			}
 		}
-		if err := r.write(ctx, object, without(object.GetFinalizers(), held)); err != nil {
+		if err := r.write(ctx, object, without(object.GetFinalizers(), held), nil); err != nil {
 			return 0, err
 		}
 	}
@@ -325,14 +362,19 @@ func (r *employerController[E]) report(object E) {
 		"annotation %s is %q: give whole seconds, at least 0; the default counts until then", api.DrainSecondsAnnotation, raw)
 }
 
-// write writes the employer's finalizers, if it is still as it was read. One that is gone needs none.
-func (r *employerController[E]) write(ctx context.Context, object E, finalizers []string) error {
+// write writes the employer's finalizers and the adapters that it names, if it is still as it was read. One that is gone
+// needs none.
+func (r *employerController[E]) write(ctx context.Context, object E, finalizers, holders []string) error {
 	if finalizers == nil {
 		finalizers = []string{}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	metadata := map[string]any{
 		"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion(), "finalizers": finalizers,
-	}})
+	}
+	if named := strings.Join(holders, ","); named != object.GetAnnotations()[api.AdaptersAnnotation] {
+		metadata["annotations"] = map[string]any{api.AdaptersAnnotation: orNull(named)}
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return fmt.Errorf("encoding the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
 	}
@@ -346,6 +388,14 @@ func (r *employerController[E]) write(ctx context.Context, object E, finalizers 
 		object.SetResourceVersion(newer) // for a write of its status that follows
 	}
 	return nil
+}
+
+// orNull is the text for a merge patch, where null removes what is empty.
+func orNull(text string) any {
+	if text == "" {
+		return nil
+	}
+	return text
 }
 
 // employees are the Pods in the cache that name the employer. They are not to be changed.

@@ -20,7 +20,9 @@ type employer[E client.Object] struct {
 	object E
 	// selectors holds what each adapter selects, by the adapter's position; nil selects nothing.
 	selectors []labels.Selector
-	drain     time.Duration
+	// holders says which adapters may hold something for it, by position.
+	holders []bool
+	drain   time.Duration
 	// prepared says that the employer stays until its Pods are deregistered, and that its own resource is there.
 	prepared bool
 	// stray says that the employer is not in the cache: object is what was last seen of it.
@@ -45,7 +47,7 @@ func (e *employer[E]) same(o *employer[E]) bool {
 		}
 		return s.String()
 	}
-	return e.drain == o.drain && e.prepared == o.prepared &&
+	return e.drain == o.drain && e.prepared == o.prepared && slices.Equal(e.holders, o.holders) &&
 		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) })
 }
 
@@ -182,15 +184,29 @@ func anchor(s labels.Selector) string {
 
 // employer reads an employer as the adapters see it.
 func (c *podController[E]) employer(object E) *employer[E] {
-	e := &employer[E]{object: object, selectors: make([]labels.Selector, len(c.adapters))}
+	e := &employer[E]{object: object, selectors: make([]labels.Selector, len(c.adapters)), holders: make([]bool, len(c.adapters))}
 	e.drain, _ = api.DrainTime(object, c.options.DrainTime) // employerController reports the error
 	if object.GetDeletionTimestamp() == nil {
 		for i, a := range c.adapters {
 			e.selectors[i] = selectorOf(a, object)
 		}
 	}
-	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer) && c.made(object, e.selectors)
+	named := api.AdaptersOf(object)
+	for i, a := range c.adapters {
+		e.holders[i] = holds(a) && slices.Contains(named, a.Name())
+	}
+	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer) && c.announced(e) && c.made(object, e.selectors)
 	return e
+}
+
+// announced says whether the employer names all adapters that move traffic or have a resource for it.
+func (c *podController[E]) announced(e *employer[E]) bool {
+	for i, a := range c.adapters {
+		if e.selectors[i] != nil && holds(a) && !e.holders[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // selectorOf is what the employer selects through the adapter; nil if nothing. A selector without requirements selects

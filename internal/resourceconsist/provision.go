@@ -126,6 +126,8 @@ func wantedOf(object client.Object) (string, error) {
 	}
 	delete(fields, "status")
 	delete(fields, "metadata")
-	wanted, err := json.Marshal([]any{object.GetLabels(), object.GetAnnotations(), fields})
+	annotations := maps.Clone(object.GetAnnotations())
+	delete(annotations, api.AdaptersAnnotation)
+	wanted, err := json.Marshal([]any{object.GetLabels(), annotations, fields})
 	return string(wanted), err
 }

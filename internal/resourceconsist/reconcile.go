@@ -132,7 +132,7 @@ func (c *podController[E]) observe(ctx context.Context, pod *corev1.Pod, said ma
 		}
 		for i, adapter := range c.adapters {
 			employs := e.employs(i, labels.Set(pod.Labels))
-			b, err := c.ask(ctx, adapter, e, employs, pod, now)
+			b, err := c.ask(ctx, i, e, employs, pod, now)
 			errs = append(errs, err)
 			if _, own := adapter.(bulk.Reporter); !own && (employs || err != nil) && (!b.Unknown || err != nil) {
 				said[subject{key, adapter.Name(), "pods"}] = outcome(cause(err))
@@ -183,9 +183,12 @@ func (c *podController[E]) toRename(a client.ObjectKey, with string) string {
 	return "give " + younger + ", the younger one, another name"
 }
 
-// ask reads one backend. An adapter that only observes is not asked about Pods that the employer does not employ.
-func (c *podController[E]) ask(ctx context.Context, adapter api.Adapter[E], e *employer[E], employs bool, pod *corev1.Pod, now time.Time) (core.Backend, error) {
+// ask reads the backend of the adapter at this position. About a Pod that the employer does not employ only one is asked
+// that moves traffic and may still hold something for it.
+func (c *podController[E]) ask(ctx context.Context, position int, e *employer[E], employs bool, pod *corev1.Pod, now time.Time) (core.Backend, error) {
+	adapter := c.adapters[position]
 	_, moves := adapter.(api.Mover[E])
+	moves = moves && (employs || e.holders[position])
 	b := core.Backend{Adapter: adapter.Name(), Employs: employs, Moves: moves}
 	if !employs && !moves {
 		return b, nil

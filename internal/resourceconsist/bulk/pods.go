@@ -140,10 +140,8 @@ func (w *Watching[E, S]) employerEvents() handler.EventHandler {
 		switch {
 		case !ok:
 			return
-		case w.reader.Selector(employer) == nil && w.backend == nil:
+		case w.reader.Selector(employer) == nil && (w.backend == nil || !slices.Contains(api.AdaptersOf(o), w.Name())):
 			w.employerGone(client.ObjectKeyFromObject(o))
-			return
-		case w.reader.Selector(employer) == nil && !slices.Contains(o.GetFinalizers(), api.CleanFinalizer):
 			return
 		}
 		for _, pod := range w.employerIs(employer) {

@@ -20,7 +20,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/api/resourceconsist/setup"
-	"kusionstack.io/kuperator/internal/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 	"kusionstack.io/kuperator/internal/resourceconsist/haproxy"
 	"kusionstack.io/kuperator/internal/testkit/realhaproxy"
 )
@@ -35,7 +35,7 @@ func startHAProxyManager(t *testing.T, w *world, backends string, runtimes ...st
 	require.NoError(t, err)
 	skip := true
 	mgr, err := ctrl.NewManager(w.config, ctrl.Options{
-		Cache:      resourceconsist.CacheOptions(),
+		Cache:      builtin.CacheOptions(),
 		Metrics:    metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: &skip, MaxConcurrentReconciles: 4},
 	})
