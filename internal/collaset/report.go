@@ -115,7 +115,7 @@ func (r *reconciler) recordEvents(o *observation, applied *outcome) {
 	r.recordEndings(o, applied.ended)
 	for reason, pods := range applied.replacements {
 		slices.Sort(pods)
-		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, string(reason), "Replace", "%s", note(replacement(reason, pods)))
+		r.events.Eventf(o.set, o.related(pods[0]), corev1.EventTypeNormal, string(reason), "Replace", "%s", note(replacement(reason, pods)))
 	}
 	r.recordMembers(o, "Excluded", "Exclude", applied.excluded, o.pods)
 	r.recordMembers(o, "Included", "Include", applied.included, o.candidates)
@@ -125,6 +125,15 @@ func (r *reconciler) recordEvents(o *observation, applied *outcome) {
 		}
 		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, reason, "Reconcile", "%s", note(err.Error()))
 	}
+}
+
+// related names a Pod in an event about the set, whether it is still there or not: the recorder counts events of one
+// reason about the same objects as one, and keeps the first text only.
+func (o *observation) related(pod string) *corev1.Pod {
+	if known := o.pods[pod]; known != nil {
+		return known
+	}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod}}
 }
 
 // recordEndings keeps of Pods that ran to their ends what they said of it. A node that goes can end many at once.

@@ -14,6 +14,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -225,6 +226,7 @@ func (w *world) doEverything(t *testing.T) {
 		annotated.Finalizers = []string{resourceconsist.CleanFinalizer} // as Kuperator leaves it
 		return w.client.Update(t.Context(), annotated)
 	})
+	w.shareFinalizer(t, ns)
 	w.down(t, suite.Webhook) // which would refuse the next
 	wrong := rule(ns, "wrong", "1")
 	wrong.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{"no label value!"}}}}
@@ -288,6 +290,31 @@ func (w *world) resizeInPlace(t *testing.T, ns string) {
 		return nil
 	})
 	require.NoError(t, w.client.Delete(t.Context(), set))
+}
+
+// shareFinalizer has a Pod employed by a Service and by an employer of another kind and the same name, which is recorded
+// in the Service's status.
+func (w *world) shareFinalizer(t *testing.T, ns string) {
+	t.Helper()
+	expected, err := podops.Expect(podops.View{}, resourceconsist.EmployerKey("Gateway", client.ObjectKey{Namespace: ns, Name: "shared"}), resourceconsist.Finalizer("shared"))
+	require.NoError(t, err)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: ns, Name: "shared", Labels: map[string]string{"app": "shared", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue},
+		Annotations: map[string]string{podops.AvailableConditionsAnnotation: *expected.Annotations[podops.AvailableConditionsAnnotation]},
+	}}
+	pod.Spec.Containers = []corev1.Container{{Name: "app", Image: image1}}
+	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}
+	shared := service(ns, "shared")
+	w.create(t, shared, pod)
+	eventually(t, "the Service to say that its finalizer is shared", func() error {
+		if err := w.client.Get(t.Context(), keyOf(shared), shared); err != nil {
+			return err
+		}
+		if meta.FindStatusCondition(shared.Status.Conditions, resourceconsist.ConditionInSync) == nil {
+			return errors.New("it does not")
+		}
+		return nil
+	})
 }
 
 // useRuleInFull has a rule hold a Pod long enough to say so on it, watch nodes, and mirror, change and drop a
