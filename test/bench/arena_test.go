@@ -38,9 +38,10 @@ type arena struct {
 	pods kubernetes.Interface // protobuf, no limit
 }
 
-func newArena(b *testing.B) arena {
+// newArena starts it; args are further flags by component.
+func newArena(b *testing.B, args map[string][]string) arena {
 	b.Helper()
-	s, err := suite.Start(b.Context(), suite.Config{Name: "bench", Nodes: 1, Progress: b.Output()})
+	s, err := suite.Start(b.Context(), suite.Config{Name: "bench", Nodes: 1, Progress: b.Output(), Args: args})
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, s.Stop()) })
 	require.NoError(b, s.WaitLeading(b.Context(), suite.Components()...))

@@ -66,7 +66,7 @@ func effects() []effect {
 // BenchmarkCollaSet prints what it costs to do something with all Pods of a CollaSet, in writes to the API server, beside
 // the least that does it. It fails when the suite makes more writes to Pods than that, never on time.
 func BenchmarkCollaSet(b *testing.B) {
-	a := newArena(b)
+	a := newArena(b, nil)
 	fmt.Fprintf(os.Stdout, "\nload of the machine at the start: %s\n", load())
 	for _, pods := range numbers(b, "BENCH_SIZES", "1000") {
 		fmt.Fprintf(os.Stdout, "\n%s", a.effects(pods))

@@ -10,4 +10,6 @@
 // and BENCH_SCALE (cost of rules; default 500,5000), empty for none, and in
 // BENCH_WINDOW how long one measurement of the latter may take (default 10m):
 // what is not finished by then is extrapolated, and the table says so.
+// BenchmarkConsist takes numbers of Pods in BENCH_SIZES (default 10,100,1000) and
+// BENCH_SCALE (default 100,5000).
 package bench

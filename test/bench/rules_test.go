@@ -54,7 +54,7 @@ func BenchmarkRules(b *testing.B) {
 	sizes, scale := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_SCALE", "500,5000")
 	window, err := time.ParseDuration(fromEnvironment("BENCH_WINDOW", "10m"))
 	require.NoError(b, err, "BENCH_WINDOW is a duration")
-	a := newArena(b)
+	a := newArena(b, nil)
 	fmt.Fprintf(os.Stdout, "\nload of the machine at the start: %s\n", load())
 	if len(sizes) > 0 {
 		fmt.Fprintf(os.Stdout, "\n%s", a.outOfService(sizes))

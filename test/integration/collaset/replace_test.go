@@ -175,11 +175,17 @@ var replacements = map[string]func(env){
 		e.waitsFor(set, 4, appsv1alpha1.Blocker{Reason: "WaitingForReplacement", Count: 2})
 		pods := e.pods()
 		require.Equal(e, []string{"0", "1", "2", "3"}, ids(pods))
+		// Which of the two is paired with which new Pod depends on the order in which they came to serve.
+		kept, lost := pods[2], pods[3]
+		if pods[0].Labels[appsv1alpha1.ReplacePairNewIDLabel] != "2" {
+			kept, lost = lost, kept
+		}
+		require.Equal(e, ids([]corev1.Pod{kept})[0], pods[0].Labels[appsv1alpha1.ReplacePairNewIDLabel])
 		require.NoError(e, e.Client.Delete(e.Context(), &pods[0]))
-		require.NoError(e, e.Client.Delete(e.Context(), &pods[3], client.GracePeriodSeconds(0)))
+		require.NoError(e, e.Client.Delete(e.Context(), &lost, client.GracePeriodSeconds(0)))
 		e.eventually("the new Pod of the one takes its place, that of the other is there again", func() string {
 			now := e.pods()
-			if len(now) == 3 && slices.Equal(ids(now), []string{"1", "2", "3"}) && now[2].UID != pods[3].UID {
+			if slices.Equal(ids(now), []string{"1", "2", "3"}) && slices.Contains(uids(now), kept.UID) && !slices.Contains(uids(now), lost.UID) {
 				return ""
 			}
 			return fmt.Sprint(ids(now))
