@@ -242,10 +242,7 @@ func (r *employerController[E]) provide(ctx context.Context, object E, e *employ
 			now, later := r.bring(ctx, object, a, state)
 			changed, wait = changed || now, soonest(wait, later)
 		case e.holders[i]:
-			gone, later, err := r.dismiss(ctx, object, a)
-			if err != nil {
-				return 0, err
-			}
+			gone, later := r.dismiss(ctx, object, a)
 			if gone {
 				released = append(released, a.Name())
 			}
@@ -280,16 +277,15 @@ func (r *employerController[E]) holders(object E, e *employer[E]) []string {
 
 // dismiss takes back what an adapter holds for an employer that does not use it any more, and says whether nothing is
 // left, or how long to wait.
-func (r *employerController[E]) dismiss(ctx context.Context, object E, adapter api.Adapter[E]) (gone bool, wait time.Duration, err error) {
-	serves, err := r.serves(ctx, object, adapter)
-	if err != nil || serves { // the backend may answer later
-		return false, strayPoll, nil //nolint:nilerr // those who ask about Pods report it
+func (r *employerController[E]) dismiss(ctx context.Context, object E, adapter api.Adapter[E]) (gone bool, wait time.Duration) {
+	if serves, err := r.serves(ctx, object, adapter); err != nil || serves { // those who ask about Pods report the error
+		return false, strayPoll
 	}
 	if memory, ok := adapter.(bulk.Cleaner[E]); ok && !memory.Clean(object) {
-		return false, cleanPoll, nil
+		return false, cleanPoll
 	}
 	_, wait = r.bring(ctx, object, adapter, "")
-	return wait == 0, wait, nil
+	return wait == 0, wait
 }
 
 // serves says whether a backend that does not employ Pods for the employer any more still has one of them.
