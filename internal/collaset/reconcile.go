@@ -40,6 +40,12 @@ type reconciler struct {
 
 // Reconcile implements reconcile.Reconciler.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	// Deciding on a cache that lacks our own writes would create a Pod twice or touch one too many. The cache is asked
+	// before anything is read from it: it may catch up in between.
+	wait, err := r.writes.Unobserved(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	set := &appsv1alpha1.CollaSet{}
 	if err := r.client.Get(ctx, req.NamespacedName, set); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -48,9 +54,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	// Deciding on a cache that lacks our own writes would create a Pod twice or touch one too many.
-	if wait, err := r.writes.Unobserved(ctx, req.NamespacedName); err != nil || wait > 0 {
-		return ctrl.Result{RequeueAfter: wait}, err
+	if wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	result, err := r.reconcile(ctx, set)
 	if errors.Is(err, errStale) || apierrors.IsConflict(err) {

@@ -118,6 +118,64 @@ func TestOwnWritesAreWaitedFor(t *testing.T) {
 	})
 }
 
+// A status that has all of one moment and some of another would say Ready and count nobody, until something happens.
+func TestStatusIsOfOneMoment(t *testing.T) {
+	unserving := func(t *testing.T) *world {
+		w := newWorld(t, true, collaSet(2))
+		w.settle()
+		for _, pod := range w.pods() {
+			delete(pod.Labels, podops.ServiceAvailableLabel)
+			require.NoError(t, w.store.Update(t.Context(), &pod))
+		}
+		w.change(replicas(2)) // conditions are about a generation: they differ from those that were read
+		return w
+	}
+	serving := func(w *world) {
+		for _, pod := range w.pods() {
+			pod.Labels[podops.ServiceAvailableLabel] = "1"
+			require.NoError(w, w.store.Update(w.Context(), &pod))
+		}
+	}
+	agrees := func(w *world) {
+		w.Helper()
+		status := w.set().Status
+		ready := w.condition(appsv1alpha1.CollaSetReady).Status == metav1.ConditionTrue
+		assert.Equal(w, ready, status.AvailableReplicas == 2, "Ready %t with %d available", ready, status.AvailableReplicas)
+	}
+	t.Run("although the cache catches up while it is read", func(t *testing.T) {
+		w := unserving(t)
+		_, err := w.reconcile()
+		require.NoError(t, err)
+		require.Zero(t, w.set().Status.AvailableReplicas)
+		serving(w)
+		w.clock.Step(time.Second)
+		w.cache.afterGet = w.see // the status that was written, and the Pods that serve again
+		_, err = w.reconcile()
+		require.NoError(t, err)
+		agrees(w)
+	})
+	t.Run("although the answer to a write was lost", func(t *testing.T) {
+		w := unserving(t)
+		late := is[*appsv1alpha1.CollaSet]
+		w.loseAnswer = "patch CollaSet/status"
+		_, err := w.reconcile()
+		require.Error(t, err)
+		require.Zero(t, w.set().Status.AvailableReplicas)
+		serving(w)
+		w.seeAllBut(late)
+		w.clock.Step(time.Second)
+		result, err := w.reconcile()
+		require.NoError(t, err)
+		assert.Positive(t, result.RequeueAfter)
+		agrees(w)
+		w.see()
+		_, err = w.reconcile()
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, w.set().Status.AvailableReplicas)
+		agrees(w)
+	})
+}
+
 func TestNothingIsWrittenAtTheGoal(t *testing.T) {
 	for name, protocol := range map[string]bool{"under the lifecycle": true, "directly": false} {
 		t.Run(name, func(t *testing.T) {

@@ -46,7 +46,7 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	}
 	changed := o.set.DeepCopy()
 	changed.Status = status
-	if err := r.client.Status().Patch(ctx, changed, client.MergeFrom(o.set)); err != nil {
+	if err := r.client.Status().Patch(ctx, changed, onto(o.set)); err != nil {
 		return 0, client.IgnoreNotFound(fmt.Errorf("writing status: %w", err))
 	}
 	o.memory.statusAt = now
@@ -70,11 +70,18 @@ func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaS
 	if equality.Semantic.DeepEqual(changed.Status, set.Status) {
 		return failure
 	}
-	if err := r.client.Status().Patch(ctx, changed, client.MergeFrom(set)); err != nil {
+	if err := r.client.Status().Patch(ctx, changed, onto(set)); err != nil {
 		return errors.Join(failure, client.IgnoreNotFound(fmt.Errorf("writing status: %w", err)))
 	}
 	r.writes.Wrote(client.ObjectKeyFromObject(set), changed)
 	return failure
+}
+
+// onto makes a patch of status that holds for the CollaSet as it was read, and no later one. A patch has only what differs
+// from what was read: laid over another status, for example one that a write whose answer was lost had stored, it would
+// leave a status that contradicts itself.
+func onto(set *appsv1alpha1.CollaSet) client.Patch {
+	return client.MergeFromWithOptions(set, client.MergeFromWithOptimisticLock{})
 }
 
 // recordTurns tells once of what the written status says for the first time.

@@ -53,10 +53,24 @@ type world struct {
 	// written are the reconciler's write requests in their order, such as "patch CollaSet/status", refused ones too.
 	written []string
 	refuse  func(what string, object client.Object) error
+	// loseAnswer is the next write, such as "patch CollaSet/status", that is done and whose answer is lost.
+	loseAnswer string
 }
 
 // lagging is a cache: the objects as they were when it last looked.
-type lagging struct{ client.Reader }
+type lagging struct {
+	client.Reader
+	afterGet func() // nil, or what happens once, after the next object was read
+}
+
+func (l *lagging) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+	err := l.Reader.Get(ctx, key, object, opts...)
+	if happens := l.afterGet; happens != nil {
+		l.afterGet = nil
+		happens()
+	}
+	return err
+}
 
 // split reads from the cache and writes to the API server.
 type split struct {
@@ -134,7 +148,14 @@ func (w *world) then(verb string, object client.Object, sub string, do func() er
 	if err := w.note(verb, object, sub); err != nil {
 		return err
 	}
-	return do()
+	err := do()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.loseAnswer != "" && w.loseAnswer == w.written[len(w.written)-1] {
+		w.loseAnswer = ""
+		return errors.Join(err, errors.New("the connection was lost"))
+	}
+	return err
 }
 
 func (w *world) note(verb string, object client.Object, sub string) error {

@@ -41,16 +41,16 @@ type reconciler struct {
 
 // Reconcile takes the one step that is due on a Pod.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	wait, err := r.writes.Unobserved(ctx, req.NamespacedName) // before the Pod is read: the cache may catch up in between
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	pod := &corev1.Pod{}
 	if err := r.client.Get(ctx, req.NamespacedName, pod); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.gone(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
-	}
-	wait, err := r.writes.Unobserved(ctx, req.NamespacedName)
-	if err != nil {
-		return ctrl.Result{}, err
 	}
 	if wait > 0 { // a decision on a Pod that lacks our last step would only conflict
 		return ctrl.Result{RequeueAfter: wait}, nil

@@ -30,6 +30,10 @@ import (
 
 // Reconcile does what is due on one Pod.
 func (c *podController[E]) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	wait, err := c.writes.Unobserved(ctx, req.NamespacedName) // before the Pod is read: the cache may catch up in between
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	pod, err := c.read(ctx, req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -43,9 +47,8 @@ func (c *podController[E]) Reconcile(ctx context.Context, req reconcile.Request)
 		}
 		return reconcile.Result{}, nil
 	}
-	wait, err := c.writes.Unobserved(ctx, req.NamespacedName)
-	if err != nil || wait > 0 { // an old view only asks for what was already written
-		return reconcile.Result{RequeueAfter: wait}, err
+	if wait > 0 { // an old view only asks for what was already written
+		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	said := map[subject]metav1.Condition{}
 	snapshot, observeErr := c.observe(ctx, pod, said)
