@@ -100,6 +100,7 @@ func upCommand(at *place) *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.IntVar(&config.Nodes, "nodes", 3, "number of simulated nodes; 0 starts none")
+	flags.BoolVar(&config.DualStack, "dual-stack", false, "give Services and Pods addresses of both families, IPv4 first")
 	flags.IntVar(&config.Port, "port", 0, "port of the API server, etcd takes the two after it; 0 chooses free ones")
 	flags.BoolVar(&config.Audit, "audit", true, "keep an audit log of writes")
 	flags.BoolVar(&config.AuditReads, "audit-reads", false, "let reads be in the audit log as well")

@@ -60,6 +60,9 @@ type Config struct {
 	// Nodes is the number of simulated nodes, node-0 and so on. It matters only
 	// WithNodes; 0 then means 1.
 	Nodes int
+	// DualStack gives Services and Pods addresses of both families, IPv4 first. A
+	// Service still has to ask for both (spec.ipFamilyPolicy).
+	DualStack bool
 	// Stages replaces what the simulated nodes do: a kwok configuration with its
 	// Stages. Empty means the stages of this package.
 	Stages []byte
@@ -220,7 +223,7 @@ func (c *Cluster) launch(ctx context.Context, config Config) error {
 		return err
 	}
 	if config.WithNodes {
-		if err := createNodes(ctx, client, config.Nodes); err != nil {
+		if err := createNodes(ctx, client, config.Nodes, config.DualStack); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,8 @@ const (
 	loopback     = "127.0.0.1"
 	serviceRange = "10.96.0.0/16"
 	apiServiceIP = "10.96.0.1"
+	// serviceRange6 is the second range of a cluster with both address families.
+	serviceRange6 = "fd00:10:96::/112"
 
 	adminKubeconfigFile = "admin.kubeconfig"
 	auditLogFile        = "audit.log"
@@ -80,6 +82,10 @@ func components(dir string, config Config, ports ports) []*component {
 		"--log-level=warn",
 	)
 
+	services := serviceRange
+	if config.DualStack {
+		services += "," + serviceRange6
+	}
 	apiServer := []string{
 		"--etcd-servers=" + url(ports.etcdClient),
 		"--bind-address=" + loopback,
@@ -94,7 +100,7 @@ func components(dir string, config Config, ports ports) []*component {
 		"--service-account-key-file=" + in(pkiDir, "service-account.key"),
 		"--authorization-mode=Node,RBAC",
 		"--allow-privileged=true", // as clusters do; Pod Security decides
-		"--service-cluster-ip-range=" + serviceRange,
+		"--service-cluster-ip-range=" + services,
 	}
 	if !config.WithControllerManager {
 		apiServer = append(apiServer, "--disable-admission-plugins=ServiceAccount") // nobody makes default accounts

@@ -66,7 +66,7 @@ func (c *Cluster) waitForControllers(ctx context.Context, client kubernetes.Inte
 	})
 }
 
-func createNodes(ctx context.Context, client kubernetes.Interface, n int) error {
+func createNodes(ctx context.Context, client kubernetes.Interface, n int, dualStack bool) error {
 	for i := range n {
 		name := fmt.Sprintf("node-%d", i)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
@@ -77,12 +77,23 @@ func createNodes(ctx context.Context, client kubernetes.Interface, n int) error 
 				corev1.LabelArchStable: "amd64",
 			},
 		}}
+		if dualStack {
+			node.Spec.PodCIDRs = podCIDRs(i)
+			node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
+		}
 		_, err := client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("creating node %s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// podCIDRs are where the addresses of a node's Pods come from, IPv4 first. They are
+// set when the node is made, in place of the controller manager's node IPAM
+// controller, so that no Pod is quicker than they are.
+func podCIDRs(node int) []string {
+	return []string{fmt.Sprintf("10.%d.%d.0/24", 128+node/256%64, node%256), fmt.Sprintf("fd00:10:244:%x::/64", node+1)}
 }
 
 // waitForNodes waits until every node is Ready and may be scheduled to. Admission

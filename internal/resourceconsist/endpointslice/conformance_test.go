@@ -61,6 +61,7 @@ func (e *endpoints) move(service *corev1.Service, pod *corev1.Pod, on bool) {
 			Namespace: service.Namespace, Name: service.Name + "-" + string(pod.UID),
 			Labels: map[string]string{discoveryv1.LabelServiceName: service.Name},
 		},
+		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints: []discoveryv1.Endpoint{{
 			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Name: pod.Name, UID: pod.UID},
 			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(on), Serving: ptr.To(on)},

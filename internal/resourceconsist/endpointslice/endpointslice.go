@@ -7,13 +7,15 @@
 // the Pod could take them out.
 //
 // All slices of a Service count, whoever maintains them, because traffic follows all of them: one for each address
-// family, mirrored ones, those of other controllers. A Pod is left only when none lists it. Endpoints that name no Pod
-// count by their address.
+// family, mirrored ones, those of other controllers. A Pod is left only when none lists it, and has joined when it is
+// listed in each address family of the Service that it has an address of: a proxy of the other family would otherwise
+// lose its last endpoint while the next Pod is operated. Endpoints that name no Pod count by their address.
 package endpointslice
 
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +31,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/podqueue"
 )
@@ -47,17 +50,21 @@ type Adapter struct {
 	listings map[endpoint]listing
 }
 
-// addressPoll is how soon to look again whether slices that name no Pod still list its address: their changes tell of no
-// Pod.
+// addressPoll is how soon to look again at what no event of a slice tells: whether slices that name no Pod still list its
+// address, and whether the Service still has an address family in which the Pod is not listed.
 const addressPoll = time.Second
 
-// endpoint is one Pod of one Service. The UID keeps a Pod apart from an earlier one of its name; a slice that somebody
-// else maintains may lack it. If it names no Pod at all, there is only the address.
+// endpoint is one Pod of one Service in one address family. The UID keeps a Pod apart from an earlier one of its name; a
+// slice that somebody else maintains may lack it. If it names no Pod at all, there is only the address.
 type endpoint struct {
 	namespace, service, pod string
 	uid                     types.UID
 	address                 string
+	family                  discoveryv1.AddressType
 }
+
+// addressTypes are all that a slice can have.
+var addressTypes = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN}
 
 // listing is how many EndpointSlices name the Pod, how many of them list it, and since when that is any or none.
 type listing struct {
@@ -90,25 +97,66 @@ func (a *Adapter) Selector(service *corev1.Service) labels.Selector {
 func (a *Adapter) Observe(_ context.Context, service *corev1.Service, pod *corev1.Pod) (api.Observation, error) {
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	key := endpoint{namespace: pod.Namespace, service: service.Name, pod: pod.Name, uid: pod.UID}
-	anonymous := key
-	anonymous.uid = ""
 	o := api.Observation{}
-	add := func(l listing) {
-		o.Serving = o.Serving || l.listed > 0
-		if l.since.After(o.Since) {
-			o.Since = l.since
+	missing := familiesOf(service, pod)
+	for _, family := range addressTypes {
+		for _, e := range endpointsOf(service, pod, family) {
+			l, named := a.listings[e]
+			switch listed := l.listed > 0; {
+			case listed && (!o.Serving || l.since.Before(o.Since)):
+				o.Serving, o.Since = true, l.since
+			case !listed && !o.Serving && l.since.After(o.Since):
+				o.Since = l.since
+			}
+			if l.listed > 0 {
+				delete(missing, family)
+			}
+			if named && e.pod == "" {
+				o.LookAgain = addressPoll
+			}
 		}
 	}
-	add(a.listings[key])
-	add(a.listings[anonymous])
-	for _, ip := range pod.Status.PodIPs {
-		if l, has := a.listings[endpoint{namespace: pod.Namespace, service: service.Name, address: canonical(ip.IP)}]; has {
-			add(l)
-			o.LookAgain = addressPoll
-		}
+	if o.Serving && len(missing) > 0 && joins(service, pod) {
+		return api.Observation{LookAgain: addressPoll}, nil
 	}
 	return o, nil
+}
+
+// endpointsOf are the forms in which a slice of the family may list the Pod: by its UID, by its name alone, by an
+// address.
+func endpointsOf(service *corev1.Service, pod *corev1.Pod, family discoveryv1.AddressType) []endpoint {
+	key := endpoint{namespace: pod.Namespace, service: service.Name, pod: pod.Name, uid: pod.UID, family: family}
+	anonymous := key
+	anonymous.uid = ""
+	all := []endpoint{key, anonymous}
+	for _, ip := range pod.Status.PodIPs {
+		all = append(all, endpoint{namespace: pod.Namespace, service: service.Name, address: canonical(ip.IP), family: family})
+	}
+	return all
+}
+
+// familiesOf are the address families in which Kubernetes lists the Pod for the Service.
+func familiesOf(service *corev1.Service, pod *corev1.Pod) map[discoveryv1.AddressType]bool {
+	families := map[discoveryv1.AddressType]bool{}
+	for _, ip := range pod.Status.PodIPs {
+		address, err := netip.ParseAddr(ip.IP)
+		if err != nil {
+			continue // the API server lets none pass
+		}
+		family := corev1.IPv4Protocol
+		if address.Unmap().Is6() {
+			family = corev1.IPv6Protocol
+		}
+		if slices.Contains(service.Spec.IPFamilies, family) {
+			families[discoveryv1.AddressType(family)] = true
+		}
+	}
+	return families
+}
+
+// joins says that the Pod is on its way into traffic. For all others any listing counts.
+func joins(service *corev1.Service, pod *corev1.Pod) bool {
+	return podops.MayJoin(podops.Read(pod)) && !slices.Contains(pod.Finalizers, api.Finalizer(service.Name))
 }
 
 // Sources is part of api.Watcher.
@@ -204,12 +252,12 @@ func read(s *discoveryv1.EndpointSlice) map[endpoint]bool {
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		if namesPod(e) {
-			key := endpoint{namespace: s.Namespace, service: service, pod: e.TargetRef.Name, uid: e.TargetRef.UID}
+			key := endpoint{namespace: s.Namespace, service: service, pod: e.TargetRef.Name, uid: e.TargetRef.UID, family: s.AddressType}
 			said[key] = said[key] || Listed(e.Conditions)
 			continue
 		}
 		for _, address := range e.Addresses {
-			key := endpoint{namespace: s.Namespace, service: service, address: canonical(address)}
+			key := endpoint{namespace: s.Namespace, service: service, address: canonical(address), family: s.AddressType}
 			said[key] = said[key] || Listed(e.Conditions)
 		}
 	}
@@ -240,8 +288,8 @@ func enqueue(q podqueue.Queue, dropped map[types.NamespacedName]bool) {
 	}
 }
 
-// Strip keeps of an EndpointSlice what the adapter reads: its Service, and of each endpoint the Pod, or its addresses if
-// it names none, and the conditions.
+// Strip keeps of an EndpointSlice what the adapter reads: its Service and address family, and of each endpoint the Pod,
+// or its addresses if it names none, and the conditions.
 // It is a cache transform and never returns an error; what is no EndpointSlice passes unchanged.
 func Strip(object any) (any, error) {
 	s, ok := object.(*discoveryv1.EndpointSlice)

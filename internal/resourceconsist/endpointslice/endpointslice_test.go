@@ -2,6 +2,7 @@ package endpointslice
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,8 +40,12 @@ type said struct {
 	ready    bool
 }
 
+// slice is one of IPv6 if its name ends in v6, and of IPv4 otherwise.
 func slice(name, service string, endpoints ...said) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, AddressType: discoveryv1.AddressTypeIPv4}
+	if strings.HasSuffix(name, "v6") {
+		s.AddressType = discoveryv1.AddressTypeIPv6
+	}
 	if service != "" {
 		s.Labels = map[string]string{discoveryv1.LabelServiceName: service}
 	}
@@ -80,10 +85,12 @@ func TestObserve(t *testing.T) {
 	require.False(t, observe("a", "other").Serving, "an earlier Pod of the same name")
 
 	require.Empty(t, put(slice("v4", "web", said{"a", "1", true}, said{"b", "2", false})), "nothing new enqueues nobody")
-	require.Empty(t, put(slice("v6", "web", said{"a", "1", true})), "a second slice changes nothing")
-	require.Empty(t, put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", false})), "one slice still lists it")
-	require.Equal(t, listedAt, observe("a", "1").Since)
-	require.True(t, observe("a", "1").Serving)
+	require.Empty(t, put(slice("more", "web", said{"a", "1", true})), "a second slice of the family changes nothing")
+	require.Empty(t, put(slice("more", "web")))
+	require.Empty(t, cmp.Diff(map[string]bool{"a": false}, put(slice("v6", "web", said{"a", "1", true}))))
+	require.Equal(t, api.Observation{Serving: true, Since: listedAt}, observe("a", "1"), "it served before")
+	require.Empty(t, cmp.Diff(map[string]bool{"a": true}, put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", false}))))
+	require.True(t, observe("a", "1").Serving, "the other family still lists it")
 	require.Empty(t, cmp.Diff(map[string]bool{"a": true}, put(slice("v6", "web", said{"a", "1", false}))))
 	require.Equal(t, api.Observation{Since: clk.Now()}, observe("a", "1"))
 
@@ -96,6 +103,57 @@ func TestObserve(t *testing.T) {
 	require.Empty(t, put(slice("x", "", said{"a", "1", true})), "a slice of no Service")
 	put(slice("own", "web", said{"a", "", true}))
 	require.True(t, observe("a", "1").Serving, "a slice that names no UID means any")
+}
+
+// TestFamilies: a Pod has left when no family lists it, and has joined when each does in which it can be listed.
+func TestFamilies(t *testing.T) {
+	both := []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+	v4, v6 := []string{"10.0.0.1"}, []string{"fd00::1"}
+	for name, tc := range map[string]struct {
+		service []corev1.IPFamily
+		pod     []string
+		listed  []string // the slices that list the Pod
+		joined  bool     // that the Pod has the finalizer
+		leaving bool
+		want    bool
+	}{
+		"no slice lists it":                       {service: both, pod: append(v4, v6...), want: false},
+		"one family is late":                      {service: both, pod: append(v4, v6...), listed: []string{"v4"}, want: false},
+		"the first family is late":                {service: both, pod: append(v4, v6...), listed: []string{"v6"}, want: false},
+		"both list it":                            {service: both, pod: append(v4, v6...), listed: []string{"v4", "v6"}, want: true},
+		"it has joined, whatever one family says": {service: both, pod: append(v4, v6...), listed: []string{"v4"}, joined: true, want: true},
+		"it leaves and one family is late":        {service: both, pod: append(v4, v6...), listed: []string{"v6"}, joined: true, leaving: true, want: true},
+		"it leaves before it has joined":          {service: both, pod: append(v4, v6...), listed: []string{"v6"}, leaving: true, want: true},
+		"the Pod has one address":                 {service: both, pod: v4, listed: []string{"v4"}, want: true},
+		"a slice of a family that it has not":     {service: both, pod: v6, listed: []string{"v4"}, want: false},
+		"the Service has one family":              {service: both[1:], pod: append(v4, v6...), listed: []string{"v6"}, want: true},
+		"the Service does not say":                {pod: append(v4, v6...), listed: []string{"v6"}, want: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := New(nil)
+			for _, s := range tc.listed {
+				a.update(types.NamespacedName{Name: s}, read(slice(s, "web", said{"a", "1", true})))
+			}
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{IPFamilies: tc.service}}
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a", UID: "1"}}
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			for _, ip := range tc.pod {
+				pod.Status.PodIPs = append(pod.Status.PodIPs, corev1.PodIP{IP: ip})
+			}
+			if tc.joined {
+				pod.Finalizers = []string{api.Finalizer("web")}
+			}
+			if tc.leaving {
+				pod.DeletionTimestamp = ptr.To(metav1.Now())
+			}
+			o, err := a.Observe(t.Context(), service, pod)
+			require.NoError(t, err)
+			require.Equal(t, tc.want, o.Serving)
+			if !tc.want && len(tc.listed) > 0 {
+				require.Positive(t, o.LookAgain, "the Service may lose the family, of which no slice tells")
+			}
+		})
+	}
 }
 
 // TestEndpointsThatNameNoPod: traffic goes to an address, whether the slice says whose it is or not.

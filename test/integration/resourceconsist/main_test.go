@@ -55,9 +55,14 @@ type world struct {
 	config *rest.Config
 }
 
-func start(t *testing.T) *world {
+// start starts a control plane; change may ask for another one.
+func start(t *testing.T, change ...func(*localkube.Config)) *world {
 	t.Helper()
-	cluster := testcluster.Start(t, localkube.Config{WithControllerManager: true, WithNodes: true, Audit: true})
+	config := localkube.Config{WithControllerManager: true, WithNodes: true, Audit: true}
+	for _, c := range change {
+		c(&config)
+	}
+	cluster := testcluster.Start(t, config)
 	clientset, err := kubernetes.NewForConfig(cluster.RESTConfig())
 	require.NoError(t, err)
 	admin, err := client.New(cluster.RESTConfig(), client.Options{})
