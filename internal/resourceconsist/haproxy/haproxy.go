@@ -141,6 +141,7 @@ func (a *Adapter) Read(ctx context.Context, service *corev1.Service, ids []strin
 		}
 		wanted[name][path] = true
 	}
+	limit, _ := maxDrain(service, a.options.MaxDrain) // Members reports the error
 	prefix := a.prefix(service)
 	ours := func(path string) bool {
 		_, name, _ := strings.Cut(path, "/")
@@ -157,7 +158,7 @@ func (a *Adapter) Read(ctx context.Context, service *corev1.Service, ids []strin
 			}
 			pick, backends = func(path string) bool { return ours(path) && asked[path] }, backendsOf(maps.Keys(asked))
 		}
-		seen, err := i.read(ctx, backends, pick)
+		seen, err := i.read(ctx, backends, pick, limit)
 		if err != nil {
 			return err
 		}

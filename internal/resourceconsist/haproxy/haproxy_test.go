@@ -249,6 +249,40 @@ func TestSessionsAreCutAtTheLimit(t *testing.T) {
 	s.eventually(func() bool { return !s.serving("a") }, "the Pod does not leave at its limit")
 }
 
+// TestTheLimitIsThatOfTheServiceAlways: whoever put the server into drain, and whatever the limit was then.
+func TestTheLimitIsThatOfTheServiceAlways(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, after string
+		killed        bool
+	}{
+		"a limit of its own, and the controller was killed": {before: "30", after: "30", killed: true},
+		"one that came while nobody looked":                 {before: "0", after: "30", killed: true},
+		"one that is changed midway":                        {before: "0", after: "30"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := realhaproxy.Start(t, backend)
+			s := newShop(t, nil, []string{h.Runtime}, "a")
+			s.service.Annotations[MaxDrainSecondsAnnotation] = tc.before
+			s.serve("a")
+			slow := s.slowRequest(h.Client(), "a")
+			s.leave("a")
+			if tc.killed { // a new process, that knows nothing and reads
+				next, err := New(s.adapter.options, s.clock)
+				require.NoError(t, err)
+				s.adapter = next
+			}
+			s.service.Annotations[MaxDrainSecondsAnnotation] = tc.after
+			require.True(t, s.serving("a"))
+			s.watch()
+			s.clock.SetTime(s.clock.Now().Add(29 * time.Second))
+			require.True(t, s.serving("a"), "a second before the limit; the flag's would be over much later")
+			s.clock.SetTime(s.clock.Now().Add(time.Second))
+			require.Error(t, <-slow)
+			s.eventually(func() bool { return !s.serving("a") }, "the Pod does not leave at its limit")
+		})
+	}
+}
+
 func TestWithoutALimitNothingIsCut(t *testing.T) {
 	h := realhaproxy.Start(t, backend)
 	s := newShop(t, nil, []string{h.Runtime}, "a")

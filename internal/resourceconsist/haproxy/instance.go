@@ -20,7 +20,6 @@ type instance struct {
 	clock            clock.PassiveClock
 	serverOptions    string
 	checks           bool
-	maxDrain         time.Duration // of servers whose Service has not been asked
 
 	// changing is held by the one who changes servers.
 	changing chan struct{}
@@ -54,13 +53,14 @@ func newInstance(runtime string, o Options, clk clock.PassiveClock) (*instance, 
 		return nil, err
 	}
 	return &instance{
-		name: runtime, network: network, address: address, clock: clk, serverOptions: o.ServerOptions, checks: o.hasChecks(), maxDrain: o.MaxDrain,
+		name: runtime, network: network, address: address, clock: clk, serverOptions: o.ServerOptions, checks: o.hasChecks(),
 		changing: make(chan struct{}, 1), wishes: map[string]Server{}, leaving: map[string]wish{}, outSince: map[string]time.Time{},
 	}, nil
 }
 
-// read returns the servers that pick chooses in these backends, nil for all backends.
-func (i *instance) read(ctx context.Context, backends []string, pick func(path string) bool) (map[string]found, error) {
+// read returns the servers of one Service that pick chooses in these backends, nil for all backends. maxDrain is the
+// Service's limit as it is now, which counts for those that are on their way out.
+func (i *instance) read(ctx context.Context, backends []string, pick func(path string) bool, maxDrain time.Duration) (map[string]found, error) {
 	i.mu.Lock()
 	began := i.changes
 	i.mu.Unlock()
@@ -73,16 +73,22 @@ func (i *instance) read(ctx context.Context, backends []string, pick func(path s
 	if err != nil {
 		return nil, err
 	}
-	i.learn(began, seen)
+	i.learn(began, seen, maxDrain)
 	return seen, nil
 }
 
 // learn takes servers that are there for wished. Of those from before this process started nobody says so, because
 // nothing about them has to change. One that an earlier process left in the midst of its way out, in drain, is taken
 // further: what is wished of it is set already, so nobody asks for it again, but it has not left yet.
-func (i *instance) learn(began int, seen map[string]found) {
+func (i *instance) learn(began int, seen map[string]found, maxDrain time.Duration) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	for path := range seen {
+		if w, leaves := i.leaving[path]; leaves {
+			w.maxDrain = maxDrain
+			i.leaving[path] = w
+		}
+	}
 	if began != i.changes || began%2 != 0 {
 		return
 	}
@@ -93,7 +99,7 @@ func (i *instance) learn(began int, seen map[string]found) {
 		}
 		i.wishes[path] = f.server()
 		if !f.taking() && (!f.held() || f.sessions > 0) {
-			i.leaving[path] = wish{server: f.server(), maxDrain: i.maxDrain}
+			i.leaving[path] = wish{server: f.server(), maxDrain: maxDrain}
 		}
 	}
 }
