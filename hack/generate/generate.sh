@@ -53,3 +53,7 @@ replace "$generated" api/client
 
 # The roles of deploy/, from the markers beside the code.
 hack/generate/rbac.sh
+
+# What Argo CD is told about our kinds, from its scripts.
+go run ./hack/generate/gitops deploy/gitops/argo-cd >"$work/argocd-cm.yaml"
+replace "$work/argocd-cm.yaml" deploy/gitops/argo-cd/argocd-cm.yaml

@@ -1,0 +1,3 @@
+-- Begin nothing more; what has begun is finished.
+obj.spec.paused = true
+return obj
