@@ -3,7 +3,7 @@
 // has the connections, the credentials and the concurrency.
 //
 // Servers are not trusted, and asked through package callout. One rule has at most perRule requests on their way, so
-// that one slow server does not hold up the others.
+// that one slow server does not hold up the others, and one namespace at most half of all.
 package asking
 
 import (
@@ -62,6 +62,7 @@ type Asker struct {
 	ready      []*inquiry // may have a request to make; first come, first served
 	running    int
 	ofRule     map[types.UID]int            // running, by rule
+	ofSpace    map[string]int               // running, by namespace
 	launch     func(*inquiry, core.Request) // nil before Start
 	wake       func(reconcile.Request)      // nil before the source started
 }
@@ -105,7 +106,7 @@ func New(o Options, direct kubeclient.Reader, clk clock.PassiveClock) (*Asker, e
 	}
 	return &Asker{
 		client: newClient(targets, o.Timeout), secrets: newSecrets(direct, clk), direct: direct, clock: clk, most: o.Concurrency,
-		namespaces: map[string]*namespace{}, ofRule: map[types.UID]int{},
+		namespaces: map[string]*namespace{}, ofRule: map[types.UID]int{}, ofSpace: map[string]int{},
 	}, nil
 }
 
@@ -362,6 +363,15 @@ func (a *Asker) makeReady(i *inquiry) {
 	}
 }
 
+// perNamespace is how many of the requests that are on their way at once may be of one namespace: half of them, so that servers
+// that never answer, of however many rules, do not keep other namespaces from asking. Where there are too few to share, all.
+func perNamespace(most int) int {
+	if most < 2*perRule {
+		return most
+	}
+	return most / 2
+}
+
 // serveReady starts requests, one of each check in turn, as long as there are some and slots for them.
 func (a *Asker) serveReady() {
 	if a.launch == nil {
@@ -373,7 +383,7 @@ func (a *Asker) serveReady() {
 		a.ready = nil
 		var served []*inquiry // go to the back
 		for _, i := range waiting {
-			if a.running >= a.most || a.ofRule[i.rule] >= perRule {
+			if a.running >= a.most || a.ofRule[i.rule] >= perRule || a.ofSpace[i.namespace] >= perNamespace(a.most) {
 				a.ready = append(a.ready, i)
 				continue
 			}
@@ -387,6 +397,7 @@ func (a *Asker) serveReady() {
 			}
 			a.running++
 			a.ofRule[i.rule]++
+			a.ofSpace[i.namespace]++
 			started = true
 			served = append(served, i)
 			a.launch(i, request)
@@ -409,6 +420,9 @@ func (a *Asker) serve(ctx context.Context, i *inquiry, r core.Request) {
 	a.running--
 	if a.ofRule[i.rule]--; a.ofRule[i.rule] == 0 {
 		delete(a.ofRule, i.rule)
+	}
+	if a.ofSpace[i.namespace]--; a.ofSpace[i.namespace] == 0 {
+		delete(a.ofSpace, i.namespace)
 	}
 	a.makeReady(i)
 	a.serveReady()

@@ -256,6 +256,41 @@ func TestASlowServerHoldsUpItsOwnRuleOnly(t *testing.T) {
 	require.EqualValues(t, 8, slow.Load(), "a hundred at a time")
 }
 
+func TestSlowServersOfANamespaceHoldUpNoOtherNamespace(t *testing.T) {
+	var slow atomic.Int32
+	release := make(chan struct{})
+	stuck := served(t, func(w http.ResponseWriter, r *http.Request) {
+		slow.Add(1)
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		yes(w, r)
+	})
+	defer close(release)
+	good := served(t, yes)
+	s := play(t, nobody(), options())
+	var pods []string
+	for n := range perRule * core.MaxBatch {
+		pods = append(pods, fmt.Sprintf("p%04d", n))
+	}
+	for n := range 8 { // enough for all slots twice
+		hanging := rule(fmt.Sprintf("hanging-%d", n), stuck.URL, nil)
+		s.rules, s.want = append(s.rules, hanging), append(s.want, about(hanging, pods...)...)
+	}
+	s.until("the namespace has half of all slots", func() bool { return slow.Load() == 8 })
+
+	fine := rule("fine", good.URL, nil)
+	fine.Namespace = "other"
+	question := about(fine, "a")
+	s.until("a Pod of another namespace passes", func() bool {
+		heard := s.asker.Heard("other", []*appsv1alpha1.PodTransitionRule{fine})
+		s.asker.Ask("other", question)
+		return heard.Answers[question[0].Subject].Passed
+	})
+	require.EqualValues(t, 8, slow.Load())
+}
+
 func TestTheEndOfTheProcessIsNoFailureOfAServer(t *testing.T) {
 	reached := make(chan struct{})
 	server := served(t, func(_ http.ResponseWriter, r *http.Request) { close(reached); <-r.Context().Done() })

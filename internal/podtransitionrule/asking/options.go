@@ -14,7 +14,8 @@ type Options struct {
 	Timeout time.Duration
 	// Allow lists the servers that may be asked, see callout.Targets.
 	Allow []string
-	// Concurrency is how many requests are on their way at once; of one PodTransitionRule at most perRule.
+	// Concurrency is how many requests are on their way at once; of one PodTransitionRule at most perRule, of one
+	// namespace at most perNamespace.
 	Concurrency int
 }
 
@@ -28,7 +29,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"Servers that webhook rules may ask: host, *.suffix, host:port, or a network such as 10.0.0.0/8; may be repeated. Empty: all, "+
 			"but loopback, link-local, multicast and clouds' metadata addresses, which must be listed as addresses.")
 	fs.IntVar(&o.Concurrency, "rule-webhook-concurrency", o.Concurrency,
-		fmt.Sprintf("Requests of webhook rules on their way at once. Of one PodTransitionRule at most %d are.", perRule))
+		fmt.Sprintf("Requests of webhook rules on their way at once. Of one PodTransitionRule at most %d are, of one namespace half.", perRule))
 }
 
 // Validate says everything that is wrong at once, each time with what to change.
