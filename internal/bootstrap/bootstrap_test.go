@@ -119,6 +119,8 @@ func TestFlagsThatMakeNoSenseSayWhatToChange(t *testing.T) {
 		"a log level that is too high":    {args: []string{"--log-level=11"}, want: `--log-level is "11"`},
 		"an address without a port":       {args: []string{"--metrics-bind-address=localhost"}, want: `--metrics-bind-address is "localhost": give host:port`},
 		"a port that is no number":        {args: []string{"--health-probe-bind-address=:eighty-eighty"}, want: `--health-probe-bind-address is ":eighty-eighty": give host:port`},
+		"a certificate that is not there": {args: []string{"--metrics-cert-dir=/nowhere"}, want: `--metrics-cert-dir is "/nowhere": give a folder with tls.crt and tls.key`},
+		"a certificate for plain HTTP":    {args: []string{"--metrics-cert-dir=/nowhere", "--metrics-secure=false"}, want: "leave one of them out"},
 		"no time to stop":                 {args: []string{"--shutdown-timeout=0s"}, want: "--shutdown-timeout is 0s: give more than 0s"},
 		"two mistakes are told at once":   {args: []string{"--concurrency=0", "--log-format=xml"}, want: "--concurrency is 0: give at least 1\n--log-format is"},
 		"an argument that is no flag":     {args: []string{"now"}, want: `unknown command "now"`},
@@ -214,6 +216,8 @@ func TestManagerOptionsFollowTheFlags(t *testing.T) {
 	require.True(t, *m.Controller.EnableWarmup, "a standby fills its caches")
 	require.Equal(t, map[string]cache.Config{"web": {}, "db": {}}, m.Cache.DefaultNamespaces)
 	require.True(t, m.Scheme.Recognizes(corev1.SchemeGroupVersion.WithKind("Pod")))
+	require.True(t, m.Metrics.SecureServing, "by default")
+	require.NotNil(t, m.Metrics.FilterProvider, "and to nobody without a right")
 
 	c.LeaderElected = false
 	m, err = c.managerOptions(o)

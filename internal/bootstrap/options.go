@@ -1,14 +1,17 @@
 package bootstrap
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -53,6 +56,12 @@ type Options struct {
 
 	// MetricsBindAddress is host:port of /metrics; "0" turns it off.
 	MetricsBindAddress string
+	// MetricsSecure serves /metrics by HTTPS to whom the API server lets `get` the path /metrics (RBAC nonResourceURLs),
+	// and to nobody else. False serves plain HTTP to everybody who reaches the address.
+	MetricsSecure bool
+	// MetricsCertDir is a folder with tls.crt and tls.key for /metrics, read again when they change. Empty means a
+	// self-signed certificate made at start.
+	MetricsCertDir string
 	// HealthProbeBindAddress is host:port of /healthz and /readyz; "0" turns them off.
 	HealthProbeBindAddress string
 
@@ -81,7 +90,8 @@ func defaultOptions(c *Component) *Options {
 		RetryPeriod:            2 * time.Second,
 		LogFormat:              "json",
 		LogLevel:               "info",
-		MetricsBindAddress:     ":8080",
+		MetricsBindAddress:     ":8443",
+		MetricsSecure:          true,
 		HealthProbeBindAddress: ":8081",
 		Concurrency:            max(c.Concurrency, 1),
 		ShutdownTimeout:        20 * time.Second,
@@ -110,6 +120,8 @@ func (o *Options) addFlags(groups *cliflag.NamedFlagSets, leaderElected bool) {
 	fs.StringVar(&o.LogFormat, "log-format", o.LogFormat, "Format of the log: json or console.")
 	fs.StringVar(&o.LogLevel, "log-level", o.LogLevel, "Least severe level that is logged: error, info, debug, or a number, where 0 is info and higher numbers say more.")
 	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress, "Address of /metrics, host:port. 0: off.")
+	fs.BoolVar(&o.MetricsSecure, "metrics-secure", o.MetricsSecure, "Serve /metrics by HTTPS, and only to those whom the API server lets get that path (ClusterRole kuperator-metrics-reader). false: plain HTTP to everybody.")
+	fs.StringVar(&o.MetricsCertDir, "metrics-cert-dir", o.MetricsCertDir, "Folder with tls.crt and tls.key for /metrics, read again when they change. Empty: a self-signed certificate.")
 	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", o.HealthProbeBindAddress, "Address of /healthz and /readyz, host:port. 0: off.")
 	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "How long work in flight may take to end after SIGTERM. Keep it below the Pod's terminationGracePeriodSeconds.")
 }
@@ -155,15 +167,34 @@ func (o *Options) validate(leaderElected bool) error {
 		wrong("--log-level is %q: give error, info, debug or a number from 0 to 10", o.LogLevel)
 	}
 	if err := validateAddress(o.MetricsBindAddress); err != nil {
-		wrong("--metrics-bind-address is %q: give host:port (for example :8080) or 0 to turn it off: %w", o.MetricsBindAddress, err)
+		wrong("--metrics-bind-address is %q: give host:port (for example :8443) or 0 to turn it off: %w", o.MetricsBindAddress, err)
 	}
 	if err := validateAddress(o.HealthProbeBindAddress); err != nil {
 		wrong("--health-probe-bind-address is %q: give host:port (for example :8081) or 0 to turn it off: %w", o.HealthProbeBindAddress, err)
+	}
+	if err := o.validateMetricsCertificate(); err != nil {
+		errs = append(errs, err)
 	}
 	if o.ShutdownTimeout <= 0 {
 		wrong("--shutdown-timeout is %s: give more than 0s", o.ShutdownTimeout)
 	}
 	return errors.Join(errs...)
+}
+
+// validateMetricsCertificate makes sure that a certificate that was asked for is there: the server would make itself another one
+// in silence.
+func (o *Options) validateMetricsCertificate() error {
+	if o.MetricsCertDir == "" || o.MetricsBindAddress == "0" {
+		return nil
+	}
+	if !o.MetricsSecure {
+		return errors.New("--metrics-cert-dir is given with --metrics-secure=false: leave one of them out")
+	}
+	if _, err := tls.LoadX509KeyPair(filepath.Join(o.MetricsCertDir, corev1.TLSCertKey), filepath.Join(o.MetricsCertDir, corev1.TLSPrivateKeyKey)); err != nil {
+		return fmt.Errorf("--metrics-cert-dir is %q: give a folder with %s and %s, or leave it out for a self-signed certificate: %w",
+			o.MetricsCertDir, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
+	}
+	return nil
 }
 
 func validateAddress(address string) error {

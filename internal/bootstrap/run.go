@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
@@ -84,7 +86,7 @@ func (c *Component) managerOptions(o *Options) (ctrl.Options, error) {
 		LeaseDuration:                 ptr.To(o.LeaseDuration),
 		RenewDeadline:                 ptr.To(o.RenewDeadline),
 		RetryPeriod:                   ptr.To(o.RetryPeriod),
-		Metrics:                       metricsserver.Options{BindAddress: o.MetricsBindAddress},
+		Metrics:                       o.metricsServer(),
 		HealthProbeBindAddress:        o.HealthProbeBindAddress,
 		GracefulShutdownTimeout:       ptr.To(o.ShutdownTimeout),
 		Controller: config.Controller{
@@ -100,6 +102,18 @@ func (c *Component) managerOptions(o *Options) (ctrl.Options, error) {
 		}
 	}
 	return m, nil
+}
+
+// metricsServer says how /metrics is served. The API server authenticates and authorises who asks (TokenReview and
+// SubjectAccessReview); what it answers is remembered for a minute and five.
+func (o *Options) metricsServer() metricsserver.Options {
+	server := metricsserver.Options{BindAddress: o.MetricsBindAddress, SecureServing: o.MetricsSecure, CertDir: o.MetricsCertDir}
+	if o.MetricsSecure {
+		server.FilterProvider = filters.WithAuthenticationAndAuthorization
+		// One scraper asks twice a minute: HTTP/2, and the ways to exhaust a server by it, have nothing to give here.
+		server.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
+	}
+	return server
 }
 
 func (c *Component) cacheOptions(o *Options) cache.Options {

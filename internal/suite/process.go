@@ -55,6 +55,7 @@ func (p *process) arguments(further []string) []string {
 		"--kubeconfig=" + p.kubeconfig,
 		"--health-probe-bind-address=" + p.Probe,
 		"--metrics-bind-address=" + p.Metrics,
+		"--metrics-secure=false", // on this machine alone; test/integration/security has it on
 	}
 	if p.Name == Webhook {
 		_, port, _ := net.SplitHostPort(p.webhook)

@@ -311,7 +311,8 @@ func (s *Suite) WaitLeading(ctx context.Context, names ...string) error {
 	})
 }
 
-// Metrics returns what a running component says of itself, in the text format of Prometheus.
+// Metrics returns what a running component says of itself, in the text format of Prometheus. It asks in plain HTTP: the component
+// must not have the flag --metrics-secure.
 func (s *Suite) Metrics(ctx context.Context, name string) (string, error) {
 	p := s.processes[name]
 	if p == nil {
@@ -321,6 +322,14 @@ func (s *Suite) Metrics(ctx context.Context, name string) (string, error) {
 	defer client.CloseIdleConnections()
 	body, err := scrape(ctx, client, p)
 	return string(body), err
+}
+
+// MetricsAddress is host:port of a component's /metrics, "" if it was never started.
+func (s *Suite) MetricsAddress(name string) string {
+	if p := s.processes[name]; p != nil {
+		return p.Metrics
+	}
+	return ""
 }
 
 func scrape(ctx context.Context, client *http.Client, p *process) ([]byte, error) {
