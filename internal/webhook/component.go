@@ -67,6 +67,7 @@ type flags struct {
 	advertiseURL *url.URL
 	certLifetime time.Duration
 	certSettle   time.Duration
+	certDir      string
 
 	removal          removalPolicy
 	announceServices bool
@@ -94,27 +95,23 @@ const shortestSettle = time.Second
 // Component describes webhook-server. Each call gives a component of its own.
 func Component() bootstrap.Component {
 	var f flags
-	var keeper *certs.Keeper
+	var certificate certificate
 	var server crwebhook.Server
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Serves admission for Pods and for the objects of the suite.",
 		Long: "webhook-server answers the API server's admission webhooks: it gives managed Pods the readiness gate of the Pod protocol, " +
 			"lets managed Pods leave service before they are deleted or evicted, fills in defaults of CollaSets, and refuses CollaSets, PodTransitionRules and ResourceContexts that can never work. " +
-			"It makes and renews its own certificates.",
+			"It makes and renews its own certificates, or serves one that is mounted.",
 		Cache:    func(*bootstrap.Options) cache.Options { return cacheOptions() },
 		AddFlags: func(fs *pflag.FlagSet) { f.add(fs) },
 		Validate: func(*bootstrap.Options) error { return f.validate() },
 		Manager: func(o *bootstrap.Options, m *ctrl.Options) error {
-			keeper = certs.New(certs.Settings{
-				Name:         Name,
-				Namespace:    o.LeaderElectNamespace, // where the Pod runs; there is no Lease
-				SecretName:   secretName,
-				AdvertiseURL: f.advertiseURL,
-				Lifetime:     f.certLifetime,
-				Settle:       f.certSettle,
-			}, clock.RealClock{})
-			server = crwebhook.NewServer(crwebhook.Options{Host: f.bindAddress, Port: f.port, TLSOpts: []func(*tls.Config){keeper.TLS}})
+			var err error
+			if certificate, err = f.certificate(o.LeaderElectNamespace); err != nil { // where the Pod runs; there is no Lease
+				return err
+			}
+			server = crwebhook.NewServer(crwebhook.Options{Host: f.bindAddress, Port: f.port, TLSOpts: []func(*tls.Config){certificate.TLS}})
 			m.WebhookServer = server
 			return nil
 		},
@@ -122,13 +119,42 @@ func Component() bootstrap.Component {
 			if err := f.setup(ctx, mgr, o.Namespaces); err != nil {
 				return err
 			}
-			return keeper.Add(mgr)
+			return certificate.Add(ctx, mgr)
 		},
 		ReadyChecks: map[string]healthz.Checker{
 			"serving":     func(r *http.Request) error { return server.StartedChecker()(r) },
-			"certificate": func(r *http.Request) error { return keeper.Check(r) },
+			"certificate": func(r *http.Request) error { return certificate.Check(r) },
 		},
 	}
+}
+
+// certificate is what the server shows, and who keeps it.
+type certificate interface {
+	// TLS makes a server show it.
+	TLS(*tls.Config)
+	// Add makes mgr keep it.
+	Add(context.Context, ctrl.Manager) error
+	// Check says whether the API server can call the server with it.
+	Check(*http.Request) error
+}
+
+func (f *flags) certificate(namespace string) (certificate, error) {
+	settings := certs.Settings{
+		Name:         Name,
+		Namespace:    namespace,
+		SecretName:   secretName,
+		AdvertiseURL: f.advertiseURL,
+		Lifetime:     f.certLifetime,
+		Settle:       f.certSettle,
+	}
+	if f.certDir == "" {
+		return certs.New(settings, clock.RealClock{}), nil
+	}
+	mounted, err := certs.NewMounted(f.certDir, settings, clock.RealClock{})
+	if err != nil {
+		return nil, fmt.Errorf("--webhook-cert-dir: %w", err)
+	}
+	return mounted, nil
 }
 
 // cacheOptions let the cache hold, beside the webhook configurations, the Services that the suite controls. The informers
@@ -207,6 +233,7 @@ func (f *flags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.advertise, "advertise-url", "", "https://host:port by which the API server reaches this process when it runs outside the cluster. Empty: through the Service "+Name+".")
 	fs.DurationVar(&f.certLifetime, "webhook-cert-lifetime", 90*24*time.Hour, "How long a serving certificate is valid; it is renewed after two thirds of that.")
 	fs.DurationVar(&f.certSettle, "webhook-cert-settle", time.Minute, "How long API servers are given to learn of a new certificate authority before a certificate of it is served.")
+	fs.StringVar(&f.certDir, "webhook-cert-dir", "", "Folder with tls.crt and tls.key to serve, read again when they change; whoever keeps them, cert-manager for example, also writes caBundle into the webhook configurations. Empty: the server makes its own certificates.")
 	fs.BoolVar(&f.removal.Graceful, "graceful-deletion", false, "Refuse to delete and evict managed Pods until they are out of service. The label "+podops.GracefulDeletionLabel+" of a Namespace or a Pod says otherwise.")
 	fs.StringSliceVar(&f.removal.UndelayedUsers, "undelayed-users", undelayedUsers, "Users whose deletions and evictions are never held up, separated by commas.")
 	fs.StringSliceVar(&f.removal.UndelayedGroups, "undelayed-groups", undelayedGroups, "Groups, likewise.")

@@ -28,19 +28,19 @@ type configurations struct {
 }
 
 // configurations reads both from the cache, as copies.
-func (k *Keeper) configurations(ctx context.Context) (configurations, error) {
+func (j *judge) configurations(ctx context.Context) (configurations, error) {
 	found := configurations{
-		name:       k.settings.Name,
+		name:       j.settings.Name,
 		mutating:   &admissionregistrationv1.MutatingWebhookConfiguration{},
 		validating: &admissionregistrationv1.ValidatingWebhookConfiguration{},
 	}
-	key := client.ObjectKey{Name: k.settings.Name}
-	if err := k.client.Get(ctx, key, found.mutating); apierrors.IsNotFound(err) {
+	key := client.ObjectKey{Name: j.settings.Name}
+	if err := j.reader.Get(ctx, key, found.mutating); apierrors.IsNotFound(err) {
 		found.mutating = nil
 	} else if err != nil {
 		return configurations{}, fmt.Errorf("reading MutatingWebhookConfiguration %s: %w", key.Name, err)
 	}
-	if err := k.client.Get(ctx, key, found.validating); apierrors.IsNotFound(err) {
+	if err := j.reader.Get(ctx, key, found.validating); apierrors.IsNotFound(err) {
 		found.validating = nil
 	} else if err != nil {
 		return configurations{}, fmt.Errorf("reading ValidatingWebhookConfiguration %s: %w", key.Name, err)

@@ -179,9 +179,14 @@ func (p pair) parse() (*x509.Certificate, error) {
 
 // trusts says whether the bundle vouches for c at now.
 func trusts(bundle []byte, c *x509.Certificate, now time.Time) bool {
+	return trustsThrough(bundle, nil, c, now)
+}
+
+// trustsThrough is trusts for a certificate that comes with those of authorities between it and the bundle.
+func trustsThrough(bundle []byte, between *x509.CertPool, c *x509.Certificate, now time.Time) bool {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
-	_, err := c.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	_, err := c.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	return err == nil
 }
 

@@ -68,8 +68,7 @@ type Settings struct {
 // into the component's own webhook configurations. Every replica runs one; they agree through the Secret. Its methods may
 // be called concurrently.
 type Keeper struct {
-	settings Settings
-	clock    clock.Clock
+	judge
 	// client writes, and reads webhook configurations from the cache.
 	client client.Client
 	// secrets reads the one Secret past any cache.
@@ -80,7 +79,7 @@ type Keeper struct {
 
 // New returns a keeper without a certificate; Add gives it one. It may be used for a TLS configuration at once.
 func New(settings Settings, c clock.Clock) *Keeper {
-	return &Keeper{settings: settings, clock: c}
+	return &Keeper{judge: judge{settings: settings, clock: c}}
 }
 
 // CacheOptions let the manager's cache hold the component's own two webhook configurations and no others.
@@ -100,8 +99,9 @@ func CacheOptions(name string) cache.Options {
 // +kubebuilder:rbac:groups="",namespace=kuperator-system,resources=secrets,resourceNames=webhook-server-certs,verbs=get;update
 
 // Add makes mgr run the keeper, with or without a Lease.
-func (k *Keeper) Add(mgr ctrl.Manager) error {
+func (k *Keeper) Add(_ context.Context, mgr ctrl.Manager) error {
 	k.client, k.secrets = mgr.GetClient(), mgr.GetAPIReader()
+	k.reader = k.client
 	everybody := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{k.request()}
 	})
@@ -205,14 +205,6 @@ func (k *Keeper) names() []string {
 	return names
 }
 
-// host is the name by which the API server calls this replica.
-func (k *Keeper) host() string {
-	if k.settings.AdvertiseURL != nil {
-		return k.settings.AdvertiseURL.Hostname()
-	}
-	return k.settings.Name + "." + k.settings.Namespace + ".svc"
-}
-
 func (k *Keeper) serve(p pair) error {
 	both, err := tls.X509KeyPair(p.cert, p.key)
 	if err != nil {
@@ -240,20 +232,5 @@ func (k *Keeper) Check(request *http.Request) error {
 	if serving == nil || k.client == nil {
 		return errors.New("there is no serving certificate yet")
 	}
-	configurations, err := k.configurations(request.Context())
-	if err != nil {
-		return err
-	}
-	if err := configurations.complete(); err != nil {
-		return err
-	}
-	if host := k.host(); !covers(serving.Leaf, []string{host}) {
-		return fmt.Errorf("the serving certificate is not good for %s yet", host)
-	}
-	for _, webhook := range configurations.callers() {
-		if !trusts(webhook.config.CABundle, serving.Leaf, k.clock.Now()) {
-			return fmt.Errorf("webhook %s does not trust the serving certificate, or it expired at %s", webhook.name, serving.Leaf.NotAfter)
-		}
-	}
-	return nil
+	return k.check(request.Context(), serving)
 }

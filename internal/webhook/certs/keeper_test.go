@@ -49,7 +49,7 @@ func keeperOn(c client.Client, clock *clocktesting.FakeClock) *Keeper {
 		Name: "webhook-server", Namespace: "kuperator-system", SecretName: "webhook-server-certs",
 		Lifetime: plan.lifetime, Settle: plan.settle,
 	}, clock)
-	k.client, k.secrets = c, c
+	k.client, k.secrets, k.reader = c, c, c
 	return k
 }
 
@@ -107,6 +107,34 @@ func TestTwoReplicasRotateWithoutARestart(t *testing.T) {
 	require.ErrorContains(t, check(one), "expired", "a server that nobody renewed is not ready")
 	look()
 	require.NoError(t, check(one))
+}
+
+// TestAKeeperThatSleptPastTheExpiry moves the clock over the end of everything that is served and trusted.
+func TestAKeeperThatSleptPastTheExpiry(t *testing.T) {
+	c, clock := clientWith(installed()...), clocktesting.NewFakeClock(start)
+	for name, awake := range map[string]*Keeper{"the process went on": keeperOn(c, clock), "the process was started anew": nil} {
+		t.Run(name, func(t *testing.T) {
+			before := awake
+			if before == nil {
+				before = keeperOn(c, clock)
+			}
+			_, err := before.Reconcile(t.Context(), before.request())
+			require.NoError(t, err)
+			require.NoError(t, check(before))
+			old := served(t, before)
+
+			clock.Step(plan.lifetime + time.Hour)
+			require.ErrorContains(t, check(before), "it expired at", "the replica is taken out of the Service")
+			k := awake
+			if k == nil {
+				k = keeperOn(c, clock)
+			}
+			_, err = k.Reconcile(t.Context(), k.request())
+			require.NoError(t, err)
+			require.NotEqual(t, old.Certificate, served(t, k).Certificate)
+			require.NoError(t, check(k), "one look mends it: a new certificate, trusted at once, as nothing could be refused any more")
+		})
+	}
 }
 
 func TestTheLoserOfARaceTakesTheWinnersSecret(t *testing.T) {

@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -130,8 +131,10 @@ func TestOverlays(t *testing.T) {
 				for _, needed := range []string{"ServiceAccount/", "ClusterRole/", "ClusterRoleBinding/", "PodDisruptionBudget/"} {
 					require.Contains(t, byKey, needed+component)
 				}
-				require.Contains(t, byKey, "Service/"+component+"-metrics")
+				require.Contains(t, byKey, "ClusterRoleBinding/"+component+"-auth-delegator")
+				checkMetrics(t, d, as[corev1.Service](t, byKey["Service/"+component+"-metrics"]))
 			}
+			require.Contains(t, byKey, "ClusterRole/kuperator-metrics-reader")
 			for _, object := range byKey {
 				checkBinding(t, object, byKey)
 				checkRole(t, object)
@@ -156,13 +159,25 @@ func checkDeployment(t *testing.T, d appsv1.Deployment) {
 	require.Greater(t, *pod.TerminationGracePeriodSeconds, int64(20), "more than --shutdown-timeout")
 }
 
+// checkMetrics: the Service leads to where the component serves by default, and nothing turns TLS off.
+func checkMetrics(t *testing.T, d appsv1.Deployment, service corev1.Service) {
+	t.Helper()
+	require.Equal(t, []corev1.ServicePort{{Name: "metrics", Port: 8443, TargetPort: intstr.FromString("metrics")}}, service.Spec.Ports)
+	require.Contains(t, d.Spec.Template.Spec.Containers[0].Ports, corev1.ContainerPort{Name: "metrics", ContainerPort: 8443})
+	for _, arg := range d.Spec.Template.Spec.Containers[0].Args {
+		require.NotContains(t, arg, "--metrics-secure")
+	}
+}
+
 func checkBinding(t *testing.T, object unstructured.Unstructured, all map[string]unstructured.Unstructured) {
 	t.Helper()
 	if !strings.HasSuffix(object.GetKind(), "RoleBinding") {
 		return
 	}
-	binding := as[rbacv1.RoleBinding](t, object) // both kinds of binding have the same fields
-	require.Contains(t, all, binding.RoleRef.Kind+"/"+binding.RoleRef.Name, key(object))
+	binding := as[rbacv1.RoleBinding](t, object)         // both kinds of binding have the same fields
+	if binding.RoleRef.Name != "system:auth-delegator" { // which every cluster has
+		require.Contains(t, all, binding.RoleRef.Kind+"/"+binding.RoleRef.Name, key(object))
+	}
 	for _, subject := range binding.Subjects {
 		require.Equal(t, system, subject.Namespace)
 		require.Contains(t, all, subject.Kind+"/"+subject.Name, key(object))
@@ -222,6 +237,39 @@ func TestAlibabaCloudSLBIsOptionalAndRenders(t *testing.T) {
 		return
 	}
 	t.Fatal("there is no resourceconsist-controller")
+}
+
+// TestCertManagerIsOptionalAndRenders: what cert-manager keeps is what the server mounts, and the server may touch no Secret.
+func TestCertManagerIsOptionalAndRenders(t *testing.T) {
+	byKey := map[string]unstructured.Unstructured{}
+	for _, object := range renderWith(t, "cert-manager") {
+		byKey[key(object)] = object
+	}
+	text := func(object string, path ...string) string {
+		value, found, err := unstructured.NestedString(byKey[object].Object, path...)
+		require.NoError(t, err)
+		require.True(t, found, "%s %v", object, path)
+		return value
+	}
+	pod := as[appsv1.Deployment](t, byKey["Deployment/webhook-server"]).Spec.Template.Spec
+	require.Contains(t, pod.Containers[0].Args, "--webhook-cert-dir="+pod.Containers[0].VolumeMounts[0].MountPath)
+	require.Equal(t, text("Certificate/webhook-server", "spec", "secretName"), pod.Volumes[0].Secret.SecretName)
+	require.Equal(t, *pod.SecurityContext.RunAsGroup, *pod.SecurityContext.FSGroup, "the key is readable for the program")
+	require.Equal(t, "webhook-server", text("Certificate/webhook-server", "spec", "issuerRef", "name"))
+	require.Equal(t, text("Certificate/webhook-server-ca", "spec", "secretName"), text("Issuer/webhook-server", "spec", "ca", "secretName"))
+	names, _, err := unstructured.NestedStringSlice(byKey["Certificate/webhook-server"].Object, "spec", "dnsNames")
+	require.NoError(t, err)
+	require.Contains(t, names, "webhook-server."+system+".svc", "by which API servers call")
+	for _, configuration := range []string{"MutatingWebhookConfiguration/webhook-server", "ValidatingWebhookConfiguration/webhook-server"} {
+		object := byKey[configuration]
+		require.Equal(t, map[string]string{"cert-manager.io/inject-ca-from": system + "/webhook-server"}, object.GetAnnotations())
+	}
+	require.NotContains(t, byKey, "Role/webhook-server")
+	require.NotContains(t, byKey, "RoleBinding/webhook-server")
+	for _, object := range byKey {
+		checkBinding(t, object, byKey)
+		checkRole(t, object)
+	}
 }
 
 // warnings fails the test when the API server warns.

@@ -104,7 +104,9 @@ func TestTheMetricsCertificateIsReadAgain(t *testing.T) {
 	}
 	issue()
 	require.NoError(t, w.Restart(t.Context(), suite.Lifecycle, "--metrics-secure", "--metrics-cert-dir="+folder))
-	t.Cleanup(func() { require.NoError(t, w.Restart(context.WithoutCancel(t.Context()), suite.Lifecycle, "--metrics-secure")) })
+	t.Cleanup(func() {
+		require.NoError(t, w.Restart(context.WithoutCancel(t.Context()), suite.Lifecycle, "--metrics-secure"))
+	})
 	served := func() (certificate []byte) {
 		eventually(t, func(c *assert.CollectT) {
 			code, _, shown, err := scrape(t, w.MetricsAddress(suite.Lifecycle), "")

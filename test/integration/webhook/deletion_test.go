@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -76,10 +77,9 @@ func (s *suite) delete(t *testing.T, pod *corev1.Pod, options metav1.DeleteOptio
 }
 
 // evict evicts as client-go does, but without repeating it when the answer says so.
-func evict(t *testing.T, client rest.Interface, pod *corev1.Pod, options *metav1.DeleteOptions) error {
-	t.Helper()
+func evict(ctx context.Context, client rest.Interface, pod *corev1.Pod, options *metav1.DeleteOptions) error {
 	return client.Post().AbsPath("/api/v1").Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").MaxRetries(0).
-		Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}).Do(t.Context()).Error()
+		Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}).Do(ctx).Error()
 }
 
 // TestGracefulDeletion has webhook-server alone: nobody prepares what it marks.
@@ -116,7 +116,7 @@ func TestGracefulDeletion(t *testing.T) {
 
 	t.Run("an eviction is refused with 429 as clients know it", func(t *testing.T) {
 		pod := s.runningPod(t, "evicted", nil)
-		err := evict(t, evictions, pod, nil)
+		err := evict(t.Context(), evictions, pod, nil)
 		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
 		seconds, suggested := apierrors.SuggestsClientDelay(err)
 		require.True(t, suggested)
@@ -127,20 +127,20 @@ func TestGracefulDeletion(t *testing.T) {
 
 	t.Run("a Pod of the same name that came meanwhile is not evicted in its place", func(t *testing.T) {
 		pod := s.runningPod(t, "db-0", nil)
-		require.True(t, apierrors.IsTooManyRequests(evict(t, evictions, pod, nil)))
+		require.True(t, apierrors.IsTooManyRequests(evict(t.Context(), evictions, pod, nil)))
 		require.NoError(t, s.delete(t, pod, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
-		require.True(t, apierrors.IsNotFound(evict(t, evictions, pod, nil)), "nobody has the name")
+		require.True(t, apierrors.IsNotFound(evict(t.Context(), evictions, pod, nil)), "nobody has the name")
 		pod = s.runningPod(t, "db-0", nil)
-		require.True(t, apierrors.IsNotFound(evict(t, evictions, pod, nil)), "another one has it")
+		require.True(t, apierrors.IsNotFound(evict(t.Context(), evictions, pod, nil)), "another one has it")
 		require.Empty(t, s.now(t, pod).Labels[mark])
-		require.True(t, apierrors.IsTooManyRequests(evict(t, evictions, pod, nil)))
+		require.True(t, apierrors.IsTooManyRequests(evict(t.Context(), evictions, pod, nil)))
 	})
 
 	t.Run("a dry run succeeds with a warning and does nothing", func(t *testing.T) {
 		pod := s.runningPod(t, "dry", nil)
 		require.NoError(t, s.delete(t, pod, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
 		require.Contains(t, s.warnings.all(), "this delete would be refused at first")
-		require.NoError(t, evict(t, evictions, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
+		require.NoError(t, evict(t.Context(), evictions, pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
 		require.Contains(t, s.warnings.all(), "this eviction would be refused at first")
 		out, err := s.cluster.Kubectl(t.Context(), "drain", node, "--dry-run=server", "--force", "--pod-selector=name=none")
 		require.NoError(t, err, out)
@@ -155,7 +155,7 @@ func TestGracefulDeletion(t *testing.T) {
 		}
 		_, err := s.core.PolicyV1().PodDisruptionBudgets(s.namespace).Create(t.Context(), budget, metav1.CreateOptions{})
 		require.NoError(t, err)
-		err = evict(t, evictions, pod, nil)
+		err = evict(t.Context(), evictions, pod, nil)
 		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
 		require.ErrorContains(t, err, "PodDisruptionBudget all allows no disruption now")
 		require.Empty(t, s.now(t, pod).Labels[mark])
@@ -174,7 +174,7 @@ func TestGracefulDeletion(t *testing.T) {
 		unmanaged.Labels, unmanaged.Spec.NodeName = nil, node
 		unmanaged, err := s.core.CoreV1().Pods(s.namespace).Create(t.Context(), unmanaged, metav1.CreateOptions{})
 		require.NoError(t, err)
-		require.NoError(t, evict(t, evictions, unmanaged, nil))
+		require.NoError(t, evict(t.Context(), evictions, unmanaged, nil))
 	})
 
 	t.Run("labels of the Pod and of its namespace say otherwise", func(t *testing.T) {

@@ -316,24 +316,7 @@ func TestWebhookServer(t *testing.T) {
 		}, deadline, tick)
 	})
 
-	t.Run("no admission fails while certificates rotate", func(t *testing.T) {
-		served := map[string]bool{}
-		admissions := 0
-		for end := time.Now().Add(deadline); len(served) < 3 && time.Now().Before(end); admissions++ {
-			// A call that failed would be ignored, and the Pod would lack its gate.
-			gated, err := s.createPod(t.Context(), s.pod("rotate"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-			require.NoError(t, err)
-			require.True(t, gated, "admission %d failed", admissions)
-			if admissions%20 == 0 {
-				secret, err := s.core.CoreV1().Secrets(system).Get(t.Context(), server+"-certs", metav1.GetOptions{})
-				require.NoError(t, err)
-				served[string(secret.Data[corev1.TLSCertKey])] = true
-				require.Equal(t, http.StatusOK, get(t, p.ready))
-			}
-		}
-		t.Logf("%d admissions over %d certificates", admissions, len(served))
-		require.GreaterOrEqual(t, len(served), 3, "certificates seen")
-	})
+	t.Run("no admission fails while certificates rotate", func(t *testing.T) { s.rotateUnderLoad(t, p) })
 
 	t.Run("a server that died stops nobody", func(t *testing.T) {
 		require.NoError(t, p.cmd.Process.Kill())
