@@ -319,15 +319,10 @@ func (r *employerController[E]) letGo(ctx context.Context, object E, e *employer
 	}
 	if len(held) > 0 {
 		for i, a := range r.adapters {
-			if memory, ok := a.(bulk.Cleaner[E]); ok && e.holders[i] && !memory.Clean(object) {
-				return cleanPoll, nil
-			}
-		}
-		for i, a := range r.adapters {
 			if !e.holders[i] {
 				continue
 			}
-			if _, wait := r.bring(ctx, object, a, ""); wait > 0 {
+			if gone, wait := r.dismiss(ctx, object, a); !gone {
 				return wait, nil
 			}
 		}

@@ -108,7 +108,8 @@ type Pod struct {
 	ID int
 	// Revision is the name of the Pod's revision, "" if it has none.
 	Revision string
-	// Created is the creation time; ReadySince when Ready last became True, zero if it is not.
+	// Created is the creation time; ReadySince when Ready last became True, zero if it is not. A container that started
+	// later than that counts: an image may be changed so quickly that Ready is True all the while.
 	Created, ReadySince time.Time
 	// Available says that the Pod serves: under the protocol, service-available; without it, Ready for long enough.
 	Available bool

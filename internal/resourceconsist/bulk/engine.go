@@ -1,7 +1,8 @@
 // Package bulk makes per-Pod adapters of providers whose API answers for, and changes, many members in one call.
 //
 // One group per employer holds what its employees wish, what the provider was last seen to hold, and what is due. It is
-// pure (group.go): it says which call is due next, and takes in what was answered. The Engine around it makes the
+// pure (group.go, with what it knows in employees.go and members.go, what it says in answers.go, and what is due in calls.go,
+// readings.go and changes.go): it says which call is due next, and takes in what was answered. The Engine around it makes the
 // calls, one at a time for each employer, a few employers at a time, all within one token bucket, each with a timeout.
 //
 // Words: an employee has members, each an entry of the backend with an ID. A wish is what a member should be. A member

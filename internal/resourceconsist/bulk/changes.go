@@ -1,0 +1,158 @@
+package bulk
+
+import (
+	"slices"
+	"time"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
+)
+
+// want wishes a change of a member, which is queued unless the member is as wished, or the change is on its way.
+func (g *group[S]) want(m *member[S], c api.Change[S], now time.Time) {
+	same := m.wished && m.wish == c
+	m.wished, m.wish = true, c
+	switch {
+	case m.place == placeAway: // its answer will tell
+	case m.confirmed():
+		g.dequeue(m)
+		g.healed(m)
+	case !same || m.place == placeNone && m.known():
+		g.dequeue(m)
+		m.tries = 0
+		g.enqueue(m, now)
+	}
+}
+
+// unwish takes back what was wished of a member.
+func (g *group[S]) unwish(m *member[S]) {
+	m.wished, m.wish = false, api.Change[S]{}
+	if m.place != placeAway {
+		g.dequeue(m)
+	}
+	g.healed(m)
+}
+
+func (g *group[S]) healed(m *member[S]) {
+	m.tries, m.err = 0, nil
+	delete(g.unconfirmed, m)
+	delete(g.failing, m)
+}
+
+func (g *group[S]) enqueue(m *member[S], now time.Time) {
+	m.place, m.queued = placeFresh, now
+	g.fresh = append(g.fresh, m)
+}
+
+func (g *group[S]) enqueueRetry(m *member[S], due time.Time) {
+	m.place, m.due = placeRetry, due
+	g.retry.push(m)
+}
+
+func (g *group[S]) dequeue(m *member[S]) {
+	if m.place == placeRetry {
+		g.retry.remove(m)
+	}
+	m.place = placeNone // what stands in fresh is skipped there
+}
+
+// applyDue is when the next change is due, zero if there is none. Nothing is changed before the first reading.
+func (g *group[S]) applyDue() time.Time {
+	if g.full == 0 {
+		return time.Time{}
+	}
+	for len(g.fresh) > 0 && g.fresh[0].place != placeFresh {
+		g.fresh = g.fresh[1:]
+	}
+	var due time.Time
+	if len(g.fresh) > 0 {
+		due = g.fresh[0].queued.Add(g.options.BatchWindow)
+	}
+	if len(g.retry) > 0 {
+		due = earliest(due, g.retry[0].due)
+	}
+	if due.IsZero() {
+		return due
+	}
+	return latest(due, g.notBefore[apply])
+}
+
+// nextApply takes the oldest changes that have not been tried, or else those that are to be tried again: one that
+// fails for ever must not take others down with it.
+func (g *group[S]) nextApply(now time.Time) *call[S] {
+	c := &call[S]{verb: apply}
+	take := func(m *member[S]) {
+		if m.confirmed() {
+			m.place = placeNone
+			g.healed(m)
+			return
+		}
+		m.place = placeAway
+		if !slices.Contains(m.sent, m.wish) {
+			m.sent = append(m.sent, m.wish)
+		}
+		c.changes = append(c.changes, m.wish)
+	}
+	for len(g.fresh) > 0 && len(c.changes) < g.limit {
+		m := g.fresh[0]
+		g.fresh[0] = nil
+		g.fresh = g.fresh[1:]
+		if m.place == placeFresh {
+			take(m)
+		}
+	}
+	for len(c.changes) == 0 && len(g.retry) > 0 && !g.retry[0].due.After(now) {
+		for len(g.retry) > 0 && len(c.changes) < g.limit && !g.retry[0].due.After(now) {
+			take(g.retry.pop())
+		}
+	}
+	if len(c.changes) == 0 {
+		return nil
+	}
+	return c
+}
+
+// applied takes in the answer to an apply.
+func (g *group[S]) applied(c *call[S], err error, partial api.MemberErrors, failed bool, now time.Time) {
+	if failed {
+		g.limit = max(1, len(c.changes)/2) // one bad change may have failed them all
+	} else {
+		g.limit = min(g.options.BatchSize, g.limit*2)
+	}
+	for _, change := range c.changes {
+		m := g.members[change.ID]
+		m.moved, m.place = g.step, placeNone
+		changeErr := partial[change.ID]
+		if failed {
+			changeErr = err
+		}
+		if changeErr == nil {
+			m.sent = []api.Change[S]{change}
+		}
+		switch {
+		case !m.wished:
+			g.unconfirmed[m] = struct{}{}
+			if m.owner() != nil {
+				g.notify[m.owner().key] = struct{}{}
+			}
+		case m.wish != change:
+			g.enqueue(m, now)
+		case failed && len(c.changes) > 1: // nobody knows which one it was
+			g.enqueue(m, now)
+		case changeErr != nil:
+			m.tries++
+			m.err = changeErr
+			g.failing[m] = struct{}{}
+			g.enqueueRetry(m, now.Add(g.backoff(m.tries, g.options.Poll)))
+		default:
+			m.tries++
+			m.err = nil
+			delete(g.failing, m)
+			g.unconfirmed[m] = struct{}{}
+			g.enqueueRetry(m, now.Add(g.backoff(m.tries, g.options.MaxPoll)))
+		}
+	}
+	g.ask(now)
+}
+
+// patience is how many times a change is made before it is read only once each time.
+const patience = 3

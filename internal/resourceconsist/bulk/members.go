@@ -1,0 +1,187 @@
+package bulk
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
+)
+
+// place is where a member stands in the queue of changes.
+type place string
+
+const (
+	// placeNone: there is nothing to do, or a change waits for its confirmation.
+	placeNone place = ""
+	// placeFresh: a change has not been tried yet.
+	placeFresh place = "fresh"
+	// placeRetry: a change has to be made again at its time.
+	placeRetry place = "retry"
+	// placeAway: a change is being made.
+	placeAway place = "away"
+)
+
+// member is what is known and wished of one member.
+type member[S comparable] struct {
+	id        string
+	claimants []*employee[S]
+
+	wished bool
+	wish   api.Change[S]
+	// sent are the changes whose effect may still come: the last one that succeeded, and those that failed since. It is
+	// empty once a reading has shown the effect of the only one.
+	sent []api.Change[S]
+
+	exists bool
+	held   api.Held[S]
+	// seen is the step at which the newest reading began, moved the one of the last change: a reading that began
+	// before a change ended says nothing. Both are zero if there was none.
+	seen, moved int64
+	seenAt      time.Time
+	idleSince   time.Time
+
+	place  place
+	queued time.Time
+	due    time.Time
+	index  int
+	tries  int
+	err    error
+}
+
+// known says whether what was read of the member still holds.
+func (m *member[S]) known() bool { return m.seen > m.moved && m.place != placeAway }
+
+// serving says whether the member was last seen to take traffic.
+func (m *member[S]) serving() bool { return m.exists && m.held.Serving }
+
+// shows says whether the member is known to be as a change would make it.
+func (m *member[S]) shows(c api.Change[S]) bool {
+	return m.known() && c.Remove != m.exists && (c.Remove || m.held.State == c.State)
+}
+
+// confirmed says whether the member is known to be as it is wished, and will stay so.
+func (m *member[S]) confirmed() bool {
+	return m.wished && m.shows(m.wish) && !m.maySee(func(c api.Change[S]) bool { return c != m.wish })
+}
+
+// absent says whether the member is known not to be there, and will stay so.
+func (m *member[S]) absent() bool {
+	return m.known() && !m.exists && !m.maySee(func(c api.Change[S]) bool { return !c.Remove })
+}
+
+// maySee says whether a change like that may still take effect.
+func (m *member[S]) maySee(like func(api.Change[S]) bool) bool {
+	return slices.ContainsFunc(m.sent, like)
+}
+
+// owner is the employee that the member belongs to, nil if nobody claims it.
+func (m *member[S]) owner() *employee[S] {
+	if len(m.claimants) == 0 {
+		return nil
+	}
+	return m.claimants[0]
+}
+
+// precedes says whether a member belongs to a rather than to b: one that has it now before one that had it, one that is
+// employed before one that is not, one that lives before one that dies, and the younger.
+func (m *member[S]) precedes(a, b *employee[S]) int {
+	rank := func(e *employee[S]) int {
+		switch {
+		case !e.current(m.id):
+			return 3
+		case e.stance.forGood:
+			return 2
+		case e.dying:
+			return 1
+		}
+		return 0
+	}
+	if d := rank(a) - rank(b); d != 0 {
+		return d
+	}
+	if d := b.created.Compare(a.created); d != 0 {
+		return d
+	}
+	return strings.Compare(string(b.key.uid), string(a.key.uid))
+}
+
+// member is the member of this ID. What a full reading did not name was not there.
+func (g *group[S]) member(id string) *member[S] {
+	m := g.members[id]
+	if m == nil {
+		m = &member[S]{id: id, seen: g.full, seenAt: g.readEnded, idleSince: g.readEnded}
+		g.members[id] = m
+	}
+	return m
+}
+
+func (g *group[S]) claim(e *employee[S], m *member[S], now time.Time) {
+	e.claims[m.id] = m
+	if len(m.claimants) == 0 && m.wished { // it was to go because nobody claimed it
+		g.unwish(m)
+	}
+	m.claimants = append(m.claimants, e)
+	delete(g.strays, m)
+	g.settleOwner(m, now)
+}
+
+// settleOwner puts the claimants of a member in order. A new owner is not bound by what was wished for the earlier one.
+func (g *group[S]) settleOwner(m *member[S], now time.Time) {
+	before := m.owner()
+	slices.SortStableFunc(m.claimants, m.precedes)
+	if after := m.owner(); len(m.claimants) > 1 && before != after {
+		g.unwish(m)
+		g.notify[before.key] = struct{}{}
+		g.notify[after.key] = struct{}{}
+		if after.gone {
+			g.want(m, api.Change[S]{ID: m.id, Remove: true}, now)
+		}
+	}
+}
+
+func (g *group[S]) disclaim(e *employee[S], m *member[S], now time.Time) {
+	owned := m.owner() == e
+	delete(e.claims, m.id)
+	m.claimants = slices.DeleteFunc(m.claimants, func(c *employee[S]) bool { return c == e })
+	if next := m.owner(); next != nil {
+		if owned {
+			g.unwish(m)
+			g.notify[next.key] = struct{}{}
+			if next.gone {
+				g.want(m, api.Change[S]{ID: m.id, Remove: true}, now)
+			}
+		}
+		return
+	}
+	g.tidy(m)
+}
+
+// tidy forgets a member that nobody claims and that is not there, and remembers one that is.
+func (g *group[S]) tidy(m *member[S]) {
+	switch {
+	case len(m.claimants) > 0:
+	case m.absent():
+		g.unwish(m)
+		delete(g.strays, m)
+		delete(g.members, m.id)
+	case m.known():
+		g.strays[m] = struct{}{}
+	}
+}
+
+// lookedAtAll takes in that every employee there is has been looked at: members that nobody claims are to go.
+func (g *group[S]) lookedAtAll() { g.looked = true }
+
+// orphans says whether there are members that only wait for lookedAtAll.
+func (g *group[S]) orphans() bool { return g.moves && !g.looked && len(g.strays) > 0 }
+
+// removeOrphans wishes strays away.
+func (g *group[S]) removeOrphans(now time.Time) {
+	if !g.moves || !g.looked || len(g.invalid) > 0 { // the members of an invalid employee may be among them
+		return
+	}
+	for m := range g.strays {
+		g.want(m, api.Change[S]{ID: m.id, Remove: true}, now)
+	}
+}

@@ -1,0 +1,138 @@
+package bulk
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	api "kusionstack.io/kuperator/api/resourceconsist"
+)
+
+// ask wants a reading at this time, and quicker ones from then on.
+func (g *group[S]) ask(at time.Time) {
+	g.pollDelay = g.options.Poll
+	if g.askAt.IsZero() || at.Before(g.askAt) {
+		g.askAt = at
+	}
+}
+
+// readDue is when the next reading is due, zero if nobody wants one.
+func (g *group[S]) readDue() time.Time {
+	due := earliest(g.askAt, g.fullDue)
+	if due.IsZero() {
+		return due
+	}
+	if g.full > 0 || g.failures[read] > 0 {
+		due = latest(due, g.readEnded.Add(g.options.Poll))
+	}
+	return latest(due, g.notBefore[read])
+}
+
+func (g *group[S]) nextRead(now time.Time) *call[S] {
+	if g.full == 0 || !g.fullDue.IsZero() && !g.fullDue.After(now) {
+		return &call[S]{verb: read}
+	}
+	g.askAt = time.Time{}
+	ids := map[string]struct{}{}
+	need := func(m *member[S]) {
+		// A known member with a change in the queue is read when that has been made.
+		_, unconfirmed := g.unconfirmed[m]
+		if m.place == placeNone || unconfirmed || !m.known() {
+			ids[m.id] = struct{}{}
+		}
+	}
+	for e := range g.waiting {
+		for _, m := range e.claims {
+			if m.owner() == e {
+				need(m)
+			}
+		}
+	}
+	for m := range g.unconfirmed {
+		need(m)
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return &call[S]{verb: read, ids: slices.Sorted(maps.Keys(ids))}
+}
+
+// wasRead takes in a reading.
+func (g *group[S]) wasRead(c *call[S], held []api.Held[S], now time.Time) {
+	found := make(map[string]struct{}, len(held))
+	for i := range held {
+		found[held[i].ID] = struct{}{}
+		g.saw(g.member(held[i].ID), c.began, true, held[i], now)
+	}
+	absent := func(m *member[S]) {
+		if _, ok := found[m.id]; !ok {
+			g.saw(m, c.began, false, api.Held[S]{ID: m.id}, now)
+		}
+	}
+	if len(c.ids) == 0 {
+		g.full = c.began
+		g.fullDue = time.Time{}
+		if g.options.Resync > 0 {
+			g.fullDue = now.Add(g.resyncSpan(g.options.Resync))
+		}
+		for _, m := range g.members {
+			absent(m)
+		}
+	}
+	for _, id := range c.ids {
+		if m := g.members[id]; m != nil {
+			absent(m)
+		}
+	}
+	g.readEnded = now
+	for e := range g.waiting {
+		g.compare(e, now)
+	}
+	g.repeat(now)
+}
+
+// saw takes in what a reading says of a member.
+func (g *group[S]) saw(m *member[S], began int64, exists bool, held api.Held[S], now time.Time) {
+	changed := !m.known() || m.exists != exists || m.held != held
+	serving := exists && held.Serving
+	watched := now.Sub(m.seenAt) <= 2*g.options.MaxPoll && m.seen > 0 && !m.serving()
+	if !serving && (!watched || m.idleSince.IsZero()) {
+		m.idleSince = now
+	}
+	m.seen, m.seenAt, m.exists, m.held = began, now, exists, held
+	if len(m.sent) == 1 && m.shows(m.sent[0]) {
+		m.sent = nil
+	}
+	owner := m.owner()
+	switch {
+	case m.confirmed():
+		g.dequeue(m)
+		g.healed(m)
+		if m.wish.Remove && owner != nil && !owner.current(m.id) {
+			g.disclaim(owner, m, now)
+			g.forgetIfDone(owner)
+			return
+		}
+		if m.wish.Remove && owner != nil && owner.stance.forGood && owner.stance.arrived {
+			g.release(owner, now)
+		}
+	case !m.wished || m.tries > patience:
+		delete(g.unconfirmed, m)
+	}
+	if owner == nil {
+		g.tidy(m)
+	}
+	if changed && owner != nil {
+		g.compare(owner, now)
+	}
+}
+
+// repeat wants the next reading while somebody waits, later each time.
+func (g *group[S]) repeat(now time.Time) {
+	if len(g.waiting) == 0 && len(g.unconfirmed) == 0 {
+		g.askAt, g.pollDelay = time.Time{}, g.options.Poll
+		return
+	}
+	g.askAt = now.Add(g.pollDelay)
+	g.pollDelay = min(2*g.pollDelay, g.options.MaxPoll)
+}
