@@ -98,7 +98,8 @@ type BulkOptions struct {
 	// QPS means no bound.
 	QPS   float32
 	Burst int
-	// Concurrency is how many employers are worked on at a time. Zero means 5.
+	// Concurrency is how many employers are worked on at a time. Zero means 5. Employers whose calls take longer than a
+	// second have as many places of their own, so that they hold up no others.
 	Concurrency int
 	// Timeout bounds one call. Zero means 10 s.
 	Timeout time.Duration

@@ -99,6 +99,9 @@ func (g *group[S]) answered(held []api.Held[S], err error, now time.Time) {
 	g.lapse(now)
 }
 
+// fails says whether the last reading or change failed.
+func (g *group[S]) fails() bool { return g.failures[read] > 0 || g.failures[apply] > 0 }
+
 func (g *group[S]) backoff(failures int, first time.Duration) time.Duration {
 	d := first
 	for range failures - 1 {

@@ -5,6 +5,10 @@
 // readings.go and changes.go): it says which call is due next, and takes in what was answered. The Engine around it makes the
 // calls, one at a time for each employer, a few employers at a time, all within one token bucket, each with a timeout.
 //
+// No employer holds up others. A call that takes longer than slowCall gives its place to the next employer, and its
+// employer's calls have places of their own until one is quick; an employer whose calls fail gets tokens that nobody else
+// wants.
+//
 // Words: an employee has members, each an entry of the backend with an ID. A wish is what a member should be. A member
 // is confirmed when a reading that began after its last change shows it so. A stray is a member that nobody claims.
 //
@@ -67,6 +71,8 @@ type Engine[E, P client.Object, S comparable] struct {
 	metrics *callMetrics
 	limiter *rate.Limiter
 	queue   workqueue.TypedDelayingInterface[types.NamespacedName]
+	// slow are employers whose last call was slow and whose next one is due.
+	slow workqueue.TypedInterface[types.NamespacedName]
 	// err says what is wrong with the options.
 	err error
 
@@ -92,6 +98,8 @@ type slot[E client.Object, S comparable] struct {
 	// token says that the next call has its place in the token bucket, from tokenAt on.
 	token   bool
 	tokenAt time.Time
+	// slow says that its last call was a slow one, or that the one under way is.
+	slow bool
 	// told is the reason and message last reported, toldAt when.
 	toldReason, toldMessage string
 	toldAt                  time.Time
@@ -116,6 +124,7 @@ func newEngine[E, P client.Object, S comparable](reader api.Reader[E, P, S], bac
 	return &Engine[E, P, S]{
 		reader: reader, backend: backend, options: options, clock: clk, metrics: m, err: err, limiter: rate.NewLimiter(limit, options.Burst),
 		queue:   workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: clk}),
+		slow:    workqueue.NewTyped[types.NamespacedName](),
 		changed: func(types.NamespacedName, types.NamespacedName) {}, report: func(types.NamespacedName, metav1.Condition) {},
 		slots: map[types.NamespacedName]*slot[E, S]{}, of: map[types.NamespacedName]map[types.NamespacedName]struct{}{},
 	}
@@ -131,23 +140,47 @@ func (e *Engine[E, P, S]) NeedLeaderElection() bool { return true }
 
 // Start is part of manager.Runnable: it makes calls until ctx ends.
 func (e *Engine[E, P, S]) Start(ctx context.Context) error {
-	var workers sync.WaitGroup
+	var workers, calls sync.WaitGroup
 	for range e.options.Concurrency {
-		workers.Go(func() {
-			for {
-				key, shutdown := e.queue.Get()
-				if shutdown {
-					return
-				}
-				e.work(ctx, key)
-				e.queue.Done(key)
-			}
-		})
+		workers.Go(func() { e.serve(e.queue, func(key types.NamespacedName) { e.workQuickly(ctx, key, &calls) }) })
+		workers.Go(func() { e.serve(e.slow, func(key types.NamespacedName) { e.work(ctx, key, true) }) })
 	}
 	<-ctx.Done()
 	e.queue.ShutDown()
+	e.slow.ShutDown()
 	workers.Wait()
+	calls.Wait()
 	return nil
+}
+
+// serve has one worker take employers off a queue until it is shut down.
+func (e *Engine[E, P, S]) serve(queue workqueue.TypedInterface[types.NamespacedName], work func(types.NamespacedName)) {
+	for {
+		key, shutdown := queue.Get()
+		if shutdown {
+			return
+		}
+		work(key)
+		queue.Done(key)
+	}
+}
+
+// slowCall is how long a call may take without being a slow one.
+const slowCall = time.Second
+
+// workQuickly is work, but returns when the call turns out to be a slow one; calls then goes on counting it.
+func (e *Engine[E, P, S]) workQuickly(ctx context.Context, key types.NamespacedName, calls *sync.WaitGroup) {
+	done := make(chan struct{})
+	calls.Go(func() {
+		defer close(done)
+		e.work(ctx, key, false)
+	})
+	patience := e.clock.NewTimer(slowCall)
+	defer patience.Stop()
+	select {
+	case <-done:
+	case <-patience.C():
+	}
 }
 
 // slot is the employer's slot, which is made if there is none or if it is of an earlier employer of this name.
@@ -276,8 +309,8 @@ func (e *Engine[E, P, S]) conditionOf(s *slot[E, S], now time.Time) *metav1.Cond
 	return c
 }
 
-// work makes the call that is due for one employer.
-func (e *Engine[E, P, S]) work(ctx context.Context, key types.NamespacedName) {
+// work makes the call that is due for one employer. That of an employer that is slow waits for a place among the slow.
+func (e *Engine[E, P, S]) work(ctx context.Context, key types.NamespacedName, amongSlow bool) {
 	e.mu.Lock()
 	s := e.slots[key]
 	e.mu.Unlock()
@@ -288,6 +321,11 @@ func (e *Engine[E, P, S]) work(ctx context.Context, key types.NamespacedName) {
 	s.mu.Lock()
 	now := e.clock.Now()
 	wait := s.group.due(now).Sub(now)
+	if s.slow && !amongSlow && !s.group.due(now).IsZero() && wait <= 0 {
+		s.mu.Unlock()
+		e.slow.Add(key)
+		return
+	}
 	if s.group.due(now).IsZero() || wait > 0 || !e.admitted(s, now, &wait) {
 		idle := s.group.due(now).IsZero()
 		s.mu.Unlock()
@@ -306,11 +344,26 @@ func (e *Engine[E, P, S]) work(ctx context.Context, key types.NamespacedName) {
 		return
 	}
 	held, err := e.call(ctx, employer, c)
-	e.locked(key, s, func() { s.group.answered(held, err, e.clock.Now()) })
+	e.locked(key, s, func() {
+		end := e.clock.Now()
+		s.slow = end.Sub(now) >= slowCall
+		s.group.answered(held, err, end)
+	})
 }
 
-// admitted says whether the token bucket lets the slot's next call pass; wait is how long it takes if not.
+// leftover is how soon an employer whose calls fail looks again for a token that nobody else wants.
+const leftover = 500 * time.Millisecond
+
+// admitted says whether the token bucket lets the slot's next call pass; wait is how long it takes if not. An employer
+// whose calls fail has no token kept for it.
 func (e *Engine[E, P, S]) admitted(s *slot[E, S], now time.Time, wait *time.Duration) bool {
+	if !s.token && s.group.fails() {
+		if !e.limiter.AllowN(now, 1) {
+			*wait = jitter(leftover)
+			return false
+		}
+		s.token, s.tokenAt = true, now
+	}
 	if !s.token {
 		s.token, s.tokenAt = true, now.Add(e.limiter.ReserveN(now, 1).DelayFrom(now))
 	}

@@ -28,14 +28,16 @@ type balancer struct {
 	// latency is how long a call takes for an employer.
 	latency map[string]time.Duration
 	// down fails all calls, refuse the changes of these members.
-	down    error
+	down error
+	// fails are the errors of all calls for an employer.
+	fails   map[string]error
 	refuse  map[string]error
 	reads   int
 	applies [][]api.Change[int]
 }
 
 func newBalancer() *balancer {
-	return &balancer{provider: newProvider(), latency: map[string]time.Duration{}, refuse: map[string]error{}}
+	return &balancer{provider: newProvider(), latency: map[string]time.Duration{}, fails: map[string]error{}, refuse: map[string]error{}}
 }
 
 func (b *balancer) Name() string { return "balancer" }
@@ -51,12 +53,22 @@ func (b *balancer) Members(_ *corev1.Service, pod *corev1.Pod, serve bool) (map[
 }
 
 func (b *balancer) wait(ctx context.Context, service *corev1.Service) error {
+	b.mu.Lock()
+	latency := b.latency[service.Name]
+	b.mu.Unlock()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(b.latency[service.Name]):
+	case <-time.After(latency):
 		return nil
 	}
+}
+
+// change changes how the provider behaves.
+func (b *balancer) change(how func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	how()
 }
 
 func (b *balancer) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[int], error) {
@@ -64,7 +76,7 @@ func (b *balancer) Read(ctx context.Context, service *corev1.Service, ids []stri
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reads++
-	if err = errors.Join(err, b.down); err != nil {
+	if err = errors.Join(err, b.down, b.fails[service.Name]); err != nil {
 		return nil, err
 	}
 	return b.provider.read(ids), nil
@@ -75,7 +87,7 @@ func (b *balancer) Apply(ctx context.Context, service *corev1.Service, changes [
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.applies = append(b.applies, changes)
-	if err = errors.Join(err, b.down); err != nil {
+	if err = errors.Join(err, b.down, b.fails[service.Name]); err != nil {
 		return err
 	}
 	partial := api.MemberErrors{}
@@ -249,6 +261,61 @@ func TestASlowProviderHoldsUpNobodyElse(t *testing.T) {
 		d.until("the quick one joined", 2*time.Second, func() bool { return d.held("web") == 1 })
 		require.Zero(t, d.held("slow"))
 		d.until("the slow one joined", 5*time.Minute, func() bool { return d.held("slow") == 1 })
+	})
+}
+
+// TestManySlowEmployersHoldUpNobodyElse: more than may be worked on at a time, at the start and for good.
+func TestManySlowEmployersHoldUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBalancer()
+		d := open(t, b, api.BulkOptions{Timeout: 50 * time.Second, Concurrency: 3, QPS: -1})
+		const slow = 15
+		for i := range slow {
+			name := fmt.Sprintf("slow-%d", i)
+			b.change(func() { b.latency[name] = time.Minute }) // no call ever ends in time
+			d.add(service(name), podOf(name, 0))
+		}
+		d.add(service("web"), podOf("web", 0))
+		// Each of the others takes a place for a second, once.
+		d.until("the quick one joined", (slow/3+2)*time.Second, func() bool { return d.held("web") == 1 })
+		d.during(20 * time.Minute)
+		for range 20 { // at any moment
+			d.during(7 * time.Second)
+			for _, up := range []bool{false, true} {
+				turn(d.pods["web-0"], up)
+				d.reconcile(d.pods["web-0"])
+				d.until("the quick one follows", 1500*time.Millisecond, func() bool { return d.held("web") == 1 == up })
+			}
+		}
+		for i := range slow { // they are not forgotten
+			b.change(func() { b.latency[fmt.Sprintf("slow-%d", i)] = 2 * time.Second })
+		}
+		d.until("the slow ones joined", 10*time.Minute, func() bool {
+			joined := 0
+			for i := range slow {
+				joined += d.held(fmt.Sprintf("slow-%d", i))
+			}
+			return joined == slow
+		})
+	})
+}
+
+// TestManyFailingEmployersHoldUpNobodyElse: their retries want more calls than may be made.
+func TestManyFailingEmployersHoldUpNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBalancer()
+		d := open(t, b, api.BulkOptions{MaxPoll: time.Second, MaxBackoff: time.Second, QPS: 10, Burst: 10})
+		const failing = 50
+		for i := range failing {
+			name := fmt.Sprintf("bad-%d", i)
+			b.change(func() { b.fails[name] = errors.New("no such balancer") })
+			d.add(service(name), podOf(name, 0))
+		}
+		d.during(time.Minute)
+		d.add(service("web"), podOf("web", 0))
+		d.until("the other joined", 3*time.Second, func() bool { return d.held("web") == 1 })
+		b.change(func() { clear(b.fails) })
+		d.until("they joined when they could", 10*time.Minute, func() bool { return d.held("bad-0")+d.held("bad-49") == 2 })
 	})
 }
 
