@@ -16,7 +16,7 @@ FUZZTIME ?= 30s
 BENCH ?= .
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-LDFLAGS := -s -w -X kusionstack.io/kuperator/internal/bootstrap.version=$(VERSION)
+LDFLAGS := -s -w -X kusionstack.io/kuperator/internal/bootstrap.version=$(VERSION) -X kusionstack.io/kuperator/internal/plugin.version=$(VERSION)
 GOLANGCI_LINT := bin/golangci-lint
 # The race detector needs a C compiler on most systems; without one the tests run without it and say so.
 RACE := $(shell command -v $$(go env CC) >/dev/null 2>&1 && echo -race)
@@ -35,7 +35,7 @@ generate: ## Write all generated code, CRDs, roles and reference pages
 	./hack/generate/generate.sh
 
 .PHONY: build
-build: ## Build all programs into bin/
+build: ## Build all programs into bin/, the plugin kubectl-kuperator too
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 

@@ -28,6 +28,11 @@ var (
 	// shared may be imported by every component, forTests by its tests as well.
 	shared   = []string{"bootstrap", "callout", "revision", "writes"}
 	forTests = []string{"testkit", "localkube"}
+	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
+	// does no I/O, its core.
+	tools = []string{"plugin"}
+	// pure are further packages that do no input or output. Beside api they may import what compares revisions.
+	pure = []string{"insight"}
 	// effects are what a decision must not import: they, and what lies below them.
 	effects = []string{"context", "crypto/rand", "io/fs", "log", "math/rand", "net", "os", "syscall"}
 	// light is all that kinds, keys and decisions import from other modules.
@@ -56,7 +61,9 @@ func Broken(packages []Package) []string {
 
 func codeRule(importer, imported string, components []string) string {
 	api, isAPI := strings.CutPrefix(importer, Module+"/api/")
-	isDecision := api == "podops" || (internalName(importer) != "" && strings.Contains(importer+"/", "/core/"))
+	isPure := slices.Contains(pure, internalName(importer))
+	isDecision := isPure || api == "podops" || (internalName(importer) != "" && strings.Contains(importer+"/", "/core/"))
+	isTool := slices.Contains(tools, internalName(importer))
 	switch {
 	case isDecision && below(imported, effects):
 		return "a decision does no input or output and reads no clock"
@@ -64,8 +71,12 @@ func codeRule(importer, imported string, components []string) string {
 		return "kinds and decisions import only the Kubernetes API"
 	case isAPI && importer != door && internalName(imported) != "":
 		return "api is imported by others and imports nothing internal"
-	case isDecision && slices.Contains(shared, internalName(imported)):
+	case isPure && internalName(imported) != "" && !slices.Contains([]string{"revision", internalName(importer)}, internalName(imported)):
+		return "it imports, of internal, only revision"
+	case isDecision && !isPure && slices.Contains(shared, internalName(imported)):
 		return "a decision imports only api"
+	case isTool && slices.Contains(components, internalName(imported)) && !strings.HasSuffix(imported, "/core"):
+		return "a tool imports, of a component, only its core"
 	}
 	return siblingRule(importer, imported, components, shared)
 }
@@ -89,7 +100,7 @@ func componentsOf(packages []Package) []string {
 			continue
 		}
 		for _, imported := range p.Imports {
-			if name := internalName(imported); name != "" && !slices.Contains(shared, name) {
+			if name := internalName(imported); name != "" && !slices.Contains(shared, name) && !slices.Contains(tools, name) {
 				components = append(components, name)
 			}
 		}

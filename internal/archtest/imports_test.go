@@ -33,6 +33,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		{ImportPath: m + "/cmd/collaset-controller", Imports: []string{m + "/internal/bootstrap", m + "/internal/collaset"}},
 		{ImportPath: m + "/cmd/resourceconsist-controller", Imports: []string{m + "/internal/bootstrap", m + "/internal/resourceconsist"}},
 		{ImportPath: m + "/cmd/sixth-controller", Imports: []string{m + "/internal/bootstrap", m + "/internal/sixth"}},
+		{ImportPath: m + "/cmd/kubectl-kuperator", Imports: []string{m + "/internal/plugin"}},
 	}
 	tests := map[string]struct {
 		given archtest.Package
@@ -63,6 +64,32 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		"a component's code uses the test kit": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/testkit"}},
 			want:  "of internal, itself and bootstrap, callout, revision, writes",
+		},
+		"the plugin uses a core and the picture": {
+			given: archtest.Package{ImportPath: m + "/internal/plugin", Imports: []string{"context", m + "/internal/collaset/core", m + "/internal/insight", m + "/internal/revision"}},
+		},
+		"the plugin uses a component": {
+			given: archtest.Package{ImportPath: m + "/internal/plugin", Imports: []string{m + "/internal/collaset"}},
+			want:  "only its core",
+		},
+		"a component uses the plugin": {
+			given: archtest.Package{ImportPath: m + "/internal/sixth", Imports: []string{m + "/internal/plugin"}},
+			want:  "of internal, itself and",
+		},
+		"a component uses the picture": {
+			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/insight"}},
+			want:  "of internal, itself and",
+		},
+		"the picture compares revisions": {
+			given: archtest.Package{ImportPath: m + "/internal/insight", Imports: []string{"time", m + "/internal/revision", m + "/api/podops", "k8s.io/api/core/v1"}},
+		},
+		"the picture reads a cluster": {
+			given: archtest.Package{ImportPath: m + "/internal/insight", Imports: []string{"k8s.io/client-go/kubernetes"}},
+			want:  "only the Kubernetes API",
+		},
+		"the picture uses a component": {
+			given: archtest.Package{ImportPath: m + "/internal/insight", Imports: []string{m + "/internal/collaset/core"}},
+			want:  "only revision",
 		},
 		"the explorer uses all cores": {
 			given: archtest.Package{ImportPath: m + "/test/protocol", TestImports: []string{m + "/internal/collaset/core", m + "/internal/sixth/core"}},

@@ -1,0 +1,131 @@
+package insight_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/insight"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// noon is when the situations in testdata are looked at.
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// load reads the facts of a situation.
+func load(t *testing.T, situation string) insight.Facts {
+	t.Helper()
+	file, err := os.ReadFile(filepath.Join("testdata", situation, "objects.yaml"))
+	require.NoError(t, err)
+	f := insight.Facts{Now: noon, LeasesKnown: true, Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
+	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(file), 4096)
+	for {
+		var raw json.RawMessage
+		err := documents.Decode(&raw)
+		if errors.Is(err, io.EOF) {
+			return f
+		}
+		require.NoError(t, err)
+		var kind metav1.TypeMeta
+		require.NoError(t, json.Unmarshal(raw, &kind))
+		switch kind.Kind {
+		case "Pod":
+			f.Pods = append(f.Pods, parse[corev1.Pod](t, raw))
+		case "CollaSet":
+			f.CollaSets = append(f.CollaSets, parse[appsv1alpha1.CollaSet](t, raw))
+		case "PodTransitionRule":
+			f.Rules = append(f.Rules, parse[appsv1alpha1.PodTransitionRule](t, raw))
+		case "Lease":
+			f.Leases = append(f.Leases, parse[coordinationv1.Lease](t, raw))
+		case "Namespace":
+			n := parse[corev1.Namespace](t, raw)
+			f.Namespaces[n.Name] = n.Annotations
+		case "Node":
+			n := parse[corev1.Node](t, raw)
+			f.Nodes[n.Name] = &n
+		default:
+			t.Fatalf("%s has a %q", situation, kind.Kind)
+		}
+	}
+}
+
+func parse[T any](t *testing.T, raw []byte) (object T) {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	require.NoError(t, decoder.Decode(&object))
+	return object
+}
+
+// golden compares the JSON form with a file.
+func golden(t *testing.T, path string, value any) {
+	t.Helper()
+	got, err := json.MarshalIndent(value, "", "  ")
+	require.NoError(t, err)
+	got = append(got, '\n')
+	if *update {
+		require.NoError(t, os.WriteFile(path, got, 0o644))
+	}
+	want, err := os.ReadFile(path)
+	require.NoError(t, err, "write it with -update")
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("%s (-want +got; -update takes it over):\n%s", path, diff)
+	}
+}
+
+// TestWhyNamesTheTrueBlocker: each of the situations in testdata, whose answers the plugin's tests print.
+func TestWhyNamesTheTrueBlocker(t *testing.T) {
+	for situation, tc := range map[string]struct {
+		subject insight.Ref
+		want    insight.Code // "" means nothing
+	}{
+		"rule":               {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeBudgetSpent},
+		"webhook-rule":       {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeWebhookRule},
+		"finalizer":          {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeProtectionFinalizer},
+		"stuck-kubelet":      {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeKubeletBehind},
+		"node-not-ready":     {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeNodeNotReady},
+		"unschedulable":      {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeUnschedulable},
+		"image-pull":         {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeImagePull},
+		"freeze":             {insight.Ref{Kind: "Pod", Name: "web-a"}, "Frozen"},
+		"missing-controller": {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodeControllerMissing},
+		"quota":              {insight.Ref{Kind: "CollaSet", Name: "web"}, insight.CodeQuota},
+		"paused":             {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodePaused},
+		"deployment":         {insight.Ref{Kind: "Deployment", Name: "guest"}, insight.CodeBudgetSpent},
+		"nothing":            {insight.Ref{Kind: "Pod", Name: "web-a"}, ""},
+	} {
+		t.Run(situation, func(t *testing.T) {
+			facts := load(t, situation)
+			tc.subject.Namespace = "shop"
+			var answer insight.Answer
+			var found bool
+			if tc.subject.Kind == "Pod" {
+				answer, found = insight.WhyPod(facts, "shop", tc.subject.Name, nil)
+			} else {
+				answer, found = insight.WhyWorkload(facts, tc.subject, nil)
+			}
+			require.True(t, found)
+			got := insight.Code("")
+			if answer.Blocker != nil {
+				got = answer.Blocker.Code
+			}
+			require.Equal(t, tc.want, got, "%+v", answer.Reasons)
+			golden(t, filepath.Join("testdata", situation, "answer.json"), answer)
+			golden(t, filepath.Join("testdata", situation, "fleet.json"), insight.Describe(facts))
+		})
+	}
+}

@@ -1,0 +1,287 @@
+package insight
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+// collaSetOperator is collaset-controller's slot in the Pod protocol (internal/collaset/core.OperatorID).
+const collaSetOperator = "collaset"
+
+// stateOf says what a Pod does for those whom it serves.
+func stateOf(v podops.View, operations []podops.Operation) State {
+	switch {
+	case v.Terminating:
+		return StateTerminating
+	case v.Terminal:
+		return StateEnded
+	}
+	state, rank := State(""), 0
+	note := func(s State, r int) {
+		if r > rank {
+			state, rank = s, r
+		}
+	}
+	for _, o := range operations {
+		switch o.Phase {
+		case podops.PhaseOperate:
+			note(StateOperating, 4)
+		case podops.PhasePreChecked, podops.PhasePreparing:
+			note(StateLeaving, 3)
+		case podops.PhaseFinished, podops.PhasePostCheck, podops.PhasePostChecked, podops.PhaseCompleting:
+			note(StateReturning, 2)
+		case podops.PhaseRequested, podops.PhasePreCheck:
+			if v.ServiceAvailable() {
+				note(StateWaiting, 1)
+			}
+		case podops.PhaseNone, podops.PhaseUndone, podops.PhaseAbandoned:
+		}
+	}
+	_, creating := v.Labels[podops.CreatingLabel]
+	_, recreated := v.Labels[podops.RecreatedLabel]
+	switch {
+	case state != "":
+		return state
+	case v.ServiceAvailable():
+		return StateServing
+	case creating || recreated:
+		return StateStarting
+	}
+	return StateDown
+}
+
+// changedAt is when Ready last changed, or the deletion was asked for.
+func changedAt(pod *corev1.Pod) *time.Time {
+	if pod.DeletionTimestamp != nil {
+		asked := pod.DeletionTimestamp.Time
+		if pod.DeletionGracePeriodSeconds != nil {
+			asked = asked.Add(-time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
+		}
+		return timeOf(asked)
+	}
+	if c := condition(pod, corev1.PodReady); c != nil {
+		return timeOf(c.LastTransitionTime.Time)
+	}
+	return timeOf(pod.CreationTimestamp.Time)
+}
+
+// pod describes one Pod, with what its workload wants of it.
+func (x *index) pod(pod *corev1.Pod) Pod {
+	p := x.podWithout(pod)
+	if len(p.Operations) == 0 || !slices.ContainsFunc(p.Operations, func(o Operation) bool { return o.ID == collaSetOperator }) {
+		p.Reasons = append(p.Reasons, x.notBegun(pod)...)
+	}
+	return p
+}
+
+// podWithout describes one Pod as it is.
+func (x *index) podWithout(pod *corev1.Pod) Pod {
+	v := podops.Read(pod)
+	operations := podops.Operations(v)
+	p := Pod{
+		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
+		State: stateOf(v, operations), Since: changedAt(pod),
+	}
+	if v.Terminating {
+		p.Reasons = x.terminating(pod)
+		return p
+	}
+	if v.Terminal {
+		p.Reasons = []Reason{ended(pod)}
+		return p
+	}
+	overdue := ""
+	if c := condition(pod, podops.OverdueCondition); c != nil && c.Status == corev1.ConditionTrue {
+		overdue = c.Message
+	}
+	for _, w := range podops.ExplainWith(v, x.surroundings(pod.Namespace)) {
+		reasons := x.behind(pod, v, w)
+		if w.ID == "" {
+			p.Reasons = reasons
+			continue
+		}
+		o := Operation{ID: w.ID, Type: w.Type, Phase: string(w.Phase), Since: timeOf(w.Since), Reasons: reasons}
+		if strings.Contains(overdue, w.ID) {
+			o.Overdue = overdue
+		}
+		p.Operations = append(p.Operations, o)
+	}
+	return p
+}
+
+// behind is the wait with what is found behind it, that first.
+func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
+	last := Reason{Code: waitCode(w.Reason), Message: w.Message, Since: timeOf(w.Since)}
+	var found []Reason
+	switch w.Reason {
+	case podops.WaitOperationType:
+		last.Next = "correct the operator: it has to write operation-type together with operating"
+	case podops.WaitRule:
+		found = x.behindRules(pod, v, podops.OperationOf(v, w.ID))
+	case podops.WaitFrozen:
+		if f := x.freezeOf(pod.Namespace); f != nil {
+			frozen := f.reason(x.Now)
+			frozen.Since = last.Since
+			return []Reason{frozen}
+		}
+	case podops.WaitFinalizer:
+		found = x.protected(v)
+	case podops.WaitNotReady:
+		found = x.kubelet(pod, "the kubelet of node "+pod.Spec.NodeName+" has not reported that the Pod is out of service")
+	case podops.WaitOperator:
+		found = x.operator(pod, w)
+	case podops.WaitReady:
+		found = x.notReady(pod)
+	case podops.WaitExpected:
+		found = x.unjoined(v)
+	case podops.WaitLifecycle:
+		if r := x.missing(LifecycleController); r != nil {
+			found = []Reason{*r}
+		}
+		last.Next = "it goes on by itself; if it does not, see whether " + LifecycleController + " runs: kubectl kuperator doctor"
+	case podops.WaitStayOffline:
+		last.Next = "kubectl -n " + pod.Namespace + " label pod " + pod.Name + " " + podops.StayOfflineLabel + "-"
+	case podops.WaitOther:
+		last.Next = "see the other operation of this Pod"
+	}
+	if last.Since == nil {
+		last.Since = changedAt(pod) // no operation: the Pod itself has changed
+	}
+	for i := range found {
+		if found[i].Since == nil {
+			found[i].Since = last.Since
+		}
+	}
+	// Whoever takes the next step must run, whatever else is missing.
+	if r := x.missing(LifecycleController); r != nil && w.Reason != podops.WaitLifecycle && w.Reason != podops.WaitOperator {
+		found = append(found, *r)
+	}
+	return append(found, last)
+}
+
+// protected names the cooperators that hold the Pod.
+func (x *index) protected(v podops.View) []Reason {
+	expected, _ := podops.ExpectedFinalizers(v.Annotations)
+	var found []Reason
+	for _, f := range podops.ProtectionFinalizers(v.Finalizers) {
+		r := Reason{
+			Code: CodeProtectionFinalizer, Message: "finalizer " + f + " holds the Pod, and nothing on the Pod says whose it is",
+			Next: "find the controller that writes " + f + " (kubectl kuperator doctor lists those of adapters that are gone); remove it by hand only if nothing outside depends on the Pod",
+		}
+		for employer, finalizer := range expected {
+			if finalizer == f {
+				r.On = employerRef(employer)
+				r.Message = employer + " holds the Pod with finalizer " + f
+				r.Next = "see whether traffic to the Pod can be taken off: kubectl -n " + r.On.Namespace + " describe " + strings.ToLower(r.On.Kind) + " " + r.On.Name
+			}
+		}
+		found = append(found, r)
+	}
+	if r := x.missing(ResourceConsistController); r != nil && len(found) > 0 {
+		r.Message += "; it removes the finalizers of the built-in adapters"
+		found = append(found, *r)
+	}
+	return found
+}
+
+// unjoined names the cooperators that do not have the Pod back.
+func (x *index) unjoined(v podops.View) []Reason {
+	var found []Reason
+	for _, employer := range podops.MissingEmployers(v) {
+		ref := employerRef(employer)
+		found = append(found, Reason{
+			Code: CodeCooperatorMissing, On: ref, Message: employer + " has not brought the Pod back",
+			Next: "kubectl -n " + ref.Namespace + " describe " + strings.ToLower(ref.Kind) + " " + ref.Name,
+		})
+	}
+	if r := x.missing(ResourceConsistController); r != nil && len(found) > 0 {
+		r.Message += "; it is the cooperator of the built-in adapters"
+		found = append([]Reason{*r}, found...)
+	}
+	return found
+}
+
+// employerRef reads "<Kind>/<namespace>/<name>".
+func employerRef(key string) *Ref {
+	parts := strings.SplitN(key, "/", 3)
+	if len(parts) < 3 {
+		return &Ref{Kind: "Employer", Name: key}
+	}
+	return &Ref{Kind: parts[0], Namespace: parts[1], Name: parts[2]}
+}
+
+// operator says why an operator that may act has not finished.
+func (x *index) operator(pod *corev1.Pod, w podops.Wait) []Reason {
+	switch w.ID {
+	case collaSetOperator:
+		if !revision.Recorded(pod) {
+			return x.alone(CollaSetController)
+		}
+		progress := revision.Carried(pod)
+		switch progress.Wait {
+		case revision.WaitNone:
+			return x.alone(CollaSetController)
+		case revision.WaitContainers:
+			if found := x.containers(pod); len(found) > 0 {
+				return found
+			}
+			return x.kubelet(pod, progress.Missing)
+		case revision.WaitResize:
+			return x.kubelet(pod, progress.Missing)
+		case revision.WaitResizeDeferred, revision.WaitResizeInfeasible:
+			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing, Next: "ask for less, or have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
+		}
+	case podops.DeletionID:
+		return x.alone(LifecycleController)
+	}
+	return []Reason{{
+		Code: codeOperatorAtWork, Message: "the program that operates as \"" + w.ID + "\" may act and has not said that it is done",
+		Next: "see what that program waits for; it ends its operation by removing the label " + podops.OperatingPrefix + "/" + w.ID,
+	}}
+}
+
+// alone is what is wrong if only this component can go on.
+func (x *index) alone(component string) []Reason {
+	if r := x.missing(component); r != nil {
+		return []Reason{*r}
+	}
+	return nil
+}
+
+// blocker is the first of the Pod's reasons: of the operation that is the furthest, else of the Pod itself.
+func (p *Pod) blocker() *Reason {
+	reasons := p.all()
+	if len(reasons) == 0 {
+		return nil
+	}
+	return &reasons[0]
+}
+
+// all are the Pod's reasons, those of the furthest operation first: the others wait for it.
+func (p *Pod) all() []Reason {
+	rank := func(o Operation) int {
+		switch podops.Phase(o.Phase) {
+		case podops.PhaseRequested, podops.PhasePreCheck:
+			return 1
+		case podops.PhasePostChecked, podops.PhaseCompleting:
+			return 2
+		default:
+			return 3
+		}
+	}
+	operations := slices.Clone(p.Operations)
+	slices.SortStableFunc(operations, func(a, b Operation) int { return cmp.Compare(rank(b), rank(a)) })
+	var reasons []Reason
+	for _, o := range operations {
+		reasons = append(reasons, o.Reasons...)
+	}
+	return once(append(reasons, p.Reasons...))
+}

@@ -1,0 +1,193 @@
+package insight
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+func refOfSet(set *appsv1alpha1.CollaSet) *Ref {
+	return &Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}
+}
+
+// ofSet is what keeps a CollaSet from its spec, the blocker first. Reasons come from its conditions and blockers.
+func (x *index) ofSet(set *appsv1alpha1.CollaSet) []Reason {
+	var found []Reason
+	if r := x.missing(CollaSetController); r != nil {
+		found = append(found, *r)
+	}
+	if r := x.away(set); r != nil {
+		found = append(found, *r)
+	}
+	if r := refusedCreation(set); r != nil {
+		found = append(found, *r)
+	}
+	ready := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetReady)
+	if ready != nil && ready.Status == metav1.ConditionTrue && len(found) == 0 {
+		if set.Spec.Paused {
+			return []Reason{paused(set)}
+		}
+		return nil
+	}
+	if set.Spec.Paused {
+		found = append(found, paused(set))
+	}
+	if h := set.Status.Halted; h != nil {
+		found = append(found, halted(set))
+	}
+	if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled); c != nil && c.Status == metav1.ConditionTrue && set.Status.Halted == nil {
+		found = append(found, Reason{Code: CodeStalled, Message: said(c.Reason, c.Message), Since: timeOf(c.LastTransitionTime.Time), Next: "change what the message names"})
+	}
+	for _, c := range set.Status.Conditions {
+		failed := c.Type == appsv1alpha1.CollaSetUpdate || c.Type == appsv1alpha1.CollaSetScale
+		if failed && c.Status == metav1.ConditionFalse && c.Reason != string(appsv1alpha1.ReasonScaleOutFailed) {
+			found = append(found, refused(Code(c.Reason), c))
+		}
+	}
+	for _, b := range set.Status.Blockers {
+		if b.Reason == string(CodePaused) && set.Spec.Paused {
+			continue
+		}
+		found = append(found, Reason{Code: Code(b.Reason), Message: b.Message + countText(b.Count)})
+	}
+	if len(found) == 0 && ready != nil && ready.Status == metav1.ConditionFalse {
+		found = append(found, Reason{Code: Code(ready.Reason), Message: ready.Message, Since: timeOf(ready.LastTransitionTime.Time)})
+	}
+	return once(found)
+}
+
+// countText says how many Pods a blocker holds back, if its message is about one of several.
+func countText(n int32) string {
+	if n < 2 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d Pods)", n)
+}
+
+// away says that the present spec was not looked at.
+func (x *index) away(set *appsv1alpha1.CollaSet) *Reason {
+	if set.Status.ObservedGeneration >= set.Generation {
+		return nil
+	}
+	return &Reason{
+		Code: CodeNotObserved, Message: fmt.Sprintf("%s has not looked at the present spec (generation %d of %d)", CollaSetController, set.Status.ObservedGeneration, set.Generation),
+		Next: "wait some seconds; then see whether it runs: kubectl kuperator doctor",
+	}
+}
+
+// refusedCreation says that the API server refuses the CollaSet's Pods.
+func refusedCreation(set *appsv1alpha1.CollaSet) *Reason {
+	c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetScale)
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(appsv1alpha1.ReasonScaleOutFailed) {
+		return nil
+	}
+	r := refused(CodeCreationRefused, *c)
+	return &r
+}
+
+// refused is an answer of the API server that a condition keeps.
+func refused(code Code, c metav1.Condition) Reason {
+	r := Reason{Code: code, Message: said(c.Reason, c.Message), Since: timeOf(c.LastTransitionTime.Time), Next: "change what the API server's answer names; it is tried again by itself"}
+	if strings.Contains(c.Message, "exceeded quota") {
+		r.Code, r.Next = CodeQuota, "raise the ResourceQuota that is named, ask for less, or free what others use; it is tried again by itself"
+	}
+	return r
+}
+
+func paused(set *appsv1alpha1.CollaSet) Reason {
+	return Reason{
+		Code: CodePaused, On: refOfSet(set), Since: progressing(set, appsv1alpha1.ReasonPaused),
+		Message: "CollaSet " + set.Name + " is paused: it begins nothing",
+		Next:    "kubectl kuperator -n " + set.Namespace + " resume collaset/" + set.Name,
+	}
+}
+
+func halted(set *appsv1alpha1.CollaSet) Reason {
+	r := Reason{
+		Code: CodeRolloutHalted, On: refOfSet(set), Since: timeOf(set.Status.Halted.Since.Time),
+		Message: "the rollout to " + set.Status.Halted.Revision + " did not progress and was stopped by spec.updateStrategy.failurePolicy",
+		Next:    "see why Pods of that revision do not serve; then change the template",
+	}
+	if set.Status.Halted.RollbackTo != "" {
+		r.Message += "; Pods go back to " + set.Status.Halted.RollbackTo
+	}
+	return r
+}
+
+func progressing(set *appsv1alpha1.CollaSet, reason appsv1alpha1.ConditionReason) *time.Time {
+	c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetProgressing)
+	if c == nil || c.Reason != string(reason) {
+		return nil
+	}
+	return timeOf(c.LastTransitionTime.Time)
+}
+
+// notBegun is why a CollaSet's Pod is at another revision than the updated one with no update on it.
+func (x *index) notBegun(pod *corev1.Pod) []Reason {
+	set := x.setOf(pod)
+	if set == nil || pod.DeletionTimestamp != nil {
+		return nil
+	}
+	at := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
+	notObserved := x.away(set)
+	if notObserved == nil && (at == set.Status.UpdatedRevision || set.Status.UpdatedRevision == "") {
+		return nil
+	}
+	var found []Reason
+	if r := x.missing(CollaSetController); r != nil {
+		found = append(found, *r)
+	}
+	if set.Spec.Paused {
+		found = append(found, paused(set))
+	}
+	if set.Status.Halted != nil {
+		found = append(found, halted(set))
+	}
+	if notObserved != nil && len(found) == 0 {
+		found = append(found, *notObserved)
+	}
+	if len(found) > 0 {
+		return found
+	}
+	return notChosen(set, pod)
+}
+
+// notChosen is what the strategy and the blockers say of a Pod whose update has not begun.
+func notChosen(set *appsv1alpha1.CollaSet, pod *corev1.Pod) []Reason {
+	var found []Reason
+	rolling := set.Spec.UpdateStrategy.RollingUpdate
+	_, included := pod.Labels[appsv1alpha1.UpdateIncludedLabel]
+	switch {
+	case rolling != nil && rolling.ByLabel != nil && !included:
+		return []Reason{{
+			Code: CodeNotIncluded, On: refOfSet(set), Message: "Pods of CollaSet " + set.Name + " are updated by label, and this one lacks " + appsv1alpha1.UpdateIncludedLabel,
+			Next: "kubectl -n " + pod.Namespace + " label pod " + pod.Name + " " + appsv1alpha1.UpdateIncludedLabel + "=true",
+		}}
+	case rolling != nil && rolling.ByLabel == nil && rolling.ByPartition != nil && rolling.ByPartition.Partition != nil && rolling.ByPartition.Partition.String() != "0":
+		found = append(found, Reason{
+			Code: CodeHeldByPartition, On: refOfSet(set), Message: "the partition of CollaSet " + set.Name + " keeps " + rolling.ByPartition.Partition.String() + " Pods at their revision",
+			Next: "lower spec.updateStrategy.rollingUpdate.byPartition.partition to go on",
+		})
+	}
+	updates := []string{"InFlightLimit", "OneAtATime", "InPlaceImpossible", "ClaimExpansionRefused", "MaxSurge", "BeingReplaced", "OperationDelay"}
+	var blocking []Reason
+	for _, b := range set.Status.Blockers {
+		if slices.Contains(updates, b.Reason) {
+			blocking = append(blocking, Reason{Code: Code(b.Reason), On: refOfSet(set), Message: "CollaSet " + set.Name + ": " + b.Message + countText(b.Count)})
+		}
+	}
+	if found = append(blocking, found...); len(found) > 0 {
+		return found
+	}
+	return []Reason{{
+		Code: CodeQueued, On: refOfSet(set), Message: "its update to " + set.Status.UpdatedRevision + " has not begun; nothing holds it back", Next: "it begins by itself",
+	}}
+}

@@ -1,0 +1,133 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	"k8s.io/utils/clock"
+)
+
+// name is the plugin's name to users, and its field manager with a dash.
+const (
+	name         = "kubectl kuperator"
+	fieldManager = "kubectl-kuperator"
+)
+
+// version is set at build time.
+var version = "unknown"
+
+// Exit codes. doctor and drain-check end with codeFindings if something is wrong or held.
+const (
+	codeOK       = 0
+	codeError    = 1
+	codeFindings = 2
+)
+
+// errFindings says that a command worked and found something that its caller should know by the exit code.
+var errFindings = errors.New("findings")
+
+// Main runs the plugin and returns its exit code.
+func Main(args []string, streams genericiooptions.IOStreams) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM) //nolint:forbidigo // the one root of the program
+	defer stop()
+	return Run(ctx, args, streams)
+}
+
+// Run is Main with the caller's context.
+func Run(ctx context.Context, args []string, streams genericiooptions.IOStreams) int {
+	root := NewCommand(streams) //nolint:contextcheck // completions take the context of their command, which has this one
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil, errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		return codeOK
+	case errors.Is(err, errFindings):
+		return codeFindings
+	}
+	fmt.Fprintf(streams.ErrOut, "error: %v\n", advised(err))
+	return codeError
+}
+
+// plugin is what all commands share.
+type plugin struct {
+	genericiooptions.IOStreams
+	config *genericclioptions.ConfigFlags
+	clock  clock.WithTicker
+	// output is "", json or yaml.
+	output string
+}
+
+// NewCommand is the root command.
+func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
+	p := &plugin{IOStreams: streams, config: genericclioptions.NewConfigFlags(true), clock: clock.RealClock{}}
+	root := &cobra.Command{
+		Use:   fieldManager,
+		Short: "See what Pods under the lifecycle wait for, and operate their workloads",
+		Long: `See what Pods under the lifecycle wait for, and operate their workloads.
+
+status shows workloads, their Pods and operations; why names what keeps one of them from going on, and what to do about it.
+Every command reads with the rights of its user: what may not be read is named, and the rest is shown.`,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: name},
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       buildVersion(),
+	}
+	root.SetIn(streams.In)
+	root.SetOut(streams.Out)
+	root.SetErr(streams.ErrOut)
+	p.config.CacheDir = nil // nothing is discovered
+	p.config.AddFlags(root.PersistentFlags())
+	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "Output format: json or yaml. Empty: text for people.")
+	completed(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
+	completed(root.RegisterFlagCompletionFunc("namespace", p.completeNamespaces))
+	root.AddGroup(&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupChange, Title: "Change:"})
+	root.AddCommand(p.commands()...)
+	return root
+}
+
+const (
+	groupLook   = "look"
+	groupChange = "change"
+)
+
+func (p *plugin) commands() []*cobra.Command {
+	return []*cobra.Command{p.statusCommand(), p.whyCommand()}
+}
+
+// completed fails the first test that makes the command if a flag of that name does not exist.
+func completed(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func buildVersion() string {
+	if version != "unknown" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return version
+}
+
+// advised adds to an error what its user can do about it.
+func advised(err error) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%w\nyou lack that permission: the roles view (to look) and edit (to change) have it for a namespace where kuperator-view and kuperator-edit are installed; see docs/kubectl-kuperator.md#permissions", err)
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("%w\nthe API server does not accept your credentials: log in again, or choose another --context", err)
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("%w\nsomebody else has changed it meanwhile: look again, and repeat the command", err)
+	}
+	return err
+}

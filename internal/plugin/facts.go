@@ -1,0 +1,144 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/insight"
+)
+
+// managedPods selects the Pods under the lifecycle.
+const managedPods = appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue
+
+// maxSingleNodes is how many nodes are read one by one before all are listed.
+const maxSingleNodes = 3
+
+// facts reads what insight wants to know of one namespace, or of all (""): one list for each kind. Only Pods must be
+// readable.
+func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, error) {
+	f := insight.Facts{Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
+	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.kube.CoreV1().Pods(namespace).List(ctx, o)
+	}, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
+	if err != nil {
+		return f, fmt.Errorf("listing Pods%s: %w", in(namespace), err)
+	}
+	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules, s.readNamespaces, s.readLeases, s.readNodes} {
+		if err := read(ctx, namespace, &f); err != nil {
+			return f, err
+		}
+	}
+	f.Now = s.now()
+	return f, nil
+}
+
+func in(namespace string) string {
+	if namespace == "" {
+		return " of all namespaces"
+	}
+	return " of namespace " + namespace
+}
+
+// tolerate turns what may not or cannot be read into a gap.
+func tolerate(f *insight.Facts, err error, verb, resource, namespace, unsaid string) error {
+	if err == nil {
+		return nil
+	}
+	if g := gap(err, verb, resource, namespace, unsaid); g != nil {
+		f.Gaps = append(f.Gaps, *g)
+		return nil
+	}
+	return fmt.Errorf("reading %s%s: %w", resource, in(namespace), err)
+}
+
+func (s *session) readSets(ctx context.Context, namespace string, f *insight.Facts) error {
+	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.suite.AppsV1alpha1().CollaSets(namespace).List(ctx, o)
+	}, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
+	return tolerate(f, err, "list", "collasets.apps.kusionstack.io", namespace, "what CollaSets want: replicas, revisions, paused, quotas")
+}
+
+func (s *session) readRules(ctx context.Context, namespace string, f *insight.Facts) error {
+	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.suite.AppsV1alpha1().PodTransitionRules(namespace).List(ctx, o)
+	}, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
+	return tolerate(f, err, "list", "podtransitionrules.apps.kusionstack.io", namespace, "which rules hold Pods, and who holds their budgets")
+}
+
+// readNamespaces reads what is frozen.
+func (s *session) readNamespaces(ctx context.Context, namespace string, f *insight.Facts) error {
+	if namespace == "" {
+		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.kube.CoreV1().Namespaces().List(ctx, o)
+		}, func(n *corev1.Namespace) { f.Namespaces[n.Name] = n.Annotations })
+		return tolerate(f, err, "list", "namespaces", "", "what is frozen")
+	}
+	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen", insight.SystemNamespace: "whether the cluster is frozen"} {
+		n, err := s.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+		if err := tolerate(f, err, "get", "namespaces/"+name, "", unsaid); err != nil {
+			return err
+		}
+		if err == nil {
+			f.Namespaces[name] = n.Annotations
+		}
+	}
+	return nil
+}
+
+func (s *session) readLeases(ctx context.Context, _ string, f *insight.Facts) error {
+	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.kube.CoordinationV1().Leases(insight.SystemNamespace).List(ctx, o)
+	}, func(l *coordinationv1.Lease) { f.Leases = append(f.Leases, *l) })
+	f.LeasesKnown = err == nil
+	return tolerate(f, err, "list", "leases.coordination.k8s.io", insight.SystemNamespace, "which components of the suite run")
+}
+
+// readNodes reads the nodes that Pods point at.
+func (s *session) readNodes(ctx context.Context, _ string, f *insight.Facts) error {
+	const unsaid = "whether nodes are Ready"
+	names := insight.NodesInQuestion(f.Pods)
+	if len(names) > maxSingleNodes {
+		err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.kube.CoreV1().Nodes().List(ctx, o)
+		}, func(n *corev1.Node) { f.Nodes[n.Name] = n })
+		if err != nil {
+			return tolerate(f, err, "list", "nodes", "", unsaid)
+		}
+		for _, name := range names {
+			if f.Nodes[name] == nil {
+				f.Nodes[name] = nil // it is known to be gone
+			}
+		}
+		return nil
+	}
+	for _, name := range names {
+		n, err := s.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			f.Nodes[name] = n
+		case apierrors.IsNotFound(err):
+			f.Nodes[name] = nil
+		default:
+			return tolerate(f, err, "get", "nodes", "", unsaid)
+		}
+	}
+	return nil
+}
+
+// events are those about one object.
+func (s *session) events(ctx context.Context, ref insight.Ref, f *insight.Facts) ([]corev1.Event, error) {
+	var found []corev1.Event
+	about := fields.Set{"involvedObject.kind": ref.Kind, "involvedObject.name": ref.Name}.AsSelector().String()
+	err := each(ctx, metav1.ListOptions{FieldSelector: about}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.kube.CoreV1().Events(ref.Namespace).List(ctx, o)
+	}, func(e *corev1.Event) { found = append(found, *e) })
+	return found, tolerate(f, err, "list", "events", ref.Namespace, "warnings about it")
+}

@@ -1,0 +1,142 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/utils/clock"
+
+	"kusionstack.io/kuperator/api/client/clientset/versioned"
+	"kusionstack.io/kuperator/internal/insight"
+)
+
+const (
+	// pageSize is how many objects one page of a list has.
+	pageSize = 500
+	// Requests a second that the plugin may send, as kubectl does.
+	qps, burst = 50, 300
+)
+
+// session is a connection to one cluster.
+type session struct {
+	config    *rest.Config
+	namespace string
+	kube      kubernetes.Interface
+	suite     versioned.Interface
+	dynamic   dynamic.Interface
+	clock     clock.WithTicker
+	server    *serverTime
+}
+
+// connect reads the flags. No request is sent.
+func (p *plugin) connect() (*session, error) {
+	config, err := p.config.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig (--kubeconfig, --context): %w", err)
+	}
+	namespace, _, err := p.config.ToRawKubeConfigLoader().Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("reading the namespace: %w", err)
+	}
+	config.QPS, config.Burst = qps, burst
+	config.UserAgent = fieldManager + "/" + buildVersion()
+	server := &serverTime{clock: p.clock}
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &timedTransport{next, server} })
+	s := &session{config: config, namespace: namespace, clock: p.clock, server: server}
+	var errs [3]error
+	s.kube, errs[0] = kubernetes.NewForConfig(config)
+	s.suite, errs[1] = versioned.NewForConfig(config)
+	s.dynamic, errs[2] = dynamic.NewForConfig(config)
+	if err := errors.Join(errs[:]...); err != nil {
+		return nil, fmt.Errorf("making clients: %w", err)
+	}
+	return s, nil
+}
+
+// now is the API server's time, as far as an answer has told it.
+func (s *session) now() time.Time { return s.clock.Now().Add(s.server.ahead()) }
+
+// serverTime is how far the API server's clock is ahead of ours, by the Date of its last answer.
+type serverTime struct {
+	clock clock.PassiveClock
+
+	mu   sync.Mutex
+	skew time.Duration
+}
+
+func (t *serverTime) ahead() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.skew
+}
+
+func (t *serverTime) note(date string) {
+	at, err := http.ParseTime(date)
+	if err != nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// A Date has whole seconds, and answers take a while: less than that is no difference.
+	if t.skew = at.Sub(t.clock.Now()); t.skew.Abs() <= 2*time.Second {
+		t.skew = 0
+	}
+}
+
+type timedTransport struct {
+	next http.RoundTripper
+	time *serverTime
+}
+
+// RoundTrip notes the time of the answer.
+func (t *timedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(r)
+	if err == nil {
+		t.time.note(response.Header.Get("Date"))
+	}
+	return response, err
+}
+
+// each lists with pages and calls f with every object.
+func each[T runtime.Object](ctx context.Context, options metav1.ListOptions, list func(context.Context, metav1.ListOptions) (runtime.Object, error), f func(T)) error {
+	pages := pager.New(list)
+	pages.PageSize = pageSize
+	return pages.EachListItem(ctx, options, func(o runtime.Object) error {
+		item, ok := o.(T)
+		if !ok {
+			return fmt.Errorf("the API server listed a %T", o)
+		}
+		f(item)
+		return nil
+	})
+}
+
+// gap says what could not be read and what is not said because of it; nil for an error that ends the command.
+func gap(err error, verb, resource, namespace, unsaid string) *insight.Gap {
+	where := " in the cluster"
+	if namespace != "" {
+		where = " in namespace " + namespace
+	}
+	g := &insight.Gap{What: resource + where, Why: err.Error(), Unsaid: unsaid}
+	switch {
+	case apierrors.IsForbidden(err):
+		g.Missing = verb + " " + resource + where
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		g.Why = "the API server does not know it: " + err.Error()
+	default:
+		return nil
+	}
+	return g
+}

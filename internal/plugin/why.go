@@ -1,0 +1,175 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/insight"
+)
+
+// maxHolders is how many holders of a budget the text names.
+const maxHolders = 8
+
+func (p *plugin) whyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "why KIND/NAME",
+		GroupID: groupLook,
+		Short:   "Say what keeps a Pod or a workload from going on, since when, and what to do",
+		Long: `Say what keeps a Pod or a workload from going on, since when, and what to do.
+
+The first reason is the blocker: what has to change before anything else does. A budget that is spent is shown with the
+Pods that hold it and what those wait for themselves. Without a kind, NAME is a Pod.`,
+		Example: `  kubectl kuperator why pod/web-7k2xd
+  kubectl kuperator why collaset/web
+  kubectl kuperator why deployment/guest -o json`,
+		Args:              cobra.RangeArgs(1, 2),
+		ValidArgsFunction: p.completeNames("Pod", appsv1alpha1.CollaSetKind),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return p.why(cmd.Context(), args)
+		},
+	}
+}
+
+func (p *plugin) why(ctx context.Context, args []string) error {
+	ref, err := target(args, "Pod", "Pod", appsv1alpha1.CollaSetKind, "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job")
+	if err != nil {
+		return err
+	}
+	if err := p.checkOutput(); err != nil {
+		return err
+	}
+	s, err := p.connect()
+	if err != nil {
+		return err
+	}
+	ref.Namespace = s.namespace
+	answer, err := s.answer(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return p.print(answer, func(w io.Writer) { writeAnswer(w, answer) })
+}
+
+// answer reads the namespace and asks why.
+func (s *session) answer(ctx context.Context, ref insight.Ref) (insight.Answer, error) {
+	facts, err := s.facts(ctx, ref.Namespace)
+	if err != nil {
+		return insight.Answer{}, err
+	}
+	events, err := s.events(ctx, ref, &facts)
+	if err != nil {
+		return insight.Answer{}, err
+	}
+	if ref.Kind != "Pod" {
+		answer, found := insight.WhyWorkload(facts, ref, events)
+		if !found {
+			return answer, fmt.Errorf("%s has no Pods under the lifecycle (label %s) in namespace %s; -n chooses another, and kubectl kuperator status lists what has", shown(ref), managedPods, ref.Namespace)
+		}
+		return answer, nil
+	}
+	answer, found := insight.WhyPod(facts, ref.Namespace, ref.Name, events)
+	if !found {
+		return answer, fmt.Errorf("there is no Pod %s under the lifecycle (label %s) in namespace %s%s", ref.Name, managedPods, ref.Namespace, hint(facts, ref.Name))
+	}
+	return answer, nil
+}
+
+// hint names the CollaSet that a Pod of that name would belong to: the Pod may not exist because it cannot be created.
+func hint(facts insight.Facts, pod string) string {
+	for i := range facts.CollaSets {
+		if set := facts.CollaSets[i].Name; strings.HasPrefix(pod, set+"-") {
+			return "; if it should be there, ask why its workload lacks it: kubectl kuperator why collaset/" + set
+		}
+	}
+	return "; -n chooses another namespace, and kubectl kuperator status --pods=all lists the Pods of this one"
+}
+
+// writeAnswer is the answer on one screen.
+func writeAnswer(w io.Writer, a insight.Answer) {
+	fmt.Fprintf(w, "%s\n", summary(a))
+	if a.Blocker == nil {
+		fmt.Fprintln(w, "\nNothing holds it back.")
+	} else {
+		fmt.Fprintln(w, "\nBlocked by")
+		writeReason(w, *a.Blocker, a.ObservedAt)
+	}
+	if len(a.Reasons) > 1 {
+		fmt.Fprintln(w, "\nAlso")
+		for _, r := range a.Reasons[1:] {
+			writeReason(w, r, a.ObservedAt)
+		}
+	}
+	if len(a.Stuck) > 0 {
+		fmt.Fprintln(w, "\nPods that wait")
+		for _, s := range a.Stuck {
+			more := ""
+			if s.Count > len(s.Pods) {
+				more = fmt.Sprintf(" and %d more", s.Count-len(s.Pods))
+			}
+			fmt.Fprintf(w, "  %d for %s: %s%s\n", s.Count, s.Code, strings.Join(s.Pods, ", "), more)
+		}
+	}
+	if len(a.Events) > 0 {
+		fmt.Fprintln(w, "\nWarnings")
+		for _, e := range a.Events {
+			fmt.Fprintf(w, "  %s\n", joined(fmt.Sprintf("%s (%d times): %s", e.Reason, e.Count, e.Message), since(e.Last, a.ObservedAt)))
+		}
+	}
+	if len(a.Gaps) > 0 {
+		fmt.Fprintln(w)
+		writeGaps(w, a.Gaps)
+	}
+}
+
+// summary is the first lines: the subject, its operations, without the blocker, which follows.
+func summary(a insight.Answer) string {
+	if a.Pod == nil {
+		return a.Summary
+	}
+	p := a.Pod
+	text := joined(fmt.Sprintf("Pod %s/%s", p.Namespace, p.Name), string(p.State), onNode(p.Node), outSince(p, a.ObservedAt))
+	if p.Revision != "" {
+		text += "\n  revision " + p.Revision
+	}
+	for _, o := range p.Operations {
+		kind := o.Type
+		if kind == "" {
+			kind = "operation without a type"
+		}
+		text += "\n  " + joined(fmt.Sprintf("%s by %s", kind, o.ID), "phase "+o.Phase, since(o.Since, a.ObservedAt))
+		if o.Overdue != "" {
+			text += "\n     overdue: " + o.Overdue
+		}
+	}
+	return text
+}
+
+func writeReason(w io.Writer, r insight.Reason, now time.Time) {
+	fmt.Fprintf(w, "  %s: %s\n", r.Code, r.Message)
+	if r.Since != nil {
+		fmt.Fprintf(w, "     %s\n", since(r.Since, now))
+	}
+	for i, h := range r.Holders {
+		if i == maxHolders {
+			fmt.Fprintf(w, "     and %d more\n", len(r.Holders)-maxHolders)
+			break
+		}
+		what := "down"
+		if h.Granted {
+			what = "granted " + h.Operation
+		}
+		fmt.Fprintf(w, "     held by %s\n", joined("pod/"+h.Pod, what, string(h.State), since(h.Since, now)))
+		if h.WaitsFor != nil {
+			fmt.Fprintf(w, "        which waits for %s: %s\n", h.WaitsFor.Code, h.WaitsFor.Message)
+		}
+	}
+	if r.Next != "" {
+		fmt.Fprintf(w, "     next: %s\n", r.Next)
+	}
+}
