@@ -37,6 +37,14 @@ const (
 	WaitOther WaitReason = "OtherOperation"
 )
 
+// WaitReasons are all reasons there are.
+func WaitReasons() []WaitReason {
+	return []WaitReason{
+		WaitOperationType, WaitRule, WaitLifecycle, WaitFinalizer, WaitNotReady, WaitOperator,
+		WaitReady, WaitExpected, WaitStayOffline, WaitFrozen, WaitOther,
+	}
+}
+
 // Wait is one thing that one operation waits for.
 type Wait struct {
 	// ID and Type name the operation; both are "" for a Pod that is merely not

@@ -57,3 +57,6 @@ hack/generate/rbac.sh
 # What Argo CD is told about our kinds, from its scripts.
 go run ./hack/generate/gitops deploy/gitops/argo-cd >"$work/argocd-cm.yaml"
 replace "$work/argocd-cm.yaml" deploy/gitops/argo-cd/argocd-cm.yaml
+
+# The page of metrics, dashboards and alerts, from what the components declare.
+go run ./hack/generate/monitoring

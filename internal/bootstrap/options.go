@@ -219,6 +219,7 @@ func (o *Options) restConfig() (*rest.Config, error) {
 	cfg.UserAgent = o.Name + "/" + o.Version
 	cfg.QPS = o.KubeAPIQPS
 	cfg.Burst = o.KubeAPIBurst
+	countWrites(cfg)
 	// cfg.ContentType stays empty: controller-runtime then speaks protobuf for kinds that have it and JSON for custom ones.
 	return cfg, nil
 }

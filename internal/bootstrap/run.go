@@ -47,7 +47,7 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("preparing the manager: %w", err)
 	}
-	if err := registerBuildInfo(metrics.Registry, o.Name, o.Version); err != nil {
+	if err := registerMetrics(metrics.Registry, o.Name, o.Version); err != nil {
 		return err
 	}
 	if err := addChecks(mgr, c.ReadyChecks); err != nil {

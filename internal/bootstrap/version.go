@@ -42,8 +42,8 @@ func versionOf(linked string, info *debug.BuildInfo) string {
 // commands in a test) is no error.
 func registerBuildInfo(registry prometheus.Registerer, component, componentVersion string) error {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "kuperator_build_info",
-		Help: "Always 1; the labels say which component at which version, built by which Go.",
+		Name: buildInfoMetric.Name,
+		Help: buildInfoMetric.Help,
 		ConstLabels: prometheus.Labels{
 			"component":  component,
 			"version":    componentVersion,

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/spf13/pflag"
@@ -33,6 +34,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
 	"kusionstack.io/kuperator/internal/writes"
@@ -177,6 +179,9 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 }
 
 func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r *reconciler) error {
+	if err := metric.Register(metrics.Registry, &gauges{ctx: ctx, cached: mgr.GetCache(), elected: mgr.Elected()}); err != nil {
+		return err
+	}
 	for name, values := range map[string]client.IndexerFunc{poolIndex: poolOf, includeIndex: includedBy} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1alpha1.CollaSet{}, name, values); err != nil {
 			return fmt.Errorf("indexing CollaSets: %w", err)

@@ -1,35 +1,214 @@
 package collaset
 
 import (
-	"errors"
-	"fmt"
+	"context"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/metric"
 )
 
-// actions counts what was done to Pods, claims and ResourceContexts, by action and result. Both have few values.
-var actions = prometheus.NewCounterVec(prometheus.CounterOpts{
-	Name: "kuperator_collaset_actions_total",
-	Help: "Writes of Pods, claims and ResourceContexts by action (create, delete, begin, change, resize, finish, cancel, mark, relabel, exclude, include, store, create-claim, update-claim, adopt-claim, release-claim, delete-claim) and result (done, conflict, failed).",
-}, []string{"action", "result"})
-
-// registerMetrics is repeatable: two components in one process (a test) share the metrics.
-func registerMetrics() error {
-	if err := metrics.Registry.Register(actions); err != nil && !errors.As(err, &prometheus.AlreadyRegisteredError{}) {
-		return fmt.Errorf("registering metrics: %w", err)
+var (
+	actionsMetric = metric.Metric{
+		Name: "kuperator_collaset_actions_total", Kind: metric.Counter, Unit: "writes",
+		Help: "Writes of Pods, claims and ResourceContexts by action and result. An action that never happened has no series.",
+		Labels: []metric.Label{
+			{Name: "action", Values: "create, delete, begin, change, resize, finish, cancel, mark, relabel, exclude, include, store, create-claim, update-claim, adopt-claim, release-claim, delete-claim"},
+			{Name: "result", Values: "done, conflict, failed"},
+		},
 	}
-	return nil
+	setsMetric = metric.Metric{
+		Name: "kuperator_collaset_sets", Kind: metric.Gauge, Unit: "CollaSets",
+		Help: "CollaSets by state. Each counts once: halted or rolling back after a failure, stalled (the spec must change), overdue (spec.progressDeadlineSeconds passed), paused, deleting, reconciling, ready, or unknown (not looked at yet).",
+		Labels: []metric.Label{
+			{Name: "state", Values: "halted, stalled, overdue, paused, deleting, reconciling, ready, unknown"},
+		},
+	}
+	podsMetric = metric.Metric{
+		Name: "kuperator_collaset_pods", Kind: metric.Gauge, Unit: "Pods",
+		Help:   "Pods of all CollaSets, by what the sets' status counts.",
+		Labels: []metric.Label{{Name: "count", Values: "desired, current, ready, available, updated, operating, terminating"}},
+	}
+	blockedMetric = metric.Metric{
+		Name: "kuperator_collaset_blocked_pods", Kind: metric.Gauge, Unit: "Pods",
+		Help:   "Pods of all CollaSets that are kept from getting where they should be, by the reason that status.blockers gives. There is no series for a reason that holds nobody up, but for Paused.",
+		Labels: []metric.Label{{Name: "reason", Values: "the reasons of status.blockers"}},
+	}
+	replicasMetric = metric.Metric{
+		Name: "kuperator_collaset_replicas", Kind: metric.Gauge, Unit: "Pods", PerObject: true,
+		Help: "Pods of a CollaSet, by what its status counts; desired is spec.replicas.",
+		Labels: []metric.Label{
+			{Name: "namespace", Values: "its namespace"}, {Name: "collaset", Values: "its name, of at most 1000 CollaSets"},
+			{Name: "count", Values: "desired, current, ready, available, updated, operating, terminating"},
+		},
+	}
+	stateMetric = metric.Metric{
+		Name: "kuperator_collaset_state", Kind: metric.Gauge, Unit: "1", PerObject: true,
+		Help: "1 with the state of a CollaSet, as in kuperator_collaset_sets.",
+		Labels: []metric.Label{
+			{Name: "namespace", Values: "its namespace"}, {Name: "collaset", Values: "its name, of at most 1000 CollaSets"},
+			{Name: "state", Values: "halted, stalled, overdue, paused, deleting, reconciling, ready, unknown"},
+		},
+	}
+
+	actions                                                        = actionsMetric.CounterVec()
+	setsDesc, podsDesc, blockedDesc, setReplicasDesc, setStateDesc = setsMetric.Desc(), podsMetric.Desc(), blockedMetric.Desc(), replicasMetric.Desc(), stateMetric.Desc()
+)
+
+// Metrics are what collaset-controller publishes beside what every component does.
+func Metrics() []metric.Metric {
+	return []metric.Metric{actionsMetric, setsMetric, podsMetric, blockedMetric, replicasMetric, stateMetric}
+}
+
+// Results of an action.
+const (
+	resultDone     = "done"
+	resultConflict = "conflict"
+	resultFailed   = "failed"
+)
+
+// registerMetrics is repeatable: two components in one process (a test) share the metrics. Queries find the series of what
+// happens rarely from the start.
+func registerMetrics() error {
+	for _, action := range []string{"create", "delete", "begin", "change", "finish"} {
+		for _, result := range []string{resultDone, resultConflict, resultFailed} {
+			actions.WithLabelValues(action, result)
+		}
+	}
+	return metric.Register(metrics.Registry, actions)
 }
 
 func countAction(action string, err error) {
-	result := "done"
+	result := resultDone
 	switch {
 	case err == nil:
 	case oldView(action, err):
-		result = "conflict"
+		result = resultConflict
 	default:
-		result = "failed"
+		result = resultFailed
 	}
 	actions.WithLabelValues(action, result).Inc()
+}
+
+// state is what a CollaSet is doing, as far as its status tells.
+type state string
+
+const (
+	stateHalted      state = "halted"
+	stateStalled     state = "stalled"
+	stateOverdue     state = "overdue"
+	statePaused      state = "paused"
+	stateDeleting    state = "deleting"
+	stateReconciling state = "reconciling"
+	stateReady       state = "ready"
+	stateUnknown     state = "unknown"
+)
+
+var states = []state{stateHalted, stateStalled, stateOverdue, statePaused, stateDeleting, stateReconciling, stateReady, stateUnknown}
+
+// stateOf gives the state that somebody who has to act should see first.
+func stateOf(set *appsv1alpha1.CollaSet) state {
+	holds := func(conditionType string, reason appsv1alpha1.ConditionReason) bool {
+		c := meta.FindStatusCondition(set.Status.Conditions, conditionType)
+		return c != nil && c.Reason == string(reason)
+	}
+	is := func(conditionType string) bool {
+		return meta.IsStatusConditionTrue(set.Status.Conditions, conditionType)
+	}
+	switch {
+	case set.DeletionTimestamp != nil:
+		return stateDeleting
+	case set.Status.Halted != nil:
+		return stateHalted
+	case is(appsv1alpha1.CollaSetStalled):
+		return stateStalled
+	case holds(appsv1alpha1.CollaSetProgressing, appsv1alpha1.ReasonProgressDeadlineExceeded):
+		return stateOverdue
+	case holds(appsv1alpha1.CollaSetProgressing, appsv1alpha1.ReasonPaused):
+		return statePaused
+	case is(appsv1alpha1.CollaSetReady):
+		return stateReady
+	case is(appsv1alpha1.CollaSetReconciling):
+		return stateReconciling
+	}
+	return stateUnknown
+}
+
+// counts are Pods by what a status counts.
+type counts map[string]int32
+
+func countsOf(set *appsv1alpha1.CollaSet) counts {
+	return counts{
+		"desired": ptr.Deref(set.Spec.Replicas, 0), "current": set.Status.Replicas, "ready": set.Status.ReadyReplicas,
+		"available": set.Status.AvailableReplicas, "updated": set.Status.UpdatedReplicas,
+		"operating": set.Status.OperatingReplicas, "terminating": set.Status.TerminatingReplicas,
+	}
+}
+
+// gauges publishes what the status of CollaSets says at the time of the scrape, from the cache: a CollaSet that is gone
+// has no series. A standby says nothing, or everything would be counted twice.
+type gauges struct {
+	ctx     context.Context // of the process
+	cached  client.Reader
+	elected <-chan struct{}
+}
+
+var _ prometheus.Collector = &gauges{}
+
+// Describe is part of prometheus.Collector.
+func (g *gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{setsDesc, podsDesc, blockedDesc, setReplicasDesc, setStateDesc} {
+		out <- desc
+	}
+}
+
+// Collect is part of prometheus.Collector.
+func (g *gauges) Collect(out chan<- prometheus.Metric) {
+	select {
+	case <-g.elected:
+	default:
+		return
+	}
+	ctx, cancel := context.WithTimeout(g.ctx, time.Second)
+	defer cancel()
+	var list appsv1alpha1.CollaSetList
+	if err := g.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return // the cache is being filled
+	}
+	send := func(desc *prometheus.Desc, value int, labels ...string) {
+		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
+	}
+	sets := make([]*appsv1alpha1.CollaSet, len(list.Items))
+	inState, total, blocked := map[state]int{}, map[string]int{}, map[string]int{"Paused": 0}
+	for i := range list.Items {
+		sets[i] = &list.Items[i]
+		inState[stateOf(sets[i])]++
+		for count, n := range countsOf(sets[i]) {
+			total[count] += int(n)
+		}
+		for _, b := range sets[i].Status.Blockers {
+			blocked[b.Reason] += int(b.Count)
+		}
+	}
+	for _, s := range states {
+		send(setsDesc, inState[s], string(s))
+	}
+	for count := range countsOf(&appsv1alpha1.CollaSet{}) {
+		send(podsDesc, total[count], count)
+	}
+	for reason, n := range blocked {
+		send(blockedDesc, n, reason)
+	}
+	for _, set := range metric.Bounded(appsv1alpha1.CollaSetKind, sets, metric.ByName[*appsv1alpha1.CollaSet]) {
+		for count, n := range countsOf(set) {
+			send(setReplicasDesc, int(n), set.Namespace, set.Name, count)
+		}
+		send(setStateDesc, 1, set.Namespace, set.Name, string(stateOf(set)))
+	}
 }

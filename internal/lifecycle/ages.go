@@ -48,6 +48,7 @@ type phaseAge struct {
 	request string
 	since   time.Time
 	overdue podops.DeadlinePolicy // "" if in time
+	waits   podops.WaitReason     // as last looked at
 }
 
 func newAges(clk clock.PassiveClock) *ages {
@@ -113,7 +114,7 @@ func (a *ages) observeOperations(p *podAges, ops []podops.Operation, begun func(
 		if ok {
 			a.left(last)
 		}
-		p.operations[o.ID] = &phaseAge{phase: phase, opType: a.typeLabel(o.Type), request: o.Request, since: begun(o)}
+		p.operations[o.ID] = &phaseAge{phase: phase, opType: a.typeLabel(o.Type), request: o.Request, since: begun(o), waits: podops.WaitLifecycle}
 	}
 	for id, o := range p.operations {
 		if !seen[id] {
@@ -158,6 +159,21 @@ func (a *ages) overdue(key types.NamespacedName, late []core.Overdue) (first []c
 		}
 	}
 	return first
+}
+
+// explained takes in what the operations wait for.
+func (a *ages) explained(key types.NamespacedName, waits []podops.Wait) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p, ok := a.pods[key]
+	if !ok {
+		return
+	}
+	for _, w := range waits {
+		if o := p.operations[w.ID]; o != nil {
+			o.waits = w.Reason
+		}
+	}
 }
 
 // firstComplaint says whether the value of the deadlines annotation has not been

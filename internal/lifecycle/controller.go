@@ -47,8 +47,8 @@ func Component() bootstrap.Component {
 		Cache:         cacheOptions,
 		AddFlags:      deadlines.add,
 		Validate:      func(*bootstrap.Options) error { return deadlines.parse() },
-		Setup: func(_ context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
-			return setup(mgr, o, deadlines.deadlines)
+		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+			return setup(ctx, mgr, o, deadlines.deadlines)
 		},
 	}
 }
@@ -84,7 +84,7 @@ func stripPod(object any) (any, error) {
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=apps.kusionstack.io,resources=podtransitionrules,verbs=get;list;watch
 
-func setup(mgr ctrl.Manager, o bootstrap.Options, deadlines podops.Deadlines) error {
+func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, deadlines podops.Deadlines) error {
 	rules := newRules(mgr)
 	employers, err := newEmployers(mgr, clock.RealClock{})
 	if err != nil {
@@ -101,7 +101,7 @@ func setup(mgr ctrl.Manager, o bootstrap.Options, deadlines podops.Deadlines) er
 		events:    mgr.GetEventRecorder(Name),
 		clock:     clock.RealClock{},
 	}
-	if err := registerMetrics(r.ages); err != nil {
+	if err := registerMetrics(r.ages, &freezes{freeze: r.freeze, ctx: ctx, elected: mgr.Elected()}); err != nil {
 		return err
 	}
 	c, err := builder.ControllerManagedBy(mgr).

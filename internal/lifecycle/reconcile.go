@@ -69,6 +69,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		plan = core.Decide(snapshot)
 	}
+	r.ages.explained(req.NamespacedName, podops.ExplainWith(snapshot.Pod, podops.Surroundings{Rules: snapshot.Rules, Frozen: snapshot.Frozen, Brief: true}))
 	nextLook, err := r.apply(ctx, pod, snapshot, plan)
 	if apierrors.IsConflict(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile; the next look decides anew")

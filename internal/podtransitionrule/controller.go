@@ -22,10 +22,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -91,16 +93,16 @@ func cacheOptions() cache.Options {
 // +kubebuilder:rbac:groups=apps,resources=replicasets;statefulsets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-func (f *flags) setup(_ context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 	if err := registerMetrics(); err != nil {
 		return err
 	}
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind), func() error {
-		return f.addController(mgr, o)
+		return f.addController(ctx, mgr, o)
 	})
 }
 
-func (f *flags) addController(mgr ctrl.Manager, o bootstrap.Options) error {
+func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 	asker, err := asking.New(f.asking, mgr.GetAPIReader(), clock.RealClock{})
 	if err != nil {
 		return err
@@ -119,6 +121,11 @@ func (f *flags) addController(mgr ctrl.Manager, o bootstrap.Options) error {
 		freeze: freeze{client: mgr.GetClient(), home: o.LeaderElectNamespace},
 		nodes:  &nodes{client: mgr.GetClient()},
 		notes:  newAnnotator(mgr.GetClient(), f.annotateBlockedAfter),
+
+		figures: newFigures(),
+	}
+	if err := metric.Register(metrics.Registry, &gauges{ctx: ctx, cached: mgr.GetCache(), elected: mgr.Elected(), figures: r.figures}); err != nil {
+		return err
 	}
 	if err := mgr.Add(r.notes); err != nil {
 		return fmt.Errorf("adding the annotator of Pods: %w", err)

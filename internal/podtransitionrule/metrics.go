@@ -1,78 +1,235 @@
 package podtransitionrule
 
 import (
-	"errors"
-	"fmt"
+	"context"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
+	"kusionstack.io/kuperator/internal/podtransitionrule/core"
 )
 
-func ruleGauge(name, help string) *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "kuperator_podtransitionrule_" + name, Help: help}, []string{"namespace", "rule"})
+// ofRule declares a gauge with a series for each rule.
+func ofRule(name, help string) metric.Metric {
+	return metric.Metric{
+		Name: "kuperator_podtransitionrule_" + name, Kind: metric.Gauge, Unit: "Pods", Help: help, PerObject: true,
+		Labels: []metric.Label{{Name: "namespace", Values: "its namespace"}, {Name: "rule", Values: "its name, of at most 1000 PodTransitionRules"}},
+	}
 }
 
 var (
-	desiredPods   = ruleGauge("desired_pods", "Pods that should be there, of those that the rule selects.")
-	availablePods = ruleGauge("available_pods", "Pods that the rule selects and that are in service and not granted.")
-	grantedPods   = ruleGauge("granted_pods", "Pods with a grant of the rule.")
-	blockedPods   = ruleGauge("blocked_pods", "Pods in a stage of the rule without a grant.")
-
-	decideSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "kuperator_podtransitionrule_decide_seconds",
+	desiredMetric     = ofRule("desired_pods", "Pods that should be there, of those that the rule selects.")
+	availableMetric   = ofRule("available_pods", "Pods that the rule selects and that are in service and not granted.")
+	grantedMetric     = ofRule("granted_pods", "Pods with a grant of the rule.")
+	blockedMetric     = ofRule("blocked_pods", "Pods in a stage of the rule without a grant.")
+	budgetMetric      = ofRule("budget_pods", "Pods that the rule's availablePolicy allows to be out of service at a time, as last decided. There is no series for a rule without a bound.")
+	unavailableMetric = ofRule("unavailable_pods", "Pods that count against that budget, as last decided: granted, out of service, or missing.")
+	frozenMetric      = metric.Metric{
+		Name: "kuperator_podtransitionrule_frozen", Kind: metric.Gauge, Unit: "1", PerObject: true,
+		Help:   "1 for a namespace with rules in which nothing new is granted, because it or the cluster is frozen. There is no series for others.",
+		Labels: []metric.Label{{Name: "namespace", Values: "frozen namespaces with rules among the at most 1000 rules"}},
+	}
+	rulesMetric = metric.Metric{
+		Name: "kuperator_podtransitionrule_rules", Kind: metric.Gauge, Unit: "PodTransitionRules",
+		Help:   "PodTransitionRules by state. Each counts once: stalled (the rule must be changed), unreachable (its webhook does not answer), inforce, or unknown (not looked at yet).",
+		Labels: []metric.Label{{Name: "state", Values: "stalled, unreachable, inforce, unknown"}},
+	}
+	waitingMetric = metric.Metric{
+		Name: "kuperator_podtransitionrule_waiting_pods", Kind: metric.Gauge, Unit: "Pods",
+		Help:   "Pods in a stage of a rule without a grant, of all rules, by what keeps them. A Pod counts for each rule that keeps it.",
+		Labels: []metric.Label{{Name: "reason", Values: "availability, label, webhook, frozen, invalid, other_rule"}},
+	}
+	totalMetric = metric.Metric{
+		Name: "kuperator_podtransitionrule_pods", Kind: metric.Gauge, Unit: "Pods",
+		Help:   "Pods of all rules, by what their status counts. A Pod counts for each rule that selects it.",
+		Labels: []metric.Label{{Name: "count", Values: "desired, available, granted, blocked"}},
+	}
+	decideMetric = metric.Metric{
+		Name: "kuperator_podtransitionrule_decide_seconds", Kind: metric.Histogram, Unit: "seconds",
 		Help:    "Time to decide on one namespace, without reading and writing.",
 		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
-	})
-	frozenNamespaces = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kuperator_podtransitionrule_frozen",
-		Help: "1 for a namespace with rules in which nothing new is granted, because it or the cluster is frozen.",
-	}, []string{"namespace"})
-	noted = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kuperator_podtransitionrule_notes_total",
-		Help: "Writes of what a Pod waits for to its annotations: written, gone (the Pod is), failed.",
-	}, []string{"result"})
-	conflicts = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "kuperator_podtransitionrule_conflicts_total",
+	}
+	notesMetric = metric.Metric{
+		Name: "kuperator_podtransitionrule_notes_total", Kind: metric.Counter, Unit: "writes",
+		Help:   "Writes of what a Pod waits for to its annotations: written, gone (the Pod is), failed.",
+		Labels: []metric.Label{{Name: "result", Values: "written, gone, failed"}},
+	}
+	conflictsMetric = metric.Metric{
+		Name: "kuperator_podtransitionrule_conflicts_total", Kind: metric.Counter, Unit: "writes",
 		Help: "Writes that the API server refused because the rule had changed meanwhile. The namespace is decided anew.",
-	})
+	}
+
+	decideSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: decideMetric.Name, Help: decideMetric.Help, Buckets: decideMetric.Buckets})
+	noted         = notesMetric.CounterVec()
+	conflicts     = prometheus.NewCounter(prometheus.CounterOpts{Name: conflictsMetric.Name, Help: conflictsMetric.Help})
+
+	desiredDesc, availableDesc, grantedDesc, blockedDesc = desiredMetric.Desc(), availableMetric.Desc(), grantedMetric.Desc(), blockedMetric.Desc()
+	budgetDesc, unavailableDesc, frozenDesc              = budgetMetric.Desc(), unavailableMetric.Desc(), frozenMetric.Desc()
+	rulesDesc, waitingDesc, totalDesc                    = rulesMetric.Desc(), waitingMetric.Desc(), totalMetric.Desc()
 )
 
-// registerMetrics adds the metrics to the manager's registry; a second time changes nothing.
+// Metrics are what podtransitionrule-controller publishes beside what every component does.
+func Metrics() []metric.Metric {
+	return append([]metric.Metric{
+		rulesMetric, totalMetric, waitingMetric, desiredMetric, availableMetric, grantedMetric, blockedMetric, budgetMetric, unavailableMetric,
+		frozenMetric, decideMetric, notesMetric, conflictsMetric,
+	}, asking.Metrics()...)
+}
+
+// registerMetrics adds the metrics to the manager's registry; a second time changes nothing. Queries find the series of
+// what happens rarely from the start.
 func registerMetrics() error {
-	own := []prometheus.Collector{desiredPods, availablePods, grantedPods, blockedPods, decideSeconds, conflicts, frozenNamespaces, noted}
-	for _, c := range append(own, asking.Metrics()...) {
-		err := metrics.Registry.Register(c)
-		if already := (prometheus.AlreadyRegisteredError{}); err != nil && !errors.As(err, &already) {
-			return fmt.Errorf("registering a metric: %w", err)
-		}
+	for _, result := range []string{"written", "gone", "failed"} {
+		noted.WithLabelValues(result)
 	}
-	return nil
+	return metric.Register(metrics.Registry, append(asking.Collectors(), decideSeconds, conflicts, noted)...)
 }
 
-// export publishes the counters of a rule.
-func export(namespace, rule string, status *appsv1alpha1.PodTransitionRuleStatus) {
-	for gauge, n := range map[*prometheus.GaugeVec]int32{
-		desiredPods: status.Desired, availablePods: status.Available, grantedPods: status.Granted, blockedPods: status.Blocked,
+// figures are what was last decided, by namespace.
+type figures struct {
+	mu sync.Mutex
+	of map[string]namespaceFigures
+}
+
+type namespaceFigures struct {
+	rules  map[string]core.Figures
+	frozen bool
+}
+
+func newFigures() *figures { return &figures{of: map[string]namespaceFigures{}} }
+
+func (f *figures) set(namespace string, decided []core.Figures, frozen bool) {
+	n := namespaceFigures{rules: make(map[string]core.Figures, len(decided)), frozen: frozen}
+	for _, rule := range decided {
+		n.rules[rule.Name] = rule
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.of[namespace] = n
+}
+
+func (f *figures) forget(namespace string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.of, namespace)
+}
+
+// rule is what was decided last on a rule, and whether its namespace is frozen.
+func (f *figures) rule(namespace, name string) (decided core.Figures, known, frozen bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.of[namespace]
+	decided, known = n.rules[name]
+	return decided, known, n.frozen
+}
+
+// gauges publishes the state of the rules at the time of the scrape, from the cache: a rule that is gone has no series.
+// A standby says nothing, or everything would be counted twice.
+type gauges struct {
+	ctx     context.Context // of the process
+	cached  client.Reader
+	elected <-chan struct{}
+	figures *figures
+}
+
+var _ prometheus.Collector = &gauges{}
+
+// Describe is part of prometheus.Collector.
+func (g *gauges) Describe(out chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{
+		rulesDesc, totalDesc, waitingDesc, desiredDesc, availableDesc, grantedDesc, blockedDesc, budgetDesc, unavailableDesc, frozenDesc,
 	} {
-		gauge.WithLabelValues(namespace, rule).Set(float64(n))
+		out <- desc
 	}
 }
 
-// unexport forgets a rule that is gone.
-func unexport(namespace, rule string) {
-	for _, gauge := range []*prometheus.GaugeVec{desiredPods, availablePods, grantedPods, blockedPods} {
-		gauge.DeleteLabelValues(namespace, rule)
-	}
-}
-
-// frozenNamespace publishes whether a namespace is frozen.
-func frozenNamespace(namespace string, frozen bool) {
-	if frozen {
-		frozenNamespaces.WithLabelValues(namespace).Set(1)
+// Collect is part of prometheus.Collector.
+func (g *gauges) Collect(out chan<- prometheus.Metric) {
+	select {
+	case <-g.elected:
+	default:
 		return
 	}
-	frozenNamespaces.DeleteLabelValues(namespace)
+	ctx, cancel := context.WithTimeout(g.ctx, time.Second)
+	defer cancel()
+	var list appsv1alpha1.PodTransitionRuleList
+	if err := g.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return // the cache is being filled
+	}
+	rules := make([]*appsv1alpha1.PodTransitionRule, len(list.Items))
+	for i := range list.Items {
+		rules[i] = &list.Items[i]
+	}
+	g.totals(out, rules)
+	g.single(out, metric.Bounded(appsv1alpha1.PodTransitionRuleKind, rules, metric.ByName[*appsv1alpha1.PodTransitionRule]))
+}
+
+func gauge[N int | int32](out chan<- prometheus.Metric, desc *prometheus.Desc, value N, labels ...string) {
+	out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
+}
+
+func (g *gauges) totals(out chan<- prometheus.Metric, rules []*appsv1alpha1.PodTransitionRule) {
+	states := map[string]int{"stalled": 0, "unreachable": 0, "inforce": 0, "unknown": 0}
+	pods := map[string]int32{"desired": 0, "available": 0, "granted": 0, "blocked": 0}
+	waiting := map[core.BlockReason]int{}
+	for _, rule := range rules {
+		states[stateOf(rule)]++
+		pods["desired"] += rule.Status.Desired
+		pods["available"] += rule.Status.Available
+		pods["granted"] += rule.Status.Granted
+		pods["blocked"] += rule.Status.Blocked
+		decided, _, _ := g.figures.rule(rule.Namespace, rule.Name)
+		for reason, n := range decided.Blocked {
+			waiting[reason] += n
+		}
+	}
+	for state, n := range states {
+		gauge(out, rulesDesc, n, state)
+	}
+	for count, n := range pods {
+		gauge(out, totalDesc, n, count)
+	}
+	for _, reason := range core.BlockReasons() {
+		gauge(out, waitingDesc, waiting[reason], string(reason))
+	}
+}
+
+func (g *gauges) single(out chan<- prometheus.Metric, rules []*appsv1alpha1.PodTransitionRule) {
+	told := map[string]bool{}
+	for _, rule := range rules {
+		gauge(out, desiredDesc, rule.Status.Desired, rule.Namespace, rule.Name)
+		gauge(out, availableDesc, rule.Status.Available, rule.Namespace, rule.Name)
+		gauge(out, grantedDesc, rule.Status.Granted, rule.Namespace, rule.Name)
+		gauge(out, blockedDesc, rule.Status.Blocked, rule.Namespace, rule.Name)
+		decided, known, frozen := g.figures.rule(rule.Namespace, rule.Name)
+		if known && decided.Limited {
+			gauge(out, budgetDesc, decided.Allowed, rule.Namespace, rule.Name)
+			gauge(out, unavailableDesc, decided.Unavailable, rule.Namespace, rule.Name)
+		}
+		if frozen && !told[rule.Namespace] {
+			told[rule.Namespace] = true
+			gauge(out, frozenDesc, 1, rule.Namespace)
+		}
+	}
+}
+
+// stateOf gives the state that somebody who has to act should see first.
+func stateOf(rule *appsv1alpha1.PodTransitionRule) string {
+	ready := meta.FindStatusCondition(rule.Status.Conditions, appsv1alpha1.RuleReady)
+	switch {
+	case meta.IsStatusConditionTrue(rule.Status.Conditions, appsv1alpha1.RuleStalled):
+		return "stalled"
+	case ready == nil:
+		return "unknown"
+	case ready.Reason == string(appsv1alpha1.ReasonWebhookUnreachable):
+		return "unreachable"
+	}
+	return "inforce"
 }

@@ -47,6 +47,7 @@ type reconciler struct {
 	nodes  *nodes
 	notes  *annotator
 
+	figures    *figures
 	namespaces sync.Map // name to *namespace; one worker at a time uses one
 	swept      sync.Map // name of a namespace without rules to when it was first seen without notes
 }
@@ -57,7 +58,6 @@ type namespace struct {
 	baseline *baseline
 	known    grants    // while trusted
 	rested   time.Time // when the next decision may be made
-	exported []string  // rules with metrics
 	held     map[types.UID]*held
 }
 
@@ -75,7 +75,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	ns.export(req.Name, rules)
 	if len(rules) == 0 {
 		wait, err := r.sweep(ctx, req.Name, ns)
 		r.forget(req.Name)
@@ -103,12 +102,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	heard := r.asker.Heard(req.Name, rules)
 	snapshot.Answers, snapshot.Tasks, snapshot.Invalid, snapshot.Unreachable = heard.Answers, heard.Tasks, heard.Invalid, heard.Unreachable
 	plan := r.decide(ns, snapshot)
+	r.figures.set(req.Name, plan.Figures, snapshot.Frozen != "")
 	askAgain := r.asker.Ask(req.Name, plan.Questions)
 	if err := r.apply(ctx, req, ns, rules, plan); err != nil {
 		return r.after(ctx, ns, err)
 	}
 	noteAgain := r.notes.pass(req.Name, ns, plan.Notes, r.clock.Now())
-	frozenNamespace(req.Name, snapshot.Frozen != "")
 	return ctrl.Result{RequeueAfter: core.Soonest(core.Soonest(plan.NextLook, askAgain), noteAgain)},
 		errors.Join(r.mirror(ctx, req.Name, plan.Budgets), r.release(ctx, rules))
 }
@@ -234,21 +233,6 @@ func (r *reconciler) namespace(name string) *namespace {
 func (r *reconciler) forget(name string) {
 	r.namespaces.Delete(name)
 	r.asker.Forget(name)
-	frozenNamespace(name, false)
+	r.figures.forget(name)
 	r.writes.Forget(types.NamespacedName{Name: name})
-}
-
-// export publishes the counters of the rules there are, and forgets those of rules that went.
-func (ns *namespace) export(name string, rules []*appsv1alpha1.PodTransitionRule) {
-	present := make([]string, 0, len(rules))
-	for _, rule := range rules {
-		present = append(present, rule.Name)
-		export(name, rule.Name, &rule.Status)
-	}
-	for _, old := range ns.exported {
-		if !slices.Contains(present, old) {
-			unexport(name, old)
-		}
-	}
-	ns.exported = present
 }

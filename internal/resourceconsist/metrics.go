@@ -3,9 +3,36 @@ package resourceconsist
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/core"
 )
+
+var (
+	kindLabel     = metric.Label{Name: "kind", Values: "kinds of employers, such as Service"}
+	actionsMetric = metric.Metric{
+		Name: "kuperator_resourceconsist_actions_total", Kind: metric.Counter, Unit: "actions",
+		Help:   "Actions carried out on Pods and their backends. Those of one Pod share a write.",
+		Labels: []metric.Label{kindLabel, {Name: "action", Values: "expect, join, leave, forget, register, deregister"}},
+	}
+	lostMetric = metric.Metric{
+		Name: "kuperator_resourceconsist_employer_events_lost_total", Kind: metric.Counter, Unit: "events",
+		Help: "Events of employers whose Pods could not be listed from the cache.", Labels: []metric.Label{kindLabel},
+	}
+	waitingMetric = metric.Metric{
+		Name: "kuperator_resourceconsist_waiting_pods", Kind: metric.Gauge, Unit: "Pods",
+		Help: "Pods that an employer waits for, by reason.", Labels: []metric.Label{kindLabel, {Name: "reason", Values: "the reasons of the waits, a fixed list"}},
+	}
+	failingMetric = metric.Metric{
+		Name: "kuperator_resourceconsist_failing_employers", Kind: metric.Gauge, Unit: "employers",
+		Help: "Employers of which a backend fails, or whose finalizer is shared; their condition or events say why.", Labels: []metric.Label{kindLabel},
+	}
+)
+
+// Metrics are what the controllers of employers publish.
+func Metrics() []metric.Metric {
+	return []metric.Metric{actionsMetric, lostMetric, waitingMetric, failingMetric}
+}
 
 // podMetrics are the metrics of one employer kind. Their labels have few values: kinds, verbs and reasons.
 type podMetrics struct {
@@ -15,17 +42,11 @@ type podMetrics struct {
 }
 
 func newPodMetrics(registry prometheus.Registerer, kind string, records *records, standings *standings) (*podMetrics, error) {
-	actions, err := bulk.Registered(registry, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kuperator_resourceconsist_actions_total",
-		Help: "Actions carried out on Pods and their backends. Those of one Pod share a write.",
-	}, []string{"kind", "action"}))
+	actions, err := bulk.Registered(registry, actionsMetric.CounterVec())
 	if err != nil {
 		return nil, err
 	}
-	lost, err := bulk.Registered(registry, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kuperator_resourceconsist_employer_events_lost_total",
-		Help: "Events of employers whose Pods could not be listed from the cache.",
-	}, []string{"kind"}))
+	lost, err := bulk.Registered(registry, lostMetric.CounterVec())
 	if err != nil {
 		return nil, err
 	}
@@ -33,12 +54,15 @@ func newPodMetrics(registry prometheus.Registerer, kind string, records *records
 		return nil, err
 	}
 	failing := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "kuperator_resourceconsist_failing_employers",
-		Help:        "Employers of which a backend fails, or whose finalizer is shared; their condition or events say why.",
+		Name:        failingMetric.Name,
+		Help:        failingMetric.Help,
 		ConstLabels: prometheus.Labels{"kind": kind},
 	}, func() float64 { return float64(standings.failures()) })
 	if _, err := bulk.Registered(registry, failing); err != nil {
 		return nil, err
+	}
+	for _, verb := range []core.Verb{core.Expect, core.Join, core.Leave, core.Forget, core.Register, core.Deregister} {
+		actions.WithLabelValues(kind, string(verb))
 	}
 	return &podMetrics{kind: kind, actions: actions, lost: lost.WithLabelValues(kind)}, nil
 }
@@ -52,8 +76,7 @@ type waitingPods struct {
 }
 
 func (w waitingPods) desc() *prometheus.Desc {
-	return prometheus.NewDesc("kuperator_resourceconsist_waiting_pods",
-		"Pods that an employer waits for, by reason.", []string{"reason"}, prometheus.Labels{"kind": w.kind})
+	return prometheus.NewDesc(waitingMetric.Name, waitingMetric.Help, []string{"reason"}, prometheus.Labels{"kind": w.kind})
 }
 
 // Describe is part of prometheus.Collector.

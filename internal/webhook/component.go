@@ -116,7 +116,7 @@ func Component() bootstrap.Component {
 			return nil
 		},
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
-			if err := f.setup(ctx, mgr, o.Namespaces); err != nil {
+			if err := f.setup(ctx, mgr, o.Namespaces, certificate.NotAfter); err != nil {
 				return err
 			}
 			return certificate.Add(ctx, mgr)
@@ -134,6 +134,8 @@ type certificate interface {
 	TLS(*tls.Config)
 	// Add makes mgr keep it.
 	Add(context.Context, ctrl.Manager) error
+	// NotAfter is when the one that is shown expires; zero without one.
+	NotAfter() time.Time
 	// Check says whether the API server can call the server with it.
 	Check(*http.Request) error
 }
@@ -182,7 +184,7 @@ func stripService(object any) (any, error) {
 
 // setup starts the caches that the webhooks read, and registers these. Pods outside the given namespaces are left alone, as
 // lifecycle-controller leaves them; no namespaces means all.
-func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, only []string) error {
+func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, only []string, notAfter func() time.Time) error {
 	namespaces := &metav1.PartialObjectMetadata{}
 	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	cached := []client.Object{namespaces}
@@ -196,7 +198,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, only []string) erro
 			return fmt.Errorf("watching %T: %w", kind, err)
 		}
 	}
-	if err := registerMetrics(); err != nil {
+	if err := registerMetrics(notAfter); err != nil {
 		return err
 	}
 	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{})
@@ -209,7 +211,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, only []string) erro
 			handle = within(only, handle)
 		}
 		// The manager runs its webhook server only if it was asked for it.
-		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: handle, LogConstructor: requestLogger})
+		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: counted(path, handle), LogConstructor: requestLogger})
 	}
 	return nil
 }

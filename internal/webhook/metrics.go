@@ -1,12 +1,15 @@
 package webhook
 
 import (
-	"errors"
-	"fmt"
+	"context"
+	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"kusionstack.io/kuperator/internal/metric"
 )
 
 // What became of a request to remove a Pod, as the metric has it.
@@ -17,18 +20,82 @@ const (
 	resultFailed   = "failed"
 )
 
-var removals = prometheus.NewCounterVec(prometheus.CounterOpts{
-	Name: "kuperator_webhook_removals_total",
-	Help: `Requests to remove a Pod, by verb ("delete" or "eviction") and result: "admitted", "marked" for graceful deletion and refused, "refused" because it is not finished or a PodDisruptionBudget objects, "failed" because the API server could not be asked.`,
-}, []string{"verb", "result"})
+// What became of any request.
+const (
+	decisionAllowed = "allowed"
+	decisionPatched = "patched"
+	decisionDenied  = "denied"
+	decisionError   = "error"
+)
 
-// registerMetrics adds the metrics to the manager's registry; a second time changes nothing.
-func registerMetrics() error {
-	err := metrics.Registry.Register(removals)
-	if already := (prometheus.AlreadyRegisteredError{}); err != nil && !errors.As(err, &already) {
-		return fmt.Errorf("registering a metric: %w", err)
+var (
+	removalsMetric = metric.Metric{
+		Name: "kuperator_webhook_removals_total", Kind: metric.Counter, Unit: "requests",
+		Help:   `Requests to remove a Pod, by verb ("delete" or "eviction") and result: "admitted", "marked" for graceful deletion and refused, "refused" because it is not finished or a PodDisruptionBudget objects, "failed" because the API server could not be asked.`,
+		Labels: []metric.Label{{Name: "verb", Values: "delete, eviction"}, {Name: "result", Values: "admitted, marked, refused, failed"}},
 	}
-	return nil
+	decisionsMetric = metric.Metric{
+		Name: "kuperator_webhook_decisions_total", Kind: metric.Counter, Unit: "requests",
+		Help: "Admission requests by webhook and decision: allowed as they were, patched, denied with a reason for the user, error (the request could not be judged).",
+		Labels: []metric.Label{
+			{Name: "webhook", Values: "the paths of the webhooks, such as /mutate-pods"}, {Name: "decision", Values: "allowed, patched, denied, error"},
+		},
+	}
+	certificateMetric = metric.Metric{
+		Name: "kuperator_webhook_certificate_expiry_timestamp_seconds", Kind: metric.Gauge, Unit: "seconds",
+		Help: "When the certificate that is served to the API server expires, in seconds since 1970. 0 while there is none.",
+	}
+
+	removals  = removalsMetric.CounterVec()
+	decisions = decisionsMetric.CounterVec()
+)
+
+// Metrics are what webhook-server publishes beside what every component does.
+func Metrics() []metric.Metric {
+	return []metric.Metric{removalsMetric, decisionsMetric, certificateMetric}
+}
+
+// registerMetrics adds the metrics to the manager's registry; a second time changes nothing. notAfter is when the serving
+// certificate expires, zero without one. Queries find every series from the start.
+func registerMetrics(notAfter func() time.Time) error {
+	for path := range handlers(nil, nil, nil) {
+		for _, decision := range []string{decisionAllowed, decisionPatched, decisionDenied, decisionError} {
+			decisions.WithLabelValues(path, decision)
+		}
+	}
+	for _, verb := range []removalVerb{removeByDelete, removeByEviction} {
+		for _, result := range []string{resultAdmitted, resultMarked, resultRefused, resultFailed} {
+			removals.WithLabelValues(string(verb), result)
+		}
+	}
+	expiry := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: certificateMetric.Name, Help: certificateMetric.Help}, func() float64 {
+		if at := notAfter(); !at.IsZero() {
+			return float64(at.Unix())
+		}
+		return 0
+	})
+	return metric.Register(metrics.Registry, removals, decisions, expiry)
+}
+
+// counted counts what a webhook decides.
+func counted(path string, handle admission.HandlerFunc) admission.HandlerFunc {
+	return func(ctx context.Context, request admission.Request) admission.Response {
+		response := handle(ctx, request)
+		decisions.WithLabelValues(path, decisionOf(response)).Inc()
+		return response
+	}
+}
+
+func decisionOf(response admission.Response) string {
+	switch {
+	case response.Allowed && len(response.Patches)+len(response.Patch) > 0:
+		return decisionPatched
+	case response.Allowed:
+		return decisionAllowed
+	case response.Result != nil && (response.Result.Code >= http.StatusInternalServerError || response.Result.Code == http.StatusBadRequest):
+		return decisionError
+	}
+	return decisionDenied
 }
 
 // count counts the response and returns it.

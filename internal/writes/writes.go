@@ -49,6 +49,8 @@ type Tracker struct {
 
 	mu     sync.Mutex
 	owners map[types.NamespacedName]map[target]write
+	// waiting holds since when an owner is put off because of a write that the cache does not show.
+	waiting map[types.NamespacedName]time.Time
 }
 
 // New makes a Tracker for what cached shows: a manager's cache (mgr.GetCache(), best: it can say how far it has got),
@@ -57,7 +59,9 @@ func New(cached client.Reader, clk clock.PassiveClock) *Tracker {
 	if clk == nil {
 		clk = clock.RealClock{}
 	}
-	return &Tracker{cached: cached, clock: clk, owners: map[types.NamespacedName]map[target]write{}}
+	t := &Tracker{cached: cached, clock: clk, owners: map[types.NamespacedName]map[target]write{}, waiting: map[types.NamespacedName]time.Time{}}
+	trackers.add(t)
+	return t
 }
 
 // Created records that obj, as the API server returned it, was created for owner.
@@ -81,6 +85,7 @@ func (t *Tracker) Forget(owner types.NamespacedName) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.owners, owner)
+	delete(t.waiting, owner)
 }
 
 // Unobserved is zero when the cache shows every recorded write of owner, and of an owner without any. Otherwise it is
@@ -104,6 +109,7 @@ func (t *Tracker) Unobserved(ctx context.Context, owner types.NamespacedName) (t
 		}
 		wait = max(wait, min(max(now.Sub(last.at), shortestWait), longestWait))
 	}
+	t.measure(owner, now, wait)
 	return wait, nil
 }
 

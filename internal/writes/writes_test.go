@@ -3,10 +3,12 @@ package writes_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -325,4 +327,47 @@ func TestUnobservedHoldsExactlyWhileOwnWritesLieBeyondTheCache(t *testing.T) {
 			},
 		})
 	})
+}
+
+func TestWaitsAreMeasured(t *testing.T) {
+	clk, store := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)), newStore()
+	tracker := writes.New(informers{store: store}, clk)
+	value := func(name string) float64 {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(writes.Collectors()...)
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, f := range families {
+			if f.GetName() == name {
+				return f.GetMetric()[0].GetCounter().GetValue() + f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return -1
+	}
+	const waits, oldest = "kuperator_stale_cache_waits_total", "kuperator_stale_cache_oldest_wait_seconds"
+	unobserved := func() time.Duration {
+		wait, err := tracker.Unobserved(t.Context(), web)
+		require.NoError(t, err)
+		return wait
+	}
+	before := value(waits)
+	tracker.Wrote(web, pod("a", "1", 10))
+	require.Zero(t, value(oldest), "nobody was put off yet")
+	require.Positive(t, unobserved())
+	clk.SetTime(clk.Now().Add(3 * time.Second))
+	require.Positive(t, unobserved())
+	require.InDelta(t, 3, value(oldest), 0)
+	require.InDelta(t, 2, value(waits)-before, 0)
+	store.Bookmark("10")
+	require.Zero(t, unobserved())
+	require.Zero(t, value(oldest))
+	tracker.Wrote(web, pod("a", "1", 11))
+	require.Positive(t, unobserved())
+	clk.SetTime(clk.Now().Add(time.Second))
+	tracker.Forget(web)
+	require.Zero(t, value(oldest))
+	for _, m := range writes.Metrics() {
+		require.NoError(t, m.Check())
+	}
+	runtime.KeepAlive(tracker)
 }

@@ -499,7 +499,7 @@ func (a *Asker) post(ctx context.Context, i *inquiry, r core.Request) {
 		return
 	}
 	if n := i.Failed(r, failureOf(err), a.clock.Now()); n > 0 && !i.gone {
-		ignored.WithLabelValues(i.namespace, i.ruleName).Add(float64(n))
+		countIgnored(i.namespace, i.ruleName, n)
 	}
 }
 
@@ -540,7 +540,7 @@ func (a *Asker) count(ctx context.Context, i *inquiry, r core.Request, err error
 	if i.gone {
 		return
 	}
-	requests.WithLabelValues(i.namespace, i.ruleName, string(result)).Inc()
+	countRequest(i.namespace, i.ruleName, result)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Info("A webhook rule's server was not heard.", "namespace", i.namespace, "podtransitionrule", i.ruleName,
 			"rule", i.key.check, "task", r.TaskID, "pods", len(r.Questions), "failurePolicy", ptr.Deref(i.check.Webhook.FailurePolicy, ""), "why", err.Error())

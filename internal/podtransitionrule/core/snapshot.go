@@ -103,6 +103,8 @@ type Plan struct {
 	Budgets []BudgetChange
 	// Notes are what annotations of Pods should say, by the Pod's name.
 	Notes []Note
+	// Figures are what each rule does, in numbers, by its name. They are for people, not to be acted on.
+	Figures []Figures
 	// NextLook is when to decide again although nothing else happens. Zero means never.
 	NextLook time.Duration
 }

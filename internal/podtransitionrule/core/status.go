@@ -68,6 +68,7 @@ func (d *decision) plan() Plan {
 		})
 	}
 	plan.Notes = d.notes()
+	plan.Figures = d.figures()
 	return plan
 }
 

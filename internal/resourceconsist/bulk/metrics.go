@@ -8,7 +8,37 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/metric"
 )
+
+var (
+	adapterLabel = metric.Label{Name: "adapter", Values: "enabled adapters"}
+
+	callsMetric = metric.Metric{
+		Name: "kuperator_resourceconsist_backend_calls_total", Kind: metric.Counter, Unit: "calls",
+		Help:   "Calls to providers, by result: ok, partial (some members failed) or error.",
+		Labels: []metric.Label{adapterLabel, {Name: "verb", Values: "read, apply"}, {Name: "result", Values: "ok, partial, error"}},
+	}
+	secondsMetric = metric.Metric{
+		Name: "kuperator_resourceconsist_backend_call_duration_seconds", Kind: metric.Histogram, Unit: "seconds",
+		Help:    "How long calls to providers take.",
+		Labels:  []metric.Label{adapterLabel, {Name: "verb", Values: "read, apply"}},
+		Buckets: []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
+	}
+	failingMembersMetric = metric.Metric{
+		Name: "kuperator_resourceconsist_backend_failing_members", Kind: metric.Gauge, Unit: "members",
+		Help: "Members whose last change failed.", Labels: []metric.Label{adapterLabel},
+	}
+	failingEmployersMetric = metric.Metric{
+		Name: "kuperator_resourceconsist_backend_failing_employers", Kind: metric.Gauge, Unit: "employers",
+		Help: "Employers whose backend does not follow.", Labels: []metric.Label{adapterLabel},
+	}
+)
+
+// Metrics are what adapters that make calls publish.
+func Metrics() []metric.Metric {
+	return []metric.Metric{callsMetric, secondsMetric, failingMembersMetric, failingEmployersMetric}
+}
 
 // callMetrics are the metrics of one adapter's calls. Their labels have few values: adapters, verbs and results.
 type callMetrics struct {
@@ -19,29 +49,23 @@ type callMetrics struct {
 	groups  prometheus.Gauge
 }
 
+// newCallMetrics registers them, with every series that a query may ask for.
 func newCallMetrics(registry prometheus.Registerer, adapter string) (*callMetrics, error) {
 	m := &callMetrics{adapter: adapter}
 	var errs [4]error
-	m.calls, errs[0] = Registered(registry, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kuperator_resourceconsist_backend_calls_total",
-		Help: "Calls to providers, by result: ok, partial (some members failed) or error.",
-	}, []string{"adapter", "verb", "result"}))
-	m.seconds, errs[1] = Registered(registry, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "kuperator_resourceconsist_backend_call_duration_seconds",
-		Help:    "How long calls to providers take.",
-		Buckets: []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
-	}, []string{"adapter", "verb"}))
-	members, err := Registered(registry, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kuperator_resourceconsist_backend_failing_members",
-		Help: "Members whose last change failed.",
-	}, []string{"adapter"}))
+	m.calls, errs[0] = Registered(registry, callsMetric.CounterVec())
+	m.seconds, errs[1] = Registered(registry, secondsMetric.HistogramVec())
+	members, err := Registered(registry, failingMembersMetric.GaugeVec())
 	errs[2] = err
-	groups, err := Registered(registry, prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kuperator_resourceconsist_backend_failing_employers",
-		Help: "Employers whose backend does not follow.",
-	}, []string{"adapter"}))
+	groups, err := Registered(registry, failingEmployersMetric.GaugeVec())
 	errs[3] = err
 	m.members, m.groups = members.WithLabelValues(adapter), groups.WithLabelValues(adapter)
+	for _, v := range []verb{read, apply} {
+		m.seconds.WithLabelValues(adapter, string(v))
+		for _, result := range []string{"ok", "partial", "error"} {
+			m.calls.WithLabelValues(adapter, string(v), result)
+		}
+	}
 	return m, errors.Join(errs[:]...)
 }
 

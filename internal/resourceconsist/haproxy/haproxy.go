@@ -32,6 +32,7 @@ import (
 	"k8s.io/utils/clock"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/metric"
 )
 
 // Name is the adapter's name.
@@ -61,6 +62,15 @@ type Adapter struct {
 
 var _ api.Backend[*corev1.Service, *corev1.Pod, Server] = &Adapter{}
 
+var upMetric = metric.Metric{
+	Name: "kuperator_resourceconsist_haproxy_up", Kind: metric.Gauge, Unit: "1 or 0",
+	Help:   "Whether the HAProxy instance answers and has all servers that it is to have.",
+	Labels: []metric.Label{{Name: "haproxy", Values: "the instances that the flags name"}},
+}
+
+// Metrics are what the adapter publishes beside what every adapter does.
+func Metrics() []metric.Metric { return []metric.Metric{upMetric} }
+
 // New makes an adapter for validated options. A nil clock means the real one. Somebody has to Start it.
 func New(options Options, clk clock.PassiveClock) (*Adapter, error) {
 	if err := options.Validate(); err != nil {
@@ -72,10 +82,7 @@ func New(options Options, clk clock.PassiveClock) (*Adapter, error) {
 	if options.ProbeInterval == 0 {
 		options.ProbeInterval = DefaultOptions().ProbeInterval
 	}
-	a := &Adapter{options: options, up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "kuperator_resourceconsist_haproxy_up",
-		Help: "Whether the HAProxy instance answers and has all servers that it is to have.",
-	}, []string{"instance"})}
+	a := &Adapter{options: options, up: upMetric.GaugeVec()}
 	for _, runtime := range options.Runtimes {
 		i, err := newInstance(runtime, options, clk)
 		if err != nil {

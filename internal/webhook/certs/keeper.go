@@ -214,6 +214,14 @@ func (k *Keeper) serve(p pair) error {
 	return nil
 }
 
+// NotAfter is when the certificate that is served expires; zero without one.
+func (k *Keeper) NotAfter() time.Time {
+	if serving := k.serving.Load(); serving != nil {
+		return serving.Leaf.NotAfter
+	}
+	return time.Time{}
+}
+
 // TLS makes a server present the present certificate in every new handshake.
 func (k *Keeper) TLS(c *tls.Config) {
 	c.MinVersion = tls.VersionTLS12

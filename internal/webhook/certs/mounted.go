@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +50,15 @@ func (m *Mounted) Add(ctx context.Context, mgr ctrl.Manager) error {
 func (m *Mounted) TLS(c *tls.Config) {
 	c.MinVersion = tls.VersionTLS12
 	c.GetCertificate = m.watcher.GetCertificate
+}
+
+// NotAfter is when the certificate that is served expires; zero without one.
+func (m *Mounted) NotAfter() time.Time {
+	serving, err := m.watcher.GetCertificate(nil)
+	if err != nil || serving == nil || serving.Leaf == nil {
+		return time.Time{}
+	}
+	return serving.Leaf.NotAfter
 }
 
 // Check is a readiness check like that of Keeper.

@@ -52,6 +52,7 @@ func TestAMountedCertificateIsReadyWhenTheConfigurationsTrustIt(t *testing.T) {
 	require.ErrorContains(t, ready(), "does not trust the serving certificate")
 	inject(t, c, authority)
 	require.NoError(t, ready())
+	require.WithinDuration(t, start.Add(plan.lifetime), m.NotAfter(), time.Hour)
 
 	t.Log("the next one is read without a restart")
 	authority = mount(t, folder, someName)

@@ -1,0 +1,64 @@
+package bootstrap
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"kusionstack.io/kuperator/internal/metric"
+)
+
+func TestMetricsAreSound(t *testing.T) {
+	for _, m := range Metrics() {
+		assert.NoError(t, m.Check())
+	}
+}
+
+type answers func(*http.Request) (*http.Response, error)
+
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestWritesAreCounted(t *testing.T) {
+	apiWrites.Reset()
+	var code int
+	w := &writeCounter{next: answers(func(*http.Request) (*http.Response, error) {
+		if code == 0 {
+			return nil, errors.New("connection refused")
+		}
+		return &http.Response{StatusCode: code}, nil
+	})}
+	send := func(method, url string, answer int) {
+		code = answer
+		r := httptest.NewRequestWithContext(t.Context(), method, "https://api"+url, nil)
+		_, _ = w.RoundTrip(r) //nolint:bodyclose // there is none
+	}
+	const pod = "/api/v1/namespaces/default/pods/a"
+	send(http.MethodGet, pod, 200)
+	send(http.MethodPatch, pod+"?dryRun=All", 200)
+	send(http.MethodPatch, pod+"/status", 200)
+	send(http.MethodPatch, pod+"/status", 409)
+	send(http.MethodDelete, pod, 404)
+	send(http.MethodDelete, pod, 422)
+	send(http.MethodDelete, pod, 429)
+	send(http.MethodPut, "/apis/apps.kusionstack.io/v1alpha1/namespaces/default/podtransitionrules/a/status", 500)
+	send(http.MethodPost, "/apis/coordination.k8s.io/v1/namespaces/default/leases", 0)
+	count := func(resource, verb, result string) float64 {
+		return testutil.ToFloat64(apiWrites.WithLabelValues(resource, verb, result))
+	}
+	for _, want := range [][3]string{
+		{"pods/status", "patch", "done"}, {"pods/status", "patch", "conflict"},
+		{"pods", "delete", "gone"}, {"pods", "delete", "refused"}, {"pods", "delete", "throttled"},
+		{"podtransitionrules/status", "update", "failed"}, {"leases", "create", "failed"},
+	} {
+		assert.InDelta(t, 1, count(want[0], want[1], want[2]), 0, strings.Join(want[:], " "))
+	}
+	assert.Equal(t, 4*len(writeResults), testutil.CollectAndCount(apiWrites), "four pairs of resource and verb, with every result; reads and dry runs are none")
+	assert.InDelta(t, 0, count("pods", "delete", "done"), 0)
+	require.Equal(t, metric.Counter, apiWritesMetric.Kind)
+}
