@@ -39,6 +39,15 @@ build: ## Build all programs into bin/, the plugin kubectl-kuperator too
 	@mkdir -p bin
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
+# The commit and its time are in the images, so they are the same for everybody who builds that commit.
+REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)$(if $(shell git status --porcelain 2>/dev/null),-dirty)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
+
+.PHONY: images
+images: ## Build all images and their SBOMs into bin/images, without Docker (VERSION=, PUSH=registry/repository)
+	SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)' go run -C hack/images . -root ../.. -out ../../bin/images -revision '$(REVISION)' \
+		$(if $(filter-out file,$(origin VERSION)),-version '$(VERSION)') $(if $(PUSH),-push '$(PUSH)')
+
 .PHONY: clean
 clean: ## Remove bin/
 	rm -rf bin
@@ -46,7 +55,7 @@ clean: ## Remove bin/
 ##@ Check
 
 .PHONY: test
-test: race-note $(if $(filter ./...,$(PKG)),test-examples) ## Run all tests, those on a real API server too (PKG=, RUN=)
+test: race-note $(if $(filter ./...,$(PKG)),test-examples test-images-short) ## Run all tests, those on a real API server too (PKG=, RUN=)
 	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" $(TEST) $(PKG)
 
 .PHONY: test-unit
@@ -72,6 +81,14 @@ test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
 .PHONY: test-examples
 test-examples: race-note ## Run the tests of examples/, which are modules of their own (RUN=)
 	cd examples/adapter && $(TEST) ./...
+
+.PHONY: test-images
+test-images: ## Build all images twice, from two folders, and compare; their SBOMs and a push too (RUN=)
+	cd hack/images && KUPERATOR_IMAGES=all go test -count=1 -v -timeout 60m $(if $(RUN),-run '$(RUN)') ./...
+
+.PHONY: test-images-short
+test-images-short:
+	cd hack/images && $(TEST) ./...
 
 .PHONY: race-note
 race-note:
@@ -126,6 +143,7 @@ verify-modules:
 	go mod tidy -diff
 	go mod verify
 	cd examples/adapter && go mod tidy -diff && go mod verify
+	cd hack/images && go mod tidy -diff && go mod verify
 
 .PHONY: verify-imports
 verify-imports:
@@ -140,6 +158,7 @@ verify-docs:
 vet:
 	go vet ./...
 	cd examples/adapter && go vet ./...
+	cd hack/images && go vet ./...
 
 ##@ Run
 
