@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Regenerates what is generated from api/: deepcopy functions, deploy/crd and api/client. Running it twice changes nothing.
+# Regenerates what is generated: deepcopy functions, deploy/crd and api/client from api/, roles from the code, the Helm chart from
+# deploy/. Running it twice changes nothing.
 # Needs only the go command; the generators are the tools of go.mod.
 set -euo pipefail
 
@@ -60,3 +61,7 @@ replace "$work/argocd-cm.yaml" deploy/gitops/argo-cd/argocd-cm.yaml
 
 # The page of metrics, dashboards and alerts, from what the components declare.
 go run ./hack/generate/monitoring
+
+# What is made of them: rights for installations in named namespaces, and the Helm chart.
+go run ./hack/generate/namespacescoped
+go run ./hack/generate/chart

@@ -220,11 +220,12 @@ func (s *Suite) startCluster(ctx context.Context, assets string) error {
 	return nil
 }
 
-// install applies the overlay and waits until its kinds are served.
+// install applies what the overlays presuppose and the overlay, and waits until the kinds are served.
 func (s *Suite) install(ctx context.Context) error {
-	overlay := filepath.Join(s.root, "deploy", "overlays", s.config.Overlay)
-	if _, err := s.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", overlay); err != nil {
-		return err
+	for _, folder := range []string{"prerequisites", filepath.Join("overlays", s.config.Overlay)} {
+		if _, err := s.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(s.root, "deploy", folder)); err != nil {
+			return err
+		}
 	}
 	for _, crd := range s.config.WithoutCRDs {
 		if _, err := s.Kubectl(ctx, "delete", "crd", crd, "--wait"); err != nil {

@@ -18,9 +18,11 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -78,21 +80,22 @@ func as[T any](t *testing.T, object unstructured.Unstructured) T {
 }
 
 func TestOverlays(t *testing.T) {
-	const crd = "CustomResourceDefinition/"
-	allCRDs := []string{crd + "collasets.apps.kusionstack.io", crd + "podtransitionrules.apps.kusionstack.io", crd + "resourcecontexts.apps.kusionstack.io"}
+	shipped := []string{"--log-format=json"}
 	tests := map[string]struct {
 		components []string
-		crds       []string
 		replicas   int32
 		args       []string
 	}{
-		"full":                   {components, allCRDs, 2, []string{"--log-format=json"}},
-		"no-webhook":             {components[:4], allCRDs, 2, []string{"--log-format=json"}},
-		"local":                  {components, allCRDs, 0, []string{"--log-format=json"}},
-		"collaset-only":          {components[:1], []string{allCRDs[0], allCRDs[2]}, 2, []string{"--log-format=json", "--pod-ops-lifecycle=false"}},
-		"lifecycle-only":         {components[2:3], nil, 2, []string{"--log-format=json"}},
-		"podtransitionrule-only": {components[1:2], allCRDs[1:2], 2, []string{"--log-format=json"}},
-		"resourceconsist-only":   {components[3:4], nil, 2, []string{"--log-format=json"}},
+		"full":                   {components, 2, shipped},
+		"ha":                     {components, 3, shipped},
+		"namespace-scoped":       {components, 2, append(shipped, "--namespaces=team-a,team-b")},
+		"no-webhook":             {components[:4], 2, shipped},
+		"local":                  {components, 0, shipped},
+		"collaset-only":          {components[:1], 2, append(shipped, "--pod-ops-lifecycle=false")},
+		"podtransitionrule-only": {components[1:2], 2, shipped},
+		"lifecycle-only":         {components[2:3], 2, shipped},
+		"resourceconsist-only":   {components[3:4], 2, shipped},
+		"webhook-only":           {components[4:], 2, shipped},
 	}
 	entries, err := os.ReadDir(deployDir("overlays"))
 	require.NoError(t, err)
@@ -102,45 +105,106 @@ func TestOverlays(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			byKey := map[string]unstructured.Unstructured{}
-			var crds, deployments []string
+			var deployments []string
 			for _, object := range render(t, deployDir("overlays", name)) {
-				require.NotContains(t, byKey, key(object), "an object occurs once")
-				byKey[key(object)] = object
-				switch object.GetKind() {
-				case "CustomResourceDefinition":
-					crds = append(crds, key(object))
-				case "Deployment":
+				full := object.GetNamespace() + "/" + key(object)
+				require.NotContains(t, byKey, full, "an object occurs once")
+				byKey[full] = object
+				require.NotContains(t, []string{"CustomResourceDefinition", "Namespace"}, object.GetKind(), "delete -k would take along what is in it")
+				if object.GetKind() == "Deployment" {
 					deployments = append(deployments, object.GetName())
 				}
-				if namespace := object.GetNamespace(); namespace != "" {
-					require.Equal(t, system, namespace, key(object))
+				if name != "namespace-scoped" {
+					require.Contains(t, []string{system, ""}, object.GetNamespace(), key(object))
 				}
 			}
-			require.ElementsMatch(t, tc.crds, crds)
 			require.ElementsMatch(t, tc.components, deployments)
-			require.Equal(t, "restricted", byKey["Namespace/"+system].Object["metadata"].(map[string]any)["labels"].(map[string]any)["pod-security.kubernetes.io/enforce"])
 			for _, component := range tc.components {
-				d := as[appsv1.Deployment](t, byKey["Deployment/"+component])
+				d := as[appsv1.Deployment](t, byKey[system+"/Deployment/"+component])
 				checkDeployment(t, d)
 				require.Equal(t, tc.replicas, *d.Spec.Replicas)
-				args := tc.args
-				if component == "webhook-server" {
-					args = append(slices.Clone(args), "--graceful-deletion", "--announce-services")
-				}
-				require.Equal(t, args, d.Spec.Template.Spec.Containers[0].Args)
-				for _, needed := range []string{"ServiceAccount/", "ClusterRole/", "ClusterRoleBinding/", "PodDisruptionBudget/"} {
+				require.ElementsMatch(t, argsOf(component, name, tc.args), d.Spec.Template.Spec.Containers[0].Args)
+				for _, needed := range []string{"/ClusterRole/", system + "/ServiceAccount/", system + "/PodDisruptionBudget/"} {
 					require.Contains(t, byKey, needed+component)
 				}
-				require.Contains(t, byKey, "ClusterRoleBinding/"+component+"-auth-delegator")
-				checkMetrics(t, d, as[corev1.Service](t, byKey["Service/"+component+"-metrics"]))
+				require.Contains(t, byKey, "/ClusterRoleBinding/"+component+"-auth-delegator")
+				checkMetrics(t, d, as[corev1.Service](t, byKey[system+"/Service/"+component+"-metrics"]))
+				checkNetworkPolicy(t, as[networkingv1.NetworkPolicy](t, byKey[system+"/NetworkPolicy/"+component]), d)
+				_, everywhere := byKey["/ClusterRoleBinding/"+component]
+				require.Equal(t, name != "namespace-scoped", everywhere, "rights in all namespaces")
 			}
-			require.Contains(t, byKey, "ClusterRole/kuperator-metrics-reader")
 			for _, object := range byKey {
 				checkBinding(t, object, byKey)
 				checkRole(t, object)
 			}
 		})
 	}
+}
+
+// argsOf are the arguments that a component has in an overlay.
+func argsOf(component, overlay string, common []string) []string {
+	if component == "webhook-server" && overlay != "webhook-only" {
+		return append(slices.Clone(common), "--graceful-deletion", "--announce-services")
+	}
+	return common
+}
+
+// checkNetworkPolicy: every port that the Pods serve may be reached, and no other.
+func checkNetworkPolicy(t *testing.T, policy networkingv1.NetworkPolicy, d appsv1.Deployment) {
+	t.Helper()
+	require.Equal(t, d.Spec.Selector.MatchLabels, policy.Spec.PodSelector.MatchLabels)
+	require.Equal(t, []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}, policy.Spec.PolicyTypes)
+	require.Len(t, policy.Spec.Ingress, 1)
+	var served, open []string
+	for _, port := range d.Spec.Template.Spec.Containers[0].Ports {
+		served = append(served, port.Name)
+	}
+	for _, port := range policy.Spec.Ingress[0].Ports {
+		open = append(open, port.Port.String())
+	}
+	require.ElementsMatch(t, served, open)
+}
+
+func TestPrerequisites(t *testing.T) {
+	byKey := map[string]unstructured.Unstructured{}
+	for _, object := range render(t, deployDir("prerequisites")) {
+		byKey[key(object)] = object
+		require.Contains(t, []string{"CustomResourceDefinition", "Namespace", "ClusterRole"}, object.GetKind())
+		checkRole(t, object)
+	}
+	require.Contains(t, byKey, "ClusterRole/kuperator-metrics-reader")
+	for _, crd := range []string{"collasets", "podtransitionrules", "resourcecontexts"} {
+		require.Contains(t, byKey, "CustomResourceDefinition/"+crd+".apps.kusionstack.io")
+	}
+	labels := byKey["Namespace/"+system].Object["metadata"].(map[string]any)["labels"].(map[string]any)
+	require.Equal(t, "restricted", labels["pod-security.kubernetes.io/enforce"])
+	require.Equal(t, "true", labels["kuperator.kusionstack.io/installation"], "webhooks leave it alone by this label")
+}
+
+func TestInNamedNamespacesEveryWebhookIsAskedAboutTheseOnly(t *testing.T) {
+	found := 0
+	for _, object := range render(t, deployDir("overlays", "namespace-scoped")) {
+		if !strings.HasSuffix(object.GetKind(), "WebhookConfiguration") {
+			continue
+		}
+		// The two kinds of configuration have the same fields here.
+		for _, webhook := range as[admissionregistrationv1.ValidatingWebhookConfiguration](t, withoutMutating(object)).Webhooks {
+			found++
+			require.NotNil(t, webhook.NamespaceSelector, webhook.Name)
+			require.Contains(t, webhook.NamespaceSelector.MatchExpressions, metav1.LabelSelectorRequirement{
+				Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpIn, Values: []string{"team-a", "team-b"},
+			}, webhook.Name)
+		}
+	}
+	require.Positive(t, found)
+}
+
+// withoutMutating drops the one field that a validating webhook lacks.
+func withoutMutating(object unstructured.Unstructured) unstructured.Unstructured {
+	for _, webhook := range object.Object["webhooks"].([]any) {
+		delete(webhook.(map[string]any), "reinvocationPolicy")
+	}
+	return object
 }
 
 func checkDeployment(t *testing.T, d appsv1.Deployment) {
@@ -169,18 +233,23 @@ func checkMetrics(t *testing.T, d appsv1.Deployment, service corev1.Service) {
 	}
 }
 
+// checkBinding: a binding binds what is there. The objects are named namespace/kind/name.
 func checkBinding(t *testing.T, object unstructured.Unstructured, all map[string]unstructured.Unstructured) {
 	t.Helper()
 	if !strings.HasSuffix(object.GetKind(), "RoleBinding") {
 		return
 	}
-	binding := as[rbacv1.RoleBinding](t, object)         // both kinds of binding have the same fields
-	if binding.RoleRef.Name != "system:auth-delegator" { // which every cluster has
-		require.Contains(t, all, binding.RoleRef.Kind+"/"+binding.RoleRef.Name, key(object))
+	binding := as[rbacv1.RoleBinding](t, object) // both kinds of binding have the same fields
+	if !strings.HasPrefix(binding.RoleRef.Name, "system:") {
+		namespace := ""
+		if binding.RoleRef.Kind == "Role" {
+			namespace = binding.Namespace
+		}
+		require.Contains(t, all, namespace+"/"+binding.RoleRef.Kind+"/"+binding.RoleRef.Name, key(object))
 	}
 	for _, subject := range binding.Subjects {
 		require.Equal(t, system, subject.Namespace)
-		require.Contains(t, all, subject.Kind+"/"+subject.Name, key(object))
+		require.Contains(t, all, subject.Namespace+"/"+subject.Kind+"/"+subject.Name, key(object))
 	}
 }
 
@@ -241,9 +310,10 @@ func TestAlibabaCloudSLBIsOptionalAndRenders(t *testing.T) {
 
 // TestCertManagerIsOptionalAndRenders: what cert-manager keeps is what the server mounts, and the server may touch no Secret.
 func TestCertManagerIsOptionalAndRenders(t *testing.T) {
-	byKey := map[string]unstructured.Unstructured{}
+	byKey, all := map[string]unstructured.Unstructured{}, map[string]unstructured.Unstructured{}
 	for _, object := range renderWith(t, "cert-manager") {
 		byKey[key(object)] = object
+		all[object.GetNamespace()+"/"+key(object)] = object
 	}
 	text := func(object string, path ...string) string {
 		value, found, err := unstructured.NestedString(byKey[object].Object, path...)
@@ -266,8 +336,8 @@ func TestCertManagerIsOptionalAndRenders(t *testing.T) {
 	}
 	require.NotContains(t, byKey, "Role/webhook-server")
 	require.NotContains(t, byKey, "RoleBinding/webhook-server")
-	for _, object := range byKey {
-		checkBinding(t, object, byKey)
+	for _, object := range all {
+		checkBinding(t, object, all)
 		checkRole(t, object)
 	}
 }
@@ -282,8 +352,10 @@ func (w warnings) HandleWarningHeader(_ int, _ string, text string) {
 func TestAnAPIServerTakesTheWholeSuite(t *testing.T) {
 	cluster := testcluster.Start(t, localkube.Config{Name: "deploy", WithControllerManager: true})
 	for range 2 { // an upgrade is another apply
-		_, err := cluster.Kubectl(t.Context(), "apply", "--server-side", "-k", deployDir("overlays", "full"))
-		require.NoError(t, err)
+		for _, folder := range []string{"prerequisites", "overlays/full"} {
+			_, err := cluster.Kubectl(t.Context(), "apply", "--server-side", "-k", deployDir(folder))
+			require.NoError(t, err)
+		}
 	}
 	config := cluster.RESTConfig()
 	config.WarningHandler = warnings{t}

@@ -82,8 +82,10 @@ func start(t *testing.T) *suite {
 	s := &suite{cluster: testcluster.Start(t, localkube.Config{Name: "webhook"}), warnings: &warnings{}}
 	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
 	require.NoError(t, err)
-	_, err = s.cluster.Kubectl(t.Context(), "apply", "--server-side", "-k", filepath.Join(root, "deploy", "overlays", "local"))
-	require.NoError(t, err)
+	for _, folder := range []string{"prerequisites", "overlays/local"} {
+		_, err = s.cluster.Kubectl(t.Context(), "apply", "--server-side", "-k", filepath.Join(root, "deploy", folder))
+		require.NoError(t, err)
+	}
 	require.NoError(t, localkube.WaitForCRDs(t.Context(), s.cluster.RESTConfig()))
 	s.binary = filepath.Join(t.TempDir(), server)
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", s.binary, "./cmd/"+server)
