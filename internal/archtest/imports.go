@@ -30,7 +30,7 @@ var (
 	forTests = []string{"testkit", "localkube"}
 	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
 	// does no I/O, its core.
-	tools = []string{"plugin"}
+	tools = []string{"plugin", "dashboard"}
 	// pure are further packages that do no input or output. Beside api they may import what compares revisions.
 	pure = []string{"insight"}
 	// effects are what a decision must not import: they, and what lies below them.

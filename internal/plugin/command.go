@@ -99,7 +99,7 @@ const (
 )
 
 func (p *plugin) commands() []*cobra.Command {
-	return []*cobra.Command{p.statusCommand(), p.whyCommand()}
+	return []*cobra.Command{p.statusCommand(), p.whyCommand(), p.dashboardCommand()}
 }
 
 // completed fails the first test that makes the command if a flag of that name does not exist.

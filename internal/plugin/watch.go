@@ -156,6 +156,20 @@ func collect[T any](store cache.Store, f func(T)) {
 
 // watch draws the fleet again whenever it changes, until its context ends.
 func (p *plugin) watch(ctx context.Context, s *session, namespace string, o statusOptions) error {
+	drawn := ""
+	return s.follow(ctx, namespace, func(fleet insight.Fleet) error {
+		fleet, err := o.pick(fleet)
+		if err != nil {
+			return err
+		}
+		drawn, err = p.draw(fleet, o, drawn)
+		return err
+	})
+}
+
+// follow calls seen with the fleet of a namespace (empty: of the cluster) and again whenever it may have changed, until
+// ctx ends or seen fails.
+func (s *session) follow(ctx context.Context, namespace string, seen func(insight.Fleet) error) error {
 	first, err := s.facts(ctx, namespace) // says what may not be read
 	if err != nil {
 		return err
@@ -169,13 +183,8 @@ func (p *plugin) watch(ctx context.Context, s *session, namespace string, o stat
 	if err := l.refresh(ctx); err != nil {
 		return err
 	}
-	drawn := ""
 	for {
-		fleet, err := o.pick(insight.Describe(l.now()))
-		if err != nil {
-			return err
-		}
-		if drawn, err = p.draw(fleet, o, drawn); err != nil {
+		if err := seen(insight.Describe(l.now())); err != nil {
 			return err
 		}
 		select {
