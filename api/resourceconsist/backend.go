@@ -130,6 +130,18 @@ type Provisioner[E client.Object] interface {
 	Deprovision(ctx context.Context, employer E) error
 }
 
+// Placer is an optional part of a Reader or Backend for Pods whose employers choose between several places, each of which
+// holds members of its own, for example servers. An employer that chooses another place leaves the earlier one: its
+// members are taken out there, and until none is left the place is one of PlacesOf, also after a restart. Read with no
+// ids has to read all of PlacesOf.
+type Placer[E client.Object] interface {
+	// Place is where the employer's members belong, "" for nowhere: a DNS label that together with the adapter's name has
+	// at most 62 characters. It is a function of the employer alone.
+	Place(employer E) string
+	// PlaceOf is the place of a member. It is a function of the ID alone.
+	PlaceOf(id string) string
+}
+
 // StatusRecorder is an optional part of an Adapter, Reader or Backend that records on the employer how its backend
 // stands. Without it, an employer that has status.conditions, as a Service has, gets the condition there; that one is
 // for all adapters without a StatusRecorder together, and its message names those that fail. A change is also an event.

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,9 +26,15 @@ const (
 	// own a resource, and employ Pods for it or did. An adapter that is not named is not asked, so that an employer does
 	// not depend on backends that it does not use.
 	// Writer: the controller, together with CleanFinalizer and before the first call that changes a backend. Format:
-	// names separated by commas, in order. Lifetime: an adapter's name goes when nothing of the employer is left in its
-	// backend, the annotation goes with CleanFinalizer.
+	// names separated by commas, in order; one of a Placer is "<adapter>.<place>". Lifetime: a name goes when nothing of
+	// the employer is left there, the annotation goes with CleanFinalizer.
 	AdaptersAnnotation = "resource-consist.kusionstack.io/adapters"
+
+	// HeldConditionPrefix begins the types of conditions, with status True, that say the same in the status of an employer
+	// that has conditions, one for each name. Whoever replaces the employer's metadata (a PUT of a manifest) takes
+	// annotation and finalizer away, but not these: what either of them names is held.
+	// Writer and lifetime: as AdaptersAnnotation.
+	HeldConditionPrefix = "held.resource-consist.kusionstack.io/"
 
 	// DrainSecondsAnnotation, on an employer, replaces Options.DrainTime for it.
 	// Writer: the user. Format: whole seconds in decimal, at least 0; anything else counts as absent and is reported
@@ -53,15 +58,6 @@ func EmployerKey(kind string, employer client.ObjectKey) string {
 // where CleanFinalizer is held.
 func LegacyCleanFinalizer(employerName string) string {
 	return "resource-consist.kusionstack.io/clean-" + employerName
-}
-
-// AdaptersOf are the adapters that AdaptersAnnotation names; nil if there is none.
-func AdaptersOf(employer client.Object) []string {
-	raw := employer.GetAnnotations()[AdaptersAnnotation]
-	if raw == "" {
-		return nil
-	}
-	return strings.Split(raw, ",")
 }
 
 // Controlled says whether the object is labelled as managed by the suite.

@@ -1,11 +1,13 @@
 package resourceconsist_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -65,5 +67,38 @@ func TestDrainTime(t *testing.T) {
 			require.Equal(t, tc.want, got)
 			require.Equal(t, tc.wantErr, err != nil)
 		})
+	}
+}
+
+// TestHeldBy: what either of the two records names is held.
+func TestHeldBy(t *testing.T) {
+	service := &corev1.Service{}
+	if resourceconsist.HeldBy(service) != nil || resourceconsist.MayHold(service, "webhook") {
+		t.Fatal("nobody holds anything")
+	}
+	service.Annotations = map[string]string{resourceconsist.AdaptersAnnotation: "haproxy,webhook.pools"}
+	service.Status.Conditions = []metav1.Condition{
+		{Type: resourceconsist.HeldConditionPrefix + "webhook.other", Status: metav1.ConditionTrue},
+		{Type: resourceconsist.HeldConditionPrefix + "gone", Status: metav1.ConditionFalse},
+		{Type: resourceconsist.HeldConditionPrefix + "haproxy", Status: metav1.ConditionTrue},
+		{Type: resourceconsist.ConditionInSync, Status: metav1.ConditionTrue},
+	}
+	if got, want := strings.Join(resourceconsist.HeldBy(service), " "), "haproxy webhook.other webhook.pools"; got != want {
+		t.Errorf("held by %q, want %q", got, want)
+	}
+	if !resourceconsist.MayHold(service, "webhook") || !resourceconsist.MayHold(service, "haproxy") || resourceconsist.MayHold(service, "web") || resourceconsist.MayHold(service, "gone") {
+		t.Error("an adapter is named by its whole name")
+	}
+	if got, want := strings.Join(resourceconsist.PlacesOf(service, "webhook", "new"), " "), "new other pools"; got != want {
+		t.Errorf("places %q, want %q", got, want)
+	}
+	if got := resourceconsist.PlacesOf(service, "haproxy", ""); len(got) > 0 {
+		t.Errorf("places %q of an adapter that has none", got)
+	}
+	if got := resourceconsist.HolderName("webhook", "pools"); got != "webhook.pools" || resourceconsist.HolderOf(got) != "webhook" || resourceconsist.HolderName("haproxy", "") != "haproxy" {
+		t.Errorf("name %q", got)
+	}
+	if _, has := resourceconsist.ConditionsOf(&corev1.ConfigMap{}); has {
+		t.Error("a ConfigMap has no conditions")
 	}
 }

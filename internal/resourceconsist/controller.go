@@ -13,6 +13,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -61,6 +62,8 @@ type podController[E client.Object] struct {
 	standings  *standings
 	records    *records
 	strays     strays
+	// statusless says that the kind has conditions and no status subresource, so that nothing can be recorded there.
+	statusless atomic.Bool
 	metrics    *podMetrics
 	// podQueue and employerQueue enqueue into this controller and that of employers.
 	podQueue, employerQueue *waker

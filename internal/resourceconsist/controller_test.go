@@ -624,3 +624,36 @@ func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
 	}
 	require.NotContains(t, b.pod().Annotations[podops.AvailableConditionsAnnotation], "Service/shop/web", "nor for its drain time, when it is let go")
 }
+
+// TestAnEmployerWhoseMetadataAreReplaced: its status still says who may hold something for it.
+func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
+	service := webService()
+	pod := webPod()
+	b := newBench(t, service, pod)
+	other := &elsewhere{proxy: &proxy{serving: map[string]bool{"web-0": true}}}
+	b.pods.adapters = []api.Adapter[*corev1.Service]{b.proxy, other}
+	b.employers = newEmployerController(b.pods)
+	b.index("web")
+	b.reconcileService()
+	require.Equal(t, []string{"proxy"}, api.ConditionedHolders(b.service()))
+
+	put := b.service()
+	put.Status.Conditions = append(put.Status.Conditions, metav1.Condition{Type: api.HeldConditionPrefix + other.Name(), Status: metav1.ConditionTrue, Reason: "MayHold"})
+	require.NoError(t, b.client.Status().Update(t.Context(), put))
+	put.Finalizers, put.Annotations = nil, map[string]string{"of": "the manifest"}
+	require.NoError(t, b.client.Update(t.Context(), put))
+	b.index("web")
+	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared, "nobody joins before all is written again")
+	_, err := b.reconcilePod()
+	require.NoError(t, err)
+	require.Positive(t, other.asked, "whoever may hold the Pod is asked")
+	b.reconcileService()
+	require.Equal(t, "elsewhere,proxy", b.service().Annotations[api.AdaptersAnnotation])
+	require.Contains(t, b.service().Finalizers, api.CleanFinalizer)
+	require.Equal(t, "the manifest", b.service().Annotations["of"])
+
+	delete(other.serving, "web-0")
+	b.reconcileService()
+	require.Equal(t, []string{"proxy"}, api.HeldBy(b.service()), "nothing is left there")
+	require.Equal(t, []string{"proxy"}, api.ConditionedHolders(b.service()))
+}

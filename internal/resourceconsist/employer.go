@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -198,22 +199,21 @@ func (r *employerController[E]) forget(ctx context.Context, key client.ObjectKey
 func (r *employerController[E]) manage(ctx context.Context, object E, e *employer[E]) (time.Duration, error) {
 	held := cleanFinalizers(object)
 	alive := object.GetDeletionTimestamp() == nil
+	named := slices.Contains(e.holders, true)
+	settled := slices.Equal(held, []string{api.CleanFinalizer}) && r.pods.recorded(e)
 	switch {
 	case e.stray && e.takesPart(): // it is on its way back into the cache
 		return strayPoll, nil
-	case alive && r.needsHold(e):
-		if slices.Equal(held, []string{api.CleanFinalizer}) && r.pods.announced(e) {
-			return r.provide(ctx, object, e)
-		}
-		return 0, r.write(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer), r.holders(object, e))
+	case alive && r.pods.holdsEmployers() && (named || r.needsHold(e)) && !settled:
+		return 0, r.hold(ctx, object, e, held)
 	case !r.pods.holdsEmployers():
 		if alive || len(held) == 0 {
 			return 0, nil
 		}
-		return 0, r.write(ctx, object, without(object.GetFinalizers(), held), nil)
+		return 0, r.writeHolders(ctx, object, without(object.GetFinalizers(), held), nil)
 	case e.takesPart():
 		return r.provide(ctx, object, e)
-	case e.stray || len(held) > 0:
+	case e.stray || named || len(held) > 0:
 		return r.letGo(ctx, object, e, held)
 	}
 	return 0, nil
@@ -244,10 +244,12 @@ func (r *employerController[E]) provide(ctx context.Context, object E, e *employ
 		case e.holders[i]:
 			gone, later := r.dismiss(ctx, object, a)
 			if gone {
-				released = append(released, a.Name())
+				released = append(released, namesOf(object, a)...)
 			}
 			wait = soonest(wait, later)
 		}
+		left, later := r.leftBehindPlaces(object, a, e.selectors[i] != nil)
+		released, wait = append(released, left...), soonest(wait, later)
 	}
 	if known := r.pods.employers.get(key); changed && known != nil && known.object.GetUID() == object.GetUID() {
 		next := r.pods.employer(known.object)
@@ -258,21 +260,68 @@ func (r *employerController[E]) provide(ctx context.Context, object E, e *employ
 	if len(released) == 0 {
 		return wait, nil
 	}
-	left := slices.DeleteFunc(r.holders(object, e), func(name string) bool { return slices.Contains(released, name) })
-	return wait, r.write(ctx, object, object.GetFinalizers(), left)
+	left := slices.DeleteFunc(r.pods.holderNames(e), func(name string) bool { return slices.Contains(released, name) })
+	return wait, r.writeHolders(ctx, object, object.GetFinalizers(), left)
 }
 
-// holders are the adapters that the employer has to name: those that it names, and those that are about to hold
-// something for it. Adapters that this process does not know are kept.
-func (r *employerController[E]) holders(object E, e *employer[E]) []string {
-	named := api.AdaptersOf(object)
-	for i, a := range r.adapters {
-		if e.selectors[i] != nil && holds(a) && !slices.Contains(named, a.Name()) {
-			named = append(named, a.Name())
+// namesOf are the names that the employer has for an adapter.
+func namesOf[E client.Object](object E, a api.Adapter[E]) []string {
+	return slices.DeleteFunc(api.HeldBy(object), func(name string) bool { return api.HolderOf(name) != a.Name() })
+}
+
+// leftBehindPlaces are the names of an adapter that employs Pods for the employer, where nothing is left because the
+// members belong elsewhere now, and how soon to look again at those where something is.
+func (r *employerController[E]) leftBehindPlaces(object E, a api.Adapter[E], employs bool) (empty []string, wait time.Duration) {
+	placed, ok := a.(bulk.Placed[E])
+	if !ok || !employs {
+		return nil, 0
+	}
+	now := api.HolderName(a.Name(), placed.Place(object))
+	for _, name := range namesOf(object, a) {
+		place := strings.TrimPrefix(strings.TrimPrefix(name, a.Name()), ".")
+		switch {
+		case name == now:
+		case placed.Empty(object, place):
+			empty = append(empty, name)
+		default:
+			wait = cleanPoll
 		}
 	}
-	slices.Sort(named)
-	return named
+	return empty, wait
+}
+
+// hold makes the employer stay, and name all that may hold something for it.
+func (r *employerController[E]) hold(ctx context.Context, object E, e *employer[E], held []string) error {
+	return r.writeHolders(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer), r.pods.holderNames(e))
+}
+
+// writeHolders writes who may hold something for the employer, twice: to its status, which survives that somebody replaces its
+// metadata, and to its metadata, together with its finalizers. What only one of them names is held, so it does not matter
+// where this is cut off.
+func (r *employerController[E]) writeHolders(ctx context.Context, object E, finalizers, names []string) error {
+	existing, has := api.ConditionsOf(object)
+	subresource := true
+	if has && !r.pods.statusless.Load() && !slices.Equal(names, api.ConditionedHolders(object)) {
+		conditions := slices.DeleteFunc(slices.Clone(existing), func(c metav1.Condition) bool {
+			name, ours := strings.CutPrefix(c.Type, api.HeldConditionPrefix)
+			return ours && !slices.Contains(names, name)
+		})
+		for _, name := range names {
+			meta.SetStatusCondition(&conditions, metav1.Condition{
+				Type: api.HeldConditionPrefix + name, Status: metav1.ConditionTrue, Reason: "MayHold", ObservedGeneration: object.GetGeneration(),
+				LastTransitionTime: metav1.NewTime(r.clock.Now()), Message: "adapter " + name + " may hold something for this " + r.kind,
+			})
+		}
+		var err error
+		if subresource, err = r.patchConditions(ctx, object, conditions); err != nil {
+			return fmt.Errorf("recording in the status of %s %s who may hold something for it: %w", r.kind, client.ObjectKeyFromObject(object), err)
+		}
+	}
+	exists, err := r.write(ctx, object, finalizers, names)
+	if exists && !subresource {
+		r.pods.statusless.Store(true)
+	}
+	return err
 }
 
 // dismiss takes back what an adapter holds for an employer that does not use it any more, and says whether nothing is
@@ -317,7 +366,7 @@ func (r *employerController[E]) letGo(ctx context.Context, object E, e *employer
 	if employed, err = r.employsStrays(ctx, key); err != nil || employed {
 		return strayPoll, err
 	}
-	if len(held) > 0 {
+	if len(held) > 0 || len(api.HeldBy(object)) > 0 {
 		for i, a := range r.adapters {
 			if !e.holders[i] {
 				continue
@@ -326,7 +375,7 @@ func (r *employerController[E]) letGo(ctx context.Context, object E, e *employer
 				return wait, nil
 			}
 		}
-		if err := r.write(ctx, object, without(object.GetFinalizers(), held), nil); err != nil {
+		if err := r.writeHolders(ctx, object, without(object.GetFinalizers(), held), nil); err != nil {
 			return 0, err
 		}
 	}
@@ -354,8 +403,8 @@ func (r *employerController[E]) report(object E) {
 }
 
 // write writes the employer's finalizers and the adapters that it names, if it is still as it was read. One that is gone
-// needs none.
-func (r *employerController[E]) write(ctx context.Context, object E, finalizers, holders []string) error {
+// needs none; exists says whether it is there.
+func (r *employerController[E]) write(ctx context.Context, object E, finalizers, holders []string) (exists bool, err error) {
 	if finalizers == nil {
 		finalizers = []string{}
 	}
@@ -367,18 +416,22 @@ func (r *employerController[E]) write(ctx context.Context, object E, finalizers,
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
-		return fmt.Errorf("encoding the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
+		return false, fmt.Errorf("encoding the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
 	}
 	written := bulk.NewObject[E]()
 	written.SetNamespace(object.GetNamespace())
 	written.SetName(object.GetName())
-	if err := r.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("patching the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
+	err = r.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("patching the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
 	}
 	if newer := written.GetResourceVersion(); newer != "" {
 		object.SetResourceVersion(newer) // for a write of its status that follows
 	}
-	return nil
+	return true, nil
 }
 
 // orNull is the text for a merge patch, where null removes what is empty.

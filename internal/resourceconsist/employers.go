@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 )
 
 // employer is what the controller keeps of one employer. It never changes once it is in the index.
@@ -191,22 +192,41 @@ func (c *podController[E]) employer(object E) *employer[E] {
 			e.selectors[i] = selectorOf(a, object)
 		}
 	}
-	named := api.AdaptersOf(object)
 	for i, a := range c.adapters {
-		e.holders[i] = holds(a) && slices.Contains(named, a.Name())
+		e.holders[i] = holds(a) && api.MayHold(object, a.Name())
 	}
-	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer) && c.announced(e) && c.made(object, e.selectors)
+	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer) && c.recorded(e) && c.made(object, e.selectors)
 	return e
 }
 
-// announced says whether the employer names all adapters that move traffic or have a resource for it.
-func (c *podController[E]) announced(e *employer[E]) bool {
+// recorded says whether the employer names all that may hold something for it, wherever it can.
+func (c *podController[E]) recorded(e *employer[E]) bool {
+	names := c.holderNames(e)
+	_, has := api.ConditionsOf(e.object)
+	annotated := api.AnnotatedHolders(e.object)
+	slices.Sort(annotated)
+	return slices.Equal(names, annotated) && (!has || c.statusless.Load() || slices.Equal(names, api.ConditionedHolders(e.object)))
+}
+
+// holderNames are the names of all that may hold something for the employer, sorted: those that it names, and those that
+// are about to. Adapters that this process does not know are kept.
+func (c *podController[E]) holderNames(e *employer[E]) []string {
+	names := api.HeldBy(e.object)
 	for i, a := range c.adapters {
-		if e.selectors[i] != nil && holds(a) && !e.holders[i] {
-			return false
+		if e.selectors[i] != nil && holds(a) {
+			names = append(names, api.HolderName(a.Name(), placeOf(a, e.object)))
 		}
 	}
-	return true
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// placeOf is where an adapter has the employer's members, "" if it has but one place.
+func placeOf[E client.Object](a api.Adapter[E], employer E) string {
+	if placed, ok := a.(bulk.Placed[E]); ok {
+		return placed.Place(employer)
+	}
+	return ""
 }
 
 // selectorOf is what the employer selects through the adapter; nil if nothing. A selector without requirements selects

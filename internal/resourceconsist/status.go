@@ -335,47 +335,48 @@ func (r *employerController[E]) allKnown(ctx context.Context, object E, known []
 
 // patchCondition writes the condition to status.conditions, if the kind has such.
 func (r *employerController[E]) patchCondition(ctx context.Context, object E, condition metav1.Condition) error {
-	held, ok := conditionsOf(object)
+	held, ok := api.ConditionsOf(object)
 	if !ok {
 		return nil
 	}
 	conditions := slices.Clone(held)
 	meta.SetStatusCondition(&conditions, condition)
+	_, err := r.patchConditions(ctx, object, conditions)
+	return err
+}
+
+// patchConditions writes all of status.conditions, if the employer is still as it was read, and takes them over. It says
+// whether there was a status to write: not if the employer is gone, or has no such subresource.
+func (r *employerController[E]) patchConditions(ctx context.Context, object E, conditions []metav1.Condition) (bool, error) {
+	if conditions == nil {
+		conditions = []metav1.Condition{}
+	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": object.GetUID(), "resourceVersion": object.GetResourceVersion()},
 		"status":   map[string]any{"conditions": conditions},
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
 	written := bulk.NewObject[E]()
 	written.SetNamespace(object.GetNamespace())
 	written.SetName(object.GetName())
 	err = r.client.Status().Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))
-	if apierrors.IsNotFound(err) { // it is gone, or has no status to write
-		return nil
+	if apierrors.IsNotFound(err) {
+		return false, nil
 	}
-	return err
-}
-
-// conditionsOf are the employer's status.conditions; false if its kind has none.
-func conditionsOf(object client.Object) ([]metav1.Condition, bool) {
-	value := reflect.Indirect(reflect.ValueOf(object))
-	for _, name := range []string{"Status", "Conditions"} {
-		if value.Kind() != reflect.Struct {
-			return nil, false
-		}
-		value = value.FieldByName(name)
+	if err != nil {
+		return false, err
 	}
-	if !value.IsValid() {
-		return nil, false
+	reflect.ValueOf(object).Elem().FieldByName("Status").FieldByName("Conditions").Set(reflect.ValueOf(conditions))
+	if newer := written.GetResourceVersion(); newer != "" {
+		object.SetResourceVersion(newer) // for a write that follows
 	}
-	conditions, ok := value.Interface().([]metav1.Condition)
-	return conditions, ok
+	return true, nil
 }
 
 // conditionOn is the condition that the employer has, nil if it has none.
 func conditionOn(object client.Object) *metav1.Condition {
-	conditions, _ := conditionsOf(object)
+	conditions, _ := api.ConditionsOf(object)
 	return meta.FindStatusCondition(conditions, api.ConditionInSync)
 }

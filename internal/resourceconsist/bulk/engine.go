@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,6 +62,14 @@ type Cleaner[E client.Object] interface {
 	Clean(employer E) bool
 }
 
+// Placed is an adapter that may have an employer's members at several places; see api.Placer.
+type Placed[E client.Object] interface {
+	// Place is where they belong now, "" if there is but one place.
+	Place(employer E) string
+	// Empty says whether none is left at a place. False also means that this is not known yet.
+	Empty(employer E, place string) bool
+}
+
 // Engine makes the calls of one Reader or Backend. Its methods may be called from many goroutines; they do no input or
 // output.
 type Engine[E, P client.Object, S comparable] struct {
@@ -93,6 +102,8 @@ type slot[E client.Object, S comparable] struct {
 	mu       sync.Mutex
 	employer E
 	group    *group[S]
+	// places are those that the newest employer names, separated by commas.
+	places string
 	// ended says that the employer has left the cache.
 	ended bool
 	// token says that the next call has its place in the token bucket, from tokenAt on.
@@ -193,7 +204,7 @@ func (e *Engine[E, P, S]) slot(employer E) *slot[E, S] {
 		if s != nil {
 			e.drop(key, s)
 		}
-		s = &slot[E, S]{employer: employer, group: newGroup[S](e.options, e.backend != nil, jitter, e.clock.Now())}
+		s = &slot[E, S]{employer: employer, places: e.places(employer), group: newGroup[S](e.options, e.backend != nil, jitter, e.clock.Now())}
 		e.slots[key] = s
 	}
 	return s
@@ -249,7 +260,7 @@ func (e *Engine[E, P, S]) with(employer E, employee P, f func(*group[S], time.Ti
 	e.of[name][key] = struct{}{}
 	e.mu.Unlock()
 	e.locked(key, s, func() {
-		s.employer = employer
+		e.renew(s, employer)
 		f(s.group, e.clock.Now())
 	})
 }
@@ -473,10 +484,51 @@ func (e *Engine[E, P, S]) Clean(employer E) bool {
 	s := e.slot(employer)
 	clean := false
 	e.locked(client.ObjectKeyFromObject(employer), s, func() {
-		s.employer = employer
+		e.renew(s, employer)
 		clean = s.group.clean()
 	})
 	return clean
+}
+
+// renew takes in the newest state of a slot's employer. If it names other places, everything is read again: what was read
+// before says nothing of them.
+func (e *Engine[E, P, S]) renew(s *slot[E, S], employer E) {
+	s.employer = employer
+	if places := e.places(employer); places != s.places {
+		s.places = places
+		s.group.readAllAgain(e.clock.Now())
+	}
+}
+
+// places are all that the employer names, separated by commas.
+func (e *Engine[E, P, S]) places(employer E) string {
+	if _, ok := e.reader.(api.Placer[E]); !ok {
+		return ""
+	}
+	return strings.Join(api.PlacesOf(employer, e.reader.Name(), e.Place(employer)), ",")
+}
+
+// Place is part of Placed.
+func (e *Engine[E, P, S]) Place(employer E) string {
+	if p, ok := e.reader.(api.Placer[E]); ok {
+		return p.Place(employer)
+	}
+	return ""
+}
+
+// Empty is part of Placed. It has the backend read if that was not done yet.
+func (e *Engine[E, P, S]) Empty(employer E, place string) bool {
+	p, ok := e.reader.(api.Placer[E])
+	if !ok {
+		return true
+	}
+	s := e.slot(employer)
+	empty := false
+	e.locked(client.ObjectKeyFromObject(employer), s, func() {
+		e.renew(s, employer)
+		empty = s.group.cleanOf(func(id string) bool { return p.PlaceOf(id) == place })
+	})
+	return empty
 }
 
 // employerIs takes in an employer as it is now, so that its backend is read although it has no employee, and returns the
@@ -485,7 +537,8 @@ func (e *Engine[E, P, S]) employerIs(employer E) []types.NamespacedName {
 	s := e.slot(employer)
 	var names []types.NamespacedName
 	e.locked(client.ObjectKeyFromObject(employer), s, func() {
-		s.employer, s.ended = employer, false
+		e.renew(s, employer)
+		s.ended = false
 		for key := range s.group.employees {
 			names = append(names, key.NamespacedName)
 		}

@@ -37,7 +37,9 @@ type group[S comparable] struct {
 	away *call[S]
 	last verb
 	// full is the step at which the last full reading began that succeeded; zero if there was none.
-	full      int64
+	full int64
+	// fullSince is the step after which a full reading has to have begun.
+	fullSince int64
 	fullDue   time.Time
 	askAt     time.Time
 	pollDelay time.Duration
@@ -68,16 +70,25 @@ func newGroup[S comparable](options api.BulkOptions, moves bool, resyncSpan func
 }
 
 // clean says whether nothing of the group is left in the backend: no member, and none that could come.
-func (g *group[S]) clean() bool {
+func (g *group[S]) clean() bool { return g.cleanOf(func(string) bool { return true }) }
+
+// cleanOf is clean for the members that which chooses by their ID.
+func (g *group[S]) cleanOf(which func(id string) bool) bool {
 	if !g.moves {
 		return true
 	}
-	for _, m := range g.members {
-		if !m.absent() {
+	for id, m := range g.members {
+		if which(id) && !m.absent() {
 			return false
 		}
 	}
-	return g.full > 0 && g.away == nil
+	return g.full > g.fullSince && g.away == nil
+}
+
+// readAllAgain has everything read once more, without which nothing is known to be clean.
+func (g *group[S]) readAllAgain(now time.Time) {
+	g.step++
+	g.fullSince, g.fullDue = g.step, now
 }
 
 // problem says what is wrong with the backend, as reason and message of api.ConditionInSync.

@@ -67,6 +67,9 @@ func AddBackendToManager[E, P client.Object, S comparable](mgr manager.Manager, 
 	if k.err != nil {
 		return k.err
 	}
+	if _, places := any(backend).(api.Placer[E]); places {
+		return fmt.Errorf("adding backend %s: it has several places (api.Placer), which only those of Pods may have", backend.Name())
+	}
 	gvk, err := apiutil.GVKForObject(NewObject[E](), k.scheme)
 	if err != nil {
 		return fmt.Errorf("adding backend %s: %w", backend.Name(), err)

@@ -140,7 +140,7 @@ func (w *Watching[E, S]) employerEvents() handler.EventHandler {
 		switch {
 		case !ok:
 			return
-		case w.reader.Selector(employer) == nil && (w.backend == nil || !slices.Contains(api.AdaptersOf(o), w.Name())):
+		case w.reader.Selector(employer) == nil && (w.backend == nil || !api.MayHold(o, w.Name())):
 			w.employerGone(client.ObjectKeyFromObject(o))
 			return
 		}

@@ -75,6 +75,9 @@ func (g *group[S]) wasRead(c *call[S], held []api.Held[S], now time.Time) {
 		if g.options.Resync > 0 {
 			g.fullDue = now.Add(g.resyncSpan(g.options.Resync))
 		}
+		if g.full < g.fullSince {
+			g.fullDue = now
+		}
 		for _, m := range g.members {
 			absent(m)
 		}

@@ -12,6 +12,9 @@
 //
 // An instance that does not answer makes its members unknown: nobody leaves or joins. One that was restarted has lost
 // its dynamic servers; the adapter notices by asking each instance for its process, and fills it again at once.
+//
+// Sessions are our own (session.go), not those of HAProxy's client library, which cannot tell an answer that was cut off
+// from a whole one.
 package haproxy
 
 import (

@@ -24,7 +24,9 @@ const prompt = "> "
 // The runtime client of github.com/haproxytech/client-native/v6 (v6.2.0) cannot stand here: its readFromSocket takes
 // any read error for the end of the answer, so that a process that dies while it answers looks like one without our
 // servers, and "not known" would become "not serving"; it dials Unix sockets only; and it heeds no context, so that a
-// process that hangs would hold a caller for a minute.
+// process that hangs would hold a caller for a minute. An end mark sent along would have to go through its ExecuteRaw,
+// which leaves nothing of it to use: its parsers are not exported, and know no weights.
+// docs/adapters/haproxy.md has the comparison.
 type session struct {
 	conn net.Conn
 	in   *bufio.Reader

@@ -25,6 +25,8 @@ const (
 	// defaultTimeout and mostTimeout are those of one request.
 	defaultTimeout = 5 * time.Second
 	mostTimeout    = 30 * time.Second
+	// maxName is what api.Placer leaves for the name of an endpoint.
+	maxName = 62 - len(Name)
 	// everywhere, as the one namespace of an endpoint, stands for all.
 	everywhere = "*"
 )
@@ -75,6 +77,15 @@ func openEndpoints(path string) (*endpoints, error) {
 	return &endpoints{path: path, raw: raw, known: known}, nil
 }
 
+// errNotOffered is what an error is that says that a Service may not use an endpoint, or that there is none of the name.
+var errNotOffered = errors.New("the endpoint is not offered")
+
+// notOffered is an errNotOffered that says why.
+type notOffered string
+
+func (e notOffered) Error() string        { return string(e) }
+func (e notOffered) Is(target error) bool { return target == errNotOffered }
+
 // of returns the endpoint that a Service in the namespace chose.
 func (e *endpoints) of(ctx context.Context, namespace, name string) (endpoint, error) {
 	e.mu.Lock()
@@ -87,10 +98,10 @@ func (e *endpoints) of(ctx context.Context, namespace, name string) (endpoint, e
 	}
 	found, ok := e.known[name]
 	if !ok {
-		return endpoint{}, fmt.Errorf("annotation %s: there is no endpoint %q; choose another, or have it configured with --webhook-endpoints of resourceconsist-controller", EndpointAnnotation, name)
+		return endpoint{}, notOffered(fmt.Sprintf("annotation %s: there is no endpoint %q; choose another, or have it configured with --webhook-endpoints of resourceconsist-controller", EndpointAnnotation, name))
 	}
 	if !slices.Contains(found.Namespaces, namespace) && found.Namespaces[0] != everywhere {
-		return endpoint{}, fmt.Errorf("annotation %s: Services of namespace %s may not use endpoint %q; choose another, or have the namespace listed with --webhook-endpoints of resourceconsist-controller", EndpointAnnotation, namespace, name)
+		return endpoint{}, notOffered(fmt.Sprintf("annotation %s: Services of namespace %s may not use endpoint %q; choose another, or have the namespace listed with --webhook-endpoints of resourceconsist-controller", EndpointAnnotation, namespace, name))
 	}
 	return found, nil
 }
@@ -143,6 +154,9 @@ func (e endpoint) check() (errs []error) {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if problems := validation.IsDNS1123Label(e.Name); len(problems) > 0 {
 		wrong("name: %s", problems[0])
+	}
+	if len(e.Name) > maxName {
+		wrong("name: at most %d characters", maxName)
 	}
 	u, err := callout.ParseURL(e.URL)
 	if err != nil {

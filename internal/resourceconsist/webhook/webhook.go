@@ -5,7 +5,8 @@
 // give parameters. Every call goes through internal/callout: bounded in time and size, no redirects, no proxies, and
 // only to addresses that may be called.
 //
-// A member is a Pod. It is in traffic or it is not: what is to serve no more is not kept at the server.
+// A member is a Pod at an endpoint. It is in traffic or it is not: what is to serve no more is not kept at the server. A
+// Service that names another endpoint has its Pods taken out at the earlier one, which the framework remembers for it.
 package webhook
 
 import (
@@ -15,15 +16,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -76,8 +78,6 @@ type Backend struct {
 	mu sync.Mutex
 	// paused holds endpoints that asked to be left alone, by URL.
 	paused map[string]pause
-	// chosen is the endpoint that a Service last named, by UID: one that names none any more still has members there.
-	chosen map[types.UID]string
 }
 
 type pause struct {
@@ -85,7 +85,10 @@ type pause struct {
 	why   error
 }
 
-var _ api.Backend[*corev1.Service, *corev1.Pod, State] = &Backend{}
+var (
+	_ api.Backend[*corev1.Service, *corev1.Pod, State] = &Backend{}
+	_ api.Placer[*corev1.Service]                      = &Backend{}
+)
 
 // New makes a backend. A nil clock means the real one. The error is about the flags.
 func New(o Options, clk clock.PassiveClock) (*Backend, error) {
@@ -101,7 +104,7 @@ func New(o Options, clk clock.PassiveClock) (*Backend, error) {
 		return nil, fmt.Errorf("--webhook-allow: %w", err)
 	}
 	return &Backend{
-		endpoints: known, clock: clk, paused: map[string]pause{}, chosen: map[types.UID]string{},
+		endpoints: known, clock: clk, paused: map[string]pause{},
 		client: callout.NewClient(callout.Options{
 			Targets: targets, Timeout: mostTimeout, MaxAnswer: maxAnswer, UserAgent: "resourceconsist-controller", HTTP2: true,
 		}),
@@ -129,14 +132,15 @@ func (b *Backend) Members(service *corev1.Service, pod *corev1.Pod, serve bool) 
 	if _, err := parametersOf(service); err != nil {
 		return nil, err
 	}
-	if !serve || len(pod.Status.PodIPs) == 0 {
+	endpoint := b.Place(service)
+	if !serve || endpoint == "" || len(pod.Status.PodIPs) == 0 {
 		return nil, nil
 	}
 	addresses := make([]string, 0, len(pod.Status.PodIPs))
 	for _, ip := range pod.Status.PodIPs {
 		addresses = append(addresses, ip.IP)
 	}
-	return map[string]State{memberID(pod.Name, pod.UID): {
+	return map[string]State{memberAt(endpoint, memberID(pod.Name, pod.UID)): {
 		Addresses: joined(addresses), Revision: revisionOf(service), Serve: true,
 	}}, nil
 }
@@ -170,43 +174,83 @@ func parametersOf(service *corev1.Service) (map[string]string, error) {
 	return parameters, nil
 }
 
-// endpointOf names the Service's endpoint: the one that it names, or named last; "" if it has never named one as long as
-// this process knows it.
-func (b *Backend) endpointOf(service *corev1.Service) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if name := service.Annotations[EndpointAnnotation]; name != "" {
-		b.chosen[service.UID] = name
-	}
-	return b.chosen[service.UID]
+// Place is part of api.Placer: the endpoint that the Service names.
+func (b *Backend) Place(service *corev1.Service) string {
+	return service.Annotations[EndpointAnnotation]
 }
 
-// Read is part of api.Reader. A Service that takes no part has no members.
+// PlaceOf is part of api.Placer.
+func (b *Backend) PlaceOf(id string) string {
+	endpoint, _, _ := strings.Cut(id, "/")
+	return endpoint
+}
+
+// memberAt is the ID of a member at an endpoint; to the endpoint it has one without it.
+func memberAt(endpoint, id string) string { return endpoint + "/" + id }
+
+// idAt is the ID by which the endpoint knows a member.
+func idAt(member string) string {
+	_, id, _ := strings.Cut(member, "/")
+	return id
+}
+
+// Read is part of api.Reader. A Service that has never named an endpoint has no members.
 func (b *Backend) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[State], error) {
-	if b.endpointOf(service) == "" {
-		return nil, nil
-	}
-	if len(ids) == 0 {
-		return b.readAll(ctx, service)
-	}
 	var held []api.Held[State]
-	for some := range slices.Chunk(ids, maxIDs) {
-		found, err := b.readSome(ctx, service, some)
-		if err != nil {
-			return nil, err
+	add := func(endpoint string, found []api.Held[State], err error) error {
+		if b.left(service, endpoint, err) {
+			return nil
+		}
+		for i := range found {
+			found[i].ID = memberAt(endpoint, found[i].ID)
 		}
 		held = append(held, found...)
+		return err
+	}
+	if len(ids) == 0 {
+		for _, endpoint := range api.PlacesOf(service, Name, b.Place(service)) {
+			found, err := b.readAll(ctx, service, endpoint)
+			if err := add(endpoint, found, err); err != nil {
+				return nil, err
+			}
+		}
+		return held, nil
+	}
+	at := b.byEndpoint(ids)
+	for _, endpoint := range slices.Sorted(maps.Keys(at)) {
+		for some := range slices.Chunk(at[endpoint], maxIDs) {
+			found, err := b.readSome(ctx, service, endpoint, some)
+			if err := add(endpoint, found, err); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return held, nil
 }
 
+// byEndpoint are the members' IDs at each endpoint, in order.
+func (b *Backend) byEndpoint(members []string) map[string][]string {
+	at := map[string][]string{}
+	for _, member := range members {
+		endpoint := b.PlaceOf(member)
+		at[endpoint] = append(at[endpoint], idAt(member))
+	}
+	return at
+}
+
+// left says that the error is about an endpoint that the Service has left and that the platform team does not offer it
+// any more. Nobody can be asked about its members then, and it is taken that they are gone.
+func (b *Backend) left(service *corev1.Service, endpoint string, err error) bool {
+	return errors.Is(err, errNotOffered) && endpoint != b.Place(service)
+}
+
 // readSome asks about members by ID; the server must say something about each of them.
-func (b *Backend) readSome(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[State], error) {
+func (b *Backend) readSome(ctx context.Context, service *corev1.Service, endpoint string, ids []string) ([]api.Held[State], error) {
 	q := request{Action: actionRead}
 	for _, id := range ids {
 		q.Members = append(q.Members, requestMember{ID: id, Pod: podOf(service.Namespace, id)})
 	}
-	said, err := b.ask(ctx, service, q)
+	said, err := b.ask(ctx, service, endpoint, q)
 	if err != nil {
 		return nil, err
 	}
@@ -216,18 +260,18 @@ func (b *Backend) readSome(ctx context.Context, service *corev1.Service, ids []s
 	}
 	for _, id := range ids {
 		if !told[id] {
-			return nil, fmt.Errorf("endpoint %s: the answer does not say anything about member %s", b.endpointOf(service), id)
+			return nil, fmt.Errorf("endpoint %s: the answer does not say anything about member %s", endpoint, id)
 		}
 	}
 	members := slices.DeleteFunc(said.Members, func(m answerMember) bool { return !slices.Contains(ids, m.ID) })
 	return heldOf(ctx, members), nil
 }
 
-func (b *Backend) readAll(ctx context.Context, service *corev1.Service) ([]api.Held[State], error) {
+func (b *Backend) readAll(ctx context.Context, service *corev1.Service, endpoint string) ([]api.Held[State], error) {
 	held := []api.Held[State]{}
 	q := request{Action: actionRead}
 	for range maxPages {
-		said, err := b.ask(ctx, service, q)
+		said, err := b.ask(ctx, service, endpoint, q)
 		if err != nil {
 			return nil, err
 		}
@@ -237,7 +281,7 @@ func (b *Backend) readAll(ctx context.Context, service *corev1.Service) ([]api.H
 		}
 		q.Continue = said.Continue
 	}
-	return nil, fmt.Errorf("endpoint %s: the answer goes on for more than %d pages", b.endpointOf(service), maxPages)
+	return nil, fmt.Errorf("endpoint %s: the answer goes on for more than %d pages", endpoint, maxPages)
 }
 
 // heldOf leaves out members that are neither to serve nor serving: to the server they may be known, but they are out.
@@ -254,30 +298,59 @@ func heldOf(ctx context.Context, members []answerMember) []api.Held[State] {
 	return held
 }
 
-// Apply is part of api.Backend.
+// Apply is part of api.Backend. Members at an endpoint that fails fail, those at others do not.
 func (b *Backend) Apply(ctx context.Context, service *corev1.Service, changes []api.Change[State]) error {
+	at := map[string][]api.Change[State]{}
+	for _, c := range changes {
+		endpoint := b.PlaceOf(c.ID)
+		at[endpoint] = append(at[endpoint], c)
+	}
+	failed := api.MemberErrors{}
+	for _, endpoint := range slices.Sorted(maps.Keys(at)) {
+		err := b.applyAt(ctx, service, endpoint, at[endpoint])
+		var some api.MemberErrors
+		switch {
+		case err == nil || b.left(service, endpoint, err):
+		case errors.As(err, &some):
+			maps.Copy(failed, some)
+		case len(at) == 1:
+			return err
+		default:
+			for _, c := range at[endpoint] {
+				failed[c.ID] = err
+			}
+		}
+	}
+	if len(failed) > 0 {
+		return failed
+	}
+	return nil
+}
+
+// applyAt makes changes at one endpoint.
+func (b *Backend) applyAt(ctx context.Context, service *corev1.Service, endpoint string, changes []api.Change[State]) error {
 	q := request{Action: actionApply}
 	asked := map[string]bool{}
 	for _, c := range changes {
-		m := requestMember{ID: c.ID, Pod: podOf(service.Namespace, c.ID), Serve: new(bool)}
+		id := idAt(c.ID)
+		m := requestMember{ID: id, Pod: podOf(service.Namespace, id), Serve: new(bool)}
 		if !c.Remove {
 			*m.Serve = c.State.Serve
 			m.Addresses, m.Revision = c.State.addresses(), c.State.Revision
 		}
 		q.Members = append(q.Members, m)
-		asked[c.ID] = true
+		asked[id] = true
 	}
-	said, err := b.ask(ctx, service, q)
+	said, err := b.ask(ctx, service, endpoint, q)
 	if err != nil {
 		return err
 	}
 	failed := api.MemberErrors{}
 	for _, e := range said.Errors {
 		if !asked[e.ID] {
-			return fmt.Errorf("endpoint %s: the answer has an error about member %q, which was not asked about: %w",
-				b.endpointOf(service), cut(e.ID), e.explained())
+			return fmt.Errorf("endpoint %s: the answer has an error about member %q, which was not asked about: %w", endpoint, cut(e.ID), e.explained())
 		}
-		failed[e.ID] = e.explained()
+		failed[memberAt(endpoint, e.ID)] = e.explained()
 	}
 	if len(failed) > 0 {
 		return failed
@@ -286,12 +359,12 @@ func (b *Backend) Apply(ctx context.Context, service *corev1.Service, changes []
 }
 
 // ask makes one request for the Service.
-func (b *Backend) ask(ctx context.Context, service *corev1.Service, q request) (*answer, error) {
+func (b *Backend) ask(ctx context.Context, service *corev1.Service, endpoint string, q request) (*answer, error) {
 	parameters, err := parametersOf(service)
 	if err != nil {
 		return nil, err
 	}
-	to, err := b.endpoints.of(ctx, service.Namespace, b.endpointOf(service))
+	to, err := b.endpoints.of(ctx, service.Namespace, endpoint)
 	if err != nil {
 		return nil, err
 	}

@@ -126,12 +126,12 @@ func TestMembers(t *testing.T) {
 	b := &Backend{}
 	on, err := b.Members(service(), pod("a", "fd00::1", "10.0.0.1"), true)
 	require.NoError(t, err)
-	state := on["a/u-a"]
+	state := on["pools/a/u-a"]
 	require.Equal(t, State{Addresses: "10.0.0.1,fd00::1", Revision: state.Revision, Serve: true}, state)
 	require.NotEmpty(t, state.Revision)
 	other, err := b.Members(service(func(s *corev1.Service) { s.Annotations[ParametersAnnotation] = `{"pool":"b"}` }), pod("a", "10.0.0.1"), true)
 	require.NoError(t, err)
-	require.NotEqual(t, state.Revision, other["a/u-a"].Revision, "other parameters have to reach the server")
+	require.NotEqual(t, state.Revision, other["pools/a/u-a"].Revision, "other parameters have to reach the server")
 
 	for name, p := range map[string]*corev1.Pod{"without an address": pod("a")} {
 		got, err := b.Members(service(), p, true)
@@ -167,16 +167,16 @@ func TestWhatIsSentAndHeard(t *testing.T) {
 		{"id":"d/u-d","addresses":["10.0.0.4"],"serve":true,"serving":false},
 		{"id":"not-asked","serving":true}],"more":1}`))
 	b, _ := configured(t, p.URL, ca)
-	held, err := b.Read(t.Context(), service(), []string{"a/u-a", "b/u-b", "c/u-c", "d/u-d"})
+	held, err := b.Read(t.Context(), service(), []string{"pools/a/u-a", "pools/b/u-b", "pools/c/u-c", "pools/d/u-d"})
 	require.NoError(t, err)
 	require.Empty(t, cmp.Diff([]api.Held[State]{
-		{ID: "a/u-a", State: State{Addresses: "10.0.0.1,fd00::1", Revision: "r", Serve: true}, Serving: true},
-		{ID: "b/u-b", Serving: true},
-		{ID: "d/u-d", State: State{Addresses: "10.0.0.4", Serve: true}},
+		{ID: "pools/a/u-a", State: State{Addresses: "10.0.0.1,fd00::1", Revision: "r", Serve: true}, Serving: true},
+		{ID: "pools/b/u-b", Serving: true},
+		{ID: "pools/d/u-d", State: State{Addresses: "10.0.0.4", Serve: true}},
 	}, held), "one that is neither to serve nor serving is out; another's is not ours")
 
 	require.NoError(t, b.Apply(t.Context(), service(), []api.Change[State]{
-		{ID: "a/u-a", State: State{Addresses: "10.0.0.1,fd00::1", Revision: "r", Serve: true}}, {ID: "b/u-b", Remove: true},
+		{ID: "pools/a/u-a", State: State{Addresses: "10.0.0.1,fd00::1", Revision: "r", Serve: true}}, {ID: "pools/b/u-b", Remove: true},
 	}))
 	yes, no := true, false
 	to := employer{Kind: "Service", Namespace: "shop", Name: "web", UID: "s-1", Parameters: map[string]string{"pool": "a"}}
@@ -214,7 +214,7 @@ func TestManyMembers(t *testing.T) {
 	b, _ := configured(t, p.URL, ca)
 	var ids []string
 	for i := range 2*maxIDs + 1 {
-		ids = append(ids, fmt.Sprintf("p-%d/u", i))
+		ids = append(ids, fmt.Sprintf("pools/p-%d/u", i))
 	}
 	held, err := b.Read(t.Context(), service(), ids)
 	require.NoError(t, err)
@@ -275,7 +275,7 @@ func TestNotKnowingIsNeverOff(t *testing.T) {
 			}
 			b, _ := configured(t, p.URL, ca, more...)
 			for range 2 { // the same each time: it stands in a condition
-				held, err := b.Read(t.Context(), service(), []string{"a/u-a"})
+				held, err := b.Read(t.Context(), service(), []string{"pools/a/u-a"})
 				require.ErrorContains(t, err, tc.want)
 				require.ErrorContains(t, err, "endpoint pools: ")
 				require.Nil(t, held)
@@ -286,16 +286,16 @@ func TestNotKnowingIsNeverOff(t *testing.T) {
 
 func TestApplyTellsFailuresApart(t *testing.T) {
 	ca := testca.New(t)
-	changes := []api.Change[State]{{ID: "a/u-a", Remove: true}, {ID: "b/u-b", Remove: true}}
+	changes := []api.Change[State]{{ID: "pools/a/u-a", Remove: true}, {ID: "pools/b/u-b", Remove: true}}
 	for name, tc := range map[string]struct {
 		answer  string
 		members map[string]string // failed, with their words; nil for another error, or none
 		want    string            // the other error; "" for none
 	}{
 		"all done":                {`{VERSION}`, nil, ""},
-		"one failed":              {`{VERSION,"errors":[{"id":"b/u-b","message":"no such pool"}]}`, map[string]string{"b/u-b": "no such pool"}, ""},
-		"one failed for nothing":  {`{VERSION,"errors":[{"id":"b/u-b"}]}`, map[string]string{"b/u-b": "the server gives no reason"}, ""},
-		"one says much":           {`{VERSION,"errors":[{"id":"a/u-a","message":"` + strings.Repeat("x", 9999) + `"}]}`, map[string]string{"a/u-a": strings.Repeat("x", 256) + "…"}, ""},
+		"one failed":              {`{VERSION,"errors":[{"id":"b/u-b","message":"no such pool"}]}`, map[string]string{"pools/b/u-b": "no such pool"}, ""},
+		"one failed for nothing":  {`{VERSION,"errors":[{"id":"b/u-b"}]}`, map[string]string{"pools/b/u-b": "the server gives no reason"}, ""},
+		"one says much":           {`{VERSION,"errors":[{"id":"a/u-a","message":"` + strings.Repeat("x", 9999) + `"}]}`, map[string]string{"pools/a/u-a": strings.Repeat("x", 256) + "…"}, ""},
 		"somebody else failed":    {`{VERSION,"errors":[{"id":"z","message":"what?"}]}`, nil, `an error about member "z", which was not asked about: what?`},
 		"nothing is said":         {`{}`, nil, "the answer's apiVersion"},
 		"something else answered": {`ok`, nil, "is not the JSON that it should be"},
@@ -388,21 +388,43 @@ func TestWhoMayUseAnEndpoint(t *testing.T) {
 	require.Len(t, p.requests(), 3)
 }
 
-func TestAServiceThatNamesNoEndpoint(t *testing.T) {
+// TestAServiceThatNamesAnotherEndpoint: its members are looked for where they may be, by what the Service itself says.
+func TestAServiceThatNamesAnotherEndpoint(t *testing.T) {
 	ca := testca.New(t)
 	p := serve(t, ca, says(`{VERSION,"members":[{"id":"a/u-a","serving":true}]}`))
 	b, _ := configured(t, p.URL, ca)
 	silent := service(func(s *corev1.Service) { delete(s.Annotations, EndpointAnnotation) })
-	held, err := b.Read(t.Context(), silent, []string{"a/u-a"})
+	held, err := b.Read(t.Context(), silent, nil)
 	require.NoError(t, err, "nobody may wait for a backend that a Service does not have")
 	require.Empty(t, held)
 	require.Empty(t, p.requests())
 
-	_, err = b.Read(t.Context(), service(), []string{"a/u-a"})
-	require.NoError(t, err)
-	held, err = b.Read(t.Context(), silent, []string{"a/u-a"})
+	silent.Annotations[api.AdaptersAnnotation] = "other,webhook.pools"
+	held, err = b.Read(t.Context(), silent, nil)
 	require.NoError(t, err)
 	require.Len(t, held, 1, "one that names it no more still has members there")
+	require.Equal(t, "pools/a/u-a", held[0].ID)
+	held, err = b.Read(t.Context(), silent, []string{"pools/a/u-a"})
+	require.NoError(t, err)
+	require.Len(t, held, 1)
+	require.NoError(t, b.Apply(t.Context(), silent, []api.Change[State]{{ID: "pools/a/u-a", Remove: true}}))
+	require.Equal(t, "a/u-a", p.requests()[2].Members[0].ID, "the endpoint has its own names")
+
+	moved := service(func(s *corev1.Service) {
+		s.Annotations[EndpointAnnotation] = "elsewhere"
+		s.Annotations[api.AdaptersAnnotation] = "webhook.elsewhere,webhook.pools"
+	})
+	_, err = b.Read(t.Context(), moved, nil)
+	require.ErrorContains(t, err, `there is no endpoint "elsewhere"`, "nothing is known of where it is")
+	err = b.Apply(t.Context(), moved, []api.Change[State]{{ID: "pools/a/u-a", Remove: true}, {ID: "elsewhere/a/u-a", State: State{Serve: true}}})
+	require.ErrorContains(t, err, "elsewhere/a/u-a: annotation", "one endpoint does not fail the other")
+	require.NotContains(t, err.Error(), "pools/a/u-a")
+
+	back := service(func(s *corev1.Service) { s.Annotations[api.AdaptersAnnotation] = "webhook.elsewhere,webhook.pools" })
+	held, err = b.Read(t.Context(), back, nil)
+	require.NoError(t, err, "an endpoint that it has left and that is not offered any more is asked nothing")
+	require.Len(t, held, 1)
+	require.NoError(t, b.Apply(t.Context(), back, []api.Change[State]{{ID: "elsewhere/a/u-a", Remove: true}}))
 }
 
 func TestCertificatesAndTokensAreReadAgain(t *testing.T) {
@@ -555,8 +577,8 @@ func TestTheSchemaIsTrue(t *testing.T) {
 	b, _ := configured(t, p.URL, ca)
 	on, err := b.Members(service(), pod("a", "10.0.0.1"), true)
 	require.NoError(t, err)
-	require.NoError(t, b.Apply(t.Context(), service(), []api.Change[State]{{ID: "a/u-a", State: on["a/u-a"]}, {ID: "b/u-b", Remove: true}}))
-	_, err = b.Read(t.Context(), service(), []string{"a/u-a"})
+	require.NoError(t, b.Apply(t.Context(), service(), []api.Change[State]{{ID: "pools/a/u-a", State: on["pools/a/u-a"]}, {ID: "pools/b/u-b", Remove: true}}))
+	_, err = b.Read(t.Context(), service(), []string{"pools/a/u-a"})
 	require.NoError(t, err)
 	_, err = b.Read(t.Context(), service(), nil)
 	require.NoError(t, err)
