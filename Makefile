@@ -90,6 +90,11 @@ test-images: ## Build all images twice, from two folders, and compare; their SBO
 test-images-short:
 	cd hack/images && $(TEST) ./...
 
+.PHONY: test-docs
+test-docs: ## Hold all docs against the running suite: samples, commands, names; minutes (RUN=)
+	@$(MAKE) --no-print-directory verify-imports
+	assets="$$(go run ./hack/localkube assets)" && KUPERATOR_DOCS=all KUBEBUILDER_ASSETS="$$assets" go test -count=1 -v -timeout 60m $(if $(RUN),-run '$(RUN)') ./test/docs/...
+
 .PHONY: race-note
 race-note:
 	@$(if $(RACE),true,echo "no C compiler found: the tests run without the race detector")

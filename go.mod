@@ -17,6 +17,7 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	github.com/stretchr/testify v1.12.1
+	github.com/yuin/goldmark v1.7.13
 	github.com/yuin/gopher-lua v1.1.1
 	go.uber.org/zap v1.28.0
 	golang.org/x/term v0.47.0

@@ -1,125 +1,118 @@
 package archtest
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"kusionstack.io/kuperator/internal/testkit/pages"
 )
 
-var link = regexp.MustCompile(`\]\(([^)\s#]+)(#[^)]*)?\)`)
+const root = "../.."
 
-// brokenLinks are the relative links of a Markdown text that lead nowhere.
-func brokenLinks(dir, text string) []string {
-	var broken []string
-	for _, m := range link.FindAllStringSubmatch(text, -1) {
-		if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
-			continue
-		}
-		if _, err := os.Stat(filepath.Join(dir, m[1])); err != nil {
-			broken = append(broken, m[1])
-		}
-	}
-	return broken
-}
-
-// eachPage calls f with every Markdown page of the repository.
-func eachPage(t *testing.T, f func(path, text string)) {
+func allPages(t *testing.T) []pages.Page {
 	t.Helper()
-	pages := 0
-	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() && (d.Name() == ".git" || d.Name() == "bin") {
-			return skip(err)
-		}
-		if d.IsDir() || filepath.Ext(path) != ".md" {
-			return nil
-		}
-		pages++
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		f(path, string(text))
-		return nil
-	})
+	all, err := pages.All(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pages < 4 {
-		t.Fatalf("only %d pages were looked at", pages)
+	if len(all) < 20 {
+		t.Fatalf("only %d pages were looked at", len(all))
 	}
+	return all
 }
 
 func TestLinksInDocsLeadSomewhere(t *testing.T) {
-	eachPage(t, func(path, text string) {
-		for _, target := range brokenLinks(filepath.Dir(path), text) {
-			t.Errorf("%s links to %s, which does not exist", path, target)
+	all := allPages(t)
+	links := 0
+	for _, page := range all {
+		links += len(page.Links)
+		for _, target := range pages.BrokenLinks(root, page, all) {
+			t.Errorf("%s links to %s, which does not exist", page.Path, target)
 		}
-	})
+	}
+	if links < 50 {
+		t.Fatalf("only %d links were looked at", links)
+	}
 }
 
-// fence is a block of code: its language, the file that it is taken from or "", and its text.
-var fence = regexp.MustCompile("(?ms)^```([a-z]+) *(\\S*)\n(.*?)^```$")
+// TestEveryPageIsReached: a page that no other links to is found by nobody.
+func TestEveryPageIsReached(t *testing.T) {
+	all := allPages(t)
+	reached := map[string]bool{"README.md": true}
+	for range all { // as many steps as the longest way can have
+		for _, page := range all {
+			for _, target := range page.Links {
+				if file, _, _ := strings.Cut(target, "#"); reached[page.Path] && file != "" {
+					to := filepath.ToSlash(filepath.Join(filepath.Dir(page.Path), file))
+					reached[to] = true
+				}
+			}
+		}
+	}
+	for _, page := range all {
+		if strings.HasPrefix(page.Path, "docs/") && !strings.HasPrefix(page.Path, "docs/design/") && !reached[page.Path] {
+			t.Errorf("%s cannot be reached from README.md: link it in docs/README.md", page.Path)
+		}
+	}
+}
 
-// strayBlocks are the blocks of a page that are not part of the file that they name. If one names a file, those in Go
-// all have to, so that whatever the page shows compiles.
-func strayBlocks(root, text string) []string {
-	blocks := fence.FindAllStringSubmatch(text, -1)
-	quotes := slices.ContainsFunc(blocks, func(b []string) bool { return b[2] != "" })
+// strayBlocks are the blocks of a page that are not part of the file that they name. If one in Go names a file, those in
+// Go all have to, so that whatever the page shows compiles.
+func strayBlocks(root string, page pages.Page) []string {
+	quotes := slices.ContainsFunc(page.Blocks, func(b pages.Block) bool { return b.Language == "go" && quoted(b) != "" })
 	var stray []string
-	for _, b := range blocks {
-		first, _, _ := strings.Cut(b[3], "\n")
-		if b[2] == "" {
-			if quotes && b[1] == "go" {
+	for _, b := range page.Blocks {
+		first, _, _ := strings.Cut(b.Text, "\n")
+		if quoted(b) == "" {
+			if quotes && b.Language == "go" {
 				stray = append(stray, first+": names no file")
 			}
 			continue
 		}
-		file, err := os.ReadFile(filepath.Join(root, b[2]))
-		if err != nil || !strings.Contains(string(file), b[3]) {
-			stray = append(stray, first+": is not part of "+b[2])
+		file, err := os.ReadFile(filepath.Join(root, quoted(b)))
+		if err != nil || !strings.Contains(string(file), b.Text) {
+			stray = append(stray, first+": is not part of "+quoted(b))
 		}
 	}
 	return stray
 }
 
+// quoted is the file that a block is part of, "" if it names none. Other notes are explained in docs/README.md.
+func quoted(b pages.Block) string {
+	if filepath.Ext(b.Note) == "" || strings.ContainsAny(b.Note, "= ") {
+		return ""
+	}
+	return b.Note
+}
+
 func TestCodeInDocsIsThatOfTheExamples(t *testing.T) {
-	quoted := 0
-	eachPage(t, func(path, text string) {
-		quoted += strings.Count(text, " examples/adapter/")
-		for _, what := range strayBlocks("../..", text) {
-			t.Errorf("%s has a block that begins with %s", path, what)
+	quotes := 0
+	for _, page := range allPages(t) {
+		for _, b := range page.Blocks {
+			if strings.HasPrefix(quoted(b), "examples/adapter/") {
+				quotes++
+			}
 		}
-	})
-	if quoted < 8 {
-		t.Fatalf("only %d blocks name a file of the example", quoted)
+		for _, what := range strayBlocks(root, page) {
+			t.Errorf("%s has a block that begins with %s", page.Path, what)
+		}
+	}
+	if quotes < 8 {
+		t.Fatalf("only %d blocks name a file of the example", quotes)
 	}
 }
 
 func TestStrayBlockIsFound(t *testing.T) {
-	text := "```go docs_test.go\npackage archtest\n```\n\n```go docs_test.go\npackage other\n```\n```sh\nls\n```\n```go\nfunc f()\n```\n```yaml nowhere.yaml\na: b\n```\n"
+	text := "```go docs_test.go\npackage archtest\n```\n\n```go docs_test.go\npackage other\n```\n```sh\nls\n```\n```go\nfunc f()\n```\n```yaml nowhere.yaml\na: b\n```\n" +
+		"```yaml fragment=Pod:spec\na: b\n```\n"
 	want := []string{"package other: is not part of docs_test.go", "func f(): names no file", "a: b: is not part of nowhere.yaml"}
-	if got := strayBlocks(".", text); !slices.Equal(got, want) {
+	if got := strayBlocks(".", pages.Read("page.md", []byte(text))); !slices.Equal(got, want) {
 		t.Fatalf("found %q", got)
 	}
-	if got := strayBlocks(".", "```go\nfunc f()\n```\n"); len(got) > 0 {
+	if got := strayBlocks(".", pages.Read("page.md", []byte("```go\nfunc f()\n```\n"))); len(got) > 0 {
 		t.Fatalf("found %q on a page that quotes nothing", got)
-	}
-}
-
-func skip(err error) error {
-	if err != nil {
-		return err
-	}
-	return filepath.SkipDir
-}
-
-func TestBrokenLinkIsFound(t *testing.T) {
-	got := brokenLinks(".", "see [a](docs_test.go), [b](nowhere.md#x) and [c](https://example.com)")
-	if len(got) != 1 || got[0] != "nowhere.md" {
-		t.Fatalf("found %v", got)
 	}
 }

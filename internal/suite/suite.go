@@ -393,6 +393,9 @@ func (s *Suite) Clients() (kubernetes.Interface, error) { return kubernetes.NewF
 // KubectlPath is the path of a kubectl.
 func (s *Suite) KubectlPath() string { return s.kubectl }
 
+// Program is the path of a component's program, which is there once the component was started.
+func (s *Suite) Program(component string) string { return filepath.Join(s.bin, component) }
+
 // Kubectl runs kubectl as administrator and returns what it prints. The error of
 // a failed run holds its standard error.
 func (s *Suite) Kubectl(ctx context.Context, args ...string) (string, error) {
