@@ -25,11 +25,12 @@ var otherFlags = map[string]string{
 	"no-install-recommends":           "apt-get",
 	"use-service-account-credentials": "kube-controller-manager",
 	"fail":                            "curl", "silent": "curl", "show-error": "curl", "unix-socket": "curl",
-	"feature-gates": "kube-apiserver",
+	"feature-gates": "Kuperator v0.7", "platform": "docker", "build-arg": "docker",
+	"values": "helm", "set": "helm", "create-namespace": "helm", "reset-then-reuse-values": "helm", "take-ownership": "helm",
 }
 
 // kubectlCommands are those whose help is read.
-var kubectlCommands = []string{"annotate", "apply", "autoscale", "config set-context", "create namespace", "delete", "drain", "events", "get", "label", "logs",
+var kubectlCommands = []string{"annotate", "apply", "autoscale", "config set-context", "create namespace", "create clusterrolebinding", "delete", "drain", "events", "get", "label", "logs",
 	"create secret generic", "patch", "proxy", "rollout", "scale", "uncordon", "wait", "taint", "auth can-i"}
 
 var flagWord = regexp.MustCompile(`(?:^|[\s\x60("'])--([a-z][a-z0-9-]+)`)

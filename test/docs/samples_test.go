@@ -22,7 +22,7 @@ const (
 	// noteFragment, "fragment=<Kind>" or "fragment=<Kind>:<path>", is a part of an object: the block is put at the path of
 	// a plain object of that kind, which is applied.
 	noteFragment = "fragment="
-	// noteKustomization is a kustomization.yaml, which is rendered.
+	// noteKustomization is a kustomization.yaml, or several, each of which is rendered.
 	noteKustomization = "kustomization"
 	// noteForeign is what this API server does not know: another program's configuration, or an object of its kinds.
 	noteForeign = "foreign"
@@ -86,7 +86,9 @@ func (w *world) tryBlock(t *testing.T, b pages.Block) {
 	case strings.HasPrefix(b.Note, noteFragment):
 		w.accepts(t, completed(t, strings.TrimPrefix(b.Note, noteFragment), b.Text))
 	case b.Note == noteKustomization:
-		w.renders(t, b.Text)
+		for _, kustomization := range strings.Split(b.Text, "\n---\n") {
+			w.renders(t, kustomization)
+		}
 	case b.Note == noteForeign:
 		_, err := objectsOf(b.Text)
 		require.NoError(t, err, "it is not even YAML")
