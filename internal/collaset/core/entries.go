@@ -190,7 +190,11 @@ func (d *decision) takenIDs() map[int]bool {
 	return taken
 }
 
-// allocate takes the lowest IDs that nobody uses.
+// maxAllocated bounds the IDs that one decision takes. Whoever may write a CollaSet chooses the number of replicas, up to 2^31-1, and
+// the memory of this process is everybody's. No ResourceContext holds many more entries than these.
+const maxAllocated = 10_000
+
+// allocate takes the lowest IDs that nobody uses, the first of them if they are very many.
 func (d *decision) allocate(slots []*slot, wanted int) {
 	taken := d.takenIDs()
 	updated := 0
@@ -208,7 +212,9 @@ func (d *decision) allocate(slots []*slot, wanted int) {
 		}
 	}
 	count := wanted - len(slots)
-	for id := 0; count > 0; id++ {
+	last := max(count-maxAllocated, 0)
+	d.plan.More = d.plan.More || last > 0
+	for id := 0; count > last; id++ {
 		if taken[id] {
 			continue
 		}

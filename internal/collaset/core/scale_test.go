@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -362,4 +363,13 @@ func TestASetThatIsDeletedWithoutItsPods(t *testing.T) {
 			assert.True(t, core.Decide(&w.Snapshot).Release)
 		})
 	}
+}
+
+// TestAnAbsurdNumberOfReplicasCostsNoMoreThanALargeOne: the memory of the process is that of all tenants.
+func TestAnAbsurdNumberOfReplicasCostsNoMoreThanALargeOne(t *testing.T) {
+	w := newWorld(math.MaxInt32)
+	plan := core.Decide(&w.Snapshot)
+	require.Len(t, plan.Entries, 10_000)
+	require.True(t, plan.More, "the others come later")
+	require.LessOrEqual(t, len(plan.Creations), 10_000)
 }
