@@ -87,7 +87,11 @@ func newEmployers(mgr ctrl.Manager, clk clock.Clock) (*employers, error) {
 // judge says whether the employer has let the Pod go: it does not exist, or it
 // does not select it. doubt says why that cannot be known. With wait above zero
 // there is no answer yet.
+// Employers in other namespaces are not looked up: whoever may annotate a Pod would learn what is there.
 func (e *employers) judge(ctx context.Context, key string, v podops.View) (letGo bool, doubt string, wait time.Duration) {
+	if parts := strings.Split(key, "/"); len(parts) == 3 && parts[1] != v.Namespace {
+		return false, "it is in another namespace, where nothing is looked up", 0
+	}
 	a, wait := e.answer(ctx, key)
 	if wait > 0 {
 		return false, "", wait
