@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -45,6 +46,12 @@ const (
 	pathValidatePodTransitionRules = "/validate-podtransitionrules"
 	pathValidateResourceContexts   = "/validate-resourcecontexts"
 )
+
+// guarded are the webhooks that write, by name, with their paths: to be believed there is to have Pods marked for deletion.
+var guarded = map[string]string{
+	"deletion.pods.webhook-server.kusionstack.io": pathDeletePods,
+	"eviction.pods.webhook-server.kusionstack.io": pathEvictPods,
+}
 
 // handlers are all webhooks by path.
 func handlers(pods *podMutator, removing *remover, collaSets *forecaster) map[string]admission.HandlerFunc {
@@ -116,7 +123,7 @@ func Component() bootstrap.Component {
 			return nil
 		},
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
-			if err := f.setup(ctx, mgr, o.Namespaces, certificate.NotAfter); err != nil {
+			if err := f.setup(ctx, mgr, certificate, o.Namespaces); err != nil {
 				return err
 			}
 			return certificate.Add(ctx, mgr)
@@ -136,6 +143,8 @@ type certificate interface {
 	Add(context.Context, ctrl.Manager) error
 	// NotAfter is when the one that is shown expires; zero without one.
 	NotAfter() time.Time
+	// Guard keeps those from a handler who may not call it.
+	Guard(http.Handler) http.Handler
 	// Check says whether the API server can call the server with it.
 	Check(*http.Request) error
 }
@@ -146,6 +155,7 @@ func (f *flags) certificate(namespace string) (certificate, error) {
 		Namespace:    namespace,
 		SecretName:   secretName,
 		AdvertiseURL: f.advertiseURL,
+		Guarded:      guarded,
 		Lifetime:     f.certLifetime,
 		Settle:       f.certSettle,
 	}
@@ -184,7 +194,7 @@ func stripService(object any) (any, error) {
 
 // setup starts the caches that the webhooks read, and registers these. Pods outside the given namespaces are left alone, as
 // lifecycle-controller leaves them; no namespaces means all.
-func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, only []string, notAfter func() time.Time) error {
+func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, only []string) error {
 	namespaces := &metav1.PartialObjectMetadata{}
 	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
 	cached := []client.Object{namespaces}
@@ -198,7 +208,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, only []string, notA
 			return fmt.Errorf("watching %T: %w", kind, err)
 		}
 	}
-	if err := registerMetrics(notAfter); err != nil {
+	if err := registerMetrics(kept.NotAfter); err != nil {
 		return err
 	}
 	detector, err := detect.New(mgr.GetConfig(), clock.RealClock{})
@@ -211,7 +221,12 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, only []string, notA
 			handle = within(only, handle)
 		}
 		// The manager runs its webhook server only if it was asked for it.
-		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: counted(path, handle), LogConstructor: requestLogger})
+		var webhook http.Handler = &admission.Webhook{Handler: counted(path, handle), LogConstructor: requestLogger}
+		if slices.Contains(slices.Collect(maps.Values(guarded)), path) {
+			webhook = kept.Guard(webhook)
+			mgr.GetWebhookServer().Register(path+"/", webhook) // what follows is the token
+		}
+		mgr.GetWebhookServer().Register(path, webhook)
 	}
 	return nil
 }

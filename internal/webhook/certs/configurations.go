@@ -61,8 +61,9 @@ func (c configurations) complete() error {
 
 // caller is one webhook: how the API server calls it. The two configurations may have webhooks of one name.
 type caller struct {
-	name   string
-	config *admissionregistrationv1.WebhookClientConfig
+	name    string // kind of the configuration, and webhook
+	webhook string
+	config  *admissionregistrationv1.WebhookClientConfig
 }
 
 // callers are all webhooks of both configurations.
@@ -70,12 +71,12 @@ func (c configurations) callers() []caller {
 	var all []caller
 	if c.mutating != nil {
 		for i := range c.mutating.Webhooks {
-			all = append(all, caller{"mutating " + c.mutating.Webhooks[i].Name, &c.mutating.Webhooks[i].ClientConfig})
+			all = append(all, caller{"mutating " + c.mutating.Webhooks[i].Name, c.mutating.Webhooks[i].Name, &c.mutating.Webhooks[i].ClientConfig})
 		}
 	}
 	if c.validating != nil {
 		for i := range c.validating.Webhooks {
-			all = append(all, caller{"validating " + c.validating.Webhooks[i].Name, &c.validating.Webhooks[i].ClientConfig})
+			all = append(all, caller{"validating " + c.validating.Webhooks[i].Name, c.validating.Webhooks[i].Name, &c.validating.Webhooks[i].ClientConfig})
 		}
 	}
 	return all
@@ -91,9 +92,9 @@ func (c configurations) trust(bundle []byte) bool {
 	return c.complete() == nil
 }
 
-// publish writes the bundle, and where the server is, into every webhook that has something else. A write that rests on
+// publish writes the bundle, where the server is, and the token, into every webhook that has something else. A write that rests on
 // an old copy fails with a conflict.
-func (k *Keeper) publish(ctx context.Context, c configurations, bundle []byte) error {
+func (k *Keeper) publish(ctx context.Context, c configurations, m material) error {
 	var before, after []client.Object
 	if c.mutating != nil {
 		before, after = append(before, c.mutating.DeepCopy()), append(after, c.mutating)
@@ -102,7 +103,7 @@ func (k *Keeper) publish(ctx context.Context, c configurations, bundle []byte) e
 		before, after = append(before, c.validating.DeepCopy()), append(after, c.validating)
 	}
 	for _, webhook := range c.callers() {
-		k.point(webhook.config, bundle)
+		k.point(webhook, m)
 	}
 	for i := range after {
 		if equality.Semantic.DeepEqual(before[i], after[i]) {
@@ -117,27 +118,31 @@ func (k *Keeper) publish(ctx context.Context, c configurations, bundle []byte) e
 	return nil
 }
 
-// point makes a webhook call this server: at its URL if it has one, else through its Service, under the same path.
-func (k *Keeper) point(config *admissionregistrationv1.WebhookClientConfig, bundle []byte) {
-	config.CABundle = bundle
-	var path string
+// point makes a webhook call this server: at its URL if it has one, else through its Service, under the same path, or the
+// guarded one.
+func (k *Keeper) point(webhook caller, m material) {
+	config := webhook.config
+	config.CABundle = m.bundle
+	var at string
 	switch {
+	case k.settings.Guarded[webhook.webhook] != "":
+		at = k.settings.Guarded[webhook.webhook] + "/" + string(m.token)
 	case config.Service != nil:
-		path = ptr.Deref(config.Service.Path, "/")
+		at = ptr.Deref(config.Service.Path, "/")
 	case config.URL != nil:
 		if was, err := url.Parse(*config.URL); err == nil {
-			path = was.Path
+			at = was.Path
 		}
 	}
 	if k.settings.AdvertiseURL != nil {
-		config.URL, config.Service = ptr.To(k.settings.AdvertiseURL.JoinPath(path).String()), nil
+		config.URL, config.Service = ptr.To(k.settings.AdvertiseURL.JoinPath(at).String()), nil
 		return
 	}
 	config.URL = nil
 	config.Service = &admissionregistrationv1.ServiceReference{
 		Namespace: k.settings.Namespace,
 		Name:      k.settings.Name,
-		Path:      &path,
+		Path:      &at,
 		Port:      ptr.To[int32](servicePort),
 	}
 }

@@ -34,6 +34,8 @@ type material struct {
 	next    pair
 	// bundle is the PEM of the authorities to trust, newest first.
 	bundle []byte
+	// token is what guarded paths end with. It stays the same for as long as the Secret does.
+	token []byte
 }
 
 // schedule says how long a generation lives. Both are above zero.
@@ -223,5 +225,10 @@ func union(a, b []string) []string {
 
 func (m material) equal(o material) bool {
 	return bytes.Equal(m.serving.cert, o.serving.cert) && bytes.Equal(m.serving.key, o.serving.key) &&
-		bytes.Equal(m.next.cert, o.next.cert) && bytes.Equal(m.next.key, o.next.key) && bytes.Equal(m.bundle, o.bundle)
+		bytes.Equal(m.next.cert, o.next.cert) && bytes.Equal(m.next.key, o.next.key) && bytes.Equal(m.bundle, o.bundle) && bytes.Equal(m.token, o.token)
+}
+
+// newToken is one that nobody guesses.
+func newToken() []byte {
+	return []byte(rand.Text())
 }

@@ -2,11 +2,13 @@ package certs
 
 import (
 	"context"
+	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +36,7 @@ const (
 	keyServingKey  = corev1.TLSPrivateKeyKey
 	keyNextCert    = "next.crt"
 	keyNextKey     = "next.key"
+	keyToken       = "token"
 )
 
 // Waits of the keeper.
@@ -58,6 +61,9 @@ type Settings struct {
 	// AdvertiseURL is where the API server reaches a server outside the cluster: https, host and port, no path. Nil means
 	// through the Service.
 	AdvertiseURL *url.URL
+	// Guarded are webhooks, by name, with the paths at which nobody may call them who has not read the webhook configurations:
+	// a token is added to the path there. Nil guards none.
+	Guarded map[string]string
 	// Lifetime is how long a certificate is valid. It is renewed after two thirds of that.
 	Lifetime time.Duration
 	// Settle is how long API servers are given to see a new authority before a certificate of it is served.
@@ -75,6 +81,7 @@ type Keeper struct {
 	secrets client.Reader
 
 	serving atomic.Pointer[tls.Certificate]
+	token   atomic.Pointer[[]byte]
 }
 
 // New returns a keeper without a certificate; Add gives it one. It may be used for a TLS configuration at once.
@@ -140,6 +147,9 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if len(wanted.token) == 0 {
+		wanted.token = newToken()
+	}
 	if !wanted.equal(current) {
 		if err := k.write(ctx, secret, wanted); err != nil {
 			return conflictIsNoError(err, "writing Secret "+request.String())
@@ -149,7 +159,8 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	if err := k.serve(wanted.serving); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := k.publish(ctx, configurations, wanted.bundle); err != nil {
+	k.token.Store(&wanted.token)
+	if err := k.publish(ctx, configurations, wanted); err != nil {
 		return conflictIsNoError(err, "writing the webhook configurations")
 	}
 	if err := configurations.complete(); err != nil {
@@ -177,7 +188,7 @@ func (k *Keeper) secret(ctx context.Context, key types.NamespacedName) (*corev1.
 
 // write creates or updates the Secret; it fails with a conflict if another replica was quicker.
 func (k *Keeper) write(ctx context.Context, secret *corev1.Secret, m material) error {
-	secret.Data = map[string][]byte{keyBundle: m.bundle, keyServingCert: m.serving.cert, keyServingKey: m.serving.key}
+	secret.Data = map[string][]byte{keyBundle: m.bundle, keyServingCert: m.serving.cert, keyServingKey: m.serving.key, keyToken: m.token}
 	if m.next.cert != nil {
 		secret.Data[keyNextCert], secret.Data[keyNextKey] = m.next.cert, m.next.key
 	}
@@ -192,6 +203,7 @@ func materialOf(secret *corev1.Secret) material {
 		serving: pair{cert: secret.Data[keyServingCert], key: secret.Data[keyServingKey]},
 		next:    pair{cert: secret.Data[keyNextCert], key: secret.Data[keyNextKey]},
 		bundle:  secret.Data[keyBundle],
+		token:   secret.Data[keyToken],
 	}
 }
 
@@ -231,6 +243,21 @@ func (k *Keeper) TLS(c *tls.Config) {
 		}
 		return nil, errors.New("there is no serving certificate yet")
 	}
+}
+
+// Guard answers with 403 unless the last part of the request's path is the token that the webhook configurations have.
+//
+// API servers do not authenticate themselves to webhooks. Without this, whoever can connect could send a review of its own
+// and have it believed.
+func (k *Keeper) Guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token := k.token.Load()
+		if token == nil || len(*token) == 0 || subtle.ConstantTimeCompare([]byte(path.Base(r.URL.Path)), *token) != 1 {
+			http.Error(w, "only who may read the webhook configurations may call this", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Check is a readiness check: nil while the certificate that is served is valid, good for the name by which the API

@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -221,6 +223,33 @@ func TestAnotherCopysWriteIsNotOverwritten(t *testing.T) {
 	require.Equal(t, afterConflict, result.RequeueAfter)
 }
 
+func TestAGuardedWebhookIsCalledAtAPathThatNobodyGuesses(t *testing.T) {
+	c := clientWith(installed()...)
+	one, two := keeperOn(c, clocktesting.NewFakeClock(start)), keeperOn(c, clocktesting.NewFakeClock(start))
+	ask := func(k *Keeper, path string) int {
+		answer := httptest.NewRecorder()
+		k.Guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(answer, httptest.NewRequest("POST", path, nil))
+		return answer.Code
+	}
+	require.Equal(t, http.StatusForbidden, ask(one, "/c/"), "before there is a token")
+	for _, k := range []*Keeper{one, two} {
+		k.settings.Guarded = map[string]string{"c.example.test": "/c"}
+		_, err := k.Reconcile(t.Context(), k.request())
+		require.NoError(t, err)
+	}
+	var validating admissionregistrationv1.ValidatingWebhookConfiguration
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "webhook-server"}, &validating))
+	require.Equal(t, "/b", *validating.Webhooks[0].ClientConfig.Service.Path, "the others stay as they are")
+	secret := *validating.Webhooks[1].ClientConfig.Service.Path
+	require.Regexp(t, "^/c/[A-Z2-7]{26,}$", secret)
+	for _, k := range []*Keeper{one, two} {
+		require.Equal(t, http.StatusOK, ask(k, secret), "of whichever replica")
+		for _, guess := range []string{"/c", "/c/", "/", "", "/c/" + strings.ToLower(secret[len("/c/"):]), secret + "/x", secret[:len(secret)-1]} {
+			require.Equal(t, http.StatusForbidden, ask(k, "https://webhook-server"+guess), guess)
+		}
+	}
+}
+
 func TestPoint(t *testing.T) {
 	advertise, err := url.Parse("https://127.0.0.1:9443")
 	require.NoError(t, err)
@@ -239,7 +268,7 @@ func TestPoint(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := New(Settings{Name: "webhook-server", Namespace: "kuperator-system", AdvertiseURL: tc.advertise}, clocktesting.NewFakeClock(start))
 			tc.want.CABundle = []byte("bundle")
-			k.point(&tc.from, []byte("bundle"))
+			k.point(caller{config: &tc.from}, material{bundle: []byte("bundle")})
 			require.Equal(t, tc.want, tc.from)
 		})
 	}

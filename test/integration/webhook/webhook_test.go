@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -321,6 +323,7 @@ func TestWebhookServer(t *testing.T) {
 	t.Run("no admission fails while certificates rotate", func(t *testing.T) { s.rotateUnderLoad(t, p) })
 
 	t.Run("a server that died stops nobody", func(t *testing.T) {
+		managed, foreign := s.runningPod(t, "managed", nil), s.runningPod(t, "foreign", map[string]string{"kusionstack.io/control": "false"})
 		require.NoError(t, p.cmd.Process.Kill())
 		_ = p.cmd.Wait() // killed
 		gated, err := s.createPod(t.Context(), s.pod("after"), metav1.CreateOptions{})
@@ -328,12 +331,71 @@ func TestWebhookServer(t *testing.T) {
 		require.False(t, gated)
 		_, err = s.create(t, collaSets, collaSet("after", ""))
 		require.NoError(t, err)
+		for _, pod := range []*corev1.Pod{managed, foreign} {
+			s.label(t, pod, map[string]any{"changed": "1"})
+			require.NoError(t, evict(t.Context(), s.core.PolicyV1().RESTClient(), pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
+			require.NoError(t, s.delete(t, pod, metav1.DeleteOptions{}))
+		}
 	})
 
+	ports, err := localkube.ReservePorts(1)
+	require.NoError(t, err)
+	t.Cleanup(ports.Release)
+	metrics := fmt.Sprintf("127.0.0.1:%d", ports.Numbers[0])
+
 	t.Run("a new process takes over", func(t *testing.T) {
-		s.run(t)
+		s.run(t, "--graceful-deletion", "--announce-services", "--metrics-secure=false", "--metrics-bind-address="+metrics)
 		gated, err := s.createPod(t.Context(), s.pod("again"), metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.True(t, gated)
+		s.foreignPodsDoNotCallIt(t, metrics)
 	})
+}
+
+// calls counts the requests that the server has had, by path, as its metrics say.
+func calls(t *testing.T, metrics string) map[string]float64 {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+metrics+"/metrics", nil)
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	require.NoError(t, err)
+	counts := map[string]float64{}
+	for _, metric := range families["controller_runtime_webhook_requests_total"].GetMetric() {
+		for _, label := range metric.GetLabel() {
+			if label.GetName() == "webhook" {
+				counts[label.GetValue()] += metric.GetCounter().GetValue()
+			}
+		}
+	}
+	return counts
+}
+
+// foreignPodsDoNotCallIt goes through the life of Pods that are not managed, and of a CollaSet whose spec stays as it is, and counts
+// at the server. Nobody else is at work on this cluster.
+func (s *suite) foreignPodsDoNotCallIt(t *testing.T, metrics string) {
+	t.Helper()
+	set, err := s.create(t, collaSets, collaSet("metadata-only", ""))
+	require.NoError(t, err)
+	before := calls(t, metrics)
+	require.Positive(t, before["/mutate-pods"], "calls are counted")
+	for name, labels := range map[string]map[string]string{"unlabelled": {"kusionstack.io/control": ""}, "not-managed": {"kusionstack.io/control": "false"}} {
+		pod := s.runningPod(t, name, labels) // with an update of its status
+		s.label(t, pod, map[string]any{"changed": "1"})
+		require.NoError(t, s.delete(t, pod, metav1.DeleteOptions{}))
+	}
+	resource := s.dynamic.Resource(collaSets).Namespace(s.namespace)
+	_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"metadata":{"labels":{"changed":"1"}}}`), metav1.PatchOptions{})
+	require.NoError(t, err)
+	_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"status":{"replicas":1}}`), metav1.PatchOptions{}, "status")
+	require.NoError(t, err)
+	require.Equal(t, before, calls(t, metrics))
+
+	pod := s.runningPod(t, "evicted-foreign", map[string]string{"kusionstack.io/control": "false"})
+	require.NoError(t, evict(t.Context(), s.core.PolicyV1().RESTClient(), pod, nil))
+	before["/evict-pods/"]++ // an Eviction does not say of which kind its Pod is
+	require.Equal(t, before, calls(t, metrics))
 }
