@@ -72,6 +72,7 @@ var elsewhere = map[string]string{
 	"namespace-scoped": "part of overlays/namespace-scoped",
 	"namespace-rights": "part of overlays/namespace-scoped",
 	"no-webhook":       "webhookServer.enabled",
+	"protocol-guard":   "changes a role of deploy/prerequisites, which whoever restricts users keeps apart",
 }
 
 // flags are arguments that are a value of their own: the condition under which they are given.

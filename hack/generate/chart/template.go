@@ -196,7 +196,7 @@ func placeOf(o object, fallback string) (file, guard string) {
 		return fallback, ""
 	case o.kind() == "FlowSchema" || o.kind() == "PriorityLevelConfiguration":
 		return "flow-control", "$.Values.flowControl.create"
-	case o.kind() == "ClusterRole":
+	case o.kind() == "ClusterRole", strings.HasPrefix(o.kind(), "ValidatingAdmissionPolicy"):
 		return "user-roles", "$.Values.userRoles.create"
 	default:
 		return "", ""

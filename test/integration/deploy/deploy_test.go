@@ -272,8 +272,8 @@ func checkRole(t *testing.T, object unstructured.Unstructured) {
 	}
 }
 
-// renderWith returns the objects of the full overlay with a component.
-func renderWith(t *testing.T, component string) []unstructured.Unstructured {
+// renderWith returns the objects of the full overlay, and of further folders of deploy, with a component.
+func renderWith(t *testing.T, component string, further ...string) []unstructured.Unstructured {
 	t.Helper()
 	dir := t.TempDir()
 	// A kustomization may only refer to folders by relative paths.
@@ -283,7 +283,11 @@ func renderWith(t *testing.T, component string) []unstructured.Unstructured {
 	require.NoError(t, err)
 	to, err := filepath.Rel(resolved, absolute)
 	require.NoError(t, err)
-	content := "resources: [" + filepath.Join(to, "overlays", "full") + "]\ncomponents: [" + filepath.Join(to, "components", component) + "]\n"
+	resources := []string{filepath.Join(to, "overlays", "full")}
+	for _, resource := range further {
+		resources = append(resources, filepath.Join(to, resource))
+	}
+	content := "resources: [" + strings.Join(resources, ", ") + "]\ncomponents: [" + filepath.Join(to, "components", component) + "]\n"
 	require.NoError(t, os.WriteFile(filepath.Join(resolved, "kustomization.yaml"), []byte(content), 0o600))
 	return render(t, resolved)
 }
@@ -306,6 +310,19 @@ func TestAlibabaCloudSLBIsOptionalAndRenders(t *testing.T) {
 		return
 	}
 	t.Fatal("there is no resourceconsist-controller")
+}
+
+func TestProtocolGuardTakesRulesFromTheRoleEdit(t *testing.T) {
+	byKey := map[string]unstructured.Unstructured{}
+	for _, object := range renderWith(t, "protocol-guard", "prerequisites") {
+		byKey[key(object)] = object
+	}
+	for _, needed := range []string{"ValidatingAdmissionPolicy/kuperator-protocol", "ValidatingAdmissionPolicyBinding/kuperator-protocol", "ClusterRole/kuperator-participant"} {
+		require.Contains(t, byKey, needed)
+	}
+	for _, rule := range as[rbacv1.ClusterRole](t, byKey["ClusterRole/kuperator-edit"]).Rules {
+		require.NotContains(t, rule.Resources, "podtransitionrules")
+	}
 }
 
 // TestCertManagerIsOptionalAndRenders: what cert-manager keeps is what the server mounts, and the server may touch no Secret.
