@@ -169,7 +169,7 @@ func TestPrerequisites(t *testing.T) {
 	byKey := map[string]unstructured.Unstructured{}
 	for _, object := range render(t, deployDir("prerequisites")) {
 		byKey[key(object)] = object
-		require.Contains(t, []string{"CustomResourceDefinition", "Namespace", "ClusterRole"}, object.GetKind())
+		require.Contains(t, []string{"CustomResourceDefinition", "Namespace", "ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, object.GetKind())
 		checkRole(t, object)
 	}
 	require.Contains(t, byKey, "ClusterRole/kuperator-metrics-reader")
