@@ -76,7 +76,7 @@ func decode(t testing.TB, stream string) map[string]*unstructured.Unstructured {
 		if len(o.Object) == 0 {
 			continue
 		}
-		if o.GetKind() == "FlowSchema" || o.GetKind() == "PriorityLevelConfiguration" {
+		if o.GetKind() == "FlowSchema" || o.GetKind() == "PriorityLevelConfiguration" || strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") {
 			o.SetNamespace("") // kustomize takes them for namespaced; the API server drops it
 		}
 		require.NotContains(t, objects, key(o), "an object occurs once")
