@@ -55,7 +55,7 @@ clean: ## Remove bin/
 ##@ Check
 
 .PHONY: test
-test: race-note $(if $(filter ./...,$(PKG)),test-examples test-images-short) ## Run all tests, those on a real API server too (PKG=, RUN=)
+test: race-note $(if $(filter ./...,$(PKG)),test-examples test-hack) ## Run all tests, those on a real API server too (PKG=, RUN=)
 	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" $(TEST) $(PKG)
 
 .PHONY: test-unit
@@ -78,6 +78,20 @@ test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
 	go build -o /dev/null ./cmd/... ./hack/webserver; \
 	KUPERATOR_NODE_TESTS=1 go test -count=1 -v -timeout 40m $(if $(RUN),-run '$(RUN)') ./test/node/...
 
+# The oldest Kubernetes that is supported, and the user stories that run on it. More of them, one by one:
+# KUPERATOR_KUBERNETES=1.30 make test PKG=./test/e2e/... RUN=...
+OLDEST := 1.30
+OLDEST_STORIES := ^(TestRollout|TestDrain|TestReplacement|TestGracefulDeletion|TestKubectlKnowsCollaSets)$$
+
+.PHONY: test-versions
+test-versions: ## Run the suite on the oldest Kubernetes that is supported, which is built once (minutes)
+	go run ./hack/localkube assets >/dev/null
+	assets="$$(go run ./hack/localkube assets --kubernetes $(OLDEST))"; \
+	KUPERATOR_VERSION_TESTS=1 go test -count=1 -v -timeout 30m ./test/versions/...; \
+	export KUPERATOR_KUBERNETES=$(OLDEST) KUBEBUILDER_ASSETS="$$assets"; \
+	go test -count=1 -timeout 30m ./test/integration/api/...; \
+	go test -count=1 -timeout 60m -run '$(OLDEST_STORIES)' ./test/e2e/...
+
 .PHONY: test-examples
 test-examples: race-note ## Run the tests of examples/, which are modules of their own (RUN=)
 	cd examples/adapter && $(TEST) ./...
@@ -86,9 +100,10 @@ test-examples: race-note ## Run the tests of examples/, which are modules of the
 test-images: ## Build all images twice, from two folders, and compare; their SBOMs and a push too (RUN=)
 	cd hack/images && KUPERATOR_IMAGES=all go test -count=1 -v -timeout 60m $(if $(RUN),-run '$(RUN)') ./...
 
-.PHONY: test-images-short
-test-images-short:
+.PHONY: test-hack
+test-hack: race-note
 	cd hack/images && $(TEST) ./...
+	cd hack/vulncheck && $(TEST) ./...
 
 .PHONY: test-docs
 test-docs: ## Hold all docs against the running suite: samples, commands, names; minutes (RUN=)
@@ -126,7 +141,7 @@ $(GOLANGCI_LINT): hack/tools/go.mod hack/tools/go.sum
 	go build -C hack/tools -o ../../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: verify
-verify: verify-generated verify-format verify-modules verify-imports verify-docs vet lint ## Check that what is generated is current, formats, modules, imports, docs, vet, lint
+verify: verify-generated verify-format verify-modules verify-imports verify-docs vet lint verify-vulnerabilities ## Check that what is generated is current, formats, modules, imports, docs, vet, lint, known vulnerabilities
 
 # Every file that git knows or would add, with the hash of its content: works on a tree with uncommitted changes.
 tree = git ls-files -co --exclude-standard | sort | while IFS= read -r f; do if [ -f "$$f" ]; then printf '%s %s\n' "$$(git hash-object -- "$$f")" "$$f"; fi; done
@@ -149,6 +164,7 @@ verify-modules:
 	go mod verify
 	cd examples/adapter && go mod tidy -diff && go mod verify
 	cd hack/images && go mod tidy -diff && go mod verify
+	cd hack/vulncheck && go mod tidy -diff && go mod verify
 
 .PHONY: verify-imports
 verify-imports:
@@ -159,11 +175,17 @@ verify-imports:
 verify-docs:
 	@if [ -x hack/docs/check.sh ]; then hack/docs/check.sh; else echo "docs: no check in this version"; fi
 
+# In ../shared/vulndb if there is a copy of the database, else online, else it says that it was skipped.
+.PHONY: verify-vulnerabilities
+verify-vulnerabilities:
+	go run -C hack/vulncheck . -root ../..
+
 .PHONY: vet
 vet:
 	go vet ./...
 	cd examples/adapter && go vet ./...
 	cd hack/images && go vet ./...
+	cd hack/vulncheck && go vet ./...
 
 ##@ Run
 

@@ -20,6 +20,9 @@ import (
 	"kusionstack.io/kuperator/internal/realnode"
 )
 
+// kubernetesUsage is of a flag that several commands have.
+var kubernetesUsage = fmt.Sprintf("version of Kubernetes, one of %v (default: the first, or what %s says)", localkube.Versions(), localkube.VersionVariable)
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -101,6 +104,7 @@ func upCommand(at *place) *cobra.Command {
 	flags := command.Flags()
 	flags.IntVar(&config.Nodes, "nodes", 3, "number of simulated nodes; 0 starts none")
 	flags.BoolVar(&config.DualStack, "dual-stack", false, "give Services and Pods addresses of both families, IPv4 first")
+	flags.StringVar(&config.Kubernetes, "kubernetes", "", kubernetesUsage)
 	flags.IntVar(&config.Port, "port", 0, "port of the API server, etcd takes the two after it; 0 chooses free ones")
 	flags.BoolVar(&config.Audit, "audit", true, "keep an audit log of writes")
 	flags.BoolVar(&config.AuditReads, "audit-reads", false, "let reads be in the audit log as well")
@@ -193,13 +197,23 @@ func logsCommand(at *place) *cobra.Command {
 }
 
 func assetsCommand() *cobra.Command {
-	var kubelet bool
+	var kubelet, cached bool
+	var version string
 	command := &cobra.Command{
 		Use:   "assets",
 		Short: "Build the binaries if need be and print their folder (fit for KUBEBUILDER_ASSETS)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			get := localkube.Assets
+			if cached {
+				there, err := localkube.AssetsCached(cmd.Context(), version)
+				if err == nil && !there {
+					err = errors.New("they are not built yet")
+				}
+				return err
+			}
+			get := func(ctx context.Context, progress io.Writer) (string, error) {
+				return localkube.AssetsOf(ctx, version, progress)
+			}
 			if kubelet {
 				get = localkube.KubeletAsset
 			}
@@ -212,6 +226,10 @@ func assetsCommand() *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&kubelet, "kubelet", false, "build a real kubelet instead and print its path")
+	command.Flags().BoolVar(&cached, "cached", false, "build and print nothing; fail unless they are built")
+	command.Flags().StringVar(&version, "kubernetes", "", kubernetesUsage)
+	command.MarkFlagsMutuallyExclusive("kubelet", "cached")
+	command.MarkFlagsMutuallyExclusive("kubelet", "kubernetes")
 	return command
 }
 

@@ -21,8 +21,8 @@ import (
 const (
 	modulePath = "kusionstack.io/kuperator"
 
-	// KubernetesVersion is the version that the control plane reports. It must
-	// be the one that hack/cluster/go.mod requires.
+	// KubernetesVersion is the version that the usual control plane reports. It
+	// must be the one that hack/cluster/go.mod requires.
 	KubernetesVersion = "v1.36.3"
 
 	// AssetsVariable names the environment variable that gives Assets a folder
@@ -50,23 +50,57 @@ var controlPlaneRoles = []string{etcd, kubeAPIServer, kubeControllerManager, kub
 // cache it writes nothing and takes milliseconds. Two processes never build the
 // same folder at once, and a folder that is there is complete.
 func Assets(ctx context.Context, progress io.Writer) (dir string, err error) {
-	if given := os.Getenv(AssetsVariable); given != "" {
+	return AssetsOf(ctx, "", progress)
+}
+
+// AssetsOf is Assets for one of Versions. Empty means what VersionVariable says
+// or, without that, the first of them; only then a ready-made folder is taken.
+func AssetsOf(ctx context.Context, version string, progress io.Writer) (dir string, err error) {
+	if given := os.Getenv(AssetsVariable); given != "" && version == "" {
 		return given, checkAssets(given)
 	}
-	root, err := projectRoot()
+	wanted, err := controlPlane(version)
 	if err != nil {
 		return "", err
 	}
-	return cachedBuild(ctx, progress, recipe{
-		name: "a Kubernetes control plane and kwok",
-		sources: []string{
-			filepath.Join(root, "hack", "cluster", "go.mod"),
-			filepath.Join(root, "hack", "cluster", "go.sum"),
-			filepath.Join(root, "hack", "cluster", "kubernetes"),
-			filepath.Join(root, "hack", "kwok"),
-		},
+	return cachedBuild(ctx, progress, wanted)
+}
+
+// AssetsCached says whether AssetsOf would find what it needs in the cache.
+func AssetsCached(ctx context.Context, version string) (bool, error) {
+	wanted, err := controlPlane(version)
+	if err != nil {
+		return false, err
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return false, err
+	}
+	key, err := wanted.key(ctx)
+	return err == nil && isDir(filepath.Join(cache, key)), err
+}
+
+// controlPlane says how the binaries of a version are built.
+func controlPlane(version string) (recipe, error) {
+	kubernetes, err := releaseOf(version)
+	if err != nil {
+		return recipe{}, err
+	}
+	root, err := projectRoot()
+	if err != nil {
+		return recipe{}, err
+	}
+	module := filepath.Join(root, "hack", "cluster")
+	var sources []string
+	for _, file := range kubernetes.modules() {
+		sources = append(sources, filepath.Join(module, file))
+	}
+	return recipe{
+		name:    "a Kubernetes " + kubernetes.minor + " control plane and kwok",
+		sources: append(sources, filepath.Join(module, "kubernetes"), filepath.Join(root, "hack", "kwok")),
+		flags:   kubernetes.buildFlags(),
 		build: func(ctx context.Context, into string) error {
-			err := goBuild(ctx, filepath.Join(root, "hack", "cluster"), "./kubernetes", filepath.Join(into, "kubernetes"))
+			err := goBuild(ctx, kubernetes, module, "./kubernetes", filepath.Join(into, "kubernetes"))
 			if err != nil {
 				return err
 			}
@@ -75,9 +109,10 @@ func Assets(ctx context.Context, progress io.Writer) (dir string, err error) {
 					return err
 				}
 			}
-			return goBuild(ctx, filepath.Join(root, "hack", "kwok"), "sigs.k8s.io/kwok/cmd/kwok", filepath.Join(into, kwok))
+			// kwok is the same for all, and its module knows nothing of the control plane's.
+			return goBuild(ctx, releases[0], filepath.Join(root, "hack", "kwok"), "sigs.k8s.io/kwok/cmd/kwok", filepath.Join(into, kwok))
 		},
-	})
+	}, nil
 }
 
 // KubeletAsset returns the path of a real kubelet, built and cached the way
@@ -94,8 +129,9 @@ func KubeletAsset(ctx context.Context, progress io.Writer) (path string, err err
 			filepath.Join(root, "hack", "cluster", "go.sum"),
 			filepath.Join(root, "hack", "cluster", "kubelet"),
 		},
+		flags: releases[0].buildFlags(),
 		build: func(ctx context.Context, into string) error {
-			return goBuild(ctx, filepath.Join(root, "hack", "cluster"), "./kubelet", filepath.Join(into, "kubelet"))
+			return goBuild(ctx, releases[0], filepath.Join(root, "hack", "cluster"), "./kubelet", filepath.Join(into, "kubelet"))
 		},
 	})
 	return filepath.Join(dir, "kubelet"), err
@@ -118,6 +154,7 @@ func CacheDir() (string, error) {
 type recipe struct {
 	name    string   // for people
 	sources []string // files and folders whose content decides the result
+	flags   []string // of the go command, which decide it too
 	build   func(ctx context.Context, into string) error
 }
 
@@ -189,7 +226,7 @@ func (r recipe) key(ctx context.Context) (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	fmt.Fprintln(sum, goVersion, runtime.GOOS, runtime.GOARCH, buildFlags())
+	fmt.Fprintln(sum, goVersion, runtime.GOOS, runtime.GOARCH, r.flags)
 	for _, source := range r.sources {
 		if err := hashTree(sum, source); err != nil {
 			return "", fmt.Errorf("hashing %s: %w", source, err)
@@ -217,14 +254,8 @@ func hashTree(sum hash.Hash, source string) error {
 	})
 }
 
-func buildFlags() []string {
-	const pkg = "k8s.io/component-base/version."
-	ldflags := "-s -w -X " + pkg + "gitVersion=" + KubernetesVersion + " -X " + pkg + "gitMajor=1 -X " + pkg + "gitMinor=36"
-	return []string{"-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", ldflags}
-}
-
-func goBuild(ctx context.Context, moduleDir, pkg, output string) error {
-	_, err := goOutput(ctx, moduleDir, append(append([]string{"build"}, buildFlags()...), "-o", output, pkg)...)
+func goBuild(ctx context.Context, of release, moduleDir, pkg, output string) error {
+	_, err := goOutput(ctx, moduleDir, append(append([]string{"build"}, of.buildFlags()...), "-o", output, pkg)...)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -97,6 +98,50 @@ func TestOtherSourcesGiveAnotherFolder(t *testing.T) {
 	}
 	require.Equal(t, keyOf("one"), keyOf("one"))
 	require.NotEqual(t, keyOf("one"), keyOf("two"))
+}
+
+func TestEveryVersionHasItsModules(t *testing.T) {
+	root, err := projectRoot()
+	require.NoError(t, err)
+	keys := map[string]string{}
+	for _, version := range Versions() {
+		of, err := releaseOf(version)
+		require.NoError(t, err)
+		require.Contains(t, of.version, "v"+version+".")
+		goMod, err := os.ReadFile(filepath.Join(root, "hack", "cluster", of.modFile))
+		require.NoError(t, err)
+		require.Contains(t, string(goMod), "\tk8s.io/kubernetes "+of.version+"\n")
+		staging := "v0" + strings.TrimPrefix(of.version, "v1")
+		for _, module := range []string{"api", "apimachinery", "apiserver", "client-go"} {
+			require.Contains(t, string(goMod), "k8s.io/"+module+" => k8s.io/"+module+" "+staging+"\n")
+		}
+		plan, err := controlPlane(version)
+		require.NoError(t, err)
+		key, err := plan.key(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, keys[key], "each has a folder of its own")
+		keys[key] = version
+	}
+	require.Equal(t, OldestVersion, Versions()[len(Versions())-1])
+}
+
+func TestTheVersionIsTheOneAskedForElseThatOfTheEnvironmentElseTheNewest(t *testing.T) {
+	for name, tc := range map[string]struct{ asked, environment, want string }{
+		"neither":             {want: "1.36"},
+		"asked for":           {asked: "1.30", want: "1.30"},
+		"the environment":     {environment: "1.30", want: "1.30"},
+		"both":                {asked: "1.36", environment: "1.30", want: "1.36"},
+		"as it is often said": {asked: "v1.30", want: "1.30"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv(VersionVariable, tc.environment)
+			got, err := releaseOf(tc.asked)
+			require.NoError(t, err)
+			require.Equal(t, tc.want, got.minor)
+		})
+	}
+	_, err := releaseOf("1.12")
+	require.ErrorContains(t, err, "1.36 and 1.30")
 }
 
 func TestAssetsTakesAGivenFolderOnlyWhenItIsComplete(t *testing.T) {

@@ -43,7 +43,11 @@ type Config struct {
 	// Empty means a new temporary folder. Stop removes what the cluster put into
 	// it, and the folder too unless it was there before.
 	Dir string
-	// AssetsDir holds the binaries. Empty means those of Assets.
+	// Kubernetes is the version to run, one of Versions. Empty means the first, or
+	// what VersionVariable says.
+	Kubernetes string
+	// AssetsDir holds the binaries, which must be of that version. Empty means
+	// those of AssetsOf.
 	AssetsDir string
 
 	// Port is the API server's port. 0 means a free one, etcd's ports too; else
@@ -125,7 +129,7 @@ func Start(ctx context.Context, config Config) (*Cluster, error) {
 		config.StartTimeout = defaultStartTimeout
 	}
 	if config.AssetsDir == "" {
-		assets, err := Assets(ctx, config.Progress)
+		assets, err := AssetsOf(ctx, config.Kubernetes, config.Progress)
 		if err != nil {
 			return nil, err
 		}
@@ -187,9 +191,13 @@ func (c *Cluster) launch(ctx context.Context, config Config) error {
 		return err
 	}
 	c.reserved = reserved
+	kubernetesRelease, err := releaseOf(config.Kubernetes)
+	if err != nil {
+		return err
+	}
 	server := fmt.Sprintf("https://%s:%d", loopback, ports.apiServer)
 	c.state.Server = server
-	c.state.Components = components(c.Dir, config, ports)
+	c.state.Components = components(c.Dir, config, kubernetesRelease, ports)
 	if err := c.writeFiles(config, server); err != nil {
 		return fmt.Errorf("preparing its folder: %w", err)
 	}

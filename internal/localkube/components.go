@@ -57,7 +57,7 @@ func choosePorts(base int) (ports, *Ports, error) {
 
 // components lists what the configuration asks for, with command lines. The
 // paths in them are absolute.
-func components(dir string, config Config, ports ports) []*component {
+func components(dir string, config Config, of release, ports ports) []*component {
 	in := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
 	url := func(port int) string { return fmt.Sprintf("http://%s:%d", loopback, port) }
 	var all []*component
@@ -115,12 +115,12 @@ func components(dir string, config Config, ports ports) []*component {
 	add(kubeAPIServer, append(apiServer, config.APIServerArgs...)...)
 
 	if config.WithControllerManager {
-		add(kubeControllerManager,
-			"--kubeconfig="+in(kubeControllerManager+".kubeconfig"),
-			"--service-account-private-key-file="+in(pkiDir, "service-account.key"),
-			"--root-ca-file="+in(pkiDir, "ca.crt"),
-			"--cluster-signing-cert-file="+in(pkiDir, "ca.crt"),
-			"--cluster-signing-key-file="+in(pkiDir, "ca.key"),
+		controllerManager := []string{
+			"--kubeconfig=" + in(kubeControllerManager+".kubeconfig"),
+			"--service-account-private-key-file=" + in(pkiDir, "service-account.key"),
+			"--root-ca-file=" + in(pkiDir, "ca.crt"),
+			"--cluster-signing-cert-file=" + in(pkiDir, "ca.crt"),
+			"--cluster-signing-key-file=" + in(pkiDir, "ca.key"),
 			"--use-service-account-credentials=true",
 			"--controllers=*,-node-ipam-controller,-node-route-controller,-cloud-node-lifecycle-controller,-service-lb-controller",
 			"--node-monitor-grace-period=8760h", // simulated nodes send no heartbeats
@@ -128,8 +128,11 @@ func components(dir string, config Config, ports ports) []*component {
 			"--leader-elect=false",
 			"--secure-port=0",
 			"--kube-api-qps=200", "--kube-api-burst=400",
-			"--controller-shutdown-timeout=1s",
-		)
+		}
+		if of.shutdownTimeout {
+			controllerManager = append(controllerManager, "--controller-shutdown-timeout=1s")
+		}
+		add(kubeControllerManager, controllerManager...)
 	}
 	if config.WithScheduler {
 		add(kubeScheduler,

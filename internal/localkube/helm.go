@@ -16,8 +16,9 @@ func HelmAsset(ctx context.Context, progress io.Writer) (path string, err error)
 	dir, err := cachedBuild(ctx, progress, recipe{
 		name:    "helm",
 		sources: []string{filepath.Join(root, "hack", "helm")},
+		flags:   releases[0].buildFlags(),
 		build: func(ctx context.Context, into string) error {
-			return goBuild(ctx, filepath.Join(root, "hack", "helm"), "helm.sh/helm/v4/cmd/helm", filepath.Join(into, "helm"))
+			return goBuild(ctx, releases[0], filepath.Join(root, "hack", "helm"), "helm.sh/helm/v4/cmd/helm", filepath.Join(into, "helm"))
 		},
 	})
 	return filepath.Join(dir, "helm"), err

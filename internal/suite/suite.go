@@ -66,6 +66,9 @@ type Config struct {
 	// exists. Empty starts one. Nothing is counted on a cluster that exists: its
 	// audit log is its own.
 	Kubeconfig string
+	// Kubernetes is the version of the cluster that is started, one of
+	// localkube.Versions. Empty means the usual one.
+	Kubernetes string
 	// Nodes is the number of simulated nodes; 0 means 1.
 	Nodes int
 	// AuditReads lets reads be counted as well.
@@ -145,7 +148,7 @@ func (s *Suite) start(ctx context.Context) error {
 	if err := s.makeDir(); err != nil {
 		return err
 	}
-	assets, err := localkube.Assets(ctx, s.config.Progress)
+	assets, err := localkube.AssetsOf(ctx, s.config.Kubernetes, s.config.Progress)
 	if err != nil {
 		return err
 	}
@@ -201,7 +204,7 @@ func (s *Suite) startCluster(ctx context.Context, assets string) error {
 			dir = filepath.Join(s.Dir, "cluster")
 		}
 		cluster, err := localkube.Start(ctx, localkube.Config{
-			Name: s.Name, Dir: dir, AssetsDir: assets, Detached: s.config.Detached, Progress: s.config.Progress,
+			Name: s.Name, Dir: dir, Kubernetes: s.config.Kubernetes, AssetsDir: assets, Detached: s.config.Detached, Progress: s.config.Progress,
 			WithControllerManager: true, WithScheduler: true, WithNodes: true, Nodes: max(s.config.Nodes, 1),
 			Audit: true, AuditReads: s.config.AuditReads,
 			APIServerArgs: []string{"--audit-policy-file=" + policy},

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/discovery"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -75,4 +78,14 @@ func run(m *testing.M) (code int, err error) {
 		return 0, err
 	}
 	return m.Run(), nil
+}
+
+// before says whether the API server is of an older minor version of Kubernetes 1 than this: make test-versions runs on 1.30.
+func before(t *testing.T, minor int) bool {
+	t.Helper()
+	server, err := discovery.NewDiscoveryClientForConfigOrDie(config).ServerVersion()
+	require.NoError(t, err)
+	got, err := strconv.Atoi(server.Minor)
+	require.NoError(t, err)
+	return got < minor
 }

@@ -391,7 +391,7 @@ var refusals = map[string]struct {
 }
 
 func TestMalformedObjectsAreRefused(t *testing.T) {
-	namespace := newNamespace(t)
+	namespace, old := newNamespace(t), before(t, 33)
 	for name, tc := range refusals {
 		t.Run(name, func(t *testing.T) {
 			object, _ := parse(t, plain[tc.kind])
@@ -402,7 +402,10 @@ func TestMalformedObjectsAreRefused(t *testing.T) {
 			err := cluster.Create(t.Context(), object)
 			require.Error(t, err)
 			require.True(t, apierrors.IsInvalid(err), "refused by validation: %v", err)
-			for _, part := range tc.want {
+			for i, part := range tc.want {
+				if i == 1 && old && strings.Contains(err.Error(), `Invalid value: ""`) {
+					continue // it does not name the value of a field that may be a number or a text
+				}
 				require.ErrorContains(t, err, part)
 			}
 		})

@@ -116,7 +116,11 @@ func TestObjectsMalformedBeforeCanStillBeDeleted(t *testing.T) {
 
 			stored := fetch(t.Context(), t, object)
 			stored.Object["status"] = map[string]any{"observedGeneration": int64(1)}
-			require.NoError(t, cluster.Status().Update(t.Context(), stored), "status")
+			if err := cluster.Status().Update(t.Context(), stored); before(t, 33) && apierrors.IsInvalid(err) {
+				t.Log("before 1.33 the API server validates the spec with each status") // docs/operations/compatibility.md
+			} else {
+				require.NoError(t, err, "status")
+			}
 			stored.SetLabels(map[string]string{"touched": "true"})
 			require.NoError(t, cluster.Update(t.Context(), stored), "metadata")
 			require.NoError(t, cluster.Delete(t.Context(), stored))
