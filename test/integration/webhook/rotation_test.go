@@ -5,8 +5,12 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,10 +19,15 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/cert"
+	"k8s.io/utils/ptr"
+
+	"kusionstack.io/kuperator/internal/testkit/testca"
 )
 
 // wantFailurePolicy has every webhook of both configurations fail or be ignored when it cannot be called.
@@ -174,4 +183,73 @@ func TestSleptPastTheExpiry(t *testing.T) {
 		require.NoError(c, err)
 		require.True(c, gated)
 	}, deadline, tick, "the same process serves with a new certificate")
+}
+
+// TestAMountedCertificate has somebody else keep the certificate and the configurations, as cert-manager does: the server reads what
+// is mounted, also when it is renewed, and no call fails meanwhile.
+func TestAMountedCertificate(t *testing.T) {
+	s := start(t)
+	authority, folder := testca.New(t), t.TempDir()
+	issue := func() (raw string) {
+		certificate, key := authority.Issue(t)
+		for name, content := range map[string][]byte{corev1.TLSPrivateKeyKey: key, corev1.TLSCertKey: certificate} {
+			require.NoError(t, os.WriteFile(filepath.Join(folder, "fresh"), content, 0o600))
+			require.NoError(t, os.Rename(filepath.Join(folder, "fresh"), filepath.Join(folder, name)))
+		}
+		block, _ := pem.Decode(certificate)
+		return string(block.Bytes)
+	}
+	first := issue()
+	p := s.launch(t, "--webhook-cert-dir="+folder)
+	s.pointAt(t, p.url, authority.PEM())
+	s.asked(t, p)
+	s.wantFailurePolicy(t, "Fail")
+
+	shown := func() string {
+		connection, err := tls.Dial("tcp", p.url[len("https://"):], &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it is looked at, not trusted
+		require.NoError(t, err)
+		defer connection.Close()
+		return string(connection.ConnectionState().PeerCertificates[0].Raw)
+	}
+	require.Equal(t, first, shown())
+	second := issue()
+	admitted := func(c require.TestingT) {
+		gated, err := s.createPod(t.Context(), s.pod("mounted"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.NoError(c, err)
+		require.True(c, gated)
+		require.NoError(c, s.connect(t.Context(), p.url[len("https://"):]))
+	}
+	require.Eventually(t, func() bool {
+		admitted(t) // each time, before, while and after
+		return shown() == second
+	}, deadline, tick, "the renewed certificate is served")
+	admitted(t)
+	require.Nil(t, p.cmd.ProcessState, "by the same process")
+	_, err := s.core.CoreV1().Secrets(system).Get(t.Context(), server+"-certs", metav1.GetOptions{})
+	require.True(t, apierrors.IsNotFound(err), "it keeps no Secret: %v", err)
+}
+
+// pointAt has both configurations call the server at the URL and trust the authority.
+func (s *suite) pointAt(t *testing.T, at string, authority []byte) {
+	t.Helper()
+	api := s.core.AdmissionregistrationV1()
+	moved := func(config *admissionregistrationv1.WebhookClientConfig) {
+		was, err := url.Parse(*config.URL)
+		require.NoError(t, err)
+		config.URL, config.CABundle = ptr.To(at+was.Path), authority
+	}
+	mutating, err := api.MutatingWebhookConfigurations().Get(t.Context(), server, metav1.GetOptions{})
+	require.NoError(t, err)
+	for i := range mutating.Webhooks {
+		moved(&mutating.Webhooks[i].ClientConfig)
+	}
+	_, err = api.MutatingWebhookConfigurations().Update(t.Context(), mutating, metav1.UpdateOptions{})
+	require.NoError(t, err)
+	validating, err := api.ValidatingWebhookConfigurations().Get(t.Context(), server, metav1.GetOptions{})
+	require.NoError(t, err)
+	for i := range validating.Webhooks {
+		moved(&validating.Webhooks[i].ClientConfig)
+	}
+	_, err = api.ValidatingWebhookConfigurations().Update(t.Context(), validating, metav1.UpdateOptions{})
+	require.NoError(t, err)
 }

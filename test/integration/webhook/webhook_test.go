@@ -113,6 +113,14 @@ type process struct {
 // run starts webhook-server, with further flags, and waits until it is ready. It ends with the test.
 func (s *suite) run(t *testing.T, further ...string) *process {
 	t.Helper()
+	p := s.launch(t, further...)
+	s.asked(t, p)
+	return p
+}
+
+// launch starts it.
+func (s *suite) launch(t *testing.T, further ...string) *process {
+	t.Helper()
 	kubeconfig, err := s.cluster.ServiceAccountKubeconfig(t.Context(), system, server)
 	require.NoError(t, err)
 	ports, err := localkube.ReservePorts(2)
@@ -140,6 +148,12 @@ func (s *suite) run(t *testing.T, further ...string) *process {
 		assert.NotContains(t, string(content), "forbidden", "the service account lacks a right")
 		assert.NotContains(t, string(content), "PRIVATE KEY")
 	})
+	return p
+}
+
+// asked waits until it is ready, and the API server asks it.
+func (s *suite) asked(t *testing.T, p *process) {
+	t.Helper()
 	require.Eventually(t, func() bool { return get(t, p.ready) == http.StatusOK }, deadline, tick, "not ready")
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // until the API server has seen both configurations as well
 		gated, err := s.createPod(t.Context(), s.pod("dry"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -148,7 +162,6 @@ func (s *suite) run(t *testing.T, further ...string) *process {
 		_, err = s.create(t, collaSets, impossible("dry"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		require.True(c, apierrors.IsInvalid(err), "%v", err)
 	}, deadline, tick)
-	return p
 }
 
 // get returns the status code, 0 while nobody answers.
