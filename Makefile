@@ -92,6 +92,10 @@ test-versions: ## Run the suite on the oldest Kubernetes that is supported, whic
 	go test -count=1 -timeout 30m ./test/integration/api/...; \
 	go test -count=1 -timeout 60m -run '$(OLDEST_STORIES)' ./test/e2e/...
 
+.PHONY: test-monitoring
+test-monitoring: race-note ## Have a real Prometheus ask what dashboards and alerts ask; draws bin/artifacts/monitoring (RUN=)
+	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" KUPERATOR_MONITORING_TESTS=1 $(TEST) -count=1 -v ./test/monitoring/...
+
 .PHONY: test-examples
 test-examples: race-note ## Run the tests of examples/, which are modules of their own (RUN=)
 	cd examples/adapter && $(TEST) ./...

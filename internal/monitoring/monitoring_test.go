@@ -1,8 +1,13 @@
 package monitoring
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,11 +33,144 @@ func TestMetricsAreSound(t *testing.T) {
 }
 
 func TestFilesAreUpToDate(t *testing.T) {
-	files, err := Files()
+	files, err := Files(RunbookBase)
 	require.NoError(t, err)
 	for _, f := range files {
 		content, err := os.ReadFile(filepath.Join("..", "..", f.Path))
 		require.NoError(t, err)
 		assert.Equal(t, string(f.Content), string(content), "%s is not what make generate writes", f.Path)
+	}
+}
+
+// TestQueries has Prometheus' own parser read every query, and looks up what each uses on the page of metrics.
+func TestQueries(t *testing.T) {
+	var queries, names []string
+	add := func(name, expr string) { names, queries = append(names, name), append(queries, Expand(expr, "1m")) }
+	for _, a := range Alerts() {
+		add(a.Name, a.Expr())
+		add(a.Name+", its value", a.Value)
+	}
+	for _, d := range Dashboards() {
+		if d.Of != "" {
+			add(d.ID+", variable workload", fmt.Sprintf("%s{namespace=~\"a\", %s=~\"b\"}", d.Of, d.Object))
+		}
+		for _, row := range d.Rows {
+			for _, p := range row.Panels {
+				for _, q := range p.Queries {
+					add(d.ID+"/"+p.Title, q.Expr)
+				}
+			}
+		}
+	}
+	for i, p := range parsed(t, queries) {
+		if !assert.Empty(t, p.Error, "%s: %s", names[i], queries[i]) {
+			continue
+		}
+		assert.NotEmpty(t, p.Selectors, names[i])
+		for _, wrong := range unknown(p) {
+			t.Errorf("%s: %s: %s", names[i], queries[i], wrong)
+		}
+	}
+	for _, p := range parsed(t, []string{"kuperator_no_such_metric", `up{colour="red"}`, "sum by (colour) (up)"}) {
+		assert.Len(t, unknown(p), 1, "the check finds what is wrong")
+	}
+}
+
+type parsedQuery struct {
+	Error     string
+	Selectors []struct {
+		Metric string
+		Labels []string
+	}
+	Grouped []string
+}
+
+func parsed(t *testing.T, queries []string) (out []parsedQuery) {
+	t.Helper()
+	in, err := json.Marshal(queries)
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), "go", "run", "-C", "../../hack/monitoring", ".", "parse")
+	cmd.Stdin = bytes.NewReader(in)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.NoError(t, cmd.Run(), stderr.String())
+	require.NoError(t, json.Unmarshal(stdout.Bytes(), &out))
+	require.Len(t, out, len(queries))
+	return out
+}
+
+// unknown says which metrics and labels of a query are on no page.
+func unknown(p parsedQuery) (wrong []string) {
+	known, labels := Known(), map[string]bool{"job": true, "instance": true}
+	for _, s := range p.Selectors {
+		name := s.Metric
+		for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+			if base, ok := strings.CutSuffix(name, suffix); ok && known[base].Kind == metric.Histogram {
+				name, labels["le"] = base, true
+			}
+		}
+		m, ok := known[name]
+		if !ok {
+			wrong = append(wrong, "no metric is called "+s.Metric)
+			for _, l := range p.Grouped {
+				labels[l] = true
+			}
+		}
+		for _, l := range m.Labels {
+			labels[l.Name] = true
+		}
+		for _, l := range s.Labels {
+			if ok && !m.HasLabel(l) && l != "job" && l != "instance" {
+				wrong = append(wrong, s.Metric+" has no label "+l)
+			}
+		}
+	}
+	for _, l := range p.Grouped {
+		if !labels[l] {
+			wrong = append(wrong, "grouped by "+l+", which none of its metrics has")
+		}
+	}
+	return wrong
+}
+
+// TestRunbooks wants a page for each alert, with an answer to each of the four questions of somebody who was woken up.
+func TestRunbooks(t *testing.T) {
+	const folder = "../../docs/operations/runbooks"
+	entries, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	pages := map[string]bool{}
+	for _, e := range entries {
+		pages[e.Name()] = true
+	}
+	for _, a := range Alerts() {
+		page := a.Name + ".md"
+		if !assert.True(t, pages[page], "%s has no runbook %s", a.Name, page) {
+			continue
+		}
+		delete(pages, page)
+		text, err := os.ReadFile(filepath.Join(folder, page))
+		require.NoError(t, err)
+		for _, heading := range []string{"# " + a.Name + "\n", "## Meaning\n", "## Impact\n", "## Diagnosis\n", "## What to do\n"} {
+			assert.Contains(t, string(text), heading, page)
+		}
+		assert.Contains(t, string(text), "```console\n$ kubectl ", page)
+	}
+	delete(pages, "README.md")
+	assert.Empty(t, pages, "runbooks without an alert")
+}
+
+// TestDashboardsAreReadable: every panel has a title of its own in its row, and what it shows is said.
+func TestDashboardsAreReadable(t *testing.T) {
+	for _, d := range Dashboards() {
+		for _, row := range d.Rows {
+			titles := map[string]bool{}
+			for _, p := range row.Panels {
+				assert.False(t, titles[p.Title], "%s has two panels %q in row %q", d.ID, p.Title, row.Title)
+				titles[p.Title] = true
+				for _, q := range p.Queries {
+					assert.NotEmpty(t, q.Legend, "%s/%s", d.ID, p.Title)
+				}
+			}
+		}
 	}
 }

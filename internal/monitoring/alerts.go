@@ -1,0 +1,281 @@
+package monitoring
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Severity says how soon somebody has to look.
+type Severity string
+
+const (
+	// Critical: operations, admission or a whole controller stand still.
+	Critical Severity = "critical"
+	// Warning: somebody waits for longer than is usual, or will.
+	Warning Severity = "warning"
+	// Info: a state that somebody chose, and may have forgotten.
+	Info Severity = "info"
+)
+
+// Alert is a Prometheus alert: it fires while Value meets Condition for as long as For.
+type Alert struct {
+	Name string
+	// Value is the query without its threshold; on a running suite it returns something.
+	Value string
+	// Condition is the threshold, such as "> 0".
+	Condition string
+	For       string
+	Severity  Severity
+	// Summary is one line, Description what is so and what it means; both are templates of Prometheus.
+	Summary, Description string
+	// Needs says what has to happen before Value returns anything; "" if nothing does.
+	Needs string
+}
+
+// Expr is the alert's whole query.
+func (a Alert) Expr() string { return "(" + a.Value + ") " + a.Condition }
+
+// jobs matches the scrape jobs of all binaries: they are called as the binaries.
+var jobs = func() string {
+	var names []string
+	for _, p := range Programs() {
+		names = append(names, p.Name)
+	}
+	return `job=~"` + strings.Join(names, "|") + `"`
+}()
+
+// RunbookBase is where runbooks are looked for, unless the generator is told otherwise (docs/operations/monitoring.md).
+const RunbookBase = "https://github.com/KusionStack/kuperator/blob/main/docs/operations/runbooks"
+
+// Alerts are all alerts.
+func Alerts() []Alert {
+	return []Alert{
+		{
+			Name: "KuperatorComponentDown", Severity: Critical, For: "5m",
+			Value:     `sum by (job) (up{` + jobs + `}) or 0 * group by (job) (present_over_time(up{` + jobs + `}[6h]))`,
+			Condition: "== 0",
+			Summary:   "No replica of {{ $labels.job }} answers",
+			Description: "Prometheus has reached no replica of {{ $labels.job }} for 5 minutes. What waits for it stays as it is; " +
+				"nothing is lost, and Pods run on.",
+		},
+		{
+			Name: "KuperatorNoLeader", Severity: Critical, For: "5m",
+			Value:       `sum by (job) (leader_election_master_status{` + jobs + `})`,
+			Condition:   "== 0",
+			Summary:     "No replica of {{ $labels.job }} holds the Lease",
+			Description: "Replicas of {{ $labels.job }} run, but none has led for 5 minutes, so none does anything.",
+		},
+		{
+			Name: "KuperatorReconcileErrors", Severity: Warning, For: "15m",
+			Value: `sum by (job, controller) (rate(controller_runtime_reconcile_errors_total{` + jobs + `}[10m]))` +
+				` / (sum by (job, controller) (rate(controller_runtime_reconcile_total{` + jobs + `}[10m])) > 0)`,
+			Condition:   "> 0.1",
+			Summary:     "{{ $labels.controller }} fails in {{ $value | humanizePercentage }} of its reconciles",
+			Description: "{{ $labels.job }} repeats with back-off. Objects that it fails on do not get on.",
+			Needs:       "a reconcile in the last ten minutes",
+		},
+		{
+			Name: "KuperatorPodStuck", Severity: Warning, For: "5m",
+			Value:     `max by (namespace, phase) (kuperator_lifecycle_namespace_oldest_phase_seconds{phase!="PreCheck"})`,
+			Condition: "> 1800",
+			Summary:   "A Pod in {{ $labels.namespace }} has been in {{ $labels.phase }} for {{ $value | humanizeDuration }}",
+			Description: "The Pod is out of service, or not back, and holds budget of its rules: the next Pods wait for it. " +
+				"PreCheck does not count: waiting for one's turn there keeps the Pod in service.",
+			Needs: "an operation under way",
+		},
+		{
+			Name: "KuperatorOperationOverdue", Severity: Warning, For: "1m",
+			Value:       `sum by (phase, type, policy) (kuperator_lifecycle_overdue_operations)`,
+			Condition:   "> 0",
+			Summary:     "{{ $value }} operations of type {{ $labels.type }} are past their deadline in {{ $labels.phase }}",
+			Description: "Somebody set a deadline for this phase, and it has passed. Policy {{ $labels.policy }} says what is done about it.",
+			Needs:       "an operation past its deadline",
+		},
+		{
+			Name: "KuperatorBudgetExhausted", Severity: Warning, For: "1h",
+			Value: `kuperator_podtransitionrule_blocked_pods and on (namespace, rule)` +
+				` (kuperator_podtransitionrule_unavailable_pods >= kuperator_podtransitionrule_budget_pods)`,
+			Condition:   "> 0",
+			Summary:     "{{ $value }} Pods have waited for the budget of rule {{ $labels.namespace }}/{{ $labels.rule }} for an hour",
+			Description: "As many Pods as the rule allows are out of service, and do not come back, or there are more operations than the budget lets through.",
+			Needs:       "a rule whose budget is used up while Pods wait",
+		},
+		{
+			Name: "KuperatorBlockedByWebhookRule", Severity: Warning, For: "30m",
+			Value:       `max(kuperator_podtransitionrule_waiting_pods{reason="webhook"})`,
+			Condition:   "> 0",
+			Summary:     "{{ $value }} Pods wait for the webhooks of rules",
+			Description: "Webhooks of PodTransitionRules have not let them pass for half an hour: they say no, are still working, or do not answer.",
+		},
+		{
+			Name: "KuperatorRuleWebhookFailing", Severity: Warning, For: "10m",
+			Value:       `sum by (namespace, rule) (increase(kuperator_rule_webhook_requests_total{result!="answered"}[10m]))`,
+			Condition:   "> 0",
+			Summary:     "The webhook of rule {{ $labels.namespace }}/{{ $labels.rule }} cannot be asked",
+			Description: "Requests fail or are not sent. With failurePolicy Fail the rule's Pods wait; with Ignore they pass unasked.",
+			Needs:       "a webhook rule that was asked about Pods",
+		},
+		{
+			Name: "KuperatorRuleStalled", Severity: Warning, For: "10m",
+			Value:       `max by (state) (kuperator_podtransitionrule_rules{state=~"stalled|unreachable"})`,
+			Condition:   "> 0",
+			Summary:     "{{ $value }} PodTransitionRules are {{ $labels.state }}",
+			Description: "Stalled: the rule cannot be evaluated until somebody corrects it; its Pods wait. Unreachable: its webhook does not answer.",
+		},
+		{
+			Name: "KuperatorRolloutStalled", Severity: Warning, For: "10m",
+			Value:       `max by (namespace, collaset, state) (kuperator_collaset_state{state!~"ready|deleting|reconciling|paused|unknown"})`,
+			Condition:   "> 0",
+			Summary:     "CollaSet {{ $labels.namespace }}/{{ $labels.collaset }} is {{ $labels.state }}",
+			Description: "halted: its failure policy stopped the rollout. stalled: its spec must be changed. overdue: nothing got better within progressDeadlineSeconds.",
+			Needs:       "a CollaSet that is halted, stalled or overdue",
+		},
+		{
+			Name: "KuperatorCertificateExpiresSoon", Severity: Warning, For: "1h",
+			Value:       `(min(kuperator_webhook_certificate_expiry_timestamp_seconds) - time()) / 86400`,
+			Condition:   "< 14",
+			Summary:     "The certificate of webhook-server expires in {{ $value | humanize }} days",
+			Description: "It should have been renewed. When it has expired, the API server no longer asks: Pods are created without gate and deleted without preparation.",
+		},
+		{
+			Name: "KuperatorAdmissionErrors", Severity: Warning, For: "5m",
+			Value:       `sum by (webhook) (increase(kuperator_webhook_decisions_total{decision="error"}[10m]))`,
+			Condition:   "> 0",
+			Summary:     "webhook-server could not judge requests to {{ $labels.webhook }}",
+			Description: "Such a request is refused, since failurePolicy Ignore is for servers that do not answer; its user sees the error.",
+		},
+		{
+			Name: "KuperatorAdmissionSlow", Severity: Warning, For: "10m",
+			Value:       `histogram_quantile(0.99, sum by (webhook, le) (rate(controller_runtime_webhook_latency_seconds_bucket{job="webhook-server"}[10m])))`,
+			Condition:   "> 1",
+			Summary:     "One in a hundred requests to {{ $labels.webhook }} takes longer than {{ $value | humanizeDuration }}",
+			Description: "The API server waits 2 to 5 seconds, then goes on without us.",
+			Needs:       "admission requests in the last ten minutes",
+		},
+		{
+			Name: "KuperatorProviderFailing", Severity: Warning, For: "15m",
+			Value:       `max by (adapter) (kuperator_resourceconsist_backend_failing_employers)`,
+			Condition:   "> 0",
+			Summary:     "The backends of {{ $value }} employers of adapter {{ $labels.adapter }} do not follow",
+			Description: "Calls to the provider fail. Pods wait in Preparing until they are out of traffic, and in Completing until they are back.",
+			Needs:       "an adapter that makes calls",
+		},
+		{
+			Name: "KuperatorEmployerFailing", Severity: Warning, For: "15m",
+			Value:       `max by (kind) (kuperator_resourceconsist_failing_employers)`,
+			Condition:   "> 0",
+			Summary:     "{{ $value }} employers of kind {{ $labels.kind }} cannot be kept in step",
+			Description: "A backend fails, or two employers share a finalizer. Their condition or events say which and why.",
+		},
+		{
+			Name: "KuperatorStaleCache", Severity: Warning, For: "5m",
+			Value:       `max by (job) (kuperator_stale_cache_oldest_wait_seconds)`,
+			Condition:   "> 60",
+			Summary:     "{{ $labels.job }} has waited {{ $value | humanizeDuration }} for its cache",
+			Description: "It decides nothing about an object until its cache shows its own last write: watches lag or are broken.",
+		},
+		{
+			Name: "KuperatorWritesRefused", Severity: Warning, For: "15m",
+			Value:       `sum by (job, resource, verb) (rate(kuperator_api_writes_total{result=~"refused|failed"}[10m]))`,
+			Condition:   "> 0",
+			Summary:     "The API server does not take what {{ $labels.job }} writes ({{ $labels.verb }} {{ $labels.resource }})",
+			Description: "Permissions, quotas, Pod Security or somebody's webhook refuse it, or the API server fails.",
+		},
+		{
+			Name: "KuperatorQueueGrows", Severity: Warning, For: "15m",
+			Value:       `sum by (job, controller) (workqueue_depth{` + jobs + `})`,
+			Condition:   "> 1000",
+			Summary:     "{{ $value }} objects wait for a worker of {{ $labels.controller }}",
+			Description: "{{ $labels.job }} does not keep up: the API server is slow, or there is more to do than its workers can.",
+		},
+		{
+			Name: "KuperatorFrozen", Severity: Info, For: "4h",
+			Value:       `max(kuperator_lifecycle_cluster_frozen)`,
+			Condition:   "> 0",
+			Summary:     "The cluster has been frozen for four hours",
+			Description: "Somebody froze the cluster: no Pod is taken out of service anywhere, so updates and drains wait.",
+		},
+		{
+			Name: "KuperatorSeriesLeftOut", Severity: Info, For: "1h",
+			Value:       `max by (job, kind) (kuperator_metrics_objects_left_out)`,
+			Condition:   "> 0",
+			Summary:     "{{ $value }} objects of kind {{ $labels.kind }} have no series of their own",
+			Description: "There are more than 1000. Totals count them; dashboards and alerts of single objects do not show them.",
+		},
+	}
+}
+
+var forPattern = regexp.MustCompile(`^[0-9]+[mh]$`)
+
+func (a Alert) check() error {
+	switch {
+	case !strings.HasPrefix(a.Name, "Kuperator"), a.Value == "", a.Condition == "", a.Summary == "", a.Description == "", a.Severity == "":
+		return fmt.Errorf("alert %q lacks something", a.Name)
+	case !forPattern.MatchString(a.For):
+		return fmt.Errorf("alert %s: for is %q", a.Name, a.For)
+	}
+	return nil
+}
+
+type ruleFile struct {
+	Groups []ruleGroup `json:"groups"`
+}
+
+type ruleGroup struct {
+	Name  string `json:"name"`
+	Rules []rule `json:"rules"`
+}
+
+type rule struct {
+	Alert       string            `json:"alert"`
+	Expr        string            `json:"expr"`
+	For         string            `json:"for"`
+	Labels      map[string]string `json:"labels"`
+	Annotations map[string]string `json:"annotations"`
+}
+
+func groups(runbookBase string) ([]ruleGroup, error) {
+	group := ruleGroup{Name: "kuperator"}
+	for _, a := range Alerts() {
+		if err := a.check(); err != nil {
+			return nil, err
+		}
+		group.Rules = append(group.Rules, rule{
+			Alert: a.Name, Expr: a.Expr(), For: a.For,
+			Labels: map[string]string{"severity": string(a.Severity)},
+			Annotations: map[string]string{
+				"summary": a.Summary, "description": a.Description, "runbook_url": runbookBase + "/" + a.Name + ".md",
+			},
+		})
+	}
+	return []ruleGroup{group}, nil
+}
+
+// alertFiles are the rules, once for Prometheus and promtool, once for the Prometheus operator.
+func alertFiles(runbookBase string) ([]File, error) {
+	all, err := groups(runbookBase)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := yaml.Marshal(ruleFile{Groups: all})
+	if err != nil {
+		return nil, err
+	}
+	object, err := yaml.Marshal(map[string]any{
+		"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule",
+		"metadata": map[string]any{"name": "kuperator", "namespace": "kuperator-system", "labels": map[string]string{"app.kubernetes.io/part-of": "kuperator"}},
+		"spec":     ruleFile{Groups: all},
+	})
+	if err != nil {
+		return nil, err
+	}
+	top := []byte("# " + generated + "\n")
+	return []File{
+		{"deploy/monitoring/alerts/rules.yaml", append(top[:len(top):len(top)], plain...)},
+		{"deploy/monitoring/alerts/prometheus-rule.yaml", append(top[:len(top):len(top)], object...)},
+		{"deploy/monitoring/alerts/kustomization.yaml", []byte("# " + generated + "\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n- prometheus-rule.yaml\n")},
+	}, nil
+}

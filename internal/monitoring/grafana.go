@@ -1,0 +1,208 @@
+package monitoring
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Units of panels, by Grafana's names.
+const (
+	unitShort   = "short"
+	unitSeconds = "s"
+	unitBytes   = "bytes"
+	unitPerSec  = "ops"
+	unitRatio   = "percentunit"
+	unitDays    = "d"
+)
+
+// Dashboard is one Grafana dashboard.
+type Dashboard struct {
+	// ID is its file name and Grafana's uid.
+	ID                 string
+	Title, Description string
+	// Object is the label that the variable $object chooses values of, beside $namespace; "" without both.
+	Object string
+	// Of is the metric whose namespaces and objects can be chosen.
+	Of   string
+	Rows []Row
+}
+
+// Row is a titled group of panels.
+type Row struct {
+	Title  string
+	Panels []Panel
+}
+
+// Panel shows the outcome of queries.
+type Panel struct {
+	Title, Description, Unit string
+	// Stat shows the last value as a number; otherwise it is drawn over time.
+	Stat bool
+	// Alarm colours values from it on; 0 colours none.
+	Alarm   float64
+	Queries []Query
+	// Needs says what has to happen before the queries return anything; "" if nothing does.
+	Needs string
+}
+
+// Query is one PromQL expression; Legend names its series.
+type Query struct{ Expr, Legend string }
+
+// Width of the grid of Grafana, and the sizes of panels in it.
+const (
+	gridWidth             = 24
+	statWidth, statHeight = 4, 4
+	plotWidth, plotHeight = 12, 8
+)
+
+const selected = `namespace=~"$namespace"`
+
+// grafanaJSON is the dashboard in Grafana's schema.
+func (d Dashboard) grafanaJSON() ([]byte, error) {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	err := encoder.Encode(map[string]any{
+		"uid": d.ID, "title": d.Title, "description": d.Description, "tags": []string{"kuperator"},
+		"schemaVersion": 39, "version": 1, "editable": true, "refresh": "30s", "timezone": "browser",
+		"time":       map[string]string{"from": "now-1h", "to": "now"},
+		"templating": map[string]any{"list": d.variables()},
+		"links":      []any{map[string]any{"type": "dashboards", "tags": []string{"kuperator"}, "title": "Kuperator", "asDropdown": true, "includeVars": true, "keepTime": true}},
+		"panels":     d.panels(),
+	})
+	return b.Bytes(), err
+}
+
+var datasource = map[string]string{"type": "prometheus", "uid": "${datasource}"}
+
+func (d Dashboard) variables() []any {
+	list := []any{map[string]any{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}}
+	if d.Object == "" {
+		return list
+	}
+	chosen := func(name, label, query string) map[string]any {
+		return map[string]any{
+			"name": name, "label": label, "type": "query", "datasource": datasource, "query": query, "definition": query,
+			"refresh": 2, "sort": 1, "multi": true, "includeAll": true, "allValue": ".*",
+			"current": map[string]any{"text": "All", "value": "$__all"},
+		}
+	}
+	return append(list,
+		chosen("namespace", "Namespace", fmt.Sprintf("label_values(%s, namespace)", d.Of)),
+		chosen("workload", d.Object, fmt.Sprintf("label_values(%s{%s}, %s)", d.Of, selected, d.Object)))
+}
+
+func (d Dashboard) panels() []any {
+	var panels []any
+	id, y := 0, 0
+	for _, row := range d.Rows {
+		id++
+		panels = append(panels, map[string]any{
+			"id": id, "type": "row", "title": row.Title, "collapsed": false, "panels": []any{},
+			"gridPos": map[string]int{"h": 1, "w": gridWidth, "x": 0, "y": y},
+		})
+		y++
+		x, height := 0, 0
+		for _, p := range row.Panels {
+			w, h := plotWidth, plotHeight
+			if p.Stat {
+				w, h = statWidth, statHeight
+			}
+			if x+w > gridWidth {
+				x, y, height = 0, y+height, 0
+			}
+			id++
+			panels = append(panels, p.grafana(id, map[string]int{"h": h, "w": w, "x": x, "y": y}))
+			x, height = x+w, max(height, h)
+		}
+		y += height
+	}
+	return panels
+}
+
+func (p Panel) grafana(id int, position map[string]int) map[string]any {
+	var targets []any
+	for i, q := range p.Queries {
+		targets = append(targets, map[string]any{
+			"refId": string(rune('A' + i)), "datasource": datasource, "expr": q.Expr, "legendFormat": q.Legend, "range": true,
+		})
+	}
+	defaults := map[string]any{"unit": p.Unit, "min": 0}
+	if p.Unit == unitDays {
+		delete(defaults, "min")
+	}
+	steps := []any{map[string]any{"color": "green", "value": nil}}
+	if p.Alarm > 0 {
+		steps = append(steps, map[string]any{"color": "red", "value": p.Alarm})
+	}
+	defaults["thresholds"] = map[string]any{"mode": "absolute", "steps": steps}
+	panel := map[string]any{
+		"id": id, "title": p.Title, "description": p.Description, "datasource": datasource, "gridPos": position, "targets": targets,
+		"fieldConfig": map[string]any{"defaults": defaults, "overrides": []any{}},
+	}
+	if p.Stat {
+		panel["type"] = "stat"
+		panel["options"] = map[string]any{"reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}}, "colorMode": "value", "graphMode": "area"}
+		return panel
+	}
+	panel["type"] = "timeseries"
+	defaults["custom"] = map[string]any{"lineWidth": 1, "fillOpacity": 10, "showPoints": "never"}
+	panel["options"] = map[string]any{
+		"legend":  map[string]any{"displayMode": "table", "placement": "bottom", "calcs": []string{"lastNotNull", "max"}},
+		"tooltip": map[string]any{"mode": "multi", "sort": "desc"},
+	}
+	return panel
+}
+
+func (d Dashboard) check() error {
+	for _, row := range d.Rows {
+		for _, p := range row.Panels {
+			if p.Title == "" || p.Description == "" || p.Unit == "" || len(p.Queries) == 0 {
+				return fmt.Errorf("dashboard %s, panel %q lacks something", d.ID, p.Title)
+			}
+		}
+	}
+	return nil
+}
+
+// dashboardFiles are the dashboards as JSON, for people who import them, and as ConfigMaps for Grafana's sidecar.
+func dashboardFiles() ([]File, error) {
+	const folder = "deploy/monitoring/dashboards/"
+	var files []File
+	var list strings.Builder
+	for _, d := range Dashboards() {
+		if err := d.check(); err != nil {
+			return nil, err
+		}
+		content, err := d.grafanaJSON()
+		if err != nil {
+			return nil, err
+		}
+		object, err := yaml.Marshal(map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap",
+			"metadata": map[string]any{
+				"name": "dashboard-" + d.ID, "namespace": "kuperator-system",
+				"labels":      map[string]string{"grafana_dashboard": "1", "app.kubernetes.io/part-of": "kuperator"},
+				"annotations": map[string]string{"grafana_folder": "Kuperator"},
+			},
+			"data": map[string]string{d.ID + ".json": string(content)},
+		})
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, File{folder + d.ID + ".json", content},
+			File{folder + d.ID + ".configmap.yaml", append([]byte("# "+generated+"\n"), object...)})
+		fmt.Fprintf(&list, "- %s.configmap.yaml\n", d.ID)
+	}
+	return append(files, File{folder + "kustomization.yaml", []byte("# " + generated + "\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n" + list.String())}), nil
+}
+
+// Expand puts values for Grafana's variables into a query: all namespaces and objects, and rates over the given time.
+func Expand(expr, interval string) string {
+	return strings.NewReplacer("$__rate_interval", interval, "$namespace", ".*", "$workload", ".*").Replace(expr)
+}
