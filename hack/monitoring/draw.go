@@ -106,5 +106,6 @@ func (p panel) plot() (*plot.Plot, error) {
 	if out.Y.Max <= out.Y.Min {
 		out.Y.Max = out.Y.Min + 1
 	}
+	out.Y.Max += (out.Y.Max - out.Y.Min) * 0.06 * float64(min(drawn, maxLegends)) // room for the legend
 	return out, nil
 }

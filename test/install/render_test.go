@@ -188,6 +188,8 @@ func TestEachSwitchOfTheChartIsAComponent(t *testing.T) {
 		"alibaba-cloud-slb":    "resourceconsistController.alibabaCloudSLB=true",
 		"cert-manager":         "webhookServer.certManager=true",
 		"no-webhook":           "webhookServer.enabled=false",
+		"prometheus-operator":  "monitoring.prometheusOperator=true",
+		"grafana-dashboards":   "monitoring.grafanaDashboards=true",
 	} {
 		t.Run(component, func(t *testing.T) {
 			requireSame(t, kustomize(t, kustomization(t, "", []string{"prerequisites", "overlays/full"}, []string{"components/" + component})),

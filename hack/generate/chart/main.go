@@ -61,6 +61,8 @@ var parts = []part{
 	{condition: "$.Values.podtransitionruleController.webhookSecrets", resources: []string{"overlays/full"}, components: []string{"components/rule-webhook-secrets"}},
 	{condition: "$.Values.resourceconsistController.alibabaCloudSLB", resources: []string{"overlays/full"}, components: []string{"components/alibaba-cloud-slb"}},
 	{condition: "$.Values.webhookServer.certManager", resources: []string{"overlays/full"}, components: []string{"components/cert-manager"}},
+	{condition: "$.Values.monitoring.prometheusOperator", resources: []string{"overlays/full"}, components: []string{"components/prometheus-operator"}},
+	{condition: "$.Values.monitoring.grafanaDashboards", resources: []string{"overlays/full"}, components: []string{"components/grafana-dashboards"}},
 	{condition: "$.Values.priorityClass.create", resources: []string{"overlays/full"}, components: []string{"components/high-availability"}},
 	{condition: "(not $.Values.collasetController.podOpsLifecycle)", resources: []string{"overlays/collaset-only"}, only: "collaset-controller"},
 }

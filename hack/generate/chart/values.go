@@ -157,6 +157,12 @@ networkPolicy:
   create: true
   # They reach nothing but DNS and TCP 443 and 6443.
   restrictEgress: false
+
+monitoring:
+  # A ServiceMonitor and a PrometheusRule. Needs the CRDs of the Prometheus operator.
+  prometheusOperator: false
+  # Dashboards as ConfigMaps with the label of Grafana's sidecar.
+  grafanaDashboards: false
 `)
 	for _, c := range components {
 		d := defaults[c.name]
@@ -262,6 +268,7 @@ func valuesSchema() string {
 		"userRoles":  objectOf(map[string]schema{"create": boolean}), "flowControl": objectOf(map[string]schema{"create": boolean}),
 		"priorityClass": objectOf(map[string]schema{"create": boolean}),
 		"networkPolicy": objectOf(map[string]schema{"create": boolean, "restrictEgress": boolean}),
+		"monitoring":    objectOf(map[string]schema{"prometheusOperator": boolean, "grafanaDashboards": boolean}),
 		"global":        anyMap, // Helm gives it to every chart
 	}
 	own := map[string]map[string]schema{
