@@ -167,7 +167,7 @@ verify-modules:
 	go mod tidy -diff
 	go mod verify
 	cd examples/adapter && go mod tidy -diff && go mod verify
-	cd hack/monitoring && go mod tidy -diff && go mod verify
+	cd hack/tools/monitoring && go mod tidy -diff && go mod verify
 	cd hack/images && go mod tidy -diff && go mod verify
 	cd hack/vulncheck && go mod tidy -diff && go mod verify
 

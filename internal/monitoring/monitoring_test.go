@@ -89,7 +89,7 @@ func parsed(t *testing.T, queries []string) (out []parsedQuery) {
 	t.Helper()
 	in, err := json.Marshal(queries)
 	require.NoError(t, err)
-	cmd := exec.CommandContext(t.Context(), "go", "run", "-C", "../../hack/monitoring", ".", "parse")
+	cmd := exec.CommandContext(t.Context(), "go", "run", "-C", "../../hack/tools/monitoring", ".", "parse")
 	cmd.Stdin = bytes.NewReader(in)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr

@@ -226,7 +226,7 @@ func draw(t *testing.T, p *prometheus) {
 	data, err := json.Marshal(dashboards)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "dashboards.json"), data, 0o600))
-	cmd := exec.CommandContext(t.Context(), "go", "run", "-C", "../../hack/monitoring", ".", "draw", folder)
+	cmd := exec.CommandContext(t.Context(), "go", "run", "-C", "../../hack/tools/monitoring", ".", "draw", folder)
 	cmd.Stdin = bytes.NewReader(data)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))

@@ -1,4 +1,4 @@
-module kusionstack.io/kuperator/hack/monitoring
+module kusionstack.io/kuperator/hack/tools/monitoring
 
 go 1.26.0
 
