@@ -52,6 +52,10 @@ go tool informer-gen \
 	"$types"
 replace "$generated" api/client
 
+# The reference of kubectl kuperator, from its commands.
+go run ./hack/generate/cli "$work/cli"
+replace "$work/cli" docs/reference/cli
+
 # The roles of deploy/, from the markers beside the code.
 hack/generate/rbac.sh
 

@@ -16,7 +16,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// SystemNamespace is where the suite is installed.
+// SystemNamespace is where the suite is installed if Facts.System does not say otherwise.
 const SystemNamespace = "kuperator-system"
 
 // The components that elect a leader, by the names of their Leases.
@@ -36,6 +36,8 @@ func Controllers() []string {
 type Facts struct {
 	// Now is the API server's time.
 	Now time.Time
+	// System is the namespace that the suite is installed in. Empty means SystemNamespace.
+	System string
 	// Pods are those with the label kusionstack.io/control=true.
 	Pods []corev1.Pod
 	// CollaSets and Rules are those of the same namespaces.
@@ -51,6 +53,9 @@ type Facts struct {
 	// Gaps are what could not be read.
 	Gaps []Gap
 }
+
+// system is the namespace that the suite is installed in.
+func (f *Facts) system() string { return cmp.Or(f.System, SystemNamespace) }
 
 // index is the facts, prepared for questions about many Pods.
 type index struct {
@@ -91,9 +96,9 @@ func newIndex(f *Facts) *index {
 			freeze.Namespace = name
 			x.freezes[name] = &freeze
 		}
-		if why, frozen := annotations[podops.FreezeClusterAnnotation]; frozen && name == SystemNamespace {
+		if why, frozen := annotations[podops.FreezeClusterAnnotation]; frozen && name == f.system() {
 			freeze := ParseFreeze(why)
-			freeze.Cluster = true
+			freeze.Cluster, freeze.on = true, name
 			x.cluster = &freeze
 		}
 	}
@@ -109,7 +114,7 @@ func componentsOf(f *Facts) []Component {
 	for _, name := range Controllers() {
 		c := Component{Name: name, State: ComponentAbsent}
 		for i := range f.Leases {
-			if l := &f.Leases[i]; l.Name == name && l.Namespace == SystemNamespace {
+			if l := &f.Leases[i]; l.Name == name && l.Namespace == f.system() {
 				c = componentOf(l, f.Now)
 			}
 		}
@@ -146,12 +151,12 @@ func (x *index) missing(name string) *Reason {
 		return nil
 	}
 	r := &Reason{
-		Code: CodeControllerMissing, On: &Ref{Kind: "Lease", Namespace: SystemNamespace, Name: name}, Since: c.Renewed,
-		Message: name + " is not running: it has no Lease in " + SystemNamespace,
-		Next:    "start it, or install it: kubectl -n " + SystemNamespace + " get deployment,pods -l app.kubernetes.io/name=" + name,
+		Code: CodeControllerMissing, On: &Ref{Kind: "Lease", Namespace: x.system(), Name: name}, Since: c.Renewed,
+		Message: name + " is not running: it has no Lease in " + x.system(),
+		Next:    "start it, or install it: kubectl -n " + x.system() + " get deployment,pods -l app.kubernetes.io/name=" + name,
 	}
 	if c.State == ComponentStale {
-		r.Message = name + " is not running: " + c.Holder + " has stopped renewing its Lease in " + SystemNamespace
+		r.Message = name + " is not running: " + c.Holder + " has stopped renewing its Lease in " + x.system()
 	}
 	return r
 }

@@ -7,8 +7,10 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 )
 
 // Describe makes the picture of the facts.
@@ -32,6 +34,21 @@ func Describe(f Facts) Fleet {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return fleet
+}
+
+// BudgetsOf are the rules that select one of the Pods, which are of one namespace, by name.
+func BudgetsOf(f Facts) []Budget {
+	x := newIndex(&f)
+	var found []Budget
+	for namespace, rules := range x.rules {
+		for i, compiled := range rules {
+			if slices.ContainsFunc(f.Pods, func(pod corev1.Pod) bool { return compiled.Selects(podops.Read(&pod)) }) {
+				found = append(found, x.budget(i, namespace))
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b Budget) int { return strings.Compare(a.Name, b.Name) })
+	return found
 }
 
 func (x *index) allFreezes() []Freeze {

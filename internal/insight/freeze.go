@@ -18,6 +18,8 @@ type Freeze struct {
 	Why   string     `json:"why"`
 	By    string     `json:"by,omitempty"`
 	Until *time.Time `json:"until,omitempty"`
+
+	on string // the Namespace with the annotation for the cluster
 }
 
 const (
@@ -66,7 +68,7 @@ func (f *Freeze) reason(now time.Time) Reason {
 		Next: "ask its author, or end it: kubectl kuperator unfreeze " + f.Namespace,
 	}
 	if f.Cluster {
-		r.On.Name = SystemNamespace
+		r.On.Name = f.on
 		r.Next = "ask its author, or end it: kubectl kuperator unfreeze --cluster"
 	}
 	if f.By != "" {

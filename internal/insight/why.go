@@ -79,10 +79,14 @@ var symptoms = []Code{
 	codeOperatorAtWork, codeLifecycle, codeBlockedByRule, codeWaitingForReady, codeOtherOperation,
 }
 
-// byDepth puts symptoms behind causes: a CollaSet that waits for permission or for availability does so because of its Pods.
+// byDepth puts symptoms behind causes: a CollaSet that waits for permission or for availability does so because of its
+// Pods, and a budget is spent because of Pods that do not come back.
 func byDepth(reasons []Reason) []Reason {
 	rank := func(r Reason) int {
-		if slices.Contains(symptoms, r.Code) {
+		switch {
+		case slices.Contains(symptoms, r.Code):
+			return 2
+		case r.Code == CodeBudgetSpent, r.Code == CodeTopologyBudgetSpent:
 			return 1
 		}
 		return 0

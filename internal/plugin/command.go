@@ -13,6 +13,8 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/utils/clock"
+
+	"kusionstack.io/kuperator/internal/insight"
 )
 
 // name is the plugin's name to users, and its field manager with a dash.
@@ -63,6 +65,8 @@ type plugin struct {
 	clock  clock.WithTicker
 	// output is "", json or yaml.
 	output string
+	// system is the namespace that the suite is installed in.
+	system string
 }
 
 // NewCommand is the root command.
@@ -86,6 +90,8 @@ Every command reads with the rights of its user: what may not be read is named, 
 	p.config.CacheDir = nil // nothing is discovered
 	p.config.AddFlags(root.PersistentFlags())
 	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "Output format: json or yaml. Empty: text for people.")
+	root.PersistentFlags().StringVar(&p.system, "suite-namespace", insight.SystemNamespace, "Namespace that the suite is installed in.")
+	completed(root.RegisterFlagCompletionFunc("suite-namespace", p.completeNamespaces))
 	completed(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	completed(root.RegisterFlagCompletionFunc("namespace", p.completeNamespaces))
 	root.AddGroup(&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupChange, Title: "Change:"})
@@ -99,7 +105,10 @@ const (
 )
 
 func (p *plugin) commands() []*cobra.Command {
-	return []*cobra.Command{p.statusCommand(), p.whyCommand(), p.dashboardCommand()}
+	return []*cobra.Command{
+		p.statusCommand(), p.whyCommand(), p.dashboardCommand(), p.planCommand(), p.diffCommand(), p.historyCommand(), p.drainCheckCommand(), p.doctorCommand(),
+		p.undoCommand(), p.pauseCommand(), p.resumeCommand(), p.restartCommand(), p.replaceCommand(), p.freezeCommand(), p.unfreezeCommand(),
+	}
 }
 
 // completed fails the first test that makes the command if a flag of that name does not exist.

@@ -24,7 +24,7 @@ const maxSingleNodes = 3
 // facts reads what insight wants to know of one namespace, or of all (""): one list for each kind. Only Pods must be
 // readable.
 func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, error) {
-	f := insight.Facts{Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
+	f := insight.Facts{System: s.system, Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
 	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return s.kube.CoreV1().Pods(namespace).List(ctx, o)
 	}, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
@@ -81,7 +81,7 @@ func (s *session) readNamespaces(ctx context.Context, namespace string, f *insig
 		}, func(n *corev1.Namespace) { f.Namespaces[n.Name] = n.Annotations })
 		return tolerate(f, err, "list", "namespaces", "", "what is frozen")
 	}
-	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen", insight.SystemNamespace: "whether the cluster is frozen"} {
+	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen", s.system: "whether the cluster is frozen"} {
 		n, err := s.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if err := tolerate(f, err, "get", "namespaces/"+name, "", unsaid); err != nil {
 			return err
@@ -95,10 +95,10 @@ func (s *session) readNamespaces(ctx context.Context, namespace string, f *insig
 
 func (s *session) readLeases(ctx context.Context, _ string, f *insight.Facts) error {
 	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.CoordinationV1().Leases(insight.SystemNamespace).List(ctx, o)
+		return s.kube.CoordinationV1().Leases(s.system).List(ctx, o)
 	}, func(l *coordinationv1.Lease) { f.Leases = append(f.Leases, *l) })
 	f.LeasesKnown = err == nil
-	return tolerate(f, err, "list", "leases.coordination.k8s.io", insight.SystemNamespace, "which components of the suite run")
+	return tolerate(f, err, "list", "leases.coordination.k8s.io", s.system, "which components of the suite run")
 }
 
 // readNodes reads the nodes that Pods point at.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -33,6 +34,7 @@ const (
 type session struct {
 	config    *rest.Config
 	namespace string
+	system    string // namespace of the suite
 	kube      kubernetes.Interface
 	suite     versioned.Interface
 	dynamic   dynamic.Interface
@@ -51,10 +53,11 @@ func (p *plugin) connect() (*session, error) {
 		return nil, fmt.Errorf("reading the namespace: %w", err)
 	}
 	config.QPS, config.Burst = qps, burst
+	config.WarningHandlerWithContext = warningsTo(p.ErrOut)
 	config.UserAgent = fieldManager + "/" + buildVersion()
 	server := &serverTime{clock: p.clock}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &timedTransport{next, server} })
-	s := &session{config: config, namespace: namespace, clock: p.clock, server: server}
+	s := &session{config: config, namespace: namespace, system: p.system, clock: p.clock, server: server}
 	var errs [3]error
 	s.kube, errs[0] = kubernetes.NewForConfig(config)
 	s.suite, errs[1] = versioned.NewForConfig(config)
@@ -63,6 +66,18 @@ func (p *plugin) connect() (*session, error) {
 		return nil, fmt.Errorf("making clients: %w", err)
 	}
 	return s, nil
+}
+
+// warningsTo prints what admission warns of, as kubectl does.
+func warningsTo(w io.Writer) rest.WarningHandlerWithContext {
+	return warningPrinter{rest.NewWarningWriter(w, rest.WarningWriterOptions{Deduplicate: true})}
+}
+
+type warningPrinter struct{ to rest.WarningHandler }
+
+// HandleWarningHeaderWithContext prints a warning.
+func (p warningPrinter) HandleWarningHeaderWithContext(_ context.Context, code int, agent string, text string) {
+	p.to.HandleWarningHeader(code, agent, text)
 }
 
 // now is the API server's time, as far as an answer has told it.

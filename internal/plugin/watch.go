@@ -50,7 +50,7 @@ type source struct {
 }
 
 func (l *live) sources() []source {
-	core, suite, leases := l.s.kube.CoreV1(), l.s.suite.AppsV1alpha1(), l.s.kube.CoordinationV1().Leases(insight.SystemNamespace)
+	core, suite, leases := l.s.kube.CoreV1(), l.s.suite.AppsV1alpha1(), l.s.kube.CoordinationV1().Leases(l.s.system)
 	managed := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector = managedPods
 		return o
@@ -128,7 +128,7 @@ func (l *live) refresh(ctx context.Context) error {
 
 // now are the facts as the watches show them.
 func (l *live) now() insight.Facts {
-	f := insight.Facts{Now: l.s.now(), Namespaces: l.slow.Namespaces, Nodes: l.slow.Nodes, Gaps: slices.Clone(l.slow.Gaps), LeasesKnown: l.leases != nil}
+	f := insight.Facts{Now: l.s.now(), System: l.s.system, Namespaces: l.slow.Namespaces, Nodes: l.slow.Nodes, Gaps: slices.Clone(l.slow.Gaps), LeasesKnown: l.leases != nil}
 	collect(l.pods, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
 	collect(l.sets, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
 	collect(l.rules, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })

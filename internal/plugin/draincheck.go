@@ -1,0 +1,122 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"kusionstack.io/kuperator/internal/insight"
+)
+
+func (p *plugin) drainCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "drain-check NODE", GroupID: groupLook, Short: "Say which Pods a drain of the node would wait for, and why",
+		Long: `Say which Pods a drain of the node would wait for, and why: freezes, rules, PodDisruptionBudgets, finalizers. Nothing is changed.
+
+The exit code is 2 if a Pod would be held until somebody does something. Rules are told by their status: how much room there is when
+the drain begins may differ.`,
+		Example: "  kubectl kuperator drain-check node-3",
+		Args:    cobra.ExactArgs(1), ValidArgsFunction: p.completeNames("Node"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := p.checkOutput(); err != nil {
+				return err
+			}
+			s, err := p.connect()
+			if err != nil {
+				return err
+			}
+			check, err := s.drainCheck(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if err := p.print(check, func(w io.Writer) { writeDrainCheck(w, check) }); err != nil {
+				return err
+			}
+			if check.Held > 0 {
+				return errFindings
+			}
+			return nil
+		},
+	}
+}
+
+// drainCheck reads what bears on the Pods of a node. Without the right to list all Pods, those of the namespace are looked at.
+func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, error) {
+	var gaps []insight.Gap
+	namespace := ""
+	pods, err := s.podsOn(ctx, node, namespace)
+	if apierrors.IsForbidden(err) {
+		gaps = append(gaps, *gap(err, "list", "pods", "", "Pods of other namespaces than "+s.namespace))
+		namespace = s.namespace
+		pods, err = s.podsOn(ctx, node, namespace)
+	}
+	if err != nil {
+		return insight.Drain{}, fmt.Errorf("listing the Pods of node %s: %w", node, err)
+	}
+	f := insight.Facts{System: s.system, Pods: pods, Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}, Gaps: gaps}
+	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readRules, s.readNamespaces, s.readLeases} {
+		if err := read(ctx, namespace, &f); err != nil {
+			return insight.Drain{}, err
+		}
+	}
+	n, err := s.kube.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return insight.Drain{}, fmt.Errorf("there is no node %s", node)
+	case err == nil:
+		f.Nodes[node] = n
+	default:
+		if err := tolerate(&f, err, "get", "nodes", "", "whether the node is Ready"); err != nil {
+			return insight.Drain{}, err
+		}
+	}
+	var budgets []policyv1.PodDisruptionBudget
+	err = each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.kube.PolicyV1().PodDisruptionBudgets(namespace).List(ctx, o)
+	}, func(b *policyv1.PodDisruptionBudget) { budgets = append(budgets, *b) })
+	if err := tolerate(&f, err, "list", "poddisruptionbudgets.policy", namespace, "which PodDisruptionBudgets refuse evictions"); err != nil {
+		return insight.Drain{}, err
+	}
+	f.Now = s.now()
+	return insight.CheckDrain(f, node, budgets), nil
+}
+
+func (s *session) podsOn(ctx context.Context, node, namespace string) ([]corev1.Pod, error) {
+	var pods []corev1.Pod
+	on := fields.OneTermEqualSelector("spec.nodeName", node).String()
+	err := each(ctx, metav1.ListOptions{FieldSelector: on}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.kube.CoreV1().Pods(namespace).List(ctx, o)
+	}, func(pod *corev1.Pod) { pods = append(pods, *pod) })
+	return pods, err
+}
+
+func writeDrainCheck(w io.Writer, d insight.Drain) {
+	fmt.Fprintf(w, "node %s: %s; %d would be held, %d wait their turn, %d go at once, %d are left alone\n", d.Node, plural(len(d.Pods), "Pod"), d.Held, d.Waiting, d.Going, d.Ignored)
+	for _, verdict := range []insight.DrainVerdict{insight.DrainHeld, insight.DrainWaits, insight.DrainGoes, insight.DrainIgnored} {
+		pods := slices.DeleteFunc(slices.Clone(d.Pods), func(p insight.DrainedPod) bool { return p.Verdict != verdict })
+		if len(pods) == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s\n", strings.ToUpper(string(verdict)))
+		for _, p := range pods {
+			fmt.Fprintf(w, "  %s/%s\n", p.Namespace, p.Name)
+			for _, r := range p.Reasons {
+				fmt.Fprintf(w, "     %s: %s\n", r.Code, r.Message)
+				if r.Next != "" {
+					fmt.Fprintf(w, "        next: %s\n", r.Next)
+				}
+			}
+		}
+	}
+	writeGaps(w, d.Gaps)
+}

@@ -1,0 +1,311 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/insight"
+	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/revision/detect"
+)
+
+// historyEntry is one revision of a CollaSet.
+type historyEntry struct {
+	Revision int64     `json:"revision"`
+	Name     string    `json:"name"`
+	Created  time.Time `json:"created"`
+	// Current is the revision that Pods come from, Updated that of the present template.
+	Current bool `json:"current,omitempty"`
+	Updated bool `json:"updated,omitempty"`
+	// Pods are at this revision.
+	Pods int `json:"pods"`
+	// Images are those of its containers, as <container>=<image>.
+	Images []string `json:"images"`
+	// InPlace says that a Pod gets here from the revision before without being created anew; Fields are those that force
+	// it otherwise. Both are empty for the oldest.
+	InPlace *bool    `json:"inPlace,omitempty"`
+	Fields  []string `json:"fields,omitempty"`
+}
+
+// history is a CollaSet's revisions, oldest first.
+type history struct {
+	CollaSet  insight.Ref    `json:"collaSet"`
+	Revisions []historyEntry `json:"revisions"`
+	Gaps      []insight.Gap  `json:"gaps,omitempty"`
+}
+
+// revisions are the CollaSet's, oldest first, and their contents as far as they can be read.
+func (s *session) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) ([]appsv1.ControllerRevision, map[string]*revision.Data, error) {
+	var found []appsv1.ControllerRevision
+	contents := map[string]*revision.Data{}
+	options := metav1.ListOptions{}
+	if set.Spec.Selector != nil {
+		options.LabelSelector = labels.SelectorFromSet(set.Spec.Selector.MatchLabels).String()
+	}
+	err := each(ctx, options, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.kube.AppsV1().ControllerRevisions(set.Namespace).List(ctx, o)
+	}, func(r *appsv1.ControllerRevision) {
+		if !metav1.IsControlledBy(r, set) {
+			return
+		}
+		found = append(found, *r)
+		if data, err := revision.Parse(r.Data.Raw); err == nil {
+			contents[r.Name] = data
+		}
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("listing the revisions of collaset/%s: %w", set.Name, err)
+	}
+	slices.SortFunc(found, func(a, b appsv1.ControllerRevision) int {
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), strings.Compare(a.Name, b.Name))
+	})
+	return found, contents, nil
+}
+
+// podsOf are the CollaSet's Pods.
+func (s *session) podsOf(ctx context.Context, set *appsv1alpha1.CollaSet) ([]corev1.Pod, error) {
+	var pods []corev1.Pod
+	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+	if err != nil {
+		return nil, fmt.Errorf("spec.selector of collaset/%s: %w", set.Name, err)
+	}
+	err = each(ctx, metav1.ListOptions{LabelSelector: selector.String()}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.kube.CoreV1().Pods(set.Namespace).List(ctx, o)
+	}, func(pod *corev1.Pod) {
+		if metav1.IsControlledBy(pod, set) {
+			pods = append(pods, *pod)
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the Pods of collaset/%s: %w", set.Name, err)
+	}
+	return pods, nil
+}
+
+// capabilities are what the API server lets change on running Pods.
+func (s *session) capabilities(ctx context.Context) (revision.Capabilities, error) {
+	detector, err := detect.New(s.config, s.clock)
+	if err != nil {
+		return revision.Capabilities{}, err
+	}
+	return detector.Capabilities(ctx)
+}
+
+func (p *plugin) historyCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "history collaset/NAME", GroupID: groupLook, Short: "Show a CollaSet's revisions, and which Pods are at each",
+		Long:    "Show a CollaSet's revisions, oldest first, which Pods are at each, and whether a Pod gets from one to the next in place.",
+		Example: "  kubectl kuperator history collaset/web",
+		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			s, set, err := p.setFor(ctx, args, dryRunNone)
+			if err != nil {
+				return err
+			}
+			h, err := s.history(ctx, set)
+			if err != nil {
+				return err
+			}
+			now := s.now()
+			return p.print(h, func(w io.Writer) { writeHistory(w, h, now) })
+		},
+	}
+}
+
+func (s *session) history(ctx context.Context, set *appsv1alpha1.CollaSet) (history, error) {
+	h := history{CollaSet: insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}, Revisions: []historyEntry{}}
+	list, contents, err := s.revisions(ctx, set)
+	if err != nil {
+		return h, err
+	}
+	pods, err := s.podsOf(ctx, set)
+	if err != nil {
+		g := gap(err, "list", "pods", set.Namespace, "how many Pods are at each revision")
+		if g == nil {
+			return h, err
+		}
+		h.Gaps = append(h.Gaps, *g)
+	}
+	at := map[string]int{}
+	for i := range pods {
+		at[pods[i].Labels[appsv1.ControllerRevisionHashLabelKey]]++
+	}
+	can, err := s.capabilities(ctx)
+	if err != nil {
+		return h, err
+	}
+	for i := range list {
+		r := &list[i]
+		e := historyEntry{
+			Revision: r.Revision, Name: r.Name, Created: r.CreationTimestamp.UTC(), Pods: at[r.Name], Images: imagesOf(contents[r.Name]),
+			Current: r.Name == set.Status.CurrentRevision, Updated: r.Name == set.Status.UpdatedRevision,
+		}
+		if i > 0 {
+			between := revision.Explain(contents[list[i-1].Name], contents[r.Name], can)
+			inPlace := between.InPlace()
+			e.InPlace, e.Fields = &inPlace, between.Forcing
+		}
+		h.Revisions = append(h.Revisions, e)
+	}
+	return h, nil
+}
+
+// imagesOf are the images of a revision's containers.
+func imagesOf(data *revision.Data) []string {
+	images := []string{}
+	if data == nil {
+		return images
+	}
+	var template corev1.PodTemplateSpec
+	if raw, err := json.Marshal(data.Template()); err != nil || json.Unmarshal(raw, &template) != nil {
+		return images
+	}
+	for _, c := range slices.Concat(template.Spec.InitContainers, template.Spec.Containers) {
+		images = append(images, c.Name+"="+c.Image)
+	}
+	return images
+}
+
+func writeHistory(w io.Writer, h history, now time.Time) {
+	table := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "REVISION\tNAME\tAGE\tPODS\tIMAGES\tFROM THE ONE BEFORE\t")
+	for _, e := range h.Revisions {
+		how := ""
+		switch {
+		case e.InPlace == nil:
+		case *e.InPlace:
+			how = "in place"
+		default:
+			how = "anew: " + strings.Join(e.Fields, ", ")
+		}
+		marks := ""
+		if e.Current {
+			marks += " (current)"
+		}
+		if e.Updated {
+			marks += " (updated)"
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t\n", e.Revision, e.Name+marks, duration.HumanDuration(max(now.Sub(e.Created), 0)), e.Pods, strings.Join(e.Images, ","), how)
+	}
+	_ = table.Flush()
+	writeGaps(w, h.Gaps)
+}
+
+func (p *plugin) undoCommand() *cobra.Command {
+	var to int64
+	var dry dryRun
+	cmd := &cobra.Command{
+		Use: "undo collaset/NAME", GroupID: groupChange, Short: "Put the template of an earlier revision back",
+		Long: `Put the template and the volume claim templates of an earlier revision back: the one before the present, or --to-revision.
+
+A template that is put back takes its Pods back in the operations that are under way. Put it back in your manifests too.`,
+		Example: "  kubectl kuperator undo collaset/web\n  kubectl kuperator undo collaset/web --to-revision=3 --dry-run=server",
+		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, set, err := p.setFor(cmd.Context(), args, dry)
+			if err != nil {
+				return err
+			}
+			c, err := s.undo(cmd.Context(), set, to, dry)
+			if err != nil {
+				return err
+			}
+			return p.report(c, dry)
+		},
+	}
+	cmd.Flags().Int64Var(&to, "to-revision", 0, "Number of the revision, as history shows it. 0 is the one before the present.")
+	dry.flag(cmd)
+	return cmd
+}
+
+func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64, dry dryRun) (change, error) {
+	c := change{Object: insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}}
+	list, contents, err := s.revisions(ctx, set)
+	if err != nil {
+		return c, err
+	}
+	wanted, err := undoTarget(set, list, to)
+	if err != nil {
+		return c, err
+	}
+	c.Action = fmt.Sprintf("at revision %d (%s)", wanted.Revision, wanted.Name)
+	if wanted.Name == set.Status.UpdatedRevision && set.Status.ObservedGeneration == set.Generation {
+		return c, nil
+	}
+	data := contents[wanted.Name]
+	if data == nil {
+		return c, fmt.Errorf("revision %s cannot be read: choose another with --to-revision", wanted.Name)
+	}
+	c.Changed, c.Action = true, "goes back to "+strings.TrimPrefix(c.Action, "at ")
+	c.Details = append([]string{strings.Join(imagesOf(data), ", ")}, chosen(set)...)
+	if set.Spec.Paused {
+		c.Details = append(c.Details, "it is paused, and begins when it is resumed")
+	}
+	if dry == dryRunClient {
+		return c, nil
+	}
+	body, err := json.Marshal(undoPatch(set, data))
+	if err != nil {
+		return c, err
+	}
+	_, err = s.suite.AppsV1alpha1().CollaSets(set.Namespace).Patch(ctx, set.Name, types.JSONPatchType, body, dry.options())
+	return c, err
+}
+
+// undoTarget is the revision to go back to.
+func undoTarget(set *appsv1alpha1.CollaSet, list []appsv1.ControllerRevision, to int64) (*appsv1.ControllerRevision, error) {
+	for i := len(list) - 1; i >= 0; i-- {
+		if to == list[i].Revision && to != 0 || to == 0 && list[i].Name != set.Status.UpdatedRevision {
+			return &list[i], nil
+		}
+	}
+	if to == 0 {
+		return nil, fmt.Errorf("collaset/%s has no earlier revision", set.Name)
+	}
+	return nil, fmt.Errorf("collaset/%s has no revision %d: kubectl kuperator history collaset/%s lists them", set.Name, to, set.Name)
+}
+
+// patchOperation is one of a JSON patch (RFC 6902).
+type patchOperation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// undoPatch replaces the templates as a whole, so it depends on the very object that was read.
+func undoPatch(set *appsv1alpha1.CollaSet, data *revision.Data) []patchOperation {
+	patch := []patchOperation{
+		{"test", "/metadata/uid", set.UID},
+		{"test", "/metadata/resourceVersion", set.ResourceVersion},
+		{"replace", "/spec/template", data.Template()},
+	}
+	var claims []map[string]any
+	for _, t := range data.ClaimTemplates() {
+		claims = append(claims, t.Object())
+	}
+	switch {
+	case len(claims) > 0:
+		patch = append(patch, patchOperation{"add", "/spec/volumeClaimTemplates", claims})
+	case len(set.Spec.VolumeClaimTemplates) > 0:
+		patch = append(patch, patchOperation{"remove", "/spec/volumeClaimTemplates", nil})
+	}
+	return patch
+}

@@ -1,0 +1,191 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	jsonpatch "github.com/evanphx/json-patch/v5"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/jsonmergepatch"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/insight"
+)
+
+// defaultApplier is the field manager of kubectl apply --server-side.
+const defaultApplier = "kubectl"
+
+var collaSets = appsv1alpha1.SchemeGroupVersion.WithResource("collasets")
+
+// manifests reads the CollaSets of a file, "-" for standard input. Other objects are left out.
+func (p *plugin) manifests(path, namespace string) ([]*unstructured.Unstructured, error) {
+	in := p.In
+	if path != "-" {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer file.Close()
+		in = file
+	}
+	var found []*unstructured.Unstructured
+	documents := yaml.NewYAMLOrJSONDecoder(in, 4096)
+	for {
+		object := &unstructured.Unstructured{}
+		err := documents.Decode(&object.Object)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading %s: %w", path, err)
+		}
+		if object.GetKind() != appsv1alpha1.CollaSetKind || object.GroupVersionKind().Group != appsv1alpha1.SchemeGroupVersion.Group {
+			continue
+		}
+		if object.GetNamespace() == "" {
+			object.SetNamespace(namespace)
+		}
+		found = append(found, object)
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%s has no CollaSet (apiVersion %s, kind %s)", path, appsv1alpha1.SchemeGroupVersion, appsv1alpha1.CollaSetKind)
+	}
+	return found, nil
+}
+
+// applied is what a CollaSet would be after kubectl apply.
+type applied struct {
+	// live is nil if there is none yet.
+	live, next *unstructured.Unstructured
+	warnings   []string
+	gaps       []insight.Gap
+}
+
+// apply says what the manifest would make of the CollaSet. The API server is asked in a dry run; without the right to
+// patch, the manifest is merged here, and nobody has checked it.
+func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured) (applied, error) {
+	warnings := &warningCollector{}
+	config := rest.CopyConfig(s.config)
+	config.WarningHandlerWithContext = warnings
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return applied{}, err
+	}
+	sets := client.Resource(collaSets).Namespace(manifest.GetNamespace())
+	live, err := sets.Get(ctx, manifest.GetName(), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		next, err := sets.Create(ctx, manifest, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
+		if g := refusal(err, "create", manifest); g != nil {
+			return applied{next: manifest, gaps: []insight.Gap{*g}}, nil
+		}
+		return applied{next: next, warnings: warnings.all}, err
+	}
+	if err != nil {
+		return applied{}, fmt.Errorf("reading collaset/%s in namespace %s: %w", manifest.GetName(), manifest.GetNamespace(), err)
+	}
+	a := applied{live: live}
+	original, byClient := live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]
+	if applier := serverSideApplier(live); !byClient && applier != "" {
+		a.next, err = sets.Apply(ctx, manifest.GetName(), manifest, metav1.ApplyOptions{FieldManager: applier, Force: true, DryRun: []string{metav1.DryRunAll}})
+		if g := refusal(err, "patch", manifest); g == nil {
+			a.warnings = warnings.all
+			return a, err
+		}
+	}
+	patch, err := mergePatch(original, manifest, live)
+	if err != nil {
+		return a, err
+	}
+	a.next, err = sets.Patch(ctx, live.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}})
+	if g := refusal(err, "patch", manifest); g != nil {
+		a.gaps = append(a.gaps, *g)
+		a.next, err = merged(live, patch)
+	}
+	a.warnings = warnings.all
+	return a, err
+}
+
+// refusal is the gap where the user may not write: the manifest is not checked then.
+func refusal(err error, verb string, manifest *unstructured.Unstructured) *insight.Gap {
+	if !apierrors.IsForbidden(err) {
+		return nil
+	}
+	return gap(err, verb, "collasets.apps.kusionstack.io", manifest.GetNamespace(), "what the API server makes of the manifest (defaults, validation, warnings): it was merged without asking it")
+}
+
+// serverSideApplier is who applied the object, if one did with server-side apply; "" otherwise.
+func serverSideApplier(live *unstructured.Unstructured) string {
+	found := ""
+	for _, f := range live.GetManagedFields() {
+		if f.Operation != metav1.ManagedFieldsOperationApply || f.Subresource != "" {
+			continue
+		}
+		if found != "" {
+			return defaultApplier
+		}
+		found = f.Manager
+	}
+	return found
+}
+
+// mergePatch is what kubectl apply sends: what the manifest sets, and what it does not set any more.
+func mergePatch(original string, manifest, live *unstructured.Unstructured) ([]byte, error) {
+	wanted, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, err
+	}
+	now, err := json.Marshal(live)
+	if err != nil {
+		return nil, err
+	}
+	var before []byte
+	if original != "" {
+		before = []byte(original)
+	}
+	patch, err := jsonmergepatch.CreateThreeWayJSONMergePatch(before, wanted, now)
+	if err != nil {
+		return nil, fmt.Errorf("comparing the manifest of collaset/%s with what is there: %w", manifest.GetName(), err)
+	}
+	return patch, nil
+}
+
+func merged(live *unstructured.Unstructured, patch []byte) (*unstructured.Unstructured, error) {
+	before, err := json.Marshal(live)
+	if err != nil {
+		return nil, err
+	}
+	after, err := jsonpatch.MergePatch(before, patch)
+	if err != nil {
+		return nil, err
+	}
+	next := &unstructured.Unstructured{}
+	return next, json.NewDecoder(bytes.NewReader(after)).Decode(&next.Object)
+}
+
+// warningCollector keeps the warnings that admission gives.
+type warningCollector struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// HandleWarningHeaderWithContext keeps a warning.
+func (c *warningCollector) HandleWarningHeaderWithContext(_ context.Context, code int, _ string, text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if code == 299 && text != "" {
+		c.all = append(c.all, text)
+	}
+}

@@ -1,0 +1,318 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/aymanbagabas/go-udiff"
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/insight"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+// forecasts is what plan prints.
+type forecasts struct {
+	Plans []forecast `json:"plans"`
+}
+
+// difference is one of those that diff prints.
+type difference struct {
+	CollaSet insight.Ref `json:"collaSet"`
+	// Diff is a unified diff of the manifests, empty if nothing changes.
+	Diff string   `json:"diff"`
+	Plan forecast `json:"plan"`
+}
+
+func (p *plugin) planCommand() *cobra.Command {
+	file := ""
+	cmd := &cobra.Command{
+		Use: "plan (-f FILE | collaset/NAME)", GroupID: groupLook, Short: "Say what a changed manifest does to the Pods: in place or anew, which first",
+		Long: `Say what a changed manifest does to the Pods of its CollaSets: which are changed in place and which are created anew, which fields
+force that, which Pods the partition or label chooses, in which order they begin, and which rules bound how many at a time.
+
+Nothing is changed: the API server is asked in a dry run. With the name of a CollaSet, the plan is of the rollout that is under way.
+The order is that of collaset-controller's own decision on the Pods as they are now.`,
+		Example: "  kubectl kuperator plan -f web.yaml\n  kubectl kuperator plan collaset/web",
+		Args:    cobra.MaximumNArgs(2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, _, err := p.planned(cmd.Context(), file, args)
+			if err != nil {
+				return err
+			}
+			return p.print(forecasts{found}, func(w io.Writer) {
+				for _, f := range found {
+					writeForecast(w, f)
+				}
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the manifest; - is standard input.")
+	return cmd
+}
+
+func (p *plugin) diffCommand() *cobra.Command {
+	file := ""
+	cmd := &cobra.Command{
+		Use: "diff -f FILE", GroupID: groupLook, Short: "Show what a manifest changes, and what that does to the Pods",
+		Long: `Show what kubectl apply of a manifest would change in its CollaSets, as a unified diff, and what that does to the Pods, as plan does.
+
+The exit code is 2 if something changes.`,
+		Example: "  kubectl kuperator diff -f web.yaml",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				return errors.New("-f is missing: name the file with the manifest")
+			}
+			found, changes, err := p.planned(cmd.Context(), file, nil)
+			if err != nil {
+				return err
+			}
+			differences := make([]difference, len(found))
+			differs := false
+			for i := range found {
+				text, err := unified(changes[i].live, changes[i].next)
+				if err != nil {
+					return err
+				}
+				differences[i] = difference{found[i].CollaSet, text, found[i]}
+				differs = differs || text != ""
+			}
+			err = p.print(map[string]any{"diffs": differences}, func(w io.Writer) {
+				for _, d := range differences {
+					fmt.Fprint(w, d.Diff)
+					writeForecast(w, d.Plan)
+				}
+			})
+			if err == nil && differs {
+				return errFindings
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the manifest; - is standard input.")
+	return cmd
+}
+
+// planned makes the plans of a file, or of one CollaSet as it is.
+func (p *plugin) planned(ctx context.Context, file string, args []string) ([]forecast, []applied, error) {
+	if (file == "") == (len(args) == 0) {
+		return nil, nil, errors.New("say what: -f FILE with a changed manifest, or the name of a CollaSet for the rollout that is under way")
+	}
+	if err := p.checkOutput(); err != nil {
+		return nil, nil, err
+	}
+	s, err := p.connect()
+	if err != nil {
+		return nil, nil, err
+	}
+	var changes []applied
+	if file == "" {
+		ref, err := target(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind)
+		if err != nil {
+			return nil, nil, err
+		}
+		change, err := s.asItIs(ctx, ref.Name)
+		if err != nil {
+			return nil, nil, err
+		}
+		changes = append(changes, change)
+	} else {
+		manifests, err := p.manifests(file, s.namespace)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, m := range manifests {
+			change, err := s.apply(ctx, m)
+			if err != nil {
+				return nil, nil, err
+			}
+			changes = append(changes, change)
+		}
+	}
+	var found []forecast
+	for _, change := range changes {
+		f, err := s.forecast(ctx, change)
+		if err != nil {
+			return nil, nil, err
+		}
+		found = append(found, f)
+	}
+	return found, changes, nil
+}
+
+// asItIs is a change that changes nothing.
+func (s *session) asItIs(ctx context.Context, name string) (applied, error) {
+	live, err := s.dynamic.Resource(collaSets).Namespace(s.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return applied{}, fmt.Errorf("reading collaset/%s in namespace %s: %w", name, s.namespace, err)
+	}
+	return applied{live: live, next: live}, nil
+}
+
+// forecast says what becomes of the Pods.
+func (s *session) forecast(ctx context.Context, a applied) (forecast, error) {
+	set, before := &appsv1alpha1.CollaSet{}, &appsv1alpha1.CollaSet{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(a.next.Object, set); err != nil {
+		return forecast{}, fmt.Errorf("reading the manifest of collaset/%s: %w", a.next.GetName(), err)
+	}
+	f := forecast{
+		CollaSet:   insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name},
+		ReplicasTo: ptr.Deref(set.Spec.Replicas, 0), New: a.live == nil, Paused: set.Spec.Paused, Policy: string(set.Spec.UpdateStrategy.PodUpdatePolicy),
+		Strategy: strategyText(set), Ways: map[way]int{}, Pods: []forecastPod{}, Warnings: a.warnings, Gaps: a.gaps,
+	}
+	if f.Policy == "" {
+		f.Policy = string(appsv1alpha1.PodUpdateInPlaceIfPossible)
+	}
+	wanted, err := dataOf(a.next)
+	if err != nil {
+		return f, err
+	}
+	if a.live == nil {
+		f.ObservedAt = s.now()
+		return f, nil
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(a.live.Object, before); err != nil {
+		return f, err
+	}
+	f.ReplicasFrom = ptr.Deref(before.Spec.Replicas, 0)
+	present, err := dataOf(a.live)
+	if err != nil {
+		return f, err
+	}
+	f.TemplateChanges = !present.Same(wanted)
+	m := material{set: set, wanted: wanted}
+	if _, m.contents, err = s.revisions(ctx, before); err != nil {
+		return f, err
+	}
+	if m.pods, err = s.podsOf(ctx, before); err != nil {
+		return f, err
+	}
+	if m.can, err = s.capabilities(ctx); err != nil {
+		return f, err
+	}
+	facts := insight.Facts{Pods: m.pods}
+	if err := s.readRules(ctx, set.Namespace, &facts); err != nil {
+		return f, err
+	}
+	f.Gaps = append(f.Gaps, facts.Gaps...)
+	m.now, facts.Now = s.now(), s.now()
+	f.ObservedAt, m.wantedIs = m.now.UTC(), sameRevision(wanted, m.contents)
+	f.Budgets = insight.BudgetsOf(facts)
+	f.Ways, f.Fields, f.Pods = foretell(m)
+	return f, nil
+}
+
+// dataOf is the content of the revision that a CollaSet's spec makes.
+func dataOf(set *unstructured.Unstructured) (*revision.Data, error) {
+	spec, _ := set.Object["spec"].(map[string]any)
+	rendered, err := revision.Render(spec)
+	if err != nil {
+		return nil, fmt.Errorf("the template of collaset/%s: %w", set.GetName(), err)
+	}
+	return revision.Parse(rendered)
+}
+
+func writeForecast(w io.Writer, f forecast) {
+	fmt.Fprintf(w, "CollaSet %s/%s\n", f.CollaSet.Namespace, f.CollaSet.Name)
+	if f.New {
+		fmt.Fprintf(w, "  is new: %s\n", plural(int(f.ReplicasTo), "Pod"))
+		writeNotes(w, f)
+		return
+	}
+	if f.ReplicasFrom != f.ReplicasTo {
+		fmt.Fprintf(w, "  replicas %d -> %d\n", f.ReplicasFrom, f.ReplicasTo)
+	}
+	var counts []string
+	for _, c := range []struct {
+		way  way
+		text string
+	}{
+		{wayInPlace, "changed in place"}, {wayRecreate, "created anew"}, {wayReplace, "replaced by new ones"}, {wayRefused, "not updated (InPlaceOnly)"},
+		{wayHeld, "kept as they are"}, {wayThere, "there already"}, {wayScaledIn, "removed"},
+	} {
+		if n := f.Ways[c.way]; n > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", n, c.text))
+		}
+	}
+	if !f.TemplateChanges {
+		fmt.Fprintln(w, "  the template stays as it is")
+	}
+	if len(counts) > 0 {
+		fmt.Fprintf(w, "  Pods: %s\n", strings.Join(counts, ", "))
+	}
+	for _, field := range f.Fields {
+		fmt.Fprintf(w, "  because of %s\n", field)
+	}
+	fmt.Fprintf(w, "  %s; chosen: %s\n", f.Policy, f.Strategy)
+	writeOrder(w, f)
+	for _, b := range f.Budgets {
+		fmt.Fprintf(w, "  rule %s: %s (%d desired, %d available, %d granted)\n", b.Name, strings.Join(b.Bounds, "; "), b.Desired, b.Available, b.Granted)
+	}
+	writeNotes(w, f)
+}
+
+// maxOrdered is how many Pods the text names.
+const maxOrdered = 20
+
+func writeOrder(w io.Writer, f forecast) {
+	begun := slices.DeleteFunc(slices.Clone(f.Pods), func(p forecastPod) bool { return p.Order == 0 })
+	for i, p := range begun {
+		if i == maxOrdered {
+			fmt.Fprintf(w, "      and %d more (-o json lists all)\n", len(begun)-maxOrdered)
+			return
+		}
+		fmt.Fprintf(w, "  %3d. %s\n", p.Order, joined(p.Name, string(p.Way), p.Revision))
+	}
+}
+
+func writeNotes(w io.Writer, f forecast) {
+	if f.Paused {
+		fmt.Fprintln(w, "  it is paused: nothing of this begins before it is resumed")
+	}
+	for _, warning := range f.Warnings {
+		fmt.Fprintf(w, "  warning: %s\n", warning)
+	}
+	writeGaps(w, f.Gaps)
+}
+
+// unified is a diff of what people write of the two objects.
+func unified(live, next *unstructured.Unstructured) (string, error) {
+	before, err := written(live)
+	if err != nil {
+		return "", err
+	}
+	after, err := written(next)
+	if err != nil {
+		return "", err
+	}
+	return udiff.Unified("live/"+next.GetName(), "manifest/"+next.GetName(), before, after), nil
+}
+
+// written is the object without what the API server and controllers write.
+func written(object *unstructured.Unstructured) (string, error) {
+	if object == nil {
+		return "", nil
+	}
+	object = object.DeepCopy()
+	for _, field := range []string{"managedFields", "resourceVersion", "uid", "generation", "creationTimestamp", "selfLink"} {
+		unstructured.RemoveNestedField(object.Object, "metadata", field)
+	}
+	unstructured.RemoveNestedField(object.Object, "metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
+	if len(object.GetAnnotations()) == 0 {
+		unstructured.RemoveNestedField(object.Object, "metadata", "annotations")
+	}
+	unstructured.RemoveNestedField(object.Object, "status")
+	out, err := yaml.Marshal(object.Object)
+	return string(out), err
+}
