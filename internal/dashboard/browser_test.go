@@ -37,19 +37,19 @@ func busyFleet(n int) insight.Fleet {
 		p := pod(fmt.Sprintf("web-%d", i), insight.StateServing)
 		p.Since = &since
 		operation := insight.Operation{ID: "collaset", Type: "update", Since: &since}
-		switch {
-		case i%40 == 1:
+		switch i % 40 {
+		case 1:
 			p.State, operation.Phase, operation.Reasons = insight.StateWaiting, "PreCheck", []insight.Reason{blocked}
 			p.Operations = []insight.Operation{operation}
-		case i%40 == 2:
+		case 2:
 			p.State, operation.Phase = insight.StateOperating, "Operate"
 			operation.Reasons = []insight.Reason{{Code: "ImagePull", Message: "image web:3 cannot be pulled: not found", Since: &since}}
 			p.Operations = []insight.Operation{operation}
-		case i%40 == 3:
+		case 3:
 			p.State, operation.Phase = insight.StateReturning, "PostCheck"
 			operation.Reasons = []insight.Reason{{Code: "ReadinessGate", Message: "waits for its readiness gate"}}
 			p.Operations = []insight.Operation{operation}
-		case i%40 == 4:
+		case 4:
 			p.State, p.Reasons = insight.StateDown, []insight.Reason{{Code: "ContainerCrashing", Message: "container main restarted 7 times", Since: &since}}
 		}
 		pods = append(pods, p)
