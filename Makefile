@@ -70,6 +70,10 @@ test-integration: ## Run the tests on a real API server (RUN=)
 test-e2e: ## Run the user stories on a whole local cluster (RUN=)
 	@$(MAKE) --no-print-directory test PKG=./test/e2e/...
 
+.PHONY: test-install
+test-install: ## Install, upgrade and uninstall every overlay and every variant of the Helm chart (RUN=)
+	assets="$$(go run ./hack/localkube assets)" && INSTALL=all KUBEBUILDER_ASSETS="$$assets" go test -count=1 -v -timeout 60m $(if $(RUN),-run '$(RUN)') ./test/install/...
+
 .PHONY: test-node
 test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
 	@if ! why="$$(go run ./hack/localkube real-nodes 2>&1)"; then echo "real-node tests skipped: $$why"; exit 0; fi; \

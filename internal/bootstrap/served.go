@@ -32,6 +32,9 @@ func WhenServed(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func() erro
 		kind:   gvk,
 		mapper: mgr.GetRESTMapper(),
 		setup:  setup,
+		older: func(ctx context.Context) ([]string, error) {
+			return fieldsNotServed(ctx, mgr.GetConfig(), mgr.GetScheme(), gvk)
+		},
 		clock:  clock.RealClock{},
 		logger: mgr.GetLogger().WithName("discovery"),
 	})
@@ -42,6 +45,8 @@ type served struct {
 	kind   schema.GroupVersionKind
 	mapper meta.RESTMapper
 	setup  func() error
+	// older returns the fields that the program knows and the CRD does not.
+	older  func(context.Context) ([]string, error)
 	clock  clock.Clock
 	logger logr.Logger
 }
@@ -79,7 +84,21 @@ func (s *served) Start(ctx context.Context) error {
 	if err := s.setup(); err != nil {
 		return fmt.Errorf("setting up what watches %s: %w", s.kind.Kind, err)
 	}
+	s.compare(ctx)
 	return nil
+}
+
+// compare says in the log when the CRD is older than the program. Nothing depends on it, so an error is only logged.
+func (s *served) compare(ctx context.Context) {
+	fields, err := s.older(ctx)
+	if err != nil {
+		s.logger.V(1).Info("the CRD could not be compared with this program", "kind", s.kind.Kind, "error", err.Error())
+		return
+	}
+	if len(fields) > 0 {
+		s.logger.Info("the CRD is older than this program: the API server drops the fields that it lacks; apply the CRDs of this version",
+			"kind", s.kind.Kind, "fields", fields)
+	}
 }
 
 // look asks discovery: the manager's mapper reads it again whenever it does not know a kind. An answer that is an

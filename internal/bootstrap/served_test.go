@@ -72,6 +72,7 @@ func TestWhenServed(t *testing.T) {
 			s := &served{
 				kind: exampleKind, mapper: mapper, clock: clk,
 				setup:  func() error { setUp <- struct{}{}; return nil },
+				older:  func(context.Context) ([]string, error) { return nil, nil },
 				logger: funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{}),
 			}
 			done := make(chan error, 1)
@@ -114,4 +115,18 @@ func TestWhenServedReportsASetupThatFails(t *testing.T) {
 	s := &served{kind: exampleKind, mapper: &discovery{}, clock: clocktesting.NewFakeClock(time.Unix(1, 0)), setup: func() error { return broken }}
 	require.ErrorIs(t, s.Start(t.Context()), broken)
 	require.False(t, s.NeedLeaderElection(), "a standby fills its caches too")
+}
+
+func TestWhenServedSaysWhatAnOlderCRDLacks(t *testing.T) {
+	var lines []string
+	s := &served{
+		kind: exampleKind, mapper: &discovery{}, clock: clocktesting.NewFakeClock(time.Unix(1, 0)), setup: func() error { return nil },
+		older:  func(context.Context) ([]string, error) { return []string{"spec.newest"}, nil },
+		logger: funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{}),
+	}
+	require.NoError(t, s.Start(t.Context()))
+	require.Len(t, lines, 1)
+	require.Contains(t, lines[0], "older than this program")
+	require.Contains(t, lines[0], "spec.newest")
+	require.Contains(t, lines[0], "Example")
 }

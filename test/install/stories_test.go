@@ -1,0 +1,377 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/observer"
+)
+
+const (
+	// storyNamespace is where the stories play: a namespace that every overlay works in.
+	storyNamespace = "team-a"
+	image1         = "web:1"
+	image2         = "web:2"
+	image3         = "web:3"
+)
+
+// collaSet is a workload of n Pods labelled app=name.
+func collaSet(namespace, name string, n int32) *appsv1alpha1.CollaSet {
+	return &appsv1alpha1.CollaSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1alpha1.CollaSetSpec{
+			Replicas: ptr.To(n),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
+			},
+			UpdateStrategy: appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible},
+		},
+	}
+}
+
+func service(namespace, name string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": name},
+			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
+		},
+	}
+}
+
+// rule allows one of the Pods labelled app=name to be out of service.
+func rule(namespace, name string) *appsv1alpha1.PodTransitionRule {
+	return &appsv1alpha1.PodTransitionRule{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: appsv1alpha1.PodTransitionRuleSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Rules: []appsv1alpha1.TransitionRule{{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.FromInt32(1))},
+			}}},
+		},
+	}
+}
+
+func (w *world) create(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		require.NoError(t, w.client.Create(t.Context(), o))
+	}
+}
+
+// remove deletes objects and waits until they, and what is labelled app=web, are gone.
+func (w *world) remove(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		require.NoError(t, client.IgnoreNotFound(w.client.Delete(t.Context(), o)))
+	}
+	eventually(t, "the Pods to be gone", func() error {
+		if n := len(w.pods(t, storyNamespace)); n > 0 {
+			return fmt.Errorf("%d are left", n)
+		}
+		return nil
+	})
+}
+
+// pods returns the Pods labelled app=web, sorted by name.
+func (w *world) pods(t *testing.T, namespace string) []corev1.Pod {
+	t.Helper()
+	list := &corev1.PodList{}
+	require.NoError(t, w.client.List(t.Context(), list, client.InNamespace(namespace), client.MatchingLabels{"app": "web"}))
+	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return list.Items
+}
+
+// states are the Pods as they are: who they are and when they last changed.
+func states(pods []corev1.Pod) []string {
+	var all []string
+	for _, pod := range pods {
+		all = append(all, fmt.Sprintf("%s %s %s", pod.Name, pod.UID, pod.ResourceVersion))
+	}
+	return all
+}
+
+func uids(pods []corev1.Pod) []types.UID {
+	var all []types.UID
+	for _, pod := range pods {
+		all = append(all, pod.UID)
+	}
+	return all
+}
+
+func (w *world) setImage(t *testing.T, image string) {
+	t.Helper()
+	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: storyNamespace, Name: "web"}}
+	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image)
+	require.NoError(t, w.client.Patch(t.Context(), set, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
+// updated is nil when n Pods serve the image and no operation is left on them, and the CollaSet says so.
+func (w *world) updated(t *testing.T, n int, image string) error {
+	t.Helper()
+	var waits []error
+	pods := w.pods(t, storyNamespace)
+	for i := range pods {
+		v := podops.Read(&pods[i])
+		if pods[i].DeletionTimestamp != nil || pods[i].Spec.Containers[0].Image != image || !v.Ready || len(podops.Operations(v)) > 0 {
+			waits = append(waits, fmt.Errorf("%s has %s: %v", v.Name, pods[i].Spec.Containers[0].Image, podops.Explain(v, nil)))
+		}
+	}
+	set := &appsv1alpha1.CollaSet{}
+	if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: storyNamespace, Name: "web"}, set); err != nil {
+		return err
+	}
+	if set.Status.ObservedGeneration != set.Generation || int(set.Status.UpdatedAvailableReplicas) != n {
+		waits = append(waits, fmt.Errorf("the CollaSet says %d of generation %d", set.Status.UpdatedAvailableReplicas, set.Status.ObservedGeneration))
+	}
+	if len(pods) != n {
+		waits = append(waits, fmt.Errorf("%d Pods", len(pods)))
+	}
+	return errors.Join(waits...)
+}
+
+func (w *world) waitUpdated(t *testing.T, n int, image string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d Pods to serve %s", n, image), func() error { return w.updated(t, n, image) })
+}
+
+// observe watches from outside that no promise is broken.
+func (w *world) observe(t *testing.T) *observer.Observer {
+	t.Helper()
+	o, err := observer.Start(background(t), w.cluster.RESTConfig(), observer.Options{StuckAfter: 2 * patience})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		report, err := o.Stop()
+		if err := errors.Join(err, report.Err()); err != nil {
+			t.Error(err)
+		}
+	})
+	return o
+}
+
+// requireRuleHeld checks that Pods were out of service, and never more than one.
+func requireRuleHeld(t *testing.T, o *observer.Observer) {
+	t.Helper()
+	report := o.Settled(t.Context())
+	require.NoError(t, report.Err())
+	r, seen := report.Rule(storyNamespace, "web")
+	require.True(t, seen)
+	require.Equal(t, 1, r.MaxOut)
+}
+
+// story is a job that an installation does.
+type story struct {
+	// begin sets the scene and has the job done.
+	begin func(t *testing.T, w *world)
+	// again has it done once more, on what is there, after the controllers were taken away and came back.
+	again func(t *testing.T, w *world)
+	// scene is what begin made, in the order in which it can be deleted.
+	scene func() []client.Object
+}
+
+// wholeSuite: Pods with traffic are updated in place while a rule holds.
+func wholeSuite(gated bool) story {
+	return story{
+		begin: func(t *testing.T, w *world) {
+			o := w.observe(t)
+			w.create(t, service(storyNamespace, "web"), rule(storyNamespace, "web"), collaSet(storyNamespace, "web", 3))
+			w.waitUpdated(t, 3, image1)
+			pods := w.pods(t, storyNamespace)
+			for i := range pods {
+				v := podops.Read(&pods[i])
+				require.True(t, v.Gate)
+				require.True(t, v.ServiceAvailable())
+			}
+			w.waitProtected(t) // without webhook-server a Pod may be Ready before its Service is known
+			w.setImage(t, image2)
+			w.waitUpdated(t, 3, image2)
+			require.Equal(t, uids(pods), uids(w.pods(t, storyNamespace)), "in place")
+			requireRuleHeld(t, o)
+			stray := managedPod(storyNamespace, "stray")
+			require.NoError(t, w.client.Create(t.Context(), stray, client.DryRunAll))
+			require.Equal(t, gated, len(stray.Spec.ReadinessGates) > 0, "webhook-server")
+		},
+		again: func(t *testing.T, w *world) {
+			o := w.observe(t)
+			before := uids(w.pods(t, storyNamespace))
+			w.setImage(t, image3)
+			w.waitUpdated(t, 3, image3)
+			require.Equal(t, before, uids(w.pods(t, storyNamespace)))
+			requireRuleHeld(t, o)
+		},
+		scene: func() []client.Object {
+			return []client.Object{collaSet(storyNamespace, "web", 3), rule(storyNamespace, "web"), service(storyNamespace, "web")}
+		},
+	}
+}
+
+// collaSetAlone: Pods are updated directly.
+var collaSetAlone = story{
+	begin: func(t *testing.T, w *world) {
+		w.create(t, collaSet(storyNamespace, "web", 3))
+		w.waitUpdated(t, 3, image1)
+		w.setImage(t, image2)
+		w.waitUpdated(t, 3, image2)
+	},
+	again: func(t *testing.T, w *world) {
+		w.setImage(t, image3)
+		w.waitUpdated(t, 3, image3)
+	},
+	scene: func() []client.Object { return []client.Object{collaSet(storyNamespace, "web", 3)} },
+}
+
+// gatedPod is a managed Pod that somebody operates by labels.
+func gatedPod() *corev1.Pod {
+	pod := managedPod(storyNamespace, "web")
+	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}
+	return pod
+}
+
+func (w *world) label(t *testing.T, name string, labels string) {
+	t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: storyNamespace, Name: name}}
+	require.NoError(t, w.client.Patch(t.Context(), pod, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":`+labels+`}}`))))
+}
+
+func (w *world) request(t *testing.T) {
+	t.Helper()
+	w.label(t, "web", fmt.Sprintf(`{%q:"%d",%q:"restart"}`, podops.OperatingPrefix+"/restarter", time.Now().UnixNano(), podops.OperationTypePrefix+"/restarter"))
+}
+
+// view waits until the Pod web is as wanted.
+func (w *world) view(t *testing.T, what string, wanted func(*corev1.Pod, podops.View) bool) {
+	t.Helper()
+	eventually(t, what, func() error {
+		pod := &corev1.Pod{}
+		if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: storyNamespace, Name: "web"}, pod); err != nil {
+			return err
+		}
+		if v := podops.Read(pod); !wanted(pod, v) {
+			return fmt.Errorf("%v; labels %v", podops.Explain(v, nil), pod.Labels)
+		}
+		return nil
+	})
+}
+
+// operation takes the Pod out of service, and back again.
+func operation(t *testing.T, w *world) {
+	w.request(t)
+	w.view(t, "permission, out of service", func(_ *corev1.Pod, v podops.View) bool { return podops.Allowed(v, "restarter", "restart") && !v.Ready })
+	w.label(t, "web", fmt.Sprintf(`{%q:null}`, podops.OperatingPrefix+"/restarter"))
+	w.view(t, "back in service", func(_ *corev1.Pod, v podops.View) bool { return v.Ready && len(podops.Operations(v)) == 0 })
+}
+
+// lifecycleAlone: the Pod of somebody else goes through an operation.
+var lifecycleAlone = story{
+	begin: func(t *testing.T, w *world) {
+		w.create(t, gatedPod())
+		w.view(t, "a Pod in service", func(_ *corev1.Pod, v podops.View) bool { return v.Ready })
+		operation(t, w)
+	},
+	again: operation,
+	scene: func() []client.Object { return []client.Object{gatedPod()} },
+}
+
+// ruleStatus waits until the rule's status is as wanted.
+func (w *world) ruleStatus(t *testing.T, what string, wanted func(appsv1alpha1.PodTransitionRuleStatus) bool) {
+	t.Helper()
+	eventually(t, what, func() error {
+		r := &appsv1alpha1.PodTransitionRule{}
+		if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: storyNamespace, Name: "web"}, r); err != nil {
+			return err
+		}
+		if r.Status.ObservedGeneration != r.Generation || !wanted(r.Status) {
+			return fmt.Errorf("%+v", r.Status)
+		}
+		return nil
+	})
+}
+
+// rulesAlone: a request of somebody else is judged.
+var rulesAlone = story{
+	begin: func(t *testing.T, w *world) {
+		w.create(t, rule(storyNamespace, "web"), managedPod(storyNamespace, "web"))
+		w.ruleStatus(t, "the Pod to be counted", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return slices.Equal(s.Targets, []string{"web"}) })
+	},
+	again: func(t *testing.T, w *world) {
+		w.remove(t, managedPod(storyNamespace, "web"))
+		w.ruleStatus(t, "no Pod to be counted", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return len(s.Targets) == 0 })
+		w.create(t, managedPod(storyNamespace, "web"))
+		w.ruleStatus(t, "the new Pod to be counted", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return slices.Equal(s.Targets, []string{"web"}) })
+	},
+	scene: func() []client.Object {
+		return []client.Object{managedPod(storyNamespace, "web"), rule(storyNamespace, "web")}
+	},
+}
+
+// waitProtected waits until the traffic of every Pod is protected.
+func (w *world) waitProtected(t *testing.T) {
+	t.Helper()
+	eventually(t, "protection of every Pod's traffic", func() error {
+		for _, pod := range w.pods(t, storyNamespace) {
+			if v := podops.Read(&pod); !protected(&pod, v) {
+				return fmt.Errorf("%s has none", pod.Name)
+			}
+		}
+		return nil
+	})
+}
+
+func protected(pod *corev1.Pod, _ podops.View) bool {
+	return slices.ContainsFunc(pod.Finalizers, func(f string) bool { return strings.HasPrefix(f, podops.ProtectionFinalizerPrefix) })
+}
+
+// trafficAlone: a Pod in traffic is protected, and let go when its Service is.
+var trafficAlone = story{
+	begin: func(t *testing.T, w *world) {
+		w.create(t, service(storyNamespace, "web"), gatedPod())
+		w.view(t, "protection while there is traffic", protected)
+	},
+	again: func(t *testing.T, w *world) {
+		require.NoError(t, w.client.Delete(t.Context(), service(storyNamespace, "web")))
+		w.view(t, "no protection without traffic", func(pod *corev1.Pod, v podops.View) bool { return !protected(pod, v) })
+		w.create(t, service(storyNamespace, "web"))
+		w.view(t, "protection once more", protected)
+		require.NoError(t, w.client.Delete(t.Context(), service(storyNamespace, "web")))
+		w.view(t, "no protection in the end", func(pod *corev1.Pod, v podops.View) bool { return !protected(pod, v) })
+	},
+	scene: func() []client.Object {
+		return []client.Object{managedPod(storyNamespace, "web"), service(storyNamespace, "web")}
+	},
+}
+
+// admission: managed Pods get their gate, and what can never work is refused.
+func admission(t *testing.T, w *world) {
+	w.waitAsked(t)
+	twice := &appsv1alpha1.ResourceContext{
+		ObjectMeta: metav1.ObjectMeta{Namespace: storyNamespace, Name: "twice"},
+		Spec:       appsv1alpha1.ResourceContextSpec{Contexts: []appsv1alpha1.ContextDetail{{ID: 1}, {ID: 1}}},
+	}
+	require.ErrorContains(t, w.client.Create(t.Context(), twice, client.DryRunAll), "spec.contexts[1].id")
+}
+
+var webhookAlone = story{
+	begin: func(t *testing.T, w *world) {
+		w.create(t, managedPod(storyNamespace, "web"))
+		w.view(t, "the gate", func(_ *corev1.Pod, v podops.View) bool { return v.Gate })
+		admission(t, w)
+	},
+	again: admission,
+	scene: func() []client.Object { return []client.Object{managedPod(storyNamespace, "web")} },
+}
