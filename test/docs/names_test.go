@@ -30,7 +30,7 @@ var otherFlags = map[string]string{
 }
 
 // kubectlCommands are those whose help is read.
-var kubectlCommands = []string{"annotate", "apply", "autoscale", "config set-context", "create namespace", "create clusterrolebinding", "delete", "drain", "events", "get", "label", "logs",
+var kubectlCommands = []string{"annotate", "apply", "autoscale", "config set-context", "config view", "create namespace", "create clusterrolebinding", "delete", "drain", "events", "get", "label", "logs",
 	"create secret generic", "patch", "proxy", "rollout", "scale", "uncordon", "wait", "taint", "auth can-i"}
 
 var flagWord = regexp.MustCompile(`(?:^|[\s\x60("'])--([a-z][a-z0-9-]+)`)
