@@ -25,7 +25,7 @@ var otherFlags = map[string]string{
 	"no-install-recommends":           "apt-get",
 	"use-service-account-credentials": "kube-controller-manager",
 	"fail":                            "curl", "silent": "curl", "show-error": "curl", "unix-socket": "curl",
-	"feature-gates": "Kuperator v0.7", "platform": "docker", "build-arg": "docker",
+	"runbook-base": "hack/generate/monitoring", "feature-gates": "Kuperator v0.7", "platform": "docker", "build-arg": "docker",
 	"values": "helm", "set": "helm", "create-namespace": "helm", "reset-then-reuse-values": "helm", "take-ownership": "helm",
 }
 
