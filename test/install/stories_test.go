@@ -303,20 +303,35 @@ func (w *world) ruleStatus(t *testing.T, what string, wanted func(appsv1alpha1.P
 	})
 }
 
+// serving makes the Pod web serve, in the place of the lifecycle-controller that is not there.
+func (w *world) serving(t *testing.T) {
+	t.Helper()
+	pod := gatedPod()
+	pod.Labels[podops.ServiceAvailableLabel] = "1"
+	w.create(t, pod)
+	status := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True"}]}}`, podops.ServiceReadyCondition)
+	require.NoError(t, w.client.Status().Patch(t.Context(), pod, client.RawPatch(types.StrategicMergePatchType, []byte(status))))
+	w.view(t, "a Pod in service", func(_ *corev1.Pod, v podops.View) bool { return v.Ready })
+}
+
+// judged has a request granted, and taken back.
+func judged(t *testing.T, w *world) {
+	w.request(t)
+	w.ruleStatus(t, "a grant", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return len(s.Grants) == 1 })
+	w.label(t, "web", fmt.Sprintf(`{%q:null,%q:null}`, podops.OperatingPrefix+"/restarter", podops.OperationTypePrefix+"/restarter"))
+	w.ruleStatus(t, "no grant", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return len(s.Grants) == 0 })
+}
+
 // rulesAlone: a request of somebody else is judged.
 var rulesAlone = story{
 	begin: func(t *testing.T, w *world) {
-		w.create(t, rule(storyNamespace, "web"), managedPod(storyNamespace, "web"))
-		w.ruleStatus(t, "the Pod to be counted", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return slices.Equal(s.Targets, []string{"web"}) })
+		w.create(t, rule(storyNamespace, "web"))
+		w.serving(t)
+		judged(t, w)
 	},
-	again: func(t *testing.T, w *world) {
-		w.remove(t, managedPod(storyNamespace, "web"))
-		w.ruleStatus(t, "no Pod to be counted", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return len(s.Targets) == 0 })
-		w.create(t, managedPod(storyNamespace, "web"))
-		w.ruleStatus(t, "the new Pod to be counted", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return slices.Equal(s.Targets, []string{"web"}) })
-	},
+	again: judged,
 	scene: func() []client.Object {
-		return []client.Object{managedPod(storyNamespace, "web"), rule(storyNamespace, "web")}
+		return []client.Object{gatedPod(), rule(storyNamespace, "web")}
 	},
 }
 
@@ -340,7 +355,8 @@ func protected(pod *corev1.Pod, _ podops.View) bool {
 // trafficAlone: a Pod in traffic is protected, and let go when its Service is.
 var trafficAlone = story{
 	begin: func(t *testing.T, w *world) {
-		w.create(t, service(storyNamespace, "web"), gatedPod())
+		w.create(t, service(storyNamespace, "web"))
+		w.serving(t)
 		w.view(t, "protection while there is traffic", protected)
 	},
 	again: func(t *testing.T, w *world) {
