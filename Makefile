@@ -149,7 +149,7 @@ $(GOLANGCI_LINT): hack/tools/go.mod hack/tools/go.sum
 	go build -C hack/tools -o ../../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 
 .PHONY: verify
-verify: verify-generated verify-format verify-modules verify-imports verify-docs vet lint verify-vulnerabilities ## Check that what is generated is current, formats, modules, imports, docs, vet, lint, known vulnerabilities
+verify: verify-generated verify-format verify-modules verify-imports vet lint verify-vulnerabilities ## Check that what is generated is current, formats, modules, imports, links, vet, lint, known vulnerabilities
 
 # Every file that git knows or would add, with the hash of its content: works on a tree with uncommitted changes.
 tree = git ls-files -co --exclude-standard | sort | while IFS= read -r f; do if [ -f "$$f" ]; then printf '%s %s\n' "$$(git hash-object -- "$$f")" "$$f"; fi; done
@@ -166,23 +166,17 @@ verify-format:
 	@files="$$(gofmt -l $$(git ls-files -co --exclude-standard -- '*.go' | while IFS= read -r f; do if [ -f "$$f" ]; then echo "$$f"; fi; done))"; \
 	if [ -n "$$files" ]; then echo "not formatted, run gofmt -w on:"; echo "$$files"; exit 1; fi
 
+# Modules of their own beside the main one: what is tidy in them, and of those with code of ours what vet finds.
+MODULES := examples/adapter hack/helm hack/images hack/refdocs hack/tools hack/tools/monitoring hack/vulncheck
+VETTED := examples/adapter hack/images hack/tools/monitoring hack/vulncheck
+
 .PHONY: verify-modules
 verify-modules:
-	go mod tidy -diff
-	go mod verify
-	cd examples/adapter && go mod tidy -diff && go mod verify
-	cd hack/tools/monitoring && go mod tidy -diff && go mod verify
-	cd hack/images && go mod tidy -diff && go mod verify
-	cd hack/vulncheck && go mod tidy -diff && go mod verify
+	@for module in . $(MODULES); do echo "$$module: go mod tidy -diff, go mod verify"; (cd $$module && go mod tidy -diff && go mod verify); done
 
 .PHONY: verify-imports
-verify-imports:
+verify-imports: ## Check the import rules, and that links in docs lead somewhere
 	go test -count=1 ./internal/archtest
-
-# A hook: docs that list keys, metrics or flags bring hack/docs/check.sh, which compares them with the code.
-.PHONY: verify-docs
-verify-docs:
-	@if [ -x hack/docs/check.sh ]; then hack/docs/check.sh; else echo "docs: no check in this version"; fi
 
 # In ../shared/vulndb if there is a copy of the database, else online, else it says that it was skipped.
 .PHONY: verify-vulnerabilities
@@ -191,10 +185,7 @@ verify-vulnerabilities:
 
 .PHONY: vet
 vet:
-	go vet ./...
-	cd examples/adapter && go vet ./...
-	cd hack/images && go vet ./...
-	cd hack/vulncheck && go vet ./...
+	@for module in . $(VETTED); do echo "$$module: go vet ./..."; (cd $$module && go vet ./...); done
 
 ##@ Run
 
