@@ -333,7 +333,8 @@ type PodTransitionRuleStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Targets are the names of the Pods selected, sorted.
+	// Targets is part of Kuperator's API, where it names all Pods selected. Nobody writes it here, so that a status grows
+	// with what is under way and not with the workload.
 	// +listType=atomic
 	// +optional
 	Targets []string `json:"targets,omitempty"`

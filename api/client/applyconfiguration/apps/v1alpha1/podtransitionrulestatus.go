@@ -16,7 +16,8 @@ type PodTransitionRuleStatusApplyConfiguration struct {
 	UpdateTime *v1.Time `json:"updateTime,omitempty"`
 	// ObservedGeneration is the generation of the spec that this status answers to.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Targets are the names of the Pods selected, sorted.
+	// Targets is part of Kuperator's API, where it names all Pods selected. Nobody writes it here, so that a status grows
+	// with what is under way and not with the workload.
 	Targets []string `json:"targets,omitempty"`
 	// Details are the verdicts on Pods in a stage, sorted by name: up to 64 of those granted and of those blocked. Grants has
 	// every grant.
