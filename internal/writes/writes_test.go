@@ -330,6 +330,7 @@ func TestUnobservedHoldsExactlyWhileOwnWritesLieBeyondTheCache(t *testing.T) {
 }
 
 func TestWaitsAreMeasured(t *testing.T) {
+	writes.ForgetTrackers()
 	clk, store := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)), newStore()
 	tracker := writes.New(informers{store: store}, clk)
 	value := func(name string) float64 {
