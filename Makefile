@@ -80,6 +80,7 @@ test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
 	go run ./hack/localkube assets >/dev/null; \
 	go run ./hack/localkube assets --kubelet >/dev/null; \
 	go build -o /dev/null ./cmd/... ./hack/webserver; \
+	go run -C hack/images . -root ../.. -platforms "linux/$$(go env GOARCH)" -out ../../bin/images/node; \
 	KUPERATOR_NODE_TESTS=1 go test -count=1 -v -timeout 40m $(if $(RUN),-run '$(RUN)') ./test/node/...
 
 # The oldest Kubernetes that is supported, and the user stories that run on it. More of them, one by one:

@@ -16,8 +16,12 @@ import (
 	"slices"
 )
 
-// Image is a container image of one static program and nothing else.
+// Image is a container image of one static program and nothing else, or one that was built before.
 type Image struct {
+	// Archive is the path of an OCI archive that holds images with their names. If
+	// it is not empty, nothing else of this is used.
+	Archive string
+
 	// Name is the whole name, registry and tag included. Pods use it with
 	// imagePullPolicy Never.
 	Name string
@@ -71,10 +75,13 @@ func (a *archive) add(mediaType string, content []byte) descriptor {
 	return descriptor{MediaType: mediaType, Digest: "sha256:" + hash, Size: len(content)}
 }
 
-// writeImages writes images as one OCI archive, fit for `ctr images import`.
+// writeImages writes the images that have no archive as one, fit for `ctr images import`.
 func writeImages(to io.Writer, images ...Image) error {
 	a := archive{blobs: map[string][]byte{}}
 	for _, image := range images {
+		if image.Archive != "" {
+			continue
+		}
 		if err := a.addImage(image); err != nil {
 			return fmt.Errorf("image %s: %w", image.Name, err)
 		}

@@ -104,6 +104,18 @@ func (n *Node) prepare(cluster *localkube.Cluster, number int, cgroup, kubelet s
 	if err := errors.Join(writeImages(archive, images...), archive.Close()); err != nil {
 		return err
 	}
+	for i, image := range images {
+		if image.Archive == "" {
+			continue
+		}
+		content, err := os.ReadFile(image.Archive) // the node does not see every folder
+		if err == nil {
+			err = os.WriteFile(n.in(fmt.Sprintf("images/%d.tar", i)), content, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("bringing images to the node: %w", err)
+		}
+	}
 	program, err := os.ReadFile(kubelet) // its own folder may be below /var, which the node does not see
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -43,8 +44,8 @@ func needsRealNodes(t *testing.T) {
 	}
 }
 
-// newWorld starts so many nodes and, on them, these components; nil means all.
-func newWorld(t *testing.T, nodes int, config suite.Config) *world {
+// newWorld starts so many nodes, with the images of the HTTP server and more, and these components; nil means all.
+func newWorld(t *testing.T, nodes int, config suite.Config, more ...realnode.Image) *world {
 	t.Helper()
 	begin := time.Now()
 	kubelet, err := localkube.KubeletAsset(t.Context(), os.Stderr)
@@ -55,7 +56,7 @@ func newWorld(t *testing.T, nodes int, config suite.Config) *world {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
 	w := &world{}
-	var built []realnode.Image
+	built := slices.Clone(more)
 	for version, name := range images {
 		built = append(built, realnode.Image{Name: name, Program: server, Env: []string{"VERSION=" + version, "WORK=5ms"}})
 	}
