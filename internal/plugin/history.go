@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -266,12 +267,21 @@ func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64
 	if err != nil {
 		return c, err
 	}
-	_, err = s.suite.AppsV1alpha1().CollaSets(set.Namespace).Patch(ctx, set.Name, types.JSONPatchType, body, dry.options())
+	sets := s.suite.AppsV1alpha1().CollaSets(set.Namespace)
+	_, err = sets.Patch(ctx, set.Name, types.JSONPatchType, body, dry.options())
+	if apierrors.IsInvalid(err) { // what a patch whose tests fail is called, with no word about which
+		if now, readErr := sets.Get(ctx, set.Name, metav1.GetOptions{}); readErr == nil && (now.UID != set.UID || now.Generation != set.Generation) {
+			err = fmt.Errorf("somebody else has changed collaset/%s meanwhile, and nothing was undone: see what is there now (kubectl kuperator history collaset/%s) and try again", set.Name, set.Name)
+		}
+	}
 	return c, err
 }
 
 // undoTarget is the revision to go back to.
 func undoTarget(set *appsv1alpha1.CollaSet, list []appsv1.ControllerRevision, to int64) (*appsv1.ControllerRevision, error) {
+	if to == 0 && set.Status.ObservedGeneration != set.Generation {
+		return nil, fmt.Errorf("collaset-controller has not seen the last change of collaset/%s, so nobody can tell which revision was before it: try again in a moment, or choose one with --to-revision", set.Name)
+	}
 	for i := len(list) - 1; i >= 0; i-- {
 		if to == list[i].Revision && to != 0 || to == 0 && list[i].Name != set.Status.UpdatedRevision {
 			return &list[i], nil
@@ -290,11 +300,12 @@ type patchOperation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// undoPatch replaces the templates as a whole, so it depends on the very object that was read.
+// undoPatch replaces the templates as a whole, so it depends on the very spec that was read: on its generation, because
+// the status of a CollaSet that is being rolled out changes all the time.
 func undoPatch(set *appsv1alpha1.CollaSet, data *revision.Data) []patchOperation {
 	patch := []patchOperation{
 		{"test", "/metadata/uid", set.UID},
-		{"test", "/metadata/resourceVersion", set.ResourceVersion},
+		{"test", "/metadata/generation", set.Generation},
 		{"replace", "/spec/template", data.Template()},
 	}
 	var claims []map[string]any

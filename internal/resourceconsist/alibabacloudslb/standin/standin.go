@@ -296,7 +296,7 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-fault.Hold:
 			case <-r.Context().Done():
-				return
+				panic(http.ErrAbortHandler) // returning would be an answer, and an empty one
 			}
 		}
 		if fault.Body != "" {

@@ -1,0 +1,57 @@
+package plugin
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/revision"
+)
+
+func TestUndoTarget(t *testing.T) {
+	var list []appsv1.ControllerRevision
+	for i, name := range []string{"web-a", "web-b", "web-c"} {
+		list = append(list, appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name}, Revision: int64(i + 1)})
+	}
+	for name, tc := range map[string]struct {
+		updated  string
+		observed int64
+		to       int64
+		want     string
+		says     string
+	}{
+		"the one before the present":                          {updated: "web-c", observed: 4, want: "web-b"},
+		"the one before, where the present one is an older":   {updated: "web-b", observed: 4, want: "web-c"},
+		"the one that is named":                               {updated: "web-c", observed: 4, to: 1, want: "web-a"},
+		"which was before a change that nobody has seen":      {updated: "web-c", observed: 3, says: "try again in a moment"},
+		"the one that is named, before anybody sees a change": {updated: "web-c", observed: 3, to: 2, want: "web-b"},
+		"one that does not exist":                             {updated: "web-c", observed: 4, to: 9, says: "no revision 9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 4}}
+			set.Status.UpdatedRevision, set.Status.ObservedGeneration = tc.updated, tc.observed
+			got, err := undoTarget(set, list, tc.to)
+			if tc.says != "" {
+				require.ErrorContains(t, err, tc.says)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, got.Name)
+		})
+	}
+}
+
+// TestUndoDependsOnTheSpec: a status that changes all the time, as in a rollout, is no obstacle.
+func TestUndoDependsOnTheSpec(t *testing.T) {
+	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "u", Generation: 4, ResourceVersion: "77"}}
+	patch := undoPatch(set, &revision.Data{})
+	assert.Equal(t, patchOperation{"test", "/metadata/uid", set.UID}, patch[0])
+	assert.Equal(t, patchOperation{"test", "/metadata/generation", int64(4)}, patch[1])
+	for _, o := range patch {
+		assert.NotEqual(t, "/metadata/resourceVersion", o.Path)
+	}
+}
