@@ -73,6 +73,8 @@ func (g *group[S]) joins(e *employee[S]) (a answer, waits bool) {
 			return answer{}, !e.stance.arrived && (e.registered || !g.moves) // the core will register it otherwise
 		case !m.known(), !e.stance.arrived && m.seen <= e.asked:
 			a.unknown = true
+		case !e.stance.arrived && m.maySee(func(c api.Change[S]) bool { return c.Remove }): // it may be on its way out
+			a.unknown = true
 		}
 	}
 	a.serving = !a.unknown

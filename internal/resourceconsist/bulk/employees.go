@@ -65,7 +65,7 @@ type employee[S comparable] struct {
 	gone   bool
 	// claims are its members by ID: those of its view, and former ones that are still in the backend.
 	claims map[string]*member[S]
-	// asked is the step at which its direction last changed.
+	// asked is the step at which its direction last changed, or it got another member.
 	asked int64
 	// registered says that its members were last wished to have traffic.
 	registered bool
@@ -142,14 +142,22 @@ func (g *group[S]) take(v view[S], s stance, now time.Time) *employee[S] {
 	if e.stance.direction != s.direction {
 		e.asked = g.step
 	}
-	e.view, e.stance, e.lookedAt = v, s, now
-	for id := range e.claims {
-		changed = changed || !e.current(id)
+	former := func() bool {
+		for id := range e.claims {
+			if !e.current(id) {
+				return true
+			}
+		}
+		return false
 	}
+	changed = changed || former() // it may have one of them again
+	e.view, e.stance, e.lookedAt = v, s, now
+	changed = changed || former()
 	for _, members := range []map[string]S{v.serve, v.idle} {
 		for id := range members {
 			if _, ok := e.claims[id]; !ok {
 				g.claim(e, g.member(id), now)
+				e.asked = g.step // what was read before it had the member is too old
 			}
 		}
 	}
@@ -177,7 +185,8 @@ func (g *group[S]) keepUp(e *employee[S], now time.Time) {
 			} else {
 				g.want(m, api.Change[S]{ID: id, Remove: true}, now)
 			}
-		case e.stance.direction == joining && serves && (m.wished && !m.wish.Remove && e.registered || m.known() && m.serving() && e.stance.arrived):
+		case e.stance.direction == joining && serves && (m.wished && !m.wish.Remove && e.registered || m.known() && m.serving() && e.stance.arrived ||
+			!m.wished && len(m.sent) > 0): // what was sent for somebody before may still take effect, and nobody tries it any more
 			e.registered = true
 			g.want(m, api.Change[S]{ID: id, State: state}, now)
 		}

@@ -132,9 +132,12 @@ func (m *machine) reconcile(p *pod) {
 		p.known = p.address
 	}
 	if s.direction == leaving || !p.held {
-		delete(m.provider.ill, p.address) // the worst time to become well
+		delete(m.provider.ill, p.known) // the worst time to become well
 	}
 	a := m.g.look(v, s, m.now)
+	if p.unemployed && m.g.employees[v.key] == nil {
+		p.known = "" // it has been let go, and has nothing until its members are known again
+	}
 	switch {
 	case a.unknown:
 	case s.direction == joining && !a.serving:
@@ -312,8 +315,8 @@ func TestGroupProperties(t *testing.T) {
 				}
 			},
 			"a member becomes ill": func(*rapid.T) {
-				if p := some("pod"); p != nil && p.held && p.up && !p.dying && !p.unemployed {
-					m.provider.ill[p.address] = true
+				if p := some("pod"); p != nil && p.held && p.up && !p.dying && !p.unemployed && m.ownerOf(p.known) == p {
+					m.provider.ill[p.known] = true
 				}
 			},
 			"all is well for a while": func(t *rapid.T) {

@@ -1,11 +1,13 @@
 package bulk
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
@@ -39,4 +41,100 @@ func TestAPlaceIsEmptyAfterAFullReadingThatCoversIt(t *testing.T) {
 	require.True(t, at("old"))
 	require.False(t, at("new"), "somebody is there")
 	require.False(t, g.clean())
+}
+
+// TestAMemberThatIsTakenOverIsWishedAgain: what was sent for the one before may still take effect, but nobody tries it any
+// more; whoever has the member now must not wait for it.
+func TestAMemberThatIsTakenOverIsWishedAgain(t *testing.T) {
+	now := epoch
+	g := newGroup[int](withDefaults(api.BulkOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
+	failing := errors.New("no answer")
+	// call makes the next call and ends it; what it says of changes that were made.
+	call := func(err error) []api.Change[int] {
+		now = now.Add(time.Minute)
+		c := g.next(now)
+		require.NotNil(t, c)
+		if c.verb == read {
+			err = nil // nothing is there
+		}
+		g.answered(nil, err, now)
+		return c.changes
+	}
+	apply := func(err error) []api.Change[int] {
+		for range 10 {
+			if changes := call(err); len(changes) > 0 {
+				return changes
+			}
+		}
+		t.Fatal("nothing is changed")
+		return nil
+	}
+	pod := func(uid string) view[int] {
+		return view[int]{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: "web-0"}, types.UID(uid)}, created: now, serve: map[string]int{"10.0.0.1": 1}}
+	}
+	before := pod("1")
+	g.look(before, stance{direction: joining}, now)
+	call(nil)
+	g.register(before, stance{direction: joining}, true, now)
+	require.False(t, apply(failing)[0].Remove)
+	before.dying = true
+	g.look(before, stance{direction: leaving, arrived: true}, now)
+	g.register(before, stance{direction: leaving, arrived: true}, false, now)
+	require.True(t, apply(failing)[0].Remove)
+	g.forget(before.key.NamespacedName, now)
+
+	after := pod("2")
+	for range 10 {
+		a := g.look(after, stance{direction: joining}, now)
+		require.False(t, a.serving)
+		if !a.unknown {
+			g.register(after, stance{direction: joining}, true, now)
+		}
+		if changes := call(nil); len(changes) > 0 {
+			require.Equal(t, []api.Change[int]{{ID: "10.0.0.1", State: 1}}, changes)
+			return
+		}
+	}
+	t.Fatal("it is never known that the Pod gets no traffic, so nobody asks for it")
+}
+
+// TestAMemberThatCameWhileLeavingIsReadFirst: what was read before the Pod had it is no ground to let the Pod go.
+func TestAMemberThatCameWhileLeavingIsReadFirst(t *testing.T) {
+	now := epoch
+	g := newGroup[int](withDefaults(api.BulkOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
+	v := view[int]{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: "web-0"}, "1"}, created: now, dying: true, invalid: errors.New("no such port")}
+	leaves := stance{direction: leaving}
+	g.look(v, leaves, now)
+	read := func(serving bool) {
+		now = now.Add(time.Hour)
+		require.NotNil(t, g.next(now))
+		g.answered([]api.Held[int]{{ID: "10.0.0.1", State: 1, Serving: serving}}, nil, now)
+	}
+	read(false) // it should serve, and does not for a reason of its own
+	v.invalid, v.serve = nil, map[string]int{"10.0.0.1": 1}
+	require.True(t, g.look(v, leaves, now).unknown, "it may have become well since")
+	read(true)
+	require.True(t, g.look(v, leaves, now).serving)
+}
+
+// TestAMemberThatIsHadAgainIsOwnedAgain: of two that die the younger has it, as before it was without for a moment.
+func TestAMemberThatIsHadAgainIsOwnedAgain(t *testing.T) {
+	now := epoch
+	g := newGroup[int](withDefaults(api.BulkOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
+	pod := func(name string, age time.Duration, members ...string) view[int] {
+		v := view[int]{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: name}, types.UID(name)}, created: now.Add(-age), dying: true, serve: map[string]int{}}
+		for _, id := range members {
+			v.serve[id] = 1
+		}
+		return v
+	}
+	leaves := stance{direction: leaving}
+	g.look(pod("young", 0, "a"), leaves, now)
+	now = now.Add(time.Hour)
+	require.NotNil(t, g.next(now))
+	g.answered([]api.Held[int]{{ID: "a", State: 1, Serving: true}}, nil, now)
+	require.True(t, g.look(pod("young", time.Hour, "a"), leaves, now).serving)
+	g.look(pod("young", time.Hour), leaves, now)
+	g.look(pod("old", 2*time.Hour, "a"), leaves, now)
+	require.True(t, g.look(pod("young", time.Hour, "a"), leaves, now).serving)
 }
