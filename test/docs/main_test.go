@@ -12,16 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/pages"
+	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
 
 const root = "../.."
@@ -64,44 +63,14 @@ func (w *warnings) take() []string {
 	return taken
 }
 
-var shared struct {
-	once  sync.Once
-	world *world
-	err   error
-}
+var shared = testsuite.Share(newWorld)
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	ctrllog.SetLogger(logr.Discard()) // of the tests' own clients
-	code := m.Run()
-	if shared.world != nil {
-		if err := shared.world.Stop(); err != nil {
-			fmt.Fprintf(os.Stderr, "stopping the suite: %v\n", err)
-			code = max(code, 1)
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { shared.Main(m) }
 
 // everything returns the suite that all tests share, all components running as they ship.
 func everything(t *testing.T) *world {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a cluster")
-	}
-	shared.once.Do(func() { shared.world, shared.err = newWorld(context.Background()) })
-	require.NoError(t, shared.err)
-	t.Cleanup(func() {
-		if err := shared.world.Died(); err != nil {
-			t.Error(err)
-		}
-		for _, name := range suite.Components() {
-			if t.Failed() && shared.world.Logs(name) != "" {
-				t.Logf("the last lines of %s:\n%s", name, shared.world.LogTail(name))
-			}
-		}
-	})
-	return shared.world
+	return shared.Get(t)
 }
 
 func newWorld(ctx context.Context) (*world, error) {

@@ -3,28 +3,22 @@ package e2e
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
 
 const (
@@ -40,42 +34,29 @@ const (
 type world struct {
 	*suite.Suite
 	client client.Client
+	shared bool // with other tests
 }
 
 // shared is the suite that most tests use, one after the other.
-var shared struct {
-	once  sync.Once
-	world *world
-	err   error
-}
+var shared = testsuite.Share(func(ctx context.Context) (*world, error) {
+	return newWorld(ctx, suite.Config{Name: "e2e", Nodes: 3, AuditReads: true, Progress: os.Stderr})
+})
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	ctrllog.SetLogger(logr.Discard()) // of the tests' own clients
-	code := m.Run()
-	if shared.world != nil {
-		if err := shared.world.Stop(); err != nil {
-			fmt.Fprintf(os.Stderr, "stopping the suite: %v\n", err)
-			code = max(code, 1)
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { shared.Main(m) }
 
 // everything returns the shared suite with all components running as they ship.
 func everything(t *testing.T) *world {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a cluster")
-	}
-	shared.once.Do(func() {
-		shared.world, shared.err = newWorld(context.Background(), suite.Config{Name: "e2e", Nodes: 3, AuditReads: true, Progress: os.Stderr})
+	var w *world
+	t.Cleanup(func() { // after it was seen what has died
+		if w != nil {
+			w.restore(t)
+		}
 	})
-	require.NoError(t, shared.err)
-	shared.world.restore(t)
-	t.Cleanup(func() { shared.world.restore(t) })
-	t.Cleanup(func() { shared.world.explainFailure(t) })
-	return shared.world
+	w = shared.Get(t)
+	w.shared = true
+	w.restore(t)
+	return w
 }
 
 // own returns a suite of the test's own.
@@ -87,7 +68,7 @@ func own(t *testing.T, config suite.Config) *world {
 	w, err := newWorld(t.Context(), config)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		w.explainFailure(t)
+		testsuite.Explain(t, w)
 		if err := w.Stop(); err != nil {
 			t.Errorf("stopping the suite: %v", err)
 		}
@@ -101,13 +82,9 @@ func newWorld(ctx context.Context, config suite.Config) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), appsv1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, errors.Join(err, s.Stop())
-	}
 	rest := s.RESTConfig()
 	rest.UserAgent = userAgent
-	c, err := client.New(rest, client.Options{Scheme: scheme})
+	c, err := testsuite.Client(rest)
 	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -149,20 +126,6 @@ func (w *world) down(t *testing.T, names ...string) {
 	}
 }
 
-func (w *world) explainFailure(t *testing.T) {
-	if err := w.Died(); err != nil {
-		t.Error(err)
-	}
-	if !t.Failed() {
-		return
-	}
-	for _, name := range suite.Components() {
-		if w.Logs(name) != "" {
-			t.Logf("the last lines of %s:\n%s", name, w.LogTail(name))
-		}
-	}
-}
-
 // namespace makes a namespace for the test; its workloads are gone when the test is over.
 func (w *world) namespace(t *testing.T) string {
 	t.Helper()
@@ -196,7 +159,7 @@ func (w *world) namespace(t *testing.T) string {
 
 // restoreIfShared lets components clear what a test leaves.
 func (w *world) restoreIfShared(t *testing.T) {
-	if w == shared.world {
+	if w.shared {
 		w.restore(t)
 	}
 }

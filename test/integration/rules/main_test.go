@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -17,23 +16,20 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
+	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
 
 const (
@@ -53,11 +49,7 @@ const (
 )
 
 // shared is the suite that all tests use, one after the other.
-var shared struct {
-	once  sync.Once
-	world *world
-	err   error
-}
+var shared = testsuite.Share(newWorld)
 
 // world is the suite and an administrator's client.
 type world struct {
@@ -65,18 +57,7 @@ type world struct {
 	client.Client
 }
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	ctrllog.SetLogger(logr.Discard())
-	code := m.Run()
-	if shared.world != nil {
-		if err := shared.world.Stop(); err != nil {
-			fmt.Fprintf(os.Stderr, "stopping the suite: %v\n", err)
-			code = max(code, 1)
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { shared.Main(m) }
 
 func newWorld(ctx context.Context) (*world, error) {
 	s, err := suite.Start(ctx, suite.Config{
@@ -89,10 +70,8 @@ func newWorld(ctx context.Context) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme()
-	err = errors.Join(clientgoscheme.AddToScheme(scheme), appsv1alpha1.AddToScheme(scheme))
-	c, clientErr := client.New(s.RESTConfig(), client.Options{Scheme: scheme})
-	if err = errors.Join(err, clientErr); err != nil {
+	c, err := testsuite.Client(s.RESTConfig())
+	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return &world{Suite: s, Client: c}, nil
@@ -110,12 +89,7 @@ type story struct {
 
 func begin(t *testing.T) *story {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a control plane")
-	}
-	shared.once.Do(func() { shared.world, shared.err = newWorld(context.Background()) })
-	require.NoError(t, shared.err)
-	s := &story{T: t, world: shared.world, sick: map[string]bool{}, busy: map[string]bool{}}
+	s := &story{T: t, world: shared.Get(t), sick: map[string]bool{}, busy: map[string]bool{}}
 	s.restore()
 	s.namespace = testcluster.Namespace(t, s.Cluster, nil)
 	var err error
@@ -138,7 +112,7 @@ func (s *story) restore() {
 
 func (s *story) end() {
 	report, err := s.observer.Stop()
-	if err = errors.Join(err, report.Err(), s.Died()); err != nil {
+	if err = errors.Join(err, report.Err()); err != nil {
 		s.Error(err)
 	}
 	if !s.Failed() {
@@ -149,9 +123,6 @@ func (s *story) end() {
 	for _, args := range [][]string{{"get", "pods", "--show-labels"}, {"get", "podtransitionrules", "-o", "yaml"}} {
 		out, err := s.Kubectl(ctx, append([]string{"-n", s.namespace}, args...)...)
 		s.Logf("kubectl %s\n%s%v", strings.Join(args, " "), out, err)
-	}
-	for _, name := range []string{suite.Lifecycle, suite.PodTransitionRule} {
-		s.Logf("the last lines of %s:\n%s", name, s.LogTail(name))
 	}
 }
 

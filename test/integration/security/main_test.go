@@ -3,27 +3,20 @@ package security
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	corev1 "k8s.io/api/core/v1"
 
-	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
 
 const (
@@ -38,41 +31,14 @@ type world struct {
 	clients kubernetes.Interface
 }
 
-var shared struct {
-	once  sync.Once
-	world *world
-	err   error
-}
+var shared = testsuite.Share(newWorld)
 
-func TestMain(m *testing.M) {
-	flag.Parse()
-	ctrllog.SetLogger(logr.Discard()) // of the tests' own clients
-	code := m.Run()
-	if shared.world != nil {
-		if err := shared.world.Stop(); err != nil {
-			fmt.Fprintf(os.Stderr, "stopping the suite: %v\n", err)
-			code = max(code, 1)
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { shared.Main(m) }
 
 // everything returns the suite that the tests share.
 func everything(t *testing.T) *world {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts a cluster")
-	}
-	shared.once.Do(func() { shared.world, shared.err = newWorld(context.Background()) })
-	require.NoError(t, shared.err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, name := range suite.Components() {
-				t.Logf("the end of the log of %s:\n%s", name, shared.world.LogTail(name))
-			}
-		}
-	})
-	return shared.world
+	return shared.Get(t)
 }
 
 func newWorld(ctx context.Context) (*world, error) {
@@ -84,11 +50,7 @@ func newWorld(ctx context.Context) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), appsv1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, errors.Join(err, s.Stop())
-	}
-	admin, err := client.New(s.RESTConfig(), client.Options{Scheme: scheme})
+	admin, err := testsuite.Client(s.RESTConfig())
 	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
