@@ -62,6 +62,9 @@ type Options struct {
 	// MetricsCertDir is a folder with tls.crt and tls.key for /metrics, read again when they change. Empty means a
 	// self-signed certificate made at start.
 	MetricsCertDir string
+	// Profiling serves the profiles of net/http/pprof below /debug/pprof/, where and to whom /metrics is served (RBAC
+	// nonResourceURLs /debug/pprof/*). Without MetricsSecure the address must be a loopback address.
+	Profiling bool
 	// HealthProbeBindAddress is host:port of /healthz and /readyz; "0" turns them off.
 	HealthProbeBindAddress string
 
@@ -122,6 +125,7 @@ func (o *Options) addFlags(groups *cliflag.NamedFlagSets, leaderElected bool) {
 	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress, "Address of /metrics, host:port. 0: off.")
 	fs.BoolVar(&o.MetricsSecure, "metrics-secure", o.MetricsSecure, "Serve /metrics by HTTPS, and only to those whom the API server lets get that path (ClusterRole kuperator-metrics-reader). false: plain HTTP to everybody.")
 	fs.StringVar(&o.MetricsCertDir, "metrics-cert-dir", o.MetricsCertDir, "Folder with tls.crt and tls.key for /metrics, read again when they change. Empty: a self-signed certificate.")
+	fs.BoolVar(&o.Profiling, "profiling", o.Profiling, "Serve profiles below /debug/pprof/ beside /metrics, to those whom the API server lets get these paths.")
 	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", o.HealthProbeBindAddress, "Address of /healthz and /readyz, host:port. 0: off.")
 	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "How long work in flight may take to end after SIGTERM. Keep it below the Pod's terminationGracePeriodSeconds.")
 }
@@ -173,6 +177,9 @@ func (o *Options) validate(leaderElected bool) error {
 		wrong("--health-probe-bind-address is %q: give host:port (for example :8081) or 0 to turn it off: %w", o.HealthProbeBindAddress, err)
 	}
 	if err := o.validateMetricsCertificate(); err != nil {
+		errs = append(errs, err)
+	}
+	if err := o.validateProfiling(); err != nil {
 		errs = append(errs, err)
 	}
 	if o.ShutdownTimeout <= 0 {

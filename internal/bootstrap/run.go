@@ -108,6 +108,9 @@ func (c *Component) managerOptions(o *Options) (ctrl.Options, error) {
 // SubjectAccessReview); what it answers is remembered for a minute and five.
 func (o *Options) metricsServer() metricsserver.Options {
 	server := metricsserver.Options{BindAddress: o.MetricsBindAddress, SecureServing: o.MetricsSecure, CertDir: o.MetricsCertDir}
+	if o.Profiling {
+		server.ExtraHandlers = profilingHandlers()
+	}
 	if o.MetricsSecure {
 		server.FilterProvider = filters.WithAuthenticationAndAuthorization
 		// One scraper asks twice a minute: HTTP/2, and the ways to exhaust a server by it, have nothing to give here.
