@@ -41,7 +41,17 @@ func (e *exchange) RoundTrip(r *http.Request) (*http.Response, error) {
 	if sent, ok := r.Context().Value(sentKey{}).(*sentWrite); ok {
 		return e.write(r, sent)
 	}
-	return e.next.RoundTrip(r)
+	info, ok := request.RequestInfoFrom(r.Context())
+	switch {
+	case ok && info.Verb == "watch" && e.proxy.refusesWatchList(info, r.URL.Query()):
+		return statusResponse(r, watchListRefused())
+	case ok && info.Verb == "watch":
+		return e.watch(r, info)
+	case ok && info.Verb == "list":
+		return e.list(r, info)
+	default:
+		return e.next.RoundTrip(r)
+	}
 }
 
 // write sends a write, which the end of the client no longer stops, and lets the fault decide about the answer.

@@ -4,6 +4,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // Action is what a fault does.
@@ -29,15 +31,49 @@ const (
 	Slow Action = "Slow"
 )
 
-// Fault is what is done to requests that match.
+// What may be done to watches and lists. Of Match, only Resource counts for these: empty means all.
+const (
+	// Freeze holds back all events until Disarm. A watch that begins meanwhile shows nothing either.
+	Freeze Action = "Freeze"
+	// Lag delivers each event Fault.Delay late. With one kind lagging, kinds are seen in another order than they changed.
+	Lag Action = "Lag"
+	// Coalesce holds each event back for Fault.Delay and drops it if the next one of the watch is of the same object.
+	Coalesce Action = "Coalesce"
+	// Reset breaks each watch after Fault.Every events, as a network does. The client goes on where it was.
+	Reset Action = "Reset"
+	// Gone410 ends each watch after Fault.Every events, Fault.Delay after the next one came, by saying that the
+	// resourceVersion is too old. The client lists again, and never sees what was superseded meanwhile.
+	Gone410 Action = "Gone410"
+	// Duplicate delivers additions and modifications twice.
+	Duplicate Action = "Duplicate"
+	// ListAt answers lists whose age is the API server's choice (resourceVersion "0": the first of each informer) as of
+	// Fault.ResourceVersion, as a replica of the API server does that lags. The watches that follow go on from there.
+	ListAt Action = "ListAt"
+)
+
+// ofWatches says whether the fault is about watches and lists rather than writes.
+func (f Fault) ofWatches() bool {
+	switch f.Action {
+	case Freeze, Lag, Coalesce, Reset, Gone410, Duplicate, ListAt:
+		return true
+	default:
+		return false
+	}
+}
+
+// Fault is what is done to requests that match, or to watches and lists.
 type Fault struct {
 	// Match says to which. The zero value means every write.
 	Match Match
 	Action
 	// Code is the HTTP status of FailBefore. Zero means 500.
 	Code int
-	// Delay is for Slow and TimeoutAfterCommit. Zero means none.
+	// Delay is for Slow, TimeoutAfterCommit, Lag, Coalesce and Gone410. Zero means none.
 	Delay time.Duration
+	// Every is for Reset and Gone410, in events. Less than 1 means 1.
+	Every int
+	// ResourceVersion is for ListAt.
+	ResourceVersion string
 	// Call is called with each write that the fault is done to, when that arrives and before anything is done to it: the
 	// client waits meanwhile. Nil calls nothing. It may arm and disarm.
 	Call func(Write)
@@ -88,6 +124,10 @@ func (m Match) matchesResource(group, resource string) bool {
 	return name == resource && (!qualified || wanted == group)
 }
 
+func (m Match) includesWatch(info *request.RequestInfo) bool {
+	return m.Resource == "" || m.matchesResource(info.APIGroup, info.Resource)
+}
+
 // includes says whether the fault is done to the n-th match.
 func (m Match) includes(n int) bool {
 	first, times := max(m.Ordinal, 1), m.Times
@@ -107,14 +147,14 @@ type Armed struct {
 	over           bool
 }
 
-// Fired is how often the fault was done.
+// Fired is how often the fault was done: to writes, to events (held back, dropped, doubled), watches (broken) or lists.
 func (a *Armed) Fired() int {
 	a.proxy.mu.Lock()
 	defer a.proxy.mu.Unlock()
 	return a.fired
 }
 
-// Matched is how many requests matched, whether or not the fault was done to them.
+// Matched is how many writes matched, whether or not the fault was done to them.
 func (a *Armed) Matched() int {
 	a.proxy.mu.Lock()
 	defer a.proxy.mu.Unlock()

@@ -116,7 +116,7 @@ func (p *Proxy) begin(write *Write) (Fault, func(Write)) {
 	var chosen Fault
 	var calls []func(Write)
 	for _, a := range p.armed {
-		if !a.fault.Match.matches(*write) {
+		if a.fault.ofWatches() || !a.fault.Match.matches(*write) {
 			continue
 		}
 		a.matched++
