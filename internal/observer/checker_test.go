@@ -7,9 +7,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
@@ -27,6 +29,9 @@ type story struct {
 func begin(o Options) *story {
 	s := &story{checker: NewChecker(o), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 	s.apply(collaSet(4))
+	s.apply(revision("web-1", "web:1"))
+	s.apply(revision("web-2", "web:2"))
+	s.apply(contextOf(0, 1, 2, 3, 4, 5, 6))
 	s.apply(maxUnavailable("1"))
 	for i := range 4 {
 		s.apply(aPod(i))
@@ -53,8 +58,36 @@ func (s *story) invariants() []Invariant {
 func collaSet(replicas int32) *appsv1alpha1.CollaSet {
 	return &appsv1alpha1.CollaSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "set"},
-		Spec:       appsv1alpha1.CollaSetSpec{Replicas: ptr.To(replicas)},
+		Spec:       appsv1alpha1.CollaSetSpec{Replicas: ptr.To(replicas), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+		Status: appsv1alpha1.CollaSetStatus{
+			UpdatedRevision: "web-1", Replicas: replicas, ReadyReplicas: replicas, UpdatedReplicas: replicas, UpdatedReadyReplicas: replicas,
+			Conditions: []metav1.Condition{{Type: appsv1alpha1.CollaSetReady, Status: metav1.ConditionTrue}},
+		},
 	}
+}
+
+// ownedBySet are the owner references of what the CollaSet owns.
+func ownedBySet() []metav1.OwnerReference {
+	return []metav1.OwnerReference{{Kind: "CollaSet", Name: "web", UID: "set", Controller: ptr.To(true)}}
+}
+
+func revision(name, image string) *appsv1.ControllerRevision {
+	return &appsv1.ControllerRevision{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), OwnerReferences: ownedBySet()},
+		Data: runtime.RawExtension{Raw: fmt.Appendf(nil,
+			`{"spec":{"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":%q,"resources":{}}]}}}}`, image)},
+	}
+}
+
+// contextOf has an entry of the CollaSet for each ID.
+func contextOf(ids ...int) *appsv1alpha1.ResourceContext {
+	c := &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "context"}}
+	for _, id := range ids {
+		c.Spec.Contexts = append(c.Spec.Contexts, appsv1alpha1.ContextDetail{ID: id, Data: map[string]string{
+			appsv1alpha1.ContextOwner: "web", appsv1alpha1.ContextRevision: "web-1",
+		}})
+	}
+	return c
 }
 
 func maxUnavailable(value string) *appsv1alpha1.PodTransitionRule {
@@ -67,7 +100,19 @@ func maxUnavailable(value string) *appsv1alpha1.PodTransitionRule {
 				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &v},
 			}}},
 		},
+		Status: appsv1alpha1.PodTransitionRuleStatus{Grants: grants("1", 0, 1, 2, 3)},
 	}
+}
+
+// grants are those of a request for so many Pods.
+func grants(request string, pods ...int) (all []appsv1alpha1.PodGrant) {
+	for _, i := range pods {
+		all = append(all, appsv1alpha1.PodGrant{
+			PodName: fmt.Sprintf("web-%d", i), PodUID: types.UID(fmt.Sprintf("uid-%d", i)), Stage: appsv1alpha1.StagePreCheck,
+			Operations: []appsv1alpha1.GrantedOperation{{ID: operatorID, Type: updateType, Request: request}},
+		})
+	}
+	return all
 }
 
 // available is the same rule with other bounds.
@@ -103,10 +148,8 @@ func aPod(i int, with ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("uid-%d", i)),
-			Labels: map[string]string{"app": "web", controlLabel: "true", instanceIDLabel: fmt.Sprint(i)},
-			OwnerReferences: []metav1.OwnerReference{{
-				Kind: "CollaSet", Name: "web", UID: "set", Controller: ptr.To(true),
-			}},
+			Labels:          map[string]string{"app": "web", controlLabel: "true", instanceIDLabel: fmt.Sprint(i), revisionLabel: "web-1"},
+			OwnerReferences: ownedBySet(),
 		},
 		Spec: corev1.PodSpec{
 			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: serviceReady}},
@@ -134,10 +177,33 @@ func setCondition(p *corev1.Pod, t corev1.PodConditionType, status corev1.Condit
 func gateClosed(p *corev1.Pod) { setCondition(p, serviceReady, corev1.ConditionFalse) }
 func notReady(p *corev1.Pod)   { setCondition(p, corev1.PodReady, corev1.ConditionFalse) }
 func offline(p *corev1.Pod)    { gateClosed(p); notReady(p) }
-func operating(p *corev1.Pod)  { p.Labels[operatePrefix+"collaset"] = "1" }
-func newImage(p *corev1.Pod)   { p.Spec.Containers[0].Image = "web:2" }
+func asking(p *corev1.Pod) {
+	labelled(operatingPrefix+operatorID, "1", operationTypePrefix+operatorID, updateType)(p)
+}
+func operating(p *corev1.Pod) {
+	asking(p)
+	labelled(preCheckedPrefix+operatorID, "1", permissionPrefix+updateType, "1", operatePrefix+operatorID, "1")(p)
+}
+func newImage(p *corev1.Pod) { p.Spec.Containers[0].Image = "web:2" }
 func terminating(p *corev1.Pod) {
 	p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+}
+
+// labelled sets labels: keys and values in turn. without takes labels off.
+func labelled(pairs ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for i := 0; i < len(pairs); i += 2 {
+			p.Labels[pairs[i]] = pairs[i+1]
+		}
+	}
+}
+
+func without(keys ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for _, k := range keys {
+			delete(p.Labels, k)
+		}
+	}
 }
 
 func id(v string) func(*corev1.Pod) {
@@ -247,6 +313,7 @@ func TestChecker(t *testing.T) {
 			s.apply(aPod(1, offline, func(p *corev1.Pod) { p.Annotations = map[string]string{skipRules: `{"skipRules":["available"]}`} }))
 		}},
 		"two live Pods with one instance ID": {want: []Invariant{InstanceID}, events: func(s *story) {
+			s.apply(collaSet(5))
 			s.apply(aPod(4, id("1")))
 		}},
 		"an instance ID goes on to the next Pod once its Pod is terminating": {events: func(s *story) {
@@ -282,7 +349,7 @@ func TestChecker(t *testing.T) {
 			s.apply(aPod(0, offline))
 			s.apply(aPod(0, offline, newImage))
 		}},
-		"an operation deletes a Pod that is still Ready": {want: []Invariant{Traffic}, events: func(s *story) {
+		"an operation deletes a Pod that is still Ready": {want: []Invariant{Traffic, Traffic}, events: func(s *story) {
 			s.apply(aPod(0, operating))
 			s.event(aPod(0, operating), true)
 		}},

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,26 +37,33 @@ const (
 // Observer judges a cluster while it runs. Its methods may be called concurrently.
 type Observer struct {
 	cancel context.CancelFunc
-	// catchUp judges everything that has happened before the call.
-	catchUp func(context.Context) error
+	// catchUp judges everything that has happened in a namespace, or all, before the call.
+	catchUp func(ctx context.Context, namespace string) error
 	// lastWords is catchUp for Stop, as long as the observer runs.
 	lastWords func() error
-	hold      time.Duration
-	done      sync.WaitGroup
+	// podNow reads a Pod; nil if there is none.
+	podNow     func(ctx context.Context, namespace, name string) (*corev1.Pod, error)
+	hold, rest time.Duration
+	done       sync.WaitGroup
 
 	mu      sync.Mutex
 	checker *Checker
-	pending pending
-	applied uint64 // resourceVersion
+	queues  map[string]*queue // by namespace
 	gaps    int
 	late    int
 	err     error
 }
 
+// queue are the events of one namespace that are not judged yet. The observer's lock guards it.
+type queue struct {
+	pending pending
+	applied uint64 // resourceVersion
+}
+
 // source is one kind of objects to watch.
 type source struct {
 	kind  string
-	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	list  func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error)
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	// typed turns what is received into what the Checker knows; nil: as it is.
 	typed func(runtime.Object) (metav1.Object, error)
@@ -65,14 +73,14 @@ type source struct {
 type progress struct {
 	// reached is a resourceVersion up to which everything of the kind has been received.
 	reached uint64
-	// known are the resourceVersions of the objects that are there, as far as was received.
-	known map[types.UID]uint64
+	// known are the resourceVersions of the objects that are there, by namespace, as far as was received.
+	known map[string]map[types.UID]uint64
 }
 
 // Start begins to observe all namespaces and returns when every kind that the
-// API server has was listed once. It needs the right to read Pods, Services,
-// EndpointSlices, ReplicaSets, CollaSets and PodTransitionRules. The context
-// bounds starting and observing; Stop ends it as well.
+// API server has was listed once. It needs the right to read the kinds that the
+// package's comment names. The context bounds starting and observing; Stop ends
+// it as well.
 func Start(ctx context.Context, config *rest.Config, options Options) (*Observer, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent, config.QPS = userAgent, -1
@@ -86,23 +94,37 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Observer
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, sources(clients, custom), options)
+	o, err := start(ctx, sources(clients, custom), options)
+	if err != nil {
+		return nil, err
+	}
+	o.podNow = func(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+		obj, err := clients.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return obj, err
+	}
+	return o, nil
 }
 
 func start(ctx context.Context, all []source, options Options) (*Observer, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	o := &Observer{cancel: cancel, checker: NewChecker(options), hold: cmp.Or(options.Hold, defaultHold)}
+	o := &Observer{
+		cancel: cancel, checker: NewChecker(options), queues: map[string]*queue{},
+		hold: cmp.Or(options.Hold, defaultHold), rest: cmp.Or(options.Rest, defaultRest),
+	}
 	far := make([]*progress, len(all))
 	listed := make(chan error, len(all)) // nobody is left waiting when one fails
 	for i, s := range all {
-		far[i] = &progress{known: map[types.UID]uint64{}}
+		far[i] = &progress{known: map[string]map[types.UID]uint64{}}
 		o.done.Go(func() { o.follow(ctx, s, far[i], listed) })
 	}
-	o.catchUp = func(ctx context.Context) error { return o.judgeAll(ctx, all, far) }
+	o.catchUp = func(ctx context.Context, namespace string) error { return o.judgeAll(ctx, namespace, all, far) }
 	o.lastWords = func() error {
 		ctx, cancel := context.WithTimeout(ctx, lastWord)
 		defer cancel()
-		return o.judgeAll(ctx, all, far)
+		return o.judgeAll(ctx, metav1.NamespaceAll, all, far)
 	}
 	for range all {
 		if err := <-listed; err != nil {
@@ -116,22 +138,26 @@ func start(ctx context.Context, all []source, options Options) (*Observer, error
 }
 
 func sources(clients kubernetes.Interface, custom dynamic.Interface) []source {
-	all := metav1.NamespaceAll
-	pods, services := clients.CoreV1().Pods(all), clients.CoreV1().Services(all)
-	slices, sets := clients.DiscoveryV1().EndpointSlices(all), clients.AppsV1().ReplicaSets(all)
+	core, apps := clients.CoreV1(), clients.AppsV1()
 	list := []source{
-		{kind: "pods", watch: pods.Watch, list: lister(pods.List)},
-		{kind: "services", watch: services.Watch, list: lister(services.List)},
-		{kind: "endpointslices", watch: slices.Watch, list: lister(slices.List)},
-		{kind: "replicasets", watch: sets.Watch, list: lister(sets.List)},
+		builtIn("pods", core.Pods),
+		builtIn("services", core.Services),
+		builtIn("persistentvolumeclaims", core.PersistentVolumeClaims),
+		builtIn("endpointslices", clients.DiscoveryV1().EndpointSlices),
+		builtIn("replicasets", apps.ReplicaSets),
+		builtIn("controllerrevisions", apps.ControllerRevisions),
 	}
 	for resource, empty := range map[string]func() metav1.Object{
 		"collasets":          func() metav1.Object { return &appsv1alpha1.CollaSet{} },
 		"podtransitionrules": func() metav1.Object { return &appsv1alpha1.PodTransitionRule{} },
+		"resourcecontexts":   func() metav1.Object { return &appsv1alpha1.ResourceContext{} },
 	} {
 		at := custom.Resource(appsv1alpha1.SchemeGroupVersion.WithResource(resource))
 		list = append(list, source{
-			kind: resource, watch: at.Watch, list: lister(at.List),
+			kind: resource, watch: at.Watch,
+			list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
+				return at.Namespace(namespace).List(ctx, o)
+			},
 			typed: func(obj runtime.Object) (metav1.Object, error) {
 				u, ok := obj.(*unstructured.Unstructured)
 				if !ok {
@@ -145,9 +171,20 @@ func sources(clients kubernetes.Interface, custom dynamic.Interface) []source {
 	return list
 }
 
-// lister forgets the type of a list.
-func lister[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) }
+// reader is what a typed client of one kind can do that is needed here.
+type reader[L runtime.Object] interface {
+	List(ctx context.Context, o metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+}
+
+// builtIn is a source of a kind that has a typed client.
+func builtIn[L runtime.Object, C reader[L]](kind string, of func(namespace string) C) source {
+	return source{
+		kind: kind, watch: of(metav1.NamespaceAll).Watch,
+		list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
+			return of(namespace).List(ctx, o)
+		},
+	}
 }
 
 // follow lists and watches one kind until ctx ends. It sends once to listed.
@@ -157,7 +194,7 @@ func (o *Observer) follow(ctx context.Context, s source, far *progress, listed c
 	first, listedOnce := true, false
 	for ctx.Err() == nil {
 		if version == "" {
-			next, err := o.relist(ctx, s, far, known)
+			next, err := o.relist(ctx, s, far, known, !listedOnce)
 			if apierrors.IsNotFound(err) {
 				err = nil // the kind is not served yet, or no more
 			}
@@ -189,9 +226,9 @@ func (o *Observer) gap() {
 	o.gaps++
 }
 
-// relist takes up every object and drops those that are gone.
-func (o *Observer) relist(ctx context.Context, s source, far *progress, known map[types.UID]metav1.Object) (string, error) {
-	list, err := s.list(ctx, metav1.ListOptions{})
+// relist takes up every object and drops those that are gone. What is there the first time is no news.
+func (o *Observer) relist(ctx context.Context, s source, far *progress, known map[types.UID]metav1.Object, first bool) (string, error) {
+	list, err := s.list(ctx, metav1.NamespaceAll, metav1.ListOptions{})
 	if err != nil {
 		return "", err
 	}
@@ -209,14 +246,14 @@ func (o *Observer) relist(ctx context.Context, s source, far *progress, known ma
 		before := known[obj.GetUID()]
 		known[obj.GetUID()] = obj
 		if before == nil || before.GetResourceVersion() != obj.GetResourceVersion() {
-			o.receive(far, obj, obj.GetResourceVersion(), false)
+			o.receive(far, obj, obj.GetResourceVersion(), Event{Initial: first})
 		}
 		return nil
 	})
 	for uid, obj := range known {
 		if !seen[uid] {
 			delete(known, uid)
-			o.receive(far, obj, accessor.GetResourceVersion(), true)
+			o.receive(far, obj, accessor.GetResourceVersion(), Event{Deleted: true})
 		}
 	}
 	o.reach(far, accessor.GetResourceVersion())
@@ -266,7 +303,7 @@ func (o *Observer) watchFrom(ctx context.Context, s source, far *progress, versi
 		} else {
 			known[obj.GetUID()] = obj
 		}
-		o.receive(far, obj, version, event.Type == watch.Deleted)
+		o.receive(far, obj, version, Event{Deleted: event.Type == watch.Deleted})
 		o.reach(far, version)
 	}
 	return version
@@ -278,7 +315,7 @@ func (o *Observer) fail(err error) {
 	o.err = cmp.Or(o.err, err)
 }
 
-func (o *Observer) receive(far *progress, obj metav1.Object, version string, deleted bool) {
+func (o *Observer) receive(far *progress, obj metav1.Object, version string, e Event) {
 	number, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
 		o.fail(fmt.Errorf("resourceVersion %q of %s is no number: events cannot be put in order", version, obj.GetName()))
@@ -286,11 +323,21 @@ func (o *Observer) receive(far *progress, obj metav1.Object, version string, del
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	heap.Push(&o.pending, Event{ResourceVersion: number, Time: time.Now(), Deleted: deleted, Object: obj})
-	if deleted {
-		delete(far.known, obj.GetUID())
+	namespace := obj.GetNamespace()
+	q := o.queues[namespace]
+	if q == nil {
+		q = &queue{}
+		o.queues[namespace] = q
+	}
+	e.ResourceVersion, e.Time, e.Object = number, time.Now(), obj
+	heap.Push(&q.pending, e)
+	if far.known[namespace] == nil {
+		far.known[namespace] = map[types.UID]uint64{}
+	}
+	if e.Deleted {
+		delete(far.known[namespace], obj.GetUID())
 	} else {
-		far.known[obj.GetUID()] = number
+		far.known[namespace][obj.GetUID()] = number
 	}
 }
 
@@ -315,41 +362,43 @@ func (o *Observer) judge(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			o.mu.Lock()
-			o.apply(func(e Event) bool { return now.Sub(e.Time) >= o.hold })
+			for _, q := range o.queues {
+				o.apply(q, func(e Event) bool { return now.Sub(e.Time) >= o.hold })
+			}
 			o.checker.Tick(now.Add(-o.hold)) // what came since is not judged yet
 			o.mu.Unlock()
 		}
 	}
 }
 
-// apply judges pending events in their order, up to the first that is not due. The caller holds the lock.
-func (o *Observer) apply(due func(Event) bool) {
-	for len(o.pending) > 0 && due(o.pending[0]) {
-		event, _ := heap.Pop(&o.pending).(Event)
+// apply judges pending events of a namespace in their order, up to the first that is not due. The caller holds the lock.
+func (o *Observer) apply(q *queue, due func(Event) bool) {
+	for len(q.pending) > 0 && due(q.pending[0]) {
+		event, _ := heap.Pop(&q.pending).(Event)
 		// The first list of one kind may come after the first events of another,
 		// but whoever has been judged was received hold ago: this is for stalls.
-		if event.ResourceVersion < o.applied {
+		if event.ResourceVersion < q.applied {
 			o.late++
 		}
-		o.applied = max(o.applied, event.ResourceVersion)
+		q.applied = max(q.applied, event.ResourceVersion)
 		o.checker.Apply(event)
 	}
 }
 
 // judgeAll asks the API server what there is of every kind, waits until the watches have told all of it, and judges it:
 // nothing older is still to come from any of them.
-func (o *Observer) judgeAll(ctx context.Context, all []source, far []*progress) error {
+func (o *Observer) judgeAll(ctx context.Context, namespace string, all []source, far []*progress) error {
 	complete := uint64(math.MaxUint64)
 	for i, s := range all {
-		there, version, err := present(ctx, s)
+		there, version, err := present(ctx, s, namespace)
 		for err != nil {
 			if pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
 				return fmt.Errorf("asking what there is of %s: %w", s.kind, err)
 			}
-			there, version, err = present(ctx, s)
+			there, version, err = present(ctx, s, namespace)
 		}
-		for !o.has(far[i], there, version) {
-			if pause(ctx, pulse); ctx.Err() != nil {
+		for wait := time.Millisecond; !o.has(far[i], namespace, there, version); wait = min(2*wait, pulse) {
+			if pause(ctx, wait); ctx.Err() != nil {
 				return fmt.Errorf("waiting for the watch of %s to come to resourceVersion %d: %w", s.kind, version, ctx.Err())
 			}
 		}
@@ -359,13 +408,21 @@ func (o *Observer) judgeAll(ctx context.Context, all []source, far []*progress) 
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.apply(func(e Event) bool { return e.ResourceVersion <= complete })
+	for name, q := range o.queues {
+		if namespace == metav1.NamespaceAll || namespace == name {
+			o.apply(q, func(e Event) bool { return e.ResourceVersion <= complete })
+		}
+	}
 	return nil
 }
 
-// present are the resourceVersions of all objects of a kind, and of the list. The version is 0 if the kind is not served.
-func present(ctx context.Context, s source) (there map[types.UID]uint64, version uint64, err error) {
-	list, err := s.list(ctx, metav1.ListOptions{})
+// objects are the resourceVersions of objects by namespace.
+type objects map[string]map[types.UID]uint64
+
+// present is what there is of a kind in a namespace, or all, and the resourceVersion of that, which is 0 if the kind is
+// not served.
+func present(ctx context.Context, s source, namespace string) (there objects, version uint64, err error) {
+	list, err := s.list(ctx, namespace, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, 0, nil
 	}
@@ -379,40 +436,57 @@ func present(ctx context.Context, s source) (there map[types.UID]uint64, version
 	if version, err = strconv.ParseUint(accessor.GetResourceVersion(), 10, 64); err != nil {
 		return nil, 0, err
 	}
-	there = map[types.UID]uint64{}
+	there = objects{}
 	err = meta.EachListItem(list, func(item runtime.Object) error {
 		obj, err := meta.Accessor(item)
 		if err != nil {
 			return err
 		}
-		there[obj.GetUID()], err = strconv.ParseUint(obj.GetResourceVersion(), 10, 64)
+		in := there[obj.GetNamespace()]
+		if in == nil {
+			in = map[types.UID]uint64{}
+			there[obj.GetNamespace()] = in
+		}
+		in[obj.GetUID()], err = strconv.ParseUint(obj.GetResourceVersion(), 10, 64)
 		return err
 	})
 	return there, version, err
 }
 
 // has says whether what was there at a resourceVersion, and that nothing else was, has been received.
-func (o *Observer) has(far *progress, there map[types.UID]uint64, version uint64) bool {
+func (o *Observer) has(far *progress, namespace string, there objects, version uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for uid, v := range there {
-		if far.known[uid] < v && far.reached < v {
-			return false
+	if far.reached >= version {
+		return true
+	}
+	for name, in := range there {
+		for uid, v := range in {
+			if far.known[name][uid] < v {
+				return false
+			}
 		}
 	}
-	for uid, v := range far.known {
-		if _, still := there[uid]; !still && v <= version {
-			return false
+	for name, known := range far.known {
+		if namespace != metav1.NamespaceAll && namespace != name {
+			continue
+		}
+		for uid, v := range known {
+			if _, still := there[name][uid]; !still && v <= version {
+				return false
+			}
 		}
 	}
 	return true
 }
 
 // Report returns what was judged so far, which lags what happened by Options.Hold.
-func (o *Observer) Report() Report {
+func (o *Observer) Report() Report { return o.reportOn(o.checker.Report) }
+
+func (o *Observer) reportOn(read func() Report) Report {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	report := o.checker.Report()
+	report := read()
 	report.Gaps, report.Late = o.gaps, o.late
 	return report
 }
@@ -420,10 +494,73 @@ func (o *Observer) Report() Report {
 // Settled returns the report as soon as everything that has happened before the
 // call is in it, however far the watches lag; or as it is when ctx ends.
 func (o *Observer) Settled(ctx context.Context) Report {
-	if err := o.catchUp(ctx); err != nil && ctx.Err() == nil {
+	o.settle(ctx, metav1.NamespaceAll)
+	return o.Report()
+}
+
+// SettledIn is Settled for one namespace alone.
+func (o *Observer) SettledIn(ctx context.Context, namespace string) Report {
+	o.settle(ctx, namespace)
+	return o.reportOn(func() Report { return o.checker.ReportIn(namespace) })
+}
+
+func (o *Observer) settle(ctx context.Context, namespace string) {
+	if err := o.catchUp(ctx, namespace); err != nil && ctx.Err() == nil {
 		o.fail(err)
 	}
-	return o.Report()
+}
+
+// AtRest judges what has to hold in a namespace when nothing is to be done any
+// more, and returns the namespace's report. What is not as it should be is given
+// Options.Rest, or as long as ctx lasts if that is shorter, to become so: status
+// and bookkeeping follow the Pods.
+func (o *Observer) AtRest(ctx context.Context, namespace string) Report {
+	limit, cancel := context.WithTimeout(ctx, o.rest)
+	defer cancel()
+	for {
+		o.settle(ctx, namespace)
+		last := limit.Err() != nil
+		o.mu.Lock()
+		atRest := o.checker.AtRest(namespace, time.Now(), last)
+		o.mu.Unlock()
+		if atRest || last {
+			return o.reportOn(func() Report { return o.checker.ReportIn(namespace) })
+		}
+		pause(limit, 100*time.Millisecond)
+	}
+}
+
+// Quiet has nothing to find in a namespace for a while: every change of an object
+// meanwhile breaks that promise. It returns the namespace's report.
+func (o *Observer) Quiet(ctx context.Context, namespace string, d time.Duration) Report {
+	o.settle(ctx, namespace)
+	o.mu.Lock()
+	o.checker.Hush(namespace)
+	o.mu.Unlock()
+	pause(ctx, d)
+	o.settle(ctx, namespace)
+	o.mu.Lock()
+	o.checker.Unhush(namespace)
+	o.mu.Unlock()
+	return o.reportOn(func() Report { return o.checker.ReportIn(namespace) })
+}
+
+// Expect settles a namespace and says how many Pods of a workload are created and deleted from now on; see Checker.Expect.
+func (o *Observer) Expect(ctx context.Context, namespace, workload string, want Churns) {
+	o.settle(ctx, namespace)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.checker.Expect(namespace, workload, want)
+}
+
+// Forget settles a namespace, returns its report, and begins a new one: what exists
+// stays known, what was found and counted does not.
+func (o *Observer) Forget(ctx context.Context, namespace string) Report {
+	report := o.SettledIn(ctx, namespace)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.checker.Forget(namespace)
+	return report
 }
 
 // Lap starts new maxima for every rule; see Checker.Lap. Call it after Settled.

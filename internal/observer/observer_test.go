@@ -26,7 +26,7 @@ func newKind(list runtime.Object) *kind { return &kind{watch: watch.NewFake(), l
 func (k *kind) source(name string) source {
 	return source{
 		kind: name,
-		list: func(context.Context, metav1.ListOptions) (runtime.Object, error) { return k.list, nil },
+		list: func(context.Context, string, metav1.ListOptions) (runtime.Object, error) { return k.list, nil },
 		watch: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
 			context.AfterFunc(ctx, k.watch.Stop) // as a client's watch ends
 			return k.watch, nil

@@ -42,6 +42,12 @@ type Report struct {
 	// PodVersions is the number of changes seen of each Pod, its creation and
 	// deletion included.
 	PodVersions map[types.UID]int
+	// Checks is how often each promise was judged. What was never judged was not kept either.
+	Checks map[Invariant]int
+	// Largest are the largest objects by kind.
+	Largest map[string]Largest
+	// Churn are the Pods created and deleted, by "<namespace>/<workload>".
+	Churn map[string]Churns
 	// Gaps is how often a watch broke so that changes may have been missed, and
 	// Late how many events came too late to be judged in order. Both are 0 in a
 	// run whose numbers are to be trusted.
@@ -49,25 +55,48 @@ type Report struct {
 }
 
 // Report returns what was seen so far.
-func (c *Checker) Report() Report {
-	r := Report{
-		Violations: slices.Clone(c.violations), OutOfService: maps.Clone(c.outTotal),
-		UIDs: map[string]int{}, PodVersions: maps.Clone(c.versions),
+func (c *Checker) Report() Report { return c.report(sortedKeys(c.spaces)...) }
+
+// ReportIn is Report for one namespace.
+func (c *Checker) ReportIn(namespace string) Report { return c.report(namespace) }
+
+func (c *Checker) report(namespaces ...string) Report {
+	r := Report{OutOfService: map[string]time.Duration{}, UIDs: map[string]int{}, PodVersions: map[types.UID]int{}, Checks: map[Invariant]int{}, Largest: map[string]Largest{}, Churn: map[string]Churns{}}
+	for _, name := range namespaces {
+		if s := c.spaces[name]; s != nil {
+			s.addTo(&r)
+		}
 	}
-	for at, uids := range c.uids {
+	slices.SortStableFunc(r.Violations, func(a, b Violation) int { return a.Time.Compare(b.Time) })
+	return r
+}
+
+func (s *space) addTo(r *Report) {
+	r.Violations = append(r.Violations, s.violations...)
+	maps.Copy(r.OutOfService, s.outTotal)
+	maps.Copy(r.PodVersions, s.versions)
+	for at, uids := range s.uids {
 		r.UIDs[at] = len(uids)
 	}
-	for at, rule := range c.rules {
-		out, missing := c.outOf(rule)
+	for i, n := range s.checks {
+		r.Checks[i] += n
+	}
+	for kind, l := range s.largest {
+		if l.Bytes > r.Largest[kind].Bytes {
+			r.Largest[kind] = Largest{s.name + "/" + l.Name, l.Bytes}
+		}
+	}
+	for workload, c := range s.churn {
+		r.Churn[s.name+"/"+workload] = c.Churns
+	}
+	for _, name := range sortedKeys(s.rules) {
+		rule := s.rules[name]
+		out, missing := rule.outOf()
 		r.Rules = append(r.Rules, RuleReport{
-			Namespace: at.Namespace, Name: at.Name, Out: out + missing, Allowed: rule.allowed, Desired: rule.desired,
+			Namespace: s.name, Name: name, Out: out + missing, Allowed: rule.allowed, Desired: rule.desired,
 			MaxOut: rule.maxOut, MaxOutAllowed: rule.maxOutAllowed, MaxOutAt: rule.maxOutAt,
 		})
 	}
-	slices.SortFunc(r.Rules, func(a, b RuleReport) int {
-		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
-	})
-	return r
 }
 
 // Rule returns the report of one rule, and false if it was never seen.
@@ -94,8 +123,10 @@ func (r Report) Err() error {
 // Lap starts new maxima for every rule, as if the Pods that are out of service
 // now had just gone. Everything else goes on.
 func (c *Checker) Lap(now time.Time) {
-	for _, r := range c.rules {
-		out, missing := c.outOf(r)
-		r.maxOut, r.maxOutAllowed, r.maxOutAt = out+missing, r.allowed, now
+	for _, s := range c.spaces {
+		for _, r := range s.rules {
+			out, missing := r.outOf()
+			r.maxOut, r.maxOutAllowed, r.maxOutAt = out+missing, r.allowed, now
+		}
 	}
 }

@@ -71,8 +71,9 @@ func TestRollout(t *testing.T) {
 // requireWithin checks that the observer never saw more Pods out of service.
 func requireWithin(t *testing.T, o *observer.Observer, namespace string, most int) {
 	t.Helper()
-	report := o.Settled(t.Context())
+	report := o.AtRest(t.Context(), namespace)
 	require.NoError(t, report.Err())
+	t.Logf("the observer judged %v", report.Checks)
 	require.Zero(t, report.Gaps, "the observer missed nothing")
 	r, seen := report.Rule(namespace, "web")
 	require.True(t, seen)

@@ -1,0 +1,269 @@
+package observer
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// rule is one PodTransitionRule, with counts of the Pods that it selects.
+type rule struct {
+	obj      *appsv1alpha1.PodTransitionRule
+	selector labels.Selector
+	// created and changed are when the rule and its present spec were first seen.
+	created, changed time.Time
+
+	// shares are the selected Pods by owner that have not run to their end, loose those of nobody.
+	shares map[types.UID]int
+	loose  int
+	// servedLive are those of them that were Ready once; served and out count Pods that have run to their end too.
+	servedLive, served, out int
+
+	// peak is the number of Pods that once served at a time, at most what was wanted since.
+	peak, desired int
+	allowed       int
+	// formerly is a larger allowance that still holds until formerlyUntil.
+	formerly      int
+	formerlyUntil time.Time
+	// sample is the object's size when it was last at rest.
+	sample        sample
+	maxOut        int
+	maxOutAllowed int
+	maxOutAt      time.Time
+}
+
+func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
+	if e.Deleted {
+		delete(s.rules, obj.Name)
+		return
+	}
+	r := s.rules[obj.Name]
+	if r == nil || r.obj.UID != obj.UID {
+		r = &rule{created: e.Time, allowed: -1}
+		s.rules[obj.Name] = r
+	}
+	same := r.obj != nil && r.obj.Generation == obj.Generation && obj.Generation != 0
+	if r.obj != nil {
+		s.checkWriters(r.obj, obj, e)
+	}
+	if r.obj = obj; same {
+		return
+	}
+	r.changed = e.Time
+	selector, err := metav1.LabelSelectorAsSelector(obj.Spec.Selector)
+	if err != nil {
+		selector = labels.Nothing()
+	}
+	r.selector = selector
+	r.shares, r.loose, r.servedLive, r.served, r.out = map[types.UID]int{}, 0, 0, 0, 0
+	for _, p := range s.pods {
+		r.count(p, 1)
+	}
+}
+
+// countPod adds a Pod to what is counted, or with -1 takes it away.
+func (s *space) countPod(p *pod, by int) {
+	if p.owner != "" && !ended(p.obj) {
+		o := s.ownerOf(p.owner)
+		if o.all += by; isLive(p.obj) {
+			o.live += by
+		}
+	}
+	for _, r := range s.rules {
+		r.count(p, by)
+	}
+}
+
+func (r *rule) count(p *pod, by int) {
+	if !r.selects(p.obj) {
+		return
+	}
+	if p.served {
+		r.served += by
+		if p.out {
+			r.out += by
+		}
+	}
+	if ended(p.obj) {
+		return
+	}
+	if p.served {
+		r.servedLive += by
+	}
+	if p.owner == "" {
+		r.loose += by
+		return
+	}
+	if r.shares[p.owner] += by; r.shares[p.owner] == 0 {
+		delete(r.shares, p.owner)
+	}
+}
+
+func (r *rule) selects(obj *corev1.Pod) bool { return r.selector.Matches(labels.Set(obj.Labels)) }
+
+// ended says that a Pod has run to its end and is not being deleted: no rule counts it.
+func ended(obj *corev1.Pod) bool { return isTerminal(obj) && obj.DeletionTimestamp == nil }
+
+func (s *space) checkBudget(p *pod, e Event) {
+	for name, r := range s.rules {
+		if !r.selects(p.obj) || excused(p.obj, r.obj) {
+			continue
+		}
+		s.allow(r, e.Time)
+		out, missing := r.outOf()
+		allowed := r.allowed
+		if e.Time.Before(r.formerlyUntil) {
+			allowed = max(allowed, r.formerly)
+		}
+		if out+missing > r.maxOut {
+			r.maxOut, r.maxOutAllowed, r.maxOutAt = out+missing, allowed, e.Time
+		}
+		if r.allowed < 0 || e.Time.Sub(r.created) < s.options.Settle {
+			continue
+		}
+		s.checks[Budget]++
+		if out+missing > allowed {
+			s.report(Budget, e, fmt.Sprintf("went out of service as number %d of rule %s, which allows %d of %d (%d of them missing); out: %s",
+				out+missing, name, allowed, r.desired, missing, strings.Join(s.outNames(r), ", ")))
+		}
+	}
+}
+
+// checkGranted judges that every rule has granted what takes a Pod out of service. Rules and selections that are new are
+// the business of checkBudget alone.
+func (s *space) checkGranted(before, now *pod, id string, e Event) {
+	request := now.obj.Labels[operatingPrefix+id]
+	for _, name := range sortedKeys(s.rules) {
+		r := s.rules[name]
+		if e.Time.Sub(r.changed) < s.options.Settle || r.obj.DeletionTimestamp != nil || !r.selects(now.obj) || !r.selects(before.obj) || excused(now.obj, r.obj) {
+			continue
+		}
+		granted := slices.ContainsFunc(r.obj.Status.Grants, func(g appsv1alpha1.PodGrant) bool {
+			return g.PodUID == now.obj.UID && g.Stage == appsv1alpha1.StagePreCheck &&
+				slices.ContainsFunc(g.Operations, func(o appsv1alpha1.GrantedOperation) bool { return o.ID == id && o.Request == request })
+		})
+		s.check(Budget, e, granted, "was let pass PreCheck with operation %s without a grant of rule %s for this request", id, name)
+	}
+}
+
+// allow brings what is wanted and allowed up to date.
+func (s *space) allow(r *rule, when time.Time) {
+	desired := r.loose
+	for uid, selected := range r.shares {
+		if o := s.owners[uid]; o != nil && o.known && selected == o.all {
+			desired += o.wanted
+		} else {
+			desired += selected
+		}
+	}
+	r.desired = desired
+	r.peak = min(max(r.peak, r.servedLive), desired)
+	allowed := allowance(r.obj, desired, max(r.servedLive-desired, 0))
+	if r.allowed >= 0 && allowed < r.allowed {
+		r.formerly, r.formerlyUntil = max(r.allowed, r.stillFormerly(when)), when.Add(s.options.Settle)
+	}
+	r.allowed = allowed
+}
+
+func (r *rule) stillFormerly(when time.Time) int {
+	if when.Before(r.formerlyUntil) {
+		return r.formerly
+	}
+	return 0
+}
+
+// outOf counts the rule's Pods that are out of service, and those that are gone and still wanted.
+func (r *rule) outOf() (out, missing int) { return r.out, max(0, r.peak-r.served) }
+
+func (s *space) outNames(r *rule) []string {
+	var names []string
+	for name, p := range s.pods {
+		if p.out && r.selects(p.obj) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// excused says whether the Pod's owner has freed it from the rule.
+func excused(obj *corev1.Pod, r *appsv1alpha1.PodTransitionRule) bool {
+	var skip struct {
+		SkipRules []string `json:"skipRules"`
+	}
+	if json.Unmarshal([]byte(obj.Annotations[skipRules]), &skip) != nil {
+		return false
+	}
+	return slices.ContainsFunc(r.Spec.Rules, func(t appsv1alpha1.TransitionRule) bool { return slices.Contains(skip.SkipRules, t.Name) })
+}
+
+// allowance is the least that the rule's checks allow of the wanted Pods; -1 if
+// none bounds their number. What a minAvailable demands may be served by Pods
+// beyond the wanted ones: surplus is how many there are. Filtered checks bound
+// only a part of the Pods, and topology budgets no number: neither is judged.
+func allowance(r *appsv1alpha1.PodTransitionRule, desired, surplus int) int {
+	allowed := -1
+	for i := range r.Spec.Rules {
+		t := &r.Spec.Rules[i]
+		if t.Disabled || t.Filter != nil || len(t.Conditions) > 0 || t.AvailablePolicy == nil || t.Stage != nil && *t.Stage == appsv1alpha1.StagePostCheck {
+			continue
+		}
+		p := t.AvailablePolicy
+		if v := p.MaxUnavailableValue; v != nil {
+			allowed = tighter(allowed, scaled(v, desired, true))
+		}
+		if f := p.MaxUnavailablePolicy; f != nil && f.ExpFunc != nil {
+			allowed = tighter(allowed, computed(f.ExpFunc, desired, math.Ceil))
+		}
+		if v := p.MinAvailableValue; v != nil {
+			allowed = tighter(allowed, desired+surplus-scaled(v, desired, false))
+		}
+		if f := p.MinAvailablePolicy; f != nil && f.ExpFunc != nil {
+			allowed = tighter(allowed, desired+surplus-computed(f.ExpFunc, desired, math.Floor))
+		}
+	}
+	return allowed
+}
+
+// tighter is the smaller of two bounds, of which -1 is none.
+func tighter(bound, other int) int {
+	other = max(other, 0)
+	if bound < 0 || other < bound {
+		return other
+	}
+	return bound
+}
+
+// computed is coeff * total^pow, rounded, from 0 to total. What cannot be read
+// counts as 0, as a value does that is no percentage.
+func computed(f *appsv1alpha1.ExpFunc, total int, round func(float64) float64) int {
+	coeff, errCoeff := strconv.ParseFloat(cmp.Or(f.Coeff, "1"), 64)
+	pow, errPow := strconv.ParseFloat(cmp.Or(f.Pow, "1"), 64)
+	if errCoeff != nil || errPow != nil || total <= 0 || coeff <= 0 {
+		return 0
+	}
+	exact := min(coeff*math.Pow(float64(total), pow), float64(total))
+	// a ten-millionth of a Pod is the error of calculating in binary
+	return int(round(math.Round(exact*1e7) / 1e7))
+}
+
+func scaled(v *intstr.IntOrString, total int, up bool) int {
+	n, err := intstr.GetScaledValueFromIntOrPercent(v, total, up)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,102 @@
+package observer
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// slice is one EndpointSlice: whom it lists as ready, by UID, or by name where it tells no UID.
+type slice struct {
+	service string
+	ready   map[types.UID]bool
+	byName  map[string]bool
+}
+
+func (s *space) applySlice(obj *discoveryv1.EndpointSlice, e Event) {
+	if e.Deleted {
+		delete(s.slices, obj.Name)
+		return
+	}
+	listed := slice{service: obj.Labels[discoveryv1.LabelServiceName], ready: map[types.UID]bool{}, byName: map[string]bool{}}
+	for _, endpoint := range obj.Endpoints {
+		ready := endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
+		if ready && endpoint.TargetRef != nil && endpoint.TargetRef.Kind == "Pod" {
+			if endpoint.TargetRef.UID != "" {
+				listed.ready[endpoint.TargetRef.UID] = true
+			} else {
+				listed.byName[endpoint.TargetRef.Name] = true
+			}
+		}
+	}
+	s.slices[obj.Name] = listed
+}
+
+// checkTraffic judges what an operation did by what was known just before.
+func (s *space) checkTraffic(before *pod, obj *corev1.Pod, e Event) {
+	if s.options.Direct || obj.Labels[controlLabel] != "true" || before.obj.DeletionTimestamp != nil {
+		return
+	}
+	what := ""
+	switch {
+	case (obj.DeletionTimestamp != nil || e.Deleted) && hasKey(before.obj, operatePrefix):
+		what = "was deleted by an operation"
+	case !sameImages(before.obj, obj):
+		what = fmt.Sprintf("had its images changed from %v to %v", images(before.obj), images(obj))
+	case resized(before.obj, obj) != "":
+		what = "had the resources of container " + resized(before.obj, obj) + " changed"
+	default:
+		return
+	}
+	s.checks[Traffic]++
+	if isReady(before.obj) && hasGate(before.obj) {
+		s.report(Traffic, e, what+" while it was Ready")
+	}
+	for name, listed := range s.slices {
+		if s.services[listed.service] && (listed.ready[obj.UID] || listed.byName[obj.Name]) {
+			s.report(Traffic, e, fmt.Sprintf("%s while EndpointSlice %s of Service %s listed it as ready", what, name, listed.service))
+		}
+	}
+}
+
+// sameImages says whether no container has got another image. It is asked for every event of a Pod.
+func sameImages(a, b *corev1.Pod) bool {
+	same := func(x, y corev1.Container) bool { return x.Image == y.Image && x.Name == y.Name }
+	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, same) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, same)
+}
+
+// resized names the first container whose resources collaset-controller changed; "" if there is none. Others, an
+// autoscaler for one, resize running Pods on their own account.
+func resized(before, after *corev1.Pod) string {
+	for _, pair := range [][2][]corev1.Container{{before.Spec.InitContainers, after.Spec.InitContainers}, {before.Spec.Containers, after.Spec.Containers}} {
+		for i := range min(len(pair[0]), len(pair[1])) {
+			old, now := &pair[0][i], &pair[1][i]
+			if !sameResources(&old.Resources, &now.Resources) && resizedBy(after, now.Name) {
+				return now.Name
+			}
+		}
+	}
+	return ""
+}
+
+func sameResources(a, b *corev1.ResourceRequirements) bool {
+	if len(a.Requests)+len(a.Limits)+len(b.Requests)+len(b.Limits) == 0 {
+		return true
+	}
+	return equality.Semantic.DeepEqual(a.Requests, b.Requests) && equality.Semantic.DeepEqual(a.Limits, b.Limits)
+}
+
+// resizedBy says whether collaset-controller holds the resources of a container, as far as is known.
+func resizedBy(obj *corev1.Pod, container string) bool {
+	if len(obj.ManagedFields) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(obj.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager == collasetController && entry.Subresource == "resize" && holds(entry, container)
+	})
+}
