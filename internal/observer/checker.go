@@ -280,10 +280,12 @@ func (s *space) applyPod(obj *corev1.Pod, e Event) {
 	s.enter(now)
 	s.rememberUID(obj)
 	s.checkInstanceID(before, now, e)
+	if joins(before, now) {
+		s.checkSurge(now, e)
+	}
 	if before == nil {
 		s.checkCreation(now, e)
 		s.checkRevision(now, e)
-		s.checkSurge(now, e)
 		return
 	}
 	s.checkTraffic(before, obj, e)

@@ -18,6 +18,8 @@ type poolID struct{ pool, id string }
 type pool struct {
 	obj    *appsv1alpha1.ResourceContext // nil when it is gone
 	owners map[string]string
+	// origins are the IDs of Pods that the one with an ID replaces.
+	origins map[string]string
 }
 
 // poolOf is the pool and ID that a Pod holds; false if it holds none.
@@ -80,7 +82,7 @@ func (s *space) checkInstanceID(before, now *pod, e Event) {
 
 // applyContext judges what a ResourceContext says, and what it does not say any more.
 func (s *space) applyContext(obj *appsv1alpha1.ResourceContext, e Event) {
-	before, now := s.contexts[obj.Name], &pool{obj: obj, owners: map[string]string{}}
+	before, now := s.contexts[obj.Name], &pool{obj: obj, owners: map[string]string{}, origins: map[string]string{}}
 	if e.Deleted {
 		now.obj = nil
 	} else {
@@ -91,6 +93,7 @@ func (s *space) applyContext(obj *appsv1alpha1.ResourceContext, e Event) {
 				s.report(InstanceID, e, fmt.Sprintf("has instance ID %s twice, for CollaSets %q and %q", id, other, entry.Data[appsv1alpha1.ContextOwner]))
 			}
 			now.owners[id] = entry.Data[appsv1alpha1.ContextOwner]
+			now.origins[id] = entry.Data[appsv1alpha1.ContextReplaceOriginPodID]
 		}
 	}
 	s.contexts[obj.Name] = now

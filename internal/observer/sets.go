@@ -167,17 +167,37 @@ func (s *space) checkCreation(p *pod, e Event) {
 	s.check(Churn, e, live-pairs <= wanted, "was created as number %d (and %d replacements) of CollaSet %s, which wants %d", live-pairs, pairs, set.obj.Name, wanted)
 }
 
-// replaces is the live Pod that a Pod is the replacement of, as both say; nil if it is none.
+// replaces is the live Pod that a Pod is the replacement of, as the new Pod says, and the origin's label or the
+// ResourceContext, which knows it first; nil if it is none.
 func (s *space) replaces(p *pod) *pod {
 	name, ok := p.obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel]
 	if !ok {
 		return nil
 	}
 	origin := s.pods[name]
-	if origin == nil || origin.owner != p.owner || !isLive(origin.obj) || origin.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel] != p.obj.Labels[instanceIDLabel] {
+	if origin == nil || origin.owner != p.owner || !isLive(origin.obj) {
+		return nil
+	}
+	if at, ok := s.poolOf(p); ok {
+		if context := s.contexts[at.pool]; context != nil && context.origins[at.id] == origin.obj.Labels[instanceIDLabel] && context.origins[at.id] != "" {
+			return origin
+		}
+	}
+	if origin.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel] != p.obj.Labels[instanceIDLabel] {
 		return nil
 	}
 	return origin
+}
+
+// joins says that a Pod has become one side of a replacement.
+func joins(before, now *pod) bool {
+	for _, k := range []string{appsv1alpha1.ReplacePairOriginNameLabel, appsv1alpha1.ReplacePairNewIDLabel} {
+		is := now.obj.Labels[k]
+		if is != "" && (before == nil || before.obj.Labels[k] != is) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkSurge judges that updates replace no more Pods at a time than spec.updateStrategy.maxSurge allows.
@@ -185,13 +205,13 @@ func (s *space) checkSurge(p *pod, e Event) {
 	set := s.setsByUID[p.owner]
 	byUpdate := func(p *pod) bool {
 		origin := s.replaces(p)
-		if origin == nil {
+		if origin == nil || origin.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel] != p.obj.Labels[instanceIDLabel] {
 			return false
 		}
 		_, ok := origin.obj.Labels[appsv1alpha1.ReplacedByReplaceUpdateLabel]
 		return ok
 	}
-	if e.Initial || set == nil || !byUpdate(p) {
+	if e.Initial || set == nil {
 		return
 	}
 	n := 0
@@ -201,7 +221,7 @@ func (s *space) checkSurge(p *pod, e Event) {
 		}
 	}
 	most := set.surge.most(e.Time)
-	s.check(Budget, e, n <= most, "was created as replacement number %d at a time of CollaSet %s, whose maxSurge is %d", n, set.obj.Name, most)
+	s.check(Budget, e, n <= most, "takes part in replacement number %d at a time of CollaSet %s, whose maxSurge is %d", n, set.obj.Name, most)
 }
 
 // checkBaking judges that with spec.minReadySeconds no more than a quarter of the Pods are being updated or have been

@@ -55,6 +55,7 @@ func TestKillAnyProcess(t *testing.T) {
 			w.waitServing(t, ns, "web", 8, image2)
 			require.Equal(t, before, uids(w.pods(t, ns, "web")))
 			requireWithin(t, o, ns, 2)
+			requireAtRest(t, o, ns)
 		})
 	}
 }

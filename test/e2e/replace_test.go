@@ -59,6 +59,7 @@ func TestReplacement(t *testing.T) {
 	report := o.Settled(t.Context())
 	require.NoError(t, report.Err())
 	require.Zero(t, report.Gaps, "the observer missed nothing")
+	requireAtRest(t, o, ns)
 }
 
 // waitServedBy waits for something, and demands meanwhile that the Service has at least so many endpoints, and that there

@@ -66,14 +66,23 @@ func TestRollout(t *testing.T) {
 	for _, uid := range remaining {
 		require.Contains(t, uids(w.pods(t, ns, "web")), uid)
 	}
+	requireAtRest(t, o, ns)
+}
+
+// requireAtRest checks that nothing is left to do, nothing is left over, and nothing is done any more.
+func requireAtRest(t *testing.T, o *observer.Observer, namespace string) {
+	t.Helper()
+	require.NoError(t, o.AtRest(t.Context(), namespace).Err())
+	report := o.Quiet(t.Context(), namespace, 3*time.Second)
+	require.NoError(t, report.Err())
+	t.Logf("the observer judged %v", report.Checks)
 }
 
 // requireWithin checks that the observer never saw more Pods out of service.
 func requireWithin(t *testing.T, o *observer.Observer, namespace string, most int) {
 	t.Helper()
-	report := o.AtRest(t.Context(), namespace)
+	report := o.SettledIn(t.Context(), namespace)
 	require.NoError(t, report.Err())
-	t.Logf("the observer judged %v", report.Checks)
 	require.Zero(t, report.Gaps, "the observer missed nothing")
 	r, seen := report.Rule(namespace, "web")
 	require.True(t, seen)
