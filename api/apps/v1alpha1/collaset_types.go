@@ -26,6 +26,8 @@ import (
 // +kubebuilder:printcolumn:name="UPDATED_REVISION",type=string,JSONPath=`.status.updatedRevision`,description="The revision that Pods go to."
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="has(self.spec)",message="spec is missing: give it a selector and a template whose labels the selector matches"
+// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || size(self.metadata.name) <= 52",optionalOldSelf=true,message="metadata.name has more than 52 characters: use a shorter one, because Pods carry the name and a revision hash as a label"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.namingStrategy) || !has(self.spec.namingStrategy.podNamingSuffixPolicy) || self.spec.namingStrategy.podNamingSuffixPolicy != 'PersistentSequence' || !self.metadata.name.contains('.') || (oldSelf.hasValue() && has(oldSelf.value().spec) && has(oldSelf.value().spec.namingStrategy) && has(oldSelf.value().spec.namingStrategy.podNamingSuffixPolicy) && oldSelf.value().spec.namingStrategy.podNamingSuffixPolicy == 'PersistentSequence')",optionalOldSelf=true,fieldPath=".spec.namingStrategy.podNamingSuffixPolicy",message="PersistentSequence needs a metadata.name without dots, because a name in persistent sequence is a hostname as well: use Random, or another name"
 type CollaSet struct {
 	metav1.TypeMeta `json:",inline"`
 	// Standard object metadata.
@@ -44,6 +46,7 @@ type CollaSet struct {
 // CollaSetSpec is what is wanted of a CollaSet.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.selector)",message="spec.selector is required: set matchLabels to labels that spec.template.metadata.labels carries"
+// +kubebuilder:validation:XValidation:rule="!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)",fieldPath=".selector",message="spec.selector is empty: set matchLabels to labels of spec.template.metadata"
 // +kubebuilder:validation:XValidation:rule="has(self.template) && has(self.template.metadata) && has(self.template.metadata.labels)",message="spec.template.metadata.labels is required: set the labels that spec.selector matches"
 // +kubebuilder:validation:XValidation:rule="!has(self.selector) || !has(self.selector.matchLabels) || !(has(self.template) && has(self.template.metadata) && has(self.template.metadata.labels)) || self.selector.matchLabels.all(k, k in self.template.metadata.labels && self.template.metadata.labels[k] == self.selector.matchLabels[k])",fieldPath=".selector",message="spec.selector.matchLabels does not match spec.template.metadata.labels: give the template every label of the selector, with the same value"
 // +kubebuilder:validation:XValidation:rule="!has(self.selector) || !has(self.selector.matchExpressions) || !(has(self.template) && has(self.template.metadata) && has(self.template.metadata.labels)) || self.selector.matchExpressions.all(e, e.operator == 'In' ? (e.key in self.template.metadata.labels && has(e.values) && self.template.metadata.labels[e.key] in e.values) : e.operator == 'NotIn' ? !(e.key in self.template.metadata.labels && has(e.values) && self.template.metadata.labels[e.key] in e.values) : e.operator == 'Exists' ? e.key in self.template.metadata.labels : !(e.key in self.template.metadata.labels))",fieldPath=".selector",message="spec.selector.matchExpressions does not match spec.template.metadata.labels: change the labels of the template, or the expressions"
@@ -215,12 +218,14 @@ type ScaleStrategy struct {
 	// Context names the ResourceContext from which instance IDs are taken. Empty means the name of the CollaSet. It cannot
 	// be changed.
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	// +optional
 	Context string `json:"context,omitempty"`
 
 	// PodToExclude names Pods to orphan. Not allowed with names in persistent sequence.
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +listType=atomic
 	// +optional
 	PodToExclude []string `json:"podToExclude,omitempty"`
@@ -228,6 +233,7 @@ type ScaleStrategy struct {
 	// PodToInclude names Pods to adopt. Not allowed with names in persistent sequence.
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +listType=atomic
 	// +optional
 	PodToInclude []string `json:"podToInclude,omitempty"`
@@ -236,6 +242,7 @@ type ScaleStrategy struct {
 	// shrinks as well.
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=253
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +listType=atomic
 	// +optional
 	PodToDelete []string `json:"podToDelete,omitempty"`

@@ -4,11 +4,17 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -75,4 +81,78 @@ func TestSchemeKnowsEveryKind(t *testing.T) {
 	}
 	require.Equal(t, "collasets.apps.kusionstack.io", appsv1alpha1.Resource("collasets").String())
 	require.Equal(t, "CollaSet.apps.kusionstack.io", appsv1alpha1.Kind("CollaSet").String())
+}
+
+// TestSchemasDescribeWhatIsDecoded: a field that Go decodes and the schema does not describe is kept in a template whatever
+// its type, and an object that cannot be decoded takes the list of its kind with it.
+func TestSchemasDescribeWhatIsDecoded(t *testing.T) {
+	for plural, spec := range map[string]any{
+		"collasets": appsv1alpha1.CollaSetSpec{}, "podtransitionrules": appsv1alpha1.PodTransitionRuleSpec{}, "resourcecontexts": appsv1alpha1.ResourceContextSpec{},
+	} {
+		content, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "crd", "apps.kusionstack.io_"+plural+".yaml"))
+		require.NoError(t, err)
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		require.NoError(t, yaml.Unmarshal(content, crd))
+		described(t, plural+": spec", reflect.TypeOf(spec), crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"])
+	}
+}
+
+// described compares a type with its schema, all the way down.
+func described(t *testing.T, path string, of reflect.Type, schema apiextensionsv1.JSONSchemaProps) {
+	t.Helper()
+	for of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	switch of {
+	case reflect.TypeFor[intstr.IntOrString]():
+		require.Truef(t, schema.XIntOrString && schema.Minimum != nil && schema.Maximum != nil, "%s fits into 32 bits", path)
+		return
+	case reflect.TypeFor[resource.Quantity]():
+		require.Truef(t, schema.XIntOrString && schema.Pattern != "", "%s has the pattern of quantities", path)
+		return
+	case reflect.TypeFor[metav1.Time](), reflect.TypeFor[metav1.MicroTime]():
+		require.Equal(t, "date-time", schema.Format, path)
+		return
+	case reflect.TypeFor[metav1.FieldsV1]():
+		require.Equal(t, "object", schema.Type, path)
+		return
+	}
+	switch of.Kind() {
+	case reflect.Struct:
+		require.Equal(t, "object", schema.Type, path)
+		for i := range of.NumField() {
+			field := of.Field(i)
+			name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+			switch {
+			case name == "-":
+			case name == "" && (field.Anonymous || strings.Contains(options, "inline")):
+				described(t, path, field.Type, schema)
+			default:
+				below, ok := schema.Properties[name]
+				require.Truef(t, ok, "%s.%s is in the schema", path, name)
+				described(t, path+"."+name, field.Type, below)
+			}
+		}
+	case reflect.Slice:
+		if of.Elem().Kind() == reflect.Uint8 {
+			require.Equal(t, "byte", schema.Format, path)
+			return
+		}
+		require.Equal(t, "array", schema.Type, path)
+		described(t, path+"[]", of.Elem(), *schema.Items.Schema)
+	case reflect.Map:
+		require.NotNil(t, schema.AdditionalProperties, path)
+		described(t, path+"{}", of.Elem(), *schema.AdditionalProperties.Schema)
+	case reflect.String:
+		require.Equal(t, "string", schema.Type, path)
+	case reflect.Bool:
+		require.Equal(t, "boolean", schema.Type, path)
+	case reflect.Int32:
+		require.Equal(t, "integer", schema.Type, path)
+		require.Equal(t, "int32", schema.Format, path)
+	case reflect.Int, reflect.Int64:
+		require.Equal(t, "integer", schema.Type, path)
+	default:
+		t.Errorf("%s is of a kind that this test does not know: %s", path, of)
+	}
 }

@@ -7,6 +7,10 @@
 //   - Nothing in them is defaulted. The API server applies defaults to what it reads as well, so a default here would
 //     change the template of a stored CollaSet, and with it the revision of its Pods. A list whose merge keys need a
 //     default (container ports) is therefore merged as a whole.
+//   - Names, ports and quantities in them are as the API server wants them in Pods and claims; their metadata has the types that
+//     it must have, also where controller-gen leaves it undescribed.
+//   - A number or a string is no larger than the 32 bits that programs read it into: an object that cannot be decoded makes
+//     lists of its kind unreadable to every controller.
 //   - Label selectors are validated, and bounded so that CEL rules over them stay within the API server's budget.
 //   - A value that is a number or a percentage is neither negative nor anything but "0%" to "100%".
 //   - Conditions require their type and status only, as those that Kuperator stored have no message.
@@ -95,7 +99,7 @@ func finish(content []byte) ([]byte, error) {
 	for i := range crd.Spec.Versions {
 		root := crd.Spec.Versions[i].Schema.OpenAPIV3Schema
 		if spec, ok := root.Properties["spec"]; ok {
-			if err := openTemplates(&spec); err != nil {
+			if err := errors.Join(openTemplates(&spec), checkTemplates(&spec)); err != nil {
 				return nil, err
 			}
 			root.Properties["spec"] = spec
@@ -103,8 +107,10 @@ func finish(content []byte) ([]byte, error) {
 		if err := visit(root, checkSelectors); err != nil {
 			return nil, err
 		}
-		if err := visit(root, checkShares); err != nil {
-			return nil, err
+		for _, act := range []func(*apiextensionsv1.JSONSchemaProps) error{checkShares, describeMetadata, decodable} {
+			if err := visit(root, act); err != nil {
+				return nil, err
+			}
 		}
 		relaxConditions(root)
 	}
@@ -229,7 +235,7 @@ func checkSelectors(node *apiextensionsv1.JSONSchemaProps) error {
 	key, operator, values := item.Properties["key"], item.Properties["operator"], item.Properties["values"]
 	key.MaxLength = ptr.To[int64](maxLabelKeyLength)
 	values.MaxItems = ptr.To[int64](maxSelectorValues)
-	values.Items.Schema.MaxLength = ptr.To[int64](maxLabelValueLength)
+	values.Items.Schema.MaxLength, values.Items.Schema.Pattern = ptr.To[int64](maxLabelValueLength), labelValue
 	operator.Enum = nil
 	for _, known := range []string{"In", "NotIn", "Exists", "DoesNotExist"} {
 		operator.Enum = append(operator.Enum, apiextensionsv1.JSON{Raw: []byte(`"` + known + `"`)})
