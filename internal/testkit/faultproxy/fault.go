@@ -31,7 +31,8 @@ const (
 	Slow Action = "Slow"
 )
 
-// What may be done to watches and lists. Of Match, only Resource counts for these: empty means all.
+// What may be done to watches and lists. Of Match, only Resource counts for these (empty means all), and for Reset and
+// Gone410 Times: how many watches are broken.
 const (
 	// Freeze holds back all events until Disarm. A watch that begins meanwhile shows nothing either.
 	Freeze Action = "Freeze"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -46,6 +47,8 @@ type Proxy struct {
 	armed []*Armed
 	// record holds the writes since Mark.
 	record []*Write
+	// watching counts the client's open watches by resource.
+	watching map[string]int
 	// seen is the newest resourceVersion that the client was shown.
 	seen string
 	// changed is closed, and replaced, whenever what holds back watches may have changed.
@@ -55,6 +58,7 @@ type Proxy struct {
 // life is the time from one Mend to the next Cut. What began in one life is never forwarded in the next, so that a
 // process that was killed cannot write after its successor has started.
 type life struct {
+	number  int
 	cut     bool
 	pending sync.WaitGroup // writes that are on their way to the API server, and calls of Kill
 }
@@ -81,7 +85,7 @@ func Start(upstream *rest.Config, options Options) (*Proxy, error) {
 	p := &Proxy{
 		name: options.Name, kill: options.Kill, upstream: host, address: "http://" + listener.Addr().String(),
 		infos: request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")},
-		life:  &life{}, conns: map[net.Conn]*life{}, changed: make(chan struct{}),
+		life:  &life{}, conns: map[net.Conn]*life{}, changed: make(chan struct{}), watching: map[string]int{},
 	}
 	if p.name == "" {
 		p.name = "client"
@@ -148,7 +152,7 @@ func (p *Proxy) Mend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.life == last {
-		p.life = &life{}
+		p.life = &life{number: last.number + 1}
 	}
 }
 
@@ -157,6 +161,21 @@ func (p *Proxy) IsCut() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.life.cut
+}
+
+// Kill cuts off the client and ends its process, as KillBefore does. It does not wait for that; Mend does.
+func (p *Proxy) Kill() {
+	p.mu.Lock()
+	l := p.life
+	p.mu.Unlock()
+	p.killClient(l)
+}
+
+// Watches are the resources that the client watches at present, sorted. A client that has just started watches nothing.
+func (p *Proxy) Watches() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.watching))
 }
 
 // killClient cuts off the life and ends the process, unless that has been done.
@@ -245,13 +264,14 @@ func (p *Proxy) Mark() {
 	p.record = nil
 }
 
-// Writes are the client's writes since Mark, in the order in which they arrived. Events, Leases, dry runs and reviews
+// Writes are the client's writes since Mark, the last 10,000 of them, in the order in which they arrived. Events, Leases, dry runs and reviews
 // (of tokens and of access) are not among them.
 func (p *Proxy) Writes() []Write {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	writes := make([]Write, 0, len(p.record))
-	for _, w := range p.record {
+	last := p.record[max(0, len(p.record)-recorded):]
+	writes := make([]Write, 0, len(last))
+	for _, w := range last {
 		writes = append(writes, *w)
 	}
 	return writes

@@ -84,8 +84,12 @@ func (e *exchange) watch(r *http.Request, info *request.RequestInfo) (*http.Resp
 	ctx, cancel := context.WithCancel(r.Context())
 	response.Body = &streamBody{PipeReader: reader, stream: s, cancel: cancel}
 	response.Header.Del("Content-Length")
+	s.proxy.watches(info.Resource, 1)
 	go s.receive()
-	go s.deliver(ctx)
+	go func() {
+		s.deliver(ctx)
+		s.proxy.watches(info.Resource, -1)
+	}()
 	return response, nil
 }
 
@@ -187,6 +191,15 @@ func (s *stream) deliver(ctx context.Context) {
 	}
 }
 
+// watches notes that a watch has begun or ended.
+func (p *Proxy) watches(resource string, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.watching[resource] += n; p.watching[resource] == 0 {
+		delete(p.watching, resource)
+	}
+}
+
 // peek is the first event in the queue and the one after it, nil if there is none, and what ended the upstream.
 func (s *stream) peek() (head, next *event, end error) {
 	s.mu.Lock()
@@ -269,7 +282,7 @@ func (p *Proxy) judge(s *stream, head, next *event) verdict {
 	defer p.mu.Unlock()
 	var v verdict
 	for _, a := range p.armed {
-		if a.fault.ofWatches() && a.fault.Match.includesWatch(s.info) {
+		if a.fault.ofWatches() && a.fault.Match.includesWatch(s.info) && a.goesOn() {
 			a.judge(s, head, next, &v)
 		}
 	}
@@ -277,11 +290,17 @@ func (p *Proxy) judge(s *stream, head, next *event) verdict {
 		return verdict{wait: v.wait} // whatever else is wanted is done when it has waited
 	}
 	for _, a := range p.armed {
-		if a.fault.ofWatches() && a.fault.Match.includesWatch(s.info) {
+		if a.fault.ofWatches() && a.fault.Match.includesWatch(s.info) && a.goesOn() {
 			a.count(v)
 		}
 	}
 	return v
+}
+
+// goesOn says whether watches are still to be broken. It needs proxy.mu.
+func (a *Armed) goesOn() bool {
+	breaks := a.fault.Action == Reset || a.fault.Action == Gone410
+	return !breaks || a.fault.Match.Times == 0 || a.fired < a.fault.Match.Times
 }
 
 // judge adds to the verdict. It needs proxy.mu.

@@ -186,7 +186,7 @@ func coalesced(t *testing.T, w *world) {
 }
 
 func broken(t *testing.T, w *world) {
-	reset := w.proxy.Arm(faultproxy.Fault{Action: faultproxy.Reset, Every: 2})
+	reset := w.proxy.Arm(faultproxy.Fault{Action: faultproxy.Reset, Every: 2, Match: faultproxy.Match{Times: 2}})
 	version := w.change("a", "0")
 	watching, informer := w.watchFrom(version), w.informer()
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
@@ -194,7 +194,7 @@ func broken(t *testing.T, w *world) {
 	}
 	require.Equal(t, []string{"MODIFIED a=1", "ADDED b=1", "closed"}, []string{w.next(watching), w.next(watching), w.next(watching)})
 	w.eventuallyHolds(informer, "a=1", "b=1", "c=1", "d=1", "e=1")
-	require.Positive(t, reset.Fired())
+	require.Equal(t, 2, reset.Fired())
 }
 
 // goneByExpiry: the informer lists again, so that it never learns that there was another "a" in between.
@@ -300,9 +300,14 @@ func closed(t *testing.T, w *world) {
 	watching := w.watchFrom(version)
 	w.change("a", "1")
 	require.Equal(t, "MODIFIED a=1", w.next(watching))
-	w.proxy.Cut()
+	require.Equal(t, []string{"configmaps"}, w.proxy.Watches())
+	w.proxy.Kill()
 	require.Equal(t, "closed", w.next(watching))
 	w.proxy.Mend()
+	require.EqualValues(t, 1, w.kills.Load())
+	w.eventually(func() bool { return len(w.proxy.Watches()) == 0 }, "the watch is over")
 	watching = w.watchFrom(version)
 	require.Equal(t, "MODIFIED a=1", w.next(watching))
+	watching.Stop()
+	w.eventually(func() bool { return len(w.proxy.Watches()) == 0 }, "the watch is over")
 }

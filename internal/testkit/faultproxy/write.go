@@ -16,8 +16,10 @@ import (
 
 // Write is one request that changes something.
 type Write struct {
-	// At is when it arrived.
-	At time.Time
+	// At is when it arrived, Answered when the API server had answered; zero if it did not.
+	At, Answered time.Time
+	// Life counts how often the client had been cut off and let in again before. What a process knows ends with it.
+	Life int
 	// Verb is create, update, patch, delete or deletecollection.
 	Verb string
 	// Group is "" for the core group.
@@ -60,6 +62,9 @@ func (w Write) String() string {
 	return text
 }
 
+// recorded is how many writes are kept.
+const recorded = 10_000
+
 // isWrite says whether a request changes an object that matters: no events, Leases, dry runs and reviews.
 func isWrite(info *request.RequestInfo) bool {
 	switch info.Verb {
@@ -82,12 +87,13 @@ func (p *Proxy) serveWrite(w http.ResponseWriter, r *http.Request, info *request
 		p.reverse.ServeHTTP(w, r)
 		return
 	}
+	l, _ := r.Context().Value(lifeKey{}).(*life)
 	write := newWrite(r, info, body)
+	write.Life = l.number
 	fault, call := p.begin(write)
 	if call != nil {
 		call(*write)
 	}
-	l, _ := r.Context().Value(lifeKey{}).(*life)
 	switch fault.Action {
 	case KillBefore:
 		p.killClient(l)
@@ -112,6 +118,9 @@ func (p *Proxy) serveWrite(w http.ResponseWriter, r *http.Request, info *request
 func (p *Proxy) begin(write *Write) (Fault, func(Write)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.record) >= 2*recorded {
+		p.record = slices.Clone(p.record[recorded:])
+	}
 	p.record = append(p.record, write)
 	var chosen Fault
 	var calls []func(Write)
@@ -153,7 +162,7 @@ func (p *Proxy) answered(write *Write, code int, body []byte) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	write.Code = code
+	write.Code, write.Answered = code, time.Now()
 	if !write.Committed() {
 		return
 	}
