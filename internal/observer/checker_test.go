@@ -100,7 +100,7 @@ func maxUnavailable(value string) *appsv1alpha1.PodTransitionRule {
 				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &v},
 			}}},
 		},
-		Status: appsv1alpha1.PodTransitionRuleStatus{Grants: grants("1", 0, 1, 2, 3)},
+		Status: appsv1alpha1.PodTransitionRuleStatus{Grants: grants("1", 0, 1, 2, 3), Available: 4},
 	}
 }
 
@@ -148,7 +148,7 @@ func aPod(i int, with ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("uid-%d", i)),
-			Labels:          map[string]string{"app": "web", controlLabel: "true", instanceIDLabel: fmt.Sprint(i), revisionLabel: "web-1"},
+			Labels:          map[string]string{"app": "web", controlLabel: "true", instanceIDLabel: fmt.Sprint(i), revisionLabel: "web-1", serviceAvailable: "1"},
 			OwnerReferences: ownedBySet(),
 		},
 		Spec: corev1.PodSpec{

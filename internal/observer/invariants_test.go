@@ -211,10 +211,12 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			s.ignore(Budget)
 		}},
 		"a Pod that counts as in service and is not Ready": {want: []Invariant{Keys}, events: func(s *story) {
-			s.apply(aPod(0, notReady, labelled(serviceAvailable, "1")))
+			s.apply(aPod(0, notReady, without(serviceAvailable)))
+			s.apply(aPod(0, notReady))
 		}},
 		"a Pod that counts as in service and is operated on": {want: []Invariant{Keys}, events: func(s *story) {
-			s.apply(aPod(0, labelled(serviceAvailable, "1", operatedPrefix+"x", "1", doneTypePrefix+"x", "t", postCheckPrefix+"x", "1")))
+			s.apply(aPod(0, without(serviceAvailable)))
+			s.apply(aPod(0, labelled(operatedPrefix+"x", "1", doneTypePrefix+"x", "t", postCheckPrefix+"x", "1")))
 		}},
 		"the lifecycle changes an image": {want: []Invariant{Writers}, events: func(s *story) {
 			s.apply(aPod(0, written(lifecycleController, `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`)))
@@ -345,7 +347,7 @@ func TestEveryPromiseCanBreakAtRest(t *testing.T) {
 			s.apply(aPod(0, labelled(permissionPrefix+"x", "1")))
 		}},
 		"a Pod in service that still counts as new": {want: []Invariant{Keys}, events: func(s *story) {
-			s.apply(aPod(0, labelled(serviceAvailable, "1", creatingMark, "1")))
+			s.apply(aPod(0, labelled(creatingMark, "1")))
 		}},
 		"half a replacement": {want: []Invariant{Keys}, events: func(s *story) {
 			s.apply(aPod(0, labelled(appsv1alpha1.ReplacePairOriginNameLabel, "web-9")))
@@ -363,6 +365,21 @@ func TestEveryPromiseCanBreakAtRest(t *testing.T) {
 		}},
 		"status of an old generation": {want: []Invariant{Stuck}, events: func(s *story) {
 			s.apply(changed(func(set *appsv1alpha1.CollaSet) { set.Generation = 2 }))
+		}},
+		"a grant of an operation that is over": {want: []Invariant{Orphan}, events: func(s *story) {
+			r := restingRule()
+			r.Status.Grants, r.Status.Available = grants("1", 2), 3
+			s.apply(r)
+		}},
+		"a rule that counts wrongly": {want: []Invariant{Revision}, events: func(s *story) {
+			r := restingRule()
+			r.Status.Available = 3
+			s.apply(r)
+		}},
+		"a rule whose status is old": {want: []Invariant{Stuck}, events: func(s *story) {
+			r := restingRule()
+			r.Generation = 2
+			s.apply(r)
 		}},
 		"a Pod that waits in a stage": {want: []Invariant{Stuck}, events: func(s *story) {
 			s.apply(aPod(0, asking))
@@ -389,6 +406,9 @@ func TestEveryPromiseCanBreakAtRest(t *testing.T) {
 				ids = append(ids, i)
 			}
 			s.apply(contextOf(ids...))
+			r := restingRule()
+			r.Status.Available = 4 + growthFrom
+			s.apply(r)
 			for _, i := range ids[4:] {
 				s.apply(aPod(i))
 			}
@@ -399,11 +419,19 @@ func TestEveryPromiseCanBreakAtRest(t *testing.T) {
 			s := begin(Options{})
 			s.now = s.now.Add(time.Minute)
 			s.apply(contextOf(0, 1, 2, 3))
+			s.apply(restingRule())
 			tc.events(s)
 			s.rest()
 			requireInvariants(t, s, tc.want)
 		})
 	}
+}
+
+// restingRule is the rule with nothing under way.
+func restingRule() *appsv1alpha1.PodTransitionRule {
+	r := maxUnavailable("1")
+	r.Status.Grants = nil
+	return r
 }
 
 func notReadySet(set *appsv1alpha1.CollaSet) { set.Status.Conditions[0].Status = metav1.ConditionFalse }
@@ -419,6 +447,7 @@ func TestEveryPromiseIsJudged(t *testing.T) {
 	s.checker.Weigh(Weighing{Pod: aPod(1), Weight: 1, Time: s.now})
 	s.apply(aPod(0))
 	s.apply(contextOf(0, 1, 2, 3))
+	s.apply(restingRule())
 	s.rest()
 	s.checker.Hush("default")
 	s.checker.Unhush("default")

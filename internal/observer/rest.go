@@ -46,11 +46,37 @@ func (s *space) judgeAll(r resting) {
 		s.judgeSet(r, set, owned[set])
 		judgeGrowth(r, set.obj, len(owned[set]), &set.sample)
 	}
-	for _, rule := range s.rules {
+	for _, name := range sortedKeys(s.rules) {
+		rule := s.rules[name]
+		s.judgeRule(r, rule)
 		judgeGrowth(r, rule.obj, rule.servedLive, &rule.sample)
 	}
 	s.judgeOrphans(r)
 	s.judgeChurn(r)
+}
+
+// judgeRule judges that a rule's status is of its spec and its Pods, and that no grant is left of what is over.
+func (s *space) judgeRule(r resting, rule *rule) {
+	obj := rule.obj
+	if obj.DeletionTimestamp != nil {
+		return
+	}
+	r.judge(Stuck, obj, obj.Status.ObservedGeneration == obj.Generation, "is at generation %d, and status is of %d", obj.Generation, obj.Status.ObservedGeneration)
+	granted := map[string]bool{}
+	for i := range obj.Status.Grants {
+		g := &obj.Status.Grants[i]
+		p := s.pods[g.PodName]
+		granted[g.PodName] = true
+		r.judge(Orphan, obj, p != nil && p.obj.UID == g.PodUID && (p.out || hasKey(p.obj, operatingPrefix) || hasKey(p.obj, operatedPrefix)), "still has a grant for Pod %s, which needs none", g.PodName)
+	}
+	available := 0
+	for name, p := range s.pods {
+		_, serves := p.obj.Labels[serviceAvailable]
+		if rule.selects(p.obj) && isLive(p.obj) && isReady(p.obj) && (serves || p.obj.Labels[controlLabel] != "true") && !p.out && !granted[name] {
+			available++
+		}
+	}
+	r.judge(Revision, obj, int(obj.Status.Available) == available, "says that %d Pods are available, and counted are %d", obj.Status.Available, available)
 }
 
 // judgeStage judges that a Pod which waits in a stage can be told why.
