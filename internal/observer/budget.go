@@ -32,6 +32,9 @@ type rule struct {
 	// servedLive are those of them that were Ready once; served and out count Pods that have run to their end too.
 	servedLive, served, out int
 
+	// losses are when Pods were deleted without an operation, if Options.Notice has them excused.
+	losses []time.Time
+
 	// peak is the number of Pods that once served at a time, at most what was wanted since.
 	peak, desired int
 	allowed       int
@@ -117,6 +120,24 @@ func (r *rule) selects(obj *corev1.Pod) bool { return r.selector.Matches(labels.
 // ended says that a Pod has run to its end and is not being deleted: no rule counts it.
 func ended(obj *corev1.Pod) bool { return isTerminal(obj) && obj.DeletionTimestamp == nil }
 
+// lose takes down that a Pod in service is deleted, if no operation does it.
+func (s *space) lose(before *pod, e Event) {
+	if s.options.Notice == 0 || before.out || before.obj.DeletionTimestamp != nil || hasKey(before.obj, operatePrefix) {
+		return
+	}
+	for _, r := range s.rules {
+		if r.selects(before.obj) {
+			r.losses = append(r.losses, e.Time)
+		}
+	}
+}
+
+// excusedLosses is how many Pods were lost so recently that nobody need know.
+func (r *rule) excusedLosses(since time.Time) int {
+	r.losses = slices.DeleteFunc(r.losses, func(t time.Time) bool { return t.Before(since) })
+	return len(r.losses)
+}
+
 func (s *space) checkBudget(p *pod, e Event) {
 	for name, r := range s.rules {
 		if !r.selects(p.obj) || excused(p.obj, r.obj) {
@@ -135,7 +156,7 @@ func (s *space) checkBudget(p *pod, e Event) {
 			continue
 		}
 		s.checks[Budget]++
-		if out+missing > allowed {
+		if out+missing-r.excusedLosses(e.Time.Add(-s.options.Notice)) > allowed {
 			s.report(Budget, e, fmt.Sprintf("went out of service as number %d of rule %s, which allows %d of %d (%d of them missing); out: %s",
 				out+missing, name, allowed, r.desired, missing, strings.Join(s.outNames(r), ", ")))
 		}

@@ -75,6 +75,10 @@ type Options struct {
 	// other by milliseconds, on a machine that is out of breath by seconds. 0
 	// means 5 s. Only Observer heeds it.
 	Hold time.Duration
+	// Notice is how long a Pod that somebody deletes without an operation need not
+	// be known to be gone: Budget does not count it meanwhile. 0 is for runs in
+	// which nobody does, so that whoever deletes a Pod breaks the promise.
+	Notice time.Duration
 	// Rest is how long AtRest waits for what is not as it should be at rest. 0
 	// means 30 s. Only Observer heeds it.
 	Rest time.Duration
@@ -272,6 +276,7 @@ func (s *space) applyPod(obj *corev1.Pod, e Event) {
 		if before != nil {
 			s.checkTraffic(before, obj, e)
 			s.countChurn(before, 0, 1)
+			s.lose(before, e)
 			s.forget(before, e.Time)
 		}
 		return
@@ -289,6 +294,9 @@ func (s *space) applyPod(obj *corev1.Pod, e Event) {
 		return
 	}
 	s.checkTraffic(before, obj, e)
+	if obj.DeletionTimestamp != nil {
+		s.lose(before, e)
+	}
 	s.checkKeys(before, now, e)
 	s.checkWriters(before.obj, obj, e)
 	s.checkBaking(before, now, e)

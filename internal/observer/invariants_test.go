@@ -436,6 +436,27 @@ func restingRule() *appsv1alpha1.PodTransitionRule {
 
 func notReadySet(set *appsv1alpha1.CollaSet) { set.Status.Conditions[0].Status = metav1.ConditionFalse }
 
+// TestLossesAreExcusedForAWhile has a Pod deleted by somebody while another goes out of service by an operation.
+func TestLossesAreExcusedForAWhile(t *testing.T) {
+	for name, tc := range map[string]struct {
+		notice, later time.Duration
+		want          []Invariant
+	}{
+		"nobody is to delete Pods": {want: []Invariant{Budget}},
+		"just now":                 {notice: 10 * time.Second},
+		"long ago":                 {notice: 10 * time.Second, later: time.Minute, want: []Invariant{Budget}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := begin(Options{Notice: tc.notice})
+			s.now = s.now.Add(time.Minute)
+			s.event(aPod(0), true)
+			s.now = s.now.Add(tc.later)
+			s.apply(aPod(1, offline))
+			requireInvariants(t, s, tc.want)
+		})
+	}
+}
+
 // TestEveryPromiseIsJudged has one history in which every promise is judged at least once: a promise that is never judged
 // is not kept either.
 func TestEveryPromiseIsJudged(t *testing.T) {
