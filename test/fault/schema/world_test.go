@@ -221,8 +221,8 @@ func (w *world) waitForAdmission(t *testing.T, namespace string, hooked bool) {
 	}
 }
 
-// seedName is the name of a seed object in a namespace.
-func seedName(o crdgen.Operation) string { return "seed-" + o.Seed }
+// seedName is the name of a seed object in a namespace. A CollaSet makes a ResourceContext of its own name.
+func seedName(o crdgen.Operation) string { return "seed-" + strings.ToLower(o.Kind) + "-" + o.Seed }
 
 // plant creates every seed object.
 func (w *world) plant(t *testing.T, namespace string) {
