@@ -474,3 +474,13 @@ func missing(reasons map[string]string) error {
 	first := slices.Min(slices.Collect(maps.Keys(reasons)))
 	return fmt.Errorf("%d to come, for example %s: %s", len(reasons), first, reasons[first])
 }
+
+// EtcdURL is where etcd answers its clients, for tests that look or write behind the API server's back.
+func (c *Cluster) EtcdURL() string {
+	for _, arg := range c.component(etcd).Args {
+		if url, ok := strings.CutPrefix(arg, "--listen-client-urls="); ok {
+			return url
+		}
+	}
+	return ""
+}
