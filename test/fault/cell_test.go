@@ -1,0 +1,170 @@
+package fault
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"kusionstack.io/kuperator/internal/child"
+	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+)
+
+// cell is the components that work in one namespace, and nothing else does.
+type cell struct {
+	namespace string
+	processes map[string]*process
+	// lingering are plans that are over and whose objects are still there: nobody may touch them any more.
+	lingering []*outcome
+}
+
+// faulted are the components that each cell has for itself.
+func faulted() []string {
+	return []string{suite.CollaSet, suite.PodTransitionRule, suite.Lifecycle, suite.ResourceConsist}
+}
+
+func (p *plane) startCell(ctx context.Context, namespace string) (*cell, error) {
+	if err := p.namespace(ctx, namespace); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(p.dir, namespace)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	c := &cell{namespace: namespace, processes: map[string]*process{}}
+	for _, component := range faulted() {
+		flags := []string{"--namespaces=" + namespace, "--leader-elect=false"}
+		switch component {
+		case suite.PodTransitionRule:
+			flags = append(flags, "--rule-webhook-allow=127.0.0.0/8")
+		case suite.ResourceConsist:
+			flags = append(flags, "--drain-time=50ms")
+		}
+		proc, err := p.startProcess(ctx, dir, component, flags...)
+		if err != nil {
+			c.stop()
+			return nil, err
+		}
+		c.processes[component] = proc
+	}
+	return c, nil
+}
+
+func (c *cell) stop() {
+	for _, p := range c.processes {
+		p.stop()
+	}
+}
+
+// process is a component that is started again whenever it ends, until it is stopped.
+type process struct {
+	component, path, log string
+	args                 []string
+	proxy                *faultproxy.Proxy
+
+	mu      sync.Mutex
+	running *child.Process // nil while it does not run
+	killed  bool           // on purpose
+	starts  int
+	died    []string // the end of the log, for each time that it ended and was not killed
+	ending  bool
+	stopped chan struct{}
+}
+
+// kill ends it as a crash does, and returns when it is gone.
+func (p *process) kill() {
+	p.mu.Lock()
+	running := p.running
+	p.killed = p.killed || running != nil && running.Running()
+	p.mu.Unlock()
+	if running != nil {
+		_ = running.End(syscall.SIGKILL, patience)
+	}
+}
+
+// supervise keeps it running.
+func (p *process) supervise() {
+	p.stopped = make(chan struct{})
+	go func() {
+		defer close(p.stopped)
+		for p.run() {
+			time.Sleep(restartAfter)
+			p.proxy.Mend()
+		}
+	}()
+}
+
+// run runs it once, and says whether it is to run again.
+func (p *process) run() bool {
+	p.mu.Lock()
+	if p.ending {
+		p.mu.Unlock()
+		return false
+	}
+	running := &child.Process{Name: p.component, Log: p.log}
+	if err := running.Start(p.path, p.args, os.Environ(), false); err != nil {
+		p.died = append(p.died, err.Error())
+		p.mu.Unlock()
+		return true
+	}
+	p.running, p.killed = running, false
+	p.starts++
+	p.mu.Unlock()
+	for running.Running() {
+		time.Sleep(5 * time.Millisecond)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = nil
+	if !p.killed && !p.ending {
+		p.died = append(p.died, fmt.Sprintf("%s ended by itself; the end of its log:\n%s", p.component, p.tail()))
+	}
+	return !p.ending
+}
+
+// deaths returns, once, why it ended although nobody killed it.
+func (p *process) deaths() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	died := p.died
+	p.died = nil
+	return died
+}
+
+func (p *process) tail() string {
+	content, err := os.ReadFile(p.log)
+	if err != nil {
+		return err.Error()
+	}
+	lines := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-20):], []byte("\n")))
+}
+
+// panics returns what its log says of panics that were caught.
+func (p *process) panics() []string {
+	content, err := os.ReadFile(p.log)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var found []string
+	for _, sign := range []string{"\npanic: ", "Observed a panic"} {
+		if at := bytes.Index(content, []byte(sign)); at >= 0 {
+			found = append(found, string(content[at:min(len(content), at+3000)]))
+		}
+	}
+	return found
+}
+
+func (p *process) stop() {
+	p.mu.Lock()
+	p.ending = true
+	p.mu.Unlock()
+	p.kill()
+	<-p.stopped
+	_ = p.proxy.Close()
+}

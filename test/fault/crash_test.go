@@ -1,0 +1,427 @@
+package fault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
+
+	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+	"kusionstack.io/kuperator/internal/testkit/faultreport"
+)
+
+const (
+	// shortPlans is how many plans `make test` runs, besides the regressions.
+	shortPlans = 220
+	// linger is how many plans of a cell are over and watched for writes before the first of them is cleared away.
+	linger = 2
+	// settle is how long after the end state is reached something may still be written: what is written of it, and not in the snapshot.
+	settle = 500 * time.Millisecond
+	// quiet is how long nothing may be written when all plans are over.
+	quiet = 10 * time.Second
+)
+
+// reference is a scenario without a fault.
+type reference struct {
+	snapshot         []string
+	created, deleted map[string]int
+	// writes counts each component's writes by key.
+	writes map[string]map[string]int
+}
+
+// outcome is what became of a plan.
+type outcome struct {
+	plan      plan
+	play      *play
+	ref       *reference
+	unobserve func()
+	fired     bool
+	began     time.Time
+	converged time.Time
+	took      time.Duration
+
+	mu       sync.Mutex
+	failures []string
+	checks   map[string]int
+}
+
+func (o *outcome) check(oracle string, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.checks[oracle]++
+	if err != nil {
+		o.failures = append(o.failures, oracle+": "+err.Error())
+	}
+}
+
+// numbers gives every run of a scenario a prefix of its own.
+var numbers atomic.Int64
+
+// run plays a scenario once, with the plan's fault if there is a reference to compare it with.
+func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *reference) *outcome {
+	o := &outcome{plan: pl, ref: ref, began: time.Now(), checks: map[string]int{}}
+	o.play = &play{ctx: ctx, scenario: s, plane: p, cell: c, prefix: fmt.Sprintf("p%d", numbers.Add(1))}
+	o.unobserve = o.play.observe()
+	defer func() {
+		o.took = time.Since(o.began)
+		for _, proc := range o.play.processes() {
+			for _, death := range proc.deaths() {
+				o.check("processes", errors.New(death))
+			}
+		}
+		o.check("processes", nil)
+	}()
+	if s.setup != nil {
+		if err := s.setup(o.play); err != nil {
+			o.check("setup", err)
+			return o
+		}
+		if err := o.play.idle(150 * time.Millisecond); err != nil {
+			o.check("setup", err)
+			return o
+		}
+	}
+	o.play.begin()
+	var armed *faultproxy.Armed
+	if ref != nil {
+		proc := c.processes[pl.component]
+		if pl.component == suite.Webhook {
+			proc = p.webhook
+		}
+		fault := modes[pl.mode]
+		fault.Match = faultproxy.Match{Key: pl.key, Ordinal: pl.ordinal, Where: o.play.own}
+		armed = proc.proxy.Arm(fault)
+		defer func() {
+			armed.Disarm()
+			o.fired = armed.Fired() > 0
+		}()
+	}
+	if err := s.steps(o.play); err != nil {
+		o.check("convergence", err)
+		return o
+	}
+	o.check("convergence", nil)
+	if ref == nil {
+		o.check("quiet", o.play.idle(time.Second))
+	} else {
+		o.check("end state", o.play.await("the end state", o.endState))
+	}
+	o.converged = time.Now()
+	return o
+}
+
+func (o *outcome) endState(s *state) error {
+	if diff := cmp.Diff(o.ref.snapshot, s.snapshot(o.play.scenario)); diff != "" {
+		return fmt.Errorf("it differs from the run without a fault (-without +with):\n%s", diff)
+	}
+	return nil
+}
+
+// retire judges what shows later, and clears a plan away; the returned function waits until that is done.
+func (o *outcome) retire() (wait func()) {
+	if o.ref != nil && !o.converged.IsZero() {
+		later := o.play.since(o.converged.Add(settle))
+		var err error
+		if len(later) > 0 {
+			err = fmt.Errorf("%d writes after the end state was reached, the first %s by %s, %s after", len(later), later[0].key, later[0].component, later[0].at.Sub(o.converged))
+		}
+		o.check("quiet", err)
+		now, _ := o.play.plane.view.state(o.play.prefix)
+		o.check("end state", o.endState(now))
+		o.check("economy", o.economy(now))
+	}
+	err := o.play.clear()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		o.check("nothing left", errors.Join(err, o.play.cleared()))
+		o.unobserve()
+	}()
+	return func() { <-done }
+}
+
+// economy compares how much was done with how much is without the fault.
+func (o *outcome) economy(now *state) error {
+	var errs []error
+	for _, kind := range []string{"Pod", "PersistentVolumeClaim", "ControllerRevision", "ResourceContext"} {
+		if now.created[kind] != o.ref.created[kind] || now.deleted[kind] != o.ref.deleted[kind] {
+			errs = append(errs, fmt.Errorf("%s: %d created and %d deleted, without the fault %d and %d", kind, now.created[kind], now.deleted[kind], o.ref.created[kind], o.ref.deleted[kind]))
+		}
+	}
+	counts := o.play.counts()
+	for _, component := range append(faulted(), suite.Webhook) {
+		with, without := total(counts[component]), total(o.ref.writes[component])
+		if with > 2*without+10 {
+			errs = append(errs, fmt.Errorf("%s wrote %d times, without the fault %d: %v", component, with, without, counts[component]))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func total(counts map[string]int) int {
+	n := 0
+	for _, k := range counts {
+		n += k
+	}
+	return n
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// refer runs a scenario twice without a fault.
+func (p *plane) refer(ctx context.Context, c *cell, s scenario) (*reference, error) {
+	ref := &reference{writes: map[string]map[string]int{}}
+	for i := range 2 {
+		o := p.run(ctx, c, s, plan{scenario: s.name}, nil)
+		now, _ := p.view.state(o.play.prefix)
+		snapshot, counts := now.snapshot(s), o.play.counts()
+		wait := o.retire()
+		wait()
+		if len(o.failures) > 0 {
+			return nil, fmt.Errorf("%s without a fault: %s\n%s", s.name, strings.Join(o.failures, "\n"), strings.Join(snapshot, "\n"))
+		}
+		if i > 0 {
+			if diff := cmp.Diff(ref.snapshot, snapshot); diff != "" {
+				return nil, fmt.Errorf("%s ends in two ways, without a fault:\n%s", s.name, diff)
+			}
+		}
+		ref.snapshot, ref.created, ref.deleted = snapshot, now.created, now.deleted
+		for component, keys := range counts {
+			if ref.writes[component] == nil {
+				ref.writes[component] = map[string]int{}
+			}
+			for key, n := range keys {
+				ref.writes[component][key] = max(ref.writes[component][key], n)
+			}
+		}
+	}
+	return ref, nil
+}
+
+// each calls do for all items, as many at a time as there are cells.
+func each[T any](p *plane, items []T, do func(*cell, T)) {
+	var wg sync.WaitGroup
+	for _, item := range items {
+		c := <-p.cells
+		wg.Go(func() {
+			do(c, item)
+			p.cells <- c
+		})
+	}
+	wg.Wait()
+}
+
+// TestCrashAtEveryWrite breaks each component at its writes, in every scenario, and compares with the run without a fault.
+func TestCrashAtEveryWrite(t *testing.T) {
+	chosen, err := plansAskedFor()
+	require.NoError(t, err)
+	p := start(t)
+	refs := p.references(t, chosen)
+	plans := chosen
+	if len(plans) == 0 {
+		for _, s := range scenarios() {
+			if refs[s.name] != nil {
+				plans = append(plans, plansFor(s, refs[s.name])...)
+			}
+		}
+		t.Logf("%d plans in all", len(plans))
+		if os.Getenv("FAULTS") != "all" {
+			plans = append(regressions(t), sample(plans, shortPlans)...)
+		}
+	}
+	begin := time.Now()
+	outcomes := p.execute(t, plans, refs)
+	t.Logf("%d plans in %s, %.1f a second", len(outcomes), time.Since(begin).Round(time.Second), float64(len(outcomes))/time.Since(begin).Seconds())
+	p.judge(t, outcomes)
+	report(t, outcomes)
+}
+
+// plansAskedFor are those of the variable PLAN, one a line.
+func plansAskedFor() ([]plan, error) {
+	var plans []plan
+	for line := range strings.Lines(os.Getenv("PLAN")) {
+		if strings.TrimSpace(line) == "" {
+			continue
+		}
+		p, err := parsePlan(line)
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, p)
+	}
+	return plans, nil
+}
+
+func (p *plane) references(t *testing.T, chosen []plan) map[string]*reference {
+	t.Helper()
+	var mu sync.Mutex
+	refs := map[string]*reference{}
+	wanted := scenarios()
+	if len(chosen) > 0 {
+		wanted = slices.DeleteFunc(wanted, func(s scenario) bool {
+			return !slices.ContainsFunc(chosen, func(pl plan) bool { return pl.scenario == s.name })
+		})
+	}
+	each(p, wanted, func(c *cell, s scenario) {
+		begin := time.Now()
+		ref, err := p.refer(t.Context(), c, s)
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		refs[s.name] = ref
+		t.Logf("%s: %s, two runs in %s", s.name, fmt.Sprint(ref.writes), time.Since(begin).Round(10*time.Millisecond))
+	})
+	return refs
+}
+
+// execute runs plans over the cells: those that fault webhook-server, which all share, one after the other when the others are over.
+func (p *plane) execute(t *testing.T, plans []plan, refs map[string]*reference) []*outcome {
+	t.Helper()
+	byName := map[string]scenario{}
+	for _, s := range scenarios() {
+		byName[s.name] = s
+	}
+	var mu sync.Mutex
+	var outcomes []*outcome
+	var waits []func()
+	one := func(c *cell, pl plan) {
+		ref := refs[pl.scenario]
+		if ref == nil {
+			t.Errorf("%s: its scenario does not run without a fault", pl)
+			return
+		}
+		o := p.run(t.Context(), c, byName[pl.scenario], pl, ref)
+		c.lingering = append(c.lingering, o)
+		var wait func()
+		if len(c.lingering) > linger {
+			wait = c.lingering[0].retire()
+			c.lingering = c.lingering[1:]
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		outcomes = append(outcomes, o)
+		if wait != nil {
+			waits = append(waits, wait)
+		}
+		if len(outcomes)%100 == 0 {
+			fmt.Fprintf(os.Stderr, "%d of %d plans\n", len(outcomes), len(plans))
+		}
+	}
+	alone := func(pl plan) bool { return pl.component == suite.Webhook }
+	each(p, slices.DeleteFunc(slices.Clone(plans), alone), one)
+	for _, pl := range plans {
+		if alone(pl) {
+			one(p.all[0], pl)
+		}
+	}
+	rest := time.NewTimer(quiet)
+	defer rest.Stop()
+	select {
+	case <-t.Context().Done():
+	case <-rest.C:
+	}
+	for _, c := range p.all {
+		for _, o := range c.lingering {
+			waits = append(waits, o.retire())
+		}
+		c.lingering = nil
+	}
+	for _, wait := range waits {
+		wait()
+	}
+	return outcomes
+}
+
+// judge adds what the observer and the logs tell.
+func (p *plane) judge(t *testing.T, outcomes []*outcome) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	seen := p.observer.Settled(ctx)
+	require.NoError(t, ctx.Err(), "the observer has not seen everything")
+	byPrefix := map[string]*outcome{}
+	for _, o := range outcomes {
+		byPrefix[o.play.prefix] = o
+		o.check("promises", nil)
+	}
+	for _, v := range seen.Violations {
+		_, name, _ := strings.Cut(v.Object, "/")
+		if o := byPrefix[prefixOf(name)]; o != nil {
+			o.check("promises", errors.New(v.String()))
+		} else {
+			t.Errorf("in no plan: %s", v)
+		}
+	}
+	for _, c := range p.all {
+		for _, proc := range c.processes {
+			for _, text := range proc.panics() {
+				t.Errorf("%s in %s: %s", proc.component, c.namespace, text)
+			}
+		}
+	}
+}
+
+// report fails the test for plans that failed, and adds the rows of the report.
+func report(t *testing.T, outcomes []*outcome) {
+	t.Helper()
+	rows := map[string]*faultreport.Row{}
+	for _, o := range outcomes {
+		at := o.plan.scenario + "|" + o.plan.component
+		row := rows[at]
+		if row == nil {
+			row = &faultreport.Row{Suite: "crash at every write", Scenario: o.plan.scenario, Component: o.plan.component, Faults: map[string]int{}, Invariants: map[string]int{}}
+			rows[at] = row
+		}
+		row.Plans++
+		row.Took += o.took
+		for name, n := range o.checks {
+			row.Invariants[name] += n
+		}
+		if o.fired {
+			row.Faults[o.plan.mode]++
+		}
+		switch {
+		case len(o.failures) > 0:
+			row.Failed++
+			text := fmt.Sprintf("%s (%s, took %s, fired %t)\n%s", o.plan, o.play.prefix, o.took.Round(10*time.Millisecond), o.fired, strings.Join(o.failures, "\n"))
+			row.Failures = append(row.Failures, text)
+			t.Error(text)
+		case !o.fired:
+			row.NotFired++
+		}
+	}
+	for _, at := range sortedKeys(rows) {
+		require.NoError(t, faultreport.Add(*rows[at]))
+		row := rows[at]
+		t.Logf("%s %s: %d plans, %d passed, %d failed, %d not fired", row.Scenario, row.Component, row.Plans, row.Passed(), row.Failed, row.NotFired)
+	}
+}
+
+// regressions are plans that once failed.
+func regressions(t *testing.T) []plan {
+	t.Helper()
+	var plans []plan
+	for _, line := range onceFailed {
+		p, err := parsePlan(line)
+		require.NoError(t, err)
+		plans = append(plans, p)
+	}
+	return plans
+}
+
+// onceFailed are plans that found a defect, each with what was wrong.
+var onceFailed = []string{}

@@ -1,0 +1,366 @@
+package fault
+
+import (
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+const (
+	image1 = "web:1"
+	image2 = "web:2"
+	image3 = "web:3"
+)
+
+// set is a workload of n Pods labelled app=<its name>.
+func (p *play) set(plain string, n int32, with ...func(*appsv1alpha1.CollaSet)) *appsv1alpha1.CollaSet {
+	name := p.name(plain)
+	set := &appsv1alpha1.CollaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1alpha1.CollaSetSpec{
+			Replicas: ptr.To(n),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+				Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: image1}}},
+			},
+			UpdateStrategy: appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible},
+		},
+	}
+	for _, w := range with {
+		w(set)
+	}
+	return set
+}
+
+func policy(by appsv1alpha1.PodUpdatePolicy) func(*appsv1alpha1.CollaSet) {
+	return func(s *appsv1alpha1.CollaSet) { s.Spec.UpdateStrategy.PodUpdatePolicy = by }
+}
+
+func named(s *appsv1alpha1.CollaSet) {
+	s.Spec.NamingStrategy = &appsv1alpha1.NamingStrategy{PodNamingSuffixPolicy: appsv1alpha1.PodNamingSuffixPersistentSequence}
+}
+
+// volumes gives each Pod a claim that is kept or deleted.
+func volumes(scaled, deleted appsv1alpha1.PersistentVolumeClaimRetentionPolicyType) func(*appsv1alpha1.CollaSet) {
+	return func(s *appsv1alpha1.CollaSet) {
+		s.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{
+			ObjectMeta: metav1.ObjectMeta{Name: "data"},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+			},
+		}}
+		s.Spec.Template.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+		s.Spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy = &appsv1alpha1.PersistentVolumeClaimRetentionPolicy{WhenScaled: scaled, WhenDeleted: deleted}
+	}
+}
+
+// service gives the Pods of a workload traffic that the suite controls.
+func (p *play) service(plain string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: p.name(plain), Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": p.name(plain)}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+	}
+}
+
+// rule allows so many Pods of a workload to be out of service.
+func (p *play) rule(plain, workload string, maxUnavailable int) *appsv1alpha1.PodTransitionRule {
+	return p.check(plain, workload, appsv1alpha1.TransitionRuleDefinition{AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.FromInt(maxUnavailable))}})
+}
+
+func (p *play) check(plain, workload string, what appsv1alpha1.TransitionRuleDefinition) *appsv1alpha1.PodTransitionRule {
+	return &appsv1alpha1.PodTransitionRule{
+		ObjectMeta: metav1.ObjectMeta{Name: p.name(plain)},
+		Spec: appsv1alpha1.PodTransitionRuleSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": p.name(workload)}},
+			Rules:    []appsv1alpha1.TransitionRule{{Name: "check", TransitionRuleDefinition: what}},
+		},
+	}
+}
+
+// running sets up a workload with n Pods in service.
+func running(n int32, with ...func(*appsv1alpha1.CollaSet)) func(*play) error {
+	return func(p *play) error {
+		if err := p.create(p.set("web", n, with...)); err != nil {
+			return err
+		}
+		return p.serving("web", int(n), image1)
+	}
+}
+
+// updated changes the image and waits for it.
+func updated(n int) func(*play) error {
+	return func(p *play) error {
+		if err := p.image("web", image2); err != nil {
+			return err
+		}
+		return p.serving("web", n, image2)
+	}
+}
+
+// all does one thing after the other.
+func all(steps ...func(*play) error) func(*play) error {
+	return func(p *play) error {
+		for _, step := range steps {
+			if err := step(p); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func scaled(n int, image string) func(*play) error {
+	return func(p *play) error {
+		if err := p.scale("web", n); err != nil {
+			return err
+		}
+		return p.serving("web", n, image)
+	}
+}
+
+func scenarios() []scenario {
+	retain, remove := appsv1alpha1.RetainPersistentVolumeClaim, appsv1alpha1.DeletePersistentVolumeClaim
+	list := []scenario{
+		{name: "create", steps: running(3)},
+		{name: "in-place", setup: running(3), steps: updated(3)},
+		{name: "metadata", setup: running(3), steps: metadataOnly},
+		{name: "recreate", setup: running(3, policy(appsv1alpha1.PodUpdateRecreate)), steps: updated(3)},
+		{name: "recreate-named", setup: running(3, policy(appsv1alpha1.PodUpdateRecreate), named), steps: updated(3)},
+		{name: "replace", setup: running(3, policy(appsv1alpha1.PodUpdateReplace)), steps: updated(3)},
+		{name: "partition", setup: running(3), steps: all(partition(1), updatedButOne, partition(0), serving(3, image2))},
+		{name: "by-label", setup: running(3, byLabel), steps: chosen},
+		{name: "rollback", setup: running(3), steps: rollback, anyRestarts: true},
+		{name: "delete-set", setup: running(3), steps: all(deleteSet, gone)},
+		{name: "one-rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
+		{name: "two-rules", setup: all(ruled("budget", 1), ruled("other", 2), running(3)), steps: updated(3)},
+		{name: "rule-change", setup: all(ruled("budget", 0), running(3)), steps: all(func(p *play) error { return p.image("web", image2) }, waitingForRule, allow(2), serving(3, image2))},
+		{name: "rule-deleted", setup: all(ruled("budget", 0), running(3)), steps: all(func(p *play) error { return p.image("web", image2) }, waitingForRule, func(p *play) error { return p.delete(&appsv1alpha1.PodTransitionRule{}, "budget") }, serving(3, image2))},
+		{name: "service", setup: all(served, running(3)), steps: updated(3)},
+		{name: "service-added", setup: running(3), steps: all(served, endpoints(3), updated(3))},
+		{name: "service-deleted", setup: all(served, running(3)), steps: all(func(p *play) error { return p.image("web", image2) }, func(p *play) error { return p.delete(&corev1.Service{}, "web") }, serving(3, image2))},
+		{name: "service-and-rule", setup: all(served, ruled("budget", 1), running(3)), steps: updated(3)},
+		{name: "scale-with-service", setup: all(served, running(2)), steps: all(scaled(3, image1), scaled(1, image1))},
+		{name: "pod-to-delete", setup: running(3), steps: podToDelete},
+		{name: "replace-pod", setup: running(3), steps: replaceOne},
+	}
+	for _, when := range []struct {
+		name            string
+		scaled, deleted appsv1alpha1.PersistentVolumeClaimRetentionPolicyType
+	}{{"rr", retain, retain}, {"rd", retain, remove}, {"dr", remove, retain}, {"dd", remove, remove}} {
+		with := volumes(when.scaled, when.deleted)
+		list = append(list,
+			scenario{name: "scale-volumes-" + when.name, setup: running(1, with), steps: all(scaled(3, image1), scaled(1, image1), claims(when.scaled))},
+			scenario{name: "delete-volumes-" + when.name, setup: running(2, with), steps: all(deleteSet, gone)})
+	}
+	return list
+}
+
+func serving(n int, image string) func(*play) error {
+	return func(p *play) error { return p.serving("web", n, image) }
+}
+
+func metadataOnly(p *play) error {
+	change := map[string]any{"template": map[string]any{"metadata": map[string]any{"labels": map[string]any{"version": "2"}}}}
+	if err := p.spec("web", change); err != nil {
+		return err
+	}
+	return p.await("the label on all Pods", func(s *state) error {
+		for _, pod := range podsOf(s, "web") {
+			if pod.Labels["version"] != "2" {
+				return fmt.Errorf("%s has not", pod.Name)
+			}
+		}
+		return serves(s, "web", 3, image1)
+	})
+}
+
+func partition(n int) func(*play) error {
+	return func(p *play) error {
+		change := map[string]any{"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"byPartition": map[string]any{"partition": n}}}}
+		return p.spec("web", change)
+	}
+}
+
+// updatedButOne changes the image and waits until all but one Pod have it.
+func updatedButOne(p *play) error {
+	if err := p.image("web", image2); err != nil {
+		return err
+	}
+	return p.await("all but one Pod to be updated", func(s *state) error {
+		set, ok := get[*appsv1alpha1.CollaSet](s, "web")
+		if !ok || set.Status.ObservedGeneration != set.Generation || set.Status.UpdatedAvailableReplicas != 2 || set.Status.AvailableReplicas != 3 {
+			return errors.New("they are not")
+		}
+		return nil
+	})
+}
+
+func byLabel(s *appsv1alpha1.CollaSet) {
+	s.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{ByLabel: &appsv1alpha1.ByLabel{}}
+}
+
+// chosen updates the Pods of instances 0 and 2.
+func chosen(p *play) error {
+	if err := p.image("web", image2); err != nil {
+		return err
+	}
+	now, _ := p.plane.view.state(p.prefix)
+	for _, pod := range podsOf(now, "web") {
+		if pod.Labels[appsv1alpha1.InstanceIDLabel] != "1" {
+			if err := p.labelPod(pod, map[string]any{appsv1alpha1.UpdateIncludedLabel: "true"}); err != nil {
+				return err
+			}
+		}
+	}
+	return p.await("two Pods to be updated", func(s *state) error {
+		set, ok := get[*appsv1alpha1.CollaSet](s, "web")
+		if !ok || set.Status.ObservedGeneration != set.Generation || set.Status.UpdatedAvailableReplicas != 2 || set.Status.AvailableReplicas != 3 {
+			return errors.New("they are not")
+		}
+		return nil
+	})
+}
+
+// rollback takes an update back as soon as one Pod has it.
+func rollback(p *play) error {
+	if err := p.image("web", image2); err != nil {
+		return err
+	}
+	err := p.await("one Pod to have the new image", func(s *state) error {
+		for _, pod := range podsOf(s, "web") {
+			if pod.Spec.Containers[0].Image == image2 {
+				return nil
+			}
+		}
+		return errors.New("none has")
+	})
+	if err != nil {
+		return err
+	}
+	if err := p.image("web", image1); err != nil {
+		return err
+	}
+	return p.serving("web", 3, image1)
+}
+
+func deleteSet(p *play) error { return p.delete(&appsv1alpha1.CollaSet{}, "web") }
+
+// gone waits until neither the workload nor a Pod of it is left.
+func gone(p *play) error {
+	return p.await("the workload to be gone", func(s *state) error {
+		_, set := get[*appsv1alpha1.CollaSet](s, "web")
+		if set || len(podsOf(s, "web")) > 0 {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+}
+
+func ruled(plain string, maxUnavailable int) func(*play) error {
+	return func(p *play) error { return p.create(p.rule(plain, "web", maxUnavailable)) }
+}
+
+// waitingForRule waits until the rule says that it blocks all Pods.
+func waitingForRule(p *play) error {
+	return p.await("the rule to block", func(s *state) error {
+		rule, ok := get[*appsv1alpha1.PodTransitionRule](s, "budget")
+		if !ok || rule.Status.Blocked != 3 {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+}
+
+func allow(n int) func(*play) error {
+	return func(p *play) error {
+		fresh := p.rule("budget", "web", n)
+		return p.patch(&appsv1alpha1.PodTransitionRule{}, "budget", map[string]any{"spec": map[string]any{"rules": fresh.Spec.Rules}})
+	}
+}
+
+func served(p *play) error { return p.create(p.service("web")) }
+
+// endpoints waits until resourceconsist-controller has all Pods of the Service.
+func endpoints(n int) func(*play) error {
+	return func(p *play) error {
+		return p.await("the Pods to be protected", func(s *state) error {
+			protected := 0
+			for _, pod := range podsOf(s, "web") {
+				if len(pod.Finalizers) > 0 {
+					protected++
+				}
+			}
+			if protected != n {
+				return fmt.Errorf("%d are", protected)
+			}
+			return serves(s, "web", n, image1)
+		})
+	}
+}
+
+// claims waits until the claims of instances that are gone are too, if the policy says so.
+func claims(policy appsv1alpha1.PersistentVolumeClaimRetentionPolicyType) func(*play) error {
+	return func(p *play) error {
+		want := 3
+		if policy == appsv1alpha1.DeletePersistentVolumeClaim {
+			want = 1
+		}
+		return p.await("the claims to be as the policy says", func(s *state) error {
+			if n := len(these[*corev1.PersistentVolumeClaim](s)); n != want {
+				return fmt.Errorf("there are %d", n)
+			}
+			return nil
+		})
+	}
+}
+
+// instance is the Pod with an instance ID.
+func instance(s *state, id string) *corev1.Pod {
+	for _, pod := range podsOf(s, "web") {
+		if pod.Labels[appsv1alpha1.InstanceIDLabel] == id && pod.DeletionTimestamp == nil {
+			return pod
+		}
+	}
+	return nil
+}
+
+// podToDelete has one Pod deleted through the spec; it comes back.
+func podToDelete(p *play) error {
+	now, _ := p.plane.view.state(p.prefix)
+	pod := instance(now, "1")
+	if err := p.spec("web", map[string]any{"scaleStrategy": map[string]any{"podToDelete": []string{pod.Name}}}); err != nil {
+		return err
+	}
+	return p.await("another Pod in its place", func(s *state) error {
+		if next := instance(s, "1"); next == nil || next.UID == pod.UID {
+			return errors.New("it is not there")
+		}
+		return serves(s, "web", 3, image1)
+	})
+}
+
+// replaceOne has one Pod replaced by its label.
+func replaceOne(p *play) error {
+	now, _ := p.plane.view.state(p.prefix)
+	pod := instance(now, "1")
+	if err := p.labelPod(pod, map[string]any{appsv1alpha1.ToReplaceLabel: "true"}); err != nil {
+		return err
+	}
+	return p.await("the Pod to be replaced", func(s *state) error {
+		for _, other := range podsOf(s, "web") {
+			if other.UID == pod.UID {
+				return errors.New("it is there")
+			}
+		}
+		return serves(s, "web", 3, image1)
+	})
+}
