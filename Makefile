@@ -3,6 +3,9 @@ SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
 
+# Plans of the fault suite to run instead of all, one a line.
+PLAN ?=
+export PLAN
 # What the tests run on, and which of them: make test PKG=./api/... RUN=TestAdvance
 PKG ?= ./...
 RUN ?=
@@ -69,6 +72,13 @@ test-integration: ## Run the tests on a real API server (RUN=)
 .PHONY: test-e2e
 test-e2e: ## Run the user stories on a whole local cluster (RUN=)
 	@$(MAKE) --no-print-directory test PKG=./test/e2e/...
+
+# What breaks when: every write of every component, in every scenario. PLAN runs chosen plans, one a line, as a failure prints them.
+.PHONY: test-faults
+test-faults: ## Break the suite at every write, and more; an hour or two; prints a report (RUN=, PLAN=, FAULT_CELLS=)
+	rm -rf "$${KUPERATOR_ARTIFACTS:-bin/artifacts}/faults"
+	assets="$$(go run ./hack/localkube assets)" && FAULTS=all KUBEBUILDER_ASSETS="$$assets" go test -count=1 -v -p 1 -timeout 6h $(if $(RUN),-run '$(RUN)') $(if $(filter ./...,$(PKG)),./test/fault/...,$(PKG)) || failed=1; \
+	go run ./hack/faultreport && [ -z "$$failed" ]
 
 .PHONY: test-install
 test-install: ## Install, upgrade and uninstall every overlay and every variant of the Helm chart (RUN=)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -236,15 +237,31 @@ func TestCrashAtEveryWrite(t *testing.T) {
 			}
 		}
 		t.Logf("%d plans in all", len(plans))
-		if os.Getenv("FAULTS") != "all" {
-			plans = append(regressions(t), sample(plans, shortPlans)...)
-		}
+		plans, err = selection(t, plans)
+		require.NoError(t, err)
 	}
 	begin := time.Now()
 	outcomes := p.execute(t, plans, refs)
 	t.Logf("%d plans in %s, %.1f a second", len(outcomes), time.Since(begin).Round(time.Second), float64(len(outcomes))/time.Since(begin).Seconds())
 	p.judge(t, outcomes)
 	report(t, outcomes)
+}
+
+// selection is all plans, the number of them that FAULT_PLANS says, or what `make test` runs.
+func selection(t *testing.T, plans []plan) ([]plan, error) {
+	t.Helper()
+	text := os.Getenv("FAULT_PLANS")
+	switch {
+	case text != "":
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("FAULT_PLANS is %q: give a number of plans", text)
+		}
+		return sample(plans, n), nil
+	case os.Getenv("FAULTS") == "all":
+		return plans, nil
+	}
+	return append(regressions(t), sample(plans, shortPlans)...), nil
 }
 
 // plansAskedFor are those of the variable PLAN, one a line.

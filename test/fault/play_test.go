@@ -28,6 +28,8 @@ type scenario struct {
 	components []string
 	// anyRestarts says that it is chance which Pods are restarted.
 	anyRestarts bool
+	// anyInstances says that it is chance which instance IDs Pods have in the end: what gives an ID back is not waited for.
+	anyInstances bool
 }
 
 // play is one run of a scenario.

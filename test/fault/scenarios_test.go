@@ -1,16 +1,27 @@
 package fault
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/suite"
 )
 
 const (
@@ -135,7 +146,7 @@ func scenarios() []scenario {
 		{name: "metadata", setup: running(3), steps: metadataOnly},
 		{name: "recreate", setup: running(3, policy(appsv1alpha1.PodUpdateRecreate)), steps: updated(3)},
 		{name: "recreate-named", setup: running(3, policy(appsv1alpha1.PodUpdateRecreate), named), steps: updated(3)},
-		{name: "replace", setup: running(3, policy(appsv1alpha1.PodUpdateReplace)), steps: updated(3)},
+		{name: "replace", setup: running(3, policy(appsv1alpha1.PodUpdateReplace)), steps: updated(3), anyInstances: true},
 		{name: "partition", setup: running(3), steps: all(partition(1), updatedButOne, partition(0), serving(3, image2))},
 		{name: "by-label", setup: running(3, byLabel), steps: chosen},
 		{name: "rollback", setup: running(3), steps: rollback, anyRestarts: true},
@@ -150,7 +161,20 @@ func scenarios() []scenario {
 		{name: "service-and-rule", setup: all(served, ruled("budget", 1), running(3)), steps: updated(3)},
 		{name: "scale-with-service", setup: all(served, running(2)), steps: all(scaled(3, image1), scaled(1, image1))},
 		{name: "pod-to-delete", setup: running(3), steps: podToDelete},
-		{name: "replace-pod", setup: running(3), steps: replaceOne},
+		{name: "replace-pod", setup: running(3), steps: replaceOne, anyInstances: true},
+		{name: "scale-to-nothing", setup: all(ruled("budget", 1), running(3)), steps: all(scaled(0, image1), scaled(2, image1), counted(2))},
+		{name: "stay-offline", setup: all(served, running(3)), steps: stayOffline},
+		{name: "move-pod", setup: all(shared2, running(2, pool)), steps: movePod},
+		{name: "two-operations", setup: running(2), steps: twoOperations},
+		{name: "undo-waiting", setup: all(ruled("budget", 0), running(3)), steps: all(func(p *play) error { return p.image("web", image2) }, waitingForRule, func(p *play) error { return p.image("web", image1) }, serving(3, image1))},
+		{name: "undo-preparing", setup: running(2), steps: undo(false)},
+		{name: "undo-operating", setup: running(2), steps: undo(true)},
+		{name: "webhook-rule", setup: all(hooked(false), running(2)), steps: updated(2)},
+		{name: "webhook-rule-polled", setup: all(hooked(true), running(2)), steps: updated(2)},
+		{name: "graceful-delete", setup: all(served, ruled("budget", 1), running(3)), steps: takeAway(byDelete), components: append(faulted(), suite.Webhook)},
+		{name: "evict", setup: all(ruled("budget", 1), running(3)), steps: takeAway(byEviction), components: append(faulted(), suite.Webhook)},
+		{name: "drain", setup: all(served, ruled("budget", 1), running(3)), steps: drain},
+		{name: "delete-set-with-service", setup: all(served, running(3)), steps: all(deleteSet, gone)},
 	}
 	for _, when := range []struct {
 		name            string
@@ -280,6 +304,19 @@ func waitingForRule(p *play) error {
 	})
 }
 
+// counted waits until the rule has counted n Pods: it tells of numbers that decide nothing later than of decisions.
+func counted(n int32) func(*play) error {
+	return func(p *play) error {
+		return p.await("the rule to count the Pods", func(s *state) error {
+			rule, ok := get[*appsv1alpha1.PodTransitionRule](s, "budget")
+			if !ok || rule.Status.Desired != n || rule.Status.Available != n {
+				return errors.New("it does not")
+			}
+			return nil
+		})
+	}
+}
+
 func allow(n int) func(*play) error {
 	return func(p *play) error {
 		fresh := p.rule("budget", "web", n)
@@ -363,4 +400,241 @@ func replaceOne(p *play) error {
 		}
 		return serves(s, "web", 3, image1)
 	})
+}
+
+// stayOffline keeps one Pod out of service over an update, and lets it back.
+func stayOffline(p *play) error {
+	now, _ := p.plane.view.state(p.prefix)
+	pod := instance(now, "1")
+	if err := p.labelPod(pod, map[string]any{podops.StayOfflineLabel: "true"}); err != nil {
+		return err
+	}
+	if err := p.image("web", image2); err != nil {
+		return err
+	}
+	err := p.await("all but the Pod that stays offline to be in service", func(s *state) error {
+		serving := 0
+		for _, pod := range podsOf(s, "web") {
+			v := podops.Read(pod)
+			if pod.Spec.Containers[0].Image != image2 {
+				return fmt.Errorf("%s has not the new image", pod.Name)
+			}
+			if v.Ready && v.ServiceAvailable() {
+				serving++
+			}
+		}
+		if serving != 2 {
+			return fmt.Errorf("%d are", serving)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := p.labelPod(pod, map[string]any{podops.StayOfflineLabel: nil}); err != nil {
+		return err
+	}
+	return p.serving("web", 3, image2)
+}
+
+// pool takes instance IDs from one that another workload uses as well.
+func pool(s *appsv1alpha1.CollaSet) {
+	prefix := prefixOf(s.Name)
+	s.Spec.ScaleStrategy.Context = prefix + "-pool"
+	s.Spec.Selector.MatchLabels = map[string]string{"group": prefix}
+	s.Spec.Template.Labels["group"] = prefix
+}
+
+// shared2 is the other workload of the pool, with the same Pods.
+func shared2(p *play) error {
+	if err := p.create(p.set("other", 1, pool)); err != nil {
+		return err
+	}
+	return p.serving("other", 1, image1)
+}
+
+// movePod takes a Pod out of one workload and into the other.
+func movePod(p *play) error {
+	now, _ := p.plane.view.state(p.prefix)
+	pods := podsOf(now, "web")
+	pod := pods[0]
+	for _, other := range pods { // the one that was made last, by its ID, so that every run moves the same
+		if other.Labels[appsv1alpha1.InstanceIDLabel] > pod.Labels[appsv1alpha1.InstanceIDLabel] {
+			pod = other
+		}
+	}
+	if err := p.spec("web", map[string]any{"replicas": 1, "scaleStrategy": map[string]any{"podToExclude": []string{pod.Name}}}); err != nil {
+		return err
+	}
+	err := p.await("the Pod to be nobody's", func(s *state) error {
+		for _, now := range podsOf(s, "web") {
+			if now.UID == pod.UID && len(now.OwnerReferences) == 0 {
+				return nil
+			}
+		}
+		return errors.New("it has an owner")
+	})
+	if err != nil {
+		return err
+	}
+	if err := p.spec("web", map[string]any{"scaleStrategy": map[string]any{"podToExclude": nil}}); err != nil {
+		return err
+	}
+	if err := p.spec("other", map[string]any{"replicas": 2, "scaleStrategy": map[string]any{"podToInclude": []string{pod.Name}}}); err != nil {
+		return err
+	}
+	return p.await("the Pod to be the other's", func(s *state) error {
+		set, ok := get[*appsv1alpha1.CollaSet](s, "other")
+		if !ok || set.Status.ObservedGeneration != set.Generation || set.Status.AvailableReplicas != 2 {
+			return errors.New("the other has not two")
+		}
+		for _, now := range these[*corev1.Pod](s) {
+			if now.UID == pod.UID && len(now.OwnerReferences) == 1 && now.OwnerReferences[0].Name == p.name("other") {
+				return nil
+			}
+		}
+		return errors.New("it is not")
+	})
+}
+
+// operator is a program that knows nothing but the published labels.
+const operator = "by-hand"
+
+func ask(p *play, pod *corev1.Pod) error {
+	return p.labelPod(pod, map[string]any{
+		podops.OperatingPrefix + "/" + operator:     strconv.FormatInt(time.Now().UnixNano(), 10),
+		podops.OperationTypePrefix + "/" + operator: "restart",
+	})
+}
+
+func permitted(p *play, pod *corev1.Pod) error {
+	return p.await("the operator to be permitted", func(s *state) error {
+		for _, now := range podsOf(s, "web") {
+			if now.UID == pod.UID && podops.Allowed(podops.Read(now), operator, "restart") {
+				return nil
+			}
+		}
+		return errors.New("it is not")
+	})
+}
+
+// twoOperations operates on a Pod by labels while it is updated.
+func twoOperations(p *play) error {
+	now, _ := p.plane.view.state(p.prefix)
+	pod := instance(now, "1")
+	if err := ask(p, pod); err != nil {
+		return err
+	}
+	if err := p.image("web", image2); err != nil {
+		return err
+	}
+	if err := permitted(p, pod); err != nil {
+		return err
+	}
+	if err := p.labelPod(pod, map[string]any{podops.OperatingPrefix + "/" + operator: nil}); err != nil {
+		return err
+	}
+	return p.serving("web", 2, image2)
+}
+
+// undo takes an operation back, before or after it was permitted.
+func undo(operating bool) func(*play) error {
+	return func(p *play) error {
+		now, _ := p.plane.view.state(p.prefix)
+		pod := instance(now, "1")
+		if err := ask(p, pod); err != nil {
+			return err
+		}
+		if operating {
+			if err := permitted(p, pod); err != nil {
+				return err
+			}
+		}
+		if err := p.labelPod(pod, map[string]any{podops.UndoOperationTypePrefix + "/" + operator: "restart"}); err != nil {
+			return err
+		}
+		return p.serving("web", 2, image1)
+	}
+}
+
+// hooked has a server agree to every operation: at once, or when it is asked for the result of a task.
+func hooked(polled bool) func(*play) error {
+	return func(p *play) error {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			switch {
+			case !polled:
+				_, _ = io.WriteString(w, `{"success":true}`)
+			case r.Method == http.MethodPost:
+				_ = json.NewEncoder(w).Encode(map[string]any{"success": true, "poll": true, "taskId": fmt.Sprint(time.Now().UnixNano()), "message": "begun"})
+			default:
+				_, _ = io.WriteString(w, `{"success":true,"finished":true}`)
+			}
+		}))
+		p.after = append(p.after, server.Close)
+		hook := &appsv1alpha1.TransitionRuleWebhook{
+			ClientConfig: appsv1alpha1.WebhookClientConfig{URL: server.URL}, FailurePolicy: ptr.To(appsv1alpha1.FailurePolicyFail),
+		}
+		if polled {
+			hook.ClientConfig.Poll = &appsv1alpha1.WebhookPoll{URL: server.URL, IntervalSeconds: ptr.To[int64](1), TimeoutSeconds: ptr.To[int64](60)}
+		}
+		return p.create(p.check("budget", "web", appsv1alpha1.TransitionRuleDefinition{Webhook: hook}))
+	}
+}
+
+// takeAway takes one Pod away as users do, again and again until it is gone, and waits for its successor.
+func takeAway(how func(*play, *corev1.Pod) error) func(*play) error {
+	return func(p *play) error {
+		now, _ := p.plane.view.state(p.prefix)
+		if err := takeAwayPod(p, instance(now, "1"), how); err != nil {
+			return err
+		}
+		return p.serving("web", 3, image1)
+	}
+}
+
+func takeAwayPod(p *play, pod *corev1.Pod, how func(*play, *corev1.Pod) error) error {
+	return p.await("the Pod to be gone", func(s *state) error {
+		for _, now := range podsOf(s, "web") {
+			if now.UID == pod.UID && now.DeletionTimestamp == nil {
+				return how(p, now)
+			}
+		}
+		return nil
+	})
+}
+
+// byDelete asks once for deletion, and again while the Pod is not marked.
+func byDelete(p *play, pod *corev1.Pod) error {
+	if _, marked := pod.Labels[appsv1alpha1.ToDeleteLabel]; marked {
+		return errors.New("it is marked")
+	}
+	err := p.plane.client.Delete(p.ctx, pod, client.Preconditions{UID: &pod.UID})
+	if err == nil || apierrors.IsNotFound(err) {
+		return fmt.Errorf("asked for its deletion, at once: %w", err)
+	}
+	return err
+}
+
+// byEviction asks for eviction until the Pod is gone.
+func byEviction(p *play, pod *corev1.Pod) error {
+	eviction := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+	}
+	return errors.Join(errors.New("evicted"), p.plane.client.SubResource("eviction").Create(p.ctx, pod, eviction))
+}
+
+// drain evicts all Pods at once while they are updated.
+func drain(p *play) error {
+	now, _ := p.plane.view.state(p.prefix)
+	for _, pod := range podsOf(now, "web") {
+		_ = byEviction(p, pod) // it is refused, and marks the Pod
+	}
+	for _, pod := range podsOf(now, "web") {
+		if err := takeAwayPod(p, pod, byEviction); err != nil {
+			return err
+		}
+	}
+	return p.serving("web", 3, image1)
 }

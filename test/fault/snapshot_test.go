@@ -6,6 +6,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -28,9 +29,9 @@ func (s *state) snapshot(of scenario) []string {
 		line := ""
 		switch o := object.(type) {
 		case *corev1.Pod:
-			line = s.pod(o, revisions, of.anyRestarts)
+			line = s.pod(o, revisions, of)
 		case *corev1.PersistentVolumeClaim:
-			line = fmt.Sprintf("claim of %s, instance %s, %s", o.Labels[appsv1alpha1.ClaimTemplateNameLabel], o.Labels[appsv1alpha1.InstanceIDLabel], s.meta(o))
+			line = fmt.Sprintf("claim of %s, instance %s, %s", o.Labels[appsv1alpha1.ClaimTemplateNameLabel], of.instance(o.Labels[appsv1alpha1.InstanceIDLabel]), s.meta(o))
 		case *appsv1.ControllerRevision:
 			line = revisions[o.Name] + ", " + s.meta(o)
 		case *appsv1alpha1.CollaSet:
@@ -39,7 +40,7 @@ func (s *state) snapshot(of scenario) []string {
 			line = fmt.Sprintf("rule %s: desired %d, available %d, granted %d, blocked %d, observed %t%s, %s", s.plain(o.Name), o.Status.Desired, o.Status.Available,
 				o.Status.Granted, o.Status.Blocked, o.Status.ObservedGeneration == o.Generation, conditions(o.Status.Conditions), s.meta(o))
 		case *appsv1alpha1.ResourceContext:
-			line = s.context(o, revisions)
+			line = s.context(o, revisions, of)
 		case *corev1.Service:
 			line = fmt.Sprintf("service %s: %s", s.plain(o.Name), s.meta(o))
 		case *discoveryv1.EndpointSlice:
@@ -95,14 +96,14 @@ func (s *state) keys(of map[string]string) []string {
 	return keys
 }
 
-func (s *state) pod(p *corev1.Pod, revisions map[string]string, anyRestarts bool) string {
-	text := fmt.Sprintf("pod of %s, instance %s, %s %s", s.plain(p.Labels["app"]), cmp.Or(p.Labels[appsv1alpha1.InstanceIDLabel], "none"), p.Status.Phase,
+func (s *state) pod(p *corev1.Pod, revisions map[string]string, of scenario) string {
+	text := fmt.Sprintf("pod of %s, instance %s, %s %s", s.plain(p.Labels["app"]), of.instance(p.Labels[appsv1alpha1.InstanceIDLabel]), p.Status.Phase,
 		cmp.Or(revisions[p.Labels[appsv1.ControllerRevisionHashLabelKey]], revisions[p.Labels["controller-revision-hash"]]))
 	for _, c := range p.Spec.Containers {
 		text += " " + c.Image
 	}
 	for _, c := range p.Status.ContainerStatuses {
-		if !anyRestarts {
+		if !of.anyRestarts {
 			text += fmt.Sprintf(" restarts %d", c.RestartCount)
 		}
 	}
@@ -126,10 +127,18 @@ func (s *state) set(o *appsv1alpha1.CollaSet, revisions map[string]string) strin
 		st.TerminatingReplicas, revisions[st.CurrentRevision], revisions[st.UpdatedRevision], st.ObservedGeneration == o.Generation, len(st.Blockers), conditions(st.Conditions), s.meta(o))
 }
 
-func (s *state) context(o *appsv1alpha1.ResourceContext, revisions map[string]string) string {
+// instance is an instance ID as far as it matters.
+func (of scenario) instance(id string) string {
+	if of.anyInstances && id != "" {
+		return "some"
+	}
+	return cmp.Or(id, "none")
+}
+
+func (s *state) context(o *appsv1alpha1.ResourceContext, revisions map[string]string, of scenario) string {
 	text := "context " + s.plain(o.Name)
 	for _, c := range o.Spec.Contexts {
-		text += fmt.Sprintf(", %d", c.ID)
+		text += ", " + of.instance(strconv.Itoa(c.ID))
 		for _, key := range slices.Sorted(maps.Keys(c.Data)) {
 			value := s.plain(c.Data[key])
 			if revision, ok := revisions[c.Data[key]]; ok {
