@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
@@ -114,12 +115,22 @@ func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *refe
 	}
 	o.check("convergence", nil)
 	if ref == nil {
-		o.check("quiet", o.play.idle(time.Second))
+		o.check("quiet", o.play.idle(restsAfter(p, o.play.prefix)))
 	} else {
 		o.check("end state", o.play.await("the end state", o.endState))
 	}
 	o.converged = time.Now()
 	return o
+}
+
+// restsAfter is how long nothing may have been written for a reference to be at its end: a rule counts Pods some time after it has
+// decided about them.
+func restsAfter(p *plane, prefix string) time.Duration {
+	now, _ := p.view.state(prefix)
+	if len(these[*appsv1alpha1.PodTransitionRule](now)) > 0 {
+		return 3 * time.Second
+	}
+	return time.Second
 }
 
 func (o *outcome) endState(s *state) error {
