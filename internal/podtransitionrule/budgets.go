@@ -37,11 +37,13 @@ func (r *reconciler) budgets(ctx context.Context, namespace string, rules []*app
 	return budgets, nil
 }
 
-// mirror makes the PodDisruptionBudgets as the plan has them. What changed meanwhile is seen again by its watch.
+// mirror makes the PodDisruptionBudgets as the plan has them. What changed meanwhile is seen again by its watch, except that a
+// deletion which met a change is an error, so that it is tried again: changes of status, of which there are many, wake nobody.
 func (r *reconciler) mirror(ctx context.Context, namespace string, changes []core.BudgetChange) error {
 	var errs []error
 	for _, c := range changes {
-		if err := r.writeBudget(ctx, namespace, c); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) {
+		err := r.writeBudget(ctx, namespace, c)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && (c.Spec == nil || !apierrors.IsConflict(err)) {
 			errs = append(errs, fmt.Errorf("mirroring podtransitionrule %s/%s: %w", namespace, c.Name, err))
 		}
 	}
@@ -52,7 +54,7 @@ func (r *reconciler) writeBudget(ctx context.Context, namespace string, c core.B
 	target := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: c.Name}}
 	switch {
 	case c.Spec == nil:
-		return r.client.Delete(ctx, target, client.Preconditions{UID: &c.UID})
+		return r.client.Delete(ctx, target, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion})
 	case c.UID == "":
 		rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Name: c.Name, UID: c.Rule}}
 		kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)

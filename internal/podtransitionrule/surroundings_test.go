@@ -144,9 +144,18 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 			preconditions = (&client.DeleteOptions{}).ApplyOptions(opts).Preconditions
 			return c.Delete(ctx, o, opts...)
 		}}, existing())}
-		require.NoError(t, r.mirror(t.Context(), "ns", []core.BudgetChange{{Name: "web", UID: "there"}}))
+		seen := got(r.client)
+		taken := seen.DeepCopy()
+		taken.Labels = map[string]string{"taken": "over"}
+		require.NoError(t, r.client.Update(t.Context(), taken))
+		change := []core.BudgetChange{{Name: "web", UID: "there", ResourceVersion: seen.ResourceVersion}}
+		require.ErrorContains(t, r.mirror(t.Context(), "ns", change), "mirroring podtransitionrule ns/web", "somebody made it his own meanwhile, and nothing else makes the rule look again")
+		seen = got(r.client)
+		require.Equal(t, "web", seen.Name)
+		change[0].ResourceVersion = seen.ResourceVersion
+		require.NoError(t, r.mirror(t.Context(), "ns", change))
 		require.Empty(t, got(r.client).Name)
-		require.Equal(t, types.UID("there"), *preconditions.UID)
+		require.Equal(t, metav1.Preconditions{UID: ptr.To(types.UID("there")), ResourceVersion: &seen.ResourceVersion}, *preconditions)
 	})
 	t.Run("errors name the rule, and the others are still written", func(t *testing.T) {
 		r := &reconciler{client: fakeClient(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {

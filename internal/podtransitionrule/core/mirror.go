@@ -21,6 +21,8 @@ type BudgetChange struct {
 	Rule types.UID
 	// UID is that of the object that is there, "" to create one.
 	UID types.UID
+	// ResourceVersion is that object's as it was seen. Only a deletion depends on it.
+	ResourceVersion string
 	// Spec is what it must be. Nil deletes it.
 	Spec *policyv1.PodDisruptionBudgetSpec
 }
@@ -41,7 +43,7 @@ func (d *decision) mirror(r *rule, budgets map[string]*policyv1.PodDisruptionBud
 	case old == nil && wanted != nil:
 		return &BudgetChange{Name: r.Name, Rule: r.UID, Spec: wanted}
 	case old != nil && owned && (wanted == nil || !equality.Semantic.DeepEqual(old.Spec, *wanted)):
-		return &BudgetChange{Name: r.Name, Rule: r.UID, UID: old.UID, Spec: wanted}
+		return &BudgetChange{Name: r.Name, Rule: r.UID, UID: old.UID, ResourceVersion: old.ResourceVersion, Spec: wanted}
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func mirrored(r *appsv1alpha1.PodTransitionRule) *appsv1alpha1.PodTransitionRule
 // budgetOf is the object that a change makes.
 func budgetOf(c BudgetChange) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: c.Name, UID: "pdb-uid", OwnerReferences: []metav1.OwnerReference{
+		ObjectMeta: metav1.ObjectMeta{Name: c.Name, UID: "pdb-uid", ResourceVersion: "7", OwnerReferences: []metav1.OwnerReference{
 			{Kind: appsv1alpha1.PodTransitionRuleKind, UID: c.Rule, Controller: ptr.To(true)},
 		}},
 		Spec: *c.Spec,
@@ -78,12 +78,12 @@ func TestHowAMirroredBudgetIsKept(t *testing.T) {
 		edited.Spec.UnhealthyPodEvictionPolicy = nil
 		changes := Decide(with(edited)).Budgets
 		require.Len(t, changes, 1)
-		assert.Equal(t, BudgetChange{Name: "r", Rule: "r-uid", UID: "pdb-uid", Spec: &ours().Spec}, changes[0])
+		assert.Equal(t, BudgetChange{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7", Spec: &ours().Spec}, changes[0])
 	})
 	t.Run("it goes when it is not wanted any more", func(t *testing.T) {
 		s := with(ours())
 		s.Rules = rules{aRule("r", maxUnavailable("1"))}
-		assert.Equal(t, []BudgetChange{{Name: "r", Rule: "r-uid", UID: "pdb-uid"}}, Decide(s).Budgets)
+		assert.Equal(t, []BudgetChange{{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7"}}, Decide(s).Budgets)
 	})
 	t.Run("another's of that name is left alone and reported once", func(t *testing.T) {
 		foreign := ours()
