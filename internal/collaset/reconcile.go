@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,13 +25,15 @@ var errStale = errors.New("the cache is behind the API server")
 
 // reconciler brings one CollaSet at a time closer to its spec.
 type reconciler struct {
-	client   client.Client // reads from the cache
-	live     client.Reader // reads from the API server
-	writes   *writes.Tracker
-	events   events.EventRecorder
-	clock    clock.PassiveClock
-	protocol bool
-	memory   *memory
+	client client.Client // reads from the cache
+	live   client.Reader // reads from the API server
+	writes *writes.Tracker
+	// conflicts are those that a CollaSet met in a row.
+	conflicts writes.Conflicts
+	events    events.EventRecorder
+	clock     clock.PassiveClock
+	protocol  bool
+	memory    *memory
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	nodes     *nodes
@@ -51,6 +52,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			r.memory.forget(req.NamespacedName)
 			r.writes.Forget(req.NamespacedName)
+			r.conflicts.None(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -60,7 +62,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	result, err := r.reconcile(ctx, set)
 	if errors.Is(err, errStale) || apierrors.IsConflict(err) {
 		log.FromContext(ctx).V(1).Info("decided on an old view, looking again", "reason", err.Error())
-		return ctrl.Result{RequeueAfter: soon()}, nil
+		return ctrl.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
 	}
 	return result, err
 }
@@ -83,7 +85,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if err := errors.Join(applied.err(), reportErr, pruneErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later)}, nil
+	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, r.again(set, applied.conflict))}, nil
 }
 
 // hold puts the finalizer on a CollaSet that is not being deleted, before anything is made for it.
@@ -101,7 +103,7 @@ func (r *reconciler) hold(ctx context.Context, set *appsv1alpha1.CollaSet) error
 }
 
 // nextLook is the soonest of all times at which to look again; 0 if only events matter.
-func nextLook(plan *core.Plan, applied *outcome, status time.Duration) time.Duration {
+func nextLook(plan *core.Plan, applied *outcome, status, again time.Duration) time.Duration {
 	next := plan.NextLook
 	sooner := func(d time.Duration) {
 		if d > 0 && (next == 0 || d < next) {
@@ -112,14 +114,18 @@ func nextLook(plan *core.Plan, applied *outcome, status time.Duration) time.Dura
 	if applied.creationsHeld != nil {
 		sooner(applied.creationsIn)
 	}
-	if applied.conflict {
-		sooner(soon())
-	}
+	sooner(again)
 	if plan.More {
 		sooner(time.Millisecond)
 	}
 	return next
 }
 
-// soon is a short wait, different for everybody, for a cache to catch up.
-func soon() time.Duration { return 20*time.Millisecond + rand.N(30*time.Millisecond) }
+// again is how long to wait for the cache to catch up after a conflict; 0 if there was none.
+func (r *reconciler) again(set *appsv1alpha1.CollaSet, conflict bool) time.Duration {
+	if conflict {
+		return r.conflicts.Met(client.ObjectKeyFromObject(set))
+	}
+	r.conflicts.None(client.ObjectKeyFromObject(set))
+	return 0
+}

@@ -3,7 +3,6 @@ package lifecycle
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +34,8 @@ type reconciler struct {
 	deadlines podops.Deadlines
 	ages      *ages
 	writes    *writes.Tracker
+	// conflicts are those that a Pod met in a row.
+	conflicts writes.Conflicts
 	events    events.EventRecorder
 	clock     clock.PassiveClock
 }
@@ -74,14 +75,16 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if apierrors.IsConflict(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile; the next look decides anew")
 		conflicts.Inc()
-		return ctrl.Result{RequeueAfter: 20*time.Millisecond + rand.N(30*time.Millisecond)}, nil
+		return ctrl.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
 	}
+	r.conflicts.None(req.NamespacedName)
 	return ctrl.Result{RequeueAfter: nextLook}, client.IgnoreNotFound(err)
 }
 
 // gone drops what is remembered of a Pod.
 func (r *reconciler) gone(pod types.NamespacedName) {
 	r.writes.Forget(pod)
+	r.conflicts.None(pod)
 	r.ages.gone(pod)
 }
 

@@ -172,6 +172,11 @@ func TestConflictIsLookedAtAgainSoon(t *testing.T) {
 	require.NoError(t, err, "the snapshot was stale, not wrong")
 	assert.Positive(t, result.RequeueAfter)
 	assert.Less(t, result.RequeueAfter, time.Second)
+	for range 9 {
+		result, err = reconcilePod(t, r)
+		require.NoError(t, err)
+	}
+	assert.GreaterOrEqual(t, result.RequeueAfter, time.Second, "while the cache lags, the same write is not refused again and again")
 }
 
 func TestFailedWriteIsAnError(t *testing.T) {

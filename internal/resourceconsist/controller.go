@@ -49,6 +49,8 @@ type podController[E client.Object] struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 	writes   *writes.Tracker
+	// conflicts are those that a Pod met in a row.
+	conflicts writes.Conflicts
 
 	kind     string
 	gvk      schema.GroupVersionKind

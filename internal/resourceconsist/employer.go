@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -29,6 +28,7 @@ import (
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // employerController looks after the employers themselves: it holds those that have a Mover or Provisioner by the
@@ -42,6 +42,8 @@ type employerController[E client.Object] struct {
 	clock    clock.PassiveClock
 	kind     string
 	adapters []api.Adapter[E]
+	// conflicts are those that an employer met in a row.
+	conflicts writes.Conflicts
 	// pods is the controller that shares the index of employers.
 	pods      *podController[E]
 	standings *standings
@@ -135,8 +137,9 @@ func (r *employerController[E]) Reconcile(ctx context.Context, req reconcile.Req
 	later, recordErr := r.record(ctx, object)
 	err = errors.Join(manageErr, recordErr)
 	if apierrors.IsConflict(manageErr) && recordErr == nil || apierrors.IsConflict(recordErr) && manageErr == nil {
-		return reconcile.Result{RequeueAfter: 20*time.Millisecond + rand.N(30*time.Millisecond)}, nil //nolint:gosec // jitter, no secret
+		return reconcile.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
 	}
+	r.conflicts.None(req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -244,17 +243,21 @@ func (c *podController[E]) move(ctx context.Context, pod *corev1.Pod, moves []co
 // write patches the Pod if the plan changes it.
 func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podops.View, plan core.Plan) (reconcile.Result, error) {
 	result := reconcile.Result{RequeueAfter: plan.NextLook}
+	key := client.ObjectKeyFromObject(pod)
 	if plan.Change.IsZero() {
+		c.conflicts.None(key)
 		return result, nil
 	}
-	key := client.ObjectKeyFromObject(pod)
 	written := &corev1.Pod{}
 	written.Namespace, written.Name = pod.Namespace, pod.Name
 	err := c.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, plan.Change.MergePatch(view)))
+	if !apierrors.IsConflict(err) {
+		c.conflicts.None(key)
+	}
 	switch {
 	case apierrors.IsConflict(err):
 		log.FromContext(ctx).V(1).Info("the Pod has changed meanwhile, deciding again", "answer", err.Error())
-		return reconcile.Result{RequeueAfter: 20*time.Millisecond + rand.N(30*time.Millisecond)}, nil //nolint:gosec // jitter, no secret
+		return reconcile.Result{RequeueAfter: c.conflicts.Met(key)}, nil
 	case apierrors.IsNotFound(err):
 		c.strays.drop(key)
 		return reconcile.Result{}, nil
