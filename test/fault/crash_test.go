@@ -95,24 +95,24 @@ func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *refe
 		}
 	}
 	o.play.begin()
-	var armed *faultproxy.Armed
+	end := func() {}
 	if ref != nil {
 		proc := c.processes[pl.component]
 		if pl.component == suite.Webhook {
 			proc = p.webhook
 		}
-		fault := modes[pl.mode]
-		fault.Match = faultproxy.Match{Key: pl.key, Ordinal: pl.ordinal, Where: o.play.own}
-		armed = proc.proxy.Arm(fault)
+		fault := o.inject(proc)
+		end = fault.end
 		defer func() {
-			armed.Disarm()
-			o.fired = armed.Fired() > 0
+			fault.disarm()
+			o.fired = fault.fired()
 		}()
 	}
 	if err := s.steps(o.play); err != nil {
 		o.check("convergence", err)
 		return o
 	}
+	end()
 	o.check("convergence", nil)
 	if ref == nil {
 		o.check("quiet", o.play.idle(restsAfter(p, o.play.prefix)))
@@ -236,8 +236,7 @@ func each[T any](p *plane, items []T, do func(*cell, T)) {
 
 // TestCrashAtEveryWrite breaks each component at its writes, in every scenario, and compares with the run without a fault.
 func TestCrashAtEveryWrite(t *testing.T) {
-	chosen, err := plansAskedFor()
-	require.NoError(t, err)
+	chosen := plansAskedFor(t, func(p plan) bool { return !ofViews(p.mode) })
 	p := start(t)
 	refs := p.references(t, chosen)
 	plans := chosen
@@ -248,47 +247,49 @@ func TestCrashAtEveryWrite(t *testing.T) {
 			}
 		}
 		t.Logf("%d plans in all", len(plans))
-		plans, err = selection(t, plans)
-		require.NoError(t, err)
+		plans = selection(t, plans)
 	}
 	begin := time.Now()
 	outcomes := p.execute(t, plans, refs)
 	t.Logf("%d plans in %s, %.1f a second", len(outcomes), time.Since(begin).Round(time.Second), float64(len(outcomes))/time.Since(begin).Seconds())
 	p.judge(t, outcomes)
-	report(t, outcomes)
+	report(t, "crash at every write", outcomes)
 }
 
 // selection is all plans, the number of them that FAULT_PLANS says, or what `make test` runs.
-func selection(t *testing.T, plans []plan) ([]plan, error) {
+func selection(t *testing.T, plans []plan) []plan {
 	t.Helper()
 	text := os.Getenv("FAULT_PLANS")
 	switch {
 	case text != "":
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			return nil, fmt.Errorf("FAULT_PLANS is %q: give a number of plans", text)
-		}
-		return sample(plans, n), nil
+		require.Truef(t, err == nil && n > 0, "FAULT_PLANS is %q: give a number of plans", text)
+		return sample(plans, n)
 	case os.Getenv("FAULTS") == "all":
-		return plans, nil
+		return plans
 	}
-	return append(regressions(t), sample(plans, shortPlans)...), nil
+	return append(regressions(t), sample(plans, shortPlans)...)
 }
 
-// plansAskedFor are those of the variable PLAN, one a line.
-func plansAskedFor() ([]plan, error) {
+// plansAskedFor are those of the variable PLAN, one a line, that the test runs. If there are only others, it is skipped.
+func plansAskedFor(t *testing.T, mine func(plan) bool) []plan {
+	t.Helper()
 	var plans []plan
-	for line := range strings.Lines(os.Getenv("PLAN")) {
+	asked := strings.TrimSpace(os.Getenv("PLAN"))
+	for line := range strings.Lines(asked) {
 		if strings.TrimSpace(line) == "" {
 			continue
 		}
 		p, err := parsePlan(line)
-		if err != nil {
-			return nil, err
+		require.NoError(t, err)
+		if mine(p) {
+			plans = append(plans, p)
 		}
-		plans = append(plans, p)
 	}
-	return plans, nil
+	if asked != "" && len(plans) == 0 {
+		t.Skip("PLAN has plans for other tests")
+	}
+	return plans
 }
 
 func (p *plane) references(t *testing.T, chosen []plan) map[string]*reference {
@@ -303,14 +304,19 @@ func (p *plane) references(t *testing.T, chosen []plan) map[string]*reference {
 	}
 	each(p, wanted, func(c *cell, s scenario) {
 		begin := time.Now()
-		ref, err := p.refer(t.Context(), c, s)
+		mu.Lock()
+		ref, err := p.refs[s.name], error(nil)
+		mu.Unlock()
+		if ref == nil {
+			ref, err = p.refer(t.Context(), c, s)
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		refs[s.name] = ref
+		refs[s.name], p.refs[s.name] = ref, ref
 		t.Logf("%s: %s, two runs in %s", s.name, fmt.Sprint(ref.writes), time.Since(begin).Round(10*time.Millisecond))
 	})
 	return refs
@@ -386,7 +392,9 @@ func (p *plane) judge(t *testing.T, outcomes []*outcome) {
 		byPrefix[o.play.prefix] = o
 		o.check("promises", nil)
 	}
-	for _, v := range seen.Violations {
+	judged := p.judged
+	p.judged = len(seen.Violations)
+	for _, v := range seen.Violations[judged:] {
 		_, name, _ := strings.Cut(v.Object, "/")
 		if o := byPrefix[prefixOf(name)]; o != nil {
 			o.check("promises", errors.New(v.String()))
@@ -403,15 +411,41 @@ func (p *plane) judge(t *testing.T, outcomes []*outcome) {
 	}
 }
 
+// injected is a fault at work.
+type injected struct {
+	// fired says whether it was done.
+	fired func() bool
+	// end ends what lasts, when the users have done their steps. It returns when nothing of it is left.
+	end func()
+	// disarm ends what is still waiting for its write.
+	disarm func()
+}
+
+// inject begins the fault of the plan.
+func (o *outcome) inject(proc *process) injected {
+	if ofViews(o.plan.mode) {
+		return o.blur(proc)
+	}
+	fault := modes[o.plan.mode]
+	fault.Match = o.trigger()
+	armed := proc.proxy.Arm(fault)
+	return injected{fired: func() bool { return armed.Fired() > 0 }, end: func() {}, disarm: armed.Disarm}
+}
+
+// trigger is the plan's write.
+func (o *outcome) trigger() faultproxy.Match {
+	return faultproxy.Match{Key: o.plan.key, Ordinal: o.plan.ordinal, Where: o.play.own}
+}
+
 // report fails the test for plans that failed, and adds the rows of the report.
-func report(t *testing.T, outcomes []*outcome) {
+func report(t *testing.T, name string, outcomes []*outcome) {
 	t.Helper()
 	rows := map[string]*faultreport.Row{}
 	for _, o := range outcomes {
 		at := o.plan.scenario + "|" + o.plan.component
 		row := rows[at]
 		if row == nil {
-			row = &faultreport.Row{Suite: "crash at every write", Scenario: o.plan.scenario, Component: o.plan.component, Faults: map[string]int{}, Invariants: map[string]int{}}
+			row = &faultreport.Row{Suite: name, Scenario: o.plan.scenario, Component: o.plan.component, Faults: map[string]int{}, Invariants: map[string]int{}}
 			rows[at] = row
 		}
 		row.Plans++

@@ -48,7 +48,7 @@ func parsePlan(line string) (plan, error) {
 	switch _, known := modes[p.mode]; {
 	case err != nil || ordinal < 1:
 		return plan{}, fmt.Errorf("the plan %q has the ordinal %q: give a number from 1", line, parts[3])
-	case !known:
+	case !known && !ofViews(p.mode):
 		return plan{}, fmt.Errorf("the plan %q has the fault %q: give one of %s", line, p.mode, strings.Join(modeNames(), ", "))
 	case !slices.ContainsFunc(scenarios(), func(s scenario) bool { return s.name == p.scenario }):
 		return plan{}, fmt.Errorf("the plan %q has the scenario %q, which there is not", line, p.scenario)

@@ -57,6 +57,9 @@ type plane struct {
 
 	cells chan *cell // those that are free
 	all   []*cell
+	refs  map[string]*reference // of the scenarios that have been run
+	// judged is how many violations belong to plans of tests that are over.
+	judged int
 }
 
 // shared is the plane of all tests, started by the first that needs it.
@@ -97,7 +100,7 @@ func start(t *testing.T) *plane {
 }
 
 func startPlane(ctx context.Context) (*plane, error) {
-	p := &plane{cells: make(chan *cell, 64)}
+	p := &plane{cells: make(chan *cell, 64), refs: map[string]*reference{}}
 	var err error
 	if p.dir, err = os.MkdirTemp("", "kuperator-fault-"); err != nil {
 		return nil, err
