@@ -158,9 +158,9 @@ func (d *decision) fillSlots() {
 	d.allocate(slots, wanted)
 }
 
-// giveUp frees an ID without a Pod: at once, or marked as scaled in until its claims are gone.
+// giveUp frees an ID without a Pod: at once, or marked as scaled in until its claims are gone, and the Pod that had it.
 func (d *decision) giveUp(e *slot) {
-	if d.holdsClaims(e.id) {
+	if d.holdsClaims(e.id) || d.leaving[e.id] != nil {
 		d.must(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		e.vacated = true
 		return

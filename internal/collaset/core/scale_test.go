@@ -316,6 +316,29 @@ func TestAPodThatCannotGo(t *testing.T) {
 	}
 }
 
+// TestAnIDIsKeptUntilItsPodIsGone has a Pod deleted by somebody just before one Pod fewer is wanted: another CollaSet of the
+// pool must not get its ID while it is there.
+func TestAnIDIsKeptUntilItsPodIsGone(t *testing.T) {
+	w := atRest(t, 3, nil)
+	w.Pods[2].View.Terminating = true
+	w.Replicas = 2
+	id := w.Pods[2].ID
+	entries := func() (ids []int) {
+		for range 3 {
+			if plan := core.Decide(&w.Snapshot); plan.EntriesChanged {
+				w.Entries = plan.Entries
+			}
+		}
+		for _, e := range w.Entries {
+			ids = append(ids, e.ID)
+		}
+		return ids
+	}
+	require.Contains(t, entries(), id)
+	w.Pods = slices.Delete(w.Pods, 2, 3)
+	require.NotContains(t, entries(), id)
+}
+
 func TestNamesInSequenceThatNoPodCanHave(t *testing.T) {
 	for name, tc := range map[string]struct {
 		set      string
