@@ -1,0 +1,279 @@
+package fault
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+	"kusionstack.io/kuperator/internal/testkit/faultreport"
+)
+
+// A suite that cannot fail shows nothing. Here defects are planted into components, which are built from changed copies
+// of their sources by `go build -overlay`, and the observer must find each, while the component as it ships passes the same.
+
+// bug is a planted defect.
+type bug struct {
+	name, component string
+	changes         []sourceChange
+	play            scenario
+	// fault is what happens during the play's steps, nil for nothing.
+	fault func(*play) faultproxy.Fault
+	// finds are the promises by which it may be found.
+	finds []observer.Invariant
+}
+
+// sourceChange replaces a text that occurs exactly once in a file.
+type sourceChange struct{ file, from, to string }
+
+func bugs() []bug {
+	return []bug{
+		{
+			name: "without-preconditions", component: suite.CollaSet,
+			changes: []sourceChange{
+				{"internal/collaset/apply.go", "	target := podTarget(o.set.Namespace, pod)\n	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := podTarget(o.set.Namespace, pod)
+	loose := map[string]any{}
+	if err := json.Unmarshal(data, &loose); err != nil {
+		return nil, err
+	}
+	if metadata, ok := loose["metadata"].(map[string]any); ok {
+		delete(metadata, "uid")
+		delete(metadata, "resourceVersion")
+	}
+	data, _ = json.Marshal(loose)
+	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {`},
+				{"internal/collaset/apply.go", "r.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})", "r.client.Delete(ctx, object)"},
+			},
+			play: scenario{name: "undone while the change is on its way", setup: running(2), steps: updated(2)},
+			fault: func(p *play) faultproxy.Fault {
+				change := func(w faultproxy.Write) bool { return p.own(w) && bytes.Contains(w.Body, []byte(image2)) }
+				return faultproxy.Fault{Action: faultproxy.Observe, Match: faultproxy.Match{Key: "patch pods", Ordinal: 1, Where: change}, Call: p.undo}
+			},
+			finds: []observer.Invariant{observer.Traffic},
+		},
+		{
+			name: "volumes-freed-with-the-pod-only", component: suite.CollaSet,
+			changes: []sourceChange{
+				{"internal/collaset/apply.go", "			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			mu.Lock()", "			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			mu.Lock()"},
+				{"internal/collaset/apply.go", "func (r *reconciler) deletePods(", "var plantedFreed sync.Map\n\nfunc (r *reconciler) deletePods("},
+				{"internal/collaset/claims.go", "func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *core.Claim) error {", `func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *core.Claim) error {
+	if _, freed := plantedFreed.Load(fmt.Sprint(o.set.UID, c.ID)); !freed {
+		return nil
+	}`},
+			},
+			play: scenario{name: "scale in with volumes", setup: running(2, volumes(appsv1alpha1.DeletePersistentVolumeClaim, appsv1alpha1.RetainPersistentVolumeClaim)), steps: scaled(1, image1)},
+			fault: func(p *play) faultproxy.Fault {
+				return faultproxy.Fault{Action: faultproxy.KillAfterCommit, Match: faultproxy.Match{Key: "delete pods", Ordinal: 1, Where: p.own}}
+			},
+			finds: []observer.Invariant{observer.Orphan, observer.Stuck},
+		},
+		{
+			name: "operates-on-ready-pods", component: suite.Lifecycle,
+			changes: []sourceChange{
+				{"api/podops/advance.go", "	if a.ServiceReady == corev1.ConditionFalse {\n		return !a.Ready\n	}", "	if a.ServiceReady == corev1.ConditionFalse {\n		return true\n	}"},
+				{"api/podops/change.go", "if s.ServiceReady == corev1.ConditionFalse && v.Gate && v.Ready {", "if s.ServiceReady == corev1.ConditionUnknown {"},
+			},
+			play:  scenario{name: "update", setup: running(2), steps: updated(2)},
+			finds: []observer.Invariant{observer.Traffic},
+		},
+		{
+			name: "forgets-grants-when-restarted", component: suite.PodTransitionRule,
+			changes: []sourceChange{
+				{"internal/podtransitionrule/core/decide.go", "func (d *decision) observePods() {", `var plantedStart, plantedOut = time.Now(), map[types.UID]bool{}
+
+func plantedYoung() bool { return time.Since(plantedStart) < 3*time.Second }
+
+func (d *decision) observePods() {`},
+				{"internal/podtransitionrule/core/decide.go", "		p.down = !p.inService\n", "		if plantedYoung() && !p.inService {\n			plantedOut[p.UID] = true\n		}\n		p.inService = p.inService || plantedOut[p.UID]\n		p.down = !p.inService\n"},
+				{"internal/podtransitionrule/core/decide.go", "		for _, g := range r.Status.Grants {\n			at := podStage{g.PodUID, g.Stage}", "		for _, g := range r.Status.Grants {\n			if plantedOut[g.PodUID] {\n				continue\n			}\n			at := podStage{g.PodUID, g.Stage}"},
+			},
+			play: scenario{name: "restarted while a Pod is out", setup: all(ruled("budget", 1), running(3, slowly)), steps: updated(3)},
+			fault: func(p *play) faultproxy.Fault {
+				grants := func(w faultproxy.Write) bool { return p.own(w) && bytes.Contains(w.Body, []byte(`"grants"`)) }
+				return faultproxy.Fault{Action: faultproxy.KillAfterCommit, Match: faultproxy.Match{Resource: "podtransitionrules", Subresource: "status", Ordinal: 1, Where: grants}}
+			},
+			finds: []observer.Invariant{observer.Budget},
+		},
+		{
+			name: "forgets-to-undo", component: suite.CollaSet,
+			changes: []sourceChange{
+				{"internal/collaset/core/update.go", "		d.plan.Cancels = append(d.plan.Cancels, it.Pod)\n", ""},
+			},
+			play:  scenario{name: "rollback before anything is done", setup: all(ruled("budget", 0), running(2)), steps: rollbackWhileBlocked},
+			finds: []observer.Invariant{observer.Keys, observer.Stuck},
+		},
+	}
+}
+
+// slowly leaves each Pod out of service for a while before it is changed.
+func slowly(s *appsv1alpha1.CollaSet) { s.Spec.UpdateStrategy.OperationDelaySeconds = ptr.To[int32](4) }
+
+// rollbackWhileBlocked takes an update back while the rule lets no Pod begin, and then lets all.
+func rollbackWhileBlocked(p *play) error {
+	if err := p.image("web", image2); err != nil {
+		return err
+	}
+	err := p.await("all Pods to ask", func(s *state) error {
+		for _, pod := range podsOf(s, "web") {
+			if len(podops.Operations(podops.Read(pod))) == 0 {
+				return fmt.Errorf("%s does not", pod.Name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return all(func(p *play) error { return p.image("web", image1) }, allow(2), serving(2, image1))(p)
+}
+
+// undo takes the operation back on the Pod that a write is about, while the write waits, and lets the write go on when the
+// Pod is in service again.
+func (p *play) undo(w faultproxy.Write) {
+	find := func(s *state) *corev1.Pod {
+		i := slices.IndexFunc(podsOf(s, "web"), func(pod *corev1.Pod) bool { return pod.Name == w.Name })
+		if i < 0 {
+			return nil
+		}
+		return podsOf(s, "web")[i]
+	}
+	now, _ := p.plane.view.state(p.prefix)
+	pod := find(now)
+	if pod == nil || p.labelPod(pod, map[string]any{podops.UndoOperationTypePrefix + "/collaset": podops.TypeUpdate}) != nil {
+		return
+	}
+	_ = p.await("the Pod to be in service again", func(s *state) error {
+		if pod := find(s); pod == nil || !podops.Read(pod).Ready || !podops.Read(pod).ServiceAvailable() {
+			return errors.New("it is not")
+		}
+		return nil
+	})
+}
+
+// TestPlantedBugsAreFound plants one defect after the other.
+func TestPlantedBugsAreFound(t *testing.T) {
+	p := start(t)
+	o, err := observer.Start(context.WithoutCancel(t.Context()), p.cluster.RESTConfig(), observer.Options{StuckAfter: -1, Rest: 20 * time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := o.Stop()
+		assert.NoError(t, err)
+	})
+	chosen := bugs()
+	if os.Getenv("FAULTS") != "all" {
+		chosen = chosen[:2]
+	}
+	for _, b := range chosen {
+		t.Run(b.name, func(t *testing.T) {
+			namespace := "planted-" + b.name
+			c, err := p.startCell(t.Context(), namespace)
+			require.NoError(t, err)
+			t.Cleanup(c.stop)
+
+			fired, violations := p.tryBug(t, o, c, b)
+			require.True(t, fired, "without the defect: the fault was done")
+			require.Empty(t, violations, "without the defect")
+
+			c.processes[b.component].replace(p.buildPlanted(t, b))
+			fired, violations = p.tryBug(t, o, c, b)
+			require.True(t, fired, "with the defect: the fault was done")
+			found := slices.ContainsFunc(violations, func(v observer.Violation) bool { return slices.Contains(b.finds, v.Invariant) })
+			row := faultreport.Row{Suite: "planted bugs", Scenario: b.name, Component: b.component, Plans: 1, Faults: map[string]int{"planted": 1}}
+			if !found {
+				row.Failed, row.Failures = 1, []string{b.name + " was not found"}
+			}
+			require.NoError(t, faultreport.Add(row))
+			require.True(t, found, "the planted defect was not found by %v; there was: %v", b.finds, violations)
+			t.Logf("found: %s", violations[0])
+			p.observer.Forget(t.Context(), namespace) // the other observer has seen it too
+		})
+	}
+}
+
+// tryBug plays the scenario in which a defect shows, and says whether the fault was done and what promises were broken.
+func (p *plane) tryBug(t *testing.T, o *observer.Observer, c *cell, b bug) (fired bool, violations []observer.Violation) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	run := &play{ctx: ctx, plane: p, cell: c, prefix: fmt.Sprintf("p%d", numbers.Add(1))}
+	require.NoError(t, b.play.setup(run))
+	fired = b.fault == nil
+	if b.fault != nil {
+		armed := c.processes[b.component].proxy.Arm(b.fault(run))
+		defer func() {
+			fired = armed.Fired() > 0
+			armed.Disarm()
+		}()
+	}
+	steps, end := context.WithTimeout(ctx, time.Minute)
+	defer end()
+	run.ctx = steps
+	if err := b.play.steps(run); err != nil {
+		t.Logf("the steps: %v", err) // that is for the promises to say
+	}
+	run.ctx = ctx
+	report := o.AtRest(ctx, c.namespace)
+	assert.NoError(t, run.clear())
+	if err := run.cleared(); err != nil {
+		t.Logf("clearing: %v", err)
+	}
+	o.Forget(ctx, c.namespace)
+	return fired, report.Violations
+}
+
+// replace has the process run another program from now on.
+func (p *process) replace(path string) {
+	p.mu.Lock()
+	p.path = path
+	p.mu.Unlock()
+	p.kill()
+}
+
+// buildPlanted builds a component with a defect.
+func (p *plane) buildPlanted(t *testing.T, b bug) string {
+	t.Helper()
+	dir := filepath.Join(p.dir, "planted", b.name)
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	module, err := filepath.Abs(root)
+	require.NoError(t, err)
+	overlay := map[string]string{}
+	for _, c := range b.changes {
+		at := filepath.Join(module, c.file)
+		from := at
+		if changed := overlay[at]; changed != "" {
+			from = changed
+		}
+		source, err := os.ReadFile(from)
+		require.NoError(t, err)
+		require.Equal(t, 1, strings.Count(string(source), c.from), "in %s there is once: %s", c.file, c.from)
+		overlay[at] = filepath.Join(dir, strings.ReplaceAll(c.file, "/", "_"))
+		require.NoError(t, os.WriteFile(overlay[at], []byte(strings.Replace(string(source), c.from, c.to, 1)), 0o644))
+	}
+	list, err := json.Marshal(map[string]any{"Replace": overlay})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o644))
+	program := filepath.Join(dir, b.component)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./cmd/"+b.component)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+	output, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(output))
+	return program
+}
