@@ -39,6 +39,10 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
+	noticeTurnback(cfg)
+	if c.LeaderElected && o.LeaderElect && o.Shards <= 1 { // a shard has its own Lease, and its own checks of it
+		fenceOff(cfg, o)
+	}
 	managerOptions, err := c.managerOptions(o)
 	if err != nil {
 		return err

@@ -51,6 +51,13 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	if err != nil {
 		return false, err
 	}
+	reached := ""
+	if store != nil {
+		reached = store.LastStoreSyncResourceVersion()
+	}
+	if reached != "" && t.undone(which.kind, reached, w.at, now) {
+		return true, nil
+	}
 	object, err := t.lookup(ctx, store, which.key, w.example)
 	if err != nil {
 		return false, err
@@ -61,11 +68,25 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	switch {
 	case object != nil && !newer(w.rv, object.GetResourceVersion()):
 		return true, nil
-	case store != nil && store.LastStoreSyncResourceVersion() != "":
-		return !newer(w.rv, store.LastStoreSyncResourceVersion()), nil
+	case reached != "":
+		return !newer(w.rv, reached), nil
 	default:
 		return object == nil && !w.created, nil
 	}
+}
+
+// undone says whether the cache of a kind, which has reached a resourceVersion, has gone back to an older one after a moment: then
+// etcd was restored, what was written by that moment has not happened, and its resourceVersion means nothing any more.
+func (t *Tracker) undone(kind, reached string, written, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h := t.histories[kind]
+	if newer(h.reached, reached) {
+		h.turnedBack = now
+	}
+	h.reached = reached
+	t.histories[kind] = h
+	return !written.After(h.turnedBack)
 }
 
 // store is the informer's own store of the kind, or nil when the reader is no cache or has one store a namespace.

@@ -11,6 +11,7 @@
 //     marked for deletion or has another UID, or
 //   - an update or a deletion was written and a cache that cannot say how far it has got does not hold the object: it was deleted or
 //     left the cache's selector since, or
+//   - the cache has gone back to an older resourceVersion since: etcd was restored, and the write was undone, or
 //   - it is older than GiveUpAfter: for example an object created and deleted while the watch was broken, in a cache
 //     that cannot say how far it has got. By then every watch has been renewed.
 //
@@ -51,6 +52,14 @@ type Tracker struct {
 	owners map[types.NamespacedName]map[target]write
 	// waiting holds since when an owner is put off because of a write that the cache does not show.
 	waiting map[types.NamespacedName]time.Time
+	// histories are what was last seen of the cache of each kind that was waited for.
+	histories map[string]history
+}
+
+// history is how far a cache had come when it was last asked, and when it was seen to have gone back; zero if never.
+type history struct {
+	reached    string // resourceVersion
+	turnedBack time.Time
 }
 
 // New makes a Tracker for what cached shows: a manager's cache (mgr.GetCache(), best: it can say how far it has got),
@@ -59,7 +68,7 @@ func New(cached client.Reader, clk clock.PassiveClock) *Tracker {
 	if clk == nil {
 		clk = clock.RealClock{}
 	}
-	t := &Tracker{cached: cached, clock: clk, owners: map[types.NamespacedName]map[target]write{}, waiting: map[types.NamespacedName]time.Time{}}
+	t := &Tracker{cached: cached, clock: clk, owners: map[types.NamespacedName]map[target]write{}, waiting: map[types.NamespacedName]time.Time{}, histories: map[string]history{}}
 	trackers.add(t)
 	return t
 }
