@@ -40,7 +40,7 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 		return err
 	}
 	noticeTurnback(cfg)
-	if c.LeaderElected && o.LeaderElect && o.Shards <= 1 { // a shard has its own Lease, and its own checks of it
+	if c.LeaderElected && o.LeaderElect {
 		fenceOff(cfg, o)
 	}
 	managerOptions, err := c.managerOptions(o)

@@ -89,6 +89,17 @@ func (p *Process) Running() bool {
 	return err == nil && identity == p.Identity
 }
 
+// Signal sends the process a signal. It is an error if it does not run.
+func (p *Process) Signal(signal syscall.Signal) error {
+	if !p.Running() {
+		return fmt.Errorf("%s does not run", p.Name)
+	}
+	if err := syscall.Kill(p.PID, signal); err != nil {
+		return fmt.Errorf("sending %s to %s (process %d): %w", signal, p.Name, p.PID, err)
+	}
+	return nil
+}
+
 // End signals the process, kills it if it stays for longer than grace, and
 // returns when it is gone. It never signals a process other than the one that was
 // started; one that has ended is no error.

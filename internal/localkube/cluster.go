@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -81,6 +82,8 @@ type Config struct {
 	// APIServerArgs are further flags of kube-apiserver. They win over the
 	// package's own.
 	APIServerArgs []string
+	// EtcdArgs are further flags of etcd, likewise.
+	EtcdArgs []string
 
 	// Detached lets the cluster outlive this process. Attach finds it again.
 	Detached bool
@@ -196,7 +199,7 @@ func (c *Cluster) launch(ctx context.Context, config Config) error {
 		return err
 	}
 	server := fmt.Sprintf("https://%s:%d", loopback, ports.apiServer)
-	c.state.Server = server
+	c.state.Server, c.state.EtcdPort = server, ports.etcdClient
 	c.state.Components = components(c.Dir, config, kubernetesRelease, ports)
 	if err := c.writeFiles(config, server); err != nil {
 		return fmt.Errorf("preparing its folder: %w", err)
@@ -367,7 +370,7 @@ func (c *Cluster) StopComponent(name string) error {
 }
 
 // StartComponent starts a component that StopComponent stopped. For the API
-// server it returns when that is ready, for the others as soon as they run. A
+// server and etcd it returns when they are ready, for the others as soon as they run. A
 // component that runs already is no error.
 func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 	component := c.component(name)
@@ -377,11 +380,49 @@ func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 	if err := c.run(name); err != nil {
 		return err
 	}
-	if name == kubeAPIServer {
+	switch name {
+	case kubeAPIServer:
 		return c.waitForAPIServer(ctx)
+	case etcd:
+		return c.waitForEtcd(ctx, c.state.EtcdPort)
 	}
 	return nil
 }
+
+// KillComponent ends one component at once (SIGKILL), as a crash would, and returns when its process is gone. A component that
+// does not run is no error.
+func (c *Cluster) KillComponent(name string) error {
+	component := c.component(name)
+	if component == nil {
+		return fmt.Errorf("cluster %s has no component %s", c.Name, name)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(component.kill(), c.state.save(c.Dir))
+}
+
+// PauseComponent stops a component in its tracks (SIGSTOP): its connections stay open, and nobody hears from it.
+// ResumeComponent lets it go on.
+func (c *Cluster) PauseComponent(name string) error { return c.signal(name, syscall.SIGSTOP) }
+
+// ResumeComponent lets a paused component go on.
+func (c *Cluster) ResumeComponent(name string) error { return c.signal(name, syscall.SIGCONT) }
+
+func (c *Cluster) signal(name string, signal syscall.Signal) error {
+	component := c.component(name)
+	if component == nil {
+		return fmt.Errorf("cluster %s has no component %s", c.Name, name)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return component.Signal(signal)
+}
+
+// EtcdDir is the folder of etcd's data. A copy that is made, or put there, while etcd does not run is a whole one.
+func (c *Cluster) EtcdDir() string { return filepath.Join(c.Dir, etcdDir) }
+
+// EtcdURL is where etcd's clients find it.
+func (c *Cluster) EtcdURL() string { return fmt.Sprintf("http://%s:%d", loopback, c.state.EtcdPort) }
 
 // Stop ends the processes of the cluster, the ones that it started and no
 // others, and removes its data. A process that ignores SIGTERM is killed after
@@ -473,14 +514,4 @@ func missing(reasons map[string]string) error {
 	}
 	first := slices.Min(slices.Collect(maps.Keys(reasons)))
 	return fmt.Errorf("%d to come, for example %s: %s", len(reasons), first, reasons[first])
-}
-
-// EtcdURL is where etcd answers its clients, for tests that look or write behind the API server's back.
-func (c *Cluster) EtcdURL() string {
-	for _, arg := range c.component(etcd).Args {
-		if url, ok := strings.CutPrefix(arg, "--listen-client-urls="); ok {
-			return url
-		}
-	}
-	return ""
 }

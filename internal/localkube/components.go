@@ -32,6 +32,7 @@ const (
 	auditPolicyFile     = "audit-policy.json"
 	stagesFile          = "stages.yaml"
 	pkiDir              = "pki"
+	etcdDir             = "etcd"
 	logsDir             = "logs"
 )
 
@@ -69,18 +70,18 @@ func components(dir string, config Config, of release, ports ports) []*component
 		})
 	}
 
-	add(etcd,
+	add(etcd, append([]string{
 		"--name=local",
-		"--data-dir="+in("etcd"),
-		"--listen-client-urls="+url(ports.etcdClient),
-		"--advertise-client-urls="+url(ports.etcdClient),
-		"--listen-peer-urls="+url(ports.etcdPeer),
-		"--initial-advertise-peer-urls="+url(ports.etcdPeer),
-		"--initial-cluster=local="+url(ports.etcdPeer),
+		"--data-dir=" + in(etcdDir),
+		"--listen-client-urls=" + url(ports.etcdClient),
+		"--advertise-client-urls=" + url(ports.etcdClient),
+		"--listen-peer-urls=" + url(ports.etcdPeer),
+		"--initial-advertise-peer-urls=" + url(ports.etcdPeer),
+		"--initial-cluster=local=" + url(ports.etcdPeer),
 		"--quota-backend-bytes=8589934592",
 		"--unsafe-no-fsync", // the data need not outlive the machine
 		"--log-level=warn",
-	)
+	}, config.EtcdArgs...)...)
 
 	services := serviceRange
 	if config.DualStack {

@@ -43,6 +43,15 @@ func (c *component) stop() error {
 	return nil
 }
 
+// kill ends the process at once.
+func (c *component) kill() error {
+	if err := c.End(syscall.SIGKILL, termGrace); err != nil {
+		return err
+	}
+	c.PID, c.Identity = 0, ""
+	return nil
+}
+
 // diedError explains an unexpected end with the last lines of the log.
 func (c *component) diedError() error {
 	content, err := os.ReadFile(c.Log)

@@ -20,6 +20,7 @@ type state struct {
 	Audit      bool         `json:"audit"`
 	Detached   bool         `json:"detached"`
 	Components []*component `json:"components"`
+	EtcdPort   int          `json:"etcdPort"`
 }
 
 func (s *state) save(dir string) error {

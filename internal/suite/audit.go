@@ -57,7 +57,9 @@ type Request struct {
 	// User is the name the API server knows the caller by; UserAgent what the
 	// caller says it is.
 	User, UserAgent string
-	Verb            string
+	// Credential tells tokens of one user apart, "" for a user without one; see Replica.Credential and Suite.Credential.
+	Credential string
+	Verb       string
 	// Group, Resource and Subresource as in RBAC; Resource is "" for a request
 	// that is not about an object.
 	Group, Resource, Subresource string
@@ -105,7 +107,8 @@ type auditEvent struct {
 	Stage string `json:"stage"`
 	Verb  string `json:"verb"`
 	User  struct {
-		Username string `json:"username"`
+		Username string              `json:"username"`
+		Extra    map[string][]string `json:"extra"`
 	} `json:"user"`
 	UserAgent  string `json:"userAgent"`
 	RequestURI string `json:"requestURI"`
@@ -167,7 +170,8 @@ func readAudit(from io.Reader, since time.Time) ([]Request, error) {
 		}
 		r := Request{
 			Received: e.Received.Time, Took: e.Answered.Sub(e.Received.Time), User: e.User.Username, UserAgent: e.UserAgent, Verb: e.Verb, URI: e.RequestURI,
-			Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
+			Credential: strings.Join(e.User.Extra["authentication.kubernetes.io/credential-id"], " "),
+			Group:      e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
 			Namespace: e.ObjectRef.Namespace, Name: cmp.Or(e.ObjectRef.Name, e.ResponseObject.Metadata.Name), Code: e.ResponseStatus.Code,
 			Unauthorized:    e.ResponseStatus.Code == http.StatusForbidden && e.Annotations["authorization.k8s.io/decision"] != "allow",
 			ResourceVersion: e.ResponseObject.Metadata.ResourceVersion,

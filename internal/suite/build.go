@@ -17,8 +17,9 @@ import (
 const modulePath = "kusionstack.io/kuperator"
 
 // build builds components and returns their folder, one per checkout and kind of
-// build, so that an unchanged component is not linked again.
-func build(ctx context.Context, root string, race bool, names ...string) (string, error) {
+// build, so that an unchanged component is not linked again. The overlay is a file
+// for go build, or ""; what is built with one is put beside it.
+func build(ctx context.Context, root string, race bool, overlay string, names ...string) (string, error) {
 	cache, err := localkube.CacheDir()
 	if err != nil {
 		return "", err
@@ -29,6 +30,10 @@ func build(ctx context.Context, root string, race bool, names ...string) (string
 	if race {
 		dir += "-race"
 		args = append(args, "-race")
+	}
+	if overlay != "" {
+		dir = filepath.Join(filepath.Dir(overlay), "programs")
+		args = append(args, "-overlay="+overlay)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err

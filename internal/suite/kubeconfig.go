@@ -21,8 +21,20 @@ func User(component string) string {
 }
 
 // serviceAccountKubeconfig writes a kubeconfig whose rights are those that RBAC
-// gives the component's ServiceAccount, and nothing more.
-func (s *Suite) serviceAccountKubeconfig(ctx context.Context, component string) (string, error) {
+// gives the component's ServiceAccount, and nothing more, with a token of the
+// process's own. It returns the path, and what the audit log calls the token.
+func (s *Suite) serviceAccountKubeconfig(ctx context.Context, component, process string) (path, credential string, err error) {
+	path = filepath.Join(s.Dir, process+".kubeconfig")
+	token, err := s.writeKubeconfig(ctx, component, path)
+	if err != nil {
+		return "", "", err
+	}
+	credential, err = credentialOf(token)
+	return path, credential, err
+}
+
+// writeKubeconfig writes it with a new token, and returns that.
+func (s *Suite) writeKubeconfig(ctx context.Context, component, path string) (token string, err error) {
 	clients, err := s.Clients()
 	if err != nil {
 		return "", err
@@ -44,6 +56,5 @@ func (s *Suite) serviceAccountKubeconfig(ctx context.Context, component string) 
 	config.AuthInfos[component] = &clientcmdapi.AuthInfo{Token: granted.Status.Token}
 	config.Contexts[component] = &clientcmdapi.Context{Cluster: s.Name, AuthInfo: component}
 	config.CurrentContext = component
-	path := filepath.Join(s.Dir, component+".kubeconfig")
-	return path, clientcmd.WriteToFile(*config, path)
+	return granted.Status.Token, clientcmd.WriteToFile(*config, path)
 }

@@ -29,8 +29,11 @@ type process struct {
 	Probe   string `json:"probe"`
 	Metrics string `json:"metrics"`
 
+	component                 string
 	path, kubeconfig, webhook string
-	ended                     bool // on purpose
+	credential                string // of its token
+	ended                     bool   // on purpose
+	paused                    bool
 	// ports are kept while the component restarts.
 	ports *localkube.Ports
 }
@@ -43,7 +46,8 @@ func newProcess(name, dir, bin, kubeconfig string) (*process, error) {
 	address := func(i int) string { return net.JoinHostPort(loopback, strconv.Itoa(ports.Numbers[i])) }
 	return &process{
 		Process: child.Process{Name: name, Log: filepath.Join(dir, name+".log")}, Probe: address(0), Metrics: address(1),
-		path: filepath.Join(bin, name), kubeconfig: kubeconfig, webhook: address(2), ports: ports,
+		component: ComponentOf(name), path: filepath.Join(bin, ComponentOf(name)),
+		kubeconfig: kubeconfig, webhook: address(2), ports: ports,
 	}, nil
 }
 
@@ -57,7 +61,7 @@ func (p *process) arguments(further []string) []string {
 		"--metrics-bind-address=" + p.Metrics,
 		"--metrics-secure=false", // on this machine alone; test/integration/security has it on
 	}
-	if p.Name == Webhook {
+	if p.component == Webhook {
 		_, port, _ := net.SplitHostPort(p.webhook)
 		args = append(args, "--webhook-bind-address="+loopback, "--webhook-port="+port, "--advertise-url=https://"+p.webhook, "--webhook-cert-settle=1s",
 			"--graceful-deletion", "--announce-services") // as overlay local has them
@@ -68,9 +72,9 @@ func (p *process) arguments(further []string) []string {
 }
 
 // start runs the component.
-func (p *process) start(further []string, detached bool) error {
-	p.ended = false
-	return p.Start(p.path, p.arguments(further), environment(), detached)
+func (p *process) start(further, env []string, detached bool) error {
+	p.ended, p.paused = false, false
+	return p.Start(p.path, p.arguments(further), append(environment(), env...), detached)
 }
 
 // environment is the present one without what would steer a Kubernetes client.
@@ -89,10 +93,28 @@ func (p *process) stop() error { return p.end(syscall.SIGTERM) }
 
 func (p *process) kill() error { return p.end(syscall.SIGKILL) }
 
-// end ends the process on purpose.
+// end ends the process on purpose. One that is paused goes on first, unless it is killed: it would not hear of it.
 func (p *process) end(signal syscall.Signal) error {
 	p.ended = p.ended || p.Running()
+	if p.paused && signal != syscall.SIGKILL {
+		if err := p.resume(); err != nil {
+			return err
+		}
+	}
 	return p.End(signal, stopGrace)
+}
+
+func (p *process) pause() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	p.paused = true
+	return nil
+}
+
+func (p *process) resume() error {
+	p.paused = false
+	return p.Signal(syscall.SIGCONT)
 }
 
 // record writes down the processes, for StopLeftovers.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,6 +52,28 @@ func Components() []string {
 	return []string{CollaSet, PodTransitionRule, Lifecycle, ResourceConsist, Webhook}
 }
 
+// ReplicaName names the n-th process of a component, from 1; the first has the component's own name. All replicas have the rights of
+// the component's ServiceAccount, each with a token of its own.
+func ReplicaName(component string, n int) string {
+	if n <= 1 {
+		return component
+	}
+	return component + "-" + strconv.Itoa(n)
+}
+
+// ComponentOf is the component that a process runs, by the process's name; "" if that is no name of one.
+func ComponentOf(process string) string {
+	for _, component := range Components() {
+		if process == component {
+			return component
+		}
+		if n, err := strconv.Atoi(strings.TrimPrefix(process, component+"-")); err == nil && n > 1 {
+			return component
+		}
+	}
+	return ""
+}
+
 // Config says what to run. The zero value is everything, on a new cluster with
 // one node.
 type Config struct {
@@ -81,10 +104,19 @@ type Config struct {
 	// any component starts.
 	WithoutCRDs []string
 
-	// Components are the ones to start. Nil means all; empty means none.
+	// EtcdArgs and APIServerArgs are further flags of a cluster that is started.
+	EtcdArgs, APIServerArgs []string
+
+	// Components are the ones to start, and further replicas of them (ReplicaName). Nil means one of each; empty means none.
 	Components []string
-	// Args are further flags by component. They win over the suite's own.
+	// Args are further flags by component or replica. They win over the suite's own. A replica without an entry has those of
+	// its component.
 	Args map[string][]string
+	// Env is further environment by component or replica, as "NAME=value".
+	Env map[string][]string
+	// BuildOverlay is the path of a file for `go build -overlay`: the components are built with other contents of some source
+	// files. Empty means as they are.
+	BuildOverlay string
 	// Race builds the components with the race detector; what it finds is an
 	// error of Stop.
 	Race bool
@@ -154,7 +186,7 @@ func (s *Suite) start(ctx context.Context) error {
 	}
 	s.kubectl = filepath.Join(assets, "kubectl")
 	s.step("building the components")
-	if s.bin, err = build(ctx, s.root, s.config.Race, s.config.Components...); err != nil {
+	if s.bin, err = s.build(ctx, s.config.Components...); err != nil {
 		return err
 	}
 	if err := s.startCluster(ctx, assets); err != nil {
@@ -207,7 +239,8 @@ func (s *Suite) startCluster(ctx context.Context, assets string) error {
 			Name: s.Name, Dir: dir, Kubernetes: s.config.Kubernetes, AssetsDir: assets, Detached: s.config.Detached, Progress: s.config.Progress,
 			WithControllerManager: true, WithScheduler: true, WithNodes: true, Nodes: max(s.config.Nodes, 1),
 			Audit: true, AuditReads: s.config.AuditReads,
-			APIServerArgs: []string{"--audit-policy-file=" + policy},
+			APIServerArgs: append([]string{"--audit-policy-file=" + policy}, s.config.APIServerArgs...),
+			EtcdArgs:      s.config.EtcdArgs,
 		})
 		if err != nil {
 			return err
@@ -241,17 +274,18 @@ func (s *Suite) install(ctx context.Context) error {
 // launch starts a component with the token of its ServiceAccount; it is not
 // ready yet.
 func (s *Suite) launch(ctx context.Context, name string) error {
-	if !slices.Contains(Components(), name) {
+	component := ComponentOf(name)
+	if component == "" {
 		return fmt.Errorf("there is no component %q; there are %s", name, strings.Join(Components(), ", "))
 	}
 	p := s.processes[name]
 	if p == nil {
 		if !slices.Contains(s.config.Components, name) {
-			if _, err := build(ctx, s.root, s.config.Race, name); err != nil {
+			if _, err := s.build(ctx, name); err != nil {
 				return err
 			}
 		}
-		kubeconfig, err := s.serviceAccountKubeconfig(ctx, name)
+		kubeconfig, credential, err := s.serviceAccountKubeconfig(ctx, component, name)
 		if err != nil {
 			return err
 		}
@@ -259,12 +293,27 @@ func (s *Suite) launch(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
+		p.credential = credential
 		s.processes[name] = p
 	}
-	if err := p.start(s.config.Args[name], s.config.Detached); err != nil {
+	args, own := s.config.Args[name]
+	if !own {
+		args = s.config.Args[component]
+	}
+	if err := p.start(args, s.config.Env[name], s.config.Detached); err != nil {
 		return err
 	}
 	return s.record()
+}
+
+func (s *Suite) build(ctx context.Context, names ...string) (string, error) {
+	var components []string
+	for _, name := range names {
+		if component := ComponentOf(name); component != "" && !slices.Contains(components, component) {
+			components = append(components, component)
+		}
+	}
+	return build(ctx, s.root, s.config.Race, s.config.BuildOverlay, components...)
 }
 
 // waitReady waits until the components answer that they are ready, and the API
@@ -278,7 +327,7 @@ func (s *Suite) waitReady(ctx context.Context, names ...string) error {
 		if _, err := probe(ctx, client, fmt.Sprintf("http://%s/readyz", p.Probe)); err != nil {
 			return err
 		}
-		if p.Name != Webhook || s.Cluster == nil {
+		if p.component != Webhook || s.Cluster == nil {
 			return nil
 		}
 		return asksWebhook(ctx, clients)
@@ -304,15 +353,60 @@ func asksWebhook(ctx context.Context, clients kubernetes.Interface) error {
 func (s *Suite) WaitLeading(ctx context.Context, names ...string) error {
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == Webhook })
 	return s.wait(ctx, names, "lead", func(ctx context.Context, client *http.Client, p *process) error {
-		metrics, err := scrape(ctx, client, p)
-		if err != nil {
-			return err
+		leads, err := p.leads(ctx, client)
+		if err == nil && !leads {
+			err = errors.New("somebody else has its Lease")
 		}
-		if leads := fmt.Sprintf("leader_election_master_status{name=%q} 1", p.Name); !bytes.Contains(metrics, []byte(leads)) {
-			return errors.New("somebody else has its Lease")
-		}
-		return nil
+		return err
 	})
+}
+
+// Leader names the running process of a component that says it leads, or "" if none does now. Paused ones are not asked.
+func (s *Suite) Leader(ctx context.Context, component string) string {
+	client := &http.Client{Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	for _, name := range slices.Sorted(maps.Keys(s.processes)) {
+		p := s.processes[name]
+		if p.component != component || p.paused || !p.Running() {
+			continue
+		}
+		if leads, err := p.leads(ctx, client); err == nil && leads {
+			return name
+		}
+	}
+	return ""
+}
+
+func (p *process) leads(ctx context.Context, client *http.Client) (bool, error) {
+	metrics, err := scrape(ctx, client, p)
+	return bytes.Contains(metrics, []byte(fmt.Sprintf("leader_election_master_status{name=%q} 1", p.component))), err
+}
+
+// Credential is what the requests of a process carry in the audit log, which tells the replicas of a component apart. It is ""
+// for a process that was never started.
+func (s *Suite) Credential(name string) string {
+	if p := s.processes[name]; p != nil {
+		return p.credential
+	}
+	return ""
+}
+
+// Pause stops a process in its tracks (SIGSTOP): its connections stay open, and nobody hears from it. Resume lets it go on. A
+// process that does not run is an error.
+func (s *Suite) Pause(name string) error {
+	p := s.processes[name]
+	if p == nil {
+		return fmt.Errorf("%s was never started", name)
+	}
+	return p.pause()
+}
+
+// Resume lets a paused process go on (SIGCONT).
+func (s *Suite) Resume(name string) error {
+	if p := s.processes[name]; p != nil {
+		return p.resume()
+	}
+	return nil
 }
 
 // Metrics returns what a running component says of itself, in the text format of Prometheus. It asks in plain HTTP: the component
@@ -332,6 +426,15 @@ func (s *Suite) Metrics(ctx context.Context, name string) (string, error) {
 func (s *Suite) MetricsAddress(name string) string {
 	if p := s.processes[name]; p != nil {
 		return p.Metrics
+	}
+	return ""
+}
+
+// WebhookAddress is host:port of a webhook-server's webhooks, "" if it was never started. The port stays its own while it does
+// not run.
+func (s *Suite) WebhookAddress(name string) string {
+	if p := s.processes[name]; p != nil {
+		return p.webhook
 	}
 	return ""
 }
@@ -458,6 +561,22 @@ func (s *Suite) Restart(ctx context.Context, name string, args ...string) error 
 	return s.waitReady(ctx, name)
 }
 
+// Revive starts again what has ended although nobody asked it to, as a kubelet does, and returns the names; it does not wait until
+// they are ready.
+func (s *Suite) Revive(ctx context.Context) ([]string, error) {
+	var revived []string
+	for _, name := range slices.Sorted(maps.Keys(s.processes)) {
+		if p := s.processes[name]; p.Running() || p.ended {
+			continue
+		}
+		if err := s.launch(ctx, name); err != nil {
+			return revived, err
+		}
+		revived = append(revived, name)
+	}
+	return revived, nil
+}
+
 // Running says which components run, sorted.
 func (s *Suite) Running() []string {
 	var names []string
@@ -526,9 +645,11 @@ func (s *Suite) LogTail(name string) string {
 // stopped suite does nothing.
 func (s *Suite) Stop() error {
 	errs := []error{s.Died()}
-	for _, name := range []string{CollaSet, PodTransitionRule, ResourceConsist, Lifecycle, Webhook} {
-		if p := s.processes[name]; p != nil {
-			errs = append(errs, p.stop())
+	for _, component := range []string{CollaSet, PodTransitionRule, ResourceConsist, Lifecycle, Webhook} {
+		for _, p := range s.processes {
+			if p.component == component {
+				errs = append(errs, p.stop())
+			}
 		}
 	}
 	if s.Cluster != nil {
