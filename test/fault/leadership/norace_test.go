@@ -1,0 +1,5 @@
+//go:build !race
+
+package leadership
+
+const raceDetector = false
