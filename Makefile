@@ -122,6 +122,7 @@ test-images: ## Build all images twice, from two folders, and compare; their SBO
 .PHONY: test-hack
 test-hack: race-note
 	cd hack/images && $(TEST) ./...
+	cd hack/tools/plots && $(TEST) ./...
 	cd hack/vulncheck && $(TEST) ./...
 
 .PHONY: test-docs
@@ -147,8 +148,17 @@ fuzz: ## Fuzz each target for a while (FUZZTIME=, PKG=)
 	done
 
 .PHONY: bench
-bench: ## Measure, most of it against a local cluster (BENCH=, for example rules or collaset)
-	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" go test -count=1 -timeout 4h -run '^$$' -bench '(?i)$(BENCH)' -benchtime=1x ./internal/collaset ./test/bench/...
+bench: ## Measure, most of it against a local cluster, and print the table of goals (BENCH=, for example rollout; an hour)
+	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" go run ./hack/bench --run '$(BENCH)'
+
+.PHONY: bench-goals
+bench-goals: ## Print the table of goals from what make bench measured before
+	@go run ./hack/bench --table
+
+.PHONY: plots
+plots: ## Draw docs/performance from what make bench measured, and put the table of goals into docs/performance.md
+	go run -C hack/tools/plots . -from '$(abspath $(or $(KUPERATOR_ARTIFACTS),bin/artifacts))/bench' -to ../../../docs/performance -page ../../../docs/performance.md
+	go run ./hack/bench --table --docs docs/performance.md >/dev/null
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Run the linters, import rules among them
@@ -178,8 +188,8 @@ verify-format:
 	if [ -n "$$files" ]; then echo "not formatted, run gofmt -w on:"; echo "$$files"; exit 1; fi
 
 # Modules of their own beside the main one: what is tidy in them, and of those with code of ours what vet finds.
-MODULES := examples/adapter hack/helm hack/images hack/refdocs hack/tools hack/tools/monitoring hack/vulncheck
-VETTED := examples/adapter hack/images hack/tools/monitoring hack/vulncheck
+MODULES := examples/adapter hack/helm hack/images hack/refdocs hack/tools hack/tools/monitoring hack/tools/plots hack/vulncheck
+VETTED := examples/adapter hack/images hack/tools/monitoring hack/tools/plots hack/vulncheck
 
 .PHONY: verify-modules
 verify-modules:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -27,6 +28,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -36,6 +38,7 @@ const mostPerPod = 1.0
 // BenchmarkCollaSetReconcile prints what one reconcile costs for each Pod of a CollaSet, among 100, 1,000 and 10,000: at its
 // goal, and in the middle of an update in place. It fails if a further Pod allocates too much. Time is printed only.
 func BenchmarkCollaSetReconcile(b *testing.B) {
+	results := benchresult.ForTest(b, filepath.Join("..", ".."))
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "One reconcile, for each Pod (the cache's own work and writes apart):")
@@ -48,7 +51,7 @@ func BenchmarkCollaSetReconcile(b *testing.B) {
 		{"half updated", (*resting).updateHalf},
 	} {
 		var fewest, fewer cost
-		for _, pods := range []int{100, 1_000, 10_000} {
+		for _, pods := range []int{100, 1_000, 5_000, 10_000} {
 			s := atGoal(b, pods)
 			scene.begin(s)
 			c := s.measure(max(3, 20_000/pods))
@@ -64,6 +67,14 @@ func BenchmarkCollaSetReconcile(b *testing.B) {
 				}
 			}
 			fewer = c
+			figure := benchresult.Figure{Name: "one decision", Unit: "ms", Series: scene.name, Params: map[string]float64{"pods": float64(pods)}, Values: []float64{c.time * c.pods * 1e3}}
+			_, err := results.Add(figure)
+			require.NoError(b, err)
+			if pods == 5_000 { // a Pod's event that has a decision to itself; events that come while one waits share it
+				_, err := results.Add(benchresult.Figure{Goal: "P14", Name: "decision after one Pod's event among 5,000",
+					Params: map[string]float64{"pods": 5_000}, Values: []float64{c.time * c.pods * 1e6}, Note: "at its goal, and half updated"})
+				require.NoError(b, err)
+			}
 			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.2f\t%.2f\t%.2f\t%s%.0f\t%.2f\n", scene.name, pods, c.time*c.pods*1e3, c.time*1e6, c.time/fewest.time,
 				c.allocations, further, c.bytes, c.bytes/fewest.bytes)
 		}

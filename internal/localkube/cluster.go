@@ -84,6 +84,8 @@ type Config struct {
 	APIServerArgs []string
 	// EtcdArgs are further flags of etcd, likewise.
 	EtcdArgs []string
+	// ControllerManagerArgs are further flags of kube-controller-manager. They win over the package's own.
+	ControllerManagerArgs []string
 
 	// Detached lets the cluster outlive this process. Attach finds it again.
 	Detached bool

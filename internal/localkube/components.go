@@ -133,7 +133,7 @@ func components(dir string, config Config, of release, ports ports) []*component
 		if of.shutdownTimeout {
 			controllerManager = append(controllerManager, "--controller-shutdown-timeout=1s")
 		}
-		add(kubeControllerManager, controllerManager...)
+		add(kubeControllerManager, append(controllerManager, config.ControllerManagerArgs...)...)
 	}
 	if config.WithScheduler {
 		add(kubeScheduler,

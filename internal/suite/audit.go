@@ -149,42 +149,82 @@ func (s *Suite) Requests(since time.Time) ([]Request, error) {
 	return readAudit(file, since)
 }
 
+// AuditReader reads what the API server counted, each request once.
+type AuditReader struct {
+	path string
+	at   int64
+	seen answers
+}
+
+// AuditReader begins at the start of the log. It is an error on a cluster that was not started by Start.
+func (s *Suite) AuditReader() (*AuditReader, error) {
+	if s.Cluster == nil {
+		return nil, errors.New("the requests of a cluster that existed before are not counted: its audit log is its own")
+	}
+	return &AuditReader{path: s.Cluster.AuditLog(), seen: answers{}}, nil
+}
+
+// Next returns the requests that were answered since the last call, in the order of the answers.
+func (r *AuditReader) Next() ([]Request, error) {
+	file, err := os.Open(r.path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if _, err := file.Seek(r.at, io.SeekStart); err != nil {
+		return nil, err
+	}
+	requests, read, err := r.seen.read(file)
+	r.at += read
+	return requests, err
+}
+
 func readAudit(from io.Reader, since time.Time) ([]Request, error) {
-	var requests []Request
-	seen := map[string]bool{} // UID and resourceVersion of answered Pods
+	requests, _, err := answers{}.read(from)
+	return slices.DeleteFunc(requests, func(r Request) bool { return r.Received.Before(since) }), err
+}
+
+// answers are the UIDs and resourceVersions of Pods that were answered to writes.
+type answers map[string]bool
+
+// read returns the requests of whole lines, and how many bytes these have.
+func (seen answers) read(from io.Reader) (requests []Request, read int64, err error) {
 	lines := bufio.NewReaderSize(from, 1<<20)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			return requests, nil // an unfinished line is for the next time
+			return requests, read, nil // an unfinished line is for the next time
 		}
 		if err != nil {
-			return nil, err
+			return nil, read, err
 		}
+		read += int64(len(line))
 		var e auditEvent
 		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("reading the audit log: %w", err)
+			return nil, read, fmt.Errorf("reading the audit log: %w", err)
 		}
 		if e.Stage == "ResponseComplete" && e.Verb == "watch" {
 			continue // it was counted when it began (ResponseStarted, which only long requests have)
 		}
-		r := Request{
-			Received: e.Received.Time, Took: e.Answered.Sub(e.Received.Time), User: e.User.Username, UserAgent: e.UserAgent, Verb: e.Verb, URI: e.RequestURI,
-			Credential: strings.Join(e.User.Extra["authentication.kubernetes.io/credential-id"], " "),
-			Group:      e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
-			Namespace: e.ObjectRef.Namespace, Name: cmp.Or(e.ObjectRef.Name, e.ResponseObject.Metadata.Name), Code: e.ResponseStatus.Code,
-			Unauthorized:    e.ResponseStatus.Code == http.StatusForbidden && e.Annotations["authorization.k8s.io/decision"] != "allow",
-			ResourceVersion: e.ResponseObject.Metadata.ResourceVersion,
-		}
-		if meta := e.ResponseObject.Metadata; r.Resource == "pods" && r.Write() && r.OK() && meta.UID != "" && r.Verb != "delete" {
-			answer := meta.UID + "@" + meta.ResourceVersion
-			r.NoOp = seen[answer]
-			seen[answer] = true
-		}
-		if !r.Received.Before(since) {
-			requests = append(requests, r)
-		}
+		requests = append(requests, seen.request(&e))
 	}
+}
+
+func (seen answers) request(e *auditEvent) Request {
+	r := Request{
+		Received: e.Received.Time, Took: e.Answered.Sub(e.Received.Time), User: e.User.Username, UserAgent: e.UserAgent, Verb: e.Verb, URI: e.RequestURI,
+		Credential: strings.Join(e.User.Extra["authentication.kubernetes.io/credential-id"], " "),
+		Group:      e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
+		Namespace: e.ObjectRef.Namespace, Name: cmp.Or(e.ObjectRef.Name, e.ResponseObject.Metadata.Name), Code: e.ResponseStatus.Code,
+		Unauthorized:    e.ResponseStatus.Code == http.StatusForbidden && e.Annotations["authorization.k8s.io/decision"] != "allow",
+		ResourceVersion: e.ResponseObject.Metadata.ResourceVersion,
+	}
+	if meta := e.ResponseObject.Metadata; r.Resource == "pods" && r.Write() && r.OK() && meta.UID != "" && r.Verb != "delete" {
+		answer := meta.UID + "@" + meta.ResourceVersion
+		r.NoOp = seen[answer]
+		seen[answer] = true
+	}
+	return r
 }
 
 // Counts are one user's writes.

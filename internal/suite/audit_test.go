@@ -1,6 +1,8 @@
 package suite
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +49,25 @@ func TestRefusedByAdmissionIsNotUnauthorized(t *testing.T) {
 		require.Len(t, requests, 1)
 		require.Equal(t, want, requests[0].Unauthorized, decision)
 	}
+}
+
+func TestReaderReadsEachRequestOnceAndKnowsEarlierAnswers(t *testing.T) {
+	lines := strings.SplitAfter(auditLog, "\n")
+	path := filepath.Join(t.TempDir(), "audit.log")
+	reader := &AuditReader{path: path, seen: answers{}}
+	for i, want := range []int{1, 5} {
+		content := strings.Join(lines[:1+6*i], "") // the last line is unfinished
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		requests, err := reader.Next()
+		require.NoError(t, err)
+		require.Len(t, requests, want)
+		if i == 1 {
+			require.True(t, requests[0].NoOp, "its answer was that of the first request")
+		}
+	}
+	requests, err := reader.Next()
+	require.NoError(t, err)
+	require.Empty(t, requests)
 }
 
 func TestRequestsOfAnEarlierTimeStillTellNoOps(t *testing.T) {

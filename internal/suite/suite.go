@@ -96,6 +96,10 @@ type Config struct {
 	Nodes int
 	// AuditReads lets reads be counted as well.
 	AuditReads bool
+	// APIServerArgs are further flags of kube-apiserver. They win over the cluster's own.
+	APIServerArgs []string
+	// ControllerManagerArgs are further flags of kube-controller-manager. They win over the cluster's own.
+	ControllerManagerArgs []string
 
 	// Overlay is the folder in deploy/overlays that is applied. Empty means
 	// "local".
@@ -104,8 +108,8 @@ type Config struct {
 	// any component starts.
 	WithoutCRDs []string
 
-	// EtcdArgs and APIServerArgs are further flags of a cluster that is started.
-	EtcdArgs, APIServerArgs []string
+	// EtcdArgs are further flags of etcd, likewise.
+	EtcdArgs []string
 
 	// Components are the ones to start, and further replicas of them (ReplicaName). Nil means one of each; empty means none.
 	Components []string
@@ -239,8 +243,9 @@ func (s *Suite) startCluster(ctx context.Context, assets string) error {
 			Name: s.Name, Dir: dir, Kubernetes: s.config.Kubernetes, AssetsDir: assets, Detached: s.config.Detached, Progress: s.config.Progress,
 			WithControllerManager: true, WithScheduler: true, WithNodes: true, Nodes: max(s.config.Nodes, 1),
 			Audit: true, AuditReads: s.config.AuditReads,
-			APIServerArgs: append([]string{"--audit-policy-file=" + policy}, s.config.APIServerArgs...),
-			EtcdArgs:      s.config.EtcdArgs,
+			APIServerArgs:         append([]string{"--audit-policy-file=" + policy}, s.config.APIServerArgs...),
+			EtcdArgs:              s.config.EtcdArgs,
+			ControllerManagerArgs: s.config.ControllerManagerArgs,
 		})
 		if err != nil {
 			return err

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +25,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
 )
 
@@ -32,21 +36,43 @@ const (
 	newImage  = "app:v2"
 )
 
+// root of the project.
+var root = filepath.Join("..", "..")
+
+const (
+	patience = 20 * time.Minute
+	pulse    = 20 * time.Millisecond
+	inFlight = 64 // of the yardstick; the suite bounds itself likewise
+)
+
 // arena is a suite whose kubelets are played at the pace of the API server.
 type arena struct {
-	bench
-	pods kubernetes.Interface // protobuf, no limit
+	*testing.B
+	client.Client
+	suite   *suite.Suite
+	pods    kubernetes.Interface // protobuf, no limit
+	audit   *suite.AuditReader
+	results *benchresult.Recorder
+	began   time.Time
 }
 
 // newArena starts it; args are further flags by component.
 func newArena(b *testing.B, args map[string][]string) arena {
 	b.Helper()
-	s, err := suite.Start(b.Context(), suite.Config{Name: "bench", Nodes: 1, Progress: b.Output(), Args: args})
+	return newArenaOf(b, suite.Config{Args: args}, fakekubelet.Options{})
+}
+
+func newArenaOf(b *testing.B, what suite.Config, kubelets fakekubelet.Options) arena {
+	b.Helper()
+	results := benchresult.ForTest(b, root)
+	what.Name, what.Nodes, what.Progress = "bench", max(what.Nodes, 1), b.Output()
+	what.Args = patient(what.Args)
+	s, err := suite.Start(b.Context(), what)
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, s.Stop()) })
-	require.NoError(b, s.WaitLeading(b.Context(), suite.Components()...))
+	require.NoError(b, s.WaitLeading(b.Context(), s.Running()...))
 	require.NoError(b, s.Cluster.StopComponent("kwok"))
-	kubelet, err := fakekubelet.Start(context.WithoutCancel(b.Context()), s.RESTConfig(), fakekubelet.Options{})
+	kubelet, err := fakekubelet.Start(context.WithoutCancel(b.Context()), s.RESTConfig(), kubelets)
 	require.NoError(b, err)
 	b.Cleanup(kubelet.Stop)
 
@@ -60,7 +86,64 @@ func newArena(b *testing.B, args map[string][]string) arena {
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	pods, err := kubernetes.NewForConfig(config)
 	require.NoError(b, err)
-	return arena{bench{b, c, s}, pods}
+	audit, err := s.AuditReader()
+	require.NoError(b, err)
+	return arena{B: b, Client: c, suite: s, pods: pods, audit: audit, results: results, began: time.Now()}
+}
+
+// patient are the flags with Leases that are kept however busy the machine is: to lose one would end a benchmark that has
+// nothing to do with it. Where flags name a duration, that is what is measured.
+func patient(args map[string][]string) map[string][]string {
+	all := map[string][]string{}
+	for _, name := range suite.Components() {
+		all[name] = args[name]
+		named := slices.ContainsFunc(args[name], func(arg string) bool { return strings.HasPrefix(arg, "--leader-elect-lease-duration=") })
+		if name != suite.Webhook && !named {
+			all[name] = append([]string{"--leader-elect-lease-duration=120s", "--leader-elect-renew-deadline=110s"}, args[name]...)
+		}
+	}
+	return all
+}
+
+// result keeps one value of a figure and prints it.
+func (a arena) result(f benchresult.Figure) {
+	a.Helper()
+	r, err := a.results.Add(f)
+	if err != nil {
+		a.Errorf("keeping a result: %v", err)
+		return
+	}
+	a.say("%s %s %s %v: %s %s", r.Goal, r.Series, r.Name, r.Params, r, r.Unit)
+}
+
+// say prints a line with the time since the cluster was there.
+func (a arena) say(format string, args ...any) {
+	fmt.Fprintf(os.Stdout, "  %4.0f s  %s\n", time.Since(a.began).Seconds(), strings.TrimSpace(fmt.Sprintf(format, args...)))
+}
+
+// until polls, with a deadline.
+func (a arena) until(what string, done func() bool) {
+	a.Helper()
+	ctx, cancel := context.WithTimeout(a.Context(), patience)
+	defer cancel()
+	tick := time.NewTicker(pulse)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			a.Fatalf("gave up waiting until %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// gate is the status that opens ("True") or closes a Pod's readiness gate, as the protocol writes it.
+func gate(status string) string {
+	ready := ""
+	if status == "False" {
+		ready = `,{"type":"Ready","status":"False"}`
+	}
+	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q}%s]}}`, podops.ServiceReadyCondition, status, ready)
 }
 
 func (a arena) namespace(name string) string {
@@ -106,75 +189,4 @@ func labelled(labels map[string]any) string {
 		panic(err) // strings only
 	}
 	return string(body)
-}
-
-// yardstick rolls Pods that nobody controls: the six writes that the protocol makes to a Pod, with nobody deciding, 64 Pods
-// at a time.
-func (a arena) yardstick(name string, pods int) figures {
-	namespace := a.namespace(name)
-	m := newMeter(a.B, a.pods, namespace, nil)
-	var names []string
-	for i := range pods {
-		names = append(names, fmt.Sprintf("bare-%d", i))
-	}
-	serves := func(image string) func(*corev1.Pod) bool {
-		return func(p *corev1.Pod) bool {
-			return podops.Read(p).Ready && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Image == image
-		}
-	}
-	m.lap(serves(oldImage))
-	a.inFlight(names, func(name string) error {
-		_, err := a.pods.CoreV1().Pods(namespace).Create(a.Context(), &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: corev1.PodSpec{
-				NodeName: node, Containers: []corev1.Container{{Name: "app", Image: oldImage}},
-				ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}},
-			},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			return err
-		}
-		return a.write(namespace, name, gate("True"), "status")
-	})
-	require.Equal(a, pods, m.wait(a.Context(), pods, patience))
-
-	m.lap(func(p *corev1.Pod) bool { return serves(newImage)(p) && p.Labels["step"] == "available" })
-	a.inFlight(names, func(name string) error { return a.bareUpdate(m, namespace, name, serves(newImage)) })
-	require.Equal(a, pods, m.wait(a.Context(), pods, patience))
-	f := m.figures()
-	m.close()
-	return f
-}
-
-func (a arena) bareUpdate(m *meter, namespace, name string, done func(*corev1.Pod) bool) error {
-	step := func(value string) string { return labelled(map[string]any{"step": value}) }
-	restarted := func(p *corev1.Pod) bool {
-		return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Image == newImage
-	}
-	image := fmt.Sprintf(`{"spec":{"containers":[{"name":"app","image":%q}]}}`, newImage)
-	for _, do := range []func() error{
-		func() error { return a.write(namespace, name, step("begin")) },
-		func() error { return a.write(namespace, name, gate("False"), "status") },
-		func() error { return a.write(namespace, name, image) },
-		func() error { return m.await(a.Context(), name, restarted) },
-		func() error { return a.write(namespace, name, step("finish")) },
-		func() error { return a.write(namespace, name, gate("True"), "status") },
-		func() error { return m.await(a.Context(), name, done) },
-		func() error { return a.write(namespace, name, step("available")) },
-	} {
-		if err := do(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// podWrites counts what the suite wrote to these Pods since a moment; nil means all Pods of the namespace.
-func (a arena) podWrites(namespace string, since time.Time, pods map[string]bool) suite.Counts {
-	requests, err := a.suite.Requests(since)
-	require.NoError(a, err)
-	requests = slices.DeleteFunc(requests, func(r suite.Request) bool {
-		return r.Namespace != namespace || pods != nil && !pods[r.Name]
-	})
-	return suite.Sum(suite.PodWrites(requests))
 }

@@ -42,9 +42,10 @@ func BenchmarkConsist(b *testing.B) {
 	endpoints := filepath.Join(b.TempDir(), "endpoints.yaml")
 	require.NoError(b, os.WriteFile(endpoints, fmt.Appendf(nil, "endpoints: [{name: bench, url: '%s', namespaces: ['*'], timeout: 30s}]", provider.URL), 0o600))
 	a := newArena(b, map[string][]string{suite.ResourceConsist: {
+		"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", // it is restarted
 		"--drain-time=0s", "--adapters=endpointslice,webhook", "--webhook-endpoints=" + endpoints, "--webhook-allow=127.0.0.0/8",
 	}})
-	sizes, scale := numbers(b, "BENCH_SIZES", "10,100,1000"), numbers(b, "BENCH_SCALE", "100,5000")
+	sizes, scale := numbersFromZero(b, "BENCH_SIZES", "10,100,1000"), numbersFromZero(b, "BENCH_SCALE", "100,2000")
 	fmt.Fprintf(os.Stdout, "\nload of the machine at the start: %s\n", load())
 	if len(sizes) > 0 {
 		fmt.Fprintf(os.Stdout, "\n%s", a.consistCosts(provider, sizes))
@@ -217,8 +218,11 @@ func (a arena) service(namespace string, adapters int) {
 }
 
 // joined says that a Pod is in service, and its Service has it.
-func joined(p *corev1.Pod) bool {
-	return serving(oldImage)(p) && slices.Contains(p.Finalizers, resourceconsist.Finalizer("web"))
+func joined(p *corev1.Pod) bool { return serving(oldImage)(p) && inService(p) }
+
+// inService says that the Service "web" has it.
+func inService(p *corev1.Pod) bool {
+	return slices.Contains(p.Finalizers, resourceconsist.Finalizer("web"))
 }
 
 // consistWrites counts what resourceconsist-controller wrote in a namespace since a moment, whatever it was.
@@ -271,7 +275,9 @@ func (a arena) largeService(sizes []int) string {
 
 		before, began := [2]float64{a.gauge("process_cpu_seconds_total"), a.gauge("go_memstats_mallocs_total")}, time.Now()
 		for n := range oneByOne {
-			a.outAndIn(m, namespace, names[n*len(names)/oneByOne])
+			name := names[n*len(names)/oneByOne]
+			a.outAndIn(m, namespace, name)
+			require.NoError(a, m.await(a.Context(), name, joined))
 		}
 		cost := [2]float64{a.gauge("process_cpu_seconds_total"), a.gauge("go_memstats_mallocs_total")}
 		for j := range cost {
@@ -295,15 +301,26 @@ func (a arena) largeService(sizes []int) string {
 
 // outAndIn operates on one Pod and waits until it is back.
 func (a arena) outAndIn(m *meter, namespace, name string) {
-	label := podops.OperatingPrefix + "/" + operatorID
+	a.out(m, namespace, name)
+	a.in(namespace, name)
+	require.NoError(a, m.await(a.Context(), name, serving(oldImage)))
+}
+
+// out begins an operation on one Pod and says when it was permitted.
+func (a arena) out(m *meter, namespace, name string) time.Time {
 	require.NoError(a, a.write(namespace, name, labelled(map[string]any{
-		label: strconv.FormatInt(time.Now().UnixNano(), 10), podops.OperationTypePrefix + "/" + operatorID: operationType,
+		podops.OperatingPrefix + "/" + operatorID:     strconv.FormatInt(time.Now().UnixNano(), 10),
+		podops.OperationTypePrefix + "/" + operatorID: operationType,
 	})))
 	require.NoError(a, m.await(a.Context(), name, func(p *corev1.Pod) bool {
 		return podops.Allowed(podops.Read(p), operatorID, operationType)
 	}))
-	require.NoError(a, a.write(namespace, name, labelled(map[string]any{label: nil})))
-	require.NoError(a, m.await(a.Context(), name, joined))
+	return time.Now()
+}
+
+// in ends the operation.
+func (a arena) in(namespace, name string) {
+	require.NoError(a, a.write(namespace, name, labelled(map[string]any{podops.OperatingPrefix + "/" + operatorID: nil})))
 }
 
 // gauge is the value of a metric of resourceconsist-controller that has no labels.

@@ -30,11 +30,18 @@ type meter struct {
 	metAt   []time.Time // when each Pod met the goal, in order
 	notify  func(*corev1.Pod)
 	begun   time.Time // of the lap
+	// want Pods serve while nothing happens. missing is the time that Pods were fewer, for each that was missing, until the last
+	// of them met the goal; serve are those that do since since.
+	want, serve int
+	missing     time.Duration
+	since       time.Time
+	goneAt      time.Time // when the last one went
 }
 
 // metered is one Pod.
 type metered struct {
 	pod    *corev1.Pod
+	serves bool // is Ready
 	served bool // was Ready once
 	down   time.Time
 	out    time.Duration // in this lap
@@ -97,6 +104,10 @@ func (m *meter) see(obj any) {
 		p.down = now
 		m.count(pod, 1)
 	}
+	if ready != p.serves {
+		m.change(now, ready)
+		p.serves = ready
+	}
 	p.served = p.served || ready
 	m.judge(p, now)
 	if w := m.waiters[pod.Name]; w != nil {
@@ -108,6 +119,19 @@ func (m *meter) see(obj any) {
 	}
 	if m.notify != nil {
 		m.notify(pod)
+	}
+}
+
+// change accounts for one Pod that serves more, or less.
+func (m *meter) change(now time.Time, serves bool) {
+	if m.goal != nil && m.met < m.want {
+		m.missing += time.Duration(max(0, m.want-m.serve)) * now.Sub(m.since)
+	}
+	m.since = now
+	if serves {
+		m.serve++
+	} else {
+		m.serve--
 	}
 }
 
@@ -127,7 +151,11 @@ func (m *meter) forget(obj any) {
 	if pod, ok := obj.(*corev1.Pod); ok {
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		if p := m.pods[pod.Name]; p != nil && p.serves {
+			m.change(time.Now(), false)
+		}
 		delete(m.pods, pod.Name)
+		m.goneAt = time.Now()
 	}
 }
 
@@ -145,6 +173,7 @@ func (m *meter) lap(goal func(*corev1.Pod) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.goal, m.met, m.metAt, m.begun = goal, 0, nil, time.Now()
+	m.want, m.missing, m.since = m.serve, 0, m.begun
 	for _, o := range m.budgets {
 		o.max = o.now
 	}
@@ -209,6 +238,8 @@ type figures struct {
 	took time.Duration
 	// out is how long each of them was out of service, sorted.
 	out []time.Duration
+	// missing is how long a Pod was not there or not Ready, on average, in seconds, of those that served before.
+	missing float64
 	// most are the Pods that were out of service at a time, by rule.
 	most map[string]int
 }
@@ -216,7 +247,7 @@ type figures struct {
 func (m *meter) figures() figures {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	f := figures{pods: map[string]bool{}, most: map[string]int{}}
+	f := figures{pods: map[string]bool{}, most: map[string]int{}, missing: m.missing.Seconds() / float64(max(1, m.want))}
 	for name, p := range m.pods {
 		if p.met {
 			f.pods[name] = true
@@ -245,10 +276,11 @@ func (f figures) mean() float64 {
 	return sum.Seconds() / float64(max(len(f.out), 1))
 }
 
-// quantile is in seconds too; q is between 0 and 1.
-func (f figures) quantile(q float64) float64 {
-	if len(f.out) == 0 {
-		return 0
-	}
-	return f.out[int(q*float64(len(f.out)-1))].Seconds()
+// lastGone is when the last Pod went, in seconds since the lap began.
+func (m *meter) lastGone() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.goneAt.Sub(m.begun).Seconds()
 }
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -1,21 +1,17 @@
 package bench
 
 import (
-	"context"
 	"fmt"
+	"math"
 	"os"
-	"strconv"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,204 +19,359 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/benchresult"
+	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
 )
 
+// Who does something to all Pods, as plots name them.
 const (
-	patience = 10 * time.Minute
-	pulse    = 20 * time.Millisecond
-	inFlight = 64 // of the yardstick; the suite bounds itself likewise
+	bareLoop    = "bare loop"    // the protocol's writes, with nobody deciding
+	barePatches = "bare patches" // one image patch for each Pod
+	kuperator   = "Kuperator"
+	deployment  = "Deployment"
+	statefulSet = "StatefulSet"
 )
 
-type bench struct {
-	*testing.B
-	client.Client
-	suite *suite.Suite
+// peer is what others took on a machine of this size on another day: seconds for an update in place of so many Pods, without
+// a budget and client limits (OpenKruise 1.9.0, Kuperator 0.7.4).
+var peers = map[int]struct{ kruise, kuperator float64 }{
+	500:  {32.8, 85.0},
+	1000: {62.5, 176.3},
 }
 
-// BenchmarkInPlaceUpdate rolls a CollaSet to a new image in place. Its yardstick
-// is a bare loop that makes the same six writes to each of as many Pods, 64 at a
-// time, and waits for the kubelet where the protocol has to.
-func BenchmarkInPlaceUpdate(b *testing.B) {
-	pods := 50
-	if n, err := strconv.Atoi(os.Getenv("BENCH_PODS")); err == nil && n > 0 {
-		pods = n
-	}
-	s, err := suite.Start(b.Context(), suite.Config{Name: "bench", Nodes: 5, Progress: b.Output()})
-	require.NoError(b, err)
-	b.Cleanup(func() { require.NoError(b, s.Stop()) })
-	scheme := runtime.NewScheme()
-	require.NoError(b, clientgoscheme.AddToScheme(scheme))
-	require.NoError(b, appsv1alpha1.AddToScheme(scheme))
-	c, err := client.New(s.RESTConfig(), client.Options{Scheme: scheme})
-	require.NoError(b, err)
-
-	for name, budget := range map[string]string{"no-rule": "", "max-unavailable-20%": "20%"} {
-		b.Run(fmt.Sprintf("%s/pods=%d", name, pods), func(b *testing.B) {
-			for i := range b.N {
-				run := bench{b, c, s}
-				namespace := fmt.Sprintf("bench-%d-%d", len(name), i)
-				require.NoError(b, c.Create(b.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
-				bare := run.bareLoop(namespace, pods)
-				run.rollout(namespace, budget, pods, bare)
-			}
-		})
-	}
-}
-
-// rollout measures the suite and reports it beside the yardstick's time.
-func (b bench) rollout(namespace, budget string, pods int, bare time.Duration) {
-	watcher, err := observer.Start(b.Context(), b.suite.RESTConfig(), observer.Options{})
-	require.NoError(b, err)
-	if budget != "" {
-		rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
-		rule.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
-		rule.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "budget", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-			AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.FromString(budget))},
-		}}}
-		require.NoError(b, b.Create(b.Context(), rule))
-	}
-	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
-	set.Spec.Replicas = ptr.To(int32(pods))
-	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
-	set.Spec.Template = corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "app:v1"}}},
-	}
-	require.NoError(b, b.Create(b.Context(), set))
-	serving := func(image string) func() bool {
-		return func() bool {
-			var list corev1.PodList
-			if b.List(b.Context(), &list, client.InNamespace(namespace), client.MatchingLabels{"app": "web"}) != nil || len(list.Items) != pods {
-				return false
-			}
-			for i := range list.Items {
-				v := podops.Read(&list.Items[i])
-				if list.Items[i].Spec.Containers[0].Image != image || !v.ServiceAvailable() || len(podops.Operations(v)) > 0 {
-					return false
-				}
-			}
-			return true
+// BenchmarkRollout has the same number of Pods created, updated and removed by Kuperator, by a loop that makes the same
+// writes with nobody deciding, by a Deployment and by a StatefulSet, one after the other, in rounds. It fails on broken
+// promises, never on time.
+func BenchmarkRollout(b *testing.B) {
+	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "2")
+	const gates = "--feature-gates=MaxUnavailableStatefulSet=true" // else a StatefulSet updates one Pod at a time
+	a := newArenaOf(b, suite.Config{APIServerArgs: []string{gates}, ControllerManagerArgs: []string{
+		gates,
+		"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20", "--concurrent-statefulset-syncs=20",
+	}}, fakekubelet.Options{})
+	for _, pods := range sizes {
+		for round := range rounds[0] {
+			a.say("%d Pods, round %d of %d, load of the machine %s", pods, round+1, rounds[0], load())
+			r := &race{arena: a, pods: pods, round: round, times: map[string]spent{}, of: map[string]float64{"pods": float64(pods)}}
+			r.bare()
+			r.kuperator()
+			r.deployment()
+			r.statefulSet()
+			r.compare()
 		}
 	}
-	b.until("the CollaSet serves", serving("app:v1"))
-
-	start := time.Now()
-	b.ResetTimer()
-	require.NoError(b, b.Patch(b.Context(), set, client.RawPatch(types.MergePatchType,
-		[]byte(`{"spec":{"template":{"spec":{"containers":[{"name":"app","image":"app:v2"}]}}}}`))))
-	b.until("the CollaSet serves the new image", serving("app:v2"))
-	took := time.Since(start)
-	b.StopTimer()
-
-	report := watcher.Settled(b.Context())
-	_, err = watcher.Stop()
-	require.NoError(b, err)
-	require.NoError(b, report.Err(), "a rollout that breaks a promise is not worth timing")
-	requests, err := b.suite.Requests(start)
-	require.NoError(b, err)
-	writes := suite.Sum(suite.PodWrites(requests))
-	var out time.Duration
-	for _, d := range report.OutOfService {
-		out += d
-	}
-	b.ReportMetric(took.Seconds()/bare.Seconds(), "x-bare-loop")
-	b.ReportMetric(float64(writes.Writes)/float64(pods), "writes/pod")
-	b.ReportMetric(float64(writes.Conflicts)/float64(pods), "conflicts/pod")
-	b.ReportMetric(float64(writes.NoOps), "no-ops")
-	b.ReportMetric(out.Seconds()/float64(pods), "s-out-of-service/pod")
-	b.ReportMetric(float64(pods)/took.Seconds(), "pods/s")
+	require.NoError(b, a.suite.Died())
 }
 
-// bareLoop is the yardstick: the writes of the protocol with nobody deciding.
-func (b bench) bareLoop(namespace string, pods int) time.Duration {
-	names := make([]string, pods)
-	for i := range names {
-		names[i] = fmt.Sprintf("bare-%d", i)
-		require.NoError(b, b.Create(b.Context(), &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: names[i]},
-			Spec: corev1.PodSpec{
-				Containers:     []corev1.Container{{Name: "app", Image: "app:v1"}},
-				ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}},
-			},
-		}))
-		b.status(names[i], namespace, gate("True"))
-	}
-	ready := func(name, image string, restarts int32) func() bool {
-		return func() bool {
-			var pod corev1.Pod
-			if b.Get(b.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &pod) != nil || len(pod.Status.ContainerStatuses) == 0 {
-				return false
-			}
-			s := pod.Status.ContainerStatuses[0]
-			return podops.Read(&pod).Ready && s.Image == image && s.RestartCount == restarts
-		}
-	}
-	for _, name := range names {
-		b.until(name+" is ready", ready(name, "app:v1", 0))
-	}
-	start := time.Now()
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, inFlight)
-	for _, name := range names {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			label := func(value string) string { return fmt.Sprintf(`{"metadata":{"labels":{"step":%q}}}`, value) }
-			b.patch(name, namespace, label("begin"))
-			b.status(name, namespace, gate("False"))
-			b.patch(name, namespace, `{"spec":{"containers":[{"name":"app","image":"app:v2"}]}}`)
-			b.until(name+" restarted", func() bool {
-				var pod corev1.Pod
-				return b.Get(b.Context(), types.NamespacedName{Namespace: namespace, Name: name}, &pod) == nil &&
-					pod.Status.ContainerStatuses[0].RestartCount == 1
-			})
-			b.patch(name, namespace, label("finish"))
-			b.status(name, namespace, gate("True"))
-			b.until(name+" is ready again", ready(name, "app:v2", 1))
-			b.patch(name, namespace, label("available"))
-		})
-	}
-	wg.Wait()
-	took := time.Since(start)
-	require.NoError(b, b.DeleteAllOf(b.Context(), &corev1.Pod{}, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
-	return took
+// race is one round at one size.
+type race struct {
+	arena
+	pods, round int
+	of          map[string]float64
+	times       map[string]spent // by contender and effect
 }
 
-func gate(status string) string {
-	ready := ""
-	if status == "False" {
-		ready = `,{"type":"Ready","status":"False"}`
-	}
-	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q}%s]}}`, podops.ServiceReadyCondition, status, ready)
+func (r *race) namespaceOf(name string) string {
+	return r.arena.namespace(fmt.Sprintf("%s-%d-%d", name, r.pods, r.round))
 }
 
-func (b bench) patch(name, namespace, body string) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	if err := b.Patch(b.Context(), pod, client.RawPatch(types.StrategicMergePatchType, []byte(body))); err != nil {
-		b.Error(err)
-	}
-}
-
-func (b bench) status(name, namespace, body string) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	if err := b.Status().Patch(b.Context(), pod, client.RawPatch(types.StrategicMergePatchType, []byte(body))); err != nil {
-		b.Error(err)
-	}
-}
-
-// until polls, with a deadline.
-func (b bench) until(what string, done func() bool) {
-	b.Helper()
-	ctx, cancel := context.WithTimeout(b.Context(), patience)
-	defer cancel()
-	tick := time.NewTicker(pulse)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-ctx.Done():
-			b.Errorf("gave up waiting until %s", what)
+// leg measures one effect until so many Pods meet the goal; none means that all Pods are gone.
+func (r *race) leg(m *meter, namespace, who, effect string, goal func(*corev1.Pod) bool, do func()) spent {
+	before := m.seen()
+	var took float64
+	s := r.measure(func() {
+		m.lap(goal)
+		do()
+		if goal == nil {
+			r.until(who+": no Pod is left", func() bool { return m.seen() == 0 })
+			took = m.lastGone()
 			return
-		case <-tick.C:
+		}
+		require.Equal(r, r.pods, m.wait(r.Context(), r.pods, patience), "%s, %s: Pods", who, effect)
+		took = m.figures().took.Seconds()
+	}, namespace)
+	s.took = seconds(took)
+	r.times[who+"/"+effect] = s
+	note := fmt.Sprintf("foreign cores %.1f", s.foreign())
+	figure := func(name, unit string, value float64) {
+		r.result(benchresult.Figure{Name: name, Unit: unit, Series: who + ", " + effect, Params: r.of, Values: []float64{value}, Note: note})
+	}
+	figure("time", "s", took)
+	figure("CPU of the API server", "ms/Pod", s.cpu[apiServer]*1e3/float64(r.pods))
+	figure("CPU of etcd", "ms/Pod", s.cpu[etcd]*1e3/float64(r.pods))
+	if who == kuperator {
+		for _, name := range suite.Components() {
+			figure("CPU of "+name, "s/1,000 operations", s.cpu[name]*1e3/float64(r.pods))
 		}
 	}
+	if goal != nil && before == r.pods && effect != "create" {
+		figure("out of service", "s/Pod", m.figures().missing)
+	}
+	r.say("   CPU ms/Pod: %s", s.perPod(r.pods))
+	if who == kuperator && goal != nil {
+		r.say("   writes to a Pod, with the mean seconds since the one before: %s", s.steps())
+	}
+	return s
+}
+
+// bare is what nobody decides.
+func (r *race) bare() {
+	namespace := r.namespaceOf("bare")
+	m := newMeter(r.B, r.arena.pods, namespace, nil)
+	defer m.close()
+	var names []string
+	for i := range r.pods {
+		names = append(names, fmt.Sprintf("bare-%d", i))
+	}
+	ready := func(image string) func(*corev1.Pod) bool {
+		return func(p *corev1.Pod) bool {
+			return podops.Read(p).Ready && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Image == image
+		}
+	}
+	available := func(image string) func(*corev1.Pod) bool {
+		return func(p *corev1.Pod) bool { return ready(image)(p) && p.Labels["step"] == "available" }
+	}
+	r.leg(m, namespace, bareLoop, "create", available(oldImage), func() {
+		r.inFlight(names, func(name string) error { return r.bareCreate(m, namespace, name, ready(oldImage)) })
+	})
+	r.leg(m, namespace, bareLoop, "in place", available(newImage), func() {
+		r.inFlight(names, func(name string) error { return r.bareUpdate(m, namespace, name, newImage, ready(newImage)) })
+	})
+	r.leg(m, namespace, barePatches, "in place", ready(oldImage), func() {
+		r.inFlight(names, func(name string) error { return r.write(namespace, name, imagePatch(oldImage)) })
+	})
+	r.leg(m, namespace, barePatches, "scale to 0", nil, func() {
+		r.inFlight(names, func(name string) error {
+			return r.arena.pods.CoreV1().Pods(namespace).Delete(r.Context(), name, metav1.DeleteOptions{})
+		})
+	})
+}
+
+// step is a label that stands for one of the protocol's.
+func step(value string) string { return labelled(map[string]any{"step": value}) }
+
+func imagePatch(image string) string {
+	return fmt.Sprintf(`{"spec":{"containers":[{"name":"app","image":%q}]}}`, image)
+}
+
+// bareCreate makes the three writes that the protocol makes to a new Pod.
+func (a arena) bareCreate(m *meter, namespace, name string, ready func(*corev1.Pod) bool) error {
+	_, err := a.pods.CoreV1().Pods(namespace).Create(a.Context(), &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{
+			NodeName: node, Containers: []corev1.Container{{Name: "app", Image: oldImage}},
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	if err := a.write(namespace, name, gate("True"), "status"); err != nil {
+		return err
+	}
+	if err := m.await(a.Context(), name, ready); err != nil {
+		return err
+	}
+	return a.write(namespace, name, step("available"))
+}
+
+// bareUpdate makes the six writes that the protocol makes to a Pod that is updated in place, and waits for the kubelet where
+// the protocol has to.
+func (a arena) bareUpdate(m *meter, namespace, name, image string, done func(*corev1.Pod) bool) error {
+	restarted := func(p *corev1.Pod) bool {
+		return len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Image == image
+	}
+	for _, do := range []func() error{
+		func() error { return a.write(namespace, name, step("begin")) },
+		func() error { return a.write(namespace, name, gate("False"), "status") },
+		func() error { return a.write(namespace, name, imagePatch(image)) },
+		func() error { return m.await(a.Context(), name, restarted) },
+		func() error { return a.write(namespace, name, step("finish")) },
+		func() error { return a.write(namespace, name, gate("True"), "status") },
+		func() error { return m.await(a.Context(), name, done) },
+		func() error { return a.write(namespace, name, step("available")) },
+	} {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kuperator rolls a CollaSet under the eyes of the observer.
+func (r *race) kuperator() {
+	namespace := r.namespaceOf("collaset")
+	watcher, err := observer.Start(r.Context(), r.suite.RESTConfig(), observer.Options{})
+	require.NoError(r, err)
+	m := newMeter(r.B, r.arena.pods, namespace, nil)
+	defer m.close()
+	var set *appsv1alpha1.CollaSet
+	r.leg(m, namespace, kuperator, "create", serving(oldImage), func() { set = r.createSet(namespace, "web", r.pods) })
+	r.settled(m, set, r.pods)
+	patch := func(policy appsv1alpha1.PodUpdatePolicy, image string) func() {
+		return func() {
+			require.NoError(r, r.Patch(r.Context(), set, client.RawPatch(types.MergePatchType, []byte(updatePatch(policy, image)))))
+		}
+	}
+	for _, e := range []struct {
+		effect, image string
+		policy        appsv1alpha1.PodUpdatePolicy
+	}{
+		{"in place", "app:v2", appsv1alpha1.PodUpdateInPlaceOnly},
+		{"in place, 20 %", "app:v3", appsv1alpha1.PodUpdateInPlaceOnly},
+		{"recreate, 20 %", "app:v4", appsv1alpha1.PodUpdateRecreate},
+	} {
+		if e.image == "app:v3" {
+			r.budget(namespace, "web", "20%", metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
+		}
+		s := r.leg(m, namespace, kuperator, e.effect, serving(e.image), patch(e.policy, e.image))
+		r.settled(m, set, r.pods)
+		if e.policy == appsv1alpha1.PodUpdateInPlaceOnly {
+			r.inPlace(s, e.effect, m.figures())
+		}
+	}
+	watcher.Settled(r.Context())
+	report, err := watcher.Stop()
+	require.NoError(r, err)
+	require.NoError(r, report.Err(), "what breaks a promise is not worth timing")
+	// Of an owner that wants none, a rule counts the Pods that are there; the observer counts none.
+	r.leg(m, namespace, kuperator, "scale to 0", nil, func() {
+		require.NoError(r, r.Patch(r.Context(), set, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))))
+	})
+}
+
+// inPlace keeps what is asked of an update in place alone.
+func (r *race) inPlace(s spent, effect string, f figures) {
+	goal := func(id, name string, value float64) {
+		r.result(benchresult.Figure{Goal: id, Name: name, Params: r.of, Series: kuperator + ", " + effect, Values: []float64{value}})
+	}
+	if effect == "in place" {
+		goal("P7", "CPU of all binaries, in place", s.ours()*1e3/float64(r.pods))
+		latencies := s.latencies()
+		goal("P10", "event to write, p50", quantile(latencies, .5))
+		goal("P10", "event to write, p99", quantile(latencies, .99))
+		goal("S1", "out of service per Pod, no budget, mean", f.mean())
+	} else {
+		goal("S2", "out of service per Pod, 20 % budget, mean", f.mean())
+	}
+	toPods := suite.Sum(suite.PodWrites(s.requests))
+	if n := float64(toPods.Writes) / float64(r.pods); n > 6*mostAboveLeast {
+		r.Errorf("%s takes %.2f writes to each Pod, and could do with 6", effect, n)
+	}
+}
+
+func (r *race) deployment() {
+	namespace := r.namespaceOf("deployment")
+	m := newMeter(r.B, r.arena.pods, namespace, nil)
+	defer m.close()
+	deployments := r.arena.pods.AppsV1().Deployments(namespace)
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
+		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: plainTemplate(),
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
+			MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromString("100%")),
+		}},
+	}}
+	r.leg(m, namespace, deployment, "create", plainServing(oldImage), func() {
+		_, err := deployments.Create(r.Context(), d, metav1.CreateOptions{})
+		require.NoError(r, err)
+	})
+	patch := func(body string) func() {
+		return func() {
+			_, err := deployments.Patch(r.Context(), "web", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{})
+			require.NoError(r, err)
+		}
+	}
+	update := `{"spec":{"strategy":{"rollingUpdate":{"maxUnavailable":%q}},"template":{"spec":{"containers":[{"name":"app","image":%q}]}}}}`
+	r.leg(m, namespace, deployment, "recreate", plainServing("app:v2"), patch(fmt.Sprintf(update, "100%", "app:v2")))
+	r.leg(m, namespace, deployment, "recreate, 20 %", plainServing("app:v3"), patch(fmt.Sprintf(update, "20%", "app:v3")))
+	r.leg(m, namespace, deployment, "scale to 0", nil, patch(`{"spec":{"replicas":0}}`))
+}
+
+func (r *race) statefulSet() {
+	namespace := r.namespaceOf("statefulset")
+	m := newMeter(r.B, r.arena.pods, namespace, nil)
+	defer m.close()
+	sets := r.arena.pods.AppsV1().StatefulSets(namespace)
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.StatefulSetSpec{
+		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: plainTemplate(),
+		ServiceName: "web", PodManagementPolicy: appsv1.ParallelPodManagement,
+		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{
+			MaxUnavailable: ptr.To(intstr.FromString("20%")),
+		}},
+	}}
+	r.leg(m, namespace, statefulSet, "create", plainServing(oldImage), func() {
+		created, err := sets.Create(r.Context(), set, metav1.CreateOptions{})
+		require.NoError(r, err)
+		set = created
+	})
+	patch := func(body string) func() {
+		return func() {
+			_, err := sets.Patch(r.Context(), "web", types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{})
+			require.NoError(r, err)
+		}
+	}
+	require.NotNil(r, set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable, "the API server has the feature MaxUnavailableStatefulSet")
+	r.leg(m, namespace, statefulSet, "recreate, 20 %", plainServing(newImage), patch(imageOfTemplate(newImage)))
+	r.leg(m, namespace, statefulSet, "scale to 0", nil, patch(`{"spec":{"replicas":0}}`))
+}
+
+// plainTemplate is of Pods that nobody but their workload cares for.
+func plainTemplate() corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "app", Image: oldImage}}},
+	}
+}
+
+func imageOfTemplate(image string) string {
+	return fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"app","image":%q}]}}}}`, image)
+}
+
+func plainServing(image string) func(*corev1.Pod) bool {
+	return func(p *corev1.Pod) bool {
+		return p.DeletionTimestamp == nil && p.Spec.Containers[0].Image == image && podops.Read(p).Ready
+	}
+}
+
+// compare keeps the ratios between those that ran in this round.
+func (r *race) compare() {
+	took := func(who, effect string) float64 {
+		if s, ok := r.times[who+"/"+effect]; ok {
+			return s.took.Seconds()
+		}
+		return math.NaN()
+	}
+	writes := func(who, effect string) float64 {
+		n := 0
+		for _, q := range r.times[who+"/"+effect].requests {
+			byWorkload := q.Component() != "" || q.User == "system:serviceaccount:kube-system:replicaset-controller" || q.User == "system:serviceaccount:kube-system:deployment-controller"
+			if q.Write() && q.OK() && byWorkload {
+				n++
+			}
+		}
+		return float64(n)
+	}
+	goal := func(id, name string, value float64, note string) {
+		if math.IsNaN(value) || math.IsInf(value, 0) {
+			r.Errorf("%s %s could not be compared", id, name)
+			return
+		}
+		r.result(benchresult.Figure{Goal: id, Name: name, Params: r.of, Values: []float64{value}, Note: note})
+	}
+	inPlace, budget := took(kuperator, "in place"), took(kuperator, "in place, 20 %")
+	goal("P1", "in place, time / bare loop with the same writes", inPlace/took(bareLoop, "in place"), "")
+	goal("P6", "in place with a rule, time / without", budget/inPlace, "")
+	goal("P8", "API server's CPU, in place / bare loop", r.times[kuperator+"/in place"].cpu[apiServer]/r.times[bareLoop+"/in place"].cpu[apiServer], "")
+	goal("P15", "scale out from 0, time / bare loop with the same writes", took(kuperator, "create")/took(bareLoop, "create"), "")
+	goal("P16", "recreate under 20 %, time / Deployment", took(kuperator, "recreate, 20 %")/took(deployment, "recreate, 20 %"), "")
+	goal("P16", "recreate under 20 %, writes / Deployment", writes(kuperator, "recreate, 20 %")/writes(deployment, "recreate, 20 %"), "")
+	goal("S3", "in place, time / bare image patches", inPlace/took(barePatches, "in place"), "")
+	if r.pods == 500 {
+		goal("S4", "scale to 0 of 500, time / Deployment", took(kuperator, "scale to 0")/took(deployment, "scale to 0"), "")
+	}
+	if p, ok := peers[r.pods]; ok {
+		goal("P2", "faster than Kuperator 0.7.4 without client limits", p.kuperator/inPlace, "peer of another day")
+		goal("P17", "in place, time / OpenKruise 1.9 CloneSet", inPlace/p.kruise, "peer of another day")
+	}
+	fmt.Fprintln(os.Stdout)
 }

@@ -15,18 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 )
-
-// mostBare is how many Pods the yardstick rolls at most: its pace does not depend on their number.
-const mostBare = 500
 
 // What must hold however slow the machine is.
 const (
@@ -36,32 +30,14 @@ const (
 	leastWrites = 3
 )
 
-// peer is what other controllers came to on a machine of this size, seconds out of service per Pod.
-type peer struct {
-	goal, kuperator, kruise string
-}
-
-var peers = map[string]peer{
-	"500/none":  {"<= 2", "70", "17-22"},
-	"1000/none": {"<= 2", "145", "30"},
-	"500/20%":   {"<= 1", "16", "3.4-3.6"},
-	"1000/20%":  {"<= 1", "-", "7.4"},
-}
-
-// BenchmarkRules prints two tables: how long Pods are out of service in an in-place update, and what rules cost as Pods and
-// rules become more. It fails on broken promises, never on time.
+// BenchmarkRules prints what rules cost as Pods and rules become more. It fails on broken promises, never on time.
 func BenchmarkRules(b *testing.B) {
-	sizes, scale := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_SCALE", "500,5000")
+	sizes := numbers(b, "BENCH_SIZES", "500,2000")
 	window, err := time.ParseDuration(fromEnvironment("BENCH_WINDOW", "10m"))
 	require.NoError(b, err, "BENCH_WINDOW is a duration")
 	a := newArena(b, nil)
 	fmt.Fprintf(os.Stdout, "\nload of the machine at the start: %s\n", load())
-	if len(sizes) > 0 {
-		fmt.Fprintf(os.Stdout, "\n%s", a.outOfService(sizes))
-	}
-	if len(scale) > 0 {
-		fmt.Fprintf(os.Stdout, "\n%s", a.growth(scale, window))
-	}
+	fmt.Fprintf(os.Stdout, "\n%s", a.growth(sizes, window))
 	fmt.Fprintf(os.Stdout, "\nload at the end: %s\n\n", load())
 	require.NoError(b, a.suite.Died())
 }
@@ -73,14 +49,25 @@ func fromEnvironment(name, otherwise string) string {
 	return otherwise
 }
 
-// numbers reads numbers of Pods, separated by commas; empty means none.
+// numbers reads numbers of Pods, separated by commas.
 func numbers(b *testing.B, variable, otherwise string) []int {
+	b.Helper()
+	all := numbersFromZero(b, variable, otherwise)
+	require.NotEmpty(b, all, "%s holds numbers", variable)
+	for _, n := range all {
+		require.Positive(b, n, "%s holds numbers above 0", variable)
+	}
+	return all
+}
+
+// numbersFromZero may be empty.
+func numbersFromZero(b *testing.B, variable, otherwise string) []int {
 	b.Helper()
 	var all []int
 	for field := range strings.FieldsFuncSeq(fromEnvironment(variable, otherwise), func(r rune) bool { return r == ',' || r == ' ' }) {
 		n, err := strconv.Atoi(field)
-		require.NoError(b, err, "%s holds numbers of Pods", variable)
-		require.Positive(b, n, "%s holds numbers of Pods", variable)
+		require.NoError(b, err, "%s holds numbers", variable)
+		require.GreaterOrEqual(b, n, 0, "%s holds numbers", variable)
 		all = append(all, n)
 	}
 	return all
@@ -95,50 +82,24 @@ func load() string {
 	return strings.TrimSpace(string(content))
 }
 
-// outOfService updates CollaSets in place, each size without a budget and then with one of 20 %.
-func (a arena) outOfService(sizes []int) string {
-	var text, where strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "In place, seconds out of service per Pod (Ready False to True as a watch sees it; the restart itself takes 0.1):")
-	fmt.Fprintln(w, "Pods\tbudget\tmean\tp50\tp99\tgoal\tKuperator 0.7.4\tOpenKruise 1.9\tPods/s\ttime / bare loop\twrites/Pod\tconflicts/Pod")
-	for _, pods := range sizes {
-		bare := a.yardstick(fmt.Sprintf("bare-%d", pods), min(pods, mostBare))
-		fmt.Fprintf(w, "%d\tbare loop, 64 at a time\t%.2f\t%.2f\t%.2f\t\t\t\t%.1f\t1\t6\t\n",
-			len(bare.pods), bare.mean(), bare.quantile(.5), bare.quantile(.99), bare.rate())
-		namespace := a.namespace(fmt.Sprintf("in-place-%d", pods))
-		m := newMeter(a.B, a.pods, namespace, nil)
-		set := a.collaSet(m, namespace, pods)
-		for i, budget := range []string{"none", "20%"} {
-			if budget != "none" {
-				a.budget(namespace, "web", budget, metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
-			}
-			begin := time.Now()
-			f, counts := a.rollout(m, set, fmt.Sprintf("app:v%d", i+2), pods)
-			p := peers[fmt.Sprintf("%d/%s", pods, budget)]
-			fmt.Fprintf(w, "%d\t%s\t%.2f\t%.2f\t%.2f\t%s\t%s\t%s\t%.1f\t%.2f\t%.2f\t%.3f\n",
-				pods, budget, f.mean(), f.quantile(.5), f.quantile(.99), p.goal, p.kuperator, p.kruise,
-				f.rate(), bare.rate()/f.rate(), float64(counts.Writes)/float64(pods), float64(counts.Conflicts)/float64(pods))
-			fmt.Fprintf(&where, "%d %s: %s\n", pods, budget, a.steps(namespace, begin))
-			a.ReportMetric(f.mean(), fmt.Sprintf("s-out-%d-%s", pods, strings.TrimSuffix(budget, "%")))
-		}
-		m.close()
-	}
-	require.NoError(a, w.Flush())
-	return text.String() + "Writes to a Pod, with the mean seconds since the one before:\n" + where.String()
-}
-
 // collaSet creates a CollaSet and waits until all its Pods serve.
 func (a arena) collaSet(m *meter, namespace string, pods int) *appsv1alpha1.CollaSet {
-	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
+	m.lap(serving(oldImage))
+	set := a.createSet(namespace, "web", pods)
+	require.Equal(a, pods, m.wait(a.Context(), pods, patience), "Pods of the CollaSet serve")
+	return set
+}
+
+// createSet creates a CollaSet whose Pods have its name as the label "app".
+func (a arena) createSet(namespace, name string, pods int) *appsv1alpha1.CollaSet {
+	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	set.Spec.Replicas = ptr.To(int32(pods))
-	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
 	set.Spec.Template = corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "app", Image: oldImage}}},
 	}
-	m.lap(serving(oldImage))
 	require.NoError(a, a.Create(a.Context(), set))
-	require.Equal(a, pods, m.wait(a.Context(), pods, patience), "Pods of the CollaSet serve")
 	return set
 }
 
@@ -148,23 +109,6 @@ func serving(image string) func(*corev1.Pod) bool {
 		v := podops.Read(p)
 		return p.Spec.Containers[0].Image == image && v.ServiceAvailable() && len(podops.Operations(v)) == 0
 	}
-}
-
-// rollout updates a CollaSet under the observer's eyes and returns what it came to.
-func (a arena) rollout(m *meter, set *appsv1alpha1.CollaSet, image string, pods int) (figures, suite.Counts) {
-	watcher, err := observer.Start(a.Context(), a.suite.RESTConfig(), observer.Options{})
-	require.NoError(a, err)
-	m.lap(serving(image))
-	begin := time.Now()
-	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"app","image":%q}]}}}}`, image)
-	require.NoError(a, a.Patch(a.Context(), set, client.RawPatch(types.MergePatchType, []byte(patch))))
-	require.Equal(a, pods, m.wait(a.Context(), pods, patience), "Pods of the CollaSet serve the new image")
-	f := m.figures()
-	watcher.Settled(a.Context())
-	report, err := watcher.Stop()
-	require.NoError(a, err)
-	require.NoError(a, report.Err(), "an update that breaks a promise is not worth timing")
-	return f, a.podWrites(set.Namespace, begin, nil)
 }
 
 // growth has a third party operate on all of so many Pods at once, under one rule and under three that overlap, and under

@@ -7,20 +7,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
 )
 
 // steps says where the time of the Pods goes: for each write, in their order, how long after the
 // write before it the API server received it.
-func (a arena) steps(namespace string, since time.Time) string {
-	requests, err := a.suite.Requests(since)
-	require.NoError(a, err)
+func (s spent) steps() string {
 	byPod := map[string][]suite.Request{}
-	for _, r := range requests {
-		if r.Namespace == namespace && r.Resource == "pods" && r.Write() && r.OK() {
+	for _, r := range s.requests {
+		if r.Resource == "pods" && r.Write() && r.OK() {
 			byPod[r.Name] = append(byPod[r.Name], r)
 		}
 	}
@@ -43,9 +39,9 @@ func (a arena) steps(namespace string, since time.Time) string {
 		}
 	}
 	var text strings.Builder
-	for i, s := range steps {
-		if 2*s.pods > len(byPod) { // what happens to a few is not the rule
-			fmt.Fprintf(&text, "%d %s +%.2f  ", i+1, s.who, s.total.Seconds()/float64(s.pods))
+	for i, one := range steps {
+		if 2*one.pods > len(byPod) { // what happens to a few is not the rule
+			fmt.Fprintf(&text, "%d %s +%.2f  ", i+1, one.who, one.total.Seconds()/float64(one.pods))
 		}
 	}
 	return text.String()

@@ -1,0 +1,74 @@
+package benchresult
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestResultsAreOnDiskAtOnceAndReplaceThoseOfTheLastRun(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "bench")
+	for range 2 {
+		r, err := Open(folder, "BenchmarkRollout", "abc")
+		require.NoError(t, err)
+		for i, values := range [][]float64{{1.1, 1.3, 1.2}, {1.2, 1.1}} {
+			_, err = r.Add(Figure{Goal: "P1", Name: "in place, time / bare loop with the same writes", Values: values, Params: map[string]float64{"pods": float64(i)}})
+			require.NoError(t, err)
+			results, err := Read(folder)
+			require.NoError(t, err)
+			require.Len(t, results, i+1)
+		}
+	}
+	results, err := Read(folder)
+	require.NoError(t, err)
+	require.InDelta(t, 1.2, results[0].Value, 1e-9)
+	require.InDelta(t, 1.15, results[1].Value, 1e-9)
+	require.Equal(t, "<= 1.25", results[0].GoalValue)
+	require.False(t, *results[0].Met, "a goal is met when the worst figure meets it")
+	require.True(t, *results[1].Met)
+	left, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+}
+
+func TestMoreValuesOfAKnownFigureAreAddedToIt(t *testing.T) {
+	folder := t.TempDir()
+	r, err := Open(folder, "B", "")
+	require.NoError(t, err)
+	for _, value := range []float64{5, 1, 3} {
+		_, err = r.Add(Figure{Name: "time", Unit: "s", Params: map[string]float64{"pods": 1, "rules": 2}, Values: []float64{value}})
+		require.NoError(t, err)
+	}
+	results, err := Read(folder)
+	require.NoError(t, err)
+	require.Len(t, results, 1)
+	require.Equal(t, []float64{3, 1, 5, 3}, []float64{results[0].Value, results[0].Min, results[0].Max, float64(results[0].N)})
+}
+
+func TestTableHasEveryGoal(t *testing.T) {
+	r, err := Open(t.TempDir(), "B", "")
+	require.NoError(t, err)
+	low, err := r.Add(Figure{Goal: "P5", Name: "conflicts, in place", Values: []float64{0.01}, Params: map[string]float64{"pods": 1000, "rules": 1}})
+	require.NoError(t, err)
+	high, err := r.Add(Figure{Goal: "P5", Name: "conflicts, in place", Values: []float64{0.5}, Params: map[string]float64{"pods": 100}})
+	require.NoError(t, err)
+	table := Table([]Result{low, high})
+	for _, g := range Goals() {
+		require.Contains(t, table, "| "+g.ID+" | "+g.Figure+" |")
+	}
+	require.Less(t, strings.Index(table, "pods=100 "), strings.Index(table, "pods=1000 rules=1"))
+	require.Contains(t, table, "| P5 | conflicts, in place | 0.01 | conflicts/Pod | <= 0.02 | met |")
+	require.Contains(t, table, "| **not met** |")
+	require.Contains(t, table, "0 are met under all conditions measured, 1 are not")
+}
+
+func TestAGoalThatIsNotListedIsAnError(t *testing.T) {
+	r, err := Open(t.TempDir(), "B", "")
+	require.NoError(t, err)
+	require.Panics(t, func() { _, _ = r.Add(Figure{Goal: "P99", Name: "speed", Values: []float64{1}}) })
+	_, err = r.Add(Figure{Name: "speed"})
+	require.Error(t, err)
+}
