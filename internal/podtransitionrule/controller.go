@@ -132,7 +132,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 	}
 	c, err := builder.ControllerManagedBy(mgr).
 		Named(Name).
-		WatchesRawSource(podSource(mgr)).
+		WatchesRawSource(r.podSource(mgr)).
 		WatchesRawSource(ruleSource(mgr)).
 		WatchesRawSource(ownerSource(mgr, &appsv1.ReplicaSet{})).
 		WatchesRawSource(ownerSource(mgr, &appsv1.StatefulSet{})).

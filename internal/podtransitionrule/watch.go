@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -129,8 +130,22 @@ func sourceOf(
 	})
 }
 
-func podSource(mgr ctrl.Manager) source.Source {
-	return sourceOf(mgr, &corev1.Pod{}, byNamespace, podChanged)
+// podSource enqueues the namespaces of Pods, except those where nothing is decided: most Pods of a cluster are under no rule.
+func (r *reconciler) podSource(mgr ctrl.Manager) source.Source {
+	return sourceOf(mgr, &corev1.Pod{}, func(ctx context.Context, o client.Object) []reconcile.Request {
+		if r.atRest(o.GetNamespace()) {
+			return nil
+		}
+		return byNamespace(ctx, o)
+	}, podChanged)
+}
+
+// atRest says that a namespace had no rules when it was last looked at, and no notes of rules on its Pods. A rule that comes
+// has the namespace looked at, and whatever Pods it then has with it.
+func (r *reconciler) atRest(namespace string) bool {
+	since, seen := r.swept.Load(namespace)
+	clean, ok := since.(time.Time)
+	return seen && ok && clean.IsZero()
 }
 
 // podChanged says whether anything changed that a decision reads. Notes are its own writes.
