@@ -116,7 +116,7 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 			defer mu.Unlock()
 			switch {
 			case err == nil:
-			case oldView(a.name, err), errors.Is(err, errRefused):
+			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errAttempted):
 				conflict = true
 				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
 			default:
@@ -140,8 +140,15 @@ func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod string, 
 	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}
-	r.writes.Wrote(client.ObjectKeyFromObject(o.set), podMeta(target))
+	r.wrote(o, target)
 	return target, nil
+}
+
+// wrote remembers a write to a Pod.
+func (r *reconciler) wrote(o *observation, pod metav1.Object) {
+	if !o.single {
+		r.writes.Wrote(client.ObjectKeyFromObject(o.set), podMeta(pod))
+	}
 }
 
 // podTarget is what a Pod is patched by: the answer is metadata only.
@@ -176,7 +183,10 @@ func (r *reconciler) finish(ctx context.Context, o *observation, pod *core.Pod) 
 		change = podops.Finish(pod.View, core.OperatorID, podops.TypeUpdate, r.clock.Now())
 	}
 	forget(&change, pod)
-	if err := r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
+	err := o.memory.attempts.once(pod, func() error {
+		return r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View))
+	})
+	if err != nil {
 		return fmt.Errorf("finishing the update of Pod %s: %w", pod.Name(), err)
 	}
 	return nil

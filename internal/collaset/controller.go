@@ -5,6 +5,9 @@
 // One reconcile observes (caches only), decides, applies and reports. It decides nothing while the cache lacks one of
 // its own writes of that CollaSet. Pods are patched with their UID and resourceVersion, never updated as a whole; a
 // conflict means that the view was old, and is no error.
+//
+// The steps of an update in place that follow on single Pods from a decision, and from nothing but the Pod since, are made
+// as events come, without another decision about the set (docs/design/0013-steps-of-single-pods.md).
 package collaset
 
 import (
@@ -188,14 +191,23 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		}
 	}
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &appsv1alpha1.CollaSet{}, handler.OnlyControllerOwner())
+	err := builder.ControllerManagedBy(mgr).
+		Named(stepsName).
+		Watches(&corev1.Pod{}, r.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: parallel, SkipNameValidation: ptr.To(true),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
+		}).
+		Complete(steps{r})
+	if err != nil {
+		return fmt.Errorf("adding the controller of steps: %w", err)
+	}
 	return builder.ControllerManagedBy(mgr).
 		Named(Name).
 		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Pod{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&corev1.Pod{}, r.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.wouldInclude), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(r.usersOf)).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.volumeUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		// The name is unique in a binary; tests run two in one process.
 		WithOptions(controller.Options{

@@ -26,6 +26,10 @@ func (r *reconciler) capabilities(ctx context.Context) (revision.Capabilities, e
 // change brings a Pod to the updated revision in place: the Pod first, with the record of what has to follow, and then
 // its resources. If the second write does not come about, the record asks for it again.
 func (r *reconciler) change(ctx context.Context, o *observation, pod *core.Pod) error {
+	return o.memory.attempts.once(pod, func() error { return r.changeInPlace(ctx, o, pod) })
+}
+
+func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *core.Pod) error {
 	change := o.history.changes[pod.Revision]
 	changed := *o.pods[pod.Name()] // a shallow copy: the object belongs to the cache
 	if len(change.Tolerations) > 0 {
@@ -75,7 +79,7 @@ func (r *reconciler) patchResources(ctx context.Context, o *observation, live *c
 	if err := r.client.SubResource("resize").Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
 		return err
 	}
-	r.writes.Wrote(client.ObjectKeyFromObject(o.set), podMeta(target))
+	r.wrote(o, target)
 	return nil
 }
 

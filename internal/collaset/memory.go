@@ -41,6 +41,11 @@ type setMemory struct {
 	refused map[types.UID]refusal
 	// claimsInDoubt says that the cache may lack a claim that was made.
 	claimsInDoubt atomic.Bool
+	// standing is the standing order of the last decision, nil for none, and attempts the steps that were made on it.
+	standing atomic.Pointer[standing]
+	attempts attempts
+	// took is what observing and deciding took last, in nanoseconds.
+	took atomic.Int64
 	// statusAt is when status was last written.
 	statusAt time.Time
 }
@@ -64,6 +69,16 @@ func (m *memory) of(key types.NamespacedName, uid types.UID) *setMemory {
 	s.claimsInDoubt.Store(true)
 	m.sets[key] = s
 	return s
+}
+
+// find is the memory of a CollaSet, nil if there is none.
+func (m *memory) find(key types.NamespacedName, uid types.UID) *setMemory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.sets[key]; s != nil && s.uid == uid {
+		return s
+	}
+	return nil
 }
 
 // refuse remembers the answer to an attempt to expand a claim; attempts are made in parallel.

@@ -2,6 +2,7 @@ package collaset
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -88,6 +89,8 @@ func countAction(action string, err error) {
 	result := resultDone
 	switch {
 	case err == nil:
+	case errors.Is(err, errAttempted):
+		return // nobody was asked
 	case oldView(action, err):
 		result = resultConflict
 	default:

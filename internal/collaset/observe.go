@@ -25,6 +25,7 @@ import (
 // observation is one CollaSet and what belongs to it, as the caches show it. The objects in it belong to the cache.
 type observation struct {
 	set      *appsv1alpha1.CollaSet
+	selector labels.Selector
 	snapshot core.Snapshot
 	history  *history
 	pods     map[string]*corev1.Pod
@@ -34,6 +35,11 @@ type observation struct {
 	context *appsv1alpha1.ResourceContext
 	claims  map[string]*corev1.PersistentVolumeClaim
 	memory  *setMemory
+	// single says that this is about one Pod alone, for a step of a standing order. What is written then is not waited for
+	// before the set is decided on: neither the Pods in flight nor what may be begun depend on it.
+	single bool
+	// began is when the Pods were read.
+	began time.Time
 }
 
 // observe reads everything that a decision needs and resolves defaults. It decides nothing.
@@ -46,6 +52,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	if o.history, err = r.revisions(ctx, set); err != nil {
 		return nil, err
 	}
+	o.began = r.clock.Now() // what comes before may ask the API server
 	pods := &corev1.PodList{}
 	err = r.client.List(ctx, pods, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: string(set.UID)}, client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -62,6 +69,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	if err != nil {
 		return nil, fmt.Errorf("spec.selector: %w", err)
 	}
+	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
 	o.observePods(pods.Items, selector)
 	o.observeTopology(ctx, r.nodes)

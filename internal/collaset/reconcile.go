@@ -73,9 +73,11 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	}
 	o, err := r.observe(ctx, set)
 	if err != nil {
+		r.memory.of(client.ObjectKeyFromObject(set), set.UID).standing.Store(nil)
 		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
 	}
 	plan := core.Decide(&o.snapshot)
+	o.memory.stand(o, &plan, r.clock.Since(o.began))
 	applied := r.apply(ctx, o, &plan)
 	if plan.Release && set.DeletionTimestamp != nil {
 		return r.release(ctx, o)

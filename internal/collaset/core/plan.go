@@ -47,6 +47,9 @@ type Plan struct {
 	// ClaimDeletions are claims to delete now.
 	ClaimDeletions []*Claim
 
+	// Standing is what may be done to single Pods until the next decision, nil for nothing.
+	Standing *Standing
+
 	// Release says that nothing is left of a deleted CollaSet but its ResourceContext and its finalizer.
 	Release bool
 

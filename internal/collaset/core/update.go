@@ -166,6 +166,7 @@ func (d *decision) update() {
 	var ready []*item
 	var under flight
 	blocked := d.holds(func(p Problem) bool { return p.Update })
+	d.stand(blocked)
 	for id, e := range d.entries {
 		if e.active() && d.holder[id] == nil && e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
 			under.offline++ // between its deletion and its creation
@@ -185,6 +186,7 @@ func (d *decision) update() {
 			}
 		}
 		need = need && !blocked && !d.replaced(it)
+		d.order(it, need)
 		if d.s.Protocol {
 			need = d.carryOn(it, need)
 		} else {
@@ -321,6 +323,9 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 		}
 		w, _, _ := d.wayOf(it)
 		d.begin(it, podops.TypeUpdate, w == recreate)
+		if w == inPlace && d.plan.Standing != nil && !it.Recorded {
+			d.plan.Standing.From[it.UID()] = it.Revision
+		}
 	}
 }
 

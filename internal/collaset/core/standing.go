@@ -1,0 +1,83 @@
+package core
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"kusionstack.io/kuperator/api/podops"
+)
+
+// Standing is a standing order: what a decision says of the next steps of those Pods on which an update in place is under
+// way, so that a Pod that gets its permission, or has carried its change out, can be moved on without a decision about the
+// whole set. It holds for the generation that it was given for, until the next decision; steps are made on the Pod as it is
+// and under its resourceVersion, so they are among those that a decision on the same Pod would plan.
+type Standing struct {
+	// Updated is the revision that Pods go to.
+	Updated string
+	// From is the revision that each of these Pods had, by UID. Only Pods at that revision are changed.
+	From map[types.UID]string
+}
+
+// Step is what is due on one Pod.
+type Step int
+
+// The steps of an update in place that are made Pod by Pod.
+const (
+	// StepNone: nothing, or something that takes a decision about the set.
+	StepNone Step = iota
+	// StepChange: the Pod is to be brought to the updated revision in place, and that is allowed.
+	StepChange
+	// StepFinish: the change has been carried out.
+	StepFinish
+)
+
+// Step says what is due on a Pod. Its cost does not depend on the number of Pods. A nil order asks for nothing.
+func (o *Standing) Step(pod *Pod) Step {
+	if o == nil {
+		return StepNone
+	}
+	from, named := o.From[pod.UID()]
+	if !named || !pod.Live() || !pod.Selected || pod.Excluded || pod.ToDelete || pod.Replacing ||
+		duringOf(operationOf(pod.View)) != podops.TypeUpdate {
+		return StepNone
+	}
+	switch {
+	case pod.Revision == o.Updated && pod.Recorded && pod.Carried:
+		return StepFinish
+	case pod.Revision == from && from != o.Updated && !pod.Recorded && podops.Allowed(pod.View, OperatorID, podops.TypeUpdate):
+		return StepChange
+	}
+	return StepNone
+}
+
+// stand begins a standing order, where steps of single Pods depend on nothing but their own permission: not on a delay that
+// is measured from when that was first seen, on claims that have to be changed first, on labels that choose Pods, or on the
+// choice of those that scale-in removes, which may change with every Pod.
+func (d *decision) stand(blocked bool) {
+	s := d.s
+	if slices.ContainsFunc(d.items, func(it *item) bool { return it.victim }) {
+		return
+	}
+	if s.Protocol && !blocked && !d.moving && s.UpdateDelay == 0 && s.Halted == nil && !s.ByLabel && len(s.Templates) == 0 {
+		d.plan.Standing = &Standing{Updated: s.UpdatedRevision, From: map[types.UID]string{}}
+	}
+}
+
+// order names a Pod in the standing order: one on which an update in place is under way. need says that it has yet to be
+// changed.
+func (d *decision) order(it *item, need bool) {
+	if d.plan.Standing == nil || it.during != podops.TypeUpdate {
+		return
+	}
+	changed := !need && it.Recorded && it.Revision == d.s.UpdatedRevision
+	if !need && !changed {
+		return
+	}
+	if need {
+		if w, _, _ := d.wayOf(it); w != inPlace || it.Recorded {
+			return
+		}
+	}
+	d.plan.Standing.From[it.UID()] = it.Revision
+}

@@ -1,0 +1,252 @@
+package collaset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/collaset/core"
+)
+
+// stepsName is the controller that makes the steps of single Pods.
+const stepsName = Name + "-steps"
+
+// Pace of decisions about a set for changes of its Pods: after one that took long, restFactor times as long passes before
+// the next, so that however many Pods change, decisions take a ninth of a core, up to sets of many thousands. Pods with a
+// step of their own do not wait for that, and what is left to decide while such steps are made can wait for stepPause: then
+// it is decided for several Pods.
+const (
+	restFactor = 8
+	restLeast  = 5 * time.Millisecond // what is shorter than that needs no rest
+	restMost   = 500 * time.Millisecond
+	stepPause  = 15 * time.Millisecond
+)
+
+// standing is a standing order with what carrying it out takes. It is never changed.
+type standing struct {
+	order      *core.Standing
+	generation int64
+	selector   labels.Selector
+	history    *history
+}
+
+// holds says whether the CollaSet is as it was when the order was given, as far as steps of single Pods depend on it.
+func (s *standing) holds(set *appsv1alpha1.CollaSet) bool {
+	return s != nil && set.Generation == s.generation && set.DeletionTimestamp == nil && set.Status.Halted == nil
+}
+
+// due is what the order says is due on the Pod as it is.
+func (s *standing) due(pod *corev1.Pod) (core.Step, core.Pod) {
+	if _, named := s.order.From[pod.UID]; !named {
+		return core.StepNone, core.Pod{}
+	}
+	p := podOf(pod)
+	p.Selected = s.selector.Matches(labels.Set(pod.Labels))
+	return s.order.Step(&p), p
+}
+
+// errAttempted says that the same step was made, or is being made, on the same version of the Pod.
+var errAttempted = errors.New("the step is under way on this version of the Pod")
+
+// attempts keeps a step from being made twice on one version of a Pod, by a decision about the set and by itself: the second
+// would only conflict.
+type attempts struct {
+	mu   sync.Mutex
+	made map[types.UID]string // the resourceVersion that it was made on
+}
+
+// once makes a step, unless it was made already or is being made. One that failed may be made again.
+func (a *attempts) once(pod *core.Pod, do func() error) error {
+	uid, version := pod.UID(), pod.View.ResourceVersion
+	a.mu.Lock()
+	if a.made[uid] == version {
+		a.mu.Unlock()
+		return fmt.Errorf("%w: %s", errAttempted, pod.Name())
+	}
+	if a.made == nil {
+		a.made = map[types.UID]string{}
+	}
+	a.made[uid] = version
+	a.mu.Unlock()
+
+	err := do()
+	if err != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.made[uid] == version {
+			delete(a.made, uid)
+		}
+	}
+	return err
+}
+
+// keep forgets the steps made on Pods that the order does not name.
+func (a *attempts) keep(order *core.Standing) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid := range a.made {
+		if order == nil || order.From[uid] == "" {
+			delete(a.made, uid)
+		}
+	}
+}
+
+// stand puts a decision's standing order in the place of the one before. took is what observing and deciding took.
+func (m *setMemory) stand(o *observation, plan *core.Plan, took time.Duration) {
+	m.took.Store(int64(took))
+	m.attempts.keep(plan.Standing)
+	if plan.Standing == nil || len(plan.Standing.From) == 0 {
+		m.standing.Store(nil)
+		return
+	}
+	m.standing.Store(&standing{order: plan.Standing, generation: o.set.Generation, selector: o.selector, history: o.history})
+}
+
+// setOf names the CollaSet that controls an object.
+func setOf(object metav1.Object) (key types.NamespacedName, uid types.UID, ok bool) {
+	ref := metav1.GetControllerOfNoCopy(object)
+	if ref == nil || ref.Kind != appsv1alpha1.CollaSetKind {
+		return key, "", false
+	}
+	return types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}, ref.UID, true
+}
+
+// orderOn is the standing order that names a Pod, nil if there is none.
+func (r *reconciler) orderOn(pod client.Object) *standing {
+	key, uid, owned := setOf(pod)
+	if !owned {
+		return nil
+	}
+	m := r.memory.find(key, uid)
+	if m == nil {
+		return nil
+	}
+	s := m.standing.Load()
+	if s == nil || s.order.From[pod.GetUID()] == "" {
+		return nil
+	}
+	return s
+}
+
+// stepEvents enqueue Pods on which a step of their own is due. It costs the same however many Pods the set has.
+func (r *reconciler) stepEvents() handler.EventHandler {
+	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		pod, ok := e.ObjectNew.(*corev1.Pod)
+		if s := r.orderOn(e.ObjectNew); s == nil || !ok {
+			return
+		} else if step, _ := s.due(pod); step != core.StepNone {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)})
+		}
+	}}
+}
+
+// podEvents enqueue the CollaSets that a Pod concerns: the one that controls it, and, for one that nobody controls, those that
+// would take it in or whose claims it uses.
+func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	others := func(ctx context.Context, pod client.Object, q queue) {
+		for _, request := range append(r.wouldInclude(ctx, pod), r.volumeUsers(ctx, pod)...) {
+			q.Add(request)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			owner.Create(ctx, e, q)
+			others(ctx, e.Object, q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			owner.Delete(ctx, e, q)
+			others(ctx, e.Object, q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			before, _, was := setOf(e.ObjectOld)
+			after, uid, is := setOf(e.ObjectNew)
+			if was && is && before == after {
+				addAfter(q, reconcile.Request{NamespacedName: after}, r.memory.find(after, uid).rest(r.orderOn(e.ObjectNew) != nil))
+				return
+			}
+			owner.Update(ctx, e, q)
+			others(ctx, e.ObjectOld, q)
+			others(ctx, e.ObjectNew, q)
+		},
+	}
+}
+
+// rest is how long the next decision can wait after a Pod changed; named says that the standing order names the Pod.
+func (m *setMemory) rest(named bool) time.Duration {
+	if m == nil {
+		return 0
+	}
+	var rest time.Duration
+	if took := time.Duration(m.took.Load()); took >= restLeast {
+		rest = min(restFactor*took, restMost)
+	}
+	if named {
+		rest = max(rest, stepPause)
+	}
+	return rest
+}
+
+func addAfter(q workqueue.TypedRateLimitingInterface[reconcile.Request], request reconcile.Request, wait time.Duration) {
+	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		pq.AddWithOpts(priorityqueue.AddOpts{After: wait}, request)
+		return
+	}
+	q.AddAfter(request, wait)
+}
+
+// steps makes the step that is due on one Pod by the standing order of its set.
+type steps struct{ *reconciler }
+
+// Reconcile implements reconcile.Reconciler. What it does not do, the next decision about the set does.
+func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	pod := &corev1.Pod{}
+	if err := r.client.Get(ctx, req.NamespacedName, pod, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	key, uid, owned := setOf(pod)
+	if !owned {
+		return ctrl.Result{}, nil
+	}
+	m := r.memory.find(key, uid)
+	if m == nil {
+		return ctrl.Result{}, nil
+	}
+	set := &appsv1alpha1.CollaSet{}
+	if err := r.client.Get(ctx, key, set, client.UnsafeDisableDeepCopy); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	s := m.standing.Load()
+	if set.UID != uid || !s.holds(set) {
+		return ctrl.Result{}, nil
+	}
+	step, p := s.due(pod)
+	o := &observation{
+		set: set, memory: m, history: s.history, selector: s.selector, snapshot: core.Snapshot{Protocol: r.protocol},
+		pods: map[string]*corev1.Pod{pod.Name: pod}, single: true,
+	}
+	var failed error
+	switch step {
+	case core.StepNone:
+	case core.StepChange:
+		r.run(ctx, []action{{"change", &failed, func() error { return r.change(ctx, o, &p) }}})
+	case core.StepFinish:
+		r.run(ctx, []action{{"finish", &failed, func() error { return r.finish(ctx, o, &p) }}})
+	}
+	return ctrl.Result{}, failed
+}

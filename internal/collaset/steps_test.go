@@ -1,0 +1,168 @@
+package collaset
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
+)
+
+// permitted is a set of one Pod whose update was begun and is permitted, which the last decision did not see yet.
+func permitted(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t, true, collaSet(1))
+	w.settle()
+	w.change(image("nginx:2"))
+	w.look()
+	w.advance()
+	w.see()
+	w.forget()
+	return w
+}
+
+// advance is what lifecycle-controller and kubelet do to Pods, with every permission.
+func (w *world) advance() {
+	w.Helper()
+	for range 4 {
+		for _, pod := range w.pods() {
+			verdicts := podops.Verdicts{}
+			for _, o := range podops.Operations(podops.Read(&pod)) {
+				verdicts[podops.Ask{ID: o.ID, Stage: appsv1alpha1.StagePreCheck}] = true
+				verdicts[podops.Ask{ID: o.ID, Stage: appsv1alpha1.StagePostCheck}] = true
+			}
+			step := podops.Advance(podops.Read(&pod), verdicts, w.clock.Now())
+			pod.Labels = step.Apply(podops.Read(&pod)).Labels
+			if step.IsZero() {
+				continue
+			}
+			require.NoError(w, w.store.Update(w.Context(), &pod))
+			for i := range pod.Status.Conditions {
+				if c := &pod.Status.Conditions[i]; step.ServiceReady != "" && (c.Type == corev1.PodReady || c.Type == podops.ServiceReadyCondition) {
+					c.Status = step.ServiceReady
+				}
+			}
+			require.NoError(w, w.store.Status().Update(w.Context(), &pod))
+		}
+	}
+}
+
+// step makes the step of the first Pod on the cache as it is.
+func (w *world) step() {
+	w.Helper()
+	_, err := steps{w.r}.Reconcile(w.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
+	require.NoError(w, err)
+}
+
+func (w *world) image() string { return w.pods()[0].Spec.Containers[0].Image }
+
+func TestAPodIsMovedOnWithoutADecisionAboutItsSet(t *testing.T) {
+	w := permitted(t)
+	w.step()
+	require.Equal(t, "nginx:2", w.image())
+	require.Equal(t, []string{"patch Pod"}, w.written)
+
+	w.step()
+	w.look()
+	require.Equal(t, 1, w.count("patch Pod"), "on a cache that lacks the change it is not tried again, by a decision neither")
+
+	w.see()
+	w.kubelet(func(pod *corev1.Pod) {
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", Image: "nginx:2", ImageID: "2", ContainerID: "c2", RestartCount: 1, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	})
+	w.forget()
+	w.step()
+	require.Equal(t, []string{"patch Pod"}, w.written)
+	require.False(t, podops.IsDuring(podops.Read(&w.pods()[0]), core.OperatorID, podops.TypeUpdate), "it is finished")
+}
+
+func TestAnOrderEndsWithWhatItWasGivenFor(t *testing.T) {
+	for name, change := range map[string]func(*world){
+		"the spec changed": func(w *world) { w.change(image("nginx:3")) },
+		"the rollout halted": func(w *world) {
+			w.edit(func(s *appsv1alpha1.CollaSet) { s.Status.Halted = &appsv1alpha1.HaltedRollout{Revision: "x"} })
+		},
+		"a decision had no such order": func(w *world) {
+			w.r.memory.find(key, w.set().UID).stand(&observation{set: w.set()}, &core.Plan{}, 0)
+		},
+		"the program started anew": func(w *world) { w.r.memory = newMemory() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := permitted(t)
+			change(w)
+			w.forget()
+			w.step()
+			require.Empty(t, w.written)
+		})
+	}
+}
+
+// edit changes the CollaSet's status, and shows it.
+func (w *world) edit(change func(*appsv1alpha1.CollaSet)) {
+	w.Helper()
+	set := w.set()
+	change(set)
+	require.NoError(w, w.store.Status().Update(w.Context(), set))
+	w.see()
+}
+
+func TestAStepThatFailedIsMadeAgain(t *testing.T) {
+	w := permitted(t)
+	w.refuse = refusing("patch Pod", errAway)
+	_, err := steps{w.r}.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
+	require.ErrorIs(t, err, errAway)
+	w.forget()
+	w.look()
+	require.Equal(t, 1, w.count("patch Pod"), "by a decision")
+	require.Equal(t, "nginx:2", w.image())
+
+	w = permitted(t)
+	w.refuse = refusing("patch Pod", errConflict)
+	w.step()
+	w.forget()
+	w.step()
+	require.Equal(t, "nginx:2", w.image(), "by itself")
+}
+
+func TestTheRestAfterADecision(t *testing.T) {
+	m := &setMemory{}
+	assert.Zero(t, (*setMemory)(nil).rest(true), "nothing was decided yet")
+	assert.Zero(t, m.rest(false))
+	assert.Equal(t, stepPause, m.rest(true), "what single Pods need is not waited for")
+	m.took.Store(int64(time.Millisecond))
+	assert.Zero(t, m.rest(false))
+	m.took.Store(int64(10 * time.Millisecond))
+	assert.Equal(t, restFactor*10*time.Millisecond, m.rest(true))
+	m.took.Store(int64(time.Minute))
+	assert.Equal(t, restMost, m.rest(false))
+}
+
+// BenchmarkPodEvent is what one event of a Pod costs collaset-controller before it writes, in a set of so many Pods.
+func BenchmarkPodEvent(b *testing.B) {
+	s := atGoal(b, 5000)
+	s.updateHalf()
+	m := s.r.memory.find(key, s.set.UID)
+	order := m.standing.Load()
+	require.NotEmpty(b, order.order.From)
+	var pod *corev1.Pod
+	for i := range s.pods {
+		if order.order.From[s.pods[i].UID] != "" {
+			pod = s.pods[i].DeepCopy()
+		}
+	}
+	pod.Labels[appsv1.ControllerRevisionHashLabelKey] = order.order.From[pod.UID]
+	b.ReportAllocs()
+	for b.Loop() {
+		if found := s.r.orderOn(pod); found != nil {
+			found.due(pod)
+		}
+	}
+}
