@@ -64,7 +64,7 @@ func cacheOptions(*bootstrap.Options) cache.Options {
 	}}
 }
 
-// stripPod keeps metadata, gates, conditions and phase.
+// stripPod keeps metadata, gates, phase, and the conditions that the protocol reads or the program writes.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -73,7 +73,16 @@ func stripPod(object any) (any, error) {
 	pod.ManagedFields = nil
 	pod.OwnerReferences = nil
 	pod.Spec = corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}
-	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Conditions: pod.Status.Conditions}
+	kept := make([]corev1.PodCondition, 0, 4)
+	for _, c := range pod.Status.Conditions {
+		switch c.Type {
+		case corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition, podops.OverdueCondition:
+			kept = append(kept, c)
+		default:
+		}
+	}
+	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Conditions: kept}
+	bootstrap.ShareTexts(pod)
 	return pod, nil
 }
 

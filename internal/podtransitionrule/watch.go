@@ -69,6 +69,7 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 			kept.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
 		}
 	}
+	bootstrap.ShareTexts(kept)
 	return kept
 }
 

@@ -95,6 +95,7 @@ func stripPod(object any) (any, error) {
 	pod.Status = corev1.PodStatus{
 		Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
 	}
+	bootstrap.ShareTexts(pod)
 	return pod, nil
 }
 
