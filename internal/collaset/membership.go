@@ -28,8 +28,7 @@ func (r *reconciler) observeCandidates(ctx context.Context, o *observation, sele
 		}
 		seen[name] = true
 		c := core.Candidate{Name: name}
-		pod := &corev1.Pod{}
-		err := r.client.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: name}, pod)
+		pod, err := r.candidate(ctx, o.set, name)
 		switch {
 		case client.IgnoreNotFound(err) != nil:
 			return fmt.Errorf("reading Pod %s, which is to be included: %w", name, err)
@@ -46,6 +45,19 @@ func (r *reconciler) observeCandidates(ctx context.Context, o *observation, sele
 		o.snapshot.Candidates = append(o.snapshot.Candidates, c)
 	}
 	return nil
+}
+
+// candidate reads a Pod that is to be included. Whoever lets it go first and asks us to take it then may be faster than the cache
+// of Pods, and the place that is meant for it would go to a new Pod: so a CollaSet that is asked for something new looks at the
+// API server before it believes that somebody has the Pod. What changes later is an event of the Pod.
+func (r *reconciler) candidate(ctx context.Context, set *appsv1alpha1.CollaSet, name string) (*corev1.Pod, error) {
+	pod, key := &corev1.Pod{}, types.NamespacedName{Namespace: set.Namespace, Name: name}
+	err := r.client.Get(ctx, key, pod)
+	if err != nil || metav1.GetControllerOf(pod) == nil || set.Status.ObservedGeneration == set.Generation {
+		return pod, err
+	}
+	pod = &corev1.Pod{}
+	return pod, r.live.Get(ctx, key, pod)
 }
 
 // membership is a patch of what makes a Pod a member.

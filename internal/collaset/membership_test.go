@@ -138,6 +138,27 @@ func TestAPodIsTakenIn(t *testing.T) {
 	assert.True(t, w.said("Normal Included Pod old was included"))
 }
 
+// A user who waits until a Pod is free, and then asks for it and for one Pod more, gets it and no other one.
+func TestAPodThatHasJustBecomeFreeIsTakenIn(t *testing.T) {
+	w := newWorld(t, true, collaSet(2))
+	w.settle()
+	pod := ownerless("old")
+	pod.OwnerReferences = fullPod().OwnerReferences
+	pod.OwnerReferences[0].UID, pod.OwnerReferences[0].Name = "x", "x"
+	require.NoError(t, w.store.Create(t.Context(), pod))
+	w.change(both(include("old"), replicas(3)))
+	pod.OwnerReferences = nil
+	require.NoError(t, w.store.Update(t.Context(), pod)) // which the cache does not show yet
+	_, err := w.reconcile()
+	require.NoError(t, err)
+	owner := metav1.GetControllerOf(w.pod("old"))
+	require.NotNil(t, owner)
+	assert.Equal(t, w.set().UID, owner.UID)
+	w.settle()
+	assert.Zero(t, w.count("create Pod"))
+	assert.Len(t, w.pods(), 3)
+}
+
 func TestAPodIsNotTakenInBeforeItsEntryIsStored(t *testing.T) {
 	w := newWorld(t, true, collaSet(2))
 	w.settle()

@@ -98,7 +98,8 @@ type Config struct {
 	AuditReads bool
 	// APIServerArgs are further flags of kube-apiserver. They win over the cluster's own.
 	APIServerArgs []string
-	// ControllerManagerArgs are further flags of kube-controller-manager. They win over the cluster's own.
+	// EtcdArgs and ControllerManagerArgs are the same for etcd and kube-controller-manager.
+	EtcdArgs              []string
 	ControllerManagerArgs []string
 
 	// Overlay is the folder in deploy/overlays that is applied. Empty means
@@ -107,9 +108,6 @@ type Config struct {
 	// WithoutCRDs are names of CustomResourceDefinitions to remove again before
 	// any component starts.
 	WithoutCRDs []string
-
-	// EtcdArgs are further flags of etcd, likewise.
-	EtcdArgs []string
 
 	// Components are the ones to start, and further replicas of them (ReplicaName). Nil means one of each; empty means none.
 	Components []string
