@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,14 +76,13 @@ var scaleStories = map[string]func(env){
 		assert.Len(e, e.pods(), 2, "one that stayed and one that left")
 	},
 	"a name that is no hostname is refused clearly": func(e env) {
-		set := e.create("a.b", 1, func(s *appsv1alpha1.CollaSet) {
-			s.Spec.NamingStrategy = &appsv1alpha1.NamingStrategy{PodNamingSuffixPolicy: appsv1alpha1.PodNamingSuffixPersistentSequence}
-		})
-		e.reaches(set, appsv1alpha1.CollaSetStalled)
-		assert.Contains(e, meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled).Message, "podNamingSuffixPolicy to Random")
-		e.change(set, func(s *appsv1alpha1.CollaSetSpec) {
-			s.NamingStrategy.PodNamingSuffixPolicy = appsv1alpha1.PodNamingSuffixRandom
-		})
+		set := e.create("a.b", 1, nil)
+		e.reachesReady(set)
+		sequence := `{"spec":{"namingStrategy":{"podNamingSuffixPolicy":"PersistentSequence"}}}`
+		err := e.Client.Patch(e.Context(), set.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(sequence)))
+		require.True(e, apierrors.IsInvalid(err), "%v", err)
+		require.ErrorContains(e, err, "spec.namingStrategy.podNamingSuffixPolicy")
+		require.ErrorContains(e, err, "use Random, or another name")
 		e.reachesReady(set)
 	},
 	"deleted in the foreground, nothing is left": func(e env) {
