@@ -354,7 +354,7 @@ func makesClaims(plan *core.Plan) bool {
 	return false
 }
 
-// claimLabels are on every claim of the CollaSet.
+// claimLabels are on every claim of the CollaSet, and on every Pod that it makes.
 func claimLabels(set *appsv1alpha1.CollaSet) map[string]string {
 	out := map[string]string{}
 	if set.Spec.Selector != nil {

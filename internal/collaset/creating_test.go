@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // TestAQuotaIsNotStormed has an event of some Pod every 200 ms for two minutes, each of which makes a round.
@@ -75,4 +76,45 @@ func TestPartlyCreatedIsNoSeriesOfFailures(t *testing.T) {
 	assert.Equal(t, firstAttemptIn, c.left(now, 1))
 	c.attempted(nil, false, now, 1)
 	assert.Equal(t, creating{}, c)
+}
+
+// TestAViewOfThePastCreatesNothing is about a process that has just started, with lists of an API server that lags.
+func TestAViewOfThePastCreatesNothing(t *testing.T) {
+	for name, past := range map[string]func(w *world){
+		"before the Pods": func(w *world) { w.seeWithoutPods() },
+		"before fewer were wanted": func(w *world) {
+			set := w.set()
+			replicas(3)(&set.Spec)
+			set.Generation++
+			require.NoError(w, w.store.Update(w.Context(), set))
+			w.seeAllBut(is[*appsv1alpha1.CollaSet])
+		},
+		"before an instance ID was another's": func(w *world) {
+			pool := &appsv1alpha1.ResourceContext{}
+			require.NoError(w, w.store.Get(w.Context(), key, pool))
+			pool.Spec.Contexts[3].Data[appsv1alpha1.ContextOwner] = "another"
+			require.NoError(w, w.store.Update(w.Context(), pool))
+			w.seeAllBut(is[*appsv1alpha1.ResourceContext])
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, true, collaSet(4))
+			w.settle()
+			gone := w.pods()[3]
+			gone.Finalizers = nil
+			require.NoError(t, w.store.Update(t.Context(), &gone))
+			require.NoError(t, w.store.Delete(t.Context(), &gone))
+			w.see()
+			past(w)
+			w.r.memory, w.r.writes = newMemory(), writes.New(w.cache, w.clock)
+			w.forget()
+			result, err := w.reconcile()
+			looksAgain(t, result, err)
+			assert.Zero(t, w.count("create Pod"), "%v", w.written)
+			w.see()
+			_, err = w.reconcile()
+			require.NoError(t, err)
+			assert.LessOrEqual(t, w.count("create Pod"), 1, "%v", w.written)
+		})
+	}
 }

@@ -39,8 +39,8 @@ type setMemory struct {
 	// refused are answers of the API server to expansions of claims, by UID.
 	mu      sync.Mutex
 	refused map[types.UID]refusal
-	// claimsInDoubt says that the cache may lack a claim that was made.
-	claimsInDoubt atomic.Bool
+	// claimsInDoubt and podsInDoubt say that the cache may lack a claim or a Pod that was made.
+	claimsInDoubt, podsInDoubt atomic.Bool
 	// standing is the standing order of the last decision, nil for none, and attempts the steps that were made on it.
 	standing atomic.Pointer[standing]
 	attempts attempts
@@ -67,6 +67,7 @@ func (m *memory) of(key types.NamespacedName, uid types.UID) *setMemory {
 	}
 	s := &setMemory{uid: uid, parsed: map[types.UID]*revision.Data{}, allowed: map[types.UID]permission{}, refused: map[types.UID]refusal{}}
 	s.claimsInDoubt.Store(true)
+	s.podsInDoubt.Store(true)
 	m.sets[key] = s
 	return s
 }
