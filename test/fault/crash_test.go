@@ -167,7 +167,11 @@ func (o *outcome) retire() (wait func()) {
 func (o *outcome) economy(now *state) error {
 	var errs []error
 	for _, kind := range []string{"Pod", "PersistentVolumeClaim", "ControllerRevision", "ResourceContext"} {
-		if now.created[kind] != o.ref.created[kind] || now.deleted[kind] != o.ref.deleted[kind] {
+		same := now.created[kind] == o.ref.created[kind] && now.deleted[kind] == o.ref.deleted[kind]
+		if kind == "ResourceContext" { // one that has become empty is removed, or taken into use again before that
+			same = now.created[kind]-now.deleted[kind] == o.ref.created[kind]-o.ref.deleted[kind]
+		}
+		if !same {
 			errs = append(errs, fmt.Errorf("%s: %d created and %d deleted, without the fault %d and %d", kind, now.created[kind], now.deleted[kind], o.ref.created[kind], o.ref.deleted[kind]))
 		}
 	}
