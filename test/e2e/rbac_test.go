@@ -243,7 +243,7 @@ func (w *world) doEverything(t *testing.T) {
 	w.shareFinalizer(t, ns)
 	w.down(t, suite.Webhook) // which would refuse the next
 	wrong := rule(ns, "wrong", "1")
-	wrong.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: metav1.LabelSelectorOpIn, Values: []string{"no label value!"}}}}
+	wrong.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"no label!": "web"}} // of keys the schema knows nothing
 	w.create(t, wrong)
 	for _, component := range []string{suite.PodTransitionRule, suite.ResourceConsist} {
 		eventually(t, "an event of "+component, func() error {
