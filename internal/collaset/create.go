@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -37,7 +36,7 @@ func (r *reconciler) createPods(ctx context.Context, o *observation, plan *core.
 }
 
 func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
-	if err := errors.Join(r.sureOfPods(ctx, o, plan), r.sureOfClaims(ctx, o, plan)); err != nil {
+	if err := r.sureOfClaims(ctx, o, plan); err != nil {
 		if errors.Is(err, errStale) {
 			out.conflict = true
 			return
@@ -70,56 +69,6 @@ func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *
 		if err := r.advance(ctx, o, plan, refused); err != nil && !apierrors.IsConflict(err) {
 			out.ScaleOut = errors.Join(out.ScaleOut, err)
 		}
-	}
-}
-
-// sureOfPods looks at the API server before Pods are created when the cache may be behind: first thing of this process, whose
-// lists may have come from an API server that lags, and after a creation whose answer is not known. Everything else that is
-// written names the resourceVersion that it was decided on; a creation cannot, and a Pod made twice would have the instance ID
-// of another.
-func (r *reconciler) sureOfPods(ctx context.Context, o *observation, plan *core.Plan) error {
-	if !o.memory.podsInDoubt.Load() || len(plan.Creations) == 0 {
-		return nil
-	}
-	set := &metav1.PartialObjectMetadata{}
-	set.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(o.set), set); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("making sure of what is wanted: %w", err)
-	}
-	if set.UID != o.set.UID || set.Generation != o.set.Generation || set.DeletionTimestamp != nil {
-		return errStale
-	}
-	if !plan.EntriesChanged { // else they were stored, as of the latest resourceVersion
-		if err := r.sureOfEntries(ctx, o); err != nil {
-			return err
-		}
-	}
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	if err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace), client.MatchingLabels(claimLabels(o.set))); err != nil {
-		return fmt.Errorf("making sure of the Pods that exist: %w", err)
-	}
-	for i := range list.Items {
-		pod := &list.Items[i]
-		if cached := o.pods[pod.Name]; metav1.IsControlledBy(pod, o.set) && (cached == nil || cached.UID != pod.UID) {
-			return errStale
-		}
-	}
-	o.memory.podsInDoubt.Store(false)
-	return nil
-}
-
-func (r *reconciler) sureOfEntries(ctx context.Context, o *observation) error {
-	context := &metav1.PartialObjectMetadata{}
-	context.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind))
-	err := r.live.Get(ctx, client.ObjectKey{Namespace: o.set.Namespace, Name: contextName(o.set)}, context)
-	switch {
-	case client.IgnoreNotFound(err) != nil:
-		return fmt.Errorf("making sure of the instance IDs: %w", err)
-	case (err == nil) != (o.context != nil), err == nil && context.ResourceVersion != o.context.ResourceVersion:
-		return errStale
-	default:
-		return nil
 	}
 }
 

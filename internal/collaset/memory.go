@@ -39,8 +39,10 @@ type setMemory struct {
 	// refused are answers of the API server to expansions of claims, by UID.
 	mu      sync.Mutex
 	refused map[types.UID]refusal
-	// claimsInDoubt and podsInDoubt say that the cache may lack a claim or a Pod that was made.
+	// claimsInDoubt and podsInDoubt say that the cache may lack a claim or a Pod that was made. baseline is what the cache has
+	// to show before Pods are in doubt no more, nil before it was read.
 	claimsInDoubt, podsInDoubt atomic.Bool
+	baseline                   *baseline
 	// standing is the standing order of the last decision, nil for none, and attempts the steps that were made on it.
 	standing atomic.Pointer[standing]
 	attempts attempts

@@ -77,6 +77,12 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
 	}
 	plan := core.Decide(&o.snapshot)
+	if !plan.IsZero() {
+		if err := r.sure(ctx, o); err != nil {
+			o.memory.standing.Store(nil)
+			return ctrl.Result{}, err
+		}
+	}
 	o.memory.stand(o, &plan, r.clock.Since(o.began))
 	applied := r.apply(ctx, o, &plan)
 	if plan.Release && set.DeletionTimestamp != nil {

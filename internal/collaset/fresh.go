@@ -1,0 +1,104 @@
+package collaset
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// readAgain is the age at which a baseline that the cache does not show is read again: what it has may be gone since.
+const readAgain = time.Second
+
+// baseline is a CollaSet with its entries and Pods as the API server had them.
+type baseline struct {
+	at         time.Time
+	generation int64
+	entries    string // resourceVersion of the ResourceContext, "" for none
+	pods       map[types.UID]string
+}
+
+// sure compares the view that was decided on with the API server, when it may be one of the past and anything is to be done:
+// once in the life of this process, whose lists may have come from an API server that lags, and after a creation whose answer is
+// not known. Most writes name the resourceVersion that they were decided on; but a creation cannot, and an entry is given up
+// because of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
+func (r *reconciler) sure(ctx context.Context, o *observation) error {
+	m := o.memory
+	if !m.podsInDoubt.Load() {
+		return nil
+	}
+	if m.baseline == nil || r.clock.Since(m.baseline.at) > readAgain {
+		var err error
+		if m.baseline, err = r.readBaseline(ctx, o.set); err != nil {
+			return err
+		}
+	}
+	if !m.baseline.shownBy(o) {
+		return errStale
+	}
+	m.baseline = nil
+	m.podsInDoubt.Store(false)
+	return nil
+}
+
+func (r *reconciler) readBaseline(ctx context.Context, of *appsv1alpha1.CollaSet) (*baseline, error) {
+	b := &baseline{at: r.clock.Now(), pods: map[types.UID]string{}}
+	set, entries := &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadata{}
+	set.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(of), set); apierrors.IsNotFound(err) || err == nil && set.UID != of.UID {
+		return nil, errStale
+	} else if err != nil {
+		return nil, fmt.Errorf("reading the CollaSet afresh: %w", err)
+	}
+	b.generation = set.Generation
+	entries.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind))
+	if err := r.live.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)}, entries); client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("reading the ResourceContext afresh: %w", err)
+	}
+	b.entries = entries.ResourceVersion
+	pods := &metav1.PartialObjectMetadataList{}
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := r.live.List(ctx, pods, client.InNamespace(of.Namespace), client.MatchingLabels(claimLabels(of))); err != nil {
+		return nil, fmt.Errorf("reading the Pods afresh: %w", err)
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; metav1.IsControlledBy(pod, of) {
+			b.pods[pod.UID] = pod.ResourceVersion
+		}
+	}
+	return b, nil
+}
+
+// shownBy says whether the view is at least as new.
+func (b *baseline) shownBy(o *observation) bool {
+	if o.set.Generation < b.generation {
+		return false
+	}
+	if b.entries != "" && (o.context == nil || older(o.context.ResourceVersion, b.entries)) {
+		return false
+	}
+	found := 0
+	for _, pod := range o.pods {
+		if version, listed := b.pods[pod.UID]; listed {
+			if older(pod.ResourceVersion, version) {
+				return false
+			}
+			found++
+		}
+	}
+	return found == len(b.pods)
+}
+
+// older says that a is older than b; versions that cannot be compared are not.
+func older(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order < 0
+}
