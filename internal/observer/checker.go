@@ -63,6 +63,9 @@ type Options struct {
 	// Direct says that Pods are operated without the Pod protocol, so that they
 	// may be changed while they serve: Traffic is not checked.
 	Direct bool
+	// Without are promises that are not judged, such as Revision and Churn where
+	// a test makes the Pods of CollaSets itself.
+	Without []Invariant
 	// StuckAfter is how long a Pod may stay out of service without any change of
 	// its protocol state. 0 means a minute; negative means for ever.
 	StuckAfter time.Duration
@@ -188,7 +191,7 @@ func (c *Checker) space(namespace string) *space {
 
 // clear forgets what was found and counted.
 func (s *space) clear() {
-	s.record, s.churn, s.largest = newRecord(), map[string]*churn{}, map[string]Largest{}
+	s.record, s.churn, s.largest = newRecord(s.options), map[string]*churn{}, map[string]Largest{}
 	s.uids, s.outTotal, s.versions = map[string]map[types.UID]bool{}, map[string]time.Duration{}, map[types.UID]int{}
 }
 

@@ -402,3 +402,17 @@ func TestReportTellsOutagesUIDsAndVersions(t *testing.T) {
 	require.Equal(t, 1, rule.Allowed)
 	require.Equal(t, 4, rule.Desired)
 }
+
+func TestWhatIsLeftOutIsNotJudged(t *testing.T) {
+	r := newRecord(&Options{Without: []Invariant{Churn}})
+	e := Event{Object: &corev1.Pod{}}
+	for _, i := range []Invariant{Churn, Revision} {
+		r.check(i, e, false, "broken")
+		r.report(i, e, "broken")
+	}
+	require.Len(t, r.violations, 2)
+	require.Equal(t, map[Invariant]int{Revision: 1}, r.checks)
+	for _, v := range r.violations {
+		require.Equal(t, Revision, v.Invariant)
+	}
+}

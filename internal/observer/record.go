@@ -2,6 +2,7 @@ package observer
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,12 +12,16 @@ import (
 type record struct {
 	violations []Violation
 	checks     map[Invariant]int
+	without    []Invariant // are not judged
 }
 
-func newRecord() *record { return &record{checks: map[Invariant]int{}} }
+func newRecord(o *Options) *record { return &record{checks: map[Invariant]int{}, without: o.Without} }
 
 // report takes down that the object of an event breaks a promise.
 func (r *record) report(i Invariant, e Event, message string) {
+	if slices.Contains(r.without, i) {
+		return
+	}
 	r.violations = append(r.violations, Violation{
 		Invariant: i, Time: e.Time, ResourceVersion: e.ResourceVersion,
 		Object: kindOf(e.Object) + " " + e.Object.GetNamespace() + "/" + e.Object.GetName(), Message: message,
@@ -25,6 +30,9 @@ func (r *record) report(i Invariant, e Event, message string) {
 
 // check counts a judgement of the object of an event, and takes down a broken promise.
 func (r *record) check(i Invariant, e Event, kept bool, format string, args ...any) {
+	if slices.Contains(r.without, i) {
+		return
+	}
 	r.checks[i]++
 	if !kept {
 		r.report(i, e, fmt.Sprintf(format, args...))

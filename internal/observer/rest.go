@@ -17,7 +17,7 @@ import (
 // does, nothing is taken down before the last look.
 func (c *Checker) AtRest(namespace string, now time.Time, last bool) bool {
 	s := c.space(namespace)
-	r := resting{newRecord(), now}
+	r := resting{newRecord(s.options), now}
 	s.judgeAll(r)
 	if len(r.violations) > 0 && !last {
 		return false

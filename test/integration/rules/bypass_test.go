@@ -98,9 +98,12 @@ func TestBound2MissingPodsAreUnavailable(t *testing.T) {
 		s.ask(pods...)
 		s.untilCounted(rule, 0, 2)
 		s.stays("both wait", func() bool { return s.waiting(pods...) == 2 })
+		s.work(pods...)
 		for _, name := range []string{"new-1", "new-2"} {
 			s.pod(name, ownedBy(empty))
 		}
+		s.until("both are out of service", func() bool { return s.out(pods...) == 2 })
+		s.finish()
 		s.until("both are done", func() bool { return s.done(pods...) == 2 })
 		s.requireOut(rule, 2)
 	})

@@ -93,7 +93,9 @@ func begin(t *testing.T) *story {
 	s.restore()
 	s.namespace = testcluster.Namespace(t, s.Cluster, nil)
 	var err error
-	s.observer, err = observer.Start(context.WithoutCancel(t.Context()), s.RESTConfig(), observer.Options{StuckAfter: 2 * patience})
+	s.observer, err = observer.Start(context.WithoutCancel(t.Context()), s.RESTConfig(), observer.Options{
+		StuckAfter: 2 * patience, Without: []observer.Invariant{observer.Revision, observer.Churn, observer.Orphan}, // CollaSets are played
+	})
 	require.NoError(t, err)
 	t.Cleanup(s.end)
 	return s
