@@ -19,6 +19,7 @@ import (
 
 	"kusionstack.io/kuperator/internal/plugin"
 	"kusionstack.io/kuperator/internal/testkit/browser"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // dashboard runs the command for a namespace until the test is over, and gives the page's address.
@@ -55,7 +56,7 @@ func TestTheLivePage(t *testing.T) {
 	}
 	w := everything(t)
 	ns, other := w.namespace(t), w.namespace(t)
-	w.create(t, collaSet(ns, "web", 10), rule(ns, "web", "2"), service(ns, "web"), collaSet(other, "hidden", 1))
+	w.create(t, workload.CollaSet(ns, "web", image1, 10), workload.Rule(ns, "web", "2"), workload.Service(ns, "web"), workload.CollaSet(other, "hidden", image1, 1))
 	w.waitServing(t, ns, "web", 10, image1)
 	url := w.dashboard(t, ns)
 	page := browser.Open(t, url, "../..", "dashboard", "/api/why")

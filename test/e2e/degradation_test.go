@@ -17,6 +17,8 @@ import (
 	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // standstill is how long a thing must not happen to count as not happening. What
@@ -31,7 +33,7 @@ func TestDegradation(t *testing.T) {
 		w.reconfigure(t, suite.CollaSet, "--pod-ops-lifecycle=false")
 		ns := w.namespace(t)
 		w.observe(t, observer.Options{Direct: true})
-		w.create(t, collaSet(ns, "web", 4))
+		w.create(t, workload.CollaSet(ns, "web", image1, 4))
 		ready := func(n int, image string) func() error {
 			return func() error {
 				pods := w.pods(t, ns, "web")
@@ -44,34 +46,34 @@ func TestDegradation(t *testing.T) {
 				return nil
 			}
 		}
-		eventually(t, "4 Ready Pods", ready(4, image1))
+		await.Nil(t, "4 Ready Pods", ready(4, image1))
 		pods := w.pods(t, ns, "web")
 		for i := range pods {
 			require.False(t, podops.Read(&pods[i]).Gate, "a Pod without the protocol has no gate that nobody opens")
 		}
-		before := uids(pods)
+		before := workload.UIDs(pods)
 		w.setImage(t, ns, "web", image2)
-		eventually(t, "the update", ready(4, image2))
-		require.Equal(t, before, uids(w.pods(t, ns, "web")))
+		await.Nil(t, "the update", ready(4, image2))
+		require.Equal(t, before, workload.UIDs(w.pods(t, ns, "web")))
 		w.scale(t, ns, "web", 2)
-		eventually(t, "fewer Pods", ready(2, image2))
+		await.Nil(t, "fewer Pods", ready(2, image2))
 	})
 
 	t.Run("lifecycle-controller down", func(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		o := w.observe(t, observer.Options{})
-		w.create(t, service(ns, "web"), rule(ns, "web", "2"), collaSet(ns, "web", 6))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "2"), workload.CollaSet(ns, "web", image1, 6))
 		w.waitServing(t, ns, "web", 6, image1)
 		w.setImage(t, ns, "web", image2)
-		eventually(t, "an operation in flight", func() error {
+		await.Nil(t, "an operation in flight", func() error {
 			if len(w.waiting(t, ns, "web", podops.WaitFinalizer))+len(w.waiting(t, ns, "web", podops.WaitOperator)) == 0 {
 				return errors.New("none")
 			}
 			return nil
 		})
 		w.down(t, suite.Lifecycle)
-		eventually(t, "everything waiting for lifecycle-controller or a rule", func() error {
+		await.Nil(t, "everything waiting for lifecycle-controller or a rule", func() error {
 			pods := w.pods(t, ns, "web")
 			for i := range pods {
 				if v := podops.Read(&pods[i]); v.Ready != (v.ServiceReady == corev1.ConditionTrue) {
@@ -86,7 +88,7 @@ func TestDegradation(t *testing.T) {
 			return nil
 		})
 		out := offline(w.pods(t, ns, "web"))
-		always(t, standstill, "no further Pod goes out of service, and none comes back", func() error {
+		await.Always(t, standstill, "no further Pod goes out of service, and none comes back", func() error {
 			if now := offline(w.pods(t, ns, "web")); !slices.Equal(now, out) {
 				return fmt.Errorf("out of service were %v and are %v", out, now)
 			}
@@ -101,21 +103,21 @@ func TestDegradation(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		o := w.observe(t, observer.Options{})
-		w.create(t, collaSet(ns, "web", 4), collaSet(ns, "free", 3))
+		w.create(t, workload.CollaSet(ns, "web", image1, 4), workload.CollaSet(ns, "free", image1, 3))
 		w.waitServing(t, ns, "web", 4, image1)
 		w.waitServing(t, ns, "free", 3, image1)
 		w.down(t, suite.PodTransitionRule)
-		w.create(t, rule(ns, "web", "1"))
+		w.create(t, workload.Rule(ns, "web", "1"))
 		w.setImage(t, ns, "web", image2)
 		w.setImage(t, ns, "free", image2)
 		w.waitServing(t, ns, "free", 3, image2)
-		eventually(t, "the selected Pods to say that they wait for the rule", func() error {
+		await.Nil(t, "the selected Pods to say that they wait for the rule", func() error {
 			if n := len(w.waiting(t, ns, "web", podops.WaitRule)); n != 4 {
 				return fmt.Errorf("%d of 4 do", n)
 			}
 			return nil
 		})
-		always(t, standstill, "a rule is in force from its creation", func() error { return w.inService(t, ns, "web", 4, image1) })
+		await.Always(t, standstill, "a rule is in force from its creation", func() error { return w.inService(t, ns, "web", 4, image1) })
 		require.NoError(t, w.Restart(t.Context(), suite.PodTransitionRule))
 		w.waitServing(t, ns, "web", 4, image2)
 		requireWithin(t, o, ns, 1)
@@ -127,7 +129,7 @@ func TestDegradation(t *testing.T) {
 		})
 		const ns = "default"
 		o := w.observe(t, observer.Options{})
-		w.create(t, service(ns, "web"), collaSet(ns, "web", 3))
+		w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServingWithoutRules(t, ns, "web", 3, image1)
 		w.setImage(t, ns, "web", image2)
 		w.waitServingWithoutRules(t, ns, "web", 3, image2)
@@ -138,7 +140,7 @@ func TestDegradation(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, localkube.WaitForCRDs(t.Context(), w.RESTConfig()))
 		for _, component := range []string{suite.PodTransitionRule, suite.Lifecycle} {
-			eventually(t, component+" to notice", func() error {
+			await.Nil(t, component+" to notice", func() error {
 				content, err := os.ReadFile(w.Logs(component))
 				if err == nil && !strings.Contains(string(content), "PodTransitionRule is served now") {
 					err = errors.New("its log does not say so")
@@ -146,9 +148,9 @@ func TestDegradation(t *testing.T) {
 				return err
 			})
 		}
-		r := rule(ns, "web", "1")
+		r := workload.Rule(ns, "web", "1")
 		w.create(t, r)
-		eventually(t, "the rule in force", func() error {
+		await.Nil(t, "the rule in force", func() error {
 			if err := w.client.Get(t.Context(), keyOf(r), r); err != nil {
 				return err
 			}
@@ -167,10 +169,10 @@ func TestDegradation(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		w.observe(t, observer.Options{})
-		w.create(t, service(ns, "web"), collaSet(ns, "web", 3), collaSet(ns, "free", 2))
+		w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 3), workload.CollaSet(ns, "free", image1, 2))
 		w.waitServing(t, ns, "web", 3, image1)
 		w.waitServing(t, ns, "free", 2, image1)
-		eventually(t, "the Service's finalizer on every Pod", func() error {
+		await.Nil(t, "the Service's finalizer on every Pod", func() error {
 			pods := w.pods(t, ns, "web")
 			for i := range pods {
 				if !podops.Read(&pods[i]).Protected() {
@@ -183,14 +185,14 @@ func TestDegradation(t *testing.T) {
 		w.setImage(t, ns, "web", image2)
 		w.setImage(t, ns, "free", image2)
 		w.waitServing(t, ns, "free", 2, image2)
-		eventually(t, "the Pods to name the finalizer that they wait for", func() error {
+		await.Nil(t, "the Pods to name the finalizer that they wait for", func() error {
 			if n := len(w.waiting(t, ns, "web", podops.WaitFinalizer)); n != 3 {
 				return fmt.Errorf("%d of 3 do", n)
 			}
 			return nil
 		})
-		set := collaSet(ns, "web", 3)
-		eventually(t, "the CollaSet to say so as well", func() error {
+		set := workload.CollaSet(ns, "web", image1, 3)
+		await.Nil(t, "the CollaSet to say so as well", func() error {
 			if err := w.client.Get(t.Context(), keyOf(set), set); err != nil {
 				return err
 			}
@@ -199,7 +201,7 @@ func TestDegradation(t *testing.T) {
 			}
 			return nil
 		})
-		always(t, standstill, "no Pod is operated that a cooperator holds", func() error {
+		await.Always(t, standstill, "no Pod is operated that a cooperator holds", func() error {
 			pods := w.pods(t, ns, "web")
 			for i := range pods {
 				if pods[i].Spec.Containers[0].Image != image1 {
@@ -217,7 +219,7 @@ func TestDegradation(t *testing.T) {
 		w.down(t, suite.Webhook)
 		ns := w.namespace(t)
 		w.observe(t, observer.Options{})
-		w.create(t, service(ns, "web"), rule(ns, "web", "1"), collaSet(ns, "web", 3))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		pods := w.pods(t, ns, "web")
 		for i := range pods {
@@ -231,14 +233,14 @@ func TestDegradation(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		o := w.observe(t, observer.Options{})
-		w.create(t, service(ns, "web"), rule(ns, "web", "1"), collaSet(ns, "web", 3))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		w.down(t, suite.CollaSet)
 		pods := w.pods(t, ns, "web")
 		for i := range pods {
 			w.operateByLabels(t, &pods[i], "restarter", image2)
 		}
-		require.NoError(t, w.atRest(t, ns, "web", 3, image2), "Pods run on")
+		require.NoError(t, workload.AtRest(t.Context(), w.client, ns, "web", 3, image2), "Pods run on")
 		requireWithin(t, o, ns, 1)
 	})
 }

@@ -17,12 +17,14 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // replaced waits until none of the Pods of this name and UID is left.
 func (w *world) replaced(t *testing.T, pod *corev1.Pod) {
 	t.Helper()
-	eventually(t, pod.Name+" gone", func() error {
+	await.Nil(t, pod.Name+" gone", func() error {
 		now := &corev1.Pod{}
 		if err := w.client.Get(t.Context(), keyOf(pod), now); err != nil || now.UID != pod.UID {
 			return client.IgnoreNotFound(err)
@@ -44,7 +46,7 @@ func TestGracefulDeletion(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		o := w.observe(t, observer.Options{})
-		w.create(t, service(ns, "web"), rule(ns, "web", "1"), collaSet(ns, "web", 3))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		pods := w.pods(t, ns, "web")
 		for i := range pods {
@@ -61,14 +63,14 @@ func TestGracefulDeletion(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		w.observe(t, observer.Options{})
-		w.create(t, rule(ns, "web", "0"), collaSet(ns, "web", 2))
+		w.create(t, workload.Rule(ns, "web", "0"), workload.CollaSet(ns, "web", image1, 2))
 		w.waitServing(t, ns, "web", 2, image1)
-		before := uids(w.pods(t, ns, "web"))
+		before := workload.UIDs(w.pods(t, ns, "web"))
 		pod := &w.pods(t, ns, "web")[0]
 		require.NoError(t, w.kubectlDelete(t, pod, "--dry-run=server"))
-		require.NoError(t, w.atRest(t, ns, "web", 2, image1), "a dry run has no effect")
+		require.NoError(t, workload.AtRest(t.Context(), w.client, ns, "web", 2, image1), "a dry run has no effect")
 		require.Error(t, w.kubectlDelete(t, pod))
-		eventually(t, "the Pod to wait for the rule", func() error {
+		await.Nil(t, "the Pod to wait for the rule", func() error {
 			if !slices.Contains(w.waiting(t, ns, "web", podops.WaitRule), pod.Name) {
 				return errors.New("it does not")
 			}
@@ -77,13 +79,13 @@ func TestGracefulDeletion(t *testing.T) {
 		require.ErrorContains(t, w.kubectlDelete(t, pod), "it waits for the PodTransitionRule")
 		w.label(t, pod, map[string]any{appsv1alpha1.ToDeleteLabel: nil})
 		w.waitServing(t, ns, "web", 2, image1)
-		require.Equal(t, before, uids(w.pods(t, ns, "web")))
+		require.Equal(t, before, workload.UIDs(w.pods(t, ns, "web")))
 	})
 
 	t.Run("force deletes at once", func(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
-		w.create(t, rule(ns, "web", "0"), collaSet(ns, "web", 2))
+		w.create(t, workload.Rule(ns, "web", "0"), workload.CollaSet(ns, "web", image1, 2))
 		w.waitServing(t, ns, "web", 2, image1)
 		pod := &w.pods(t, ns, "web")[0]
 		require.Error(t, w.kubectlDelete(t, pod))
@@ -95,20 +97,20 @@ func TestGracefulDeletion(t *testing.T) {
 	t.Run("a namespace can be deleted whatever its rules say", func(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
-		w.create(t, service(ns, "web"), rule(ns, "web", "0"), rule(ns, "guest", "0"), collaSet(ns, "web", 3), deployment(ns, "guest", 2))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "0"), workload.Rule(ns, "guest", "0"), workload.CollaSet(ns, "web", image1, 3), deployment(ns, "guest", 2))
 		w.waitServing(t, ns, "web", 3, image1)
 		w.waitServing(t, ns, "guest", 2, image1)
-		_, err := w.Kubectl(t.Context(), "delete", "namespace", ns, "--timeout="+patience.String())
+		_, err := w.Kubectl(t.Context(), "delete", "namespace", ns, "--timeout="+await.Patience.String())
 		require.NoError(t, err)
 	})
 
 	t.Run("a Deployment can be deleted whatever its rules say", func(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
-		w.create(t, rule(ns, "web", "0"), deployment(ns, "web", 2))
+		w.create(t, workload.Rule(ns, "web", "0"), deployment(ns, "web", 2))
 		w.waitServing(t, ns, "web", 2, image1)
 		require.NoError(t, w.client.Delete(t.Context(), deployment(ns, "web", 2)))
-		eventually(t, "its Pods gone", func() error {
+		await.Nil(t, "its Pods gone", func() error {
 			if pods := w.pods(t, ns, "web"); len(pods) > 0 {
 				return fmt.Errorf("%d are there", len(pods))
 			}
@@ -120,7 +122,7 @@ func TestGracefulDeletion(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		w.down(t, suite.Webhook)
-		w.create(t, rule(ns, "web", "0"), deployment(ns, "web", 1))
+		w.create(t, workload.Rule(ns, "web", "0"), deployment(ns, "web", 1))
 		w.waitServing(t, ns, "web", 1, image1)
 		require.NoError(t, w.Restart(t.Context(), suite.Webhook))
 		pod := &w.pods(t, ns, "web")[0]
@@ -133,12 +135,12 @@ func TestGracefulDeletion(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		o := w.observe(t, observer.Options{})
-		w.create(t, service(ns, "web"), rule(ns, "web", "1"), deployment(ns, "web", 6))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), deployment(ns, "web", 6))
 		w.waitServing(t, ns, "web", 6, image1)
-		before := uids(w.pods(t, ns, "web"))
+		before := workload.UIDs(w.pods(t, ns, "web"))
 		require.NoError(t, w.client.Patch(t.Context(), deployment(ns, "web", 0), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":3}}`))))
 		w.waitServing(t, ns, "web", 3, image1)
-		for _, uid := range uids(w.pods(t, ns, "web")) {
+		for _, uid := range workload.UIDs(w.pods(t, ns, "web")) {
 			require.Contains(t, before, uid, "no more Pods were deleted than had to be")
 		}
 		requireWithin(t, o, ns, 1)
@@ -152,7 +154,7 @@ func TestGracefulDeletion(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "agent"},
 			Spec:       appsv1.DaemonSetSpec{Selector: deployment(ns, "agent", 0).Spec.Selector, Template: deployment(ns, "agent", 0).Spec.Template},
 		}
-		w.create(t, service(ns, "web"), rule(ns, "web", "1"), rule(ns, "db", "1"), rule(ns, "agent", "1"))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.Rule(ns, "db", "1"), workload.Rule(ns, "agent", "1"))
 		w.create(t, deployment(ns, "web", 3), statefulSet(ns, "db", 3), daemons)
 		all := map[string]client.Object{"web": deployment(ns, "web", 3), "db": statefulSet(ns, "db", 3), "agent": daemons}
 		for name := range all {
@@ -171,7 +173,7 @@ func TestGracefulDeletion(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		w.observe(t, observer.Options{})
-		w.create(t, collaSet(ns, "web", 1))
+		w.create(t, workload.CollaSet(ns, "web", image1, 1))
 		w.waitServing(t, ns, "web", 1, image1)
 		w.down(t, suite.Lifecycle)
 		pod := &w.pods(t, ns, "web")[0]

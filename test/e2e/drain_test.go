@@ -16,6 +16,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // statefulSet is a workload whose Pods keep their names.
@@ -49,11 +51,11 @@ func TestDrain(t *testing.T) {
 	ns := w.namespace(t)
 	o := w.observe(t, observer.Options{})
 	const allowed = 2
-	one := rule(ns, "web", fmt.Sprint(allowed))
+	one := workload.Rule(ns, "web", fmt.Sprint(allowed))
 	one.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"group": "shop"}}
-	set, guest, db := collaSet(ns, "web", 8), deployment(ns, "guest", 5), statefulSet(ns, "db", 3)
+	set, guest, db := workload.CollaSet(ns, "web", image1, 8), deployment(ns, "guest", 5), statefulSet(ns, "db", 3)
 	set.Spec.Template.Labels["group"], guest.Spec.Template.Labels["group"] = "shop", "shop"
-	w.create(t, service(ns, "web"), service(ns, "guest"), one, set, guest, db)
+	w.create(t, workload.Service(ns, "web"), workload.Service(ns, "guest"), one, set, guest, db)
 	w.waitServing(t, ns, "web", 8, image1)
 	w.waitServing(t, ns, "guest", 5, image1)
 	w.waitServing(t, ns, "db", 3, image1)
@@ -81,7 +83,7 @@ func TestDrain(t *testing.T) {
 	}
 
 	w.setImage(t, ns, "web", image2)
-	eventually(t, "a rollout that runs", func() error {
+	await.Nil(t, "a rollout that runs", func() error {
 		if !slices.ContainsFunc(w.pods(t, ns, "web"), func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == image2 }) {
 			return errors.New("no Pod has the new image")
 		}
@@ -93,7 +95,7 @@ func TestDrain(t *testing.T) {
 		}
 	})
 	begin := time.Now()
-	out, err = w.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout="+patience.String())
+	out, err = w.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout="+await.Patience.String())
 	require.NoError(t, err, out)
 	t.Logf("the drain took %s", time.Since(begin).Round(100*time.Millisecond))
 	for _, name := range []string{"web", "guest", "db"} {

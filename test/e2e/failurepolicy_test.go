@@ -11,6 +11,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // TestABadRolloutGoesBack sets an image that cannot be pulled, with every component at work. The rule lets two Pods out at a
@@ -20,13 +22,13 @@ func TestABadRolloutGoesBack(t *testing.T) {
 	w := everything(t)
 	ns := w.namespace(t)
 	o := w.observe(t, observer.Options{})
-	set := collaSet(ns, "web", 6)
+	set := workload.CollaSet(ns, "web", image1, 6)
 	set.Spec.ProgressDeadlineSeconds = ptr.To[int32](3600) // a rollout that works is not stopped, on however busy a machine
 	set.Spec.UpdateStrategy.FailurePolicy = appsv1alpha1.RolloutFailureRollback
-	w.create(t, service(ns, "web"), rule(ns, "web", "2"), set)
+	w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "2"), set)
 	w.waitServing(t, ns, "web", 6, image1)
-	before := uids(w.pods(t, ns, "web"))
-	eventually(t, "the status to tell of it", func() error {
+	before := workload.UIDs(w.pods(t, ns, "web"))
+	await.Nil(t, "the status to tell of it", func() error {
 		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil || meta.IsStatusConditionTrue(set.Status.Conditions, appsv1alpha1.CollaSetReady) {
 			return err
 		}
@@ -36,7 +38,7 @@ func TestABadRolloutGoesBack(t *testing.T) {
 
 	const broken = "web:non-exist"
 	w.setImage(t, ns, "web", broken)
-	eventually(t, "Pods that are broken", func() error {
+	await.Nil(t, "Pods that are broken", func() error {
 		n := 0
 		for _, p := range w.pods(t, ns, "web") {
 			if p.Spec.Containers[0].Image == broken {
@@ -49,7 +51,7 @@ func TestABadRolloutGoesBack(t *testing.T) {
 		return nil
 	})
 	w.patch(t, ns, "web", `{"spec":{"progressDeadlineSeconds":5}}`)
-	eventually(t, "the rollout is halted", func() error {
+	await.Nil(t, "the rollout is halted", func() error {
 		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil {
 			return err
 		}
@@ -60,9 +62,9 @@ func TestABadRolloutGoesBack(t *testing.T) {
 	})
 	require.Equal(t, first, set.Status.Halted.RollbackTo)
 	w.waitServing(t, ns, "web", 6, image1)
-	require.Equal(t, before, uids(w.pods(t, ns, "web")), "in place there and back")
+	require.Equal(t, before, workload.UIDs(w.pods(t, ns, "web")), "in place there and back")
 	w.patch(t, ns, "web", `{"spec":{"progressDeadlineSeconds":3600}}`)
-	eventually(t, "the status of the present spec", func() error {
+	await.Nil(t, "the status of the present spec", func() error {
 		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil || set.Status.ObservedGeneration == set.Generation {
 			return err
 		}
@@ -76,6 +78,6 @@ func TestABadRolloutGoesBack(t *testing.T) {
 	t.Log("another image goes on")
 	w.setImage(t, ns, "web", image2)
 	w.waitServing(t, ns, "web", 6, image2)
-	require.Equal(t, before, uids(w.pods(t, ns, "web")))
+	require.Equal(t, before, workload.UIDs(w.pods(t, ns, "web")))
 	requireWithin(t, o, ns, 2)
 }

@@ -16,6 +16,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/testkit/argocd"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 const argoCDConfig = "../../deploy/gitops/argo-cd/argocd-cm.yaml"
@@ -37,7 +39,7 @@ func TestHealthForGitOps(t *testing.T) {
 	require.NoError(t, err)
 	becomes := func(t *testing.T, kind, wantHealth string, wantStatus status.Status, says string) {
 		t.Helper()
-		eventually(t, wantHealth, func() error {
+		await.Nil(t, wantHealth, func() error {
 			object := w.liveObject(t, ns, kind, "web")
 			health, message, err := argo.Health(object)
 			require.NoError(t, err)
@@ -65,7 +67,7 @@ func TestHealthForGitOps(t *testing.T) {
 		require.NoError(t, w.client.Patch(t.Context(), changed, client.MergeFrom(object)))
 	}
 
-	w.create(t, collaSet(ns, "web", 2), rule(ns, "web", "100%"))
+	w.create(t, workload.CollaSet(ns, "web", image1, 2), workload.Rule(ns, "web", "100%"))
 	becomes(t, "CollaSet", "Healthy", status.CurrentStatus, "every Pod is as wanted")
 	becomes(t, "PodTransitionRule", "Healthy", status.CurrentStatus, "in force")
 
@@ -202,9 +204,9 @@ func TestWhatIsInGitStaysAsItIs(t *testing.T) {
 				if manifest.GetName() == "web" {
 					w.scale(t, ns, "web", 3) // replicas belong to somebody else
 				}
-				w.kubectl(t, ns, "wait", "cls/"+manifest.GetName(), "--for=condition=Ready", "--timeout="+patience.String())
+				w.kubectl(t, ns, "wait", "cls/"+manifest.GetName(), "--for=condition=Ready", "--timeout="+await.Patience.String())
 			} else {
-				w.kubectl(t, ns, "wait", "ptr/"+manifest.GetName(), "--for=condition=Ready", "--timeout="+patience.String())
+				w.kubectl(t, ns, "wait", "ptr/"+manifest.GetName(), "--for=condition=Ready", "--timeout="+await.Patience.String())
 			}
 			live = w.liveObject(t, ns, live.GetKind(), live.GetName())
 

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // TestIdle has a cluster where nothing happens: the suite writes nothing but its
@@ -16,7 +18,7 @@ func TestIdle(t *testing.T) {
 	const quiet, observed = 15 * time.Second, time.Minute
 	w := everything(t)
 	ns := w.namespace(t)
-	w.create(t, service(ns, "web"), rule(ns, "web", "1"), collaSet(ns, "web", 5))
+	w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 5))
 	w.waitServing(t, ns, "web", 5, image1)
 	busy := func(since time.Time) []suite.Request {
 		requests, err := w.Requests(since)
@@ -29,14 +31,14 @@ func TestIdle(t *testing.T) {
 		}
 		return ours
 	}
-	eventually(t, "a quiet suite", func() error {
+	await.Nil(t, "a quiet suite", func() error {
 		if requests := busy(time.Now().Add(-quiet)); len(requests) > 0 {
 			return errors.New(requests[len(requests)-1].String())
 		}
 		return nil
 	})
 	begin := time.Now()
-	always(t, observed, "nothing happens", func() error { return w.atRest(t, ns, "web", 5, image1) })
+	await.Always(t, observed, "nothing happens", func() error { return workload.AtRest(t.Context(), w.client, ns, "web", 5, image1) })
 	for _, r := range busy(begin) {
 		require.False(t, r.Write(), "only Leases are written while nothing happens: %s", r)
 	}

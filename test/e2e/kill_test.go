@@ -11,6 +11,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // TestKillAnyProcess kills each component at several moments of a rollout. The
@@ -31,12 +33,12 @@ func TestKillAnyProcess(t *testing.T) {
 			w := everything(t)
 			ns := w.namespace(t)
 			o := w.observe(t, observer.Options{})
-			w.create(t, service(ns, "web"), rule(ns, "web", "2"), collaSet(ns, "web", 8))
+			w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "2"), workload.CollaSet(ns, "web", image1, 8))
 			w.waitServing(t, ns, "web", 8, image1)
-			before := uids(w.pods(t, ns, "web"))
+			before := workload.UIDs(w.pods(t, ns, "web"))
 			w.setImage(t, ns, "web", image2)
 			for _, moment := range moments {
-				eventually(t, moment.name, func() error {
+				await.Nil(t, moment.name, func() error {
 					n := 0
 					pods := w.pods(t, ns, "web")
 					for i := range pods {
@@ -44,7 +46,7 @@ func TestKillAnyProcess(t *testing.T) {
 							n++
 						}
 					}
-					if n < moment.enough && w.atRest(t, ns, "web", 8, image2) != nil {
+					if n < moment.enough && workload.AtRest(t.Context(), w.client, ns, "web", 8, image2) != nil {
 						return fmt.Errorf("%d of %d", n, moment.enough)
 					}
 					return nil
@@ -53,7 +55,7 @@ func TestKillAnyProcess(t *testing.T) {
 				require.NoError(t, w.Restart(t.Context(), component))
 			}
 			w.waitServing(t, ns, "web", 8, image2)
-			require.Equal(t, before, uids(w.pods(t, ns, "web")))
+			require.Equal(t, before, workload.UIDs(w.pods(t, ns, "web")))
 			requireWithin(t, o, ns, 2)
 			requireAtRest(t, o, ns)
 		})

@@ -14,7 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // TestKubeletLag has kubelets that see every change late, and write Ready by what they knew then. However late they are, no
@@ -27,15 +29,15 @@ func TestKubeletLag(t *testing.T) {
 			ns := w.namespace(t)
 			o := w.observe(t, observer.Options{})
 			begin := time.Now()
-			w.create(t, service(ns, "web"), rule(ns, "web", "25%"), collaSet(ns, "web", 8))
+			w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "25%"), workload.CollaSet(ns, "web", image1, 8))
 			w.waitServing(t, ns, "web", 8, image1)
 			w.waitListed(t, ns, 8)
-			before := uids(w.pods(t, ns, "web"))
+			before := workload.UIDs(w.pods(t, ns, "web"))
 
 			t.Log("the image changes")
 			w.setImage(t, ns, "web", image2)
 			w.waitServing(t, ns, "web", 8, image2)
-			require.Equal(t, before, uids(w.pods(t, ns, "web")), "in place: no Pod is recreated")
+			require.Equal(t, before, workload.UIDs(w.pods(t, ns, "web")), "in place: no Pod is recreated")
 			requireWithin(t, o, ns, 2)
 			out := o.Report().OutOfService
 			require.Len(t, out, 8)
@@ -45,7 +47,7 @@ func TestKubeletLag(t *testing.T) {
 
 			t.Log("the image changes, and there are to be fewer Pods while it does")
 			w.setImage(t, ns, "web", image3)
-			eventually(t, "the update under way", func() error {
+			await.Nil(t, "the update under way", func() error {
 				updated := slices.ContainsFunc(w.pods(t, ns, "web"), func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == image3 })
 				if !updated {
 					return fmt.Errorf("no Pod has %s", image3)
@@ -67,7 +69,7 @@ func TestTrafficBreachIsSeen(t *testing.T) {
 	w := everything(t)
 	w.lateKubelets(t, 0)
 	ns := w.namespace(t)
-	w.create(t, service(ns, "web"), collaSet(ns, "web", 1))
+	w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 1))
 	w.waitServing(t, ns, "web", 1, image1)
 	w.waitListed(t, ns, 1)
 	o, err := observer.Start(t.Context(), w.RESTConfig(), observer.Options{})
@@ -100,7 +102,7 @@ func (w *world) lateKubelets(t *testing.T, lag time.Duration) {
 // waitListed waits until the EndpointSlices of the Service list so many Pods as ready.
 func (w *world) waitListed(t *testing.T, namespace string, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d endpoints", n), func() error {
+	await.Nil(t, fmt.Sprintf("%d endpoints", n), func() error {
 		list := &discoveryv1.EndpointSliceList{}
 		if err := w.client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
 			return err

@@ -18,14 +18,12 @@ import (
 
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 const (
-	// patience bounds a wait for something that takes seconds, on a busy machine.
-	patience = 4 * time.Minute
-	interval = 50 * time.Millisecond
-
 	// userAgent tells the tests' own requests apart.
 	userAgent = "kuperator-e2e"
 )
@@ -144,7 +142,7 @@ func (w *world) namespace(t *testing.T) string {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 30*time.Second)
 		defer cancel()
 		if t.Failed() {
-			w.describe(ctx, t, name)
+			t.Log(workload.Describe(ctx, w.Kubectl, name))
 		}
 		w.restoreIfShared(t)
 		if _, err := w.Kubectl(ctx, "-n", name, "delete", "collasets,deployments,podtransitionrules", "--all", "--ignore-not-found", "--wait", "--timeout=25s"); err != nil {
@@ -164,25 +162,11 @@ func (w *world) restoreIfShared(t *testing.T) {
 	}
 }
 
-// describe logs what is in the namespace of a failed test.
-func (w *world) describe(ctx context.Context, t *testing.T, namespace string) {
-	for _, args := range [][]string{
-		{"-n", namespace, "get", "pods", "-o", "wide", "--show-labels"},
-		{"-n", namespace, "get", "collasets,podtransitionrules", "-o", "yaml"},
-	} {
-		out, err := w.Kubectl(ctx, args...)
-		if err != nil {
-			out = err.Error()
-		}
-		t.Logf("kubectl %s\n%s", strings.Join(args, " "), out)
-	}
-}
-
 // observe watches from here to the end of the test, and fails it for any broken promise.
 func (w *world) observe(t *testing.T, options observer.Options) *observer.Observer {
 	t.Helper()
 	if options.StuckAfter == 0 {
-		options.StuckAfter = 2 * patience // the waits for Pods are over before
+		options.StuckAfter = 2 * await.Patience // the waits for Pods are over before
 	}
 	o, err := observer.Start(context.WithoutCancel(t.Context()), w.RESTConfig(), options)
 	require.NoError(t, err)
@@ -196,38 +180,6 @@ func (w *world) observe(t *testing.T, options observer.Options) *observer.Observ
 		}
 	})
 	return o
-}
-
-// eventually waits until check returns nil.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if err = check(); err == nil {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("waiting for %s: %v; last: %v", what, t.Context().Err(), err)
-		case <-time.After(interval):
-		}
-	}
-	t.Fatalf("waited %s in vain for %s: %v", patience, what, err)
-}
-
-// always checks again and again for a while.
-func always(t *testing.T, d time.Duration, what string, check func() error) {
-	t.Helper()
-	for deadline := time.Now().Add(d); time.Now().Before(deadline); {
-		if err := check(); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatal(t.Context().Err())
-		case <-time.After(interval):
-		}
-	}
 }
 
 // create creates objects, and takes one that is there as well.

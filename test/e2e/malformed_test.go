@@ -11,6 +11,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // TestMalformed shows that what can never work is refused, with the field, its
@@ -23,19 +24,19 @@ func TestMalformed(t *testing.T) {
 	}{
 		"a CollaSet whose selector does not match its template": {
 			object: func(ns string) client.Object {
-				set := collaSet(ns, "web", 1)
+				set := workload.CollaSet(ns, "web", image1, 1)
 				set.Spec.Selector.MatchLabels["app"] = "other"
 				return set
 			},
 			want: []string{"spec.selector", "matchLabels"},
 		},
 		"a CollaSet of fewer than no Pods": {
-			object: func(ns string) client.Object { return collaSet(ns, "web", -1) },
+			object: func(ns string) client.Object { return workload.CollaSet(ns, "web", image1, -1) },
 			want:   []string{"spec.replicas", "-1"},
 		},
 		"a CollaSet with a partition below zero": {
 			object: func(ns string) client.Object {
-				set := collaSet(ns, "web", 1)
+				set := workload.CollaSet(ns, "web", image1, 1)
 				set.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{ByPartition: &appsv1alpha1.ByPartition{Partition: ptr.To(intstr.FromInt32(-2))}}
 				return set
 			},
@@ -43,19 +44,19 @@ func TestMalformed(t *testing.T) {
 		},
 		"a CollaSet with an update policy that does not exist": {
 			object: func(ns string) client.Object {
-				set := collaSet(ns, "web", 1)
+				set := workload.CollaSet(ns, "web", image1, 1)
 				set.Spec.UpdateStrategy.PodUpdatePolicy = "InPlaceMaybe"
 				return set
 			},
 			want: []string{"spec.updateStrategy.podUpgradePolicy", "InPlaceMaybe", "InPlaceIfPossible"},
 		},
 		"a rule with a share that is none": {
-			object: func(ns string) client.Object { return rule(ns, "web", "120 percent") },
+			object: func(ns string) client.Object { return workload.Rule(ns, "web", "120 percent") },
 			want:   []string{"maxUnavailableValue", "120 percent"},
 		},
 		"a rule with a negative number": {
 			object: func(ns string) client.Object {
-				r := rule(ns, "web", "1")
+				r := workload.Rule(ns, "web", "1")
 				r.Spec.Rules[0].AvailablePolicy.MaxUnavailableValue = ptr.To(intstr.FromInt32(-3))
 				return r
 			},
@@ -63,7 +64,7 @@ func TestMalformed(t *testing.T) {
 		},
 		"a rule that names one check twice": {
 			object: func(ns string) client.Object {
-				r := rule(ns, "web", "1")
+				r := workload.Rule(ns, "web", "1")
 				r.Spec.Rules = append(r.Spec.Rules, r.Spec.Rules[0])
 				return r
 			},
@@ -71,7 +72,7 @@ func TestMalformed(t *testing.T) {
 		},
 		"a rule with a stage that does not exist": {
 			object: func(ns string) client.Object {
-				r := rule(ns, "web", "1")
+				r := workload.Rule(ns, "web", "1")
 				r.Spec.Rules[0].Stage = ptr.To[appsv1alpha1.TransitionRuleStage]("MidCheck")
 				return r
 			},

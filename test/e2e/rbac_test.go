@@ -27,6 +27,8 @@ import (
 	"kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // permission is one thing that a component may do.
@@ -83,7 +85,7 @@ func TestRBAC(t *testing.T) {
 	w.doEverything(t)
 	granted := w.grants(t)
 	require.NotEmpty(t, granted)
-	eventually(t, "every permission to be used", func() error { // events come after what they tell of
+	await.Nil(t, "every permission to be used", func() error { // events come after what they tell of
 		used := w.used(t)
 		var idle []string
 		for _, p := range granted {
@@ -189,12 +191,12 @@ func (w *world) grants(t *testing.T) []permission {
 func (w *world) doEverything(t *testing.T) {
 	ns := w.namespace(t)
 	w.observe(t, observer.Options{})
-	set := collaSet(ns, "web", 3)
+	set := workload.CollaSet(ns, "web", image1, 3)
 	set.Spec.HistoryLimit = ptr.To[int32](1)
 	w.reconfigure(t, suite.Webhook, "--webhook-cert-lifetime=6s", "--webhook-cert-settle=1s") // renews once or twice
-	old := rule(ns, "web", "2")
+	old := workload.Rule(ns, "web", "2")
 	old.Finalizers = []string{appsv1alpha1.ProtectionFinalizer} // as Kuperator leaves it
-	w.create(t, service(ns, "web"), old, set, deployment(ns, "guest", 1))
+	w.create(t, workload.Service(ns, "web"), old, set, deployment(ns, "guest", 1))
 	w.waitServing(t, ns, "web", 3, image1)
 
 	t.Log("updates in place, more than the history keeps")
@@ -231,7 +233,7 @@ func (w *world) doEverything(t *testing.T) {
 	w.useRuleInFull(t, ns)
 
 	t.Log("mistakes that are told")
-	eventually(t, "the Service to change", func() error {
+	await.Nil(t, "the Service to change", func() error {
 		annotated := &corev1.Service{}
 		if err := w.client.Get(t.Context(), keyOf(set), annotated); err != nil {
 			return err
@@ -242,11 +244,11 @@ func (w *world) doEverything(t *testing.T) {
 	})
 	w.shareFinalizer(t, ns)
 	w.down(t, suite.Webhook) // which would refuse the next
-	wrong := rule(ns, "wrong", "1")
+	wrong := workload.Rule(ns, "wrong", "1")
 	wrong.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"no label!": "web"}} // of keys the schema knows nothing
 	w.create(t, wrong)
 	for _, component := range []string{suite.PodTransitionRule, suite.ResourceConsist} {
-		eventually(t, "an event of "+component, func() error {
+		await.Nil(t, "an event of "+component, func() error {
 			requests, err := w.Requests(time.Time{})
 			require.NoError(t, err)
 			for _, r := range requests {
@@ -261,8 +263,8 @@ func (w *world) doEverything(t *testing.T) {
 	t.Log("graceful deletion by label")
 	pod := &w.pods(t, ns, "web")[0]
 	w.label(t, pod, map[string]any{appsv1alpha1.ToDeleteLabel: fmt.Sprint(time.Now().UnixNano())})
-	eventually(t, "another Pod in its place", func() error {
-		if slices.Contains(uids(w.pods(t, ns, "web")), pod.UID) {
+	await.Nil(t, "another Pod in its place", func() error {
+		if slices.Contains(workload.UIDs(w.pods(t, ns, "web")), pod.UID) {
 			return fmt.Errorf("%s is still there", pod.Name)
 		}
 		return nil
@@ -271,11 +273,11 @@ func (w *world) doEverything(t *testing.T) {
 
 	t.Log("the end of a Service, of rules and of a CollaSet")
 	require.NoError(t, w.client.Delete(t.Context(), old))
-	eventually(t, "the rule gone", func() error { return gone(w.client.Get(t.Context(), keyOf(old), &appsv1alpha1.PodTransitionRule{})) })
-	require.NoError(t, w.client.Delete(t.Context(), service(ns, "web")))
-	eventually(t, "the Service gone", func() error { return gone(w.client.Get(t.Context(), keyOf(set), &corev1.Service{})) })
+	await.Nil(t, "the rule gone", func() error { return gone(w.client.Get(t.Context(), keyOf(old), &appsv1alpha1.PodTransitionRule{})) })
+	require.NoError(t, w.client.Delete(t.Context(), workload.Service(ns, "web")))
+	await.Nil(t, "the Service gone", func() error { return gone(w.client.Get(t.Context(), keyOf(set), &corev1.Service{})) })
 	require.NoError(t, w.client.Delete(t.Context(), set))
-	eventually(t, "the CollaSet gone", func() error { return gone(w.client.Get(t.Context(), keyOf(set), &appsv1alpha1.CollaSet{})) })
+	await.Nil(t, "the CollaSet gone", func() error { return gone(w.client.Get(t.Context(), keyOf(set), &appsv1alpha1.CollaSet{})) })
 }
 
 // resizeInPlace gives the Pod of a CollaSet of its own more cpu.
@@ -285,18 +287,18 @@ func (w *world) resizeInPlace(t *testing.T, ns string) {
 	cpu := func(set *appsv1alpha1.CollaSet, quantity string) {
 		set.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
 	}
-	set := collaSet(ns, "sized", 1)
+	set := workload.CollaSet(ns, "sized", image1, 1)
 	cpu(set, "100m")
 	w.create(t, set)
 	w.waitServing(t, ns, "sized", 1, image1)
-	eventually(t, "the CollaSet to change", func() error {
+	await.Nil(t, "the CollaSet to change", func() error {
 		if err := w.client.Get(t.Context(), keyOf(set), set); err != nil {
 			return err
 		}
 		cpu(set, "200m")
 		return w.client.Update(t.Context(), set)
 	})
-	eventually(t, "the Pod to have more", func() error {
+	await.Nil(t, "the Pod to have more", func() error {
 		pod := &w.pods(t, ns, "sized")[0]
 		if got := pod.Status.ContainerStatuses[0].Resources.Requests.Cpu().String(); got != "200m" {
 			return fmt.Errorf("it has %s", got)
@@ -318,9 +320,9 @@ func (w *world) shareFinalizer(t *testing.T, ns string) {
 	}}
 	pod.Spec.Containers = []corev1.Container{{Name: "app", Image: image1}}
 	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}
-	shared := service(ns, "shared")
+	shared := workload.Service(ns, "shared")
 	w.create(t, shared, pod)
-	eventually(t, "the Service to say that its finalizer is shared", func() error {
+	await.Nil(t, "the Service to say that its finalizer is shared", func() error {
 		if err := w.client.Get(t.Context(), keyOf(shared), shared); err != nil {
 			return err
 		}
@@ -337,7 +339,7 @@ func (w *world) useRuleInFull(t *testing.T, ns string) {
 	t.Helper()
 	t.Log("a rule with a topology budget and a mirrored PodDisruptionBudget, and a Pod that it holds")
 	w.reconfigure(t, suite.PodTransitionRule, "--annotate-blocked-after=1s")
-	held := rule(ns, "held", "0")
+	held := workload.Rule(ns, "held", "0")
 	held.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	held.Spec.MirrorPodDisruptionBudget = true
 	held.Spec.Rules[0].AvailablePolicy.Topology = &appsv1alpha1.TopologyBudget{TopologyKey: corev1.LabelHostname}
@@ -354,14 +356,14 @@ func (w *world) useRuleInFull(t *testing.T, ns string) {
 			return nil
 		}
 	}
-	eventually(t, "the PodDisruptionBudget", mirrored(2))
+	await.Nil(t, "the PodDisruptionBudget", mirrored(2))
 	pod := &w.pods(t, ns, "web")[0]
 	mark := func(value string) {
 		body := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, appsv1alpha1.ToDeleteLabel, value)
 		require.NoError(t, w.client.Patch(t.Context(), pod, client.RawPatch(types.MergePatchType, []byte(body))))
 	}
 	mark(`"1"`)
-	eventually(t, "the Pod to say what holds it", func() error {
+	await.Nil(t, "the Pod to say what holds it", func() error {
 		now := &corev1.Pod{}
 		if err := w.client.Get(t.Context(), keyOf(pod), now); err != nil {
 			return err
@@ -373,7 +375,7 @@ func (w *world) useRuleInFull(t *testing.T, ns string) {
 	})
 	mark("null")
 	update := func(change func(*appsv1alpha1.PodTransitionRuleSpec)) {
-		eventually(t, "the rule to change", func() error {
+		await.Nil(t, "the rule to change", func() error {
 			if err := w.client.Get(t.Context(), keyOf(held), held); err != nil {
 				return err
 			}
@@ -384,9 +386,9 @@ func (w *world) useRuleInFull(t *testing.T, ns string) {
 	update(func(spec *appsv1alpha1.PodTransitionRuleSpec) {
 		spec.Rules[0].AvailablePolicy.MaxUnavailableValue = ptr.To(intstr.FromInt32(1))
 	})
-	eventually(t, "the PodDisruptionBudget to follow", mirrored(1))
+	await.Nil(t, "the PodDisruptionBudget to follow", mirrored(1))
 	update(func(spec *appsv1alpha1.PodTransitionRuleSpec) { spec.MirrorPodDisruptionBudget = false })
-	eventually(t, "the PodDisruptionBudget to go", func() error {
+	await.Nil(t, "the PodDisruptionBudget to go", func() error {
 		if err := w.client.Get(t.Context(), keyOf(held), &policyv1.PodDisruptionBudget{}); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it is there, or: %w", err)
 		}

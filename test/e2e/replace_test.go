@@ -16,6 +16,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // TestReplacement updates a CollaSet whose rule lets no Pod out of service below the wanted number. Recreating or updating
@@ -25,22 +27,22 @@ func TestReplacement(t *testing.T) {
 	w := everything(t)
 	ns := w.namespace(t)
 	o := w.observe(t, observer.Options{})
-	set := collaSet(ns, "web", n)
+	set := workload.CollaSet(ns, "web", image1, n)
 	set.Spec.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateReplace
 	set.Spec.UpdateStrategy.MaxSurge = ptr.To(intstr.FromInt32(most))
-	all := rule(ns, "web", "0")
+	all := workload.Rule(ns, "web", "0")
 	all.Spec.Rules[0].AvailablePolicy = &appsv1alpha1.AvailableRule{MinAvailableValue: ptr.To(intstr.FromString("100%"))}
-	w.create(t, service(ns, "web"), all, set)
+	w.create(t, workload.Service(ns, "web"), all, set)
 	w.waitServing(t, ns, "web", n, image1)
 	w.waitListed(t, ns, n)
-	before := uids(w.pods(t, ns, "web"))
+	before := workload.UIDs(w.pods(t, ns, "web"))
 
 	t.Log("an update")
 	begin := time.Now()
 	w.setImage(t, ns, "web", image2)
-	w.waitServedBy(t, ns, n, n+most, func() error { return w.atRest(t, ns, "web", n, image2) })
+	w.waitServedBy(t, ns, n, n+most, func() error { return workload.AtRest(t.Context(), w.client, ns, "web", n, image2) })
 	t.Logf("it took %s", time.Since(begin).Round(100*time.Millisecond))
-	for _, uid := range uids(w.pods(t, ns, "web")) {
+	for _, uid := range workload.UIDs(w.pods(t, ns, "web")) {
 		require.NotContains(t, before, uid)
 	}
 	sum, _ := w.logWrites(t, ns, begin, n)
@@ -54,7 +56,7 @@ func TestReplacement(t *testing.T) {
 		if err := gone(w.client.Get(t.Context(), keyOf(&chosen), &corev1.Pod{})); err != nil {
 			return err
 		}
-		return w.atRest(t, ns, "web", n, image2)
+		return workload.AtRest(t.Context(), w.client, ns, "web", n, image2)
 	})
 	report := o.Settled(t.Context())
 	require.NoError(t, report.Err())
@@ -66,7 +68,7 @@ func TestReplacement(t *testing.T) {
 // are no more Pods than so many, but for those that are being deleted.
 func (w *world) waitServedBy(t *testing.T, namespace string, endpoints, pods int, check func() error) {
 	t.Helper()
-	eventually(t, "the goal", func() error {
+	await.Nil(t, "the goal", func() error {
 		slices := &discoveryv1.EndpointSliceList{}
 		require.NoError(t, w.client.List(t.Context(), slices, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "web"}))
 		ready := 0

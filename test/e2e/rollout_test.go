@@ -10,6 +10,7 @@ import (
 
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // What an in-place update costs at most, per Pod: six writes for the operation,
@@ -24,17 +25,17 @@ func TestRollout(t *testing.T) {
 	ns := w.namespace(t)
 	o := w.observe(t, observer.Options{})
 	begin := time.Now()
-	w.create(t, service(ns, "web"), rule(ns, "web", "20%"), collaSet(ns, "web", 10))
+	w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "20%"), workload.CollaSet(ns, "web", image1, 10))
 	w.waitServing(t, ns, "web", 10, image1)
 	w.logWrites(t, ns, begin, 10)
-	before := uids(w.pods(t, ns, "web"))
+	before := workload.UIDs(w.pods(t, ns, "web"))
 
 	t.Log("the image changes")
 	begin = time.Now()
 	w.setImage(t, ns, "web", image2)
 	w.waitServing(t, ns, "web", 10, image2)
 	t.Logf("the update took %s", time.Since(begin).Round(100*time.Millisecond))
-	require.Equal(t, before, uids(w.pods(t, ns, "web")), "in place: no Pod is recreated")
+	require.Equal(t, before, workload.UIDs(w.pods(t, ns, "web")), "in place: no Pod is recreated")
 	conflicts := w.requireFrugal(t, ns, begin, 10)
 	w.requireFewEvents(t, ns, 1)
 	requireWithin(t, o, ns, 2)
@@ -43,7 +44,7 @@ func TestRollout(t *testing.T) {
 	begin = time.Now()
 	w.scale(t, ns, "web", 7)
 	w.waitServing(t, ns, "web", 7, image2)
-	remaining := uids(w.pods(t, ns, "web"))
+	remaining := workload.UIDs(w.pods(t, ns, "web"))
 	for _, uid := range remaining {
 		require.Contains(t, before, uid)
 	}
@@ -54,7 +55,7 @@ func TestRollout(t *testing.T) {
 	begin = time.Now()
 	w.setImage(t, ns, "web", image1)
 	w.waitServing(t, ns, "web", 7, image1)
-	require.Equal(t, remaining, uids(w.pods(t, ns, "web")))
+	require.Equal(t, remaining, workload.UIDs(w.pods(t, ns, "web")))
 	conflicts += w.requireFrugal(t, ns, begin, 7)
 	assert.LessOrEqual(t, float64(conflicts)/(10+3+7), maxConflictsPerPod, "conflicts per operated Pod")
 	w.requireFewEvents(t, ns, 2)
@@ -64,7 +65,7 @@ func TestRollout(t *testing.T) {
 	w.scale(t, ns, "web", 10)
 	w.waitServing(t, ns, "web", 10, image1)
 	for _, uid := range remaining {
-		require.Contains(t, uids(w.pods(t, ns, "web")), uid)
+		require.Contains(t, workload.UIDs(w.pods(t, ns, "web")), uid)
 	}
 	requireAtRest(t, o, ns)
 }

@@ -18,6 +18,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // deployment is a workload that knows nothing of the suite but the label.
@@ -43,7 +45,7 @@ func TestThirdParty(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		o := w.observe(t, observer.Options{})
-		w.create(t, service(ns, "web"), rule(ns, "web", "1"), deployment(ns, "web", 3))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), deployment(ns, "web", 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		pods := w.pods(t, ns, "web")
 		for i := range pods {
@@ -71,20 +73,20 @@ func TestThirdParty(t *testing.T) {
 			require.NoError(t, w.client.Get(t.Context(), keyOf(pod), now))
 			return podops.Read(now)
 		}
-		eventually(t, "the Pod out of service, waiting for the cooperator", func() error {
+		await.Nil(t, "the Pod out of service, waiting for the cooperator", func() error {
 			if v := get(); podops.PhaseOf(v, "restarter") != podops.PhasePreparing || v.Ready {
 				return fmt.Errorf("%v", podops.Explain(v, nil))
 			}
 			return nil
 		})
-		always(t, standstill/2, "no operation before the finalizer is gone", func() error {
+		await.Always(t, standstill/2, "no operation before the finalizer is gone", func() error {
 			if v := get(); podops.PhaseOf(v, "restarter") != podops.PhasePreparing {
 				return fmt.Errorf("%v", podops.Explain(v, nil))
 			}
 			return nil
 		})
 		w.setFinalizers(t, pod)
-		eventually(t, "permission", func() error {
+		await.Nil(t, "permission", func() error {
 			if v := get(); !podops.Allowed(v, "restarter", "restart") {
 				return fmt.Errorf("%v", podops.Explain(v, nil))
 			}
@@ -98,14 +100,14 @@ func TestThirdParty(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
 		w.observe(t, observer.Options{})
-		w.create(t, rule(ns, "web", "0"), deployment(ns, "web", 1))
+		w.create(t, workload.Rule(ns, "web", "0"), deployment(ns, "web", 1))
 		w.waitServing(t, ns, "web", 1, image1)
 		pod := &w.pods(t, ns, "web")[0]
 		w.label(t, pod, map[string]any{
 			podops.OperatingPrefix + "/restarter":     fmt.Sprint(time.Now().UnixNano()),
 			podops.OperationTypePrefix + "/restarter": "restart",
 		})
-		eventually(t, "the Pod to wait for the rule", func() error {
+		await.Nil(t, "the Pod to wait for the rule", func() error {
 			if !slices.Contains(w.waiting(t, ns, "web", podops.WaitRule), pod.Name) {
 				return errors.New("it does not")
 			}

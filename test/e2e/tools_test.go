@@ -31,6 +31,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // columns of the lines of a table.
@@ -54,27 +56,27 @@ func (w *world) kubectl(t *testing.T, namespace string, args ...string) string {
 func TestKubectlKnowsCollaSets(t *testing.T) {
 	w := everything(t)
 	ns := w.namespace(t)
-	w.create(t, collaSet(ns, "web", 2))
+	w.create(t, workload.CollaSet(ns, "web", image1, 2))
 
 	t.Run("wait ends when the Pods serve", func(t *testing.T) {
-		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+patience.String())
-		require.NoError(t, w.atRest(t, ns, "web", 2, image1), "Ready promises that")
+		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+await.Patience.String())
+		require.NoError(t, workload.AtRest(t.Context(), w.client, ns, "web", 2, image1), "Ready promises that")
 	})
 
 	t.Run("scale changes the number of Pods", func(t *testing.T) {
 		require.Contains(t, w.kubectl(t, ns, "scale", "collaset", "web", "--replicas=4", "--current-replicas=2"), "scaled")
-		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.availableReplicas}=4", "--timeout="+patience.String())
+		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.availableReplicas}=4", "--timeout="+await.Patience.String())
 		w.waitServing(t, ns, "web", 4, image1)
 		_, err := w.Kubectl(t.Context(), "-n", ns, "scale", "collaset", "web", "--replicas=9", "--current-replicas=2")
 		require.ErrorContains(t, err, "Expected replicas to be 2, was 4")
 	})
 
 	t.Run("wait after a change ends with the new Pods, not with the old", func(t *testing.T) {
-		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+patience.String())
+		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+await.Patience.String())
 		w.setImage(t, ns, "web", image2)
-		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+patience.String())
-		require.NoError(t, w.atRest(t, ns, "web", 4, image2))
-		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.updatedAvailableReplicas}=4", "--timeout="+patience.String())
+		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+await.Patience.String())
+		require.NoError(t, workload.AtRest(t.Context(), w.client, ns, "web", 4, image2))
+		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.updatedAvailableReplicas}=4", "--timeout="+await.Patience.String())
 	})
 
 	t.Run("get shows where a rollout stands", func(t *testing.T) {
@@ -110,7 +112,7 @@ func TestKubectlKnowsCollaSets(t *testing.T) {
 	})
 
 	t.Run("describe shows conditions and events", func(t *testing.T) {
-		eventually(t, "both", func() error { // events come after what they tell of
+		await.Nil(t, "both", func() error { // events come after what they tell of
 			if out := w.kubectl(t, ns, "describe", "cls", "web"); !strings.Contains(out, "RolloutComplete") || !strings.Contains(out, "collaset-controller") {
 				return errors.New(out)
 			}
@@ -133,7 +135,7 @@ func ofExpressions(set *appsv1alpha1.CollaSet) *appsv1alpha1.CollaSet {
 func TestDisruptionBudgetInPercent(t *testing.T) {
 	w := everything(t)
 	ns := w.namespace(t)
-	set := ofExpressions(collaSet(ns, "web", 10))
+	set := ofExpressions(workload.CollaSet(ns, "web", image1, 10))
 	// Evictions go to the API server as they are: it is the budget that is looked at, not the graceful deletion of webhook-server.
 	set.Spec.Template.Labels["podopslifecycle.kusionstack.io/graceful-deletion"] = "disabled"
 	budget := &policyv1.PodDisruptionBudget{
@@ -167,7 +169,7 @@ func TestDisruptionBudgetInPercent(t *testing.T) {
 
 func (w *world) waitBudget(t *testing.T, budget *policyv1.PodDisruptionBudget, want policyv1.PodDisruptionBudgetStatus) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the budget to expect %d Pods and allow %d disruptions", want.ExpectedPods, want.DisruptionsAllowed), func() error {
+	await.Nil(t, fmt.Sprintf("the budget to expect %d Pods and allow %d disruptions", want.ExpectedPods, want.DisruptionsAllowed), func() error {
 		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(budget), budget); err != nil {
 			return err
 		}
@@ -190,7 +192,7 @@ func TestHorizontalPodAutoscaler(t *testing.T) {
 	ns := w.namespace(t)
 	load := w.metricsAPI(t) // of all Pods together, so that more Pods have less each
 	load.Store(200)
-	set := ofExpressions(collaSet(ns, "web", 2))
+	set := ofExpressions(workload.CollaSet(ns, "web", image1, 2))
 	set.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100Mi")}
 	w.create(t, set)
 	w.waitServing(t, ns, "web", 2, image1)
@@ -280,7 +282,7 @@ func (w *world) metricsAPI(t *testing.T) *atomic.Int64 {
 			t.Errorf("removing the metrics API: %v", err)
 		}
 	})
-	eventually(t, "the metrics API to be available", func() error {
+	await.Nil(t, "the metrics API to be available", func() error {
 		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(registration), registration); err != nil {
 			return err
 		}

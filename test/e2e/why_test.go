@@ -29,6 +29,8 @@ import (
 	"kusionstack.io/kuperator/internal/insight"
 	"kusionstack.io/kuperator/internal/plugin"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // kuperator runs the plugin as administrator, or as whom --as names, and returns what it prints and its exit code.
@@ -63,7 +65,7 @@ func (w *world) why(t *testing.T, namespace, subject string, flags ...string) (i
 // waitBlocker waits until why names the blocker, and returns the answer.
 func (w *world) waitBlocker(t *testing.T, namespace, subject string, want insight.Code) (answer insight.Answer) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("why %s to name %s", subject, want), func() error {
+	await.Nil(t, fmt.Sprintf("why %s to name %s", subject, want), func() error {
 		var err error
 		if answer, err = w.why(t, namespace, subject); err != nil {
 			return err
@@ -83,7 +85,7 @@ func (w *world) waitBlocker(t *testing.T, namespace, subject string, want insigh
 // onePod starts a CollaSet of one Pod and returns that when it serves.
 func (w *world) onePod(t *testing.T, namespace, name string) string {
 	t.Helper()
-	w.create(t, collaSet(namespace, name, 1))
+	w.create(t, workload.CollaSet(namespace, name, image1, 1))
 	w.waitServing(t, namespace, name, 1, image1)
 	return "pod/" + w.pods(t, namespace, name)[0].Name
 }
@@ -94,11 +96,11 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 	ns := w.namespace(t)
 
 	t.Run("a rule whose budget a broken image holds", func(t *testing.T) {
-		w.create(t, rule(ns, "spent", "1"), collaSet(ns, "spent", 3))
+		w.create(t, workload.Rule(ns, "spent", "1"), workload.CollaSet(ns, "spent", image1, 3))
 		w.waitServing(t, ns, "spent", 3, image1)
 		w.setImage(t, ns, "spent", "web:non-exist")
 		var broken, waiting string
-		eventually(t, "one Pod to be stuck and the others to ask", func() error {
+		await.Nil(t, "one Pod to be stuck and the others to ask", func() error {
 			broken, waiting = "", ""
 			for _, pod := range w.pods(t, ns, "spent") {
 				switch o := podops.OperationOf(podops.Read(&pod), "collaset"); {
@@ -114,7 +116,7 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 			return nil
 		})
 		var spent *insight.Reason
-		eventually(t, "the holder to be named with its own blocker", func() error {
+		await.Nil(t, "the holder to be named with its own blocker", func() error {
 			spent = w.waitBlocker(t, ns, "pod/"+waiting, insight.CodeBudgetSpent).Blocker
 			if len(spent.Holders) != 1 || spent.Holders[0].WaitsFor == nil || spent.Holders[0].WaitsFor.Code != insight.CodeImagePull {
 				return fmt.Errorf("%+v", spent.Holders)
@@ -138,7 +140,7 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 	})
 
 	t.Run("a protection finalizer", func(t *testing.T) {
-		w.create(t, service(ns, "held"))
+		w.create(t, workload.Service(ns, "held"))
 		pod := w.onePod(t, ns, "held")
 		require.NoError(t, w.StopComponent(suite.ResourceConsist))
 		w.setImage(t, ns, "held", image2)
@@ -161,11 +163,11 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 	})
 
 	t.Run("no node takes the Pod", func(t *testing.T) {
-		set := collaSet(ns, "nowhere", 1)
+		set := workload.CollaSet(ns, "nowhere", image1, 1)
 		set.Spec.Template.Spec.NodeSelector = map[string]string{"no-such": "node"}
 		w.create(t, set)
 		var pods []corev1.Pod
-		eventually(t, "the Pod", func() error {
+		await.Nil(t, "the Pod", func() error {
 			if pods = w.pods(t, ns, "nowhere"); len(pods) == 0 {
 				return errors.New("none")
 			}
@@ -202,7 +204,7 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		w.create(t, &corev1.ResourceQuota{
 			ObjectMeta: metav1.ObjectMeta{Namespace: narrow, Name: "pods"},
 			Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}},
-		}, collaSet(narrow, "many", 3))
+		}, workload.CollaSet(narrow, "many", image1, 3))
 		answer := w.waitBlocker(t, narrow, "collaset/many", insight.CodeQuota)
 		require.Contains(t, answer.Blocker.Message, "exceeded quota: pods")
 		_, problems, code := w.kuperator(t, narrow, "why", "pod/many-xyz")
@@ -238,14 +240,14 @@ func (w *world) webhookRuleBlocks(t *testing.T, ns string) {
 		require.NoError(t, w.StopComponent(suite.PodTransitionRule))
 		w.restore(t)
 	})
-	ticket := rule(ns, "ticket", "1")
+	ticket := workload.Rule(ns, "ticket", "1")
 	ticket.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "approved", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
 		Webhook: &appsv1alpha1.TransitionRuleWebhook{ClientConfig: appsv1alpha1.WebhookClientConfig{URL: asked.URL}, FailurePolicy: ptr.To(appsv1alpha1.FailurePolicyFail)},
 	}}}
 	w.create(t, ticket)
 	pod := w.onePod(t, ns, "ticket")
 	w.setImage(t, ns, "ticket", image2)
-	eventually(t, "what the webhook said", func() error {
+	await.Nil(t, "what the webhook said", func() error {
 		answer := w.waitBlocker(t, ns, pod, insight.CodeWebhookRule)
 		if !strings.Contains(answer.Blocker.Message, "CHG-4711 is not approved") {
 			return errors.New(answer.Blocker.Message)
@@ -303,11 +305,11 @@ spec:
 		return p
 	}
 	w.kubectl(t, ns, "apply", "-f", manifest(image1, ""))
-	w.create(t, rule(ns, "web", "1"))
+	w.create(t, workload.Rule(ns, "web", "1"))
 	w.waitServing(t, ns, "web", 3, image1)
 	waitRollout := func(t *testing.T, image string, n int) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d Pods at %s and all in service", n, image), func() error {
+		await.Nil(t, fmt.Sprintf("%d Pods at %s and all in service", n, image), func() error {
 			at := 0
 			for _, pod := range w.pods(t, ns, "web") {
 				if v := podops.Read(&pod); !v.Ready || !v.ServiceAvailable() || len(podops.Operations(v)) > 0 || v.Terminating {
@@ -367,7 +369,7 @@ spec:
 		require.Contains(t, w.does(t, ns, "undo", "collaset/web"), "goes back to revision 1")
 		waitRollout(t, image1, 3)
 		w.kubectl(t, ns, "apply", "-f", manifest(image3, ""))
-		eventually(t, "the rollout to begin", func() error {
+		await.Nil(t, "the rollout to begin", func() error {
 			for _, pod := range w.pods(t, ns, "web") {
 				if len(podops.Operations(podops.Read(&pod))) > 0 {
 					return nil
@@ -383,11 +385,11 @@ spec:
 	})
 
 	t.Run("restart and replace", func(t *testing.T) {
-		before := uids(w.pods(t, ns, "web"))
+		before := workload.UIDs(w.pods(t, ns, "web"))
 		w.does(t, ns, "restart", "collaset/web")
-		eventually(t, "two of three Pods to be new", func() error {
+		await.Nil(t, "two of three Pods to be new", func() error {
 			kept := 0
-			for _, uid := range uids(w.pods(t, ns, "web")) {
+			for _, uid := range workload.UIDs(w.pods(t, ns, "web")) {
 				if slices.Contains(before, uid) {
 					kept++
 				}
@@ -400,7 +402,7 @@ spec:
 		waitRollout(t, image1, 3)
 		victim := w.pods(t, ns, "web")[0].Name
 		require.Contains(t, w.does(t, ns, "replace", "pod/"+victim), "being replaced")
-		eventually(t, victim+" to be gone", func() error {
+		await.Nil(t, victim+" to be gone", func() error {
 			for _, pod := range w.pods(t, ns, "web") {
 				if pod.Name == victim {
 					return errors.New("it is still there")
@@ -470,7 +472,7 @@ func TestPluginWithTheRightsOfATeam(t *testing.T) {
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: user}},
 		})
 	}
-	eventually(t, "the roles to be joined and bound", func() error {
+	await.Nil(t, "the roles to be joined and bound", func() error {
 		_, problems, code := w.kuperator(t, ns, "status", "collaset/web", "--as=viewer")
 		if code != 0 {
 			return errors.New(problems)
@@ -504,7 +506,7 @@ func TestPluginWithTheRightsOfATeam(t *testing.T) {
 		w.does(t, ns, "resume", "web", "--as=editor")
 	})
 	t.Run("status --watch shows what changes", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 		defer cancel()
 		read, write := io.Pipe()
 		defer read.Close()

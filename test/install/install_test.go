@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"kusionstack.io/kuperator/internal/testkit/await"
 )
 
 // stories are the jobs by overlay. Every overlay but the one for processes has one.
@@ -62,7 +64,7 @@ func (w *world) calm(t *testing.T) []string {
 	t.Helper()
 	var last []string
 	same := 0
-	eventually(t, "the Pods to be left alone", func() error {
+	await.Nil(t, "the Pods to be left alone", func() error {
 		now := states(w.pods(t, storyNamespace))
 		if len(last) == 0 || !equal(now, last) {
 			last, same = now, 0
@@ -199,7 +201,7 @@ func (w *world) requireRightsOnlyIn(t *testing.T, namespace string) {
 		"webhook-server":               {"patch", "pods"},
 	} {
 		for in, want := range map[string]bool{"team-a": true, "team-b": true, "default": false, namespace: false} {
-			eventually(t, component+"'s rights in "+in, func() error {
+			await.Nil(t, component+"'s rights in "+in, func() error {
 				if may(component, right[0], right[1], in) != want {
 					return errNotYet // the authorizer learns of bindings a moment later
 				}

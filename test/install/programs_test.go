@@ -22,6 +22,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/child"
 	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/await"
 )
 
 const (
@@ -42,7 +43,7 @@ type program struct {
 func (w *world) rolledOut(t *testing.T, namespace string) []appsv1.Deployment {
 	t.Helper()
 	list := &appsv1.DeploymentList{}
-	eventually(t, "the Deployments' Pods", func() error {
+	await.Nil(t, "the Deployments' Pods", func() error {
 		if err := w.client.List(t.Context(), list, client.InNamespace(namespace)); err != nil {
 			return err
 		}
@@ -151,7 +152,7 @@ func (w *world) start(t *testing.T, namespace string) map[string]*program {
 		programs[deployments[i].Name] = w.run(t, &deployments[i], version)
 	}
 	for name, p := range programs {
-		eventually(t, name+" ready", func() error { return p.ready(t) })
+		await.Nil(t, name+" ready", func() error { return p.ready(t) })
 	}
 	if programs[webhooks] != nil {
 		w.waitAsked(t)
@@ -162,7 +163,7 @@ func (w *world) start(t *testing.T, namespace string) map[string]*program {
 // waitAsked waits until the API server asks webhook-server: it learns of the configuration a moment after that was written.
 func (w *world) waitAsked(t *testing.T) {
 	t.Helper()
-	eventually(t, "the API server to ask webhook-server", func() error {
+	await.Nil(t, "the API server to ask webhook-server", func() error {
 		pod := managedPod(storyNamespace, "probe")
 		pod.Name, pod.GenerateName = "", "probe-"
 		if err := w.client.Create(t.Context(), pod, client.DryRunAll); err != nil {

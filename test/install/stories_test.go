@@ -12,13 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 const (
@@ -28,45 +28,6 @@ const (
 	image2         = "web:2"
 	image3         = "web:3"
 )
-
-// collaSet is a workload of n Pods labelled app=name.
-func collaSet(namespace, name string, n int32) *appsv1alpha1.CollaSet {
-	return &appsv1alpha1.CollaSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: appsv1alpha1.CollaSetSpec{
-			Replicas: ptr.To(n),
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
-			},
-			UpdateStrategy: appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible},
-		},
-	}
-}
-
-func service(namespace, name string) *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec: corev1.ServiceSpec{
-			Selector: map[string]string{"app": name},
-			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
-		},
-	}
-}
-
-// rule allows one of the Pods labelled app=name to be out of service.
-func rule(namespace, name string) *appsv1alpha1.PodTransitionRule {
-	return &appsv1alpha1.PodTransitionRule{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: appsv1alpha1.PodTransitionRuleSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Rules: []appsv1alpha1.TransitionRule{{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.FromInt32(1))},
-			}}},
-		},
-	}
-}
 
 func (w *world) create(t *testing.T, objects ...client.Object) {
 	t.Helper()
@@ -81,7 +42,7 @@ func (w *world) remove(t *testing.T, objects ...client.Object) {
 	for _, o := range objects {
 		require.NoError(t, client.IgnoreNotFound(w.client.Delete(t.Context(), o)))
 	}
-	eventually(t, "the Pods to be gone", func() error {
+	await.Nil(t, "the Pods to be gone", func() error {
 		if n := len(w.pods(t, storyNamespace)); n > 0 {
 			return fmt.Errorf("%d are left", n)
 		}
@@ -92,10 +53,9 @@ func (w *world) remove(t *testing.T, objects ...client.Object) {
 // pods returns the Pods labelled app=web, sorted by name.
 func (w *world) pods(t *testing.T, namespace string) []corev1.Pod {
 	t.Helper()
-	list := &corev1.PodList{}
-	require.NoError(t, w.client.List(t.Context(), list, client.InNamespace(namespace), client.MatchingLabels{"app": "web"}))
-	slices.SortFunc(list.Items, func(a, b corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	return list.Items
+	pods, err := workload.Pods(t.Context(), w.client, namespace, "web")
+	require.NoError(t, err)
+	return pods
 }
 
 // states are the Pods as they are: who they are and when they last changed.
@@ -107,19 +67,9 @@ func states(pods []corev1.Pod) []string {
 	return all
 }
 
-func uids(pods []corev1.Pod) []types.UID {
-	var all []types.UID
-	for _, pod := range pods {
-		all = append(all, pod.UID)
-	}
-	return all
-}
-
 func (w *world) setImage(t *testing.T, image string) {
 	t.Helper()
-	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: storyNamespace, Name: "web"}}
-	patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image)
-	require.NoError(t, w.client.Patch(t.Context(), set, client.RawPatch(types.MergePatchType, []byte(patch))))
+	require.NoError(t, workload.Patch(t.Context(), w.client, storyNamespace, "web", workload.Image(image)))
 }
 
 // updated is nil when n Pods serve the image and no operation is left on them, and the CollaSet says so.
@@ -148,13 +98,13 @@ func (w *world) updated(t *testing.T, n int, image string) error {
 
 func (w *world) waitUpdated(t *testing.T, n int, image string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d Pods to serve %s", n, image), func() error { return w.updated(t, n, image) })
+	await.Nil(t, fmt.Sprintf("%d Pods to serve %s", n, image), func() error { return w.updated(t, n, image) })
 }
 
 // observe watches from outside that no promise is broken.
 func (w *world) observe(t *testing.T) *observer.Observer {
 	t.Helper()
-	o, err := observer.Start(background(t), w.cluster.RESTConfig(), observer.Options{StuckAfter: 2 * patience})
+	o, err := observer.Start(background(t), w.cluster.RESTConfig(), observer.Options{StuckAfter: 2 * await.Patience})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		report, err := o.Stop()
@@ -190,7 +140,7 @@ func wholeSuite(gated bool) story {
 	return story{
 		begin: func(t *testing.T, w *world) {
 			o := w.observe(t)
-			w.create(t, service(storyNamespace, "web"), rule(storyNamespace, "web"), collaSet(storyNamespace, "web", 3))
+			w.create(t, workload.Service(storyNamespace, "web"), workload.Rule(storyNamespace, "web", "1"), workload.CollaSet(storyNamespace, "web", image1, 3))
 			w.waitUpdated(t, 3, image1)
 			pods := w.pods(t, storyNamespace)
 			for i := range pods {
@@ -201,7 +151,7 @@ func wholeSuite(gated bool) story {
 			w.waitProtected(t) // without webhook-server a Pod may be Ready before its Service is known
 			w.setImage(t, image2)
 			w.waitUpdated(t, 3, image2)
-			require.Equal(t, uids(pods), uids(w.pods(t, storyNamespace)), "in place")
+			require.Equal(t, workload.UIDs(pods), workload.UIDs(w.pods(t, storyNamespace)), "in place")
 			requireRuleHeld(t, o)
 			stray := managedPod(storyNamespace, "stray")
 			require.NoError(t, w.client.Create(t.Context(), stray, client.DryRunAll))
@@ -209,14 +159,14 @@ func wholeSuite(gated bool) story {
 		},
 		again: func(t *testing.T, w *world) {
 			o := w.observe(t)
-			before := uids(w.pods(t, storyNamespace))
+			before := workload.UIDs(w.pods(t, storyNamespace))
 			w.setImage(t, image3)
 			w.waitUpdated(t, 3, image3)
-			require.Equal(t, before, uids(w.pods(t, storyNamespace)))
+			require.Equal(t, before, workload.UIDs(w.pods(t, storyNamespace)))
 			requireRuleHeld(t, o)
 		},
 		scene: func() []client.Object {
-			return []client.Object{collaSet(storyNamespace, "web", 3), rule(storyNamespace, "web"), service(storyNamespace, "web")}
+			return []client.Object{workload.CollaSet(storyNamespace, "web", image1, 3), workload.Rule(storyNamespace, "web", "1"), workload.Service(storyNamespace, "web")}
 		},
 	}
 }
@@ -224,7 +174,7 @@ func wholeSuite(gated bool) story {
 // collaSetAlone: Pods are updated directly.
 var collaSetAlone = story{
 	begin: func(t *testing.T, w *world) {
-		w.create(t, collaSet(storyNamespace, "web", 3))
+		w.create(t, workload.CollaSet(storyNamespace, "web", image1, 3))
 		w.waitUpdated(t, 3, image1)
 		w.setImage(t, image2)
 		w.waitUpdated(t, 3, image2)
@@ -233,7 +183,7 @@ var collaSetAlone = story{
 		w.setImage(t, image3)
 		w.waitUpdated(t, 3, image3)
 	},
-	scene: func() []client.Object { return []client.Object{collaSet(storyNamespace, "web", 3)} },
+	scene: func() []client.Object { return []client.Object{workload.CollaSet(storyNamespace, "web", image1, 3)} },
 }
 
 // gatedPod is a managed Pod that somebody operates by labels.
@@ -257,7 +207,7 @@ func (w *world) request(t *testing.T) {
 // view waits until the Pod web is as wanted.
 func (w *world) view(t *testing.T, what string, wanted func(*corev1.Pod, podops.View) bool) {
 	t.Helper()
-	eventually(t, what, func() error {
+	await.Nil(t, what, func() error {
 		pod := &corev1.Pod{}
 		if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: storyNamespace, Name: "web"}, pod); err != nil {
 			return err
@@ -291,7 +241,7 @@ var lifecycleAlone = story{
 // ruleStatus waits until the rule's status is as wanted.
 func (w *world) ruleStatus(t *testing.T, what string, wanted func(appsv1alpha1.PodTransitionRuleStatus) bool) {
 	t.Helper()
-	eventually(t, what, func() error {
+	await.Nil(t, what, func() error {
 		r := &appsv1alpha1.PodTransitionRule{}
 		if err := w.client.Get(t.Context(), client.ObjectKey{Namespace: storyNamespace, Name: "web"}, r); err != nil {
 			return err
@@ -325,20 +275,20 @@ func judged(t *testing.T, w *world) {
 // rulesAlone: a request of somebody else is judged.
 var rulesAlone = story{
 	begin: func(t *testing.T, w *world) {
-		w.create(t, rule(storyNamespace, "web"))
+		w.create(t, workload.Rule(storyNamespace, "web", "1"))
 		w.serving(t)
 		judged(t, w)
 	},
 	again: judged,
 	scene: func() []client.Object {
-		return []client.Object{gatedPod(), rule(storyNamespace, "web")}
+		return []client.Object{gatedPod(), workload.Rule(storyNamespace, "web", "1")}
 	},
 }
 
 // waitProtected waits until the traffic of every Pod is protected.
 func (w *world) waitProtected(t *testing.T) {
 	t.Helper()
-	eventually(t, "protection of every Pod's traffic", func() error {
+	await.Nil(t, "protection of every Pod's traffic", func() error {
 		for _, pod := range w.pods(t, storyNamespace) {
 			if v := podops.Read(&pod); !protected(&pod, v) {
 				return fmt.Errorf("%s has none", pod.Name)
@@ -355,20 +305,20 @@ func protected(pod *corev1.Pod, _ podops.View) bool {
 // trafficAlone: a Pod in traffic is protected, and let go when its Service is.
 var trafficAlone = story{
 	begin: func(t *testing.T, w *world) {
-		w.create(t, service(storyNamespace, "web"))
+		w.create(t, workload.Service(storyNamespace, "web"))
 		w.serving(t)
 		w.view(t, "protection while there is traffic", protected)
 	},
 	again: func(t *testing.T, w *world) {
-		require.NoError(t, w.client.Delete(t.Context(), service(storyNamespace, "web")))
+		require.NoError(t, w.client.Delete(t.Context(), workload.Service(storyNamespace, "web")))
 		w.view(t, "no protection without traffic", func(pod *corev1.Pod, v podops.View) bool { return !protected(pod, v) })
-		w.create(t, service(storyNamespace, "web"))
+		w.create(t, workload.Service(storyNamespace, "web"))
 		w.view(t, "protection once more", protected)
-		require.NoError(t, w.client.Delete(t.Context(), service(storyNamespace, "web")))
+		require.NoError(t, w.client.Delete(t.Context(), workload.Service(storyNamespace, "web")))
 		w.view(t, "no protection in the end", func(pod *corev1.Pod, v podops.View) bool { return !protected(pod, v) })
 	},
 	scene: func() []client.Object {
-		return []client.Object{managedPod(storyNamespace, "web"), service(storyNamespace, "web")}
+		return []client.Object{managedPod(storyNamespace, "web"), workload.Service(storyNamespace, "web")}
 	},
 }
 

@@ -15,6 +15,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
+
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 const newer = "v0.2.0-newer"
@@ -32,9 +35,9 @@ func TestEachComponentIsUpgradedAndRolledBackAlone(t *testing.T) {
 	programs := w.start(t, system)
 	o := w.observe(t)
 	const pods = 6
-	w.create(t, service(storyNamespace, "web"), rule(storyNamespace, "web"), collaSet(storyNamespace, "web", pods))
+	w.create(t, workload.Service(storyNamespace, "web"), workload.Rule(storyNamespace, "web", "1"), workload.CollaSet(storyNamespace, "web", image1, pods))
 	w.waitUpdated(t, pods, image1)
-	before := uids(w.pods(t, storyNamespace))
+	before := workload.UIDs(w.pods(t, storyNamespace))
 
 	midway := 0
 	images := []string{image2, image3, image1}
@@ -44,7 +47,7 @@ func TestEachComponentIsUpgradedAndRolledBackAlone(t *testing.T) {
 			image := images[0]
 			images = append(images[1:], image)
 			w.setImage(t, image)
-			eventually(t, "the rollout to have begun", func() error {
+			await.Nil(t, "the rollout to have begun", func() error {
 				for _, pod := range w.pods(t, storyNamespace) {
 					if pod.Spec.Containers[0].Image == image {
 						return nil
@@ -61,9 +64,9 @@ func TestEachComponentIsUpgradedAndRolledBackAlone(t *testing.T) {
 	}
 	t.Logf("%d of %d restarts were in the middle of a rollout", midway, 2*len(deployments))
 	require.Positive(t, midway)
-	require.Equal(t, before, uids(w.pods(t, storyNamespace)), "no Pod was made anew")
+	require.Equal(t, before, workload.UIDs(w.pods(t, storyNamespace)), "no Pod was made anew")
 	requireRuleHeld(t, o)
-	w.remove(t, collaSet(storyNamespace, "web", pods), rule(storyNamespace, "web"), service(storyNamespace, "web"))
+	w.remove(t, workload.CollaSet(storyNamespace, "web", image1, pods), workload.Rule(storyNamespace, "web", "1"), workload.Service(storyNamespace, "web"))
 	full.uninstall(t)
 }
 
@@ -75,7 +78,7 @@ func (w *world) replace(t *testing.T, d *appsv1.Deployment, old *program, versio
 		// Outside the cluster one server can be advertised: the old one ends first, as failurePolicy Ignore allows.
 		old.stop(t)
 	}
-	eventually(t, d.Name+" "+version+" ready", func() error { return fresh.ready(t) })
+	await.Nil(t, d.Name+" "+version+" ready", func() error { return fresh.ready(t) })
 	require.Contains(t, fresh.log(t), version)
 	old.stop(t)
 	return fresh
@@ -99,7 +102,7 @@ func TestReplicasOfDifferentVersionsTakeOver(t *testing.T) {
 		}
 		return *lease.Spec.HolderIdentity
 	}
-	eventually(t, "the old one to lead", func() error {
+	await.Nil(t, "the old one to lead", func() error {
 		if leader() == "" {
 			return errNotYet
 		}
@@ -107,22 +110,22 @@ func TestReplicasOfDifferentVersionsTakeOver(t *testing.T) {
 	})
 	first := leader()
 	fresh := w.run(t, &deployments[0], newer)
-	eventually(t, "the new one to be ready while it waits", func() error { return fresh.ready(t) })
+	await.Nil(t, "the new one to be ready while it waits", func() error { return fresh.ready(t) })
 	require.Equal(t, first, leader())
 
-	w.create(t, collaSet(storyNamespace, "web", 3))
+	w.create(t, workload.CollaSet(storyNamespace, "web", image1, 3))
 	w.waitUpdated(t, 3, image1)
-	before := uids(w.pods(t, storyNamespace))
+	before := workload.UIDs(w.pods(t, storyNamespace))
 	w.setImage(t, image2)
 	old.stop(t)
-	eventually(t, "the new one to lead", func() error {
+	await.Nil(t, "the new one to lead", func() error {
 		if now := leader(); now == "" || now == first {
 			return fmt.Errorf("%q leads", now)
 		}
 		return nil
 	})
 	w.waitUpdated(t, 3, image2)
-	require.Equal(t, before, uids(w.pods(t, storyNamespace)))
+	require.Equal(t, before, workload.UIDs(w.pods(t, storyNamespace)))
 }
 
 // TestANewerControllerOnAnOlderCRD: it starts, works, and says which fields the API server would drop; with the CRD of its own
@@ -156,15 +159,15 @@ func TestANewerControllerOnAnOlderCRD(t *testing.T) {
 		}
 		return err
 	}
-	eventually(t, "the older CRD to be served", func() error { return served(t.Context(), false) })
+	await.Nil(t, "the older CRD to be served", func() error { return served(t.Context(), false) })
 
 	w.apply(t, system, "collaset-only")
 	deployments := w.rolledOut(t, system)
 	p := w.run(t, &deployments[0], version)
-	eventually(t, "readiness", func() error { return p.ready(t) })
-	w.create(t, collaSet(storyNamespace, "web", 2))
+	await.Nil(t, "readiness", func() error { return p.ready(t) })
+	w.create(t, workload.CollaSet(storyNamespace, "web", image1, 2))
 	w.setImage(t, image2)
-	eventually(t, "the job to be done", func() error {
+	await.Nil(t, "the job to be done", func() error {
 		for _, pod := range w.pods(t, storyNamespace) {
 			if pod.Spec.Containers[0].Image != image2 {
 				return errNotYet
@@ -175,7 +178,7 @@ func TestANewerControllerOnAnOlderCRD(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, "the notice", func() error {
+	await.Nil(t, "the notice", func() error {
 		for line := range strings.Lines(p.log(t)) {
 			if strings.Contains(line, "older than this program") && strings.Contains(line, "status."+newest) {
 				return nil
@@ -185,12 +188,12 @@ func TestANewerControllerOnAnOlderCRD(t *testing.T) {
 	})
 
 	w.kubectl(t, "apply", "--server-side", "--force-conflicts", "-f", current)
-	eventually(t, "the CRD of this version to be served", func() error { return served(t.Context(), true) })
+	await.Nil(t, "the CRD of this version to be served", func() error { return served(t.Context(), true) })
 	w.setImage(t, image3)
 	w.waitUpdated(t, 2, image3) // says the field that was missing, without a restart
 	p.stop(t)
 	again := w.run(t, &deployments[0], version)
-	eventually(t, "readiness", func() error { return again.ready(t) })
+	await.Nil(t, "readiness", func() error { return again.ready(t) })
 	w.setImage(t, image1)
 	w.waitUpdated(t, 2, image1)
 	require.NotContains(t, again.log(t), "older than this program")
@@ -210,7 +213,7 @@ func TestCRDsOutliveReleases(t *testing.T) {
 	first := w.release(t, system, "kuperator")
 	crds := w.crds(t)
 	require.Len(t, crds, 3)
-	w.create(t, collaSet(storyNamespace, "web", 1))
+	w.create(t, workload.CollaSet(storyNamespace, "web", image1, 1))
 
 	upgrade("--set", "crds.install=false")
 	require.Equal(t, crds, w.crds(t), "not ours to delete")
@@ -223,7 +226,7 @@ func TestCRDsOutliveReleases(t *testing.T) {
 	require.ErrorContains(t, err, "another", "Helm says whose they are")
 	second := w.release(t, system, "another", "--take-ownership")
 	require.Equal(t, crds, w.crds(t))
-	set := collaSet(storyNamespace, "web", 1)
+	set := workload.CollaSet(storyNamespace, "web", image1, 1)
 	require.NoError(t, w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set), "CollaSets are still there")
 	second.uninstall(t)
 	require.Equal(t, crds, w.crds(t))

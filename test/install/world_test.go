@@ -3,13 +3,11 @@ package install
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
@@ -23,13 +21,11 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
 const (
-	// patience bounds a wait for something that takes seconds, on a busy machine.
-	patience = 4 * time.Minute
-	interval = 50 * time.Millisecond
 	// version is what the programs say that they are, where a test does not ask for another.
 	version = "v0.1.0-installed"
 )
@@ -105,7 +101,7 @@ func (w *world) namespaces(t *testing.T, names ...string) {
 	for _, name := range names {
 		err := w.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		require.NoError(t, client.IgnoreAlreadyExists(err))
-		eventually(t, "the default ServiceAccount of "+name, func() error {
+		await.Nil(t, "the default ServiceAccount of "+name, func() error {
 			return w.client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
 		})
 	}
@@ -125,22 +121,6 @@ func (w *world) restrict(t *testing.T, namespace string) {
 		}},
 	}
 	require.NoError(t, client.IgnoreAlreadyExists(w.client.Create(t.Context(), quota)))
-}
-
-// eventually waits until check returns nil.
-func eventually(t testing.TB, what string, check func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if err = check(); err == nil {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-		case <-time.After(interval):
-		}
-	}
-	require.FailNow(t, fmt.Sprintf("waiting for %s: %v", what, err))
 }
 
 // installed is something that was installed, and how it goes.

@@ -22,12 +22,10 @@ import (
 	"kusionstack.io/kuperator/internal/child"
 	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
 )
 
 const (
-	// patience bounds a wait for something that takes seconds, on a busy machine.
-	patience = 4 * time.Minute
-	interval = 500 * time.Millisecond
 	// scrapeInterval is short, so that a minute of a story has many points; rates are over rateInterval.
 	scrapeInterval = "1s"
 	rateInterval   = "1m"
@@ -88,7 +86,7 @@ func startPrometheus(t *testing.T, s *suite.Suite) *prometheus {
 			t.Logf("Prometheus:\n%s", log)
 		}
 	})
-	eventually(t, "every component is scraped", func() error {
+	await.Nil(t, "every component is scraped", func() error {
 		up, err := p.query(t.Context(), "sum(up)")
 		if err != nil || len(up) == 0 || up[0].last() != float64(len(suite.Components())) {
 			return fmt.Errorf("up is %v: %w", up, err)
@@ -163,21 +161,4 @@ func (p *prometheus) ask(ctx context.Context, path string, form url.Values) ([]s
 		}
 	}
 	return all, nil
-}
-
-// eventually waits until check returns nil.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if err = check(); err == nil {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("waiting for %s: %v; last: %v", what, t.Context().Err(), err)
-		case <-time.After(interval):
-		}
-	}
-	t.Fatalf("waited %s in vain for %s: %v", patience, what, err)
 }

@@ -16,6 +16,7 @@ import (
 
 	"kusionstack.io/kuperator/internal/monitoring"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
 )
 
 func expand(expr string) string { return monitoring.Expand(expr, rateInterval) }
@@ -33,7 +34,7 @@ func TestDashboardsAndAlerts(t *testing.T) {
 	t.Run("what is published is what the page says", func(t *testing.T) { published(t, w) })
 	t.Run("no alert is about a suite that is well", func(t *testing.T) {
 		inARow := 0
-		eventually(t, "no alert's condition holds, in ten looks in a row", func() error {
+		await.Nil(t, "no alert's condition holds, in ten looks in a row", func() error {
 			inARow++
 			if err := noneHolds(t, p); err != nil {
 				inARow = 0
@@ -48,10 +49,10 @@ func TestDashboardsAndAlerts(t *testing.T) {
 
 	w.trouble(t)
 	t.Run("every alert's value has data", func(t *testing.T) {
-		eventually(t, "data for all alerts", func() error { return allHaveData(alertQueries(), instant(t, p)) })
+		await.Nil(t, "data for all alerts", func() error { return allHaveData(alertQueries(), instant(t, p)) })
 	})
 	t.Run("every panel's queries have data", func(t *testing.T) {
-		eventually(t, "data for all panels", func() error {
+		await.Nil(t, "data for all panels", func() error {
 			return allHaveData(panelQueries(), func(expr string) ([]series, error) { return p.queryRange(t.Context(), expr) })
 		})
 	})
@@ -132,7 +133,7 @@ func conditionsHold(t *testing.T, p *prometheus) {
 	} {
 		for _, a := range monitoring.Alerts() {
 			if a.Name == name {
-				eventually(t, a.Name+" holds", func() error { return hasData(p.query(t.Context(), a.Expr())) })
+				await.Nil(t, a.Name+" holds", func() error { return hasData(p.query(t.Context(), a.Expr())) })
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
 )
 
 // world is the running suite, and somebody who uses it with kubectl.
@@ -85,7 +86,7 @@ func namespace(name string) string {
 // waitServing waits until as many Pods labelled app=name serve.
 func (w world) waitServing(t *testing.T, ns, name string, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d Pods of %s/%s serve", n, ns, name), func() error {
+	await.Nil(t, fmt.Sprintf("%d Pods of %s/%s serve", n, ns, name), func() error {
 		out, err := w.Kubectl(t.Context(), "-n", ns, "get", "pods", "-l", "app="+name+",podopslifecycle.kusionstack.io/service-available", "-o", "name")
 		if serving := len(strings.Fields(out)); err != nil || serving != n {
 			return fmt.Errorf("%d serve: %w", serving, err)
@@ -120,7 +121,7 @@ func (w world) trouble(t *testing.T) {
 	pods := strings.Fields(w.kubectl(t, "-n", "trouble", "get", "pods", "-l", "app=stuck", "-o", "name"))
 	w.kubectl(t, "-n", "trouble", "patch", pods[0], "--type=merge", `-p={"metadata":{"finalizers":["prot.podopslifecycle.kusionstack.io/somebody"],"annotations":{"podopslifecycle.kusionstack.io/deadlines":"{\"Preparing\":{\"after\":\"1s\",\"policy\":\"Wait\"}}"}}}`)
 	w.kubectl(t, "-n", "trouble", "label", pods[0], "collaset.kusionstack.io/to-delete=true")
-	eventually(t, "the Pod is on its way out", func() error {
+	await.Nil(t, "the Pod is on its way out", func() error {
 		out, err := w.Kubectl(t.Context(), "-n", "trouble", "get", pods[0], "-o", "jsonpath={.metadata.labels}")
 		if err == nil && !strings.Contains(out, "preparing.podopslifecycle") {
 			err = fmt.Errorf("its labels are %s", out)

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/assert"
@@ -18,10 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -32,15 +29,15 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 const (
 	// wantedVariable is set by `make test-versions`.
 	wantedVariable = "KUPERATOR_VERSION_TESTS"
 
-	patience = 4 * time.Minute // for what takes seconds, on a busy machine
-	interval = 50 * time.Millisecond
 	replicas = 4
 )
 
@@ -100,9 +97,9 @@ func start(t *testing.T, version string) *world {
 	c, err := client.New(s.RESTConfig(), client.Options{Scheme: clientgoscheme.Scheme})
 	require.NoError(t, err)
 	w := &world{Suite: s, client: c, namespace: "shop"}
-	w.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}, w.service(), w.rule(), w.collaSet())
+	w.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}, workload.Service(w.namespace, "web"), workload.Rule(w.namespace, "web", "1"), w.collaSet())
 	w.waitServing(t, "web:1", "100m")
-	w.watching, err = observer.Start(t.Context(), w.RESTConfig(), observer.Options{StuckAfter: 2 * patience})
+	w.watching, err = observer.Start(t.Context(), w.RESTConfig(), observer.Options{StuckAfter: 2 * await.Patience})
 	require.NoError(t, err)
 	return w
 }
@@ -110,48 +107,18 @@ func start(t *testing.T, version string) *world {
 func (w *world) create(t *testing.T, objects ...client.Object) {
 	t.Helper()
 	for _, object := range objects {
-		w.eventually(t, fmt.Sprintf("%T %s to be taken", object, object.GetName()), func() error { // admission learns of a namespace a moment later
+		await.Nil(t, fmt.Sprintf("%T %s to be taken", object, object.GetName()), func() error { // admission learns of a namespace a moment later
 			return client.IgnoreAlreadyExists(w.client.Create(t.Context(), object))
 		})
 	}
 }
 
 func (w *world) collaSet() *appsv1alpha1.CollaSet {
-	labels := map[string]string{"app": "web"}
-	return &appsv1alpha1.CollaSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"},
-		Spec: appsv1alpha1.CollaSetSpec{
-			Replicas: ptr.To[int32](replicas),
-			Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-				Spec: corev1.PodSpec{Containers: []corev1.Container{{
-					Name: "main", Image: "web:1",
-					Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
-				}}},
-			},
-			UpdateStrategy: appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible},
-		},
+	set := workload.CollaSet(w.namespace, "web", "web:1", replicas)
+	set.Spec.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")},
 	}
-}
-
-func (w *world) service() *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
-	}
-}
-
-func (w *world) rule() *appsv1alpha1.PodTransitionRule {
-	return &appsv1alpha1.PodTransitionRule{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web"},
-		Spec: appsv1alpha1.PodTransitionRuleSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-			Rules: []appsv1alpha1.TransitionRule{{Name: "one", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.FromInt32(1))},
-			}}},
-		},
-	}
+	return set
 }
 
 // overlays: the API server takes everything that deploy/ installs, with nothing that it does not know or that is malformed for it.
@@ -226,7 +193,7 @@ func (w *world) rollouts(t *testing.T, resizes bool) {
 		w.waitServing(t, "web:2", "200m")
 		require.Equal(t, first, w.uids(t), "in place")
 	} else {
-		w.eventually(t, "InPlaceOnly to say that it cannot be done", func() error {
+		await.Nil(t, "InPlaceOnly to say that it cannot be done", func() error {
 			set := w.set(t)
 			if set.Status.NextUpdate == nil || len(set.Status.Blockers) == 0 || set.Status.Blockers[0].Reason != "InPlaceImpossible" {
 				return fmt.Errorf("next update %+v, blockers %+v", set.Status.NextUpdate, set.Status.Blockers)
@@ -273,7 +240,7 @@ func (w *world) evictions(t *testing.T) {
 	_, err = w.Kubectl(t.Context(), "-n", w.namespace, "delete", "pod", pods[1].Name, "--wait=false")
 	require.ErrorContains(t, err, "is being taken out of service and is then deleted by itself")
 	for _, pod := range pods[:2] {
-		w.eventually(t, pod.Name+" to go", func() error {
+		await.Nil(t, pod.Name+" to go", func() error {
 			if _, there := w.uids(t)[pod.UID]; there {
 				return errors.New("it is there")
 			}
@@ -308,7 +275,7 @@ func (w *world) uids(t *testing.T) map[types.UID]bool {
 // waitServing waits until all Pods are in service with the image and the cpu, with no operation left on them.
 func (w *world) waitServing(t *testing.T, image, cpu string) {
 	t.Helper()
-	w.eventually(t, fmt.Sprintf("%d Pods serving %s with %s", replicas, image, cpu), func() error {
+	await.Nil(t, fmt.Sprintf("%d Pods serving %s with %s", replicas, image, cpu), func() error {
 		pods := w.pods(t)
 		for i := range pods {
 			container, v := pods[i].Spec.Containers[0], podops.Read(&pods[i])
@@ -322,20 +289,4 @@ func (w *world) waitServing(t *testing.T, image, cpu string) {
 		}
 		return nil
 	})
-}
-
-func (w *world) eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if err = check(); err == nil {
-			return
-		}
-		select {
-		case <-t.Context().Done():
-			t.Fatalf("waiting for %s: %v; last: %v", what, t.Context().Err(), err)
-		case <-time.After(interval):
-		}
-	}
-	t.Fatalf("waited %s in vain for %s: %v", patience, what, err)
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -19,26 +18,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-const (
-	// Patience bounds a wait for something that takes seconds, on a busy machine.
-	Patience = 4 * time.Minute
-
-	pace = 50 * time.Millisecond
-	// userAgent tells the user's own requests apart.
-	userAgent = "kuperator-story"
-)
+// userAgent tells the user's own requests apart.
+const userAgent = "kuperator-story"
 
 // World is a running suite and a user of it.
 type World struct {
@@ -146,7 +137,7 @@ func (p *Plan) Checked(invariant string) { p.row.Invariants[invariant]++ }
 // Observe starts to judge; Tell has done it.
 func (p *Plan) Observe() {
 	p.Helper()
-	o, err := observer.Start(context.WithoutCancel(p.Context()), p.RESTConfig(), observer.Options{StuckAfter: 2 * Patience, Rest: 2 * time.Minute})
+	o, err := observer.Start(context.WithoutCancel(p.Context()), p.RESTConfig(), observer.Options{StuckAfter: 2 * await.Patience, Rest: 2 * time.Minute})
 	require.NoError(p, err)
 	p.Observer = o
 	p.Cleanup(func() {
@@ -194,7 +185,7 @@ func (p *Plan) namespace() string {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(p.Context()), time.Minute)
 		defer cancel()
 		if p.Failed() {
-			p.describe(ctx, name)
+			p.Log(workload.Describe(ctx, p.Kubectl, name))
 		}
 		if _, err := p.Kubectl(ctx, "delete", "namespace", name, "--wait=false", "--ignore-not-found"); err != nil {
 			p.Logf("removing namespace %s: %v", name, err)
@@ -203,36 +194,14 @@ func (p *Plan) namespace() string {
 	return name
 }
 
-func (p *Plan) describe(ctx context.Context, namespace string) {
-	for _, args := range [][]string{
-		{"-n", namespace, "get", "pods", "-o", "wide", "--show-labels"},
-		{"-n", namespace, "get", "collasets,podtransitionrules", "-o", "yaml"},
-	} {
-		out, err := p.Kubectl(ctx, args...)
-		if err != nil {
-			out = err.Error()
-		}
-		p.Logf("kubectl %s\n%s", strings.Join(args, " "), out)
-	}
-}
-
 // Eventually waits until check returns nil. In a Lossy plan a component that ends by itself
 // meanwhile is started again, as a kubelet would.
 func (p *Plan) Eventually(what string, check func() error) {
 	p.Helper()
-	var err error
-	for deadline := time.Now().Add(Patience); time.Now().Before(deadline); {
+	await.Nil(p.T, what, func() error {
 		p.revive()
-		if err = check(); err == nil {
-			return
-		}
-		select {
-		case <-p.Context().Done():
-			p.Fatalf("waiting for %s: %v; last: %v", what, p.Context().Err(), err)
-		case <-time.After(pace):
-		}
-	}
-	p.Fatalf("waited %s in vain for %s: %v", Patience, what, err)
+		return check()
+	})
 }
 
 // revive starts again what has ended by itself. Only the loss of a Lease is a reason to.
@@ -252,17 +221,10 @@ func (p *Plan) revive() {
 // Always checks again and again for a while.
 func (p *Plan) Always(d time.Duration, what string, check func() error) {
 	p.Helper()
-	for deadline := time.Now().Add(d); time.Now().Before(deadline); {
+	await.Always(p.T, d, what, func() error {
 		p.revive()
-		if err := check(); err != nil {
-			p.Fatalf("%s: %v", what, err)
-		}
-		select {
-		case <-p.Context().Done():
-			p.Fatal(p.Context().Err())
-		case <-time.After(pace):
-		}
-	}
+		return check()
+	})
 }
 
 // Within waits for a moment of chance, up to d from now.
@@ -272,47 +234,6 @@ func (p *Plan) Within(d time.Duration) {
 	case <-p.Context().Done():
 		p.Fatal(p.Context().Err())
 	case <-time.After(time.Duration(p.Random.Int64N(int64(d)))):
-	}
-}
-
-// CollaSet is a workload of n Pods labelled app=name.
-func CollaSet(namespace, name, image string, n int32) *appsv1alpha1.CollaSet {
-	return &appsv1alpha1.CollaSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: appsv1alpha1.CollaSetSpec{
-			Replicas: ptr.To(n),
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}},
-			},
-			UpdateStrategy: appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible},
-		},
-	}
-}
-
-// Service gives the Pods labelled app=name traffic that the suite controls.
-func Service(namespace, name string) *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec: corev1.ServiceSpec{
-			Selector: map[string]string{"app": name},
-			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
-		},
-	}
-}
-
-// Rule allows so many of the Pods labelled app=name to be out of service.
-func Rule(namespace, name, maxUnavailable string) *appsv1alpha1.PodTransitionRule {
-	value := intstr.Parse(maxUnavailable)
-	return &appsv1alpha1.PodTransitionRule{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: appsv1alpha1.PodTransitionRuleSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Rules: []appsv1alpha1.TransitionRule{{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &value},
-			}}},
-		},
 	}
 }
 
@@ -334,29 +255,24 @@ func ignoreExists(err error) error {
 // Patch changes a CollaSet with a JSON merge patch, trying again.
 func (p *Plan) Patch(name, patch string) {
 	p.Helper()
-	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name}}
-	p.Eventually("the change of "+name, func() error {
-		return p.Client.Patch(p.Context(), set, client.RawPatch(types.MergePatchType, []byte(patch)))
-	})
+	p.Eventually("the change of "+name, func() error { return workload.Patch(p.Context(), p.Client, p.Namespace, name, patch) })
 }
 
 // SetImage begins a rollout.
 func (p *Plan) SetImage(name, image string) {
 	p.Helper()
-	p.Patch(name, fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image))
+	p.Patch(name, workload.Image(image))
 }
 
 // Scale changes the number of Pods.
 func (p *Plan) Scale(name string, n int) {
 	p.Helper()
-	p.Patch(name, fmt.Sprintf(`{"spec":{"replicas":%d}}`, n))
+	p.Patch(name, workload.Replicas(n))
 }
 
 // Pods are those labelled app=name.
 func (p *Plan) Pods(name string) ([]corev1.Pod, error) {
-	list := &corev1.PodList{}
-	err := p.Client.List(p.Context(), list, client.InNamespace(p.Namespace), client.MatchingLabels{"app": name})
-	return list.Items, err
+	return workload.Pods(p.Context(), p.Client, p.Namespace, name)
 }
 
 // Updated is nil if at least n Pods have the image.
@@ -379,35 +295,7 @@ func (p *Plan) Updated(name string, n int, image string) error {
 
 // AtRest is nil if exactly n Pods exist, all of them in service with the image and with no operation left on them.
 func (p *Plan) AtRest(name string, n int, image string) error {
-	pods, err := p.Pods(name)
-	if err != nil {
-		return err
-	}
-	list := &appsv1alpha1.PodTransitionRuleList{}
-	if err := p.Client.List(p.Context(), list, client.InNamespace(p.Namespace)); err != nil {
-		return err
-	}
-	var rules []podops.Rule
-	for i := range list.Items {
-		rules = append(rules, podops.CompileRule(&list.Items[i]))
-	}
-	var waits []string
-	for i := range pods {
-		pod := &pods[i]
-		v := podops.Read(pod)
-		switch {
-		case pod.DeletionTimestamp != nil:
-			waits = append(waits, pod.Name+" is terminating")
-		case pod.Spec.Containers[0].Image != image:
-			waits = append(waits, fmt.Sprintf("%s has image %s %v", pod.Name, pod.Spec.Containers[0].Image, podops.Explain(v, rules)))
-		case !v.Ready || !v.ServiceAvailable() || len(podops.Operations(v)) > 0:
-			waits = append(waits, fmt.Sprintf("%s: %v", pod.Name, podops.Explain(v, rules)))
-		}
-	}
-	if len(pods) != n || len(waits) > 0 {
-		return fmt.Errorf("%d Pods exist; %s", len(pods), strings.Join(waits, "; "))
-	}
-	return nil
+	return workload.AtRest(p.Context(), p.Client, p.Namespace, name, n, image)
 }
 
 // WaitAtRest waits until AtRest is nil.
@@ -423,19 +311,15 @@ func (p *Plan) UIDs(name string) []types.UID {
 	var uids []types.UID
 	p.Eventually("a list of the Pods", func() error {
 		pods, err := p.Pods(name)
-		uids = nil
-		for i := range pods {
-			uids = append(uids, pods[i].UID)
-		}
+		uids = workload.UIDs(pods)
 		return err
 	})
-	slices.Sort(uids)
 	return uids
 }
 
 // WithRules creates a workload of n Pods with traffic and a rule, and waits until it serves.
 func (p *Plan) WithRules(name, image string, n int, maxUnavailable string) {
 	p.Helper()
-	p.Create(Service(p.Namespace, name), Rule(p.Namespace, name, maxUnavailable), CollaSet(p.Namespace, name, image, int32(n)))
+	p.Create(workload.Service(p.Namespace, name), workload.Rule(p.Namespace, name, maxUnavailable), workload.CollaSet(p.Namespace, name, image, int32(n)))
 	p.WaitAtRest(name, n, image)
 }

@@ -21,6 +21,7 @@ import (
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/story"
 	"kusionstack.io/kuperator/internal/testkit/testca"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // TestWebhookServer is down, hangs, or shows a certificate that nobody trusts, while Pods that are not ours are created and changed
@@ -217,7 +218,7 @@ spec: {policyName: no-events, validationActions: [Deny]}
 func TestTheNamespaceGoes(t *testing.T) {
 	operations := map[string]func(*story.Plan){
 		"creation": func(p *story.Plan) {
-			p.Create(story.Service(p.Namespace, "web"), story.Rule(p.Namespace, "web", "2"), story.CollaSet(p.Namespace, "web", image1, 8))
+			p.Create(workload.Service(p.Namespace, "web"), workload.Rule(p.Namespace, "web", "2"), workload.CollaSet(p.Namespace, "web", image1, 8))
 			p.Eventually("a Pod", func() error { return p.Updated("web", 1, image1) })
 		},
 		"rollout in place": func(p *story.Plan) { rolling(p) },

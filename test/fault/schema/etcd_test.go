@@ -26,6 +26,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/testkit/await"
 )
 
 const (
@@ -228,10 +229,10 @@ func (w *world) strike(t *testing.T, c corruption) {
 		}
 		return fmt.Errorf("%v", state)
 	}
-	eventually(t, "the CollaSet to be as before, or a report", settled)
+	await.Nil(t, "the CollaSet to be as before, or a report", settled)
 	// Watches of several kinds are not in step: what comes of it may come later.
 	for deadline := time.Now().Add(aftermath); time.Now().Before(deadline); {
-		eventually(t, "the CollaSet to be as before, or a report", settled)
+		await.Nil(t, "the CollaSet to be as before, or a report", settled)
 		select {
 		case <-ctx.Done():
 			t.Fatal(ctx.Err())
@@ -372,7 +373,7 @@ func (s *stored) binary(key string, object runtime.Object, change func()) error 
 
 // rewrite changes a value in etcd, as long as nobody else does. It speaks etcd's JSON gateway.
 func (s *stored) rewrite(key string, change func([]byte) ([]byte, error)) error {
-	return await(s.ctx, func() error {
+	return await.Until(s.ctx, func() error {
 		var found struct {
 			KVs []struct {
 				Value       []byte `json:"value"`

@@ -27,6 +27,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/testkit/await"
 )
 
 const (
@@ -128,7 +129,7 @@ func (w *world) attack(ctx context.Context, attacker kubernetes.Interface, names
 	if err := patchLabels(ctx, attacker, namespace, name, labels, nil); err != nil {
 		return err
 	}
-	if err := await(ctx, func() error {
+	if err := await.Until(ctx, func() error {
 		pod, rule, err := w.podAndRule(ctx, namespace, name)
 		if err != nil {
 			return err
@@ -143,7 +144,7 @@ func (w *world) attack(ctx context.Context, attacker kubernetes.Interface, names
 	}); err != nil {
 		return err
 	}
-	return await(ctx, func() error {
+	return await.Until(ctx, func() error {
 		pod, _, err := w.podAndRule(ctx, namespace, name)
 		if err != nil {
 			return err

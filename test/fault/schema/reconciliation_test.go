@@ -24,6 +24,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/observer"
+	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/crdgen"
 )
 
@@ -45,7 +46,7 @@ func TestReconciliation(t *testing.T) {
 	}
 	n = number(t, "RECONCILED", n)
 	namespace := w.namespace(t, false)
-	judge, err := observer.Start(context.WithoutCancel(t.Context()), w.RESTConfig(), observer.Options{StuckAfter: 2 * patience})
+	judge, err := observer.Start(context.WithoutCancel(t.Context()), w.RESTConfig(), observer.Options{StuckAfter: 2 * await.Patience})
 	require.NoError(t, err)
 
 	begin := time.Now()
@@ -215,7 +216,7 @@ func (w *world) remove(ctx context.Context, kind, namespace, name string) error 
 	if err := w.at(kind, namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return fmt.Errorf("deleting it: %w", err)
 	}
-	return await(ctx, func() error {
+	return await.Until(ctx, func() error {
 		left, err := w.at(kind, namespace).Get(ctx, name, metav1.GetOptions{})
 		if err == nil {
 			return fmt.Errorf("it is being deleted since %v: %v", left.GetDeletionTimestamp(), left.Object["status"])
@@ -234,7 +235,7 @@ type end struct {
 // reached waits until an object is as it says.
 func (w *world) reached(ctx context.Context, kind, namespace, name string) (*end, error) {
 	var found *end
-	err := await(ctx, func() error {
+	err := await.Until(ctx, func() error {
 		state, err := w.state(ctx, kind, namespace, name)
 		if err != nil {
 			return err
@@ -254,7 +255,7 @@ func (w *world) reached(ctx context.Context, kind, namespace, name string) (*end
 
 // reachedOrReported waits until an object is as it says, or a condition or its Pods say what is to be changed.
 func (w *world) reachedOrReported(ctx context.Context, kind, namespace, name string) (outcome string, err error) {
-	err = await(ctx, func() error {
+	err = await.Until(ctx, func() error {
 		state, err := w.state(ctx, kind, namespace, name)
 		if err != nil {
 			return err

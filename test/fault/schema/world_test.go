@@ -26,13 +26,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/crdgen"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
 
 const (
-	// patience bounds a wait for something that takes seconds, on a busy machine.
-	patience = 4 * time.Minute
 	interval = 100 * time.Millisecond
 
 	// unhooked is the label of namespaces whose custom resources webhook-server is not asked about.
@@ -211,7 +210,7 @@ func (w *world) waitForAdmission(t *testing.T, namespace string, hooked bool) {
 		}},
 	}
 	for kind, probe := range probes {
-		eventually(t, "admission of "+kind, func() error {
+		await.Nil(t, "admission of "+kind, func() error {
 			_, err := w.try(t.Context(), namespace, probe)
 			if refused := err != nil; refused != hooked {
 				return fmt.Errorf("refused: %v (%w)", refused, err)
@@ -405,28 +404,4 @@ func inParallel[T any](items []T, workers int, do func(T)) {
 	}
 	close(next)
 	wg.Wait()
-}
-
-// eventually waits until check returns nil.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	if err := await(t.Context(), check); err != nil {
-		t.Fatalf("waited %s in vain for %s: %v", patience, what, err)
-	}
-}
-
-// await is eventually for what may fail.
-func await(ctx context.Context, check func() error) error {
-	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if err = check(); err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w; last: %w", ctx.Err(), err)
-		case <-time.After(interval):
-		}
-	}
-	return err
 }
