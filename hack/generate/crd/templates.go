@@ -34,6 +34,11 @@ func decodable(node *apiextensionsv1.JSONSchemaProps) error {
 	if node.XIntOrString && node.Pattern == "" {
 		node.Minimum, node.Maximum = ptr.To[float64](math.MinInt32), ptr.To[float64](math.MaxInt32)
 	}
+	// Where a format stands beside the type string, the API server (kube-openapi, as of 1.36) takes a list too.
+	if node.Type == "string" && node.Format != "" {
+		node.AllOf = append(node.AllOf, apiextensionsv1.JSONSchemaProps{Format: node.Format})
+		node.Format = ""
+	}
 	return nil
 }
 

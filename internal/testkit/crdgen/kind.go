@@ -128,9 +128,11 @@ func typeOf(node *apiextensionsv1.JSONSchemaProps) string {
 		return "quantity"
 	case node.XIntOrString:
 		return "int-or-string"
-	case node.Type == "string" && node.Format == "date-time":
+	case node.Type == "string" && slices.ContainsFunc(append([]apiextensionsv1.JSONSchemaProps{*node}, node.AllOf...), isTime):
 		return "time"
 	default:
 		return node.Type
 	}
 }
+
+func isTime(node apiextensionsv1.JSONSchemaProps) bool { return node.Format == "date-time" }
