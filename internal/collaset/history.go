@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -151,7 +152,9 @@ func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaS
 	}
 	switch {
 	case found == nil:
-		return r.createRevision(ctx, set, m, h, newest+1)
+		var err error
+		h.updated, err = r.createRevision(ctx, set, m, h, m.rendered, m.wanted, newest+1)
+		return err
 	case found.Revision < newest:
 		// A copy: the listed object belongs to the cache.
 		again := found.DeepCopy()
@@ -168,9 +171,10 @@ func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaS
 	return nil
 }
 
-func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *setMemory, h *history, number int64) error {
+// createRevision makes a revision of the set and returns its name: content is what data says.
+func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *setMemory, h *history, data []byte, content *revision.Data, number int64) (string, error) {
 	for range maxCollisions {
-		cr := newRevision(set, m.rendered, h.collisions, number)
+		cr := newRevision(set, data, h.collisions, number)
 		err := r.client.Create(ctx, cr)
 		if err == nil {
 			r.writes.Created(client.ObjectKeyFromObject(set), cr)
@@ -179,23 +183,49 @@ func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.Colla
 			name := client.ObjectKeyFromObject(cr)
 			cr = &appsv1.ControllerRevision{}
 			if err = r.live.Get(ctx, name, cr); err != nil {
-				return fmt.Errorf("reading revision %s: %w", name.Name, err)
+				return "", fmt.Errorf("reading revision %s: %w", name.Name, err)
 			}
 			existing, unreadable := revision.Parse(cr.Data.Raw)
-			if unreadable != nil || !existing.Same(m.wanted) || !metav1.IsControlledBy(cr, set) {
+			if unreadable != nil || !existing.Same(content) || !metav1.IsControlledBy(cr, set) {
 				h.collisions++
 				continue
 			}
 		}
 		if err != nil {
-			return fmt.Errorf("creating revision %s: %w", cr.Name, err)
+			return "", fmt.Errorf("creating revision %s: %w", cr.Name, err)
 		}
-		h.updated = cr.Name
-		h.data[cr.Name], m.parsed[cr.UID] = m.wanted, m.wanted
+		h.data[cr.Name], m.parsed[cr.UID] = content, content
 		h.list = append(h.list, *cr)
-		return nil
+		return cr.Name, nil
 	}
-	return fmt.Errorf("creating a revision: %d names are taken by other content; delete ControllerRevisions that nobody uses", maxCollisions)
+	return "", fmt.Errorf("creating a revision: %d names are taken by other content; delete ControllerRevisions that nobody uses", maxCollisions)
+}
+
+// bring returns the revision of the set that says what a Pod says which comes from another CollaSet, and makes it if there is none:
+// unless it is known what lies between the Pod and the present template, the Pod has to be made anew. "" says that the Pod's
+// revision is the set's already, or that it cannot be known or be the set's; the Pod keeps its label then.
+func (r *reconciler) bring(ctx context.Context, o *observation, pod *core.Pod) (string, error) {
+	if pod.Revision == "" || o.history.data[pod.Revision] != nil {
+		return "", nil
+	}
+	cr := &appsv1.ControllerRevision{}
+	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: pod.Revision}, cr); err != nil {
+		return "", client.IgnoreNotFound(err)
+	}
+	content, err := revision.Parse(cr.Data.Raw)
+	if _, _, ofSet := setOf(cr); err != nil || !ofSet {
+		return "", nil //nolint:nilerr // it says nothing about the Pod
+	}
+	for i := range o.history.list {
+		if name := o.history.list[i].Name; o.history.data[name] != nil && o.history.data[name].Same(content) {
+			return name, nil
+		}
+	}
+	template := unstructured.Unstructured{Object: content.Template()}
+	if !o.selector.Matches(labels.Set(template.GetLabels())) {
+		return "", nil // a Pod made of it would be released at once
+	}
+	return r.createRevision(ctx, o.set, o.memory, o.history, cr.Data.Raw, content, 0) // it comes before the set's own
 }
 
 func newRevision(set *appsv1alpha1.CollaSet, data []byte, collisions int32, number int64) *appsv1.ControllerRevision {
@@ -249,7 +279,8 @@ func (r *reconciler) pruneHistory(ctx context.Context, o *observation, plan *cor
 	if o.set.Spec.HistoryLimit != nil {
 		limit = int(*o.set.Spec.HistoryLimit)
 	}
-	if o.set.DeletionTimestamp != nil || len(o.history.list) <= limit+1 {
+	// What Pods bring that are being included is used as soon as they are seen.
+	if o.set.DeletionTimestamp != nil || len(plan.Inclusions) > 0 || len(o.history.list) <= limit+1 {
 		return nil
 	}
 	used := map[string]bool{o.history.updated: true, o.history.spec: true, o.set.Status.CurrentRevision: true, o.set.Status.UpdatedRevision: true, o.snapshot.CurrentRevision: true}

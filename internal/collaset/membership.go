@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -132,8 +133,13 @@ func (r *reconciler) include(ctx context.Context, o *observation, plan *core.Pla
 	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Inclusions))
 	for _, i := range plan.Inclusions {
+		// One after the other: they may bring the same revision.
+		revision, err := r.bring(ctx, o, i.Pod)
 		actions = append(actions, action{"include", &out.ScaleOut, func() error {
-			if err := r.includePod(ctx, o, i); err != nil {
+			if err == nil {
+				err = r.includePod(ctx, o, i, revision)
+			}
+			if err != nil {
 				return fmt.Errorf("including Pod %s: %w", i.Pod.Name(), err)
 			}
 			mu.Lock()
@@ -145,7 +151,8 @@ func (r *reconciler) include(ctx context.Context, o *observation, plan *core.Pla
 	out.conflict = r.run(ctx, actions) || out.conflict
 }
 
-func (r *reconciler) includePod(ctx context.Context, o *observation, i core.Inclusion) error {
+// includePod takes a Pod in, under another name of its revision unless that is "".
+func (r *reconciler) includePod(ctx context.Context, o *observation, i core.Inclusion, revision string) error {
 	if err := r.adoptVolumes(ctx, o, i); err != nil {
 		return err
 	}
@@ -154,6 +161,9 @@ func (r *reconciler) includePod(ctx context.Context, o *observation, i core.Incl
 	id := strconv.Itoa(i.ID)
 	m.Metadata.Labels[appsv1alpha1.InstanceIDLabel] = &id
 	m.Metadata.Labels[appsv1alpha1.OrphanedLabel] = nil
+	if revision != "" {
+		m.Metadata.Labels[appsv1.ControllerRevisionHashLabelKey] = &revision
+	}
 	return r.patchMembership(ctx, o, i.Pod, m)
 }
 

@@ -7,12 +7,16 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/revision"
 )
 
 func exclude(names ...string) func(*appsv1alpha1.CollaSetSpec) {
@@ -157,6 +161,109 @@ func TestAPodThatHasJustBecomeFreeIsTakenIn(t *testing.T) {
 	w.settle()
 	assert.Zero(t, w.count("create Pod"))
 	assert.Len(t, w.pods(), 3)
+}
+
+// moved is a Pod that a CollaSet named other has let go, and that CollaSet's revision of it.
+func moved(t *testing.T, like *appsv1alpha1.CollaSet) (*corev1.Pod, *appsv1.ControllerRevision) {
+	t.Helper()
+	like.Name, like.UID = "other", "other"
+	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&like.Spec)
+	require.NoError(t, err)
+	data, err := revision.Render(spec)
+	require.NoError(t, err)
+	cr := newRevision(like, data, 0, 3)
+	cr.UID = "revision of other"
+	pod := ownerless("old")
+	pod.Labels[appsv1.ControllerRevisionHashLabelKey] = cr.Name
+	pod.Spec.Containers = like.Spec.Template.Spec.Containers
+	return pod, cr
+}
+
+// A Pod that one CollaSet lets go and another takes in goes on running where the templates allow it.
+func TestAPodThatIsTakenInKeepsRunning(t *testing.T) {
+	for name, tc := range map[string]struct {
+		other, own func(*appsv1alpha1.CollaSetSpec)
+		// brought says that the set has the Pod's revision then, stays that the Pod is not made anew.
+		brought, stays bool
+		image          string
+	}{
+		"the same template": {brought: true, stays: true, image: "nginx:1"},
+		"another image, updated in place": {
+			other: image("nginx:0"), brought: true, stays: true, image: "nginx:1",
+		},
+		"another image, which is not to be updated": {
+			other: image("nginx:0"), own: func(s *appsv1alpha1.CollaSetSpec) {
+				s.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{ByLabel: &appsv1alpha1.ByLabel{}}
+			}, brought: true, stays: true, image: "nginx:0",
+		},
+		"another image, with no history kept": {
+			other: image("nginx:0"), own: func(s *appsv1alpha1.CollaSetSpec) { s.HistoryLimit = ptr.To(int32(0)) }, stays: true, image: "nginx:1",
+		},
+		"what only another Pod can have": {
+			other: func(s *appsv1alpha1.CollaSetSpec) { s.Template.Spec.HostNetwork = true }, brought: true, image: "nginx:1",
+		},
+		"of a template that the set does not select": {
+			other: both(image("nginx:0"), func(s *appsv1alpha1.CollaSetSpec) { s.Template.Labels = map[string]string{"app": "other"} }), image: "nginx:1",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set, like := collaSet(2), collaSet(2)
+			if tc.own != nil {
+				tc.own(&set.Spec)
+			}
+			if tc.other != nil {
+				tc.other(&like.Spec)
+			}
+			pod, cr := moved(t, like)
+			w := newWorld(t, false, set, cr)
+			w.settle()
+			require.NoError(t, w.store.Create(t.Context(), pod))
+			w.change(both(include("old"), replicas(3)))
+			_, err := w.reconcile()
+			require.NoError(t, err)
+			if owner := metav1.GetControllerOf(w.pod("old")); assert.NotNil(t, owner) {
+				assert.Equal(t, w.set().UID, owner.UID)
+			}
+			w.settle()
+			require.Len(t, w.pods(), 3)
+			last, own := w.pods()[2], map[string]bool{}
+			for _, r := range w.revisions() {
+				own[r.Name] = metav1.IsControlledBy(&r, w.set())
+			}
+			assert.Equal(t, tc.stays, last.Name == "old")
+			assert.Equal(t, tc.image, last.Spec.Containers[0].Image)
+			assert.True(t, own[last.Labels[appsv1.ControllerRevisionHashLabelKey]], last.Labels)
+			assert.Equal(t, tc.brought, own[revision.Name(key.Name, cr.Labels[appsv1alpha1.RevisionHashLabel])])
+			assert.Equal(t, last.Labels[appsv1.ControllerRevisionHashLabelKey], w.entries()[2][appsv1alpha1.ContextRevision])
+		})
+	}
+	t.Run("its revision is kept when the Pod does not follow at once", func(t *testing.T) {
+		like := collaSet(2)
+		image("nginx:0")(&like.Spec)
+		pod, cr := moved(t, like)
+		w := newWorld(t, false, collaSet(2), cr)
+		w.settle()
+		require.NoError(t, w.store.Create(t.Context(), pod))
+		w.change(both(include("old"), replicas(3)))
+		w.refuse = refusing("patch Pod", errConflict)
+		result, err := w.reconcile()
+		looksAgain(t, result, err)
+		w.forget()
+		w.settle()
+		assert.Equal(t, "nginx:1", w.pod("old").Spec.Containers[0].Image)
+		assert.Len(t, w.revisions(), 3)
+	})
+	t.Run("a revision of no CollaSet says nothing", func(t *testing.T) {
+		pod, cr := moved(t, collaSet(2))
+		cr.OwnerReferences[0].Kind = "StatefulSet"
+		w := newWorld(t, false, collaSet(2), cr)
+		w.settle()
+		require.NoError(t, w.store.Create(t.Context(), pod))
+		w.change(both(include("old"), replicas(3)))
+		w.settle()
+		require.Len(t, w.pods(), 3)
+		assert.NotEqual(t, "old", w.pods()[2].Name)
+	})
 }
 
 func TestAPodIsNotTakenInBeforeItsEntryIsStored(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"time"
 
@@ -466,7 +467,12 @@ func movePod(p *play) error {
 	if err := p.spec("web", map[string]any{"replicas": 1, "scaleStrategy": map[string]any{"podToExclude": []string{pod.Name}}}); err != nil {
 		return err
 	}
-	err := p.await("the Pod to be nobody's", func(s *state) error {
+	err := p.await("the Pod to be nobody's, and its instance ID as well", func(s *state) error {
+		if pool, ok := get[*appsv1alpha1.ResourceContext](s, "pool"); !ok || slices.ContainsFunc(pool.Spec.Contexts, func(c appsv1alpha1.ContextDetail) bool {
+			return strconv.Itoa(c.ID) == pod.Labels[appsv1alpha1.InstanceIDLabel]
+		}) {
+			return errors.New("its instance ID is taken")
+		}
 		for _, now := range podsOf(s, "web") {
 			if now.UID == pod.UID && len(now.OwnerReferences) == 0 {
 				return nil
@@ -483,9 +489,9 @@ func movePod(p *play) error {
 	if err := p.spec("other", map[string]any{"replicas": 2, "scaleStrategy": map[string]any{"podToInclude": []string{pod.Name}}}); err != nil {
 		return err
 	}
-	return p.await("the Pod to be the other's", func(s *state) error {
+	return p.await("the Pod to be the other's, with its labels", func(s *state) error {
 		set, ok := get[*appsv1alpha1.CollaSet](s, "other")
-		if !ok || set.Status.ObservedGeneration != set.Generation || set.Status.AvailableReplicas != 2 {
+		if !ok || set.Status.ObservedGeneration != set.Generation || set.Status.UpdatedAvailableReplicas != 2 {
 			return errors.New("the other has not two")
 		}
 		for _, now := range these[*corev1.Pod](s) {
