@@ -26,18 +26,18 @@ type rule struct {
 	// created and changed are when the rule and its present spec were first seen.
 	created, changed time.Time
 
-	// shares are the selected Pods by owner that have not run to their end, loose those of nobody.
-	shares map[types.UID]int
+	// shares are the selected Pods by owner, loose those of nobody that have not run to their end.
+	shares map[types.UID]*share
 	loose  int
-	// servedLive are those of them that were Ready once; served and out count Pods that have run to their end too.
-	servedLive, served, out int
+	// servedLive are those of them that were Ready once and have not run to their end, out those that an operation has away.
+	servedLive, out int
 
 	// losses are when Pods were deleted without an operation, if Options.Notice has them excused.
 	losses []time.Time
 
-	// peak is the number of Pods that once served at a time, at most what was wanted since.
-	peak, desired int
-	allowed       int
+	// missing are the Pods that owners want and once had in service.
+	desired, missing int
+	allowed          int
 	// formerly is a larger allowance that still holds until formerlyUntil.
 	formerly      int
 	formerlyUntil time.Time
@@ -46,6 +46,15 @@ type rule struct {
 	maxOut        int
 	maxOutAllowed int
 	maxOutAt      time.Time
+}
+
+// share are the selected Pods of one owner.
+type share struct {
+	// live are those that have not run to their end, servedLive those of them that were Ready once; served counts Pods that
+	// have run to their end too.
+	live, servedLive, served int
+	// peak is the number of Pods that once served at a time, at most what was wanted since.
+	peak int
 }
 
 func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
@@ -71,9 +80,15 @@ func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
 		selector = labels.Nothing()
 	}
 	r.selector = selector
-	r.shares, r.loose, r.servedLive, r.served, r.out = map[types.UID]int{}, 0, 0, 0, 0
+	before := r.shares
+	r.shares, r.loose, r.servedLive, r.out = map[types.UID]*share{}, 0, 0, 0
 	for _, p := range s.pods {
 		r.count(p, 1)
+	}
+	for uid, part := range r.shares {
+		if was := before[uid]; was != nil {
+			part.peak = was.peak
+		}
 	}
 }
 
@@ -94,24 +109,39 @@ func (r *rule) count(p *pod, by int) {
 	if !r.selects(p.obj) {
 		return
 	}
-	if p.served {
-		r.served += by
-		if p.out {
-			r.out += by
-		}
+	if p.out {
+		r.out += by
 	}
-	if ended(p.obj) {
-		return
-	}
-	if p.served {
+	live := !ended(p.obj)
+	if p.served && live {
 		r.servedLive += by
 	}
 	if p.owner == "" {
-		r.loose += by
+		if live {
+			r.loose += by
+		}
 		return
 	}
-	if r.shares[p.owner] += by; r.shares[p.owner] == 0 {
-		delete(r.shares, p.owner)
+	part := r.shares[p.owner]
+	if part == nil {
+		part = &share{}
+		r.shares[p.owner] = part
+	}
+	if live {
+		part.live += by
+	}
+	if p.served {
+		part.served += by
+	}
+	if p.served && live {
+		part.servedLive += by
+	}
+}
+
+// part takes down that a Pod is its owner's no more, by no fault of those that are left.
+func (r *rule) part(p *pod) {
+	if of := r.shares[p.owner]; of != nil && r.selects(p.obj) {
+		of.peak = max(0, of.peak-1)
 	}
 }
 
@@ -180,19 +210,27 @@ func (s *space) checkGranted(before, now *pod, id string, e Event) {
 	}
 }
 
-// allow brings what is wanted and allowed up to date.
+// allow brings what is wanted and allowed up to date. Pods of an owner that wants none, as after a scaling to 0, count
+// themselves until they are gone, or no percentage of them could ever go; and none of them is missing afterwards. Nor has
+// an owner lost what another of the same name had before it.
 func (s *space) allow(r *rule, when time.Time) {
-	desired := r.loose
-	for uid, selected := range r.shares {
-		if o := s.owners[uid]; o != nil && o.known && selected == o.all {
-			desired += o.wanted
-		} else {
-			desired += selected
+	r.desired, r.missing = r.loose, 0
+	for uid, part := range r.shares {
+		if *part == (share{peak: part.peak}) {
+			delete(r.shares, uid)
+			continue
 		}
+		o := s.owners[uid]
+		if o == nil || !o.known || o.wanted == 0 || part.live != o.all {
+			r.desired += part.live
+			part.peak = 0
+			continue
+		}
+		r.desired += o.wanted
+		part.peak = min(max(part.peak, part.servedLive), o.wanted)
+		r.missing += max(0, part.peak-part.served)
 	}
-	r.desired = desired
-	r.peak = min(max(r.peak, r.servedLive), desired)
-	allowed := allowance(r.obj, desired, max(r.servedLive-desired, 0))
+	allowed := allowance(r.obj, r.desired, max(r.servedLive-r.desired, 0))
 	if r.allowed >= 0 && allowed < r.allowed {
 		r.formerly, r.formerlyUntil = max(r.allowed, r.stillFormerly(when)), when.Add(s.options.Settle)
 	}
@@ -207,7 +245,7 @@ func (r *rule) stillFormerly(when time.Time) int {
 }
 
 // outOf counts the rule's Pods that are out of service, and those that are gone and still wanted.
-func (r *rule) outOf() (out, missing int) { return r.out, max(0, r.peak-r.served) }
+func (r *rule) outOf() (out, missing int) { return r.out, r.missing }
 
 func (s *space) outNames(r *rule) []string {
 	var names []string

@@ -102,6 +102,10 @@ type Event struct {
 	Deleted bool
 	// Initial says that the object was there before: it is no news.
 	Initial bool
+	// Blind says that a watch was broken when it happened, so that what led to it may
+	// not have been seen: it is taken up, and no promise is judged that depends on
+	// what was before.
+	Blind bool
 	// Object is of a kind that the package's comment names. Others are ignored.
 	Object metav1.Object
 }
@@ -147,7 +151,7 @@ type space struct {
 
 // owner is a workload that owns Pods.
 type owner struct {
-	// wanted is the number of its Pods, if known.
+	// wanted is the number of its Pods, if known. One that is being deleted wants none.
 	wanted int
 	known  bool
 	// all is the number of its Pods that have not run to their end, live of those that are not being deleted either.
@@ -201,16 +205,21 @@ func (c *Checker) Apply(e Event) {
 	s := c.space(e.Object.GetNamespace())
 	s.checkQuiet(e)
 	s.checkSize(e)
+	if e.Blind {
+		found := s.record
+		s.record = newRecord(s.options) // for nobody
+		defer func() { s.record = found }()
+	}
 	switch obj := e.Object.(type) {
 	case *corev1.Pod:
 		s.applyPod(obj, e)
 	case *appsv1alpha1.PodTransitionRule:
 		s.applyRule(obj, e)
 	case *appsv1alpha1.CollaSet:
-		s.setReplicas(obj.UID, obj.Spec.Replicas, e.Deleted)
+		s.setReplicas(obj, obj.Spec.Replicas, e.Deleted)
 		s.applySet(obj, e)
 	case *appsv1.ReplicaSet:
-		s.setReplicas(obj.UID, obj.Spec.Replicas, e.Deleted)
+		s.setReplicas(obj, obj.Spec.Replicas, e.Deleted)
 	case *corev1.Service:
 		s.services[obj.Name] = !e.Deleted && obj.Labels[controlLabel] == "true"
 	case *discoveryv1.EndpointSlice:
@@ -252,13 +261,16 @@ func (s *space) ownerOf(uid types.UID) *owner {
 	return o
 }
 
-func (s *space) setReplicas(uid types.UID, replicas *int32, gone bool) {
-	o := s.ownerOf(uid)
+func (s *space) setReplicas(obj metav1.Object, replicas *int32, gone bool) {
+	o := s.ownerOf(obj.GetUID())
 	o.known, o.wanted = !gone, 1
 	if replicas != nil {
 		o.wanted = int(*replicas)
 	}
-	s.dropOwner(uid)
+	if obj.GetDeletionTimestamp() != nil {
+		o.wanted = 0
+	}
+	s.dropOwner(obj.GetUID())
 }
 
 // dropOwner forgets an owner of whom nothing is left.
@@ -323,6 +335,11 @@ func (s *space) next(before *pod, obj *corev1.Pod, e Event) *pod {
 		now.owner = ref.UID
 	} else {
 		now.owner = ""
+	}
+	if before != nil && before.owner != now.owner {
+		for _, r := range s.rules {
+			r.part(before)
+		}
 	}
 	ready := isReady(obj)
 	now.served = now.served || ready

@@ -47,6 +47,13 @@ func (s *story) event(obj metav1.Object, deleted bool) {
 	s.checker.Apply(Event{ResourceVersion: s.version, Time: s.now, Deleted: deleted, Object: obj})
 }
 
+// blindly is apply for what happened while a watch was broken.
+func (s *story) blindly(obj metav1.Object) {
+	s.version++
+	s.now = s.now.Add(time.Second)
+	s.checker.Apply(Event{ResourceVersion: s.version, Time: s.now, Blind: true, Object: obj})
+}
+
 func (s *story) invariants() []Invariant {
 	var found []Invariant
 	for _, v := range s.checker.Report().Violations {
@@ -307,6 +314,69 @@ func TestChecker(t *testing.T) {
 			s.apply(maxUnavailable("1"))
 			s.now = s.now.Add(10 * time.Second)
 			s.apply(aPod(1, offline))
+		}},
+		"Pods of a CollaSet that wants none count themselves, or no percentage of them could ever go": {events: func(s *story) {
+			s.apply(maxUnavailable("20%"))
+			s.apply(collaSet(0))
+			s.now = s.now.Add(time.Minute)
+			for i := range 4 {
+				s.apply(aPod(i, offline))
+				s.event(aPod(i, offline, terminating), true)
+			}
+		}},
+		"but one after the other": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(maxUnavailable("20%"))
+			s.apply(collaSet(0))
+			s.now = s.now.Add(time.Minute)
+			s.apply(aPod(0, offline))
+			s.apply(aPod(1, offline))
+		}},
+		"nor is any of them missing when it is gone, whoever never served": {events: func(s *story) {
+			s.apply(collaSet(5))
+			s.apply(aPod(4, notReady))
+			s.apply(collaSet(0))
+			s.now = s.now.Add(time.Minute)
+			for i := range 4 {
+				s.apply(aPod(i, offline))
+				s.event(aPod(i, offline, terminating), true)
+			}
+		}},
+		"a CollaSet that is being deleted wants none": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(maxUnavailable("50%"))
+			for i := range 2 {
+				s.event(aPod(i), true)
+			}
+			s.apply(changed(func(set *appsv1alpha1.CollaSet) { set.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }))
+			s.now = s.now.Add(time.Minute)
+			s.apply(aPod(2, offline)) // 1 of 2
+			s.apply(aPod(3, offline))
+		}},
+		"a CollaSet has not lost what one of the same name had before it": {options: Options{Without: []Invariant{InstanceID, Revision}}, events: func(s *story) {
+			second := func(p *corev1.Pod) { p.UID += "-2"; p.Name += "-2"; p.OwnerReferences[0].UID = "set-2" }
+			s.apply(maxUnavailable("2"))
+			s.event(collaSet(4), true)
+			s.apply(changed(func(set *appsv1alpha1.CollaSet) { set.UID = "set-2" }))
+			for i := range 4 {
+				s.event(aPod(i), true)
+				if i < 3 { // the fourth has yet to become Ready for the first time
+					s.apply(aPod(i, second))
+				}
+			}
+			s.now = s.now.Add(time.Minute)
+			s.apply(aPod(0, second, offline))
+			s.apply(aPod(1, second, offline))
+		}},
+		"but what itself had": {want: []Invariant{Budget}, events: func(s *story) {
+			s.apply(maxUnavailable("2"))
+			s.now = s.now.Add(time.Minute)
+			s.event(aPod(3), true)
+			s.apply(aPod(4, notReady))
+			s.apply(aPod(0, offline))
+			s.apply(aPod(1, offline))
+		}},
+		"a Pod that somebody takes from its CollaSet is not missing": {events: func(s *story) {
+			s.apply(aPod(3, func(p *corev1.Pod) { p.OwnerReferences = nil }))
+			s.apply(aPod(0, offline))
 		}},
 		"a Pod that its owner has freed from the rule may go": {events: func(s *story) {
 			s.apply(aPod(0, offline))

@@ -9,17 +9,23 @@
 // ControllerRevisions, CollaSets, PodTransitionRules and ResourceContexts. No
 // promise reaches beyond a namespace, and each is judged and reported by itself.
 //
+// What happened while a watch was broken, until its kind was listed anew, is not
+// judged: of an object that changed twice meanwhile only the last state was seen.
+// A grant that was given and used may have come and gone. From the list on
+// everything is known again.
+//
 // What is promised, and when it is judged: on every event, at rest (AtRest:
 // when nothing is to be done any more), or both.
 //
 //   - Budget, on events: no Pod goes out of service when a PodTransitionRule that
 //     selects it has as many out as it allows, counted on the wanted replicas of
-//     the Pods' owners. A Pod is out of service from the moment an operation takes
-//     it away (readiness gate False, an operation being prepared or carried out,
-//     or terminating) until it is Ready again. A Pod that was deleted and is still
-//     wanted counts as well. No operation passes PreCheck without a grant of every
-//     rule for this very request. A CollaSet keeps to its maxSurge, and with
-//     minReadySeconds to a quarter of its Pods.
+//     the Pods' owners; Pods of an owner that wants none count themselves. A Pod
+//     is out of service from the moment an operation takes it away (readiness gate
+//     False, an operation being prepared or carried out, or terminating) until it
+//     is Ready again. A Pod that was deleted and is still wanted counts as well.
+//     No operation passes PreCheck without a grant of every rule for this very
+//     request. A CollaSet keeps to its maxSurge, and with minReadySeconds to a
+//     quarter of its Pods.
 //   - Traffic, on events: no Pod is changed (image, resources) or deleted by an
 //     operation while it was last seen Ready, or while an EndpointSlice of a
 //     Service under control listed it as ready; and no operator is let act on a

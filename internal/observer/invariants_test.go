@@ -91,6 +91,25 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			s.apply(aPod(0, asking))
 			s.apply(aPod(0, asking, labelled(operatingPrefix+operatorID, "2", preCheckedPrefix+operatorID, "2", permissionPrefix+updateType, "2", preparingPrefix+operatorID, "2"), gateClosed))
 		}},
+		"an operation while a watch was broken, whose grant may have come and gone": {events: func(s *story) {
+			r := maxUnavailable("1")
+			r.Status.Grants = nil
+			s.blindly(r)
+			s.blindly(aPod(0, asking))
+			s.blindly(aPod(0, offline, operating))
+		}},
+		"an operation without a grant after a watch was broken": {want: []Invariant{Budget}, events: func(s *story) {
+			r := maxUnavailable("1")
+			r.Status.Grants = nil
+			s.blindly(r)
+			s.now = s.now.Add(10 * time.Second)
+			s.apply(aPod(0, asking))
+			s.apply(aPod(0, asking, labelled(preCheckedPrefix+operatorID, "1", permissionPrefix+updateType, "1", preparingPrefix+operatorID, "1"), gateClosed))
+		}},
+		"a second Pod out of service after the first went while a watch was broken": {want: []Invariant{Budget}, events: func(s *story) {
+			s.blindly(aPod(0, offline))
+			s.apply(aPod(1, offline))
+		}},
 		"more replacements at a time than maxSurge": {want: []Invariant{Budget}, events: func(s *story) {
 			s.apply(changed(func(set *appsv1alpha1.CollaSet) { set.Spec.UpdateStrategy.MaxSurge = ptr.To(intstr.FromInt32(1)) }))
 			replacement(s, 4, 0)
@@ -203,6 +222,28 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 		}},
 		"a Pod for one that is terminating": {events: func(s *story) {
 			s.apply(aPod(3, terminating))
+			s.apply(aPod(4))
+		}},
+		"a replacement while another Pod has yet to be scaled in": {events: func(s *story) {
+			s.apply(collaSet(3))
+			s.now = s.now.Add(time.Minute)
+			replacement(s, 4, 0)
+		}},
+		"a second replacement of one Pod": {want: []Invariant{Churn}, events: func(s *story) {
+			replacing := contextOf(0, 1, 2, 3, 4, 5)
+			for _, i := range []int{4, 5} {
+				replacing.Spec.Contexts[i].Data[appsv1alpha1.ContextReplaceOriginPodID] = "0"
+			}
+			s.apply(replacing)
+			s.apply(collaSet(3))
+			s.now = s.now.Add(time.Minute)
+			for _, i := range []int{4, 5} {
+				s.apply(aPod(i, labelled(appsv1alpha1.ReplacePairOriginNameLabel, "web-0")))
+			}
+		}},
+		"a Pod that replaces none while another has yet to be scaled in": {want: []Invariant{Churn}, events: func(s *story) {
+			s.apply(collaSet(3))
+			s.now = s.now.Add(time.Minute)
 			s.apply(aPod(4))
 		}},
 		"permission without a request": {want: []Invariant{Keys, Keys}, events: func(s *story) {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -29,6 +30,8 @@ const (
 	pulse = 50 * time.Millisecond
 	// lastWord bounds how long Stop waits for what has happened before it.
 	lastWord = time.Minute
+	// acceptance is how long a watch that continues may take to be refused, as the API server does with an event of its own.
+	acceptance = time.Second
 
 	// userAgent names the observer in the audit log.
 	userAgent = "kuperator-observer"
@@ -49,10 +52,17 @@ type Observer struct {
 	mu      sync.Mutex
 	checker *Checker
 	queues  map[string]*queue // by namespace
-	gaps    int
-	late    int
-	err     error
+	// blind are the spans of resourceVersions in which changes of a kind may have been missed.
+	blind []span
+	// broken is the number of kinds that are not being watched just now. Nothing is judged meanwhile: what was missed of them
+	// is known when they are listed again.
+	broken int
+	late   int
+	err    error
 }
+
+// span is from a resourceVersion to another. The first is not part of it.
+type span struct{ from, to uint64 }
 
 // queue are the events of one namespace that are not judged yet. The observer's lock guards it.
 type queue struct {
@@ -75,6 +85,8 @@ type progress struct {
 	reached uint64
 	// known are the resourceVersions of the objects that are there, by namespace, as far as was received.
 	known map[string]map[types.UID]uint64
+	// broken says that the kind is not being watched, after it was.
+	broken bool
 }
 
 // Start begins to observe all namespaces and returns when every kind that the
@@ -197,13 +209,11 @@ func (o *Observer) follow(ctx context.Context, s source, far *progress, listed c
 			next, err := o.relist(ctx, s, far, known, !listedOnce)
 			if apierrors.IsNotFound(err) {
 				err = nil // the kind is not served yet, or no more
+				o.whole(far)
 			}
 			if first {
 				listed <- err
 				first = false
-			}
-			if listedOnce && next != "" {
-				o.gap()
 			}
 			listedOnce = listedOnce || next != ""
 			version = next
@@ -220,10 +230,34 @@ func (o *Observer) follow(ctx context.Context, s source, far *progress, listed c
 	}
 }
 
-func (o *Observer) gap() {
+// lost says that a kind is not being watched any more, and whole that nothing of it is missing, or can be known to be.
+func (o *Observer) lost(far *progress) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.gaps++
+	if !far.broken {
+		far.broken = true
+		o.broken++
+	}
+}
+
+func (o *Observer) whole(far *progress) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if far.broken {
+		far.broken = false
+		o.broken--
+	}
+}
+
+// gap says that up to a resourceVersion, of what happened to a kind only the last states were received.
+func (o *Observer) gap(far *progress, version string) {
+	to, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return // receive reports it
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.blind = append(o.blind, span{from: far.reached, to: to})
 }
 
 // relist takes up every object and drops those that are gone. What is there the first time is no news.
@@ -235,6 +269,9 @@ func (o *Observer) relist(ctx context.Context, s source, far *progress, known ma
 	accessor, err := meta.ListAccessor(list)
 	if err != nil {
 		return "", err
+	}
+	if !first {
+		o.gap(far, accessor.GetResourceVersion())
 	}
 	seen := map[types.UID]bool{}
 	err = meta.EachListItem(list, func(item runtime.Object) error {
@@ -257,6 +294,7 @@ func (o *Observer) relist(ctx context.Context, s source, far *progress, known ma
 		}
 	}
 	o.reach(far, accessor.GetResourceVersion())
+	o.whole(far)
 	return accessor.GetResourceVersion(), err
 }
 
@@ -272,6 +310,7 @@ func (s source) object(item runtime.Object) (metav1.Object, error) {
 func (o *Observer) watchFrom(ctx context.Context, s source, far *progress, version string, known map[types.UID]metav1.Object) string {
 	w, err := s.watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 	if err != nil {
+		o.lost(far)
 		if apierrors.IsNotFound(err) || apierrors.IsGone(err) || apierrors.IsResourceExpired(err) {
 			return ""
 		}
@@ -279,33 +318,53 @@ func (o *Observer) watchFrom(ctx context.Context, s source, far *progress, versi
 		return version
 	}
 	defer w.Stop()
-	for event := range w.ResultChan() {
-		if event.Type == watch.Error {
-			return "" // too old, as a rule
+	accepted := time.NewTimer(acceptance)
+	defer accepted.Stop()
+	for {
+		select {
+		case <-accepted.C:
+			o.whole(far)
+		case event, more := <-w.ResultChan():
+			if !more {
+				o.lost(far)
+				return version
+			}
+			if version = o.take(s, far, event, known); version == "" {
+				o.lost(far)
+				return ""
+			}
+			o.whole(far)
 		}
-		accessor, err := meta.Accessor(event.Object)
-		if err != nil {
-			o.fail(fmt.Errorf("watching %s: %w", s.kind, err))
-			return ""
-		}
-		version = accessor.GetResourceVersion()
-		if event.Type == watch.Bookmark {
-			o.reach(far, version)
-			continue
-		}
-		obj, err := s.object(event.Object)
-		if err != nil {
-			o.fail(fmt.Errorf("reading %s %s: %w", s.kind, accessor.GetName(), err))
-			continue
-		}
-		if event.Type == watch.Deleted {
-			delete(known, obj.GetUID())
-		} else {
-			known[obj.GetUID()] = obj
-		}
-		o.receive(far, obj, version, Event{Deleted: event.Type == watch.Deleted})
-		o.reach(far, version)
 	}
+}
+
+// take takes one event of a watch, and returns where the watch has come to; "" if objects must be listed anew.
+func (o *Observer) take(s source, far *progress, event watch.Event, known map[types.UID]metav1.Object) string {
+	if event.Type == watch.Error {
+		return "" // too old, as a rule
+	}
+	accessor, err := meta.Accessor(event.Object)
+	if err != nil {
+		o.fail(fmt.Errorf("watching %s: %w", s.kind, err))
+		return ""
+	}
+	version := accessor.GetResourceVersion()
+	if event.Type == watch.Bookmark {
+		o.reach(far, version)
+		return version
+	}
+	obj, err := s.object(event.Object)
+	if err != nil {
+		o.fail(fmt.Errorf("reading %s %s: %w", s.kind, accessor.GetName(), err))
+		return version
+	}
+	if event.Type == watch.Deleted {
+		delete(known, obj.GetUID())
+	} else {
+		known[obj.GetUID()] = obj
+	}
+	o.receive(far, obj, version, Event{Deleted: event.Type == watch.Deleted})
+	o.reach(far, version)
 	return version
 }
 
@@ -362,10 +421,12 @@ func (o *Observer) judge(ctx context.Context) {
 			return
 		case now := <-ticker.C:
 			o.mu.Lock()
-			for _, q := range o.queues {
-				o.apply(q, func(e Event) bool { return now.Sub(e.Time) >= o.hold })
+			if o.broken == 0 {
+				for _, q := range o.queues {
+					o.apply(q, func(e Event) bool { return now.Sub(e.Time) >= o.hold })
+				}
+				o.checker.Tick(now.Add(-o.hold)) // what came since is not judged yet
 			}
-			o.checker.Tick(now.Add(-o.hold)) // what came since is not judged yet
 			o.mu.Unlock()
 		}
 	}
@@ -381,6 +442,7 @@ func (o *Observer) apply(q *queue, due func(Event) bool) {
 			o.late++
 		}
 		q.applied = max(q.applied, event.ResourceVersion)
+		event.Blind = slices.ContainsFunc(o.blind, func(s span) bool { return event.ResourceVersion > s.from && event.ResourceVersion <= s.to })
 		o.checker.Apply(event)
 	}
 }
@@ -487,7 +549,7 @@ func (o *Observer) reportOn(read func() Report) Report {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	report := read()
-	report.Gaps, report.Late = o.gaps, o.late
+	report.Gaps, report.Late = len(o.blind), o.late
 	return report
 }
 

@@ -2,6 +2,8 @@ package observer
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,12 +15,26 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // kind is one kind of an API server whose watch tells things when the test lets it.
 type kind struct {
+	mu    sync.Mutex
 	watch *watch.FakeWatcher
 	list  runtime.Object
+	// down says that nobody answers.
+	down bool
+}
+
+// breaks ends the watch. The next one and what is listed from now on are new.
+func (k *kind) breaks(end func(*watch.FakeWatcher), list runtime.Object, down bool) {
+	k.mu.Lock()
+	before := k.watch
+	k.watch, k.list, k.down = watch.NewFake(), list, down
+	k.mu.Unlock()
+	end(before)
 }
 
 func newKind(list runtime.Object) *kind { return &kind{watch: watch.NewFake(), list: list} }
@@ -26,8 +42,17 @@ func newKind(list runtime.Object) *kind { return &kind{watch: watch.NewFake(), l
 func (k *kind) source(name string) source {
 	return source{
 		kind: name,
-		list: func(context.Context, string, metav1.ListOptions) (runtime.Object, error) { return k.list, nil },
+		list: func(context.Context, string, metav1.ListOptions) (runtime.Object, error) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			if k.down {
+				return nil, errors.New("nobody answers")
+			}
+			return k.list, nil
+		},
 		watch: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
 			context.AfterFunc(ctx, k.watch.Stop) // as a client's watch ends
 			return k.watch, nil
 		},
@@ -120,5 +145,65 @@ func TestStopGivesUpOnAWatchThatTellsNothing(t *testing.T) {
 			done <- err
 		}()
 		require.ErrorContains(t, <-done, "waiting for the watch of pods to come to resourceVersion 4")
+	})
+}
+
+// TestWhatHappenedWhileAWatchWasBrokenIsNotJudged has the watch of rules broken while a grant comes and goes, and that of Pods
+// whole. What comes after the list is judged as ever.
+func TestWhatHappenedWhileAWatchWasBrokenIsNotJudged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rulesAt := func(version, object string, r *appsv1alpha1.PodTransitionRule) *appsv1alpha1.PodTransitionRuleList {
+			return &appsv1alpha1.PodTransitionRuleList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: []appsv1alpha1.PodTransitionRule{*versioned(object, r.DeepCopy())}}
+		}
+		without := maxUnavailable("4")
+		without.Status.Grants = nil
+		preparing := func(p *corev1.Pod) {
+			asking(p)
+			labelled(preCheckedPrefix+operatorID, "1", permissionPrefix+updateType, "1", preparingPrefix+operatorID, "1")(p)
+			gateClosed(p)
+		}
+		rules := newKind(rulesAt("9", "1", without))
+		pods := newKind(podsAt("9", versioned("2", aPod(0, asking)), versioned("3", aPod(1, asking)), versioned("4", aPod(2, asking))))
+		o, err := start(t.Context(), []source{pods.source("pods"), rules.source("podtransitionrules")}, Options{StuckAfter: -1})
+		require.NoError(t, err)
+		time.Sleep(time.Minute) // the rule is known to everybody
+		synctest.Wait()
+
+		expires := func(w *watch.FakeWatcher) { w.Error(&metav1.Status{Reason: metav1.StatusReasonExpired}) }
+		rules.breaks(expires, rulesAt("13", "12", without), false)
+		pods.watch.Modify(versioned("11", aPod(0, preparing))) // granted at 10, which was taken back at 12
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		report := o.Report()
+		require.NoError(t, report.Err())
+		require.Equal(t, 2, report.PodVersions["uid-0"], "it was taken up")
+		require.Equal(t, 1, report.Gaps)
+
+		pods.watch.Modify(versioned("14", aPod(1, preparing)))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		report = o.Report()
+		require.Len(t, report.Violations, 1)
+		require.Contains(t, report.Violations[0].Message, "without a grant")
+
+		// a watch that breaks off and continues where it was has missed nothing
+		rules.breaks((*watch.FakeWatcher).Stop, rulesAt("13", "12", without), false)
+		pods.watch.Modify(versioned("15", aPod(2, preparing)))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, o.Report().Violations, 2)
+		require.Equal(t, 1, o.Report().Gaps)
+
+		// while the API server is away nothing is judged
+		rules.breaks(expires, nil, true)
+		pods.watch.Modify(versioned("16", aPod(0, asking)))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Equal(t, 2, o.Report().PodVersions["uid-0"])
+		rules.breaks((*watch.FakeWatcher).Stop, rulesAt("17", "12", without), false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 3, o.Report().PodVersions["uid-0"])
+		require.Equal(t, 2, o.Report().Gaps)
 	})
 }

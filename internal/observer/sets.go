@@ -151,7 +151,7 @@ func (s *space) checkCreation(p *pod, e Event) {
 		return
 	}
 	live, pairs, wanted := s.ownerOf(p.owner).live, 0, set.wanted.most(e.Time)
-	if live <= wanted {
+	if live <= wanted || s.firstOf(p) {
 		s.checks[Churn]++
 		return
 	}
@@ -165,6 +165,21 @@ func (s *space) checkCreation(p *pod, e Event) {
 		}
 	}
 	s.check(Churn, e, live-pairs <= wanted, "was created as number %d (and %d replacements) of CollaSet %s, which wants %d", live-pairs, pairs, set.obj.Name, wanted)
+}
+
+// firstOf says that a Pod is the only live replacement of another. It makes none too many, however many are on their way out
+// meanwhile; whether it may be replaced now is for checkSurge.
+func (s *space) firstOf(p *pod) bool {
+	origin := s.replaces(p)
+	if origin == nil {
+		return false
+	}
+	for _, other := range s.pods {
+		if other != p && other.owner == p.owner && isLive(other.obj) && s.replaces(other) == origin {
+			return false
+		}
+	}
+	return true
 }
 
 // replaces is the live Pod that a Pod is the replacement of, as the new Pod says, and the origin's label or the

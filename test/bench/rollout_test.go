@@ -230,14 +230,13 @@ func (r *race) kuperator() {
 			r.inPlace(s, e.effect, m.figures())
 		}
 	}
+	r.leg(m, namespace, kuperator, "scale to 0", nil, func() {
+		require.NoError(r, r.Patch(r.Context(), set, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))))
+	})
 	watcher.Settled(r.Context())
 	report, err := watcher.Stop()
 	require.NoError(r, err)
 	require.NoError(r, report.Err(), "what breaks a promise is not worth timing")
-	// Of an owner that wants none, a rule counts the Pods that are there; the observer counts none.
-	r.leg(m, namespace, kuperator, "scale to 0", nil, func() {
-		require.NoError(r, r.Patch(r.Context(), set, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))))
-	})
 }
 
 // inPlace keeps what is asked of an update in place alone.
