@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
@@ -116,7 +115,7 @@ func (o *Options) metricsServer() metricsserver.Options {
 		server.ExtraHandlers = profilingHandlers()
 	}
 	if o.MetricsSecure {
-		server.FilterProvider = filters.WithAuthenticationAndAuthorization
+		server.FilterProvider = delegated
 		// One scraper asks twice a minute: HTTP/2, and the ways to exhaust a server by it, have nothing to give here.
 		server.TLSOpts = []func(*tls.Config){func(c *tls.Config) { c.NextProtos = []string{"http/1.1"} }}
 	}

@@ -78,7 +78,7 @@ func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 				return body
 			}
 			expect("", http.StatusUnauthorized)
-			expect("forged", http.StatusInternalServerError) // how controller-runtime says that the API server does not know the token
+			expect("forged", http.StatusUnauthorized)
 			require.NotContains(t, string(expect(stranger, http.StatusForbidden)), "go_goroutines")
 			require.Contains(t, string(expect(reader, http.StatusOK)), "kuperator_build_info{component=\""+name+"\"")
 
