@@ -69,6 +69,11 @@ func TestAStrippedPodReadsTheSameForADecision(t *testing.T) {
 	changed := full.DeepCopy()
 	changed.Status.Conditions[1].Status = corev1.ConditionFalse
 	assert.True(t, podChanged(full, changed))
+	broken := full.DeepCopy()
+	broken.Annotations[podops.AvailableConditionsAnnotation] = "{"
+	kept := stripPod(broken)
+	assert.Equal(t, "{", kept.Annotations[podops.AvailableConditionsAnnotation])
+	assert.True(t, podChanged(pod, kept))
 	noted, moved := full.DeepCopy(), full.DeepCopy()
 	noted.Annotations[podops.RuleDetailPrefix+"/r"] = "waits"
 	moved.Spec.NodeName = "m"

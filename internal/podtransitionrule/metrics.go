@@ -44,7 +44,7 @@ var (
 	waitingMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_waiting_pods", Kind: metric.Gauge, Unit: "Pods",
 		Help:   "Pods in a stage of a rule without a grant, of all rules, by what keeps them. A Pod counts for each rule that keeps it.",
-		Labels: []metric.Label{{Name: "reason", Values: "availability, label, webhook, frozen, invalid, other_rule"}},
+		Labels: []metric.Label{{Name: "reason", Values: "availability, label, webhook, frozen, invalid, annotation, other_rule"}},
 	}
 	totalMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_pods", Kind: metric.Gauge, Unit: "Pods",

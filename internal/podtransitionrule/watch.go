@@ -54,11 +54,14 @@ func strip(object any) (any, error) {
 	return bootstrap.StripManagedFields(object)
 }
 
-// stripPod keeps labels, the skip annotation and the notes of rules, the node, the controller, phase and readiness: all
+// stripPod keeps labels, the skip annotation, one that cannot be read and the notes of rules, the node, the controller, phase and readiness: all
 // Pods of the cluster are cached, because a rule may select any of them.
 func stripPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{ObjectMeta: stripMeta(&pod.ObjectMeta)}
 	kept.Annotations = only(pod.Annotations, func(key string) bool { return key == podops.SkipRulesAnnotation || isNote(key) })
+	if _, err := podops.ExpectedFinalizers(pod.Annotations); err != nil { // then only it matters to a decision
+		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, podops.AvailableConditionsAnnotation, pod.Annotations[podops.AvailableConditionsAnnotation])
+	}
 	kept.Spec.NodeName = pod.Spec.NodeName
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		kept.OwnerReferences = []metav1.OwnerReference{{UID: owner.UID, Controller: owner.Controller}}
@@ -159,6 +162,7 @@ func podChanged(before, after client.Object) bool {
 	was, is := podops.Read(b), podops.Read(a)
 	return was.UID != is.UID || was.Ready != is.Ready || was.Terminating != is.Terminating || was.Terminal != is.Terminal ||
 		!maps.Equal(was.Labels, is.Labels) || was.Annotations[podops.SkipRulesAnnotation] != is.Annotations[podops.SkipRulesAnnotation] ||
+		was.Annotations[podops.AvailableConditionsAnnotation] != is.Annotations[podops.AvailableConditionsAnnotation] ||
 		controllerUID(b) != controllerUID(a) || b.Spec.NodeName != a.Spec.NodeName
 }
 

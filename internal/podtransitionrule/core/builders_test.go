@@ -75,6 +75,12 @@ func (b *podBuilder) down() *podBuilder {
 	return b.without(podops.ServiceAvailableLabel)
 }
 
+// annotated gives the annotation that says who gives the Pod its traffic.
+func (b *podBuilder) annotated(conditions string) *podBuilder {
+	b.Annotations = map[string]string{podops.AvailableConditionsAnnotation: conditions}
+	return b
+}
+
 func (b *podBuilder) terminating() *podBuilder { b.Terminating = true; return b }
 
 func (b *podBuilder) terminal() *podBuilder { b.down(); b.Terminal = true; return b }

@@ -14,13 +14,15 @@ const (
 	BlockedByFreeze BlockReason = "frozen"
 	// BlockedByInvalidRule: the rule cannot be evaluated.
 	BlockedByInvalidRule BlockReason = "invalid"
+	// BlockedByAnnotation: nobody can read what gives the Pod its traffic.
+	BlockedByAnnotation BlockReason = "annotation"
 	// BlockedByOtherRule: this rule has nothing against the Pod, another one of its rules has.
 	BlockedByOtherRule BlockReason = "other_rule"
 )
 
 // BlockReasons are all there are.
 func BlockReasons() []BlockReason {
-	return []BlockReason{BlockedByAvailability, BlockedByLabel, BlockedByWebhook, BlockedByFreeze, BlockedByInvalidRule, BlockedByOtherRule}
+	return []BlockReason{BlockedByAvailability, BlockedByLabel, BlockedByWebhook, BlockedByFreeze, BlockedByInvalidRule, BlockedByAnnotation, BlockedByOtherRule}
 }
 
 // Figures are what a rule does, in numbers of Pods.
@@ -58,6 +60,9 @@ func (d *decision) figures() []Figures {
 func (d *decision) blocks(r *rule, v *verdict) BlockReason {
 	if d.frozenFor(v.pending) {
 		return BlockedByFreeze
+	}
+	if v.unreadable() != "" {
+		return BlockedByAnnotation
 	}
 	for _, reject := range v.rejects {
 		for _, k := range r.checks {

@@ -26,6 +26,10 @@ func TestFigures(t *testing.T) {
 		assert.Equal(t, map[BlockReason]int{BlockedByAvailability: 1}, figures[0].Blocked)
 		assert.Equal(t, Figures{Name: "b", Blocked: map[BlockReason]int{BlockedByOtherRule: 1}}, figures[1])
 	})
+	t.Run("an annotation that cannot be read", func(t *testing.T) {
+		s := Snapshot{Rules: rules{aRule("r", maxUnavailable("1"))}, Pods: pods(aPod("a").asks(2).annotated("{")), Now: testNow}
+		assert.Equal(t, map[BlockReason]int{BlockedByAnnotation: 1}, Decide(s).Figures[0].Blocked)
+	})
 	t.Run("a freeze comes before everything else", func(t *testing.T) {
 		s := Snapshot{Rules: rules{aRule("r", maxUnavailable("0"))}, Pods: pods(aPod("a").asks(2)), Now: testNow, Frozen: "audit"}
 		assert.Equal(t, map[BlockReason]int{BlockedByFreeze: 1}, Decide(s).Figures[0].Blocked)

@@ -71,6 +71,12 @@ func (d *decision) ask(c *pending, answers []*answer) {
 		}
 		return
 	}
+	if broken := c.unreadable(); broken != "" {
+		for _, a := range answers {
+			a.hear("", broken)
+		}
+		return
+	}
 	for a, k := range c.checksOf(answers) {
 		if k.policy == nil && !k.webhook {
 			a.hear(k.name, k.refuses(c.pod))
@@ -101,6 +107,18 @@ func (d *decision) ask(c *pending, answers []*answer) {
 // frozenFor says whether nothing new is granted at the stage.
 func (d *decision) frozenFor(c *pending) bool {
 	return d.Frozen != "" && c.stage == appsv1alpha1.StagePreCheck
+}
+
+// unreadable says why a Pod could not go on if it were granted: while nobody can read by whom it gets its traffic, nobody takes
+// it out, and it would hold its budget. What is granted already goes on.
+func (c *pending) unreadable() string {
+	if c.stage != appsv1alpha1.StagePreCheck || c.held {
+		return ""
+	}
+	if _, err := podops.ExpectedFinalizers(c.Annotations); err != nil {
+		return err.Error()
+	}
+	return ""
 }
 
 // checksOf are the checks that are asked about the Pod, with whose they are.

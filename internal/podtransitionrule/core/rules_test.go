@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 )
 
 type rules = []*appsv1alpha1.PodTransitionRule
@@ -325,6 +326,19 @@ func TestFreeze(t *testing.T) {
 	s.Frozen = ""
 	s.Pods = pods(aPod("a").asks(1), aPod("b").asks(2), aPod("c"))
 	assert.Equal(t, []string{"a", "b"}, mayGo(settled(s)))
+}
+
+func TestAPodThatNobodyCanTakeOutOfTrafficTakesNoBudget(t *testing.T) {
+	s := settled(Snapshot{Rules: rules{aRule("r", maxUnavailable("1"))}, Pods: pods(aPod("a").asks(1).annotated("no JSON"), aPod("b").asks(2)), Now: testNow})
+	assert.Equal(t, []string{"b"}, holders(s.Rules[0]))
+	require.Len(t, s.Rules[0].Status.Details, 2)
+	require.Len(t, s.Rules[0].Status.Details[0].RejectInfo, 1)
+	assert.Contains(t, s.Rules[0].Status.Details[0].RejectInfo[0].Reason, podops.AvailableConditionsAnnotation+" is not valid JSON, correct or remove it")
+
+	s.Pods = pods(aPod("a").asks(1).annotated("no JSON"), aPod("b").asks(2).annotated("no JSON"))
+	assert.Equal(t, []string{"b"}, holders(settled(s).Rules[0]), "what is granted may be on its way")
+	s.Pods = pods(aPod("a").asks(1), aPod("b"))
+	assert.Equal(t, []string{"a"}, holders(settled(s).Rules[0]), "once it is corrected")
 }
 
 func TestReconcilingDoesNotFlapInAPlainRollout(t *testing.T) {
