@@ -15,7 +15,7 @@ func TestResultsAreOnDiskAtOnceAndReplaceThoseOfTheLastRun(t *testing.T) {
 		r, err := Open(folder, "BenchmarkRollout", "abc")
 		require.NoError(t, err)
 		for i, values := range [][]float64{{1.1, 1.3, 1.2}, {1.2, 1.1}} {
-			_, err = r.Add(Figure{Goal: "P1", Name: "in place, time / bare loop with the same writes", Values: values, Params: map[string]float64{"pods": float64(i)}})
+			_, err = r.Add(Figure{Goal: "P1", Name: "in place, time / bare loop with the same writes", Values: values, Params: map[string]float64{"pods": float64(1000 + i)}})
 			require.NoError(t, err)
 			results, err := Read(folder)
 			require.NoError(t, err)
@@ -62,7 +62,35 @@ func TestTableHasEveryGoal(t *testing.T) {
 	require.Less(t, strings.Index(table, "pods=100 "), strings.Index(table, "pods=1000 rules=1"))
 	require.Contains(t, table, "| P5 | conflicts, in place | 0.01 | conflicts/Pod | <= 0.02 | met |")
 	require.Contains(t, table, "| **not met** |")
-	require.Contains(t, table, "0 are met under all conditions measured, 1 are not")
+	require.Contains(t, table, "0 are met under all conditions that they ask for, 1 are not, 0 were measured at smaller sizes only")
+}
+
+func TestAFigureOfASmallerSizeSaysNothingAboutTheGoal(t *testing.T) {
+	r, err := Open(t.TempDir(), "B", "")
+	require.NoError(t, err)
+	add := func(pods, value float64) Result {
+		result, err := r.Add(Figure{Goal: "S3", Name: "in place, time / bare image patches", Values: []float64{value}, Params: map[string]float64{"pods": pods}})
+		require.NoError(t, err)
+		return result
+	}
+	small, slow, whole := add(200, 2), add(300, 20), add(1000, 3)
+	require.Nil(t, small.Met)
+	require.Equal(t, map[string]float64{"pods": 1000}, small.ShortOf)
+	require.True(t, *whole.Met)
+	require.Nil(t, whole.ShortOf)
+
+	table := Table([]Result{small, slow})
+	require.Contains(t, table, "| met at this only; asks for pods=1000 | pods=200 |")
+	require.Contains(t, table, "| missed at this; asks for pods=1000 | pods=300 |")
+	require.Contains(t, table, "0 are met under all conditions that they ask for, 0 are not, 1 were measured at smaller sizes only")
+	require.Contains(t, Table([]Result{small, slow, whole}), "1 are met under all conditions that they ask for, 0 are not, 0 were measured")
+
+	missing, err := r.Add(Figure{Goal: "P20", Name: "100 CollaSets / one of as many Pods, time", Values: []float64{1}, Params: map[string]float64{"pods": 10_000}})
+	require.NoError(t, err)
+	require.Nil(t, missing.Met, "a size that is not told is none")
+	rate, err := r.Add(Figure{Goal: "P18", Name: "admission of a managed Pod at 500/s, p50", Values: []float64{1}, Params: map[string]float64{"rate": 499.9}})
+	require.NoError(t, err)
+	require.True(t, *rate.Met)
 }
 
 func TestAGoalThatIsNotListedIsAnError(t *testing.T) {
