@@ -295,40 +295,50 @@ func (r *reconciler) store(ctx context.Context, o *observation, plan *core.Plan,
 
 // storeEntries replaces the entries of the ResourceContext, creating or deleting it as needed.
 func (r *reconciler) storeEntries(ctx context.Context, o *observation, entries []core.Entry) error {
+	if o.context == nil && len(entries) == 0 {
+		return nil
+	}
+	key := types.NamespacedName{Namespace: o.set.Namespace, Name: contextName(o.set)}
+	return r.pools.of(key).write(o.context, r.clock.Now(), func() (*appsv1alpha1.ResourceContext, error) {
+		return r.writeEntries(ctx, o, key, entries)
+	})
+}
+
+// writeEntries returns the ResourceContext as it is then, nil if it is deleted.
+func (r *reconciler) writeEntries(ctx context.Context, o *observation, key types.NamespacedName, entries []core.Entry) (*appsv1alpha1.ResourceContext, error) {
 	owner := client.ObjectKeyFromObject(o.set)
 	details := make([]appsv1alpha1.ContextDetail, len(entries))
 	for i, e := range entries {
 		details[i] = appsv1alpha1.ContextDetail{ID: e.ID, Data: e.Data}
 	}
 	switch {
-	case o.context == nil && len(entries) == 0:
-		return nil
 	case o.context == nil:
 		rc := &appsv1alpha1.ResourceContext{
-			ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: contextName(o.set)},
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
 			Spec:       appsv1alpha1.ResourceContextSpec{Contexts: details},
 		}
 		if err := r.client.Create(ctx, rc); err != nil {
-			return fmt.Errorf("creating the ResourceContext: %w", err)
+			return nil, fmt.Errorf("creating the ResourceContext: %w", err)
 		}
 		o.context = rc
 		r.writes.Created(owner, rc)
 	case len(entries) == 0:
 		err := r.client.Delete(ctx, o.context.DeepCopy(), client.Preconditions{UID: &o.context.UID, ResourceVersion: &o.context.ResourceVersion})
 		if err != nil {
-			return fmt.Errorf("deleting the empty ResourceContext: %w", err)
+			return nil, fmt.Errorf("deleting the empty ResourceContext: %w", err)
 		}
 		r.writes.Deleted(owner, o.context)
+		return nil, nil
 	default:
 		rc := o.context.DeepCopy()
 		rc.Spec.Contexts = details
 		if err := r.client.Update(ctx, rc); err != nil {
-			return fmt.Errorf("writing the ResourceContext: %w", err)
+			return nil, fmt.Errorf("writing the ResourceContext: %w", err)
 		}
 		o.context = rc
 		r.writes.Wrote(owner, rc)
 	}
-	return nil
+	return o.context, nil
 }
 
 // release frees the ResourceContext of a deleted CollaSet whose Pods are gone, and lets it go. It makes sure of that at

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,11 +25,14 @@ type baseline struct {
 	generation int64
 	entries    string // resourceVersion of the ResourceContext, "" for none
 	pods       map[types.UID]string
+	// listed is the resourceVersion of the list of Pods, and labels are those that it was of.
+	listed string
+	labels labels.Selector
 }
 
 // sure compares the view that was decided on with the API server, when it may be one of the past and anything is to be done:
 // once in the life of this process, whose lists may have come from an API server that lags, and after a creation whose answer is
-// not known. Most writes name the resourceVersion that they were decided on; but a creation cannot, and an entry is given up
+// not known. So it is before status is written: that would be refused. Most writes name the resourceVersion that they were decided on; but a creation cannot, and an entry is given up
 // because of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
 func (r *reconciler) sure(ctx context.Context, o *observation) error {
 	m := o.memory
@@ -50,7 +54,7 @@ func (r *reconciler) sure(ctx context.Context, o *observation) error {
 }
 
 func (r *reconciler) readBaseline(ctx context.Context, of *appsv1alpha1.CollaSet) (*baseline, error) {
-	b := &baseline{at: r.clock.Now(), pods: map[types.UID]string{}}
+	b := &baseline{at: r.clock.Now(), pods: map[types.UID]string{}, labels: labels.SelectorFromSet(claimLabels(of))}
 	set, entries := &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadata{}
 	set.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(of), set); apierrors.IsNotFound(err) || err == nil && set.UID != of.UID {
@@ -66,9 +70,10 @@ func (r *reconciler) readBaseline(ctx context.Context, of *appsv1alpha1.CollaSet
 	b.entries = entries.ResourceVersion
 	pods := &metav1.PartialObjectMetadataList{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	if err := r.live.List(ctx, pods, client.InNamespace(of.Namespace), client.MatchingLabels(claimLabels(of))); err != nil {
+	if err := r.live.List(ctx, pods, client.InNamespace(of.Namespace), client.MatchingLabelsSelector{Selector: b.labels}); err != nil {
 		return nil, fmt.Errorf("reading the Pods afresh: %w", err)
 	}
+	b.listed = pods.ResourceVersion
 	for i := range pods.Items {
 		if pod := &pods.Items[i]; metav1.IsControlledBy(pod, of) {
 			b.pods[pod.UID] = pod.ResourceVersion
@@ -87,11 +92,14 @@ func (b *baseline) shownBy(o *observation) bool {
 	}
 	found := 0
 	for _, pod := range o.pods {
-		if version, listed := b.pods[pod.UID]; listed {
-			if older(pod.ResourceVersion, version) {
-				return false
-			}
+		version, listed := b.pods[pod.UID]
+		switch {
+		case listed && older(pod.ResourceVersion, version):
+			return false
+		case listed:
 			found++
+		case older(pod.ResourceVersion, b.listed) && b.labels.Matches(labels.Set(pod.Labels)):
+			return false // it is gone since, or is not as it was
 		}
 	}
 	return found == len(b.pods)

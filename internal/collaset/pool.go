@@ -2,15 +2,69 @@ package collaset
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/writes"
 )
+
+// pools keep CollaSets that share a ResourceContext from writing it at once, or on the base of an older one than this process wrote
+// last for another of them: each waits only for the cache to show what it wrote itself, and would be refused.
+//
+// The zero value is ready for use.
+type pools struct {
+	mu  sync.Mutex
+	all map[types.NamespacedName]*pool
+}
+
+type pool struct {
+	mu      sync.Mutex
+	version string    // that was written last, "" for none
+	at      time.Time // when
+}
+
+func (p *pools) of(key types.NamespacedName) *pool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all == nil {
+		p.all = map[types.NamespacedName]*pool{}
+	}
+	if p.all[key] == nil {
+		p.all[key] = &pool{}
+	}
+	return p.all[key]
+}
+
+func (p *pools) forget(key types.NamespacedName) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.all, key)
+}
+
+// write calls do, which writes what was read as base and returns what the API server answered, nil for a deletion. base is nil for
+// what does not exist.
+func (p *pool) write(base *appsv1alpha1.ResourceContext, now time.Time, do func() (*appsv1alpha1.ResourceContext, error)) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if base != nil && older(base.ResourceVersion, p.version) && now.Sub(p.at) < writes.GiveUpAfter {
+		return apierrors.NewConflict(schema.GroupResource{Group: appsv1alpha1.SchemeGroupVersion.Group, Resource: "resourcecontexts"}, base.Name,
+			errors.New("another CollaSet has just written it"))
+	}
+	written, err := do()
+	if err == nil && written != nil {
+		p.version, p.at = written.ResourceVersion, now
+	}
+	return err
+}
 
 // poolIndex is the cache index of CollaSets by the name of their ResourceContext.
 const poolIndex = "collaset.pool"

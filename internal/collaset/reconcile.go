@@ -30,6 +30,7 @@ type reconciler struct {
 	writes *writes.Tracker
 	// conflicts are those that a CollaSet met in a row.
 	conflicts writes.Conflicts
+	pools     pools
 	events    events.EventRecorder
 	clock     clock.PassiveClock
 	protocol  bool
@@ -51,6 +52,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.client.Get(ctx, req.NamespacedName, set); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.memory.forget(req.NamespacedName)
+			r.pools.forget(req.NamespacedName)
 			r.writes.Forget(req.NamespacedName)
 			r.conflicts.None(req.NamespacedName)
 		}

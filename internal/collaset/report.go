@@ -44,6 +44,11 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	if pause := statusPause - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
 		return pause, nil
 	}
+	if plan.IsZero() { // else it was made sure of before
+		if err := r.sure(ctx, o); err != nil {
+			return 0, err
+		}
+	}
 	changed := o.set.DeepCopy()
 	changed.Status = status
 	if err := r.client.Status().Patch(ctx, changed, onto(o.set)); err != nil {

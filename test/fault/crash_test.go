@@ -179,7 +179,7 @@ func (o *outcome) economy(now *state) error {
 	for _, component := range append(faulted(), suite.Webhook) {
 		with, without := total(counts[component]), total(o.ref.writes[component])
 		if with > 2*without+10 {
-			errs = append(errs, fmt.Errorf("%s wrote %d times, without the fault %d: %v", component, with, without, counts[component]))
+			errs = append(errs, fmt.Errorf("%s wrote %d times, without the fault %d:\n%s", component, with, without, strings.Join(o.play.told(component), "\n")))
 		}
 	}
 	return errors.Join(errs...)

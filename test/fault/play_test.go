@@ -43,7 +43,8 @@ type play struct {
 	mu sync.Mutex
 	// writes are the components' writes about objects of this play since the steps began, in the order in which they came.
 	writes []written
-	last   time.Time // when the last came
+	began  time.Time // of the steps
+	last   time.Time // when the last write came
 	after  []func()  // ends what the play started besides objects
 }
 
@@ -200,7 +201,7 @@ func (p *play) own(w faultproxy.Write) bool { return prefixOf(w.Name) == p.prefi
 func (p *play) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.writes = nil
+	p.writes, p.began = nil, time.Now()
 }
 
 // counts are the writes since the steps began, by component and key.
@@ -226,6 +227,22 @@ func (p *play) kinds() []string {
 		}
 	}
 	slices.Sort(lines)
+	return lines
+}
+
+// told are the writes of a component since the steps began, each with its answer.
+func (p *play) told(component string) []string {
+	var lines []string
+	for _, proc := range p.processes() {
+		if proc.component != component {
+			continue
+		}
+		for _, w := range proc.proxy.Writes() {
+			if p.own(w) && !w.At.Before(p.began) {
+				lines = append(lines, fmt.Sprintf("%s %s", w.At.Sub(p.began).Round(time.Millisecond), w))
+			}
+		}
+	}
 	return lines
 }
 

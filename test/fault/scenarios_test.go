@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -279,11 +280,11 @@ func rollback(p *play) error {
 
 func deleteSet(p *play) error { return p.delete(&appsv1alpha1.CollaSet{}, "web") }
 
-// gone waits until neither the workload nor a Pod of it is left.
+// gone waits until neither the workload nor a Pod or revision of it is left: these are the garbage collector's, which takes its time.
 func gone(p *play) error {
 	return p.await("the workload to be gone", func(s *state) error {
 		_, set := get[*appsv1alpha1.CollaSet](s, "web")
-		if set || len(podsOf(s, "web")) > 0 {
+		if set || len(podsOf(s, "web")) > 0 || len(these[*appsv1.ControllerRevision](s)) > 0 {
 			return errors.New("it is not")
 		}
 		return nil

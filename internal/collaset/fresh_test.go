@@ -1,0 +1,95 @@
+package collaset
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// The API server has the Pods a at 10 and b at 20, listed at 30.
+func TestAnOldViewIsTold(t *testing.T) {
+	pod := func(uid types.UID, version, app string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: version, Labels: map[string]string{"app": app}}}
+	}
+	a, b := pod("a", "10", "web"), pod("b", "20", "web")
+	for name, tc := range map[string]struct {
+		pods []*corev1.Pod
+		old  bool
+	}{
+		"as it is":                          {pods: []*corev1.Pod{a, b}},
+		"newer":                             {pods: []*corev1.Pod{a, pod("b", "31", "web"), pod("c", "32", "web")}},
+		"a Pod is missing":                  {pods: []*corev1.Pod{a}, old: true},
+		"a Pod is older":                    {pods: []*corev1.Pod{a, pod("b", "19", "web")}, old: true},
+		"a Pod is gone":                     {pods: []*corev1.Pod{a, b, pod("c", "15", "web")}, old: true},
+		"a Pod has no labels to list it by": {pods: []*corev1.Pod{a, b, pod("c", "15", "other")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := baseline{generation: 1, listed: "30", labels: labels.SelectorFromSet(labels.Set{"app": "web"}), pods: map[types.UID]string{"a": "10", "b": "20"}}
+			o := &observation{set: collaSet(2), pods: map[string]*corev1.Pod{}}
+			for _, p := range tc.pods {
+				o.pods[string(p.UID)] = p
+			}
+			assert.Equal(t, !tc.old, base.shownBy(o))
+		})
+	}
+}
+
+// A process that has just started writes no status either on a view of the past: it would be refused as long as that lasts.
+func TestAViewOfThePastWritesNoStatus(t *testing.T) {
+	w := newWorld(t, true, collaSet(2))
+	w.settle()
+	set := w.set()
+	set.Status.ReadyReplicas = 0
+	require.NoError(t, w.store.Status().Update(t.Context(), set))
+	w.see()
+	pod := w.pods()[0]
+	pod.Annotations = map[string]string{"changed": "since"}
+	require.NoError(t, w.store.Update(t.Context(), &pod))
+	w.r.memory, w.r.writes = newMemory(), writes.New(w.cache, w.clock)
+	for range 5 {
+		result, err := w.reconcile()
+		require.NoError(t, err)
+		assert.Positive(t, result.RequeueAfter)
+		assert.Empty(t, w.written)
+	}
+	w.see()
+	w.clock.Step(2 * readAgain)
+	_, err := w.reconcile()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"patch CollaSet/status"}, w.written)
+}
+
+// Of two CollaSets of one ResourceContext, the one that does not see yet what the other wrote does not write.
+func TestAPoolIsWrittenOnTheNewestOnly(t *testing.T) {
+	other := pooled("other", key.Name)
+	other.UID = "other"
+	w := newWorld(t, true, collaSet(2), other)
+	w.settle()
+	w.change(replicas(3))
+	_, err := w.r.Reconcile(t.Context(), request("other"))
+	require.NoError(t, err)
+	require.Equal(t, 1, w.count("update ResourceContext"))
+	result, err := w.reconcile()
+	looksAgain(t, result, err)
+	assert.Equal(t, 1, w.count("update ResourceContext"), "the second would be refused: %v", w.written)
+	for range 3 {
+		w.settle()
+		_, err := w.r.Reconcile(t.Context(), request("other"))
+		require.NoError(t, err)
+	}
+	assert.Len(t, w.entries(), 5)
+}
+
+func request(name string) (r ctrl.Request) {
+	r.NamespacedName = client.ObjectKey{Namespace: key.Namespace, Name: name}
+	return r
+}
