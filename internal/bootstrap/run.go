@@ -38,10 +38,10 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
-	noticeTurnback(cfg)
 	if c.LeaderElected && o.LeaderElect {
 		fenceOff(cfg, o)
 	}
+	noticeTurnback(cfg)
 	managerOptions, err := c.managerOptions(o)
 	if err != nil {
 		return err

@@ -64,19 +64,24 @@ func restored(p *story.Plan) {
 	for _, component := range []string{controllerManager, scheduler, kubelets} {
 		require.NoError(p, p.Cluster.StopComponent(component))
 	}
+	back, processes := time.Now(), p.Processes()
 	require.NoError(p, p.Cluster.StartComponent(p.Context(), etcd))
 	require.NoError(p, p.Cluster.StartComponent(p.Context(), apiServer))
 	for _, component := range []string{controllerManager, scheduler, kubelets} {
 		require.NoError(p, p.Cluster.StartComponent(p.Context(), component))
 	}
-	// A controller whose cache still shows what was undone may create Pods for it, which has no precondition, and takes them back
-	// when it has listed anew. It can neither delete nor change a Pod by such a cache.
-	back, processes := time.Now(), p.Processes()
 	p.SetImage("web", image2)
 	p.WaitAtRest("web", 6, image2)
 	p.Logf("FIGURE a rollout after the restoration took %s", time.Since(back).Round(time.Millisecond))
 	require.Equal(p, processes, p.Processes(), "the processes that saw the other history went on")
 	require.Equal(p, before, p.UIDs("web"), "no Pod of the snapshot was lost")
+	requests, err := p.Requests(back)
+	require.NoError(p, err)
+	for _, r := range requests {
+		created := r.Component() != "" && r.Namespace == p.Namespace && r.Resource == "pods" && r.Subresource == "" && r.Verb == "create" && r.OK()
+		require.False(p, created, "of 6 Pods that are there: %s", r)
+	}
+	p.Checked("no Pod is created for what was undone")
 	p.Observe()
 	p.SetImage("web", image3)
 	p.WaitAtRest("web", 6, image3)

@@ -75,7 +75,16 @@ func rolling(p *story.Plan) (finish func()) {
 	p.Eventually("the rollout", func() error { return p.Updated("web", 1, image2) })
 	return func() {
 		p.Helper()
+		startKubeletsAnew(p)
 		p.WaitAtRest("web", 8, image2)
 		require.Equal(p, before, p.UIDs("web"), "in place: no Pod is recreated")
 	}
+}
+
+// startKubeletsAnew has kwok look at every Pod. It plays a change once, and when it cannot write what came of it, never again; a
+// kubelet goes on trying.
+func startKubeletsAnew(p *story.Plan) {
+	p.Helper()
+	require.NoError(p, p.Cluster.StopComponent(kubelets))
+	require.NoError(p, p.Cluster.StartComponent(p.Context(), kubelets))
 }
