@@ -1,10 +1,12 @@
 package fault
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -30,6 +32,8 @@ const (
 	linger = 2
 	// settle is how long after the end state is reached something may still be written: what is written of it, and not in the snapshot.
 	settle = 500 * time.Millisecond
+	// retryAfter is when a client may repeat what was refused with 429, as faultproxy says.
+	retryAfter = time.Second
 	// quiet is how long nothing may be written when all plans are over.
 	quiet = 10 * time.Second
 )
@@ -118,8 +122,14 @@ func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *refe
 		o.check("quiet", o.play.idle(restsAfter(p, o.play.prefix)))
 	} else {
 		o.check("end state", o.play.await("the end state", o.endState))
+		o.retried(c.processes[pl.component])
 	}
 	o.converged = time.Now()
+	if ref != nil {
+		// What is not as it should be is among the observer's violations, which judge looks at.
+		o.check("at rest", ctx.Err())
+		p.observer.AtRest(ctx, c.namespace)
+	}
 	return o
 }
 
@@ -131,6 +141,30 @@ func restsAfter(p *plane, prefix string) time.Duration {
 		return 3 * time.Second
 	}
 	return time.Second
+}
+
+// retried waits for what was refused with Retry-After: the client's library sends the same request again after that time, whatever the
+// component has decided meanwhile. A process that has ended since sends nothing; there is nothing to wait for then.
+func (o *outcome) retried(proc *process) {
+	if proc == nil || modes[o.plan.mode].Code != http.StatusTooManyRequests {
+		return
+	}
+	for {
+		var refused *faultproxy.Write
+		for _, w := range proc.proxy.Writes() {
+			switch {
+			case !o.play.own(w) || w.At.Before(o.play.began):
+			case w.Fault == faultproxy.FailBefore:
+				refused = &w
+			case refused != nil && w.Key() == refused.Key() && (w.Name == refused.Name || w.Verb == "create") && bytes.Equal(w.Body, refused.Body):
+				return
+			}
+		}
+		if refused == nil || time.Since(refused.At) > retryAfter+settle {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 func (o *outcome) endState(s *state) error {

@@ -17,7 +17,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -157,11 +159,20 @@ func (p *play) undo(w faultproxy.Write) {
 	}
 	now, _ := p.plane.view.state(p.prefix)
 	pod := find(now)
-	if pod == nil || p.labelPod(pod, map[string]any{podops.UndoOperationTypePrefix + "/collaset": podops.TypeUpdate}) != nil {
+	if pod == nil {
+		return
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{podops.UndoOperationTypePrefix + "/collaset": podops.TypeUpdate}}})
+	if err != nil {
+		return
+	}
+	undone := pod.DeepCopy()
+	if p.user(func() error { return p.plane.client.Patch(p.ctx, undone, client.RawPatch(types.MergePatchType, body)) }) != nil {
 		return
 	}
 	_ = p.await("the Pod to be in service again", func(s *state) error {
-		if pod := find(s); pod == nil || !podops.Read(pod).Ready || !podops.Read(pod).ServiceAvailable() {
+		// The view may still show the Pod as it was before it was taken out of service.
+		if pod := find(s); pod == nil || older(pod.ResourceVersion, undone.ResourceVersion) || !podops.Read(pod).Ready || !podops.Read(pod).ServiceAvailable() {
 			return errors.New("it is not")
 		}
 		return nil
