@@ -60,6 +60,30 @@ type outcome struct {
 	mu       sync.Mutex
 	failures []string
 	checks   map[string]int
+	// spent is how long each part of the run took.
+	spent map[string]time.Duration
+	lap   time.Time
+}
+
+// part says that a part of the run is over.
+func (o *outcome) part(name string) {
+	o.spent[name] += time.Since(o.lap)
+	o.lap = time.Now()
+}
+
+// timing says how many plans a second there were, and where the time of one went.
+func timing(outcomes []*outcome, since time.Time) string {
+	took, parts, n := time.Since(since), map[string]time.Duration{}, max(len(outcomes), 1)
+	for _, o := range outcomes {
+		for part, spent := range o.spent {
+			parts[part] += spent
+		}
+	}
+	text := fmt.Sprintf("%d plans in %s, %.1f a second; of one plan:", len(outcomes), took.Round(time.Second), float64(len(outcomes))/took.Seconds())
+	for _, part := range sortedKeys(parts) {
+		text += fmt.Sprintf(" %s %s", part, (parts[part] / time.Duration(n)).Round(time.Millisecond))
+	}
+	return text
 }
 
 func (o *outcome) check(oracle string, err error) {
@@ -76,7 +100,7 @@ var numbers atomic.Int64
 
 // run plays a scenario once, with the plan's fault if there is a reference to compare it with.
 func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *reference) *outcome {
-	o := &outcome{plan: pl, ref: ref, began: time.Now(), checks: map[string]int{}}
+	o := &outcome{plan: pl, ref: ref, began: time.Now(), lap: time.Now(), checks: map[string]int{}, spent: map[string]time.Duration{}}
 	o.play = &play{ctx: ctx, scenario: s, plane: p, cell: c, prefix: fmt.Sprintf("p%d", numbers.Add(1))}
 	o.unobserve = o.play.observe()
 	defer func() {
@@ -98,6 +122,7 @@ func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *refe
 			return o
 		}
 	}
+	o.part("setup")
 	o.play.begin()
 	end := func() {}
 	if ref != nil {
@@ -116,6 +141,7 @@ func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *refe
 		o.check("convergence", err)
 		return o
 	}
+	o.part("steps")
 	end()
 	o.check("convergence", nil)
 	if ref == nil {
@@ -124,11 +150,13 @@ func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *refe
 		o.check("end state", o.play.await("the end state", o.endState))
 		o.retried(c.processes[pl.component])
 	}
+	o.part("end state")
 	o.converged = time.Now()
 	if ref != nil {
 		// What is not as it should be is among the observer's violations, which judge looks at.
 		o.check("at rest", ctx.Err())
 		p.observer.AtRest(ctx, c.namespace)
+		o.part("at rest")
 	}
 	return o
 }
@@ -289,7 +317,7 @@ func TestCrashAtEveryWrite(t *testing.T) {
 	}
 	begin := time.Now()
 	outcomes := p.execute(t, plans, refs)
-	t.Logf("%d plans in %s, %.1f a second", len(outcomes), time.Since(begin).Round(time.Second), float64(len(outcomes))/time.Since(begin).Seconds())
+	t.Log(timing(outcomes, begin))
 	p.judge(t, outcomes)
 	report(t, "crash at every write", outcomes)
 }
@@ -524,4 +552,9 @@ func regressions(t *testing.T) []plan {
 }
 
 // onceFailed are plans that found a defect, each with what was wrong.
-var onceFailed = []string{}
+var onceFailed = []string{
+	// The Pod was of a revision that the CollaSet which takes it in did not know, and was made anew.
+	"move-pod|collaset-controller|patch pods|1|KillAfterCommit",
+	// The repeat of what was refused came when the plan was over: the suite was wrong.
+	"rollback|collaset-controller|patch pods|7|TooManyRequests",
+}

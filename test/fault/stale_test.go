@@ -122,7 +122,7 @@ func TestStaleViews(t *testing.T) {
 	}
 	begin := time.Now()
 	outcomes := p.execute(t, plans, refs)
-	t.Logf("%d plans in %s, %.1f a second", len(outcomes), time.Since(begin).Round(time.Second), float64(len(outcomes))/time.Since(begin).Seconds())
+	t.Log(timing(outcomes, begin))
 	p.judge(t, outcomes)
 	report(t, "stale views", outcomes)
 	p.preconditions(t)
