@@ -46,9 +46,13 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
+	collectGarbageSooner()
 	mgr, err := ctrl.NewManager(cfg, managerOptions)
 	if err != nil {
 		return fmt.Errorf("preparing the manager: %w", err)
+	}
+	if err := addMemoryReturn(mgr); err != nil {
+		return fmt.Errorf("adding what returns memory: %w", err)
 	}
 	if err := registerMetrics(metrics.Registry, o.Name, o.Version); err != nil {
 		return err

@@ -5,6 +5,7 @@ package builtin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -93,7 +94,7 @@ func stripPod(object any) (any, error) {
 		Containers: namedPorts(pod.Spec.Containers), InitContainers: namedPorts(pod.Spec.InitContainers),
 	}
 	pod.Status = corev1.PodStatus{
-		Phase: pod.Status.Phase, Conditions: pod.Status.Conditions, PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
+		Phase: pod.Status.Phase, Conditions: slices.Clone(pod.Status.Conditions), PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
 	}
 	bootstrap.ShareTexts(pod)
 	return pod, nil
