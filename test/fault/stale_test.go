@@ -295,7 +295,8 @@ func (p *plane) preconditions(t *testing.T) {
 					complain(proc.component, w, "is based on an older object than "+last.Result+", which it was answered before")
 				}
 			}
-			if w.Committed() && w.Result != "" {
+			// Of what was committed and not answered the process knows nothing.
+			if w.Committed() && w.Result != "" && w.Fault != faultproxy.DropReply && w.Fault != faultproxy.TimeoutAfterCommit {
 				newest[at] = w
 			}
 		}
