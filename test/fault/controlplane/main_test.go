@@ -47,7 +47,7 @@ func TestMain(m *testing.M) { everything.Main(m) }
 func plan(t *testing.T, name, scenario string, tell func(*story.Plan)) {
 	t.Helper()
 	if os.Getenv("FAULTS") != "all" {
-		t.Skip("not among the tests that must pass while it has open findings (docs/reliability.md): run make test-faults")
+		t.Skip("not among the tests of every day before a whole run has passed (docs/reliability.md): run make test-faults")
 	}
 	w := everything.Get(t)
 	story.Tell(t, w, name, faultreport.Row{Suite: "control plane", Scenario: scenario}, func(p *story.Plan) {
