@@ -239,6 +239,12 @@ A template that is put back takes its Pods back in the operations that are under
 
 func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64, dry dryRun) (change, error) {
 	c := change{Object: insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}}
+	if to == 0 {
+		var err error
+		if set, err = s.whenSeen(ctx, set); err != nil {
+			return c, err
+		}
+	}
 	list, contents, err := s.revisions(ctx, set)
 	if err != nil {
 		return c, err
@@ -275,6 +281,33 @@ func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64
 		}
 	}
 	return c, err
+}
+
+// How long collaset-controller may take to see the last change of a CollaSet that is to be undone, and how often is looked.
+const (
+	seenWithin = 10 * time.Second
+	seenPace   = 200 * time.Millisecond
+)
+
+// whenSeen is the CollaSet once its status is about the generation that was read: somebody who undoes what they have just applied
+// is quicker than the controller. It is returned as it was read if that does not come in time, or if it is changed meanwhile.
+func (s *session) whenSeen(ctx context.Context, set *appsv1alpha1.CollaSet) (*appsv1alpha1.CollaSet, error) {
+	now := set
+	for begin := s.clock.Now(); now.Status.ObservedGeneration != now.Generation && s.clock.Since(begin) < seenWithin; {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-s.clock.After(seenPace):
+		}
+		var err error
+		if now, err = s.suite.AppsV1alpha1().CollaSets(set.Namespace).Get(ctx, set.Name, metav1.GetOptions{}); err != nil {
+			return nil, err
+		}
+		if now.UID != set.UID || now.Generation != set.Generation {
+			return set, nil
+		}
+	}
+	return now, nil
 }
 
 // undoTarget is the revision to go back to.

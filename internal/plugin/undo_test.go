@@ -2,13 +2,19 @@ package plugin
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/utils/clock"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/client/clientset/versioned/fake"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -53,5 +59,44 @@ func TestUndoDependsOnTheSpec(t *testing.T) {
 	assert.Equal(t, patchOperation{"test", "/metadata/generation", int64(4)}, patch[1])
 	for _, o := range patch {
 		assert.NotEqual(t, "/metadata/resourceVersion", o.Path)
+	}
+}
+
+// TestUndoWaitsForTheController: who undoes what they have just applied is quicker than it is.
+func TestUndoWaitsForTheController(t *testing.T) {
+	for name, tc := range map[string]struct {
+		after    time.Duration // until the controller has seen the change, 0 for never
+		changed  time.Duration // until somebody changes it again, 0 for never
+		observed int64
+		took     time.Duration
+	}{
+		"it has seen it":              {observed: 4, after: time.Nanosecond},
+		"it takes a moment":           {observed: 4, after: time.Second, took: time.Second},
+		"it is away":                  {observed: 3, took: seenWithin},
+		"somebody changes it as well": {observed: 3, changed: time.Second, took: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				read := func() *appsv1alpha1.CollaSet {
+					set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "u", Generation: 4}}
+					set.Status.ObservedGeneration = 3
+					if since := time.Since(begin); tc.after != 0 && since >= tc.after-time.Nanosecond {
+						set.Status.ObservedGeneration = 4
+					} else if tc.changed != 0 && since >= tc.changed {
+						set.Generation = 5
+					}
+					return set
+				}
+				suite := fake.NewClientset()
+				suite.PrependReactor("get", "collasets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, read(), nil })
+				s := &session{suite: suite, clock: clock.RealClock{}}
+				set, err := s.whenSeen(t.Context(), read())
+				require.NoError(t, err)
+				assert.Equal(t, tc.observed, set.Status.ObservedGeneration)
+				assert.Equal(t, int64(4), set.Generation)
+				assert.Equal(t, tc.took, time.Since(begin).Truncate(seenPace))
+			})
+		})
 	}
 }
