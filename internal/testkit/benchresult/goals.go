@@ -96,6 +96,7 @@ var goals = []Goal{
 	{"P13", "growth exponent of writes", AtMost, 1.05, "", pods4000},
 	{"P13", "growth exponent of the binaries' CPU", AtMost, 1.05, "", pods4000},
 	{"P13", "growth exponent of bytes written", AtMost, 1.1, "", pods4000},
+	{"P14", "step of one Pod after its event, among 5,000", AtMost, 50, "µs", pods5000},
 	{"P14", "decision after one Pod's event among 5,000", AtMost, 50, "µs", pods5000},
 	{"P15", "scale out from 0, time / bare loop with the same writes", AtMost, 1.3, "×", pods1000},
 	{"P16", "recreate under 20 %, time / Deployment", AtMost, 1, "×", pods500},
