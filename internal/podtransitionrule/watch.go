@@ -54,8 +54,8 @@ func strip(object any) (any, error) {
 	return bootstrap.StripManagedFields(object)
 }
 
-// stripPod keeps labels, the skip annotation, one that cannot be read and the notes of rules, the node, the controller, phase and readiness: all
-// Pods of the cluster are cached, because a rule may select any of them.
+// stripPod keeps labels, the skip annotation, the notes of rules and an annotation that cannot be read, the node, the
+// controller, phase and readiness: all Pods of the cluster are cached, because a rule may select any of them.
 func stripPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{ObjectMeta: stripMeta(&pod.ObjectMeta)}
 	kept.Annotations = only(pod.Annotations, func(key string) bool { return key == podops.SkipRulesAnnotation || isNote(key) })

@@ -24,6 +24,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 const (
@@ -34,19 +35,8 @@ const (
 
 // set is a workload of n Pods labelled app=<its name>.
 func (p *play) set(plain string, n int32, with ...func(*appsv1alpha1.CollaSet)) *appsv1alpha1.CollaSet {
-	name := p.name(plain)
-	set := &appsv1alpha1.CollaSet{
-		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec: appsv1alpha1.CollaSetSpec{
-			Replicas: ptr.To(n),
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-				Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: image1}}},
-			},
-			UpdateStrategy: appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible},
-		},
-	}
+	set := workload.CollaSet("", p.name(plain), image1, n)
+	set.Spec.Template.Spec.NodeName = node
 	for _, w := range with {
 		w(set)
 	}
@@ -78,10 +68,7 @@ func volumes(scaled, deleted appsv1alpha1.PersistentVolumeClaimRetentionPolicyTy
 
 // service gives the Pods of a workload traffic that the suite controls.
 func (p *play) service(plain string) *corev1.Service {
-	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: p.name(plain), Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": p.name(plain)}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
-	}
+	return workload.Service("", p.name(plain))
 }
 
 // rule allows so many Pods of a workload to be out of service.

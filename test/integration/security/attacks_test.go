@@ -28,6 +28,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 const victims = 3
@@ -40,7 +41,7 @@ func (w *world) victim(t *testing.T) (namespace string) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
 		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
-	for _, object := range []client.Object{service, rule(namespace, "web", 1), collaSet(namespace, "web", victims)} {
+	for _, object := range []client.Object{service, workload.Rule(namespace, "web", "1"), workload.CollaSet(namespace, "web", image1, victims)} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 	}
 	w.serving(t, namespace, "web", victims, image1)
@@ -61,7 +62,7 @@ func (w *world) budget(t *testing.T, namespace string) {
 // rollOut updates the victim's workload, which has to come to its end whatever the tenant does.
 func (w *world) rollOut(t *testing.T, namespace string) {
 	t.Helper()
-	set := collaSet(namespace, "web", 0)
+	set := workload.CollaSet(namespace, "web", image1, 0)
 	body := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image2)
 	require.NoError(t, w.admin.Patch(t.Context(), set, client.RawPatch(types.MergePatchType, []byte(body))))
 	w.serving(t, namespace, "web", victims, image2)
@@ -98,9 +99,9 @@ func TestATenantCannotReachIntoAnotherNamespace(t *testing.T) {
 		"excuse a Pod from its rule":        patch(target.DeepCopy(), `{"metadata":{"annotations":{"podtransitionrule.kusionstack.io/skip-rule-conditions":"{\"skipRules\":[\"available\"]}"}}}`),
 		"take a protection finalizer":       patch(target.DeepCopy(), `{"metadata":{"finalizers":null}}`),
 		"say that a Pod serves":             status(target.DeepCopy(), `{"status":{"conditions":[]}}`),
-		"forge a grant":                     status(rule(victim, "web", 1), `{"status":{"grants":[]}}`),
-		"loosen a rule":                     patch(rule(victim, "web", 1), `{"spec":{"rules":[]}}`),
-		"delete a rule":                     mallory.Delete(t.Context(), rule(victim, "web", 1)),
+		"forge a grant":                     status(workload.Rule(victim, "web", "1"), `{"status":{"grants":[]}}`),
+		"loosen a rule":                     patch(workload.Rule(victim, "web", "1"), `{"spec":{"rules":[]}}`),
+		"delete a rule":                     mallory.Delete(t.Context(), workload.Rule(victim, "web", "1")),
 		"change instance IDs":               patch(named(&appsv1alpha1.ResourceContext{}, victim, "web"), `{"spec":{"contexts":[]}}`),
 		"change a revision":                 patch(named(&appsv1.ControllerRevision{}, victim, "web"), `{"revision":9}`),
 		"take the control label of traffic": patch(named(&corev1.Service{}, victim, "web"), `{"metadata":{"labels":null}}`),
@@ -121,7 +122,7 @@ func TestATenantsObjectsDoNotCountElsewhere(t *testing.T) {
 	mallory := w.tenant(t, own, "edit")
 
 	t.Log("a rule that would hold or free everything, of the same name and the same selector")
-	frees, holds := rule(own, "web", 1000), rule(own, "holds", 0)
+	frees, holds := workload.Rule(own, "web", "1000"), workload.Rule(own, "holds", "0")
 	holds.Spec.Selector = &metav1.LabelSelector{}
 	holds.Spec.MirrorPodDisruptionBudget = true
 
@@ -142,7 +143,7 @@ func TestATenantsObjectsDoNotCountElsewhere(t *testing.T) {
 		hidden, resourceconsist.Finalizer("hidden"), absent, resourceconsist.Finalizer("absent"))}
 
 	t.Log("a CollaSet that uses a pool of the victim's name, and a Service that selects the same labels")
-	shares := collaSet(own, "web2", 2)
+	shares := workload.CollaSet(own, "web2", image1, 2)
 	shares.Spec.ScaleStrategy.Context = "web"
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "web", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
@@ -245,7 +246,7 @@ func TestATenantsFloodStopsNobodyElse(t *testing.T) {
 	require.NoError(t, err)
 	pids := w.Processes()
 
-	require.NoError(t, mallory.Create(t.Context(), collaSet(own, "absurd", math.MaxInt32)))
+	require.NoError(t, mallory.Create(t.Context(), workload.CollaSet(own, "absurd", image1, math.MaxInt32)))
 	huge := strings.Repeat("x", 200<<10)
 	for n := range 10 {
 		p := pod(own, fmt.Sprintf("malformed-%d", n))
@@ -263,7 +264,7 @@ func TestATenantsFloodStopsNobodyElse(t *testing.T) {
 		r := asks(own, fmt.Sprintf("asks-%d", n), "http://127.0.0.1:1/", "")
 		r.Spec.Selector = &metav1.LabelSelector{}
 		require.NoError(t, mallory.Create(t.Context(), r))
-		set := collaSet(own, fmt.Sprintf("set-%d", n), 1)
+		set := workload.CollaSet(own, fmt.Sprintf("set-%d", n), image1, 1)
 		set.Spec.HistoryLimit = ptr.To[int32](math.MaxInt32)
 		require.NoError(t, mallory.Create(t.Context(), set))
 	}

@@ -17,6 +17,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 // attempt is something that a user may try on the CollaSet or the Pod "subject" of its namespace, without a lasting effect.
@@ -55,7 +56,7 @@ func attempts() []attempt {
 		{"resume", merge(set, `{"spec":{"paused":false}}`), false, true, true},
 		{"restart", merge(set, `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2030-01-01T00:00:00Z"}}}}}`), false, true, true},
 		{"scale", func(ctx context.Context, c client.Client, namespace string) error {
-			target := collaSet(namespace, "subject", 0)
+			target := workload.CollaSet(namespace, "subject", image1, 0)
 			return c.SubResource("scale").Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":2}}`)), client.DryRunAll)
 		}, false, true, true},
 		{"delete a Pod gracefully", merge(pod, labels(appsv1alpha1.ToDeleteLabel)), false, true, true},
@@ -81,20 +82,20 @@ func attempts() []attempt {
 		{"let a Pod's operations proceed", merge(pod, notes(podops.DeadlinesAnnotation, `{"Preparing":{"after":"1s","policy":"Proceed"}}`)), false, false, true},
 		{"take a Pod's finalizers", merge(pod, `{"metadata":{"finalizers":[]}}`), false, false, true},
 		{"delete a CollaSet", func(ctx context.Context, c client.Client, namespace string) error {
-			return c.Delete(ctx, collaSet(namespace, "subject", 0), client.DryRunAll)
+			return c.Delete(ctx, workload.CollaSet(namespace, "subject", image1, 0), client.DryRunAll)
 		}, false, false, true},
 		{"make a CollaSet", func(ctx context.Context, c client.Client, namespace string) error {
-			return c.Create(ctx, collaSet(namespace, "another", 1), client.DryRunAll)
+			return c.Create(ctx, workload.CollaSet(namespace, "another", image1, 1), client.DryRunAll)
 		}, false, false, true},
 		{"make a rule", func(ctx context.Context, c client.Client, namespace string) error {
-			return c.Create(ctx, rule(namespace, "another", 1), client.DryRunAll)
+			return c.Create(ctx, workload.Rule(namespace, "another", "1"), client.DryRunAll)
 		}, false, false, true},
 
 		{"write the ledger", func(ctx context.Context, c client.Client, namespace string) error {
-			return c.Status().Patch(ctx, rule(namespace, "subject", 1), client.RawPatch(types.MergePatchType, []byte(`{"status":{"granted":5}}`)), client.DryRunAll)
+			return c.Status().Patch(ctx, workload.Rule(namespace, "subject", "1"), client.RawPatch(types.MergePatchType, []byte(`{"status":{"granted":5}}`)), client.DryRunAll)
 		}, false, false, false},
 		{"write a CollaSet's status", func(ctx context.Context, c client.Client, namespace string) error {
-			return c.Status().Patch(ctx, collaSet(namespace, "subject", 1), client.RawPatch(types.MergePatchType, []byte(`{"status":{"replicas":5}}`)), client.DryRunAll)
+			return c.Status().Patch(ctx, workload.CollaSet(namespace, "subject", image1, 1), client.RawPatch(types.MergePatchType, []byte(`{"status":{"replicas":5}}`)), client.DryRunAll)
 		}, false, false, false},
 		{"write a Pod's conditions", func(ctx context.Context, c client.Client, namespace string) error {
 			target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "subject"}}
@@ -120,10 +121,10 @@ func TestRoles(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "subject", Finalizers: []string{"example.test/hold"}, Labels: map[string]string{"team": "good"}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
 	}
-	set := collaSet(namespace, "subject", 1)
+	set := workload.CollaSet(namespace, "subject", image1, 1)
 	set.Spec.Paused = true
 	set.Finalizers = []string{"example.test/hold"}
-	for _, object := range []client.Object{pod, set, rule(namespace, "subject", 1)} {
+	for _, object := range []client.Object{pod, set, workload.Rule(namespace, "subject", "1")} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 	}
 	view, operate, edit := w.tenant(t, namespace, "view"), w.tenant(t, namespace, "view", "kuperator-operate"), w.tenant(t, namespace, "edit")

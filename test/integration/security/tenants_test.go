@@ -10,13 +10,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
 const (
@@ -61,37 +61,9 @@ func (w *world) tenant(t *testing.T, namespace string, roles ...string) tenant {
 	return tenant{Client: c, name: user}
 }
 
-// collaSet is a workload of n Pods labelled app=name.
-func collaSet(namespace, name string, n int32) *appsv1alpha1.CollaSet {
-	return &appsv1alpha1.CollaSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: appsv1alpha1.CollaSetSpec{
-			Replicas: ptr.To(n),
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
-			},
-		},
-	}
-}
-
-// rule allows so many of the Pods labelled app=name to be out of service.
-func rule(namespace, name string, maxUnavailable int) *appsv1alpha1.PodTransitionRule {
-	return &appsv1alpha1.PodTransitionRule{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: appsv1alpha1.PodTransitionRuleSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Rules: []appsv1alpha1.TransitionRule{{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.FromInt(maxUnavailable))},
-			}}},
-		},
-	}
-}
-
 // asks is a rule for the Pods labelled app=name that asks a server.
 func asks(namespace, name, url, secret string) *appsv1alpha1.PodTransitionRule {
-	r := rule(namespace, name, 0)
+	r := workload.Rule(namespace, name, "0")
 	r.Spec.Rules[0].AvailablePolicy = nil
 	r.Spec.Rules[0].Webhook = &appsv1alpha1.TransitionRuleWebhook{
 		ClientConfig: appsv1alpha1.WebhookClientConfig{URL: url, SecretName: secret}, FailurePolicy: ptr.To(appsv1alpha1.FailurePolicyIgnore),
