@@ -14,8 +14,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
+
+	"kusionstack.io/kuperator/internal/child"
 )
 
 const (
@@ -98,7 +101,7 @@ func controlPlane(version string) (recipe, error) {
 	return recipe{
 		name:    "a Kubernetes " + kubernetes.minor + " control plane and kwok",
 		sources: append(sources, filepath.Join(module, "kubernetes"), filepath.Join(root, "hack", "kwok")),
-		flags:   kubernetes.buildFlags(),
+		flags:   append(kubernetes.buildFlags(), fmt.Sprint(kwokMends)),
 		build: func(ctx context.Context, into string) error {
 			err := goBuild(ctx, kubernetes, module, "./kubernetes", filepath.Join(into, "kubernetes"))
 			if err != nil {
@@ -110,7 +113,7 @@ func controlPlane(version string) (recipe, error) {
 				}
 			}
 			// kwok is the same for all, and its module knows nothing of the control plane's.
-			return goBuild(ctx, releases[0], filepath.Join(root, "hack", "kwok"), "sigs.k8s.io/kwok/cmd/kwok", filepath.Join(into, kwok))
+			return buildKwok(ctx, root, filepath.Join(into, kwok))
 		},
 	}, nil
 }
@@ -154,7 +157,7 @@ func CacheDir() (string, error) {
 type recipe struct {
 	name    string   // for people
 	sources []string // files and folders whose content decides the result
-	flags   []string // of the go command, which decide it too
+	flags   []string // of the go command, and what is changed of the sources: they decide it too
 	build   func(ctx context.Context, into string) error
 }
 
@@ -254,8 +257,8 @@ func hashTree(sum hash.Hash, source string) error {
 	})
 }
 
-func goBuild(ctx context.Context, of release, moduleDir, pkg, output string) error {
-	_, err := goOutput(ctx, moduleDir, append(append([]string{"build"}, of.buildFlags()...), "-o", output, pkg)...)
+func goBuild(ctx context.Context, of release, moduleDir, pkg, output string, flags ...string) error {
+	_, err := goOutput(ctx, moduleDir, slices.Concat([]string{"build"}, of.buildFlags(), flags, []string{"-o", output, pkg})...)
 	return err
 }
 
@@ -273,7 +276,7 @@ func goOutput(ctx context.Context, moduleDir string, args ...string) (string, er
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, lastLines(stderr.Bytes(), 30))
+		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, child.LastLines(stderr.Bytes(), 30))
 	}
 	return strings.TrimSpace(stdout.String()), nil
 }
@@ -377,9 +380,4 @@ func everyInterval(interval time.Duration, f func()) (stop func()) {
 		close(quit)
 		<-done
 	}
-}
-
-func lastLines(text []byte, n int) string {
-	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }

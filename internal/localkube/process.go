@@ -58,7 +58,7 @@ func (c *component) diedError() error {
 	if err != nil {
 		return fmt.Errorf("%s ended and its log cannot be read: %w", c.Name, err)
 	}
-	return fmt.Errorf("%s ended; the last lines of its log:\n%s", c.Name, lastLines(content, logTailLines))
+	return fmt.Errorf("%s ended; the last lines of its log:\n%s", c.Name, child.LastLines(content, logTailLines))
 }
 
 // waitFor polls check until it returns nil. It gives up, naming what and the

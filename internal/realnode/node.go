@@ -263,12 +263,7 @@ func (n *Node) Stop() error { return n.process.End(syscall.SIGKILL, killGrace) }
 func (n *Node) LogTail() string {
 	var all strings.Builder
 	for _, name := range []string{"node.log", "containerd.log", "kubelet.log"} {
-		content, err := os.ReadFile(n.in(name))
-		if err != nil {
-			content = []byte(err.Error())
-		}
-		lines := strings.Split(strings.TrimRight(string(content), "\n"), "\n")
-		fmt.Fprintf(&all, "%s:\n%s\n", name, strings.Join(lines[max(0, len(lines)-logTailLines):], "\n"))
+		fmt.Fprintf(&all, "%s:\n%s\n", name, child.LogTail(n.in(name), logTailLines))
 	}
 	return all.String()
 }

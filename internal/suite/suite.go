@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/child"
 	"kusionstack.io/kuperator/internal/localkube"
 )
 
@@ -149,6 +151,8 @@ type Suite struct {
 	madeDir   bool
 	bin       string
 	processes map[string]*process
+	// built has the components that were built: to ask the compiler each time takes seconds on a busy machine.
+	built sync.Map
 }
 
 // Start starts a cluster if need be, installs the suite and starts its
@@ -283,10 +287,8 @@ func (s *Suite) launch(ctx context.Context, name string) error {
 	}
 	p := s.processes[name]
 	if p == nil {
-		if !slices.Contains(s.config.Components, name) {
-			if _, err := s.build(ctx, name); err != nil {
-				return err
-			}
+		if _, err := s.build(ctx, name); err != nil {
+			return err
 		}
 		kubeconfig, credential, err := s.serviceAccountKubeconfig(ctx, component, name)
 		if err != nil {
@@ -312,11 +314,19 @@ func (s *Suite) launch(ctx context.Context, name string) error {
 func (s *Suite) build(ctx context.Context, names ...string) (string, error) {
 	var components []string
 	for _, name := range names {
-		if component := ComponentOf(name); component != "" && !slices.Contains(components, component) {
+		component := ComponentOf(name)
+		if _, built := s.built.Load(component); component != "" && !built && !slices.Contains(components, component) {
 			components = append(components, component)
 		}
 	}
-	return build(ctx, s.root, s.config.Race, s.config.BuildOverlay, components...)
+	dir, err := build(ctx, s.root, s.config.Race, s.config.BuildOverlay, components...)
+	if err != nil {
+		return "", err
+	}
+	for _, component := range components {
+		s.built.Store(component, true)
+	}
+	return dir, nil
 }
 
 // waitReady waits until the components answer that they are ready, and the API
@@ -612,14 +622,12 @@ func (s *Suite) Died() error {
 		if !p.Running() && !p.ended {
 			errs = append(errs, fmt.Errorf("%s ended by itself; the last lines of its log:\n%s", name, s.LogTail(name)))
 		}
-		content, err := os.ReadFile(p.Log)
+		crashes, err := child.InLog(p.Log, child.Crashes...)
 		if err != nil {
 			errs = append(errs, err)
 		}
-		for _, sign := range []string{"WARNING: DATA RACE", "\npanic: ", "Observed a panic"} {
-			if at := bytes.Index(content, []byte(sign)); at >= 0 {
-				errs = append(errs, fmt.Errorf("%s:\n%s", name, content[at:min(len(content), at+3000)]))
-			}
+		for _, crash := range crashes {
+			errs = append(errs, fmt.Errorf("%s:\n%s", name, crash))
 		}
 	}
 	return errors.Join(errs...)
@@ -635,12 +643,7 @@ func (s *Suite) Logs(name string) string {
 
 // LogTail returns the last lines of a component's log.
 func (s *Suite) LogTail(name string) string {
-	content, err := os.ReadFile(s.Logs(name))
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimRight(string(content), "\n"), "\n")
-	return strings.Join(lines[max(0, len(lines)-logTailLines):], "\n")
+	return child.LogTail(s.Logs(name), logTailLines)
 }
 
 // Stop ends the components and the cluster that was started, and removes what

@@ -3,9 +3,6 @@
 package testcluster
 
 import (
-	"bytes"
-	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"kusionstack.io/kuperator/internal/child"
 	"kusionstack.io/kuperator/internal/localkube"
 )
 
@@ -92,13 +90,6 @@ func Namespace(t testing.TB, cluster *localkube.Cluster, labels map[string]strin
 
 func logTails(t testing.TB, cluster *localkube.Cluster) {
 	for name, path := range cluster.Logs() {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Logf("log of %s: %v", name, err)
-			continue
-		}
-		lines := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
-		lines = lines[max(0, len(lines)-logTailLines):]
-		t.Logf("the end of the log of %s:\n%s", name, bytes.Join(slices.Clip(lines), []byte("\n")))
+		t.Logf("the end of the log of %s:\n%s", name, child.LogTail(path, logTailLines))
 	}
 }
