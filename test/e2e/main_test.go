@@ -19,6 +19,7 @@ import (
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/race"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
@@ -75,7 +76,7 @@ func own(t *testing.T, config suite.Config) *world {
 }
 
 func newWorld(ctx context.Context, config suite.Config) (*world, error) {
-	config.Race = raceDetector
+	config.Race = race.Enabled
 	s, err := suite.Start(ctx, config)
 	if err != nil {
 		return nil, err

@@ -89,6 +89,8 @@ type Plan struct {
 	Random *rand.Rand
 	// Lossy says that components may lose their Leases by what the plan does, and so end, and are to be started again.
 	Lossy bool
+	// Again is done every now and then while rest is awaited, for those who play a part and do not try again by themselves. Nil does nothing.
+	Again func()
 
 	row   faultreport.Row
 	fired bool
@@ -298,10 +300,22 @@ func (p *Plan) AtRest(name string, n int, image string) error {
 	return workload.AtRest(p.Context(), p.Client, p.Namespace, name, n, image)
 }
 
+// tryAgain is how long rest is awaited before what Again does is done, each time.
+const tryAgain = 40 * time.Second
+
 // WaitAtRest waits until AtRest is nil.
 func (p *Plan) WaitAtRest(name string, n int, image string) {
 	p.Helper()
-	p.Eventually(fmt.Sprintf("%d Pods of %s serving %s", n, name, image), func() error { return p.AtRest(name, n, image) })
+	tried := time.Now()
+	p.Eventually(fmt.Sprintf("%d Pods of %s serving %s", n, name, image), func() error {
+		err := p.AtRest(name, n, image)
+		if err != nil && p.Again != nil && time.Since(tried) > tryAgain {
+			p.Logf("trying again while waiting: %v", err)
+			p.Again()
+			tried = time.Now()
+		}
+		return err
+	})
 	p.Checked("end state")
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
+	"kusionstack.io/kuperator/internal/testkit/race"
 	"kusionstack.io/kuperator/internal/testkit/story"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
@@ -30,7 +31,7 @@ var everything = testsuite.Share(func(ctx context.Context) (*story.World, error)
 	for _, controller := range controllers {
 		processes = append(processes, controller, suite.ReplicaName(controller, 2))
 	}
-	return story.Start(ctx, suite.Config{Name: "leadership", Nodes: 2, Race: raceDetector, Components: processes, Progress: os.Stderr})
+	return story.Start(ctx, suite.Config{Name: "leadership", Nodes: 2, Race: race.Enabled, Components: processes, Progress: os.Stderr})
 })
 
 func TestMain(m *testing.M) { everything.Main(m) }

@@ -28,6 +28,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/race"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
@@ -61,7 +62,7 @@ func TestMain(m *testing.M) { shared.Main(m) }
 
 func newWorld(ctx context.Context) (*world, error) {
 	s, err := suite.Start(ctx, suite.Config{
-		Name: "rules", Components: []string{suite.PodTransitionRule, suite.Lifecycle}, Race: raceDetector, Progress: os.Stderr,
+		Name: "rules", Components: []string{suite.PodTransitionRule, suite.Lifecycle}, Race: race.Enabled, Progress: os.Stderr,
 		Args: map[string][]string{suite.PodTransitionRule: {
 			"--rule-webhook-allow=127.0.0.0/8", // where the tests' servers are
 			"--rule-webhook-timeout=10s",       // a server that answers is not asked again because it is slow

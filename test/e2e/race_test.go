@@ -1,6 +1,0 @@
-//go:build race
-
-package e2e
-
-// raceDetector says whether the tests, and then the components too, run with the race detector.
-const raceDetector = true

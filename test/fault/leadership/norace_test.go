@@ -1,5 +1,0 @@
-//go:build !race
-
-package leadership
-
-const raceDetector = false

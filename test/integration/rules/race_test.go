@@ -1,6 +1,0 @@
-//go:build race
-
-package rules_test
-
-// raceDetector builds the components with the race detector.
-const raceDetector = true
