@@ -1,0 +1,217 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/utils/clock"
+)
+
+// lock is a Lease for client-go's elections, which differs in what a candidate and a holder see:
+//
+//   - A holder that was seen to have run out is shown as none, so that a candidate that comes late does not wait once more.
+//   - A patient candidate reads the Lease when it is free, instead of every retry period.
+//   - Where several processes hold it together, each takes what the others wrote for its own.
+//   - What was lost is lost: a process that held the Lease, did not renew it in time or saw somebody else in its place, does not get
+//     it back, which client-go does once the other is gone. What it knows is of the time before.
+//   - Nothing is given back that somebody else has taken meanwhile, which client-go does when the last renewal ended without an
+//     answer.
+type lock struct {
+	resourcelock.Interface
+	name   string
+	board  *board
+	shared bool
+	// patient candidates wait in Get.
+	patient bool
+	lease   *term
+	// inUse says that something runs that the Lease is held for: it is not given back.
+	inUse atomic.Bool
+	// holder is whom the Lease named when it was last read or written.
+	holder string
+}
+
+// Get is part of resourcelock.Interface.
+func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	for {
+		record, raw, err := l.Interface.Get(ctx)
+		if err != nil {
+			return record, raw, err
+		}
+		l.holder = record.HolderIdentity
+		held := l.lease.begun()
+		if held && l.holder != l.Identity() {
+			l.lease.end()
+		}
+		l.board.read(l.name, record)
+		if !held && l.board.hasRunOut(l.name, record) {
+			free := *record
+			free.HolderIdentity = ""
+			return &free, raw, nil
+		}
+		if held || !l.patient || l.holder == "" || l.holder == l.Identity() || !l.board.await(ctx, l.name, record) {
+			return record, raw, nil
+		}
+	}
+}
+
+// Create is part of resourcelock.Interface.
+func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if err := l.mayHold(); err != nil {
+		return err
+	}
+	began := l.lease.clock.Now()
+	err := l.Interface.Create(ctx, record)
+	if err == nil {
+		l.took(record, began)
+	}
+	return err
+}
+
+// Update is part of resourcelock.Interface.
+func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" {
+		if l.inUse.Load() {
+			return fmt.Errorf("not giving back %s: what it is held for has not ended", l.Describe())
+		}
+		l.lease.end()
+		if l.holder != l.Identity() {
+			return fmt.Errorf("not giving back %s, which %q holds", l.Describe(), l.holder)
+		}
+	} else if err := l.mayHold(); err != nil {
+		return err
+	}
+	began := l.lease.clock.Now()
+	err := l.Interface.Update(ctx, record)
+	if apierrors.IsConflict(err) && l.shared {
+		if now, _, getErr := l.Interface.Get(ctx); getErr == nil && now.HolderIdentity == l.Identity() {
+			began = l.lease.clock.Now()
+			err = l.Interface.Update(ctx, record)
+		}
+	}
+	if err == nil {
+		l.took(record, began)
+	}
+	return err
+}
+
+func (l *lock) mayHold() error {
+	if l.lease.begun() && !l.lease.running() {
+		return fmt.Errorf("%s was not renewed in time, or taken away: others may have acted since", l.Describe())
+	}
+	return nil
+}
+
+func (l *lock) took(record resourcelock.LeaderElectionRecord, began time.Time) {
+	l.holder = record.HolderIdentity
+	if record.HolderIdentity != "" {
+		l.lease.renewed(began)
+	}
+}
+
+// term is for how long a Lease is ours by this process's clock, as far as it knows: since before the last renewal was asked
+// for. It is over before others may take the Lease, and then for good.
+type term struct {
+	clock clock.PassiveClock
+	lasts time.Duration
+
+	mu    sync.Mutex
+	since time.Time
+	over  bool
+}
+
+// newTerm is one for a Lease that an elector gives up as lost when the term ends: a try to renew begins a retry period after
+// the last renewal and lasts for the renew deadline.
+func newTerm(clk clock.PassiveClock, retryPeriod, renewDeadline time.Duration) *term {
+	return &term{clock: clk, lasts: retryPeriod + renewDeadline}
+}
+
+// renewed extends the term, unless it was over at some time since the renewal was asked for.
+func (t *term) renewed(at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lapse()
+	t.since = at
+}
+
+// end ends the term for good.
+func (t *term) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+}
+
+// begun says that the Lease was ours at some time.
+func (t *term) begun() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.since.IsZero()
+}
+
+// running says that the Lease is ours.
+func (t *term) running() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lapse()
+	return !t.over && !t.since.IsZero()
+}
+
+// lapse notes that the Lease was not renewed in time. The caller holds t.mu.
+func (t *term) lapse() {
+	if !t.since.IsZero() && t.clock.Now().Sub(t.since) >= t.lasts {
+		t.over = true
+	}
+}
+
+// Fence lets a shard's requests pass while its Leases are held. The zero Fence lets no write pass.
+type Fence struct {
+	shard int
+	terms []*term
+}
+
+func (f *Fence) open() bool {
+	for _, t := range f.terms {
+		if !t.running() {
+			return false
+		}
+	}
+	return len(f.terms) > 0
+}
+
+// Wrap is for rest.Config.Wrap. Reads always pass.
+func (f *Fence) Wrap(next http.RoundTripper) http.RoundTripper { return &fenced{fence: f, next: next} }
+
+type fenced struct {
+	fence *Fence
+	next  http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (f *fenced) RoundTrip(r *http.Request) (*http.Response, error) {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+	default:
+		if !f.fence.open() {
+			if r.Body != nil {
+				_ = r.Body.Close()
+			}
+			return nil, fmt.Errorf("nothing is written for shard %d: its Lease was not renewed in time", f.fence.shard)
+		}
+	}
+	return f.next.RoundTrip(r)
+}
+
+// WrappedRoundTripper lets client-go find the transport below.
+func (f *fenced) WrappedRoundTripper() http.RoundTripper { return f.next }
+
+// CloseIdleConnections passes on what http.Client asks for.
+func (f *fenced) CloseIdleConnections() {
+	if closer, ok := f.next.(interface{ CloseIdleConnections() }); ok {
+		closer.CloseIdleConnections()
+	}
+}
