@@ -40,13 +40,16 @@ func TestBounded(t *testing.T) {
 	for i := range objects {
 		objects[i] = len(objects) - i
 	}
-	kept := metric.Bounded("Test", objects, cmp.Compare[int])
+	var kept []int
+	leftOut := func(objects []int) float64 {
+		return testutil.ToFloat64(prometheus.CollectorFunc(func(out chan<- prometheus.Metric) {
+			kept = metric.Bounded(out, "Test", objects, cmp.Compare[int])
+		}))
+	}
+	assert.InDelta(t, 7, leftOut(objects), 0)
 	require.Len(t, kept, metric.Limit)
 	assert.Equal(t, []int{1, metric.Limit}, []int{kept[0], kept[len(kept)-1]})
-	leftOut := func() float64 { return testutil.ToFloat64(metric.ObjectsLeftOut()) }
-	assert.InDelta(t, 7, leftOut(), 0)
-	metric.Bounded("Test", objects[:3], cmp.Compare[int])
-	assert.InDelta(t, 0, leftOut(), 0)
+	assert.InDelta(t, 0, leftOut(objects[:3]), 0)
 }
 
 func TestRegisterTwice(t *testing.T) {

@@ -18,17 +18,15 @@ var LeftOut = Metric{
 	Labels: []Label{{Name: "kind", Values: "CollaSet, PodTransitionRule, Namespace"}},
 }
 
-var leftOut = LeftOut.GaugeVec()
+// LeftOutDesc is for collectors that use Bounded.
+var LeftOutDesc = LeftOut.Desc()
 
-// ObjectsLeftOut is the collector of LeftOut, to be registered once a process.
-func ObjectsLeftOut() prometheus.Collector { return leftOut }
-
-// Bounded sorts the objects of a kind by less and keeps the first Limit of them; how many it left out is published.
+// Bounded sorts the objects of a kind by compare and keeps the first Limit of them; how many it left out is sent with the scrape.
 // Which ones are kept does not depend on the order they came in.
-func Bounded[T any](kind string, objects []T, compare func(a, b T) int) []T {
+func Bounded[T any](out chan<- prometheus.Metric, kind string, objects []T, compare func(a, b T) int) []T {
 	slices.SortFunc(objects, compare)
 	kept := objects[:min(len(objects), Limit)]
-	leftOut.WithLabelValues(kind).Set(float64(len(objects) - len(kept)))
+	Send(out, LeftOutDesc, len(objects)-len(kept), kind)
 	return kept
 }
 

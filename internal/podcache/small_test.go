@@ -1,0 +1,115 @@
+package podcache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/randfill"
+)
+
+// anyPod has any value in any of its fields, as the API server could send it: times have no fractions of seconds.
+func anyPod(seed int64) *corev1.Pod {
+	pod := &corev1.Pod{}
+	randfill.NewWithSeed(seed).NilChance(0.5).NumElements(0, 2).MaxDepth(8).Funcs(
+		func(at *metav1.Time, c randfill.Continue) { *at = metav1.Unix(c.Int63n(1<<32), 0) },
+		func(at *metav1.MicroTime, c randfill.Continue) {
+			*at = metav1.NewMicroTime(time.Unix(c.Int63n(1<<32), 0))
+		},
+		func(fields *metav1.FieldsV1, _ randfill.Continue) { *fields = metav1.FieldsV1{} },
+	).Fill(pod)
+	pod.TypeMeta = metav1.TypeMeta{} // as it is in a cache
+	return pod
+}
+
+func TestAPodIsShownAsItWas(t *testing.T) {
+	for range 40 {
+		seed := rand.Int64() //nolint:gosec // no secret
+		pod := anyPod(seed)
+		before := pod.DeepCopy()
+		kept := shrink(pod)
+		for range 2 {
+			s, ok := kept.(*small)
+			require.True(t, ok)
+			shown := s.whole()
+			require.True(t, equality.Semantic.DeepEqual(before, shown), "seed %d", seed)
+			require.Equal(t, before.Name, s.GetName())
+			kept = s.DeepCopyObject()
+		}
+	}
+}
+
+func TestPodsShareWhatIsEqual(t *testing.T) {
+	pod := func(phase corev1.PodPhase, node, owner, ip string) *small {
+		kept, ok := shrink(&corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: types.UID(owner), Controller: ptr.To(true)}}},
+			Spec:       corev1.PodSpec{NodeName: node},
+			Status:     corev1.PodStatus{Phase: phase, PodIP: ip},
+		}).(*small)
+		require.True(t, ok)
+		return kept
+	}
+	a, b := pod(corev1.PodRunning, "n", "o", ""), pod(corev1.PodRunning, "n", "o", "")
+	require.Same(t, a.spec, b.spec)
+	require.Same(t, a.status, b.status)
+	require.Same(t, &a.OwnerReferences[0], &b.OwnerReferences[0])
+	other := pod(corev1.PodFailed, "m", "p", "")
+	require.NotSame(t, a.spec, other.spec)
+	require.NotSame(t, a.status, other.status)
+	require.Equal(t, types.UID("p"), other.OwnerReferences[0].UID)
+}
+
+func TestWhatIsSharedIsBounded(t *testing.T) {
+	var p parts[string]
+	for i := range 3 * mostShared {
+		text := fmt.Sprint(i)
+		require.Equal(t, text, *p.one([]byte(text), &text))
+		require.LessOrEqual(t, len(p.known), mostShared)
+	}
+}
+
+// BenchmarkKept tells what a Pod takes, as components strip them: labels, a gate, and four conditions with times.
+func BenchmarkKept(b *testing.B) {
+	pod := func(i int) *corev1.Pod {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprintf("%036d", i)), Labels: map[string]string{"app": "web"}},
+			Spec:       corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "gate"}}},
+		}
+		for _, kind := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, "gate"} {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(int64(i), 0)})
+		}
+		return p
+	}
+	for name, keep := range map[string]func(*corev1.Pod) any{
+		"whole": func(p *corev1.Pod) any { return p },
+		"small": func(p *corev1.Pod) any { return shrink(p) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				const many = 10_000
+				kept := make([]any, many)
+				before := heap()
+				for i := range kept {
+					kept[i] = keep(pod(i))
+				}
+				b.ReportMetric(float64(heap()-before)/many, "bytes/Pod")
+				runtime.KeepAlive(kept)
+			}
+		})
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
