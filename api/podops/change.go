@@ -2,6 +2,7 @@ package podops
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -151,7 +152,7 @@ func (s Step) StatusPatch(v View, now metav1.Time, more ...corev1.PodCondition) 
 	if s.ServiceReady != "" {
 		reason, message := "Online", "the Pod may serve"
 		if s.ServiceReady == corev1.ConditionFalse {
-			reason, message = "Offline", "an operation needs the Pod out of service"
+			reason, message = "Offline", s.outOfService(v)
 		}
 		conditions = append(conditions, conditionPatch{ServiceReadyCondition, string(s.ServiceReady), &now, reason, message})
 		if s.ServiceReady == corev1.ConditionFalse && v.Gate && v.Ready {
@@ -170,6 +171,14 @@ func (s Step) StatusPatch(v View, now metav1.Time, more ...corev1.PodCondition) 
 		patch["status"] = map[string]any{"conditions": conditions}
 	}
 	return mustMarshal(patch)
+}
+
+// outOfService says which operation needs the Pod out of service.
+func (s Step) outOfService(v View) string {
+	if o, needed := OfflineFor(s.Apply(v)); needed {
+		return fmt.Sprintf("operation %q of %q needs the Pod out of service", o.Type, o.ID)
+	}
+	return "an operation needs the Pod out of service"
 }
 
 // mustMarshal encodes what this package built itself of strings and maps, which cannot fail.

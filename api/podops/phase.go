@@ -88,7 +88,18 @@ func Operations(v View) []Operation {
 
 // Offline says whether any operation needs the Pod out of service.
 func Offline(v View) bool {
-	return slices.ContainsFunc(Operations(v), Operation.Offline)
+	_, needed := OfflineFor(v)
+	return needed
+}
+
+// OfflineFor is the first operation, by ID, that needs the Pod out of service. It is false if none does.
+func OfflineFor(v View) (Operation, bool) {
+	ops := Operations(v)
+	at := slices.IndexFunc(ops, Operation.Offline)
+	if at < 0 {
+		return Operation{}, false
+	}
+	return ops[at], true
 }
 
 func operations(labels map[string]string) []Operation {

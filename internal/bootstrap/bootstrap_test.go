@@ -111,8 +111,10 @@ func TestFlagsThatMakeNoSenseSayWhatToChange(t *testing.T) {
 		"no worker":                       {args: []string{"--concurrency=0"}, want: "--concurrency is 0: give at least 1"},
 		"a namespace that cannot be":      {args: []string{"--namespaces=web,Not_One"}, want: `--namespaces has "Not_One"`},
 		"no namespace for the Lease":      {args: []string{"--leader-elect-namespace="}, want: `--leader-elect-namespace is "", which is no name`},
-		"a Lease shorter than a renewal":  {args: []string{"--leader-elect-lease-duration=10s"}, want: "--leader-elect-lease-duration is 10s: give more than --leader-elect-renew-deadline (10s)"},
-		"a renewal without a second try":  {args: []string{"--leader-elect-retry-period=9s"}, want: "--leader-elect-renew-deadline is 10s: give more than 1.2 times --leader-elect-retry-period (9s)"},
+		"a Lease shorter than a renewal":  {args: []string{"--leader-elect-lease-duration=10s"}, want: "--leader-elect-lease-duration is 10s: give at least --leader-elect-renew-deadline and --leader-elect-retry-period together (25s)"},
+		"a renewal without a second try":  {args: []string{"--leader-elect-retry-period=13s"}, want: "--leader-elect-renew-deadline is 15s: give more than 1.2 times --leader-elect-retry-period (13s)"},
+		"no shards":                       {args: []string{"--shards=0"}, want: "--shards is 0: give 1 to 64"},
+		"shards without Leases":           {args: []string{"--shards=2", "--leader-elect=false"}, want: "--shards is 2 with --leader-elect=false: leave one of them out"},
 		"no time between two tries":       {args: []string{"--leader-elect-retry-period=0s"}, want: "--leader-elect-retry-period is 0s: give more than 0s"},
 		"an unknown log format":           {args: []string{"--log-format=xml"}, want: `--log-format is "xml": give json or console`},
 		"an unknown log level":            {args: []string{"--log-level=loud"}, want: `--log-level is "loud": give error, info, debug or a number from 0 to 10`},
@@ -204,15 +206,13 @@ func TestManagerOptionsFollowTheFlags(t *testing.T) {
 	c := example(true)
 	o := defaultOptions(&c)
 	o.Namespaces = []string{"web", "db"}
-	o.LeaderElectNamespace = "ops"
 	m, err := c.managerOptions(o)
 	require.NoError(t, err)
 
 	require.True(t, m.LeaderElection)
 	require.True(t, m.LeaderElectionReleaseOnCancel)
 	require.Equal(t, "example-controller", m.LeaderElectionID)
-	require.Equal(t, "ops", m.LeaderElectionNamespace)
-	require.Equal(t, []time.Duration{15 * time.Second, 10 * time.Second, 2 * time.Second}, []time.Duration{*m.LeaseDuration, *m.RenewDeadline, *m.RetryPeriod})
+	require.Equal(t, []time.Duration{30 * time.Second, 15 * time.Second, 10 * time.Second}, []time.Duration{*m.LeaseDuration, *m.RenewDeadline, *m.RetryPeriod})
 	require.Equal(t, 4, m.Controller.MaxConcurrentReconciles)
 	require.Nil(t, m.Controller.UsePriorityQueue, "on by default")
 	require.True(t, *m.Controller.EnableWarmup, "a standby fills its caches")
@@ -240,6 +240,8 @@ func TestAComponentsCacheOptionsAreCompletedNotReplaced(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "mine", transformed)
 	require.Len(t, got.ByObject, 1)
+	require.True(t, o.Sees("web"))
+	require.False(t, o.Sees("db"))
 	require.Contains(t, got.DefaultNamespaces, "web")
 }
 

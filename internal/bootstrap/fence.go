@@ -14,9 +14,9 @@ import (
 // fence keeps a leader that has been asleep from writing what it decided before: a process that was paused, or starved of CPU,
 // for longer than its Lease goes on where it was, and learns only some moments later that another leads.
 //
-// Once this process has renewed its Lease, it writes as long as the last renewal is no older than the renew deadline, which is
-// when leader election ends the process too, and before the Lease can be somebody else's. Preconditions refuse what is on its way
-// when a process falls asleep.
+// Once this process has renewed its Lease, it writes as long as the last renewal is no older than retry period and renew deadline
+// together, which is when leader election ends the process too, and before the Lease can be somebody else's. Preconditions refuse
+// what is on its way when a process falls asleep.
 type fence struct {
 	lease    string // path of the Lease
 	deadline time.Duration
@@ -29,7 +29,7 @@ type fence struct {
 func fenceOff(cfg *rest.Config, o *Options) {
 	f := &fence{
 		lease:    fmt.Sprintf("/apis/coordination.k8s.io/v1/namespaces/%s/leases/%s", o.LeaderElectNamespace, o.Name),
-		deadline: o.RenewDeadline, clock: clock.RealClock{},
+		deadline: o.RetryPeriod + o.RenewDeadline, clock: clock.RealClock{},
 	}
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &fenced{fence: f, next: next} })
 }
@@ -55,7 +55,7 @@ func (t *fenced) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if renewed := f.renewed.Load(); renewed != nil {
 		if age := now.Sub(*renewed); age > f.deadline {
-			return nil, fmt.Errorf("not written: the Lease was last renewed %s ago, which is longer than --leader-elect-renew-deadline, so that another replica may lead", age.Round(time.Millisecond))
+			return nil, fmt.Errorf("not written: the Lease was last renewed %s ago, which is longer than --leader-elect-retry-period and --leader-elect-renew-deadline together, so that another replica may lead", age.Round(time.Millisecond))
 		}
 	}
 	return t.next.RoundTrip(r)

@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"context"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -15,19 +16,47 @@ const (
 	// garbagePercent is how much a program's heap grows, as a part of what is reachable, before garbage is collected. Go's own 100
 	// has a cache of 40 MB cost 80. The environment variable GOGC changes it, as it does in every Go program.
 	garbagePercent = 50
+	// roomAtLeast is how much a program allocates between two collections at least, in bytes. Of a heap of 7 MB the half is so little
+	// that collections took a quarter of the CPU of a rollout. What is not used afterwards is given back.
+	roomAtLeast = 24 << 20
+	// mostPercent bounds what that is as a part of a heap that is nearly empty.
+	mostPercent = 800
 	// lookAtMemory is how often memory that nobody uses is looked for.
 	lookAtMemory = 10 * time.Second
 	// idleMemory is how much of it is given back at a time, in bytes. Each time costs a collection.
-	idleMemory = 8 << 20
+	idleMemory = 2 << 20
 	// busyAllocations is how much is allocated between two looks where memory is about to be used again, in bytes.
 	busyAllocations = 8 << 20
 )
 
-// collectGarbageSooner sets garbagePercent.
-func collectGarbageSooner() {
+// paceGarbage has garbage collected when a heap has grown by garbagePercent, or by roomAtLeast if that is more.
+func paceGarbage() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbagePercent)
+		(&pace{}).keep()
 	}
+}
+
+// pace follows the heap. It is used by one goroutine at a time.
+type pace struct{ percent int }
+
+// keep sets the pace now and after each collection.
+func (p *pace) keep() {
+	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(live)
+	if percent := percentOf(live[0].Value.Uint64()); p.percent == 0 || max(percent, p.percent)*7 > min(percent, p.percent)*8 { // to set it stops the program for a moment
+		debug.SetGCPercent(percent)
+		p.percent = percent
+	}
+	collected := new(*pace)
+	runtime.AddCleanup(collected, (*pace).keep, p)
+}
+
+// percentOf is the percentage for a heap of which so many bytes are reachable, 0 for not known yet.
+func percentOf(live uint64) int {
+	if live == 0 {
+		return mostPercent
+	}
+	return max(garbagePercent, int(min(mostPercent, roomAtLeast*100/live))) //nolint:gosec // it is small
 }
 
 // addMemoryReturn gives memory back that was needed to fill the caches, or for much work, once there is little work. Go does so by

@@ -1,8 +1,10 @@
 package bootstrap
 
 import (
+	"runtime"
 	"runtime/debug"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -39,13 +41,32 @@ func TestTheRuntimeTellsWhatIsUnused(t *testing.T) {
 	require.Less(t, after.unused(), uint64(32<<20), "what was given back is not unused")
 }
 
-func TestGarbageIsCollectedSoonerUnlessTheEnvironmentSaysWhen(t *testing.T) {
+func TestGarbageIsCollectedAsTheHeapAsksUnlessTheEnvironmentSaysWhen(t *testing.T) {
 	previous := debug.SetGCPercent(100)
 	t.Cleanup(func() { debug.SetGCPercent(previous) })
 	t.Setenv("GOGC", "200")
-	collectGarbageSooner()
+	paceGarbage()
 	require.Equal(t, 100, debug.SetGCPercent(100))
 	t.Setenv("GOGC", "")
-	collectGarbageSooner()
-	require.Equal(t, garbagePercent, debug.SetGCPercent(100))
+	paceGarbage()
+	is := func(least, most int) func() bool {
+		return func() bool {
+			runtime.GC()
+			now := debug.SetGCPercent(100)
+			debug.SetGCPercent(now)
+			return least <= now && now <= most
+		}
+	}
+	require.Eventually(t, is(garbagePercent+1, mostPercent), time.Minute, time.Millisecond, "little is reachable")
+	ballast = make([]byte, 64<<20)
+	require.Eventually(t, is(garbagePercent, garbagePercent), time.Minute, time.Millisecond, "much is reachable")
+	require.Len(t, ballast, 64<<20)
+	ballast = nil
+	require.Eventually(t, is(garbagePercent+1, mostPercent), time.Minute, time.Millisecond, "little is reachable again")
+}
+
+func TestRoomForGarbage(t *testing.T) {
+	for live, want := range map[uint64]int{0: mostPercent, 1: mostPercent, 8 << 20: 300, 24 << 20: 100, 48 << 20: garbagePercent, 1 << 30: garbagePercent} {
+		require.Equal(t, want, percentOf(live), "%d bytes", live)
+	}
 }

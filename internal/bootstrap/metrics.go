@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/shard"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -36,7 +38,7 @@ var (
 
 // Metrics are what every component publishes.
 func Metrics() []metric.Metric {
-	return append([]metric.Metric{buildInfoMetric, apiWritesMetric, metric.LeftOut}, writes.Metrics()...)
+	return slices.Concat([]metric.Metric{buildInfoMetric, apiWritesMetric, logLinesLostMetric, metric.LeftOut}, writes.Metrics(), shard.Metrics())
 }
 
 // registerMetrics adds the collectors of Metrics to a registry; a second time changes nothing.
@@ -44,7 +46,7 @@ func registerMetrics(registry prometheus.Registerer, component, componentVersion
 	if err := registerBuildInfo(registry, component, componentVersion); err != nil {
 		return err
 	}
-	return metric.Register(registry, append(writes.Collectors(), apiWrites, metric.ObjectsLeftOut())...)
+	return metric.Register(registry, append(writes.Collectors(), apiWrites, logLinesLost)...)
 }
 
 var apiWrites = apiWritesMetric.CounterVec()

@@ -49,6 +49,9 @@ type Options struct {
 	// RetryPeriod is the time between two tries to take or renew the Lease.
 	RetryPeriod time.Duration
 
+	// Shards is into how many parts namespaces are divided, each with a leader of its own; 1 means one leader for all.
+	Shards int
+
 	// LogFormat is "json" or "console".
 	LogFormat string
 	// LogLevel is "error", "info", "debug", or a number: 0 is info, and higher numbers say more.
@@ -76,6 +79,12 @@ type Options struct {
 	ShutdownTimeout time.Duration
 }
 
+// Sees says whether objects of a namespace are seen: others must not be read, and nothing be done about them, although the
+// Namespaces themselves are seen all.
+func (o *Options) Sees(namespace string) bool {
+	return len(o.Namespaces) == 0 || slices.Contains(o.Namespaces, namespace)
+}
+
 func defaultOptions(c *Component) *Options {
 	namespace := os.Getenv("POD_NAMESPACE")
 	if namespace == "" {
@@ -88,9 +97,10 @@ func defaultOptions(c *Component) *Options {
 		KubeAPIBurst:           100,
 		LeaderElect:            c.LeaderElected,
 		LeaderElectNamespace:   namespace,
-		LeaseDuration:          15 * time.Second,
-		RenewDeadline:          10 * time.Second,
-		RetryPeriod:            2 * time.Second,
+		LeaseDuration:          30 * time.Second,
+		RenewDeadline:          15 * time.Second,
+		RetryPeriod:            10 * time.Second, // 6 requests a minute while nothing happens
+		Shards:                 1,
 		LogFormat:              "json",
 		LogLevel:               "info",
 		MetricsBindAddress:     ":8443",
@@ -117,6 +127,7 @@ func (o *Options) addFlags(groups *cliflag.NamedFlagSets, leaderElected bool) {
 		fs.DurationVar(&o.LeaseDuration, "leader-elect-lease-duration", o.LeaseDuration, "How long the other replicas wait after the last renewal they saw.")
 		fs.DurationVar(&o.RenewDeadline, "leader-elect-renew-deadline", o.RenewDeadline, "How long the leader tries to renew before it ends itself.")
 		fs.DurationVar(&o.RetryPeriod, "leader-elect-retry-period", o.RetryPeriod, "Time between two tries to take or renew the Lease.")
+		fs.IntVar(&o.Shards, "shards", o.Shards, "Parts into which namespaces are divided, each with a Lease of its own, so that all replicas act, each in other namespaces. 1: one leader for all. The same on all replicas.")
 	}
 
 	fs = groups.FlagSet("observability")
@@ -160,9 +171,14 @@ func (o *Options) validate(leaderElected bool) error {
 		if o.RenewDeadline <= o.RetryPeriod*6/5 {
 			wrong("--leader-elect-renew-deadline is %s: give more than 1.2 times --leader-elect-retry-period (%s)", o.RenewDeadline, o.RetryPeriod)
 		}
-		if o.LeaseDuration <= o.RenewDeadline {
-			wrong("--leader-elect-lease-duration is %s: give more than --leader-elect-renew-deadline (%s)", o.LeaseDuration, o.RenewDeadline)
+		// client-go gives up that long after the last renewal, and others may lead as soon as the Lease has run out.
+		if o.LeaseDuration < o.RenewDeadline+o.RetryPeriod {
+			wrong("--leader-elect-lease-duration is %s: give at least --leader-elect-renew-deadline and --leader-elect-retry-period together (%s)",
+				o.LeaseDuration, o.RenewDeadline+o.RetryPeriod)
 		}
+	}
+	if leaderElected {
+		errs = append(errs, o.validateShards())
 	}
 	if !slices.Contains([]string{"json", "console"}, o.LogFormat) {
 		wrong("--log-format is %q: give json or console", o.LogFormat)
@@ -186,6 +202,19 @@ func (o *Options) validate(leaderElected bool) error {
 		wrong("--shutdown-timeout is %s: give more than 0s", o.ShutdownTimeout)
 	}
 	return errors.Join(errs...)
+}
+
+// mostShards is the highest --shards: each costs a Lease that every replica watches, and a set-up in memory.
+const mostShards = 64
+
+func (o *Options) validateShards() error {
+	switch {
+	case o.Shards < 1 || o.Shards > mostShards:
+		return fmt.Errorf("--shards is %d: give 1 to %d", o.Shards, mostShards)
+	case o.Shards > 1 && !o.LeaderElect:
+		return fmt.Errorf("--shards is %d with --leader-elect=false: leave one of them out", o.Shards)
+	}
+	return nil
 }
 
 // validateMetricsCertificate makes sure that a certificate that was asked for is there: the server would make itself another one

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -27,7 +28,7 @@ const cachesCheck = "caches"
 
 // run starts the component and blocks until ctx ends or the manager fails.
 func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
-	logger, err := o.logger(logTo)
+	logger, err := o.logger(newPatientWriter(logTo, logPatience))
 	if err != nil {
 		return err
 	}
@@ -38,18 +39,19 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if c.LeaderElected && o.LeaderElect {
-		fenceOff(cfg, o)
+	plain := rest.CopyConfig(cfg)
+	if c.LeaderElected && o.LeaderElect && o.Shards == 1 {
+		fenceOff(cfg, o) // shards have fences of their own
 	}
-	noticeTurnback(cfg)
+	watches := noticeTurnback(cfg)
 	managerOptions, err := c.managerOptions(o)
 	if err != nil {
 		return err
 	}
-	collectGarbageSooner()
-	mgr, err := ctrl.NewManager(cfg, managerOptions)
+	paceGarbage()
+	mgr, err := c.newManager(ctx, o, configs{cfg, plain, watches}, managerOptions, logger)
 	if err != nil {
-		return fmt.Errorf("preparing the manager: %w", err)
+		return err
 	}
 	if err := addMemoryReturn(mgr); err != nil {
 		return fmt.Errorf("adding what returns memory: %w", err)
@@ -60,15 +62,37 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err := addChecks(mgr, c.ReadyChecks); err != nil {
 		return err
 	}
-	if err := c.Setup(ctx, mgr, *o); err != nil {
-		return fmt.Errorf("setting up %s: %w", c.Name, err)
-	}
-	logger.Info("starting", "version", o.Version, "leaderElection", o.LeaderElect, "namespaces", o.Namespaces, "concurrency", o.Concurrency)
+	logger.Info("starting", "version", o.Version, "leaderElection", o.LeaderElect, "shards", o.Shards, "namespaces", o.Namespaces, "concurrency", o.Concurrency)
 	if err := mgr.Start(ctx); err != nil {
 		return err // "leader election lost" among them
 	}
 	logger.Info("stopped")
 	return nil
+}
+
+// configs are ways to the API server.
+type configs struct {
+	// whole heeds all that the process's clients heed. plain heeds nothing: what is fenced is so below the wait for watches.
+	whole, plain *rest.Config
+	watches      *turnback
+}
+
+// newManager is the manager of the process, with the component set up.
+func (c *Component) newManager(ctx context.Context, o *Options, cfg configs, options ctrl.Options, logger logr.Logger) (ctrl.Manager, error) {
+	switch {
+	case c.LeaderElected && o.Shards > 1:
+		return newSharded(ctx, *c, o, cfg, options, logger)
+	case options.LeaderElection:
+		return newLed(ctx, c, o, cfg.whole, options)
+	}
+	mgr, err := ctrl.NewManager(cfg.whole, options)
+	if err != nil {
+		return nil, fmt.Errorf("preparing the manager: %w", err)
+	}
+	if err := c.Setup(ctx, mgr, *o); err != nil {
+		return nil, fmt.Errorf("setting up %s: %w", c.Name, err)
+	}
+	return mgr, nil
 }
 
 // managerOptions puts the flags and what the component says about itself together.
@@ -87,9 +111,8 @@ func (c *Component) managerOptions(o *Options) (ctrl.Options, error) {
 		Cache:                         c.cacheOptions(o),
 		NewClient:                     newClientFor(o.Name),
 		LeaderElection:                c.LeaderElected && o.LeaderElect,
-		LeaderElectionID:              o.Name,
-		LeaderElectionNamespace:       o.LeaderElectNamespace,
-		LeaderElectionReleaseOnCancel: true, // safe: the process ends when the manager does
+		LeaderElectionID:              o.Name, // in metrics
+		LeaderElectionReleaseOnCancel: true,   // safe: the process ends when the manager does
 		LeaseDuration:                 ptr.To(o.LeaseDuration),
 		RenewDeadline:                 ptr.To(o.RenewDeadline),
 		RetryPeriod:                   ptr.To(o.RetryPeriod),

@@ -34,6 +34,8 @@ const (
 	reading = 3 * time.Second
 	// again is about how long the API server is left alone that takes no connections.
 	again = 500 * time.Millisecond
+	// ofLeases is in the path of whatever is about Leases.
+	ofLeases = "/apis/coordination.k8s.io/"
 	// largestCheck bounds what is read of the answer, one object's metadata.
 	largestCheck = 4 << 20
 )
@@ -64,14 +66,20 @@ type interruption struct {
 	undone bool
 	// over is closed when it goes on, or is given up.
 	over chan struct{}
-	// abandoned says that nobody waits for it any more. Its next continuation is still questioned.
+	// abandoned says that nobody waits for it, or not any more. Its next continuation is still questioned.
 	abandoned bool
 }
 
 // noticeTurnback makes all clients of the configuration notice. A write that has waited must heed the Lease afterwards, so that
 // fenceOff comes first.
-func noticeTurnback(cfg *rest.Config) {
+func noticeTurnback(cfg *rest.Config) *turnback {
 	t := newTurnback(clock.RealClock{})
+	t.notice(cfg)
+	return t
+}
+
+// notice makes the clients of a further configuration notice, and wait for the watches of all.
+func (t *turnback) notice(cfg *rest.Config) {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &turnbackTransport{turnback: t, next: next} })
 }
 
@@ -79,12 +87,13 @@ func newTurnback(c clock.WithDelayedExecution) *turnback {
 	return &turnback{clock: c, breaks: map[string]*interruption{}, reachable: c.Now()}
 }
 
-// broke takes down that a watch has ended early.
+// broke takes down that a watch has ended early. No write waits for one of Leases, which a Role may not allow: nothing is decided on
+// those but who asks for them.
 func (t *turnback) broke(which string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.breaks[which] == nil {
-		t.breaks[which] = &interruption{since: t.clock.Now(), over: make(chan struct{})}
+		t.breaks[which] = &interruption{since: t.clock.Now(), over: make(chan struct{}), abandoned: strings.Contains(which, ofLeases)}
 	}
 }
 
@@ -221,7 +230,7 @@ func (t *turnbackTransport) send(r *http.Request) (*http.Response, error) {
 
 // isDecision says whether a write is of what caches show.
 func isDecision(r *http.Request) bool {
-	return !strings.Contains(r.URL.Path, "/apis/coordination.k8s.io/") && !strings.Contains(r.URL.Path, "/events")
+	return !strings.Contains(r.URL.Path, ofLeases) && !strings.Contains(r.URL.Path, "/events")
 }
 
 func (t *turnbackTransport) watch(r *http.Request, query url.Values) (*http.Response, error) {

@@ -236,6 +236,29 @@ func TestAWriteWaitsForWatchesThatBrokeOff(t *testing.T) {
 	}
 }
 
+// TestNoWriteWaitsForAWatchOfLeases, which an older Role does not allow. It is asked for how far the API server is nevertheless.
+func TestNoWriteWaitsForAWatchOfLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRestored(t)
+		watch := func() int {
+			response, err := r.RoundTrip(httptest.NewRequest(http.MethodGet, "https://server"+aLease+"?watch=true&timeoutSeconds=300&resourceVersion=90", nil))
+			require.NoError(t, err)
+			return response.StatusCode
+		}
+		r.serves = false
+		require.NotEqual(t, http.StatusOK, watch())
+		took, err := r.writes(aPod)
+		require.NoError(t, err)
+		require.Zero(t, took)
+
+		r.serves, r.newest = true, "80"
+		require.Equal(t, http.StatusGone, watch())
+		took, err = r.writes(aPod)
+		require.NoError(t, err)
+		require.Zero(t, took)
+	})
+}
+
 func TestAWatchGoesOnSoonAfterTheAPIServerIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRestored(t)

@@ -20,6 +20,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // parallel is the number of writes of one CollaSet under way at a time.
@@ -136,7 +137,7 @@ func (r *reconciler) patch(ctx context.Context, o *observation, pod *core.Pod, k
 
 // patchMeta is patch, with the answer.
 func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod string, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
-	target := podTarget(o.set.Namespace, pod)
+	target := writes.PodTarget(o.set.Namespace, pod)
 	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}
@@ -147,22 +148,8 @@ func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod string, 
 // wrote remembers a write to a Pod.
 func (r *reconciler) wrote(o *observation, pod metav1.Object) {
 	if !o.single {
-		r.writes.Wrote(client.ObjectKeyFromObject(o.set), podMeta(pod))
+		r.writes.Wrote(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
 	}
-}
-
-// podTarget is what a Pod is patched by: the answer is metadata only.
-func podTarget(namespace, name string) *metav1.PartialObjectMetadata {
-	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	target.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-	return target
-}
-
-// podMeta is a Pod of the given metadata: own writes are tracked under the type that is cached.
-func podMeta(object metav1.Object) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
-	}}
 }
 
 func (r *reconciler) begin(ctx context.Context, o *observation, b core.Begin) error {
@@ -299,9 +286,9 @@ func (r *reconciler) storeEntries(ctx context.Context, o *observation, entries [
 		return nil
 	}
 	key := types.NamespacedName{Namespace: o.set.Namespace, Name: contextName(o.set)}
-	return r.pools.of(key).write(o.context, r.clock.Now(), func() (*appsv1alpha1.ResourceContext, error) {
-		return r.writeEntries(ctx, o, key, entries)
-	})
+	return r.pools.of(key).write(o.context,
+		func() (string, error) { return r.newestEntries(ctx, key) },
+		func() (*appsv1alpha1.ResourceContext, error) { return r.writeEntries(ctx, o, key, entries) })
 }
 
 // writeEntries returns the ResourceContext as it is then, nil if it is deleted.

@@ -29,7 +29,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/spf13/pflag"
@@ -183,7 +182,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 }
 
 func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r *reconciler) error {
-	if err := metric.Register(metrics.Registry, &gauges{ctx: ctx, cached: mgr.GetCache(), elected: mgr.Elected()}); err != nil {
+	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected())); err != nil {
 		return err
 	}
 	for name, values := range map[string]client.IndexerFunc{poolIndex: poolOf, includeIndex: includedBy} {

@@ -18,6 +18,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // createPods creates Pods in batches of 1, 2, 4, … and stops after a batch with a failure: what fails once, a quota or a
@@ -109,7 +110,7 @@ func (r *reconciler) createPod(ctx context.Context, o *observation, c core.Creat
 		o.memory.podsInDoubt.Store(true)
 		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, err)
 	}
-	r.writes.Created(client.ObjectKeyFromObject(o.set), podMeta(pod))
+	r.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
 	return nil
 }
 

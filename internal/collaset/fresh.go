@@ -56,7 +56,7 @@ func (r *reconciler) sure(ctx context.Context, o *observation) error {
 
 func (r *reconciler) readBaseline(ctx context.Context, of *appsv1alpha1.CollaSet) (*baseline, error) {
 	b := &baseline{at: r.clock.Now(), pods: map[types.UID]string{}, labels: labels.SelectorFromSet(claimLabels(of))}
-	set, entries := &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadata{}
+	set := &metav1.PartialObjectMetadata{}
 	set.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(of), set); apierrors.IsNotFound(err) || err == nil && set.UID != of.UID {
 		return nil, errStale
@@ -64,11 +64,11 @@ func (r *reconciler) readBaseline(ctx context.Context, of *appsv1alpha1.CollaSet
 		return nil, fmt.Errorf("reading the CollaSet afresh: %w", err)
 	}
 	b.generation = set.Generation
-	entries.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind))
-	if err := r.live.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)}, entries); client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("reading the ResourceContext afresh: %w", err)
+	entries, err := r.newestEntries(ctx, client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)})
+	if err != nil {
+		return nil, err
 	}
-	b.entries = entries.ResourceVersion
+	b.entries = entries
 	pods := &metav1.PartialObjectMetadataList{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
 	if err := r.live.List(ctx, pods, client.InNamespace(of.Namespace), client.MatchingLabelsSelector{Selector: b.labels}); err != nil {

@@ -6,12 +6,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -87,6 +89,28 @@ func TestAPoolIsWrittenOnTheNewestOnly(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Len(t, w.entries(), 5)
+}
+
+// After a restoration of etcd the ResourceContext has an older version than that which was written before, and is what there is.
+func TestAPoolThatWasSetBackIsWritten(t *testing.T) {
+	now := &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Name: "pool", ResourceVersion: "5"}}
+	newest, asked, wrote := "5", 0, 0
+	p := &pool{version: "9"}
+	write := func() error {
+		return p.write(now, func() (string, error) { asked++; return newest, nil }, func() (*appsv1alpha1.ResourceContext, error) {
+			wrote++
+			now = now.DeepCopy()
+			now.ResourceVersion = "6"
+			return now, nil
+		})
+	}
+	require.NoError(t, write())
+	require.NoError(t, write())
+	assert.Equal(t, [2]int{1, 2}, [2]int{asked, wrote}, "it is asked once")
+
+	p.version, newest = "9", "8"
+	require.True(t, apierrors.IsConflict(write()), "the cache is behind")
+	assert.Equal(t, 2, wrote)
 }
 
 func request(name string) (r ctrl.Request) {

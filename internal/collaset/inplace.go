@@ -13,6 +13,7 @@ import (
 
 	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // capabilities are what the API server lets change on a running Pod.
@@ -75,7 +76,7 @@ func (r *reconciler) resize(ctx context.Context, o *observation, pod *core.Pod, 
 
 // patchResources writes to the resize subresource and remembers that it did.
 func (r *reconciler) patchResources(ctx context.Context, o *observation, live *corev1.Pod, data []byte) error {
-	target := podTarget(live.Namespace, live.Name)
+	target := writes.PodTarget(live.Namespace, live.Name)
 	if err := r.client.SubResource("resize").Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package collaset
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -154,39 +153,15 @@ func countsOf(set *appsv1alpha1.CollaSet) counts {
 	}
 }
 
-// gauges publishes what the status of CollaSets says at the time of the scrape, from the cache: a CollaSet that is gone
-// has no series. A standby says nothing, or everything would be counted twice.
-type gauges struct {
-	ctx     context.Context // of the process
-	cached  client.Reader
-	elected <-chan struct{}
-}
-
-var _ prometheus.Collector = &gauges{}
-
-// Describe is part of prometheus.Collector.
-func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{setsDesc, podsDesc, blockedDesc, setReplicasDesc, setStateDesc} {
-		out <- desc
+// newGauges publishes what the status of CollaSets says.
+func newGauges(ctx context.Context, cached client.Reader, elected <-chan struct{}) prometheus.Collector {
+	return &metric.Objects[*appsv1alpha1.CollaSetList]{
+		Process: ctx, Cached: cached, Elected: elected, List: &appsv1alpha1.CollaSetList{}, Publish: publish,
+		Descs: []*prometheus.Desc{setsDesc, podsDesc, blockedDesc, setReplicasDesc, setStateDesc, metric.LeftOutDesc},
 	}
 }
 
-// Collect is part of prometheus.Collector.
-func (g *gauges) Collect(out chan<- prometheus.Metric) {
-	select {
-	case <-g.elected:
-	default:
-		return
-	}
-	ctx, cancel := context.WithTimeout(g.ctx, time.Second)
-	defer cancel()
-	var list appsv1alpha1.CollaSetList
-	if err := g.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return // the cache is being filled
-	}
-	send := func(desc *prometheus.Desc, value int, labels ...string) {
-		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
-	}
+func publish(out chan<- prometheus.Metric, list *appsv1alpha1.CollaSetList) {
 	sets := make([]*appsv1alpha1.CollaSet, len(list.Items))
 	inState, total, blocked := map[state]int{}, map[string]int{}, map[string]int{"Paused": 0}
 	for i := range list.Items {
@@ -200,18 +175,18 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	for _, s := range states {
-		send(setsDesc, inState[s], string(s))
+		metric.Send(out, setsDesc, inState[s], string(s))
 	}
 	for count := range countsOf(&appsv1alpha1.CollaSet{}) {
-		send(podsDesc, total[count], count)
+		metric.Send(out, podsDesc, total[count], count)
 	}
 	for reason, n := range blocked {
-		send(blockedDesc, n, reason)
+		metric.Send(out, blockedDesc, n, reason)
 	}
-	for _, set := range metric.Bounded(appsv1alpha1.CollaSetKind, sets, metric.ByName[*appsv1alpha1.CollaSet]) {
+	for _, set := range metric.Bounded(out, appsv1alpha1.CollaSetKind, sets, metric.ByName[*appsv1alpha1.CollaSet]) {
 		for count, n := range countsOf(set) {
-			send(setReplicasDesc, int(n), set.Namespace, set.Name, count)
+			metric.Send(out, setReplicasDesc, n, set.Namespace, set.Name, count)
 		}
-		send(setStateDesc, 1, set.Namespace, set.Name, string(stateOf(set)))
+		metric.Send(out, setStateDesc, 1, set.Namespace, set.Name, string(stateOf(set)))
 	}
 }

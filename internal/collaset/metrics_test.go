@@ -94,7 +94,7 @@ func TestGauges(t *testing.T) {
 		}
 	}
 	c, elected := reader(t, set("a"), set("b")), make(chan struct{})
-	g := &gauges{ctx: t.Context(), cached: c, elected: elected}
+	g := newGauges(t.Context(), c, elected)
 	assert.Empty(t, gathered(t, g), "a standby does not count")
 	close(elected)
 	lines := gathered(t, g)
@@ -118,8 +118,9 @@ func TestSeriesOfCollaSetsAreBounded(t *testing.T) {
 	}
 	elected := make(chan struct{})
 	close(elected)
-	lines := gathered(t, &gauges{ctx: t.Context(), cached: reader(t, sets...), elected: elected})
+	lines := gathered(t, newGauges(t.Context(), reader(t, sets...), elected))
 	assert.Contains(t, lines, fmt.Sprintf("kuperator_collaset_sets{state=unknown} %d", len(sets)), "totals count all")
+	assert.Contains(t, lines, metric.LeftOut.Name+"{kind=CollaSet} 5")
 	own := slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, stateMetric.Name) })
 	assert.Len(t, own, metric.Limit)
 }

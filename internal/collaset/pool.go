@@ -5,16 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // pools keep CollaSets that share a ResourceContext from writing it at once, or on the base of an older one than this process wrote
@@ -28,8 +27,7 @@ type pools struct {
 
 type pool struct {
 	mu      sync.Mutex
-	version string    // that was written last, "" for none
-	at      time.Time // when
+	version string // that was written last, "" for none
 }
 
 func (p *pools) of(key types.NamespacedName) *pool {
@@ -51,19 +49,36 @@ func (p *pools) forget(key types.NamespacedName) {
 }
 
 // write calls do, which writes what was read as base and returns what the API server answered, nil for a deletion. base is nil for
-// what does not exist.
-func (p *pool) write(base *appsv1alpha1.ResourceContext, now time.Time, do func() (*appsv1alpha1.ResourceContext, error)) error {
+// what does not exist. A base older than what was written last is a conflict, unless newest says that it is what the API server has:
+// then that write was undone, as by a restored etcd.
+func (p *pool) write(base *appsv1alpha1.ResourceContext, newest func() (version string, err error), do func() (*appsv1alpha1.ResourceContext, error)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if base != nil && older(base.ResourceVersion, p.version) && now.Sub(p.at) < writes.GiveUpAfter {
-		return apierrors.NewConflict(schema.GroupResource{Group: appsv1alpha1.SchemeGroupVersion.Group, Resource: "resourcecontexts"}, base.Name,
-			errors.New("another CollaSet has just written it"))
+	if base != nil && older(base.ResourceVersion, p.version) {
+		version, err := newest()
+		if err != nil {
+			return err
+		}
+		if version != base.ResourceVersion {
+			return apierrors.NewConflict(schema.GroupResource{Group: appsv1alpha1.SchemeGroupVersion.Group, Resource: "resourcecontexts"}, base.Name,
+				errors.New("another CollaSet has just written it"))
+		}
 	}
 	written, err := do()
 	if err == nil && written != nil {
-		p.version, p.at = written.ResourceVersion, now
+		p.version = written.ResourceVersion
 	}
 	return err
+}
+
+// newestEntries is the resourceVersion of a ResourceContext at the API server, "" if there is none.
+func (r *reconciler) newestEntries(ctx context.Context, key types.NamespacedName) (version string, err error) {
+	entries := &metav1.PartialObjectMetadata{}
+	entries.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind))
+	if err := client.IgnoreNotFound(r.live.Get(ctx, key, entries)); err != nil {
+		return "", fmt.Errorf("reading the ResourceContext afresh: %w", err)
+	}
+	return entries.ResourceVersion, nil
 }
 
 // poolIndex is the cache index of CollaSets by the name of their ResourceContext.

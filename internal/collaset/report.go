@@ -19,8 +19,17 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/core"
 )
 
-// statusPause is the shortest time between two writes of status that differ in numbers and texts only.
-const statusPause = 200 * time.Millisecond
+// statusPause is the shortest time between two writes of status that differ in numbers and texts only. Of a large set they differ all the
+// time, and a write costs the API server as much as several of Pods: its schema is that of whole Pods.
+const (
+	statusPause       = 200 * time.Millisecond
+	statusPausePerPod = time.Millisecond
+	statusPauseMost   = time.Second
+)
+
+func statusPauseOf(replicas int) time.Duration {
+	return min(max(statusPause, time.Duration(replicas)*statusPausePerPod), statusPauseMost)
+}
 
 // maxNamed bounds the single Pods that the events of a round are about.
 const maxNamed = 10
@@ -41,7 +50,7 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 		return deadline, nil
 	}
 	now := r.clock.Now()
-	if pause := statusPause - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
+	if pause := statusPauseOf(o.snapshot.Replicas) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
 		return pause, nil
 	}
 	if plan.IsZero() { // else it was made sure of before

@@ -12,11 +12,14 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -27,6 +30,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -59,19 +64,19 @@ func addToScheme(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) }
 // what the protocol reads.
 func cacheOptions(*bootstrap.Options) cache.Options {
 	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
-	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+	return cache.Options{NewInformer: podcache.NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}: {Label: managed, Transform: stripPod},
 	}}
 }
 
-// stripPod keeps metadata, gates, phase, and the conditions that the protocol reads or the program writes.
+// stripPod keeps metadata, the controller among the owners, gates, phase, and the conditions that the protocol reads or the program writes.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return bootstrap.StripManagedFields(object)
 	}
 	pod.ManagedFields = nil
-	pod.OwnerReferences = nil
+	pod.OwnerReferences = slices.DeleteFunc(slices.Clone(pod.OwnerReferences), func(ref metav1.OwnerReference) bool { return !ptr.Deref(ref.Controller, false) })
 	pod.Spec = corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}
 	kept := make([]corev1.PodCondition, 0, 4)
 	for _, c := range pod.Status.Conditions {
@@ -101,8 +106,9 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, deadlines
 	}
 	r := &reconciler{
 		client:    mgr.GetClient(),
+		live:      mgr.GetAPIReader(),
 		rules:     rules,
-		freeze:    &freeze{client: mgr.GetClient(), own: o.LeaderElectNamespace},
+		freeze:    &freeze{client: mgr.GetClient(), own: o.LeaderElectNamespace, sees: o.Sees},
 		employers: employers,
 		deadlines: deadlines,
 		ages:      newAges(clock.RealClock{}),
@@ -110,7 +116,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, deadlines
 		events:    mgr.GetEventRecorder(Name),
 		clock:     clock.RealClock{},
 	}
-	if err := registerMetrics(r.ages, &freezes{freeze: r.freeze, ctx: ctx, elected: mgr.Elected()}); err != nil {
+	if err := registerMetrics(metric.RegistryOf(mgr), r.ages, newFreezes(ctx, r.freeze, mgr.Elected())); err != nil {
 		return err
 	}
 	c, err := builder.ControllerManagedBy(mgr).

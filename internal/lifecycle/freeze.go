@@ -21,6 +21,8 @@ type freeze struct {
 	client client.Reader
 	// own is the namespace that the suite runs in.
 	own string
+	// sees says in which namespaces Pods are seen. Namespaces are seen all, for own may be another.
+	sees func(namespace string) bool
 }
 
 func namespaceMetadata() *metav1.PartialObjectMetadata {
@@ -67,17 +69,26 @@ func (f *freeze) annotations(ctx context.Context, namespace string) (annotations
 // source wakes the Pods that wait when a freeze ends: those of the namespace, or
 // all of them.
 func (f *freeze) source(mgr ctrl.Manager, wake func(ctx context.Context, namespace string, q queue)) source.Source {
-	return source.Kind(mgr.GetCache(), client.Object(namespaceMetadata()), handler.Funcs{
+	return source.Kind(mgr.GetCache(), client.Object(namespaceMetadata()), f.handler(wake))
+}
+
+func (f *freeze) handler(wake func(ctx context.Context, namespace string, q queue)) handler.Funcs {
+	one := func(ctx context.Context, namespace string, q queue) {
+		if f.sees(namespace) {
+			wake(ctx, namespace, q)
+		}
+	}
+	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
 			if !e.IsInInitialList { // then the Pods are enqueued anyway
-				wake(ctx, e.Object.GetName(), q)
+				one(ctx, e.Object.GetName(), q)
 			}
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			if ended(e, podops.FreezeClusterAnnotation) && e.ObjectNew.GetName() == f.own {
 				wake(ctx, "", q)
 			} else if ended(e, podops.FreezeAnnotation) {
-				wake(ctx, e.ObjectNew.GetName(), q)
+				one(ctx, e.ObjectNew.GetName(), q)
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
@@ -85,7 +96,7 @@ func (f *freeze) source(mgr ctrl.Manager, wake func(ctx context.Context, namespa
 				wake(ctx, "", q)
 			}
 		},
-	})
+	}
 }
 
 // ended says whether an update took the annotation away.

@@ -3,11 +3,9 @@ package lifecycle
 import (
 	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -98,20 +96,23 @@ func Metrics() []metric.Metric {
 // phases are those that an operation can be found in.
 var phases = []podops.Phase{podops.PhasePreCheck, podops.PhasePreparing, podops.PhaseOperate, podops.PhasePostCheck, podops.PhaseCompleting}
 
-// registerMetrics adds the metrics to the manager's registry; a second time changes nothing. Queries find the series of
-// what happens rarely from the start.
-func registerMetrics(a *ages, f *freezes) error {
+// registerMetrics adds the metrics of the process to its registry, where a second time changes nothing, and those of a manager's
+// objects to that manager's. Queries find the series of what happens rarely from the start.
+func registerMetrics(own prometheus.Registerer, a *ages, f prometheus.Collector) error {
 	for _, serviceReady := range []string{"False", "True", "Deleted", ""} {
 		steps.WithLabelValues(serviceReady)
 	}
-	return metric.Register(metrics.Registry, steps, conflicts, forgotten, phaseAges, a, f)
+	if err := metric.Register(metrics.Registry, steps, conflicts, forgotten, phaseAges); err != nil {
+		return err
+	}
+	return metric.Register(own, a, f)
 }
 
 var _ prometheus.Collector = &ages{}
 
 // Describe names the gauges that Collect counts.
 func (a *ages) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{operationsDesc, oldestDesc, waitingDesc, overdueDesc, namespaceOperationsDesc, namespaceOldestDesc} {
+	for _, desc := range []*prometheus.Desc{operationsDesc, oldestDesc, waitingDesc, overdueDesc, namespaceOperationsDesc, namespaceOldestDesc, metric.LeftOutDesc} {
 		out <- desc
 	}
 }
@@ -168,14 +169,14 @@ func (a *ages) count() census {
 func (a *ages) Collect(out chan<- prometheus.Metric) {
 	c := a.count()
 	for _, phase := range phases {
-		gauge(out, operationsDesc, float64(c.operations[phase]), string(phase))
-		gauge(out, oldestDesc, c.oldest[phase].Seconds(), string(phase))
+		metric.Send(out, operationsDesc, c.operations[phase], string(phase))
+		metric.Send(out, oldestDesc, c.oldest[phase].Seconds(), string(phase))
 	}
 	for _, reason := range podops.WaitReasons() {
-		gauge(out, waitingDesc, float64(c.waiting[reason]), string(reason))
+		metric.Send(out, waitingDesc, c.waiting[reason], string(reason))
 	}
 	for which, count := range c.overdue {
-		gauge(out, overdueDesc, float64(count), which.phase, which.opType, which.policy)
+		metric.Send(out, overdueDesc, count, which.phase, which.opType, which.policy)
 	}
 	namespaces := make([]*namespaceCensus, 0, len(c.namespaces))
 	for _, n := range c.namespaces {
@@ -184,59 +185,34 @@ func (a *ages) Collect(out chan<- prometheus.Metric) {
 	worstFirst := func(a, b *namespaceCensus) int {
 		return cmp.Or(cmp.Compare(b.worst, a.worst), cmp.Compare(a.name, b.name))
 	}
-	for _, n := range metric.Bounded("Namespace", namespaces, worstFirst) {
+	for _, n := range metric.Bounded(out, "Namespace", namespaces, worstFirst) {
 		for phase, count := range n.operations {
-			gauge(out, namespaceOperationsDesc, float64(count), n.name, string(phase))
-			gauge(out, namespaceOldestDesc, n.oldest[phase].Seconds(), n.name, string(phase))
+			metric.Send(out, namespaceOperationsDesc, count, n.name, string(phase))
+			metric.Send(out, namespaceOldestDesc, n.oldest[phase].Seconds(), n.name, string(phase))
 		}
 	}
 }
 
-func gauge(out chan<- prometheus.Metric, desc *prometheus.Desc, value float64, labels ...string) {
-	out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
-}
-
-// freezes publishes what is frozen, from the cache of Namespaces. A standby says nothing: it would be counted twice.
-type freezes struct {
-	*freeze
-	ctx     context.Context // of the process
-	elected <-chan struct{}
-}
-
-// Describe is part of prometheus.Collector.
-func (f *freezes) Describe(out chan<- *prometheus.Desc) {
-	out <- frozenDesc
-	out <- clusterFrozenDesc
-}
-
-// Collect is part of prometheus.Collector.
-func (f *freezes) Collect(out chan<- prometheus.Metric) {
-	select {
-	case <-f.elected:
-	default:
-		return
-	}
-	ctx, cancel := context.WithTimeout(f.ctx, time.Second)
-	defer cancel()
-	var list metav1.PartialObjectMetadataList
+// newFreezes publishes what is frozen, from the annotations of Namespaces.
+func newFreezes(ctx context.Context, f *freeze, elected <-chan struct{}) prometheus.Collector {
+	list := &metav1.PartialObjectMetadataList{}
 	list.APIVersion, list.Kind = "v1", "NamespaceList"
-	if err := f.client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return // the cache is being filled
+	return &metric.Objects[*metav1.PartialObjectMetadataList]{
+		Process: ctx, Cached: f.client, Elected: elected, List: list, Publish: f.publish, Descs: []*prometheus.Desc{frozenDesc, clusterFrozenDesc},
 	}
-	cluster := slices.ContainsFunc(list.Items, func(n metav1.PartialObjectMetadata) bool {
-		_, frozen := n.Annotations[podops.FreezeClusterAnnotation]
-		return frozen && n.Name == f.own
-	})
-	namespaces := 0
+}
+
+func (f *freeze) publish(out chan<- prometheus.Metric, list *metav1.PartialObjectMetadataList) {
+	cluster, namespaces := 0, 0
 	for i := range list.Items {
-		if _, frozen := list.Items[i].Annotations[podops.FreezeAnnotation]; frozen {
+		n := &list.Items[i]
+		if _, frozen := n.Annotations[podops.FreezeClusterAnnotation]; frozen && n.Name == f.own {
+			cluster = 1
+		}
+		if _, frozen := n.Annotations[podops.FreezeAnnotation]; frozen {
 			namespaces++
 		}
 	}
-	value := 0.0
-	if cluster {
-		value = 1
-	}
-	gauge(out, clusterFrozenDesc, value)
-	gauge(out, frozenDesc, float64(namespaces))
+	metric.Send(out, clusterFrozenDesc, cluster)
+	metric.Send(out, frozenDesc, namespaces)
 }

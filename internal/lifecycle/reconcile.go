@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -27,7 +28,9 @@ import (
 const cacheLag = 20 * time.Millisecond
 
 type reconciler struct {
-	client    client.Client
+	client client.Client
+	// live reads past the cache.
+	live      client.Reader
 	rules     *rules
 	freeze    *freeze
 	employers *employers
@@ -75,6 +78,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if apierrors.IsConflict(err) {
 		ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile; the next look decides anew")
 		conflicts.Inc()
+		r.writes.Refused(ctx, r.live, req.NamespacedName)
 		return ctrl.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
 	}
 	r.conflicts.None(req.NamespacedName)
@@ -147,6 +151,7 @@ func (r *reconciler) apply(ctx context.Context, pod *corev1.Pod, s core.Snapshot
 		if err != nil {
 			return 0, fmt.Errorf("deleting pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
+		r.writes.Deleted(client.ObjectKeyFromObject(pod), pod)
 		steps.WithLabelValues("Deleted").Inc()
 		r.events.Eventf(pod, nil, corev1.EventTypeNormal, "PodDeletion", "Delete", "Deleted: out of service, and every rule and cooperator agreed")
 		return 0, nil
@@ -169,17 +174,17 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s core.Snapshot
 		}
 		conditions = append(conditions, c)
 	}
-	patched := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}}
+	patched := writes.PodTarget(pod.Namespace, pod.Name)
 	body := plan.Step.StatusPatch(s.Pod, now, conditions...)
 	if err := r.client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
 		return fmt.Errorf("advancing pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	r.writes.Wrote(client.ObjectKeyFromObject(pod), patched)
+	r.writes.Wrote(client.ObjectKeyFromObject(pod), writes.Pod(patched))
 	if !plan.Step.IsZero() {
 		steps.WithLabelValues(string(plan.Step.ServiceReady)).Inc()
 	}
 	if plan.Step.ServiceReady == corev1.ConditionFalse {
-		r.announce(pod, podops.Operations(plan.Step.Apply(s.Pod)))
+		r.announce(pod, plan.Step.Apply(s.Pod))
 	}
 	return nil
 }
@@ -228,12 +233,16 @@ func soonest(a, b time.Duration) time.Duration {
 	return a
 }
 
-// announce says once per operation, on the Pod, why it goes out of service.
-func (r *reconciler) announce(pod *corev1.Pod, ops []podops.Operation) {
-	for _, o := range ops {
-		if o.Offline() {
-			r.events.Eventf(pod, nil, corev1.EventTypeNormal, "ServiceReady", "TakeOffline", "Out of service for operation %q by %q", o.Type, o.ID)
-			return
-		}
+// announce says that Pods go out of service, and why: at the workload that has them, where the API server counts equal events instead of
+// keeping one for each Pod. The condition ServiceReady of each Pod says the same.
+func (r *reconciler) announce(pod *corev1.Pod, v podops.View) {
+	o, needed := podops.OfflineFor(v)
+	if !needed {
+		return
 	}
+	var about runtime.Object = pod
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		about = &corev1.ObjectReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Namespace: pod.Namespace, Name: owner.Name, UID: owner.UID}
+	}
+	r.events.Eventf(about, nil, corev1.EventTypeNormal, "ServiceReady", "TakeOffline", "Pods are taken out of service for operation %q of %q", o.Type, o.ID)
 }

@@ -76,7 +76,7 @@ func newReconciler(t *testing.T, mapper *mapperFor, funcs interceptor.Funcs, obj
 	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
 	clk := testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))
 	return &reconciler{
-		client: c,
+		client: c, live: c,
 		freeze: &freeze{client: c, own: "kuperator-system"},
 		employers: &employers{
 			reader: c, discovery: servedKinds{}, clock: clk, limit: flowcontrol.NewTokenBucketPassiveRateLimiter(5, 10),
@@ -177,6 +177,52 @@ func TestConflictIsLookedAtAgainSoon(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.GreaterOrEqual(t, result.RequeueAfter, time.Second, "while the cache lags, the same write is not refused again and again")
+}
+
+// TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView: a watch that is seconds behind costs one refused write, not one after the other.
+func TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView(t *testing.T) {
+	tries := 0
+	r, c := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+			tries++
+			return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("changed"))
+		},
+	}, beginning())
+	now := &corev1.Pod{}
+	require.NoError(t, c.Get(t.Context(), key, now))
+	old := now.ResourceVersion
+	live := fake.NewClientBuilder().WithObjects(now).Build()
+	require.NoError(t, live.Get(t.Context(), key, now))
+	require.NoError(t, live.Update(t.Context(), now), "the API server's is newer than the cache's")
+	r.live = live
+	for range 5 {
+		result, err := reconcilePod(t, r)
+		require.NoError(t, err)
+		require.Positive(t, result.RequeueAfter)
+	}
+	require.Equal(t, 1, tries)
+	now.ResourceVersion = old
+	require.NoError(t, c.Update(t.Context(), now), "the cache has come as far")
+	_, err := reconcilePod(t, r)
+	require.NoError(t, err)
+	require.Equal(t, 2, tries)
+}
+
+func TestAPodIsDeletedOnceThoughTheCacheDoesNotShowItYet(t *testing.T) {
+	deletions := 0
+	pod := servingPod()
+	pod.Labels[appsv1alpha1.ToDeleteLabel] = "true"
+	r, _ := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{
+		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
+			deletions++
+			return nil
+		},
+	}, pod)
+	for range 5 { // it is taken out of service first
+		_, err := reconcilePod(t, r)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, deletions)
 }
 
 func TestFailedWriteIsAnError(t *testing.T) {

@@ -367,3 +367,19 @@ func TestDeadlineFlags(t *testing.T) {
 	require.ErrorContains(t, err, "give Wait or Proceed")
 	assert.ErrorContains(t, err, "write <phase>[/<type>]=<duration>[,<policy>]")
 }
+
+func TestNamespacesThatAreNotSeenWakeNobody(t *testing.T) {
+	var woken []string
+	f := &freeze{own: "home", sees: func(namespace string) bool { return namespace == "web" }}
+	h := f.handler(func(_ context.Context, namespace string, _ queue) { woken = append(woken, namespace) })
+	frozen := func(name, annotation string) *corev1.Namespace {
+		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{annotation: "x"}}}
+	}
+	for _, name := range []string{"web", "other", "home"} {
+		thawed := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		h.Create(t.Context(), event.CreateEvent{Object: thawed}, nil)
+		h.Update(t.Context(), event.UpdateEvent{ObjectOld: frozen(name, podops.FreezeAnnotation), ObjectNew: thawed}, nil)
+		h.Update(t.Context(), event.UpdateEvent{ObjectOld: frozen(name, podops.FreezeClusterAnnotation), ObjectNew: thawed}, nil)
+	}
+	assert.Equal(t, []string{"web", "web", ""}, woken, "what the suite's own namespace freezes is all that is seen")
+}

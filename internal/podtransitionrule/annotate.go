@@ -5,15 +5,14 @@ import (
 	"encoding/json"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 const (
@@ -76,8 +75,7 @@ func (a *annotator) write(ctx context.Context, n podNote) {
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.uid, "annotations": annotations}})
 	if err == nil {
-		target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: n.pod.Namespace, Name: n.pod.Name}}
-		err = a.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, patch))
+		err = a.client.Patch(ctx, writes.PodTarget(n.pod.Namespace, n.pod.Name), client.RawPatch(types.MergePatchType, patch))
 	}
 	switch {
 	case err == nil:

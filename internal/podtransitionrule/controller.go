@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -22,13 +23,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
+	"kusionstack.io/kuperator/internal/podtransitionrule/reach"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -45,6 +47,8 @@ const (
 type flags struct {
 	asking               asking.Options
 	annotateBlockedAfter time.Duration
+	// reach is nil where only some namespaces are watched, and all of their Pods.
+	reach *reach.Reach
 }
 
 // Component describes the binary.
@@ -58,7 +62,7 @@ func Component() bootstrap.Component {
 		LeaderElected: true,
 		Concurrency:   4,
 		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
-		Cache:         func(*bootstrap.Options) cache.Options { return cacheOptions() },
+		Cache:         f.cacheOptions,
 		AddFlags:      f.add,
 		Validate:      func(*bootstrap.Options) error { return f.validate() },
 		Setup:         f.setup,
@@ -79,9 +83,14 @@ func (f *flags) validate() error {
 }
 
 // cacheOptions strips by type of object: options for CollaSets by name would keep the program from starting where their
-// CRD is missing.
-func cacheOptions() cache.Options {
-	return cache.Options{DefaultTransform: strip}
+// CRD is missing. Of all namespaces' Pods those are kept that rules can select.
+func (f *flags) cacheOptions(o *bootstrap.Options) cache.Options {
+	options := cache.Options{DefaultTransform: strip, NewInformer: podcache.NewInformer}
+	if len(o.Namespaces) == 0 {
+		f.reach = reach.New(func(pod *corev1.Pod) bool { return only(pod.Annotations, isNote) != nil }, stripPod)
+		options.NewInformer = f.reach.NewInformer
+	}
+	return options
 }
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
@@ -103,6 +112,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options
 }
 
 func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+	f.reach.ReadFrom(bootstrap.WholeReader(mgr))
 	asker, err := asking.New(f.asking, mgr.GetAPIReader(), clock.RealClock{})
 	if err != nil {
 		return err
@@ -113,18 +123,19 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 	r := &reconciler{
 		client: mgr.GetClient(),
 		direct: mgr.GetAPIReader(),
+		reach:  f.reach,
 		writes: writes.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},
 		owners: newOwners(mgr.GetClient(), mgr.GetRESTMapper(), clock.RealClock{}),
 		asker:  asker,
-		freeze: freeze{client: mgr.GetClient(), home: o.LeaderElectNamespace},
+		freeze: freeze{client: mgr.GetClient(), home: o.LeaderElectNamespace, sees: o.Sees},
 		nodes:  &nodes{client: mgr.GetClient()},
 		notes:  newAnnotator(mgr.GetClient(), f.annotateBlockedAfter),
 
 		figures: newFigures(),
 	}
-	if err := metric.Register(metrics.Registry, &gauges{ctx: ctx, cached: mgr.GetCache(), elected: mgr.Elected(), figures: r.figures}); err != nil {
+	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected(), r.figures)); err != nil {
 		return err
 	}
 	if err := mgr.Add(r.notes); err != nil {

@@ -19,6 +19,8 @@ import (
 const (
 	lookAgain = 25 * time.Millisecond
 	readAgain = time.Second
+	// pageSize is how many objects are asked for at a time: few enough for memory, enough for a new leader not to wait for requests.
+	pageSize = 2000
 )
 
 // baseline is a namespace as the API server had it after this process won its Lease: the resourceVersion of every Pod
@@ -42,17 +44,29 @@ func readBaseline(ctx context.Context, direct client.Reader, namespace string, n
 		{Version: "v1", Kind: "PodList"}:                                  &b.pods,
 		appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRuleList"): &b.rules,
 	} {
-		var list metav1.PartialObjectMetadataList
-		list.SetGroupVersionKind(kind)
-		if err := direct.List(ctx, &list, client.InNamespace(namespace)); err != nil {
+		if err := into.read(ctx, direct, kind, namespace); err != nil {
 			return nil, fmt.Errorf("reading the %s afresh: %w", kind.Kind, err)
-		}
-		into.list, into.of = list.ResourceVersion, make(map[types.UID]string, len(list.Items))
-		for i := range list.Items {
-			into.of[list.Items[i].UID] = list.Items[i].ResourceVersion
 		}
 	}
 	return b, nil
+}
+
+// read lists in pages, which are of one moment: the whole of a large namespace would be many times what is kept of it.
+func (v *versions) read(ctx context.Context, direct client.Reader, kind schema.GroupVersionKind, namespace string) error {
+	v.of = map[types.UID]string{}
+	for next := ""; ; {
+		var page metav1.PartialObjectMetadataList
+		page.SetGroupVersionKind(kind)
+		if err := direct.List(ctx, &page, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(next)); err != nil {
+			return err
+		}
+		for i := range page.Items {
+			v.of[page.Items[i].UID] = page.Items[i].ResourceVersion
+		}
+		if v.list, next = page.ResourceVersion, page.Continue; next == "" {
+			return nil
+		}
+	}
 }
 
 // shownBy says whether the cache has come at least as far.

@@ -29,6 +29,8 @@ type freeze struct {
 	client client.Reader
 	// home is the namespace of the suite itself, whose annotation freezes the cluster.
 	home string
+	// sees says in which namespaces Pods and rules are seen. Namespaces are seen all, for home may be another.
+	sees func(namespace string) bool
 }
 
 // reason says why nothing may be taken out of service in the namespace, "" if it may. A Namespace that is not in the
@@ -75,15 +77,22 @@ func partial(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	return o
 }
 
-// freezeSource enqueues a namespace that is frozen or thawed, and all that have rules if it is the suite's own.
-func (f freeze) source(mgr ctrl.Manager) source.Source {
-	enqueue := func(ctx context.Context, o client.Object) []reconcile.Request {
-		if o.GetName() != f.home {
-			return []reconcile.Request{request(o.GetName())}
-		}
-		return append(namespacesWithRules(ctx, f.client, func(*appsv1alpha1.PodTransitionRule) bool { return true }), request(f.home))
+// concerned are the namespaces to decide about when a Namespace comes, goes, is frozen or thawed: itself, and all that have
+// rules if it is the suite's own.
+func (f freeze) concerned(ctx context.Context, o client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	if f.sees(o.GetName()) {
+		requests = append(requests, request(o.GetName()))
 	}
-	return sourceOf(mgr, partial(namespaceKind), enqueue, func(before, after client.Object) bool {
+	if o.GetName() == f.home {
+		requests = append(requests, namespacesWithRules(ctx, f.client, func(*appsv1alpha1.PodTransitionRule) bool { return true })...)
+	}
+	return requests
+}
+
+// source enqueues the namespaces that a change of a freeze concerns.
+func (f freeze) source(mgr ctrl.Manager) source.Source {
+	return sourceOf(mgr, partial(namespaceKind), f.concerned, func(before, after client.Object) bool {
 		b, a := before.GetAnnotations(), after.GetAnnotations()
 		for _, key := range []string{podops.FreezeAnnotation, podops.FreezeClusterAnnotation} {
 			was, had := b[key]

@@ -3,7 +3,6 @@ package podtransitionrule
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -130,52 +129,27 @@ func (f *figures) rule(namespace, name string) (decided core.Figures, known, fro
 	return decided, known, n.frozen
 }
 
-// gauges publishes the state of the rules at the time of the scrape, from the cache: a rule that is gone has no series.
-// A standby says nothing, or everything would be counted twice.
-type gauges struct {
-	ctx     context.Context // of the process
-	cached  client.Reader
-	elected <-chan struct{}
-	figures *figures
-}
-
-var _ prometheus.Collector = &gauges{}
-
-// Describe is part of prometheus.Collector.
-func (g *gauges) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{
-		rulesDesc, totalDesc, waitingDesc, desiredDesc, availableDesc, grantedDesc, blockedDesc, budgetDesc, unavailableDesc, frozenDesc,
-	} {
-		out <- desc
+// newGauges publishes the state of the rules, and what was decided on them.
+func newGauges(ctx context.Context, cached client.Reader, elected <-chan struct{}, decided *figures) prometheus.Collector {
+	return &metric.Objects[*appsv1alpha1.PodTransitionRuleList]{
+		Process: ctx, Cached: cached, Elected: elected, List: &appsv1alpha1.PodTransitionRuleList{}, Publish: decided.publish,
+		Descs: []*prometheus.Desc{
+			rulesDesc, totalDesc, waitingDesc, desiredDesc, availableDesc, grantedDesc, blockedDesc, budgetDesc, unavailableDesc, frozenDesc,
+			metric.LeftOutDesc,
+		},
 	}
 }
 
-// Collect is part of prometheus.Collector.
-func (g *gauges) Collect(out chan<- prometheus.Metric) {
-	select {
-	case <-g.elected:
-	default:
-		return
-	}
-	ctx, cancel := context.WithTimeout(g.ctx, time.Second)
-	defer cancel()
-	var list appsv1alpha1.PodTransitionRuleList
-	if err := g.cached.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return // the cache is being filled
-	}
+func (f *figures) publish(out chan<- prometheus.Metric, list *appsv1alpha1.PodTransitionRuleList) {
 	rules := make([]*appsv1alpha1.PodTransitionRule, len(list.Items))
 	for i := range list.Items {
 		rules[i] = &list.Items[i]
 	}
-	g.totals(out, rules)
-	g.single(out, metric.Bounded(appsv1alpha1.PodTransitionRuleKind, rules, metric.ByName[*appsv1alpha1.PodTransitionRule]))
+	f.totals(out, rules)
+	f.single(out, metric.Bounded(out, appsv1alpha1.PodTransitionRuleKind, rules, metric.ByName[*appsv1alpha1.PodTransitionRule]))
 }
 
-func gauge[N int | int32](out chan<- prometheus.Metric, desc *prometheus.Desc, value N, labels ...string) {
-	out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
-}
-
-func (g *gauges) totals(out chan<- prometheus.Metric, rules []*appsv1alpha1.PodTransitionRule) {
+func (f *figures) totals(out chan<- prometheus.Metric, rules []*appsv1alpha1.PodTransitionRule) {
 	states := map[string]int{"stalled": 0, "unreachable": 0, "inforce": 0, "unknown": 0}
 	pods := map[string]int32{"desired": 0, "available": 0, "granted": 0, "blocked": 0}
 	waiting := map[core.BlockReason]int{}
@@ -185,37 +159,37 @@ func (g *gauges) totals(out chan<- prometheus.Metric, rules []*appsv1alpha1.PodT
 		pods["available"] += rule.Status.Available
 		pods["granted"] += rule.Status.Granted
 		pods["blocked"] += rule.Status.Blocked
-		decided, _, _ := g.figures.rule(rule.Namespace, rule.Name)
+		decided, _, _ := f.rule(rule.Namespace, rule.Name)
 		for reason, n := range decided.Blocked {
 			waiting[reason] += n
 		}
 	}
 	for state, n := range states {
-		gauge(out, rulesDesc, n, state)
+		metric.Send(out, rulesDesc, n, state)
 	}
 	for count, n := range pods {
-		gauge(out, totalDesc, n, count)
+		metric.Send(out, totalDesc, n, count)
 	}
 	for _, reason := range core.BlockReasons() {
-		gauge(out, waitingDesc, waiting[reason], string(reason))
+		metric.Send(out, waitingDesc, waiting[reason], string(reason))
 	}
 }
 
-func (g *gauges) single(out chan<- prometheus.Metric, rules []*appsv1alpha1.PodTransitionRule) {
+func (f *figures) single(out chan<- prometheus.Metric, rules []*appsv1alpha1.PodTransitionRule) {
 	told := map[string]bool{}
 	for _, rule := range rules {
-		gauge(out, desiredDesc, rule.Status.Desired, rule.Namespace, rule.Name)
-		gauge(out, availableDesc, rule.Status.Available, rule.Namespace, rule.Name)
-		gauge(out, grantedDesc, rule.Status.Granted, rule.Namespace, rule.Name)
-		gauge(out, blockedDesc, rule.Status.Blocked, rule.Namespace, rule.Name)
-		decided, known, frozen := g.figures.rule(rule.Namespace, rule.Name)
+		metric.Send(out, desiredDesc, rule.Status.Desired, rule.Namespace, rule.Name)
+		metric.Send(out, availableDesc, rule.Status.Available, rule.Namespace, rule.Name)
+		metric.Send(out, grantedDesc, rule.Status.Granted, rule.Namespace, rule.Name)
+		metric.Send(out, blockedDesc, rule.Status.Blocked, rule.Namespace, rule.Name)
+		decided, known, frozen := f.rule(rule.Namespace, rule.Name)
 		if known && decided.Limited {
-			gauge(out, budgetDesc, decided.Allowed, rule.Namespace, rule.Name)
-			gauge(out, unavailableDesc, decided.Unavailable, rule.Namespace, rule.Name)
+			metric.Send(out, budgetDesc, decided.Allowed, rule.Namespace, rule.Name)
+			metric.Send(out, unavailableDesc, decided.Unavailable, rule.Namespace, rule.Name)
 		}
 		if frozen && !told[rule.Namespace] {
 			told[rule.Namespace] = true
-			gauge(out, frozenDesc, 1, rule.Namespace)
+			metric.Send(out, frozenDesc, 1, rule.Namespace)
 		}
 	}
 }

@@ -53,8 +53,9 @@ func TestGauges(t *testing.T) {
 	away := metav1.Condition{Type: appsv1alpha1.RuleReady, Status: metav1.ConditionFalse, Reason: string(appsv1alpha1.ReasonWebhookUnreachable)}
 	ready := metav1.Condition{Type: appsv1alpha1.RuleReady, Status: metav1.ConditionTrue, Reason: string(appsv1alpha1.ReasonInForce)}
 	c, elected := fakeClient(t, interceptor.Funcs{}, rule("a", ready), rule("b", stalled), rule("c", away), rule("d")), make(chan struct{})
-	g := &gauges{ctx: t.Context(), cached: c, elected: elected, figures: newFigures()}
-	g.figures.set("shop", []core.Figures{{Name: "a", Limited: true, Allowed: 1, Unavailable: 1, Blocked: map[core.BlockReason]int{core.BlockedByAvailability: 2}}}, true)
+	decided := newFigures()
+	g := newGauges(t.Context(), c, elected, decided)
+	decided.set("shop", []core.Figures{{Name: "a", Limited: true, Allowed: 1, Unavailable: 1, Blocked: map[core.BlockReason]int{core.BlockedByAvailability: 2}}}, true)
 	assert.Empty(t, gathered(t, g), "a standby does not count")
 	close(elected)
 	lines := gathered(t, g)
@@ -71,7 +72,7 @@ func TestGauges(t *testing.T) {
 	assert.NotContains(t, strings.Join(lines, "\n"), "budget_pods{namespace=shop,rule=b}", "nothing was decided on it")
 	require.NoError(t, c.Delete(t.Context(), rule("a")))
 	assert.NotContains(t, strings.Join(gathered(t, g), "\n"), "rule=a", "what is gone has no series")
-	g.figures.forget("shop")
+	decided.forget("shop")
 	assert.NotContains(t, strings.Join(gathered(t, g), "\n"), "_frozen{")
 }
 
@@ -82,8 +83,9 @@ func TestSeriesOfRulesAreBounded(t *testing.T) {
 	}
 	elected := make(chan struct{})
 	close(elected)
-	lines := gathered(t, &gauges{ctx: t.Context(), cached: fakeClient(t, interceptor.Funcs{}, rules...), elected: elected, figures: newFigures()})
+	lines := gathered(t, newGauges(t.Context(), fakeClient(t, interceptor.Funcs{}, rules...), elected, newFigures()))
 	assert.Contains(t, lines, fmt.Sprintf("kuperator_podtransitionrule_rules{state=unknown} %d", len(rules)), "totals count all")
+	assert.Contains(t, lines, metric.LeftOut.Name+"{kind=PodTransitionRule} 5")
 	own := slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, grantedMetric.Name) })
 	assert.Len(t, own, metric.Limit)
 }

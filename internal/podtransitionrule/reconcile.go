@@ -23,6 +23,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
 	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/reach"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -38,6 +39,7 @@ const (
 type reconciler struct {
 	client client.Client
 	direct client.Reader // past the cache
+	reach  *reach.Reach
 	writes *writes.Tracker
 	events events.EventRecorder
 	clock  clock.PassiveClock
@@ -74,6 +76,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	rules, err := r.rules(ctx, req.Name)
 	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if !r.reach.Ready(req.Name, len(rules) > 0) { // its Pods are on their way into the cache
+		return ctrl.Result{RequeueAfter: lookAgain}, nil
 	}
 	if len(rules) == 0 {
 		wait, err := r.sweep(ctx, req.Name, ns)
@@ -161,6 +166,9 @@ func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace,
 		old := rules[i]
 		rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: *old.ObjectMeta.DeepCopy(), Spec: *old.Spec.DeepCopy(), Status: s.Status}
 		if err := r.client.Status().Update(ctx, rule); err != nil {
+			if apierrors.IsNotFound(err) { // nothing is decided by a rule that is gone, nor written to it, as long as the cache has it
+				r.writes.Deleted(req.NamespacedName, old)
+			}
 			return fmt.Errorf("writing the status of podtransitionrule %s/%s: %w", req.Name, s.Name, err)
 		}
 		r.writes.Wrote(req.NamespacedName, rule)

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -80,6 +82,16 @@ func TestWhetherANamespaceIsFrozen(t *testing.T) {
 		_, err := freeze{client: fakeClient(t, broken), home: "home"}.reason(t.Context(), "web")
 		require.ErrorContains(t, err, "reading namespace home: no cache")
 	})
+}
+
+func TestNamespacesThatAreNotSeenAreNotDecidedAbout(t *testing.T) {
+	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "r"}}
+	f := freeze{client: fakeClient(t, interceptor.Funcs{}, rule), home: "home", sees: func(namespace string) bool { return namespace == "web" }}
+	assert.Equal(t, []reconcile.Request{request("web")}, f.concerned(t.Context(), namespaceWith("web")))
+	assert.Empty(t, f.concerned(t.Context(), namespaceWith("other")))
+	assert.Equal(t, []reconcile.Request{request("web")}, f.concerned(t.Context(), namespaceWith("home")), "it freezes the cluster, seen or not")
+	f.sees = func(string) bool { return true }
+	assert.Equal(t, []reconcile.Request{request("other")}, f.concerned(t.Context(), namespaceWith("other")))
 }
 
 func TestNodesAreWatchedWhenARuleNeedsThem(t *testing.T) {
@@ -320,4 +332,27 @@ func TestDecisionsRestAsLongAsTheirWritesTook(t *testing.T) {
 	ns.rested = began.Add(time.Hour)
 	require.NoError(t, r.apply(t.Context(), request, ns, rules, plan))
 	require.Equal(t, began.Add(time.Hour), ns.rested, "the longer rest counts")
+}
+
+func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
+	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "r", UID: "u"}}
+	c := fakeClient(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+		return apierrors.NewNotFound(schema.GroupResource{Resource: "podtransitionrules"}, "r")
+	}}, rule)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(rule), rule))
+	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+	r := &reconciler{client: c, clock: clk, writes: writes.New(c, clk)}
+	req := reconcile.Request{NamespacedName: types.NamespacedName{Name: "web"}}
+	wait, err := r.writes.Unobserved(t.Context(), req.NamespacedName)
+	require.NoError(t, err)
+	require.Zero(t, wait)
+	err = r.apply(t.Context(), req, &namespace{}, []*appsv1alpha1.PodTransitionRule{rule}, core.Plan{Statuses: []core.RuleStatus{{UID: "u", Name: "r"}}})
+	require.True(t, apierrors.IsNotFound(errors.Unwrap(err)))
+	wait, err = r.writes.Unobserved(t.Context(), req.NamespacedName)
+	require.NoError(t, err)
+	require.Positive(t, wait, "nothing is decided before the cache shows that it is gone")
+	require.NoError(t, c.Delete(t.Context(), rule))
+	wait, err = r.writes.Unobserved(t.Context(), req.NamespacedName)
+	require.NoError(t, err)
+	require.Zero(t, wait)
 }

@@ -35,6 +35,7 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/podqueue"
 	"kusionstack.io/kuperator/internal/writes"
@@ -108,7 +109,7 @@ func AddToManager[E client.Object](mgr manager.Manager, options api.Options, ada
 	c := newPodController(gvk, options, adapters)
 	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
 	c.writes = writes.New(mgr.GetCache(), nil)
-	if c.metrics, err = newPodMetrics(metrics.Registry, kind, c.records, c.standings); err != nil {
+	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records, c.standings); err != nil {
 		return err
 	}
 	indexer := func(o client.Object) []string { return expectedKeys(kind, o) }

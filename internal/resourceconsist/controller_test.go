@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -83,7 +84,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	b.pods = newPodController(corev1.SchemeGroupVersion.WithKind("Service"), api.Options{DrainTime: 2 * time.Second}, []api.Adapter[*corev1.Service]{b.proxy})
 	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock, writes.New(b.client, b.clock)
 	var err error
-	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), "Service", b.pods.records, b.pods.standings)
+	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records, b.pods.standings)
 	require.NoError(t, err)
 	b.employers = newEmployerController(b.pods)
 	b.index("web")
@@ -213,6 +214,22 @@ func TestFailuresOfTheAPIServer(t *testing.T) {
 	}
 }
 
+// TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView: a watch that is seconds behind costs one refused write, not one after the other.
+func TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView(t *testing.T) {
+	b := newBench(t, webService(), webPod())
+	b.patchErr = apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "web-0", errors.New("newer"))
+	newer := b.pod()
+	live := fake.NewClientBuilder().WithObjects(newer).Build()
+	require.NoError(t, live.Update(t.Context(), newer))
+	b.pods.live = live
+	for range 5 {
+		result, err := b.reconcilePod()
+		require.NoError(t, err)
+		require.Positive(t, result.RequeueAfter)
+	}
+	require.Equal(t, 1, b.patches)
+}
+
 func TestABackendThatCannotBeAskedIsAnErrorAndKeepsThePod(t *testing.T) {
 	pod := webPod()
 	pod.Finalizers = []string{api.Finalizer("web")}
@@ -288,6 +305,34 @@ func TestEmployersIndex(t *testing.T) {
 	}
 	require.Empty(t, x.byKey)
 	require.Empty(t, x.anchored)
+}
+
+// TestPodsAreLookedAtAgainWhenTheirEmployerHasChanged: an adapter may read anything of the employer, such as an annotation with
+// parameters. A Pod that was looked at just before the change was indexed was looked at with the old employer.
+func TestPodsAreLookedAtAgainWhenTheirEmployerHasChanged(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*corev1.Service)
+		wakes  bool
+	}{
+		"parameters":      {func(s *corev1.Service) { s.Annotations = map[string]string{"example.com/pool": "b"} }, true},
+		"a port":          {func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Port: 80}} }, true},
+		"the version":     {func(s *corev1.Service) { s.ResourceVersion = "7" }, false},
+		"what is told it": {func(s *corev1.Service) { s.Status.Conditions = []metav1.Condition{{Type: "Synced"}} }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, webService(), webPod())
+			old := b.service()
+			changed := old.DeepCopy()
+			tc.change(changed)
+			b.pods.employerEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: old, ObjectNew: changed}, nil)
+			var woken []reconcile.Request
+			if tc.wakes {
+				woken = []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web-0"}}}
+				require.Equal(t, changed, b.pods.employers.get(client.ObjectKeyFromObject(old)).object, "it is woken to see the new one")
+			}
+			require.Equal(t, woken, b.pods.podQueue.early)
+		})
+	}
 }
 
 // renting is a proxy with something of its own for each Service.
@@ -438,7 +483,9 @@ func TestAbsenceIsAskedForOnce(t *testing.T) {
 	reads := 0
 	b.pods.live = interceptor.NewClient(b.client.(client.WithWatch), interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			reads++
+			if _, employer := o.(*corev1.Service); employer {
+				reads++
+			}
 			return c.Get(ctx, key, o, opts...)
 		},
 	})

@@ -40,7 +40,7 @@ func (e *employer[E]) employs(adapter int, podLabels labels.Labels) bool {
 	return e.selectors[adapter] != nil && e.selectors[adapter].Matches(podLabels)
 }
 
-// same says whether no decision about a Pod can differ between the two.
+// same says whether no decision about a Pod can differ between the two, and nothing that an adapter may read of the employer.
 func (e *employer[E]) same(o *employer[E]) bool {
 	text := func(s labels.Selector) string {
 		if s == nil {
@@ -49,7 +49,7 @@ func (e *employer[E]) same(o *employer[E]) bool {
 		return s.String()
 	}
 	return e.drain == o.drain && e.prepared == o.prepared && slices.Equal(e.holders, o.holders) &&
-		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) })
+		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) }) && !bulk.Differ(e.object, o.object)
 }
 
 // employers answers which employers select a Pod without looking at all of them: each selector stands under one of the

@@ -41,7 +41,8 @@ type podMetrics struct {
 	lost    prometheus.Counter
 }
 
-func newPodMetrics(registry prometheus.Registerer, kind string, records *records, standings *standings) (*podMetrics, error) {
+// newPodMetrics registers those of the process in the first registry, and those that tell of a manager's objects in the second.
+func newPodMetrics(registry, own prometheus.Registerer, kind string, records *records, standings *standings) (*podMetrics, error) {
 	actions, err := bulk.Registered(registry, actionsMetric.CounterVec())
 	if err != nil {
 		return nil, err
@@ -50,7 +51,7 @@ func newPodMetrics(registry prometheus.Registerer, kind string, records *records
 	if err != nil {
 		return nil, err
 	}
-	if _, err := bulk.Registered(registry, waitingPods{kind: kind, records: records}); err != nil {
+	if _, err := bulk.Registered(own, waitingPods{kind: kind, records: records}); err != nil {
 		return nil, err
 	}
 	failing := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -58,7 +59,7 @@ func newPodMetrics(registry prometheus.Registerer, kind string, records *records
 		Help:        failingMetric.Help,
 		ConstLabels: prometheus.Labels{"kind": kind},
 	}, func() float64 { return float64(standings.failures()) })
-	if _, err := bulk.Registered(registry, failing); err != nil {
+	if _, err := bulk.Registered(own, failing); err != nil {
 		return nil, err
 	}
 	for _, verb := range []core.Verb{core.Expect, core.Join, core.Leave, core.Forget, core.Register, core.Deregister} {
@@ -85,6 +86,6 @@ func (w waitingPods) Describe(ch chan<- *prometheus.Desc) { ch <- w.desc() }
 // Collect is part of prometheus.Collector.
 func (w waitingPods) Collect(ch chan<- prometheus.Metric) {
 	for _, reason := range core.Reasons() {
-		ch <- prometheus.MustNewConstMetric(w.desc(), prometheus.GaugeValue, float64(w.records.waitingFor(reason)), string(reason))
+		metric.Send(ch, w.desc(), w.records.waitingFor(reason), string(reason))
 	}
 }

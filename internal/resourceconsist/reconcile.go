@@ -20,6 +20,7 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/core"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
@@ -248,8 +249,7 @@ func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podo
 		c.conflicts.None(key)
 		return result, nil
 	}
-	written := &corev1.Pod{}
-	written.Namespace, written.Name = pod.Namespace, pod.Name
+	written := writes.PodTarget(pod.Namespace, pod.Name)
 	err := c.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, plan.Change.MergePatch(view)))
 	if !apierrors.IsConflict(err) {
 		c.conflicts.None(key)
@@ -257,6 +257,9 @@ func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podo
 	switch {
 	case apierrors.IsConflict(err):
 		log.FromContext(ctx).V(1).Info("the Pod has changed meanwhile, deciding again", "answer", err.Error())
+		if !c.strays.has(key) { // those are read live anyway
+			c.writes.Refused(ctx, c.live, key)
+		}
 		return reconcile.Result{RequeueAfter: c.conflicts.Met(key)}, nil
 	case apierrors.IsNotFound(err):
 		c.strays.drop(key)
@@ -280,7 +283,7 @@ func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podo
 		}
 		return reconcile.Result{}, nil
 	}
-	c.writes.Wrote(key, written)
+	c.writes.Wrote(key, writes.Pod(written))
 	return result, nil
 }
 

@@ -14,6 +14,7 @@ import (
 var stories = map[string]story{
 	"full":                   wholeSuite(true),
 	"ha":                     wholeSuite(true),
+	"sharded":                wholeSuite(true),
 	"no-webhook":             wholeSuite(false),
 	"namespace-scoped":       wholeSuite(true),
 	"collaset-only":          collaSetAlone,

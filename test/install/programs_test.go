@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -138,8 +137,7 @@ func (p *program) log(t *testing.T) string {
 
 func (p *program) logTail(t *testing.T) string {
 	t.Helper()
-	lines := strings.Split(strings.TrimSpace(p.log(t)), "\n")
-	return strings.Join(lines[max(0, len(lines)-15):], "\n")
+	return child.LogTail(p.Log, 15)
 }
 
 // start runs one replica of each Deployment of an installation and waits until all are ready. Only one webhook-server can be

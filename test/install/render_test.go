@@ -162,6 +162,7 @@ func TestTheChartIsWhatTheOverlaysAre(t *testing.T) {
 		if entry.Name() == "local" {
 			continue // for processes outside the cluster: there is no chart of it
 		}
+		require.Contains(t, stories, entry.Name())
 		t.Run(entry.Name(), func(t *testing.T) {
 			requireSame(t, kustomize(t, kustomization(t, "", []string{"prerequisites", "overlays/" + entry.Name()}, nil)),
 				chart(t, system, "--values", variant(t, entry.Name())))

@@ -64,6 +64,7 @@ var parts = []part{
 	{condition: "$.Values.monitoring.prometheusOperator", resources: []string{"overlays/full"}, components: []string{"components/prometheus-operator"}},
 	{condition: "$.Values.monitoring.grafanaDashboards", resources: []string{"overlays/full"}, components: []string{"components/grafana-dashboards"}},
 	{condition: "$.Values.priorityClass.create", resources: []string{"overlays/full"}, components: []string{"components/high-availability"}},
+	{condition: "(gt (int $.Values.shards) 1)", resources: []string{"overlays/full"}, components: []string{"components/sharded"}},
 	{condition: "(not $.Values.collasetController.podOpsLifecycle)", resources: []string{"overlays/collaset-only"}, only: "collaset-controller"},
 }
 

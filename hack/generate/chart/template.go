@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -65,8 +66,11 @@ func injectDeployment(o object, c *component) {
 	container["image"] = raw(fmt.Sprintf(`{{ %[1]s.image | default (printf "%%s/%[2]s:%%s" $.Values.image.repository ($.Values.image.tag | default $.Chart.AppVersion)) | quote }}`, values, c.name))
 	container["imagePullPolicy"] = withText("$.Values.image.pullPolicy")
 	container["resources"] = block(values + ".resources")
-	container["args"] = append(container["args"].([]any), each(values+".extraArgs"))
+	container["args"] = append(slices.DeleteFunc(container["args"].([]any), isExtra), each(values+".extraArgs"))
 }
+
+// isExtra says that a flag that an overlay gives is one of extraArgs here.
+func isExtra(flag any) bool { return strings.HasPrefix(fmt.Sprint(flag), "--leader-elect-") }
 
 // replaceNames returns a copy in which the namespaces of overlay namespace-scoped are those of the values.
 func replaceNames(node any) any {
@@ -81,6 +85,9 @@ func replaceNames(node any) any {
 		if reflect.DeepEqual(node, []any{"team-a", "team-b"}) {
 			return raw("{{ toJson $.Values.namespaces }}")
 		}
+		if of, ok := leasesOfShards(node); ok {
+			return raw("[{{ range $i := until (int $.Values.shards) }}{{ if $i }}, {{ end }}" + of + "{{ $i }}{{ end }}]")
+		}
 		list := make([]any, 0, len(node))
 		for _, item := range node {
 			list = append(list, replaceNames(item))
@@ -90,6 +97,8 @@ func replaceNames(node any) any {
 		switch node {
 		case "team-a":
 			return raw("{{ $namespace | quote }}") // in a loop over the namespaces
+		case "--shards=8":
+			return raw(`{{ printf "--shards=%v" $.Values.shards | quote }}`)
 		case "--namespaces=team-a,team-b":
 			return raw(`{{ printf "--namespaces=%s" (join "," $.Values.namespaces) | quote }}`)
 		}
@@ -97,6 +106,18 @@ func replaceNames(node any) any {
 	default:
 		return node
 	}
+}
+
+// leasesOfShards says whether a list has the names of the Leases of component sharded, which are this and a number.
+func leasesOfShards(list []any) (of string, ok bool) {
+	for i, item := range list {
+		name, number, found := strings.Cut(fmt.Sprint(item), "-shard-")
+		if !found || number != strconv.Itoa(i) {
+			return "", false
+		}
+		of = name + "-shard-"
+	}
+	return of, of != ""
 }
 
 // document is one object under all conditions.

@@ -18,6 +18,8 @@ type settings struct {
 	RollingUpdate             any `json:"rollingUpdate"`
 	PriorityClassName         any `json:"priorityClassName"`
 	TopologySpreadConstraints any `json:"topologySpreadConstraints"`
+	// ExtraArgs are nil if there are none.
+	ExtraArgs []any `json:"extraArgs"`
 }
 
 func podSpec(deployment object) map[string]any {
@@ -42,6 +44,7 @@ func settingsOf(objects []object) (map[string]settings, error) {
 			Resources:                 containers[0].(map[string]any)["resources"],
 			PriorityClassName:         "",
 			TopologySpreadConstraints: pod["topologySpreadConstraints"],
+			ExtraArgs:                 extraArgs(containers[0].(map[string]any)["args"].([]any)),
 		}
 		if name, ok := pod["priorityClassName"]; ok {
 			s.PriorityClassName = name
@@ -49,6 +52,16 @@ func settingsOf(objects []object) (map[string]settings, error) {
 		all[o.name()] = s
 	}
 	return all, nil
+}
+
+func extraArgs(args []any) []any {
+	var extra []any
+	for _, arg := range args {
+		if isExtra(arg) {
+			extra = append(extra, arg)
+		}
+	}
+	return extra
 }
 
 // appVersion is the tag that all images have.
@@ -158,6 +171,10 @@ networkPolicy:
   # They reach nothing but DNS and TCP 443 and 6443.
   restrictEgress: false
 
+# Parts into which namespaces are divided, each with a leader of its own in each controller, so that all replicas act
+# (docs/scale-out.md). 1: one leader. Two to four for each replica are a good number.
+shards: 1
+
 monitoring:
   # A ServiceMonitor and a PrometheusRule. Needs the CRDs of the Prometheus operator.
   prometheusOperator: false
@@ -194,9 +211,12 @@ func variantFiles(defaults map[string]settings) (map[string]string, error) {
 	for _, c := range components {
 		ha[c.key] = difference(defaults[c.name], haSettings[c.name])
 	}
+	sharded := maps.Clone(ha)
+	sharded["shards"] = 8
 	variants := map[string]map[string]any{
 		"full":             {},
 		"ha":               ha,
+		"sharded":          sharded,
 		"no-webhook":       {"webhookServer": map[string]any{"enabled": false}},
 		"namespace-scoped": {"namespaces": []string{"team-a", "team-b"}},
 	}
@@ -266,6 +286,7 @@ func valuesSchema() string {
 		"namespaces": {"type": "array", "uniqueItems": true, "items": schema{"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}},
 		"crds":       objectOf(map[string]schema{"install": boolean}),
 		"userRoles":  objectOf(map[string]schema{"create": boolean}), "flowControl": objectOf(map[string]schema{"create": boolean}),
+		"shards":        {"type": "integer", "minimum": 1, "maximum": 64},
 		"priorityClass": objectOf(map[string]schema{"create": boolean}),
 		"networkPolicy": objectOf(map[string]schema{"create": boolean, "restrictEgress": boolean}),
 		"monitoring":    objectOf(map[string]schema{"prometheusOperator": boolean, "grafanaDashboards": boolean}),

@@ -300,10 +300,10 @@ func (d *decision) markNamed() {
 func (d *decision) judge() {
 	missing := d.replicas() != d.s.Replicas
 	surplus := slices.ContainsFunc(d.items, func(it *item) bool { return it.victim })
-	available := true
+	lacking := LacksNothing
 	for _, it := range d.live {
-		available = available && it.Available
 		if !it.Available {
+			lacking = max(lacking, lacks(it))
 			d.look(it.AvailableIn)
 		}
 	}
@@ -311,9 +311,22 @@ func (d *decision) judge() {
 		ScaleReached:  !missing && !surplus && !d.moving,
 		UpdateReached: d.waiting == 0,
 		Replacing:     d.replacing,
-		Available:     available,
+		Lacking:       lacking,
 		Held:          d.refused,
 	}
+}
+
+// lacks says what a Pod that is not available lacks first.
+func lacks(it *item) Lack {
+	switch {
+	case !it.Scheduled:
+		return LacksNode
+	case it.ReadySince.IsZero():
+		return LacksReady
+	case it.AvailableIn > 0:
+		return LacksTime
+	}
+	return LacksService
 }
 
 // done sorts what was collected.

@@ -162,6 +162,18 @@ type Blocker struct {
 	Count   int
 }
 
+// Lack is what keeps a Pod from being available.
+type Lack int
+
+// What Pods lack, the least first. LacksTime: it has not been Ready for long enough. LacksService: it is Ready, and not in service.
+const (
+	LacksNothing Lack = iota
+	LacksTime
+	LacksService
+	LacksReady
+	LacksNode
+)
+
 // Goal is where the set stands relative to its spec.
 type Goal struct {
 	// ScaleReached says that as many live Pods exist as wanted, and none more.
@@ -170,13 +182,16 @@ type Goal struct {
 	UpdateReached bool
 	// Replacing says that Pods are being replaced, or are to be.
 	Replacing bool
-	// Available says that every live Pod is available.
-	Available bool
+	// Lacking is what live Pods that are not available lack, of whichever is furthest from it.
+	Lacking Lack
 	// Held says that something in scope is refused until somebody changes something.
 	Held bool
 }
 
+// Available says that every live Pod is available.
+func (g Goal) Available() bool { return g.Lacking == LacksNothing }
+
 // Reached says that the spec is reached in every respect.
 func (g Goal) Reached() bool {
-	return g.ScaleReached && g.UpdateReached && !g.Replacing && g.Available && !g.Held
+	return g.ScaleReached && g.UpdateReached && !g.Replacing && g.Available() && !g.Held
 }

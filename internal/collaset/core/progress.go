@@ -148,7 +148,7 @@ type rollout struct {
 // follow moves the clock in st and halts what the failure policy halts.
 func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollout {
 	g := p.Goal
-	r := rollout{complete: g.UpdateReached && !g.Held && !g.Replacing && s.Halted == nil && (g.ScaleReached && g.Available || wasComplete(s, before))}
+	r := rollout{complete: g.UpdateReached && !g.Held && !g.Replacing && s.Halted == nil && (g.ScaleReached && g.Available() || wasComplete(s, before))}
 	st.Halted = s.Halted
 	if s.Failure.Deadline == 0 {
 		return r

@@ -237,10 +237,24 @@ func (w conditionWriter) doing(p *Plan, o Outcome) (string, appsv1alpha1.Conditi
 		return "Pods are being updated to " + w.s.UpdatedRevision, appsv1alpha1.ReasonUpdating
 	case p.Goal.Replacing:
 		return "Pods are being replaced", appsv1alpha1.ReasonUpdating
-	case !p.Goal.Available:
-		return "some Pods are not available", appsv1alpha1.ReasonUnavailable
+	case !p.Goal.Available():
+		return w.unavailable(p.Goal.Lacking), appsv1alpha1.ReasonUnavailable
 	}
 	return "", appsv1alpha1.ReasonReconciled
+}
+
+// unavailable says what Pods lack, not which: that would change with every Pod.
+func (w conditionWriter) unavailable(lacking Lack) string {
+	switch lacking {
+	case LacksNode:
+		return "some Pods have no node yet"
+	case LacksReady:
+		return "some Pods are not Ready"
+	case LacksTime:
+		return fmt.Sprintf("some Pods have not been Ready for spec.minReadySeconds (%d) yet", int(w.s.MinReady.Seconds()))
+	case LacksService, LacksNothing:
+	}
+	return "some Pods are Ready, but not in service yet"
 }
 
 // Cut shortens a message to what status takes.

@@ -5,7 +5,6 @@ package builtin
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,8 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 )
@@ -73,14 +74,14 @@ func Component() bootstrap.Component {
 // with a delete event.
 func CacheOptions() cache.Options {
 	controlled := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
-	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+	return cache.Options{NewInformer: podcache.NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                {Label: controlled, Transform: stripPod},
 		&corev1.Service{}:            {Label: controlled},
 		&discoveryv1.EndpointSlice{}: {Transform: endpointslice.Strip},
 	}}
 }
 
-// stripPod keeps of a Pod what is read here: its metadata, readiness gates, conditions, phase, addresses and the ports
+// stripPod keeps of a Pod what is read here: its metadata, readiness gates, the protocol's conditions, phase, addresses and the ports
 // that have a name, by which a Service's targetPort may find them.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
@@ -94,10 +95,23 @@ func stripPod(object any) (any, error) {
 		Containers: namedPorts(pod.Spec.Containers), InitContainers: namedPorts(pod.Spec.InitContainers),
 	}
 	pod.Status = corev1.PodStatus{
-		Phase: pod.Status.Phase, Conditions: slices.Clone(pod.Status.Conditions), PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
+		Phase: pod.Status.Phase, Conditions: readConditions(pod.Status.Conditions), PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
 	}
 	bootstrap.ShareTexts(pod)
 	return pod, nil
+}
+
+// readConditions keeps the conditions that the protocol reads, and of these what it reads.
+func readConditions(all []corev1.PodCondition) []corev1.PodCondition {
+	var kept []corev1.PodCondition
+	for i := range all {
+		switch all[i].Type {
+		case corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition:
+			kept = append(kept, corev1.PodCondition{Type: all[i].Type, Status: all[i].Status})
+		default:
+		}
+	}
+	return kept
 }
 
 // namedPorts keeps of containers those with named ports, and of these the ports alone.

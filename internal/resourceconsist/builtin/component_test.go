@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+
+	"kusionstack.io/kuperator/api/podops"
 )
 
 // What adapters read of a Pod has to pass: among it the ports that a Service may name.
@@ -19,7 +21,11 @@ func TestStripPodKeepsNamedPorts(t *testing.T) {
 		InitContainers: []corev1.Container{{Name: "sidecar", Ports: []corev1.ContainerPort{{Name: "tls", ContainerPort: 8443}}}},
 		NodeName:       "node-0",
 		Volumes:        []corev1.Volume{{Name: "data"}},
-	}}
+	}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "long"},
+		{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}, {Type: podops.ServiceReadyCondition, Status: corev1.ConditionFalse},
+	}}}
+	view := podops.Read(pod)
 	stripped, err := stripPod(pod)
 	require.NoError(t, err)
 	want := corev1.PodSpec{
@@ -27,7 +33,12 @@ func TestStripPodKeepsNamedPorts(t *testing.T) {
 		InitContainers: []corev1.Container{{Name: "sidecar", Ports: []corev1.ContainerPort{{Name: "tls", ContainerPort: 8443}}}},
 		NodeName:       "node-0",
 	}
-	require.Empty(t, cmp.Diff(&corev1.Pod{Spec: want}, stripped))
+	conditions := []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
+		{Type: podops.ServiceReadyCondition, Status: corev1.ConditionFalse},
+	}
+	require.Empty(t, cmp.Diff(&corev1.Pod{Spec: want, Status: corev1.PodStatus{Conditions: conditions}}, stripped))
+	require.Equal(t, view, podops.Read(pod))
 }
 
 func TestFlags(t *testing.T) {

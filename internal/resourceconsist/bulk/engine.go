@@ -531,19 +531,13 @@ func (e *Engine[E, P, S]) Empty(employer E, place string) bool {
 	return empty
 }
 
-// employerIs takes in an employer as it is now, so that its backend is read although it has no employee, and returns the
-// employees that have been looked at.
-func (e *Engine[E, P, S]) employerIs(employer E) []types.NamespacedName {
+// employerIs takes in an employer as it is now, so that its backend is read although it has no employee.
+func (e *Engine[E, P, S]) employerIs(employer E) {
 	s := e.slot(employer)
-	var names []types.NamespacedName
 	e.locked(client.ObjectKeyFromObject(employer), s, func() {
 		e.renew(s, employer)
 		s.ended = false
-		for key := range s.group.employees {
-			names = append(names, key.NamespacedName)
-		}
 	})
-	return names
 }
 
 // employerGone takes in that an employer has left the cache. What its employees still need is done.

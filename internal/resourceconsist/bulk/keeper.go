@@ -110,7 +110,7 @@ func (k *keeper[E, P, S]) employerEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q podqueue.Queue) { add(e.Object, q) },
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q podqueue.Queue) {
-			if differ(e.ObjectOld, e.ObjectNew) || !slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers()) {
+			if Differ(e.ObjectOld, e.ObjectNew) || !slices.Equal(e.ObjectOld.GetFinalizers(), e.ObjectNew.GetFinalizers()) {
 				add(e.ObjectNew, q)
 			}
 		},

@@ -134,27 +134,23 @@ func (w *Watching[E, S]) Sources(mgr manager.Manager) ([]source.Source, error) {
 	}, nil
 }
 
+// employerEvents takes in employers. Their Pods come from the controller, once it will ask about them with what is new: a Pod that
+// is looked at before that is looked at with the old employer.
 func (w *Watching[E, S]) employerEvents() handler.EventHandler {
-	put := func(o client.Object, changed bool, q podqueue.Queue) {
+	put := func(o client.Object) {
 		employer, ok := o.(E)
 		switch {
 		case !ok:
 			return
 		case w.reader.Selector(employer) == nil && (w.backend == nil || !api.MayHold(o, w.Name())):
 			w.employerGone(client.ObjectKeyFromObject(o))
-			return
-		}
-		for _, pod := range w.employerIs(employer) {
-			if changed {
-				podqueue.Enqueue(q, pod, false)
-			}
+		default:
+			w.employerIs(employer)
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q podqueue.Queue) { put(e.Object, true, q) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q podqueue.Queue) {
-			put(e.ObjectNew, differ(e.ObjectOld, e.ObjectNew), q)
-		},
+		CreateFunc: func(_ context.Context, e event.CreateEvent, _ podqueue.Queue) { put(e.Object) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ podqueue.Queue) { put(e.ObjectNew) },
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ podqueue.Queue) {
 			w.employerGone(client.ObjectKeyFromObject(e.Object))
 		},
@@ -179,8 +175,8 @@ func (w *Watching[E, S]) everyPodLooked(ctx context.Context, reader client.Reade
 	return true, nil
 }
 
-// differ says whether two states of an object differ in anything but status and book-keeping.
-func differ(before, after client.Object) bool {
+// Differ says whether two states of an object differ in anything but status and book-keeping.
+func Differ(before, after client.Object) bool {
 	return !equality.Semantic.DeepEqual(essence(before), essence(after))
 }
 

@@ -88,6 +88,7 @@ func TestOverlays(t *testing.T) {
 	}{
 		"full":                   {components, 2, shipped},
 		"ha":                     {components, 3, shipped},
+		"sharded":                {components, 3, shipped},
 		"namespace-scoped":       {components, 2, append(shipped, "--namespaces=team-a,team-b")},
 		"no-webhook":             {components[:4], 2, shipped},
 		"local":                  {components, 0, shipped},
@@ -143,10 +144,20 @@ func TestOverlays(t *testing.T) {
 
 // argsOf are the arguments that a component has in an overlay.
 func argsOf(component, overlay string, common []string) []string {
-	if component == "webhook-server" && overlay != "webhook-only" {
-		return append(slices.Clone(common), "--graceful-deletion", "--announce-services")
+	args := slices.Clone(common)
+	switch {
+	case component == "webhook-server" && overlay != "webhook-only":
+		return append(args, "--graceful-deletion", "--announce-services")
+	case component == "webhook-server":
+		return args
 	}
-	return common
+	if overlay == "ha" || overlay == "sharded" {
+		args = append(args, "--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s")
+	}
+	if overlay == "sharded" {
+		args = append(args, "--shards=8")
+	}
+	return args
 }
 
 // checkNetworkPolicy: every port that the Pods serve may be reached, and no other.

@@ -1,0 +1,34 @@
+package writes
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// PodTarget is what a Pod is patched by: the answer is metadata only, for the rest comes with the watch.
+func PodTarget(namespace, name string) *metav1.PartialObjectMetadata {
+	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	target.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	return target
+}
+
+// Pod is a Pod of the given metadata, as far as it is recorded: writes are tracked under the type that is cached.
+func Pod(object metav1.Object) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+	}}
+}
+
+// Refused records that a write of a Pod, its own owner, was refused because the Pod is newer than the cache shows: until the cache has
+// come as far as the Pod is now, it is unobserved, as if that were an own write. Without it a controller whose watch is seconds behind
+// sends the same write again and again. A Pod that cannot be read, or is gone, records nothing.
+func (t *Tracker) Refused(ctx context.Context, live client.Reader, pod types.NamespacedName) {
+	now := PodTarget(pod.Namespace, pod.Name)
+	if err := live.Get(ctx, pod, now); err == nil {
+		t.Wrote(pod, Pod(now))
+	}
+}
