@@ -90,7 +90,7 @@ type cost struct{ pods, time, allocations, bytes float64 }
 // the CollaSet. What it reads is copied as the cache of controller-runtime copies it.
 type resting struct {
 	client.Client
-	*testing.B
+	testing.TB
 	r         *reconciler
 	clock     *testingclock.FakeClock
 	set       *appsv1alpha1.CollaSet
@@ -103,10 +103,16 @@ type resting struct {
 	written int
 }
 
+// TestASetComesToItsGoalForBenchmarks, which nobody runs every day.
+func TestASetComesToItsGoalForBenchmarks(t *testing.T) {
+	s := atGoal(t, 5)
+	s.updateHalf()
+}
+
 // atGoal has so many Pods that serve, and nothing left to do.
-func atGoal(b *testing.B, pods int) *resting {
-	b.Helper()
-	s := &resting{B: b, byName: map[string]int{}, set: collaSet(int32(pods)), clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
+func atGoal(t testing.TB, pods int) *resting {
+	t.Helper()
+	s := &resting{TB: t, byName: map[string]int{}, set: collaSet(int32(pods)), clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
 	s.r = &reconciler{
 		client: s, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{},
 		clock: s.clock, protocol: true, memory: newMemory(),
@@ -119,11 +125,11 @@ func atGoal(b *testing.B, pods int) *resting {
 		}
 		s.clock.Step(time.Second)
 		if s.written == before {
-			require.EqualValues(b, pods, s.set.Status.UpdatedAvailableReplicas)
+			require.EqualValues(t, pods, s.set.Status.UpdatedAvailableReplicas)
 			return s
 		}
 	}
-	b.Fatal("writes without end")
+	t.Fatal("writes without end")
 	return nil
 }
 
@@ -202,6 +208,15 @@ func (s *resting) Get(_ context.Context, name client.ObjectKey, object client.Ob
 		default:
 			s.context.DeepCopyInto(o)
 		}
+	case *metav1.PartialObjectMetadata:
+		switch {
+		case o.Kind == appsv1alpha1.CollaSetKind:
+			s.set.ObjectMeta.DeepCopyInto(&o.ObjectMeta)
+		case s.context == nil:
+			return apierrors.NewNotFound(appsv1alpha1.SchemeGroupVersion.WithResource("resourcecontexts").GroupResource(), name.Name)
+		default:
+			s.context.ObjectMeta.DeepCopyInto(&o.ObjectMeta)
+		}
 	case *corev1.Pod:
 		i, created := s.byName[name.Name]
 		if !created {
@@ -222,6 +237,10 @@ func (s *resting) List(_ context.Context, list client.ObjectList, _ ...client.Li
 	switch l := list.(type) {
 	case *corev1.PodList:
 		l.Items = slices.Clone(s.pods)
+	case *metav1.PartialObjectMetadataList:
+		for i := range s.pods {
+			l.Items = append(l.Items, metav1.PartialObjectMetadata{ObjectMeta: s.pods[i].ObjectMeta})
+		}
 	case *appsv1.ControllerRevisionList:
 		l.Items = slices.Clone(s.revisions)
 	}

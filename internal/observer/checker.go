@@ -66,8 +66,8 @@ type Options struct {
 	// Without are promises that are not judged, such as Revision and Churn where
 	// a test makes the Pods of CollaSets itself.
 	Without []Invariant
-	// StuckAfter is how long a Pod may stay out of service without any change of
-	// its protocol state. 0 means a minute; negative means for ever.
+	// StuckAfter is how long a Pod may stay out of service, or wait while nobody says
+	// why, without any change of its protocol state. 0 means a minute; negative means for ever.
 	StuckAfter time.Duration
 	// Settle is how long a new rule, or a smaller allowance of a rule, need not
 	// be known to everybody: what is in flight meanwhile is judged by what held
@@ -165,7 +165,8 @@ type pod struct {
 	out    bool
 	// outSince is when it went out, stateSince when its protocol state last changed.
 	outSince, stateSince time.Time
-	stuck                bool // reported
+	explained            time.Time // when somebody last said why it waits
+	stuck                bool      // reported
 }
 
 // NewChecker returns a Checker that has seen nothing.
@@ -415,10 +416,14 @@ func (c *Checker) Tick(now time.Time) {
 
 func (s *space) tick(now time.Time) {
 	for _, p := range s.waiting {
-		if p.stuck || now.Sub(p.stateSince) <= s.options.StuckAfter {
+		if p.stuck {
 			continue
 		}
 		if !p.out && s.explained(p.obj) {
+			p.explained = now
+			continue
+		}
+		if now.Sub(p.stateSince) <= s.options.StuckAfter || now.Sub(p.explained) <= s.options.StuckAfter {
 			continue
 		}
 		p.stuck = true

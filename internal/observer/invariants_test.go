@@ -293,6 +293,8 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			s.apply(r)
 			s.checker.Tick(s.now.Add(2 * time.Minute))
 		}},
+		"a Pod that was let go a moment ago, after it has waited": {events: letGo(30 * time.Second)},
+		"a Pod that was let go and does not move":                 {want: []Invariant{Stuck}, events: letGo(90 * time.Second)},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -301,6 +303,19 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			tc.events(s)
 			requireInvariants(t, s, tc.want)
 		})
+	}
+}
+
+// letGo has a Pod wait for two minutes for a rule that says so, and then for some time for nobody.
+func letGo(since time.Duration) func(*story) {
+	return func(s *story) {
+		s.apply(aPod(0, asking))
+		r := maxUnavailable("1")
+		r.Status.Details = []appsv1alpha1.TransitionDetail{{Name: "web-0", Stage: appsv1alpha1.StagePreCheck}}
+		s.apply(r)
+		s.checker.Tick(s.now.Add(2 * time.Minute))
+		s.apply(maxUnavailable("1"))
+		s.checker.Tick(s.now.Add(2*time.Minute + since))
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
+	"kusionstack.io/kuperator/internal/testkit/yardstick"
 )
 
 const (
@@ -53,6 +54,7 @@ type arena struct {
 	pods    kubernetes.Interface // protobuf, no limit
 	audit   *suite.AuditReader
 	results *benchresult.Recorder
+	yard    *yardstick.Yardstick
 	began   time.Time
 }
 
@@ -88,7 +90,9 @@ func newArenaOf(b *testing.B, what suite.Config, kubelets fakekubelet.Options) a
 	require.NoError(b, err)
 	audit, err := s.AuditReader()
 	require.NoError(b, err)
-	return arena{B: b, Client: c, suite: s, pods: pods, audit: audit, results: results, began: time.Now()}
+	yard := yardstick.Start()
+	b.Cleanup(yard.Stop)
+	return arena{B: b, Client: c, suite: s, pods: pods, audit: audit, results: results, yard: yard, began: time.Now()}
 }
 
 // patient are the flags with Leases that are kept however busy the machine is: to lose one would end a benchmark that has

@@ -42,7 +42,7 @@ func BenchmarkConsist(b *testing.B) {
 	endpoints := filepath.Join(b.TempDir(), "endpoints.yaml")
 	require.NoError(b, os.WriteFile(endpoints, fmt.Appendf(nil, "endpoints: [{name: bench, url: '%s', namespaces: ['*'], timeout: 30s}]", provider.URL), 0o600))
 	a := newArena(b, map[string][]string{suite.ResourceConsist: {
-		"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", // it is restarted
+		"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=500ms", // it is restarted
 		"--drain-time=0s", "--adapters=endpointslice,webhook", "--webhook-endpoints=" + endpoints, "--webhook-allow=127.0.0.0/8",
 	}})
 	sizes, scale := numbersFromZero(b, "BENCH_SIZES", "10,100,1000"), numbersFromZero(b, "BENCH_SCALE", "100,2000")

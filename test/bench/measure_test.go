@@ -33,6 +33,8 @@ type spent struct {
 	// cpu are seconds by process; machine those of everything on the machine. Empty where there is no /proc.
 	cpu     map[string]float64
 	machine float64
+	// piece is what a piece of work took of a core meanwhile, in milliseconds: how fast the machine was. 0 if that is not known.
+	piece float64
 	// stored are the bytes that etcd received.
 	stored float64
 	// requests are those of the namespaces asked for, and without one.
@@ -45,9 +47,10 @@ func (a arena) measure(what func(), namespaces ...string) spent {
 	a.Helper()
 	_, err := a.audit.Next()
 	require.NoError(a, err)
+	a.yard.Lap()
 	cpu, machine, stored, begin := a.cpu(), machineCPU(), a.etcdReceived(), time.Now()
 	what()
-	s := spent{took: time.Since(begin), cpu: a.cpu(), machine: machineCPU() - machine, stored: a.etcdReceived() - stored}
+	s := spent{took: time.Since(begin), cpu: a.cpu(), machine: machineCPU() - machine, stored: a.etcdReceived() - stored, piece: a.yard.Lap()}
 	for name := range s.cpu {
 		s.cpu[name] -= cpu[name]
 	}

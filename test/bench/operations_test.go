@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
@@ -219,14 +220,16 @@ func (s *scene) isNew(p *corev1.Pod) bool {
 	return !s.before[p.Name]
 }
 
-// deletePods deletes each Pod as kubectl does; the refusal is the beginning.
+// deletePods deletes each Pod as kubectl does; the refusal is the beginning. The API server may ask again because the Pod has changed meanwhile, and
+// delete it then if it is out of service already.
 func (s *scene) deletePods() {
 	s.inFlight(slices.Collect(maps.Keys(s.before)), func(name string) error {
-		err := s.arena.pods.CoreV1().Pods(s.namespace).Delete(s.Context(), name, metav1.DeleteOptions{})
-		if !apierrors.IsConflict(err) {
-			return fmt.Errorf("deleting a Pod that serves was not refused with 409, but: %v", err) //nolint:errorlint // it may be nil
+		pod := &corev1.Pod{}
+		err := s.arena.pods.CoreV1().RESTClient().Delete().Namespace(s.namespace).Resource("pods").Name(name).Do(s.Context()).Into(pod)
+		if apierrors.IsConflict(err) || err == nil && podops.Read(pod).ServiceReady == corev1.ConditionFalse {
+			return nil
 		}
-		return nil
+		return fmt.Errorf("deleting a Pod that serves was not refused with 409, but: %v", err) //nolint:errorlint // it may be nil
 	})
 }
 

@@ -92,7 +92,7 @@ func (r *race) leg(m *meter, namespace, who, effect string, goal func(*corev1.Po
 	}, namespace)
 	s.took = seconds(took)
 	r.times[who+"/"+effect] = s
-	note := fmt.Sprintf("foreign cores %.1f", s.foreign())
+	note := fmt.Sprintf("foreign cores %.1f, a piece of work %.2f ms", s.foreign(), s.piece)
 	figure := func(name, unit string, value float64) {
 		r.result(benchresult.Figure{Name: name, Unit: unit, Series: who + ", " + effect, Params: r.of, Values: []float64{value}, Note: note})
 	}
@@ -107,7 +107,7 @@ func (r *race) leg(m *meter, namespace, who, effect string, goal func(*corev1.Po
 	if goal != nil && before == r.pods && effect != "create" {
 		figure("out of service", "s/Pod", m.figures().missing)
 	}
-	r.say("   CPU ms/Pod: %s", s.perPod(r.pods))
+	r.say("   CPU ms/Pod: %s; a piece of work %.2f ms", s.perPod(r.pods), s.piece)
 	if who == kuperator && goal != nil {
 		r.say("   writes to a Pod, with the mean seconds since the one before: %s", s.steps())
 	}

@@ -1,11 +1,11 @@
 package fault
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -122,7 +122,7 @@ func (p *process) run() bool {
 	defer p.mu.Unlock()
 	p.running = nil
 	if !p.killed && !p.ending {
-		p.died = append(p.died, fmt.Sprintf("%s ended by itself; the end of its log:\n%s", p.component, p.tail()))
+		p.died = append(p.died, fmt.Sprintf("%s ended by itself; the end of its log:\n%s", p.component, child.LogTail(p.log, 20)))
 	}
 	return !p.ending
 }
@@ -136,26 +136,12 @@ func (p *process) deaths() []string {
 	return died
 }
 
-func (p *process) tail() string {
-	content, err := os.ReadFile(p.log)
-	if err != nil {
-		return err.Error()
-	}
-	lines := bytes.Split(bytes.TrimSpace(content), []byte("\n"))
-	return string(bytes.Join(lines[max(0, len(lines)-20):], []byte("\n")))
-}
-
-// panics returns what its log says of panics that were caught.
-func (p *process) panics() []string {
-	content, err := os.ReadFile(p.log)
+// blunders returns what its log says of what must not happen whatever the faults: panics that were caught, and work in namespaces of
+// others.
+func (p *process) blunders() []string {
+	found, err := child.InLog(p.log, append(slices.Clone(child.Crashes), "unknown namespace for the cache")...)
 	if err != nil {
 		return []string{err.Error()}
-	}
-	var found []string
-	for _, sign := range []string{"\npanic: ", "Observed a panic"} {
-		if at := bytes.Index(content, []byte(sign)); at >= 0 {
-			found = append(found, string(content[at:min(len(content), at+3000)]))
-		}
 	}
 	return found
 }

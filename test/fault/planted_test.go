@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
+	"kusionstack.io/kuperator/internal/testkit/overlay"
 )
 
 // A suite that cannot fail shows nothing. Here defects are planted into components, which are built from changed copies
@@ -51,7 +51,7 @@ func bugs() []bug {
 		{
 			name: "without-preconditions", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/apply.go", "	target := podTarget(o.set.Namespace, pod)\n	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := podTarget(o.set.Namespace, pod)
+				{"internal/collaset/apply.go", "	target := writes.PodTarget(o.set.Namespace, pod)\n	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := writes.PodTarget(o.set.Namespace, pod)
 	loose := map[string]any{}
 	if err := json.Unmarshal(data, &loose); err != nil {
 		return nil, err
@@ -147,9 +147,11 @@ func rollbackWhileBlocked(p *play) error {
 	return all(func(p *play) error { return p.image("web", image1) }, allow(2), serving(2, image1))(p)
 }
 
-// undo takes the operation back on the Pod that a write is about, while the write waits, and lets the write go on when the
-// Pod is in service again.
+// undo takes the operation back on the Pod that a write of collaset-controller is about, while the write waits, and lets the write go
+// on when the Pod is in service again. The component sees nothing of that meanwhile: it would begin anew.
 func (p *play) undo(w faultproxy.Write) {
+	frozen := p.cell.processes[suite.CollaSet].proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze, Match: faultproxy.Match{Resource: "pods"}})
+	defer frozen.Disarm()
 	find := func(s *state) *corev1.Pod {
 		i := slices.IndexFunc(podsOf(s, "web"), func(pod *corev1.Pod) bool { return pod.Name == w.Name })
 		if i < 0 {
@@ -258,31 +260,32 @@ func (p *process) replace(path string) {
 	p.kill()
 }
 
+// plant writes the changed sources into a folder, and returns the module's and the list of what replaces what.
+func (b bug) plant(t *testing.T, dir string) (module, list string) {
+	t.Helper()
+	module, err := filepath.Abs(root)
+	require.NoError(t, err)
+	planted := overlay.New(t, dir)
+	for _, c := range b.changes {
+		planted.Change(filepath.Join(module, c.file), c.from, c.to)
+	}
+	return module, planted.Write()
+}
+
+// TestPlantedBugsFitTheSources is quick, and about those too that only the whole run tries.
+func TestPlantedBugsFitTheSources(t *testing.T) {
+	for _, b := range bugs() {
+		t.Run(b.name, func(t *testing.T) { b.plant(t, t.TempDir()) })
+	}
+}
+
 // buildPlanted builds a component with a defect.
 func (p *plane) buildPlanted(t *testing.T, b bug) string {
 	t.Helper()
 	dir := filepath.Join(p.dir, "planted", b.name)
-	require.NoError(t, os.MkdirAll(dir, 0o755))
-	module, err := filepath.Abs(root)
-	require.NoError(t, err)
-	overlay := map[string]string{}
-	for _, c := range b.changes {
-		at := filepath.Join(module, c.file)
-		from := at
-		if changed := overlay[at]; changed != "" {
-			from = changed
-		}
-		source, err := os.ReadFile(from)
-		require.NoError(t, err)
-		require.Equal(t, 1, strings.Count(string(source), c.from), "in %s there is once: %s", c.file, c.from)
-		overlay[at] = filepath.Join(dir, strings.ReplaceAll(c.file, "/", "_"))
-		require.NoError(t, os.WriteFile(overlay[at], []byte(strings.Replace(string(source), c.from, c.to, 1)), 0o644))
-	}
-	list, err := json.Marshal(map[string]any{"Replace": overlay})
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "overlay.json"), list, 0o644))
+	module, planted := b.plant(t, dir)
 	program := filepath.Join(dir, b.component)
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./cmd/"+b.component)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", planted, "-o", program, "./cmd/"+b.component)
 	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 	output, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(output))

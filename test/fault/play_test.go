@@ -197,6 +197,11 @@ func (p *play) processes() []*process {
 // own says whether a write is about an object of the play.
 func (p *play) own(w faultproxy.Write) bool { return prefixOf(w.Name) == p.prefix }
 
+// ownWrites are those that a process made about the play's objects, with their answers.
+func (p *play) ownWrites(proc *process) []faultproxy.Write {
+	return slices.DeleteFunc(proc.proxy.Writes(), func(w faultproxy.Write) bool { return !p.own(w) })
+}
+
 // begin forgets the writes of the setup.
 func (p *play) begin() {
 	p.mu.Lock()
@@ -237,8 +242,8 @@ func (p *play) told(component string) []string {
 		if proc.component != component {
 			continue
 		}
-		for _, w := range proc.proxy.Writes() {
-			if p.own(w) && !w.At.Before(p.began) {
+		for _, w := range p.ownWrites(proc) {
+			if !w.At.Before(p.began) {
 				lines = append(lines, fmt.Sprintf("%s %s", w.At.Sub(p.began).Round(time.Millisecond), w))
 			}
 		}

@@ -267,11 +267,13 @@ func rollback(p *play) error {
 
 func deleteSet(p *play) error { return p.delete(&appsv1alpha1.CollaSet{}, "web") }
 
-// gone waits until neither the workload nor a Pod or revision of it is left: these are the garbage collector's, which takes its time.
+// gone waits until neither the workload nor a Pod, revision or claim of it is left: these are the garbage collector's, which takes its
+// time, most of all on a new cluster. Claims that are retained have no owner.
 func gone(p *play) error {
 	return p.await("the workload to be gone", func(s *state) error {
 		_, set := get[*appsv1alpha1.CollaSet](s, "web")
-		if set || len(podsOf(s, "web")) > 0 || len(these[*appsv1.ControllerRevision](s)) > 0 {
+		owned := func(c *corev1.PersistentVolumeClaim) bool { return len(c.OwnerReferences) > 0 }
+		if set || len(podsOf(s, "web")) > 0 || len(these[*appsv1.ControllerRevision](s)) > 0 || slices.ContainsFunc(these[*corev1.PersistentVolumeClaim](s), owned) {
 			return errors.New("it is not")
 		}
 		return nil

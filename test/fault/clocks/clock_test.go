@@ -1,7 +1,6 @@
 package clocks
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/overlay"
 )
 
 // variable names the file that says by how many seconds a process's clock is fast; negative ones make it slow.
@@ -57,18 +57,11 @@ func (c clocks) overlay(t *testing.T) string {
 	goroot, err := exec.CommandContext(t.Context(), "go", "env", "GOROOT").Output()
 	require.NoError(t, err)
 	std := filepath.Join(strings.TrimSpace(string(goroot)), "src", "time")
-	source, err := os.ReadFile(filepath.Join(std, "time.go"))
-	require.NoError(t, err)
-	const now = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
-	require.Equal(t, 1, strings.Count(string(source), now), "package time has changed: find where Now takes the time")
-	changed := strings.Replace(string(source), now, now+"\tsec += ahead\n", 1)
-	replace := map[string]string{
-		filepath.Join(std, "time.go"):  c.write(t, "time.go", changed),
-		filepath.Join(std, "ahead.go"): c.write(t, "ahead.go", ahead),
-	}
-	list, err := json.Marshal(map[string]any{"Replace": replace})
-	require.NoError(t, err)
-	return c.write(t, "overlay.json", string(list))
+	fast := overlay.New(t, c.dir)
+	const now = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n" // if it is not there any more, find where Now takes the time
+	fast.Change(filepath.Join(std, "time.go"), now, now+"\tsec += ahead\n")
+	fast.Put(filepath.Join(std, "ahead.go"), ahead)
+	return fast.Write()
 }
 
 // environment tells every component where its clock is.
@@ -85,12 +78,5 @@ func (c clocks) of(component string) string { return filepath.Join(c.dir, compon
 // set takes effect when the component starts the next time.
 func (c clocks) set(t *testing.T, component string, fast time.Duration) {
 	t.Helper()
-	c.write(t, component, strconv.Itoa(int(fast/time.Second)))
-}
-
-func (c clocks) write(t *testing.T, name, content string) string {
-	t.Helper()
-	path := filepath.Join(c.dir, name)
-	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-	return path
+	require.NoError(t, os.WriteFile(c.of(component), []byte(strconv.Itoa(int(fast/time.Second))), 0o600))
 }

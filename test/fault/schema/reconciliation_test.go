@@ -270,9 +270,11 @@ func (w *world) reachedOrReported(ctx context.Context, kind, namespace, name str
 
 // state is what can be seen of an object and its Pods.
 type state struct {
-	kind       string
-	revision   string
-	paused     bool
+	kind     string
+	revision string
+	paused   bool
+	// never is what the spec keeps Pods from ever having, in the words of the condition Ready; "" for nothing.
+	never      string
 	conditions []metav1.Condition
 	pods       []*corev1.Pod
 }
@@ -309,6 +311,9 @@ func (s state) outcome() string {
 	if ready == nil || ready.Reason != string(appsv1alpha1.ReasonUnavailable) {
 		return ""
 	}
+	if s.never != "" && strings.Contains(ready.Message, s.never) {
+		return "reported: " + ready.Message
+	}
 	if slices.ContainsFunc(s.pods, func(pod *corev1.Pod) bool { return podTrouble(pod) != "" }) {
 		return "reported by Pods"
 	}
@@ -341,6 +346,12 @@ func (w *world) state(ctx context.Context, kind, namespace, name string) (state,
 			return s, err
 		}
 		observed, generation, s.conditions, s.revision, s.paused = set.Status.ObservedGeneration, set.Generation, set.Status.Conditions, set.Status.UpdatedRevision, set.Spec.Paused
+		switch scheduler := set.Spec.Template.Spec.SchedulerName; {
+		case scheduler != "" && scheduler != corev1.DefaultSchedulerName:
+			s.never = "have no node"
+		case int64(set.Spec.MinReadySeconds) > int64(await.Patience.Seconds()):
+			s.never = "spec.minReadySeconds"
+		}
 		pods := &corev1.PodList{}
 		if err := w.client.List(ctx, pods, client.InNamespace(namespace)); err != nil {
 			return s, err

@@ -2,11 +2,15 @@ package rules_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // TestStatusSaysWhatIsHeldAndWhy reads what a person reads, without the project's types: counts, and details in the shape
@@ -74,4 +78,15 @@ func TestStatusSaysWhatIsHeldAndWhy(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	require.Equal(t, []string{"NAME", "DESIRED", "AVAILABLE", "GRANTED", "BLOCKED", "READY", "AGE"}, strings.Fields(lines[0]))
 	require.Equal(t, []string{"budget", "5", "3", "1", "3", "True"}, strings.Fields(lines[1])[:6])
+}
+
+// TestARuleSeesPodsThatWereThereBeforeIt in a namespace that had no rule before: they are listed in pages.
+func TestARuleSeesPodsThatWereThereBeforeIt(t *testing.T) {
+	s := begin(t)
+	const many = 510 // more than a page
+	for i := range many {
+		s.pod(fmt.Sprintf("web-%03d", i), func(pod *corev1.Pod) { delete(pod.Labels, appsv1alpha1.ControlLabel) })
+	}
+	rule := s.rule("budget", atMost("1"))
+	require.EqualValues(t, many, s.status(rule).Desired)
 }

@@ -1,0 +1,16 @@
+package yardstick
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// threadTime is the CPU time that this thread has used.
+func threadTime() (time.Duration, error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		return 0, err
+	}
+	return time.Duration(t.Nano()), nil
+}

@@ -1,0 +1,92 @@
+// Package yardstick tells how fast the machine computes while something else runs on it: a machine that is shared changes its speed by
+// half and more within minutes, and what is compared was not measured in the same second.
+package yardstick
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// every is how often a piece of work is done: it takes 1 to 2 ms, less than a hundredth of a core.
+	every = 250 * time.Millisecond
+	// links is the length of the chain that a piece of work follows, through more memory than a core's own cache holds.
+	links  = 1 << 19
+	pieces = 20_000
+)
+
+// Yardstick does the same piece of work again and again. Make one with Start.
+type Yardstick struct {
+	stop, stopped chan struct{}
+
+	mu   sync.Mutex
+	took []float64
+}
+
+// Start begins. Where the CPU time of a thread is not known, all its laps are 0.
+func Start() *Yardstick {
+	y := &Yardstick{stop: make(chan struct{}), stopped: make(chan struct{})}
+	go y.run()
+	return y
+}
+
+// Stop ends it.
+func (y *Yardstick) Stop() {
+	close(y.stop)
+	<-y.stopped
+}
+
+// Lap returns what one piece of work took since the last lap: milliseconds of CPU, the median. It is 0 if none was done.
+func (y *Yardstick) Lap() float64 {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	took := y.took
+	y.took = nil
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+func (y *Yardstick) run() {
+	defer close(y.stopped)
+	runtime.LockOSThread() // whose time is read
+	defer runtime.UnlockOSThread()
+	chain := newChain()
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for at := uint32(0); ; {
+		select {
+		case <-y.stop:
+			return
+		case <-tick.C:
+		}
+		before, err := threadTime()
+		if err != nil {
+			return
+		}
+		for range pieces {
+			at = chain[at]
+		}
+		after, err := threadTime()
+		if err != nil {
+			return
+		}
+		y.mu.Lock()
+		y.took = append(y.took, (after-before).Seconds()*1e3)
+		y.mu.Unlock()
+	}
+}
+
+// newChain is one ring of all its links, in no order that memory is good at.
+func newChain() []uint32 {
+	const prime = 7919 * 40503 // odd, so it meets every link of a power of two
+	chain := make([]uint32, links)
+	for i := range uint32(links) {
+		chain[i*prime%links] = (i + 1) * prime % links
+	}
+	return chain
+}
