@@ -95,7 +95,7 @@ func bars(p *plot.Plot, groups, series []string, values map[string][]float64) er
 			}
 			shown[g] = v
 			labels.XYs = append(labels.XYs, plotter.XY{X: float64(g), Y: v})
-			labels.Labels = append(labels.Labels, figure(v))
+			labels.Labels = append(labels.Labels, value(v, wide))
 		}
 		chart, err := plotter.NewBarChart(shown, wide)
 		if err != nil {
@@ -195,6 +195,20 @@ func pods(p *plot.Plot, results []result, x string) {
 		}
 	}
 	p.X.Tick.Marker = marks
+}
+
+// narrow is the width of a bar over which a figure with decimals would run into that of the next.
+var narrow = vg.Points(15)
+
+// value is the figure above a bar, shorter where the bar is narrow.
+func value(v float64, wide vg.Length) string {
+	if wide >= narrow || v >= 1000 {
+		return figure(v)
+	}
+	if v >= 10 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0")
 }
 
 // figure has as many digits as mean something, and thousands apart.
