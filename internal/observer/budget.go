@@ -23,8 +23,9 @@ import (
 type rule struct {
 	obj      *appsv1alpha1.PodTransitionRule
 	selector labels.Selector
-	// created and changed are when the rule and its present spec were first seen.
-	created, changed time.Time
+	// created and changed are when the rule and its present spec were first seen, bornAt and changedAt the resourceVersions of then.
+	created, changed  time.Time
+	bornAt, changedAt uint64
 
 	// shares are the selected Pods by owner, loose those of nobody that have not run to their end.
 	shares map[types.UID]*share
@@ -64,7 +65,7 @@ func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
 	}
 	r := s.rules[obj.Name]
 	if r == nil || r.obj.UID != obj.UID {
-		r = &rule{created: e.Time, allowed: -1}
+		r = &rule{created: e.Time, bornAt: e.ResourceVersion, allowed: -1}
 		s.rules[obj.Name] = r
 	}
 	same := r.obj != nil && r.obj.Generation == obj.Generation && obj.Generation != 0
@@ -74,7 +75,7 @@ func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
 	if r.obj = obj; same {
 		return
 	}
-	r.changed = e.Time
+	r.changed, r.changedAt = e.Time, e.ResourceVersion
 	selector, err := metav1.LabelSelectorAsSelector(obj.Spec.Selector)
 	if err != nil {
 		selector = labels.Nothing()
@@ -182,7 +183,7 @@ func (s *space) checkBudget(p *pod, e Event) {
 		if out+missing > r.maxOut {
 			r.maxOut, r.maxOutAllowed, r.maxOutAt = out+missing, allowed, e.Time
 		}
-		if r.allowed < 0 || e.Time.Sub(r.created) < s.options.Settle {
+		if r.allowed < 0 || (e.Time.Sub(r.created) < s.options.Settle && p.born <= r.bornAt) {
 			continue
 		}
 		s.checks[Budget]++
@@ -199,7 +200,7 @@ func (s *space) checkGranted(before, now *pod, id string, e Event) {
 	request := now.obj.Labels[operatingPrefix+id]
 	for _, name := range sortedKeys(s.rules) {
 		r := s.rules[name]
-		if e.Time.Sub(r.changed) < s.options.Settle || r.obj.DeletionTimestamp != nil || !r.selects(now.obj) || !r.selects(before.obj) || excused(now.obj, r.obj) {
+		if (e.Time.Sub(r.changed) < s.options.Settle && now.born <= r.changedAt) || r.obj.DeletionTimestamp != nil || !r.selects(now.obj) || !r.selects(before.obj) || excused(now.obj, r.obj) {
 			continue
 		}
 		granted := slices.ContainsFunc(r.obj.Status.Grants, func(g appsv1alpha1.PodGrant) bool {

@@ -71,7 +71,8 @@ type Options struct {
 	StuckAfter time.Duration
 	// Settle is how long a new rule, or a smaller allowance of a rule, need not
 	// be known to everybody: what is in flight meanwhile is judged by what held
-	// before. 0 means 2 s.
+	// before. Pods that came after the rule are judged by it from the beginning. 0
+	// means 2 s.
 	Settle time.Duration
 	// Hold is how long an event waits for events of other kinds with a lower
 	// resourceVersion before it is judged. Watches of one API server lag each
@@ -108,6 +109,14 @@ type Event struct {
 	Blind bool
 	// Object is of a kind that the package's comment names. Others are ignored.
 	Object metav1.Object
+}
+
+// news is the resourceVersion of what has just come, 0 if that may have been there before.
+func (e Event) news() uint64 {
+	if e.Initial || e.Blind {
+		return 0
+	}
+	return e.ResourceVersion
 }
 
 // Checker judges a sequence of events. It is not safe for concurrent use.
@@ -161,6 +170,7 @@ type owner struct {
 type pod struct {
 	obj    *corev1.Pod
 	owner  types.UID // of the controller, "" for none
+	born   uint64    // the resourceVersion at which it came, 0 if that was not seen
 	served bool      // was Ready once
 	out    bool
 	// outSince is when it went out, stateSince when its protocol state last changed.
@@ -326,7 +336,7 @@ func (s *space) applyPod(obj *corev1.Pod, e Event) {
 
 // next is what is known of a Pod with its new state. What was known before is replaced.
 func (s *space) next(before *pod, obj *corev1.Pod, e Event) *pod {
-	now := &pod{obj: obj, stateSince: e.Time}
+	now := &pod{obj: obj, stateSince: e.Time, born: e.news()}
 	if before != nil {
 		*now = *before
 		now.obj = obj

@@ -558,3 +558,35 @@ func BenchmarkPodEvent(b *testing.B) {
 		s.apply(events[i%len(events)])
 	}
 }
+
+// TestRuleBindsPodsThatCameAfterIt from the beginning. Those that were there before it are judged by it once it has settled.
+func TestRuleBindsPodsThatCameAfterIt(t *testing.T) {
+	let := labelled(preCheckedPrefix+operatorID, "1", permissionPrefix+updateType, "1", preparingPrefix+operatorID, "1")
+	bothOut := []metav1.Object{aPod(0, offline), aPod(1, offline)}
+	ungranted := []metav1.Object{aPod(0, asking), aPod(0, asking, let, gateClosed)}
+	granting, silent := maxUnavailable("1"), maxUnavailable("1")
+	silent.Status.Grants = nil
+	pods := []metav1.Object{aPod(0), aPod(1)}
+	for name, tc := range map[string]struct {
+		rule   *appsv1alpha1.PodTransitionRule
+		events []metav1.Object
+	}{
+		"two out of service where one may be": {granting, bothOut},
+		"let go without a grant":              {silent, ungranted},
+	} {
+		for older, want := range map[bool][]Invariant{true: {Budget}, false: nil} {
+			t.Run(fmt.Sprintf("%s, by an older rule: %t", name, older), func(t *testing.T) {
+				s := &story{checker: NewChecker(Options{Without: []Invariant{Revision, InstanceID}}), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+				objects := slices.Concat([]metav1.Object{collaSet(2)}, pods, []metav1.Object{tc.rule}, tc.events)
+				if older {
+					objects = slices.Concat([]metav1.Object{collaSet(2), tc.rule}, pods, tc.events)
+				}
+				for _, object := range objects { // at one moment
+					s.version++
+					s.checker.Apply(Event{ResourceVersion: s.version, Time: s.now, Object: object})
+				}
+				require.Equal(t, want, s.invariants())
+			})
+		}
+	}
+}
