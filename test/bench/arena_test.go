@@ -23,7 +23,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
@@ -139,15 +138,6 @@ func (a arena) until(what string, done func() bool) {
 		case <-tick.C:
 		}
 	}
-}
-
-// gate is the status that opens ("True") or closes a Pod's readiness gate, as the protocol writes it.
-func gate(status string) string {
-	ready := ""
-	if status == "False" {
-		ready = `,{"type":"Ready","status":"False"}`
-	}
-	return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q}%s]}}`, podops.ServiceReadyCondition, status, ready)
 }
 
 func (a arena) namespace(name string) string {

@@ -206,6 +206,12 @@ func (m *meter) wait(ctx context.Context, pods int, longest time.Duration) int {
 
 // await waits until one Pod is as asked.
 func (m *meter) await(ctx context.Context, name string, as func(*corev1.Pod) bool) error {
+	_, err := m.sighted(ctx, name, as)
+	return err
+}
+
+// sighted is await, and returns the Pod as it was then.
+func (m *meter) sighted(ctx context.Context, name string, as func(*corev1.Pod) bool) (*corev1.Pod, error) {
 	m.mu.Lock()
 	w := make(chan *corev1.Pod, 1)
 	if p := m.pods[name]; p != nil {
@@ -221,10 +227,10 @@ func (m *meter) await(ctx context.Context, name string, as func(*corev1.Pod) boo
 	for {
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return nil, ctx.Err()
 		case pod := <-w:
 			if as(pod) {
-				return nil
+				return pod, nil
 			}
 		}
 	}

@@ -157,7 +157,7 @@ func (a arena) unmanaged(pods int) {
 			if _, err := a.pods.CoreV1().Pods(namespace).Create(a.Context(), pod, metav1.CreateOptions{}); err != nil {
 				return err
 			}
-			if err := a.write(namespace, name, step("changed")); err != nil {
+			if err := a.write(namespace, name, labelled(map[string]any{"step": "changed"})); err != nil {
 				return err
 			}
 			if err := a.write(namespace, name, `{"status":{"phase":"Running"}}`, "status"); err != nil {
