@@ -23,9 +23,8 @@ import (
 type rule struct {
 	obj      *appsv1alpha1.PodTransitionRule
 	selector labels.Selector
-	// created and changed are when the rule and its present spec were first seen, bornAt and changedAt the resourceVersions of then.
-	created, changed  time.Time
-	bornAt, changedAt uint64
+	// created and changed are when the rule and its present spec were first seen.
+	created, changed moment
 
 	// shares are the selected Pods by owner, loose those of nobody that have not run to their end.
 	shares map[types.UID]*share
@@ -49,6 +48,19 @@ type rule struct {
 	maxOutAt      time.Time
 }
 
+// moment is when something was seen.
+type moment struct {
+	time    time.Time
+	version uint64
+}
+
+func (e Event) moment() moment { return moment{e.Time, e.ResourceVersion} }
+
+// settling says that a Pod that was there before need not be judged yet by what has come since.
+func (s *space) settling(since moment, p *pod, e Event) bool {
+	return e.Time.Sub(since.time) < s.options.Settle && p.born <= since.version
+}
+
 // share are the selected Pods of one owner.
 type share struct {
 	// live are those that have not run to their end, servedLive those of them that were Ready once; served counts Pods that
@@ -65,7 +77,7 @@ func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
 	}
 	r := s.rules[obj.Name]
 	if r == nil || r.obj.UID != obj.UID {
-		r = &rule{created: e.Time, bornAt: e.ResourceVersion, allowed: -1}
+		r = &rule{created: e.moment(), allowed: -1}
 		s.rules[obj.Name] = r
 	}
 	same := r.obj != nil && r.obj.Generation == obj.Generation && obj.Generation != 0
@@ -75,7 +87,7 @@ func (s *space) applyRule(obj *appsv1alpha1.PodTransitionRule, e Event) {
 	if r.obj = obj; same {
 		return
 	}
-	r.changed, r.changedAt = e.Time, e.ResourceVersion
+	r.changed = e.moment()
 	selector, err := metav1.LabelSelectorAsSelector(obj.Spec.Selector)
 	if err != nil {
 		selector = labels.Nothing()
@@ -183,7 +195,7 @@ func (s *space) checkBudget(p *pod, e Event) {
 		if out+missing > r.maxOut {
 			r.maxOut, r.maxOutAllowed, r.maxOutAt = out+missing, allowed, e.Time
 		}
-		if r.allowed < 0 || (e.Time.Sub(r.created) < s.options.Settle && p.born <= r.bornAt) {
+		if r.allowed < 0 || s.settling(r.created, p, e) {
 			continue
 		}
 		s.checks[Budget]++
@@ -200,7 +212,7 @@ func (s *space) checkGranted(before, now *pod, id string, e Event) {
 	request := now.obj.Labels[operatingPrefix+id]
 	for _, name := range sortedKeys(s.rules) {
 		r := s.rules[name]
-		if (e.Time.Sub(r.changed) < s.options.Settle && now.born <= r.changedAt) || r.obj.DeletionTimestamp != nil || !r.selects(now.obj) || !r.selects(before.obj) || excused(now.obj, r.obj) {
+		if s.settling(r.changed, now, e) || r.obj.DeletionTimestamp != nil || !r.selects(now.obj) || !r.selects(before.obj) || excused(now.obj, r.obj) {
 			continue
 		}
 		granted := slices.ContainsFunc(r.obj.Status.Grants, func(g appsv1alpha1.PodGrant) bool {

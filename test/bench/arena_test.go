@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
@@ -154,6 +156,26 @@ func (a arena) budget(namespace, name, maxUnavailable string, selector metav1.La
 		AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &value},
 	}}}
 	require.NoError(a, a.Create(a.Context(), rule))
+}
+
+// observed has the observer watch what is done: what breaks a promise is not worth timing.
+func (a arena) observed(do func()) {
+	watcher, err := observer.Start(a.Context(), a.suite.RESTConfig(), observer.Options{})
+	require.NoError(a, err)
+	do()
+	watcher.Settled(a.Context())
+	report, err := watcher.Stop()
+	require.NoError(a, err)
+	require.NoError(a, report.Err(), "a promise was broken")
+}
+
+// numbered are as many names, from number 0.
+func numbered(prefix string, n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = prefix + strconv.Itoa(i)
+	}
+	return names
 }
 
 // inFlight runs a task for each name, 64 at a time, and returns when all are done.

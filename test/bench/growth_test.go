@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 )
@@ -68,23 +67,21 @@ func (a arena) grow(name string, sets, each int) grown {
 	created := m.figures()
 	a.say("%d Pods in %d CollaSets serve", pods, sets)
 
-	watcher, err := observer.Start(a.Context(), a.suite.RESTConfig(), observer.Options{})
-	require.NoError(a, err)
-	largest := a.watchSizes(namespace)
 	g := grown{pods: pods}
-	g.spent = a.measure(func() {
-		m.lap(serving(newImage))
-		for _, set := range all {
-			require.NoError(a, a.Patch(a.Context(), set, client.RawPatch(types.MergePatchType, []byte(updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, newImage)))))
-		}
-		require.Equal(a, pods, m.wait(a.Context(), pods, patience), "Pods serve the new image")
-	}, namespace)
-	g.took = m.figures().took
-	bytes, what := largest()
-	watcher.Settled(a.Context())
-	report, err := watcher.Stop()
-	require.NoError(a, err)
-	require.NoError(a, report.Err(), "an update that breaks a promise is not worth timing")
+	var bytes int
+	var what string
+	a.observed(func() {
+		largest := a.watchSizes(namespace)
+		g.spent = a.measure(func() {
+			m.lap(serving(newImage))
+			for _, set := range all {
+				require.NoError(a, a.Patch(a.Context(), set, client.RawPatch(types.MergePatchType, []byte(updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, newImage)))))
+			}
+			require.Equal(a, pods, m.wait(a.Context(), pods, patience), "Pods serve the new image")
+		}, namespace)
+		g.took = m.figures().took
+		bytes, what = largest()
+	})
 
 	toPods, requests := suite.Sum(suite.PodWrites(g.requests)), suite.Sum(suite.Writes(g.requests))
 	g.writes = float64(toPods.Writes) / float64(pods)

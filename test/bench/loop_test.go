@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +19,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/writes"
@@ -26,7 +28,6 @@ import (
 const (
 	// bareLabel stands for the label by which the suite knows its Pods, so that nobody else has a hand in these. It is as long.
 	bareLabel  = "kusionstack.io/bareone"
-	bareID     = "collaset"
 	bareBefore = "web-5d8f9c7b6d" // revisions
 	bareAfter  = "web-6c9b8d7f5c"
 )
@@ -72,6 +73,9 @@ func (l loop) see(name string, as func(*corev1.Pod) bool) (*barePod, error) {
 	return &barePod{name, readBare(pod), pod}, nil
 }
 
+func asItIs(*corev1.Pod) bool      { return true }
+func isReady(pod *corev1.Pod) bool { return podops.Read(pod).Ready }
+
 // wrote takes the answer in, which is metadata only.
 func (p *barePod) wrote(after podops.View, answer *metav1.PartialObjectMetadata) {
 	p.view = after
@@ -113,13 +117,13 @@ func (l loop) advance(p *barePod) error {
 }
 
 // create makes the three writes to a new Pod.
-func (l loop) create(i int, name string) error {
+func (l loop) create(name string) error {
 	pod := &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: l.namespace, Name: name,
 			Labels: map[string]string{
-				"app": "web", bareLabel: appsv1alpha1.ControlValue, appsv1alpha1.InstanceIDLabel: fmt.Sprint(i),
+				"app": "web", bareLabel: appsv1alpha1.ControlValue, appsv1alpha1.InstanceIDLabel: strings.TrimPrefix(name, "web-"),
 				appsv1.ControllerRevisionHashLabelKey: bareBefore, podops.CreatingLabel: podops.Stamp(time.Now()),
 			},
 			// An owner that is there, and whose controllers do not look at Pods.
@@ -146,7 +150,7 @@ func (l loop) create(i int, name string) error {
 	if err := l.advance(p); err != nil {
 		return fmt.Errorf("gate on: %w", err)
 	}
-	p, err = l.see(name, func(pod *corev1.Pod) bool { return podops.Read(pod).Ready })
+	p, err = l.see(name, isReady)
 	if err != nil {
 		return err
 	}
@@ -155,11 +159,11 @@ func (l loop) create(i int, name string) error {
 
 // update makes the six writes to a Pod that is updated in place.
 func (l loop) update(name, image string) error {
-	p, err := l.see(name, func(*corev1.Pod) bool { return true })
+	p, err := l.see(name, asItIs)
 	if err != nil {
 		return err
 	}
-	if err := l.begin(p, podops.Request{ID: bareID, Type: podops.TypeUpdate}); err != nil {
+	if err := l.begin(p, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := l.advance(p); err != nil {
@@ -175,7 +179,7 @@ func (l loop) update(name, image string) error {
 	if p, err = l.see(name, func(pod *corev1.Pod) bool { return revision.Recorded(pod) && revision.Carried(pod).Done }); err != nil {
 		return err
 	}
-	finish := podops.Finish(p.view, bareID, podops.TypeUpdate, time.Now())
+	finish := podops.Finish(p.view, core.OperatorID, podops.TypeUpdate, time.Now())
 	finish.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
 	if err := l.operate(p, finish); err != nil {
 		return fmt.Errorf("finish: %w", err)
@@ -183,7 +187,7 @@ func (l loop) update(name, image string) error {
 	if err := l.advance(p); err != nil {
 		return fmt.Errorf("gate on: %w", err)
 	}
-	if p, err = l.see(name, func(pod *corev1.Pod) bool { return podops.Read(pod).Ready }); err != nil {
+	if p, err = l.see(name, isReady); err != nil {
 		return err
 	}
 	return l.advance(p)
@@ -191,11 +195,11 @@ func (l loop) update(name, image string) error {
 
 // remove makes the three writes to a Pod that is scaled in.
 func (l loop) remove(name string) error {
-	p, err := l.see(name, func(*corev1.Pod) bool { return true })
+	p, err := l.see(name, asItIs)
 	if err != nil {
 		return err
 	}
-	if err := l.begin(p, podops.Request{ID: bareID, Type: podops.TypeScaleIn, Deletes: true}); err != nil {
+	if err := l.begin(p, podops.Request{ID: core.OperatorID, Type: podops.TypeScaleIn, Deletes: true}); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := l.advance(p); err != nil {

@@ -21,7 +21,6 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 )
@@ -137,23 +136,22 @@ type scene struct {
 func (a arena) operations(pods, rules, adapters int) {
 	a.say("%d Pods, %d rules, %d adapters, load of the machine %s", pods, rules, adapters, load())
 	s := &scene{arena: a, namespace: a.namespace(fmt.Sprintf("operations-%d-%d", rules, adapters)), pods: pods, rules: rules, adapters: adapters}
-	watcher, err := observer.Start(a.Context(), a.suite.RESTConfig(), observer.Options{})
-	require.NoError(a, err)
-	s.meter = newMeter(a.B, a.pods, s.namespace, nil)
+	a.observed(s.play)
+}
+
+// play carries out one operation after the other.
+func (s *scene) play() {
+	s.meter = newMeter(s.B, s.arena.pods, s.namespace, nil)
 	defer s.meter.close()
-	for i := range rules {
-		a.budget(s.namespace, fmt.Sprintf("rule-%d", i), fmt.Sprintf("%d%%", 50-10*i), metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
+	for i := range s.rules {
+		s.budget(s.namespace, fmt.Sprintf("rule-%d", i), fmt.Sprintf("%d%%", 50-10*i), metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
 	}
-	if adapters > 0 {
-		a.service(s.namespace, adapters)
+	if s.adapters > 0 {
+		s.service(s.namespace, s.adapters)
 	}
 	for _, o := range operations() {
 		s.carryOut(o)
 	}
-	watcher.Settled(a.Context())
-	report, err := watcher.Stop()
-	require.NoError(a, err)
-	require.NoError(a, report.Err(), "a promise was broken")
 }
 
 // carryOut has one operation done, until nothing of it is left to do.

@@ -17,7 +17,6 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
@@ -53,7 +52,7 @@ func BenchmarkRollout(b *testing.B) {
 		for round := range rounds[0] {
 			a.say("%d Pods, round %d of %d, load of the machine %s", pods, round+1, rounds[0], load())
 			r := &race{arena: a, pods: pods, round: round, times: map[string]spent{}, of: map[string]float64{"pods": float64(pods)}}
-			r.observed(func() {
+			r.observed(func() { // all contenders, so that it costs each of them the same
 				r.bare()
 				r.patches()
 				r.kuperator()
@@ -72,17 +71,6 @@ type race struct {
 	pods, round int
 	of          map[string]float64
 	times       map[string]spent // by contender and effect
-}
-
-// observed has the observer watch all contenders, so that it costs each of them the same.
-func (r *race) observed(race func()) {
-	watcher, err := observer.Start(r.Context(), r.suite.RESTConfig(), observer.Options{})
-	require.NoError(r, err)
-	race()
-	watcher.Settled(r.Context())
-	report, err := watcher.Stop()
-	require.NoError(r, err)
-	require.NoError(r, report.Err(), "what breaks a promise is not worth timing")
 }
 
 func (r *race) namespaceOf(name string) string {
@@ -134,15 +122,8 @@ func (r *race) bare() {
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	defer m.close()
 	l := r.newLoop(m, namespace)
-	var names []string
-	number := map[string]int{}
-	for i := range r.pods {
-		names = append(names, fmt.Sprintf("web-%d", i))
-		number[names[i]] = i
-	}
-	r.leg(m, namespace, bareLoop, "create", serving(oldImage), func() {
-		r.inFlight(names, func(name string) error { return l.create(number[name], name) })
-	})
+	names := numbered("web-", r.pods)
+	r.leg(m, namespace, bareLoop, "create", serving(oldImage), func() { r.inFlight(names, l.create) })
 	r.leg(m, namespace, bareLoop, "in place", serving(newImage), func() {
 		r.inFlight(names, func(name string) error { return l.update(name, newImage) })
 	})
@@ -155,10 +136,7 @@ func (r *race) patches() {
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	defer m.close()
 	pods := r.arena.pods.CoreV1().Pods(namespace)
-	var names []string
-	for i := range r.pods {
-		names = append(names, fmt.Sprintf("web-%d", i))
-	}
+	names := numbered("web-", r.pods)
 	r.leg(m, namespace, barePatches, "create", plainServing(oldImage), func() {
 		r.inFlight(names, func(name string) error {
 			template := plainTemplate()

@@ -287,10 +287,7 @@ func partOf(i int) *corev1.Pod {
 
 // managedPods creates Pods of no workload and waits until all are in service.
 func (a arena) managedPods(m *meter, namespace string, pods int) []string {
-	var names []string
-	for i := range pods {
-		names = append(names, fmt.Sprintf("web-%d", i))
-	}
+	names := numbered("web-", pods)
 	m.lap(serving(oldImage))
 	a.inFlight(names, func(name string) error {
 		var i int

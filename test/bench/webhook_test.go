@@ -145,11 +145,7 @@ func (a arena) unmanaged(pods int) {
 	}
 	life := func(kind string, labels map[string]string) float64 {
 		before := calls()
-		var names []string
-		for i := range pods {
-			names = append(names, fmt.Sprintf("%s-%d", kind, i))
-		}
-		a.inFlight(names, func(name string) error {
+		a.inFlight(numbered(kind+"-", pods), func(name string) error {
 			pod := foreignPod(name)
 			for key, value := range labels {
 				pod.Labels[key] = value
