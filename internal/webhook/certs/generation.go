@@ -45,8 +45,10 @@ type schedule struct {
 }
 
 // renew brings m to where it has to be at now. Names are the host names and addresses that the certificate must be good
-// for; published says that every webhook configuration has m's bundle. It returns when to look again.
-func renew(m material, names []string, now time.Time, s schedule, published bool) (_ material, nextLook time.Time, err error) {
+// for; published is since when every webhook configuration has m's bundle, as far as is known, zero if one lacks it. It returns when to
+// look again.
+func renew(m material, names []string, now time.Time, s schedule, published time.Time) (_ material, nextLook time.Time, err error) {
+	before := m
 	if _, err := cert.ParseCertsPEM(m.bundle); err != nil {
 		m.bundle = nil // nobody trusts anything by it
 	}
@@ -62,7 +64,7 @@ func renew(m material, names []string, now time.Time, s schedule, published bool
 		switch {
 		case err != nil || !now.Before(next.NotAfter) || !trusts(m.bundle, next, now) || !covers(next, names):
 			m.next = pair{}
-		case serving == nil, published && !now.Before(madeAt(next).Add(s.settle)):
+		case serving == nil, !published.IsZero() && !now.Before(published.Add(s.settle)):
 			m.serving, m.next, serving = m.next, pair{}, next
 		}
 	}
@@ -85,11 +87,10 @@ func renew(m material, names []string, now time.Time, s schedule, published bool
 	if m.next.cert == nil {
 		return m, renewAt(serving, s), nil
 	}
-	next, err := m.next.parse()
-	if err != nil {
-		return material{}, time.Time{}, err
+	if m.equal(before) && !published.IsZero() {
+		return m, published.Add(s.settle), nil
 	}
-	return m, madeAt(next).Add(s.settle), nil
+	return m, now.Add(s.settle), nil // or as soon as the configurations have the bundle
 }
 
 func madeAt(c *x509.Certificate) time.Time { return c.NotBefore.Add(backdate) }

@@ -12,12 +12,13 @@ import (
 )
 
 var (
+	unknown  = time.Time{}
 	start    = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	plan     = schedule{lifetime: 90 * time.Hour, settle: time.Minute}
 	someName = []string{"webhook-server.kuperator-system.svc", "127.0.0.1"}
 )
 
-func mustRenew(t require.TestingT, m material, names []string, now time.Time, published bool) (material, time.Time) {
+func mustRenew(t require.TestingT, m material, names []string, now, published time.Time) (material, time.Time) {
 	next, look, err := renew(m, names, now, plan, published)
 	require.NoError(t, err)
 	return next, look
@@ -36,14 +37,14 @@ func authorities(t require.TestingT, m material) int {
 }
 
 func TestRenew(t *testing.T) {
-	first, look := mustRenew(t, material{}, someName, start, false)
+	first, look := mustRenew(t, material{}, someName, start, unknown)
 	require.Equal(t, start.Add(60*time.Hour), look, "the first look is at two thirds of the life")
 	require.True(t, covers(parsed(t, first.serving), someName))
 	require.Nil(t, first.next.cert)
 	require.Equal(t, 1, authorities(t, first))
 
 	due := start.Add(60 * time.Hour)
-	rotating, look := mustRenew(t, first, someName, due, true)
+	rotating, look := mustRenew(t, first, someName, due, start)
 	require.Equal(t, due.Add(plan.settle), look)
 	require.Equal(t, first.serving, rotating.serving, "the old certificate is served until the new authority is known")
 	require.NotNil(t, rotating.next.cert)
@@ -53,44 +54,47 @@ func TestRenew(t *testing.T) {
 		from      material
 		names     []string
 		at        time.Time
-		published bool
+		published time.Time
 		want      func(t *testing.T, m material)
 	}{
-		"before two thirds of the life nothing changes": {first, someName, due.Add(-time.Second), true, func(t *testing.T, m material) {
+		"before two thirds of the life nothing changes": {first, someName, due.Add(-time.Second), start, func(t *testing.T, m material) {
 			assert.True(t, m.equal(first))
 		}},
-		"before the settle time is over the old certificate is served": {rotating, someName, due.Add(plan.settle - time.Second), true, func(t *testing.T, m material) {
+		"before the settle time is over the old certificate is served": {rotating, someName, due.Add(plan.settle - time.Second), due, func(t *testing.T, m material) {
 			assert.True(t, m.equal(rotating))
 		}},
-		"while a configuration lacks the bundle the old certificate is served": {rotating, someName, due.Add(time.Hour), false, func(t *testing.T, m material) {
+		"while a configuration lacks the bundle the old certificate is served": {rotating, someName, due.Add(time.Hour), unknown, func(t *testing.T, m material) {
 			assert.True(t, m.equal(rotating))
 		}},
-		"after the settle time the new certificate is served and both authorities are trusted": {rotating, someName, due.Add(plan.settle), true, func(t *testing.T, m material) {
+		"the settle time begins when the last configuration has the bundle": {rotating, someName, due.Add(time.Hour), due.Add(time.Hour - plan.settle + time.Second), func(t *testing.T, m material) {
+			assert.True(t, m.equal(rotating))
+		}},
+		"after the settle time the new certificate is served and both authorities are trusted": {rotating, someName, due.Add(plan.settle), due, func(t *testing.T, m material) {
 			assert.Equal(t, rotating.next, m.serving)
 			assert.Nil(t, m.next.cert)
 			assert.Equal(t, 2, authorities(t, m))
 		}},
-		"once the old certificate expired the next one is served whether or not it is known": {rotating, someName, start.Add(plan.lifetime), false, func(t *testing.T, m material) {
+		"once the old certificate expired the next one is served whether or not it is known": {rotating, someName, start.Add(plan.lifetime), unknown, func(t *testing.T, m material) {
 			assert.Equal(t, rotating.next, m.serving)
 			assert.Equal(t, 1, authorities(t, m), "the expired authority is gone")
 		}},
-		"when everything expired a new generation is served at once": {rotating, someName, start.Add(1000 * time.Hour), false, func(t *testing.T, m material) {
+		"when everything expired a new generation is served at once": {rotating, someName, start.Add(1000 * time.Hour), unknown, func(t *testing.T, m material) {
 			assert.NotEqual(t, first.serving, m.serving)
 			assert.Equal(t, 1, authorities(t, m))
 			assert.True(t, trusts(m.bundle, parsed(t, m.serving), start.Add(1000*time.Hour)))
 		}},
-		"a broken bundle is replaced": {material{serving: first.serving, bundle: []byte("nonsense")}, someName, start, true, func(t *testing.T, m material) {
+		"a broken bundle is replaced": {material{serving: first.serving, bundle: []byte("nonsense")}, someName, start, start, func(t *testing.T, m material) {
 			assert.NotEqual(t, first.serving, m.serving)
 			assert.Equal(t, 1, authorities(t, m))
 		}},
-		"a key of another certificate is replaced": {material{serving: pair{first.serving.cert, rotating.next.key}, bundle: first.bundle}, someName, start, true, func(t *testing.T, m material) {
+		"a key of another certificate is replaced": {material{serving: pair{first.serving.cert, rotating.next.key}, bundle: first.bundle}, someName, start, start, func(t *testing.T, m material) {
 			parsed(t, m.serving)
 		}},
-		"a further name brings a rotation, and the names so far stay": {first, []string{"example.test"}, start.Add(time.Hour), true, func(t *testing.T, m material) {
+		"a further name brings a rotation, and the names so far stay": {first, []string{"example.test"}, start.Add(time.Hour), start, func(t *testing.T, m material) {
 			assert.Equal(t, first.serving, m.serving)
 			assert.True(t, covers(parsed(t, m.next), append([]string{"example.test"}, someName...)))
 		}},
-		"a next certificate that lacks a name is made anew": {rotating, append([]string{"example.test"}, someName...), due.Add(plan.settle), true, func(t *testing.T, m material) {
+		"a next certificate that lacks a name is made anew": {rotating, append([]string{"example.test"}, someName...), due.Add(plan.settle), due, func(t *testing.T, m material) {
 			assert.Equal(t, first.serving, m.serving)
 			assert.True(t, covers(parsed(t, m.next), []string{"example.test"}))
 		}},
@@ -108,7 +112,13 @@ func TestRenew(t *testing.T) {
 func TestRenewKeepsItsInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now, published := start, time.Time{}
-		m, look := mustRenew(t, material{}, someName, now, false)
+		since := func(m material, bundle string) time.Time {
+			if bundle != string(m.bundle) {
+				return unknown
+			}
+			return published
+		}
+		m, look := mustRenew(t, material{}, someName, now, unknown)
 		bundle := ""
 		for range rapid.IntRange(1, 25).Draw(t, "looks") {
 			if string(m.bundle) != bundle && rapid.Bool().Draw(t, "published") {
@@ -120,8 +130,8 @@ func TestRenewKeepsItsInvariants(t *testing.T) {
 				now = now.Add(time.Duration(rapid.IntRange(1, 20*3600).Draw(t, "seconds")) * time.Second)
 			}
 			before := m
-			m, look = mustRenew(t, before, someName, now, bundle == string(before.bundle))
-			again, _ := mustRenew(t, m, someName, now, bundle == string(m.bundle))
+			m, look = mustRenew(t, before, someName, now, since(before, bundle))
+			again, _ := mustRenew(t, m, someName, now, since(m, bundle))
 			require.True(t, again.equal(m), "a second look changes nothing")
 
 			serving := parsed(t, m.serving)
@@ -130,7 +140,7 @@ func TestRenewKeepsItsInvariants(t *testing.T) {
 			require.LessOrEqual(t, authorities(t, m), 3)
 			old := parsed(t, before.serving)
 			if string(before.serving.cert) != string(m.serving.cert) && now.Before(old.NotAfter) {
-				require.False(t, now.Before(madeAt(serving).Add(plan.settle)), "served before it settled")
+				require.False(t, now.Before(published.Add(plan.settle)), "served before it settled")
 				require.True(t, trusts([]byte(bundle), serving, now), "served before the configurations knew its authority at %s", published)
 			}
 		}

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"bytes"
 	"context"
 	"crypto/subtle"
 	"crypto/tls"
@@ -80,6 +81,12 @@ type Keeper struct {
 	// secrets reads the one Secret past any cache.
 	secrets client.Reader
 
+	// published is a bundle that every webhook configuration had, and since when it was seen to. Only Reconcile uses it.
+	published struct {
+		bundle []byte
+		since  time.Time
+	}
+
 	serving atomic.Pointer[tls.Certificate]
 	token   atomic.Pointer[[]byte]
 }
@@ -142,7 +149,7 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	current := materialOf(secret)
-	published := configurations.trust(current.bundle)
+	published := k.publishedSince(configurations, current.bundle, now)
 	wanted, nextLook, err := renew(current, k.names(), now, schedule{k.settings.Lifetime, k.settings.Settle}, published)
 	if err != nil {
 		return reconcile.Result{}, err
@@ -167,6 +174,18 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: min(max(nextLook.Sub(now), shortestWait), longestWait)}, nil
+}
+
+// publishedSince is since when this process has seen the bundle in every webhook configuration, zero if one lacks it. A process that
+// has just started does not know how long before that it was written.
+func (k *Keeper) publishedSince(c configurations, bundle []byte, now time.Time) time.Time {
+	switch {
+	case !c.trust(bundle):
+		k.published.since = time.Time{}
+	case k.published.since.IsZero() || !bytes.Equal(k.published.bundle, bundle):
+		k.published.bundle, k.published.since = bundle, now
+	}
+	return k.published.since
 }
 
 func conflictIsNoError(err error, doing string) (reconcile.Result, error) {
