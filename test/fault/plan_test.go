@@ -50,7 +50,7 @@ func parsePlan(line string) (plan, error) {
 		return plan{}, fmt.Errorf("the plan %q has the ordinal %q: give a number from 1", line, parts[3])
 	case !known && !ofViews(p.mode):
 		return plan{}, fmt.Errorf("the plan %q has the fault %q: give one of %s", line, p.mode, strings.Join(modeNames(), ", "))
-	case !slices.ContainsFunc(scenarios(), func(s scenario) bool { return s.name == p.scenario }):
+	case !ofCertificates(p) && !slices.ContainsFunc(scenarios(), func(s scenario) bool { return s.name == p.scenario }):
 		return plan{}, fmt.Errorf("the plan %q has the scenario %q, which there is not", line, p.scenario)
 	}
 	return p, nil
@@ -68,12 +68,18 @@ func plansFor(s scenario, ref *reference) []plan {
 	}
 	var plans []plan
 	for _, component := range components {
-		keys := ref.writes[component]
-		for _, key := range sortedKeys(keys) {
-			for ordinal := 1; ordinal <= keys[key]; ordinal++ {
-				for _, mode := range modeNames() {
-					plans = append(plans, plan{s.name, component, key, ordinal, mode})
-				}
+		plans = append(plans, plansOf(s.name, component, ref.writes[component])...)
+	}
+	return plans
+}
+
+// plansOf are those for a component's writes, by key.
+func plansOf(scenario, component string, writes map[string]int) []plan {
+	var plans []plan
+	for _, key := range sortedKeys(writes) {
+		for ordinal := 1; ordinal <= writes[key]; ordinal++ {
+			for _, mode := range modeNames() {
+				plans = append(plans, plan{scenario, component, key, ordinal, mode})
 			}
 		}
 	}

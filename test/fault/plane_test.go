@@ -195,31 +195,54 @@ func (p *plane) build(ctx context.Context) error {
 
 // startWebhook starts the one webhook-server, behind a proxy as well, and waits until the API server asks it.
 func (p *plane) startWebhook(ctx context.Context) (err error) {
-	if p.webhookPort, err = localkube.ReservePorts(1); err != nil {
+	if p.webhook, err = p.newWebhook(ctx); err != nil {
 		return err
 	}
-	port := strconv.Itoa(p.webhookPort.Numbers[0])
-	p.webhook, err = p.startProcess(ctx, p.dir, suite.Webhook,
-		"--webhook-bind-address=127.0.0.1", "--webhook-port="+port, "--advertise-url=https://"+net.JoinHostPort("127.0.0.1", port),
-		"--webhook-cert-settle=1s", "--graceful-deletion", "--announce-services")
-	if err != nil {
-		return err
-	}
-	return until(ctx, "the API server to ask webhook-server", func() error {
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "probe-", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "main"}}},
-		}
-		err := p.client.Create(ctx, pod, client.DryRunAll)
-		if err == nil && len(pod.Spec.ReadinessGates) == 0 {
-			err = errors.New("it does not")
-		}
-		return err
-	})
+	p.webhook.supervise()
+	return until(ctx, "the API server to ask webhook-server", func() error { return p.asked(ctx) })
 }
 
-// startProcess starts a component behind a proxy of its own, which has the rights of the component's ServiceAccount.
+// newWebhook is a webhook-server that is yet to be started. There may be one at a time.
+func (p *plane) newWebhook(ctx context.Context, flags ...string) (_ *process, err error) {
+	if p.webhookPort == nil {
+		if p.webhookPort, err = localkube.ReservePorts(1); err != nil {
+			return nil, err
+		}
+	}
+	port := strconv.Itoa(p.webhookPort.Numbers[0])
+	return p.newProcess(ctx, p.dir, suite.Webhook, append([]string{
+		"--webhook-bind-address=127.0.0.1", "--webhook-port=" + port, "--advertise-url=https://" + net.JoinHostPort("127.0.0.1", port),
+		"--webhook-cert-settle=1s", "--graceful-deletion", "--announce-services",
+	}, flags...)...)
+}
+
+// asked is nil if the API server asks webhook-server about a Pod.
+func (p *plane) asked(ctx context.Context) error {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "probe-", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "main"}}},
+	}
+	err := p.client.Create(ctx, pod, client.DryRunAll)
+	if err == nil && len(pod.Spec.ReadinessGates) == 0 {
+		err = errors.New("it does not")
+	}
+	return err
+}
+
+// startProcess starts a component behind a proxy of its own.
 func (p *plane) startProcess(ctx context.Context, dir, component string, flags ...string) (*process, error) {
+	proc, err := p.newProcess(ctx, dir, component, flags...)
+	if err == nil {
+		proc.supervise()
+	}
+	return proc, err
+}
+
+// program is a component as it ships.
+func (p *plane) program(component string) string { return filepath.Join(p.bin, component) }
+
+// newProcess is a component that is yet to be started, with a proxy of its own, which has the rights of the component's ServiceAccount.
+func (p *plane) newProcess(ctx context.Context, dir, component string, flags ...string) (*process, error) {
 	path, err := p.cluster.ServiceAccountKubeconfig(ctx, suite.Namespace, component)
 	if err != nil {
 		return nil, err
@@ -228,7 +251,7 @@ func (p *plane) startProcess(ctx context.Context, dir, component string, flags .
 	if err != nil {
 		return nil, err
 	}
-	proc := &process{component: component, path: filepath.Join(p.bin, component), log: filepath.Join(dir, component+".log")}
+	proc := &process{component: component, path: p.program(component), log: filepath.Join(dir, component+".log")}
 	if proc.proxy, err = faultproxy.Start(identity, faultproxy.Options{Name: component, Kill: proc.kill}); err != nil {
 		return nil, err
 	}
@@ -237,7 +260,6 @@ func (p *plane) startProcess(ctx context.Context, dir, component string, flags .
 		return nil, err
 	}
 	proc.args = append([]string{"--kubeconfig=" + kubeconfig, "--metrics-bind-address=0", "--health-probe-bind-address=0"}, flags...)
-	proc.supervise()
 	return proc, nil
 }
 

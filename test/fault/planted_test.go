@@ -274,7 +274,7 @@ func (b bug) plant(t *testing.T, dir string) (module, list string) {
 
 // TestPlantedBugsFitTheSources is quick, and about those too that only the whole run tries.
 func TestPlantedBugsFitTheSources(t *testing.T) {
-	for _, b := range bugs() {
+	for _, b := range append(bugs(), untrusted) {
 		t.Run(b.name, func(t *testing.T) { b.plant(t, t.TempDir()) })
 	}
 }
