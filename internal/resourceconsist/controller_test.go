@@ -82,7 +82,8 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 			return c.Patch(ctx, o, p, opts...)
 		}}).Build()
 	b.pods = newPodController(corev1.SchemeGroupVersion.WithKind("Service"), api.Options{DrainTime: 2 * time.Second}, []api.Adapter[*corev1.Service]{b.proxy})
-	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock, writes.New(b.client, b.clock)
+	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock = b.client, b.client, b.recorder, b.clock
+	b.pods.writes, b.pods.employerWrites = writes.New(b.client, b.clock), writes.New(b.client, b.clock)
 	var err error
 	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records, b.pods.standings)
 	require.NoError(t, err)
@@ -378,6 +379,57 @@ func (b *bench) told() []string {
 			return told
 		}
 	}
+}
+
+// lagging is a cache that shows a Service as it was.
+type lagging struct {
+	client.Client
+	service *corev1.Service // nil: as it is
+	writes  int             // of metadata and status
+}
+
+func (l *lagging) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+	l.writes++
+	return l.Client.Patch(ctx, object, patch, options...)
+}
+
+func (l *lagging) Status() client.SubResourceWriter { return &laggingStatus{l.Client.Status(), l} }
+
+type laggingStatus struct {
+	client.SubResourceWriter
+	of *lagging
+}
+
+func (s *laggingStatus) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+	s.of.writes++
+	return s.SubResourceWriter.Patch(ctx, object, patch, options...)
+}
+
+func (l *lagging) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+	if s, ok := object.(*corev1.Service); ok && l.service != nil {
+		l.service.DeepCopyInto(s)
+		return nil
+	}
+	return l.Client.Get(ctx, key, object, options...)
+}
+
+func TestAnEmployerWaitsUntilTheCacheShowsWhatWasWrittenToIt(t *testing.T) {
+	b := newBench(t, webService(), webPod())
+	cache := &lagging{Client: b.client}
+	b.pods.client, b.pods.employerWrites = cache, writes.New(cache, b.clock)
+	b.rent()
+	before := b.service()
+	b.reconcileService()
+	require.Equal(t, []string{api.CleanFinalizer}, b.service().Finalizers)
+	written := cache.writes
+	require.Positive(t, written)
+
+	cache.service = before
+	require.Positive(t, b.reconcileService().RequeueAfter)
+	require.Equal(t, written, cache.writes, "an old view asks for what was written, and the write would meet a conflict")
+	cache.service = nil
+	b.reconcileService()
+	require.Equal(t, []string{api.CleanFinalizer}, b.service().Finalizers)
 }
 
 func TestProvisioningIsRetriedWithGrowingDelaysAndSaidOnce(t *testing.T) {

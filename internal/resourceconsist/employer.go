@@ -128,9 +128,20 @@ func (r *employerController[E]) podEvents() handler.EventHandler {
 
 // Reconcile does what is due for one employer, and says once what its owner has to mend.
 func (r *employerController[E]) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	object, e, err := r.read(ctx, req.NamespacedName)
-	if err != nil || e == nil {
+	wait, err := r.pods.employerWrites.Unobserved(ctx, req.NamespacedName) // before the employer is read: the cache may catch up in between
+	if err != nil {
 		return reconcile.Result{}, err
+	}
+	object, e, err := r.read(ctx, req.NamespacedName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if e == nil {
+		r.pods.employerWrites.Forget(req.NamespacedName)
+		return reconcile.Result{}, nil
+	}
+	if wait > 0 && !e.stray { // an old view only asks for what was already written; one that is not in the cache was read live
+		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	r.report(object)
 	wait, manageErr := r.manage(ctx, object, e)
@@ -431,10 +442,18 @@ func (r *employerController[E]) write(ctx context.Context, object E, finalizers,
 	if err != nil {
 		return false, fmt.Errorf("patching the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
 	}
-	if newer := written.GetResourceVersion(); newer != "" {
-		object.SetResourceVersion(newer) // for a write of its status that follows
-	}
+	r.wrote(object, written)
 	return true, nil
+}
+
+// wrote takes in what the API server answered: writes that follow rest on it, and decisions wait until the cache shows it.
+func (r *employerController[E]) wrote(object, answered E) {
+	newer := answered.GetResourceVersion()
+	if newer == "" {
+		return
+	}
+	object.SetResourceVersion(newer)
+	r.pods.employerWrites.Wrote(client.ObjectKeyFromObject(object), answered)
 }
 
 // orNull is the text for a merge patch, where null removes what is empty.

@@ -369,9 +369,7 @@ func (r *employerController[E]) patchConditions(ctx context.Context, object E, c
 		return false, err
 	}
 	reflect.ValueOf(object).Elem().FieldByName("Status").FieldByName("Conditions").Set(reflect.ValueOf(conditions))
-	if newer := written.GetResourceVersion(); newer != "" {
-		object.SetResourceVersion(newer) // for a write that follows
-	}
+	r.wrote(object, written)
 	return true, nil
 }
 
