@@ -137,7 +137,7 @@ type space struct {
 	waiting  map[string]*pod
 	rules    map[string]*rule
 	owners   map[types.UID]*owner
-	services map[string]bool // under control?
+	services map[string]bool // under control, and not being deleted?
 	slices   map[string]slice
 
 	sets      map[string]*set
@@ -232,7 +232,7 @@ func (c *Checker) Apply(e Event) {
 	case *appsv1.ReplicaSet:
 		s.setReplicas(obj, obj.Spec.Replicas, e.Deleted)
 	case *corev1.Service:
-		s.services[obj.Name] = !e.Deleted && obj.Labels[controlLabel] == "true"
+		s.services[obj.Name] = !e.Deleted && obj.DeletionTimestamp == nil && obj.Labels[controlLabel] == "true"
 	case *discoveryv1.EndpointSlice:
 		s.applySlice(obj, e)
 	case *appsv1alpha1.ResourceContext:

@@ -221,8 +221,12 @@ func uid(v types.UID) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.UID = v }
 }
 
-func controlledService(s *story, value string) {
-	s.apply(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Labels: map[string]string{controlLabel: value}}})
+func controlledService(s *story, value string, with ...func(*corev1.Service)) {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Labels: map[string]string{controlLabel: value}}}
+	for _, w := range with {
+		w(service)
+	}
+	s.apply(service)
 }
 
 func endpointSlice(ready ...string) *discoveryv1.EndpointSlice {
@@ -403,6 +407,12 @@ func TestChecker(t *testing.T) {
 		"a new image on a Pod that still gets traffic": {want: []Invariant{Traffic}, events: func(s *story) {
 			controlledService(s, "true")
 			s.apply(endpointSlice("uid-0", "uid-1"))
+			s.apply(aPod(0, offline))
+			s.apply(aPod(0, offline, newImage))
+		}},
+		"a Service that is being deleted promises nothing any more": {events: func(s *story) {
+			controlledService(s, "true", func(service *corev1.Service) { service.DeletionTimestamp = &metav1.Time{Time: s.now} })
+			s.apply(endpointSlice("uid-0"))
 			s.apply(aPod(0, offline))
 			s.apply(aPod(0, offline, newImage))
 		}},
