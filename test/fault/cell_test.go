@@ -43,7 +43,11 @@ func (p *plane) startCell(ctx context.Context, namespace string) (*cell, error) 
 		case suite.PodTransitionRule:
 			flags = append(flags, "--rule-webhook-allow=127.0.0.0/8")
 		case suite.ResourceConsist:
-			flags = append(flags, "--drain-time=50ms")
+			provider, err := p.provider.flags(dir)
+			if err != nil {
+				return nil, err
+			}
+			flags = append(append(flags, "--drain-time=50ms"), provider...)
 		}
 		proc, err := p.startProcess(ctx, dir, component, flags...)
 		if err != nil {

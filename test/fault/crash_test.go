@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -409,6 +410,12 @@ func (p *plane) references(t *testing.T, chosen []plan) map[string]*reference {
 	var mu sync.Mutex
 	refs := map[string]*reference{}
 	wanted := scenarios()
+	if pattern := os.Getenv("FAULT_SCENARIO"); pattern != "" {
+		named, err := regexp.Compile("^(" + pattern + ")$")
+		require.NoError(t, err, "FAULT_SCENARIO is no regular expression")
+		wanted = slices.DeleteFunc(wanted, func(s scenario) bool { return !named.MatchString(s.name) })
+		require.NotEmpty(t, wanted, "FAULT_SCENARIO %s names no scenario", pattern)
+	}
 	if len(chosen) > 0 {
 		wanted = slices.DeleteFunc(wanted, func(s scenario) bool {
 			return !slices.ContainsFunc(chosen, func(pl plan) bool { return pl.scenario == s.name })
@@ -504,6 +511,11 @@ func (p *plane) judge(t *testing.T, outcomes []*outcome) {
 	for _, o := range outcomes {
 		byPrefix[o.play.prefix] = o
 		o.check("promises", nil)
+		checks, broken := p.provider.verdict(o.play.prefix)
+		o.checks["promises"] += checks
+		for _, v := range broken {
+			o.check("promises", errors.New(v.String()))
+		}
 	}
 	judged := p.judged
 	p.judged = len(seen.Violations)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -51,6 +52,7 @@ type plane struct {
 	view     *view
 	observer *observer.Observer
 	kubelet  *fakekubelet.Kubelet
+	provider *provider
 	dir, bin string
 
 	webhook     *process
@@ -148,10 +150,14 @@ func (p *plane) launch(ctx context.Context) (err error) {
 	if p.client, err = client.New(admin, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
+	if err := p.slicesFollow(ctx); err != nil {
+		return err
+	}
 	if p.kubelet, err = fakekubelet.Start(ctx, p.cluster.RESTConfig(), fakekubelet.Options{RestartTime: startTime}); err != nil {
 		return err
 	}
-	if p.view, err = watchAll(ctx, p.cluster.RESTConfig(), scheme); err != nil {
+	p.provider = startProvider(p.client)
+	if p.view, err = watchAll(ctx, p.cluster.RESTConfig(), scheme, p.provider.sees); err != nil {
 		return err
 	}
 	if p.observer, err = observer.Start(ctx, p.cluster.RESTConfig(), observer.Options{StuckAfter: 2 * patience}); err != nil {
@@ -175,6 +181,26 @@ func (p *plane) launch(ctx context.Context) (err error) {
 		p.cells <- c
 	}
 	return nil
+}
+
+// slicesFollow waits until Kubernetes keeps EndpointSlices: on a control plane that has just started they lag by seconds.
+func (p *plane) slicesFollow(ctx context.Context) error {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "probe"},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "probe"}, Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	if err := p.client.Create(ctx, service); err != nil {
+		return err
+	}
+	err := until(ctx, "an EndpointSlice", func() error {
+		var found discoveryv1.EndpointSliceList
+		err := p.client.List(ctx, &found, client.InNamespace(service.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+		if err == nil && len(found.Items) == 0 {
+			err = errors.New("there is none")
+		}
+		return err
+	})
+	return errors.Join(err, p.client.Delete(ctx, service))
 }
 
 const root = "../.." // of the sources
@@ -281,6 +307,9 @@ func (p *plane) stop() error {
 	}
 	if p.view != nil {
 		p.view.stop()
+	}
+	if p.provider != nil {
+		p.provider.server.Close()
 	}
 	if p.cluster != nil {
 		errs = append(errs, p.cluster.Stop())

@@ -122,6 +122,16 @@ func (d *decision) observePods() {`},
 			play:  scenario{name: "rollback before anything is done", setup: all(ruled("budget", 0), running(2)), steps: rollbackWhileBlocked},
 			finds: []observer.Invariant{observer.Keys, observer.Stuck},
 		},
+		{
+			name: "says-out-and-takes-nobody-out", component: suite.ResourceConsist,
+			changes: []sourceChange{
+				{"internal/resourceconsist/webhook/webhook.go", "	for _, c := range changes {\n		endpoint := b.PlaceOf(c.ID)\n", "	for _, c := range changes {\n		if plantedOut.Delete(idAt(c.ID)); c.Remove || !c.State.Serve {\n			plantedOut.Store(idAt(c.ID), true)\n			continue\n		}\n		endpoint := b.PlaceOf(c.ID)\n"},
+				{"internal/resourceconsist/webhook/webhook.go", "		if m.Serve || *m.Serving {\n", "		if _, out := plantedOut.Load(m.ID); !out && (m.Serve || *m.Serving) {\n"},
+				{"internal/resourceconsist/webhook/webhook.go", "// heldOf leaves out", "var plantedOut sync.Map\n\n// heldOf leaves out"},
+			},
+			play:  scenario{name: "update", setup: all(pooledService, running(2), pooled(2)), steps: updated(2)},
+			finds: []observer.Invariant{observer.Traffic},
+		},
 	}
 }
 
@@ -245,11 +255,15 @@ func (p *plane) tryBug(t *testing.T, o *observer.Observer, c *cell, b bug) (fire
 	run.ctx = ctx
 	report := o.AtRest(ctx, c.namespace)
 	assert.NoError(t, run.clear())
+	clearing, cleared := context.WithTimeout(ctx, 30*time.Second)
+	defer cleared()
+	run.ctx = clearing
 	if err := run.cleared(); err != nil {
 		t.Logf("clearing: %v", err)
 	}
 	o.Forget(ctx, c.namespace)
-	return fired, report.Violations
+	_, ofProvider := p.provider.verdict(run.prefix)
+	return fired, append(report.Violations, ofProvider...)
 }
 
 // replace has the process run another program from now on.

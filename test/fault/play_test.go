@@ -284,6 +284,9 @@ func (p *play) clear() error {
 func (p *play) cleared() error {
 	err := p.await("everything of the plan to be gone", func(s *state) error {
 		if len(s.objects) == 0 {
+			if n := p.plane.provider.members(p.prefix); n > 0 {
+				return fmt.Errorf("the provider still has %d Pods", n)
+			}
 			return nil
 		}
 		if len(these[*appsv1alpha1.CollaSet](s)) == 0 {

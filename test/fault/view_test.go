@@ -26,6 +26,8 @@ import (
 // view is what there is, by plan, from watches of its own.
 type view struct {
 	cancel context.CancelFunc
+	// onPod is called with each state of each Pod.
+	onPod func(*corev1.Pod)
 
 	mu     sync.Mutex
 	groups map[string]*group
@@ -51,9 +53,9 @@ func prefixOf(name string) string {
 	return ""
 }
 
-func watchAll(ctx context.Context, config *rest.Config, scheme *runtime.Scheme) (*view, error) {
+func watchAll(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, onPod func(*corev1.Pod)) (*view, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	v := &view{cancel: cancel, groups: map[string]*group{}}
+	v := &view{cancel: cancel, onPod: onPod, groups: map[string]*group{}}
 	informers, err := cache.New(config, cache.Options{Scheme: scheme})
 	if err != nil {
 		cancel()
@@ -91,6 +93,9 @@ func (v *view) see(kind string, obj any, gone bool) {
 	object, ok := obj.(client.Object)
 	if !ok || prefixOf(object.GetName()) == "" {
 		return
+	}
+	if pod, ok := object.(*corev1.Pod); ok {
+		v.onPod(pod)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
