@@ -166,6 +166,24 @@ func TestTerminatingPod(t *testing.T) {
 	})
 }
 
+func TestTerminatingPodIsDeletedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := on(t, Options{Lag: 2 * time.Second}, web(set(gate, corev1.ConditionTrue)))
+		p := n.after(time.Minute)
+		n.update(p, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
+		n.update(n.after(500*time.Millisecond), func(p *corev1.Pod) { p.Labels = map[string]string{"changed": "true"} })
+		time.Sleep(time.Minute) // virtual
+		synctest.Wait()
+		deletions := 0
+		for _, a := range n.client.Actions() {
+			if a.GetVerb() == "delete" {
+				deletions++
+			}
+		}
+		require.Equal(t, 1, deletions, "what it sees late of a Pod that it has deleted is no reason to delete it again")
+	})
+}
+
 func TestRestartedKubeletTakesOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := on(t, Options{}, web(set(gate, corev1.ConditionTrue)))

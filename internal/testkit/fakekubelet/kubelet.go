@@ -185,8 +185,12 @@ func (k *Kubelet) sync(ctx context.Context, uid types.UID) (time.Duration, error
 	switch {
 	case pod == nil:
 		return 0, nil
+	case m.removed: // and what was queued meanwhile is about that
+		return 0, nil
 	case pod.DeletionTimestamp != nil && len(pod.Finalizers) == 0:
-		return 0, k.remove(ctx, pod)
+		err := k.remove(ctx, pod)
+		m.removed = err == nil
+		return 0, err
 	}
 	now := time.Now()
 	if wait := m.run(pod, now, k.options.RestartTime); wait > 0 {

@@ -23,6 +23,8 @@ type machine struct {
 	// version lacks it.
 	said    corev1.PodStatus
 	version uint64
+	// removed says that the Pod was deleted for good, whether or not that was seen.
+	removed bool
 }
 
 // newMachine takes over what the Pod's status says is running, as a kubelet does that was restarted.
