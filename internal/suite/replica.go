@@ -77,6 +77,9 @@ func (r *Replica) Ready(ctx context.Context) error {
 	return err
 }
 
+// WebhookAddress is host:port of a webhook-server's webhooks.
+func (r *Replica) WebhookAddress() string { return r.process.webhook }
+
 // Metrics is what it says of itself.
 func (r *Replica) Metrics(ctx context.Context) (string, error) {
 	client := &http.Client{Timeout: 10 * time.Second}

@@ -82,11 +82,11 @@ type keeping struct {
 func (p *plane) keep(ctx context.Context, s certificateScenario, program string, o *outcome) map[string]int {
 	k := &keeping{ctx: ctx, plane: p}
 	defer func() { o.took = time.Since(o.began) }()
+	defer k.end(o)
 	if err := k.prepare(s, program); err != nil {
 		o.check("setup", err)
 		return nil
 	}
-	defer k.end(o)
 	k.proc.proxy.Mark()
 	fired := func() bool { return true }
 	if o.plan.mode != "" {
@@ -97,6 +97,7 @@ func (p *plane) keep(ctx context.Context, s certificateScenario, program string,
 		fired = func() bool { return armed.Fired() > 0 }
 	}
 	trusted := k.watchTrust()
+	defer func() { _, _ = trusted() }() // if it was not asked before
 	if s.then == nil {
 		k.proc.supervise()
 	} else if err := s.then(k); err != nil {
@@ -146,6 +147,9 @@ func (k *keeping) prepare(s certificateScenario, program string) error {
 
 // end stops it, and judges how it ran.
 func (k *keeping) end(o *outcome) {
+	if k.proc == nil {
+		return
+	}
 	if k.proc.stopped != nil {
 		k.proc.stop()
 	}

@@ -24,7 +24,7 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// TestWebhookServer is down, hangs, or shows a certificate that nobody trusts, while Pods that are not ours are created and changed
+// TestWebhookServer is down, half of it, hangs, or shows a certificate that nobody trusts, while Pods that are not ours are created and changed
 // and a rollout goes on. An expired certificate is in test/integration/webhook.
 func TestWebhookServer(t *testing.T) {
 	for _, fault := range []struct {
@@ -55,6 +55,7 @@ func TestWebhookServer(t *testing.T) {
 				return p.Restart(p.Context(), suite.Webhook)
 			}
 		}},
+		{"has one of two replicas away", oneOfTwoAway},
 	} {
 		if !story.All() && fault.name != "hangs" {
 			continue
@@ -110,6 +111,51 @@ func TestWebhookServer(t *testing.T) {
 			p.SetImage("web", image3)
 			p.WaitAtRest("web", 6, image3)
 		})
+	}
+}
+
+// oneOfTwoAway has the API server call two replicas by one address, of which one is killed: until a Service has noticed, every other
+// connection fails.
+func oneOfTwoAway(p *story.Plan) func() error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(p, err)
+	p.Cleanup(func() { _ = listener.Close() })
+	url := "--advertise-url=https://" + listener.Addr().String()
+	other, err := p.StartReplica(p.Context(), suite.Webhook, "other", url)
+	require.NoError(p, err)
+	p.Cleanup(func() { _ = other.Kill() })
+	go inTurn(listener, p.WebhookAddress(suite.Webhook), other.WebhookAddress())
+	require.NoError(p, p.Restart(p.Context(), suite.Webhook, url))
+	p.Eventually("both replicas", func() error { return other.Ready(p.Context()) })
+	require.NoError(p, other.Kill())
+	return func() error {
+		if err := p.Restart(p.Context(), suite.Webhook, ""); err != nil { // where it was
+			return err
+		}
+		return listener.Close()
+	}
+}
+
+// inTurn passes each connection on to the next of the addresses, and closes those that cannot be.
+func inTurn(listener net.Listener, addresses ...string) {
+	for n := 0; ; n++ {
+		connection, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer connection.Close()
+			onward, err := net.Dial("tcp", addresses[n%len(addresses)])
+			if err != nil {
+				return
+			}
+			defer onward.Close()
+			go func() {
+				_, _ = io.Copy(onward, connection)
+				_ = onward.Close()
+			}()
+			_, _ = io.Copy(connection, onward)
+		}()
 	}
 }
 
