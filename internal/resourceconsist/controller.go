@@ -50,8 +50,6 @@ type podController[E client.Object] struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 	writes   *writes.Tracker
-	// employerWrites are those to employers.
-	employerWrites *writes.Tracker
 	// conflicts are those that a Pod met in a row.
 	conflicts writes.Conflicts
 
@@ -110,7 +108,7 @@ func AddToManager[E client.Object](mgr manager.Manager, options api.Options, ada
 	kind := gvk.Kind
 	c := newPodController(gvk, options, adapters)
 	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
-	c.writes, c.employerWrites = writes.New(mgr.GetCache(), nil), writes.New(mgr.GetCache(), nil)
+	c.writes = writes.New(mgr.GetCache(), nil)
 	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records, c.standings); err != nil {
 		return err
 	}

@@ -82,12 +82,11 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 			return c.Patch(ctx, o, p, opts...)
 		}}).Build()
 	b.pods = newPodController(corev1.SchemeGroupVersion.WithKind("Service"), api.Options{DrainTime: 2 * time.Second}, []api.Adapter[*corev1.Service]{b.proxy})
-	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock = b.client, b.client, b.recorder, b.clock
-	b.pods.writes, b.pods.employerWrites = writes.New(b.client, b.clock), writes.New(b.client, b.clock)
+	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock, writes.New(b.client, b.clock)
 	var err error
 	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records, b.pods.standings)
 	require.NoError(t, err)
-	b.employers = newEmployerController(b.pods)
+	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
 	return b
 }
@@ -357,7 +356,7 @@ func (r *renting) Deprovision(context.Context, *corev1.Service) error {
 func (b *bench) rent() *renting {
 	r := &renting{proxy: b.proxy}
 	b.pods.adapters = []api.Adapter[*corev1.Service]{r}
-	b.employers = newEmployerController(b.pods)
+	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.employers.clock = b.clock
 	b.index("web")
 	return r
@@ -416,7 +415,7 @@ func (l *lagging) Get(ctx context.Context, key client.ObjectKey, object client.O
 func TestAnEmployerWaitsUntilTheCacheShowsWhatWasWrittenToIt(t *testing.T) {
 	b := newBench(t, webService(), webPod())
 	cache := &lagging{Client: b.client}
-	b.pods.client, b.pods.employerWrites = cache, writes.New(cache, b.clock)
+	b.pods.client = cache
 	b.rent()
 	before := b.service()
 	b.reconcileService()
@@ -630,7 +629,7 @@ func TestAStatusRecorderIsToldInsteadOfTheCondition(t *testing.T) {
 	b := newBench(t, service, webPod())
 	r := &recording{proxy: b.proxy}
 	b.pods.adapters = []api.Adapter[*corev1.Service]{r}
-	b.employers = newEmployerController(b.pods)
+	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
 	b.proxy.err = errors.New("no route")
 	for range 3 {
@@ -679,7 +678,7 @@ func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
 	b := newBench(t, service, pod)
 	other := &elsewhere{proxy: &proxy{serving: map[string]bool{"web-0": true}, err: errors.New("down")}}
 	b.pods.adapters = []api.Adapter[*corev1.Service]{b.proxy, other}
-	b.employers = newEmployerController(b.pods)
+	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
 	b.reconcileService()
 	require.Equal(t, "elsewhere,proxy,somebody-elses", b.service().Annotations[api.AdaptersAnnotation])
@@ -731,7 +730,7 @@ func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
 	b := newBench(t, service, pod)
 	other := &elsewhere{proxy: &proxy{serving: map[string]bool{"web-0": true}}}
 	b.pods.adapters = []api.Adapter[*corev1.Service]{b.proxy, other}
-	b.employers = newEmployerController(b.pods)
+	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
 	b.reconcileService()
 	require.Equal(t, []string{"proxy"}, api.ConditionedHolders(b.service()))

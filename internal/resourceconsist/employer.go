@@ -42,6 +42,7 @@ type employerController[E client.Object] struct {
 	clock    clock.PassiveClock
 	kind     string
 	adapters []api.Adapter[E]
+	writes   *writes.Tracker
 	// conflicts are those that an employer met in a row.
 	conflicts writes.Conflicts
 	// pods is the controller that shares the index of employers.
@@ -65,15 +66,17 @@ const (
 	pageSize = 500
 )
 
-func newEmployerController[E client.Object](pods *podController[E]) *employerController[E] {
+// newEmployerController takes what shows it its own writes.
+func newEmployerController[E client.Object](pods *podController[E], cached client.Reader) *employerController[E] {
 	return &employerController[E]{
+		writes: writes.New(cached, pods.clock),
 		client: pods.client, live: pods.live, recorder: pods.recorder, clock: pods.clock, kind: pods.kind, adapters: pods.adapters,
 		pods: pods, standings: pods.standings, told: map[types.UID]string{},
 	}
 }
 
 func addEmployerController[E client.Object](mgr manager.Manager, pods *podController[E]) error {
-	r := newEmployerController(pods)
+	r := newEmployerController(pods, mgr.GetCache())
 	name := "resourceconsist-" + strings.ToLower(pods.kind) + "-employers"
 	ctl, err := controller.New(name, mgr, controller.Options{
 		Reconciler: r, MaxConcurrentReconciles: pods.options.Concurrency, RateLimiter: rateLimiter(pods.options),
@@ -128,7 +131,7 @@ func (r *employerController[E]) podEvents() handler.EventHandler {
 
 // Reconcile does what is due for one employer, and says once what its owner has to mend.
 func (r *employerController[E]) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	wait, err := r.pods.employerWrites.Unobserved(ctx, req.NamespacedName) // before the employer is read: the cache may catch up in between
+	wait, err := r.writes.Unobserved(ctx, req.NamespacedName) // before the employer is read: the cache may catch up in between
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -137,7 +140,7 @@ func (r *employerController[E]) Reconcile(ctx context.Context, req reconcile.Req
 		return reconcile.Result{}, err
 	}
 	if e == nil {
-		r.pods.employerWrites.Forget(req.NamespacedName)
+		r.writes.Forget(req.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	if wait > 0 && !e.stray { // an old view only asks for what was already written; one that is not in the cache was read live
@@ -453,7 +456,7 @@ func (r *employerController[E]) wrote(object, answered E) {
 		return
 	}
 	object.SetResourceVersion(newer)
-	r.pods.employerWrites.Wrote(client.ObjectKeyFromObject(object), answered)
+	r.writes.Wrote(client.ObjectKeyFromObject(object), answered)
 }
 
 // orNull is the text for a merge patch, where null removes what is empty.

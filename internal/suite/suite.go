@@ -343,13 +343,13 @@ func (s *Suite) waitReady(ctx context.Context, names ...string) error {
 		if p.component != Webhook || s.Cluster == nil {
 			return nil
 		}
-		return asksWebhook(ctx, clients)
+		return AsksWebhook(ctx, clients)
 	})
 }
 
-// asksWebhook is nil if a managed Pod would get its readiness gate. The API server
+// AsksWebhook is nil if a managed Pod would get its readiness gate. The API server
 // learns of what webhook-server has written a moment after that is ready.
-func asksWebhook(ctx context.Context, clients kubernetes.Interface) error {
+func AsksWebhook(ctx context.Context, clients kubernetes.Interface) error {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "main"}}},

@@ -250,12 +250,19 @@ func (o *outcome) economy(now *state) error {
 	}
 	counts := o.play.counts()
 	for _, component := range append(faulted(), suite.Webhook) {
-		with, without := total(counts[component]), total(o.ref.writes[component])
-		if with > 2*without+10 {
-			errs = append(errs, fmt.Errorf("%s wrote %d times, without the fault %d:\n%s", component, with, without, strings.Join(o.play.told(component), "\n")))
+		if err := thrifty(counts[component], o.ref.writes[component]); err != nil {
+			errs = append(errs, fmt.Errorf("%s %w:\n%s", component, err, strings.Join(o.play.told(component), "\n")))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// thrifty compares a component's writes, by key, with those without the fault.
+func thrifty(with, without map[string]int) error {
+	if w, wo := total(with), total(without); w > 2*wo+10 {
+		return fmt.Errorf("wrote %d times, without the fault %d", w, wo)
+	}
+	return nil
 }
 
 func total(counts map[string]int) int {
@@ -376,10 +383,13 @@ func selection(t *testing.T, plans []plan, failed []string, short, most int) []p
 		short = most
 	}
 	var chosen []plan
+	isWanted := wantedScenario(t, nil)
 	for _, line := range failed {
 		p, err := parsePlan(line)
 		require.NoError(t, err)
-		chosen = append(chosen, p)
+		if isWanted(p.scenario) {
+			chosen = append(chosen, p)
+		}
 	}
 	return append(chosen, sample(plans, short)...)
 }
@@ -405,21 +415,29 @@ func plansAskedFor(t *testing.T, mine func(plan) bool) []plan {
 	return plans
 }
 
+// wantedScenario says whether plans of a scenario are run: those of FAULT_SCENARIO, and of the chosen plans if there are any.
+func wantedScenario(t *testing.T, chosen []plan) func(name string) bool {
+	t.Helper()
+	pattern := os.Getenv("FAULT_SCENARIO")
+	if pattern == "" {
+		pattern = ".*"
+	}
+	named, err := regexp.Compile("^(" + pattern + ")$")
+	require.NoError(t, err, "FAULT_SCENARIO is no regular expression")
+	require.True(t, slices.ContainsFunc(scenarioNames(), named.MatchString), "FAULT_SCENARIO %s names no scenario", pattern)
+	return func(name string) bool {
+		return named.MatchString(name) && (len(chosen) == 0 || slices.ContainsFunc(chosen, func(p plan) bool { return p.scenario == name }))
+	}
+}
+
 func (p *plane) references(t *testing.T, chosen []plan) map[string]*reference {
 	t.Helper()
 	var mu sync.Mutex
 	refs := map[string]*reference{}
-	wanted := scenarios()
-	if pattern := os.Getenv("FAULT_SCENARIO"); pattern != "" {
-		named, err := regexp.Compile("^(" + pattern + ")$")
-		require.NoError(t, err, "FAULT_SCENARIO is no regular expression")
-		wanted = slices.DeleteFunc(wanted, func(s scenario) bool { return !named.MatchString(s.name) })
-		require.NotEmpty(t, wanted, "FAULT_SCENARIO %s names no scenario", pattern)
-	}
-	if len(chosen) > 0 {
-		wanted = slices.DeleteFunc(wanted, func(s scenario) bool {
-			return !slices.ContainsFunc(chosen, func(pl plan) bool { return pl.scenario == s.name })
-		})
+	isWanted := wantedScenario(t, chosen)
+	wanted := slices.DeleteFunc(scenarios(), func(s scenario) bool { return !isWanted(s.name) })
+	if len(wanted) == 0 {
+		t.Skip("FAULT_SCENARIO has scenarios of other tests")
 	}
 	each(p, wanted, func(c *cell, s scenario) {
 		begin := time.Now()
@@ -481,12 +499,7 @@ func (p *plane) execute(t *testing.T, plans []plan, refs map[string]*reference) 
 			one(p.all[0], pl)
 		}
 	}
-	rest := time.NewTimer(quiet)
-	defer rest.Stop()
-	select {
-	case <-t.Context().Done():
-	case <-rest.C:
-	}
+	_ = pass(t.Context(), quiet) // whoever ends it early is told by what follows
 	for _, c := range p.all {
 		for _, o := range c.lingering {
 			waits = append(waits, o.retire())

@@ -50,10 +50,22 @@ func parsePlan(line string) (plan, error) {
 		return plan{}, fmt.Errorf("the plan %q has the ordinal %q: give a number from 1", line, parts[3])
 	case !known && !ofViews(p.mode):
 		return plan{}, fmt.Errorf("the plan %q has the fault %q: give one of %s", line, p.mode, strings.Join(modeNames(), ", "))
-	case !ofCertificates(p) && !slices.ContainsFunc(scenarios(), func(s scenario) bool { return s.name == p.scenario }):
+	case !slices.Contains(scenarioNames(), p.scenario):
 		return plan{}, fmt.Errorf("the plan %q has the scenario %q, which there is not", line, p.scenario)
 	}
 	return p, nil
+}
+
+// scenarioNames are those of all tests that run plans.
+func scenarioNames() []string {
+	var names []string
+	for _, s := range scenarios() {
+		names = append(names, s.name)
+	}
+	for _, s := range certificateScenarios() {
+		names = append(names, s.name)
+	}
+	return names
 }
 
 func modeNames() []string {

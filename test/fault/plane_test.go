@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,6 +50,7 @@ const (
 type plane struct {
 	cluster  *localkube.Cluster
 	client   client.Client
+	clients  kubernetes.Interface
 	view     *view
 	observer *observer.Observer
 	kubelet  *fakekubelet.Kubelet
@@ -150,6 +152,9 @@ func (p *plane) launch(ctx context.Context) (err error) {
 	if p.client, err = client.New(admin, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
+	if p.clients, err = kubernetes.NewForConfig(admin); err != nil {
+		return err
+	}
 	if err := p.slicesFollow(ctx); err != nil {
 		return err
 	}
@@ -243,17 +248,7 @@ func (p *plane) newWebhook(ctx context.Context, flags ...string) (_ *process, er
 }
 
 // asked is nil if the API server asks webhook-server about a Pod.
-func (p *plane) asked(ctx context.Context) error {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "probe-", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "main"}}},
-	}
-	err := p.client.Create(ctx, pod, client.DryRunAll)
-	if err == nil && len(pod.Spec.ReadinessGates) == 0 {
-		err = errors.New("it does not")
-	}
-	return err
-}
+func (p *plane) asked(ctx context.Context) error { return suite.AsksWebhook(ctx, p.clients) }
 
 // startProcess starts a component behind a proxy of its own.
 func (p *plane) startProcess(ctx context.Context, dir, component string, flags ...string) (*process, error) {
@@ -326,6 +321,18 @@ func (p *plane) namespace(ctx context.Context, name string) error {
 	return until(ctx, "the default service account of "+name, func() error {
 		return p.client.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
 	})
+}
+
+// pass lets time go by: nil unless ctx ends before.
+func pass(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 // until asks again and again until check returns nil. For what the view does not show.

@@ -219,16 +219,22 @@ func TestPlantedBugsAreFound(t *testing.T) {
 			fired, violations = p.tryBug(t, o, c, b)
 			require.True(t, fired, "with the defect: the fault was done")
 			found := slices.ContainsFunc(violations, func(v observer.Violation) bool { return slices.Contains(b.finds, v.Invariant) })
-			row := faultreport.Row{Suite: "planted bugs", Scenario: b.name, Component: b.component, Plans: 1, Faults: map[string]int{"planted": 1}}
-			if !found {
-				row.Failed, row.Failures = 1, []string{b.name + " was not found"}
-			}
-			require.NoError(t, faultreport.Add(row))
+			b.report(t, found)
 			require.True(t, found, "the planted defect was not found by %v; there was: %v", b.finds, violations)
 			t.Logf("found: %s", violations[0])
 			p.observer.Forget(t.Context(), namespace) // the other observer has seen it too
 		})
 	}
+}
+
+// report adds the defect to the fault report.
+func (b bug) report(t *testing.T, found bool) {
+	t.Helper()
+	row := faultreport.Row{Suite: "planted bugs", Scenario: b.name, Component: b.component, Plans: 1, Faults: map[string]int{"planted": 1}}
+	if !found {
+		row.Failed, row.Failures = 1, []string{b.name + " was not found"}
+	}
+	require.NoError(t, faultreport.Add(row))
 }
 
 // tryBug plays the scenario in which a defect shows, and says whether the fault was done and what promises were broken.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -141,10 +140,11 @@ func (p *provider) joins(ctx context.Context, m poolMember) {
 	if err != nil || string(pod.UID) != m.Pod.UID {
 		return // it has gone meanwhile
 	}
-	for _, value := range operating(pod) {
-		p.found(pod, fmt.Sprintf("is put into the provider's traffic while it is operated, since %s", value))
+	wrong := ""
+	if since := operating(pod); len(since) > 0 {
+		wrong = fmt.Sprintf("is put into the provider's traffic while it is operated, since %s", strings.Join(since, ", "))
 	}
-	p.found(pod, "")
+	p.found(pod, wrong)
 }
 
 // sees judges a Pod that is operated: it was in no traffic when that began.
@@ -208,7 +208,7 @@ func (p *provider) members(plan string) int {
 	defer p.mu.Unlock()
 	n := 0
 	for _, pool := range p.pools {
-		for m := range maps.Values(pool) {
+		for _, m := range pool {
 			if prefixOf(m.Pod.Name) == plan {
 				n++
 			}

@@ -80,10 +80,12 @@ func (n *node) update(pod *corev1.Pod, with ...func(*corev1.Pod)) {
 }
 
 // writes is the number of status writes so far.
-func (n *node) writes() int {
+func (n *node) writes() int { return n.requests("patch", "status") }
+
+func (n *node) requests(verb, subresource string) int {
 	count := 0
 	for _, a := range n.client.Actions() {
-		if a.GetVerb() == "patch" && a.GetSubresource() == "status" {
+		if a.GetVerb() == verb && a.GetSubresource() == subresource {
 			count++
 		}
 	}
@@ -174,13 +176,7 @@ func TestTerminatingPodIsDeletedOnce(t *testing.T) {
 		n.update(n.after(500*time.Millisecond), func(p *corev1.Pod) { p.Labels = map[string]string{"changed": "true"} })
 		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
-		deletions := 0
-		for _, a := range n.client.Actions() {
-			if a.GetVerb() == "delete" {
-				deletions++
-			}
-		}
-		require.Equal(t, 1, deletions, "what it sees late of a Pod that it has deleted is no reason to delete it again")
+		require.Equal(t, 1, n.requests("delete", ""), "what it sees late of a Pod that it has deleted is no reason to delete it again")
 	})
 }
 
