@@ -88,7 +88,10 @@ func (b *baseline) shownBy(o *observation) bool {
 	if o.set.Generation < b.generation {
 		return false
 	}
-	if b.entries != "" && (o.context == nil || older(o.context.ResourceVersion, b.entries)) {
+	switch {
+	case b.entries == "" && o.context != nil && older(o.context.ResourceVersion, b.listed):
+		return false // it is gone since, with a CollaSet of the same name
+	case b.entries != "" && (o.context == nil || older(o.context.ResourceVersion, b.entries)):
 		return false
 	}
 	found := 0

@@ -23,10 +23,21 @@ func TestAnOldViewIsTold(t *testing.T) {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: version, Labels: map[string]string{"app": app}}}
 	}
 	a, b := pod("a", "10", "web"), pod("b", "20", "web")
+	context := func(version string) *appsv1alpha1.ResourceContext {
+		return &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{ResourceVersion: version}}
+	}
 	for name, tc := range map[string]struct {
-		pods []*corev1.Pod
-		old  bool
+		pods    []*corev1.Pod
+		entries string // "" for none
+		context *appsv1alpha1.ResourceContext
+		old     bool
 	}{
+		"entries as they are":               {pods: []*corev1.Pod{a, b}, entries: "25", context: context("25")},
+		"newer entries":                     {pods: []*corev1.Pod{a, b}, entries: "25", context: context("31")},
+		"older entries":                     {pods: []*corev1.Pod{a, b}, entries: "25", context: context("24"), old: true},
+		"entries are missing":               {pods: []*corev1.Pod{a, b}, entries: "25", old: true},
+		"entries are gone":                  {pods: []*corev1.Pod{a, b}, context: context("25"), old: true},
+		"entries came since":                {pods: []*corev1.Pod{a, b}, context: context("31")},
 		"as it is":                          {pods: []*corev1.Pod{a, b}},
 		"newer":                             {pods: []*corev1.Pod{a, pod("b", "31", "web"), pod("c", "32", "web")}},
 		"a Pod is missing":                  {pods: []*corev1.Pod{a}, old: true},
@@ -35,8 +46,8 @@ func TestAnOldViewIsTold(t *testing.T) {
 		"a Pod has no labels to list it by": {pods: []*corev1.Pod{a, b, pod("c", "15", "other")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			base := baseline{generation: 1, listed: "30", labels: labels.SelectorFromSet(labels.Set{"app": "web"}), pods: map[types.UID]string{"a": "10", "b": "20"}}
-			o := &observation{set: collaSet(2), pods: map[string]*corev1.Pod{}}
+			base := baseline{generation: 1, entries: tc.entries, listed: "30", labels: labels.SelectorFromSet(labels.Set{"app": "web"}), pods: map[types.UID]string{"a": "10", "b": "20"}}
+			o := &observation{set: collaSet(2), context: tc.context, pods: map[string]*corev1.Pod{}}
 			for _, p := range tc.pods {
 				o.pods[string(p.UID)] = p
 			}
