@@ -65,6 +65,8 @@ type podController[E client.Object] struct {
 	standings  *standings
 	records    *records
 	strays     strays
+	// started says that workers run, so that all employers there are have been seen.
+	started atomic.Bool
 	// statusless says that the kind has conditions and no status subresource, so that nothing can be recorded there.
 	statusless atomic.Bool
 	metrics    *podMetrics
@@ -174,22 +176,25 @@ func (c *podController[E]) watch(mgr manager.Manager) error {
 	return nil
 }
 
-// podEvents enqueues Pods for which something that is read of them has changed.
+// podEvents enqueues Pods for which something that is read of them has changed, and that may concern us. Most Pods of most clusters are
+// behind no Service that takes part, and what happens to them costs no more than this look.
 func (c *podController[E]) podEvents() handler.EventHandler {
-	saw := func(o client.Object, q queue) {
-		pod, ok := o.(*corev1.Pod)
-		if !ok {
-			return
-		}
+	saw := func(pod *corev1.Pod, q queue) {
 		view := podops.Read(pod)
 		c.records.saw(pod, view, c.clock.Now())
 		podqueue.Enqueue(q, client.ObjectKeyFromObject(pod), podops.MustLeave(view) && view.Protected() || len(podops.Operations(view)) > 0)
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) { saw(e.Object, q) },
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
+			if pod, ok := e.Object.(*corev1.Pod); ok && c.concerns(pod) {
+				saw(pod, q)
+			}
+		},
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
-			if changed(e.ObjectOld, e.ObjectNew) {
-				saw(e.ObjectNew, q)
+			before, okBefore := e.ObjectOld.(*corev1.Pod)
+			after, okAfter := e.ObjectNew.(*corev1.Pod)
+			if okBefore && okAfter && (c.concerns(after) || c.concerns(before)) && changed(before, after) {
+				saw(after, q)
 			}
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
@@ -198,18 +203,23 @@ func (c *podController[E]) podEvents() handler.EventHandler {
 			if e.Object.GetDeletionTimestamp() == nil && len(expectedKeys(c.kind, e.Object)) > 0 {
 				c.strays.add(key)
 			}
-			podqueue.Enqueue(q, key, false) // to drop its record when no work on it is under way
+			if pod, ok := e.Object.(*corev1.Pod); !ok || c.concerns(pod) || c.records.has(key) {
+				podqueue.Enqueue(q, key, false) // to drop its record when no work on it is under way
+			}
 		},
 	}
 }
 
+// concerns says whether anything may be due on a Pod: an employer selects it, somebody holds it, or its annotation names one or is
+// broken. An employer that comes to select it later wakes it, and so does one that goes. Before workers run, some employers may not
+// have been seen, and any Pod may be theirs.
+func (c *podController[E]) concerns(pod *corev1.Pod) bool {
+	return !c.started.Load() || pod.Annotations[podops.AvailableConditionsAnnotation] != "" ||
+		(podops.View{Finalizers: pod.Finalizers}).Protected() || c.strays.has(client.ObjectKeyFromObject(pod)) || c.employers.selected(pod)
+}
+
 // changed says whether two states of a Pod can lead to different decisions.
-func changed(before, after client.Object) bool {
-	a, aOK := before.(*corev1.Pod)
-	b, bOK := after.(*corev1.Pod)
-	if !aOK || !bOK {
-		return true
-	}
+func changed(a, b *corev1.Pod) bool {
 	v, w := podops.Read(a), podops.Read(b)
 	return v.UID != w.UID || v.Gate != w.Gate || v.ServiceReady != w.ServiceReady || v.Ready != w.Ready ||
 		v.Terminating != w.Terminating || v.Terminal != w.Terminal ||

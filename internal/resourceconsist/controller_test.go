@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -377,6 +378,49 @@ func (b *bench) told() []string {
 		default:
 			return told
 		}
+	}
+}
+
+func TestPodsOfNoEmployerAreNotLookedAt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(before, after *corev1.Pod)
+		begun  bool // workers run
+		looks  int
+	}{
+		"before workers run": {looks: 1},
+		"of no employer":     {begun: true},
+		"an employer selects it": {begun: true, looks: 1, change: func(before, after *corev1.Pod) {
+			before.Labels["app"], after.Labels["app"] = "web", "web"
+		}},
+		"an employer comes to select it": {begun: true, looks: 1, change: func(_, after *corev1.Pod) { after.Labels["app"] = "web" }},
+		"an employer selected it":        {begun: true, looks: 1, change: func(before, _ *corev1.Pod) { before.Labels["app"] = "web" }},
+		"an employer is named": {begun: true, looks: 1, change: func(_, after *corev1.Pod) {
+			after.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Service/shop/gone":"prot.podopslifecycle.kusionstack.io/x"}}`}
+		}},
+		"an annotation that cannot be read": {begun: true, looks: 1, change: func(_, after *corev1.Pod) {
+			after.Annotations = map[string]string{podops.AvailableConditionsAnnotation: "{"}
+		}},
+		"somebody holds it": {begun: true, looks: 1, change: func(before, _ *corev1.Pod) {
+			before.Finalizers = []string{podops.ProtectionFinalizerPrefix + "/x"}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, webService())
+			if tc.begun {
+				_, err := b.reconcilePod()
+				require.NoError(t, err)
+			}
+			before, after := webPod(), webPod()
+			before.Labels["app"], after.Labels["app"] = "other", "other"
+			after.Labels["changed"] = "true"
+			if tc.change != nil {
+				tc.change(before, after)
+			}
+			queue := workqueue.NewTypedRateLimitingQueue(rateLimiter(api.Options{}))
+			t.Cleanup(queue.ShutDown)
+			b.pods.podEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, queue)
+			require.Equal(t, tc.looks, queue.Len())
+		})
 	}
 }
 

@@ -136,23 +136,51 @@ func (x *employers[E]) get(key client.ObjectKey) *employer[E] {
 
 // of returns the employers that select the Pod.
 func (x *employers[E]) of(pod *corev1.Pod) []*employer[E] {
+	var found []*employer[E]
+	x.each(pod, func(e *employer[E]) bool {
+		if !slices.Contains(found, e) {
+			found = append(found, e)
+		}
+		return true
+	})
+	return found
+}
+
+// selected says whether some employer selects the Pod.
+func (x *employers[E]) selected(pod *corev1.Pod) bool {
+	found := false
+	x.each(pod, func(*employer[E]) bool {
+		found = true
+		return false
+	})
+	return found
+}
+
+// each calls yield with the employers that select the Pod, with some more than once, until it says false.
+func (x *employers[E]) each(pod *corev1.Pod, yield func(*employer[E]) bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	var found []*employer[E]
-	look := func(anchor string) {
-		for key := range x.anchored[pod.Namespace][anchor] {
-			e := x.byKey[key]
-			selects := func(s labels.Selector) bool { return s != nil && s.Matches(labels.Set(pod.Labels)) }
-			if slices.ContainsFunc(e.selectors, selects) && !slices.Contains(found, e) {
-				found = append(found, e)
+	anchored := x.anchored[pod.Namespace]
+	if len(anchored) == 0 {
+		return
+	}
+	selects := func(s labels.Selector) bool { return s != nil && s.Matches(labels.Set(pod.Labels)) }
+	look := func(anchor string) bool {
+		for key := range anchored[anchor] {
+			if e := x.byKey[key]; slices.ContainsFunc(e.selectors, selects) && !yield(e) {
+				return false
 			}
 		}
+		return true
 	}
-	look("")
+	if !look("") {
+		return
+	}
 	for k, v := range pod.Labels {
-		look(k + "=" + v)
+		if !look(k + "=" + v) {
+			return
+		}
 	}
-	return found
 }
 
 func anchors(selectors []labels.Selector) []string {

@@ -30,6 +30,7 @@ import (
 
 // Reconcile does what is due on one Pod.
 func (c *podController[E]) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	c.started.Store(true)
 	wait, err := c.writes.Unobserved(ctx, req.NamespacedName) // before the Pod is read: the cache may catch up in between
 	if err != nil {
 		return reconcile.Result{}, err

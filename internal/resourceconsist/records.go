@@ -12,7 +12,7 @@ import (
 )
 
 // records holds what this process has seen of each Pod over time: delays are counted from one's own observation. It is
-// safe for concurrent use. A record goes with its Pod; losing it all, at a restart, only lengthens delays.
+// safe for concurrent use. A record goes with its Pod, or when nothing is left in it; losing it all, at a restart, only lengthens delays.
 type records struct {
 	mu   sync.Mutex
 	pods map[types.NamespacedName]*record
@@ -39,11 +39,12 @@ func newRecords() *records {
 func (r *records) saw(pod *corev1.Pod, view podops.View, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !core.OutOfService(view) {
+		r.change(pod, func(rec *record) { rec.outSince = time.Time{} })
+		return time.Time{}
+	}
 	rec := r.of(pod)
-	switch {
-	case !core.OutOfService(view):
-		rec.outSince = time.Time{}
-	case rec.outSince.IsZero():
+	if rec.outSince.IsZero() {
 		rec.outSince = now
 	}
 	return rec.outSince
@@ -53,11 +54,11 @@ func (r *records) saw(pod *corev1.Pod, view podops.View, now time.Time) time.Tim
 func (r *records) idle(pod *corev1.Pod, backend string, serving bool, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec := r.of(pod)
 	if serving {
-		delete(rec.idleSince, backend)
+		r.change(pod, func(rec *record) { delete(rec.idleSince, backend) })
 		return time.Time{}
 	}
+	rec := r.of(pod)
 	since, ok := rec.idleSince[backend]
 	if !ok {
 		since = now
@@ -73,10 +74,16 @@ func (r *records) idle(pod *corev1.Pod, backend string, serving bool, now time.T
 func (r *records) waits(pod *corev1.Pod, waits []core.Wait) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rec := r.of(pod)
-	r.count(rec.waits, -1)
-	r.count(waits, +1)
-	rec.waits = waits
+	take := func(rec *record) {
+		r.count(rec.waits, -1)
+		r.count(waits, +1)
+		rec.waits = waits
+	}
+	if len(waits) == 0 {
+		r.change(pod, take)
+		return
+	}
+	take(r.of(pod))
 }
 
 // tellBroken says whether this value of the annotation has not been reported yet, and takes it as reported.
@@ -106,6 +113,27 @@ func (r *records) waitingFor(reason core.Reason) int {
 	return r.waiting[reason]
 }
 
+// has says whether there is a record of a Pod.
+func (r *records) has(key types.NamespacedName) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.pods[key] != nil
+}
+
+// change takes something off the record of a Pod, if there is one, and drops a record with nothing left in it: most Pods serve, and
+// need none.
+func (r *records) change(pod *corev1.Pod, by func(*record)) {
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if r.pods[key] == nil {
+		return
+	}
+	rec := r.of(pod)
+	if by(rec); rec.outSince.IsZero() && len(rec.idleSince) == 0 && len(rec.waits) == 0 && rec.toldBroken == "" {
+		delete(r.pods, key)
+	}
+}
+
+// of is the record of a Pod, made if there is none of it.
 func (r *records) of(pod *corev1.Pod) *record {
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	rec, ok := r.pods[key]
