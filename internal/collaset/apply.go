@@ -137,12 +137,41 @@ func (r *reconciler) patch(ctx context.Context, o *observation, pod *core.Pod, k
 
 // patchMeta is patch, with the answer.
 func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod string, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
+	if r.clearFields {
+		var err error
+		if data, err = clearingFields(data); err != nil {
+			return nil, err
+		}
+	}
 	target := writes.PodTarget(o.set.Namespace, pod)
 	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}
 	r.wrote(o, target)
 	return target, nil
+}
+
+// clearingFields has a merge patch, strategic or not, clear managedFields too: one empty entry is how that is asked for, and it
+// changes nothing where there are none. From then on the API server does not track fields of this object, until somebody applies to
+// it on the server side (https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields). A patch of a
+// subresource cannot.
+func clearingFields(data []byte) ([]byte, error) {
+	patch := map[string]json.RawMessage{}
+	if err := json.Unmarshal(data, &patch); err != nil {
+		return nil, err
+	}
+	metadata := map[string]json.RawMessage{}
+	if raw, ok := patch["metadata"]; ok {
+		if err := json.Unmarshal(raw, &metadata); err != nil {
+			return nil, err
+		}
+	}
+	metadata["managedFields"] = json.RawMessage(`[{}]`)
+	var err error
+	if patch["metadata"], err = json.Marshal(metadata); err != nil {
+		return nil, err
+	}
+	return json.Marshal(patch)
 }
 
 // wrote remembers a write to a Pod.

@@ -34,7 +34,9 @@ type reconciler struct {
 	events    events.EventRecorder
 	clock     clock.PassiveClock
 	protocol  bool
-	memory    *memory
+	// clearFields says to clear managedFields with every patch of a Pod.
+	clearFields bool
+	memory      *memory
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	nodes     *nodes

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -372,6 +373,38 @@ func TestInPlaceDirectly(t *testing.T) {
 	for name, test := range inPlaceStories {
 		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
 	}
+}
+
+// TestClearedManagedFields shows that the API server keeps no record of fields of a Pod that was changed, whoever writes it then, and
+// that somebody who applies to it loses nothing but that record.
+func TestClearedManagedFields(t *testing.T) {
+	cluster, c := onePlayedNode(t)
+	run(t, cluster, "--clear-pod-managed-fields")
+	runKubelet(t, c)
+	playLifecycle(t, c)
+	e := env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}
+	set := e.createInPlace(2)
+	for _, p := range e.pods() {
+		require.NotEmpty(t, p.ManagedFields, "a creation is recorded")
+	}
+	e.changeTemplate(set, appsv1alpha1.PodUpdateInPlaceOnly, "nginx:1", "nginx:2")
+	e.reachesReady(set)
+	for _, p := range e.pods() {
+		require.Equal(t, "nginx:2", p.Spec.Containers[0].Image)
+		require.Empty(t, p.ManagedFields)
+	}
+
+	pod := e.pods()[0]
+	applied := corev1ac.Pod(pod.Name, pod.Namespace).WithAnnotations(map[string]string{"owned-by": "somebody"})
+	require.NoError(t, c.Apply(t.Context(), applied, client.FieldOwner("somebody")))
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod))
+	require.NotEmpty(t, pod.ManagedFields)
+	e.changeTemplate(set, appsv1alpha1.PodUpdateInPlaceOnly, "nginx:1", "nginx:3")
+	e.reachesReady(set)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod))
+	require.Equal(t, "nginx:3", pod.Spec.Containers[0].Image)
+	require.Equal(t, "somebody", pod.Annotations["owned-by"])
+	require.Empty(t, pod.ManagedFields)
 }
 
 // createInPlace makes a CollaSet of inPlaceTemplate.
