@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -83,7 +84,7 @@ func newArenaOf(b *testing.B, what suite.Config, kubelets fakekubelet.Options) a
 	require.NoError(b, clientgoscheme.AddToScheme(scheme))
 	require.NoError(b, appsv1alpha1.AddToScheme(scheme))
 	config := s.RESTConfig()
-	config.UserAgent = userAgent
+	config.UserAgent, config.WarningHandler = userAgent, rest.NoWarnings{} // a new template is answered with one
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	require.NoError(b, err)
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
