@@ -79,7 +79,7 @@ func Component() bootstrap.Component {
 				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, one at a time, without a readiness gate; no other component is needed then.")
 			fs.BoolVar(&own.clearFields, "clear-pod-managed-fields", own.clearFields,
 				"Clear metadata.managedFields of a Pod with every change of it. The API server then keeps no record of who wrote which field of the Pod, "+
-					"and its later changes cost it less than half. Leave it off if somebody applies Pods of CollaSets on the server side.")
+					"and its later changes cost it little more than half. Leave it off if somebody applies Pods of CollaSets on the server side.")
 		},
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error { return setup(ctx, mgr, o, own) },
 	}
