@@ -143,6 +143,12 @@ func (a arena) until(what string, done func() bool) {
 	}
 }
 
+// merge changes an object by a merge patch.
+func (a arena) merge(object client.Object, patch string) {
+	a.Helper()
+	require.NoError(a, a.Patch(a.Context(), object, client.RawPatch(types.MergePatchType, []byte(patch))))
+}
+
 func (a arena) namespace(name string) string {
 	require.NoError(a, a.Create(a.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	return name

@@ -11,8 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/suite"
@@ -75,7 +73,7 @@ func (a arena) grow(name string, sets, each int) grown {
 		g.spent = a.measure(func() {
 			m.lap(serving(newImage))
 			for _, set := range all {
-				require.NoError(a, a.Patch(a.Context(), set, client.RawPatch(types.MergePatchType, []byte(updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, newImage)))))
+				a.merge(set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, newImage))
 			}
 			require.Equal(a, pods, m.wait(a.Context(), pods, patience), "Pods serve the new image")
 		}, namespace)
@@ -102,7 +100,7 @@ func (a arena) grow(name string, sets, each int) grown {
 	a.result(benchresult.Figure{Goal: "P22", Name: "largest object, 5,000 Pods", Params: of, Values: []float64{float64(bytes) / 1024}, Note: what})
 
 	for _, set := range all {
-		require.NoError(a, a.Patch(a.Context(), set, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))))
+		a.merge(set, `{"spec":{"replicas":0}}`)
 	}
 	a.until("no Pod is left", func() bool { return m.seen() == 0 })
 	return g
@@ -266,7 +264,7 @@ func (n neighbours) tenant(name string, pods int) tenant {
 }
 
 func (t tenant) ask(a arena, image string) {
-	require.NoError(a, a.Patch(a.Context(), t.set, client.RawPatch(types.MergePatchType, []byte(updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image)))))
+	a.merge(t.set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image))
 }
 
 // update is how many seconds one takes.

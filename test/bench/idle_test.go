@@ -12,8 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/suite"
@@ -286,7 +284,7 @@ func (f *fleet) untilQuiet(name string, begin time.Time) (all []suite.Request, q
 func (f *fleet) firstWrite() float64 {
 	require.NoError(f, f.suite.StopComponent(suite.CollaSet))
 	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "web-0"}}
-	require.NoError(f, f.Patch(f.Context(), set, client.RawPatch(types.MergePatchType, []byte(updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, newImage)))))
+	f.merge(set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, newImage))
 	_, err := f.audit.Next()
 	require.NoError(f, err)
 	begin := time.Now()

@@ -6,8 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/suite"
@@ -58,7 +56,7 @@ func (r *race) updates(fields, flag string) {
 	for i, update := range []string{"first", "second"} {
 		image := fmt.Sprintf("app:v%d", i+2)
 		r.leg(m, namespace, kuperator, update+" update, managedFields "+fields, serving(image), func() {
-			require.NoError(r, r.Patch(r.Context(), set, client.RawPatch(types.MergePatchType, []byte(updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image)))))
+			r.merge(set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image))
 		})
 		r.settled(m, set, r.pods)
 	}
@@ -67,6 +65,6 @@ func (r *race) updates(fields, flag string) {
 	for i := range list.Items {
 		require.Equal(r, fields == "kept", len(list.Items[i].ManagedFields) > 0, "Pod %s has managedFields", list.Items[i].Name)
 	}
-	require.NoError(r, r.Patch(r.Context(), set, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))))
+	r.merge(set, `{"spec":{"replicas":0}}`)
 	r.until("no Pod is left", func() bool { return m.seen() == 0 })
 }

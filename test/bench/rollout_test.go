@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -169,7 +168,7 @@ func (r *race) kuperator() {
 	r.settled(m, set, r.pods)
 	patch := func(policy appsv1alpha1.PodUpdatePolicy, image string) func() {
 		return func() {
-			require.NoError(r, r.Patch(r.Context(), set, client.RawPatch(types.MergePatchType, []byte(updatePatch(policy, image)))))
+			r.merge(set, updatePatch(policy, image))
 		}
 	}
 	for _, e := range []struct {
@@ -190,7 +189,7 @@ func (r *race) kuperator() {
 		}
 	}
 	r.leg(m, namespace, kuperator, "scale to 0", nil, func() {
-		require.NoError(r, r.Patch(r.Context(), set, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))))
+		r.merge(set, `{"spec":{"replicas":0}}`)
 	})
 }
 
