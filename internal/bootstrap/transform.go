@@ -1,6 +1,8 @@
 package bootstrap
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 )
@@ -47,6 +49,32 @@ func namesAndImages(containers []corev1.Container) []corev1.Container {
 			Image:         containers[i].Image,
 			Ports:         containers[i].Ports,
 			RestartPolicy: containers[i].RestartPolicy,
+		}
+	}
+	return kept
+}
+
+// OnlyAnnotations returns those annotations whose keys are wanted, nil if none is: in a cache others only take memory, and some are large.
+func OnlyAnnotations(all map[string]string, wanted func(key string) bool) map[string]string {
+	var kept map[string]string
+	for key, value := range all {
+		if wanted(key) {
+			if kept == nil {
+				kept = map[string]string{}
+			}
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// OnlyConditions returns the conditions of these types, and of each only whether it holds: without its times many Pods in a cache have the
+// same ones.
+func OnlyConditions(all []corev1.PodCondition, types ...corev1.PodConditionType) []corev1.PodCondition {
+	var kept []corev1.PodCondition
+	for i := range all {
+		if slices.Contains(types, all[i].Type) {
+			kept = append(kept, corev1.PodCondition{Type: all[i].Type, Status: all[i].Status})
 		}
 	}
 	return kept

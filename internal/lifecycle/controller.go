@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -69,26 +70,35 @@ func cacheOptions(*bootstrap.Options) cache.Options {
 	}}
 }
 
-// stripPod keeps metadata, the controller among the owners, gates, phase, and the conditions that the protocol reads or the program writes.
+// stripPod keeps what the protocol reads: of the metadata all but the annotations of others, which may be large, and owners other than
+// the controller; gates, phase, and of conditions whether they hold, of the program's own one what it says.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return bootstrap.StripManagedFields(object)
 	}
 	pod.ManagedFields = nil
+	pod.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, isRead)
 	pod.OwnerReferences = slices.DeleteFunc(slices.Clone(pod.OwnerReferences), func(ref metav1.OwnerReference) bool { return !ptr.Deref(ref.Controller, false) })
 	pod.Spec = corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}
-	kept := make([]corev1.PodCondition, 0, 4)
+	kept := bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition)
 	for _, c := range pod.Status.Conditions {
-		switch c.Type {
-		case corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition, podops.OverdueCondition:
-			kept = append(kept, c)
-		default:
+		if c.Type == podops.OverdueCondition {
+			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
 		}
 	}
 	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Conditions: kept}
 	bootstrap.ShareTexts(pod)
 	return pod, nil
+}
+
+// isRead says whether the protocol reads the annotation, or removes it.
+func isRead(annotation string) bool {
+	switch annotation {
+	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation:
+		return true
+	}
+	return strings.HasPrefix(annotation, podops.RuleDetailPrefix+"/")
 }
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch;delete

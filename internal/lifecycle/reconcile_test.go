@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -293,10 +294,22 @@ func TestCacheKeepsWhatTheProtocolReads(t *testing.T) {
 	pod := beginning()
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 	pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "app"}}
-	want := podops.Read(pod)
-	kept, err := stripPod(pod.DeepCopy())
+	pod.Annotations = map[string]string{
+		podops.AvailableConditionsAnnotation: `{}`, podops.SkipRulesAnnotation: `{"skipRules":["r"]}`, podops.DeadlinesAnnotation: `{}`,
+		podops.RuleDetailPrefix + "/r": `{}`,
+	}
+	overdue := corev1.PodCondition{Type: podops.OverdueCondition, Status: corev1.ConditionTrue, Reason: "Late", Message: "very"}
+	pod.Status.Conditions = append(pod.Status.Conditions, overdue)
+	want := podops.Read(pod.DeepCopy())
+	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "example.com/large", strings.Repeat("x", 100))
+	for i := range pod.Status.Conditions {
+		pod.Status.Conditions[i].LastTransitionTime = metav1.Now()
+	}
+	stripped, err := stripPod(pod.DeepCopy())
 	require.NoError(t, err)
-	assert.Equal(t, want, podops.Read(kept.(*corev1.Pod)))
-	assert.Empty(t, kept.(*corev1.Pod).ManagedFields)
-	assert.Empty(t, kept.(*corev1.Pod).Spec.Containers)
+	kept := stripped.(*corev1.Pod)
+	assert.Equal(t, want, podops.Read(kept))
+	assert.Empty(t, kept.ManagedFields)
+	assert.Empty(t, kept.Spec.Containers)
+	assert.Contains(t, kept.Status.Conditions, overdue, "what it said is compared with what it is to say")
 }

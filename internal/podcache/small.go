@@ -1,6 +1,7 @@
 package podcache
 
 import (
+	"slices"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,18 +11,14 @@ import (
 )
 
 // small is a Pod as it is kept: its metadata as they are, for the informer reads them; its spec, which many Pods have in common
-// once it was stripped; and its status, in common too if it is short, else encoded. It is never changed.
+// once it was stripped; and its status, in common too unless it says what no other Pod has, else encoded. It is never changed.
 type small struct {
 	metav1.ObjectMeta
 	spec *corev1.PodSpec
-	// status is shared; encoded is Pod's own, in protobuf, where status is nil.
+	// status is shared; encoded is the Pod's own, in protobuf, where status is nil.
 	status  *corev1.PodStatus
 	encoded []byte
 }
-
-// longestShared is the longest status that is looked for among those of other Pods, in bytes: one with addresses, times or container IDs,
-// which no other Pod has, is longer.
-const longestShared = 64
 
 // shrink returns the Pod as it is kept, or the Pod itself if it cannot be encoded.
 func shrink(pod *corev1.Pod) runtime.Object {
@@ -35,12 +32,19 @@ func shrink(pod *corev1.Pod) runtime.Object {
 	}
 	s := &small{ObjectMeta: pod.ObjectMeta, spec: specs.one(spec, &pod.Spec)}
 	s.OwnerReferences = sharedOwners(pod.OwnerReferences)
-	if len(status) <= longestShared {
+	if common(&pod.Status) {
 		s.status = statuses.one(status, &pod.Status)
 	} else {
 		s.encoded = status
 	}
 	return s
+}
+
+// common says whether many Pods can have the same status: one without addresses, times and containers.
+func common(s *corev1.PodStatus) bool {
+	timed := func(c corev1.PodCondition) bool { return !c.LastTransitionTime.IsZero() || !c.LastProbeTime.IsZero() }
+	return s.PodIP == "" && len(s.PodIPs) == 0 && s.StartTime == nil && len(s.ContainerStatuses) == 0 && len(s.InitContainerStatuses) == 0 &&
+		!slices.ContainsFunc(s.Conditions, timed)
 }
 
 // whole returns the Pod. It shares what the small one holds, like any object in a cache: it must not be changed.

@@ -65,6 +65,25 @@ func TestPodsShareWhatIsEqual(t *testing.T) {
 	require.NotSame(t, a.spec, other.spec)
 	require.NotSame(t, a.status, other.status)
 	require.Equal(t, types.UID("p"), other.OwnerReferences[0].UID)
+	require.Nil(t, pod(corev1.PodRunning, "n", "o", "10.0.0.1").status, "no other Pod has this address")
+}
+
+func TestAStatusIsCommon(t *testing.T) {
+	now := metav1.Now()
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: "Fine", Message: "as it should be"}
+	require.True(t, common(&corev1.PodStatus{}))
+	require.True(t, common(&corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{ready}}))
+	for what, s := range map[string]corev1.PodStatus{
+		"address":   {PodIP: "10.0.0.1"},
+		"addresses": {PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}}},
+		"start":     {StartTime: &now},
+		"container": {ContainerStatuses: []corev1.ContainerStatus{{}}},
+		"init":      {InitContainerStatuses: []corev1.ContainerStatus{{}}},
+		"change":    {Conditions: []corev1.PodCondition{ready, {LastTransitionTime: now}}},
+		"probe":     {Conditions: []corev1.PodCondition{{LastProbeTime: now}}},
+	} {
+		require.False(t, common(&s), what)
+	}
 }
 
 func TestWhatIsSharedIsBounded(t *testing.T) {

@@ -87,7 +87,7 @@ func (f *flags) validate() error {
 func (f *flags) cacheOptions(o *bootstrap.Options) cache.Options {
 	options := cache.Options{DefaultTransform: strip, NewInformer: podcache.NewInformer}
 	if len(o.Namespaces) == 0 {
-		f.reach = reach.New(func(pod *corev1.Pod) bool { return only(pod.Annotations, isNote) != nil }, stripPod)
+		f.reach = reach.New(func(pod *corev1.Pod) bool { return bootstrap.OnlyAnnotations(pod.Annotations, isNote) != nil }, stripPod)
 		options.NewInformer = f.reach.NewInformer
 	}
 	return options

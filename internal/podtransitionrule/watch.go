@@ -44,7 +44,7 @@ func strip(object any) (any, error) {
 		return kept, nil
 	case *metav1.PartialObjectMetadata: // nodes and namespaces
 		kept := &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: stripMeta(&o.ObjectMeta)}
-		kept.Annotations = only(o.Annotations, func(key string) bool { return key == podops.FreezeAnnotation || key == podops.FreezeClusterAnnotation })
+		kept.Annotations = bootstrap.OnlyAnnotations(o.Annotations, func(key string) bool { return key == podops.FreezeAnnotation || key == podops.FreezeClusterAnnotation })
 		return kept, nil
 	case *appsv1alpha1.CollaSet:
 		kept := &appsv1alpha1.CollaSet{ObjectMeta: stripMeta(&o.ObjectMeta)}
@@ -58,7 +58,7 @@ func strip(object any) (any, error) {
 // controller, phase and readiness: all Pods of the cluster are cached, because a rule may select any of them.
 func stripPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{ObjectMeta: stripMeta(&pod.ObjectMeta)}
-	kept.Annotations = only(pod.Annotations, func(key string) bool { return key == podops.SkipRulesAnnotation || isNote(key) })
+	kept.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, func(key string) bool { return key == podops.SkipRulesAnnotation || isNote(key) })
 	if _, err := podops.ExpectedFinalizers(pod.Annotations); err != nil { // then only it matters to a decision
 		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, podops.AvailableConditionsAnnotation, pod.Annotations[podops.AvailableConditionsAnnotation])
 	}
@@ -67,31 +67,13 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 		kept.OwnerReferences = []metav1.OwnerReference{{UID: owner.UID, Controller: owner.Controller}}
 	}
 	kept.Status.Phase = pod.Status.Phase
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			kept.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
-		}
-	}
+	kept.Status.Conditions = bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady)
 	bootstrap.ShareTexts(kept)
 	return kept
 }
 
 // isNote says whether an annotation is a rule's note on a Pod.
 func isNote(key string) bool { return strings.HasPrefix(key, podops.RuleDetailPrefix+"/") }
-
-// only are the entries whose keys are wanted, nil if none is.
-func only(all map[string]string, wanted func(key string) bool) map[string]string {
-	var kept map[string]string
-	for key, value := range all {
-		if wanted(key) {
-			if kept == nil {
-				kept = map[string]string{}
-			}
-			kept[key] = value
-		}
-	}
-	return kept
-}
 
 func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{

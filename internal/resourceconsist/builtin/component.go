@@ -95,23 +95,10 @@ func stripPod(object any) (any, error) {
 		Containers: namedPorts(pod.Spec.Containers), InitContainers: namedPorts(pod.Spec.InitContainers),
 	}
 	pod.Status = corev1.PodStatus{
-		Phase: pod.Status.Phase, Conditions: readConditions(pod.Status.Conditions), PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
+		Phase: pod.Status.Phase, Conditions: bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition), PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
 	}
 	bootstrap.ShareTexts(pod)
 	return pod, nil
-}
-
-// readConditions keeps the conditions that the protocol reads, and of these what it reads.
-func readConditions(all []corev1.PodCondition) []corev1.PodCondition {
-	var kept []corev1.PodCondition
-	for i := range all {
-		switch all[i].Type {
-		case corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition:
-			kept = append(kept, corev1.PodCondition{Type: all[i].Type, Status: all[i].Status})
-		default:
-		}
-	}
-	return kept
 }
 
 // namedPorts keeps of containers those with named ports, and of these the ports alone.
