@@ -27,13 +27,13 @@ import (
 const stepsName = Name + "-steps"
 
 // Pace of decisions about a set for changes of its Pods: after one that took long, restFactor times as long passes before
-// the next, so that however many Pods change, decisions take a seventeenth of a core, up to sets of many thousands. Pods with a
+// the next, so that however many Pods change, decisions take a seventeenth of a core, up to sets of ten thousand. Pods with a
 // step of their own do not wait for that, and what is left to decide while such steps are made can wait for stepPause: then
 // it is decided for several Pods.
 const (
 	restFactor = 16
 	restLeast  = 5 * time.Millisecond // what is shorter than that needs no rest
-	restMost   = 500 * time.Millisecond
+	restMost   = 2 * time.Second
 	stepPause  = 15 * time.Millisecond
 )
 

@@ -27,13 +27,14 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// Pace of decisions: at least restAtLeast lies between two of one namespace, and restFactor times what the last one
-// took, so that a namespace costs a quarter of a core at most however many Pods change; and as long as its writes took,
-// so that the ledger of many Pods, all of which is written for every change, leaves a busy API server room for the writes
-// by which those Pods get on. The first event after a rest is served at once.
+// Pace of decisions: between two of one namespace lies restFactor times what the last one took with all that it read and wrote, at least
+// restAtLeast and at most restAtMost. So a namespace costs a fifth of a core at most however many Pods change, and the ledger of many Pods, all
+// of which is written for every change, leaves a busy API server room for the writes by which those Pods get on. The first event after a
+// rest is served at once.
 const (
 	restAtLeast = 25 * time.Millisecond
-	restFactor  = 3
+	restAtMost  = time.Second
+	restFactor  = 4
 )
 
 type reconciler struct {
@@ -89,6 +90,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
 	r.swept.Delete(req.Name)
+	began := r.clock.Now()
 	pods, err := r.pods(ctx, req.Name)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -106,10 +108,11 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	heard := r.asker.Heard(req.Name, rules)
 	snapshot.Answers, snapshot.Tasks, snapshot.Invalid, snapshot.Unreachable = heard.Answers, heard.Tasks, heard.Invalid, heard.Unreachable
-	plan := r.decide(ns, snapshot)
-	r.figures.set(req.Name, plan.Figures, snapshot.Frozen != "")
+	plan := r.decide(req.Name, snapshot)
 	askAgain := r.asker.Ask(req.Name, plan.Questions)
-	if err := r.apply(ctx, req, ns, rules, plan); err != nil {
+	err = r.apply(ctx, req, ns, rules, plan)
+	ns.rest(began, r.clock.Now())
+	if err != nil {
 		return r.after(ctx, ns, err)
 	}
 	noteAgain := r.notes.pass(req.Name, ns, plan.Notes, r.clock.Now())
@@ -117,14 +120,17 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		errors.Join(r.mirror(ctx, req.Name, plan.Budgets), r.release(ctx, rules))
 }
 
-func (r *reconciler) decide(ns *namespace, s core.Snapshot) core.Plan {
+func (r *reconciler) decide(namespace string, s core.Snapshot) core.Plan {
 	began := r.clock.Now()
 	plan := core.Decide(s)
-	ended := r.clock.Now()
-	took := ended.Sub(began)
-	decideSeconds.Observe(took.Seconds())
-	ns.rested = ended.Add(max(restAtLeast, restFactor*took))
+	decideSeconds.Observe(r.clock.Now().Sub(began).Seconds())
+	r.figures.set(namespace, plan.Figures, s.Frozen != "")
 	return plan
+}
+
+// rest puts the next decision off after one that took from began to ended.
+func (n *namespace) rest(began, ended time.Time) {
+	n.rested = ended.Add(min(max(restFactor*ended.Sub(began), restAtLeast), restAtMost))
 }
 
 // trust answers zero if the cache may be decided on, else when to look again.
@@ -152,15 +158,6 @@ func (r *reconciler) trust(ctx context.Context, name string, ns *namespace, o ob
 
 // apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot.
 func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, rules []*appsv1alpha1.PodTransitionRule, plan core.Plan) error {
-	if len(plan.Statuses) > 0 {
-		began := r.clock.Now()
-		defer func() {
-			ended := r.clock.Now()
-			if until := ended.Add(ended.Sub(began)); until.After(ns.rested) {
-				ns.rested = until
-			}
-		}()
-	}
 	for _, s := range plan.Statuses {
 		i := slices.IndexFunc(rules, func(rule *appsv1alpha1.PodTransitionRule) bool { return rule.UID == s.UID })
 		old := rules[i]

@@ -306,32 +306,20 @@ func TestAnnotating(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestDecisionsRestAsLongAsTheirWritesTook(t *testing.T) {
-	rules := make([]*appsv1alpha1.PodTransitionRule, 2)
-	objects := make([]client.Object, len(rules))
-	var plan core.Plan
-	for i := range rules {
-		rules[i] = &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i))}}
-		objects[i] = rules[i].DeepCopy()
-		plan.Statuses = append(plan.Statuses, core.RuleStatus{Name: rules[i].Name, UID: rules[i].UID})
-	}
+func TestDecisionsRestLongerThanTheyTook(t *testing.T) {
 	began := time.Now()
-	clk := clocktesting.NewFakePassiveClock(began)
-	c := fakeClient(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
-		clk.SetTime(clk.Now().Add(200 * time.Millisecond))
-		return nil
-	}}, objects...)
-	r := &reconciler{client: c, clock: clk, writes: writes.New(c, clk)}
-	request := request("ns")
-
-	ns := &namespace{rested: began.Add(time.Millisecond), known: grants{}}
-	require.NoError(t, r.apply(t.Context(), request, ns, rules, core.Plan{}))
-	require.Equal(t, began.Add(time.Millisecond), ns.rested, "nothing was written")
-	require.NoError(t, r.apply(t.Context(), request, ns, rules, plan))
-	require.Equal(t, began.Add(800*time.Millisecond), ns.rested, "two writes of 200 ms, and as long again")
-	ns.rested = began.Add(time.Hour)
-	require.NoError(t, r.apply(t.Context(), request, ns, rules, plan))
-	require.Equal(t, began.Add(time.Hour), ns.rested, "the longer rest counts")
+	for took, rest := range map[time.Duration]time.Duration{
+		0:                      25 * time.Millisecond,
+		5 * time.Millisecond:   25 * time.Millisecond,
+		50 * time.Millisecond:  200 * time.Millisecond,
+		400 * time.Millisecond: time.Second,
+		time.Minute:            time.Second,
+	} {
+		ended := began.Add(took)
+		ns := &namespace{}
+		ns.rest(began, ended)
+		require.Equal(t, rest, ns.rested.Sub(ended), "after %s", took)
+	}
 }
 
 func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
