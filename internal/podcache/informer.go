@@ -1,5 +1,5 @@
 // Package podcache keeps Pods small in the cache of a controller. A Pod of Kubernetes' own Go type takes 1.3 KB whatever it
-// holds; here it takes its metadata and what it alone has. Readers and event handlers get Pods of the usual type, made when they ask.
+// holds; here it takes what names it and what it alone has. Readers and event handlers get Pods of the usual type, made when they ask.
 package podcache
 
 import (

@@ -1,6 +1,7 @@
 package podcache
 
 import (
+	"maps"
 	"slices"
 	"sync"
 
@@ -8,12 +9,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-// small is a Pod as it is kept: its metadata as they are, for the informer reads them; its spec, which many Pods have in common
-// once it was stripped; and its status, in common too unless it says what no other Pod has, else encoded. It is never changed.
+// small is a Pod as it is kept: what names it, and its labels; what else its metadata say, and its spec once it was stripped, which many Pods
+// have in common; and its status, in common too unless it says what no other Pod has, else encoded. It is never changed.
 type small struct {
-	metav1.ObjectMeta
+	namespace, name, version string
+	uid                      types.UID
+	created                  metav1.Time
+	labels                   map[string]string
+	// rest is the metadata without what is above.
+	rest *metav1.ObjectMeta
 	spec *corev1.PodSpec
 	// status is shared; encoded is the Pod's own, in protobuf, where status is nil.
 	status  *corev1.PodStatus
@@ -30,8 +37,10 @@ func shrink(pod *corev1.Pod) runtime.Object {
 	if err != nil {
 		return pod
 	}
-	s := &small{ObjectMeta: pod.ObjectMeta, spec: specs.one(spec, &pod.Spec)}
-	s.OwnerReferences = sharedOwners(pod.OwnerReferences)
+	s := &small{
+		namespace: pod.Namespace, name: pod.Name, version: pod.ResourceVersion, uid: pod.UID, created: pod.CreationTimestamp, labels: pod.Labels,
+		rest: rest(pod.ObjectMeta), spec: specs.one(spec, &pod.Spec),
+	}
 	if common(&pod.Status) {
 		s.status = statuses.one(status, &pod.Status)
 	} else {
@@ -55,7 +64,8 @@ func (s *small) whole() *corev1.Pod {
 }
 
 func (s *small) into(pod *corev1.Pod) {
-	pod.ObjectMeta, pod.Spec = s.ObjectMeta, *s.spec
+	s.metadata(&pod.ObjectMeta)
+	pod.Spec = *s.spec
 	if s.status != nil {
 		pod.Status = *s.status
 		return
@@ -66,13 +76,25 @@ func (s *small) into(pod *corev1.Pod) {
 	}
 }
 
+func (s *small) metadata(m *metav1.ObjectMeta) {
+	*m = *s.rest
+	m.Namespace, m.Name, m.ResourceVersion, m.UID, m.CreationTimestamp, m.Labels = s.namespace, s.name, s.version, s.uid, s.created, s.labels
+}
+
+// GetObjectMeta is part of metav1.ObjectMetaAccessor, by which the informer asks for name and version.
+func (s *small) GetObjectMeta() metav1.Object {
+	m := &metav1.ObjectMeta{}
+	s.metadata(m)
+	return m
+}
+
 // GetObjectKind is part of runtime.Object. Like other objects in a cache it does not say its kind.
 func (*small) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
 // DeepCopyObject is part of runtime.Object.
 func (s *small) DeepCopyObject() runtime.Object {
 	kept := *s
-	s.ObjectMeta.DeepCopyInto(&kept.ObjectMeta)
+	kept.labels, kept.rest = maps.Clone(s.labels), s.rest.DeepCopy()
 	return &kept
 }
 
@@ -89,8 +111,24 @@ type parts[T any] struct {
 var (
 	specs    parts[corev1.PodSpec]
 	statuses parts[corev1.PodStatus]
+	metadata parts[metav1.ObjectMeta]
 	owners   parts[[]metav1.OwnerReference]
 )
+
+// rest is the metadata without what a small Pod keeps itself: in one piece of memory for all Pods that have it in common, which those being
+// deleted and those with annotations have not.
+func rest(m metav1.ObjectMeta) *metav1.ObjectMeta {
+	m.Namespace, m.Name, m.ResourceVersion, m.UID, m.CreationTimestamp, m.Labels = "", "", "", "", metav1.Time{}, nil
+	if len(m.Annotations) > 0 || m.DeletionTimestamp != nil {
+		m.OwnerReferences = sharedOwners(m.OwnerReferences)
+		return &m
+	}
+	encoded, err := m.Marshal()
+	if err != nil {
+		return &m
+	}
+	return metadata.one(encoded, &m)
+}
 
 // sharedOwners are the same owners, in one piece of memory for all Pods of a workload.
 func sharedOwners(of []metav1.OwnerReference) []metav1.OwnerReference {

@@ -41,7 +41,7 @@ func TestAPodIsShownAsItWas(t *testing.T) {
 			require.True(t, ok)
 			shown := s.whole()
 			require.True(t, equality.Semantic.DeepEqual(before, shown), "seed %d", seed)
-			require.Equal(t, before.Name, s.GetName())
+			require.True(t, equality.Semantic.DeepEqual(&before.ObjectMeta, s.GetObjectMeta()), "seed %d", seed)
 			kept = s.DeepCopyObject()
 		}
 	}
@@ -60,12 +60,22 @@ func TestPodsShareWhatIsEqual(t *testing.T) {
 	a, b := pod(corev1.PodRunning, "n", "o", ""), pod(corev1.PodRunning, "n", "o", "")
 	require.Same(t, a.spec, b.spec)
 	require.Same(t, a.status, b.status)
-	require.Same(t, &a.OwnerReferences[0], &b.OwnerReferences[0])
+	require.Same(t, a.rest, b.rest)
 	other := pod(corev1.PodFailed, "m", "p", "")
 	require.NotSame(t, a.spec, other.spec)
 	require.NotSame(t, a.status, other.status)
-	require.Equal(t, types.UID("p"), other.OwnerReferences[0].UID)
+	require.Equal(t, types.UID("p"), other.rest.OwnerReferences[0].UID)
 	require.Nil(t, pod(corev1.PodRunning, "n", "o", "10.0.0.1").status, "no other Pod has this address")
+}
+
+func TestPodsDoNotShareWhatIsTheirOwn(t *testing.T) {
+	now := metav1.Now()
+	for _, m := range []metav1.ObjectMeta{{Annotations: map[string]string{"a": "b"}}, {DeletionTimestamp: &now}} {
+		m.OwnerReferences = []metav1.OwnerReference{{UID: "o"}}
+		a, b := rest(m), rest(*m.DeepCopy())
+		require.NotSame(t, a, b)
+		require.Same(t, &a.OwnerReferences[0], &b.OwnerReferences[0], "but the owners")
+	}
 }
 
 func TestAStatusIsCommon(t *testing.T) {
