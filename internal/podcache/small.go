@@ -123,6 +123,7 @@ func rest(m metav1.ObjectMeta) *metav1.ObjectMeta {
 		m.OwnerReferences = sharedOwners(m.OwnerReferences)
 		return &m
 	}
+	m.Finalizers, m.OwnerReferences = slices.Clip(m.Finalizers), slices.Clip(m.OwnerReferences) // who appends to one Pod's shall not write into all
 	encoded, err := m.Marshal()
 	if err != nil {
 		return &m

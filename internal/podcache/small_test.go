@@ -78,6 +78,14 @@ func TestPodsDoNotShareWhatIsTheirOwn(t *testing.T) {
 	}
 }
 
+func TestAppendingToOnePodChangesNoOther(t *testing.T) {
+	finalizers := append(make([]string, 0, 4), "a")
+	one, other := rest(metav1.ObjectMeta{Finalizers: finalizers}), rest(metav1.ObjectMeta{Finalizers: []string{"a"}})
+	require.Same(t, one, other)
+	first, second := append(one.Finalizers, "b"), append(other.Finalizers, "c")
+	require.Equal(t, [][]string{{"a", "b"}, {"a", "c"}}, [][]string{first, second})
+}
+
 func TestAStatusIsCommon(t *testing.T) {
 	now := metav1.Now()
 	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: "Fine", Message: "as it should be"}
