@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/podtransitionrule/core"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -138,7 +137,7 @@ func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (tim
 	}
 	var s core.Snapshot
 	for _, pod := range pods {
-		if bootstrap.OnlyAnnotations(pod.Annotations, isNote) != nil {
+		if hasNotes(pod) {
 			s.Pods = append(s.Pods, core.Pod{View: podops.Read(pod)})
 		}
 	}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -87,7 +86,7 @@ func (f *flags) validate() error {
 func (f *flags) cacheOptions(o *bootstrap.Options) cache.Options {
 	options := cache.Options{DefaultTransform: strip, NewInformer: podcache.NewInformer}
 	if len(o.Namespaces) == 0 {
-		f.reach = reach.New(func(pod *corev1.Pod) bool { return bootstrap.OnlyAnnotations(pod.Annotations, isNote) != nil }, stripPod)
+		f.reach = reach.New(hasNotes, stripPod)
 		options.NewInformer = f.reach.NewInformer
 	}
 	return options

@@ -110,9 +110,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	snapshot.Answers, snapshot.Tasks, snapshot.Invalid, snapshot.Unreachable = heard.Answers, heard.Tasks, heard.Invalid, heard.Unreachable
 	plan := r.decide(req.Name, snapshot)
 	askAgain := r.asker.Ask(req.Name, plan.Questions)
-	err = r.apply(ctx, req, ns, rules, plan)
-	ns.rest(began, r.clock.Now())
-	if err != nil {
+	if err := r.apply(ctx, req, ns, rules, plan, began); err != nil {
 		return r.after(ctx, ns, err)
 	}
 	noteAgain := r.notes.pass(req.Name, ns, plan.Notes, r.clock.Now())
@@ -156,8 +154,10 @@ func (r *reconciler) trust(ctx context.Context, name string, ns *namespace, o ob
 	return 0, nil
 }
 
-// apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot.
-func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, rules []*appsv1alpha1.PodTransitionRule, plan core.Plan) error {
+// apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot. The decision that the plan is of
+// began at that time; the next one rests accordingly, whether all was written or not.
+func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, rules []*appsv1alpha1.PodTransitionRule, plan core.Plan, began time.Time) error {
+	defer func() { ns.rest(began, r.clock.Now()) }()
 	for _, s := range plan.Statuses {
 		i := slices.IndexFunc(rules, func(rule *appsv1alpha1.PodTransitionRule) bool { return rule.UID == s.UID })
 		old := rules[i]

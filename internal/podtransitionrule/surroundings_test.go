@@ -322,6 +322,38 @@ func TestDecisionsRestLongerThanTheyTook(t *testing.T) {
 	}
 }
 
+func TestWritesArePartOfADecision(t *testing.T) {
+	rules := make([]*appsv1alpha1.PodTransitionRule, 2)
+	objects := make([]client.Object, len(rules))
+	var plan core.Plan
+	for i := range rules {
+		rules[i] = &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i))}}
+		objects[i] = rules[i].DeepCopy()
+		plan.Statuses = append(plan.Statuses, core.RuleStatus{Name: rules[i].Name, UID: rules[i].UID})
+	}
+	began := time.Now()
+	clk := clocktesting.NewFakePassiveClock(began)
+	var refused error
+	c := fakeClient(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+		clk.SetTime(clk.Now().Add(40 * time.Millisecond))
+		return refused
+	}}, objects...)
+	r := &reconciler{client: c, clock: clk, writes: writes.New(c, clk)}
+	ns := &namespace{known: grants{}}
+	apply := func(plan core.Plan) error {
+		clk.SetTime(began.Add(20 * time.Millisecond)) // to read and to decide
+		return r.apply(t.Context(), request("ns"), ns, rules, plan, began)
+	}
+
+	require.NoError(t, apply(core.Plan{}))
+	require.Equal(t, began.Add((20+4*20)*time.Millisecond), ns.rested, "nothing was written")
+	require.NoError(t, apply(plan))
+	require.Equal(t, began.Add((100+4*100)*time.Millisecond), ns.rested, "two writes of 40 ms")
+	refused = errors.New("no")
+	require.ErrorIs(t, apply(plan), refused)
+	require.Equal(t, began.Add((60+4*60)*time.Millisecond), ns.rested, "one that was refused")
+}
+
 func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
 	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "r", UID: "u"}}
 	c := fakeClient(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
@@ -334,7 +366,7 @@ func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
 	wait, err := r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)
 	require.Zero(t, wait)
-	err = r.apply(t.Context(), req, &namespace{}, []*appsv1alpha1.PodTransitionRule{rule}, core.Plan{Statuses: []core.RuleStatus{{UID: "u", Name: "r"}}})
+	err = r.apply(t.Context(), req, &namespace{}, []*appsv1alpha1.PodTransitionRule{rule}, core.Plan{Statuses: []core.RuleStatus{{UID: "u", Name: "r"}}}, clk.Now())
 	require.True(t, apierrors.IsNotFound(errors.Unwrap(err)))
 	wait, err = r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)
