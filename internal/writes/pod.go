@@ -20,6 +20,7 @@ func PodTarget(namespace, name string) *metav1.PartialObjectMetadata {
 func Pod(object metav1.Object) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+		DeletionTimestamp: object.GetDeletionTimestamp(), DeletionGracePeriodSeconds: object.GetDeletionGracePeriodSeconds(), Finalizers: object.GetFinalizers(),
 	}}
 }
 

@@ -27,6 +27,7 @@ type write struct {
 	rv      string // of the last write; for a deletion, of the object that was deleted
 	created bool   // the creation was recorded and not yet seen
 	deleted bool
+	ended   bool // the object ended with this write
 	at      time.Time
 	example client.Object // of the kind, never filled in
 }
@@ -39,7 +40,15 @@ func (w write) followedBy(next write) write {
 	}
 	next.created = next.created || w.created
 	next.deleted = next.deleted || w.deleted
+	next.ended = next.ended || w.ended
 	return next
+}
+
+// ended says whether the API server, as it answered obj to an update, has removed it: it does with the last finalizer of an object that
+// is to be deleted without a grace period, or after it.
+func ended(obj metav1.Object) bool {
+	grace := obj.GetDeletionGracePeriodSeconds()
+	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0)
 }
 
 // seen applies the rules of the package comment.
@@ -62,7 +71,7 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	if err != nil {
 		return false, err
 	}
-	if w.deleted && object != nil && object.GetUID() == w.uid && object.GetDeletionTimestamp() == nil {
+	if object != nil && object.GetUID() == w.uid && (w.ended || w.deleted && object.GetDeletionTimestamp() == nil) {
 		return false, nil
 	}
 	switch {

@@ -9,6 +9,8 @@
 //   - the cache holds the object at that resourceVersion or a later one, or
 //   - a deletion was written, the cache has come as far as the object that was deleted, and that object is gone, is
 //     marked for deletion or has another UID, or
+//   - the last finalizer of an object on its way out was taken, the cache has come as far as the answer, and that object is gone or has
+//     another UID: such an answer has the resourceVersion from before, for there is no later one of the object, or
 //   - an update or a deletion was written and a cache that cannot say how far it has got does not hold the object: it was deleted or
 //     left the cache's selector since, or
 //   - the cache has gone back to an older resourceVersion since: etcd was restored, and the write was undone, or
@@ -80,7 +82,7 @@ func (t *Tracker) Created(owner types.NamespacedName, obj client.Object) {
 
 // Wrote records that obj, as the API server returned it, was updated or patched (status too) for owner.
 func (t *Tracker) Wrote(owner types.NamespacedName, obj client.Object) {
-	t.record(owner, obj, write{rv: obj.GetResourceVersion()})
+	t.record(owner, obj, write{rv: obj.GetResourceVersion(), ended: ended(obj)})
 }
 
 // Deleted records that the API server accepted the deletion (or eviction) of obj, done for owner. obj is the object as

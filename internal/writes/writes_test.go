@@ -43,6 +43,13 @@ func terminating(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
+// ended is the answer to a write that takes the last finalizer of a Pod on its way out.
+func ended(p *corev1.Pod) *corev1.Pod {
+	p = terminating(p.DeepCopy())
+	p.Finalizers, p.DeletionGracePeriodSeconds = nil, new(int64)
+	return p
+}
+
 // informers is a manager's cache of Pods that shows what its store was told: the store knows how far it has got.
 type informers struct {
 	cache.Informers
@@ -120,6 +127,21 @@ func TestUnobserved(t *testing.T) {
 		},
 		"an update and a deletion of which the cache shows the update": {
 			record: []func(*writes.Tracker){wrote(pod("a", "1", 10)), deleted(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+		},
+		"the last finalizer of what the cache still shows": {
+			record: []func(*writes.Tracker){wrote(ended(pod("a", "1", 9)))}, cached: []*corev1.Pod{terminating(pod("a", "1", 9))}, pending: true, pendingWithoutStore: true,
+		},
+		"the last finalizer of what the cache shows to be gone": {record: []func(*writes.Tracker){wrote(ended(pod("a", "1", 9)))}, reached: "10"},
+		"the last finalizer of what the cache has not come to yet": {
+			record: []func(*writes.Tracker){wrote(ended(pod("a", "1", 9)))}, pending: true, // a cache without a store cannot tell
+		},
+		"the last finalizer of what was followed by a new object": {record: []func(*writes.Tracker){wrote(ended(pod("a", "1", 9)))}, cached: []*corev1.Pod{pod("a", "2", 12)}},
+		"the last finalizer but for the grace period": {
+			record: []func(*writes.Tracker){func(t *writes.Tracker) {
+				p := ended(pod("a", "1", 10))
+				*p.DeletionGracePeriodSeconds = 30
+				t.Wrote(web, p)
+			}}, cached: []*corev1.Pod{terminating(pod("a", "1", 10))},
 		},
 		"an object created anew under the name of a deleted one": {
 			record: []func(*writes.Tracker){deleted(pod("a", "1", 9)), created(pod("a", "2", 11))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true,
@@ -307,7 +329,11 @@ func TestUnobservedHoldsExactlyWhileOwnWritesLieBeyondTheCache(t *testing.T) {
 					history = append(history, event{object: p, gone: true, own: own})
 					if own {
 						before[len(history)-1] = current
-						tracker.Deleted(web, current)
+						if rapid.Bool().Draw(t, "by its last finalizer") {
+							tracker.Wrote(web, ended(current))
+						} else {
+							tracker.Deleted(web, current)
+						}
 					}
 				default:
 					p := current.DeepCopy()
