@@ -114,6 +114,7 @@ func (k *Keeper) publish(ctx context.Context, c configurations, m material) erro
 		if err := k.client.Patch(ctx, after[i], patch); err != nil {
 			return err
 		}
+		k.writes.Wrote(k.request().NamespacedName, after[i])
 	}
 	return nil
 }

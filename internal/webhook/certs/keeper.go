@@ -28,6 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Keys of the Secret.
@@ -86,6 +88,8 @@ type Keeper struct {
 		bundle []byte
 		since  time.Time
 	}
+	// writes knows those of webhook configurations that the cache may not show yet.
+	writes *writes.Tracker
 
 	serving atomic.Pointer[tls.Certificate]
 	token   atomic.Pointer[[]byte]
@@ -115,7 +119,7 @@ func CacheOptions(name string) cache.Options {
 // Add makes mgr run the keeper, with or without a Lease.
 func (k *Keeper) Add(_ context.Context, mgr ctrl.Manager) error {
 	k.client, k.secrets = mgr.GetClient(), mgr.GetAPIReader()
-	k.reader = k.client
+	k.reader, k.writes = k.client, writes.New(mgr.GetCache(), k.clock)
 	everybody := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{k.request()}
 	})
@@ -140,6 +144,10 @@ func (k *Keeper) request() reconcile.Request {
 // when the API server does, or while a webhook configuration is missing.
 func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	now := k.clock.Now()
+	unobserved, err := k.writes.Unobserved(ctx, request.NamespacedName)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	secret, err := k.secret(ctx, request.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("reading Secret %s: %w", request, err)
@@ -167,6 +175,9 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	k.token.Store(&wanted.token)
+	if unobserved > 0 {
+		return reconcile.Result{RequeueAfter: unobserved}, nil // the configurations are those from before the last write
+	}
 	if err := k.publish(ctx, configurations, wanted); err != nil {
 		return conflictIsNoError(err, "writing the webhook configurations")
 	}

@@ -23,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 func service(path string) admissionregistrationv1.WebhookClientConfig {
@@ -51,7 +53,7 @@ func keeperOn(c client.Client, clock *clocktesting.FakeClock) *Keeper {
 		Name: "webhook-server", Namespace: "kuperator-system", SecretName: "webhook-server-certs",
 		Lifetime: plan.lifetime, Settle: plan.settle,
 	}, clock)
-	k.client, k.secrets, k.reader = c, c, c
+	k.client, k.secrets, k.reader, k.writes = c, c, c, writes.New(c, clock)
 	return k
 }
 
@@ -221,6 +223,53 @@ func TestAnotherCopysWriteIsNotOverwritten(t *testing.T) {
 	result, err := k.Reconcile(t.Context(), k.request())
 	require.NoError(t, err)
 	require.Equal(t, afterConflict, result.RequeueAfter)
+}
+
+// TestACopyThatTheKeeperReplacedIsNotWrittenAgain has the cache show, until it catches up, what was there before the keeper's write.
+func TestACopyThatTheKeeperReplacedIsNotWrittenAgain(t *testing.T) {
+	var lagging *admissionregistrationv1.MutatingWebhookConfiguration
+	writes := 0
+	c := interceptor.NewClient(clientWith(installed()...), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+			if mutating, is := object.(*admissionregistrationv1.MutatingWebhookConfiguration); is && lagging != nil {
+				lagging.DeepCopyInto(mutating)
+				return nil
+			}
+			return c.Get(ctx, key, object, options...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			writes++
+			return c.Patch(ctx, object, patch, options...)
+		},
+	})
+	k := keeperOn(c, clocktesting.NewFakeClock(start))
+	look := func() {
+		t.Helper()
+		_, err := k.Reconcile(t.Context(), k.request())
+		require.NoError(t, err)
+	}
+	old := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "webhook-server"}, old))
+	look()
+	require.Equal(t, 2, writes, "one of each kind")
+
+	lagging = old
+	look()
+	require.Equal(t, 2, writes, "the API server would answer with a conflict")
+	require.Error(t, check(k), "what the cache shows trusts nobody")
+
+	lagging = nil
+	look()
+	require.Equal(t, 2, writes)
+	require.NoError(t, check(k))
+	// Who takes the bundle out afterwards has it written again.
+	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "webhook-server"}, mutating))
+	mutating.Webhooks[0].ClientConfig.CABundle = nil
+	require.NoError(t, c.Update(t.Context(), mutating))
+	look()
+	require.Equal(t, 3, writes)
+	require.NoError(t, check(k))
 }
 
 func TestAGuardedWebhookIsCalledAtAPathThatNobodyGuesses(t *testing.T) {

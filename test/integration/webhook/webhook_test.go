@@ -407,8 +407,33 @@ func (s *suite) foreignPodsDoNotCallIt(t *testing.T, metrics string) {
 	require.NoError(t, err)
 	require.Equal(t, before, calls(t, metrics))
 
+	s.operatorsOwnDeletesDoNotCallIt(t, metrics)
+	before = calls(t, metrics)
 	pod := s.runningPod(t, "evicted-foreign", map[string]string{"kusionstack.io/control": "false"})
 	require.NoError(t, evict(t.Context(), s.core.PolicyV1().RESTClient(), pod, nil))
 	before["/evict-pods/"]++ // an Eviction does not say of which kind its Pod is
 	require.Equal(t, before, calls(t, metrics))
+}
+
+// operatorsOwnDeletesDoNotCallIt deletes Pods as collaset-controller, and as others, and counts at the server.
+func (s *suite) operatorsOwnDeletesDoNotCallIt(t *testing.T, metrics string) {
+	t.Helper()
+	const operator, mayOperate = "system:serviceaccount:kuperator-system:collaset-controller", "operate.podopslifecycle.kusionstack.io/collaset"
+	for i, c := range []struct {
+		by     string
+		labels map[string]string
+		asked  bool
+	}{
+		{operator, map[string]string{mayOperate: "1"}, false},
+		{operator, map[string]string{"operate.podopslifecycle.kusionstack.io/other": "1"}, true},
+		{operator, nil, true},
+		{"system:serviceaccount:team:other-controller", map[string]string{mayOperate: "1"}, true},
+	} {
+		pod := s.runningPod(t, fmt.Sprintf("operated-%d", i), c.labels)
+		before := calls(t, metrics)
+		err := s.as(c.by).CoreV1().Pods(s.namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{})
+		require.Equal(t, c.asked, err != nil, "%s with %v: %v", c.by, c.labels, err)
+		// An API server asks once more when it hears of a conflict.
+		require.Equal(t, c.asked, calls(t, metrics)["/delete-pods/"] > before["/delete-pods/"], "%s with %v", c.by, c.labels)
+	}
 }
