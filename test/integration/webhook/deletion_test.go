@@ -71,6 +71,13 @@ func (s *suite) now(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	return found
 }
 
+// as is a client of somebody who may do everything.
+func (s *suite) as(user string) kubernetes.Interface {
+	config := s.cluster.RESTConfig()
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
+	return kubernetes.NewForConfigOrDie(config)
+}
+
 func (s *suite) delete(t *testing.T, pod *corev1.Pod, options metav1.DeleteOptions) error {
 	t.Helper()
 	return s.core.CoreV1().Pods(pod.Namespace).Delete(t.Context(), pod.Name, options)
@@ -165,9 +172,7 @@ func TestGracefulDeletion(t *testing.T) {
 		require.NoError(t, s.delete(t, old, metav1.DeleteOptions{}), "a Pod from before the webhook")
 		forced := s.runningPod(t, "forced", nil)
 		require.NoError(t, s.delete(t, forced, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
-		config := s.cluster.RESTConfig()
-		config.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:kube-system:generic-garbage-collector", Groups: []string{"system:masters"}}
-		collector := kubernetes.NewForConfigOrDie(config)
+		collector := s.as("system:serviceaccount:kube-system:generic-garbage-collector")
 		owned := s.runningPod(t, "owned", nil)
 		require.NoError(t, collector.CoreV1().Pods(s.namespace).Delete(t.Context(), owned.Name, metav1.DeleteOptions{}))
 		unmanaged := s.pod("unmanaged")
