@@ -304,7 +304,9 @@ func (d *decision) storeEntries() {
 			continue
 		}
 		lagging = lagging || (it.Revision != "" && it.Revision != e.revision())
-		d.may(e, appsv1alpha1.ContextScaleIn, "")
+		if !it.waitsToLeave() {
+			d.must(e, appsv1alpha1.ContextScaleIn, "") // lost now, the Pod comes back as it was
+		}
 		d.may(e, appsv1alpha1.ContextPodJustCreate, "")
 		d.may(e, appsv1alpha1.ContextPodRecreateUpdate, "")
 		if it.Revision != "" {
@@ -312,10 +314,7 @@ func (d *decision) storeEntries() {
 		}
 	}
 	d.plan.EntriesFirst = d.mustStore > 0
-	worth := d.mustStore > 0 || (lagging && d.mixed()) ||
-		d.mayStore >= maxLazy || (d.mayStore > 0 && d.quiet()) ||
-		d.release >= maxLazy || (d.release > 0 && !d.leavingByScaleIn()) || (d.release > 0 && d.moving)
-	if !worth {
+	if !d.worthStoring(lagging) {
 		return
 	}
 	d.plan.EntriesChanged = true
@@ -330,6 +329,18 @@ func (d *decision) storeEntries() {
 		}
 	}
 	slices.SortFunc(d.plan.Entries, func(a, b Entry) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// worthStoring says whether the ResourceContext is written now; lagging is whether an entry's revision is behind its Pod's.
+func (d *decision) worthStoring(lagging bool) bool {
+	switch {
+	case d.mustStore > 0, lagging && d.mixed(), d.mayStore >= maxLazy, d.release >= maxLazy:
+		return true
+	case d.mayStore > 0 && d.quiet():
+		return true
+	default:
+		return d.release > 0 && (d.moving || !d.leavingByScaleIn())
+	}
 }
 
 // mixed says that Pods of several revisions are wanted.
@@ -347,7 +358,11 @@ func (d *decision) quiet() bool {
 	return !slices.ContainsFunc(d.items, func(it *item) bool { return (it.during != "" || offline(it)) && it.Live() })
 }
 
+// leavingByScaleIn says whether Pods are still on their way out, or wait for their turn.
 func (d *decision) leavingByScaleIn() bool {
+	if slices.ContainsFunc(d.items, (*item).waitsToLeave) {
+		return true
+	}
 	for id, e := range d.entries {
 		if e.vacated && !e.dropped && d.leaving[id] != nil {
 			return true

@@ -46,6 +46,7 @@ func first(a, b bool) int {
 // scaleIn removes victims and lets off Pods that are victims no more.
 func (d *decision) scaleIn() {
 	blocked := d.moving || d.holds(func(p Problem) bool { return p.Scale })
+	unmarked := d.mustStore
 	for _, it := range d.items {
 		switch {
 		case !it.Live() || blocked:
@@ -69,6 +70,25 @@ func (d *decision) scaleIn() {
 			d.begin(it, podops.TypeScaleIn, true)
 		}
 	}
+	if d.mustStore > unmarked {
+		d.markAhead()
+	}
+}
+
+// markAhead says in the same write of all who wait to be scaled in that they are, so that their deletions, which a rule lets go one after
+// the other, need no write each. An entry with claims is marked with its deletion only: should the Pod be lost after the CollaSet
+// has changed its mind, the mark would have its claims deleted.
+func (d *decision) markAhead() {
+	for id, it := range d.holder {
+		if e := d.entries[id]; e != nil && it.waitsToLeave() && !e.inPair() && len(d.claims.byID[id]) == 0 {
+			d.may(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
+		}
+	}
+}
+
+// waitsToLeave says whether the Pod is a victim whose removal has been asked for.
+func (it *item) waitsToLeave() bool {
+	return it.victim && it.Live() && it.during == podops.TypeScaleIn
 }
 
 // condemn deletes a victim, and says so in its entry first, so that its ID does not come back.

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"pgregory.net/rapid"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
 )
@@ -162,6 +163,76 @@ func TestScaleInIsCancelledAtEveryStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// trickle lets rules and kubelets move one in fifty Pods at a time, while every write succeeds.
+func (w *world) trickle() {
+	asked := 0
+	w.apply(core.Decide(&w.Snapshot), always)
+	w.settle(func() bool { asked++; return asked%50 == int(w.Now.Unix()%50) })
+	w.settleClaims()
+}
+
+// leavingIDs are those whose entries say that their Pods are scaled in.
+func (w *world) leavingIDs() (ids []int) {
+	for _, e := range w.Entries {
+		if e.Data[appsv1alpha1.ContextScaleIn] == appsv1alpha1.ContextTrue {
+			ids = append(ids, e.ID)
+		}
+	}
+	return ids
+}
+
+// TestPodsThatLeaveOneByOneCostFewWritesOfTheContext scales in under rules that let few Pods go at a time.
+func TestPodsThatLeaveOneByOneCostFewWritesOfTheContext(t *testing.T) {
+	w := atRest(t, 120, nil)
+	w.Replicas = 20
+	for range 4000 {
+		w.trickle()
+	}
+	require.Len(t, w.Pods, 20)
+	assert.Len(t, w.Entries, 20, "once the last is gone, all IDs are free")
+	assert.Equal(t, 100, countPrefix(w.log, "delete"))
+	assert.LessOrEqual(t, countPrefix(w.log, "store"), 4, "100 marks, 64 IDs, and what is left: %v", w.log)
+	assert.Empty(t, w.problems)
+}
+
+// TestAScaleInThatIsGivenUpLeavesNoMark has Pods wait for their rules when the CollaSet changes its mind: a mark would have the ID of a Pod
+// that is lost now forgotten, with its revision.
+func TestAScaleInThatIsGivenUpLeavesNoMark(t *testing.T) {
+	w := atRest(t, 120, nil)
+	w.Replicas = 20
+	for len(w.leavingIDs()) == 0 {
+		w.trickle()
+	}
+	require.GreaterOrEqual(t, len(w.leavingIDs()), 60, "all that wait are marked with the first that goes")
+	w.Replicas = 120
+	plan := core.Decide(&w.Snapshot)
+	require.True(t, plan.EntriesChanged)
+	w.Entries = plan.Entries
+	for _, id := range w.leavingIDs() {
+		assert.False(t, slices.ContainsFunc(w.live(), func(p *core.Pod) bool { return p.ID == id }), "ID %d", id)
+	}
+	require.True(t, w.run(always))
+	assert.Len(t, w.live(), 120)
+	assert.Empty(t, w.problems)
+}
+
+// TestWhereClaimsAreDeletedOnlyWhatIsDeletedIsMarked keeps a lost Pod's data if the CollaSet changes its mind.
+func TestWhereClaimsAreDeletedOnlyWhatIsDeletedIsMarked(t *testing.T) {
+	w := atRest(t, 60, func(w *world) {
+		w.Templates = map[string][]core.ClaimTemplate{"r1": {claimTemplate("data", 10, "fast")}}
+		w.Retention.Scaled = true
+	})
+	w.Replicas = 20
+	for range 4000 {
+		w.trickle()
+		for _, p := range w.live() {
+			require.NotContains(t, w.leavingIDs(), p.ID)
+		}
+	}
+	assert.Len(t, w.Claims, 20)
+	assert.Empty(t, w.problems)
 }
 
 func TestPausedBeginsNoScaling(t *testing.T) {
