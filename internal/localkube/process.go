@@ -84,14 +84,15 @@ func waitFor(ctx context.Context, what string, lifeline []component, check func(
 
 // childEnvironment is the present environment without what would steer a
 // Kubernetes client elsewhere, or its calls through somebody's proxy: all that a
-// cluster here talks to is on this machine.
+// cluster here talks to is on this machine. Nor is what watches over the caches of
+// programs under test meant for those of Kubernetes.
 func childEnvironment() []string {
 	var kept []string
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
 		switch {
 		case strings.HasSuffix(strings.ToUpper(name), "_PROXY"):
-		case name == "KUBECONFIG", strings.HasPrefix(name, "KUBERNETES_"), strings.HasPrefix(name, "ETCD_"):
+		case name == "KUBECONFIG", name == "KUBE_CACHE_MUTATION_DETECTOR", strings.HasPrefix(name, "KUBERNETES_"), strings.HasPrefix(name, "ETCD_"):
 		default:
 			kept = append(kept, variable)
 		}

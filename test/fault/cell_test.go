@@ -111,7 +111,8 @@ func (p *process) run() bool {
 		return false
 	}
 	running := &child.Process{Name: p.component, Log: p.log}
-	if err := running.Start(p.path, p.args, os.Environ(), false); err != nil {
+	environment := append(os.Environ(), "KUBE_CACHE_MUTATION_DETECTOR=true") // not for this process: it has all objects of all plans in caches
+	if err := running.Start(p.path, p.args, environment, false); err != nil {
 		p.died = append(p.died, err.Error())
 		p.mu.Unlock()
 		return true

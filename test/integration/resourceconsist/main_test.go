@@ -32,8 +32,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/api/resourceconsist/setup"
 	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
@@ -108,7 +108,7 @@ func startManager(t *testing.T, cfg *rest.Config, adapters ...api.Adapter[*corev
 		Controller: config.Controller{SkipNameValidation: &skip, MaxConcurrentReconciles: 4},
 	})
 	require.NoError(t, err)
-	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime, MaxBackoff: time.Second}, adapters...))
+	require.NoError(t, resourceconsist.AddToManagerOnDemand(mgr, api.Options{DrainTime: drainTime, MaxBackoff: time.Second}, adapters...))
 	stop = run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)
