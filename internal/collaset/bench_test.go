@@ -28,6 +28,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -87,7 +88,7 @@ func BenchmarkCollaSetReconcile(b *testing.B) {
 type cost struct{ pods, time, allocations, bytes float64 }
 
 // resting is a reconciler with an API server and a cache in one: it keeps what is created, and nothing that is patched but
-// the CollaSet. What it reads is copied as the cache of controller-runtime copies it.
+// the CollaSet. What it reads is copied as the cache of controller-runtime copies it; Pods are the cache's own.
 type resting struct {
 	client.Client
 	testing.TB
@@ -114,7 +115,7 @@ func atGoal(t testing.TB, pods int) *resting {
 	t.Helper()
 	s := &resting{TB: t, byName: map[string]int{}, set: collaSet(int32(pods)), clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
 	s.r = &reconciler{
-		client: s, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{},
+		client: s, cached: s, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{},
 		clock: s.clock, protocol: true, memory: newMemory(),
 	}
 	for range 100 {
@@ -235,8 +236,6 @@ func (s *resting) Get(_ context.Context, name client.ObjectKey, object client.Ob
 
 func (s *resting) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	switch l := list.(type) {
-	case *corev1.PodList:
-		l.Items = slices.Clone(s.pods)
 	case *metav1.PartialObjectMetadataList:
 		for i := range s.pods {
 			l.Items = append(l.Items, metav1.PartialObjectMetadata{ObjectMeta: s.pods[i].ObjectMeta})
@@ -246,6 +245,8 @@ func (s *resting) List(_ context.Context, list client.ObjectList, _ ...client.Li
 	}
 	return nil
 }
+
+func (s *resting) ByIndex(string, string) (podcache.Pods, error) { return podcache.Of(s.pods), nil }
 
 func (s *resting) Create(_ context.Context, object client.Object, _ ...client.CreateOption) error {
 	s.mu.Lock()

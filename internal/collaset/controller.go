@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -37,6 +39,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
 	"kusionstack.io/kuperator/internal/writes"
@@ -45,7 +48,7 @@ import (
 // Name is the component's name: its Lease, user agent, field manager and event source.
 const Name = "collaset-controller"
 
-// ownerIndex is the cache index of Pods and ControllerRevisions by the UID of the CollaSet that controls them.
+// ownerIndex is the cache index of ControllerRevisions by the UID of the CollaSet that controls them, and of Pods by ownedBy.
 const ownerIndex = "collaset.owner"
 
 // Bounds of the back-off after errors.
@@ -60,11 +63,12 @@ type settings struct {
 	podOpsLifecycle bool
 	// clearFields says to clear metadata.managedFields of Pods.
 	clearFields bool
+	pods        *podcache.Store
 }
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	own := settings{podOpsLifecycle: true}
+	own := settings{podOpsLifecycle: true, pods: podcache.NewStore(toolscache.Indexers{ownerIndex: podOwner})}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",
@@ -73,7 +77,7 @@ func Component() bootstrap.Component {
 		LeaderElected: true,
 		Concurrency:   8,
 		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
-		Cache:         func(*bootstrap.Options) cache.Options { return cacheOptions() },
+		Cache:         func(*bootstrap.Options) cache.Options { return cacheOptions(own.pods) },
 		AddFlags: func(fs *pflag.FlagSet) {
 			fs.BoolVar(&own.podOpsLifecycle, "pod-ops-lifecycle", own.podOpsLifecycle,
 				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, one at a time, without a readiness gate; no other component is needed then.")
@@ -86,9 +90,9 @@ func Component() bootstrap.Component {
 }
 
 // cacheOptions keeps of the cluster's Pods and claims only managed ones, and of Pods only what is read here.
-func cacheOptions() cache.Options {
+func cacheOptions(pods *podcache.Store) cache.Options {
 	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
-	return cache.Options{ByObject: map[client.Object]cache.ByObject{
+	return cache.Options{NewInformer: pods.NewInformer(toolscache.NewSharedIndexInformer), ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                   {Label: managed, Transform: stripPod},
 		&corev1.PersistentVolumeClaim{}: {Label: managed},
 		nodeMeta():                      {Transform: stripNode},
@@ -150,10 +154,8 @@ func stripPod(object any) (any, error) {
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own settings) error {
-	for _, kind := range []client.Object{&corev1.Pod{}, &appsv1.ControllerRevision{}} {
-		if err := mgr.GetFieldIndexer().IndexField(ctx, kind, ownerIndex, ownerOf); err != nil {
-			return fmt.Errorf("indexing %T by owner: %w", kind, err)
-		}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1.ControllerRevision{}, ownerIndex, ownerOf); err != nil {
+		return fmt.Errorf("indexing revisions by owner: %w", err)
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolumeClaim{}, claimIndex, claimKeys); err != nil {
 		return fmt.Errorf("indexing claims: %w", err)
@@ -170,6 +172,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 	}
 	r := &reconciler{
 		client:   mgr.GetClient(),
+		cached:   own.pods,
 		live:     mgr.GetAPIReader(),
 		writes:   writes.New(mgr.GetCache(), clock.RealClock{}),
 		events:   mgr.GetEventRecorder(Name),
@@ -221,6 +224,22 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		}).
 		Complete(r)
 }
+
+// podOwner is an index function.
+func podOwner(object any) ([]string, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return nil, fmt.Errorf("%T is no Pod", object)
+	}
+	var owners []string
+	for _, uid := range ownerOf(pod) {
+		owners = append(owners, ownedBy(pod.Namespace, types.UID(uid)))
+	}
+	return owners, nil
+}
+
+// ownedBy is how Pods of a CollaSet are indexed. Whoever names its UID in another namespace does not own anything.
+func ownedBy(namespace string, set types.UID) string { return namespace + "/" + string(set) }
 
 // ownerOf is the UID of the CollaSet that controls the object, if one does.
 func ownerOf(object client.Object) []string {

@@ -19,6 +19,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -148,7 +149,7 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 }
 
 func TestCacheHoldsManagedPodsOnly(t *testing.T) {
-	for object, by := range cacheOptions().ByObject {
+	for object, by := range cacheOptions(podcache.NewStore(nil)).ByObject {
 		if _, node := object.(*metav1.PartialObjectMetadata); node {
 			assert.Nil(t, by.Label, "all nodes, once one is asked for")
 			continue

@@ -19,6 +19,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -42,6 +43,11 @@ type observation struct {
 	began time.Time
 }
 
+// podReader is a podcache.Store.
+type podReader interface {
+	ByIndex(index, value string) (podcache.Pods, error)
+}
+
 // observe reads everything that a decision needs and resolves defaults. It decides nothing.
 func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*observation, error) {
 	key := client.ObjectKeyFromObject(set)
@@ -53,10 +59,9 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 		return nil, err
 	}
 	o.began = r.clock.Now() // what comes before may ask the API server
-	pods := &corev1.PodList{}
-	err = r.client.List(ctx, pods, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	pods, err := r.cached.ByIndex(ownerIndex, ownedBy(set.Namespace, set.UID))
 	if err != nil {
-		return nil, fmt.Errorf("listing Pods: %w", err)
+		return nil, err
 	}
 	context := &appsv1alpha1.ResourceContext{}
 	switch err := r.client.Get(ctx, types.NamespacedName{Namespace: set.Namespace, Name: contextName(set)}, context, client.UnsafeDisableDeepCopy); {
@@ -71,7 +76,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	}
 	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
-	o.observePods(pods.Items, selector)
+	o.observePods(pods.Whole(), selector)
 	o.observeTopology(ctx, r.nodes)
 	if err := r.observeCandidates(ctx, o, selector); err != nil {
 		return nil, err
@@ -151,13 +156,12 @@ func scaled(value *intstr.IntOrString, whole int) int {
 func seconds(n *int32) time.Duration { return time.Duration(ptr.Deref(n, 0)) * time.Second }
 
 // observePods fills in what the snapshot has of Pods.
-func (o *observation) observePods(pods []corev1.Pod, selector labels.Selector) {
+func (o *observation) observePods(pods []*corev1.Pod, selector labels.Selector) {
 	o.pods = make(map[string]*corev1.Pod, len(pods))
 	o.snapshot.Pods = make([]core.Pod, len(pods))
 	measured := o.snapshot.UpdateDelay > 0 || o.snapshot.ScaleInDelay > 0
 	allowed := map[types.UID]permission{}
-	for i := range pods {
-		pod := &pods[i]
+	for i, pod := range pods {
 		o.pods[pod.Name] = pod
 		p := podOf(pod)
 		p.Selected = selector.Matches(labels.Set(pod.Labels))

@@ -26,6 +26,7 @@ var errStale = errors.New("the cache is behind the API server")
 // reconciler brings one CollaSet at a time closer to its spec.
 type reconciler struct {
 	client client.Client // reads from the cache
+	cached podReader
 	live   client.Reader // reads from the API server
 	writes *writes.Tracker
 	// conflicts are those that a CollaSet met in a row.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -33,6 +34,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -95,7 +97,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	w.store = w.fake(objects...)
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
-		client: c, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000),
+		client: c, cached: w, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000),
 		clock: w.clock, protocol: protocol, memory: newMemory(),
 	}
 	w.see()
@@ -107,6 +109,14 @@ func (w *world) fake(objects ...client.Object) client.WithWatch {
 		WithIndex(&corev1.Pod{}, ownerIndex, ownerOf).WithIndex(&appsv1.ControllerRevision{}, ownerIndex, ownerOf).
 		WithIndex(&corev1.PersistentVolumeClaim{}, claimIndex, claimKeys).WithIndex(&corev1.Pod{}, mountIndex, mountsOf).
 		WithIndex(&appsv1alpha1.CollaSet{}, poolIndex, poolOf).WithIndex(&appsv1alpha1.CollaSet{}, includeIndex, includedBy).Build()
+}
+
+// ByIndex reads Pods of a CollaSet from the cache.
+func (w *world) ByIndex(_, value string) (podcache.Pods, error) {
+	namespace, uid, _ := strings.Cut(value, "/")
+	list := &corev1.PodList{}
+	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: uid})
+	return podcache.Of(list.Items), err
 }
 
 // interceptors note every write and refuse those that the test says.

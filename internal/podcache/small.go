@@ -70,6 +70,7 @@ func (s *small) into(pod *corev1.Pod) {
 		pod.Status = *s.status
 		return
 	}
+	pod.Status = corev1.PodStatus{}
 	// What was encoded here can be decoded: an error would be one of the generated code.
 	if err := pod.Status.Unmarshal(s.encoded); err != nil {
 		panic(err)

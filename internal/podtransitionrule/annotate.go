@@ -10,7 +10,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/podtransitionrule/core"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -131,14 +130,14 @@ func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (tim
 			return 0, nil
 		}
 	}
-	pods, err := r.pods(ctx, name)
+	pods, err := r.pods(name)
 	if err != nil {
 		return 0, err
 	}
 	var s core.Snapshot
 	for _, pod := range pods {
-		if hasNotes(pod) {
-			s.Pods = append(s.Pods, core.Pod{View: podops.Read(pod)})
+		if hasNotes(pod.Annotations) {
+			s.Pods = append(s.Pods, pod)
 		}
 	}
 	notes := core.Decide(s).Notes

@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
@@ -46,13 +47,14 @@ const (
 type flags struct {
 	asking               asking.Options
 	annotateBlockedAfter time.Duration
+	pods                 *podcache.Store
 	// reach is nil where only some namespaces are watched, and all of their Pods.
 	reach *reach.Reach
 }
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	f := &flags{asking: asking.DefaultOptions(), annotateBlockedAfter: 30 * time.Second}
+	f := &flags{asking: asking.DefaultOptions(), annotateBlockedAfter: 30 * time.Second, pods: podcache.NewStore(nil)}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Decides which Pods may be operated now, by PodTransitionRules.",
@@ -84,12 +86,12 @@ func (f *flags) validate() error {
 // cacheOptions strips by type of object: options for CollaSets by name would keep the program from starting where their
 // CRD is missing. Of all namespaces' Pods those are kept that rules can select.
 func (f *flags) cacheOptions(o *bootstrap.Options) cache.Options {
-	options := cache.Options{DefaultTransform: strip, NewInformer: podcache.NewInformer}
+	newInformer := podcache.NewInformer
 	if len(o.Namespaces) == 0 {
-		f.reach = reach.New(hasNotes, stripPod)
-		options.NewInformer = f.reach.NewInformer
+		f.reach = reach.New(func(pod metav1.Object) bool { return hasNotes(pod.GetAnnotations()) }, stripPod)
+		newInformer = f.reach.NewInformer
 	}
-	return options
+	return cache.Options{DefaultTransform: strip, NewInformer: f.pods.NewInformer(newInformer)}
 }
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
@@ -121,6 +123,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 	}
 	r := &reconciler{
 		client: mgr.GetClient(),
+		cached: f.pods,
 		direct: mgr.GetAPIReader(),
 		reach:  f.reach,
 		writes: writes.New(mgr.GetCache(), clock.RealClock{}),

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/podtransitionrule/core"
 )
 
 // Waits for a cache that is behind, and the age at which what it is compared with is read again: an object that was
@@ -71,19 +72,26 @@ func (v *versions) read(ctx context.Context, direct client.Reader, kind schema.G
 
 // shownBy says whether the cache has come at least as far.
 func (b *baseline) shownBy(o observed) bool {
-	return shown(b.pods, o.pods) && shown(b.rules, o.rules)
+	return shown(b.pods, o.pods, podVersion) && shown(b.rules, o.rules, ruleVersion)
 }
 
-func shown[T client.Object](fresh versions, cached []T) bool {
+func podVersion(p core.Pod) (types.UID, string) { return p.UID, p.ResourceVersion }
+
+func ruleVersion(rule *appsv1alpha1.PodTransitionRule) (types.UID, string) {
+	return rule.UID, rule.ResourceVersion
+}
+
+func shown[T any](fresh versions, cached []T, version func(T) (types.UID, string)) bool {
 	found := 0
 	for _, o := range cached {
-		version, listed := fresh.of[o.GetUID()]
+		uid, has := version(o)
+		wanted, listed := fresh.of[uid]
 		if !listed {
-			version = fresh.list // only an object that was created since is not in the list
+			wanted = fresh.list // only an object that was created since is not in the list
 		} else {
 			found++
 		}
-		order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), version)
+		order, err := resourceversion.CompareResourceVersion(has, wanted)
 		if err != nil || order < 0 {
 			return false
 		}

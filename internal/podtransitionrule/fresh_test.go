@@ -12,19 +12,20 @@ import (
 	"k8s.io/utils/ptr"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/podtransitionrule/core"
 )
 
 func TestWhetherACacheShowsTheBaseline(t *testing.T) {
 	fresh := versions{list: "100", of: map[types.UID]string{"a": "10", "b": "20"}}
-	cached := func(uidAndVersion ...string) []*corev1.Pod {
-		var pods []*corev1.Pod
+	cached := func(uidAndVersion ...string) []core.Pod {
+		var pods []core.Pod
 		for i := 0; i < len(uidAndVersion); i += 2 {
-			pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uidAndVersion[i]), ResourceVersion: uidAndVersion[i+1]}})
+			pods = append(pods, core.Pod{View: podops.View{UID: types.UID(uidAndVersion[i]), ResourceVersion: uidAndVersion[i+1]}})
 		}
 		return pods
 	}
 	tests := map[string]struct {
-		cached []*corev1.Pod
+		cached []core.Pod
 		want   bool
 	}{
 		"the same versions": {cached("a", "10", "b", "20"), true},
@@ -37,7 +38,7 @@ func TestWhetherACacheShowsTheBaseline(t *testing.T) {
 		"as text 9 would be later than 10, as a version it is not": {cached("a", "9", "b", "20"), false},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, shown(fresh, tc.cached)) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, shown(fresh, tc.cached, podVersion)) })
 	}
 }
 

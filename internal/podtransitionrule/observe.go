@@ -9,21 +9,22 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/core"
 )
 
 // observed is a namespace as the cache shows it. Its objects are the cache's own and must not be changed.
 type observed struct {
 	rules []*appsv1alpha1.PodTransitionRule
-	pods  []*corev1.Pod
+	pods  []core.Pod
 }
 
 func (r *reconciler) rules(ctx context.Context, namespace string) ([]*appsv1alpha1.PodTransitionRule, error) {
@@ -38,14 +39,20 @@ func (r *reconciler) rules(ctx context.Context, namespace string) ([]*appsv1alph
 	return rules, nil
 }
 
-func (r *reconciler) pods(ctx context.Context, namespace string) ([]*corev1.Pod, error) {
-	var list corev1.PodList
-	if err := r.client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("listing pods: %w", err)
+// podReader is a podcache.Store.
+type podReader interface {
+	ByIndex(index, value string) (podcache.Pods, error)
+}
+
+// pods are what a decision is told of the Pods of a namespace.
+func (r *reconciler) pods(namespace string) ([]core.Pod, error) {
+	cached, err := r.cached.ByIndex(toolscache.NamespaceIndex, namespace)
+	if err != nil {
+		return nil, err
 	}
-	pods := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		pods[i] = &list.Items[i]
+	pods := make([]core.Pod, 0, cached.Len())
+	for pod := range cached.All() {
+		pods = append(pods, core.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName})
 	}
 	return pods, nil
 }
@@ -56,7 +63,7 @@ func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed)
 	if err != nil {
 		return core.Snapshot{}, err
 	}
-	s := core.Snapshot{Rules: o.rules, Pods: make([]core.Pod, len(o.pods)), Owners: owners, Now: r.clock.Now()}
+	s := core.Snapshot{Rules: o.rules, Pods: o.pods, Owners: owners, Now: r.clock.Now()}
 	if s.Frozen, err = r.freeze.reason(ctx, namespace); err != nil {
 		return core.Snapshot{}, err
 	}
@@ -65,9 +72,6 @@ func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed)
 	}
 	if s.Budgets, err = r.budgets(ctx, namespace, o.rules); err != nil {
 		return core.Snapshot{}, err
-	}
-	for i, pod := range o.pods {
-		s.Pods[i] = core.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName}
 	}
 	return s, nil
 }

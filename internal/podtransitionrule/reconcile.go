@@ -39,6 +39,7 @@ const (
 
 type reconciler struct {
 	client client.Client
+	cached podReader
 	direct client.Reader // past the cache
 	reach  *reach.Reach
 	writes *writes.Tracker
@@ -91,7 +92,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.swept.Delete(req.Name)
 	began := r.clock.Now()
-	pods, err := r.pods(ctx, req.Name)
+	pods, err := r.pods(req.Name)
 	if err != nil {
 		return ctrl.Result{}, err
 	}

@@ -28,6 +28,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/core"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -242,6 +243,18 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 	})
 }
 
+// listed reads Pods by a list.
+type listed struct {
+	*testing.T
+	client.Reader
+}
+
+func (l listed) ByIndex(_, namespace string) (podcache.Pods, error) {
+	var list corev1.PodList
+	err := l.List(l.Context(), &list, client.InNamespace(namespace))
+	return podcache.Of(list.Items), err
+}
+
 func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
 	pod := func(name string, annotations map[string]string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Annotations: annotations}}
@@ -249,7 +262,7 @@ func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
 	key := podops.RuleDetailPrefix + "/gone"
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0))
 	c := fakeClient(t, interceptor.Funcs{}, namespaceWith("ns"), pod("a", map[string]string{key: "old", "other": "kept"}), pod("b", map[string]string{"other": "kept"}))
-	r, ns := &reconciler{client: c, freeze: freeze{client: c}, clock: clk, notes: newAnnotator(c, 0)}, &namespace{}
+	r, ns := &reconciler{client: c, cached: listed{t, c}, freeze: freeze{client: c}, clock: clk, notes: newAnnotator(c, 0)}, &namespace{}
 	sweep := func(later time.Duration) time.Duration {
 		clk.SetTime(clk.Now().Add(later))
 		wait, err := r.sweep(t.Context(), "ns", ns)

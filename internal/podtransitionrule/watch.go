@@ -72,8 +72,10 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 	return kept
 }
 
-// hasNotes says whether rules have left notes on the Pod.
-func hasNotes(pod *corev1.Pod) bool { return bootstrap.OnlyAnnotations(pod.Annotations, isNote) != nil }
+// hasNotes says whether rules have left notes on a Pod.
+func hasNotes(annotations map[string]string) bool {
+	return bootstrap.OnlyAnnotations(annotations, isNote) != nil
+}
 
 // isNote says whether an annotation is a rule's note on a Pod.
 func isNote(key string) bool { return strings.HasPrefix(key, podops.RuleDetailPrefix+"/") }

@@ -1,6 +1,6 @@
-// Package reach keeps Pods out of the cache that no rule can select: those of namespaces that have no rules. All Pods are still
-// watched by one watch, of which what is out of reach is left out as it comes. When a namespace gets its first rule, its Pods are listed and put into the stream
-// (docs/design/0014-reach.md).
+// Package reach keeps Pods out of the cache that no rule can select: those of namespaces that have no rules. All Pods are
+// watched by one watch, of which what is out of reach is left out as it comes; while no namespace is in reach there is none. When a namespace gets its first
+// rule, its Pods are listed and put into the stream (docs/design/0014-reach.md).
 package reach
 
 import (
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -24,6 +25,8 @@ import (
 
 const (
 	pageSize = 500
+	// mostMetadata is how many Pods are asked for at a time where only their metadata is read.
+	mostMetadata = 1000
 	// listPatience is how long listing a namespace may take. No event is handed on meanwhile.
 	listPatience = time.Minute
 	// listAgain is when a namespace is listed again after an error.
@@ -33,8 +36,8 @@ const (
 // Reach knows the namespaces in reach: those that have had a rule, or a Pod with a note of one, since the process began. Make one with New,
 // for one cache of all namespaces. A nil Reach reaches everything.
 type Reach struct {
-	// noted says whether a rule has left a note on a Pod, which has to be found and removed.
-	noted func(*corev1.Pod) bool
+	// noted says, by its metadata, whether a rule has left a note on a Pod, which has to be found and removed.
+	noted func(metav1.Object) bool
 	// strip leaves of a Pod what the cache keeps.
 	strip func(*corev1.Pod) *corev1.Pod
 	clock clock.Clock
@@ -69,7 +72,7 @@ type state struct {
 }
 
 // New makes a Reach of no namespace.
-func New(noted func(*corev1.Pod) bool, strip func(*corev1.Pod) *corev1.Pod) *Reach {
+func New(noted func(metav1.Object) bool, strip func(*corev1.Pod) *corev1.Pod) *Reach {
 	return &Reach{
 		noted: noted, strip: strip, clock: clock.RealClock{}, pageSize: pageSize,
 		rulesMade: make(chan struct{}), changed: make(chan struct{}, 1), namespaces: map[string]*state{},
@@ -186,6 +189,25 @@ func (r *Reach) missing() []string {
 	return names
 }
 
+// idle says whether no namespace is in reach, so that nothing needs to be watched.
+func (r *Reach) idle() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.namespaces) == 0
+}
+
+// beginIdle says that a cache of no Pods is to be shown, which is right at this resourceVersion. False means that a namespace is in reach.
+func (r *Reach) beginIdle(resourceVersion string) (stream int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.namespaces) > 0 {
+		return 0, false
+	}
+	r.torn, r.position, r.newest = false, resourceVersion, ""
+	r.stream++
+	return r.stream, true
+}
+
 // begin says that all Pods in reach will come with a list of all. It returns the resourceVersion that the list must have reached, so
 // that the cache does not go back, or what was asked for if that is any or the newest; and the number of the stream.
 func (r *Reach) begin(asked string) (resourceVersion string, stream int) {
@@ -295,5 +317,31 @@ func (r *Reach) podsOf(ctx context.Context, namespace string) ([]*corev1.Pod, st
 			return nil, "", fmt.Errorf("listing the Pods of namespace %s: the list is of resourceVersion %s, the watch has come to %s", namespace, page.ResourceVersion, r.at())
 		}
 		return pods, page.ResourceVersion, nil
+	}
+}
+
+// look brings the namespaces of Pods with notes into reach, and says at which resourceVersion there were no others. The list is live.
+func (r *Reach) look(ctx context.Context) (resourceVersion string, err error) {
+	reader := r.source()
+	if reader == nil {
+		return "", errors.New("looking for Pods with notes of rules: nobody has said how")
+	}
+	ctx, cancel := context.WithTimeout(ctx, listPatience)
+	defer cancel()
+	page := &metav1.PartialObjectMetadataList{}
+	page.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	for next := ""; ; {
+		page.Items = nil
+		if err := reader.List(ctx, page, client.Limit(mostMetadata), client.Continue(next)); err != nil {
+			return "", fmt.Errorf("looking for Pods with notes of rules: %w", err)
+		}
+		for i := range page.Items {
+			if r.noted(&page.Items[i]) {
+				r.want(page.Items[i].Namespace)
+			}
+		}
+		if next = page.Continue; next == "" {
+			return page.ResourceVersion, nil
+		}
 	}
 }

@@ -24,7 +24,7 @@ const patience = 2 * time.Minute
 
 // newReach reads a server, in small pages.
 func newReach(s *server) *Reach {
-	r := New(func(pod *corev1.Pod) bool { return pod.Annotations["note"] != "" }, func(pod *corev1.Pod) *corev1.Pod { return pod })
+	r := New(func(pod metav1.Object) bool { return pod.GetAnnotations()["note"] != "" }, func(pod *corev1.Pod) *corev1.Pod { return pod })
 	r.pageSize = 3
 	r.ReadFrom(reader{server: s})
 	return r
@@ -132,17 +132,71 @@ func TestOnlyPodsThatARuleCanSelectAreKept(t *testing.T) {
 }
 
 func TestANamespaceIsListedAgainAfterAnError(t *testing.T) {
-	c := newCluster(t)
-	c.put("web", "p", nil, false)
-	c.start()
-	c.until("the first list", func() bool { return c.pods.HasSynced() })
+	for name, others := range map[string][]string{"while others are watched": {"other"}, "while nothing is watched": nil} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.put("web", "p", nil, false)
+			for _, namespace := range others {
+				c.rule(namespace)
+			}
+			c.start()
+			c.until("the first list", func() bool { return c.pods.HasSynced() })
+			c.server.mu.Lock()
+			c.failing = 1
+			c.server.mu.Unlock()
+			c.rule("web")
+			c.until("an attempt", func() bool { c.server.mu.Lock(); defer c.server.mu.Unlock(); return c.failing == 0 })
+			c.put("elsewhere", "p", nil, false)
+			c.put("web", "q", nil, false)
+			c.showsAll("web")
+		})
+	}
+}
+
+// counted are the server's lists of all, looks at the metadata of all, and watches.
+func (c *cluster) counted() [3]int {
 	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	return [3]int{c.lists, c.looks, c.watched}
+}
+
+func TestWhileNothingIsInReachNothingIsWatched(t *testing.T) {
+	for _, onlyLists := range []bool{false, true} {
+		t.Run(fmt.Sprintf("only lists %v", onlyLists), func(t *testing.T) {
+			c := newCluster(t)
+			c.onlyLists = onlyLists
+			for i := range 5 {
+				c.put("web", fmt.Sprint("p", i), nil, false)
+			}
+			c.start()
+			c.until("the first list", func() bool { return c.pods.HasSynced() })
+			require.Equal(t, [3]int{0, 1, 0}, c.counted())
+			require.Empty(t, c.pods.GetIndexer().List())
+			c.put("web", "p1", nil, true)
+			c.put("web", "p2", nil, false)
+
+			c.rule("web")
+			c.until("its Pods", func() bool { return c.reach.Ready("web", true) })
+			c.showsAll("web")
+			c.put("web", "p3", nil, true)
+			c.put("web", "p4", nil, false)
+			c.put("none", "p", nil, false)
+			c.showsAll("web")
+			require.Empty(t, c.shown("none"))
+			c.breakOff()
+			c.put("web", "p5", nil, false)
+			c.showsAll("web")
+			counted := c.counted()
+			require.Equal(t, [2]int{0, 1}, [2]int{counted[0], counted[1]}, "neither lists of all nor looks")
+		})
+	}
+}
+
+func TestALookThatFailsIsMadeAgain(t *testing.T) {
+	c := newCluster(t)
 	c.failing = 1
-	c.server.mu.Unlock()
-	c.rule("web")
-	c.until("an attempt", func() bool { c.server.mu.Lock(); defer c.server.mu.Unlock(); return c.failing == 0 })
-	c.put("elsewhere", "p", nil, false)
-	c.put("web", "q", nil, false)
+	c.put("web", "p", map[string]string{"note": "of a rule that is gone"}, false)
+	c.start()
 	c.showsAll("web")
 }
 

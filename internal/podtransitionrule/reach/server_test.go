@@ -31,6 +31,8 @@ type server struct {
 	pages map[string]corev1.PodList
 	// onlyLists says that there are no lists by a watch.
 	onlyLists bool
+	// lists of all, looks at the metadata of all, and watches are counted.
+	lists, looks, watched int
 }
 
 // IsWatchListSemanticsUnSupported is what client-go asks.
@@ -99,17 +101,30 @@ func (s *server) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return s.WatchWithContext(context.Background(), options)
 }
 
-func (s *server) ListWithContext(context.Context, metav1.ListOptions) (runtime.Object, error) {
+func (s *server) ListWithContext(_ context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := &corev1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}}
+	if options.Limit == 1 { // only its resourceVersion is asked for
+		return list, s.fail()
+	}
+	s.lists++
 	for _, pod := range s.pods {
 		list.Items = append(list.Items, *pod.DeepCopy())
 	}
 	return list, nil
 }
 
-// reader reads one namespace, in pages.
+// fail is an error as long as lists are to fail.
+func (s *server) fail() error {
+	if s.failing == 0 {
+		return nil
+	}
+	s.failing--
+	return errors.New("no answer")
+}
+
+// reader reads one namespace, in pages, or the metadata of all.
 type reader struct {
 	*server
 	client.Reader
@@ -119,6 +134,9 @@ type reader struct {
 func (r reader) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
 	var o client.ListOptions
 	o.ApplyOptions(options)
+	if all, ok := into.(*metav1.PartialObjectMetadataList); ok && o.Namespace == "" && o.Limit > 0 {
+		return r.metadata(all)
+	}
 	list, ok := into.(*corev1.PodList)
 	if !ok || o.Namespace == "" || o.Limit <= 0 {
 		return fmt.Errorf("a list of %T of namespace %q, at most %d", into, o.Namespace, o.Limit)
@@ -126,9 +144,8 @@ func (r reader) List(_ context.Context, into client.ObjectList, options ...clien
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.listed[o.Namespace] = true
-	if r.failing > 0 {
-		r.failing--
-		return errors.New("no answer")
+	if err := r.fail(); err != nil {
+		return err
 	}
 	whole, begun := r.pages[o.Continue]
 	delete(r.pages, o.Continue)
@@ -153,6 +170,20 @@ func (r reader) List(_ context.Context, into client.ObjectList, options ...clien
 	return nil
 }
 
+func (r reader) metadata(all *metav1.PartialObjectMetadataList) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.fail(); err != nil {
+		return err
+	}
+	r.looks++
+	all.ResourceVersion = strconv.Itoa(r.version)
+	for _, pod := range r.pods {
+		all.Items = append(all.Items, metav1.PartialObjectMetadata{ObjectMeta: *pod.ObjectMeta.DeepCopy()})
+	}
+	return nil
+}
+
 func (s *server) WatchWithContext(_ context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,6 +204,7 @@ func (s *server) WatchWithContext(_ context.Context, options metav1.ListOptions)
 		w.at = from - 100 // each version has one event
 	}
 	s.watches[w] = true
+	s.watched++
 	go w.run()
 	return w, nil
 }

@@ -1,0 +1,120 @@
+package podcache
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	toolscache "k8s.io/client-go/tools/cache"
+)
+
+// newInformer is what cache.Options call NewInformer.
+type newInformer = func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
+
+// Store reads Pods where the informers of a cache keep them. A list from the cache of controller-runtime copies each Pod into its items,
+// which is most of what it costs to look at thousands of them. The zero Store has no informers and shows no Pods; make one with NewStore.
+type Store struct {
+	indexers toolscache.Indexers
+
+	mu        sync.RWMutex
+	informers []toolscache.SharedIndexInformer // one, or one for each namespace that the cache is limited to
+}
+
+// NewStore makes a Store whose informers have these indexes beside the cache's own; nil for none.
+func NewStore(indexers toolscache.Indexers) *Store {
+	return &Store{indexers: indexers}
+}
+
+// NewInformer is for cache.Options: informers are made by of, and the Store remembers those of Pods.
+func (s *Store) NewInformer(of newInformer) newInformer {
+	return func(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+		if _, ok := example.(*corev1.Pod); !ok {
+			return of(lw, example, resync, indexers)
+		}
+		all := maps.Clone(s.indexers)
+		if all == nil {
+			all = toolscache.Indexers{}
+		}
+		maps.Copy(all, indexers)
+		made := of(lw, example, resync, all)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.informers = append(s.informers, made)
+		return made
+	}
+}
+
+// ByIndex returns the Pods with this value in this index. It is an error if there is no such index.
+func (s *Store) ByIndex(index, value string) (Pods, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var all Pods
+	for _, i := range s.informers {
+		if ours, ok := i.(*informer); ok {
+			i = ours.SharedIndexInformer // Pods as they are kept
+		}
+		found, err := i.GetIndexer().ByIndex(index, value)
+		if err != nil {
+			return Pods{}, fmt.Errorf("reading Pods by %s: %w", index, err)
+		}
+		if all.kept == nil {
+			all.kept = found // made for this call
+		} else {
+			all.kept = append(all.kept, found...)
+		}
+	}
+	return all, nil
+}
+
+// Pods are Pods of a cache, in no order. What they are and point to is the cache's own and must not be changed. The zero Pods are none.
+type Pods struct {
+	kept []any // each a *small or a *corev1.Pod
+}
+
+// Of are these Pods, whoever holds them.
+func Of(pods []corev1.Pod) Pods {
+	kept := make([]any, len(pods))
+	for i := range pods {
+		kept[i] = &pods[i]
+	}
+	return Pods{kept: kept}
+}
+
+// Len is how many there are.
+func (p Pods) Len() int { return len(p.kept) }
+
+// Whole returns the Pods. It takes the memory of those that are kept small; the others are the cache's.
+func (p Pods) Whole() []*corev1.Pod {
+	pods := make([]*corev1.Pod, 0, len(p.kept))
+	for _, o := range p.kept {
+		if pod, ok := whole(o).(*corev1.Pod); ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// All are the Pods, one after the other: each is good until the next one, only what it points to may be kept. Those that are kept small take no memory
+// for being looked at.
+func (p Pods) All() iter.Seq[*corev1.Pod] {
+	return func(yield func(*corev1.Pod) bool) {
+		var whole *corev1.Pod
+		for _, o := range p.kept {
+			pod, is := o.(*corev1.Pod)
+			if s, kept := o.(*small); kept {
+				if whole == nil {
+					whole = &corev1.Pod{}
+				}
+				s.into(whole)
+				pod, is = whole, true
+			}
+			if is && !yield(pod) {
+				return
+			}
+		}
+	}
+}

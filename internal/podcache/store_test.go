@@ -1,0 +1,101 @@
+package podcache
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	fakesource "k8s.io/client-go/tools/cache/testing"
+)
+
+var byNode = cache.Indexers{"node": func(o any) ([]string, error) {
+	return []string{o.(*corev1.Pod).Spec.NodeName}, nil //nolint:forcetypeassert // an index function sees whole Pods
+}}
+
+func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
+	for name, of := range map[string]newInformer{"small": NewInformer, "whole": cache.NewSharedIndexInformer} {
+		for _, namespaces := range []int{1, 2} { // a cache that is limited to some has an informer for each
+			t.Run(fmt.Sprintf("%s, %d informers", name, namespaces), func(t *testing.T) {
+				store, want := NewStore(byNode), map[string]*corev1.Pod{}
+				for n := range namespaces {
+					source := fakesource.NewFakeControllerSource()
+					for i := range 4 {
+						pod := &corev1.Pod{
+							ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("ns-%d", n), Name: fmt.Sprintf("p-%d-%d", n, i), Labels: map[string]string{"n": fmt.Sprint(i)}},
+							Spec:       corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%2)},
+							Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+						}
+						if i > 1 { // a status of its own
+							pod.Status.PodIP = fmt.Sprintf("10.0.%d.%d", n, i)
+						}
+						want[pod.Name] = pod.DeepCopy()
+						source.Add(pod)
+					}
+					informer := store.NewInformer(of)(source, &corev1.Pod{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+					go informer.RunWithContext(t.Context())
+					require.True(t, cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced))
+				}
+				maps.DeleteFunc(want, func(_ string, p *corev1.Pod) bool { return p.Spec.NodeName != "node-1" })
+				pods, err := store.ByIndex("node", "node-1")
+				require.NoError(t, err)
+				require.Equal(t, 2*namespaces, pods.Len())
+
+				seen := map[string]*corev1.Pod{}
+				for pod := range pods.All() {
+					seen[pod.Name] = pod.DeepCopy()
+				}
+				same(t, want, seen)
+				clear(seen)
+				for _, pod := range pods.Whole() {
+					seen[pod.Name] = pod
+				}
+				same(t, want, seen)
+				for range pods.All() {
+					break // who has seen enough may go
+				}
+
+				inNamespace, err := store.ByIndex(cache.NamespaceIndex, "ns-0")
+				require.NoError(t, err)
+				require.Equal(t, 4, inNamespace.Len())
+				none, err := store.ByIndex("node", "none")
+				require.NoError(t, err)
+				require.Empty(t, none.Whole())
+				_, err = store.ByIndex("color", "red")
+				require.ErrorContains(t, err, "color")
+			})
+		}
+	}
+}
+
+func same(t *testing.T, want, got map[string]*corev1.Pod) {
+	t.Helper()
+	require.ElementsMatch(t, slices.Collect(maps.Keys(want)), slices.Collect(maps.Keys(got)))
+	for name, pod := range got {
+		pod = pod.DeepCopy()
+		pod.ResourceVersion = ""
+		require.Equal(t, want[name], pod)
+	}
+}
+
+func TestAStoreRemembersInformersOfPodsOnly(t *testing.T) {
+	store := NewStore(byNode)
+	nodes := store.NewInformer(cache.NewSharedIndexInformer)(fakesource.NewFakeControllerSource(), &corev1.Node{}, 0, cache.Indexers{})
+	require.Empty(t, nodes.GetIndexer().GetIndexers())
+	pods, err := store.ByIndex("node", "a")
+	require.NoError(t, err)
+	require.Zero(t, pods.Len())
+}
+
+func TestPodsOfAList(t *testing.T) {
+	list := []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}}}
+	pods := Of(list)
+	require.Equal(t, 2, pods.Len())
+	require.Equal(t, []*corev1.Pod{&list[0], &list[1]}, pods.Whole())
+	require.Len(t, slices.Collect(pods.All()), 2)
+	require.Empty(t, Of(nil).Whole())
+}
