@@ -102,7 +102,7 @@ func (r *employerController[E]) findLeftBehind(ctx context.Context) error {
 
 func (r *employerController[E]) leftBehind(ctx context.Context) error {
 	var held []client.ObjectKey
-	err := r.eachLive(ctx, r.pods.gvk, "", func(o *metav1.PartialObjectMetadata) {
+	err := eachLive(ctx, r.live, r.pods.gvk, func(o *metav1.PartialObjectMetadata) {
 		if len(cleanFinalizers(o)) > 0 {
 			held = append(held, client.ObjectKeyFromObject(o))
 		}
@@ -126,12 +126,14 @@ func (r *employerController[E]) leftBehind(ctx context.Context) error {
 	return nil
 }
 
-// eachLive calls f with the metadata of every object of a kind, read from the API server; no namespace means all.
-func (r *employerController[E]) eachLive(ctx context.Context, gvk schema.GroupVersionKind, namespace string, f func(*metav1.PartialObjectMetadata)) error {
+// eachLive calls f with the metadata of every object of a kind, read from the API server in pages of pageSize, or of a limit among the options.
+func eachLive(ctx context.Context, live client.Reader, gvk schema.GroupVersionKind, f func(*metav1.PartialObjectMetadata), options ...client.ListOption) error {
 	list := &metav1.PartialObjectMetadataList{}
 	for {
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		if err := r.live.List(ctx, list, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(list.Continue)); err != nil {
+		page := append([]client.ListOption{client.Limit(pageSize), client.Continue(list.Continue)}, options...)
+		list.Items = nil
+		if err := live.List(ctx, list, page...); err != nil {
 			return err
 		}
 		for i := range list.Items {

@@ -214,8 +214,7 @@ func (c *podController[E]) podEvents() handler.EventHandler {
 // broken. An employer that comes to select it later wakes it, and so does one that goes. Before workers run, some employers may not
 // have been seen, and any Pod may be theirs.
 func (c *podController[E]) concerns(pod *corev1.Pod) bool {
-	return !c.started.Load() || pod.Annotations[podops.AvailableConditionsAnnotation] != "" ||
-		(podops.View{Finalizers: pod.Finalizers}).Protected() || c.strays.has(client.ObjectKeyFromObject(pod)) || c.employers.selected(pod)
+	return !c.started.Load() || noted(pod) || c.strays.has(client.ObjectKeyFromObject(pod)) || c.employers.selected(pod)
 }
 
 // changed says whether two states of a Pod can lead to different decisions.

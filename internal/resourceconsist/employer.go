@@ -488,13 +488,13 @@ func (r *employerController[E]) employs(ctx context.Context, key client.ObjectKe
 // more, and has it released. The list is live: it is the last look before the employer may go.
 func (r *employerController[E]) employsStrays(ctx context.Context, key client.ObjectKey) (bool, error) {
 	found := false
-	err := r.eachLive(ctx, corev1.SchemeGroupVersion.WithKind("Pod"), key.Namespace, func(pod *metav1.PartialObjectMetadata) {
+	err := eachLive(ctx, r.live, corev1.SchemeGroupVersion.WithKind("Pod"), func(pod *metav1.PartialObjectMetadata) {
 		if slices.Contains(expectedKeys(r.kind, pod), api.EmployerKey(r.kind, key)) {
 			found = true
 			r.pods.strays.add(client.ObjectKeyFromObject(pod))
 			r.pods.podQueue.wake(client.ObjectKeyFromObject(pod))
 		}
-	})
+	}, client.InNamespace(key.Namespace))
 	if err != nil {
 		return false, fmt.Errorf("listing the Pods of %s %s: %w", r.kind, key, err)
 	}

@@ -45,6 +45,10 @@ func BenchmarkIdle(b *testing.B) {
 	f := &fleet{arena: a, namespace: a.namespace("ours"), others: a.namespace("others")}
 	f.meter = newMeter(b, a.pods, f.namespace, nil)
 	a.budget(f.namespace, "budget", "20%", metav1.LabelSelector{MatchLabels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}})
+	require.NoError(b, a.Create(b.Context(), &corev1.Service{ // without rules and Services that take part two of the programs would watch no Pods
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "nobody", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "nobody"}, Ports: []corev1.ServicePort{{Port: 80}}},
+	}))
 	resident := map[[2]int]map[string]float64{}
 	heap := map[[2]int]map[string]float64{}
 	var steps [][2]int

@@ -64,7 +64,11 @@ func Component() bootstrap.Component {
 				}
 				chosen = append(chosen, made...)
 			}
-			return resourceconsist.AddToManager(mgr, api.Options{DrainTime: drainTime, Concurrency: o.Concurrency}, chosen...)
+			add := resourceconsist.AddToManagerOnDemand[*corev1.Service]
+			if len(o.Namespaces) > 0 { // its user need not be allowed to look at all namespaces
+				add = resourceconsist.AddToManager[*corev1.Service]
+			}
+			return add(mgr, api.Options{DrainTime: drainTime, Concurrency: o.Concurrency}, chosen...)
 		},
 	}
 }
