@@ -1,9 +1,11 @@
 package bench
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,7 +19,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 )
 
-// BenchmarkGrowth updates CollaSets of more and more Pods in place under a rule, and as many Pods in a hundred CollaSets at once.
+// BenchmarkGrowth updates CollaSets of more and more Pods in place under a rule, the smaller ones again after the largest, and as many Pods in a
+// hundred CollaSets at once. A machine that becomes slower in these minutes, or faster, so looks like that and not like growth.
 // It fails if writes for each Pod grow, never on time.
 func BenchmarkGrowth(b *testing.B) {
 	sizes := numbers(b, "BENCH_SIZES", "250,1000,4000")
@@ -26,13 +29,17 @@ func BenchmarkGrowth(b *testing.B) {
 	require.NoError(b, err, "BENCH_SETS is like 100x20: CollaSets, and Pods of each")
 	a := newArena(b, nil)
 	var all []grown
-	for _, pods := range sizes {
+	for i, pods := range sizes {
 		all = append(all, a.grow(fmt.Sprintf("growth-%d", pods), 1, pods))
-		if len(all) > 1 {
+		if i > 0 && i < len(sizes)-1 { // so that there is something to read before the largest ends
 			a.exponents(all)
 		}
 	}
 	first, last := all[0], all[len(all)-1]
+	for i := len(sizes) - 2; i >= 0; i-- {
+		all = append(all, a.grow(fmt.Sprintf("growth-%d-again", sizes[i]), 1, sizes[i]))
+	}
+	a.exponents(all)
 	if last.writes > first.writes*mostGrowth {
 		b.Errorf("writes for each Pod grow from %.2f among %d to %.2f among %d", first.writes, first.pods, last.writes, last.pods)
 	}
@@ -88,6 +95,7 @@ func (a arena) grow(name string, sets, each int) grown {
 		a.result(benchresult.Figure{Name: name, Unit: unit, Series: "in place, 20 %", Params: of, Values: []float64{value}})
 	}
 	figure("time", "s", g.took.Seconds())
+	a.say("   CPU ms/Pod: %s; a piece of work %.2f ms", g.perPod(pods), g.piece)
 	figure("writes to Pods", "writes/Pod", g.writes)
 	figure("all write requests", "requests/Pod", float64(requests.Total())/float64(pods))
 	figure("conflicts", "conflicts/Pod", float64(requests.Conflicts)/float64(pods))
@@ -106,9 +114,10 @@ func (a arena) grow(name string, sets, each int) grown {
 	return g
 }
 
-// exponents of growth: of y = c·pods^e through the smallest and all larger numbers of Pods, by least squares of logarithms.
+// exponents of growth: of y = c·pods^e through all numbers of Pods, by least squares of logarithms.
 func (a arena) exponents(all []grown) {
-	of := map[string]float64{"pods": float64(all[len(all)-1].pods)}
+	largest := slices.MaxFunc(all, func(a, b grown) int { return cmp.Compare(a.pods, b.pods) })
+	of := map[string]float64{"pods": float64(largest.pods)}
 	for name, y := range map[string]func(grown) float64{
 		"time":              func(g grown) float64 { return g.took.Seconds() },
 		"writes":            func(g grown) float64 { return float64(suite.Sum(suite.Writes(g.requests)).Total()) },

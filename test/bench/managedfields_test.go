@@ -20,7 +20,7 @@ func BenchmarkManagedFields(b *testing.B) {
 	a := newArenaOf(b, suite.Config{}, fakekubelet.Options{})
 	for _, pods := range sizes {
 		for round := range rounds[0] {
-			r := &race{arena: a, pods: pods, round: round, times: map[string]spent{}, of: map[string]float64{"pods": float64(pods)}}
+			r := a.newRace(pods, round)
 			r.observed(func() {
 				r.patches()
 				r.updates("kept", "--clear-pod-managed-fields=false")
