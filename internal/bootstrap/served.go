@@ -3,14 +3,19 @@ package bootstrap
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"kusionstack.io/kuperator/internal/metric"
 )
 
 // Waits between two looks at the API server's discovery while a kind is not served.
@@ -25,13 +30,16 @@ const (
 // standbys too, and at most once; it adds the controllers and watches that need the kind. An error of setup ends the
 // manager, because nothing else would ever run it again.
 //
+// Setup has to add to the manager that it is given. That one runs nothing before setup has returned: a controller that a running manager
+// gets begins at once, with the watches that it has by then, whose caches may wait for those of later ones, or are all that its workers wait for.
+//
 // Use it for every kind that comes from a CRD. Call it in Component.Setup; the error it returns comes from adding a
 // runnable to a manager that is stopping.
-func WhenServed(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func() error) error {
+func WhenServed(mgr ctrl.Manager, gvk schema.GroupVersionKind, setup func(ctrl.Manager) error) error {
 	return mgr.Add(&served{
 		kind:   gvk,
 		mapper: mgr.GetRESTMapper(),
-		setup:  setup,
+		setup:  func() error { return atOnce(mgr, setup) },
 		older: func(ctx context.Context) ([]string, error) {
 			return fieldsNotServed(ctx, mgr.GetConfig(), mgr.GetScheme(), gvk)
 		},
@@ -107,3 +115,51 @@ func (s *served) look() error {
 	_, err := s.mapper.RESTMapping(s.kind.GroupKind(), s.kind.Version)
 	return err
 }
+
+// atOnce runs setup, and then what it has added.
+func atOnce(mgr ctrl.Manager, setup func(ctrl.Manager) error) error {
+	g := &gathering{Manager: mgr}
+	if err := setup(g); err != nil {
+		return err
+	}
+	return g.release()
+}
+
+// gathering is a manager that keeps what is added to it until it is released, and from then on adds it as any other.
+type gathering struct {
+	ctrl.Manager
+
+	mu       sync.Mutex
+	held     []manager.Runnable
+	released bool
+}
+
+// Add is part of manager.Manager.
+func (g *gathering) Add(r manager.Runnable) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.released {
+		return g.Manager.Add(r)
+	}
+	g.held = append(g.held, r)
+	return nil
+}
+
+func (g *gathering) release() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.released = true
+	for _, r := range g.held {
+		if err := g.Manager.Add(r); err != nil {
+			return err
+		}
+	}
+	g.held = nil
+	return nil
+}
+
+// Registry is that of the manager behind it; see metric.RegistryOf.
+func (g *gathering) Registry() prometheus.Registerer { return metric.RegistryOf(g.Manager) }
+
+// wholeReader is that of the manager behind it; see WholeReader.
+func (g *gathering) wholeReader() client.Reader { return WholeReader(g.Manager) }

@@ -8,10 +8,18 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clocktesting "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"kusionstack.io/kuperator/internal/metric"
 )
 
 var exampleKind = schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: "Example"}
@@ -130,3 +138,61 @@ func TestWhenServedSaysWhatAnOlderCRDLacks(t *testing.T) {
 	require.Contains(t, lines[0], "spec.newest")
 	require.Contains(t, lines[0], "Example")
 }
+
+// recorder is a manager that only takes down what is added to it.
+type recorder struct {
+	ctrl.Manager
+	added []manager.Runnable
+	err   error
+}
+
+func (r *recorder) Add(runnable manager.Runnable) error {
+	r.added = append(r.added, runnable)
+	return r.err
+}
+
+func TestWhatASetupAddsRunsOnceTheSetupIsThrough(t *testing.T) {
+	first, second, third := &served{}, &served{}, &served{}
+	mgr := &recorder{}
+	var given ctrl.Manager
+	require.NoError(t, atOnce(mgr, func(m ctrl.Manager) error {
+		given = m
+		require.NoError(t, errors.Join(m.Add(first), m.Add(second)))
+		require.Empty(t, mgr.added, "a controller that runs now would not wait for the watches that it gets next")
+		return nil
+	}))
+	require.Equal(t, []manager.Runnable{first, second}, mgr.added)
+	require.NoError(t, given.Add(third))
+	require.Len(t, mgr.added, 3, "what comes later runs at once")
+}
+
+func TestNothingRunsOfASetupThatFails(t *testing.T) {
+	broken, mgr := errors.New("no such index"), &recorder{}
+	require.ErrorIs(t, atOnce(mgr, func(m ctrl.Manager) error { return errors.Join(m.Add(&served{}), broken) }), broken)
+	require.Empty(t, mgr.added)
+	mgr.err = errors.New("it is stopping")
+	require.ErrorIs(t, atOnce(mgr, func(m ctrl.Manager) error { return m.Add(&served{}) }), mgr.err)
+}
+
+func TestASetupOfAShardReadsAndTellsAsTheShardDoes(t *testing.T) {
+	all, own := fake.NewFakeClient(), fake.NewFakeClient()
+	shard := shardManager{Manager: readingManager{direct: all}, direct: own, registry: prometheus.NewRegistry()}
+	require.NoError(t, atOnce(shard, func(m ctrl.Manager) error {
+		require.Same(t, own, m.GetAPIReader())
+		require.Same(t, all, WholeReader(m))
+		require.Same(t, shard.registry, metric.RegistryOf(m))
+		return nil
+	}))
+	require.NoError(t, atOnce(readingManager{direct: all}, func(m ctrl.Manager) error {
+		require.Same(t, all, WholeReader(m))
+		require.Equal(t, metrics.Registry, metric.RegistryOf(m))
+		return nil
+	}))
+}
+
+type readingManager struct {
+	ctrl.Manager
+	direct client.Reader
+}
+
+func (m readingManager) GetAPIReader() client.Reader { return m.direct }

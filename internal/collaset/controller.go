@@ -182,8 +182,8 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		nodes:  &nodes{cache: mgr.GetCache()},
 	}
 	r.serverCan = detector.Capabilities
-	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind), func() error {
-		return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind), func() error {
+	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind), func(mgr ctrl.Manager) error {
+		return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind), func(mgr ctrl.Manager) error {
 			return addController(ctx, mgr, o, r)
 		})
 	})

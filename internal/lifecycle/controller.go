@@ -138,7 +138,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, deadlines
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)
 	}
-	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule"), func() error {
+	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule"), func(mgr ctrl.Manager) error {
 		rules.known()
 		return c.Watch(rules.source(mgr))
 	})

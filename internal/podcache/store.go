@@ -16,7 +16,7 @@ import (
 type newInformer = func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
 
 // Store reads Pods where the informers of a cache keep them. A list from the cache of controller-runtime copies each Pod into its items,
-// which is most of what it costs to look at thousands of them. The zero Store has no informers and shows no Pods; make one with NewStore.
+// which is most of what it costs to look at thousands of them. The zero Store has no informers; make one with NewStore.
 type Store struct {
 	indexers toolscache.Indexers
 
@@ -48,12 +48,19 @@ func (s *Store) NewInformer(of newInformer) newInformer {
 	}
 }
 
-// ByIndex returns the Pods with this value in this index. It is an error if there is no such index.
+// ByIndex returns the Pods with this value in this index. It is an error if there is no such index, and while the informers are missing or
+// filling: some Pods are not all.
 func (s *Store) ByIndex(index, value string) (Pods, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	if len(s.informers) == 0 {
+		return Pods{}, fmt.Errorf("reading Pods by %s: they are not watched yet", index)
+	}
 	var all Pods
 	for _, i := range s.informers {
+		if !i.HasSynced() {
+			return Pods{}, fmt.Errorf("reading Pods by %s: they are still being listed", index)
+		}
 		if ours, ok := i.(*informer); ok {
 			i = ours.SharedIndexInformer // Pods as they are kept
 		}

@@ -86,9 +86,22 @@ func TestAStoreRemembersInformersOfPodsOnly(t *testing.T) {
 	store := NewStore(byNode)
 	nodes := store.NewInformer(cache.NewSharedIndexInformer)(fakesource.NewFakeControllerSource(), &corev1.Node{}, 0, cache.Indexers{})
 	require.Empty(t, nodes.GetIndexer().GetIndexers())
-	pods, err := store.ByIndex("node", "a")
+	_, err := store.ByIndex("node", "a")
+	require.ErrorContains(t, err, "not watched")
+}
+
+func TestAStoreThatIsFillingShowsNothing(t *testing.T) {
+	store, source := NewStore(byNode), fakesource.NewFakeControllerSource()
+	first := store.NewInformer(NewInformer)(source, &corev1.Pod{}, 0, cache.Indexers{})
+	second := store.NewInformer(NewInformer)(source, &corev1.Pod{}, 0, cache.Indexers{})
+	for _, informer := range []cache.SharedIndexInformer{first, second} {
+		_, err := store.ByIndex("node", "a")
+		require.ErrorContains(t, err, "still being listed", "a decision on the Pods of one namespace would miss the others'")
+		go informer.RunWithContext(t.Context())
+		require.True(t, cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced))
+	}
+	_, err := store.ByIndex("node", "a")
 	require.NoError(t, err)
-	require.Zero(t, pods.Len())
 }
 
 func TestPodsOfAList(t *testing.T) {

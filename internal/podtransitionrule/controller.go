@@ -107,7 +107,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options
 	if err := registerMetrics(); err != nil {
 		return err
 	}
-	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind), func() error {
+	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind), func(mgr ctrl.Manager) error {
 		return f.addController(ctx, mgr, o)
 	})
 }
@@ -161,7 +161,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		return fmt.Errorf("adding the controller: %w", err)
 	}
 	r.nodes.watch = func() error { return c.Watch(r.nodes.source(mgr)) }
-	return bootstrap.WhenServed(mgr, collaSetKind, func() error {
+	return bootstrap.WhenServed(mgr, collaSetKind, func(mgr ctrl.Manager) error {
 		if err := c.Watch(ownerSource(mgr, &appsv1alpha1.CollaSet{})); err != nil {
 			return err
 		}

@@ -141,10 +141,6 @@ func kindOf[E client.Object](mgr manager.Manager, adapters []api.Adapter[E]) (sc
 
 func (c *podController[E]) watch(mgr manager.Manager) error {
 	name := "resourceconsist-" + strings.ToLower(c.kind) + "-employees"
-	ctl, err := controller.New(name, mgr, controller.Options{Reconciler: c, MaxConcurrentReconciles: c.options.Concurrency, RateLimiter: rateLimiter(c.options)})
-	if err != nil {
-		return fmt.Errorf("adding controller %s: %w", name, err)
-	}
 	for _, a := range c.adapters {
 		if own, ok := a.(bulk.Reporter); ok {
 			own.ReportTo(func(employer client.ObjectKey, condition metav1.Condition) {
@@ -168,12 +164,9 @@ func (c *podController[E]) watch(mgr manager.Manager) error {
 		}
 		sources = append(sources, own...)
 	}
-	for _, s := range sources {
-		if err := ctl.Watch(s); err != nil {
-			return fmt.Errorf("adding a watch to controller %s: %w", name, err)
-		}
-	}
-	return nil
+	return bulk.AddController(mgr, name, controller.Options{
+		Reconciler: c, MaxConcurrentReconciles: c.options.Concurrency, RateLimiter: rateLimiter(c.options),
+	}, sources...)
 }
 
 // podEvents enqueues Pods for which something that is read of them has changed, and that may concern us. Most Pods of most clusters are

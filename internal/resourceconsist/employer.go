@@ -78,20 +78,15 @@ func newEmployerController[E client.Object](pods *podController[E], cached clien
 func addEmployerController[E client.Object](mgr manager.Manager, pods *podController[E]) error {
 	r := newEmployerController(pods, mgr.GetCache())
 	name := "resourceconsist-" + strings.ToLower(pods.kind) + "-employers"
-	ctl, err := controller.New(name, mgr, controller.Options{
+	err := bulk.AddController(mgr, name, controller.Options{
 		Reconciler: r, MaxConcurrentReconciles: pods.options.Concurrency, RateLimiter: rateLimiter(pods.options),
-	})
-	if err != nil {
-		return fmt.Errorf("adding controller %s: %w", name, err)
-	}
-	for _, s := range []source.Source{
+	},
 		source.Kind(mgr.GetCache(), client.Object(bulk.NewObject[E]()), handler.EventHandler(&handler.EnqueueRequestForObject{}), predicate.NewPredicateFuncs(r.due)),
 		source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), r.podEvents()),
 		pods.employerQueue,
-	} {
-		if err := ctl.Watch(s); err != nil {
-			return fmt.Errorf("adding a watch to controller %s: %w", name, err)
-		}
+	)
+	if err != nil {
+		return err
 	}
 	if !pods.holdsEmployers() {
 		return nil

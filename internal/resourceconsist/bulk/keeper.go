@@ -81,11 +81,7 @@ func AddBackendToManager[E, P client.Object, S comparable](mgr manager.Manager, 
 	k.allLooked = k.everyOneLooked
 	k.ReportTo(k.takeCondition)
 	name := "resourceconsist-" + strings.ToLower(k.kind) + "-" + backend.Name()
-	ctl, err := controller.New(name, mgr, controller.Options{Reconciler: k})
-	if err != nil {
-		return fmt.Errorf("adding controller %s: %w", name, err)
-	}
-	for _, s := range []source.Source{
+	err = AddController(mgr, name, controller.Options{Reconciler: k},
 		source.Func(func(_ context.Context, q podqueue.Queue) error {
 			k.news.Lock()
 			defer k.news.Unlock()
@@ -94,12 +90,27 @@ func AddBackendToManager[E, P client.Object, S comparable](mgr manager.Manager, 
 		}),
 		source.Kind(mgr.GetCache(), client.Object(NewObject[E]()), k.employerEvents()),
 		source.Kind(mgr.GetCache(), client.Object(NewObject[P]()), k.employeeEvents()),
-	} {
+	)
+	if err != nil {
+		return err
+	}
+	return mgr.Add(k.Engine)
+}
+
+// AddController adds a controller with its watches. Its workers wait for the caches of them all, even if the manager runs already: what is added to that
+// begins with the watches that it has by then.
+func AddController(mgr manager.Manager, name string, options controller.Options, sources ...source.Source) error {
+	options.DefaultFromConfig(mgr.GetControllerOptions())
+	ctl, err := controller.NewUnmanaged(name, options)
+	if err != nil {
+		return fmt.Errorf("adding controller %s: %w", name, err)
+	}
+	for _, s := range sources {
 		if err := ctl.Watch(s); err != nil {
 			return fmt.Errorf("adding a watch to controller %s: %w", name, err)
 		}
 	}
-	return mgr.Add(k.Engine)
+	return mgr.Add(ctl)
 }
 
 // employerEvents enqueues employers of which more has changed than their status.
