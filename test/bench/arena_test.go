@@ -167,9 +167,22 @@ func (a arena) budget(namespace, name, maxUnavailable string, selector metav1.La
 
 // observed has the observer watch what is done: what breaks a promise is not worth timing.
 func (a arena) observed(do func()) {
-	watcher, err := observer.Start(a.Context(), a.suite.RESTConfig(), observer.Options{})
+	a.observedWith(observer.Options{}, func(func()) { do() })
+}
+
+// observedBetween is observed, where what is timed is judged afterwards only, with judge: that takes a core from the suite, whose Pods it judges, and none from
+// who is compared with it.
+func (a arena) observedBetween(do func(judge func())) {
+	a.observedWith(observer.Options{Hold: time.Hour}, do)
+}
+
+func (a arena) observedWith(options observer.Options, do func(judge func())) {
+	watcher, err := observer.Start(a.Context(), a.suite.RESTConfig(), options)
 	require.NoError(a, err)
-	do()
+	do(func() {
+		report := watcher.Settled(a.Context())
+		require.NoError(a, report.Err(), "a promise was broken")
+	})
 	watcher.Settled(a.Context())
 	report, err := watcher.Stop()
 	require.NoError(a, err)

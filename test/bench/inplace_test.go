@@ -19,13 +19,14 @@ import (
 
 // BenchmarkInPlace has as many Pods of three owners updated in place again and again, in turn: by Kuperator, by a loop that makes the same
 // writes with nobody deciding, and by one image patch each. Every second round is in the opposite order, and what is compared are the sums
-// of all rounds: a machine that becomes slower or faster meanwhile, as shared ones do, does so for all of them.
+// of all rounds: a machine that becomes slower or faster meanwhile, as shared ones do, does so for all of them. Each has a node of its own, because
+// kube-scheduler goes through all Pods of a node when one of them changes, and finds those that came first sooner.
 func BenchmarkInPlace(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "4")
-	a := newArenaOf(b, suite.Config{}, fakekubelet.Options{})
+	a := newArenaOf(b, suite.Config{Nodes: 3}, fakekubelet.Options{})
 	for _, pods := range sizes {
 		r := a.newRace(pods, 0)
-		r.observed(func() { r.inTurn(rounds[0]) })
+		r.observedBetween(func(judge func()) { r.inTurn(rounds[0], judge) })
 	}
 	require.NoError(b, a.suite.Died())
 }
@@ -46,16 +47,18 @@ func (u *updater) sum(of func(spent) float64) (total float64) {
 	return total
 }
 
-// inTurn has so many rounds.
-func (r *race) inTurn(rounds int) {
-	updaters := []*updater{r.bareUpdater(), r.patchUpdater(), r.kuperatorUpdater()}
+// inTurn has so many rounds, each judged while no clock runs.
+func (r *race) inTurn(rounds int, judge func()) {
+	updaters := []*updater{r.bareUpdater("node-0"), r.patchUpdater("node-1"), r.kuperatorUpdater("node-2")}
 	bare, patches, ours := updaters[0], updaters[1], updaters[2]
 	for _, u := range updaters {
 		defer u.close()
 	}
+	judge()
 	for round := range rounds {
 		for _, u := range updaters {
 			u.legs = append(u.legs, u.update(fmt.Sprintf("app:v%d", round+2)))
+			judge()
 		}
 		slices.Reverse(updaters)
 	}
@@ -79,10 +82,10 @@ func (r *race) inTurn(rounds int) {
 }
 
 // bareUpdater is what nobody decides.
-func (r *race) bareUpdater() *updater {
+func (r *race) bareUpdater(node string) *updater {
 	namespace := r.namespaceOf("bare")
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
-	l := r.newLoop(m, namespace)
+	l := r.newLoop(m, namespace, node)
 	names := numbered("web-", r.pods)
 	r.leg(m, namespace, bareLoop, "create", serving(oldImage), func() { r.inFlight(names, l.create) })
 	return &updater{
@@ -97,14 +100,14 @@ func (r *race) bareUpdater() *updater {
 }
 
 // patchUpdater makes one write to each of as many Pods that nobody takes out of service.
-func (r *race) patchUpdater() *updater {
+func (r *race) patchUpdater(node string) *updater {
 	namespace := r.namespaceOf("patches")
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	pods := r.arena.pods.CoreV1().Pods(namespace)
 	names := numbered("web-", r.pods)
 	r.leg(m, namespace, barePatches, "create", plainServing(oldImage), func() {
 		r.inFlight(names, func(name string) error {
-			template := plainTemplate()
+			template := plainTemplate(node)
 			_, err := pods.Create(r.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels}, Spec: template.Spec}, metav1.CreateOptions{})
 			return err
 		})
@@ -131,11 +134,11 @@ func restarted(image string) func(*corev1.Pod) bool {
 	}
 }
 
-func (r *race) kuperatorUpdater() *updater {
+func (r *race) kuperatorUpdater(node string) *updater {
 	namespace := r.namespaceOf("collaset")
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	var set *appsv1alpha1.CollaSet
-	r.leg(m, namespace, kuperator, "create", serving(oldImage), func() { set = r.createSet(namespace, "web", r.pods) })
+	r.leg(m, namespace, kuperator, "create", serving(oldImage), func() { set = r.createSetOn(node, namespace, "web", r.pods) })
 	r.settled(m, set, r.pods)
 	return &updater{meter: m, update: func(image string) spent {
 		s := r.leg(m, namespace, kuperator, "in place", serving(image), func() { r.merge(set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image)) })

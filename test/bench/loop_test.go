@@ -38,15 +38,15 @@ const (
 type loop struct {
 	arena
 	m                   *meter
-	namespace           string
+	namespace, node     string
 	owner               *corev1.ConfigMap
 	operator, lifecycle client.Client
 }
 
-func (a arena) newLoop(m *meter, namespace string) loop {
+func (a arena) newLoop(m *meter, namespace, node string) loop {
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
 	require.NoError(a, a.Create(a.Context(), owner))
-	return loop{a, m, namespace, owner, client.WithFieldOwner(a.Client, suite.CollaSet), client.WithFieldOwner(a.Client, suite.Lifecycle)}
+	return loop{a, m, namespace, node, owner, client.WithFieldOwner(a.Client, suite.CollaSet), client.WithFieldOwner(a.Client, suite.Lifecycle)}
 }
 
 // barePod is a Pod as the loop knows it after its own writes.
@@ -132,7 +132,7 @@ func (l loop) create(name string) error {
 			}},
 		},
 		Spec: corev1.PodSpec{
-			NodeName: node, Containers: []corev1.Container{{Name: "app", Image: oldImage}},
+			NodeName: l.node, Containers: []corev1.Container{{Name: "app", Image: oldImage}},
 			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}},
 		},
 	}

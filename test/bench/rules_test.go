@@ -92,6 +92,10 @@ func (a arena) collaSet(m *meter, namespace string, pods int) *appsv1alpha1.Coll
 
 // createSet creates a CollaSet whose Pods have its name as the label "app".
 func (a arena) createSet(namespace, name string, pods int) *appsv1alpha1.CollaSet {
+	return a.createSetOn(node, namespace, name, pods)
+}
+
+func (a arena) createSetOn(node, namespace, name string, pods int) *appsv1alpha1.CollaSet {
 	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	set.Spec.Replicas = ptr.To(int32(pods))
 	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
