@@ -21,8 +21,10 @@ const (
 	// little pace: with half as many the programs wait for each other now and then (docs/performance.md). Where it is kubelets, cooperators or rules, Pods outgrow it, and maxBegins is the bound.
 	maxFresh = 52
 	freshFor = 3 * time.Second
-	// maxLazy is the number of entries that may lag behind their Pods before the ResourceContext is written for them alone.
-	maxLazy = 64
+	// minLazy is the number of entries that may lag behind their Pods before the ResourceContext is written for them alone, and lazyShare the
+	// share of them, if that is more: a write is as large as there are entries, and in an operation on all Pods there are no more than lazyShare of them.
+	minLazy   = 64
+	lazyShare = 16
 	// maxBlockers bounds the reasons in status.
 	maxBlockers = 16
 )

@@ -317,6 +317,17 @@ func TestDepthFirst(t *testing.T) {
 	assert.Empty(t, core.Decide(&w.Snapshot).Begins, "never more than 64")
 }
 
+// TestEntriesOfManyPodsAreWrittenAsOftenAsThoseOfFewer matters because each write is as large as there are Pods.
+func TestEntriesOfManyPodsAreWrittenAsOftenAsThoseOfFewer(t *testing.T) {
+	for _, pods := range []int{1100, 2200} {
+		w := atRest(t, pods, nil)
+		w.template("r2")
+		require.True(t, w.run(always))
+		assert.LessOrEqual(t, countPrefix(w.log, "store"), 18, "%d Pods", pods)
+		assert.Empty(t, w.problems)
+	}
+}
+
 // TestPodsHeldByRulesHoldUpNoOthers has rules that let only some Pods pass: the rest waits and takes nobody's turn for long.
 func TestPodsHeldByRulesHoldUpNoOthers(t *testing.T) {
 	w := atRest(t, 100, nil)

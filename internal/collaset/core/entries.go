@@ -333,8 +333,9 @@ func (d *decision) storeEntries() {
 
 // worthStoring says whether the ResourceContext is written now; lagging is whether an entry's revision is behind its Pod's.
 func (d *decision) worthStoring(lagging bool) bool {
+	lazy := max(minLazy, len(d.entries)/lazyShare)
 	switch {
-	case d.mustStore > 0, lagging && d.mixed(), d.mayStore >= maxLazy, d.release >= maxLazy:
+	case d.mustStore > 0, lagging && d.mixed(), d.mayStore >= lazy, d.release >= lazy:
 		return true
 	case d.mayStore > 0 && d.quiet():
 		return true
