@@ -57,7 +57,7 @@ func (r *reconciler) apply(ctx context.Context, o *observation, plan *core.Plan)
 		depth = append(depth, action{"change", &out.Update, func() error { return r.change(ctx, o, pod) }})
 	}
 	for _, pod := range plan.Resizes {
-		depth = append(depth, action{"resize", &out.Update, func() error { return r.resize(ctx, o, pod, o.pods[pod.Name()]) }})
+		depth = append(depth, action{"resize", &out.Update, func() error { return r.resize(ctx, o, pod, o.pod(pod.Name())) }})
 	}
 	for _, pod := range plan.Cancels {
 		depth = append(depth, action{"cancel", &out.Update, func() error { return r.cancel(ctx, o, pod) }})

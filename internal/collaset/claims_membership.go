@@ -39,7 +39,7 @@ func (r *reconciler) releaseVolumes(ctx context.Context, o *observation, pod *co
 
 // refuseVolumes says why a Pod cannot be included because of its volumes, "" if it can.
 func (r *reconciler) refuseVolumes(ctx context.Context, o *observation, pod *corev1.Pod) string {
-	for _, claim := range r.movableClaims(ctx, o, podOf(pod).Mounts) {
+	for _, claim := range r.movableClaims(ctx, o, mountsIn(pod)) {
 		if owner := metav1.GetControllerOf(claim); owner != nil && owner.UID != o.set.UID {
 			return fmt.Sprintf("its claim %s belongs to %s %s: exclude the Pod there first, or take the owner reference off", claim.Name, owner.Kind, owner.Name)
 		}

@@ -95,7 +95,8 @@ func (b *baseline) shownBy(o *observation) bool {
 		return false
 	}
 	found := 0
-	for _, pod := range o.pods {
+	for i := range o.snapshot.Pods {
+		pod := &o.snapshot.Pods[i].View
 		version, listed := b.pods[pod.UID]
 		switch {
 		case listed && older(pod.ResourceVersion, version):

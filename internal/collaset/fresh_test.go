@@ -47,9 +47,9 @@ func TestAnOldViewIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := baseline{generation: 1, entries: tc.entries, listed: "30", labels: labels.SelectorFromSet(labels.Set{"app": "web"}), pods: map[types.UID]string{"a": "10", "b": "20"}}
-			o := &observation{set: collaSet(2), context: tc.context, pods: map[string]*corev1.Pod{}}
+			o := &observation{set: collaSet(2), context: tc.context}
 			for _, p := range tc.pods {
-				o.pods[string(p.UID)] = p
+				o.snapshot.Pods = append(o.snapshot.Pods, podOf(p, labels.Everything()))
 			}
 			assert.Equal(t, !tc.old, base.shownBy(o))
 		})

@@ -32,7 +32,7 @@ func (r *reconciler) change(ctx context.Context, o *observation, pod *core.Pod) 
 
 func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *core.Pod) error {
 	change := o.history.changes[pod.Revision]
-	changed := *o.pods[pod.Name()] // a shallow copy: the object belongs to the cache
+	changed := *o.pod(pod.Name()) // a shallow copy: the object belongs to the cache
 	if len(change.Tolerations) > 0 {
 		live := &corev1.Pod{}
 		if err := r.live.Get(ctx, client.ObjectKeyFromObject(&changed), live); err != nil {

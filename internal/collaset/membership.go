@@ -24,7 +24,7 @@ import (
 func (r *reconciler) observeCandidates(ctx context.Context, o *observation, selector labels.Selector) error {
 	seen := map[string]bool{}
 	for _, name := range o.set.Spec.ScaleStrategy.PodToInclude {
-		if o.pods[name] != nil || seen[name] || o.snapshot.Deleting {
+		if o.find(name) >= 0 || seen[name] || o.snapshot.Deleting {
 			continue
 		}
 		seen[name] = true
@@ -34,8 +34,7 @@ func (r *reconciler) observeCandidates(ctx context.Context, o *observation, sele
 		case client.IgnoreNotFound(err) != nil:
 			return fmt.Errorf("reading Pod %s, which is to be included: %w", name, err)
 		case err == nil:
-			p := podOf(pod)
-			p.Selected = selector.Matches(labels.Set(pod.Labels))
+			p := podOf(pod, selector)
 			c.Pod = &p
 			if owner := metav1.GetControllerOf(pod); owner != nil {
 				c.Owner = owner.Kind + " " + owner.Name
@@ -114,7 +113,7 @@ func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *core.P
 		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
 	}
 	owners := []metav1.OwnerReference{}
-	for _, ref := range o.pods[pod.Name()].OwnerReferences {
+	for _, ref := range o.pod(pod.Name()).OwnerReferences {
 		if ref.UID != o.set.UID {
 			owners = append(owners, ref)
 		}

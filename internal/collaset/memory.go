@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -30,6 +31,9 @@ type setMemory struct {
 	changesTo types.UID
 	// changesFor are the capabilities that changes were worked out for.
 	changesFor revision.Capabilities
+	// pods are the Pods as they were read for the last decision, for the selector selected.
+	pods     podcache.Memo[core.Pod]
+	selected string
 	// allowed is when the permission on a Pod was first seen.
 	allowed map[types.UID]permission
 	// endings are the Pods that ran to their ends.

@@ -96,23 +96,22 @@ func (o *observation) observeTopology(ctx context.Context, nodes *nodes) {
 	domains := make([]string, len(o.snapshot.Pods)*len(keys))
 	for i := range o.snapshot.Pods {
 		p := &o.snapshot.Pods[i]
-		pod := o.pods[p.Name()]
 		p.Domains = domains[i*len(keys) : (i+1)*len(keys)]
 		for k, key := range keys {
 			switch {
-			case pod.Spec.NodeName == "":
+			case p.Node == "":
 			case key == corev1.LabelHostname:
-				p.Domains[k] = pod.Spec.NodeName
-			case podTopology[key] && pod.Labels[key] != "":
-				p.Domains[k] = pod.Labels[key]
+				p.Domains[k] = p.Node
+			case podTopology[key] && p.View.Labels[key] != "":
+				p.Domains[k] = p.View.Labels[key]
 			default:
 				if !asked {
 					readable, asked = nodes.synced(ctx), true
 				}
-				where := [2]string{pod.Spec.NodeName, key}
+				where := [2]string{p.Node, key}
 				domain, known := onNode[where]
 				if !known && readable {
-					domain = nodes.label(ctx, pod.Spec.NodeName, key)
+					domain = nodes.label(ctx, p.Node, key)
 					onNode[where] = domain
 				}
 				p.Domains[k] = domain

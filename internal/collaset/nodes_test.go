@@ -1,12 +1,15 @@
 package collaset
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"kusionstack.io/kuperator/internal/collaset/core"
 )
@@ -15,7 +18,7 @@ import (
 func TestDomainsWithoutNodes(t *testing.T) {
 	const zone = corev1.LabelTopologyZone
 	observed := func(replicas int, keys ...string) []core.Pod {
-		o := &observation{set: collaSet(int32(replicas)), pods: map[string]*corev1.Pod{}}
+		o := &observation{set: collaSet(int32(replicas))}
 		for _, key := range keys {
 			o.set.Spec.Template.Spec.TopologySpreadConstraints = append(o.set.Spec.Template.Spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{TopologyKey: key})
 		}
@@ -25,11 +28,9 @@ func TestDomainsWithoutNodes(t *testing.T) {
 			if name == "a" {
 				pod.Labels = map[string]string{zone: "z1"}
 			}
-			o.pods[name] = pod
+			o.snapshot.Pods = append(o.snapshot.Pods, podOf(pod, labels.Everything()))
 		}
-		for _, name := range []string{"a", "b", "c"} {
-			o.snapshot.Pods = append(o.snapshot.Pods, podOf(o.pods[name]))
-		}
+		slices.SortFunc(o.snapshot.Pods, func(a, b core.Pod) int { return strings.Compare(a.Name(), b.Name()) })
 		o.observeTopology(t.Context(), nil)
 		return o.snapshot.Pods
 	}

@@ -29,7 +29,8 @@ type observation struct {
 	selector labels.Selector
 	snapshot core.Snapshot
 	history  *history
-	pods     map[string]*corev1.Pod
+	// pod is one of the Pods of the snapshot by its name, nil if there is none; it takes time and memory.
+	pod func(name string) *corev1.Pod
 	// candidates are Pods of others that are to be included, by name.
 	candidates map[string]*corev1.Pod
 	// context is the ResourceContext, nil if there is none.
@@ -76,7 +77,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	}
 	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
-	o.observePods(pods.Whole(), selector)
+	o.observePods(pods, selector)
 	o.observeTopology(ctx, r.nodes)
 	if err := r.observeCandidates(ctx, o, selector); err != nil {
 		return nil, err
@@ -156,41 +157,60 @@ func scaled(value *intstr.IntOrString, whole int) int {
 func seconds(n *int32) time.Duration { return time.Duration(ptr.Deref(n, 0)) * time.Second }
 
 // observePods fills in what the snapshot has of Pods.
-func (o *observation) observePods(pods []*corev1.Pod, selector labels.Selector) {
-	o.pods = make(map[string]*corev1.Pod, len(pods))
-	o.snapshot.Pods = make([]core.Pod, len(pods))
+func (o *observation) observePods(pods podcache.Pods, selector labels.Selector) {
+	o.snapshot.Pods = o.memory.readPods(pods, selector)
+	o.pod = func(name string) *corev1.Pod {
+		if i := o.find(name); i >= 0 {
+			return pods.At(i)
+		}
+		return nil
+	}
 	measured := o.snapshot.UpdateDelay > 0 || o.snapshot.ScaleInDelay > 0
 	allowed := map[types.UID]permission{}
-	for i, pod := range pods {
-		o.pods[pod.Name] = pod
-		p := podOf(pod)
-		p.Selected = selector.Matches(labels.Set(pod.Labels))
-		o.available(&p)
-		if p.View.Terminal {
-			p.Ended = ended(pod)
-		}
-		if opType := pod.Labels[podops.OperationTypePrefix+"/"+core.OperatorID]; opType != "" && podops.Allowed(p.View, core.OperatorID, opType) {
+	for i := range o.snapshot.Pods {
+		p := &o.snapshot.Pods[i]
+		o.available(p)
+		if opType := p.View.Labels[podops.OperationTypePrefix+"/"+core.OperatorID]; opType != "" && podops.Allowed(p.View, core.OperatorID, opType) {
 			p.AllowedSince = o.snapshot.Now
 			if measured {
-				now := permission{request: pod.Labels[podops.OperatingPrefix+"/"+core.OperatorID], since: o.snapshot.Now}
-				if before, ok := o.memory.allowed[pod.UID]; ok && before.request == now.request {
+				now := permission{request: p.View.Labels[podops.OperatingPrefix+"/"+core.OperatorID], since: o.snapshot.Now}
+				if before, ok := o.memory.allowed[p.UID()]; ok && before.request == now.request {
 					now = before
 				}
-				allowed[pod.UID], p.AllowedSince = now, now.since
+				allowed[p.UID()], p.AllowedSince = now, now.since
 			}
 		}
-		o.snapshot.Pods[i] = p
 	}
 	o.memory.allowed = allowed
 	o.memory.endings.measure(o.snapshot.Pods, o.snapshot.Now)
 }
 
-// podOf reads one Pod.
-func podOf(pod *corev1.Pod) core.Pod {
+// find is where the Pod of a name is in the snapshot, -1 if it is not there.
+func (o *observation) find(name string) int {
+	for i := range o.snapshot.Pods {
+		if o.snapshot.Pods[i].View.Name == name {
+			return i
+		}
+	}
+	return -1
+}
+
+// readPods reads those Pods that have changed, and finds the others where they were read before.
+func (m *setMemory) readPods(pods podcache.Pods, selector labels.Selector) []core.Pod {
+	if by := selector.String(); by != m.selected {
+		m.pods.Forget()
+		m.selected = by
+	}
+	return m.pods.Read(pods, func(pod *corev1.Pod) core.Pod { return podOf(pod, selector) })
+}
+
+// podOf reads one Pod of a CollaSet with this selector.
+func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 	p := core.Pod{
 		View: podops.Read(pod), ID: core.NoID, Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
 		Created: pod.CreationTimestamp.Time, Recorded: revision.Recorded(pod),
-		Phase: pod.Status.Phase, DeletionCost: deletionCost(pod),
+		Phase: pod.Status.Phase, DeletionCost: deletionCost(pod), Node: pod.Spec.NodeName,
+		Selected: selector.Matches(labels.Set(pod.Labels)), Mounts: mountsIn(pod),
 	}
 	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
 		p.ID = id
@@ -204,11 +224,6 @@ func podOf(pod *corev1.Pod) core.Pod {
 	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel), has(appsv1alpha1.ToDeleteLabel)
 	p.Replacing = has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) || has(appsv1alpha1.ReplacePairOriginNameLabel) ||
 		has(appsv1alpha1.ReplacedByReplaceUpdateLabel)
-	for i := range pod.Spec.Volumes {
-		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
-			p.Mounts = append(p.Mounts, core.Mount{Volume: pod.Spec.Volumes[i].Name, Claim: claim.ClaimName})
-		}
-	}
 	for _, c := range pod.Status.Conditions {
 		switch {
 		case c.Status != corev1.ConditionTrue:
@@ -218,6 +233,9 @@ func podOf(pod *corev1.Pod) core.Pod {
 			p.Scheduled = true
 		}
 	}
+	if p.View.Terminal {
+		p.Ended = ended(pod)
+	}
 	// A container that restarts quickly, in place, may leave Ready as it is.
 	for i := range pod.Status.ContainerStatuses {
 		if running := pod.Status.ContainerStatuses[i].State.Running; running != nil && !p.ReadySince.IsZero() && running.StartedAt.After(p.ReadySince) {
@@ -225,6 +243,16 @@ func podOf(pod *corev1.Pod) core.Pod {
 		}
 	}
 	return p
+}
+
+// mountsIn are the Pod's volumes that are claims.
+func mountsIn(pod *corev1.Pod) (mounts []core.Mount) {
+	for i := range pod.Spec.Volumes {
+		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
+			mounts = append(mounts, core.Mount{Volume: pod.Spec.Volumes[i].Name, Claim: claim.ClaimName})
+		}
+	}
+	return mounts
 }
 
 // available says whether the Pod serves, and if time decides it, when it will.

@@ -138,8 +138,8 @@ func (r *reconciler) recordEvents(o *observation, applied *outcome) {
 		slices.Sort(pods)
 		r.events.Eventf(o.set, o.related(pods[0]), corev1.EventTypeNormal, string(reason), "Replace", "%s", note(replacement(reason, pods)))
 	}
-	r.recordMembers(o, "Excluded", "Exclude", applied.excluded, o.pods)
-	r.recordMembers(o, "Included", "Include", applied.included, o.candidates)
+	r.recordMembers(o, "Excluded", "Exclude", applied.excluded, o.pod)
+	r.recordMembers(o, "Included", "Include", applied.included, func(name string) *corev1.Pod { return o.candidates[name] })
 	for reason, err := range map[string]error{"ScaleOutFailed": applied.ScaleOut, "ScaleInFailed": applied.ScaleIn, "UpdateFailed": applied.Update, "ReclaimFailed": applied.Reclaim} {
 		if err == nil || apierrors.IsServiceUnavailable(err) || o.toldOf(err) {
 			continue
@@ -151,7 +151,7 @@ func (r *reconciler) recordEvents(o *observation, applied *outcome) {
 // related names a Pod in an event about the set, whether it is still there or not: the recorder counts events of one
 // reason about the same objects as one, and keeps the first text only.
 func (o *observation) related(pod string) *corev1.Pod {
-	if known := o.pods[pod]; known != nil {
+	if known := o.pod(pod); known != nil {
 		return known
 	}
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod}}
@@ -161,7 +161,7 @@ func (o *observation) related(pod string) *corev1.Pod {
 func (r *reconciler) recordEndings(o *observation, ended []*core.Pod) {
 	each(ended, "; so are %d more", func(pod *core.Pod, more string) {
 		note := fmt.Sprintf("Pod %s (instance ID %d) %.*s; it is deleted and replaced%s", pod.Name(), pod.ID, maxNote/2, pod.Ended, more)
-		r.events.Eventf(o.set, o.pods[pod.Name()], corev1.EventTypeWarning, "PodEnded", "Replace", "%s", note)
+		r.events.Eventf(o.set, o.pod(pod.Name()), corev1.EventTypeWarning, "PodEnded", "Replace", "%s", note)
 	})
 }
 
@@ -200,10 +200,10 @@ func replacement(reason core.ReplacementEvent, pods []string) string {
 
 // recordMembers names the Pods that left or joined, each in an event of its own: the recorder counts events of one reason
 // about the same objects as one, and keeps the first text only.
-func (r *reconciler) recordMembers(o *observation, reason, verb string, names []string, pods map[string]*corev1.Pod) {
+func (r *reconciler) recordMembers(o *observation, reason, verb string, names []string, find func(name string) *corev1.Pod) {
 	slices.Sort(names)
 	each(names, ", and so were %d more", func(name, more string) {
-		r.events.Eventf(o.set, pods[name], corev1.EventTypeNormal, reason, verb, "Pod %s was %s%s", name, strings.ToLower(reason), more)
+		r.events.Eventf(o.set, find(name), corev1.EventTypeNormal, reason, verb, "Pod %s was %s%s", name, strings.ToLower(reason), more)
 	})
 }
 

@@ -27,12 +27,12 @@ import (
 const stepsName = Name + "-steps"
 
 // Pace of decisions about a set for changes of its Pods: after one that took long, restFactor times as long passes before
-// the next, so that however many Pods change, decisions take a seventeenth of a core, up to sets of ten thousand. Pods with a
+// the next, so that however many Pods change, decisions take a fortieth of a core, up to sets of ten thousand. Pods with a
 // step of their own do not wait for that, and what is left to decide while such steps are made can wait for stepPause: then
 // it is decided for several Pods.
 const (
-	restFactor = 16
-	restLeast  = 5 * time.Millisecond // what is shorter than that needs no rest
+	restFactor = 40
+	restLeast  = time.Millisecond // what is shorter than that needs no rest
 	restMost   = 2 * time.Second
 	stepPause  = 15 * time.Millisecond
 )
@@ -55,8 +55,7 @@ func (s *standing) due(pod *corev1.Pod) (core.Step, core.Pod) {
 	if _, named := s.order.From[pod.UID]; !named {
 		return core.StepNone, core.Pod{}
 	}
-	p := podOf(pod)
-	p.Selected = s.selector.Matches(labels.Set(pod.Labels))
+	p := podOf(pod, s.selector)
 	return s.order.Step(&p), p
 }
 
@@ -238,7 +237,7 @@ func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 	step, p := s.due(pod)
 	o := &observation{
 		set: set, memory: m, history: s.history, selector: s.selector, snapshot: core.Snapshot{Protocol: r.protocol},
-		pods: map[string]*corev1.Pod{pod.Name: pod}, single: true,
+		pod: func(string) *corev1.Pod { return pod }, single: true,
 	}
 	var failed error
 	switch step {

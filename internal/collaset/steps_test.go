@@ -139,7 +139,7 @@ func TestTheRestAfterADecision(t *testing.T) {
 	assert.Zero(t, (*setMemory)(nil).rest(true), "nothing was decided yet")
 	assert.Zero(t, m.rest(false))
 	assert.Equal(t, stepPause, m.rest(true), "what single Pods need is not waited for")
-	m.took.Store(int64(time.Millisecond))
+	m.took.Store(int64(restLeast - 1))
 	assert.Zero(t, m.rest(false))
 	m.took.Store(int64(10 * time.Millisecond))
 	assert.Equal(t, restFactor*10*time.Millisecond, m.rest(true))

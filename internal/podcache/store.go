@@ -79,14 +79,14 @@ func (s *Store) ByIndex(index, value string) (Pods, error) {
 
 // Pods are Pods of a cache, in no order. What they are and point to is the cache's own and must not be changed. The zero Pods are none.
 type Pods struct {
-	kept []any // each a *small or a *corev1.Pod
+	kept []any // each a *small or a *corev1.Pod, which is another one when the Pod has changed
 }
 
-// Of are these Pods, whoever holds them.
+// Of are these Pods as a cache keeps them.
 func Of(pods []corev1.Pod) Pods {
 	kept := make([]any, len(pods))
 	for i := range pods {
-		kept[i] = &pods[i]
+		kept[i] = shrink(&pods[i])
 	}
 	return Pods{kept: kept}
 }
@@ -94,34 +94,28 @@ func Of(pods []corev1.Pod) Pods {
 // Len is how many there are.
 func (p Pods) Len() int { return len(p.kept) }
 
-// Whole returns the Pods. It takes the memory of those that are kept small; the others are the cache's.
-func (p Pods) Whole() []*corev1.Pod {
-	pods := make([]*corev1.Pod, 0, len(p.kept))
-	for _, o := range p.kept {
-		if pod, ok := whole(o).(*corev1.Pod); ok {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
-}
+// At returns one of the Pods, counted from 0. It takes the memory of one that is kept small; another is the cache's.
+func (p Pods) At(i int) *corev1.Pod { return p.look(i, &corev1.Pod{}) }
 
 // All are the Pods, one after the other: each is good until the next one, only what it points to may be kept. Those that are kept small take no memory
 // for being looked at.
 func (p Pods) All() iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
-		var whole *corev1.Pod
-		for _, o := range p.kept {
-			pod, is := o.(*corev1.Pod)
-			if s, kept := o.(*small); kept {
-				if whole == nil {
-					whole = &corev1.Pod{}
-				}
-				s.into(whole)
-				pod, is = whole, true
-			}
-			if is && !yield(pod) {
+		var whole corev1.Pod
+		for i := range p.kept {
+			if !yield(p.look(i, &whole)) {
 				return
 			}
 		}
 	}
+}
+
+// look returns a Pod, one that is kept small at this place.
+func (p Pods) look(i int, whole *corev1.Pod) *corev1.Pod {
+	if s, kept := p.kept[i].(*small); kept {
+		s.into(whole)
+		return whole
+	}
+	pod, _ := p.kept[i].(*corev1.Pod)
+	return pod
 }

@@ -51,7 +51,8 @@ func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
 				}
 				same(t, want, seen)
 				clear(seen)
-				for _, pod := range pods.Whole() {
+				for i := range pods.Len() {
+					pod := pods.At(i)
 					seen[pod.Name] = pod
 				}
 				same(t, want, seen)
@@ -64,7 +65,7 @@ func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
 				require.Equal(t, 4, inNamespace.Len())
 				none, err := store.ByIndex("node", "none")
 				require.NoError(t, err)
-				require.Empty(t, none.Whole())
+				require.Empty(t, slices.Collect(none.All()))
 				_, err = store.ByIndex("color", "red")
 				require.ErrorContains(t, err, "color")
 			})
@@ -108,7 +109,7 @@ func TestPodsOfAList(t *testing.T) {
 	list := []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, {ObjectMeta: metav1.ObjectMeta{Name: "b"}}}
 	pods := Of(list)
 	require.Equal(t, 2, pods.Len())
-	require.Equal(t, []*corev1.Pod{&list[0], &list[1]}, pods.Whole())
+	require.Equal(t, []*corev1.Pod{&list[0], &list[1]}, []*corev1.Pod{pods.At(0), pods.At(1)})
 	require.Len(t, slices.Collect(pods.All()), 2)
-	require.Empty(t, Of(nil).Whole())
+	require.Zero(t, Of(nil).Len())
 }

@@ -130,7 +130,7 @@ func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (tim
 			return 0, nil
 		}
 	}
-	pods, err := r.pods(name)
+	pods, err := r.pods(name, ns)
 	if err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
@@ -45,16 +46,14 @@ type podReader interface {
 }
 
 // pods are what a decision is told of the Pods of a namespace.
-func (r *reconciler) pods(namespace string) ([]core.Pod, error) {
-	cached, err := r.cached.ByIndex(toolscache.NamespaceIndex, namespace)
+func (r *reconciler) pods(name string, ns *namespace) ([]core.Pod, error) {
+	cached, err := r.cached.ByIndex(toolscache.NamespaceIndex, name)
 	if err != nil {
 		return nil, err
 	}
-	pods := make([]core.Pod, 0, cached.Len())
-	for pod := range cached.All() {
-		pods = append(pods, core.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName})
-	}
-	return pods, nil
+	return ns.pods.Read(cached, func(pod *corev1.Pod) core.Pod {
+		return core.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName}
+	}), nil
 }
 
 // snapshot turns what was observed into plain values.

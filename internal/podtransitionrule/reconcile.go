@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
 	"kusionstack.io/kuperator/internal/podtransitionrule/core"
 	"kusionstack.io/kuperator/internal/podtransitionrule/reach"
@@ -63,6 +64,7 @@ type namespace struct {
 	known    grants    // while trusted
 	rested   time.Time // when the next decision may be made
 	held     map[types.UID]*held
+	pods     podcache.Memo[core.Pod]
 }
 
 // Reconcile decides on one namespace.
@@ -92,7 +94,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.swept.Delete(req.Name)
 	began := r.clock.Now()
-	pods, err := r.pods(req.Name)
+	pods, err := r.pods(req.Name, ns)
 	if err != nil {
 		return ctrl.Result{}, err
 	}

@@ -115,8 +115,9 @@ type Pod struct {
 	Available bool
 	// AvailableIn is how long a Ready Pod still has to stay so to be available; 0 if time does not decide it.
 	AvailableIn time.Duration
-	// Scheduled says that the Pod has a node.
+	// Scheduled says that the Pod has a node, and Node which; "" if it has none.
 	Scheduled bool
+	Node      string
 	// Phase is the Pod's phase.
 	Phase corev1.PodPhase
 	// DeletionCost is what the user says it costs to delete the Pod (annotation controller.kubernetes.io/pod-deletion-cost),
