@@ -27,6 +27,9 @@ const (
 	idleMemory = 2 << 20
 	// busyAllocations is how much is allocated between two looks where memory is about to be used again, in bytes.
 	busyAllocations = 8 << 20
+	// restingLooks is how many looks in a row find little to do before garbage is collected once whatever there seems to be of it: what is
+	// remembered for some seconds after work (podcache.Memo) becomes garbage that no counter tells of until the next collection.
+	restingLooks = 2
 )
 
 // paceGarbage has garbage collected when a heap has grown by garbagePercent, or by roomAtLeast if that is more.
@@ -69,6 +72,8 @@ func addMemoryReturn(mgr ctrl.Manager) error {
 type memoryReturn struct {
 	read     func() memory
 	giveBack func()
+	// resting is how many looks in a row have found little to do.
+	resting int
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
@@ -81,10 +86,15 @@ func (m *memoryReturn) Start(ctx context.Context) error {
 	return nil
 }
 
-// look gives memory back if there is enough of it and little was allocated since the last look.
+// look gives memory back if little was allocated since the last look, and there is enough of it or the rest has just begun.
 func (m *memoryReturn) look(last memory) memory {
 	now := m.read()
-	if now.allocated-last.allocated <= busyAllocations && now.unused() >= idleMemory {
+	if now.allocated-last.allocated > busyAllocations {
+		m.resting = 0
+		return now
+	}
+	m.resting++
+	if now.unused() >= idleMemory || m.resting == restingLooks {
 		m.giveBack()
 	}
 	return now

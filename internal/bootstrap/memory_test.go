@@ -29,6 +29,27 @@ func TestMemoryIsGivenBackWhereThereIsEnoughAndLittleToDo(t *testing.T) {
 	}
 }
 
+func TestMemoryIsGivenBackOnceAfterWorkWhateverTheCountersSay(t *testing.T) {
+	var now memory
+	given := 0
+	m := &memoryReturn{read: func() memory { return now }, giveBack: func() { given++ }}
+	var last memory
+	look := func(allocated uint64) int {
+		now.allocated += allocated
+		last = m.look(last)
+		return given
+	}
+	for range 2 {
+		given = 0
+		require.Zero(t, look(busyAllocations+1))
+		require.Zero(t, look(0), "what is remembered for a while is still there")
+		require.Equal(t, 1, look(0))
+		for range 10 {
+			require.Equal(t, 1, look(1), "a collection at every look costs more than it gives")
+		}
+	}
+}
+
 var ballast []byte
 
 func TestTheRuntimeTellsWhatIsUnused(t *testing.T) {

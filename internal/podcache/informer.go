@@ -11,8 +11,8 @@ import (
 )
 
 // NewInformer is for cache.Options: informers of Pods keep them small, others are client-go's own. It pays where a transform has
-// left little of a Pod's spec and status, and where few Pods are read at a time: each read of a Pod costs an allocation and, if its status
-// is its own, the decoding of that.
+// left little of a Pod's spec and status, and where few Pods are read at a time or a Memo remembers what was read: each read of a Pod costs an
+// allocation and, if its status is its own, the decoding of that.
 func NewInformer(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	if _, ok := example.(*corev1.Pod); !ok {
 		return toolscache.NewSharedIndexInformer(lw, example, resync, indexers)
