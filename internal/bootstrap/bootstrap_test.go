@@ -231,7 +231,7 @@ func TestAComponentsCacheOptionsAreCompletedNotReplaced(t *testing.T) {
 	mine := func(any) (any, error) { return "mine", nil }
 	c := example(true)
 	c.Cache = func(*Options) cache.Options {
-		return cache.Options{DefaultTransform: mine, ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: StripPod}}}
+		return cache.Options{DefaultTransform: mine, ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: mine}}}
 	}
 	o := defaultOptions(&c)
 	o.Namespaces = []string{"web"}
@@ -266,52 +266,27 @@ func TestCommandRefusesAComponentThatCannotRun(t *testing.T) {
 	require.Panics(t, func() { Command(Component{Setup: example(true).Setup}) })
 }
 
-func TestTransforms(t *testing.T) {
+func TestStripManagedFieldsLeavesEverythingElse(t *testing.T) {
 	managed := []metav1.ManagedFieldsEntry{{Manager: "someone"}}
-	full := func() *corev1.Pod {
+	pod := func() *corev1.Pod {
 		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "web-0", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, Finalizers: []string{"e/f"}, ManagedFields: managed},
-			Spec: corev1.PodSpec{
-				NodeName:       "node-1",
-				Volumes:        []corev1.Volume{{Name: "data"}},
-				ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "g"}},
-				Containers:     []corev1.Container{{Name: "app", Image: "app:1", Env: []corev1.EnvVar{{Name: "X"}}}},
-			},
-			Status: corev1.PodStatus{PodIP: "10.0.0.1"},
+			ObjectMeta: metav1.ObjectMeta{Name: "web-0", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, Finalizers: []string{"e/f"}},
+			Spec:       corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "app", Image: "app:1", Env: []corev1.EnvVar{{Name: "X"}}}}},
+			Status:     corev1.PodStatus{PodIP: "10.0.0.1"},
 		}
 	}
-	tests := map[string]struct {
-		transform func(any) (any, error)
-		want      *corev1.Pod
-	}{
-		"StripManagedFields leaves everything else": {transform: StripManagedFields, want: func() *corev1.Pod {
-			pod := full()
-			pod.ManagedFields = nil
-			return pod
-		}()},
-		"StripPod keeps what the protocol reads": {transform: StripPod, want: func() *corev1.Pod {
-			pod := full()
-			pod.ManagedFields = nil
-			pod.Spec = corev1.PodSpec{NodeName: "node-1", ReadinessGates: pod.Spec.ReadinessGates, Containers: []corev1.Container{{Name: "app", Image: "app:1"}}}
-			return pod
-		}()},
-	}
-	for name, tc := range tests {
+	full := pod()
+	full.ManagedFields = managed
+	for name, c := range map[string]struct{ object, want any }{
+		"a Pod":                 {object: full, want: pod()},
+		"one that has none":     {object: pod(), want: pod()},
+		"a Service":             {object: &corev1.Service{ObjectMeta: metav1.ObjectMeta{ManagedFields: managed}}, want: &corev1.Service{}},
+		"what is no API object": {object: "no object", want: "no object"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := tc.transform(full())
+			got, err := StripManagedFields(c.object)
 			require.NoError(t, err)
-			require.Empty(t, cmp.Diff(tc.want, got))
-			again, err := tc.transform(got)
-			require.NoError(t, err)
-			require.Empty(t, cmp.Diff(tc.want, again))
-
-			other, err := tc.transform(&corev1.Service{ObjectMeta: metav1.ObjectMeta{ManagedFields: managed}})
-			require.NoError(t, err)
-			require.Empty(t, cmp.Diff(&corev1.Service{}, other))
-
-			tombstone, err := tc.transform("no object")
-			require.NoError(t, err)
-			require.Equal(t, "no object", tombstone)
+			require.Empty(t, cmp.Diff(c.want, got))
 		})
 	}
 }

@@ -16,44 +16,6 @@ func StripManagedFields(object any) (any, error) {
 	return object, nil
 }
 
-// StripPod keeps of a Pod what the Pod protocol reads: metadata without managed fields, the readiness gates, node and
-// grace period, the containers' names and images, and the status. It is meant for components that never look at the rest of the
-// spec. A Pod read from such a cache must not be sent back with Update: the API server would take what is missing as
-// removed. Patches of metadata and status are safe. What is no Pod loses its managed fields only. It never returns
-// an error.
-func StripPod(object any) (any, error) {
-	pod, ok := object.(*corev1.Pod)
-	if !ok {
-		return StripManagedFields(object)
-	}
-	pod.ManagedFields = nil
-	pod.Spec = corev1.PodSpec{
-		NodeName:                      pod.Spec.NodeName,
-		ReadinessGates:                pod.Spec.ReadinessGates,
-		RestartPolicy:                 pod.Spec.RestartPolicy,
-		TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
-		Containers:                    namesAndImages(pod.Spec.Containers),
-		InitContainers:                namesAndImages(pod.Spec.InitContainers),
-	}
-	return pod, nil
-}
-
-func namesAndImages(containers []corev1.Container) []corev1.Container {
-	if containers == nil {
-		return nil
-	}
-	kept := make([]corev1.Container, len(containers))
-	for i := range containers {
-		kept[i] = corev1.Container{
-			Name:          containers[i].Name,
-			Image:         containers[i].Image,
-			Ports:         containers[i].Ports,
-			RestartPolicy: containers[i].RestartPolicy,
-		}
-	}
-	return kept
-}
-
 // OnlyAnnotations returns those annotations whose keys are wanted, nil if none is: in a cache others only take memory, and some are large.
 func OnlyAnnotations(all map[string]string, wanted func(key string) bool) map[string]string {
 	var kept map[string]string

@@ -141,7 +141,7 @@ func serves(s *state, workload string, n int, image string) error {
 		}
 	}
 	set, ok := get[*appsv1alpha1.CollaSet](s, workload)
-	if ok && (set.Status.ObservedGeneration != set.Generation || int(set.Status.AvailableReplicas) != n || int(set.Status.Replicas) != n) {
+	if ok && (set.Status.ObservedGeneration != set.Generation || int(set.Status.AvailableReplicas) != n || int(set.Status.Replicas) != n || set.Status.TerminatingReplicas != 0) {
 		return errors.New("its status does not say so yet")
 	}
 	return nil

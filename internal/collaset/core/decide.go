@@ -18,7 +18,8 @@ const (
 	maxBegins = 64
 	// maxFresh bounds the Pods that are on their way since less than freshFor, by the stamp of our last request or finish.
 	// Where the write path is what all wait for, this keeps the time that each of them is out of service short and costs
-	// little pace: with half as many the programs wait for each other now and then (docs/performance.md). Where it is kubelets, cooperators or rules, Pods outgrow it, and maxBegins is the bound.
+	// little pace: with half as many the programs wait for each other now and then (docs/performance.md). Where it is
+	// kubelets, cooperators or rules, Pods outgrow it, and maxBegins is the bound.
 	maxFresh = 52
 	freshFor = 3 * time.Second
 	// minLazy is the number of entries that may lag behind their Pods before the ResourceContext is written for them alone, and lazyShare the
