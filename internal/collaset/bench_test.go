@@ -143,7 +143,7 @@ func atGoal(t testing.TB, pods int) *resting {
 
 // cache starts the cache of Pods.
 func (s *resting) cache() {
-	s.cached, s.source = podcache.NewStore(toolscache.Indexers{ownerIndex: podOwner}), fakesource.NewFakeControllerSource()
+	s.cached, s.source = newPodStore(), fakesource.NewFakeControllerSource()
 	s.informer = cacheOptions(s.cached).NewInformer(s.source, &corev1.Pod{}, 0, toolscache.Indexers{})
 	go s.informer.RunWithContext(s.Context())
 	require.True(s, toolscache.WaitForCacheSync(s.Context().Done(), s.informer.HasSynced))

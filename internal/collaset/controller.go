@@ -68,7 +68,7 @@ type settings struct {
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	own := settings{podOpsLifecycle: true, pods: podcache.NewStore(toolscache.Indexers{ownerIndex: podOwner})}
+	own := settings{podOpsLifecycle: true, pods: newPodStore()}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",
@@ -87,6 +87,11 @@ func Component() bootstrap.Component {
 		},
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error { return setup(ctx, mgr, o, own) },
 	}
+}
+
+// newPodStore makes the store by which a CollaSet's Pods are found.
+func newPodStore() *podcache.Store {
+	return podcache.NewStore(toolscache.Indexers{ownerIndex: podOwner})
 }
 
 // cacheOptions keeps of the cluster's Pods and claims only managed ones, and of Pods only what is read here.
