@@ -117,7 +117,8 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 			defer mu.Unlock()
 			switch {
 			case err == nil:
-			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errAttempted):
+			case errors.Is(err, errAttempted): // whoever is at it goes on, and its event leads to the next decision
+			case oldView(a.name, err), errors.Is(err, errRefused):
 				conflict = true
 				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
 			default:
@@ -205,6 +206,7 @@ func (r *reconciler) finish(ctx context.Context, o *observation, pod *core.Pod) 
 	if err != nil {
 		return fmt.Errorf("finishing the update of Pod %s: %w", pod.Name(), err)
 	}
+	o.memory.finished.Add(1)
 	return nil
 }
 

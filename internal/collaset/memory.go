@@ -50,8 +50,10 @@ type setMemory struct {
 	// standing is the standing order of the last decision, nil for none, and attempts the steps that were made on it.
 	standing atomic.Pointer[standing]
 	attempts attempts
-	// took is what observing and deciding took last, in nanoseconds.
+	// took is the CPU that observing and deciding took last, in nanoseconds.
 	took atomic.Int64
+	// finished are the updates in place that were finished since the last decision.
+	finished atomic.Int64
 	// statusAt is when status was last written.
 	statusAt time.Time
 }

@@ -40,8 +40,6 @@ type observation struct {
 	// single says that this is about one Pod alone, for a step of a standing order. What is written then is not waited for
 	// before the set is decided on: neither the Pods in flight nor what may be begun depend on it.
 	single bool
-	// began is when the Pods were read.
-	began time.Time
 }
 
 // podReader is a podcache.Store.
@@ -59,7 +57,6 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	if o.history, err = r.revisions(ctx, set); err != nil {
 		return nil, err
 	}
-	o.began = r.clock.Now() // what comes before may ask the API server
 	pods, err := r.cached.ByIndex(ownerIndex, ownedBy(set.Namespace, set.UID))
 	if err != nil {
 		return nil, err
@@ -77,6 +74,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	}
 	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
+	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), o.memory.rest(true)
 	o.observePods(pods, selector)
 	o.observeTopology(ctx, r.nodes)
 	if err := r.observeCandidates(ctx, o, selector); err != nil {
@@ -170,7 +168,7 @@ func (o *observation) observePods(pods podcache.Pods, selector labels.Selector) 
 	for i := range o.snapshot.Pods {
 		p := &o.snapshot.Pods[i]
 		o.available(p)
-		if opType := p.View.Labels[podops.OperationTypePrefix+"/"+core.OperatorID]; opType != "" && podops.Allowed(p.View, core.OperatorID, opType) {
+		if op := p.Facts.Op; op.Phase == podops.PhaseOperate && podops.Allowed(p.View, core.OperatorID, op.Type) {
 			p.AllowedSince = o.snapshot.Now
 			if measured {
 				now := permission{request: p.View.Labels[podops.OperatingPrefix+"/"+core.OperatorID], since: o.snapshot.Now}
@@ -221,6 +219,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 		p.ResizeDue, p.Infeasible = progress.ResizeDue, progress.Wait == revision.WaitResizeInfeasible
 	}
 	has := func(key string) bool { _, ok := pod.Labels[key]; return ok }
+	p.Facts = core.FactsOf(p.View)
 	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel), has(appsv1alpha1.ToDeleteLabel)
 	p.Replacing = has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) || has(appsv1alpha1.ReplacePairOriginNameLabel) ||
 		has(appsv1alpha1.ReplacedByReplaceUpdateLabel)
@@ -259,7 +258,7 @@ func mountsIn(pod *corev1.Pod) (mounts []core.Mount) {
 func (o *observation) available(p *core.Pod) {
 	serves, minimum := p.View.Ready, o.snapshot.MinReady
 	if o.snapshot.Protocol {
-		serves = p.View.ServiceAvailable() && (p.View.Ready || minimum == 0)
+		serves = p.Facts.InService && (p.View.Ready || minimum == 0)
 	}
 	if !serves {
 		return

@@ -16,6 +16,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/cputime"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -76,19 +77,23 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if err := r.hold(ctx, set); err != nil {
 		return ctrl.Result{}, err
 	}
+	watch := cputime.Start()
 	o, err := r.observe(ctx, set)
 	if err != nil {
+		watch.Stop()
 		r.memory.of(client.ObjectKeyFromObject(set), set.UID).standing.Store(nil)
 		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
 	}
 	plan := core.Decide(&o.snapshot)
+	took := watch.Stop()
+	decideSeconds.WithLabelValues(ofSet).Observe(took.Seconds())
 	if !plan.IsZero() {
 		if err := r.sure(ctx, o); err != nil {
 			o.memory.standing.Store(nil)
 			return ctrl.Result{}, err
 		}
 	}
-	o.memory.stand(o, &plan, r.clock.Since(o.began))
+	o.memory.stand(o, &plan, took)
 	applied := r.apply(ctx, o, &plan)
 	if plan.Release && set.DeletionTimestamp != nil {
 		return r.release(ctx, o)

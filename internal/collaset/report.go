@@ -51,7 +51,7 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	}
 	now := r.clock.Now()
 	if pause := statusPauseOf(o.snapshot.Replicas) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
-		return pause, nil
+		return max(pause, o.memory.rest(true)), nil
 	}
 	if plan.IsZero() { // else it was made sure of before
 		if err := r.sure(ctx, o); err != nil {

@@ -21,20 +21,22 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/cputime"
 )
 
 // stepsName is the controller that makes the steps of single Pods.
 const stepsName = Name + "-steps"
 
-// Pace of decisions about a set for changes of its Pods: after one that took long, restFactor times as long passes before
+// Pace of decisions about a set for changes of its Pods: after one that took much CPU, restFactor times as long passes before
 // the next, so that however many Pods change, decisions take a fortieth of a core, up to sets of ten thousand. Pods with a
-// step of their own do not wait for that, and what is left to decide while such steps are made can wait for stepPause: then
-// it is decided for several Pods.
+// step of their own do not wait for that. What is left to decide while such steps are made is which Pods begin, and that is decided ahead
+// (Snapshot.Leaving), so it can wait for stepsFactor times as long, and for a Pod with such a step at least for stepPause: then it is decided for several Pods.
 const (
-	restFactor = 40
-	restLeast  = time.Millisecond // what is shorter than that needs no rest
-	restMost   = 2 * time.Second
-	stepPause  = 15 * time.Millisecond
+	restFactor  = 40
+	stepsFactor = 150
+	restLeast   = time.Millisecond // what is shorter than that needs no rest
+	restMost    = 2 * time.Second
+	stepPause   = 15 * time.Millisecond
 )
 
 // standing is a standing order with what carrying it out takes. It is never changed.
@@ -191,14 +193,18 @@ func (m *setMemory) rest(named bool) time.Duration {
 	if m == nil {
 		return 0
 	}
-	var rest time.Duration
-	if took := time.Duration(m.took.Load()); took >= restLeast {
-		rest = min(restFactor*took, restMost)
+	factor, least := time.Duration(restFactor), time.Duration(0)
+	if m.standing.Load() != nil {
+		factor = stepsFactor
 	}
 	if named {
-		rest = max(rest, stepPause)
+		least = stepPause
 	}
-	return rest
+	took := time.Duration(m.took.Load())
+	if took < restLeast {
+		return least
+	}
+	return max(least, min(factor*took, restMost))
 }
 
 func addAfter(q workqueue.TypedRateLimitingInterface[reconcile.Request], request reconcile.Request, wait time.Duration) {
@@ -234,7 +240,9 @@ func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 	if set.UID != uid || !s.holds(set) {
 		return ctrl.Result{}, nil
 	}
+	watch := cputime.Start()
 	step, p := s.due(pod)
+	decideSeconds.WithLabelValues(ofPod).Observe(watch.Stop().Seconds())
 	o := &observation{
 		set: set, memory: m, history: s.history, selector: s.selector, snapshot: core.Snapshot{Protocol: r.protocol},
 		pod: func(string) *corev1.Pod { return pod }, single: true,

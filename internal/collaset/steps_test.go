@@ -142,7 +142,12 @@ func TestTheRestAfterADecision(t *testing.T) {
 	m.took.Store(int64(restLeast - 1))
 	assert.Zero(t, m.rest(false))
 	m.took.Store(int64(10 * time.Millisecond))
+	assert.Equal(t, restFactor*10*time.Millisecond, m.rest(false))
 	assert.Equal(t, restFactor*10*time.Millisecond, m.rest(true))
+	m.standing.Store(&standing{})
+	assert.Equal(t, stepsFactor*10*time.Millisecond, m.rest(false), "Pods with a step of their own do not wait for it")
+	assert.Equal(t, stepsFactor*10*time.Millisecond, m.rest(true))
+	m.standing.Store(nil)
 	m.took.Store(int64(time.Minute))
 	assert.Equal(t, restMost, m.rest(false))
 }

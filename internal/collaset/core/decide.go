@@ -65,6 +65,8 @@ type item struct {
 	op podops.Operation
 	// during is the type of our operation while it is asked for or carried out, "" otherwise.
 	during string
+	// inService says that the Pod has the label service-available.
+	inService bool
 	// twin says that an older live Pod carries the same ID.
 	twin    bool
 	victim  bool
@@ -129,8 +131,8 @@ func newDecision(s *Snapshot) *decision {
 	pods := make([]item, len(s.Pods))
 	for i := range s.Pods {
 		pod := &s.Pods[i]
-		it := item{Pod: pod, op: operationOf(pod.View), pairing: pairingOf(pod)}
-		it.during = duringOf(it.op)
+		facts := pod.facts()
+		it := item{Pod: pod, op: facts.Op, during: facts.During, inService: facts.InService, pairing: pairingOf(pod)}
 		it.frozen, it.staying = d.toExclude(&it, excluded)
 		pods[i] = it
 		d.items[i] = &pods[i]
@@ -161,13 +163,13 @@ func newDecision(s *Snapshot) *decision {
 }
 
 // operationOf is our operation on a Pod. Most Pods have none, which one look at their labels shows.
-func operationOf(v podops.View) podops.Operation {
+func operationOf(v podops.View) (op podops.Operation, known bool) {
 	for key := range v.Labels {
 		if strings.HasSuffix(key, "/"+OperatorID) {
-			return podops.OperationOf(v, OperatorID)
+			return podops.OperationOf(v, OperatorID), true
 		}
 	}
-	return podops.Operation{ID: OperatorID}
+	return podops.Operation{ID: OperatorID}, false
 }
 
 // duringOf is the type of an operation while it is asked for or carried out, "" otherwise.

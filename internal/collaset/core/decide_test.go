@@ -317,6 +317,21 @@ func TestDepthFirst(t *testing.T) {
 	assert.Empty(t, core.Decide(&w.Snapshot).Begins, "never more than 64")
 }
 
+// TestOthersBeginAheadOfThoseThatFinish: decisions are rare, and steps of single Pods finish updates meanwhile.
+func TestOthersBeginAheadOfThoseThatFinish(t *testing.T) {
+	for leaving, begins := range map[int]int{0: 52, 1: 52, 10: 57, 40: 64, 1000: 64} {
+		w := atRest(t, 300, nil)
+		w.template("r2")
+		w.Leaving = leaving
+		assert.Len(t, core.Decide(&w.Snapshot).Begins, begins, "%d leave", leaving)
+	}
+	w := atRest(t, 20, nil)
+	w.MinReady = time.Minute
+	w.template("r2")
+	w.Leaving = 1000
+	assert.Len(t, core.Decide(&w.Snapshot).Begins, 5, "of Pods that have to stay Ready no more than a quarter")
+}
+
 // TestEntriesOfManyPodsAreWrittenAsOftenAsThoseOfFewer matters because each write is as large as there are Pods.
 func TestEntriesOfManyPodsAreWrittenAsOftenAsThoseOfFewer(t *testing.T) {
 	for _, pods := range []int{1100, 2200} {

@@ -412,6 +412,9 @@ func (d *decision) labelPair(p *pair) {
 
 // forgetPair takes the labels of a replacement off a Pod that is not to be replaced. A user's own wish is the user's.
 func (d *decision) forgetPair(it *item) {
+	if !it.Replacing {
+		return // most have none of these labels
+	}
 	if it.pairing.unreadable != "" {
 		d.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label", appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
 	} else if d.unlabel(it, appsv1alpha1.ReplacePairNewIDLabel) {

@@ -77,6 +77,10 @@ type Snapshot struct {
 	Returned bool
 
 	Pods []Pod
+	// Leaving is how many Pods are expected to end their update in place before the next decision: others begin for them now. 0 if it is not known.
+	Leaving int
+	// Rest is the shortest time after which to decide again on what no event tells of, if that can wait. 0 is at once.
+	Rest time.Duration
 	// Entries is the whole ResourceContext.
 	Entries []Entry
 	// StaleOwners are those owners of entries that do not exist or use another ResourceContext.
@@ -104,6 +108,8 @@ type Difference struct {
 type Pod struct {
 	// View is the Pod as the protocol sees it; it also gives name, UID and resourceVersion.
 	View podops.View
+	// Facts are those of View, so that not every decision works them out. Nil: it does.
+	Facts *Facts
 	// ID is the instance ID, or NoID.
 	ID int
 	// Revision is the name of the Pod's revision, "" if it has none.
@@ -147,6 +153,38 @@ type Pod struct {
 	ResizeDue, Infeasible bool
 	// AllowedSince is when the operator here first saw the permission to act; zero if there is none.
 	AllowedSince time.Time
+}
+
+// Facts are what decisions work out from a Pod's labels. They are never changed.
+type Facts struct {
+	// Op is our operation on the Pod, and During its type while it is asked for or carried out, "" otherwise.
+	Op     podops.Operation
+	During string
+	// InService says that the Pod has the label service-available.
+	InService bool
+}
+
+// atRest are the facts of Pods without an operation of ours, which most are.
+var atRest, atRestInService = &Facts{Op: podops.Operation{ID: OperatorID}}, &Facts{Op: podops.Operation{ID: OperatorID}, InService: true}
+
+// FactsOf works out the facts of a Pod.
+func FactsOf(v podops.View) *Facts {
+	op, any := operationOf(v)
+	switch {
+	case any:
+		return &Facts{Op: op, During: duringOf(op), InService: v.ServiceAvailable()}
+	case v.ServiceAvailable():
+		return atRestInService
+	}
+	return atRest
+}
+
+// facts are the Pod's.
+func (p *Pod) facts() *Facts {
+	if p.Facts == nil {
+		return FactsOf(p.View)
+	}
+	return p.Facts
 }
 
 // Name is the Pod's name.

@@ -39,7 +39,7 @@ func (o *Standing) Step(pod *Pod) Step {
 	}
 	from, named := o.From[pod.UID()]
 	if !named || !pod.Live() || !pod.Selected || pod.Excluded || pod.ToDelete || pod.Replacing ||
-		duringOf(operationOf(pod.View)) != podops.TypeUpdate {
+		pod.facts().During != podops.TypeUpdate {
 		return StepNone
 	}
 	switch {

@@ -100,7 +100,7 @@ func count(s *Snapshot, st *appsv1alpha1.CollaSetStatus) {
 		add(pod.View.Ready, &st.ReadyReplicas, &st.UpdatedReadyReplicas)
 		add(pod.Available, &st.AvailableReplicas, &st.UpdatedAvailableReplicas)
 		add(pod.Scheduled, &st.ScheduledReplicas, &ignored)
-		during := duringOf(operationOf(pod.View))
+		during := pod.facts().During
 		add(during == podops.TypeUpdate || during == podops.TypeScaleIn, &st.OperatingReplicas, &ignored)
 	}
 }

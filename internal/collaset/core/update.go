@@ -300,14 +300,16 @@ func (d *decision) act(it *item) {
 // beginUpdates asks for the updates of a bounded number of Pods. Pods that are down anyway cost no service and do not
 // count against the Pods in flight: a broken revision can always be repaired.
 func (d *decision) beginUpdates(ready []*item, under flight) {
-	room := maxBegins - len(d.plan.Begins)
-	serving := min(d.maxInFlight()-under.offline-under.baking, maxFresh-under.fresh)
+	// The next decision comes when so many have left: on average as many are under way as if each were followed at once.
+	ahead := min(d.s.Leaving/2, maxFresh)
+	room := maxBegins + ahead - len(d.plan.Begins)
+	serving := min(d.maxInFlight()-under.offline-under.baking, maxFresh+ahead-under.fresh)
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
 		switch {
-		case it.View.ServiceAvailable() && serving <= 0:
+		case it.inService && serving <= 0:
 			// Pods that come back into service make events; those that take long make none.
-			d.look(under.settles)
+			d.look(max(under.settles, d.s.Rest))
 			d.block(it, "InFlightLimit", "enough Pods are being updated or not available yet; the next begins when one is available or takes long")
 			continue
 		case room <= 0:
@@ -315,7 +317,7 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 			return
 		}
 		room--
-		if it.View.ServiceAvailable() {
+		if it.inService {
 			serving--
 		}
 		if d.claimsFirst(it) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"kusionstack.io/kuperator/internal/cputime"
 )
 
 const (
@@ -64,14 +66,14 @@ func (y *Yardstick) run() {
 			return
 		case <-tick.C:
 		}
-		before, err := threadTime()
+		before, err := cputime.Thread()
 		if err != nil {
 			return
 		}
 		for range pieces {
 			at = chain[at]
 		}
-		after, err := threadTime()
+		after, err := cputime.Thread()
 		if err != nil {
 			return
 		}

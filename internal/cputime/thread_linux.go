@@ -1,4 +1,4 @@
-package yardstick
+package cputime
 
 import (
 	"time"
@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadTime is the CPU time that this thread has used.
-func threadTime() (time.Duration, error) {
+// Thread is the CPU time that this thread has used. It is an error where the system does not tell.
+func Thread() (time.Duration, error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
 		return 0, err
