@@ -68,6 +68,17 @@ func newArena(b *testing.B, args map[string][]string) arena {
 
 func newArenaOf(b *testing.B, what suite.Config, kubelets fakekubelet.Options) arena {
 	b.Helper()
+	a := startArena(b, what)
+	require.NoError(b, a.suite.Cluster.StopComponent("kwok"))
+	kubelet, err := fakekubelet.Start(context.WithoutCancel(b.Context()), a.suite.RESTConfig(), kubelets)
+	require.NoError(b, err)
+	b.Cleanup(kubelet.Stop)
+	return a
+}
+
+// startArena starts it with kwok for a kubelet.
+func startArena(b *testing.B, what suite.Config) arena {
+	b.Helper()
 	results := benchresult.ForTest(b, root)
 	what.Name, what.Nodes, what.Progress = "bench", max(what.Nodes, 1), b.Output()
 	what.Args = patient(what.Args)
@@ -75,10 +86,6 @@ func newArenaOf(b *testing.B, what suite.Config, kubelets fakekubelet.Options) a
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, s.Stop()) })
 	require.NoError(b, s.WaitLeading(b.Context(), s.Running()...))
-	require.NoError(b, s.Cluster.StopComponent("kwok"))
-	kubelet, err := fakekubelet.Start(context.WithoutCancel(b.Context()), s.RESTConfig(), kubelets)
-	require.NoError(b, err)
-	b.Cleanup(kubelet.Stop)
 
 	scheme := runtime.NewScheme()
 	require.NoError(b, clientgoscheme.AddToScheme(scheme))
@@ -200,8 +207,13 @@ func numbered(prefix string, n int) []string {
 
 // inFlight runs a task for each name, 64 at a time, and returns when all are done.
 func (a arena) inFlight(names []string, task func(name string) error) {
+	a.atATime(inFlight, names, task)
+}
+
+// atATime does so with so many at a time.
+func (a arena) atATime(most int, names []string, task func(name string) error) {
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, inFlight)
+	slots := make(chan struct{}, most)
 	for _, name := range names {
 		slots <- struct{}{}
 		wg.Go(func() {

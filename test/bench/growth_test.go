@@ -23,7 +23,7 @@ import (
 // hundred CollaSets at once. A machine that becomes slower in these minutes, or faster, so looks like that and not like growth.
 // It fails if writes for each Pod grow, never on time.
 func BenchmarkGrowth(b *testing.B) {
-	sizes := numbers(b, "BENCH_SIZES", "250,1000,4000")
+	sizes := numbers(b, "BENCH_SIZES", "250,1000,5000")
 	sets, each := 100, 20
 	_, err := fmt.Sscanf(fromEnvironment("BENCH_SETS", "100x20"), "%dx%d", &sets, &each)
 	require.NoError(b, err, "BENCH_SETS is like 100x20: CollaSets, and Pods of each")
@@ -75,6 +75,7 @@ func (a arena) grow(name string, sets, each int) grown {
 	g := grown{pods: pods}
 	var bytes int
 	var what string
+	decided := a.decided()
 	a.observed(func() {
 		largest := a.watchSizes(namespace)
 		g.spent = a.measure(func() {
@@ -87,6 +88,7 @@ func (a arena) grow(name string, sets, each int) grown {
 		g.took = m.figures().took
 		bytes, what = largest()
 	})
+	decided = a.decided().less(decided)
 
 	toPods, requests := suite.Sum(suite.PodWrites(g.requests)), suite.Sum(suite.Writes(g.requests))
 	g.writes = float64(toPods.Writes) / float64(pods)
@@ -103,6 +105,18 @@ func (a arena) grow(name string, sets, each int) grown {
 	figure("CPU of the API server", "ms/Pod", g.cpu[apiServer]*1e3/float64(pods))
 	figure("bytes to etcd", "KB/Pod", g.stored/1e3/float64(pods))
 	figure("out of service", "s/Pod", m.figures().mean())
+	events := 0
+	for _, r := range g.requests {
+		if r.Resource == "pods" && r.Write() && r.OK() {
+			events++
+		}
+	}
+	a.result(benchresult.Figure{
+		Goal: "P14", Name: "deciding, for each event of a Pod in an update of all", Params: of,
+		Values: []float64{(decided.sets + decided.pods) * 1e6 / float64(events)},
+		Note: fmt.Sprintf("CPU; %d events, %.0f decisions about the set of %.1f ms each, %.0f about a Pod of %.0f µs", events, decided.ofSets, decided.sets*1e3/decided.ofSets,
+			decided.ofPods, decided.pods*1e6/decided.ofPods),
+	})
 	figure("largest object", "KiB", float64(bytes)/1024)
 	a.result(benchresult.Figure{Name: "time", Unit: "s", Series: "create", Params: of, Values: []float64{created.took.Seconds()}})
 	a.result(benchresult.Figure{Goal: "P22", Name: "largest object, 5,000 Pods", Params: of, Values: []float64{float64(bytes) / 1024}, Note: what})
@@ -112,6 +126,24 @@ func (a arena) grow(name string, sets, each int) grown {
 	}
 	a.until("no Pod is left", func() bool { return m.seen() == 0 })
 	return g
+}
+
+// decisions are how many seconds of CPU collaset-controller has spent on deciding about sets and about single Pods, and how often.
+type decisions struct{ sets, pods, ofSets, ofPods float64 }
+
+func (d decisions) less(before decisions) decisions {
+	return decisions{d.sets - before.sets, d.pods - before.pods, d.ofSets - before.ofSets, d.ofPods - before.ofPods}
+}
+
+func (a arena) decided() decisions {
+	metrics, err := a.suite.Metrics(a.Context(), suite.CollaSet)
+	require.NoError(a, err)
+	read := func(suffix, of string) float64 {
+		value, err := readSeries(metrics, "kuperator_collaset_decide_seconds"+suffix, `of="`+of+`"`)
+		require.NoError(a, err)
+		return value
+	}
+	return decisions{read("_sum", "set"), read("_sum", "pod"), read("_count", "set"), read("_count", "pod")}
 }
 
 // exponents of growth: of y = c·pods^e through all numbers of Pods, by least squares of logarithms. Those that a faster machine makes smaller

@@ -45,6 +45,26 @@ func readHistogram(metrics, name string, labels ...string) (histogram, error) {
 	return h, nil
 }
 
+// readSeries adds up the values of all series of a name whose labels hold what is asked for.
+func readSeries(metrics, name, label string) (float64, error) {
+	total, found := 0.0, false
+	for line := range strings.Lines(metrics) {
+		rest, ok := strings.CutPrefix(line, name+"{")
+		if !ok || !strings.Contains(rest, label) {
+			continue
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(rest, ' ')+1:]), 64)
+		if err != nil {
+			return 0, fmt.Errorf("the value of %q: %w", line, err)
+		}
+		total, found = total+value, true
+	}
+	if !found {
+		return 0, fmt.Errorf("there is no %s with %s", name, label)
+	}
+	return total, nil
+}
+
 // since is what was observed after an earlier reading.
 func (h histogram) since(before histogram) histogram {
 	d := histogram{}
@@ -88,5 +108,11 @@ took_seconds_sum{controller="a"} 3
 	require.InDelta(t, 0.15, h.quantile(0.75), 1e-9)
 	require.InDelta(t, 0.2, h.since(histogram{0.1: 10, 0.2: 10, math.Inf(1): 10}).quantile(1), 1e-9)
 	_, err = readHistogram(metrics, "other_seconds")
+	require.Error(t, err)
+
+	sum, err := readSeries(metrics, "took_seconds_sum", `controller="a"`)
+	require.NoError(t, err)
+	require.InDelta(t, 3, sum, 1e-9)
+	_, err = readSeries(metrics, "took_seconds_sum", `controller="b"`)
 	require.Error(t, err)
 }

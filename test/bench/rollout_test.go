@@ -24,6 +24,8 @@ import (
 
 // Who does something to all Pods, as plots name them.
 const (
+	controllerManager = "kube-controller-manager"
+
 	bareLoop    = "bare loop"    // the protocol's writes, with nobody deciding
 	barePatches = "bare patches" // one image patch for each Pod
 	kuperator   = "Kuperator"
@@ -38,16 +40,18 @@ var peers = map[int]struct{ kruise, kuperator float64 }{
 	1000: {62.5, 176.3},
 }
 
+// unlimited are flags of a kube-controller-manager whose client has no limit that counts.
+var unlimited = []string{
+	"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20", "--concurrent-statefulset-syncs=20",
+}
+
 // BenchmarkRollout has the same number of Pods created, updated and removed by Kuperator, by a loop that makes the same
 // writes with nobody deciding, by a Deployment and by a StatefulSet, one after the other, in rounds, each in the opposite order of the
 // one before: a machine that becomes slower or faster on the way favours nobody twice. It fails on broken promises, never on time.
 func BenchmarkRollout(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "2")
 	const gates = "--feature-gates=MaxUnavailableStatefulSet=true" // else a StatefulSet updates one Pod at a time
-	a := newArenaOf(b, suite.Config{APIServerArgs: []string{gates}, ControllerManagerArgs: []string{
-		gates,
-		"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20", "--concurrent-statefulset-syncs=20",
-	}}, fakekubelet.Options{})
+	a := newArenaOf(b, suite.Config{APIServerArgs: []string{gates}, ControllerManagerArgs: append([]string{gates}, unlimited...)}, fakekubelet.Options{})
 	for _, pods := range sizes {
 		for round := range rounds[0] {
 			a.say("%d Pods, round %d of %d, load of the machine %s", pods, round+1, rounds[0], load())
