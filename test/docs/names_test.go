@@ -23,6 +23,7 @@ var sources = map[string][]string{"hack/localkube": {"up", "down", "assets"}, "h
 // Flags of other programs that pages name.
 var otherFlags = map[string]string{
 	"no-install-recommends":           "apt-get",
+	"node-monitor-grace-period":       "kube-controller-manager",
 	"use-service-account-credentials": "kube-controller-manager",
 	"fail":                            "curl", "silent": "curl", "show-error": "curl", "unix-socket": "curl",
 	"runbook-base": "hack/generate/monitoring", "feature-gates": "Kuperator v0.7", "platform": "docker", "build-arg": "docker",
