@@ -36,6 +36,7 @@ const (
 	stepsFactor = 150
 	restLeast   = time.Millisecond // what is shorter than that needs no rest
 	restMost    = 2 * time.Second
+	stepsMost   = 3 * time.Second
 	stepPause   = 15 * time.Millisecond
 )
 
@@ -193,9 +194,9 @@ func (m *setMemory) rest(named bool) time.Duration {
 	if m == nil {
 		return 0
 	}
-	factor, least := time.Duration(restFactor), time.Duration(0)
+	factor, least, most := time.Duration(restFactor), time.Duration(0), restMost
 	if m.standing.Load() != nil {
-		factor = stepsFactor
+		factor, most = stepsFactor, stepsMost
 	}
 	if named {
 		least = stepPause
@@ -204,7 +205,7 @@ func (m *setMemory) rest(named bool) time.Duration {
 	if took < restLeast {
 		return least
 	}
-	return max(least, min(factor*took, restMost))
+	return max(least, min(factor*took, most))
 }
 
 func addAfter(q workqueue.TypedRateLimitingInterface[reconcile.Request], request reconcile.Request, wait time.Duration) {

@@ -147,6 +147,8 @@ func TestTheRestAfterADecision(t *testing.T) {
 	m.standing.Store(&standing{})
 	assert.Equal(t, stepsFactor*10*time.Millisecond, m.rest(false), "Pods with a step of their own do not wait for it")
 	assert.Equal(t, stepsFactor*10*time.Millisecond, m.rest(true))
+	m.took.Store(int64(time.Minute))
+	assert.Equal(t, stepsMost, m.rest(true))
 	m.standing.Store(nil)
 	m.took.Store(int64(time.Minute))
 	assert.Equal(t, restMost, m.rest(false))
