@@ -108,7 +108,7 @@ func (a *attempts) keep(order *core.Standing) {
 	}
 }
 
-// stand puts a decision's standing order in the place of the one before. took is what observing and deciding took.
+// stand puts a decision's standing order in the place of the one before. took is the CPU of observing and deciding.
 func (m *setMemory) stand(o *observation, plan *core.Plan, took time.Duration) {
 	m.took.Store(int64(took))
 	m.attempts.keep(plan.Standing)

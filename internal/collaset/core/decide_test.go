@@ -325,7 +325,14 @@ func TestOthersBeginAheadOfThoseThatFinish(t *testing.T) {
 		w.Leaving = leaving
 		assert.Len(t, core.Decide(&w.Snapshot).Begins, begins, "%d leave", leaving)
 	}
-	w := atRest(t, 20, nil)
+	w := atRest(t, 300, nil)
+	for i := range w.Pods {
+		delete(w.Pods[i].View.Labels, podops.ServiceAvailableLabel)
+	}
+	w.template("r2")
+	w.Leaving = 1000
+	assert.Len(t, core.Decide(&w.Snapshot).Begins, 64, "of Pods that do not serve no more in one plan than ever")
+	w = atRest(t, 20, nil)
 	w.MinReady = time.Minute
 	w.template("r2")
 	w.Leaving = 1000

@@ -169,9 +169,9 @@ var atRest, atRestInService = &Facts{Op: podops.Operation{ID: OperatorID}}, &Fac
 
 // FactsOf works out the facts of a Pod.
 func FactsOf(v podops.View) *Facts {
-	op, any := operationOf(v)
+	op, known := operationOf(v)
 	switch {
-	case any:
+	case known:
 		return &Facts{Op: op, During: duringOf(op), InService: v.ServiceAvailable()}
 	case v.ServiceAvailable():
 		return atRestInService

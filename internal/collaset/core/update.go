@@ -300,9 +300,9 @@ func (d *decision) act(it *item) {
 // beginUpdates asks for the updates of a bounded number of Pods. Pods that are down anyway cost no service and do not
 // count against the Pods in flight: a broken revision can always be repaired.
 func (d *decision) beginUpdates(ready []*item, under flight) {
+	room := maxBegins - len(d.plan.Begins)
 	// The next decision comes when so many have left: on average as many are under way as if each were followed at once.
 	ahead := min(d.s.Leaving/2, maxFresh)
-	room := maxBegins + ahead - len(d.plan.Begins)
 	serving := min(d.maxInFlight()-under.offline-under.baking, maxFresh+ahead-under.fresh)
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
