@@ -107,7 +107,7 @@ func (a arena) grow(name string, sets, each int) grown {
 	figure("out of service", "s/Pod", m.figures().mean())
 	events := 0
 	for _, r := range g.requests {
-		if r.Resource == "pods" && r.Write() && r.OK() {
+		if changesPod(r) {
 			events++
 		}
 	}

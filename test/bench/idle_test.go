@@ -298,7 +298,7 @@ func (f *fleet) firstWrite() float64 {
 		requests, err := f.audit.Next()
 		require.NoError(f, err)
 		for _, r := range requests {
-			if r.Component() == suite.CollaSet && r.Resource == "pods" && r.Write() && r.OK() {
+			if r.Component() == suite.CollaSet && changesPod(r) {
 				first = r.Received.Add(r.Took)
 				return true
 			}

@@ -49,7 +49,7 @@ func (u *updater) sum(of func(spent) float64) (total float64) {
 
 // inTurn has so many rounds, each judged while no clock runs.
 func (r *race) inTurn(rounds int, judge func()) {
-	updaters := []*updater{r.bareUpdater("node-0"), r.patchUpdater("node-1"), r.kuperatorUpdater("node-2")}
+	updaters := []*updater{r.bareUpdater("node-0"), r.patchUpdater(r.namespaceOf("patches"), templateOn("node-1", "web"), inFlight), r.kuperatorUpdater("node-2")}
 	bare, patches, ours := updaters[0], updaters[1], updaters[2]
 	for _, u := range updaters {
 		defer u.close()
@@ -99,15 +99,13 @@ func (r *race) bareUpdater(node string) *updater {
 	}
 }
 
-// patchUpdater makes one write to each of as many Pods that nobody takes out of service.
-func (r *race) patchUpdater(node string) *updater {
-	namespace := r.namespaceOf("patches")
+// patchUpdater makes one write to each of as many Pods that nobody takes out of service, so many at a time.
+func (r *race) patchUpdater(namespace string, template corev1.PodTemplateSpec, most int) *updater {
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	pods := r.arena.pods.CoreV1().Pods(namespace)
 	names := numbered("web-", r.pods)
 	r.leg(m, namespace, barePatches, "create", plainServing(oldImage), func() {
-		r.inFlight(names, func(name string) error {
-			template := plainTemplate(node)
+		r.atATime(most, names, func(name string) error {
 			_, err := pods.Create(r.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels}, Spec: template.Spec}, metav1.CreateOptions{})
 			return err
 		})
@@ -116,12 +114,12 @@ func (r *race) patchUpdater(node string) *updater {
 		meter: m,
 		update: func(image string) spent {
 			return r.leg(m, namespace, barePatches, "in place", restarted(image), func() {
-				r.inFlight(names, func(name string) error { return r.write(namespace, name, imagePatch(image)) })
+				r.atATime(most, names, func(name string) error { return r.write(namespace, name, imagePatch(image)) })
 			})
 		},
 		remove: func() {
 			r.leg(m, namespace, barePatches, "scale to 0", nil, func() {
-				r.inFlight(names, func(name string) error { return pods.Delete(r.Context(), name, metav1.DeleteOptions{}) })
+				r.atATime(most, names, func(name string) error { return pods.Delete(r.Context(), name, metav1.DeleteOptions{}) })
 			})
 		},
 	}
@@ -138,7 +136,7 @@ func (r *race) kuperatorUpdater(node string) *updater {
 	namespace := r.namespaceOf("collaset")
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	var set *appsv1alpha1.CollaSet
-	r.leg(m, namespace, kuperator, "create", serving(oldImage), func() { set = r.createSetOn(node, namespace, "web", r.pods) })
+	r.leg(m, namespace, kuperator, "create", serving(oldImage), func() { set = r.createSetOf(templateOn(node, "web"), namespace, "web", r.pods) })
 	r.settled(m, set, r.pods)
 	return &updater{meter: m, update: func(image string) spent {
 		s := r.leg(m, namespace, kuperator, "in place", serving(image), func() { r.merge(set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image)) })

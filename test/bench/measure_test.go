@@ -93,13 +93,16 @@ func (s spent) perPod(pods int) string {
 	return strings.Join(parts, ", ")
 }
 
+// changesPod says whether the request made an event of a Pod, anybody's.
+func changesPod(r suite.Request) bool { return r.Resource == "pods" && r.Write() && r.OK() }
+
 // latencies are how long after the last write to a Pod the suite's next one was answered, sorted, in milliseconds: from
 // event to write. The first write to each Pod is not among them: it waits for its turn, not for an event of the Pod.
 func (s spent) latencies() []float64 {
 	last := map[string]time.Time{}
 	byPod := map[string][]suite.Request{}
 	for _, r := range s.requests {
-		if r.Resource == "pods" && r.Write() && r.OK() {
+		if changesPod(r) {
 			byPod[r.Namespace+"/"+r.Name] = append(byPod[r.Namespace+"/"+r.Name], r)
 		}
 	}

@@ -21,9 +21,6 @@ import (
 // peersInFlight is how many image patches were under way at a time where peers were measured.
 const peersInFlight = 16
 
-// kwokPlays marks figures of this benchmark: the kubelets are kwok's.
-const kwokPlays = "kwok"
-
 // BenchmarkPeers compares with a bare image patch for each Pod and with a Deployment as OpenKruise 1.9 and Kuperator 0.7.4 were compared with them: kwok plays
 // the kubelets, in a process of its own and with CPU of its own; 16 patches are under way at a time; a Pod has two containers with two
 // variables; kube-controller-manager runs beside the Deployment only, with its client's limits lifted; and nobody has a budget. Every second round is in the
@@ -32,58 +29,39 @@ func BenchmarkPeers(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "3")
 	a := startArena(b, suite.Config{Nodes: 3, ControllerManagerArgs: unlimited})
 	for _, pods := range sizes {
-		a.newRace(pods, 0).asPeersWere(rounds[0])
+		var all []*race
+		for round := range rounds[0] {
+			r := a.newRace(pods, round)
+			contenders := []func(){r.patchesAsPeers, r.kuperatorAsPeers, r.deploymentAsPeers}
+			if round%2 == 1 {
+				slices.Reverse(contenders)
+			}
+			r.observed(func() {
+				for _, contender := range contenders {
+					contender()
+				}
+			})
+			all = append(all, r)
+		}
+		a.comparePeers(all)
 	}
 	require.NoError(b, a.suite.Died())
 }
 
-// contender is one of those that are compared: what it took for each effect, in each round.
-type contender struct {
-	who   string
-	run   func(round int) map[string]spent
-	takes map[string][]spent
-}
-
-func (c *contender) sum(effect string) (total float64) {
-	for _, s := range c.takes[effect] {
-		total += s.took.Seconds()
-	}
-	return total
-}
-
-func (r *race) asPeersWere(rounds int) {
-	contenders := []*contender{
-		{who: barePatches, run: func(round int) map[string]spent { return r.patchesAsPeers("node-0", round) }},
-		{who: kuperator, run: func(round int) map[string]spent { return r.kuperatorAsPeers("node-1", round) }},
-		{who: deployment, run: func(round int) map[string]spent { return r.deploymentAsPeers("node-2", round) }},
-	}
-	patches, ours, peer := contenders[0], contenders[1], contenders[2]
-	for round := range rounds {
-		r.observed(func() {
-			for _, c := range contenders {
-				for effect, s := range c.run(round) {
-					if c.takes == nil {
-						c.takes = map[string][]spent{}
-					}
-					c.takes[effect] = append(c.takes[effect], s)
-				}
-			}
-		})
-		slices.Reverse(contenders)
-	}
-	note := func(a, b *contender, effect string) string {
-		each := ""
-		for i := range a.takes[effect] {
-			each += fmt.Sprintf(" %.2f", a.takes[effect][i].took.Seconds()/b.takes[effect][i].took.Seconds())
+// comparePeers keeps the ratios of the sums of all rounds at one size.
+func (a arena) comparePeers(rounds []*race) {
+	goal := func(id, name, peer, effect string) {
+		ours, theirs, each := 0.0, 0.0, ""
+		for _, r := range rounds {
+			mine, other := r.times[kuperator+"/"+effect].took.Seconds(), r.times[peer+"/"+effect].took.Seconds()
+			ours, theirs, each = ours+mine, theirs+other, each+fmt.Sprintf(" %.2f", mine/other)
 		}
-		return fmt.Sprintf("%s, sum of %d rounds, of each%s", kwokPlays, rounds, each)
+		note := fmt.Sprintf("kwok, sum of %d rounds, of each%s", len(rounds), each)
+		a.result(benchresult.Figure{Goal: id, Name: name, Params: rounds[0].of, Values: []float64{ours / theirs}, Note: note})
 	}
-	goal := func(id, name string, a, b *contender, effect string) {
-		r.result(benchresult.Figure{Goal: id, Name: name, Params: r.of, Values: []float64{a.sum(effect) / b.sum(effect)}, Note: note(a, b, effect)})
-	}
-	goal("S3", "in place, time / bare image patches, as peers were measured", ours, patches, "in place")
-	if r.pods == 500 {
-		goal("S4", "scale to 0 of 500, time / Deployment, as peers were measured", ours, peer, "scale to 0")
+	goal("S3", "in place, time / bare image patches, as peers were measured", barePatches, "in place")
+	if rounds[0].pods == 500 {
+		goal("S4", "scale to 0 of 500, time / Deployment, as peers were measured", deployment, "scale to 0")
 	}
 }
 
@@ -92,10 +70,9 @@ func peersTemplate(node string) corev1.PodTemplateSpec {
 	container := func(name string) corev1.Container {
 		return corev1.Container{Name: name, Image: oldImage, Env: []corev1.EnvVar{{Name: "FIRST", Value: "one"}, {Name: "SECOND", Value: "two"}}}
 	}
-	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{container("app"), container("side")}},
-	}
+	template := templateOn(node, "web")
+	template.Spec.Containers = []corev1.Container{container("app"), container("side")}
+	return template
 }
 
 // withoutControllers has something done while kube-controller-manager is away, once the namespace has what it makes there.
@@ -109,64 +86,43 @@ func (r *race) withoutControllers(namespace string, do func()) {
 	require.NoError(r, r.suite.Cluster.StartComponent(r.Context(), controllerManager))
 }
 
-func (r *race) patchesAsPeers(node string, round int) (took map[string]spent) {
-	namespace := r.namespaceOf(fmt.Sprintf("patches-r%d", round))
-	m := newMeter(r.B, r.arena.pods, namespace, nil)
-	defer m.close()
-	pods, names, template := r.arena.pods.CoreV1().Pods(namespace), numbered("web-", r.pods), peersTemplate(node)
-	r.withoutControllers(namespace, func() {
-		r.leg(m, namespace, barePatches, "create", plainServing(oldImage), func() {
-			r.atATime(peersInFlight, names, func(name string) error {
-				_, err := pods.Create(r.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels}, Spec: template.Spec}, metav1.CreateOptions{})
-				return err
-			})
-		})
-		took = map[string]spent{"in place": r.leg(m, namespace, barePatches, "in place", restarted(newImage), func() {
-			r.atATime(peersInFlight, names, func(name string) error { return r.write(namespace, name, imagePatch(newImage)) })
-		})}
-		r.leg(m, namespace, barePatches, "scale to 0", nil, func() {
-			r.atATime(peersInFlight, names, func(name string) error { return pods.Delete(r.Context(), name, metav1.DeleteOptions{}) })
-		})
-	})
-	return took
+func (r *race) patchesAsPeers() {
+	namespace := r.namespaceOf("patches")
+	r.withoutControllers(namespace, func() { r.once(r.patchUpdater(namespace, peersTemplate("node-0"), peersInFlight)) })
 }
 
-func (r *race) kuperatorAsPeers(node string, round int) (took map[string]spent) {
-	namespace := r.namespaceOf(fmt.Sprintf("collaset-r%d", round))
+func (r *race) kuperatorAsPeers() {
+	namespace := r.namespaceOf("collaset")
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	defer m.close()
-	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
-	set.Spec.Replicas = ptr.To(int32(r.pods))
-	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
-	set.Spec.Template = peersTemplate(node)
 	r.withoutControllers(namespace, func() {
-		r.leg(m, namespace, kuperator, "create", serving(oldImage), func() { require.NoError(r, r.Create(r.Context(), set)) })
+		var set *appsv1alpha1.CollaSet
+		r.leg(m, namespace, kuperator, "create", serving(oldImage), func() { set = r.createSetOf(peersTemplate("node-1"), namespace, "web", r.pods) })
 		r.settled(m, set, r.pods)
 		before := set.DeepCopy()
 		set.Spec.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateInPlaceOnly
 		set.Spec.Template.Spec.Containers[0].Image = newImage
-		took = map[string]spent{"in place": r.leg(m, namespace, kuperator, "in place", serving(newImage), func() {
+		r.leg(m, namespace, kuperator, "in place", serving(newImage), func() {
 			require.NoError(r, r.Patch(r.Context(), set, client.MergeFrom(before)))
-		})}
+		})
 		r.settled(m, set, r.pods)
-		took["scale to 0"] = r.leg(m, namespace, kuperator, "scale to 0", nil, func() { r.merge(set, `{"spec":{"replicas":0}}`) })
+		r.leg(m, namespace, kuperator, "scale to 0", nil, func() { r.merge(set, `{"spec":{"replicas":0}}`) })
 	})
-	return took
 }
 
-func (r *race) deploymentAsPeers(node string, round int) map[string]spent {
-	namespace := r.namespaceOf(fmt.Sprintf("deployment-r%d", round))
+func (r *race) deploymentAsPeers() {
+	namespace := r.namespaceOf("deployment")
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	defer m.close()
 	deployments := r.arena.pods.AppsV1().Deployments(namespace)
 	r.leg(m, namespace, deployment, "create", plainServing(oldImage), func() {
 		_, err := deployments.Create(r.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: peersTemplate(node),
+			Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: peersTemplate("node-2"),
 		}}, metav1.CreateOptions{})
 		require.NoError(r, err)
 	})
-	return map[string]spent{"scale to 0": r.leg(m, namespace, deployment, "scale to 0", nil, func() {
+	r.leg(m, namespace, deployment, "scale to 0", nil, func() {
 		_, err := deployments.Patch(r.Context(), "web", types.StrategicMergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
 		require.NoError(r, err)
-	})}
+	})
 }

@@ -135,7 +135,9 @@ func (r *race) once(u *updater) {
 
 func (r *race) bare() { r.once(r.bareUpdater(node)) }
 
-func (r *race) patches() { r.once(r.patchUpdater(node)) }
+func (r *race) patches() {
+	r.once(r.patchUpdater(r.namespaceOf("patches"), templateOn(node, "web"), inFlight))
+}
 
 func imagePatch(image string) string {
 	return fmt.Sprintf(`{"spec":{"containers":[{"name":"app","image":%q}]}}`, image)
@@ -201,7 +203,7 @@ func (r *race) deployment() {
 	defer m.close()
 	deployments := r.arena.pods.AppsV1().Deployments(namespace)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: plainTemplate(node),
+		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: templateOn(node, "web"),
 		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
 			MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromString("100%")),
 		}},
@@ -228,7 +230,7 @@ func (r *race) statefulSet() {
 	defer m.close()
 	sets := r.arena.pods.AppsV1().StatefulSets(namespace)
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.StatefulSetSpec{
-		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: plainTemplate(node),
+		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: templateOn(node, "web"),
 		ServiceName: "web", PodManagementPolicy: appsv1.ParallelPodManagement,
 		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{
 			MaxUnavailable: ptr.To(intstr.FromString("20%")),
@@ -248,14 +250,6 @@ func (r *race) statefulSet() {
 	require.NotNil(r, set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable, "the API server has the feature MaxUnavailableStatefulSet")
 	r.leg(m, namespace, statefulSet, "recreate, 20 %", plainServing(newImage), patch(imageOfTemplate(newImage)))
 	r.leg(m, namespace, statefulSet, "scale to 0", nil, patch(`{"spec":{"replicas":0}}`))
-}
-
-// plainTemplate is of Pods that nobody but their workload cares for.
-func plainTemplate(node string) corev1.PodTemplateSpec {
-	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}},
-		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "app", Image: oldImage}}},
-	}
 }
 
 func imageOfTemplate(image string) string {

@@ -92,17 +92,23 @@ func (a arena) collaSet(m *meter, namespace string, pods int) *appsv1alpha1.Coll
 
 // createSet creates a CollaSet whose Pods have its name as the label "app".
 func (a arena) createSet(namespace, name string, pods int) *appsv1alpha1.CollaSet {
-	return a.createSetOn(node, namespace, name, pods)
+	return a.createSetOf(templateOn(node, name), namespace, name, pods)
 }
 
-func (a arena) createSetOn(node, namespace, name string, pods int) *appsv1alpha1.CollaSet {
-	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	set.Spec.Replicas = ptr.To(int32(pods))
-	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
-	set.Spec.Template = corev1.PodTemplateSpec{
+// templateOn is of Pods on one node with this name as the label "app".
+func templateOn(node, name string) corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
 		Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "app", Image: oldImage}}},
 	}
+}
+
+// createSetOf creates a CollaSet of a template whose label "app" is its name.
+func (a arena) createSetOf(template corev1.PodTemplateSpec, namespace, name string, pods int) *appsv1alpha1.CollaSet {
+	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	set.Spec.Replicas = ptr.To(int32(pods))
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+	set.Spec.Template = template
 	require.NoError(a, a.Create(a.Context(), set))
 	return set
 }

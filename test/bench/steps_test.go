@@ -16,7 +16,7 @@ import (
 func (s spent) steps() string {
 	byPod := map[string][]suite.Request{}
 	for _, r := range s.requests {
-		if r.Resource == "pods" && r.Write() && r.OK() {
+		if changesPod(r) {
 			byPod[r.Name] = append(byPod[r.Name], r)
 		}
 	}
