@@ -206,7 +206,6 @@ func (r *reconciler) finish(ctx context.Context, o *observation, pod *core.Pod) 
 	if err != nil {
 		return fmt.Errorf("finishing the update of Pod %s: %w", pod.Name(), err)
 	}
-	o.memory.finished.Add(1)
 	return nil
 }
 

@@ -113,8 +113,8 @@ func stripPod(object any) (any, error) {
 	}
 	pod.ManagedFields = nil
 	changed := revision.Recorded(pod)
-	containers, inits := stripContainers(pod.Spec.Containers, changed), stripContainers(pod.Spec.InitContainers, changed)
-	statuses, sidecars := stripStatuses(pod.Status.ContainerStatuses, changed), stripStatuses(sidecarStatuses(pod), changed)
+	containers, inits := revision.OnlyContainers(pod.Spec.Containers, changed), revision.OnlyContainers(pod.Spec.InitContainers, changed)
+	statuses, sidecars := revision.OnlyStatuses(pod.Status.ContainerStatuses, changed), revision.OnlyStatuses(revision.SidecarStatuses(pod), changed)
 	conditions := make([]corev1.PodCondition, 0, 4)
 	for _, c := range pod.Status.Conditions {
 		switch c.Type {

@@ -130,7 +130,7 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 			kept := stripped.(*corev1.Pod)
 			assert.Empty(t, cmp.Diff(podops.Read(pod), podops.Read(kept)))
 			assert.Empty(t, cmp.Diff(podOf(pod, labels.Everything()), podOf(kept, labels.Everything())))
-			assert.Equal(t, string(change.Patch(pod, "web-2")), string(change.Patch(kept, "web-2")))
+			assert.Equal(t, string(change.Patch(pod, "web-2", nil)), string(change.Patch(kept, "web-2", nil)))
 			assert.Equal(t, string(revision.ResizePatch(pod)), string(revision.ResizePatch(kept)))
 			assert.Equal(t, ownerOf(pod), ownerOf(kept))
 			again, err := stripPod(kept.DeepCopy())

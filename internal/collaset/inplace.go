@@ -3,7 +3,6 @@ package collaset
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
@@ -40,12 +40,22 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *cor
 		}
 		changed.Spec.Tolerations = live.Spec.Tolerations // the patch fails if they are newer than the rest
 	}
-	answer, err := r.patchMeta(ctx, o, pod.Name(), types.StrategicMergePatchType, change.Patch(&changed, o.history.updated))
+	answer, err := r.patchMeta(ctx, o, pod.Name(), types.StrategicMergePatchType, change.Patch(&changed, o.history.updated, r.finishedBy(o, pod)))
 	if err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
 	}
 	changed.ObjectMeta = answer.ObjectMeta
 	return r.resize(ctx, o, pod, &changed)
+}
+
+// finishedBy is the operation that lifecycle-controller is to finish, nil if that is done here: without the protocol, and where more than
+// the record of the change goes with it.
+func (r *reconciler) finishedBy(o *observation, pod *core.Pod) *revision.Finish {
+	op := podops.OperationOf(pod.View, core.OperatorID)
+	if !o.snapshot.Protocol || pod.Included || op.Phase != podops.PhaseOperate {
+		return nil
+	}
+	return &revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
 }
 
 // resize gives a Pod the resources of its record, if it lacks some. A refusal is recorded: what follows from it is decided
@@ -98,46 +108,4 @@ func (r *reconciler) mayExist(ctx context.Context, o *observation, pod *core.Pod
 func notServed(err error) bool {
 	return apierrors.IsMethodNotSupported(err) ||
 		(apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse))
-}
-
-// stripContainers keeps what an in-place change reads.
-func stripContainers(containers []corev1.Container, changed bool) []corev1.Container {
-	var out []corev1.Container
-	for i := range containers {
-		c := &containers[i]
-		kept := corev1.Container{Name: c.Name, Image: c.Image, RestartPolicy: c.RestartPolicy}
-		if changed {
-			kept.Resources = c.Resources
-		}
-		out = append(out, kept)
-	}
-	return out
-}
-
-// sidecarStatuses are those of init containers that run as long as the Pod: others are waited for by nobody here.
-func sidecarStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
-	var out []corev1.ContainerStatus
-	for i := range pod.Status.InitContainerStatuses {
-		s := &pod.Status.InitContainerStatuses[i]
-		if slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool {
-			return c.Name == s.Name && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
-		}) {
-			out = append(out, *s)
-		}
-	}
-	return out
-}
-
-// stripStatuses keeps what shows how far an in-place change has come.
-func stripStatuses(statuses []corev1.ContainerStatus, changed bool) []corev1.ContainerStatus {
-	var out []corev1.ContainerStatus
-	for i := range statuses {
-		s := &statuses[i]
-		kept := corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID, ImageID: s.ImageID, RestartCount: s.RestartCount, State: s.State}
-		if changed {
-			kept.Resources = s.Resources
-		}
-		out = append(out, kept)
-	}
-	return out
 }

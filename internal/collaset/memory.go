@@ -36,6 +36,8 @@ type setMemory struct {
 	selected string
 	// allowed is when the permission on a Pod was first seen.
 	allowed map[types.UID]permission
+	// carried is when a change that lifecycle-controller is to finish was first seen carried out.
+	carried map[types.UID]time.Time
 	// endings are the Pods that ran to their ends.
 	endings endings
 	// creating is what became of the last creations.
@@ -52,7 +54,7 @@ type setMemory struct {
 	attempts attempts
 	// took is the CPU that observing and deciding took last, in nanoseconds.
 	took atomic.Int64
-	// finished are the updates in place that were finished since the last decision.
+	// finished are the updates in place that were seen finished since the last decision.
 	finished atomic.Int64
 	// statusAt is when status was last written.
 	statusAt time.Time

@@ -164,10 +164,17 @@ func (o *observation) observePods(pods podcache.Pods, selector labels.Selector) 
 		return nil
 	}
 	measured := o.snapshot.UpdateDelay > 0 || o.snapshot.ScaleInDelay > 0
-	allowed := map[types.UID]permission{}
+	allowed, carried := map[types.UID]permission{}, map[types.UID]time.Time{}
 	for i := range o.snapshot.Pods {
 		p := &o.snapshot.Pods[i]
 		o.available(p)
+		p.CarriedSince = time.Time{}
+		if p.Delegated {
+			if p.CarriedSince = o.memory.carried[p.UID()]; p.CarriedSince.IsZero() {
+				p.CarriedSince = o.snapshot.Now
+			}
+			carried[p.UID()] = p.CarriedSince
+		}
 		if op := p.Facts.Op; op.Phase == podops.PhaseOperate && podops.Allowed(p.View, core.OperatorID, op.Type) {
 			p.AllowedSince = o.snapshot.Now
 			if measured {
@@ -179,7 +186,7 @@ func (o *observation) observePods(pods podcache.Pods, selector labels.Selector) 
 			}
 		}
 	}
-	o.memory.allowed = allowed
+	o.memory.allowed, o.memory.carried = allowed, carried
 	o.memory.endings.measure(o.snapshot.Pods, o.snapshot.Now)
 }
 
@@ -217,6 +224,10 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 		progress := revision.Carried(pod)
 		p.Carried, p.Missing, p.Wait = progress.Done, progress.Missing, string(progress.Wait)
 		p.ResizeDue, p.Infeasible = progress.ResizeDue, progress.Wait == revision.WaitResizeInfeasible
+		if f := progress.Finish; f != nil {
+			op := podops.OperationOf(p.View, core.OperatorID)
+			p.Delegated = op.Phase == podops.PhaseOperate && *f == revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
+		}
 	}
 	has := func(key string) bool { _, ok := pod.Labels[key]; return ok }
 	p.Facts = core.FactsOf(p.View)

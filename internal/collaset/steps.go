@@ -179,7 +179,11 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			before, _, was := setOf(e.ObjectOld)
 			after, uid, is := setOf(e.ObjectNew)
 			if was && is && before == after {
-				addAfter(q, reconcile.Request{NamespacedName: after}, r.memory.find(after, uid).rest(r.orderOn(e.ObjectNew) != nil))
+				m := r.memory.find(after, uid)
+				if m != nil && recorded(e.ObjectOld) && !recorded(e.ObjectNew) {
+					m.finished.Add(1)
+				}
+				addAfter(q, reconcile.Request{NamespacedName: after}, m.rest(r.orderOn(e.ObjectNew) != nil))
 				return
 			}
 			owner.Update(ctx, e, q)
@@ -187,6 +191,12 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			others(ctx, e.ObjectNew, q)
 		},
 	}
+}
+
+// recorded says whether a change in place is under way on the Pod.
+func recorded(pod client.Object) bool {
+	_, ok := pod.GetAnnotations()[appsv1alpha1.LastPodStatusAnnotation]
+	return ok
 }
 
 // rest is how long the next decision can wait after a Pod changed; named says that the standing order names the Pod.

@@ -82,8 +82,16 @@ func TestAPodIsMovedOnWithoutADecisionAboutItsSet(t *testing.T) {
 	})
 	w.forget()
 	w.step()
-	require.Equal(t, []string{"patch Pod"}, w.written)
-	require.False(t, podops.IsDuring(podops.Read(&w.pods()[0]), core.OperatorID, podops.TypeUpdate), "it is finished")
+	w.look()
+	require.Zero(t, w.count("patch Pod"), "lifecycle-controller finishes it")
+
+	w.clock.Step(4 * time.Second)
+	w.look()
+	require.Zero(t, w.count("patch Pod"))
+	w.clock.Step(time.Second)
+	w.look()
+	require.Equal(t, 1, w.count("patch Pod"))
+	require.False(t, podops.IsDuring(podops.Read(&w.pods()[0]), core.OperatorID, podops.TypeUpdate), "it is finished: that lifecycle-controller does not")
 }
 
 func TestAnOrderEndsWithWhatItWasGivenFor(t *testing.T) {

@@ -228,6 +228,9 @@ func (x *index) operator(pod *corev1.Pod, w podops.Wait) []Reason {
 		progress := revision.Carried(pod)
 		switch progress.Wait {
 		case revision.WaitNone:
+			if progress.Finish != nil {
+				return x.alone(LifecycleController)
+			}
 			return x.alone(CollaSetController)
 		case revision.WaitContainers:
 			if found := x.containers(pod); len(found) > 0 {

@@ -33,6 +33,7 @@ import (
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
+	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -71,7 +72,8 @@ func cacheOptions(*bootstrap.Options) cache.Options {
 }
 
 // stripPod keeps what the protocol reads: of the metadata all but the annotations of others, which may be large, and owners other than
-// the controller; gates, phase, and of conditions whether they hold, of the program's own one what it says.
+// the controller; gates, phase, and of conditions whether they hold, of the program's own one what it says. While a change in place is under
+// way it keeps what shows how far that has come.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -80,14 +82,22 @@ func stripPod(object any) (any, error) {
 	pod.ManagedFields = nil
 	pod.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, isRead)
 	pod.OwnerReferences = slices.DeleteFunc(slices.Clone(pod.OwnerReferences), func(ref metav1.OwnerReference) bool { return !ptr.Deref(ref.Controller, false) })
-	pod.Spec = corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}
+	spec, status := corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}, corev1.PodStatus{Phase: pod.Status.Phase}
+	if revision.Recorded(pod) {
+		spec.Containers = revision.OnlyContainers(pod.Spec.Containers, false)
+		spec.InitContainers = revision.OnlyContainers(pod.Spec.InitContainers, false)
+		status.ContainerStatuses = revision.OnlyStatuses(pod.Status.ContainerStatuses, false)
+		status.InitContainerStatuses = revision.OnlyStatuses(revision.SidecarStatuses(pod), false)
+		status.ObservedGeneration = pod.Status.ObservedGeneration
+	}
 	kept := bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition)
 	for _, c := range pod.Status.Conditions {
 		if c.Type == podops.OverdueCondition {
 			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
 		}
 	}
-	pod.Status = corev1.PodStatus{Phase: pod.Status.Phase, Conditions: kept}
+	status.Conditions = kept
+	pod.Spec, pod.Status = spec, status
 	bootstrap.ShareTexts(pod)
 	return pod, nil
 }
@@ -95,7 +105,7 @@ func stripPod(object any) (any, error) {
 // isRead says whether the protocol reads the annotation, or removes it.
 func isRead(annotation string) bool {
 	switch annotation {
-	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation:
+	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation, appsv1alpha1.LastPodStatusAnnotation:
 		return true
 	}
 	return strings.HasPrefix(annotation, podops.RuleDetailPrefix+"/")

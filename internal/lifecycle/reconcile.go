@@ -21,6 +21,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/lifecycle/core"
+	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -99,6 +100,9 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (core.Snapsho
 	if s.Pod.Terminating {
 		r.ages.gone(key)
 		return s, nil
+	}
+	if done := revision.Carried(pod).Finish; done != nil {
+		s.Carried = core.Carried(*done)
 	}
 	var err error
 	if s.Rules, err = r.rules.in(ctx, pod.Namespace); err != nil {

@@ -28,6 +28,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -312,4 +313,70 @@ func TestCacheKeepsWhatTheProtocolReads(t *testing.T) {
 	assert.Empty(t, kept.ManagedFields)
 	assert.Empty(t, kept.Spec.Containers)
 	assert.Contains(t, kept.Status.Conditions, overdue, "what it said is compared with what it is to say")
+}
+
+// changed is a Pod that collaset-controller has changed in place, and whose containers were restarted.
+func changed() *corev1.Pod {
+	pod := servingPod()
+	pod.Generation, pod.Status.ObservedGeneration = 2, 2
+	always := corev1.ContainerRestartPolicyAlways
+	pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "app:2"}}
+	pod.Spec.InitContainers = []corev1.Container{{Name: "setup", Image: "setup:1"}, {Name: "mesh", Image: "mesh:2", RestartPolicy: &always}}
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", ContainerID: "a2", RestartCount: 1, State: running}}
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "setup", ContainerID: "s1"}, {Name: "mesh", ContainerID: "m2", RestartCount: 1, State: running}}
+	for _, key := range []string{
+		podops.OperatingPrefix + "/collaset", podops.PreCheckedPrefix + "/collaset", podops.OperatePrefix + "/collaset", podops.PermissionPrefix + "/" + podops.TypeUpdate,
+	} {
+		pod.Labels[key] = "1700000000000000000"
+	}
+	pod.Labels[podops.OperationTypePrefix+"/collaset"] = podops.TypeUpdate
+	delete(pod.Labels, podops.ServiceAvailableLabel)
+	pod.Annotations = map[string]string{appsv1alpha1.LastPodStatusAnnotation: `{"containerStates":{"app":{"lastContainerID":"a1","lastRestartCount":0},` +
+		`"mesh":{"lastContainerID":"m1","lastRestartCount":0}},"finish":{"id":"collaset","type":"update","request":"1700000000000000000"}}`}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: podops.ServiceReadyCondition, Status: corev1.ConditionFalse}}
+	return pod
+}
+
+func TestWhatIsCarriedOutIsSeenInTheCache(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*corev1.Pod)
+		done   bool
+	}{
+		"all restarted": {func(*corev1.Pod) {}, true},
+		"the sidecar is not": {func(p *corev1.Pod) {
+			p.Status.InitContainerStatuses[1].ContainerID, p.Status.InitContainerStatuses[1].RestartCount = "m1", 0
+		}, false},
+		"one does not run":                 {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = corev1.ContainerState{} }, false},
+		"the kubelet has not seen it":      {func(p *corev1.Pod) { p.Status.ObservedGeneration = 1 }, false},
+		"somebody else finishes":           {func(p *corev1.Pod) { p.Annotations[appsv1alpha1.LastPodStatusAnnotation] = `{}` }, false},
+		"the record cannot be read":        {func(p *corev1.Pod) { p.Annotations[appsv1alpha1.LastPodStatusAnnotation] = `{` }, false},
+		"the record is of another request": {func(p *corev1.Pod) { p.Labels[podops.OperatingPrefix+"/collaset"] = "9" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := changed()
+			tc.change(pod)
+			stripped, err := stripPod(pod.DeepCopy())
+			require.NoError(t, err)
+			assert.Equal(t, revision.Carried(pod), revision.Carried(stripped.(*corev1.Pod)))
+
+			var bodies []string
+			record := interceptor.Funcs{SubResourcePatch: func(_ context.Context, _ client.Client, _ string, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+				body, err := patch.Data(obj)
+				bodies = append(bodies, string(body))
+				return err
+			}}
+			r, _ := newReconciler(t, &mapperFor{err: errNoRules}, record, stripped.(*corev1.Pod))
+			_, err = reconcilePod(t, r)
+			require.NoError(t, err)
+			if !tc.done {
+				assert.NotContains(t, strings.Join(bodies, ""), "last-pod-status")
+				return
+			}
+			require.Len(t, bodies, 1)
+			for _, part := range []string{`"operating.podopslifecycle.kusionstack.io/collaset":null`, `"collaset.kusionstack.io/last-pod-status":null`, `"status":"True"`} {
+				assert.Contains(t, bodies[0], part)
+			}
+		})
+	}
 }

@@ -17,7 +17,7 @@ import (
 func TestFailure09InPlaceCompletion(t *testing.T) {
 	before := pod("nginx:1", "c0")
 	change := image("nginx:2")
-	changed := patched(t, before, change.Patch(before, "r2"))
+	changed := patched(t, before, change.Patch(before, "r2", nil))
 
 	t.Run("a sidecar that did not change is not waited for", func(t *testing.T) {
 		done := restarted(changed, "c1", "sha:nginx:2")
@@ -39,7 +39,7 @@ func TestFailure09InPlaceCompletion(t *testing.T) {
 	})
 	t.Run("a change of labels alone ends without a restart", func(t *testing.T) {
 		value := "x"
-		labelled := patched(t, before, revision.Change{Labels: map[string]*string{"tier": &value}}.Patch(before, "r2"))
+		labelled := patched(t, before, revision.Change{Labels: map[string]*string{"tier": &value}}.Patch(before, "r2", nil))
 		assert.True(t, revision.Carried(restarted(labelled, "c0", "sha:nginx:1")).Done)
 	})
 	t.Run("a container that was restarted and does not come up is not done", func(t *testing.T) {

@@ -25,6 +25,15 @@ type record struct {
 	PodResize *corev1.ResourceRequirements           `json:"podResize,omitempty"`
 	// Refused is why the API server refuses that, "" if it does not.
 	Refused string `json:"refused,omitempty"`
+	// Finish is the operation that lifecycle-controller finishes when all of it is carried out; nil: the operator does.
+	Finish *Finish `json:"finish,omitempty"`
+}
+
+// Finish names an operation on a Pod: its ID, its type, and the value of its operating label, by which requests are told apart.
+type Finish struct {
+	ID      string `json:"id"`
+	Type    string `json:"type"`
+	Request string `json:"request"`
 }
 
 type containerState struct {
@@ -84,6 +93,8 @@ type Progress struct {
 	// Wait is what is waited for, and Missing says it to people; empty when Done.
 	Wait    Wait
 	Missing string
+	// Finish is the operation that lifecycle-controller finishes now; nil unless Done, or if that is left to the operator.
+	Finish *Finish
 }
 
 // Carried says whether the kubelet has carried out the in-place change that the Pod's annotation records, and if not,
@@ -122,7 +133,7 @@ func Carried(pod *corev1.Pod) Progress {
 	if missing := missingResources(pod, &r); missing != "" {
 		return Progress{Wait: WaitResize, Missing: missing}
 	}
-	return Progress{Done: true}
+	return Progress{Done: true, Finish: r.Finish}
 }
 
 // missingRestart says what is missing of a container's restart, "" for nothing.
@@ -216,11 +227,17 @@ func has(have *corev1.ResourceRequirements, wanted corev1.ResourceRequirements) 
 // annotations, tolerations, the deadline, the revision label and the record by which Carried judges. It holds the Pod's
 // UID and resourceVersion. Resources follow with ResizePatch: Carried says so. Tolerations are added to those of pod,
 // which must be there.
-func (c Change) Patch(pod *corev1.Pod, revision string) []byte {
+//
+// finish is recorded too, unless resources have to follow: these are the operator's to watch. Nil: the operator finishes.
+func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
 	labels := withDefault(c.Labels)
 	labels[appsv1.ControllerRevisionHashLabelKey] = &revision
 	annotations := withDefault(c.Annotations)
-	recorded := encode(c.record(pod))
+	r := c.record(pod)
+	if !r.resizes() {
+		r.Finish = finish
+	}
+	recorded := encode(r)
 	annotations[appsv1alpha1.LastPodStatusAnnotation] = &recorded
 	patch := map[string]any{"metadata": map[string]any{
 		"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "labels": labels, "annotations": annotations,

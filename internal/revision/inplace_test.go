@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 
@@ -54,13 +55,13 @@ func image(name string) revision.Change {
 func TestPatchHoldsOnlyWhatChanges(t *testing.T) {
 	assert.JSONEq(t, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{"controller-revision-hash":"r2"},"annotations":{
 		"collaset.kusionstack.io/last-pod-status":"{\"containerStates\":{\"app\":{\"latestImage\":\"nginx:2\",\"lastImageID\":\"sha:nginx:1\",\"lastImage\":\"nginx:1\",\"lastContainerID\":\"c0\",\"lastRestartCount\":0}}}"}},
-		"spec":{"containers":[{"name":"app","image":"nginx:2"}]}}`, string(image("nginx:2").Patch(pod("nginx:1", "c0"), "r2")))
+		"spec":{"containers":[{"name":"app","image":"nginx:2"}]}}`, string(image("nginx:2").Patch(pod("nginx:1", "c0"), "r2", nil)))
 	assert.JSONEq(t, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{"controller-revision-hash":"r2"},"annotations":{"collaset.kusionstack.io/last-pod-status":"{}"}}}`,
-		string(revision.Change{}.Patch(pod("nginx:1", "c0"), "r2")))
+		string(revision.Change{}.Patch(pod("nginx:1", "c0"), "r2", nil)))
 }
 
 func TestCarried(t *testing.T) {
-	changed := patched(t, pod("nginx:1", "c0"), image("nginx:2").Patch(pod("nginx:1", "c0"), "r2"))
+	changed := patched(t, pod("nginx:1", "c0"), image("nginx:2").Patch(pod("nginx:1", "c0"), "r2", nil))
 	upstream := pod("nginx:2", "c0")
 	upstream.Annotations = map[string]string{lastPodStatus: `{"containerStates":{"app":{"latestImage":"nginx:2","lastImageID":"sha:nginx:1"}}}`}
 	for name, tc := range map[string]struct {
@@ -86,7 +87,7 @@ func TestCarried(t *testing.T) {
 			p.Annotations = map[string]string{lastPodStatus: "{"}
 			return p
 		}(), false},
-		"a change of labels only, once the kubelet saw it": {patched(t, pod("nginx:1", "c0"), revision.Change{}.Patch(pod("nginx:1", "c0"), "r2")), false},
+		"a change of labels only, once the kubelet saw it": {patched(t, pod("nginx:1", "c0"), revision.Change{}.Patch(pod("nginx:1", "c0"), "r2", nil)), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := revision.Carried(tc.pod)
@@ -97,23 +98,38 @@ func TestCarried(t *testing.T) {
 	}
 }
 
+func TestWhoFinishes(t *testing.T) {
+	finish := &revision.Finish{ID: "collaset", Type: "update", Request: "7"}
+	changed := patched(t, pod("nginx:1", "c0"), image("nginx:2").Patch(pod("nginx:1", "c0"), "r2", finish))
+	assert.Nil(t, revision.Carried(restarted(changed, "c0", "sha:nginx:1")).Finish, "nobody, as long as it is not carried out")
+	done := restarted(changed, "c1", "sha:nginx:2")
+	assert.Equal(t, finish, revision.Carried(done).Finish)
+
+	again := patched(t, changed, image("nginx:3").Patch(changed, "r3", nil))
+	assert.Nil(t, revision.Carried(restarted(again, "c1", "sha:nginx:3")).Finish, "the record of the last change counts")
+
+	more := revision.Change{Resize: map[string]corev1.ResourceRequirements{"app": {Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
+	resized := patched(t, done, more.Patch(done, "r3", finish))
+	assert.NotContains(t, resized.Annotations[lastPodStatus], "finish", "resources are the operator's to watch")
+}
+
 func TestChangeOnTopOfAnUnfinishedChange(t *testing.T) {
-	first := patched(t, pod("nginx:1", "c0"), image("nginx:2").Patch(pod("nginx:1", "c0"), "r2"))
+	first := patched(t, pod("nginx:1", "c0"), image("nginx:2").Patch(pod("nginx:1", "c0"), "r2", nil))
 
 	t.Run("back to the image that still runs needs no restart", func(t *testing.T) {
-		back := patched(t, first, image("nginx:1").Patch(first, "r1"))
+		back := patched(t, first, image("nginx:1").Patch(first, "r1", nil))
 		got := revision.Carried(restarted(back, "c0", "sha:nginx:1"))
 		assert.True(t, got.Done, got.Missing)
 	})
 	t.Run("on to a third image still waits for the restart", func(t *testing.T) {
-		third := patched(t, first, image("nginx:3").Patch(first, "r3"))
+		third := patched(t, first, image("nginx:3").Patch(first, "r3", nil))
 		assert.False(t, revision.Carried(restarted(third, "c0", "sha:nginx:1")).Done)
 		got := revision.Carried(restarted(third, "c1", "sha:nginx:3"))
 		assert.True(t, got.Done, got.Missing)
 	})
 	t.Run("back after the restart waits for another", func(t *testing.T) {
 		first := restarted(first, "c1", "sha:nginx:2")
-		back := patched(t, first, image("nginx:1").Patch(first, "r1"))
+		back := patched(t, first, image("nginx:1").Patch(first, "r1", nil))
 		assert.False(t, revision.Carried(restarted(back, "c1", "sha:nginx:2")).Done)
 	})
 }

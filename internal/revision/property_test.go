@@ -165,7 +165,7 @@ func TestWhatIsInPlaceLeadsToTheNewPod(t *testing.T) {
 		}
 		inPlace++
 		p := born(t, from)
-		p = sent(t, p, change.Patch(p, "r2"))
+		p = sent(t, p, change.Patch(p, "r2", nil))
 		if progress := revision.Carried(p); progress.ResizeDue != (len(change.Resize) > 0) {
 			t.Fatalf("resources %v, due: %v", change.Resize, progress.ResizeDue)
 		}
@@ -210,7 +210,7 @@ func TestNothingIsCarriedOutBeforeTheKubeletReacts(t *testing.T) {
 				continue
 			}
 			at = to
-			p = sent(t, p, change.Patch(p, "r"))
+			p = sent(t, p, change.Patch(p, "r", nil))
 			if rapid.Bool().Draw(t, "the second write fails") {
 				if len(change.Resize) > 0 && revision.Carried(p).Done {
 					t.Fatal("done without resources")

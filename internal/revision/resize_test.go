@@ -21,7 +21,7 @@ func resizedPod(t *testing.T) *corev1.Pod {
 	p := pod("nginx:1", "c0")
 	p.Spec.Containers[0].Resources = requests("1", "64Mi")
 	p.Status.ContainerStatuses[0].Resources = p.Spec.Containers[0].Resources.DeepCopy()
-	p = patched(t, p, more("2").Patch(p, "r2"))
+	p = patched(t, p, more("2").Patch(p, "r2", nil))
 	require.True(t, revision.Carried(p).ResizeDue)
 	p = patched(t, p, revision.ResizePatch(p))
 	p.Status.ObservedGeneration = p.Generation
@@ -81,27 +81,27 @@ func TestCarriedOfResources(t *testing.T) {
 func TestAChangeOnTopOfAResize(t *testing.T) {
 	first := pod("nginx:1", "c0")
 	first.Spec.Containers[0].Resources = requests("1", "64Mi")
-	first = patched(t, first, more("2").Patch(first, "r2"))
+	first = patched(t, first, more("2").Patch(first, "r2", nil))
 
 	t.Run("back before it was written leaves nothing to write", func(t *testing.T) {
-		back := patched(t, first, more("1").Patch(first, "r1"))
+		back := patched(t, first, more("1").Patch(first, "r1", nil))
 		assert.Nil(t, revision.ResizePatch(back))
 		assert.False(t, revision.Carried(back).ResizeDue)
 	})
 	t.Run("one of something else still writes it", func(t *testing.T) {
-		next := patched(t, first, image("nginx:2").Patch(first, "r3"))
+		next := patched(t, first, image("nginx:2").Patch(first, "r3", nil))
 		assert.Contains(t, string(revision.ResizePatch(next)), `"cpu":"2"`)
 	})
 	t.Run("one of other resources writes both", func(t *testing.T) {
 		memory := revision.Change{Resize: map[string]corev1.ResourceRequirements{"app": requests("", "96Mi")}}
-		next := patched(t, first, memory.Patch(first, "r3"))
+		next := patched(t, first, memory.Patch(first, "r3", nil))
 		assert.Contains(t, string(revision.ResizePatch(next)), `"cpu":"2","memory":"96Mi"`)
 	})
 	t.Run("a refusal holds until other resources are asked for", func(t *testing.T) {
 		refused := patched(t, first, revision.RefusedPatch(first, "no"))
-		next := patched(t, refused, image("nginx:2").Patch(refused, "r3"))
+		next := patched(t, refused, image("nginx:2").Patch(refused, "r3", nil))
 		assert.Equal(t, revision.WaitResizeInfeasible, revision.Carried(next).Wait)
-		back := patched(t, refused, more("1").Patch(refused, "r1"))
+		back := patched(t, refused, more("1").Patch(refused, "r1", nil))
 		assert.NotEqual(t, revision.WaitResizeInfeasible, revision.Carried(back).Wait)
 	})
 }
@@ -114,7 +114,7 @@ func TestSidecarsAreWaitedForAndInitContainersAreNot(t *testing.T) {
 	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "setup", ContainerID: "s0"}, {Name: "mesh", ContainerID: "m0", State: runs}}
 
 	setup := revision.Change{Images: map[string]string{"setup": "setup:2"}, Resize: map[string]corev1.ResourceRequirements{"setup": requests("2", "")}}
-	changed := patched(t, p, setup.Patch(p, "r2"))
+	changed := patched(t, p, setup.Patch(p, "r2", nil))
 	changed = patched(t, changed, revision.ResizePatch(changed))
 	assert.Equal(t, "setup:2", changed.Spec.InitContainers[0].Image)
 	assert.Equal(t, "2", changed.Spec.InitContainers[0].Resources.Requests.Cpu().String())
@@ -123,7 +123,7 @@ func TestSidecarsAreWaitedForAndInitContainersAreNot(t *testing.T) {
 	got := revision.Carried(changed)
 	assert.True(t, got.Done, got.Missing)
 
-	sidecar := patched(t, p, revision.Change{Images: map[string]string{"mesh": "mesh:2"}}.Patch(p, "r2"))
+	sidecar := patched(t, p, revision.Change{Images: map[string]string{"mesh": "mesh:2"}}.Patch(p, "r2", nil))
 	sidecar.Status.ObservedGeneration = sidecar.Generation
 	assert.Equal(t, "container mesh has not been restarted yet", revision.Carried(sidecar).Missing)
 	sidecar.Status.InitContainerStatuses[1].ContainerID = "m1"

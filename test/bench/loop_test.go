@@ -102,8 +102,13 @@ func (l loop) begin(p *barePod, request podops.Request) error {
 }
 
 // advance is the write of lifecycle-controller that is due.
-func (l loop) advance(p *barePod) error {
-	step := podops.Advance(p.view, podops.VerdictsFor(p.view, nil), time.Now())
+func (l loop) advance(p *barePod) error { return l.advanceAfter(p, podops.Change{}) }
+
+// advanceAfter is the write of lifecycle-controller that is due once a change is made, which goes with it.
+func (l loop) advanceAfter(p *barePod, change podops.Change) error {
+	view := change.Apply(p.view)
+	step := podops.Advance(view, podops.VerdictsFor(view, nil), time.Now())
+	step.Change = change.Then(p.view, step.Change)
 	if step.IsZero() {
 		return errors.New("nothing is due")
 	}
@@ -157,7 +162,7 @@ func (l loop) create(name string) error {
 	return l.advance(p)
 }
 
-// update makes the six writes to a Pod that is updated in place.
+// update makes the five writes to a Pod that is updated in place.
 func (l loop) update(name, image string) error {
 	p, err := l.see(name, asItIs)
 	if err != nil {
@@ -172,7 +177,9 @@ func (l loop) update(name, image string) error {
 	changed := *p.live
 	changed.ResourceVersion = p.view.ResourceVersion
 	target := writes.PodTarget(l.namespace, name)
-	body := revision.Change{Images: map[string]string{"app": image}}.Patch(&changed, bareAfter)
+	op := podops.OperationOf(p.view, core.OperatorID)
+	finisher := &revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
+	body := revision.Change{Images: map[string]string{"app": image}}.Patch(&changed, bareAfter, finisher)
 	if err := l.operator.Patch(l.Context(), target, client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
 		return fmt.Errorf("image: %w", err)
 	}
@@ -181,11 +188,8 @@ func (l loop) update(name, image string) error {
 	}
 	finish := podops.Finish(p.view, core.OperatorID, podops.TypeUpdate, time.Now())
 	finish.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
-	if err := l.operate(p, finish); err != nil {
-		return fmt.Errorf("finish: %w", err)
-	}
-	if err := l.advance(p); err != nil {
-		return fmt.Errorf("gate on: %w", err)
+	if err := l.advanceAfter(p, finish); err != nil {
+		return fmt.Errorf("finish and gate on: %w", err)
 	}
 	if p, err = l.see(name, isReady); err != nil {
 		return err

@@ -51,19 +51,19 @@ type operation struct {
 func operations() []operation {
 	inPlace, recreate, replace := appsv1alpha1.PodUpdateInPlaceOnly, appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateReplace
 	const (
-		update = "begin, gate off, image, finish, gate on, available"
+		update = "begin, gate off, image, gate on, available"
 		again  = "begin, gate off, delete; create, gate on, available"
 		marked = "mark, gate off, delete; create, gate on, available"
 	)
 	template := `{"spec":{"template":{"metadata":{"annotations":{"example.com/note":"new"}}}}}`
 	return []operation{
 		{name: "create", least: 3, steps: "create, gate on, available", image: oldImage, begin: (*scene).create},
-		{name: "in place", least: 6, leave: 1, steps: update, image: "app:v2", begin: patched(updatePatch(inPlace, "app:v2"))},
+		{name: "in place", least: 5, leave: 1, steps: update, image: "app:v2", begin: patched(updatePatch(inPlace, "app:v2"))},
 		{
-			name: "undo", least: 6, leave: 1, steps: update, image: oldImage, begin: patched(updatePatch(inPlace, oldImage)),
+			name: "undo", least: 5, leave: 1, steps: update, image: oldImage, begin: patched(updatePatch(inPlace, oldImage)),
 		},
 		{
-			name: "in place, metadata only", least: 6, leave: 1, steps: "begin, gate off, metadata, finish, gate on, available", image: oldImage, begin: patched(template),
+			name: "in place, metadata only", least: 5, leave: 1, steps: "begin, gate off, metadata, gate on, available", image: oldImage, begin: patched(template),
 			done: func(_ *scene, p *corev1.Pod) bool { return p.Annotations["example.com/note"] == "new" },
 		},
 		{name: "recreate", least: 6, leave: 1, steps: again, image: "app:v3", begin: patched(updatePatch(recreate, "app:v3"))},

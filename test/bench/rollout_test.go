@@ -192,8 +192,8 @@ func (r *race) inPlace(s spent, effect string, f figures) {
 		goal("S2", "out of service per Pod, 20 % budget, mean", f.mean())
 	}
 	toPods := suite.Sum(suite.PodWrites(s.requests))
-	if n := float64(toPods.Writes) / float64(r.pods); n > 6*mostAboveLeast {
-		r.Errorf("%s takes %.2f writes to each Pod, and could do with 6", effect, n)
+	if n := float64(toPods.Writes) / float64(r.pods); n > 5*mostAboveLeast {
+		r.Errorf("%s takes %.2f writes to each Pod, and could do with 5", effect, n)
 	}
 }
 

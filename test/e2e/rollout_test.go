@@ -13,10 +13,10 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// What an in-place update costs at most, per Pod: six writes for the operation,
+// What an in-place update costs at most, per Pod: five writes for the operation,
 // two for the Service that goes off and on, one to spare.
 const (
-	maxWritesPerPod    = 9.0
+	maxWritesPerPod    = 8.0
 	maxConflictsPerPod = 0.1
 )
 

@@ -261,6 +261,9 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 	if known.frozen && !m.thawed {
 		snapshot.Frozen = "by the user"
 	}
+	if p.recorded {
+		snapshot.Carried = lifecycle.Carried{ID: collaset.OperatorID, Type: podops.TypeUpdate, Request: p.request}
+	}
 	plan := lifecycle.Decide(snapshot)
 	if plan.IsZero() {
 		return advance{}
@@ -270,6 +273,10 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 	}
 	next := p
 	next.view = plan.Step.Apply(p.view)
+	if before, after := podops.OperationOf(p.view, collaset.OperatorID), podops.OperationOf(next.view, collaset.OperatorID); p.recorded &&
+		before.Phase == podops.PhaseOperate && after.Phase != podops.PhaseOperate {
+		next.recorded, next.request = false, ""
+	}
 	if m.hastyAct && plan.Step.ServiceReady == corev1.ConditionFalse {
 		next.view.Ready = true // as upstream does: the kubelet will say so later
 	}
@@ -540,20 +547,21 @@ func (w *walk) collaSet() {
 		act("changes", pod, func(p *podObject) error {
 			err := mayBeTouched(*p)
 			p.revision, p.recorded = w.target, true
+			p.request = podops.OperationOf(p.view, collaset.OperatorID).Request
 			return err
 		})
 	}
 	for _, pod := range plan.Finishes {
 		act("finishes", pod, func(p *podObject) error {
 			*p = p.changed(podops.Finish(p.view, collaset.OperatorID, podops.TypeUpdate, p.at()))
-			p.recorded = false
+			p.recorded, p.request = false, ""
 			return nil
 		})
 	}
 	for _, pod := range plan.Cancels {
 		act("cancels", pod, func(p *podObject) error {
 			*p = p.changed(podops.Cancel(p.view, collaset.OperatorID, p.at()))
-			p.recorded = false
+			p.recorded, p.request = false, ""
 			return nil
 		})
 	}

@@ -149,6 +149,8 @@ type podObject struct {
 	// place was made and not yet called finished.
 	revision int8
 	recorded bool
+	// request is the one that the record names.
+	request string
 	// listed says that the Service's EndpointSlice has the Pod as ready.
 	listed bool
 	// begun counts requests: each has its own value, as clocks go on.
@@ -439,7 +441,7 @@ func (m *model) podVersion(p podObject) int32 {
 	}
 	fmt.Fprintf(&b, "%s %v %v %v %v %v %v %v", p.view.Name, p.view.Annotations, p.view.Finalizers, p.view.ServiceReady, p.view.Ready,
 		p.view.ContainersReady, p.view.Terminating, p.gone)
-	fmt.Fprintf(&b, "%d %v %d %v %d %v %v %d", p.born, p.ours, p.done, p.lost, p.revision, p.recorded, p.listed, p.begun)
+	fmt.Fprintf(&b, "%d %v %d %v %d %v %s %v %d", p.born, p.ours, p.done, p.lost, p.revision, p.recorded, p.request, p.listed, p.begun)
 	key := b.String()
 	id, ok := m.podIndex[key]
 	if !ok {

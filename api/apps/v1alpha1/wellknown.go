@@ -64,11 +64,12 @@ const (
 // Annotations on Pods.
 const (
 	// LastPodStatusAnnotation records what an in-place update has to see change before it is done.
-	// Writer: collaset-controller with the in-place patch; it removes it when the update has finished. Reader:
-	// collaset-controller. Format: JSON {"containerStates":{"<container>":{"latestImage":"..","lastImageID":".."}}},
+	// Writer: collaset-controller with the in-place patch; it, or with "finish" lifecycle-controller, removes it when the update has finished.
+	// Readers: both. Format: JSON {"containerStates":{"<container>":{"latestImage":"..","lastImageID":".."}}},
 	// with lastImageID only for containers whose image changed; {} for a change of metadata only. Besides, with
 	// "lastContainerID" and others in a container; with "resize" (by container) and "podResize" as the resources that
-	// pods/resize is told; and with "refused" as why the API server refuses them.
+	// pods/resize is told; with "refused" as why the API server refuses them; and with "finish", {"id","type","request"}, as the operation that lifecycle-controller
+	// finishes when all of it is seen, request being the value of its operating label.
 	LastPodStatusAnnotation = "collaset.kusionstack.io/last-pod-status"
 
 	// PodDecorationRevisionsAnnotation records which PodDecorations were applied to the Pod.

@@ -39,17 +39,30 @@ func TestRollouts(t *testing.T) {
 		change func(*world)
 		check  func(*testing.T, *world, []types.UID)
 	}{
-		"in place: no Pod is another one, and each costs three writes": {
+		"in place: no Pod is another one, and each costs two writes, as lifecycle-controller finishes": {
 			change: func(w *world) { w.template("r2") },
 			check: func(t *testing.T, w *world, before []types.UID) {
 				assert.Equal(t, before, w.uids())
 				assert.Equal(t, 5, w.atRevision("r2"))
 				for _, id := range w.ids() {
-					for _, verb := range []string{"begin", "change", "finish"} {
+					for _, verb := range []string{"begin", "change", "finished"} {
 						assert.Equal(t, 1, countPrefix(w.log, fmt.Sprintf("%s %d", verb, id)), "%s %d in %v", verb, id, w.log)
 					}
 				}
+				assert.Zero(t, countPrefix(w.log, "finish"))
 				assert.Equal(t, 1, countPrefix(w.log, "store"), "the ResourceContext follows once")
+			},
+		},
+		"in place, beside a lifecycle-controller that does not finish": {
+			before: func(w *world) { w.older = true },
+			change: func(w *world) { w.template("r2") },
+			check: func(t *testing.T, w *world, before []types.UID) {
+				assert.Equal(t, before, w.uids())
+				assert.Equal(t, 5, w.atRevision("r2"))
+				assert.Equal(t, 5, countPrefix(w.log, "finish"), "%v", w.log)
+				for _, p := range w.live() {
+					assert.True(t, p.Available, p.Name())
+				}
 			},
 		},
 		"recreate: every Pod is another one, under the same IDs": {
@@ -403,6 +416,7 @@ func TestAnySubsetOfAPlanReachesTheGoal(t *testing.T) {
 		w.Protocol = rapid.Bool().Draw(t, "protocol")
 		w.Sequential = rapid.Bool().Draw(t, "sequential")
 		w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateInPlaceIfPossible}).Draw(t, "policy")
+		w.older = rapid.Bool().Draw(t, "lifecycle-controller is older")
 		w.resizes, w.infeasible = rapid.Bool().Draw(t, "resizes"), rapid.Bool().Draw(t, "infeasible")
 		passes := sometimes(rapid.Uint64().Draw(t, "seed"), rapid.Float64Range(0.3, 1).Draw(t, "chance"))
 		revisions := []string{"r1", "r2", "r3"}

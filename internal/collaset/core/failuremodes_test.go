@@ -150,13 +150,12 @@ func TestFailure11SecondRolloutReusesHalfDoneLifecycle(t *testing.T) {
 	t.Run("who is back in service is asked for anew", func(t *testing.T) {
 		w := atRest(t, 1, nil)
 		w.template("r2")
-		for countPrefix(w.log, "finish") == 0 {
-			require.True(t, w.round(always))
-		}
+		w.rounds(3)
+		require.Equal(t, 1, countPrefix(w.log, "finished"), "%v", w.log)
 		w.template("r3")
 		require.True(t, w.run(always))
 		assert.Equal(t, 2, countPrefix(w.log, "begin"), "%v", w.log)
-		assert.Equal(t, 2, countPrefix(w.log, "finish"))
+		assert.Equal(t, 2, countPrefix(w.log, "finished"))
 	})
 	t.Run("Pods that leave the partition before they may be touched come back", func(t *testing.T) {
 		w := atRest(t, 5, nil)

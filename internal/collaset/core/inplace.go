@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
@@ -14,17 +15,30 @@ const (
 	resizeInfeasible     = "ResizeInfeasible"
 )
 
+// finishPatience is for how long lifecycle-controller may leave unfinished what it is to finish. One that is older than this program never does.
+const finishPatience = 5 * time.Second
+
+// left is how long the Pod's change is still left to lifecycle-controller, which finishes it and brings the Pod back in one write.
+func (d *decision) left(it *item) time.Duration {
+	if !it.Delegated || it.CarriedSince.IsZero() {
+		return 0
+	}
+	return finishPatience - d.s.Now.Sub(it.CarriedSince)
+}
+
 // What the API allows of status.nextUpdate.fields: their number, and the length of each in bytes.
 const (
 	maxForecast      = 16
 	maxForecastField = 512
 )
 
-// carried moves a change that was made in place to its end: it is finished once the kubelet has carried it out; what still
+// carried moves a change that was made in place to its end: it is finished once the kubelet has carried it out, by lifecycle-controller or, if that does not, here; what still
 // lacks its write to pods/resize gets it; and a Pod that cannot get its resources where it is, is created anew, unless
 // that is not wanted. allowed says that the Pod may be touched.
 func (d *decision) carried(it *item, allowed bool) {
 	switch {
+	case it.Carried && d.left(it) > 0:
+		d.look(d.left(it))
 	case it.Carried:
 		d.plan.Finishes = append(d.plan.Finishes, it.Pod)
 	case it.ResizeDue && allowed:

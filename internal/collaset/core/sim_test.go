@@ -38,6 +38,8 @@ type world struct {
 	excluded []core.Claim
 	// resizes says that changes in place have resources to write, infeasible that nodes do not have them.
 	resizes, infeasible bool
+	// older says that lifecycle-controller finishes nothing for the operator.
+	older bool
 }
 
 func newWorld(replicas int) *world {
@@ -131,8 +133,10 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 			w.wrong("%s was finished before it was carried out", p.Name())
 		}
 		w.say("finish %d", p.ID)
-		p.Recorded, p.Carried, p.Infeasible = false, false, false
-		w.change(p, podops.Finish(p.View, core.OperatorID, podops.TypeUpdate, w.Now))
+		if p.Delegated && !w.older && w.Now.Sub(p.CarriedSince) < 5*time.Second {
+			w.wrong("%s was finished while lifecycle-controller may do it", p.Name())
+		}
+		w.finish(p)
 		w.change(p, podops.Change{Labels: map[string]*string{appsv1alpha1.UpdateIncludedLabel: nil}})
 	})
 	each(plan.Changes, passes, func(p *core.Pod) {
@@ -141,6 +145,7 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 		w.say("change %d %s->%s", p.ID, p.Revision, w.UpdatedRevision)
 		p.Revision, p.Recorded, p.Carried, p.Missing = w.UpdatedRevision, true, false, "not restarted"
 		p.ResizeDue, p.Infeasible = w.resizes, false
+		p.Delegated, p.CarriedSince = w.Protocol && !w.resizes && !p.Included, time.Time{}
 		w.refresh(p)
 	})
 	each(plan.Resizes, passes, func(p *core.Pod) {
@@ -153,7 +158,7 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 	each(plan.Cancels, passes, func(p *core.Pod) {
 		p = w.find(p.Name())
 		w.say("cancel %d", p.ID)
-		p.Recorded, p.Carried = false, false
+		p.Recorded, p.Carried, p.Delegated = false, false, false
 		w.change(p, podops.Cancel(p.View, core.OperatorID, w.Now))
 	})
 	w.applyClaims(plan, passes)
@@ -242,6 +247,12 @@ func (w *world) create(c core.Creation) {
 	w.Pods = append(w.Pods, p)
 }
 
+// finish ends the operation on a Pod whose change has been carried out, with its record.
+func (w *world) finish(p *core.Pod) {
+	p.Recorded, p.Carried, p.Infeasible, p.Delegated = false, false, false, false
+	w.change(p, podops.Finish(p.View, core.OperatorID, podops.TypeUpdate, w.Now))
+}
+
 // settle lets kubelets and lifecycle do everything that is due.
 func (w *world) settle(passes func() bool) {
 	w.Now = w.Now.Add(time.Second)
@@ -252,9 +263,13 @@ func (w *world) settle(passes func() bool) {
 		if !passes() || !p.Live() {
 			continue
 		}
+		if p.Carried && p.Delegated && !w.older && passes() {
+			w.say("finished %d", p.ID)
+			w.finish(p)
+		}
 		runs := !w.broken[p.Revision]
 		if p.Recorded && !p.Carried && runs && !p.ResizeDue && !p.Infeasible {
-			p.Carried, p.Missing = true, ""
+			p.Carried, p.Missing, p.CarriedSince = true, "", w.Now
 		}
 		p.View.ContainersReady = runs
 		ready := runs && (!w.Protocol || p.View.ServiceReady == corev1.ConditionTrue)

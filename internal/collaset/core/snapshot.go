@@ -148,6 +148,10 @@ type Pod struct {
 	// carried it out; Wait, a CamelCase word, and Missing what is missing if it has not.
 	Recorded, Carried bool
 	Wait, Missing     string
+	// Delegated says that lifecycle-controller is to finish this request when it is Carried, and CarriedSince when the operator here first saw
+	// that it is; zero if it does not see it.
+	Delegated    bool
+	CarriedSince time.Time
 	// ResizeDue says that the recorded change still lacks its write to pods/resize; Infeasible that the Pod cannot get the
 	// recorded resources where it is, for the reason in Missing. Neither is Carried.
 	ResizeDue, Infeasible bool

@@ -28,7 +28,7 @@ const (
 	StepNone Step = iota
 	// StepChange: the Pod is to be brought to the updated revision in place, and that is allowed.
 	StepChange
-	// StepFinish: the change has been carried out.
+	// StepFinish: the change has been carried out, and it is not lifecycle-controller that says so.
 	StepFinish
 )
 
@@ -43,7 +43,7 @@ func (o *Standing) Step(pod *Pod) Step {
 		return StepNone
 	}
 	switch {
-	case pod.Revision == o.Updated && pod.Recorded && pod.Carried:
+	case pod.Revision == o.Updated && pod.Recorded && pod.Carried && !pod.Delegated:
 		return StepFinish
 	case pod.Revision == from && from != o.Updated && !pod.Recorded && podops.Allowed(pod.View, OperatorID, podops.TypeUpdate):
 		return StepChange

@@ -19,6 +19,7 @@ func TestAStepIsAmongThoseThatADecisionPlans(t *testing.T) {
 		w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{
 			appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateInPlaceOnly, appsv1alpha1.PodUpdateReplace,
 		}).Draw(t, "policy")
+		w.older = rapid.Bool().Draw(t, "lifecycle-controller is older")
 		w.resizes, w.infeasible = rapid.Bool().Draw(t, "resizes"), rapid.Bool().Draw(t, "infeasible")
 		w.budget = rapid.IntRange(0, 3).Draw(t, "budget")
 		passes := sometimes(rapid.Uint64().Draw(t, "seed"), rapid.Float64Range(0.3, 1).Draw(t, "chance"))
@@ -94,6 +95,9 @@ func TestPodsThatAreNotAsTheyWereOrderedAreLeftToADecision(t *testing.T) {
 		"not selected":        func(p *core.Pod) { p.Selected = false },
 		"without permission":  func(p *core.Pod) { p.View.Ready = true },
 		"changed, not called": func(p *core.Pod) { p.Recorded = true },
+		"lifecycle-controller finishes": func(p *core.Pod) {
+			p.Recorded, p.Carried, p.Delegated, p.Revision = true, true, true, "r2"
+		},
 	} {
 		w, order := allowed()
 		change(&w.Pods[0])

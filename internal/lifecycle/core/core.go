@@ -7,6 +7,8 @@
 //   - graceful deletion: a Pod marked to-delete gets an operation of its own (ID
 //     "pod-delete"), passes the rules and its cooperators like any other, and is
 //     deleted when the protocol allows it; taking the mark away cancels;
+//   - finishing for an operator that has recorded on the Pod what has to be seen
+//     before its operation is carried out;
 //   - deadlines: a phase that takes too long is reported, and, by policy, the
 //     operation is undone or goes on without what it waits for.
 package core
@@ -24,6 +26,9 @@ import (
 type Snapshot struct {
 	// Pod is the Pod as last observed.
 	Pod podops.View
+	// Carried is the operation whose record says that it has been carried out, and
+	// that it is to be finished here; zero if there is none.
+	Carried Carried
 	// Rules are all rules of the Pod's namespace; nil if there are none.
 	Rules []podops.Rule
 	// Frozen says why nothing may be taken out of service; "" if it may.
@@ -39,6 +44,11 @@ type Snapshot struct {
 	Reported Report
 	// Now stamps label values and is what deadlines are measured by.
 	Now time.Time
+}
+
+// Carried names an operation: its ID, its type, and the value of its operating label.
+type Carried struct {
+	ID, Type, Request string
 }
 
 // Report is the content of the condition podops.OverdueCondition.
@@ -79,6 +89,7 @@ func Decide(s Snapshot) Plan {
 		return Plan{Delete: true}
 	}
 	first := deletion(s, marked)
+	first = first.Then(s.Pod, finish(first.Apply(s.Pod), s.Carried, s.Now))
 	overdue, nextLook := overdueOperations(first.Apply(s.Pod), s)
 	for _, o := range overdue {
 		if o.Policy == podops.DeadlineCancel {
@@ -124,6 +135,20 @@ func deletion(s Snapshot, marked bool) podops.Change {
 	default:
 		return podops.Change{}
 	}
+}
+
+// finish ends the operation that has been carried out, with its record. Another request than the recorded one has yet to be carried out.
+func finish(v podops.View, done Carried, now time.Time) podops.Change {
+	if done.ID == "" {
+		return podops.Change{}
+	}
+	o := podops.OperationOf(v, done.ID)
+	if o.Phase != podops.PhaseOperate || o.Type != done.Type || o.Request != done.Request {
+		return podops.Change{}
+	}
+	change := podops.Finish(v, done.ID, done.Type, now)
+	change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
+	return change
 }
 
 // cancel undoes an operation. The mark of graceful deletion goes with it, which

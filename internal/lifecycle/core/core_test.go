@@ -94,3 +94,64 @@ func TestTerminatingPodIsLeftAlone(t *testing.T) {
 	v.Terminating = true
 	assert.True(t, decide(v).IsZero())
 }
+
+// operated is a Pod on which the operator of ID collaset acts under the request "7", as it records.
+func operated() (podops.View, core.Carried) {
+	v := serving()
+	v.Ready, v.ServiceReady = false, corev1.ConditionFalse
+	delete(v.Labels, podops.ServiceAvailableLabel)
+	for key, value := range map[string]string{
+		podops.OperatingPrefix: "7", podops.OperationTypePrefix: podops.TypeUpdate, podops.PreCheckedPrefix: "7", podops.OperatePrefix: "8",
+	} {
+		v.Labels[key+"/collaset"] = value
+	}
+	v.Labels[podops.PermissionPrefix+"/"+podops.TypeUpdate] = "7"
+	v.Annotations = map[string]string{appsv1alpha1.LastPodStatusAnnotation: "{}"}
+	return v, core.Carried{ID: "collaset", Type: podops.TypeUpdate, Request: "7"}
+}
+
+func TestAnOperationIsFinishedForItsOperator(t *testing.T) {
+	v, carried := operated()
+	require.Equal(t, podops.PhaseOperate, podops.PhaseOf(v, "collaset"))
+	require.True(t, decide(v).IsZero(), "nothing says that it has been carried out")
+	plan := core.Decide(core.Snapshot{Pod: v, Carried: carried, Now: now})
+	assert.Equal(t, corev1.ConditionTrue, plan.Step.ServiceReady, "its end and traffic on are one write")
+	after := plan.Step.Apply(v)
+	assert.Equal(t, podops.PhaseCompleting, podops.PhaseOf(after, "collaset"))
+	assert.NotContains(t, after.Annotations, appsv1alpha1.LastPodStatusAnnotation)
+	assert.Equal(t, podops.TypeUpdate, after.Labels[podops.DoneOperationTypePrefix+"/collaset"])
+}
+
+func TestAnOperationIsFinishedBeforeItsRulesAreAsked(t *testing.T) {
+	v, carried := operated()
+	tested := &appsv1alpha1.PodTransitionRule{}
+	tested.Namespace, tested.Name, tested.UID = "default", "tested", "tested"
+	tested.Spec.Selector = &metav1.LabelSelector{}
+	stage := appsv1alpha1.StagePostCheck
+	tested.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "smoke", Stage: &stage}}
+	plan := core.Decide(core.Snapshot{Pod: v, Carried: carried, Rules: []podops.Rule{podops.CompileRule(tested)}, Now: now})
+	assert.Empty(t, plan.Step.ServiceReady)
+	assert.Equal(t, podops.PhasePostCheck, podops.PhaseOf(plan.Step.Apply(v), "collaset"))
+}
+
+func TestOnlyTheOperationOfTheRecordIsFinished(t *testing.T) {
+	for name, change := range map[string]func(*podops.View, *core.Carried){
+		"another request":  func(_ *podops.View, c *core.Carried) { c.Request = "6" },
+		"another type":     func(_ *podops.View, c *core.Carried) { c.Type = podops.TypeScaleIn },
+		"another operator": func(_ *podops.View, c *core.Carried) { c.ID = "job" },
+		"before it was let pass": func(v *podops.View, _ *core.Carried) {
+			delete(v.Labels, podops.PreCheckedPrefix+"/collaset")
+			delete(v.Labels, podops.OperatePrefix+"/collaset")
+			v.Labels[podops.PreCheckPrefix+"/collaset"] = "7"
+		},
+		"on a Pod that is deleted":    func(v *podops.View, _ *core.Carried) { v.Terminating = true },
+		"on a Pod that was called so": func(v *podops.View, _ *core.Carried) { delete(v.Labels, podops.OperatingPrefix+"/collaset") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			v, carried := operated()
+			change(&v, &carried)
+			plan := core.Decide(core.Snapshot{Pod: v, Carried: carried, Rules: []podops.Rule{holding()}, Now: now})
+			assert.Equal(t, decide(v, holding()), plan, "as if there were no record")
+		})
+	}
+}

@@ -256,7 +256,7 @@ func TestTheAPIServerAgreesWithTheTable(t *testing.T) {
 			change := revision.Explain(revisionOf(t, from), revisionOf(t, to), can)
 			require.True(t, change.InPlace(), change.Forcing)
 			p := pod(t, from)
-			require.NoError(t, c.Patch(t.Context(), p, client.RawPatch(types.StrategicMergePatchType, change.Patch(p, "r2"))))
+			require.NoError(t, c.Patch(t.Context(), p, client.RawPatch(types.StrategicMergePatchType, change.Patch(p, "r2", nil))))
 			env{t, c, cluster, namespace}.eventually("the Pod is resized", func() string { // the kubelet writes to it as well
 				data := revision.ResizePatch(p)
 				if data == nil {
