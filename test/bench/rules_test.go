@@ -95,7 +95,7 @@ func (a arena) createSet(namespace, name string, pods int) *appsv1alpha1.CollaSe
 	return a.createSetOf(templateOn(node, name), namespace, name, pods)
 }
 
-// templateOn is of Pods on one node with this name as the label "app".
+// templateOn is of Pods on one node, or where kube-scheduler puts them if that is "", with this name as the label "app".
 func templateOn(node, name string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},

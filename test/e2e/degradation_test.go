@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -242,6 +243,34 @@ func TestDegradation(t *testing.T) {
 		}
 		require.NoError(t, workload.AtRest(t.Context(), w.client, ns, "web", 3, image2), "Pods run on")
 		requireWithin(t, o, ns, 1)
+	})
+
+	t.Run("collaset-controller down in the midst of an update", func(t *testing.T) {
+		w := everything(t)
+		ns := w.namespace(t)
+		w.observe(t, observer.Options{})
+		w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 2))
+		w.waitServing(t, ns, "web", 2, image1)
+		require.NoError(t, w.Cluster.StopComponent("kwok"))
+		start := func() error { return w.Cluster.StartComponent(context.WithoutCancel(t.Context()), "kwok") }
+		t.Cleanup(func() {
+			if t.Failed() {
+				_ = start() // it may run already
+			}
+		})
+		w.setImage(t, ns, "web", image2)
+		await.Nil(t, "the Pods to be changed, and not restarted", func() error {
+			pods := w.pods(t, ns, "web")
+			for i := range pods {
+				if pods[i].Spec.Containers[0].Image != image2 {
+					return errors.New(pods[i].Name + " is not")
+				}
+			}
+			return nil
+		})
+		w.down(t, suite.CollaSet)
+		require.NoError(t, start())
+		w.waitServing(t, ns, "web", 2, image2)
 	})
 }
 
