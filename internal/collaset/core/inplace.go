@@ -32,9 +32,9 @@ const (
 	maxForecastField = 512
 )
 
-// carried moves a change that was made in place to its end: it is finished once the kubelet has carried it out, by lifecycle-controller or, if that does not, here; what still
-// lacks its write to pods/resize gets it; and a Pod that cannot get its resources where it is, is created anew, unless
-// that is not wanted. allowed says that the Pod may be touched.
+// carried moves a change that was made in place to its end: it is finished once the kubelet has carried it out, by
+// lifecycle-controller or, if that does not, here; what still lacks its write to pods/resize gets it; and a Pod that cannot
+// get its resources where it is, is created anew, unless that is not wanted. allowed says that the Pod may be touched.
 func (d *decision) carried(it *item, allowed bool) {
 	switch {
 	case it.Carried && d.left(it) > 0:
