@@ -13,6 +13,7 @@ package collaset
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -123,6 +124,9 @@ func stripPod(object any) (any, error) {
 		case corev1.PodResizePending, corev1.PodResizeInProgress:
 			conditions = append(conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, ObservedGeneration: c.ObservedGeneration})
 		default:
+			if isGate := func(g corev1.PodReadinessGate) bool { return g.ConditionType == c.Type }; slices.ContainsFunc(pod.Spec.ReadinessGates, isGate) {
+				conditions = append(conditions, corev1.PodCondition{Type: c.Type, Status: c.Status})
+			}
 		}
 	}
 	var volumes []corev1.Volume

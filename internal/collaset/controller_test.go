@@ -148,6 +148,34 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 	}
 }
 
+func TestAReadinessGateThatNobodySetsIsNamed(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*corev1.Pod)
+		want   string
+	}{
+		"not set":                  {func(*corev1.Pod) {}, "example.com/lb"},
+		"False":                    {func(p *corev1.Pod) { setCondition(p, "example.com/lb", corev1.ConditionFalse) }, "example.com/lb"},
+		"True":                     {func(p *corev1.Pod) { setCondition(p, "example.com/lb", corev1.ConditionTrue) }, ""},
+		"containers are not ready": {func(p *corev1.Pod) { setCondition(p, corev1.ContainersReady, corev1.ConditionFalse) }, ""},
+		"the Pod is Ready":         {func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionTrue) }, ""},
+		"ours":                     {func(p *corev1.Pod) { p.Spec.ReadinessGates = p.Spec.ReadinessGates[:1] }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{Spec: corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}, {ConditionType: "example.com/lb"}}}}
+			setCondition(pod, corev1.ContainersReady, corev1.ConditionTrue)
+			tc.change(pod)
+			kept, err := stripPod(pod)
+			require.NoError(t, err)
+			assert.Equal(t, tc.want, podOf(kept.(*corev1.Pod), labels.Everything()).MissingGate)
+		})
+	}
+}
+
+func setCondition(pod *corev1.Pod, of corev1.PodConditionType, status corev1.ConditionStatus) {
+	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == of })
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: of, Status: status})
+}
+
 func TestCacheHoldsManagedPodsOnly(t *testing.T) {
 	for object, by := range cacheOptions(podcache.NewStore(nil)).ByObject {
 		if _, node := object.(*metav1.PartialObjectMetadata); node {

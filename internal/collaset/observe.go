@@ -234,6 +234,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel), has(appsv1alpha1.ToDeleteLabel)
 	p.Replacing = has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) || has(appsv1alpha1.ReplacePairOriginNameLabel) ||
 		has(appsv1alpha1.ReplacedByReplaceUpdateLabel)
+	p.MissingGate = missingGate(pod, p.View)
 	for _, c := range pod.Status.Conditions {
 		switch {
 		case c.Status != corev1.ConditionTrue:
@@ -253,6 +254,22 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 		}
 	}
 	return p
+}
+
+// missingGate is the first of the Pod's readiness gates that others have to set and have not, if its containers are ready.
+func missingGate(pod *corev1.Pod, v podops.View) string {
+	if v.Ready || !v.ContainersReady {
+		return ""
+	}
+	for _, gate := range pod.Spec.ReadinessGates {
+		isTrue := slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == gate.ConditionType && c.Status == corev1.ConditionTrue
+		})
+		if gate.ConditionType != podops.ServiceReadyCondition && !isTrue {
+			return string(gate.ConditionType)
+		}
+	}
+	return ""
 }
 
 // mountsIn are the Pod's volumes that are claims.

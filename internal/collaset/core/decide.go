@@ -305,10 +305,13 @@ func (d *decision) markNamed() {
 func (d *decision) judge() {
 	missing := d.replicas() != d.s.Replicas
 	surplus := slices.ContainsFunc(d.items, func(it *item) bool { return it.victim })
-	lacking := LacksNothing
+	lacking, gate := LacksNothing, ""
 	for _, it := range d.live {
 		if !it.Available {
 			lacking = max(lacking, lacks(it))
+			if it.MissingGate != "" && (gate == "" || it.MissingGate < gate) {
+				gate = it.MissingGate
+			}
 			d.look(it.AvailableIn)
 		}
 	}
@@ -317,6 +320,7 @@ func (d *decision) judge() {
 		UpdateReached: d.waiting == 0,
 		Replacing:     d.replacing,
 		Lacking:       lacking,
+		MissingGate:   gate,
 		Held:          d.refused,
 	}
 }

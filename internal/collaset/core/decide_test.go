@@ -330,6 +330,17 @@ func TestDepthFirst(t *testing.T) {
 	assert.Empty(t, core.Decide(&w.Snapshot).Begins, "never more than 64")
 }
 
+func TestAReadinessGateOfOthersIsNamedWhileReadyIsMissing(t *testing.T) {
+	w := atRest(t, 3, nil)
+	require.Empty(t, core.Decide(&w.Snapshot).Goal.MissingGate)
+	for i, gate := range []string{"", "b", "a"} {
+		w.Pods[i].Available, w.Pods[i].ReadySince, w.Pods[i].MissingGate = false, time.Time{}, gate
+	}
+	plan := core.Decide(&w.Snapshot)
+	assert.Equal(t, core.LacksReady, plan.Goal.Lacking)
+	assert.Equal(t, "a", plan.Goal.MissingGate, "the same as long as it is missing, whatever the order of Pods")
+}
+
 // TestOthersBeginAheadOfThoseThatFinish: decisions are rare, and steps of single Pods finish updates meanwhile.
 func TestOthersBeginAheadOfThoseThatFinish(t *testing.T) {
 	for leaving, begins := range map[int]int{0: 52, 1: 52, 10: 57, 40: 64, 1000: 64} {

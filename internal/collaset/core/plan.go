@@ -184,6 +184,8 @@ type Goal struct {
 	Replacing bool
 	// Lacking is what live Pods that are not available lack, of whichever is furthest from it.
 	Lacking Lack
+	// MissingGate is a readiness gate that such Pods wait for, if it is somebody else's and all that is missing; "" if it is not.
+	MissingGate string
 	// Held says that something in scope is refused until somebody changes something.
 	Held bool
 }

@@ -238,17 +238,20 @@ func (w conditionWriter) doing(p *Plan, o Outcome) (string, appsv1alpha1.Conditi
 	case p.Goal.Replacing:
 		return "Pods are being replaced", appsv1alpha1.ReasonUpdating
 	case !p.Goal.Available():
-		return w.unavailable(p.Goal.Lacking), appsv1alpha1.ReasonUnavailable
+		return w.unavailable(p.Goal), appsv1alpha1.ReasonUnavailable
 	}
 	return "", appsv1alpha1.ReasonReconciled
 }
 
 // unavailable says what Pods lack, not which: that would change with every Pod.
-func (w conditionWriter) unavailable(lacking Lack) string {
-	switch lacking {
+func (w conditionWriter) unavailable(goal Goal) string {
+	switch goal.Lacking {
 	case LacksNode:
 		return "some Pods have no node yet"
 	case LacksReady:
+		if goal.MissingGate != "" {
+			return fmt.Sprintf("some Pods are not Ready: whoever is to set the condition of their readiness gate %s has not set it to True", goal.MissingGate)
+		}
 		return "some Pods are not Ready"
 	case LacksTime:
 		return fmt.Sprintf("some Pods have not been Ready for spec.minReadySeconds (%d) yet", int(w.s.MinReady.Seconds()))

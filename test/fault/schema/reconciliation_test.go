@@ -351,6 +351,8 @@ func (w *world) state(ctx context.Context, kind, namespace, name string) (state,
 			s.never = "have no node"
 		case int64(set.Spec.MinReadySeconds) > int64(await.Patience.Seconds()):
 			s.never = "spec.minReadySeconds"
+		case len(set.Spec.Template.Spec.ReadinessGates) > 0: // which nobody sets here
+			s.never = "readiness gate"
 		}
 		pods := &corev1.PodList{}
 		if err := w.client.List(ctx, pods, client.InNamespace(namespace)); err != nil {
