@@ -220,17 +220,17 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
 		p.ID = id
 	}
+	p.Facts = core.FactsOf(p.View)
 	if p.Recorded {
 		progress := revision.Carried(pod)
 		p.Carried, p.Missing, p.Wait = progress.Done, progress.Missing, string(progress.Wait)
 		p.ResizeDue, p.Infeasible = progress.ResizeDue, progress.Wait == revision.WaitResizeInfeasible
 		if f := progress.Finish; f != nil {
-			op := podops.OperationOf(p.View, core.OperatorID)
+			op := p.Facts.Op
 			p.Delegated = op.Phase == podops.PhaseOperate && *f == revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
 		}
 	}
 	has := func(key string) bool { _, ok := pod.Labels[key]; return ok }
-	p.Facts = core.FactsOf(p.View)
 	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel), has(appsv1alpha1.ToDeleteLabel)
 	p.Replacing = has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) || has(appsv1alpha1.ReplacePairOriginNameLabel) ||
 		has(appsv1alpha1.ReplacedByReplaceUpdateLabel)

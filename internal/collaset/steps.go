@@ -22,6 +22,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/cputime"
+	"kusionstack.io/kuperator/internal/revision"
 )
 
 // stepsName is the controller that makes the steps of single Pods.
@@ -180,7 +181,7 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			after, uid, is := setOf(e.ObjectNew)
 			if was && is && before == after {
 				m := r.memory.find(after, uid)
-				if m != nil && recorded(e.ObjectOld) && !recorded(e.ObjectNew) {
+				if m != nil && revision.Recorded(e.ObjectOld) && !revision.Recorded(e.ObjectNew) {
 					m.finished.Add(1)
 				}
 				addAfter(q, reconcile.Request{NamespacedName: after}, m.rest(r.orderOn(e.ObjectNew) != nil))
@@ -191,12 +192,6 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			others(ctx, e.ObjectNew, q)
 		},
 	}
-}
-
-// recorded says whether a change in place is under way on the Pod.
-func recorded(pod client.Object) bool {
-	_, ok := pod.GetAnnotations()[appsv1alpha1.LastPodStatusAnnotation]
-	return ok
 }
 
 // rest is how long the next decision can wait after a Pod changed; named says that the standing order names the Pod.

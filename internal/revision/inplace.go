@@ -11,6 +11,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -63,8 +64,8 @@ func recordOf(pod *corev1.Pod) (record, error) {
 }
 
 // Recorded says whether an in-place change was made on the Pod that nobody has called finished yet.
-func Recorded(pod *corev1.Pod) bool {
-	_, ok := pod.Annotations[appsv1alpha1.LastPodStatusAnnotation]
+func Recorded(pod metav1.Object) bool {
+	_, ok := pod.GetAnnotations()[appsv1alpha1.LastPodStatusAnnotation]
 	return ok
 }
 
