@@ -52,6 +52,8 @@ type setMemory struct {
 	// standing is the standing order of the last decision, nil for none, and attempts the steps that were made on it.
 	standing atomic.Pointer[standing]
 	attempts attempts
+	// flow begins those that the order has next.
+	flow flow
 	// took is the CPU that observing and deciding took last, in nanoseconds.
 	took atomic.Int64
 	// finished are the updates in place that were seen finished since the last decision.

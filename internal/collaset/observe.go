@@ -57,6 +57,8 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	if o.history, err = r.revisions(ctx, set); err != nil {
 		return nil, err
 	}
+	rest := o.memory.rest(true)
+	o.memory.flow.hold() // before Pods are read
 	pods, err := r.cached.ByIndex(ownerIndex, ownedBy(set.Namespace, set.UID))
 	if err != nil {
 		return nil, err
@@ -74,7 +76,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	}
 	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
-	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), o.memory.rest(true)
+	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), rest
 	o.observePods(pods, selector)
 	o.observeTopology(ctx, r.nodes)
 	if err := r.observeCandidates(ctx, o, selector); err != nil {
@@ -157,6 +159,7 @@ func seconds(n *int32) time.Duration { return time.Duration(ptr.Deref(n, 0)) * t
 // observePods fills in what the snapshot has of Pods.
 func (o *observation) observePods(pods podcache.Pods, selector labels.Selector) {
 	o.snapshot.Pods = o.memory.readPods(pods, selector)
+	o.memory.flow.foresee(o.snapshot.Pods)
 	o.pod = func(name string) *corev1.Pod {
 		if i := o.find(name); i >= 0 {
 			return pods.At(i)

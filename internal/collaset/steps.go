@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/cputime"
 	"kusionstack.io/kuperator/internal/revision"
@@ -30,14 +31,17 @@ const stepsName = Name + "-steps"
 
 // Pace of decisions about a set for changes of its Pods: after one that took much CPU, restFactor times as long passes before
 // the next, so that however many Pods change, decisions take a fortieth of a core, up to sets of ten thousand. Pods with a
-// step of their own do not wait for that. What is left to decide while such steps are made is which Pods begin, and that is decided ahead
-// (Snapshot.Leaving), so it can wait for stepsFactor times as long, and for a Pod with such a step at least for stepPause: then it is decided for several Pods.
+// step of their own do not wait for that. What is left to decide while such steps are made is which Pods begin, so it can wait for
+// stepsFactor times as long, and for a Pod with such a step at least for stepPause: then it is decided for several Pods. While
+// the last decision has said who begins next (flow), only the counts in status wait, and flowFactor is enough.
 const (
 	restFactor  = 40
 	stepsFactor = 150
+	flowFactor  = 250
 	restLeast   = time.Millisecond // what is shorter than that needs no rest
 	restMost    = 2 * time.Second
 	stepsMost   = 3 * time.Second
+	flowMost    = 5 * time.Second
 	stepPause   = 15 * time.Millisecond
 )
 
@@ -115,9 +119,11 @@ func (m *setMemory) stand(o *observation, plan *core.Plan, took time.Duration) {
 	m.attempts.keep(plan.Standing)
 	if plan.Standing == nil || len(plan.Standing.From) == 0 {
 		m.standing.Store(nil)
+		m.flow.give(nil)
 		return
 	}
 	m.standing.Store(&standing{order: plan.Standing, generation: o.set.Generation, selector: o.selector, history: o.history})
+	m.flow.give(plan.Standing)
 }
 
 // setOf names the CollaSet that controls an object.
@@ -129,33 +135,55 @@ func setOf(object metav1.Object) (key types.NamespacedName, uid types.UID, ok bo
 	return types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}, ref.UID, true
 }
 
-// orderOn is the standing order that names a Pod, nil if there is none.
-func (r *reconciler) orderOn(pod client.Object) *standing {
+// orderOn is the memory of a Pod's set and the standing order that names the Pod; both are nil if there is none.
+func (r *reconciler) orderOn(pod client.Object) (*setMemory, *standing) {
 	key, uid, owned := setOf(pod)
 	if !owned {
-		return nil
+		return nil, nil
 	}
 	m := r.memory.find(key, uid)
 	if m == nil {
-		return nil
+		return nil, nil
 	}
 	s := m.standing.Load()
 	if s == nil || s.order.From[pod.GetUID()] == "" {
-		return nil
+		return nil, nil
 	}
-	return s
+	return m, s
 }
 
-// stepEvents enqueue Pods on which a step of their own is due. It costs the same however many Pods the set has.
+// stepEvents enqueue Pods on which a step of their own is due, and the next to begin for each that came back. It costs the same
+// however many Pods the set has.
 func (r *reconciler) stepEvents() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
-		pod, ok := e.ObjectNew.(*corev1.Pod)
-		if s := r.orderOn(e.ObjectNew); s == nil || !ok {
+		before, ok := e.ObjectOld.(*corev1.Pod)
+		pod, is := e.ObjectNew.(*corev1.Pod)
+		if !ok || !is {
 			return
-		} else if step, _ := s.due(pod); step != core.StepNone {
+		}
+		m, s := r.orderOn(pod)
+		if s == nil {
+			return
+		}
+		if step, _ := s.due(pod); step != core.StepNone {
 			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)})
+			return
+		}
+		if !cameBack(before, pod) {
+			return
+		}
+		if next, ok := m.flow.choose(); ok {
+			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: next.Name}})
 		}
 	}}
+}
+
+// cameBack is core.Back, which most events do not even ask.
+func cameBack(before, after *corev1.Pod) bool {
+	if before.UID != after.UID || metav1.HasLabel(before.ObjectMeta, podops.ServiceAvailableLabel) || !metav1.HasLabel(after.ObjectMeta, podops.ServiceAvailableLabel) {
+		return false
+	}
+	return core.Back(podops.Read(before), podops.Read(after))
 }
 
 // podEvents enqueue the CollaSets that a Pod concerns: the one that controls it, and, for one that nobody controls, those that
@@ -184,7 +212,8 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 				if m != nil && revision.Recorded(e.ObjectOld) && !revision.Recorded(e.ObjectNew) {
 					m.finished.Add(1)
 				}
-				addAfter(q, reconcile.Request{NamespacedName: after}, m.rest(r.orderOn(e.ObjectNew) != nil))
+				_, order := r.orderOn(e.ObjectNew)
+				addAfter(q, reconcile.Request{NamespacedName: after}, m.rest(order != nil))
 				return
 			}
 			owner.Update(ctx, e, q)
@@ -200,7 +229,10 @@ func (m *setMemory) rest(named bool) time.Duration {
 		return 0
 	}
 	factor, least, most := time.Duration(restFactor), time.Duration(0), restMost
-	if m.standing.Load() != nil {
+	switch {
+	case m.flow.waiting():
+		factor, most = flowFactor, flowMost
+	case m.standing.Load() != nil:
 		factor, most = stepsFactor, stepsMost
 	}
 	if named {
@@ -256,10 +288,23 @@ func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 	var failed error
 	switch step {
 	case core.StepNone:
+		if m.flow.taken(p.UID()) && s.order.MayBegin(&p) {
+			r.run(ctx, []action{{"begin", &failed, func() error { return r.beginNext(ctx, o, &p) }}})
+		}
 	case core.StepChange:
 		r.run(ctx, []action{{"change", &failed, func() error { return r.change(ctx, o, &p) }}})
 	case core.StepFinish:
 		r.run(ctx, []action{{"finish", &failed, func() error { return r.finish(ctx, o, &p) }}})
 	}
 	return ctrl.Result{}, failed
+}
+
+// beginNext begins the update of a Pod that was chosen.
+func (r *reconciler) beginNext(ctx context.Context, o *observation, pod *core.Pod) error {
+	b := core.Begin{Pod: pod, Request: podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}}
+	change, err := podops.Begin(pod.View, b.Request, r.clock.Now())
+	if err != nil || change.IsZero() {
+		return err
+	}
+	return o.memory.flow.send(pod, change.Apply(pod.View), func() error { return r.ask(ctx, o, b, change) })
 }

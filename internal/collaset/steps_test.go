@@ -155,7 +155,11 @@ func TestTheRestAfterADecision(t *testing.T) {
 	m.standing.Store(&standing{})
 	assert.Equal(t, stepsFactor*10*time.Millisecond, m.rest(false), "Pods with a step of their own do not wait for it")
 	assert.Equal(t, stepsFactor*10*time.Millisecond, m.rest(true))
+	m.flow.give(&core.Standing{Next: []core.NextPod{{Name: "next"}}})
+	assert.Equal(t, flowFactor*10*time.Millisecond, m.rest(true), "it is known who begins")
 	m.took.Store(int64(time.Minute))
+	assert.Equal(t, flowMost, m.rest(true))
+	m.flow.give(nil)
 	assert.Equal(t, stepsMost, m.rest(true))
 	m.standing.Store(nil)
 	m.took.Store(int64(time.Minute))
@@ -178,7 +182,7 @@ func BenchmarkPodEvent(b *testing.B) {
 	pod.Labels[appsv1.ControllerRevisionHashLabelKey] = order.order.From[pod.UID]
 	b.ReportAllocs()
 	for b.Loop() {
-		if found := s.r.orderOn(pod); found != nil {
+		if _, found := s.r.orderOn(pod); found != nil {
 			found.due(pod)
 		}
 	}

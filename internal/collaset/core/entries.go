@@ -356,7 +356,7 @@ func (d *decision) quiet() bool {
 	if len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+len(p.Cancels)+len(p.Begins) > 0 {
 		return false
 	}
-	return !slices.ContainsFunc(d.items, func(it *item) bool { return (it.during != "" || offline(it)) && it.Live() })
+	return !slices.ContainsFunc(d.items, func(it *item) bool { return (it.during != "" || offline(it.op)) && it.Live() })
 }
 
 // leavingByScaleIn says whether Pods are still on their way out, or wait for their turn.

@@ -17,6 +17,17 @@ type Standing struct {
 	Updated string
 	// From is the revision that each of these Pods had, by UID. Only Pods at that revision are changed.
 	From map[types.UID]string
+	// Next are Pods to begin, which From has too: the first when one of those under way is Back, and so on. Nil for none.
+	Next []NextPod
+}
+
+// maxNext bounds Standing.Next: more than are back before the next decision, at any pace that an API server has.
+const maxNext = 1024
+
+// NextPod is a Pod whose update is to be begun.
+type NextPod struct {
+	Name string
+	UID  types.UID
 }
 
 // Step is what is due on one Pod.
@@ -38,8 +49,7 @@ func (o *Standing) Step(pod *Pod) Step {
 		return StepNone
 	}
 	from, named := o.From[pod.UID()]
-	if !named || !pod.Live() || !pod.Selected || pod.Excluded || pod.ToDelete || pod.Replacing ||
-		pod.facts().During != podops.TypeUpdate {
+	if !named || !pod.updatable() || pod.facts().During != podops.TypeUpdate {
 		return StepNone
 	}
 	switch {
@@ -49,6 +59,24 @@ func (o *Standing) Step(pod *Pod) Step {
 		return StepChange
 	}
 	return StepNone
+}
+
+// MayBegin says whether a Pod of Next may be begun as it is, if there is room. Its cost does not depend on the number of Pods.
+func (o *Standing) MayBegin(pod *Pod) bool {
+	from, named := o.From[pod.UID()]
+	facts := pod.facts()
+	return named && pod.updatable() && pod.Revision == from && from != o.Updated && !pod.Recorded && facts.InService && facts.During == ""
+}
+
+// updatable says that nothing but the update strategy has a say about the Pod.
+func (p *Pod) updatable() bool { return p.Live() && p.Selected && !p.Excluded && !p.ToDelete && !p.Replacing }
+
+// Back says whether a Pod came back into service from our operation between two looks, so that another may leave.
+func Back(before, after podops.View) bool {
+	if before.ServiceAvailable() || !after.ServiceAvailable() {
+		return false
+	}
+	return offline(FactsOf(before).Op) && !offline(FactsOf(after).Op)
 }
 
 // stand begins a standing order, where steps of single Pods depend on nothing but their own permission: not on a delay that
@@ -64,20 +92,38 @@ func (d *decision) stand(blocked bool) {
 	}
 }
 
-// order names a Pod in the standing order: one on which an update in place is under way. need says that it has yet to be
-// changed.
+// order names a Pod in the standing order: one on which an update in place is under way, or that is on its way back. need says
+// that it has yet to be changed.
 func (d *decision) order(it *item, need bool) {
-	if d.plan.Standing == nil || it.during != podops.TypeUpdate {
+	switch {
+	case d.plan.Standing == nil:
 		return
-	}
-	changed := !need && it.Recorded && it.Revision == d.s.UpdatedRevision
-	if !need && !changed {
-		return
-	}
-	if need {
+	case it.during != podops.TypeUpdate:
+		if !offline(it.op) {
+			return
+		}
+	case need:
 		if w, _, _ := d.wayOf(it); w != inPlace || it.Recorded {
 			return
 		}
+	case !it.Recorded || it.Revision != d.s.UpdatedRevision:
+		return
 	}
 	d.plan.Standing.From[it.UID()] = it.Revision
+}
+
+// flows says that the standing order says who begins next. Where Pods bake, those in flight are too few for that to matter.
+func (d *decision) flows() bool { return d.plan.Standing != nil && d.s.MinReady == 0 }
+
+// queue has a Pod begin when there is room, if it is updated in place.
+func (d *decision) queue(it *item) {
+	if !d.flows() || len(d.plan.Standing.Next) == maxNext || it.Recorded {
+		return
+	}
+	if w, _, _ := d.wayOf(it); w != inPlace {
+		return
+	}
+	order := d.plan.Standing
+	order.From[it.UID()] = it.Revision
+	order.Next = append(order.Next, NextPod{it.Name(), it.UID()})
 }

@@ -1,13 +1,17 @@
 package core_test
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
 )
 
@@ -46,6 +50,144 @@ func TestAStepIsAmongThoseThatADecisionPlans(t *testing.T) {
 	})
 	require.Positive(t, steps[core.StepChange], "some Pod was to be changed")
 	require.Positive(t, steps[core.StepFinish], "some Pod was to be finished")
+}
+
+// TestPodsThatComeBackLetOthersBegin plays the begins of standing orders: each Pod that comes back lets the next begin, and decisions are rare.
+func TestPodsThatComeBackLetOthersBegin(t *testing.T) {
+	begun := 0
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.IntRange(60, 120).Draw(t, "replicas"))
+		w.older = rapid.Bool().Draw(t, "lifecycle-controller is older")
+		w.budget = rapid.SampledFrom([]int{0, 20}).Draw(t, "budget")
+		w.run(always)
+		passes := sometimes(rapid.Uint64().Draw(t, "seed"), rapid.Float64Range(0.5, 1).Draw(t, "chance"))
+		w.template("r2")
+		w.Partition = rapid.SampledFrom([]int{0, 5, 50}).Draw(t, "partition")
+		goal := max(w.Replicas-w.Partition, 0)
+		rest := rapid.IntRange(1, 12).Draw(t, "rounds from one decision to the next")
+		for range 40 {
+			plan := core.Decide(&w.Snapshot)
+			next := slices.Clone(plan.Standing.Next)
+			w.apply(plan, passes)
+			limit := max(w.underWay(), 52)
+			for range rest {
+				before := map[types.UID]podops.View{}
+				for _, p := range w.live() {
+					before[p.UID()] = p.View
+				}
+				w.settle(passes)
+				for name, step := range due(w, plan.Standing) {
+					w.step(name, step)
+				}
+				for _, p := range w.live() {
+					if core.Back(before[p.UID()], p.View) && len(next) > 0 {
+						begun += w.beginNext(t, plan.Standing, next[0])
+						next = next[1:]
+					}
+				}
+				require.LessOrEqual(t, w.underWay(), limit, "one for one")
+				require.LessOrEqual(t, w.atRevision("r2"), goal, "a partition holds")
+			}
+		}
+		require.Empty(t, w.problems)
+		require.Equal(t, goal, w.atRevision("r2"))
+	})
+	require.Positive(t, begun)
+}
+
+// underWay counts the Pods on which an operation is under way, or that are on their way back.
+func (w *world) underWay() int {
+	n := 0
+	for _, p := range w.live() {
+		if len(podops.Operations(p.View)) > 0 || !p.View.ServiceAvailable() {
+			n++
+		}
+	}
+	return n
+}
+
+// step makes the step of one Pod.
+func (w *world) step(name string, step core.Step) {
+	plan := core.Plan{}
+	switch p := w.find(name); step {
+	case core.StepChange:
+		plan.Changes = []*core.Pod{p}
+	case core.StepFinish:
+		plan.Finishes = []*core.Pod{p}
+	case core.StepNone:
+	}
+	w.apply(plan, always)
+}
+
+// beginNext begins the next Pod of the order, if that is fit, and says how many it has begun.
+func (w *world) beginNext(t *rapid.T, order *core.Standing, next core.NextPod) int {
+	p := w.find(next.Name)
+	if p == nil || p.UID() != next.UID || !order.MayBegin(p) {
+		return 0
+	}
+	w.apply(core.Plan{Begins: []core.Begin{{Pod: p, Request: podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}}}}, always)
+	for _, cancelled := range core.Decide(&w.Snapshot).Cancels {
+		require.NotEqual(t, p.Name(), cancelled.Name(), "what was begun is wanted")
+	}
+	return 1
+}
+
+func TestWhoIsNext(t *testing.T) {
+	w := atRest(t, 2000, nil)
+	w.template("r2")
+	plan := core.Decide(&w.Snapshot)
+	require.Len(t, plan.Begins, 52)
+	require.Len(t, plan.Standing.Next, 1024)
+	ids := map[types.UID]int{}
+	for i := range w.Pods {
+		ids[w.Pods[i].UID()] = w.Pods[i].ID
+	}
+	for i, next := range plan.Standing.Next {
+		require.Equal(t, 2000-1-52-i, ids[next.UID], "in the order in which decisions begin")
+	}
+	for name, change := range map[string]func(*world){
+		"Pods bake":     func(w *world) { w.MinReady = time.Second },
+		"re-creation":   func(w *world) { w.Policy = appsv1alpha1.PodUpdateRecreate },
+		"there is room": func(w *world) { w.Pods = w.Pods[:50]; w.Replicas = 50; w.Entries = w.Entries[:50] },
+		"paused":        func(w *world) { w.Paused = true },
+	} {
+		w := atRest(t, 100, nil)
+		w.template("r2")
+		require.NotEmpty(t, core.Decide(&w.Snapshot).Standing.Next)
+		change(w)
+		assert.Empty(t, core.Decide(&w.Snapshot).Standing.Next, name)
+	}
+}
+
+func TestPodsThatAreNotFitAreNotBegun(t *testing.T) {
+	w := atRest(t, 60, nil)
+	w.template("r2")
+	order := core.Decide(&w.Snapshot).Standing
+	require.NotEmpty(t, order.Next)
+	next := w.find(order.Next[0].Name)
+	require.True(t, order.MayBegin(next))
+	for name, change := range map[string]func(*core.Pod){
+		"another Pod":      func(p *core.Pod) { p.View.UID = "other" },
+		"another revision": func(p *core.Pod) { p.Revision = "r3" },
+		"updated":          func(p *core.Pod) { p.Revision = "r2" },
+		"being deleted":    func(p *core.Pod) { p.View.Terminating = true },
+		"to be excluded":   func(p *core.Pod) { p.Excluded = true },
+		"to be deleted":    func(p *core.Pod) { p.ToDelete = true },
+		"being replaced":   func(p *core.Pod) { p.Replacing = true },
+		"not selected":     func(p *core.Pod) { p.Selected = false },
+		"not in service":   func(p *core.Pod) { p.View.Labels = nil },
+		"recorded":         func(p *core.Pod) { p.Recorded = true },
+		"under way": func(p *core.Pod) {
+			change, err := podops.Begin(p.View, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}, w.Now)
+			require.NoError(t, err)
+			p.View = change.Apply(p.View)
+		},
+	} {
+		p := *next
+		p.Facts = nil
+		change(&p)
+		assert.False(t, order.MayBegin(&p), name)
+	}
 }
 
 // due are the steps that a standing order asks for, by Pod.

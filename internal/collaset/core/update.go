@@ -221,7 +221,7 @@ type flight struct {
 func (f *flight) count(it *item, s *Snapshot) {
 	now := s.Now
 	switch {
-	case offline(it):
+	case offline(it.op):
 		f.offline++
 	case it.during == podops.TypeUpdate && s.MinReady > 0:
 		// What is asked for counts as well: the rules would let it pass while others bake.
@@ -229,7 +229,7 @@ func (f *flight) count(it *item, s *Snapshot) {
 	case it.Revision == s.UpdatedRevision && !it.Available:
 		f.baking++
 	}
-	if !offline(it) && it.during != podops.TypeUpdate {
+	if !offline(it.op) && it.during != podops.TypeUpdate {
 		return
 	}
 	stamp, known := podops.TimeOf(it.op.Request)
@@ -251,8 +251,8 @@ func (d *decision) maxInFlight() int {
 }
 
 // offline says that our update keeps the Pod out of service, up to the moment it serves again.
-func offline(it *item) bool {
-	return it.op.Offline() || it.op.Phase == podops.PhaseCompleting || it.op.Phase == podops.PhasePostChecked
+func offline(op podops.Operation) bool {
+	return op.Offline() || op.Phase == podops.PhaseCompleting || op.Phase == podops.PhasePostChecked
 }
 
 // carryOn moves an update under the protocol and says whether one has yet to be begun.
@@ -301,8 +301,11 @@ func (d *decision) act(it *item) {
 // count against the Pods in flight: a broken revision can always be repaired.
 func (d *decision) beginUpdates(ready []*item, under flight) {
 	room := maxBegins - len(d.plan.Begins)
-	// The next decision comes when so many have left: on average as many are under way as if each were followed at once.
-	ahead := min(d.s.Leaving/2, maxFresh)
+	ahead := 0
+	if !d.flows() {
+		// The next decision comes when so many have left: on average as many are under way as if each were followed at once.
+		ahead = min(d.s.Leaving/2, maxFresh)
+	}
 	serving := min(d.maxInFlight()-under.offline-under.baking, maxFresh+ahead-under.fresh)
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
@@ -310,6 +313,7 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 		case it.inService && serving <= 0:
 			// Pods that come back into service make events; those that take long make none.
 			d.look(max(under.settles, d.s.Rest))
+			d.queue(it)
 			d.block(it, "InFlightLimit", "enough Pods are being updated or not available yet; the next begins when one is available or takes long")
 			continue
 		case room <= 0:

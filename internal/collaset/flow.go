@@ -1,0 +1,121 @@
+package collaset
+
+import (
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
+)
+
+// flow begins the Pods that a standing order has next, one for each that came back (docs/design/0018-beginning-by-standing-order.md).
+// The zero flow has nobody to begin. It is safe for concurrent use.
+type flow struct {
+	mu sync.Mutex
+	// next are those of the order that are left.
+	next []core.NextPod
+	// chosen are those that are to be begun now.
+	chosen map[types.UID]bool
+	// begun are those whose begin was sent, and is not known to have failed or to be seen.
+	begun map[types.UID]begun
+}
+
+// begun is a Pod whose begin was sent.
+type begun struct {
+	version string      // the resourceVersion that it had
+	after   podops.View // the Pod with that resourceVersion, and the begin
+}
+
+// hold withdraws the order, so that until the next one nothing is begun but what has been sent already.
+func (f *flow) hold() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next, f.chosen = nil, nil
+}
+
+// give puts an order in the place of the one before.
+func (f *flow) give(order *core.Standing) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next, f.chosen = nil, nil
+	if order != nil {
+		f.next = order.Next
+	}
+}
+
+// choose takes the next Pod to begin, if there is one.
+func (f *flow) choose() (pod core.NextPod, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.next) == 0 {
+		return pod, false
+	}
+	pod, f.next = f.next[0], f.next[1:]
+	if f.chosen == nil {
+		f.chosen = map[types.UID]bool{}
+	}
+	f.chosen[pod.UID] = true
+	return pod, true
+}
+
+// waiting says whether somebody is left to begin.
+func (f *flow) waiting() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.next) > 0
+}
+
+// taken says whether the Pod is one of those to be begun now.
+func (f *flow) taken(pod types.UID) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.chosen[pod]
+}
+
+// send sends the begin of a chosen Pod, which looks like after then, unless the order was withdrawn.
+func (f *flow) send(pod *core.Pod, after podops.View, do func() error) error {
+	uid := pod.UID()
+	f.mu.Lock()
+	if !f.chosen[uid] {
+		f.mu.Unlock()
+		return errAttempted
+	}
+	delete(f.chosen, uid)
+	if f.begun == nil {
+		f.begun = map[types.UID]begun{}
+	}
+	f.begun[uid] = begun{pod.View.ResourceVersion, after}
+	f.mu.Unlock()
+
+	err := do()
+	if err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.begun, uid)
+	}
+	return err
+}
+
+// foresee lets Pods whose begin was sent and is not seen yet look as they will, and forgets those that are seen.
+func (f *flow) foresee(pods []core.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.begun) == 0 {
+		return
+	}
+	before := f.begun
+	f.begun = nil
+	for i := range pods {
+		p := &pods[i]
+		sent, ok := before[p.UID()]
+		if !ok || sent.version != p.View.ResourceVersion {
+			continue
+		}
+		p.View, p.Facts = sent.after, core.FactsOf(sent.after)
+		if f.begun == nil {
+			f.begun = map[types.UID]begun{}
+		}
+		f.begun[p.UID()] = sent
+	}
+}
