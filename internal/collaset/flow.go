@@ -15,6 +15,8 @@ type flow struct {
 	mu sync.Mutex
 	// next are those of the order that are left.
 	next []core.NextPod
+	// waits says that some of the last order are left. A decision that is being made does not change it.
+	waits bool
 	// chosen are those that are to be begun now.
 	chosen map[types.UID]bool
 	// begun are those whose begin was sent, and is not known to have failed or to be seen.
@@ -42,6 +44,7 @@ func (f *flow) give(order *core.Standing) {
 	if order != nil {
 		f.next = order.Next
 	}
+	f.waits = len(f.next) > 0
 }
 
 // choose takes the next Pod to begin, if there is one.
@@ -52,6 +55,7 @@ func (f *flow) choose() (pod core.NextPod, ok bool) {
 		return pod, false
 	}
 	pod, f.next = f.next[0], f.next[1:]
+	f.waits = len(f.next) > 0
 	if f.chosen == nil {
 		f.chosen = map[types.UID]bool{}
 	}
@@ -59,11 +63,11 @@ func (f *flow) choose() (pod core.NextPod, ok bool) {
 	return pod, true
 }
 
-// waiting says whether somebody is left to begin.
+// waiting says whether somebody is left to begin; while a decision is being made, whether somebody was.
 func (f *flow) waiting() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.next) > 0
+	return f.waits
 }
 
 // taken says whether the Pod is one of those to be begun now.

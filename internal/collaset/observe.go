@@ -57,7 +57,6 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	if o.history, err = r.revisions(ctx, set); err != nil {
 		return nil, err
 	}
-	rest := o.memory.rest(true)
 	o.memory.flow.hold() // before Pods are read
 	pods, err := r.cached.ByIndex(ownerIndex, ownedBy(set.Namespace, set.UID))
 	if err != nil {
@@ -76,7 +75,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	}
 	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
-	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), rest
+	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), o.memory.rest(true)
 	o.observePods(pods, selector)
 	o.observeTopology(ctx, r.nodes)
 	if err := r.observeCandidates(ctx, o, selector); err != nil {

@@ -159,6 +159,8 @@ func TestTheRestAfterADecision(t *testing.T) {
 	assert.Equal(t, flowFactor*10*time.Millisecond, m.rest(true), "it is known who begins")
 	m.took.Store(int64(time.Minute))
 	assert.Equal(t, flowMost, m.rest(true))
+	m.flow.hold()
+	assert.Equal(t, flowMost, m.rest(true), "events that come while a decision is made wait as long")
 	m.flow.give(nil)
 	assert.Equal(t, stepsMost, m.rest(true))
 	m.standing.Store(nil)
