@@ -69,7 +69,9 @@ func (o *Standing) MayBegin(pod *Pod) bool {
 }
 
 // updatable says that nothing but the update strategy has a say about the Pod.
-func (p *Pod) updatable() bool { return p.Live() && p.Selected && !p.Excluded && !p.ToDelete && !p.Replacing }
+func (p *Pod) updatable() bool {
+	return p.Live() && p.Selected && !p.Excluded && !p.ToDelete && !p.Replacing
+}
 
 // Back says whether a Pod came back into service from our operation between two looks, so that another may leave.
 func Back(before, after podops.View) bool {
