@@ -2,12 +2,16 @@ package collaset
 
 import (
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
 )
+
+// foreseenPause is how long after a decision on Pods that were foreseen the next one looks what became of them.
+const foreseenPause = time.Second
 
 // flow begins the Pods that a standing order has next, one for each that came back (docs/design/0018-beginning-by-standing-order.md).
 // The zero flow has nobody to begin. It is safe for concurrent use.
@@ -101,12 +105,13 @@ func (f *flow) send(pod *core.Pod, after podops.View, do func() error) error {
 	return err
 }
 
-// foresee lets Pods whose begin was sent and is not seen yet look as they will, and forgets those that are seen.
-func (f *flow) foresee(pods []core.Pod) {
+// foresee lets Pods whose begin was sent and is not seen yet look as they will, and forgets those that are seen. It says whether
+// there are any: a begin may yet fail, and no event tells of that.
+func (f *flow) foresee(pods []core.Pod) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.begun) == 0 {
-		return
+		return false
 	}
 	before := f.begun
 	f.begun = nil
@@ -122,4 +127,5 @@ func (f *flow) foresee(pods []core.Pod) {
 		}
 		f.begun[p.UID()] = sent
 	}
+	return len(f.begun) > 0
 }

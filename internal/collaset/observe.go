@@ -37,6 +37,8 @@ type observation struct {
 	context *appsv1alpha1.ResourceContext
 	claims  map[string]*corev1.PersistentVolumeClaim
 	memory  *setMemory
+	// foreseen says that some Pods are in the snapshot as they will be if a write of theirs succeeds.
+	foreseen bool
 	// single says that this is about one Pod alone, for a step of a standing order. What is written then is not waited for
 	// before the set is decided on: neither the Pods in flight nor what may be begun depend on it.
 	single bool
@@ -158,7 +160,7 @@ func seconds(n *int32) time.Duration { return time.Duration(ptr.Deref(n, 0)) * t
 // observePods fills in what the snapshot has of Pods.
 func (o *observation) observePods(pods podcache.Pods, selector labels.Selector) {
 	o.snapshot.Pods = o.memory.readPods(pods, selector)
-	o.memory.flow.foresee(o.snapshot.Pods)
+	o.foreseen = o.memory.flow.foresee(o.snapshot.Pods)
 	o.pod = func(name string) *corev1.Pod {
 		if i := o.find(name); i >= 0 {
 			return pods.At(i)

@@ -103,7 +103,11 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if err := errors.Join(applied.err(), reportErr, pruneErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, r.again(set, applied.conflict))}, nil
+	var seen time.Duration
+	if o.foreseen {
+		seen = max(foreseenPause, o.memory.rest(true))
+	}
+	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, seen, r.again(set, applied.conflict))}, nil
 }
 
 // hold puts the finalizer on a CollaSet that is not being deleted, before anything is made for it.
@@ -121,18 +125,19 @@ func (r *reconciler) hold(ctx context.Context, set *appsv1alpha1.CollaSet) error
 }
 
 // nextLook is the soonest of all times at which to look again; 0 if only events matter.
-func nextLook(plan *core.Plan, applied *outcome, status, again time.Duration) time.Duration {
+func nextLook(plan *core.Plan, applied *outcome, others ...time.Duration) time.Duration {
 	next := plan.NextLook
 	sooner := func(d time.Duration) {
 		if d > 0 && (next == 0 || d < next) {
 			next = d
 		}
 	}
-	sooner(status)
+	for _, other := range others {
+		sooner(other)
+	}
 	if applied.creationsHeld != nil {
 		sooner(applied.creationsIn)
 	}
-	sooner(again)
 	if plan.More {
 		sooner(time.Millisecond)
 	}
