@@ -246,7 +246,6 @@ func TestATenantsFloodStopsNobodyElse(t *testing.T) {
 	require.NoError(t, err)
 	pids := w.Processes()
 
-	require.NoError(t, mallory.Create(t.Context(), workload.CollaSet(own, "absurd", image1, math.MaxInt32)))
 	huge := strings.Repeat("x", 200<<10)
 	for n := range 10 {
 		p := pod(own, fmt.Sprintf("malformed-%d", n))
@@ -260,6 +259,8 @@ func TestATenantsFloodStopsNobodyElse(t *testing.T) {
 		}
 		require.NoError(t, mallory.Create(t.Context(), p))
 	}
+	// Last of what has Pods: it takes all that is left of the quota.
+	require.NoError(t, mallory.Create(t.Context(), workload.CollaSet(own, "absurd", image1, math.MaxInt32)))
 	for n := range 40 {
 		r := asks(own, fmt.Sprintf("asks-%d", n), "http://127.0.0.1:1/", "")
 		r.Spec.Selector = &metav1.LabelSelector{}
