@@ -59,6 +59,23 @@ func (p *plane) startCell(ctx context.Context, namespace string) (*cell, error) 
 	return c, nil
 }
 
+// narrowBounds are for workloads of four Pods what those of the program are for hundreds: two begin by a plan, one of them in service.
+var narrowBounds = []sourceChange{
+	{"internal/collaset/core/decide.go", "	maxBegins = 64\n", "	maxBegins = 2\n"},
+	{"internal/collaset/core/decide.go", "	maxFresh = 52\n", "	maxFresh = 1\n"},
+}
+
+// narrowed has the cell's collaset-controller with narrow bounds, or as it ships. It is started again if that is another program.
+func (p *plane) narrowed(c *cell, narrow bool) {
+	program := p.program(suite.CollaSet)
+	if narrow {
+		program = p.narrow
+	}
+	if proc := c.processes[suite.CollaSet]; proc.runs() != program {
+		proc.replace(program)
+	}
+}
+
 func (c *cell) stop() {
 	for _, p := range c.processes {
 		p.stop()
@@ -89,6 +106,13 @@ func (p *process) kill() {
 	if running != nil {
 		_ = running.End(syscall.SIGKILL, patience)
 	}
+}
+
+// runs is the path of its program.
+func (p *process) runs() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.path
 }
 
 // supervise keeps it running.

@@ -119,6 +119,7 @@ func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *refe
 		}
 		o.check("processes", nil)
 	}()
+	p.narrowed(c, s.narrow)
 	if s.setup != nil {
 		if err := s.setup(o.play); err != nil {
 			o.check("setup", err)
@@ -438,6 +439,9 @@ func (p *plane) references(t *testing.T, chosen []plan) map[string]*reference {
 	wanted := slices.DeleteFunc(scenarios(), func(s scenario) bool { return !isWanted(s.name) })
 	if len(wanted) == 0 {
 		t.Skip("FAULT_SCENARIO has scenarios of other tests")
+	}
+	if p.narrow == "" && slices.ContainsFunc(wanted, func(s scenario) bool { return s.narrow }) {
+		p.narrow = p.buildChanged(t, "narrow", suite.CollaSet, narrowBounds)
 	}
 	each(p, wanted, func(c *cell, s scenario) {
 		begin := time.Now()

@@ -56,6 +56,8 @@ type plane struct {
 	kubelet  *fakekubelet.Kubelet
 	provider *provider
 	dir, bin string
+	// narrow is a collaset-controller whose bounds are such that a workload of four Pods meets them, built when it is needed first.
+	narrow string
 
 	webhook     *process
 	webhookPort *localkube.Ports

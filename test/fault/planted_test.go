@@ -281,12 +281,12 @@ func (p *process) replace(path string) {
 }
 
 // plant writes the changed sources into a folder, and returns the module's and the list of what replaces what.
-func (b bug) plant(t *testing.T, dir string) (module, list string) {
+func plant(t *testing.T, dir string, changes []sourceChange) (module, list string) {
 	t.Helper()
 	module, err := filepath.Abs(root)
 	require.NoError(t, err)
 	planted := overlay.New(t, dir)
-	for _, c := range b.changes {
+	for _, c := range changes {
 		planted.Change(filepath.Join(module, c.file), c.from, c.to)
 	}
 	return module, planted.Write()
@@ -295,17 +295,24 @@ func (b bug) plant(t *testing.T, dir string) (module, list string) {
 // TestPlantedBugsFitTheSources is quick, and about those too that only the whole run tries.
 func TestPlantedBugsFitTheSources(t *testing.T) {
 	for _, b := range append(bugs(), untrusted) {
-		t.Run(b.name, func(t *testing.T) { b.plant(t, t.TempDir()) })
+		t.Run(b.name, func(t *testing.T) { plant(t, t.TempDir(), b.changes) })
 	}
+	t.Run("narrow bounds", func(t *testing.T) { plant(t, t.TempDir(), narrowBounds) })
 }
 
 // buildPlanted builds a component with a defect.
 func (p *plane) buildPlanted(t *testing.T, b bug) string {
 	t.Helper()
-	dir := filepath.Join(p.dir, "planted", b.name)
-	module, planted := b.plant(t, dir)
-	program := filepath.Join(dir, b.component)
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", planted, "-o", program, "./cmd/"+b.component)
+	return p.buildChanged(t, b.name, b.component, b.changes)
+}
+
+// buildChanged builds a component from changed sources.
+func (p *plane) buildChanged(t *testing.T, name, component string, changes []sourceChange) string {
+	t.Helper()
+	dir := filepath.Join(p.dir, "planted", name)
+	module, planted := plant(t, dir, changes)
+	program := filepath.Join(dir, component)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", planted, "-o", program, "./cmd/"+component)
 	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 	output, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(output))

@@ -30,6 +30,8 @@ type scenario struct {
 	anyRestarts bool
 	// anyInstances says that it is chance which instance IDs Pods have in the end: what gives an ID back is not waited for.
 	anyInstances bool
+	// narrow has a collaset-controller that lets few Pods begin at a time, so that the others begin by standing order.
+	narrow bool
 }
 
 // play is one run of a scenario.

@@ -178,6 +178,24 @@ func scenarios() []scenario {
 			scenario{name: "scale-volumes-" + when.name, setup: running(1, with), steps: all(scaled(3, image1), scaled(1, image1), claims(when.scaled))},
 			scenario{name: "delete-volumes-" + when.name, setup: running(2, with), steps: all(deleteSet, gone)})
 	}
+	return append(list, oneByOne()...) // last, because each cell starts another program for them
+}
+
+// oneByOne are scenarios in which one Pod after the other begins, by standing order.
+func oneByOne() []scenario {
+	list := []scenario{
+		{name: "in-place", setup: running(4), steps: updated(4)},
+		{name: "recreate", setup: running(4, policy(appsv1alpha1.PodUpdateRecreate)), steps: updated(4)},
+		{name: "partition", setup: running(4), steps: all(partition(2), func(p *play) error { return p.image("web", image2) }, partition(0), serving(4, image2))},
+		{name: "rollback", setup: running(4), steps: func(p *play) error { return rollbackOf(p, 4) }, anyRestarts: true},
+		{name: "rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
+		{name: "scale-in", setup: running(4), steps: all(func(p *play) error { return p.image("web", image2) }, scaled(2, image2)), anyRestarts: true, anyInstances: true},
+		{name: "service", setup: all(served, running(4)), steps: updated(4)},
+		{name: "service-at-provider-deleted", setup: all(pooledService, running(4), pooled(4)), steps: all(func(p *play) error { return p.image("web", image2) }, func(p *play) error { return p.delete(&corev1.Service{}, "web") }, serving(4, image2), pooled(0))},
+	}
+	for i := range list {
+		list[i].name, list[i].narrow = "one-by-one-"+list[i].name, true
+	}
 	return list
 }
 
@@ -248,7 +266,9 @@ func chosen(p *play) error {
 }
 
 // rollback takes an update back as soon as one Pod has it.
-func rollback(p *play) error {
+func rollback(p *play) error { return rollbackOf(p, 3) }
+
+func rollbackOf(p *play, pods int) error {
 	if err := p.image("web", image2); err != nil {
 		return err
 	}
@@ -266,7 +286,7 @@ func rollback(p *play) error {
 	if err := p.image("web", image1); err != nil {
 		return err
 	}
-	return p.serving("web", 3, image1)
+	return p.serving("web", pods, image1)
 }
 
 func deleteSet(p *play) error { return p.delete(&appsv1alpha1.CollaSet{}, "web") }
