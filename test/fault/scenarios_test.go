@@ -187,7 +187,7 @@ func oneByOne() []scenario {
 		{name: "in-place", setup: running(4), steps: updated(4)},
 		{name: "recreate", setup: running(4, policy(appsv1alpha1.PodUpdateRecreate)), steps: updated(4)},
 		{name: "partition", setup: running(4), steps: all(partition(2), func(p *play) error { return p.image("web", image2) }, partition(0), serving(4, image2))},
-		{name: "rollback", setup: running(4), steps: func(p *play) error { return rollbackOf(p, 4) }, anyRestarts: true},
+		{name: "rollback", setup: running(3), steps: rollback, anyRestarts: true},
 		{name: "rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
 		{name: "scale-in", setup: running(4), steps: all(func(p *play) error { return p.image("web", image2) }, scaled(2, image2)), anyRestarts: true, anyInstances: true},
 		{name: "service", setup: all(served, running(4)), steps: updated(4)},
@@ -266,9 +266,7 @@ func chosen(p *play) error {
 }
 
 // rollback takes an update back as soon as one Pod has it.
-func rollback(p *play) error { return rollbackOf(p, 3) }
-
-func rollbackOf(p *play, pods int) error {
+func rollback(p *play) error {
 	if err := p.image("web", image2); err != nil {
 		return err
 	}
@@ -286,7 +284,7 @@ func rollbackOf(p *play, pods int) error {
 	if err := p.image("web", image1); err != nil {
 		return err
 	}
-	return p.serving("web", pods, image1)
+	return p.serving("web", 3, image1)
 }
 
 func deleteSet(p *play) error { return p.delete(&appsv1alpha1.CollaSet{}, "web") }

@@ -262,6 +262,8 @@ var staleFailed = []string{
 	// Each conflict was answered by another try 20 to 50 ms later, as long as the view was old: 835 writes instead of 18.
 	"in-place|collaset-controller|patch pods|2|TimeTravel",
 	"in-place|collaset-controller|patch pods|2|TimeTravelFar",
+	// All four Pods were updated when the rollback was seen, and taken back. The suite was wrong: it has three Pods since.
+	"one-by-one-rollback|collaset-controller|patch pods|1|Freeze collasets",
 	// Pods that were gone were marked again and again, and with them status, on a view that was taken for the present because all
 	// Pods that there were (none) were in it: 26 writes instead of 7.
 	"delete-volumes-dd|collaset-controller|patch pods|1|TimeTravel",
