@@ -154,7 +154,7 @@ func rollbackWhileBlocked(p *play) error {
 	if err != nil {
 		return err
 	}
-	return all(func(p *play) error { return p.image("web", image1) }, allow(2), serving(2, image1))(p)
+	return all(imaged(image1), allow(2), serving(2, image1))(p)
 }
 
 // undo takes the operation back on the Pod that a write of collaset-controller is about, while the write waits, and lets the write go

@@ -96,6 +96,11 @@ func running(n int32, with ...func(*appsv1alpha1.CollaSet)) func(*play) error {
 	}
 }
 
+// imaged changes the image and waits for nothing.
+func imaged(image string) func(*play) error {
+	return func(p *play) error { return p.image("web", image) }
+}
+
 // updated changes the image and waits for it.
 func updated(n int) func(*play) error {
 	return func(p *play) error {
@@ -142,24 +147,24 @@ func scenarios() []scenario {
 		{name: "delete-set", setup: running(3), steps: all(deleteSet, gone)},
 		{name: "one-rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
 		{name: "two-rules", setup: all(ruled("budget", 1), ruled("other", 2), running(3)), steps: updated(3)},
-		{name: "rule-change", setup: all(ruled("budget", 0), running(3)), steps: all(func(p *play) error { return p.image("web", image2) }, waitingForRule, allow(2), serving(3, image2))},
-		{name: "rule-deleted", setup: all(ruled("budget", 0), running(3)), steps: all(func(p *play) error { return p.image("web", image2) }, waitingForRule, func(p *play) error { return p.delete(&appsv1alpha1.PodTransitionRule{}, "budget") }, serving(3, image2))},
+		{name: "rule-change", setup: all(ruled("budget", 0), running(3)), steps: all(imaged(image2), waitingForRule, allow(2), serving(3, image2))},
+		{name: "rule-deleted", setup: all(ruled("budget", 0), running(3)), steps: all(imaged(image2), waitingForRule, func(p *play) error { return p.delete(&appsv1alpha1.PodTransitionRule{}, "budget") }, serving(3, image2))},
 		{name: "service", setup: all(served, running(3)), steps: updated(3)},
 		{name: "service-added", setup: running(3), steps: all(served, endpoints(3), updated(3))},
-		{name: "service-deleted", setup: all(served, running(3)), steps: all(func(p *play) error { return p.image("web", image2) }, func(p *play) error { return p.delete(&corev1.Service{}, "web") }, serving(3, image2))},
+		{name: "service-deleted", setup: all(served, running(3)), steps: all(imaged(image2), unserved, serving(3, image2))},
 		{name: "service-and-rule", setup: all(served, ruled("budget", 1), running(3)), steps: updated(3)},
 		{name: "scale-with-service", setup: all(served, running(2)), steps: all(scaled(3, image1), scaled(1, image1))},
 		{name: "service-at-provider", setup: all(pooledService, running(3), pooled(3)), steps: all(updated(3), pooled(3))},
 		{name: "service-at-provider-recreate", setup: all(pooledService, running(2, policy(appsv1alpha1.PodUpdateRecreate)), pooled(2)), steps: all(updated(2), pooled(2))},
 		{name: "service-at-provider-scale", setup: all(pooledService, running(2), pooled(2)), steps: all(scaled(3, image1), pooled(3), scaled(1, image1), pooled(1))},
-		{name: "service-at-provider-deleted", setup: all(pooledService, running(3), pooled(3)), steps: all(func(p *play) error { return p.image("web", image2) }, func(p *play) error { return p.delete(&corev1.Service{}, "web") }, serving(3, image2), pooled(0))},
+		{name: "service-at-provider-deleted", setup: all(pooledService, running(3), pooled(3)), steps: all(imaged(image2), unserved, serving(3, image2), pooled(0))},
 		{name: "pod-to-delete", setup: running(3), steps: podToDelete},
 		{name: "replace-pod", setup: running(3), steps: replaceOne, anyInstances: true},
 		{name: "scale-to-nothing", setup: all(ruled("budget", 1), running(3)), steps: all(scaled(0, image1), scaled(2, image1), counted(2))},
 		{name: "stay-offline", setup: all(served, running(3)), steps: stayOffline},
 		{name: "move-pod", setup: all(shared2, running(2, pool)), steps: movePod},
 		{name: "two-operations", setup: running(2), steps: twoOperations},
-		{name: "undo-waiting", setup: all(ruled("budget", 0), running(3)), steps: all(func(p *play) error { return p.image("web", image2) }, waitingForRule, func(p *play) error { return p.image("web", image1) }, serving(3, image1))},
+		{name: "undo-waiting", setup: all(ruled("budget", 0), running(3)), steps: all(imaged(image2), waitingForRule, imaged(image1), serving(3, image1))},
 		{name: "undo-preparing", setup: running(2), steps: undo(false)},
 		{name: "undo-operating", setup: running(2), steps: undo(true)},
 		{name: "webhook-rule", setup: all(hooked(false), running(2)), steps: updated(2)},
@@ -181,17 +186,17 @@ func scenarios() []scenario {
 	return append(list, oneByOne()...) // last, because each cell starts another program for them
 }
 
-// oneByOne are scenarios in which one Pod after the other begins, by standing order.
+// oneByOne are scenarios in which one Pod after the other begins: by standing order, except where Pods are made anew.
 func oneByOne() []scenario {
 	list := []scenario{
 		{name: "in-place", setup: running(4), steps: updated(4)},
 		{name: "recreate", setup: running(4, policy(appsv1alpha1.PodUpdateRecreate)), steps: updated(4)},
-		{name: "partition", setup: running(4), steps: all(partition(2), func(p *play) error { return p.image("web", image2) }, partition(0), serving(4, image2))},
+		{name: "partition", setup: running(4), steps: all(partition(2), imaged(image2), partition(0), serving(4, image2))},
 		{name: "rollback", setup: running(3), steps: rollback, anyRestarts: true},
 		{name: "rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
-		{name: "scale-in", setup: running(4), steps: all(func(p *play) error { return p.image("web", image2) }, scaled(2, image2)), anyRestarts: true, anyInstances: true},
+		{name: "scale-in", setup: running(4), steps: all(imaged(image2), scaled(2, image2)), anyRestarts: true, anyInstances: true},
 		{name: "service", setup: all(served, running(4)), steps: updated(4)},
-		{name: "service-at-provider-deleted", setup: all(pooledService, running(4), pooled(4)), steps: all(func(p *play) error { return p.image("web", image2) }, func(p *play) error { return p.delete(&corev1.Service{}, "web") }, serving(4, image2), pooled(0))},
+		{name: "service-at-provider-deleted", setup: all(pooledService, running(4), pooled(4)), steps: all(imaged(image2), unserved, serving(4, image2), pooled(0))},
 	}
 	for i := range list {
 		list[i].name, list[i].narrow = "one-by-one-"+list[i].name, true
@@ -338,6 +343,8 @@ func allow(n int) func(*play) error {
 }
 
 func served(p *play) error { return p.create(p.service("web")) }
+
+func unserved(p *play) error { return p.delete(&corev1.Service{}, "web") }
 
 // endpoints waits until resourceconsist-controller has all Pods of the Service.
 func endpoints(n int) func(*play) error {

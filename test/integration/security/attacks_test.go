@@ -259,7 +259,7 @@ func TestATenantsFloodStopsNobodyElse(t *testing.T) {
 		}
 		require.NoError(t, mallory.Create(t.Context(), p))
 	}
-	// Last of what has Pods: it takes all that is left of the quota.
+	// After the Pods above, which need room in the quota: it takes all that is left.
 	require.NoError(t, mallory.Create(t.Context(), workload.CollaSet(own, "absurd", image1, math.MaxInt32)))
 	for n := range 40 {
 		r := asks(own, fmt.Sprintf("asks-%d", n), "http://127.0.0.1:1/", "")
