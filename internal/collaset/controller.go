@@ -39,6 +39,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/cputime"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
@@ -187,8 +188,9 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		events:   mgr.GetEventRecorder(Name),
 		clock:    clock.RealClock{},
 		protocol: own.podOpsLifecycle, clearFields: own.clearFields,
-		memory: newMemory(),
-		nodes:  &nodes{cache: mgr.GetCache()},
+		memory:  newMemory(),
+		nodes:   &nodes{cache: mgr.GetCache()},
+		measure: cputime.Start,
 	}
 	r.serverCan = detector.Capabilities
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind), func(mgr ctrl.Manager) error {

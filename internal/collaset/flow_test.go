@@ -214,28 +214,35 @@ func TestABeginThatFailedIsMadeByTheNextDecision(t *testing.T) {
 
 // TestABeginThatFailsBehindADecision: the decision took the Pod for begun. Nothing else happens to the set any more.
 func TestABeginThatFailsBehindADecision(t *testing.T) {
-	w := flowing(t, func(w *world) { w.change(partition(7)) })
-	m := w.r.memory.find(key, w.set().UID)
-	asked := w.back(w.one())
-	pod := corev1.Pod{}
-	require.NoError(t, w.store.Get(t.Context(), asked[0].NamespacedName, &pod))
-	p := podOf(&pod, m.standing.Load().selector)
-	begin, err := podops.Begin(p.View, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}, w.clock.Now())
-	require.NoError(t, err)
-	var result ctrl.Result
-	err = m.flow.send(&p, begin.Apply(p.View), func() error {
-		w.clock.Step(4 * time.Second) // those under way take long
-		result, err = w.reconcile()
-		require.NoError(t, err)
-		require.Len(t, w.begun(), 52, "the partition lets no more than 53 go")
-		return errAway
-	})
-	require.ErrorIs(t, err, errAway)
-	require.Positive(t, result.RequeueAfter)
-	require.LessOrEqual(t, result.RequeueAfter, foreseenPause)
-	w.see()
-	w.look()
-	require.Contains(t, w.begun(), asked[0].Name)
+	for name, c := range map[string]struct{ took, again time.Duration }{
+		"a short decision": {0, foreseenPause},
+		"a long one":       {20 * time.Millisecond, stepsFactor * 20 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := flowing(t, func(w *world) { w.change(partition(7)) })
+			m := w.r.memory.find(key, w.set().UID)
+			asked := w.back(w.one())
+			pod := corev1.Pod{}
+			require.NoError(t, w.store.Get(t.Context(), asked[0].NamespacedName, &pod))
+			p := podOf(&pod, m.standing.Load().selector)
+			begin, err := podops.Begin(p.View, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}, w.clock.Now())
+			require.NoError(t, err)
+			var result ctrl.Result
+			err = m.flow.send(&p, begin.Apply(p.View), func() error {
+				w.clock.Step(4 * time.Second) // those under way take long
+				w.took = c.took
+				result, err = w.reconcile()
+				require.NoError(t, err)
+				require.Len(t, w.begun(), 52, "the partition lets no more than 53 go")
+				return errAway
+			})
+			require.ErrorIs(t, err, errAway)
+			require.Equal(t, c.again, result.RequeueAfter)
+			w.see()
+			w.look()
+			require.Contains(t, w.begun(), asked[0].Name)
+		})
+	}
 }
 
 func TestEventsThatMakeNoRoom(t *testing.T) {

@@ -16,7 +16,6 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/core"
-	"kusionstack.io/kuperator/internal/cputime"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -42,6 +41,8 @@ type reconciler struct {
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	nodes     *nodes
+	// measure begins to measure the CPU that a decision takes; what it returns ends that and tells.
+	measure func() (took func() time.Duration)
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -77,23 +78,23 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if err := r.hold(ctx, set); err != nil {
 		return ctrl.Result{}, err
 	}
-	watch := cputime.Start()
+	took := r.measure()
 	o, err := r.observe(ctx, set)
 	if err != nil {
-		watch.Stop()
+		took()
 		r.memory.of(client.ObjectKeyFromObject(set), set.UID).standing.Store(nil)
 		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
 	}
 	plan := core.Decide(&o.snapshot)
-	took := watch.Stop()
-	decideSeconds.WithLabelValues(ofSet).Observe(took.Seconds())
+	cpu := took()
+	decideSeconds.WithLabelValues(ofSet).Observe(cpu.Seconds())
 	if !plan.IsZero() {
 		if err := r.sure(ctx, o); err != nil {
 			o.memory.standing.Store(nil)
 			return ctrl.Result{}, err
 		}
 	}
-	o.memory.stand(o, &plan, took)
+	o.memory.stand(o, &plan, cpu)
 	applied := r.apply(ctx, o, &plan)
 	if plan.Release && set.DeletionTimestamp != nil {
 		return r.release(ctx, o)

@@ -22,7 +22,6 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
-	"kusionstack.io/kuperator/internal/cputime"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -278,9 +277,9 @@ func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 	if set.UID != uid || !s.holds(set) {
 		return ctrl.Result{}, nil
 	}
-	watch := cputime.Start()
+	took := r.measure()
 	step, p := s.due(pod)
-	decideSeconds.WithLabelValues(ofPod).Observe(watch.Stop().Seconds())
+	decideSeconds.WithLabelValues(ofPod).Observe(took().Seconds())
 	o := &observation{
 		set: set, memory: m, history: s.history, selector: s.selector, snapshot: core.Snapshot{Protocol: r.protocol},
 		pod: func(string) *corev1.Pod { return pod }, single: true,

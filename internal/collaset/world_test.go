@@ -49,7 +49,8 @@ type world struct {
 	store  client.WithWatch // the API server itself: what the test does through it is not noted
 	cache  *lagging
 
-	created atomic.Int64 // gives UIDs
+	created atomic.Int64  // gives UIDs
+	took    time.Duration // the CPU that a decision takes, whatever the machine
 
 	mu sync.Mutex
 	// written are the reconciler's write requests in their order, such as "patch CollaSet/status", refused ones too.
@@ -99,6 +100,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	w.r = &reconciler{
 		client: c, cached: w, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000),
 		clock: w.clock, protocol: protocol, memory: newMemory(),
+		measure: func() func() time.Duration { return func() time.Duration { return w.took } },
 	}
 	w.see()
 	return w
