@@ -39,7 +39,7 @@ func TestKubeletLag(t *testing.T) {
 			w.waitServing(t, ns, "web", 8, image2)
 			require.Equal(t, before, workload.UIDs(w.pods(t, ns, "web")), "in place: no Pod is recreated")
 			requireWithin(t, o, ns, 2)
-			out := o.Report().OutOfService
+			out := o.SettledIn(t.Context(), ns).OutOfService
 			require.Len(t, out, 8)
 			for pod, d := range out {
 				require.Greater(t, d, lag, "%s is back only after its kubelet has seen that it may be", pod)
