@@ -117,7 +117,7 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 			defer mu.Unlock()
 			switch {
 			case err == nil:
-			case errors.Is(err, errAttempted): // whoever is at it goes on, and its event leads to the next decision
+			case errors.Is(err, errAttempted): // whoever is at it goes on, and its event leads to the next decision, or observation.undecided
 			case oldView(a.name, err), errors.Is(err, errRefused):
 				conflict = true
 				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
@@ -205,7 +205,7 @@ func (r *reconciler) finish(ctx context.Context, o *observation, pod *core.Pod) 
 		change = podops.Finish(pod.View, core.OperatorID, podops.TypeUpdate, r.clock.Now())
 	}
 	forget(&change, pod)
-	err := o.memory.attempts.once(pod, func() error {
+	err := o.once(pod, func() error {
 		return r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View))
 	})
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/core"
 )
 
-// foreseenPause is how long after a decision on Pods that were foreseen the next one looks what became of them.
+// foreseenPause is how long after a decision on Pods that were foreseen, or beside a step that somebody else was making, the next
+// one looks what became of them.
 const foreseenPause = time.Second
 
 // flow begins the Pods that a standing order has next, one for each that came back (docs/design/0018-beginning-by-standing-order.md).

@@ -2,9 +2,11 @@ package collaset
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -39,9 +41,20 @@ type observation struct {
 	memory  *setMemory
 	// foreseen says that some Pods are in the snapshot as they will be if a write of theirs succeeds.
 	foreseen bool
+	// undecided says that some step of the plan was being made by somebody else, whose attempt may fail yet.
+	undecided atomic.Bool
 	// single says that this is about one Pod alone, for a step of a standing order. What is written then is not waited for
 	// before the set is decided on: neither the Pods in flight nor what may be begun depend on it.
 	single bool
+}
+
+// once is attempts.once, for the plan that was made of this.
+func (o *observation) once(pod *core.Pod, do func() error) error {
+	err := o.memory.attempts.once(pod, do)
+	if errors.Is(err, errUndecided) {
+		o.undecided.Store(true)
+	}
+	return err
 }
 
 // podReader is a podcache.Store.

@@ -105,7 +105,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		return ctrl.Result{}, err
 	}
 	var seen time.Duration
-	if o.foreseen {
+	if o.foreseen || o.undecided.Load() { // what somebody else is doing may fail, and there is no event of that
 		seen = max(foreseenPause, o.memory.rest(true))
 	}
 	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, seen, r.again(set, applied.conflict))}, nil

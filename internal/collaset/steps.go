@@ -69,34 +69,48 @@ func (s *standing) due(pod *corev1.Pod) (core.Step, core.Pod) {
 // errAttempted says that the same step was made, or is being made, on the same version of the Pod.
 var errAttempted = errors.New("the step is under way on this version of the Pod")
 
+// errUndecided is errAttempted of a step whose answer is not known yet.
+var errUndecided = fmt.Errorf("%w, and may yet fail", errAttempted)
+
 // attempts keeps a step from being made twice on one version of a Pod, by a decision about the set and by itself: the second
 // would only conflict.
 type attempts struct {
 	mu   sync.Mutex
-	made map[types.UID]string // the resourceVersion that it was made on
+	made map[types.UID]attempt
+}
+
+type attempt struct {
+	version string // the resourceVersion that the step was made on
+	done    bool
 }
 
 // once makes a step, unless it was made already or is being made. One that failed may be made again.
 func (a *attempts) once(pod *core.Pod, do func() error) error {
 	uid, version := pod.UID(), pod.View.ResourceVersion
 	a.mu.Lock()
-	if a.made[uid] == version {
+	if last := a.made[uid]; last.version == version {
 		a.mu.Unlock()
-		return fmt.Errorf("%w: %s", errAttempted, pod.Name())
+		if last.done {
+			return fmt.Errorf("%w: %s", errAttempted, pod.Name())
+		}
+		return fmt.Errorf("%w: %s", errUndecided, pod.Name())
 	}
 	if a.made == nil {
-		a.made = map[types.UID]string{}
+		a.made = map[types.UID]attempt{}
 	}
-	a.made[uid] = version
+	a.made[uid] = attempt{version: version}
 	a.mu.Unlock()
 
 	err := do()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.made[uid].version != version {
+		return err
+	}
 	if err != nil {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.made[uid] == version {
-			delete(a.made, uid)
-		}
+		delete(a.made, uid)
+	} else {
+		a.made[uid] = attempt{version: version, done: true}
 	}
 	return err
 }

@@ -142,6 +142,33 @@ func TestAStepThatFailedIsMadeAgain(t *testing.T) {
 	require.Equal(t, "nginx:2", w.image(), "by itself")
 }
 
+// TestAStepThatFailsBesideADecision: the decision left the step to whoever was making it, whose write then met a conflict although
+// the Pod had not changed (as an admission plugin answers, or a store that gives up). Nothing else happens to the set any more.
+func TestAStepThatFailsBesideADecision(t *testing.T) {
+	w := permitted(t)
+	m := w.r.memory.find(key, w.set().UID)
+	_, p := m.standing.Load().due(&w.pods()[0])
+	var beside ctrl.Result
+	require.ErrorIs(t, m.attempts.once(&p, func() error {
+		w.clock.Step(statusPause)
+		w.look()
+		w.see() // status
+		var err error
+		beside, err = w.reconcile()
+		require.NoError(t, err)
+		require.Zero(t, w.count("patch Pod"))
+		return errConflict
+	}), errConflict)
+	require.Equal(t, foreseenPause, beside.RequeueAfter)
+	w.look()
+	require.Equal(t, "nginx:2", w.image())
+
+	result, err := w.reconcile()
+	require.NoError(t, err)
+	require.Equal(t, 1, w.count("patch Pod"))
+	require.NotEqual(t, foreseenPause, result.RequeueAfter, "a change that was made has its event")
+}
+
 func TestTheRestAfterADecision(t *testing.T) {
 	m := &setMemory{}
 	assert.Zero(t, (*setMemory)(nil).rest(true), "nothing was decided yet")
