@@ -236,9 +236,29 @@ func TestRefusedStatus(t *testing.T) {
 		assert.Zero(t, w.set().Status.ObservedGeneration)
 		w.forget()
 		w.see()
+		w.clock.Step(time.Second)
 		_, err = w.reconcile()
 		require.NoError(t, err)
 		assert.EqualValues(t, 1, w.set().Status.ObservedGeneration)
+	})
+	t.Run("however many events come while the cache does not show the newer CollaSet", func(t *testing.T) {
+		w := newWorld(t, true, collaSet(2))
+		for range 30 {
+			w.refuse = refusing("patch CollaSet/status", errConflict)
+			result, err := w.reconcile()
+			require.NoError(t, err)
+			require.Positive(t, result.RequeueAfter)
+			w.clock.Step(50 * time.Millisecond)
+			w.see()
+		}
+		tries := w.count("patch CollaSet/status")
+		assert.LessOrEqual(t, tries, 8)
+		assert.GreaterOrEqual(t, tries, 3)
+		w.edit(func(s *appsv1alpha1.CollaSet) { s.Status.Replicas = 7 })
+		w.refuse = nil
+		_, err := w.reconcile()
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, w.set().Status.ObservedGeneration, "it shows the newer one")
 	})
 	t.Run("a server error is one", func(t *testing.T) {
 		w := newWorld(t, true, collaSet(2))

@@ -10,6 +10,7 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // memory is what is kept between reconciles. All of it can be lost: it saves reads and writes, and measures delays from
@@ -60,6 +61,11 @@ type setMemory struct {
 	finished atomic.Int64
 	// statusAt is when status was last written.
 	statusAt time.Time
+	// statusRefused is the resourceVersion of the CollaSet on which status was last refused, and statusAgain when to try again while
+	// the cache shows no other. Events come as often as they will.
+	statusRefused   string
+	statusAgain     time.Time
+	statusConflicts writes.Conflicts
 }
 
 // permission is one request on one Pod that was let pass.

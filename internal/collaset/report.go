@@ -53,6 +53,9 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	if pause := statusPauseOf(o.snapshot.Replicas) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
 		return max(pause, o.memory.rest(true)), nil
 	}
+	if pause := o.memory.statusAgain.Sub(now); pause > 0 && o.memory.statusRefused == o.set.ResourceVersion {
+		return pause, nil
+	}
 	if plan.IsZero() { // else it was made sure of before
 		if err := r.sure(ctx, o); err != nil {
 			return 0, err
@@ -61,8 +64,13 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	changed := o.set.DeepCopy()
 	changed.Status = status
 	if err := r.client.Status().Patch(ctx, changed, onto(o.set)); err != nil {
+		if apierrors.IsConflict(err) {
+			o.memory.statusRefused = o.set.ResourceVersion
+			o.memory.statusAgain = now.Add(o.memory.statusConflicts.Met(client.ObjectKeyFromObject(o.set)))
+		}
 		return 0, client.IgnoreNotFound(fmt.Errorf("writing status: %w", err))
 	}
+	o.memory.statusConflicts.None(client.ObjectKeyFromObject(o.set))
 	o.memory.statusAt = now
 	r.recordClaimTurns(o.set, o.set.Status.Blockers, status.Blockers)
 	r.writes.Wrote(client.ObjectKeyFromObject(o.set), changed)

@@ -264,6 +264,8 @@ var staleFailed = []string{
 	"in-place|collaset-controller|patch pods|2|TimeTravelFar",
 	// All four Pods were updated when the rollback was seen, and taken back. The suite was wrong: it has three Pods since.
 	"one-by-one-rollback|collaset-controller|patch pods|1|Freeze collasets",
+	// With each event status was written once more on the version that it had been refused on: 39 writes instead of 12.
+	"one-by-one-rollback|collaset-controller|patch collasets/status|3|Freeze collasets",
 	// Pods that were gone were marked again and again, and with them status, on a view that was taken for the present because all
 	// Pods that there were (none) were in it: 26 writes instead of 7.
 	"delete-volumes-dd|collaset-controller|patch pods|1|TimeTravel",
