@@ -156,6 +156,8 @@ type space struct {
 	weights map[string][]weight
 	// quiet says that nothing may happen.
 	quiet bool
+	// leaving says that the namespace is being deleted, or was.
+	leaving bool
 }
 
 // owner is a workload that owns Pods.
@@ -213,10 +215,16 @@ func (s *space) clear() {
 // Apply takes the next event. Events of one namespace must come in the order of their
 // resourceVersions.
 func (c *Checker) Apply(e Event) {
-	s := c.space(e.Object.GetNamespace())
-	s.checkQuiet(e)
-	s.checkSize(e)
-	if e.Blind {
+	s := c.space(namespaceOf(e.Object))
+	if namespace, is := e.Object.(*corev1.Namespace); is {
+		s.leaving = e.Deleted || namespace.DeletionTimestamp != nil
+		return
+	}
+	if !s.leaving {
+		s.checkQuiet(e)
+		s.checkSize(e)
+	}
+	if e.Blind || s.leaving {
 		found := s.record
 		s.record = newRecord(s.options) // for nobody
 		defer func() { s.record = found }()
@@ -245,6 +253,14 @@ func (c *Checker) Apply(e Event) {
 	for _, r := range s.rules {
 		s.allow(r, e.Time)
 	}
+}
+
+// namespaceOf is the namespace that an object is in, or is.
+func namespaceOf(obj metav1.Object) string {
+	if namespace, is := obj.(*corev1.Namespace); is {
+		return namespace.Name
+	}
+	return obj.GetNamespace()
 }
 
 // keep keeps an object as it is now, or no more.
@@ -420,7 +436,9 @@ func (c *Checker) Tick(now time.Time) {
 		return
 	}
 	for _, s := range c.spaces {
-		s.tick(now)
+		if !s.leaving {
+			s.tick(now)
+		}
 	}
 }
 

@@ -73,6 +73,26 @@ func collaSet(replicas int32) *appsv1alpha1.CollaSet {
 	}
 }
 
+func namespace(changes ...func(*corev1.Namespace)) *corev1.Namespace {
+	n := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	for _, change := range changes {
+		change(n)
+	}
+	return n
+}
+
+func leaving(n *corev1.Namespace) { n.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)} }
+
+// deletedRevision has a revision deleted that is in use, after what happened to the namespace.
+func deletedRevision(before ...*corev1.Namespace) func(*story) {
+	return func(s *story) {
+		for _, n := range before {
+			s.apply(n)
+		}
+		s.event(revision("web-1", "web:1"), true)
+	}
+}
+
 // ownedBySet are the owner references of what the CollaSet owns.
 func ownedBySet() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{Kind: "CollaSet", Name: "web", UID: "set", Controller: ptr.To(true)}}
@@ -355,6 +375,15 @@ func TestChecker(t *testing.T) {
 			s.apply(aPod(2, offline)) // 1 of 2
 			s.apply(aPod(3, offline))
 		}},
+		"a namespace that is being deleted promises nothing": {events: func(s *story) {
+			s.apply(namespace(leaving))
+			s.event(revision("web-1", "web:1"), true)
+			for i := range 4 {
+				s.apply(aPod(i, terminating))
+			}
+		}},
+		"one that is there does":                {want: []Invariant{Revision}, events: deletedRevision(namespace())},
+		"so does the next one of the same name": {want: []Invariant{Revision}, events: deletedRevision(namespace(leaving), namespace())},
 		"a CollaSet has not lost what one of the same name had before it": {options: Options{Without: []Invariant{InstanceID, Revision}}, events: func(s *story) {
 			second := func(p *corev1.Pod) { p.UID += "-2"; p.Name += "-2"; p.OwnerReferences[0].UID = "set-2" }
 			s.apply(maxUnavailable("2"))

@@ -6,8 +6,10 @@
 // Checker is the judgement: a plain function of a sequence of events in the
 // order of their resourceVersions. Observer feeds it from watches of its own, of
 // Pods, Services, EndpointSlices, ReplicaSets, PersistentVolumeClaims,
-// ControllerRevisions, CollaSets, PodTransitionRules and ResourceContexts. No
-// promise reaches beyond a namespace, and each is judged and reported by itself.
+// ControllerRevisions, CollaSets, PodTransitionRules, ResourceContexts and
+// Namespaces. No promise reaches beyond a namespace, and each is judged and
+// reported by itself. Whoever deletes a namespace asks no rule and no operator:
+// from then on nothing in it is judged.
 //
 // What happened while a watch was broken, until its kind was listed anew, is not
 // judged: of an object that changed twice meanwhile only the last state was seen.

@@ -158,6 +158,15 @@ func sources(clients kubernetes.Interface, custom dynamic.Interface) []source {
 		builtIn("endpointslices", clients.DiscoveryV1().EndpointSlices),
 		builtIn("replicasets", apps.ReplicaSets),
 		builtIn("controllerrevisions", apps.ControllerRevisions),
+		{
+			kind: "namespaces", watch: core.Namespaces().Watch,
+			list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
+				if namespace != metav1.NamespaceAll {
+					o.FieldSelector = metav1.ObjectNameField + "=" + namespace
+				}
+				return core.Namespaces().List(ctx, o)
+			},
+		},
 	}
 	for resource, empty := range map[string]func() metav1.Object{
 		"collasets":          func() metav1.Object { return &appsv1alpha1.CollaSet{} },
@@ -382,7 +391,7 @@ func (o *Observer) receive(far *progress, obj metav1.Object, version string, e E
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	namespace := obj.GetNamespace()
+	namespace := namespaceOf(obj)
 	q := o.queues[namespace]
 	if q == nil {
 		q = &queue{}
@@ -504,10 +513,11 @@ func present(ctx context.Context, s source, namespace string) (there objects, ve
 		if err != nil {
 			return err
 		}
-		in := there[obj.GetNamespace()]
+		namespace := namespaceOf(obj)
+		in := there[namespace]
 		if in == nil {
 			in = map[types.UID]uint64{}
-			there[obj.GetNamespace()] = in
+			there[namespace] = in
 		}
 		in[obj.GetUID()], err = strconv.ParseUint(obj.GetResourceVersion(), 10, 64)
 		return err
