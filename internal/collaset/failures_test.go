@@ -1,6 +1,7 @@
 package collaset
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -259,6 +260,24 @@ func TestRefusedStatus(t *testing.T) {
 		_, err := w.reconcile()
 		require.NoError(t, err)
 		assert.EqualValues(t, 1, w.set().Status.ObservedGeneration, "it shows the newer one")
+	})
+	t.Run("nor that nothing can be decided", func(t *testing.T) {
+		w := newWorld(t, true, collaSet(2))
+		quota, conflict := refusing("create ControllerRevision", errQuota), refusing("patch CollaSet/status", errConflict)
+		w.refuse = func(what string, object client.Object) error {
+			return cmp.Or(quota(what, object), conflict(what, object))
+		}
+		for range 30 {
+			_, _ = w.reconcile()
+			w.clock.Step(50 * time.Millisecond)
+			w.see()
+		}
+		assert.LessOrEqual(t, w.count("patch CollaSet/status"), 8)
+		w.refuse = quota
+		w.clock.Step(3 * time.Second)
+		_, err := w.reconcile()
+		require.ErrorIs(t, err, errQuota)
+		assert.Contains(t, w.condition(appsv1alpha1.CollaSetReady).Message, "exceeded quota", "it is its turn")
 	})
 	t.Run("a server error is one", func(t *testing.T) {
 		w := newWorld(t, true, collaSet(2))

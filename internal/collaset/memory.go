@@ -61,11 +61,8 @@ type setMemory struct {
 	finished atomic.Int64
 	// statusAt is when status was last written.
 	statusAt time.Time
-	// statusRefused is the resourceVersion of the CollaSet on which status was last refused, and statusAgain when to try again while
-	// the cache shows no other. Events come as often as they will.
-	statusRefused   string
-	statusAgain     time.Time
-	statusConflicts writes.Conflicts
+	// statusRefused is the last write of status that met a newer CollaSet than the cache shows.
+	statusRefused writes.Refusal
 }
 
 // permission is one request on one Pod that was let pass.

@@ -53,7 +53,7 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	if pause := statusPauseOf(o.snapshot.Replicas) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
 		return max(pause, o.memory.rest(true)), nil
 	}
-	if pause := o.memory.statusAgain.Sub(now); pause > 0 && o.memory.statusRefused == o.set.ResourceVersion {
+	if pause := o.memory.statusRefused.Wait(o.set.ResourceVersion, now); pause > 0 {
 		return pause, nil
 	}
 	if plan.IsZero() { // else it was made sure of before
@@ -65,12 +65,11 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	changed.Status = status
 	if err := r.client.Status().Patch(ctx, changed, onto(o.set)); err != nil {
 		if apierrors.IsConflict(err) {
-			o.memory.statusRefused = o.set.ResourceVersion
-			o.memory.statusAgain = now.Add(o.memory.statusConflicts.Met(client.ObjectKeyFromObject(o.set)))
+			o.memory.statusRefused.Met(o.set.ResourceVersion, now)
 		}
 		return 0, client.IgnoreNotFound(fmt.Errorf("writing status: %w", err))
 	}
-	o.memory.statusConflicts.None(client.ObjectKeyFromObject(o.set))
+	o.memory.statusRefused.None()
 	o.memory.statusAt = now
 	r.recordClaimTurns(o.set, o.set.Status.Blockers, status.Blockers)
 	r.writes.Wrote(client.ObjectKeyFromObject(o.set), changed)
@@ -89,12 +88,17 @@ func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaS
 	}
 	changed := set.DeepCopy()
 	changed.Status = core.FailedStatus(changed.Status, set.Generation, r.clock.Now(), failure)
-	if equality.Semantic.DeepEqual(changed.Status, set.Status) {
+	m, now := r.memory.of(client.ObjectKeyFromObject(set), set.UID), r.clock.Now()
+	if equality.Semantic.DeepEqual(changed.Status, set.Status) || m.statusRefused.Wait(set.ResourceVersion, now) > 0 {
 		return failure
 	}
 	if err := r.client.Status().Patch(ctx, changed, onto(set)); err != nil {
+		if apierrors.IsConflict(err) {
+			m.statusRefused.Met(set.ResourceVersion, now)
+		}
 		return errors.Join(failure, client.IgnoreNotFound(fmt.Errorf("writing status: %w", err)))
 	}
+	m.statusRefused.None()
 	r.writes.Wrote(client.ObjectKeyFromObject(set), changed)
 	return failure
 }
