@@ -20,6 +20,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"kusionstack.io/kuperator/internal/testkit/yardstick"
 )
 
 // Result is one figure.
@@ -46,6 +48,9 @@ type Result struct {
 	ShortOf   map[string]float64 `json:"shortOf,omitempty"`
 	// Load is the machine's load average over a minute when the benchmark began; -1 where it is not known.
 	Load float64 `json:"load"`
+	// Piece is what a fixed piece of work took of a core then, in milliseconds (package yardstick): how fast the machine was. 0 where
+	// it is not known.
+	Piece float64 `json:"piece,omitempty"`
 	// Commit and Measured say of what and when, Note anything a reader must know.
 	Commit   string    `json:"commit,omitempty"`
 	Measured time.Time `json:"measured"`
@@ -69,6 +74,7 @@ type Recorder struct {
 	path      string
 	benchmark string
 	load      float64
+	piece     float64
 	commit    string
 
 	mu      sync.Mutex
@@ -82,7 +88,7 @@ func Open(folder, benchmark, commit string) (*Recorder, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
-	r := &Recorder{path: filepath.Join(folder, benchmark+".json"), benchmark: benchmark, commit: commit, load: Load(), values: map[string][]float64{}, places: map[string]int{}}
+	r := &Recorder{path: filepath.Join(folder, benchmark+".json"), benchmark: benchmark, commit: commit, load: Load(), piece: yardstick.Measure(), values: map[string][]float64{}, places: map[string]int{}}
 	if err := os.Remove(r.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -122,7 +128,7 @@ func (r *Recorder) Add(f Figure) (Result, error) {
 	result := Result{
 		Goal: f.Goal, Name: f.Name, Benchmark: r.benchmark, Series: f.Series, Params: f.Params, Unit: f.Unit,
 		Value: median(sorted), Min: sorted[0], Max: sorted[len(sorted)-1], N: len(sorted),
-		Load: r.load, Commit: r.commit, Measured: time.Now().UTC().Truncate(time.Second), Note: f.Note,
+		Load: r.load, Piece: r.piece, Commit: r.commit, Measured: time.Now().UTC().Truncate(time.Second), Note: f.Note,
 	}
 	if f.Goal != "" {
 		g := goal(f.Goal, f.Name)
@@ -242,10 +248,11 @@ func (g Goal) verdict(r Result) string {
 func (g Goal) within(r Result) bool { return g.Met(r.Min) && g.Met(r.Max) }
 
 // Table is Markdown: one line for each goal and the conditions under which it was measured, goals that were not measured
-// among them. It also says how many goals were met, missed, measured at smaller sizes than they ask for, and not measured.
+// among them. It also says how many goals were met, missed, measured at smaller sizes than they ask for, and not measured;
+// and of each benchmark when it was run, of which commit, and how fast and how busy the machine was.
 func Table(results []Result) string {
 	var text strings.Builder
-	text.WriteString("| goal | what | figure | unit | goal | met | at | load |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	text.WriteString("| goal | what | figure | unit | goal | met | at | benchmark |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	met, missed, small, unmeasured := 0, 0, 0, 0
 	for _, g := range goals {
 		found := slices.DeleteFunc(slices.Clone(results), func(r Result) bool { return r.Goal != g.ID || r.Name != g.Figure })
@@ -264,7 +271,7 @@ func Table(results []Result) string {
 				}
 			}
 			at := strings.TrimSpace(conditions(r.Params) + " " + r.Note)
-			fmt.Fprintf(&text, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", g.ID, g.Figure, r, g.Unit, g, g.verdict(r), at, number(r.Load))
+			fmt.Fprintf(&text, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", g.ID, g.Figure, r, g.Unit, g, g.verdict(r), at, strings.TrimPrefix(r.Benchmark, "Benchmark"))
 		}
 		switch {
 		case asked == 0:
@@ -277,5 +284,30 @@ func Table(results []Result) string {
 	}
 	fmt.Fprintf(&text, "\nOf %d goals %d are met under all conditions that they ask for, %d are not, %d were measured at smaller sizes only, %d were not measured.\n",
 		len(goals), met, missed, small, unmeasured)
+	text.WriteString(runs(results))
+	return text.String()
+}
+
+// runs is one line for each benchmark that measured anything a goal is about.
+func runs(results []Result) string {
+	last := map[string]Result{}
+	for _, r := range results {
+		if r.Goal != "" && !r.Measured.Before(last[r.Benchmark].Measured) {
+			last[r.Benchmark] = r
+		}
+	}
+	if len(last) == 0 {
+		return ""
+	}
+	var text strings.Builder
+	text.WriteString("\n| benchmark | measured | commit | piece of work, ms | load |\n| --- | --- | --- | --- | --- |\n")
+	for _, name := range slices.Sorted(maps.Keys(last)) {
+		r := last[name]
+		piece := "not known"
+		if r.Piece > 0 {
+			piece = number(r.Piece)
+		}
+		fmt.Fprintf(&text, "| %s | %s | %s | %s | %s |\n", strings.TrimPrefix(name, "Benchmark"), r.Measured.Format(time.DateOnly), r.Commit, piece, number(r.Load))
+	}
 	return text.String()
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -99,4 +100,20 @@ func TestAGoalThatIsNotListedIsAnError(t *testing.T) {
 	require.Panics(t, func() { _, _ = r.Add(Figure{Goal: "P99", Name: "speed", Values: []float64{1}}) })
 	_, err = r.Add(Figure{Name: "speed"})
 	require.Error(t, err)
+}
+
+func TestTheTableSaysWhereFiguresAreFrom(t *testing.T) {
+	day := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+	from := func(benchmark, commit string, hours int, piece float64) Result {
+		g := goal("P1", "in place, time / bare loop with the same writes")
+		return Result{
+			Goal: g.ID, Name: g.Figure, Unit: g.Unit, Benchmark: benchmark, Commit: commit, Measured: day.Add(time.Duration(hours) * time.Hour),
+			Params: map[string]float64{"pods": 1000}, Load: 0.5, Piece: piece, Value: 1.1, Min: 1.1, Max: 1.1, N: 1,
+		}
+	}
+	table := Table([]Result{from("BenchmarkRollout", "abc", 1, 1.44), from("BenchmarkRollout", "abc", 0, 1.44), from("BenchmarkIdle", "def", 24, 0), {Benchmark: "BenchmarkNone"}})
+	require.Contains(t, table, "| 1.10 | × | <= 1.25 | met | pods=1000 | Rollout |")
+	require.Contains(t, table, "\n| Idle | 2026-11-26 | def | not known | 0.50 |\n| Rollout | 2026-11-25 | abc | 1.44 | 0.50 |\n")
+	require.NotContains(t, table, "None", "it has no figure that a goal is about")
+	require.NotContains(t, Table(nil), "commit")
 }

@@ -17,6 +17,8 @@ const (
 	// links is the length of the chain that a piece of work follows, through more memory than a core's own cache holds.
 	links  = 1 << 19
 	pieces = 20_000
+	// atOnce is how many pieces are enough for a median.
+	atOnce = 25
 )
 
 // Yardstick does the same piece of work again and again. Make one with Start.
@@ -57,30 +59,59 @@ func (y *Yardstick) run() {
 	defer close(y.stopped)
 	runtime.LockOSThread() // whose time is read
 	defer runtime.UnlockOSThread()
-	chain := newChain()
+	w := work{chain: newChain()}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	for at := uint32(0); ; {
+	for {
 		select {
 		case <-y.stop:
 			return
 		case <-tick.C:
 		}
-		before, err := cputime.Thread()
-		if err != nil {
-			return
-		}
-		for range pieces {
-			at = chain[at]
-		}
-		after, err := cputime.Thread()
+		took, err := w.piece()
 		if err != nil {
 			return
 		}
 		y.mu.Lock()
-		y.took = append(y.took, (after-before).Seconds()*1e3)
+		y.took = append(y.took, took)
 		y.mu.Unlock()
 	}
+}
+
+// Measure does some pieces of work at once and returns what one took: milliseconds of CPU, the median, or 0 where the CPU
+// time of a thread is not known.
+func Measure() float64 {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	w := work{chain: newChain()}
+	took := make([]float64, atOnce)
+	for i := range took {
+		var err error
+		if took[i], err = w.piece(); err != nil {
+			return 0
+		}
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// work is what is done piece by piece.
+type work struct {
+	chain []uint32
+	at    uint32
+}
+
+// piece does one on the thread that it is called on, and says how many milliseconds of CPU it took.
+func (w *work) piece() (float64, error) {
+	before, err := cputime.Thread()
+	if err != nil {
+		return 0, err
+	}
+	for range pieces {
+		w.at = w.chain[w.at]
+	}
+	after, err := cputime.Thread()
+	return (after - before).Seconds() * 1e3, err
 }
 
 // newChain is one ring of all its links, in no order that memory is good at.

@@ -29,4 +29,5 @@ func TestLapsAreOfWhatWasDoneSince(t *testing.T) {
 	defer y.Stop()
 	require.Eventually(t, func() bool { return y.Lap() > 0 }, time.Minute, every)
 	require.Zero(t, y.Lap(), "nothing was done since")
+	require.Positive(t, Measure())
 }
