@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +16,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/testkit/gathered"
 )
 
 func TestMetricsAreSound(t *testing.T) {
@@ -57,24 +57,6 @@ func TestStateOf(t *testing.T) {
 	}
 }
 
-func gathered(t *testing.T, c prometheus.Collector) (lines []string) {
-	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(c))
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				labels = append(labels, l.GetName()+"="+l.GetValue())
-			}
-			lines = append(lines, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), m.GetGauge().GetValue()))
-		}
-	}
-	return lines
-}
-
 func reader(t *testing.T, objects ...client.Object) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -95,9 +77,9 @@ func TestGauges(t *testing.T) {
 	}
 	c, elected := reader(t, set("a"), set("b")), make(chan struct{})
 	g := newGauges(t.Context(), c, elected)
-	assert.Empty(t, gathered(t, g), "a standby does not count")
+	assert.Empty(t, gathered.Lines(t, g), "a standby does not count")
 	close(elected)
-	lines := gathered(t, g)
+	lines := gathered.Lines(t, g)
 	for _, line := range []string{
 		"kuperator_collaset_sets{state=halted} 2", "kuperator_collaset_sets{state=ready} 0",
 		"kuperator_collaset_pods{count=desired} 6", "kuperator_collaset_pods{count=current} 4",
@@ -108,7 +90,7 @@ func TestGauges(t *testing.T) {
 		assert.Contains(t, lines, line)
 	}
 	require.NoError(t, c.Delete(t.Context(), set("b")))
-	assert.NotContains(t, strings.Join(gathered(t, g), "\n"), "collaset=b", "what is gone has no series")
+	assert.NotContains(t, strings.Join(gathered.Lines(t, g), "\n"), "collaset=b", "what is gone has no series")
 }
 
 func TestSeriesOfCollaSetsAreBounded(t *testing.T) {
@@ -118,7 +100,7 @@ func TestSeriesOfCollaSetsAreBounded(t *testing.T) {
 	}
 	elected := make(chan struct{})
 	close(elected)
-	lines := gathered(t, newGauges(t.Context(), reader(t, sets...), elected))
+	lines := gathered.Lines(t, newGauges(t.Context(), reader(t, sets...), elected))
 	assert.Contains(t, lines, fmt.Sprintf("kuperator_collaset_sets{state=unknown} %d", len(sets)), "totals count all")
 	assert.Contains(t, lines, metric.LeftOut.Name+"{kind=CollaSet} 5")
 	own := slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, stateMetric.Name) })

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -19,31 +18,8 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/testkit/gathered"
 )
-
-// gathered renders what a collector counts, one line a series.
-func gathered(t *testing.T, c prometheus.Collector) (lines []string) {
-	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(c))
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				labels = append(labels, l.GetName()+"="+l.GetValue())
-			}
-			value := m.GetGauge().GetValue()
-			if h := m.GetHistogram(); h != nil {
-				value = h.GetSampleSum()
-			}
-			lines = append(lines, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), value))
-		}
-	}
-	slices.Sort(lines)
-	return lines
-}
 
 func TestOperationsAreCounted(t *testing.T) {
 	phaseAges.Reset()
@@ -64,11 +40,11 @@ func TestOperationsAreCounted(t *testing.T) {
 		"kuperator_lifecycle_operations{phase=Preparing} 1",
 		"kuperator_lifecycle_overdue_operations{phase=Preparing,policy=Wait,type=restart} 1",
 		"kuperator_lifecycle_waiting_operations{reason=WaitingForCooperatorToLeave} 1",
-	}, nonzero(gathered(t, r.ages)))
+	}, nonzero(gathered.Lines(t, r.ages)))
 	r.gone(key)
-	assert.Empty(t, nonzero(gathered(t, r.ages)))
-	assert.Len(t, gathered(t, r.ages), 2*len(phases)+len(podops.WaitReasons())+1, "queries find series while nothing happens, and how many are left out")
-	assert.Contains(t, gathered(t, phaseAges), "kuperator_lifecycle_phase_age_seconds{phase=Preparing,type=restart} 600")
+	assert.Empty(t, nonzero(gathered.Lines(t, r.ages)))
+	assert.Len(t, gathered.Lines(t, r.ages), 2*len(phases)+len(podops.WaitReasons())+1, "queries find series while nothing happens, and how many are left out")
+	assert.Contains(t, gathered.Lines(t, phaseAges), "kuperator_lifecycle_phase_age_seconds{phase=Preparing,type=restart} 600")
 }
 
 func nonzero(lines []string) []string {
@@ -91,7 +67,7 @@ func TestSeriesOfNamespacesAreBounded(t *testing.T) {
 			"x": {phase: podops.PhaseOperate, since: clk.Now().Add(-time.Duration(i) * time.Second)},
 		}}
 	}
-	lines := gathered(t, a)
+	lines := gathered.Lines(t, a)
 	own := slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
 		return !strings.HasPrefix(line, namespaceOldestMetric.Name)
 	})
@@ -107,7 +83,7 @@ func TestFreezesAreCounted(t *testing.T) {
 	elected := make(chan struct{})
 	c := fake.NewClientBuilder().WithObjects(frozen, own, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "b"}}).Build()
 	f := newFreezes(t.Context(), &freeze{client: c, own: own.Name}, elected)
-	assert.Empty(t, gathered(t, f), "a standby does not count")
+	assert.Empty(t, gathered.Lines(t, f), "a standby does not count")
 	close(elected)
-	assert.Equal(t, []string{"kuperator_lifecycle_cluster_frozen{} 1", "kuperator_lifecycle_frozen_namespaces{} 1"}, gathered(t, f))
+	assert.Equal(t, []string{"kuperator_lifecycle_cluster_frozen{} 1", "kuperator_lifecycle_frozen_namespaces{} 1"}, gathered.Lines(t, f))
 }

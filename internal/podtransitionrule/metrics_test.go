@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,30 +15,13 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/testkit/gathered"
 )
 
 func TestMetricsAreSound(t *testing.T) {
 	for _, m := range Metrics() {
 		assert.NoError(t, m.Check())
 	}
-}
-
-func gathered(t *testing.T, c prometheus.Collector) (lines []string) {
-	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	require.NoError(t, registry.Register(c))
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			var labels []string
-			for _, l := range m.GetLabel() {
-				labels = append(labels, l.GetName()+"="+l.GetValue())
-			}
-			lines = append(lines, fmt.Sprintf("%s{%s} %v", family.GetName(), strings.Join(labels, ","), m.GetGauge().GetValue()))
-		}
-	}
-	return lines
 }
 
 func TestGauges(t *testing.T) {
@@ -56,9 +38,9 @@ func TestGauges(t *testing.T) {
 	decided := newFigures()
 	g := newGauges(t.Context(), c, elected, decided)
 	decided.set("shop", []core.Figures{{Name: "a", Limited: true, Allowed: 1, Unavailable: 1, Blocked: map[core.BlockReason]int{core.BlockedByAvailability: 2}}}, true)
-	assert.Empty(t, gathered(t, g), "a standby does not count")
+	assert.Empty(t, gathered.Lines(t, g), "a standby does not count")
 	close(elected)
-	lines := gathered(t, g)
+	lines := gathered.Lines(t, g)
 	for _, line := range []string{
 		"kuperator_podtransitionrule_rules{state=stalled} 1", "kuperator_podtransitionrule_rules{state=unreachable} 1",
 		"kuperator_podtransitionrule_rules{state=inforce} 1", "kuperator_podtransitionrule_rules{state=unknown} 1",
@@ -71,9 +53,9 @@ func TestGauges(t *testing.T) {
 	}
 	assert.NotContains(t, strings.Join(lines, "\n"), "budget_pods{namespace=shop,rule=b}", "nothing was decided on it")
 	require.NoError(t, c.Delete(t.Context(), rule("a")))
-	assert.NotContains(t, strings.Join(gathered(t, g), "\n"), "rule=a", "what is gone has no series")
+	assert.NotContains(t, strings.Join(gathered.Lines(t, g), "\n"), "rule=a", "what is gone has no series")
 	decided.forget("shop")
-	assert.NotContains(t, strings.Join(gathered(t, g), "\n"), "_frozen{")
+	assert.NotContains(t, strings.Join(gathered.Lines(t, g), "\n"), "_frozen{")
 }
 
 func TestSeriesOfRulesAreBounded(t *testing.T) {
@@ -83,7 +65,7 @@ func TestSeriesOfRulesAreBounded(t *testing.T) {
 	}
 	elected := make(chan struct{})
 	close(elected)
-	lines := gathered(t, newGauges(t.Context(), fakeClient(t, interceptor.Funcs{}, rules...), elected, newFigures()))
+	lines := gathered.Lines(t, newGauges(t.Context(), fakeClient(t, interceptor.Funcs{}, rules...), elected, newFigures()))
 	assert.Contains(t, lines, fmt.Sprintf("kuperator_podtransitionrule_rules{state=unknown} %d", len(rules)), "totals count all")
 	assert.Contains(t, lines, metric.LeftOut.Name+"{kind=PodTransitionRule} 5")
 	own := slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, grantedMetric.Name) })
