@@ -69,8 +69,8 @@
 // A grant is written rule by rule, and any prefix of the writes must be safe. An operation that some named rule (one
 // that exists and still bears) does not cover was never acted on: it is completed, or withdrawn. It is withdrawn in two
 // decisions: first the rules that lack it get an entry without operations, so that no other leader's late write can
-// complete it any more, then all entries go. Therefore the names
-// in an entry that may have been acted on are only ever
+// complete it any more, then all entries go. Meanwhile its Pod has its place in all budgets, but its domain is open to no
+// other Pod on account of it. Therefore the names in an entry that may have been acted on are only ever
 //
 //   - shortened by rules that are gone or stopped bearing before they had an entry, or
 //   - extended by rules that have their entry already.

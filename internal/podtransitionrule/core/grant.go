@@ -282,7 +282,7 @@ func (d *decision) shut(c *pending) entries {
 	}
 	if c.stage == appsv1alpha1.StagePreCheck {
 		for _, p := range d.policies {
-			p.count(c.pod)
+			p.reserve(c.pod)
 		}
 	}
 	return grant

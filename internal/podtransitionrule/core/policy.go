@@ -131,7 +131,12 @@ func (p *policy) refuses(pod *pod) string {
 }
 
 // count adds a Pod that may go on from now on.
-func (p *policy) count(pod *pod) {
+func (p *policy) count(pod *pod) { p.take(pod, (*domains).count) }
+
+// reserve adds a Pod whose grant is being taken back: until that is written it may go on.
+func (p *policy) reserve(pod *pod) { p.take(pod, (*domains).reserve) }
+
+func (p *policy) take(pod *pod, inDomain func(*domains, *pod)) {
 	if !p.in[pod.index] {
 		return
 	}
@@ -144,7 +149,7 @@ func (p *policy) count(pod *pod) {
 	}
 	p.granted++
 	if p.domains != nil {
-		p.domains.count(pod)
+		inDomain(p.domains, pod)
 	}
 }
 

@@ -34,3 +34,27 @@ func TestHalfAGrantIsShutBeforeItIsTakenBack(t *testing.T) {
 	assert.Equal(t, []string{"p1"}, holders(s.Rules[0]))
 	assert.Equal(t, []string{"p1"}, holders(s.Rules[1]))
 }
+
+// A Pod that is being taken back has room until that is written, but it makes none: its domain is not one in which others
+// may go on.
+func TestHalfAGrantOpensNoDomain(t *testing.T) {
+	s := Snapshot{
+		Rules: []*appsv1alpha1.PodTransitionRule{aRule("r0", requires("app", "web")), aRule("r1", zones(1, ""))},
+		Pods:  pods(aPod("p0").on("a1").asks(1), aPod("p1").on("b1"), aPod("p2").on("a2").asks(2)),
+		Nodes: someNodes(), Now: testNow,
+	}
+	s.Rules = after(s.Rules, Decide(Snapshot{Rules: s.Rules, Pods: s.Pods[:2], Nodes: s.Nodes, Now: s.Now}), 1)
+	require.Equal(t, []string{"p0"}, holders(s.Rules[0]))
+	require.Empty(t, s.Rules[1].Status.Grants, "the leader died")
+	s.Pods[1] = aPod("p1").on("b1").down().Pod // now no other zone may be disrupted
+
+	plan := Decide(s)
+	s.Rules = after(s.Rules, plan, len(plan.Statuses))
+	assert.Equal(t, []string{"p0"}, holders(s.Rules[0]), "until the other rule is written, it may have been completed")
+	assert.Empty(t, holders(s.Rules[1]), "nor may another in its zone")
+
+	s = settled(s)
+	assert.Empty(t, mayGo(s))
+	s.Pods[1] = aPod("p1").on("b1").Pod
+	assert.Equal(t, []string{"p0", "p2"}, mayGo(settled(s)))
+}

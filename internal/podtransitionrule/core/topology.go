@@ -24,6 +24,13 @@ func (t *tally) add(domain int) {
 	t.pods[domain]++
 }
 
+// reserve keeps room for a Pod that may be in the domain, and is not to be counted on.
+func (t *tally) reserve(domain int) {
+	if t.pods[domain] == 0 {
+		t.some++
+	}
+}
+
 // fits says whether one Pod more in the domain leaves no more than so many domains with any.
 func (t *tally) fits(domain, limit int) bool {
 	return t.pods[domain] > 0 || t.some < limit
@@ -92,16 +99,22 @@ func (t *domains) fit(pod *pod) bool {
 }
 
 // count adds a Pod that may go on from now on.
-func (t *domains) count(pod *pod) {
+func (t *domains) count(pod *pod) { t.take(pod, (*tally).add) }
+
+// reserve keeps room for a Pod that may go on, but not for others in its domain: it is meant not to, and what they would rely on
+// ends with it.
+func (t *domains) reserve(pod *pod) { t.take(pod, (*tally).reserve) }
+
+func (t *domains) take(pod *pod, how func(*tally, int)) {
 	domain := t.of[pod.index]
 	if domain < 0 {
 		return
 	}
 	if !pod.down && !pod.stuck {
-		t.disrupted.add(domain)
+		how(&t.disrupted, domain)
 	}
 	if !pod.down {
-		t.moving.add(domain)
+		how(&t.moving, domain)
 	}
-	t.granted.add(domain)
+	how(&t.granted, domain)
 }
