@@ -71,7 +71,7 @@ func TestPodsThatComeBackLetOthersBegin(t *testing.T) {
 		w.Partition = rapid.SampledFrom([]int{0, 2, 30}).Draw(t, "partition")
 		goal := max(w.Replicas-w.Partition, 0)
 		rest := rapid.IntRange(1, 12).Draw(t, "rounds from one decision to the next")
-		for range 40 {
+		for range 480 / rest {
 			if w.underWay() == 0 && w.atRevision("r2") == goal {
 				break
 			}
