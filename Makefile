@@ -31,6 +31,10 @@ TEST := $(if $(WATCHED),KUBE_CACHE_MUTATION_DETECTOR=true )go test $(if $(WATCHE
 # The packages of the fast part: all but those below test/, which start clusters or search for long.
 UNIT = $(shell go list -e ./... | grep -v '^kusionstack.io/kuperator/test/')
 
+# How many cases make test-properties draws for each property, and the packages that have any. make test draws 100.
+DRAWS ?= 2000
+PROPERTIES = $(shell go list -f '{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}} {{range .XTestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' $(PKG))
+
 .PHONY: help
 help: ## Show the targets
 	@awk 'BEGIN {FS = ":.*## "; print "Usage: make <target>"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z][a-z0-9-]*:.*## / {printf "  %-17s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +88,10 @@ test-faults: ## Break the suite at every write, and more; an hour or two; prints
 	rm -rf "$${KUPERATOR_ARTIFACTS:-bin/artifacts}/faults"
 	assets="$$(go run ./hack/localkube assets)" && FAULTS=all KUBEBUILDER_ASSETS="$$assets" go test -count=1 -v -p 1 -timeout 6h $(if $(RUN),-run '$(RUN)') $(if $(filter ./...,$(PKG)),./test/fault/...,$(PKG)) || failed=1; \
 	go run ./hack/faultreport && [ -z "$$failed" ]
+
+.PHONY: test-properties
+test-properties: ## Draw far more cases for the property tests than make test does, minutes a package (PKG=, RUN=, DRAWS=)
+	go test -count=1 -shuffle=on -timeout 3h $(if $(RUN),-run '$(RUN)') $(PROPERTIES) -rapid.checks=$(DRAWS)
 
 .PHONY: test-install
 test-install: ## Install, upgrade and uninstall every overlay and every variant of the Helm chart (RUN=)
