@@ -5,6 +5,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -27,11 +28,12 @@ func main() {
 	filter := flag.String("run", ".", "Benchmarks to run, a regular expression; case does not matter.")
 	timeout := flag.Duration("timeout", 40*time.Minute, "How long one benchmark may take.")
 	only := flag.Bool("table", false, "Run nothing, print the table of what was measured before.")
+	from := flag.String("from", "", "With --table: the folder with the results, instead of bench of KUPERATOR_ARTIFACTS.")
 	page := flag.String("docs", "", "With --table: the page whose table, between the lines goalsBegin and goalsEnd, is replaced.")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *filter, *timeout, *only, *page); err != nil {
+	if err := run(ctx, *filter, *timeout, *only, *from, *page); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -40,7 +42,7 @@ func main() {
 // benchmark is one, with the program that holds it and the folder of its package.
 type benchmark struct{ program, folder, name string }
 
-func run(ctx context.Context, filter string, timeout time.Duration, only bool, page string) error {
+func run(ctx context.Context, filter string, timeout time.Duration, only bool, from, page string) error {
 	folder := os.Getenv("KUPERATOR_ARTIFACTS")
 	if folder == "" {
 		folder = filepath.Join("bin", "artifacts")
@@ -55,14 +57,14 @@ func run(ctx context.Context, filter string, timeout time.Duration, only bool, p
 			return err
 		}
 	}
-	folder = filepath.Join(artifacts, "bench")
+	folder = cmp.Or(from, filepath.Join(artifacts, "bench"))
 	results, err := benchresult.Read(folder)
 	if err != nil {
 		return err
 	}
 	table := benchresult.Table(results)
 	fmt.Printf("\nResults are in %s.\n\n%s", folder, table)
-	if len(results) > 0 {
+	if len(results) > 0 && from == "" {
 		if err := os.WriteFile(filepath.Join(folder, "goals.md"), []byte(table), 0o644); err != nil {
 			return err
 		}
