@@ -24,6 +24,9 @@ import (
 type scenario struct {
 	name         string
 	setup, steps func(*play) error
+	// longest are steps that come to as much work as the others may where a controller sees them late. What is written is compared with
+	// what they take; nil means the steps.
+	longest func(*play) error
 	// components are those whose writes are faulted; nil means those of a cell.
 	components []string
 	// anyRestarts says that it is chance which Pods are restarted.

@@ -143,7 +143,7 @@ func scenarios() []scenario {
 		{name: "replace", setup: running(3, policy(appsv1alpha1.PodUpdateReplace)), steps: updated(3), anyInstances: true},
 		{name: "partition", setup: running(3), steps: all(partition(1), updatedButOne, partition(0), serving(3, image2))},
 		{name: "by-label", setup: running(3, byLabel), steps: chosen},
-		{name: "rollback", setup: running(3), steps: rollback, anyRestarts: true},
+		{name: "rollback", setup: running(3), steps: rollback, longest: lateRollback, anyRestarts: true},
 		{name: "delete-set", setup: running(3), steps: all(deleteSet, gone)},
 		{name: "one-rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
 		{name: "two-rules", setup: all(ruled("budget", 1), ruled("other", 2), running(3)), steps: updated(3)},
@@ -193,7 +193,7 @@ func oneByOne() []scenario {
 		{name: "in-place", setup: running(4), steps: updated(4)},
 		{name: "recreate", setup: running(4, policy(appsv1alpha1.PodUpdateRecreate)), steps: updated(4)},
 		{name: "partition", setup: running(4), steps: all(partition(2), imaged(image2), partition(0), serving(4, image2))},
-		{name: "rollback", setup: running(3), steps: rollback, anyRestarts: true},
+		{name: "rollback", setup: running(3), steps: rollback, longest: lateRollback, anyRestarts: true},
 		{name: "rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
 		{name: "scale-in", setup: running(4), steps: all(imaged(image2), scaled(2, image2)), anyRestarts: true, anyInstances: true},
 		{name: "service", setup: all(served, running(4)), steps: updated(4)},
@@ -292,6 +292,9 @@ func rollback(p *play) error {
 	}
 	return p.serving("web", 3, image1)
 }
+
+// lateRollback takes an update back that all Pods have.
+func lateRollback(p *play) error { return all(updated(3), imaged(image1), serving(3, image1))(p) }
 
 func deleteSet(p *play) error { return p.delete(&appsv1alpha1.CollaSet{}, "web") }
 
