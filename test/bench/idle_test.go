@@ -246,8 +246,9 @@ func (f *fleet) restart() {
 	require.NoError(f, err)
 	longest, mostLists, lists, writes := 0.0, 0, "", 0
 	for _, name := range suite.Components() {
-		begin, _ := f.start(name)
+		begin, ready := f.start(name)
 		requests, quiet := f.untilQuiet(name, begin)
+		quiet = max(quiet, ready) // lists that come as watches are answered until the program is ready
 		byKind, wrote := map[string]int{}, 0
 		for _, r := range requests {
 			switch {
