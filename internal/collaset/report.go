@@ -61,18 +61,11 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 			return 0, err
 		}
 	}
-	changed := o.set.DeepCopy()
-	changed.Status = status
-	if err := r.client.Status().Patch(ctx, changed, onto(o.set)); err != nil {
-		if apierrors.IsConflict(err) {
-			o.memory.statusRefused.Met(o.set.ResourceVersion, now)
-		}
-		return 0, client.IgnoreNotFound(fmt.Errorf("writing status: %w", err))
+	if err := r.storeStatus(ctx, o.memory, o.set, status, now); err != nil {
+		return 0, client.IgnoreNotFound(err)
 	}
-	o.memory.statusRefused.None()
 	o.memory.statusAt = now
 	r.recordClaimTurns(o.set, o.set.Status.Blockers, status.Blockers)
-	r.writes.Wrote(client.ObjectKeyFromObject(o.set), changed)
 	r.recordTurns(o, &status)
 	if !equality.Semantic.DeepEqual(o.set.Status.Halted, status.Halted) {
 		// What it means for Pods is decided on the status that is stored, which wakes nobody up.
@@ -86,21 +79,27 @@ func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaS
 	if ctx.Err() != nil || set.DeletionTimestamp != nil || errors.Is(failure, errStale) || apierrors.IsConflict(failure) {
 		return failure
 	}
-	changed := set.DeepCopy()
-	changed.Status = core.FailedStatus(changed.Status, set.Generation, r.clock.Now(), failure)
 	m, now := r.memory.of(client.ObjectKeyFromObject(set), set.UID), r.clock.Now()
-	if equality.Semantic.DeepEqual(changed.Status, set.Status) || m.statusRefused.Wait(set.ResourceVersion, now) > 0 {
+	status := core.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, failure)
+	if equality.Semantic.DeepEqual(status, set.Status) || m.statusRefused.Wait(set.ResourceVersion, now) > 0 {
 		return failure
 	}
+	return errors.Join(failure, client.IgnoreNotFound(r.storeStatus(ctx, m, set, status, now)))
+}
+
+// storeStatus writes status on the CollaSet as it was read, and remembers it if that version turns out to be old.
+func (r *reconciler) storeStatus(ctx context.Context, m *setMemory, set *appsv1alpha1.CollaSet, status appsv1alpha1.CollaSetStatus, now time.Time) error {
+	changed := set.DeepCopy()
+	changed.Status = status
 	if err := r.client.Status().Patch(ctx, changed, onto(set)); err != nil {
 		if apierrors.IsConflict(err) {
 			m.statusRefused.Met(set.ResourceVersion, now)
 		}
-		return errors.Join(failure, client.IgnoreNotFound(fmt.Errorf("writing status: %w", err)))
+		return fmt.Errorf("writing status: %w", err)
 	}
 	m.statusRefused.None()
 	r.writes.Wrote(client.ObjectKeyFromObject(set), changed)
-	return failure
+	return nil
 }
 
 // onto makes a patch of status that holds for the CollaSet as it was read, and no later one. A patch has only what differs
