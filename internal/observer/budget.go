@@ -57,8 +57,8 @@ type moment struct {
 func (e Event) moment() moment { return moment{e.Time, e.ResourceVersion} }
 
 // settling says that a Pod that was there before need not be judged yet by what has come since.
-func (s *space) settling(since moment, p *pod, e Event) bool {
-	return e.Time.Sub(since.time) < s.options.Settle && p.born <= since.version
+func (s *space) settling(since moment, p *pod, when time.Time) bool {
+	return when.Sub(since.time) < s.options.Settle && p.born <= since.version
 }
 
 // share are the selected Pods of one owner.
@@ -195,7 +195,7 @@ func (s *space) checkBudget(p *pod, e Event) {
 		if out+missing > r.maxOut {
 			r.maxOut, r.maxOutAllowed, r.maxOutAt = out+missing, allowed, e.Time
 		}
-		if r.allowed < 0 || s.settling(r.created, p, e) {
+		if r.allowed < 0 || s.settling(r.created, p, e.Time) {
 			continue
 		}
 		s.checks[Budget]++
@@ -212,7 +212,7 @@ func (s *space) checkGranted(before, now *pod, id string, e Event) {
 	request := now.obj.Labels[operatingPrefix+id]
 	for _, name := range sortedKeys(s.rules) {
 		r := s.rules[name]
-		if s.settling(r.changed, now, e) || r.obj.DeletionTimestamp != nil || !r.selects(now.obj) || !r.selects(before.obj) || excused(now.obj, r.obj) {
+		if s.settling(r.changed, now, e.Time) || r.obj.DeletionTimestamp != nil || !r.selects(now.obj) || !r.selects(before.obj) || excused(now.obj, r.obj) {
 			continue
 		}
 		granted := slices.ContainsFunc(r.obj.Status.Grants, func(g appsv1alpha1.PodGrant) bool {
@@ -284,13 +284,13 @@ func excused(obj *corev1.Pod, r *appsv1alpha1.PodTransitionRule) bool {
 
 // allowance is the least that the rule's checks allow of the wanted Pods; -1 if
 // none bounds their number. What a minAvailable demands may be served by Pods
-// beyond the wanted ones: surplus is how many there are. Filtered checks bound
-// only a part of the Pods, and topology budgets no number: neither is judged.
+// beyond the wanted ones: surplus is how many there are. Topology budgets bound
+// no number: see checkDomains.
 func allowance(r *appsv1alpha1.PodTransitionRule, desired, surplus int) int {
 	allowed := -1
 	for i := range r.Spec.Rules {
 		t := &r.Spec.Rules[i]
-		if t.Disabled || t.Filter != nil || len(t.Conditions) > 0 || t.AvailablePolicy == nil || t.Stage != nil && *t.Stage == appsv1alpha1.StagePostCheck {
+		if !bears(t) {
 			continue
 		}
 		p := t.AvailablePolicy

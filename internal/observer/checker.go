@@ -123,12 +123,14 @@ func (e Event) news() uint64 {
 type Checker struct {
 	options Options
 	spaces  map[string]*space
+	nodes   map[string]*node
 }
 
 // space is what is known of one namespace. No promise reaches beyond one.
 type space struct {
 	options *Options
 	name    string
+	nodes   map[string]*node // the Checker's
 
 	pods map[string]*pod // by name
 	// holders are the live Pods that have an instance ID of a pool.
@@ -185,14 +187,14 @@ type pod struct {
 func NewChecker(o Options) *Checker {
 	o.StuckAfter = cmp.Or(o.StuckAfter, time.Minute)
 	o.Settle = cmp.Or(o.Settle, 2*time.Second)
-	return &Checker{options: o, spaces: map[string]*space{}}
+	return &Checker{options: o, spaces: map[string]*space{}, nodes: map[string]*node{}}
 }
 
 func (c *Checker) space(namespace string) *space {
 	s := c.spaces[namespace]
 	if s == nil {
 		s = &space{
-			options: &c.options, name: namespace,
+			options: &c.options, name: namespace, nodes: c.nodes,
 			pods: map[string]*pod{}, holders: map[poolID]map[string]*pod{}, waiting: map[string]*pod{},
 			rules: map[string]*rule{}, owners: map[types.UID]*owner{},
 			services: map[string]bool{}, slices: map[string]slice{},
@@ -213,8 +215,12 @@ func (s *space) clear() {
 }
 
 // Apply takes the next event. Events of one namespace must come in the order of their
-// resourceVersions.
+// resourceVersions; those of nodes, which are in none, among themselves.
 func (c *Checker) Apply(e Event) {
+	if node, is := e.Object.(*corev1.Node); is {
+		c.applyNode(node, e)
+		return
+	}
 	s := c.space(namespaceOf(e.Object))
 	if namespace, is := e.Object.(*corev1.Namespace); is {
 		s.leaving = e.Deleted || namespace.DeletionTimestamp != nil
@@ -347,6 +353,7 @@ func (s *space) applyPod(obj *corev1.Pod, e Event) {
 	}
 	if now.out && !before.out {
 		s.checkBudget(now, e)
+		s.checkDomains(before, now, e)
 	}
 }
 

@@ -170,6 +170,44 @@ func outAfter(r *appsv1alpha1.PodTransitionRule, replicas int32, out int) func(*
 	}
 }
 
+// The rules of inZones: so many domains may be open at a time.
+var (
+	noZone   = available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone", MaxDisruptedDomains: ptr.To[int32](0)}})
+	oneZone  = available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone"}})
+	twoZones = available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone", MaxDisruptedDomains: ptr.To[int32](2)}})
+)
+
+// inZones takes Pods out of service, one as each of them says, long after the rule came, if there is one. There are nodes of zones a, b and c,
+// two of each, and two without a zone.
+func inZones(r *appsv1alpha1.PodTransitionRule, pods ...func(*corev1.Pod)) func(*story) {
+	return func(s *story) {
+		for _, zone := range []string{"a", "b", "c"} {
+			s.apply(aNode(zone+"-1", zone))
+			s.apply(aNode(zone+"-2", zone))
+		}
+		s.apply(aNode("bare-1", ""))
+		s.apply(aNode("bare-2", ""))
+		if r != nil {
+			s.apply(r)
+		}
+		s.now = s.now.Add(time.Minute)
+		for i, is := range pods {
+			s.apply(aPod(i, on("a-1"), is, offline))
+		}
+	}
+}
+
+// aNode is in a zone, or in none.
+func aNode(name, zone string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}
+	if zone != "" {
+		n.Labels = map[string]string{"zone": zone}
+	}
+	return n
+}
+
+func on(node string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = node } }
+
 // aPod is number i of the CollaSet, serving, changed by with.
 func aPod(i int, with ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
@@ -322,10 +360,67 @@ func TestChecker(t *testing.T) {
 		"maxUnavailable gives no such credit":                   {want: []Invariant{Budget}, events: outAfter(maxUnavailable("1"), 2, 2)},
 		"a maximum computed from the wanted Pods is rounded up": {events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("0.3", "")}), 4, 2)},
 		"and holds": {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("", "0.5")}), 4, 3)},
-		"a minimum computed from the wanted Pods is rounded down": {events: outAfter(available(appsv1alpha1.AvailableRule{MinAvailablePolicy: adaptive("0.9", "")}), 4, 1)},
-		"and holds beside the others":                             {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("", ""), MinAvailablePolicy: adaptive("0.9", "")}), 4, 2)},
-		"what is computed is whole when it is whole in decimal":   {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("0.25", "1")}), 4, 2)},
-		"a topology budget alone bounds no number that is judged": {events: outAfter(available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone"}}), 4, 4)},
+		"a minimum computed from the wanted Pods is rounded down":         {events: outAfter(available(appsv1alpha1.AvailableRule{MinAvailablePolicy: adaptive("0.9", "")}), 4, 1)},
+		"and holds beside the others":                                     {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("", ""), MinAvailablePolicy: adaptive("0.9", "")}), 4, 2)},
+		"what is computed is whole when it is whole in decimal":           {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("0.25", "1")}), 4, 2)},
+		"a topology budget alone bounds no number that is judged":         {events: outAfter(available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone"}}), 4, 4)},
+		"a second topology domain where one is allowed breaks the budget": {want: []Invariant{Budget}, events: inZones(oneZone, on("a-1"), on("b-1"))},
+		"a second Pod in the domain that is open does not":                {events: inZones(oneZone, on("a-1"), on("a-2"))},
+		"nor does a second domain where two are allowed":                  {events: inZones(twoZones, on("a-1"), on("b-1"))},
+		"but a third": {want: []Invariant{Budget}, events: inZones(twoZones, on("a-1"), on("b-1"), on("c-1"))},
+		"no domain at all, where none is allowed": {want: []Invariant{Budget, Budget}, events: inZones(noZone, on("a-1"), on("a-2"))},
+		"nodes without the label are one domain":  {events: inZones(oneZone, on("bare-1"), on("bare-2"))},
+		"and it is one like any other":            {want: []Invariant{Budget}, events: inZones(oneZone, on("bare-1"), on("a-1"))},
+		"a node that is not known is not judged":  {events: inZones(oneZone, on("a-1"), on("x-1"))},
+		"a Pod without a node is in no domain":    {events: inZones(oneZone, on("a-1"), on(""))},
+		"a Pod that is down already is in a domain that is down already": {events: func(s *story) {
+			inZones(oneZone, on("a-1"))(s)
+			s.apply(aPod(1, on("b-1"), notReady))
+			s.apply(aPod(1, on("b-1"), offline))
+		}},
+		"a Pod that waits opens no domain": {events: func(s *story) {
+			inZones(oneZone)(s)
+			s.apply(aPod(0, on("a-1"), asking))
+			s.apply(aPod(1, on("b-1"), offline))
+		}},
+		"a Pod that is back has its domain closed": {events: func(s *story) {
+			inZones(oneZone, on("a-1"))(s)
+			s.apply(aPod(0, on("a-1")))
+			s.apply(aPod(1, on("b-1"), offline))
+		}},
+		"a Pod that somebody deletes opens no domain of the rule's": {events: func(s *story) {
+			inZones(oneZone)(s)
+			s.apply(aPod(0, on("a-1"), terminating))
+			s.apply(aPod(1, on("b-1"), offline))
+		}},
+		"but one that an operation deletes does": {want: []Invariant{Budget}, events: func(s *story) {
+			inZones(oneZone, on("a-1"))(s)
+			s.apply(aPod(0, on("a-1"), offline, operating, terminating))
+			s.apply(aPod(1, on("b-1"), offline))
+		}},
+		"a Pod that its owner has freed from the rule opens none either": {events: func(s *story) {
+			free := func(p *corev1.Pod) { p.Annotations = map[string]string{skipRules: `{"skipRules":["available"]}`} }
+			inZones(oneZone, free)(s)
+			s.apply(aPod(1, on("b-1"), offline))
+		}},
+		"a node that has just come to another domain is not judged": {events: func(s *story) {
+			inZones(oneZone, on("a-1"))(s)
+			s.apply(aNode("a-2", "b"))
+			s.apply(aPod(1, on("a-2"), offline))
+		}},
+		"but one that came to it before is": {want: []Invariant{Budget}, events: func(s *story) {
+			inZones(oneZone, on("a-1"))(s)
+			s.apply(aNode("a-2", "b"))
+			s.now = s.now.Add(time.Minute)
+			s.apply(aPod(1, on("a-2"), offline))
+		}},
+		"what was out when the budget came is not the budget's": {events: func(s *story) {
+			s.apply(maxUnavailable("4"))
+			inZones(nil, on("a-1"))(s)
+			s.apply(oneZone)
+			s.now = s.now.Add(time.Minute)
+			s.apply(aPod(1, on("b-1"), offline))
+		}},
 		"what was under way when the allowance shrank is judged by what held before": {events: func(s *story) {
 			s.apply(maxUnavailable("2"))
 			s.apply(aPod(0, offline))

@@ -6,8 +6,8 @@
 // Checker is the judgement: a plain function of a sequence of events in the
 // order of their resourceVersions. Observer feeds it from watches of its own, of
 // Pods, Services, EndpointSlices, ReplicaSets, PersistentVolumeClaims,
-// ControllerRevisions, CollaSets, PodTransitionRules, ResourceContexts and
-// Namespaces. No promise reaches beyond a namespace, and each is judged and
+// ControllerRevisions, CollaSets, PodTransitionRules, ResourceContexts, Nodes
+// and Namespaces. No promise reaches beyond a namespace, and each is judged and
 // reported by itself. Whoever deletes a namespace asks no rule and no operator:
 // from then on nothing in it is judged.
 //
@@ -25,6 +25,8 @@
 //     is out of service from the moment an operation takes it away (readiness gate
 //     False, an operation being prepared or carried out, or terminating) until it
 //     is Ready again. A Pod that was deleted and is still wanted counts as well.
+//     Nor does one go in a topology domain in which none is out while as many others
+//     have Pods out as the rule allows.
 //     No operation passes PreCheck without a grant of every rule for this very
 //     request. A CollaSet keeps to its maxSurge, and with minReadySeconds to a
 //     quarter of its Pods.

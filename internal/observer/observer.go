@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -167,6 +168,7 @@ func sources(clients kubernetes.Interface, custom dynamic.Interface) []source {
 				return core.Namespaces().List(ctx, o)
 			},
 		},
+		builtIn("nodes", func(string) corev1client.NodeInterface { return core.Nodes() }),
 	}
 	for resource, empty := range map[string]func() metav1.Object{
 		"collasets":          func() metav1.Object { return &appsv1alpha1.CollaSet{} },
@@ -480,7 +482,7 @@ func (o *Observer) judgeAll(ctx context.Context, namespace string, all []source,
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for name, q := range o.queues {
-		if namespace == metav1.NamespaceAll || namespace == name {
+		if namespace == metav1.NamespaceAll || namespace == name || name == metav1.NamespaceAll { // that of nodes
 			o.apply(q, func(e Event) bool { return e.ResourceVersion <= complete })
 		}
 	}

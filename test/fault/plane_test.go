@@ -43,6 +43,7 @@ const (
 	restartAfter = 200 * time.Millisecond
 	startTime    = 20 * time.Millisecond // of a simulated container
 	node         = "node-0"
+	otherNode    = "node-1"
 	defaultCells = 4
 )
 
@@ -129,12 +130,12 @@ func (p *plane) launch(ctx context.Context) (err error) {
 		return err
 	}
 	p.cluster, err = localkube.Start(ctx, localkube.Config{
-		Name: "fault", Dir: filepath.Join(p.dir, "cluster"), Progress: os.Stderr, WithControllerManager: true, WithNodes: true, Nodes: 1,
+		Name: "fault", Dir: filepath.Join(p.dir, "cluster"), Progress: os.Stderr, WithControllerManager: true, WithNodes: true, Nodes: 2,
 	})
 	if err != nil {
 		return err
 	}
-	if err := p.cluster.StopComponent("kwok"); err != nil { // it made the node; the fake kubelet is quicker
+	if err := p.cluster.StopComponent("kwok"); err != nil { // it made the nodes; the fake kubelet is quicker
 		return err
 	}
 	for _, folder := range []string{"prerequisites", "overlays/local"} {

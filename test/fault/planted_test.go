@@ -115,6 +115,14 @@ func (d *decision) observePods() {`},
 			finds: []observer.Invariant{observer.Budget},
 		},
 		{
+			name: "opens-every-domain", component: suite.PodTransitionRule,
+			changes: []sourceChange{
+				{"internal/podtransitionrule/core/topology.go", "	return t.pods[domain] > 0 || t.some < limit\n", "	return limit > 0\n"},
+			},
+			play:  scenario{name: "two workloads on two nodes", setup: twoDomains(slowly), steps: bothUpdated},
+			finds: []observer.Invariant{observer.Budget},
+		},
+		{
 			name: "forgets-to-undo", component: suite.CollaSet,
 			changes: []sourceChange{
 				{"internal/collaset/core/update.go", "		d.plan.Cancels = append(d.plan.Cancels, it.Pod)\n", ""},

@@ -147,6 +147,7 @@ func scenarios() []scenario {
 		{name: "delete-set", setup: running(3), steps: all(deleteSet, gone)},
 		{name: "one-rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
 		{name: "two-rules", setup: all(ruled("budget", 1), ruled("other", 2), running(3)), steps: updated(3)},
+		{name: "two-domains", setup: twoDomains(), steps: bothUpdated},
 		{name: "rule-change", setup: all(ruled("budget", 0), running(3)), steps: all(imaged(image2), waitingForRule, allow(2), serving(3, image2))},
 		{name: "rule-deleted", setup: all(ruled("budget", 0), running(3)), steps: all(imaged(image2), waitingForRule, func(p *play) error { return p.delete(&appsv1alpha1.PodTransitionRule{}, "budget") }, serving(3, image2))},
 		{name: "service", setup: all(served, running(3)), steps: updated(3)},
@@ -315,6 +316,33 @@ func ruled(plain string, maxUnavailable int) func(*play) error {
 	return func(p *play) error { return p.create(p.rule(plain, "web", maxUnavailable)) }
 }
 
+// twoDomains has a workload on each of two nodes, of which Pods of one alone may be out of service, and two rules over both.
+func twoDomains(with ...func(*appsv1alpha1.CollaSet)) func(*play) error {
+	return func(p *play) error {
+		both := append([]func(*appsv1alpha1.CollaSet){func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Labels["group"] = p.prefix }}, with...)
+		elsewhere := func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Spec.NodeName = otherNode }
+		nodeByNode, number := p.rule("budget", "web", 3), p.rule("number", "web", 3)
+		nodeByNode.Spec.Rules[0].AvailablePolicy.Topology = &appsv1alpha1.TopologyBudget{TopologyKey: corev1.LabelHostname}
+		for _, rule := range []*appsv1alpha1.PodTransitionRule{nodeByNode, number} {
+			rule.Spec.Selector.MatchLabels = map[string]string{"group": p.prefix}
+		}
+		if err := p.create(nodeByNode, number, p.set("web", 2, both...), p.set("other", 2, append(both, elsewhere)...)); err != nil {
+			return err
+		}
+		return all(serving(2, image1), others(2, image1))(p)
+	}
+}
+
+// bothUpdated changes the image of both workloads and waits for it.
+func bothUpdated(p *play) error {
+	return all(imaged(image2), func(p *play) error { return p.image("other", image2) }, serving(2, image2), others(2, image2))(p)
+}
+
+// others waits until so many Pods of the other workload serve.
+func others(n int, image string) func(*play) error {
+	return func(p *play) error { return p.serving("other", n, image) }
+}
+
 // waitingForRule waits until the rule says that it blocks all Pods.
 func waitingForRule(p *play) error {
 	return p.await("the rule to block", func(s *state) error {
@@ -474,7 +502,7 @@ func shared2(p *play) error {
 	if err := p.create(p.set("other", 1, pool)); err != nil {
 		return err
 	}
-	return p.serving("other", 1, image1)
+	return others(1, image1)(p)
 }
 
 // movePod takes a Pod out of one workload and into the other.

@@ -240,11 +240,14 @@ func (o *outcome) restartAt(proc *process, version string) bool {
 		last = time.Now()
 	}})
 	defer writes.Disarm()
-	kinds := len(proc.proxy.Watches())
+	started := func() int { // nodes are watched from the first decision that needs them, and on an old view there may be none
+		return len(slices.DeleteFunc(proc.proxy.Watches(), func(kind string) bool { return kind == "nodes" }))
+	}
+	kinds := started()
 	rest := func(d time.Duration) {
 		for begin := time.Now(); time.Since(begin) < patience; time.Sleep(10 * time.Millisecond) {
 			mu.Lock()
-			if len(proc.proxy.Watches()) < kinds {
+			if started() < kinds {
 				last = time.Now() // it is still starting
 			}
 			rested := time.Since(last)

@@ -1,0 +1,93 @@
+package observer
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// node is what is known of a node.
+type node struct {
+	labels map[string]string
+	// changed is when its labels last did; zero if they never have.
+	changed time.Time
+}
+
+// applyNode keeps a node as it is now, or no more.
+func (c *Checker) applyNode(obj *corev1.Node, e Event) {
+	before := c.nodes[obj.Name]
+	switch {
+	case e.Deleted:
+		delete(c.nodes, obj.Name)
+	case before == nil:
+		c.nodes[obj.Name] = &node{labels: obj.Labels}
+	case !maps.Equal(before.labels, obj.Labels):
+		c.nodes[obj.Name] = &node{labels: obj.Labels, changed: e.Time}
+	}
+}
+
+// checkDomains judges a Pod that goes out of service by the topology budgets of the rules that select it: it may not open a further
+// domain while operations have Pods of as many others out as a budget allows. Within a domain that is open, only numbers bound it.
+//
+// Whoever was down already is not judged, for a domain that is down anyway may be operated on when those of Pods that the rule
+// has come upon are not known to it; nor is anybody whose node is not known, or has just got other labels.
+func (s *space) checkDomains(before, now *pod, e Event) {
+	if !isReady(before.obj) {
+		return
+	}
+	for _, name := range sortedKeys(s.rules) {
+		r := s.rules[name]
+		if !r.selects(now.obj) || excused(now.obj, r.obj) || s.settling(r.changed, now, e.Time) {
+			continue
+		}
+		for i := range r.obj.Spec.Rules {
+			if t := &r.obj.Spec.Rules[i]; bears(t) && t.AvailablePolicy.Topology != nil {
+				s.checkDomain(now, r, t.AvailablePolicy.Topology, e)
+			}
+		}
+	}
+}
+
+func (s *space) checkDomain(p *pod, r *rule, budget *appsv1alpha1.TopologyBudget, e Event) {
+	domain, known := s.domain(p, budget.TopologyKey, e)
+	if !known {
+		return
+	}
+	limit := int(ptr.Deref(budget.MaxDisruptedDomains, 1))
+	open := map[string]bool{}
+	for _, other := range s.waiting {
+		if other.obj.UID == p.obj.UID || !other.out || !r.selects(other.obj) || excused(other.obj, r.obj) || lost(other.obj) ||
+			s.settling(r.changed, other, other.outSince) {
+			continue
+		}
+		if of, known := s.domain(other, budget.TopologyKey, e); known {
+			open[of] = true
+		}
+	}
+	within := limit > 0 && (open[domain] || len(open) < limit)
+	s.check(Budget, e, within, "went out of service in domain %q of %s, of which rule %s allows %d at a time; open: %s",
+		domain, budget.TopologyKey, r.obj.Name, limit, strings.Join(slices.Sorted(maps.Keys(open)), ", "))
+}
+
+// domain is the value of a label on the Pod's node, nothing included; false if it is not known for certain, or there is no node.
+func (s *space) domain(p *pod, key string, e Event) (string, bool) {
+	n := s.nodes[p.obj.Spec.NodeName]
+	if n == nil || e.Time.Sub(n.changed) < s.options.Settle {
+		return "", false
+	}
+	return n.labels[key], true
+}
+
+// lost says that a Pod is being deleted by nobody's operation.
+func lost(obj *corev1.Pod) bool { return obj.DeletionTimestamp != nil && !hasKey(obj, operatePrefix) }
+
+// bears says that a check bounds all Pods that its rule selects. Filtered checks and those with conditions bound only a part of them.
+func bears(t *appsv1alpha1.TransitionRule) bool {
+	return !t.Disabled && t.Filter == nil && len(t.Conditions) == 0 && t.AvailablePolicy != nil && (t.Stage == nil || *t.Stage != appsv1alpha1.StagePostCheck)
+}
