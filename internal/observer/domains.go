@@ -35,8 +35,8 @@ func (c *Checker) applyNode(obj *corev1.Node, e Event) {
 // checkDomains judges a Pod that goes out of service by the topology budgets of the rules that select it: it may not open a further
 // domain while operations have Pods of as many others out as a budget allows. Within a domain that is open, only numbers bound it.
 //
-// Whoever was down already is not judged, for a domain that is down anyway may be operated on when those of Pods that the rule
-// has come upon are not known to it; nor is anybody whose node is not known, or has just got other labels.
+// A Pod that was down already is not judged: its domain is disrupted anyway, and Pods that were out when the rule came do not keep it from
+// being operated on. Nor is one whose node is not known, or got other labels a moment ago.
 func (s *space) checkDomains(before, now *pod, e Event) {
 	if !isReady(before.obj) {
 		return
