@@ -193,6 +193,7 @@ func (r *reconciler) begin(ctx context.Context, o *observation, b core.Begin) er
 // ask writes what begins an operation.
 func (r *reconciler) ask(ctx context.Context, o *observation, b core.Begin, change podops.Change) error {
 	if err := r.patch(ctx, o, b.Pod, types.MergePatchType, change.MergePatch(b.Pod.View)); err != nil {
+		r.pace.giveBack(b.Pod.UID())
 		return fmt.Errorf("beginning %s of Pod %s: %w", b.Request.Type, b.Pod.Name(), err)
 	}
 	return nil

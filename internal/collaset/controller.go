@@ -33,12 +33,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/spf13/pflag"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/cputime"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
@@ -65,12 +67,14 @@ type settings struct {
 	podOpsLifecycle bool
 	// clearFields says to clear metadata.managedFields of Pods.
 	clearFields bool
+	// maxInFlight is the number of places of the pace.
+	maxInFlight int
 	pods        *podcache.Store
 }
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	own := settings{podOpsLifecycle: true, pods: newPodStore()}
+	own := settings{podOpsLifecycle: true, maxInFlight: core.MaxFresh, pods: newPodStore()}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",
@@ -86,6 +90,10 @@ func Component() bootstrap.Component {
 			fs.BoolVar(&own.clearFields, "clear-pod-managed-fields", own.clearFields,
 				"Clear metadata.managedFields of a Pod with every change of it. The API server then keeps no record of who wrote which field of the Pod, "+
 					"and its later changes cost it little more than half. Leave it off if somebody applies Pods of CollaSets on the server side.")
+			fs.IntVar(&own.maxInFlight, "max-pods-in-flight", own.maxInFlight,
+				"How many Pods of all CollaSets may be on their way through an update in place at a time, as far as this suite moves them: one that waits for its "+
+					"kubelet or a load balancer counts for 1 s at most, any other for 3 s. CollaSets that have none are let begin with as many more; none has more than the default. "+
+					"Fewer are out of service for shorter.")
 		},
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error { return setup(ctx, mgr, o, own) },
 	}
@@ -164,6 +172,9 @@ func stripPod(object any) (any, error) {
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own settings) error {
+	if own.maxInFlight < 1 {
+		return fmt.Errorf("--max-pods-in-flight is %d: name at least one, or no Pod is ever updated in place", own.maxInFlight)
+	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1.ControllerRevision{}, ownerIndex, ownerOf); err != nil {
 		return fmt.Errorf("indexing revisions by owner: %w", err)
 	}
@@ -188,6 +199,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		events:   mgr.GetEventRecorder(Name),
 		clock:    clock.RealClock{},
 		protocol: own.podOpsLifecycle, clearFields: own.clearFields,
+		pace:    newPace(own.maxInFlight, clock.RealClock{}),
 		memory:  newMemory(),
 		nodes:   &nodes{cache: mgr.GetCache()},
 		measure: cputime.Start,
@@ -201,7 +213,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 }
 
 func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r *reconciler) error {
-	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected())); err != nil {
+	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected()), r.pace); err != nil {
 		return err
 	}
 	for name, values := range map[string]client.IndexerFunc{poolIndex: poolOf, includeIndex: includedBy} {
@@ -213,6 +225,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 	err := builder.ControllerManagedBy(mgr).
 		Named(stepsName).
 		Watches(&corev1.Pod{}, r.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		WatchesRawSource(source.Func(r.begins)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: parallel, SkipNameValidation: ptr.To(true),
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),

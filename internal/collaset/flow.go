@@ -18,8 +18,12 @@ const foreseenPause = time.Second
 // The zero flow has nobody to begin. It is safe for concurrent use.
 type flow struct {
 	mu sync.Mutex
+	// order is the one that is followed, nil for none.
+	order *core.Standing
 	// next are those of the order that are left.
 	next []core.NextPod
+	// room is how many of them may begin before another Pod comes back, as far as their CollaSet is concerned.
+	room int
 	// waits says that some of the last order are left. A decision that is being made does not change it.
 	waits bool
 	// chosen are those that are to be begun now.
@@ -34,32 +38,55 @@ type begun struct {
 	after   podops.View // the Pod with that resourceVersion, and the begin
 }
 
-// hold withdraws the order, so that until the next one nothing is begun but what has been sent already.
-func (f *flow) hold() {
+// hold withdraws the order, so that until the next one nothing is begun but what has been sent already. Those that were chosen and are not
+// begun now are withdrawn.
+func (f *flow) hold() (withdrawn []types.UID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.next, f.chosen = nil, nil
+	for pod := range f.chosen {
+		withdrawn = append(withdrawn, pod)
+	}
+	f.order, f.next, f.room, f.chosen = nil, nil, 0, nil
+	return withdrawn
 }
 
 // give puts an order in the place of the one before.
 func (f *flow) give(order *core.Standing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.next, f.chosen = nil, nil
+	f.order, f.next, f.room, f.chosen = order, nil, 0, nil
 	if order != nil {
-		f.next = order.Next
+		f.next, f.room = order.Next, order.Room
 	}
 	f.waits = len(f.next) > 0
 }
 
-// choose takes the next Pod to begin, if there is one.
+// back lets one more Pod begin.
+func (f *flow) back() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.room++
+}
+
+// left is how many are next, 0 if none of them may begin now.
+func (f *flow) left() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.room <= 0 {
+		return 0
+	}
+	return len(f.next)
+}
+
+// choose takes the next Pod to begin, if there is one that may.
 func (f *flow) choose() (pod core.NextPod, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.next) == 0 {
+	if len(f.next) == 0 || f.room <= 0 {
 		return pod, false
 	}
 	pod, f.next = f.next[0], f.next[1:]
+	f.room--
 	f.waits = len(f.next) > 0
 	if f.chosen == nil {
 		f.chosen = map[types.UID]bool{}
@@ -82,7 +109,15 @@ func (f *flow) taken(pod types.UID) bool {
 	return f.chosen[pod]
 }
 
-// send sends the begin of a chosen Pod, which looks like after then, unless the order was withdrawn.
+// drop says that a chosen Pod is not fit to be begun.
+func (f *flow) drop(pod types.UID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.chosen, pod)
+}
+
+// send sends the begin of a chosen Pod, which looks like after then, unless the order was withdrawn. One that fails may be sent again; where
+// the Pod is not as it was, it is for the next decision.
 func (f *flow) send(pod *core.Pod, after podops.View, do func() error) error {
 	uid := pod.UID()
 	f.mu.Lock()
@@ -91,6 +126,7 @@ func (f *flow) send(pod *core.Pod, after podops.View, do func() error) error {
 		return errAttempted
 	}
 	delete(f.chosen, uid)
+	order := f.order
 	if f.begun == nil {
 		f.begun = map[types.UID]begun{}
 	}
@@ -98,10 +134,14 @@ func (f *flow) send(pod *core.Pod, after podops.View, do func() error) error {
 	f.mu.Unlock()
 
 	err := do()
-	if err != nil {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		delete(f.begun, uid)
+	if err == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.begun, uid)
+	if f.order == order && !oldView("begin", err) {
+		f.chosen[uid] = true
 	}
 	return err
 }

@@ -2,25 +2,30 @@ package collaset
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/testkit/gathered"
 )
 
-// flowing is a set of 60 Pods; 52 of them are being updated, and the last decision says who is next.
+// flowing is a set of 34 Pods; 26 of them are being updated, and the last decision says who is next.
 func flowing(t *testing.T, changes ...func(*world)) *world {
 	t.Helper()
-	w := newWorld(t, true, collaSet(60))
+	w := newWorld(t, true, collaSet(34))
 	w.settle()
 	w.change(image("nginx:2"))
 	for _, change := range changes {
@@ -29,7 +34,7 @@ func flowing(t *testing.T, changes ...func(*world)) *world {
 	w.look()
 	w.see()
 	w.look() // names those that it sees under way
-	require.Len(t, w.begun(), 52)
+	require.Len(t, w.begun(), 26)
 	w.forget()
 	return w
 }
@@ -82,6 +87,7 @@ func (w *world) back(pod corev1.Pod) []reconcile.Request {
 	in := over(pod)
 	out := outOfService(pod)
 	require.True(w, core.Back(podops.Read(out), podops.Read(in)))
+	require.NoError(w, w.r.begins(w.Context(), queue))
 	events := w.r.stepEvents()
 	for _, e := range [][2]*corev1.Pod{{&pod, out}, {out, in}, {in, in}} {
 		events.Update(context.Background(), event.UpdateEvent{ObjectOld: e[0], ObjectNew: e[1]}, queue)
@@ -125,7 +131,7 @@ func TestAPodThatComesBackLetsTheNextBegin(t *testing.T) {
 	for range 10 {
 		w.follow(w.back(w.one()))
 	}
-	require.Len(t, w.begun(), 60, "there is nobody else")
+	require.Len(t, w.begun(), 34, "there is nobody else")
 }
 
 func (w *world) nextNames() (names []string) {
@@ -139,7 +145,7 @@ func (w *world) nextNames() (names []string) {
 func TestAPartitionHoldsWhateverTheCacheShows(t *testing.T) {
 	w := flowing(t, func(w *world) { w.change(partition(7)) })
 	w.follow(w.back(w.one()))
-	require.Len(t, w.begun(), 53)
+	require.Len(t, w.begun(), 27)
 	// Another Pod comes first in the order of updates now: it does not serve.
 	for _, pod := range w.pods() {
 		if _, under := w.begun()[pod.Name]; !under {
@@ -150,7 +156,7 @@ func TestAPartitionHoldsWhateverTheCacheShows(t *testing.T) {
 		}
 	}
 	w.look()
-	require.Len(t, w.begun(), 53)
+	require.Len(t, w.begun(), 27)
 }
 
 func TestNobodyIsBegunAnyMore(t *testing.T) {
@@ -212,6 +218,91 @@ func TestABeginThatFailedIsMadeByTheNextDecision(t *testing.T) {
 	}
 }
 
+// TestABeginThatFailedIsTriedAgain: its CollaSet may have no other Pod under way, and so no event.
+func TestABeginThatFailedIsTriedAgain(t *testing.T) {
+	w := flowing(t)
+	asked := w.back(w.one())
+	places := len(w.r.pace.places)
+	w.refuse = refusing("patch Pod", errAway)
+	_, err := steps{w.r}.Reconcile(t.Context(), asked[0])
+	require.ErrorIs(t, err, errAway, "the queue asks again")
+	require.Len(t, w.r.pace.places, places-1, "nobody waits for it")
+	w.refuse = nil
+	w.follow(asked)
+	require.Contains(t, w.begun(), asked[0].Name)
+}
+
+// TestAnothersPlace has a CollaSet wait for one of another, with nothing of its own under way.
+func TestAnothersPlace(t *testing.T) {
+	w := newWorld(t, true, collaSet(3))
+	w.settle()
+	other := types.NamespacedName{Namespace: "other", Name: "large"}
+	for i := range 2 * core.MaxFresh {
+		w.r.pace.take(other, types.UID(fmt.Sprint(i)))
+	}
+	w.change(image("nginx:2"))
+	w.look()
+	require.Empty(t, w.begun())
+	require.Len(t, w.nextNames(), 3)
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	require.NoError(t, w.r.begins(t.Context(), queue))
+	require.Zero(t, queue.Len())
+	require.Equal(t, []string{"kuperator_collaset_in_flight_pods{} 52", "kuperator_collaset_waiting_sets{} 1"}, gathered.Lines(t, w.r.pace))
+	w.clock.Step(core.FreshFor)
+	w.follow([]reconcile.Request{lookAtPace})
+	require.Equal(t, 3, queue.Len(), "the places have run out")
+	for range 3 {
+		request, _ := queue.Get()
+		w.follow([]reconcile.Request{request})
+	}
+	require.Len(t, w.begun(), 3)
+}
+
+// TestAPodThatIsHandedOver waits for others, and its place is free soon.
+func TestAPodThatIsHandedOver(t *testing.T) {
+	const preparing, operate = podops.PreparingPrefix + "/" + core.OperatorID, podops.OperatePrefix + "/" + core.OperatorID
+	with := func(labels ...string) *corev1.Pod {
+		pod := &corev1.Pod{}
+		for _, label := range labels {
+			metav1.SetMetaDataLabel(&pod.ObjectMeta, label, "1")
+		}
+		return pod
+	}
+	recorded := with(preparing, operate)
+	recorded.Annotations = map[string]string{appsv1alpha1.LastPodStatusAnnotation: "{}"}
+	require.True(t, handedOver(with(), with(preparing)), "to cooperators")
+	require.True(t, handedOver(with(preparing, operate), recorded), "to its kubelet")
+	require.False(t, handedOver(with(preparing), with(preparing)))
+	require.False(t, handedOver(with(), with(preparing, operate)), "nobody had to prepare")
+	require.False(t, handedOver(recorded, recorded))
+	require.False(t, handedOver(recorded, with()))
+
+	w := flowing(t)
+	pod := w.one()
+	now := pod.DeepCopy()
+	metav1.SetMetaDataLabel(&now.ObjectMeta, preparing, "1")
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	defer queue.ShutDown()
+	w.r.stepEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: &pod, ObjectNew: now}, queue)
+	require.Equal(t, w.clock.Now().Add(core.HandedOverFor), w.r.pace.places[pod.UID].until)
+}
+
+// TestStatusOfACrowdCanWait: while CollaSets wait for each other, counts are written less often.
+func TestStatusOfACrowdCanWait(t *testing.T) {
+	w := newWorld(t, true, collaSet(3))
+	require.False(t, w.r.pace.crowded())
+	for i := range 2 {
+		f := &flow{}
+		f.give(&core.Standing{Next: []core.NextPod{{Name: "next"}}})
+		w.r.pace.decided(types.NamespacedName{Name: fmt.Sprint(i)}, f, 0, nil)
+		require.Equal(t, i == 1, w.r.pace.crowded())
+	}
+	require.Equal(t, statusPauseMost, statusPauseOf(3, true))
+	require.Equal(t, statusPause, statusPauseOf(3, false))
+	require.Equal(t, 300*time.Millisecond, statusPauseOf(300, false))
+}
+
 // TestABeginThatFailsBehindADecision: the decision took the Pod for begun. Nothing else happens to the set any more.
 func TestABeginThatFailsBehindADecision(t *testing.T) {
 	for name, c := range map[string]struct{ took, again time.Duration }{
@@ -233,7 +324,7 @@ func TestABeginThatFailsBehindADecision(t *testing.T) {
 				w.took = c.took
 				result, err = w.reconcile()
 				require.NoError(t, err)
-				require.Len(t, w.begun(), 52, "the partition lets no more than 53 go")
+				require.Len(t, w.begun(), 26, "the partition lets no more than 27 go")
 				return errAway
 			})
 			require.ErrorIs(t, err, errAway)

@@ -63,14 +63,24 @@ var (
 		},
 	}
 
+	inFlightMetric = metric.Metric{
+		Name: "kuperator_collaset_in_flight_pods", Kind: metric.Gauge, Unit: "Pods",
+		Help: "Pods that are on their way through an update in place, as far as it is up to the suite, and count against --max-pods-in-flight.",
+	}
+	waitingMetric = metric.Metric{
+		Name: "kuperator_collaset_waiting_sets", Kind: metric.Gauge, Unit: "CollaSets",
+		Help: "CollaSets that have Pods to update in place which wait until others of them, or of other CollaSets, are no longer in flight.",
+	}
+
 	actions                                                        = actionsMetric.CounterVec()
 	decideSeconds                                                  = decideMetric.HistogramVec()
 	setsDesc, podsDesc, blockedDesc, setReplicasDesc, setStateDesc = setsMetric.Desc(), podsMetric.Desc(), blockedMetric.Desc(), replicasMetric.Desc(), stateMetric.Desc()
+	inFlightDesc, waitingDesc                                      = inFlightMetric.Desc(), waitingMetric.Desc()
 )
 
 // Metrics are what collaset-controller publishes beside what every component does.
 func Metrics() []metric.Metric {
-	return []metric.Metric{actionsMetric, decideMetric, setsMetric, podsMetric, blockedMetric, replicasMetric, stateMetric}
+	return []metric.Metric{actionsMetric, decideMetric, setsMetric, podsMetric, blockedMetric, inFlightMetric, waitingMetric, replicasMetric, stateMetric}
 }
 
 // Results of an action.
@@ -175,6 +185,19 @@ func newGauges(ctx context.Context, cached client.Reader, elected <-chan struct{
 		Process: ctx, Cached: cached, Elected: elected, List: &appsv1alpha1.CollaSetList{}, Publish: publish,
 		Descs: []*prometheus.Desc{setsDesc, podsDesc, blockedDesc, setReplicasDesc, setStateDesc, metric.LeftOutDesc},
 	}
+}
+
+// Describe is part of prometheus.Collector.
+func (p *pace) Describe(out chan<- *prometheus.Desc) {
+	out <- inFlightDesc
+	out <- waitingDesc
+}
+
+// Collect is part of prometheus.Collector.
+func (p *pace) Collect(out chan<- prometheus.Metric) {
+	inFlight, waiting := p.counts()
+	metric.Send(out, inFlightDesc, inFlight)
+	metric.Send(out, waitingDesc, waiting)
 }
 
 func publish(out chan<- prometheus.Metric, list *appsv1alpha1.CollaSetList) {

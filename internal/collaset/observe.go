@@ -72,7 +72,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	if o.history, err = r.revisions(ctx, set); err != nil {
 		return nil, err
 	}
-	o.memory.flow.hold() // before Pods are read
+	r.pace.giveBack(o.memory.flow.hold()...) // before Pods are read
 	pods, err := r.cached.ByIndex(ownerIndex, ownedBy(set.Namespace, set.UID))
 	if err != nil {
 		return nil, err

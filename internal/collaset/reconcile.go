@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -41,6 +42,7 @@ type reconciler struct {
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	nodes     *nodes
+	pace      *pace
 	// measure begins to measure the CPU that a decision takes; what it returns ends that and tells.
 	measure func() (took func() time.Duration)
 }
@@ -57,6 +59,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.client.Get(ctx, req.NamespacedName, set); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.memory.forget(req.NamespacedName)
+			r.pace.forget(req.NamespacedName)
 			r.pools.forget(req.NamespacedName)
 			r.writes.Forget(req.NamespacedName)
 			r.conflicts.None(req.NamespacedName)
@@ -85,16 +88,24 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		r.memory.of(client.ObjectKeyFromObject(set), set.UID).standing.Store(nil)
 		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
 	}
+	key := client.ObjectKeyFromObject(set)
+	room := r.pace.keep(key)
+	o.snapshot.Room = &room
 	plan := core.Decide(&o.snapshot)
 	cpu := took()
 	decideSeconds.WithLabelValues(ofSet).Observe(cpu.Seconds())
+	decided := func(begun []types.UID) {
+		r.pace.decided(key, &o.memory.flow, room, begun)
+	}
 	if !plan.IsZero() {
 		if err := r.sure(ctx, o); err != nil {
 			o.memory.standing.Store(nil)
+			decided(nil)
 			return ctrl.Result{}, err
 		}
 	}
 	o.memory.stand(o, &plan, cpu)
+	decided(begunBy(&plan))
 	applied := r.apply(ctx, o, &plan)
 	if plan.Release && set.DeletionTimestamp != nil {
 		return r.release(ctx, o)

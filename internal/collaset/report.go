@@ -27,7 +27,11 @@ const (
 	statusPauseMost   = time.Second
 )
 
-func statusPauseOf(replicas int) time.Duration {
+// statusPauseOf is that time for a CollaSet; crowded says that CollaSets wait for each other.
+func statusPauseOf(replicas int, crowded bool) time.Duration {
+	if crowded {
+		return statusPauseMost
+	}
 	return min(max(statusPause, time.Duration(replicas)*statusPausePerPod), statusPauseMost)
 }
 
@@ -50,7 +54,7 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 		return deadline, nil
 	}
 	now := r.clock.Now()
-	if pause := statusPauseOf(o.snapshot.Replicas) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
+	if pause := statusPauseOf(o.snapshot.Replicas, r.pace.crowded()) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
 		return max(pause, o.memory.rest(true)), nil
 	}
 	if pause := o.memory.statusRefused.Wait(o.set.ResourceVersion, now); pause > 0 {

@@ -165,7 +165,7 @@ func (r *reconciler) orderOn(pod client.Object) (*setMemory, *standing) {
 	return m, s
 }
 
-// stepEvents enqueue Pods on which a step of their own is due, and the next to begin for each that came back. It costs the same
+// stepEvents enqueue Pods on which a step of their own is due, and tell the pace of those whose place is free. It costs the same
 // however many Pods the set has.
 func (r *reconciler) stepEvents() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
@@ -182,13 +182,32 @@ func (r *reconciler) stepEvents() handler.EventHandler {
 			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)})
 			return
 		}
-		if !cameBack(before, pod) {
-			return
-		}
-		if next, ok := m.flow.choose(); ok {
-			q.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: next.Name}})
+		switch {
+		case handedOver(before, pod):
+			r.pace.handedOver(pod.UID)
+		case cameBack(before, pod):
+			r.pace.back(&m.flow, pod.UID)
 		}
 	}}
+}
+
+// begins has Pods begun by the pace: their steps, and a look at the pace itself, go through the queue of steps.
+func (r *reconciler) begins(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.pace.start(func(pod types.NamespacedName) { q.Add(reconcile.Request{NamespacedName: pod}) },
+		func(wait time.Duration) { addAfter(q, lookAtPace, wait) })
+	return nil
+}
+
+// lookAtPace is a request that names no Pod.
+var lookAtPace = reconcile.Request{}
+
+// handedOver says that a Pod began to wait for others than this suite: for its kubelet or for cooperators.
+func handedOver(before, after *corev1.Pod) bool {
+	const preparing, operate = podops.PreparingPrefix + "/" + core.OperatorID, podops.OperatePrefix + "/" + core.OperatorID
+	prepares := func(pod *corev1.Pod) bool {
+		return metav1.HasLabel(pod.ObjectMeta, preparing) && !metav1.HasLabel(pod.ObjectMeta, operate)
+	}
+	return revision.Recorded(after) && !revision.Recorded(before) || prepares(after) && !prepares(before)
 }
 
 // cameBack is core.Back, which most events do not even ask.
@@ -271,6 +290,10 @@ type steps struct{ *reconciler }
 
 // Reconcile implements reconcile.Reconciler. What it does not do, the next decision about the set does.
 func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if req == lookAtPace {
+		r.pace.look()
+		return ctrl.Result{}, nil
+	}
 	pod := &corev1.Pod{}
 	if err := r.client.Get(ctx, req.NamespacedName, pod, client.UnsafeDisableDeepCopy); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -301,7 +324,12 @@ func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 	var failed error
 	switch step {
 	case core.StepNone:
-		if m.flow.taken(p.UID()) && s.order.MayBegin(&p) {
+		switch {
+		case !m.flow.taken(p.UID()):
+		case !s.order.MayBegin(&p):
+			m.flow.drop(p.UID())
+			r.pace.giveBack(p.UID())
+		default:
 			r.run(ctx, []action{{"begin", &failed, func() error { return r.beginNext(ctx, o, &p) }}})
 		}
 	case core.StepChange:

@@ -34,6 +34,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -99,7 +100,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
 		client: c, cached: w, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000),
-		clock: w.clock, protocol: protocol, memory: newMemory(),
+		clock: w.clock, protocol: protocol, memory: newMemory(), pace: newPace(core.MaxFresh, w.clock),
 		measure: func() func() time.Duration { return func() time.Duration { return w.took } },
 	}
 	w.see()

@@ -67,6 +67,9 @@ func collaSets() Dashboard {
 			}},
 			{"collaset-controller", append([]Panel{
 				{Title: "Actions", Description: "What was written, by action. The actions begin, change and finish make an update in place.", Unit: unitPerSec, Queries: []Query{{`sum by (action) (rate(kuperator_collaset_actions_total[$__rate_interval]))`, "{{action}}"}}},
+				{Title: "In flight", Description: "Pods that are on their way through an update in place, as far as it is up to the suite, and CollaSets with Pods that wait until there are fewer.", Unit: unitShort, Queries: []Query{
+					{`sum(kuperator_collaset_in_flight_pods)`, "Pods in flight"}, {`sum(kuperator_collaset_waiting_sets)`, "CollaSets that wait"},
+				}},
 				{Title: "Actions that failed", Description: "Conflicts are decided anew; failures are repeated, and status says what they were.", Unit: unitPerSec, Queries: []Query{{`sum by (action, result) (rate(kuperator_collaset_actions_total{result!="done"}[$__rate_interval]))`, "{{action}} {{result}}"}}},
 				{Title: "Time to decide", Description: "99 % of the decisions take shorter: about a whole CollaSet, and about the next step of one Pod.", Unit: unitSeconds, Needs: "a decision in the last minutes", Queries: []Query{
 					{`histogram_quantile(0.99, sum by (of, le) (rate(kuperator_collaset_decide_seconds_bucket[$__rate_interval])))`, "{{of}} 99 %"},

@@ -106,6 +106,7 @@ func (a arena) grow(name string, sets, each int) grown {
 	a.say("   CPU ms/Pod: %s; a piece of work %.2f ms", g.perPod(pods), g.piece)
 	figure("writes to Pods", "writes/Pod", g.writes)
 	figure("all write requests", "requests/Pod", float64(requests.Total())/float64(pods))
+	a.say("   write requests: %v", requests.Kinds)
 	figure("conflicts", "conflicts/Pod", float64(requests.Conflicts)/float64(pods))
 	figure("CPU of the suite", "ms/Pod", g.ours()*1e3/float64(pods))
 	figure("CPU of the API server", "ms/Pod", g.cpu[apiServer]*1e3/float64(pods))

@@ -59,10 +59,11 @@ func (p *plane) startCell(ctx context.Context, namespace string) (*cell, error) 
 	return c, nil
 }
 
-// narrowBounds are for workloads of four Pods what those of the program are for hundreds: two begin by a plan, one of them in service.
+// narrowBounds are for workloads of four Pods what those of the program are for hundreds: two begin by a plan, one of them in service, and
+// one of all workloads is on its way, or two where another workload comes.
 var narrowBounds = []sourceChange{
 	{"internal/collaset/core/decide.go", "	maxBegins = 64\n", "	maxBegins = 2\n"},
-	{"internal/collaset/core/decide.go", "	maxFresh = 52\n", "	maxFresh = 1\n"},
+	{"internal/collaset/core/decide.go", "	MaxFresh = 52\n", "	MaxFresh = 1\n"},
 }
 
 // narrowed has the cell's collaset-controller with narrow bounds, or as it ships. It is started again if that is another program.

@@ -16,12 +16,14 @@ const (
 	// maxBegins bounds the operations begun by one plan, and the Pods that are out of service by our updates at a time
 	// beyond those that were down anyway: more than the write path carries would only wait there.
 	maxBegins = 64
-	// maxFresh bounds the Pods that are on their way since less than freshFor, by the stamp of our last request or finish.
+	// MaxFresh bounds the Pods that are on their way since less than FreshFor, by the stamp of our last request or finish.
 	// Where the write path is what all wait for, this keeps the time that each of them is out of service short and costs
-	// little pace: with half as many the programs wait for each other now and then (docs/performance.md). Where it is
+	// no pace: with half as many the programs wait for each other now and then (docs/performance.md). Where it is
 	// kubelets, cooperators or rules, Pods outgrow it, and maxBegins is the bound.
-	maxFresh = 52
-	freshFor = 3 * time.Second
+	MaxFresh = 26
+	FreshFor = 3 * time.Second
+	// HandedOverFor is FreshFor of a Pod that waits for its kubelet to carry its change out, or for cooperators to prepare it.
+	HandedOverFor = time.Second
 	// minLazy is the number of entries that may lag behind their Pods before the ResourceContext is written for them alone, and lazyShare the
 	// share of them, if that is more: a write is as large as there are entries, and in an operation on all Pods there are no more than lazyShare of them.
 	minLazy   = 64

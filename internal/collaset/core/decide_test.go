@@ -310,24 +310,59 @@ func TestDepthFirst(t *testing.T) {
 	w := atRest(t, 300, nil)
 	w.template("r2")
 	plan := core.Decide(&w.Snapshot)
-	assert.Len(t, plan.Begins, 52)
+	assert.Len(t, plan.Begins, 26)
 	w.apply(plan, always)
 	w.settle(always)
 	plan = core.Decide(&w.Snapshot)
 	assert.Empty(t, plan.Begins, "no more out of service than the write path carries")
-	assert.Len(t, plan.Changes, 52)
+	assert.Len(t, plan.Changes, 26)
 	assert.Positive(t, plan.NextLook, "they may take long, of which no event tells")
 	assert.LessOrEqual(t, plan.NextLook, 3*time.Second)
 
 	w.Now = w.Now.Add(3 * time.Second) // nobody changes them: it is not the write path that they wait for
 	plan = core.Decide(&w.Snapshot)
-	assert.Len(t, plan.Begins, 12)
-	plan.Changes = nil
-	w.apply(plan, always)
-	w.settle(always)
-	assert.Len(t, core.Decide(&w.Snapshot).Changes, 64)
-	w.Now = w.Now.Add(3 * time.Second)
-	assert.Empty(t, core.Decide(&w.Snapshot).Begins, "never more than 64")
+	for _, more := range []int{26, 12} {
+		assert.Len(t, plan.Begins, more)
+		plan.Changes = nil
+		w.apply(plan, always)
+		w.settle(always)
+		w.Now = w.Now.Add(3 * time.Second)
+		plan = core.Decide(&w.Snapshot)
+	}
+	assert.Len(t, plan.Changes, 64)
+	assert.Empty(t, plan.Begins, "never more than 64")
+}
+
+// TestPodsThatWaitForOthersMakeRoom: a kubelet or a cooperator that takes long does not hold up the next Pods.
+func TestPodsThatWaitForOthersMakeRoom(t *testing.T) {
+	for name, turn := range map[string]func(*core.Pod){
+		"for their kubelets": func(p *core.Pod) { p.Recorded, p.Revision = true, "r2" },
+		"for cooperators": func(p *core.Pod) {
+			p.View.Labels[podops.PermissionPrefix+"/"+podops.TypeUpdate] = "1"
+			for _, prefix := range []string{podops.PreCheckedPrefix, podops.PreparingPrefix} {
+				p.View.Labels[prefix+"/"+core.OperatorID] = p.View.Labels[podops.OperatingPrefix+"/"+core.OperatorID]
+			}
+			require.Equal(t, podops.PhasePreparing, podops.OperationOf(p.View, core.OperatorID).Phase)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := atRest(t, 300, nil)
+			w.template("r2")
+			w.apply(core.Decide(&w.Snapshot), always)
+			for i := range w.Pods {
+				if p := &w.Pods[i]; podops.IsDuring(p.View, core.OperatorID, podops.TypeUpdate) {
+					turn(p)
+					p.Facts = nil
+				}
+			}
+			w.Now = w.Now.Add(core.HandedOverFor - time.Millisecond)
+			plan := core.Decide(&w.Snapshot)
+			require.Empty(t, plan.Begins)
+			require.Equal(t, time.Millisecond, plan.NextLook)
+			w.Now = w.Now.Add(time.Millisecond)
+			require.Len(t, core.Decide(&w.Snapshot).Begins, core.MaxFresh)
+		})
+	}
 }
 
 func TestAReadinessGateOfOthersIsNamedWhileReadyIsMissing(t *testing.T) {
@@ -343,7 +378,7 @@ func TestAReadinessGateOfOthersIsNamedWhileReadyIsMissing(t *testing.T) {
 
 // TestOthersBeginAheadOfThoseThatFinish: decisions are rare, and where no standing order says who follows, they follow now.
 func TestOthersBeginAheadOfThoseThatFinish(t *testing.T) {
-	for leaving, begins := range map[int]int{0: 52, 1: 52, 10: 57, 40: 64, 1000: 64} {
+	for leaving, begins := range map[int]int{0: 26, 1: 26, 10: 31, 40: 46, 1000: 52} {
 		w := atRest(t, 300, nil)
 		w.template("r2")
 		w.Leaving, w.UpdateDelay = leaving, time.Second

@@ -19,6 +19,8 @@ type Standing struct {
 	From map[types.UID]string
 	// Next are Pods to begin, which From has too: the first when one of those under way is Back, and so on. Nil for none.
 	Next []NextPod
+	// Room is how many of Next only Snapshot.Room kept from being begun: they may begin as soon as others make room.
+	Room int
 }
 
 // maxNext bounds Standing.Next: more than are back before the next decision, at any pace that an API server has.
@@ -117,12 +119,18 @@ func (d *decision) order(it *item, need bool) {
 // flows says that the standing order says who begins next. Where Pods bake, those in flight are too few for that to matter.
 func (d *decision) flows() bool { return d.plan.Standing != nil && d.s.MinReady == 0 }
 
-// queue has a Pod begin when there is room, if it is updated in place.
-func (d *decision) queue(it *item) {
-	if !d.flows() || len(d.plan.Standing.Next) == maxNext || it.Recorded {
-		return
+// queues says that a standing order can have the Pod begin.
+func (d *decision) queues(it *item) bool {
+	if !d.flows() || it.Recorded {
+		return false
 	}
-	if w, _, _ := d.wayOf(it); w != inPlace {
+	w, _, _ := d.wayOf(it)
+	return w == inPlace
+}
+
+// queue has a Pod begin when there is room, if an order can.
+func (d *decision) queue(it *item) {
+	if !d.queues(it) || len(d.plan.Standing.Next) == maxNext {
 		return
 	}
 	order := d.plan.Standing

@@ -56,12 +56,12 @@ func TestAStepIsAmongThoseThatADecisionPlans(t *testing.T) {
 func TestPodsThatComeBackLetOthersBegin(t *testing.T) {
 	begun := 0
 	settled := map[int]*world{}
-	for _, replicas := range []int{56, 90} {
+	for _, replicas := range []int{30, 64} {
 		settled[replicas] = newWorld(replicas)
 		settled[replicas].run(always)
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		begin := *settled[rapid.SampledFrom([]int{56, 90}).Draw(t, "replicas")]
+		begin := *settled[rapid.SampledFrom([]int{30, 64}).Draw(t, "replicas")]
 		w := &begin
 		w.Pods, w.Entries, w.log = slices.Clone(w.Pods), slices.Clone(w.Entries), nil
 		w.older = rapid.Bool().Draw(t, "lifecycle-controller is older")
@@ -78,7 +78,7 @@ func TestPodsThatComeBackLetOthersBegin(t *testing.T) {
 			plan := core.Decide(&w.Snapshot)
 			next := slices.Clone(plan.Standing.Next)
 			w.apply(plan, passes)
-			limit := max(w.underWay(), 52)
+			limit := max(w.underWay(), core.MaxFresh)
 			for range rest {
 				before := map[types.UID]podops.View{}
 				for _, p := range w.live() {
@@ -145,19 +145,19 @@ func TestWhoIsNext(t *testing.T) {
 	w := atRest(t, 2000, nil)
 	w.template("r2")
 	plan := core.Decide(&w.Snapshot)
-	require.Len(t, plan.Begins, 52)
+	require.Len(t, plan.Begins, core.MaxFresh)
 	require.Len(t, plan.Standing.Next, 1024)
 	ids := map[types.UID]int{}
 	for i := range w.Pods {
 		ids[w.Pods[i].UID()] = w.Pods[i].ID
 	}
 	for i, next := range plan.Standing.Next {
-		require.Equal(t, 2000-1-52-i, ids[next.UID], "in the order in which decisions begin")
+		require.Equal(t, 2000-1-core.MaxFresh-i, ids[next.UID], "in the order in which decisions begin")
 	}
 	for name, change := range map[string]func(*world){
 		"Pods bake":     func(w *world) { w.MinReady = time.Second },
 		"re-creation":   func(w *world) { w.Policy = appsv1alpha1.PodUpdateRecreate },
-		"there is room": func(w *world) { w.Pods = w.Pods[:50]; w.Replicas = 50; w.Entries = w.Entries[:50] },
+		"there is room": func(w *world) { w.Pods = w.Pods[:25]; w.Replicas = 25; w.Entries = w.Entries[:25] },
 		"paused":        func(w *world) { w.Paused = true },
 	} {
 		w := atRest(t, 100, nil)
@@ -168,8 +168,39 @@ func TestWhoIsNext(t *testing.T) {
 	}
 }
 
-func TestPodsThatAreNotFitAreNotBegun(t *testing.T) {
+// TestRoomBesideOtherCollaSets: what others leave no room for is next, as soon as there is some, in the order in which it would have begun.
+func TestRoomBesideOtherCollaSets(t *testing.T) {
 	w := atRest(t, 60, nil)
+	w.template("r2")
+	alone := core.Decide(&w.Snapshot)
+	require.Zero(t, alone.Standing.Room, "its own limit is what it waits for")
+	for room, begins := range map[int]int{0: 0, 10: 10, core.MaxFresh: core.MaxFresh, 1000: core.MaxFresh} {
+		w.Room = &room
+		plan := core.Decide(&w.Snapshot)
+		require.Len(t, plan.Begins, begins)
+		require.Equal(t, core.MaxFresh-begins, plan.Standing.Room)
+		require.Len(t, plan.Standing.Next, 60-begins)
+		for i, b := range append(alone.Begins[begins:], core.Begin{}) {
+			if b.Pod != nil {
+				require.Equal(t, b.Pod.UID(), plan.Standing.Next[i].UID)
+			}
+		}
+	}
+	none := 0
+	w.Room = &none
+	w.MinReady = time.Second
+	require.NotEmpty(t, core.Decide(&w.Snapshot).Begins, "Pods that bake are few, and no order begins them")
+	w.MinReady, w.Policy = 0, appsv1alpha1.PodUpdateRecreate
+	require.NotEmpty(t, core.Decide(&w.Snapshot).Begins, "nor does one begin a re-creation, so nobody would hand it a place")
+	w.Policy = appsv1alpha1.PodUpdateInPlaceOnly
+	for i := range w.Pods {
+		delete(w.Pods[i].View.Labels, podops.ServiceAvailableLabel)
+	}
+	require.NotEmpty(t, core.Decide(&w.Snapshot).Begins, "a Pod that does not serve does not wait")
+}
+
+func TestPodsThatAreNotFitAreNotBegun(t *testing.T) {
+	w := atRest(t, 40, nil)
 	w.template("r2")
 	order := core.Decide(&w.Snapshot).Standing
 	require.NotEmpty(t, order.Next)

@@ -233,9 +233,13 @@ func (f *flight) count(it *item, s *Snapshot) {
 		return
 	}
 	stamp, known := podops.TimeOf(it.op.Request)
-	if age := now.Sub(stamp); known && age >= 0 && age < freshFor {
+	most := FreshFor
+	if it.Recorded && !it.Carried || it.op.Phase == podops.PhasePreparing {
+		most = HandedOverFor
+	}
+	if age := now.Sub(stamp); known && age >= 0 && age < most {
 		f.fresh++
-		if left := freshFor - age; f.settles == 0 || left < f.settles {
+		if left := most - age; f.settles == 0 || left < f.settles {
 			f.settles = left
 		}
 	}
@@ -304,17 +308,23 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 	ahead := 0
 	if !d.flows() {
 		// The next decision comes when so many have left: on average as many are under way as if each were followed at once.
-		ahead = min(d.s.Leaving/2, maxFresh)
+		ahead = min(d.s.Leaving/2, MaxFresh)
 	}
-	serving := min(d.maxInFlight()-under.offline-under.baking, maxFresh+ahead-under.fresh)
+	serving := min(d.maxInFlight()-under.offline-under.baking, MaxFresh+ahead-under.fresh)
+	beside := serving
+	if d.s.Room != nil {
+		beside = *d.s.Room
+	}
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
 		switch {
-		case it.inService && serving <= 0:
-			// Pods that come back into service make events; those that take long make none.
-			d.look(max(under.settles, d.s.Rest))
+		case it.inService && (serving <= 0 || beside <= 0 && d.queues(it)):
+			if serving <= 0 {
+				// Pods that come back into service make events; those that take long make none.
+				d.look(max(under.settles, d.s.Rest))
+			}
 			d.queue(it)
-			d.block(it, "InFlightLimit", "enough Pods are being updated or not available yet; the next begins when one is available or takes long")
+			d.block(it, "InFlightLimit", "enough Pods of this CollaSet or of others are being updated or not available yet; the next begins when one is available or takes long")
 			continue
 		case room <= 0:
 			d.plan.More = true
@@ -323,6 +333,7 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 		room--
 		if it.inService {
 			serving--
+			beside--
 		}
 		if d.claimsFirst(it) {
 			continue
@@ -332,6 +343,9 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 		if w == inPlace && d.plan.Standing != nil && !it.Recorded {
 			d.plan.Standing.From[it.UID()] = it.Revision
 		}
+	}
+	if d.flows() {
+		d.plan.Standing.Room = max(0, serving)
 	}
 }
 
