@@ -197,6 +197,7 @@ func oneByOne() []scenario {
 		{name: "rollback", setup: running(3), steps: rollback, longest: lateRollback, anyRestarts: true},
 		{name: "rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
 		{name: "scale-in", setup: running(4), steps: all(imaged(image2), scaled(2, image2)), anyRestarts: true, anyInstances: true},
+		{name: "crowd", setup: crowd, steps: crowdUpdated},
 		{name: "service", setup: all(served, running(4)), steps: updated(4)},
 		{name: "service-at-provider-deleted", setup: all(pooledService, running(4), pooled(4)), steps: all(imaged(image2), unserved, serving(4, image2), pooled(0))},
 	}
@@ -336,6 +337,38 @@ func twoDomains(with ...func(*appsv1alpha1.CollaSet)) func(*play) error {
 // bothUpdated changes the image of both workloads and waits for it.
 func bothUpdated(p *play) error {
 	return all(imaged(image2), func(p *play) error { return p.image("other", image2) }, serving(2, image2), others(2, image2))(p)
+}
+
+// crowdOf are three workloads of two Pods each, which wait for each other where only one or two Pods of all are on their way.
+var crowdOf = []string{"web", "other", "third"}
+
+func crowd(p *play) error {
+	var sets []client.Object
+	for _, name := range crowdOf {
+		sets = append(sets, p.set(name, 2))
+	}
+	if err := p.create(sets...); err != nil {
+		return err
+	}
+	return p.crowdServes(image1)
+}
+
+func crowdUpdated(p *play) error {
+	for _, name := range crowdOf {
+		if err := p.image(name, image2); err != nil {
+			return err
+		}
+	}
+	return p.crowdServes(image2)
+}
+
+func (p *play) crowdServes(image string) error {
+	for _, name := range crowdOf {
+		if err := p.serving(name, 2, image); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // others waits until so many Pods of the other workload serve.
