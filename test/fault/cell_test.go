@@ -63,7 +63,7 @@ func (p *plane) startCell(ctx context.Context, namespace string) (*cell, error) 
 // one of all workloads is on its way, or two where another workload comes.
 var narrowBounds = []sourceChange{
 	{"internal/collaset/core/decide.go", "	maxBegins = 64\n", "	maxBegins = 2\n"},
-	{"internal/collaset/core/decide.go", "	MaxFresh = 52\n", "	MaxFresh = 1\n"},
+	{"internal/collaset/core/decide.go", "	MaxFresh = 26\n", "	MaxFresh = 1\n"},
 }
 
 // narrowed has the cell's collaset-controller with narrow bounds, or as it ships. It is started again if that is another program.
