@@ -116,8 +116,7 @@ func (f *flow) drop(pod types.UID) {
 	delete(f.chosen, pod)
 }
 
-// send sends the begin of a chosen Pod, which looks like after then, unless the order was withdrawn. One that fails may be sent again; where
-// the Pod is not as it was, it is for the next decision.
+// send sends the begin of a chosen Pod, which looks like after then, unless the order was withdrawn. One that fails may be sent again.
 func (f *flow) send(pod *core.Pod, after podops.View, do func() error) error {
 	uid := pod.UID()
 	f.mu.Lock()
@@ -140,7 +139,7 @@ func (f *flow) send(pod *core.Pod, after podops.View, do func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.begun, uid)
-	if f.order == order && !oldView("begin", err) {
+	if f.order == order {
 		f.chosen[uid] = true
 	}
 	return err

@@ -220,16 +220,24 @@ func TestABeginThatFailedIsMadeByTheNextDecision(t *testing.T) {
 
 // TestABeginThatFailedIsTriedAgain: its CollaSet may have no other Pod under way, and so no event.
 func TestABeginThatFailedIsTriedAgain(t *testing.T) {
-	w := flowing(t)
-	asked := w.back(w.one())
-	places := len(w.r.pace.places)
-	w.refuse = refusing("patch Pod", errAway)
-	_, err := steps{w.r}.Reconcile(t.Context(), asked[0])
-	require.ErrorIs(t, err, errAway, "the queue asks again")
-	require.Len(t, w.r.pace.places, places-1, "nobody waits for it")
-	w.refuse = nil
-	w.follow(asked)
-	require.Contains(t, w.begun(), asked[0].Name)
+	for name, c := range map[string]struct {
+		answer, err error
+		again       time.Duration
+	}{"away": {answer: errAway, err: errAway}, "conflict": {answer: errConflict, again: beginAgain}} {
+		t.Run(name, func(t *testing.T) {
+			w := flowing(t)
+			asked := w.back(w.one())
+			places := len(w.r.pace.places)
+			w.refuse = refusing("patch Pod", c.answer)
+			result, err := steps{w.r}.Reconcile(t.Context(), asked[0])
+			require.ErrorIs(t, err, c.err)
+			require.Equal(t, c.again, result.RequeueAfter)
+			require.Len(t, w.r.pace.places, places-1, "nobody waits for it")
+			w.refuse = nil
+			w.follow(asked)
+			require.Contains(t, w.begun(), asked[0].Name)
+		})
+	}
 }
 
 // TestAnothersPlace has a CollaSet wait for one of another, with nothing of its own under way.

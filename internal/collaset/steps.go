@@ -139,6 +139,9 @@ func (m *setMemory) stand(o *observation, plan *core.Plan, took time.Duration) {
 	m.flow.give(plan.Standing)
 }
 
+// beginAgain is how long after a conflict a begin is sent again, if the Pod can be begun as it is by then.
+const beginAgain = 100 * time.Millisecond
+
 // setOf names the CollaSet that controls an object.
 func setOf(object metav1.Object) (key types.NamespacedName, uid types.UID, ok bool) {
 	ref := metav1.GetControllerOfNoCopy(object)
@@ -330,7 +333,10 @@ func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 			m.flow.drop(p.UID())
 			r.pace.giveBack(p.UID())
 		default:
-			r.run(ctx, []action{{"begin", &failed, func() error { return r.beginNext(ctx, o, &p) }}})
+			if r.run(ctx, []action{{"begin", &failed, func() error { return r.beginNext(ctx, o, &p) }}}) {
+				// Its CollaSet may have no other Pod under way, so that no event would lead to a decision if this one has not changed after all.
+				return ctrl.Result{RequeueAfter: beginAgain}, nil
+			}
 		}
 	case core.StepChange:
 		r.run(ctx, []action{{"change", &failed, func() error { return r.change(ctx, o, &p) }}})

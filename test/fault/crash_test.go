@@ -644,4 +644,7 @@ var onceFailed = []string{
 	"rollback|collaset-controller|patch pods|7|TooManyRequests",
 	// A decision left a change to the step that was making it, which met a conflict; nobody looked again.
 	"service-and-rule|collaset-controller|patch pods|6|Conflict",
+	// The begin of a Pod whose workload had waited for others, and had no other Pod under way, met a conflict; nobody looked again.
+	"one-by-one-crowd|collaset-controller|patch pods|5|Conflict",
+	"one-by-one-crowd|collaset-controller|patch pods|9|Conflict",
 }
