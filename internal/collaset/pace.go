@@ -70,18 +70,27 @@ func (p *pace) look() {
 	p.handOut()
 }
 
-// keep keeps places for a decision about a CollaSet and says how many. They are kept until decided is called, with as many.
-func (p *pace) keep(set types.NamespacedName) int {
+// keep keeps the places that are left for a decision about a CollaSet and says how many. They are kept until decided is called, with as many.
+// For one that has none and waits for none, nothing is kept, and it may ask for as many as admit then says: most decisions begin nobody.
+func (p *pace) keep(set types.NamespacedName) (kept int, comes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.handOut()
-	free := p.free()
 	if p.waiting[set] == nil && !p.has(set) {
-		free = min(p.limit, free+p.limit)
+		return 0, true
 	}
-	free = max(0, free)
-	p.kept += free
-	return free
+	kept = max(0, p.free())
+	p.kept += kept
+	return kept, false
+}
+
+// admit keeps up to so many places for a decision about a CollaSet that comes, and says how many.
+func (p *pace) admit(wanted int) (kept int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kept = max(0, min(wanted, p.limit, p.free()+p.limit))
+	p.kept += kept
+	return kept
 }
 
 // has says whether a Pod of the CollaSet has a place.
@@ -163,7 +172,12 @@ func (p *pace) counts() (taken, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.runOut()
-	return len(p.places), len(p.waiting)
+	for _, w := range p.waiting {
+		if w.flow.waiting() {
+			waiting++
+		}
+	}
+	return len(p.places), waiting
 }
 
 // crowded says that CollaSets wait for each other.

@@ -61,7 +61,10 @@ func (p *paced) decide(set string, left, most int) (begun int) {
 		p.flows[name] = f
 	}
 	p.giveBack(f.hold()...)
-	room := p.keep(name)
+	room, comes := p.keep(name)
+	if comes {
+		room = p.admit(min(left, most))
+	}
 	begun = min(left, most, room)
 	var pods []types.UID
 	order := &core.Standing{Room: max(0, most-begun)}
@@ -138,7 +141,9 @@ func TestPlacesRunOut(t *testing.T) {
 	require.Len(t, p.begun, 3, "a Pod that is changed waits for its kubelet")
 	p.handedOver("nobody's")
 	p.passes(time.Hour)
-	require.Equal(t, 2, p.keep(types.NamespacedName{Name: "new"}), "all come back")
+	taken, waiting := p.counts()
+	require.Zero(t, taken, "all come back")
+	require.Zero(t, waiting)
 }
 
 func TestARoomOfItsOwn(t *testing.T) {
@@ -153,14 +158,19 @@ func TestARoomOfItsOwn(t *testing.T) {
 
 func TestPlacesAreKeptForADecision(t *testing.T) {
 	p := newPaced(3)
-	one, other := types.NamespacedName{Name: "one"}, types.NamespacedName{Name: "other"}
-	require.Equal(t, 3, p.keep(one))
-	require.Equal(t, 3, p.keep(other))
+	for range 10 {
+		kept, comes := p.keep(types.NamespacedName{Name: "at rest"})
+		require.Zero(t, kept, "most decisions begin nobody")
+		require.True(t, comes)
+	}
+	require.Equal(t, 3, p.admit(10))
+	require.Equal(t, 2, p.admit(2))
+	require.Equal(t, 1, p.admit(10), "twice the limit")
 	require.Equal(t, 0, p.decide("beside", 5, 52))
 	require.Empty(t, p.begun)
-	p.decided(one, &flow{}, 3, nil)
-	require.Empty(t, p.begun)
-	p.decided(other, &flow{}, 3, nil)
+	for i, kept := range []int{3, 2, 1} {
+		p.decided(types.NamespacedName{Name: fmt.Sprint(i)}, &flow{}, kept, nil)
+	}
 	require.Len(t, p.begun, 3, "what they did not need goes to others")
 	p.forget(types.NamespacedName{Namespace: "ns", Name: "beside"})
 	p.passes(core.FreshFor)

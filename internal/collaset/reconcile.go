@@ -89,13 +89,11 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
 	}
 	key := client.ObjectKeyFromObject(set)
-	room := r.pace.keep(key)
-	o.snapshot.Room = &room
-	plan := core.Decide(&o.snapshot)
+	plan, kept := r.decide(key, o)
 	cpu := took()
 	decideSeconds.WithLabelValues(ofSet).Observe(cpu.Seconds())
 	decided := func(begun []types.UID) {
-		r.pace.decided(key, &o.memory.flow, room, begun)
+		r.pace.decided(key, &o.memory.flow, kept, begun)
 	}
 	if !plan.IsZero() {
 		if err := r.sure(ctx, o); err != nil {
@@ -120,6 +118,23 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		seen = max(foreseenPause, o.memory.rest(true))
 	}
 	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, seen, r.again(set, applied.conflict))}, nil
+}
+
+// decide makes a plan that begins no more Pods than places are kept for.
+func (r *reconciler) decide(key types.NamespacedName, o *observation) (plan core.Plan, kept int) {
+	kept, comes := r.pace.keep(key)
+	if !comes {
+		o.snapshot.Room = &kept
+		return core.Decide(&o.snapshot), kept
+	}
+	plan = core.Decide(&o.snapshot)
+	if wanted := len(begunBy(&plan)); wanted > 0 {
+		if kept = r.pace.admit(wanted); kept < wanted {
+			o.snapshot.Room = &kept
+			plan = core.Decide(&o.snapshot)
+		}
+	}
+	return plan, kept
 }
 
 // hold puts the finalizer on a CollaSet that is not being deleted, before anything is made for it.
