@@ -49,7 +49,7 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 		became.ScaleOut = applied.creationsHeld
 	}
 	status := core.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
-	deadline := core.DeadlineIn(&o.snapshot, &status)
+	deadline := core.DeadlineIn(&o.snapshot, plan.Goal, &status)
 	if equality.Semantic.DeepEqual(status, o.set.Status) {
 		return deadline, nil
 	}

@@ -107,6 +107,7 @@ type decision struct {
 	moving   bool           // Pods are excluded or included in this plan
 	refused  bool           // an update in scope is refused
 	waiting  int            // Pods in scope that are not at their goal
+	waits    bool           // none of them is under way, and they wait for other CollaSets
 
 	pairs     []*pair // by the origin's ID
 	replacing bool    // Pods are being replaced, or are to be
@@ -317,13 +318,15 @@ func (d *decision) judge() {
 			d.look(it.AvailableIn)
 		}
 	}
+	scaled := !missing && !surplus && !d.moving
 	d.plan.Goal = Goal{
-		ScaleReached:  !missing && !surplus && !d.moving,
+		ScaleReached:  scaled,
 		UpdateReached: d.waiting == 0,
 		Replacing:     d.replacing,
 		Lacking:       lacking,
 		MissingGate:   gate,
 		Held:          d.refused,
+		Waits:         d.waits && scaled && lacking == LacksNothing && !d.replacing && !d.refused,
 	}
 }
 

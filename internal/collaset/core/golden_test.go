@@ -82,7 +82,7 @@ func (s *story) look() (busy bool) {
 	s.settle(s.passes)
 	s.write(grouped(s.log[from:])...)
 	halted := (before.Halted == nil) != (s.status.Halted == nil)
-	return !plan.IsZero() || halted || plan.NextLook > 0 || core.DeadlineIn(&s.Snapshot, &s.status) > 0
+	return !plan.IsZero() || halted || plan.NextLook > 0 || core.DeadlineIn(&s.Snapshot, core.Goal{}, &s.status) > 0
 }
 
 func (s *story) looks(n int) {

@@ -188,6 +188,8 @@ type Goal struct {
 	MissingGate string
 	// Held says that something in scope is refused until somebody changes something.
 	Held bool
+	// Waits says that the spec is reached but for updates that wait for nothing but Snapshot.Room, and that none is under way.
+	Waits bool
 }
 
 // Available says that every live Pod is available.

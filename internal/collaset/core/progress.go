@@ -13,7 +13,7 @@ import (
 // A rollout and its deadline.
 //
 // The clock is status.lastProgressTime: it moves when something got better, and with every change of the spec. It runs
-// while the spec is not reached, but not while paused, and no more once the spec was reached: that a node dies a month
+// while the spec is not reached, but not while paused or waiting for other CollaSets, and no more once the spec was reached: that a node dies a month
 // later is no rollout. Past the deadline, FailurePolicy says what happens; what it stopped is in status.halted, which is
 // bound to the revision, so that it survives restarts and ends with the next template.
 
@@ -116,6 +116,9 @@ func (d *decision) avoidHalted() {
 	}
 }
 
+// waitingShare of the limit is how much of it may seem to have passed while the clock does not run: it is moved, which is a write, only so often.
+const waitingShare = 4
+
 // limit is the longest time without progress. A Pod needs MinReady to show that it is better, so that comes on top.
 func (s *Snapshot) limit() time.Duration { return s.Failure.Deadline + s.MinReady }
 
@@ -155,10 +158,11 @@ func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollo
 	}
 	now := metav1.NewTime(s.Now).Rfc3339Copy()
 	st.LastProgressTime = before.LastProgressTime
-	if st.LastProgressTime == nil || better(s, before, st) || (wasComplete(s, before) && !r.complete) {
+	if st.LastProgressTime == nil || better(s, before, st) || (wasComplete(s, before) && !r.complete) ||
+		g.Waits && s.Now.Sub(st.LastProgressTime.Time) >= s.limit()/waitingShare {
 		st.LastProgressTime = &now
 	}
-	running := !r.complete && !s.Paused && !s.Deleting && s.Halted == nil
+	running := !r.complete && !s.Paused && !s.Deleting && !g.Waits && s.Halted == nil
 	r.exceeded = running && s.Now.Sub(st.LastProgressTime.Time) >= s.limit()
 	// Only what the revision can be blamed for is halted: Pods that do not get to it, or do not serve with it.
 	blamed := !g.UpdateReached || st.UpdatedAvailableReplicas < st.UpdatedReplicas
@@ -171,13 +175,17 @@ func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollo
 	return r
 }
 
-// DeadlineIn is how long it is to the progress deadline by this status; 0 if the clock does not run or has run out.
-func DeadlineIn(s *Snapshot, st *appsv1alpha1.CollaSetStatus) time.Duration {
+// DeadlineIn is how long it is to the progress deadline by this status, or to the next move of a clock that waits; 0 if the clock does not run or has run out.
+func DeadlineIn(s *Snapshot, g Goal, st *appsv1alpha1.CollaSetStatus) time.Duration {
 	c := meta.FindStatusCondition(st.Conditions, appsv1alpha1.CollaSetProgressing)
 	if st.LastProgressTime == nil || st.Halted != nil || s.Paused || s.Deleting || c == nil || c.Reason == string(appsv1alpha1.ReasonRolloutComplete) {
 		return 0
 	}
-	return max(0, s.limit()-s.Now.Sub(st.LastProgressTime.Time))
+	passed := s.Now.Sub(st.LastProgressTime.Time)
+	if g.Waits {
+		return max(time.Second, s.limit()/waitingShare-passed)
+	}
+	return max(0, s.limit()-passed)
 }
 
 // haltedMessage says what was stopped, and what to do.

@@ -56,7 +56,7 @@ func TestAProgressDeadlineIsReported(t *testing.T) {
 	assert.Equal(t, "Updating", s.progressing())
 	last := s.status.LastProgressTime
 	require.NotNil(t, last)
-	left := core.DeadlineIn(&s.Snapshot, &s.status)
+	left := core.DeadlineIn(&s.Snapshot, core.Goal{}, &s.status)
 	assert.Positive(t, left)
 	assert.LessOrEqual(t, left, deadline)
 
@@ -73,7 +73,7 @@ func TestAProgressDeadlineIsReported(t *testing.T) {
 	assert.True(t, meta.IsStatusConditionTrue(s.status.Conditions, appsv1alpha1.CollaSetReconciling))
 	assert.Nil(t, s.status.Halted)
 	assert.Equal(t, last, s.status.LastProgressTime)
-	assert.Zero(t, core.DeadlineIn(&s.Snapshot, &s.status), "nothing is to be looked at any more")
+	assert.Zero(t, core.DeadlineIn(&s.Snapshot, core.Goal{}, &s.status), "nothing is to be looked at any more")
 
 	delete(s.broken, "r2")
 	s.rest()
@@ -128,6 +128,34 @@ func TestTheProgressClock(t *testing.T) {
 		s.look()
 		assert.Nil(t, s.status.LastProgressTime)
 	})
+	t.Run("time of waiting for other CollaSets does not count", func(t *testing.T) {
+		s := watched(t, appsv1alpha1.RolloutFailurePause, nil)
+		none := 0
+		s.Room = &none
+		s.template("r2")
+		writes := 0
+		for range 40 {
+			before := s.status.LastProgressTime
+			s.pass(deadline / 10)
+			if !before.Equal(s.status.LastProgressTime) {
+				writes++
+			}
+		}
+		assert.Equal(t, "Updating", s.progressing())
+		assert.Nil(t, s.status.Halted)
+		assert.LessOrEqual(t, writes, 16, "the clock is a status to write")
+		goal := core.Decide(&s.Snapshot).Goal
+		require.True(t, goal.Waits)
+		assert.LessOrEqual(t, core.DeadlineIn(&s.Snapshot, goal, &s.status), deadline/4, "it is looked at again")
+		assert.Positive(t, core.DeadlineIn(&s.Snapshot, goal, &s.status))
+		s.Room = nil
+		for range 7 {
+			s.pass(deadline / 10)
+			assert.Equal(t, "Updating", s.progressing(), "three fourths of the deadline are left, at least")
+		}
+		s.pass(deadline)
+		assert.Equal(t, "RolloutHalted", s.progressing(), "then it counts")
+	})
 	t.Run("time while paused does not count", func(t *testing.T) {
 		s := watched(t, appsv1alpha1.RolloutFailurePause, nil)
 		s.template("r2")
@@ -136,7 +164,7 @@ func TestTheProgressClock(t *testing.T) {
 		s.pass(10 * deadline)
 		assert.Equal(t, "Paused", s.progressing())
 		assert.Nil(t, s.status.Halted)
-		assert.Zero(t, core.DeadlineIn(&s.Snapshot, &s.status))
+		assert.Zero(t, core.DeadlineIn(&s.Snapshot, core.Goal{}, &s.status))
 		s.user("goes on", func() { s.Paused = false })
 		s.pass(time.Second)
 		s.pass(deadline - 3*time.Second)

@@ -212,6 +212,8 @@ func (d *decision) update() {
 // flight counts the Pods on which our update is under way.
 type flight struct {
 	offline, fresh int
+	// any says that there are some.
+	any bool
 	// baking are those that are updated and in service, but not available yet.
 	baking int
 	// settles is when the first of the fresh ones is no longer; 0 if there are none.
@@ -232,6 +234,7 @@ func (f *flight) count(it *item, s *Snapshot) {
 	if !offline(it.op) && it.during != podops.TypeUpdate {
 		return
 	}
+	f.any = true
 	stamp, known := podops.TimeOf(it.op.Request)
 	most := FreshFor
 	if it.Recorded && !it.Carried || it.op.Phase == podops.PhasePreparing {
@@ -346,6 +349,7 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 	}
 	if d.flows() {
 		d.plan.Standing.Room = max(0, serving)
+		d.waits = !under.any && serving > 0 && len(d.plan.Standing.Next) > 0 && len(d.plan.Begins) == 0
 	}
 }
 
