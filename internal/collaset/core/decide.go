@@ -21,6 +21,7 @@ const (
 	// no pace: with half as many the programs wait for each other now and then (docs/performance.md). Where it is
 	// kubelets, cooperators or rules, Pods outgrow it, and maxBegins is the bound.
 	MaxFresh = 26
+	// FreshFor is how long a Pod counts against MaxFresh.
 	FreshFor = 3 * time.Second
 	// HandedOverFor is FreshFor of a Pod that waits for its kubelet to carry its change out, or for cooperators to prepare it.
 	HandedOverFor = time.Second
