@@ -14,7 +14,8 @@ import (
 // one looks what became of them.
 const foreseenPause = time.Second
 
-// flow begins the Pods that a standing order has next, one for each that came back (docs/design/0018-beginning-by-standing-order.md).
+// flow has the Pods that a standing order begins next, as far as the CollaSet has room for them: one for each that came back
+// (docs/design/0018-beginning-by-standing-order.md), and those that were to wait for others only. When each begins, the pace says.
 // The zero flow has nobody to begin. It is safe for concurrent use.
 type flow struct {
 	mu sync.Mutex

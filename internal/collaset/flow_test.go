@@ -79,11 +79,17 @@ func outOfService(pod corev1.Pod) *corev1.Pod {
 	return out
 }
 
+// queue is one for requests, until the test ends.
+func (w *world) queue() workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
+	w.Cleanup(queue.ShutDown)
+	return queue
+}
+
 // back shows the events of a Pod that goes out of service by our operation and comes back, and makes the steps that they ask for.
 func (w *world) back(pod corev1.Pod) []reconcile.Request {
 	w.Helper()
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	defer queue.ShutDown()
+	queue := w.queue()
 	in := over(pod)
 	out := outOfService(pod)
 	require.True(w, core.Back(podops.Read(out), podops.Read(in)))
@@ -252,8 +258,7 @@ func TestAnothersPlace(t *testing.T) {
 	w.look()
 	require.Empty(t, w.begun())
 	require.Len(t, w.nextNames(), 3)
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	defer queue.ShutDown()
+	queue := w.queue()
 	require.NoError(t, w.r.begins(t.Context(), queue))
 	require.Zero(t, queue.Len())
 	require.Equal(t, []string{"kuperator_collaset_in_flight_pods{} 52", "kuperator_collaset_waiting_sets{} 1"}, gathered.Lines(t, w.r.pace))
@@ -290,8 +295,7 @@ func TestAPodThatIsHandedOver(t *testing.T) {
 	pod := w.one()
 	now := pod.DeepCopy()
 	metav1.SetMetaDataLabel(&now.ObjectMeta, preparing, "1")
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
-	defer queue.ShutDown()
+	queue := w.queue()
 	w.r.stepEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: &pod, ObjectNew: now}, queue)
 	require.Equal(t, w.clock.Now().Add(core.HandedOverFor), w.r.pace.places[pod.UID].until)
 }

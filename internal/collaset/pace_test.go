@@ -3,6 +3,7 @@ package collaset
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,16 +22,16 @@ type paced struct {
 	flows map[types.NamespacedName]*flow
 	// begun are the Pods that the pace has begun, in their order, and under those that hold a place as far as is known.
 	begun []types.NamespacedName
-	under map[types.UID]time.Time
+	under map[types.UID]bool
 	look  time.Time // when the pace wants to be looked at; zero for never
 }
 
 func newPaced(limit int) *paced {
 	c := testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))
-	p := &paced{pace: newPace(limit, c), clock: c, flows: map[types.NamespacedName]*flow{}, under: map[types.UID]time.Time{}}
+	p := &paced{pace: newPace(limit, c), clock: c, flows: map[types.NamespacedName]*flow{}, under: map[types.UID]bool{}}
 	p.start(func(pod types.NamespacedName) {
 		p.begun = append(p.begun, pod)
-		p.under[types.UID(pod.String())] = c.Now().Add(core.FreshFor)
+		p.under[types.UID(pod.String())] = true
 	}, func(wait time.Duration) {
 		if at := c.Now().Add(wait); p.look.IsZero() || at.Before(p.look) {
 			p.look = at
@@ -74,7 +75,7 @@ func (p *paced) decide(set string, left, most int) (begun int) {
 		switch {
 		case i < begun:
 			pods = append(pods, uid)
-			p.under[uid] = p.clock.Now().Add(core.FreshFor)
+			p.under[uid] = true
 		default:
 			order.Next = append(order.Next, core.NextPod{Name: pod, UID: uid})
 		}
@@ -84,20 +85,25 @@ func (p *paced) decide(set string, left, most int) (begun int) {
 	return begun
 }
 
-// comesBack has the first of a CollaSet's Pods that are under way serve again.
-func (p *paced) comesBack(set string) bool {
-	var under []string
+// underOf are a CollaSet's Pods that are under way, in order.
+func (p *paced) underOf(set string) (under []types.UID) {
 	for pod := range p.under {
-		if len(pod) > len("ns/"+set) && string(pod[:len("ns/"+set)+1]) == "ns/"+set+"-" {
-			under = append(under, string(pod))
+		if strings.HasPrefix(string(pod), "ns/"+set+"-") {
+			under = append(under, pod)
 		}
 	}
+	slices.Sort(under)
+	return under
+}
+
+// comesBack has the first of a CollaSet's Pods that are under way serve again.
+func (p *paced) comesBack(set string) bool {
+	under := p.underOf(set)
 	if len(under) == 0 {
 		return false
 	}
-	slices.Sort(under)
-	delete(p.under, types.UID(under[0]))
-	p.back(p.flows[types.NamespacedName{Namespace: "ns", Name: set}], types.UID(under[0]))
+	delete(p.under, under[0])
+	p.back(p.flows[types.NamespacedName{Namespace: "ns", Name: set}], under[0])
 	return true
 }
 
@@ -195,13 +201,7 @@ func TestThePace(t *testing.T) {
 			seen = len(p.begun)
 		}
 		decide := func(set string) {
-			under := 0
-			for pod := range p.under {
-				if string(pod[3:4]) == set {
-					under++
-				}
-			}
-			left[set] -= p.decide(set, left[set], max(0, most[set]-under))
+			left[set] -= p.decide(set, left[set], max(0, most[set]-len(p.underOf(set))))
 		}
 		for range rapid.IntRange(5, 60).Draw(t, "events") {
 			set := rapid.SampledFrom(sets).Draw(t, "set")

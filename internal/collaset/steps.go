@@ -44,6 +44,9 @@ const (
 	stepPause   = 15 * time.Millisecond
 )
 
+// beginAgain is how long after a conflict a begin is sent again, if the Pod can be begun as it is by then.
+const beginAgain = 100 * time.Millisecond
+
 // standing is a standing order with what carrying it out takes. It is never changed.
 type standing struct {
 	order      *core.Standing
@@ -138,9 +141,6 @@ func (m *setMemory) stand(o *observation, plan *core.Plan, took time.Duration) {
 	m.standing.Store(&standing{order: plan.Standing, generation: o.set.Generation, selector: o.selector, history: o.history})
 	m.flow.give(plan.Standing)
 }
-
-// beginAgain is how long after a conflict a begin is sent again, if the Pod can be begun as it is by then.
-const beginAgain = 100 * time.Millisecond
 
 // setOf names the CollaSet that controls an object.
 func setOf(object metav1.Object) (key types.NamespacedName, uid types.UID, ok bool) {

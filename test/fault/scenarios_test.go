@@ -330,13 +330,31 @@ func twoDomains(with ...func(*appsv1alpha1.CollaSet)) func(*play) error {
 		if err := p.create(nodeByNode, number, p.set("web", 2, both...), p.set("other", 2, append(both, elsewhere)...)); err != nil {
 			return err
 		}
-		return all(serving(2, image1), others(2, image1))(p)
+		return p.eachServes(image1, "web", "other")
 	}
 }
 
 // bothUpdated changes the image of both workloads and waits for it.
-func bothUpdated(p *play) error {
-	return all(imaged(image2), func(p *play) error { return p.image("other", image2) }, serving(2, image2), others(2, image2))(p)
+func bothUpdated(p *play) error { return p.eachUpdated("web", "other") }
+
+// eachUpdated changes the image of workloads of two Pods and waits for it.
+func (p *play) eachUpdated(workloads ...string) error {
+	for _, name := range workloads {
+		if err := p.image(name, image2); err != nil {
+			return err
+		}
+	}
+	return p.eachServes(image2, workloads...)
+}
+
+// eachServes waits until the two Pods of each of the workloads serve the image.
+func (p *play) eachServes(image string, workloads ...string) error {
+	for _, name := range workloads {
+		if err := p.serving(name, 2, image); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // crowdOf are three workloads of two Pods each, which wait for each other where only one or two Pods of all are on their way.
@@ -350,31 +368,10 @@ func crowd(p *play) error {
 	if err := p.create(sets...); err != nil {
 		return err
 	}
-	return p.crowdServes(image1)
+	return p.eachServes(image1, crowdOf...)
 }
 
-func crowdUpdated(p *play) error {
-	for _, name := range crowdOf {
-		if err := p.image(name, image2); err != nil {
-			return err
-		}
-	}
-	return p.crowdServes(image2)
-}
-
-func (p *play) crowdServes(image string) error {
-	for _, name := range crowdOf {
-		if err := p.serving(name, 2, image); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// others waits until so many Pods of the other workload serve.
-func others(n int, image string) func(*play) error {
-	return func(p *play) error { return p.serving("other", n, image) }
-}
+func crowdUpdated(p *play) error { return p.eachUpdated(crowdOf...) }
 
 // waitingForRule waits until the rule says that it blocks all Pods.
 func waitingForRule(p *play) error {
@@ -535,7 +532,7 @@ func shared2(p *play) error {
 	if err := p.create(p.set("other", 1, pool)); err != nil {
 		return err
 	}
-	return others(1, image1)(p)
+	return p.serving("other", 1, image1)
 }
 
 // movePod takes a Pod out of one workload and into the other.

@@ -140,12 +140,9 @@ func wasComplete(s *Snapshot, before *appsv1alpha1.CollaSetStatus) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == string(appsv1alpha1.ReasonRolloutComplete) && c.ObservedGeneration == s.Generation
 }
 
-// waitsFor is how much of the wait for other CollaSets the clock has not been moved for; less than nothing if there is no such wait.
-func waitsFor(s *Snapshot, g Goal, st *appsv1alpha1.CollaSetStatus) time.Duration {
-	if !g.Waits {
-		return -1
-	}
-	return s.Now.Sub(st.LastProgressTime.Time)
+// behind says that the clock, which does not run while the CollaSet waits for others, has to be moved.
+func behind(s *Snapshot, g Goal, clock *metav1.Time) bool {
+	return g.Waits && s.Now.Sub(clock.Time) >= s.limit()/waitingShare
 }
 
 // rollout is how the present rollout fares.
@@ -166,7 +163,7 @@ func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollo
 	}
 	now := metav1.NewTime(s.Now).Rfc3339Copy()
 	st.LastProgressTime = before.LastProgressTime
-	if st.LastProgressTime == nil || better(s, before, st) || (wasComplete(s, before) && !r.complete) || waitsFor(s, g, st) >= s.limit()/waitingShare {
+	if st.LastProgressTime == nil || better(s, before, st) || (wasComplete(s, before) && !r.complete) || behind(s, g, st.LastProgressTime) {
 		st.LastProgressTime = &now
 	}
 	running := !r.complete && !s.Paused && !s.Deleting && !g.Waits && s.Halted == nil

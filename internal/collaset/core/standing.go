@@ -128,12 +128,12 @@ func (d *decision) queues(it *item) bool {
 	return w == inPlace
 }
 
-// queue has a Pod begin when there is room, if an order can.
+// queue has a Pod that the order can begin do so when there is room.
 func (d *decision) queue(it *item) {
-	if !d.queues(it) || len(d.plan.Standing.Next) == maxNext {
+	order := d.plan.Standing
+	if len(order.Next) == maxNext {
 		return
 	}
-	order := d.plan.Standing
 	order.From[it.UID()] = it.Revision
 	order.Next = append(order.Next, NextPod{it.Name(), it.UID()})
 }

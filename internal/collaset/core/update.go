@@ -320,13 +320,16 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 	}
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
+		queues := it.inService && min(serving, beside) <= 0 && d.queues(it)
 		switch {
-		case it.inService && (serving <= 0 || beside <= 0 && d.queues(it)):
+		case queues, it.inService && serving <= 0:
 			if serving <= 0 {
 				// Pods that come back into service make events; those that take long make none.
 				d.look(max(under.settles, d.s.Rest))
 			}
-			d.queue(it)
+			if queues {
+				d.queue(it)
+			}
 			d.block(it, "InFlightLimit", "enough Pods of this CollaSet or of others are being updated or not available yet; the next begins when one is available or takes long")
 			continue
 		case room <= 0:
