@@ -90,7 +90,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	}
 	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
-	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), o.memory.rest(true)
+	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), o.memory.rest(true, r.pace.crowded())
 	o.observePods(pods, selector)
 	o.observeTopology(ctx, r.nodes)
 	if err := r.observeCandidates(ctx, o, selector); err != nil {

@@ -2,6 +2,7 @@ package collaset
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -34,6 +35,8 @@ type pace struct {
 	turn, arrivals int
 	// owed counts the places that CollaSets which had none took beyond the limit while others waited.
 	owed int
+
+	crowd atomic.Bool
 }
 
 // place is one that a Pod of a CollaSet has taken.
@@ -165,6 +168,7 @@ func (p *pace) forget(set types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.waiting, set)
+	p.handOut()
 }
 
 // counts are the places that are taken, and the CollaSets that wait for one.
@@ -172,18 +176,20 @@ func (p *pace) counts() (taken, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.runOut()
-	for _, w := range p.waiting {
-		if w.flow.waiting() {
-			waiting++
-		}
-	}
-	return len(p.places), waiting
+	return len(p.places), p.waits()
 }
 
-// crowded says that CollaSets wait for each other.
-func (p *pace) crowded() bool {
-	_, waiting := p.counts()
-	return waiting > 1
+// crowded says that CollaSets waited for each other when places were handed out last.
+func (p *pace) crowded() bool { return p.crowd.Load() }
+
+// waits is how many CollaSets have somebody next.
+func (p *pace) waits() (n int) {
+	for _, w := range p.waiting {
+		if w.flow.waiting() {
+			n++
+		}
+	}
+	return n
 }
 
 func (p *pace) take(set types.NamespacedName, pod types.UID) {
@@ -193,11 +199,16 @@ func (p *pace) take(set types.NamespacedName, pod types.UID) {
 // free is how many of the places for those that wait nobody has; less than none where others were let in.
 func (p *pace) free() int { return p.limit - p.kept - len(p.places) }
 
-// handOut gives free places to those who wait, and if there are too few looks again when the first runs out.
+// handOut gives free places to those who wait.
 func (p *pace) handOut() {
-	if p.begin == nil {
-		return
+	if p.begin != nil {
+		p.serve()
 	}
+	p.crowd.Store(p.waits() > 1)
+}
+
+// serve begins Pods while there are places, and if there are too few looks again when the first runs out.
+func (p *pace) serve() {
 	first := p.runOut()
 	for {
 		owed := p.owed >= fairTurn-1

@@ -32,10 +32,12 @@ type reconciler struct {
 	writes *writes.Tracker
 	// conflicts are those that a CollaSet met in a row.
 	conflicts writes.Conflicts
-	pools     pools
-	events    events.EventRecorder
-	clock     clock.PassiveClock
-	protocol  bool
+	// beginConflicts are those that the begin of a Pod by standing order met in a row.
+	beginConflicts writes.Conflicts
+	pools          pools
+	events         events.EventRecorder
+	clock          clock.PassiveClock
+	protocol       bool
 	// clearFields says to clear managedFields with every patch of a Pod.
 	clearFields bool
 	memory      *memory
@@ -115,7 +117,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	}
 	var seen time.Duration
 	if o.foreseen || o.undecided.Load() { // what somebody else is doing may fail, and there is no event of that
-		seen = max(foreseenPause, o.memory.rest(true))
+		seen = max(foreseenPause, o.memory.rest(true, r.pace.crowded()))
 	}
 	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, seen, r.again(set, applied.conflict))}, nil
 }

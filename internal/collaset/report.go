@@ -55,7 +55,7 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	}
 	now := r.clock.Now()
 	if pause := statusPauseOf(o.snapshot.Replicas, r.pace.crowded()) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
-		return max(pause, o.memory.rest(true)), nil
+		return max(pause, o.memory.rest(true, r.pace.crowded())), nil
 	}
 	if pause := o.memory.statusRefused.Wait(o.set.ResourceVersion, now); pause > 0 {
 		return pause, nil

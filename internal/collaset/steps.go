@@ -32,7 +32,8 @@ const stepsName = Name + "-steps"
 // the next, so that however many Pods change, decisions take a fortieth of a core, up to sets of ten thousand. Pods with a
 // step of their own do not wait for that. What is left to decide while such steps are made is which Pods begin, so it can wait for
 // stepsFactor times as long, and for a Pod with such a step at least for stepPause: then it is decided for several Pods. While
-// the last decision has said who begins next (flow), only the counts in status wait, and flowFactor is enough.
+// the last decision has said who begins next (flow), only the counts in status wait, and flowFactor is enough. Many small CollaSets that wait
+// for each other (crowded) rest alike, whatever is decided about one of them takes.
 const (
 	restFactor  = 40
 	stepsFactor = 150
@@ -43,9 +44,6 @@ const (
 	flowMost    = 5 * time.Second
 	stepPause   = 15 * time.Millisecond
 )
-
-// beginAgain is how long after a conflict a begin is sent again, if the Pod can be begun as it is by then.
-const beginAgain = 100 * time.Millisecond
 
 // standing is a standing order with what carrying it out takes. It is never changed.
 type standing struct {
@@ -248,7 +246,7 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 					m.finished.Add(1)
 				}
 				_, order := r.orderOn(e.ObjectNew)
-				addAfter(q, reconcile.Request{NamespacedName: after}, m.rest(order != nil))
+				addAfter(q, reconcile.Request{NamespacedName: after}, m.rest(order != nil, r.pace.crowded()))
 				return
 			}
 			owner.Update(ctx, e, q)
@@ -258,8 +256,9 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 	}
 }
 
-// rest is how long the next decision can wait after a Pod changed; named says that the standing order names the Pod.
-func (m *setMemory) rest(named bool) time.Duration {
+// rest is how long the next decision can wait after a Pod changed; named says that the standing order names the Pod, crowded that CollaSets
+// wait for each other.
+func (m *setMemory) rest(named, crowded bool) time.Duration {
 	if m == nil {
 		return 0
 	}
@@ -274,7 +273,7 @@ func (m *setMemory) rest(named bool) time.Duration {
 		least = stepPause
 	}
 	took := time.Duration(m.took.Load())
-	if took < restLeast {
+	if took < restLeast && !crowded {
 		return least
 	}
 	return max(least, min(factor*took, most))
@@ -297,25 +296,36 @@ func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 		r.pace.look()
 		return ctrl.Result{}, nil
 	}
+	conflict, err := r.step(ctx, req.NamespacedName)
+	if conflict {
+		// Its CollaSet may have no other Pod under way, so that no event would lead to a decision if this one has not changed after all.
+		return ctrl.Result{RequeueAfter: r.beginConflicts.Met(req.NamespacedName)}, nil
+	}
+	r.beginConflicts.None(req.NamespacedName)
+	return ctrl.Result{}, err
+}
+
+// step makes the step that is due on a Pod, and says whether the Pod was to be begun and that met a conflict.
+func (r steps) step(ctx context.Context, name types.NamespacedName) (conflict bool, err error) {
 	pod := &corev1.Pod{}
-	if err := r.client.Get(ctx, req.NamespacedName, pod, client.UnsafeDisableDeepCopy); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+	if err := r.client.Get(ctx, name, pod, client.UnsafeDisableDeepCopy); err != nil {
+		return false, client.IgnoreNotFound(err)
 	}
 	key, uid, owned := setOf(pod)
 	if !owned {
-		return ctrl.Result{}, nil
+		return false, nil
 	}
 	m := r.memory.find(key, uid)
 	if m == nil {
-		return ctrl.Result{}, nil
+		return false, nil
 	}
 	set := &appsv1alpha1.CollaSet{}
 	if err := r.client.Get(ctx, key, set, client.UnsafeDisableDeepCopy); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return false, client.IgnoreNotFound(err)
 	}
 	s := m.standing.Load()
 	if set.UID != uid || !s.holds(set) {
-		return ctrl.Result{}, nil
+		return false, nil
 	}
 	took := r.measure()
 	step, p := s.due(pod)
@@ -333,17 +343,14 @@ func (r steps) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, er
 			m.flow.drop(p.UID())
 			r.pace.giveBack(p.UID())
 		default:
-			if r.run(ctx, []action{{"begin", &failed, func() error { return r.beginNext(ctx, o, &p) }}}) {
-				// Its CollaSet may have no other Pod under way, so that no event would lead to a decision if this one has not changed after all.
-				return ctrl.Result{RequeueAfter: beginAgain}, nil
-			}
+			conflict = r.run(ctx, []action{{"begin", &failed, func() error { return r.beginNext(ctx, o, &p) }}})
 		}
 	case core.StepChange:
 		r.run(ctx, []action{{"change", &failed, func() error { return r.change(ctx, o, &p) }}})
 	case core.StepFinish:
 		r.run(ctx, []action{{"finish", &failed, func() error { return r.finish(ctx, o, &p) }}})
 	}
-	return ctrl.Result{}, failed
+	return conflict, failed
 }
 
 // beginNext begins the update of a Pod that was chosen.
