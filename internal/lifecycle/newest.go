@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -17,15 +19,30 @@ import (
 // its own pace: a request that was made after a rule was created may be seen before the rule is. So nobody is taken out of
 // service before the cache has been compared with a list that was begun after the request was seen.
 //
-// One list of a namespace is under way at a time, and everybody who asks meanwhile shares the next one: however many Pods
-// wait, it costs what one list after another costs. Only metadata is read.
+// An API server that answers such a list from its watch cache (KEP-2340) first waits until that is as new as etcd, which where rules do
+// not change it learns ten times a second. So lists overlap: one that is begun in between has its answer at the same moment as
+// those before it. Everybody who asks before the next one is begun shares it: however many Pods wait, a namespace costs at most so many
+// lists at a time, so far apart. Only metadata is read.
 type newest struct {
 	direct client.Reader
+	clock  clock.Clock
 
-	mu sync.Mutex
-	// next is the reading of each namespace that has not begun, under way the end of the one that has.
-	next     map[string]*reading
-	underWay map[string]chan struct{}
+	mu    sync.Mutex
+	lists map[string]*lists // by namespace, of those that have one
+}
+
+const (
+	listsAtATime = 5
+	listsApart   = 20 * time.Millisecond
+)
+
+// lists are those of one namespace.
+type lists struct {
+	// next is the one that has not begun.
+	next     *reading
+	underWay int
+	begun    time.Time     // the last one
+	ended    chan struct{} // closed when one has ended
 }
 
 // reading is one list, for all who wait for it.
@@ -35,19 +52,23 @@ type reading struct {
 	err         error
 }
 
-func newNewest(direct client.Reader) *newest {
-	return &newest{direct: direct, next: map[string]*reading{}, underWay: map[string]chan struct{}{}}
+func newNewest(direct client.Reader, c clock.Clock) *newest {
+	return &newest{direct: direct, clock: c, lists: map[string]*lists{}}
 }
 
 // generations returns the generation of each rule of the namespace at some moment after the call.
 func (n *newest) generations(ctx context.Context, namespace string) (map[types.UID]int64, error) {
 	n.mu.Lock()
-	r, join := n.next[namespace]
+	l := n.lists[namespace]
+	if l == nil {
+		l = &lists{ended: make(chan struct{})}
+		n.lists[namespace] = l
+	}
+	r, join := l.next, l.next != nil
 	if !join {
 		r = &reading{done: make(chan struct{})}
-		n.next[namespace] = r
+		l.next = r
 	}
-	before := n.underWay[namespace]
 	n.mu.Unlock()
 	if join {
 		select {
@@ -58,44 +79,72 @@ func (n *newest) generations(ctx context.Context, namespace string) (map[types.U
 		}
 	}
 	defer close(r.done)
-	r.err = n.read(ctx, namespace, before, r)
+	if r.err = n.begin(ctx, namespace, l); r.err != nil {
+		return nil, r.err
+	}
+	defer n.end(namespace, l)
+	r.generations, r.err = n.read(ctx, namespace)
 	return r.generations, r.err
 }
 
-// read waits for the reading under way, then lists.
-func (n *newest) read(ctx context.Context, namespace string, before <-chan struct{}, r *reading) error {
-	var waited error
-	if before != nil {
-		select {
-		case <-before:
-		case <-ctx.Done():
-			waited = ctx.Err()
-		}
-	}
-	n.mu.Lock()
-	delete(n.next, namespace) // whoever asks from here on needs a later list
-	n.underWay[namespace] = r.done
-	n.mu.Unlock()
-	defer func() {
+// begin waits until the next list may begin; whoever asks from there on needs a later one.
+func (n *newest) begin(ctx context.Context, namespace string, l *lists) error {
+	for {
 		n.mu.Lock()
-		defer n.mu.Unlock()
-		if n.underWay[namespace] == r.done {
-			delete(n.underWay, namespace)
+		wait := listsApart - n.clock.Since(l.begun)
+		if l.underWay == 0 || l.underWay < listsAtATime && wait <= 0 {
+			l.next = nil
+			l.underWay++
+			l.begun = n.clock.Now()
+			n.mu.Unlock()
+			return nil
 		}
-	}()
-	if waited != nil {
-		return waited
+		ended := l.ended
+		var passed <-chan time.Time
+		if l.underWay < listsAtATime {
+			passed = n.clock.After(wait)
+		}
+		n.mu.Unlock()
+		select {
+		case <-ended:
+		case <-passed:
+		case <-ctx.Done():
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			l.next = nil
+			n.drop(namespace, l)
+			return ctx.Err()
+		}
 	}
+}
+
+func (n *newest) end(namespace string, l *lists) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l.underWay--
+	close(l.ended)
+	l.ended = make(chan struct{})
+	n.drop(namespace, l)
+}
+
+// drop forgets a namespace of which nobody asks.
+func (n *newest) drop(namespace string, l *lists) {
+	if l.next == nil && l.underWay == 0 {
+		delete(n.lists, namespace)
+	}
+}
+
+func (n *newest) read(ctx context.Context, namespace string) (map[types.UID]int64, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind + "List"))
 	if err := n.direct.List(ctx, list, client.InNamespace(namespace)); err != nil {
-		return fmt.Errorf("asking for the newest PodTransitionRules of namespace %s: %w", namespace, err)
+		return nil, fmt.Errorf("asking for the newest PodTransitionRules of namespace %s: %w", namespace, err)
 	}
-	r.generations = make(map[types.UID]int64, len(list.Items))
+	generations := make(map[types.UID]int64, len(list.Items))
 	for i := range list.Items {
-		r.generations[list.Items[i].UID] = list.Items[i].Generation
+		generations[list.Items[i].UID] = list.Items[i].Generation
 	}
-	return nil
+	return generations, nil
 }
 
 // upToDate says whether the cache shows every rule of the namespace as the API server has it, or later.

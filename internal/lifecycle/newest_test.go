@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -28,7 +30,8 @@ type lister struct {
 	mu          sync.Mutex
 	generations map[types.UID]int64
 	asked       int
-	atOnce      int
+	atATime     int
+	most        int
 	begun       chan struct{} // gets a value when a list begins
 	goOn        chan struct{} // a list ends with a value from here
 }
@@ -36,8 +39,8 @@ type lister struct {
 func (l *lister) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	l.mu.Lock()
 	l.asked++
-	l.atOnce++
-	tooMany := l.atOnce > 1
+	l.atATime++
+	l.most = max(l.most, l.atATime)
 	l.mu.Unlock()
 	if l.begun != nil {
 		l.begun <- struct{}{}
@@ -45,10 +48,7 @@ func (l *lister) List(_ context.Context, list client.ObjectList, _ ...client.Lis
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.atOnce--
-	if tooMany {
-		panic("two lists of one namespace at a time")
-	}
+	l.atATime--
 	for uid, generation := range l.generations {
 		item := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{UID: uid, Generation: generation}}
 		metadata := list.(*metav1.PartialObjectMetadataList) //nolint:forcetypeassert // a test
@@ -77,7 +77,7 @@ func TestNobodyGoesOutBeforeTheCacheShowsEveryRule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, c := newReconciler(t, &mapperFor{}, interceptor.Funcs{}, beginning(), ruleAt("known", 2))
-			r.rules.newest = newNewest(&lister{generations: tc.served})
+			r.rules.newest = newNewest(&lister{generations: tc.served}, clock.RealClock{})
 			result, err := reconcilePod(t, r)
 			require.NoError(t, err)
 			pod := &corev1.Pod{}
@@ -91,7 +91,7 @@ func TestNobodyGoesOutBeforeTheCacheShowsEveryRule(t *testing.T) {
 func TestNoListWithoutAnOperationThatGoesOn(t *testing.T) {
 	direct := &lister{}
 	r, _ := newReconciler(t, &mapperFor{}, interceptor.Funcs{}, servingPod())
-	r.rules.newest = newNewest(direct)
+	r.rules.newest = newNewest(direct, clock.RealClock{})
 	for range 3 {
 		_, err := reconcilePod(t, r)
 		require.NoError(t, err)
@@ -99,41 +99,111 @@ func TestNoListWithoutAnOperationThatGoesOn(t *testing.T) {
 	assert.Zero(t, direct.asked)
 }
 
+// asking has Pods ask one lister about a namespace, on a clock that stands still.
+type asking struct {
+	*testing.T
+	lister  *lister
+	clock   *testingclock.FakeClock
+	newest  *newest
+	pending sync.WaitGroup
+}
+
+func newAsking(t *testing.T) *asking {
+	direct := &lister{generations: map[types.UID]int64{"a": 1}, begun: make(chan struct{}, 100), goOn: make(chan struct{}, 100)}
+	clk := testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))
+	return &asking{T: t, lister: direct, clock: clk, newest: newNewest(direct, clk)}
+}
+
+func (a *asking) ask() {
+	a.pending.Go(func() {
+		generations, err := a.newest.generations(a.Context(), "default")
+		assert.NoError(a, err)
+		assert.Equal(a, map[types.UID]int64{"a": 1}, generations)
+	})
+}
+
+// waits says that somebody is about to begin a list.
+func (a *asking) waits() bool {
+	a.newest.mu.Lock()
+	defer a.newest.mu.Unlock()
+	l := a.newest.lists["default"]
+	return l != nil && l.next != nil
+}
+
 // TestManyShareTheNextList has many ask while a list is under way: all of them need a later one, and one is enough.
 func TestManyShareTheNextList(t *testing.T) {
-	direct := &lister{generations: map[types.UID]int64{"a": 1}, begun: make(chan struct{}), goOn: make(chan struct{})}
-	n := newNewest(direct)
-	var asking sync.WaitGroup
-	ask := func() {
-		generations, err := n.generations(t.Context(), "default")
-		assert.NoError(t, err)
-		assert.Equal(t, map[types.UID]int64{"a": 1}, generations)
-	}
-	asking.Go(ask)
-	<-direct.begun
+	a := newAsking(t)
+	a.ask()
+	<-a.lister.begun
 	for range 50 {
-		asking.Go(ask)
+		a.ask()
 	}
-	require.Eventually(t, func() bool {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		return n.next["default"] != nil
-	}, time.Minute, time.Millisecond)
-	direct.goOn <- struct{}{}
+	require.Eventually(t, a.clock.HasWaiters, time.Minute, time.Millisecond)
 	done := make(chan struct{})
-	go func() { asking.Wait(); close(done) }()
-	for {
-		select {
-		case <-direct.begun:
-			direct.goOn <- struct{}{}
-			continue
-		case <-done:
-		}
-		break
+	go func() { a.pending.Wait(); close(done) }()
+	for range 100 {
+		a.lister.goOn <- struct{}{}
 	}
-	assert.GreaterOrEqual(t, direct.asked, 2, "whoever asks while a list is under way needs a later one")
-	assert.Empty(t, n.next)
-	assert.Empty(t, n.underWay)
+	select {
+	case <-done: // the next may begin as soon as none is under way
+	case <-time.After(time.Minute):
+		t.Fatal("somebody has no answer")
+	}
+	assert.GreaterOrEqual(t, a.lister.asked, 2, "whoever asks while a list is under way needs a later one")
+	assert.Equal(t, 1, a.lister.most)
+	assert.Empty(t, a.newest.lists)
+}
+
+// TestListsOverlap: a list takes as long as the API server's watch cache lags, so a later one is begun before it has ended.
+func TestListsOverlap(t *testing.T) {
+	a := newAsking(t)
+	a.ask()
+	<-a.lister.begun
+	for i := range listsAtATime - 1 {
+		a.ask()
+		require.Eventually(t, a.clock.HasWaiters, time.Minute, time.Millisecond)
+		a.clock.Step(listsApart - 1)
+		require.Len(t, a.lister.begun, 0, "not too close to the one before")
+		a.clock.Step(1)
+		<-a.lister.begun
+		require.Equal(t, i+2, a.lister.asked)
+	}
+	a.ask()
+	require.Eventually(t, a.waits, time.Minute, time.Millisecond)
+	a.clock.Step(time.Minute)
+	require.True(t, a.waits(), "not too many at a time")
+	a.lister.goOn <- struct{}{}
+	<-a.lister.begun
+	for range listsAtATime {
+		a.lister.goOn <- struct{}{}
+	}
+	a.pending.Wait()
+	assert.Equal(t, listsAtATime, a.lister.most)
+	assert.Empty(t, a.newest.lists)
+}
+
+// TestWhoIsToEndDoesNotHoldUpOthers: one that was to begin the next list goes away.
+func TestWhoIsToEndDoesNotHoldUpOthers(t *testing.T) {
+	a := newAsking(t)
+	a.ask()
+	<-a.lister.begun
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error)
+	go func() {
+		_, err := a.newest.generations(ctx, "default")
+		left <- err
+	}()
+	require.Eventually(t, a.waits, time.Minute, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-left, context.Canceled)
+	require.False(t, a.waits())
+	a.ask()
+	require.Eventually(t, a.waits, time.Minute, time.Millisecond)
+	a.lister.goOn <- struct{}{}
+	<-a.lister.begun
+	a.lister.goOn <- struct{}{}
+	a.pending.Wait()
+	assert.Empty(t, a.newest.lists)
 }
 
 func TestAnErrorOfTheListHoldsThePod(t *testing.T) {
@@ -145,7 +215,7 @@ func TestAnErrorOfTheListHoldsThePod(t *testing.T) {
 		},
 	}).Build()
 	r, c := newReconciler(t, &mapperFor{}, interceptor.Funcs{}, beginning())
-	r.rules.newest = newNewest(failing)
+	r.rules.newest = newNewest(failing, clock.RealClock{})
 	_, err := reconcilePod(t, r)
 	require.ErrorIs(t, err, assert.AnError)
 	pod := &corev1.Pod{}
