@@ -29,11 +29,12 @@ import (
 )
 
 // Pace of decisions: between two of one namespace lies restFactor times what the last one took with all that it read and wrote, at least
-// restAtLeast and at most restAtMost. So a namespace costs a fifth of a core at most however many Pods change, and the ledger of many Pods, all
-// of which is written for every change, leaves a busy API server room for the writes by which those Pods get on. The first event after a
-// rest is served at once.
+// restAtLeast and at most restOfAPod for each Pod more, and restAtMost. So a namespace costs a fifth of a core at most however many Pods change,
+// and the ledger of many Pods, all of which is written for every change, leaves a busy API server room for the writes by which those Pods get on.
+// The ledger of few Pods is small, and the API server may be busy with others. The first event after a rest is served at once.
 const (
 	restAtLeast = 25 * time.Millisecond
+	restOfAPod  = 2500 * time.Microsecond
 	restAtMost  = time.Second
 	restFactor  = 4
 )
@@ -113,7 +114,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	snapshot.Answers, snapshot.Tasks, snapshot.Invalid, snapshot.Unreachable = heard.Answers, heard.Tasks, heard.Invalid, heard.Unreachable
 	plan := r.decide(req.Name, snapshot)
 	askAgain := r.asker.Ask(req.Name, plan.Questions)
-	if err := r.apply(ctx, req, ns, rules, plan, began); err != nil {
+	if err := r.apply(ctx, req, ns, o, plan, began); err != nil {
 		return r.after(ctx, ns, err)
 	}
 	noteAgain := r.notes.pass(req.Name, ns, plan.Notes, r.clock.Now())
@@ -129,9 +130,10 @@ func (r *reconciler) decide(namespace string, s core.Snapshot) core.Plan {
 	return plan
 }
 
-// rest puts the next decision off after one that took from began to ended.
-func (n *namespace) rest(began, ended time.Time) {
-	n.rested = ended.Add(min(max(restFactor*ended.Sub(began), restAtLeast), restAtMost))
+// rest puts the next decision off after one about so many Pods that took from began to ended.
+func (n *namespace) rest(began, ended time.Time, pods int) {
+	most := min(restAtLeast+time.Duration(pods)*restOfAPod, restAtMost)
+	n.rested = ended.Add(min(max(restFactor*ended.Sub(began), restAtLeast), most))
 }
 
 // trust answers zero if the cache may be decided on, else when to look again.
@@ -159,11 +161,11 @@ func (r *reconciler) trust(ctx context.Context, name string, ns *namespace, o ob
 
 // apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot. The decision that the plan is of
 // began at that time; the next one rests accordingly, whether all was written or not.
-func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, rules []*appsv1alpha1.PodTransitionRule, plan core.Plan, began time.Time) error {
-	defer func() { ns.rest(began, r.clock.Now()) }()
+func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, o observed, plan core.Plan, began time.Time) error {
+	defer func() { ns.rest(began, r.clock.Now(), len(o.pods)) }()
 	for _, s := range plan.Statuses {
-		i := slices.IndexFunc(rules, func(rule *appsv1alpha1.PodTransitionRule) bool { return rule.UID == s.UID })
-		old := rules[i]
+		i := slices.IndexFunc(o.rules, func(rule *appsv1alpha1.PodTransitionRule) bool { return rule.UID == s.UID })
+		old := o.rules[i]
 		rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: *old.ObjectMeta.DeepCopy(), Spec: *old.Spec.DeepCopy(), Status: s.Status}
 		if err := r.client.Status().Update(ctx, rule); err != nil {
 			if apierrors.IsNotFound(err) { // nothing is decided by a rule that is gone, nor written to it, as long as the cache has it

@@ -321,17 +321,24 @@ func TestAnnotating(t *testing.T) {
 
 func TestDecisionsRestLongerThanTheyTook(t *testing.T) {
 	began := time.Now()
-	for took, rest := range map[time.Duration]time.Duration{
-		0:                      25 * time.Millisecond,
-		5 * time.Millisecond:   25 * time.Millisecond,
-		50 * time.Millisecond:  200 * time.Millisecond,
-		400 * time.Millisecond: time.Second,
-		time.Minute:            time.Second,
+	for _, tc := range []struct {
+		pods       int
+		took, rest time.Duration
+	}{
+		{1000, 0, 25 * time.Millisecond},
+		{1000, 5 * time.Millisecond, 25 * time.Millisecond},
+		{1000, 50 * time.Millisecond, 200 * time.Millisecond},
+		{1000, 400 * time.Millisecond, time.Second},
+		{1000, time.Minute, time.Second},
+		{20, 5 * time.Millisecond, 25 * time.Millisecond},
+		{20, 15 * time.Millisecond, 60 * time.Millisecond},
+		{20, 400 * time.Millisecond, 75 * time.Millisecond},
+		{0, time.Minute, 25 * time.Millisecond},
 	} {
-		ended := began.Add(took)
+		ended := began.Add(tc.took)
 		ns := &namespace{}
-		ns.rest(began, ended)
-		require.Equal(t, rest, ns.rested.Sub(ended), "after %s", took)
+		ns.rest(began, ended, tc.pods)
+		require.Equal(t, tc.rest, ns.rested.Sub(ended), "about %d Pods, after %s", tc.pods, tc.took)
 	}
 }
 
@@ -355,7 +362,7 @@ func TestWritesArePartOfADecision(t *testing.T) {
 	ns := &namespace{known: grants{}}
 	apply := func(plan core.Plan) error {
 		clk.SetTime(began.Add(20 * time.Millisecond)) // to read and to decide
-		return r.apply(t.Context(), request("ns"), ns, rules, plan, began)
+		return r.apply(t.Context(), request("ns"), ns, observed{rules: rules, pods: make([]core.Pod, 1000)}, plan, began)
 	}
 
 	require.NoError(t, apply(core.Plan{}))
@@ -379,7 +386,7 @@ func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
 	wait, err := r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)
 	require.Zero(t, wait)
-	err = r.apply(t.Context(), req, &namespace{}, []*appsv1alpha1.PodTransitionRule{rule}, core.Plan{Statuses: []core.RuleStatus{{UID: "u", Name: "r"}}}, clk.Now())
+	err = r.apply(t.Context(), req, &namespace{}, observed{rules: []*appsv1alpha1.PodTransitionRule{rule}}, core.Plan{Statuses: []core.RuleStatus{{UID: "u", Name: "r"}}}, clk.Now())
 	require.True(t, apierrors.IsNotFound(errors.Unwrap(err)))
 	wait, err = r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)
