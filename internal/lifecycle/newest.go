@@ -32,8 +32,8 @@ type newest struct {
 }
 
 const (
-	listsAtATime = 5
-	listsApart   = 20 * time.Millisecond
+	listsAtATime = 3
+	listsApart   = 30 * time.Millisecond
 )
 
 // lists are those of one namespace.
