@@ -19,7 +19,7 @@ FUZZTIME ?= 30s
 BENCH ?= .
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-LDFLAGS := -s -w -X kusionstack.io/kuperator/internal/bootstrap.version=$(VERSION) -X kusionstack.io/kuperator/internal/plugin.version=$(VERSION)
+LDFLAGS := -s -w -funcalign=16 -X kusionstack.io/kuperator/internal/bootstrap.version=$(VERSION) -X kusionstack.io/kuperator/internal/plugin.version=$(VERSION)
 GOLANGCI_LINT := bin/golangci-lint
 # The race detector needs a C compiler on most systems; without one the tests run without it and say so.
 RACE := $(shell command -v $$(go env CC) >/dev/null 2>&1 && echo -race)
@@ -48,7 +48,7 @@ generate: ## Write all generated code, CRDs, roles and reference pages
 .PHONY: build
 build: ## Build all programs into bin/, the plugin kubectl-kuperator too
 	@mkdir -p bin
-	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath $$(cat hack/images/buildflags) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 # The commit and its time are in the images, so they are the same for everybody who builds that commit.
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)$(if $(shell git status --porcelain 2>/dev/null),-dirty)
