@@ -182,8 +182,8 @@ func TestListsOverlap(t *testing.T) {
 	assert.Empty(t, a.newest.lists)
 }
 
-// TestWhoIsToEndDoesNotHoldUpOthers: one that was to begin the next list goes away.
-func TestWhoIsToEndDoesNotHoldUpOthers(t *testing.T) {
+// TestWhoGoesAwayDoesNotHoldUpOthers: one that was to begin the next list goes away.
+func TestWhoGoesAwayDoesNotHoldUpOthers(t *testing.T) {
 	a := newAsking(t)
 	a.ask()
 	<-a.lister.begun
