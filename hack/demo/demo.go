@@ -252,11 +252,7 @@ func (d *demo) gaveUp(p picture) error {
 			waits = append(waits, r.name+": "+r.waits)
 		}
 	}
-	tails := ""
-	for _, component := range suite.Components() {
-		tails += "\n--- the last lines of " + component + "\n" + d.suite.LogTail(component)
-	}
-	return fmt.Errorf("%q was not over after %s; %s%s", p.title, stepTimeout, strings.Join(waits, "; "), tails)
+	return fmt.Errorf("%q was not over after %s; %s\n%s", p.title, stepTimeout, strings.Join(waits, "; "), d.suite.LogTails())
 }
 
 // writes counts writes to Pods; nil where they cannot be counted.

@@ -641,6 +641,29 @@ func (s *Suite) Logs(name string) string {
 	return ""
 }
 
+// LogTails returns the last lines of the logs of all that ever ran here: the components, and the processes of the cluster that was started.
+// Of those it says which do not run.
+func (s *Suite) LogTails() string {
+	var all strings.Builder
+	add := func(name string, running bool, log string) {
+		stopped := ""
+		if !running {
+			stopped = ", which does not run"
+		}
+		fmt.Fprintf(&all, "the last lines of %s%s:\n%s\n", name, stopped, child.LogTail(log, logTailLines))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.processes)) {
+		add(name, s.processes[name].Running(), s.Logs(name))
+	}
+	if s.Cluster != nil {
+		logs, pids := s.Cluster.Logs(), s.Cluster.Processes()
+		for _, name := range slices.Sorted(maps.Keys(logs)) {
+			add(name, pids[name] != 0, logs[name])
+		}
+	}
+	return all.String()
+}
+
 // LogTail returns the last lines of a component's log.
 func (s *Suite) LogTail(name string) string {
 	return child.LogTail(s.Logs(name), logTailLines)

@@ -35,9 +35,16 @@ func TestComponentsRunWithTheirOwnRightsUntilTheyAreKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, Writes(requests)[Lifecycle].Writes, "its requests are counted under its own name")
 
+	tails := s.LogTails()
+	for _, name := range []string{Lifecycle, Webhook, "etcd", "kube-apiserver"} {
+		require.Contains(t, tails, "the last lines of "+name+":\n")
+	}
+	require.NotContains(t, tails, CollaSet, "it never ran")
+
 	require.ErrorContains(t, s.Restart(t.Context(), "scheduler"), "there is no component")
 	require.ErrorContains(t, s.Restart(t.Context(), Lifecycle, "--log-level=shout"), "--log-level")
 	require.ErrorContains(t, s.Died(), Lifecycle+" ended by itself")
+	require.Contains(t, s.LogTails(), "the last lines of "+Lifecycle+", which does not run:\n")
 	require.NoError(t, s.Restart(t.Context(), Lifecycle, ""))
 
 	log := s.Logs(Lifecycle)

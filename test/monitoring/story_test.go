@@ -34,9 +34,7 @@ func newWorld(t *testing.T) world {
 	w := world{s}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, name := range suite.Components() {
-				t.Logf("the last lines of %s:\n%s", name, w.LogTail(name))
-			}
+			t.Log(w.LogTails())
 		}
 		if err := w.Stop(); err != nil {
 			t.Errorf("stopping the suite: %v", err)

@@ -77,9 +77,7 @@ func newWorld(t *testing.T, nodes int, config suite.Config, more ...realnode.Ima
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, name := range w.Running() {
-				t.Logf("the last lines of %s:\n%s", name, w.LogTail(name))
-			}
+			t.Log(w.LogTails())
 		}
 		if err := w.Stop(); err != nil {
 			t.Errorf("stopping the suite: %v", err)

@@ -85,9 +85,7 @@ func start(t *testing.T, version string) *world {
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, name := range suite.Components() {
-				t.Logf("the last lines of %s:\n%s", name, s.LogTail(name))
-			}
+			t.Log(s.LogTails())
 		}
 		if err := s.Stop(); err != nil {
 			t.Errorf("stopping the suite: %v", err)

@@ -19,14 +19,12 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/suite"
 )
 
 // World is a *suite.Suite with whatever a package's tests want beside it.
 type World interface {
 	Died() error
-	Logs(component string) string
-	LogTail(component string) string
+	LogTails() string
 	Stop() error
 }
 
@@ -44,7 +42,7 @@ type Shared[W World] struct {
 func Share[W World](start func(context.Context) (W, error)) *Shared[W] { return &Shared[W]{new: start} }
 
 // Get returns the world. In short mode the test is skipped. When it ends, it fails if a component ended by itself or
-// panicked, and a failed test logs the last lines of each.
+// panicked, and a failed test logs the last lines of each, and of the cluster's processes.
 func (s *Shared[W]) Get(t *testing.T) W {
 	t.Helper()
 	if testing.Short() {
@@ -75,7 +73,7 @@ func (s *Shared[W]) Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Explain fails the test if a component ended by itself or panicked, and logs the last lines of each if the test has failed.
+// Explain fails the test if a component ended by itself or panicked, and logs the last lines of each, and of the cluster's processes, if the test has failed.
 func Explain(t *testing.T, w World) {
 	t.Helper()
 	if err := w.Died(); err != nil {
@@ -84,11 +82,7 @@ func Explain(t *testing.T, w World) {
 	if !t.Failed() {
 		return
 	}
-	for _, name := range suite.Components() {
-		if w.Logs(name) != "" {
-			t.Logf("the last lines of %s:\n%s", name, w.LogTail(name))
-		}
-	}
+	t.Log(w.LogTails())
 }
 
 // Client returns a client that knows the kinds of Kubernetes and ours.

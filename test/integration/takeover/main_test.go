@@ -62,9 +62,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{Suite: s}
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, name := range s.Running() {
-				t.Logf("the last lines of %s:\n%s", name, s.LogTail(name))
-			}
+			t.Log(s.LogTails())
 		}
 		if err := s.Stop(); err != nil {
 			t.Errorf("stopping the suite: %v", err)
