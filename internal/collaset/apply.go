@@ -132,19 +132,19 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 
 // patch writes to one Pod and remembers that it did. The answer is metadata only.
 func (r *reconciler) patch(ctx context.Context, o *observation, pod *core.Pod, kind types.PatchType, data []byte) error {
-	_, err := r.patchMeta(ctx, o, pod.Name(), kind, data)
+	_, err := r.patchMeta(ctx, o, pod, kind, data)
 	return err
 }
 
 // patchMeta is patch, with the answer.
-func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod string, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
-	if r.clearFields {
+func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod *core.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
+	if r.clearFields && !pod.Applied { // what was decided on another version of the Pod, which somebody had applied to since, is refused
 		var err error
 		if data, err = clearingFields(data); err != nil {
 			return nil, err
 		}
 	}
-	target := writes.PodTarget(o.set.Namespace, pod)
+	target := writes.PodTarget(o.set.Namespace, pod.Name())
 	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}

@@ -88,8 +88,8 @@ func Component() bootstrap.Component {
 			fs.BoolVar(&own.podOpsLifecycle, "pod-ops-lifecycle", own.podOpsLifecycle,
 				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, one at a time, without a readiness gate; no other component is needed then.")
 			fs.BoolVar(&own.clearFields, "clear-pod-managed-fields", own.clearFields,
-				"Clear metadata.managedFields of a Pod with every change of it. The API server then keeps no record of who wrote which field of the Pod, "+
-					"and its later changes cost it little more than half. Leave it off if somebody applies Pods of CollaSets on the server side.")
+				"Clear metadata.managedFields of a Pod with every change of it, unless somebody has applied to it on the server side. The API server then keeps no record "+
+					"of who wrote which field of the Pod, and its later changes cost it little more than half.")
 			fs.IntVar(&own.maxInFlight, "max-pods-in-flight", own.maxInFlight,
 				"How many Pods of all CollaSets may be on their way through an update in place at a time, as far as this suite moves them: one that waits for its "+
 					"kubelet or a load balancer counts for 1 s at most, any other for 3 s. CollaSets that have none are let begin with as many more; none has more than the default. "+
@@ -114,14 +114,26 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 	}}
 }
 
-// stripPod keeps metadata, volumes that are claims, the containers' names and images, readiness gates, the node, and what the
-// status says of conditions and containers; resources only while a change in place is under way.
+// appliedOnly is what is kept of the managedFields of a Pod that somebody has applied to.
+var appliedOnly = []metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationApply}}
+
+// applied says whether somebody has applied to the Pod on the server side, whole or as stripPod leaves it.
+func applied(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Operation == metav1.ManagedFieldsOperationApply })
+}
+
+// stripPod keeps metadata, but of managedFields only whether somebody has applied, volumes that are claims, the containers' names and images, readiness
+// gates, the node, and what the status says of conditions and containers; resources only while a change in place is under way.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return bootstrap.StripManagedFields(object)
 	}
-	pod.ManagedFields = nil
+	if applied(pod) {
+		pod.ManagedFields = appliedOnly
+	} else {
+		pod.ManagedFields = nil
+	}
 	changed := revision.Recorded(pod)
 	containers, inits := revision.OnlyContainers(pod.Spec.Containers, changed), revision.OnlyContainers(pod.Spec.InitContainers, changed)
 	statuses, sidecars := revision.OnlyStatuses(pod.Status.ContainerStatuses, changed), revision.OnlyStatuses(revision.SidecarStatuses(pod), changed)

@@ -42,12 +42,17 @@ func BenchmarkManagedFields(b *testing.B) {
 	require.NoError(b, a.suite.Died())
 }
 
-// updates are two of one CollaSet in place.
-func (r *race) updates(fields, flag string) {
+// restartCollaSets has collaset-controller start anew, with a flag.
+func (r *race) restartCollaSets(flag string) {
 	// One that is asked to end gives its Lease back; else the next would wait for it.
 	require.NoError(r, r.suite.StopComponent(suite.CollaSet))
 	require.NoError(r, r.suite.Restart(r.Context(), suite.CollaSet, append(patient(nil)[suite.CollaSet], flag)...))
 	require.NoError(r, r.suite.WaitLeading(r.Context(), suite.CollaSet))
+}
+
+// updates are two of one CollaSet in place.
+func (r *race) updates(fields, flag string) {
+	r.restartCollaSets(flag)
 	namespace := r.namespaceOf(fields)
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	defer m.close()

@@ -23,8 +23,8 @@ const peersInFlight = 16
 
 // BenchmarkPeers compares with a bare image patch for each Pod and with a Deployment as OpenKruise 1.9 and Kuperator 0.7.4 were compared with them: kwok plays
 // the kubelets, in a process of its own and with CPU of its own; 16 patches are under way at a time; a Pod has two containers with two
-// variables; kube-controller-manager runs beside the Deployment only, with its client's limits lifted; and nobody has a budget. Every second round is in the
-// opposite order, and sums of all rounds are compared.
+// variables; kube-controller-manager runs beside the Deployment only, with its client's limits lifted; and nobody has a budget. Kuperator has two turns, in one of
+// which it clears managedFields of Pods. Every second round is in the opposite order, and sums of all rounds are compared.
 func BenchmarkPeers(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "3")
 	a := startArena(b, suite.Config{Nodes: 3, ControllerManagerArgs: unlimited})
@@ -32,7 +32,9 @@ func BenchmarkPeers(b *testing.B) {
 		var all []*race
 		for round := range rounds[0] {
 			r := a.newRace(pods, round)
-			contenders := []func(){r.patchesAsPeers, r.kuperatorAsPeers, r.deploymentAsPeers}
+			contenders := []func(){
+				r.patchesAsPeers, func() { r.kuperatorAsPeers(kuperator, "false") }, func() { r.kuperatorAsPeers(clearing, "true") }, r.deploymentAsPeers,
+			}
 			if round%2 == 1 {
 				slices.Reverse(contenders)
 			}
@@ -50,18 +52,24 @@ func BenchmarkPeers(b *testing.B) {
 
 // comparePeers keeps the ratios of the sums of all rounds at one size.
 func (a arena) comparePeers(rounds []*race) {
-	goal := func(id, name, peer, effect string) {
+	goal := func(id, name, who, peer, effect string) {
 		ours, theirs, each := 0.0, 0.0, ""
 		for _, r := range rounds {
-			mine, other := r.times[kuperator+"/"+effect].took.Seconds(), r.times[peer+"/"+effect].took.Seconds()
+			mine, other := r.times[who+"/"+effect].took.Seconds(), r.times[peer+"/"+effect].took.Seconds()
 			ours, theirs, each = ours+mine, theirs+other, each+fmt.Sprintf(" %.2f", mine/other)
 		}
 		note := fmt.Sprintf("kwok, sum of %d rounds, of each%s", len(rounds), each)
 		a.result(benchresult.Figure{Goal: id, Name: name, Params: rounds[0].of, Values: []float64{ours / theirs}, Note: note})
 	}
-	goal("S3", "in place, time / bare image patches, as peers were measured", barePatches, "in place")
-	if rounds[0].pods == 500 {
-		goal("S4", "scale to 0 of 500, time / Deployment, as peers were measured", deployment, "scale to 0")
+	for _, who := range []string{kuperator, clearing} {
+		how := ", as peers were measured"
+		if who == clearing {
+			how += ", managedFields of Pods cleared"
+		}
+		goal("S3", "in place, time / bare image patches"+how, who, barePatches, "in place")
+		if rounds[0].pods == 500 {
+			goal("S4", "scale to 0 of 500, time / Deployment"+how, who, deployment, "scale to 0")
+		}
 	}
 }
 
@@ -91,22 +99,24 @@ func (r *race) patchesAsPeers() {
 	r.withoutControllers(namespace, func() { r.once(r.patchUpdater(namespace, peersTemplate("node-0"), peersInFlight)) })
 }
 
-func (r *race) kuperatorAsPeers() {
-	namespace := r.namespaceOf("collaset")
+// kuperatorAsPeers is a turn of Kuperator that clears managedFields of Pods, or does not.
+func (r *race) kuperatorAsPeers(who, clears string) {
+	r.restartCollaSets("--clear-pod-managed-fields=" + clears)
+	namespace := r.namespaceOf("collaset-" + clears)
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	defer m.close()
 	r.withoutControllers(namespace, func() {
 		var set *appsv1alpha1.CollaSet
-		r.leg(m, namespace, kuperator, "create", serving(oldImage), func() { set = r.createSetOf(peersTemplate("node-1"), namespace, "web", r.pods) })
+		r.leg(m, namespace, who, "create", serving(oldImage), func() { set = r.createSetOf(peersTemplate("node-1"), namespace, "web", r.pods) })
 		r.settled(m, set, r.pods)
 		before := set.DeepCopy()
 		set.Spec.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateInPlaceOnly
 		set.Spec.Template.Spec.Containers[0].Image = newImage
-		r.leg(m, namespace, kuperator, "in place", serving(newImage), func() {
+		r.leg(m, namespace, who, "in place", serving(newImage), func() {
 			require.NoError(r, r.Patch(r.Context(), set, client.MergeFrom(before)))
 		})
 		r.settled(m, set, r.pods)
-		r.leg(m, namespace, kuperator, "scale to 0", nil, func() { r.merge(set, `{"spec":{"replicas":0}}`) })
+		r.leg(m, namespace, who, "scale to 0", nil, func() { r.merge(set, `{"spec":{"replicas":0}}`) })
 	})
 }
 

@@ -29,6 +29,7 @@ const (
 	bareLoop    = "bare loop"    // the protocol's writes, with nobody deciding
 	barePatches = "bare patches" // one image patch for each Pod
 	kuperator   = "Kuperator"
+	clearing    = "Kuperator that clears managedFields"
 	deployment  = "Deployment"
 	statefulSet = "StatefulSet"
 )
@@ -89,7 +90,7 @@ func (r *race) namespaceOf(name string) string {
 
 // leg measures one effect until so many Pods meet the goal; none means that all Pods are gone.
 func (r *race) leg(m *meter, namespace, who, effect string, goal func(*corev1.Pod) bool, do func()) spent {
-	before := m.seen()
+	before, ours := m.seen(), who == kuperator || who == clearing
 	var took float64
 	s := r.measure(func() {
 		m.lap(goal)
@@ -111,7 +112,7 @@ func (r *race) leg(m *meter, namespace, who, effect string, goal func(*corev1.Po
 	figure("time", "s", took)
 	figure("CPU of the API server", "ms/Pod", s.cpu[apiServer]*1e3/float64(r.pods))
 	figure("CPU of etcd", "ms/Pod", s.cpu[etcd]*1e3/float64(r.pods))
-	if who == kuperator {
+	if ours {
 		for _, name := range suite.Components() {
 			figure("CPU of "+name, "s/1,000 operations", s.cpu[name]*1e3/float64(r.pods))
 		}
@@ -120,7 +121,7 @@ func (r *race) leg(m *meter, namespace, who, effect string, goal func(*corev1.Po
 		figure("out of service", "s/Pod", m.figures().missing)
 	}
 	r.say("   CPU ms/Pod: %s; a piece of work %.2f ms", s.perPod(r.pods), s.piece)
-	if who == kuperator && goal != nil {
+	if ours && goal != nil {
 		r.say("   writes to a Pod, with the mean seconds since the one before: %s", s.steps())
 	}
 	return s

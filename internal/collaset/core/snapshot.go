@@ -148,6 +148,8 @@ type Pod struct {
 	Mounts []Mount
 	// Selected says that the CollaSet's selector matches.
 	Selected bool
+	// Applied says that somebody has applied to the Pod on the server side, so that metadata.managedFields tell what is theirs to remove.
+	Applied bool
 	// Recorded says that an in-place change was made that is not yet called finished; Carried that the kubelet has
 	// carried it out; Wait, a CamelCase word, and Missing what is missing if it has not.
 	Recorded, Carried bool

@@ -375,8 +375,8 @@ func TestInPlaceDirectly(t *testing.T) {
 	}
 }
 
-// TestClearedManagedFields shows that the API server keeps no record of fields of a Pod that was changed, whoever writes it then, and
-// that somebody who applies to it loses nothing but that record.
+// TestClearedManagedFields shows that the API server keeps no record of fields of a Pod that was changed, whoever writes it then, unless
+// somebody applies to it: they can still take away what they applied before the change.
 func TestClearedManagedFields(t *testing.T) {
 	cluster, c := onePlayedNode(t)
 	run(t, cluster, "--clear-pod-managed-fields")
@@ -404,7 +404,16 @@ func TestClearedManagedFields(t *testing.T) {
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod))
 	require.Equal(t, "nginx:3", pod.Spec.Containers[0].Image)
 	require.Equal(t, "somebody", pod.Annotations["owned-by"])
-	require.Empty(t, pod.ManagedFields)
+	require.NoError(t, c.Apply(t.Context(), corev1ac.Pod(pod.Name, pod.Namespace), client.FieldOwner("somebody")))
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod))
+	require.NotContains(t, pod.Annotations, "owned-by")
+
+	// Nothing is left of who applied, and the Pod is as others are.
+	e.changeTemplate(set, appsv1alpha1.PodUpdateInPlaceOnly, "nginx:1", "nginx:4")
+	e.reachesReady(set)
+	for _, p := range e.pods() {
+		require.Empty(t, p.ManagedFields)
+	}
 }
 
 // createInPlace makes a CollaSet of inPlaceTemplate.
