@@ -28,7 +28,7 @@ const (
 	// minLazy is the number of entries that may lag behind their Pods before the ResourceContext is written for them alone, and lazyShare the
 	// share of them, if that is more: a write is as large as there are entries, and in an operation on all Pods there are no more than lazyShare of them.
 	minLazy   = 64
-	lazyShare = 16
+	lazyShare = 4
 	// maxBlockers bounds the reasons in status.
 	maxBlockers = 16
 )

@@ -404,7 +404,7 @@ func TestEntriesOfManyPodsAreWrittenAsOftenAsThoseOfFewer(t *testing.T) {
 		w := atRest(t, pods, nil)
 		w.template("r2")
 		require.True(t, w.run(always))
-		assert.LessOrEqual(t, countPrefix(w.log, "store"), 18, "%d Pods", pods)
+		assert.LessOrEqual(t, countPrefix(w.log, "store"), 6, "%d Pods", pods)
 		assert.Empty(t, w.problems)
 	}
 }
