@@ -120,7 +120,7 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 		},
 		"a Pod that somebody applied to": func(p *corev1.Pod) {
 			p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{
-				Manager: "somebody", Operation: metav1.ManagedFieldsOperationApply, FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{}}`)},
+				Manager: "somebody", Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{}}`),
 			})
 		},
 		"a Pod that failed":           func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
