@@ -35,6 +35,15 @@ type Process struct {
 	exited chan struct{}
 }
 
+// Tail returns the last lines of its log, at most n, under its name, and says if it does not run.
+func (p *Process) Tail(n int) string {
+	stopped := ""
+	if !p.Running() {
+		stopped = ", which does not run"
+	}
+	return fmt.Sprintf("the last lines of %s%s:\n%s\n", p.Name, stopped, LogTail(p.Log, n))
+}
+
 // Start runs a program. A process that is not detached ends with its parent where
 // the system can do that (Linux); a detached one lives on in a session of its own.
 func (p *Process) Start(path string, args, env []string, detached bool) error {

@@ -288,6 +288,17 @@ func (c *Cluster) Logs() map[string]string {
 	return paths
 }
 
+// LogTails returns the last lines of the log of each component, and says which of them do not run.
+func (c *Cluster) LogTails() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all strings.Builder
+	for _, component := range c.state.Components {
+		all.WriteString(component.Tail(logTailLines))
+	}
+	return all.String()
+}
+
 // Processes returns the process id of each component by its name, 0 for one
 // that does not run.
 func (c *Cluster) Processes() map[string]int {

@@ -645,21 +645,11 @@ func (s *Suite) Logs(name string) string {
 // Of those it says which do not run.
 func (s *Suite) LogTails() string {
 	var all strings.Builder
-	add := func(name string, running bool, log string) {
-		stopped := ""
-		if !running {
-			stopped = ", which does not run"
-		}
-		fmt.Fprintf(&all, "the last lines of %s%s:\n%s\n", name, stopped, child.LogTail(log, logTailLines))
-	}
 	for _, name := range slices.Sorted(maps.Keys(s.processes)) {
-		add(name, s.processes[name].Running(), s.Logs(name))
+		all.WriteString(s.processes[name].Tail(logTailLines))
 	}
 	if s.Cluster != nil {
-		logs, pids := s.Cluster.Logs(), s.Cluster.Processes()
-		for _, name := range slices.Sorted(maps.Keys(logs)) {
-			add(name, pids[name] != 0, logs[name])
-		}
+		all.WriteString(s.Cluster.LogTails())
 	}
 	return all.String()
 }

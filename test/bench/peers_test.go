@@ -3,6 +3,7 @@ package bench
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,7 +34,7 @@ func BenchmarkPeers(b *testing.B) {
 		for round := range rounds[0] {
 			r := a.newRace(pods, round)
 			contenders := []func(){
-				r.patchesAsPeers, func() { r.kuperatorAsPeers(kuperator, "false") }, func() { r.kuperatorAsPeers(clearing, "true") }, r.deploymentAsPeers,
+				r.patchesAsPeers, func() { r.kuperatorAsPeers(kuperator) }, func() { r.kuperatorAsPeers(clearing) }, r.deploymentAsPeers,
 			}
 			if round%2 == 1 {
 				slices.Reverse(contenders)
@@ -99,8 +100,9 @@ func (r *race) patchesAsPeers() {
 	r.withoutControllers(namespace, func() { r.once(r.patchUpdater(namespace, peersTemplate("node-0"), peersInFlight)) })
 }
 
-// kuperatorAsPeers is a turn of Kuperator that clears managedFields of Pods, or does not.
-func (r *race) kuperatorAsPeers(who, clears string) {
+// kuperatorAsPeers is a turn of kuperator or clearing.
+func (r *race) kuperatorAsPeers(who string) {
+	clears := strconv.FormatBool(who == clearing)
 	r.restartCollaSets("--clear-pod-managed-fields=" + clears)
 	namespace := r.namespaceOf("collaset-" + clears)
 	m := newMeter(r.B, r.arena.pods, namespace, nil)

@@ -10,12 +10,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"kusionstack.io/kuperator/internal/child"
 	"kusionstack.io/kuperator/internal/localkube"
 )
 
 const (
-	logTailLines     = 15
 	namespaceTimeout = 3 * time.Minute
 	pollInterval     = 20 * time.Millisecond
 )
@@ -50,7 +48,7 @@ func Start(t testing.TB, config localkube.Config) *localkube.Cluster {
 	t.Logf("cluster %s is ready after %s", cluster.Name, time.Since(begin).Round(time.Millisecond))
 	t.Cleanup(func() {
 		if t.Failed() {
-			logTails(t, cluster)
+			t.Log(cluster.LogTails())
 		}
 		if err := cluster.Stop(); err != nil {
 			t.Errorf("stopping cluster %s: %v", cluster.Name, err)
@@ -85,11 +83,5 @@ func Namespace(t testing.TB, cluster *localkube.Cluster, labels map[string]strin
 		if time.Now().After(deadline) {
 			t.Fatalf("namespace %s has no default service account: %v", namespace.Name, err)
 		}
-	}
-}
-
-func logTails(t testing.TB, cluster *localkube.Cluster) {
-	for name, path := range cluster.Logs() {
-		t.Logf("the end of the log of %s:\n%s", name, child.LogTail(path, logTailLines))
 	}
 }
