@@ -51,7 +51,7 @@ func bugs() []bug {
 		{
 			name: "without-preconditions", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/apply.go", "	target := writes.PodTarget(o.set.Namespace, pod)\n	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := writes.PodTarget(o.set.Namespace, pod)
+				{"internal/collaset/apply.go", "	target := writes.PodTarget(o.set.Namespace, pod.Name())\n	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := writes.PodTarget(o.set.Namespace, pod.Name())
 	loose := map[string]any{}
 	if err := json.Unmarshal(data, &loose); err != nil {
 		return nil, err
