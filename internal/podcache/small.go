@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,9 +23,32 @@ type small struct {
 	// rest is the metadata without what is above.
 	rest *metav1.ObjectMeta
 	spec *corev1.PodSpec
-	// status is shared; encoded is the Pod's own, in protobuf, where status is nil.
+	// status is shared; encoded is the Pod's own, in protobuf, where status is nil. Among the latest it is the one with this number.
 	status  *corev1.PodStatus
 	encoded []byte
+	number  uint64
+}
+
+// latest are the statuses of the Pods that came last, as they came: one event of a Pod is looked at by each index and each handler, with the Pod as it
+// was before, which mostly came shortly before. Each has the place of its number.
+var (
+	latest  [mostLatest]atomic.Pointer[numbered]
+	arrived atomic.Uint64 // the last number
+)
+
+// mostLatest is a few for each of the Pods that are operated on at a time, and less than half a megabyte.
+const mostLatest = 256
+
+type numbered struct {
+	number uint64
+	status corev1.PodStatus
+}
+
+// remember gives a status a number, which is never 0, by which it is found until so many others came.
+func remember(status *corev1.PodStatus) uint64 {
+	n := &numbered{arrived.Add(1), *status}
+	latest[n.number%mostLatest].Store(n)
+	return n.number
 }
 
 // shrink returns the Pod as it is kept, or the Pod itself if it cannot be encoded.
@@ -44,7 +68,7 @@ func shrink(pod *corev1.Pod) runtime.Object {
 	if common(&pod.Status) {
 		s.status = statuses.one(status, &pod.Status)
 	} else {
-		s.encoded = status
+		s.encoded, s.number = status, remember(&pod.Status)
 	}
 	return s
 }
@@ -68,6 +92,10 @@ func (s *small) into(pod *corev1.Pod) {
 	pod.Spec = *s.spec
 	if s.status != nil {
 		pod.Status = *s.status
+		return
+	}
+	if n := latest[s.number%mostLatest].Load(); n != nil && n.number == s.number {
+		pod.Status = n.status
 		return
 	}
 	pod.Status = corev1.PodStatus{}
