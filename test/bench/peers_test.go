@@ -24,32 +24,36 @@ const peersInFlight = 16
 
 // BenchmarkPeers compares with a bare image patch for each Pod and with a Deployment as OpenKruise 1.9 and Kuperator 0.7.4 were compared with them: kwok plays
 // the kubelets, in a process of its own and with CPU of its own; 16 patches are under way at a time; a Pod has two containers with two
-// variables; kube-controller-manager runs beside the Deployment only, with its client's limits lifted; and nobody has a budget. Kuperator has two turns, in one of
-// which it clears managedFields of Pods. Every second round is in the opposite order, and sums of all rounds are compared. The observer judges between the turns.
+// variables, and no volume; kube-controller-manager runs beside the Deployment only, with its client's limits lifted; the audit log has no answers; nobody
+// has a budget; and no observer watches. One watches a round before, which is not timed. Kuperator has two turns, in one of
+// which it clears managedFields of Pods. Every second round is in the opposite order, and sums of all rounds are compared.
 func BenchmarkPeers(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "3")
-	a := startArena(b, suite.Config{Nodes: 3, ControllerManagerArgs: unlimited})
+	a := startArena(b, suite.Config{Nodes: 3, ControllerManagerArgs: unlimited, AuditWithoutAnswers: true})
+	a.observed(func() { a.newRace(sizes[0], untimed).peersInTurn(false) })
 	for _, pods := range sizes {
 		var all []*race
 		for round := range rounds[0] {
 			r := a.newRace(pods, round)
-			contenders := []func(){
-				r.patchesAsPeers, func() { r.kuperatorAsPeers(kuperator) }, func() { r.kuperatorAsPeers(clearing) }, r.deploymentAsPeers,
-			}
-			if round%2 == 1 {
-				slices.Reverse(contenders)
-			}
-			r.observedBetween(func(judge func()) {
-				for _, contender := range contenders {
-					contender()
-					judge()
-				}
-			})
+			r.peersInTurn(round%2 == 1)
 			all = append(all, r)
 		}
 		a.comparePeers(all)
 	}
 	require.NoError(b, a.suite.Died())
+}
+
+// peersInTurn has all contenders take their turn, or in the opposite order.
+func (r *race) peersInTurn(reverse bool) {
+	contenders := []func(){
+		r.patchesAsPeers, func() { r.kuperatorAsPeers(kuperator) }, func() { r.kuperatorAsPeers(clearing) }, r.deploymentAsPeers,
+	}
+	if reverse {
+		slices.Reverse(contenders)
+	}
+	for _, contender := range contenders {
+		contender()
+	}
 }
 
 // comparePeers keeps the ratios of the sums of all rounds at one size.
@@ -81,6 +85,7 @@ func peersTemplate(node string) corev1.PodTemplateSpec {
 		return corev1.Container{Name: name, Image: oldImage, Env: []corev1.EnvVar{{Name: "FIRST", Value: "one"}, {Name: "SECOND", Value: "two"}}}
 	}
 	template := templateOn(node, "web")
+	template.Spec.AutomountServiceAccountToken = ptr.To(false) // it would be a volume
 	template.Spec.Containers = []corev1.Container{container("app"), container("side")}
 	return template
 }
