@@ -47,7 +47,7 @@ var root = filepath.Join("..", "..")
 const (
 	patience = 20 * time.Minute
 	pulse    = 20 * time.Millisecond
-	inFlight = 64 // of the yardstick; with the suite's own 26 it is slower
+	inFlight = 64 // more than the suite has: the loop is not slower for want of work
 )
 
 // arena is a suite whose kubelets are played at the pace of the API server.

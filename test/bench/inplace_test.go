@@ -12,18 +12,19 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
 )
 
-// BenchmarkInPlace has as many Pods of three owners updated in place again and again, in turn: by Kuperator, by a loop that makes the same
-// writes with nobody deciding, and by one image patch each. Every second round is in the opposite order, and what is compared are the sums
+// BenchmarkInPlace has as many Pods of four owners updated in place again and again, in turn: by Kuperator, by a loop that makes the same
+// writes with nobody deciding, to as many Pods at a time as Kuperator and to 64, and by one image patch each. Every second round is in the opposite order, and what is compared are the sums
 // of all rounds: a machine that becomes slower or faster meanwhile, as shared ones do, does so for all of them. Each has a node of its own, because
 // kube-scheduler goes through all Pods of a node when one of them changes, and finds those that came first sooner.
 func BenchmarkInPlace(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "4")
-	a := newArenaOf(b, suite.Config{Nodes: 3}, fakekubelet.Options{})
+	a := newArenaOf(b, suite.Config{Nodes: 4}, fakekubelet.Options{})
 	for _, pods := range sizes {
 		r := a.newRace(pods, 0)
 		r.observedBetween(func(judge func()) { r.inTurn(rounds[0], judge) })
@@ -49,8 +50,11 @@ func (u *updater) sum(of func(spent) float64) (total float64) {
 
 // inTurn has so many rounds, each judged while no clock runs.
 func (r *race) inTurn(rounds int, judge func()) {
-	updaters := []*updater{r.bareUpdater("node-0"), r.patchUpdater(r.namespaceOf("patches"), templateOn("node-1", "web"), inFlight), r.kuperatorUpdater("node-2")}
-	bare, patches, ours := updaters[0], updaters[1], updaters[2]
+	updaters := []*updater{
+		r.bareUpdater(bareLoop, "node-0", inFlight), r.patchUpdater(r.namespaceOf("patches"), templateOn("node-1", "web"), inFlight),
+		r.kuperatorUpdater("node-2"), r.bareUpdater(pacedLoop, "node-3", core.MaxFresh),
+	}
+	bare, patches, ours, paced := updaters[0], updaters[1], updaters[2], updaters[3]
 	for _, u := range updaters {
 		defer u.close()
 	}
@@ -73,7 +77,8 @@ func (r *race) inTurn(rounds int, judge func()) {
 	goal := func(id, name string, value float64, note string) {
 		r.result(benchresult.Figure{Goal: id, Name: name, Params: r.of, Values: []float64{value}, Note: note})
 	}
-	goal("P1", "in place, time / bare loop with the same writes", ours.sum(seconds)/bare.sum(seconds), ratios(ours, bare))
+	goal("P1", "in place, time / bare loop with the same writes", ours.sum(seconds)/paced.sum(seconds), ratios(ours, paced))
+	goal("P1", "in place, time / bare loop with the same writes, 64 at a time", ours.sum(seconds)/bare.sum(seconds), ratios(ours, bare))
 	goal("S3", "in place, time / bare image patches", ours.sum(seconds)/patches.sum(seconds), ratios(ours, patches))
 	goal("", "in place, bare loop's time / bare image patches", bare.sum(seconds)/patches.sum(seconds), ratios(bare, patches))
 	server := func(s spent) float64 { return s.cpu[apiServer] }
@@ -81,21 +86,21 @@ func (r *race) inTurn(rounds int, judge func()) {
 	goal("P7", "CPU of all binaries, in place", ours.sum(spent.ours)*1e3/float64(r.pods*rounds), fmt.Sprintf("mean of %d rounds", rounds))
 }
 
-// bareUpdater is what nobody decides.
-func (r *race) bareUpdater(node string) *updater {
-	namespace := r.namespaceOf("bare")
+// bareUpdater is a loop in which nobody decides, with so many Pods at a time.
+func (r *race) bareUpdater(who, node string, most int) *updater {
+	namespace := r.namespaceOf(fmt.Sprintf("bare-%d", most))
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	l := r.newLoop(m, namespace, node)
 	names := numbered("web-", r.pods)
-	r.leg(m, namespace, bareLoop, "create", serving(oldImage), func() { r.inFlight(names, l.create) })
+	r.leg(m, namespace, who, "create", serving(oldImage), func() { r.atATime(most, names, l.create) })
 	return &updater{
 		meter: m,
 		update: func(image string) spent {
-			return r.leg(m, namespace, bareLoop, "in place", serving(image), func() {
-				r.inFlight(names, func(name string) error { return l.update(name, image) })
+			return r.leg(m, namespace, who, "in place", serving(image), func() {
+				r.atATime(most, names, func(name string) error { return l.update(name, image) })
 			})
 		},
-		remove: func() { r.leg(m, namespace, bareLoop, "scale to 0", nil, func() { r.inFlight(names, l.remove) }) },
+		remove: func() { r.leg(m, namespace, who, "scale to 0", nil, func() { r.atATime(most, names, l.remove) }) },
 	}
 }
 

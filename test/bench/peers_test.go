@@ -28,7 +28,7 @@ const peersInFlight = 16
 // has a budget; and no observer watches. One watches a round before, which is not timed. Kuperator has two turns, in one of
 // which it clears managedFields of Pods. Every second round is in the opposite order, and sums of all rounds are compared.
 func BenchmarkPeers(b *testing.B) {
-	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "3")
+	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "4")
 	a := startArena(b, suite.Config{Nodes: 3, ControllerManagerArgs: unlimited, AuditWithoutAnswers: true})
 	a.observed(func() { a.newRace(sizes[0], untimed).peersInTurn(false) })
 	for _, pods := range sizes {

@@ -26,7 +26,8 @@ import (
 const (
 	controllerManager = "kube-controller-manager"
 
-	bareLoop    = "bare loop"    // the protocol's writes, with nobody deciding
+	bareLoop    = "bare loop" // the protocol's writes, with nobody deciding
+	pacedLoop   = "bare loop, as many at a time as Kuperator"
 	barePatches = "bare patches" // one image patch for each Pod
 	kuperator   = "Kuperator"
 	clearing    = "Kuperator that clears managedFields"
@@ -140,7 +141,7 @@ func (r *race) once(u *updater) {
 	u.remove()
 }
 
-func (r *race) bare() { r.once(r.bareUpdater(node)) }
+func (r *race) bare() { r.once(r.bareUpdater(bareLoop, node, inFlight)) }
 
 func (r *race) patches() {
 	r.once(r.patchUpdater(r.namespaceOf("patches"), templateOn(node, "web"), inFlight))
