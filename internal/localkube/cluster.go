@@ -206,7 +206,7 @@ func (c *Cluster) launch(ctx context.Context, config Config) error {
 	if err := c.writeFiles(config, server); err != nil {
 		return fmt.Errorf("preparing its folder: %w", err)
 	}
-	if c.admin, err = adminConfig(c.AdminKubeconfig); err != nil {
+	if c.admin, err = unlimitedConfig(c.AdminKubeconfig); err != nil {
 		return err
 	}
 
@@ -251,9 +251,9 @@ func (c *Cluster) launch(ctx context.Context, config Config) error {
 	return nil
 }
 
-// adminConfig is the configuration of a client that waits for no rate limit of
+// unlimitedConfig is the configuration of a client that waits for no rate limit of
 // its own: a test or benchmark must see the API server's pace, not the client's.
-func adminConfig(kubeconfig string) (*rest.Config, error) {
+func unlimitedConfig(kubeconfig string) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err
@@ -345,6 +345,15 @@ func (c *Cluster) ServiceAccountKubeconfig(ctx context.Context, namespace, name 
 	// Neither a namespace nor a name can hold "_", so no two accounts share a file.
 	path = filepath.Join(c.Dir, "service-account_"+namespace+"_"+name+".kubeconfig")
 	return path, writeKubeconfig(path, c.state.Server, c.admin.CAData, &clientcmdapi.AuthInfo{Token: granted.Status.Token})
+}
+
+// ServiceAccountConfig returns a client configuration with that token. It has no client-side rate limit.
+func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name string) (*rest.Config, error) {
+	kubeconfig, err := c.ServiceAccountKubeconfig(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	return unlimitedConfig(kubeconfig)
 }
 
 // NodeKubeconfig returns a kubeconfig with the rights of the kubelet of the node

@@ -56,7 +56,7 @@ func Attach(dir string) (*Cluster, error) {
 		return nil, fmt.Errorf("reading the state of the cluster in %s: %w", dir, err)
 	}
 	c.Name, c.AssetsDir = c.state.Name, c.state.AssetsDir
-	if c.admin, err = adminConfig(c.AdminKubeconfig); err != nil {
+	if c.admin, err = unlimitedConfig(c.AdminKubeconfig); err != nil {
 		return nil, err
 	}
 	return c, nil

@@ -3,7 +3,6 @@
 package podcache
 
 import (
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -77,30 +76,16 @@ func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler,
 	return i.SharedIndexInformer.AddEventHandlerWithOptions(handler{h}, options)
 }
 
-// wholeBeforeIndexing lets index functions see whole Pods, until they return; the one by namespace needs none.
+// wholeBeforeIndexing lets index functions see whole Pods; the one by namespace needs none.
 func wholeBeforeIndexing(indexers toolscache.Indexers) toolscache.Indexers {
 	wrapped := make(toolscache.Indexers, len(indexers))
 	for name, values := range indexers {
 		wrapped[name] = values
 		if name != toolscache.NamespaceIndex {
-			wrapped[name] = func(o any) ([]string, error) { return indexed(o, values) }
+			wrapped[name] = func(o any) ([]string, error) { return values(whole(o)) }
 		}
 	}
 	return wrapped
-}
-
-// used are Pods to be filled again.
-var used = sync.Pool{New: func() any { return &corev1.Pod{} }}
-
-func indexed(o any, values toolscache.IndexFunc) ([]string, error) {
-	s, kept := o.(*small)
-	if !kept {
-		return values(whole(o))
-	}
-	pod, _ := used.Get().(*corev1.Pod)
-	defer used.Put(pod)
-	s.into(pod)
-	return values(pod)
 }
 
 // whole returns what readers and handlers get for what is kept.

@@ -16,9 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// auditPolicy records every write, and of writes to Pods the answer as well, if asked for: two
+// auditPolicy records every write, and of writes to Pods the answer as well: two
 // answers with one resourceVersion show a write that changed nothing.
-func auditPolicy(reads, answers bool) []byte {
+func auditPolicy(reads bool) []byte {
 	type resources struct {
 		Group     string   `json:"group"`
 		Resources []string `json:"resources"`
@@ -30,15 +30,14 @@ func auditPolicy(reads, answers bool) []byte {
 		OmitManagedFields *bool       `json:"omitManagedFields,omitempty"`
 	}
 	omit := true
-	var rules []rule
-	if !reads {
-		rules = append(rules, rule{Level: "None", Verbs: []string{"get", "list", "watch"}})
+	rules := []rule{
+		{Level: "None", Verbs: []string{"get", "list", "watch"}},
+		{Level: "RequestResponse", Verbs: []string{"create", "update", "patch", "delete"}, Resources: []resources{{Resources: []string{"pods", "pods/*"}}}, OmitManagedFields: &omit},
+		{Level: "Metadata"},
 	}
-	if answers {
-		of := []resources{{Resources: []string{"pods", "pods/*"}}}
-		rules = append(rules, rule{Level: "RequestResponse", Verbs: []string{"create", "update", "patch", "delete"}, Resources: of, OmitManagedFields: &omit})
+	if reads {
+		rules = rules[1:]
 	}
-	rules = append(rules, rule{Level: "Metadata"})
 	content, err := json.Marshal(map[string]any{
 		"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
 		"omitStages": []string{"RequestReceived", "Panic"}, "rules": rules,

@@ -98,7 +98,8 @@ type Config struct {
 	Nodes int
 	// AuditReads lets reads be counted as well.
 	AuditReads bool
-	// AuditWithoutAnswers costs the API server less: answers to writes to Pods are not recorded, so no write is known to have changed nothing.
+	// AuditWithoutAnswers leaves the cluster its own audit policy, which costs the API server less: answers to writes to Pods are not recorded, so
+	// no write is known to have changed nothing, and watches are not counted.
 	AuditWithoutAnswers bool
 	// APIServerArgs are further flags of kube-apiserver. They win over the cluster's own.
 	APIServerArgs []string
@@ -235,9 +236,13 @@ func (s *Suite) startCluster(ctx context.Context, assets string) error {
 	s.AdminKubeconfig = s.config.Kubeconfig
 	if s.AdminKubeconfig == "" {
 		s.step("starting a cluster with %d nodes", max(s.config.Nodes, 1))
-		policy := filepath.Join(s.Dir, "audit-policy.json")
-		if err := os.WriteFile(policy, auditPolicy(s.config.AuditReads, !s.config.AuditWithoutAnswers), 0o600); err != nil {
-			return err
+		apiServerArgs := s.config.APIServerArgs
+		if !s.config.AuditWithoutAnswers {
+			policy := filepath.Join(s.Dir, "audit-policy.json")
+			if err := os.WriteFile(policy, auditPolicy(s.config.AuditReads), 0o600); err != nil {
+				return err
+			}
+			apiServerArgs = append([]string{"--audit-policy-file=" + policy}, apiServerArgs...)
 		}
 		dir := s.config.ClusterDir
 		if dir == "" {
@@ -247,7 +252,7 @@ func (s *Suite) startCluster(ctx context.Context, assets string) error {
 			Name: s.Name, Dir: dir, Kubernetes: s.config.Kubernetes, AssetsDir: assets, Detached: s.config.Detached, Progress: s.config.Progress,
 			WithControllerManager: true, WithScheduler: true, WithNodes: true, Nodes: max(s.config.Nodes, 1),
 			Audit: true, AuditReads: s.config.AuditReads,
-			APIServerArgs:         append([]string{"--audit-policy-file=" + policy}, s.config.APIServerArgs...),
+			APIServerArgs:         apiServerArgs,
 			EtcdArgs:              s.config.EtcdArgs,
 			ControllerManagerArgs: s.config.ControllerManagerArgs,
 		})

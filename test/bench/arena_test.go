@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -126,16 +125,7 @@ func asServiceAccount(ctx context.Context, s *suite.Suite) (*rest.Config, error)
 	if _, err := clients.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
-	kubeconfig, err := s.Cluster.ServiceAccountKubeconfig(ctx, account.Namespace, account.Name)
-	if err != nil {
-		return nil, err
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, err
-	}
-	config.QPS = -1
-	return config, nil
+	return s.Cluster.ServiceAccountConfig(ctx, account.Namespace, account.Name)
 }
 
 // patient are the flags with Leases that are kept however busy the machine is: to lose one would end a benchmark that has

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"testing"
 
@@ -30,12 +29,12 @@ const peersInFlight = 16
 func BenchmarkPeers(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "4")
 	a := startArena(b, suite.Config{Nodes: 3, ControllerManagerArgs: unlimited, AuditWithoutAnswers: true})
-	a.observed(func() { a.newRace(sizes[0], untimed).peersInTurn(false) })
+	a.observed(a.newRace(sizes[0], untimed).asPeers)
 	for _, pods := range sizes {
 		var all []*race
 		for round := range rounds[0] {
 			r := a.newRace(pods, round)
-			r.peersInTurn(round%2 == 1)
+			r.asPeers()
 			all = append(all, r)
 		}
 		a.comparePeers(all)
@@ -43,17 +42,9 @@ func BenchmarkPeers(b *testing.B) {
 	require.NoError(b, a.suite.Died())
 }
 
-// peersInTurn has all contenders take their turn, or in the opposite order.
-func (r *race) peersInTurn(reverse bool) {
-	contenders := []func(){
-		r.patchesAsPeers, func() { r.kuperatorAsPeers(kuperator) }, func() { r.kuperatorAsPeers(clearing) }, r.deploymentAsPeers,
-	}
-	if reverse {
-		slices.Reverse(contenders)
-	}
-	for _, contender := range contenders {
-		contender()
-	}
+// asPeers has all contenders take their turns.
+func (r *race) asPeers() {
+	r.inOrder(r.patchesAsPeers, func() { r.kuperatorAsPeers(kuperator) }, func() { r.kuperatorAsPeers(clearing) }, r.deploymentAsPeers)
 }
 
 // comparePeers keeps the ratios of the sums of all rounds at one size.

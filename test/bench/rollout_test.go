@@ -58,14 +58,8 @@ func BenchmarkRollout(b *testing.B) {
 		for round := range rounds[0] {
 			a.say("%d Pods, round %d of %d, load of the machine %s", pods, round+1, rounds[0], load())
 			r := a.newRace(pods, round)
-			contenders := []func(){r.bare, r.patches, r.kuperator, r.deployment, r.statefulSet}
-			if round%2 == 1 {
-				slices.Reverse(contenders)
-			}
 			r.observed(func() { // all contenders, so that it costs each of them the same
-				for _, race := range contenders {
-					race()
-				}
+				r.inOrder(r.bare, r.patches, r.kuperator, r.deployment, r.statefulSet)
 			})
 			r.compare()
 		}
@@ -86,6 +80,16 @@ type race struct {
 
 func (a arena) newRace(pods, round int) *race {
 	return &race{arena: a, pods: pods, round: round, times: map[string]spent{}, of: map[string]float64{"pods": float64(pods)}}
+}
+
+// inOrder has contenders take their turns, in every second round in the opposite order.
+func (r *race) inOrder(contenders ...func()) {
+	if r.round%2 == 1 {
+		slices.Reverse(contenders)
+	}
+	for _, race := range contenders {
+		race()
+	}
 }
 
 func (r *race) namespaceOf(name string) string {

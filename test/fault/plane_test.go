@@ -23,7 +23,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -267,11 +266,7 @@ func (p *plane) program(component string) string { return filepath.Join(p.bin, c
 
 // newProcess is a component that is yet to be started, with a proxy of its own, which has the rights of the component's ServiceAccount.
 func (p *plane) newProcess(ctx context.Context, dir, component string, flags ...string) (*process, error) {
-	path, err := p.cluster.ServiceAccountKubeconfig(ctx, suite.Namespace, component)
-	if err != nil {
-		return nil, err
-	}
-	identity, err := clientcmd.BuildConfigFromFlags("", path)
+	identity, err := p.cluster.ServiceAccountConfig(ctx, suite.Namespace, component)
 	if err != nil {
 		return nil, err
 	}

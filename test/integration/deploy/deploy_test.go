@@ -31,7 +31,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
@@ -446,9 +445,7 @@ func TestAnAPIServerTakesTheWholeSuite(t *testing.T) {
 			require.NoError(t, err)
 			uids[name] = string(schema.UID)
 		}
-		kubeconfig, err := cluster.ServiceAccountKubeconfig(t.Context(), system, "collaset-controller")
-		require.NoError(t, err)
-		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		config, err := cluster.ServiceAccountConfig(t.Context(), system, "collaset-controller")
 		require.NoError(t, err)
 		var seen string
 		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
