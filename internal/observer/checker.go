@@ -139,7 +139,7 @@ type space struct {
 	waiting  map[string]*pod
 	rules    map[string]*rule
 	owners   map[types.UID]*owner
-	services map[string]bool // under control, and not being deleted?
+	services map[string]*corev1.Service
 	slices   map[string]slice
 
 	sets      map[string]*set
@@ -197,7 +197,7 @@ func (c *Checker) space(namespace string) *space {
 			options: &c.options, name: namespace, nodes: c.nodes,
 			pods: map[string]*pod{}, holders: map[poolID]map[string]*pod{}, waiting: map[string]*pod{},
 			rules: map[string]*rule{}, owners: map[types.UID]*owner{},
-			services: map[string]bool{}, slices: map[string]slice{},
+			services: map[string]*corev1.Service{}, slices: map[string]slice{},
 			sets: map[string]*set{}, setsByUID: map[types.UID]*set{}, contexts: map[string]*pool{},
 			weights: map[string][]weight{},
 			claims:  map[string]*corev1.PersistentVolumeClaim{}, revisions: map[string]*appsv1.ControllerRevision{},
@@ -246,7 +246,7 @@ func (c *Checker) Apply(e Event) {
 	case *appsv1.ReplicaSet:
 		s.setReplicas(obj, obj.Spec.Replicas, e.Deleted)
 	case *corev1.Service:
-		s.services[obj.Name] = !e.Deleted && obj.DeletionTimestamp == nil && obj.Labels[controlLabel] == "true"
+		keep(s.services, obj, e)
 	case *discoveryv1.EndpointSlice:
 		s.applySlice(obj, e)
 	case *appsv1alpha1.ResourceContext:

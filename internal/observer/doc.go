@@ -17,7 +17,8 @@
 // everything is known again.
 //
 // What is promised, and when it is judged: on every event, at rest (AtRest:
-// when nothing is to be done any more), or both.
+// when nothing is to be done any more, and EndpointSlices, which others write,
+// tell what the Pods are), or both.
 //
 //   - Budget, on events: no Pod goes out of service when a PodTransitionRule that
 //     selects it has as many out as it allows, counted on the wanted replicas of

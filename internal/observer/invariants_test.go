@@ -541,6 +541,45 @@ func TestEveryPromiseIsJudged(t *testing.T) {
 	require.NoError(t, s.checker.Report().Err(), "what exists stays known")
 }
 
+// TestNobodyIsAtRestUntilEndpointSlicesFollow has kube-controller-manager behind the Pods, which is no breach of anything.
+func TestNobodyIsAtRestUntilEndpointSlicesFollow(t *testing.T) {
+	withIP := func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }
+	all := endpointSlice("uid-0", "uid-1", "uid-2", "uid-3")
+	notReadyThere := endpointSlice("uid-0", "uid-1", "uid-2", "uid-3")
+	notReadyThere.Endpoints[3].Conditions.Ready = ptr.To(false)
+	for name, tc := range map[string]struct {
+		events []metav1.Object
+		rests  bool
+	}{
+		"all are listed":                         {[]metav1.Object{all}, true},
+		"none are listed yet":                    {nil, false},
+		"one is not listed yet":                  {[]metav1.Object{endpointSlice("uid-0", "uid-1", "uid-2")}, false},
+		"one is still listed as not ready":       {[]metav1.Object{notReadyThere}, false},
+		"one is still listed that is gone":       {[]metav1.Object{endpointSlice("uid-0", "uid-1", "uid-2", "uid-3", "uid-9")}, false},
+		"one is still listed as ready":           {[]metav1.Object{all, aPod(3, withIP, notReady)}, false},
+		"one is still listed that left":          {[]metav1.Object{all, aPod(3, withIP, labelled("app", "api"))}, false},
+		"one is not ready, and listed so":        {[]metav1.Object{notReadyThere, aPod(3, withIP, notReady)}, true},
+		"one without an address is never listed": {[]metav1.Object{endpointSlice("uid-0", "uid-1", "uid-2"), aPod(3)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := begin(Options{Without: []Invariant{Revision, Keys}}) // status and labels stay as they are
+			s.now = s.now.Add(time.Minute)
+			s.apply(contextOf(0, 1, 2, 3))
+			s.apply(restingRule())
+			controlledService(s, "true", func(service *corev1.Service) { service.Spec.Selector = map[string]string{"app": "web"} })
+			for i := range 4 {
+				s.apply(aPod(i, withIP))
+			}
+			for _, object := range tc.events {
+				s.apply(object)
+			}
+			require.Equal(t, tc.rests, s.checker.AtRest("default", s.now, false))
+			require.True(t, s.checker.AtRest("default", s.now, true), "nothing is broken: %v", s.checker.Report().Violations)
+			require.NoError(t, s.checker.Report().Err())
+		})
+	}
+}
+
 // BenchmarkPodEvent is one event of a Pod in a CollaSet of 10,000 with a rule.
 func BenchmarkPodEvent(b *testing.B) {
 	s := begin(Options{})

@@ -13,13 +13,13 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// AtRest judges what has to hold in a namespace when nothing is to be done any more, and says whether it holds. Unless it
-// does, nothing is taken down before the last look.
+// AtRest judges what has to hold in a namespace when nothing is to be done any more, and says whether it holds and whether
+// EndpointSlices follow the Pods. Unless they do, nothing is taken down before the last look.
 func (c *Checker) AtRest(namespace string, now time.Time, last bool) bool {
 	s := c.space(namespace)
 	r := resting{newRecord(s.options), now}
 	s.judgeAll(r)
-	if len(r.violations) > 0 && !last {
+	if !last && (len(r.violations) > 0 || !s.slicesFollow()) {
 		return false
 	}
 	s.add(r.record)

@@ -8,13 +8,14 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// slice is one EndpointSlice: whom it lists as ready, by UID, or by name where it tells no UID.
+// slice is one EndpointSlice: whom it lists, and whether as ready, by UID, or by name where it tells no UID.
 type slice struct {
 	service string
-	ready   map[types.UID]bool
+	byUID   map[types.UID]bool
 	byName  map[string]bool
 }
 
@@ -23,18 +24,60 @@ func (s *space) applySlice(obj *discoveryv1.EndpointSlice, e Event) {
 		delete(s.slices, obj.Name)
 		return
 	}
-	listed := slice{service: obj.Labels[discoveryv1.LabelServiceName], ready: map[types.UID]bool{}, byName: map[string]bool{}}
+	listed := slice{service: obj.Labels[discoveryv1.LabelServiceName], byUID: map[types.UID]bool{}, byName: map[string]bool{}}
 	for _, endpoint := range obj.Endpoints {
 		ready := endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
-		if ready && endpoint.TargetRef != nil && endpoint.TargetRef.Kind == "Pod" {
+		if endpoint.TargetRef != nil && endpoint.TargetRef.Kind == "Pod" {
 			if endpoint.TargetRef.UID != "" {
-				listed.ready[endpoint.TargetRef.UID] = true
+				listed.byUID[endpoint.TargetRef.UID] = ready
 			} else {
-				listed.byName[endpoint.TargetRef.Name] = true
+				listed.byName[endpoint.TargetRef.Name] = ready
 			}
 		}
 	}
 	s.slices[obj.Name] = listed
+}
+
+// slicesFollow says whether the EndpointSlices tell what the Pods are. Somebody else writes them, at a pace of their own,
+// and until they follow nobody is at rest.
+func (s *space) slicesFollow() bool {
+	pods := map[types.UID]*corev1.Pod{}
+	for _, p := range s.pods {
+		pods[p.obj.UID] = p.obj
+	}
+	for name, service := range s.services {
+		if len(service.Spec.Selector) == 0 || service.DeletionTimestamp != nil {
+			continue
+		}
+		wanted := func(p *corev1.Pod) bool {
+			return isLive(p) && isReady(p) && p.Status.PodIP != "" || service.Spec.PublishNotReadyAddresses
+		}
+		selector := labels.SelectorFromSet(service.Spec.Selector)
+		listed := map[types.UID]bool{}
+		for _, of := range s.slices {
+			if of.service != name {
+				continue
+			}
+			for uid, ready := range of.byUID {
+				if p := pods[uid]; p == nil || ready != wanted(p) || !selector.Matches(labels.Set(p.Labels)) {
+					return false
+				}
+				listed[uid] = true
+			}
+		}
+		for uid, p := range pods {
+			if !listed[uid] && isLive(p) && p.Status.PodIP != "" && selector.Matches(labels.Set(p.Labels)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// controlled says whether a Service is under control, and not being deleted.
+func (s *space) controlled(service string) bool {
+	obj := s.services[service]
+	return obj != nil && obj.DeletionTimestamp == nil && obj.Labels[controlLabel] == "true"
 }
 
 // checkTraffic judges what an operation did by what was known just before.
@@ -58,7 +101,7 @@ func (s *space) checkTraffic(before *pod, obj *corev1.Pod, e Event) {
 		s.report(Traffic, e, what+" while it was Ready")
 	}
 	for name, listed := range s.slices {
-		if s.services[listed.service] && (listed.ready[obj.UID] || listed.byName[obj.Name]) {
+		if s.controlled(listed.service) && (listed.byUID[obj.UID] || listed.byName[obj.Name]) {
 			s.report(Traffic, e, fmt.Sprintf("%s while EndpointSlice %s of Service %s listed it as ready", what, name, listed.service))
 		}
 	}
