@@ -13,6 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/localkube"
@@ -270,7 +273,39 @@ func TestDegradation(t *testing.T) {
 		})
 		w.down(t, suite.CollaSet)
 		require.NoError(t, start())
+		w.waitSeen(t, ns)
 		w.waitServing(t, ns, "web", 2, image2)
+	})
+}
+
+// waitSeen waits until the simulated kubelets run every Pod as it is, and touches those that they have overlooked: kwok v0.8.0 lists the Pods of
+// a node when it starts, and passes over those of which it does not know the node yet, until they change. Kubelets look at all of theirs.
+func (w *world) waitSeen(t *testing.T, ns string) {
+	t.Helper()
+	touched := time.Now()
+	await.Nil(t, "the kubelets to see every Pod", func() error {
+		var late []string
+		pods := w.pods(t, ns, "web")
+		for i := range pods {
+			if p := &pods[i]; len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].Image != p.Spec.Containers[0].Image {
+				late = append(late, p.Name)
+			}
+		}
+		if len(late) == 0 {
+			return nil
+		}
+		if now := time.Now(); now.Sub(touched) > 5*time.Second {
+			touched = now
+			for _, name := range late {
+				t.Logf("kwok has overlooked %s", name)
+				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
+				patch := fmt.Sprintf(`{"metadata":{"annotations":{"example.com/touched":%q}}}`, now.Format(time.RFC3339Nano))
+				if err := w.client.Patch(t.Context(), pod, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+					return err
+				}
+			}
+		}
+		return fmt.Errorf("not seen: %v", late)
 	})
 }
 
