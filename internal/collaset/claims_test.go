@@ -155,7 +155,7 @@ func TestClaimsAreNeverMadeTwice(t *testing.T) {
 		w.forget()
 		// Another process, whose cache has everything but the claim.
 		again := newWorld(t, true, w.all()...)
-		again.cache.Reader = again.fake(slices.DeleteFunc(again.all(), is[*corev1.PersistentVolumeClaim])...)
+		again.show(slices.DeleteFunc(again.all(), is[*corev1.PersistentVolumeClaim])...)
 		result, err := again.reconcile()
 		require.NoError(t, err)
 		assert.Positive(t, result.RequeueAfter)

@@ -233,6 +233,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 			return fmt.Errorf("indexing CollaSets: %w", err)
 		}
 	}
+	r.noted = true
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &appsv1alpha1.CollaSet{}, handler.OnlyControllerOwner())
 	err := builder.ControllerManagedBy(mgr).
 		Named(stepsName).
@@ -250,9 +251,9 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		Named(Name).
 		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Pod{}, r.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(r.usersOf)).
-		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&appsv1.ControllerRevision{}, r.waking(controllerOf), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&appsv1alpha1.ResourceContext{}, r.waking(r.usersOf)).
+		Watches(&corev1.PersistentVolumeClaim{}, r.waking(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		// The name is unique in a binary; tests run two in one process.
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Concurrency, SkipNameValidation: ptr.To(true),

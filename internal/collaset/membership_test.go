@@ -359,7 +359,7 @@ func TestEntriesOfOthers(t *testing.T) {
 			rc.Spec.Contexts = []appsv1alpha1.ContextDetail{{ID: 0, Data: map[string]string{appsv1alpha1.ContextOwner: "other", "unknown": "kept"}}}
 			w := newWorld(t, true, append(tc.other, collaSet(2), rc)...)
 			if tc.unseen {
-				w.cache.Reader = w.fake(without(w, "other")...)
+				w.show(without(w, "other")...)
 			}
 			for range 2 {
 				_, err := w.reconcile()

@@ -59,6 +59,9 @@ type setMemory struct {
 	took atomic.Int64
 	// finished are the updates in place that were seen finished since the last decision.
 	finished atomic.Int64
+	// idle is nil if a whole decision is due. changed is what did since a whole decision last began to read, or a Pod was last taken into account.
+	idle    *idle
+	changed changes
 	// statusAt is when status was last written.
 	statusAt time.Time
 	// statusRefused is the last write of status that met a newer CollaSet than the cache shows.
@@ -95,6 +98,15 @@ func (m *memory) find(key types.NamespacedName, uid types.UID) *setMemory {
 		return s
 	}
 	return nil
+}
+
+// wake notes that something changed which a decision about a CollaSet reads, of whatever UID that is.
+func (m *memory) wake(set types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.sets[set]; s != nil {
+		s.changed.addAll()
+	}
 }
 
 // refuse remembers the answer to an attempt to expand a claim; attempts are made in parallel.

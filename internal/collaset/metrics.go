@@ -25,8 +25,8 @@ var (
 	}
 	decideMetric = metric.Metric{
 		Name: "kuperator_collaset_decide_seconds", Kind: metric.Histogram, Unit: "seconds",
-		Help:    "CPU time of reading what a decision depends on from the cache and of deciding, without writing: about a whole CollaSet, or about the next step of one Pod that is updated in place. Elapsed time on other systems than Linux.",
-		Labels:  []metric.Label{{Name: "of", Values: "set, pod"}},
+		Help:    "CPU time of reading what a decision depends on from the cache and of deciding, without writing: about a whole CollaSet (set), about the next step of one Pod that is updated in place (pod), or about the status of a CollaSet that has nothing to do (idle). Elapsed time on other systems than Linux.",
+		Labels:  []metric.Label{{Name: "of", Values: "set, pod, idle"}},
 		Buckets: prometheus.ExponentialBuckets(1e-6, 4, 10),
 	}
 	setsMetric = metric.Metric{
@@ -92,8 +92,9 @@ const (
 
 // What is decided about.
 const (
-	ofSet = "set"
-	ofPod = "pod"
+	ofSet  = "set"
+	ofPod  = "pod"
+	ofIdle = "idle"
 )
 
 // registerMetrics is repeatable: two components in one process (a test) share the metrics. Queries find the series of what
@@ -104,7 +105,7 @@ func registerMetrics() error {
 			actions.WithLabelValues(action, result)
 		}
 	}
-	for _, of := range []string{ofSet, ofPod} {
+	for _, of := range []string{ofSet, ofPod, ofIdle} {
 		decideSeconds.WithLabelValues(of)
 	}
 	return metric.Register(metrics.Registry, actions, decideSeconds)

@@ -30,7 +30,9 @@ type observation struct {
 	set      *appsv1alpha1.CollaSet
 	selector labels.Selector
 	snapshot core.Snapshot
-	history  *history
+	// pods are the Pods of the snapshot, each at the same place.
+	pods    podcache.Pods
+	history *history
 	// pod is one of the Pods of the snapshot by its name, nil if there is none; it takes time and memory.
 	pod func(name string) *corev1.Pod
 	// candidates are Pods of others that are to be included, by name.
@@ -60,6 +62,7 @@ func (o *observation) once(pod *core.Pod, do func() error) error {
 // podReader is a podcache.Store.
 type podReader interface {
 	ByIndex(index, value string) (podcache.Pods, error)
+	Get(name types.NamespacedName) (podcache.Pods, error)
 }
 
 // observe reads everything that a decision needs and resolves defaults. It decides nothing.
@@ -68,6 +71,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	o := &observation{
 		set: set, memory: r.memory.of(key, set.UID), candidates: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{},
 	}
+	o.memory.changed.take() // before anything is read that it tells of
 	var err error
 	if o.history, err = r.revisions(ctx, set); err != nil {
 		return nil, err
@@ -172,6 +176,7 @@ func seconds(n *int32) time.Duration { return time.Duration(ptr.Deref(n, 0)) * t
 
 // observePods fills in what the snapshot has of Pods.
 func (o *observation) observePods(pods podcache.Pods, selector labels.Selector) {
+	o.pods = pods
 	o.snapshot.Pods = o.memory.readPods(pods, selector)
 	o.foreseen = o.memory.flow.foresee(o.snapshot.Pods)
 	o.pod = func(name string) *corev1.Pod {
@@ -184,7 +189,7 @@ func (o *observation) observePods(pods podcache.Pods, selector labels.Selector) 
 	allowed, carried := map[types.UID]permission{}, map[types.UID]time.Time{}
 	for i := range o.snapshot.Pods {
 		p := &o.snapshot.Pods[i]
-		o.available(p)
+		available(p, &o.snapshot)
 		p.CarriedSince = time.Time{}
 		if p.Delegated {
 			if p.CarriedSince = o.memory.carried[p.UID()]; p.CarriedSince.IsZero() {
@@ -300,15 +305,15 @@ func mountsIn(pod *corev1.Pod) (mounts []core.Mount) {
 }
 
 // available says whether the Pod serves, and if time decides it, when it will.
-func (o *observation) available(p *core.Pod) {
-	serves, minimum := p.View.Ready, o.snapshot.MinReady
-	if o.snapshot.Protocol {
+func available(p *core.Pod, s *core.Snapshot) {
+	serves, minimum := p.View.Ready, s.MinReady
+	if s.Protocol {
 		serves = p.Facts.InService && (p.View.Ready || minimum == 0)
 	}
 	if !serves {
 		return
 	}
-	left := minimum - o.snapshot.Now.Sub(p.ReadySince)
+	left := minimum - s.Now.Sub(p.ReadySince)
 	if minimum == 0 || left <= 0 {
 		p.Available = true
 		return

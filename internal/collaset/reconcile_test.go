@@ -434,7 +434,7 @@ func TestRevisionNames(t *testing.T) {
 		ours := own.DeepCopy()
 		ours.ResourceVersion = ""
 		w := newWorld(t, true, collaSet(1), ours)
-		w.cache.Reader = w.fake(slices.DeleteFunc(w.all(), is[*appsv1.ControllerRevision])...)
+		w.show(slices.DeleteFunc(w.all(), is[*appsv1.ControllerRevision])...)
 		_, err := w.reconcile()
 		require.NoError(t, err)
 		assert.Len(t, w.revisions(), 1)

@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -49,18 +50,23 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 		became.ScaleOut = applied.creationsHeld
 	}
 	status := core.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
-	deadline := core.DeadlineIn(&o.snapshot, plan.Goal, &status)
+	return r.tell(ctx, o, status, core.DeadlineIn(&o.snapshot, plan.Goal, &status), plan.IsZero())
+}
+
+// tell writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure says that nobody made sure of the view that it
+// comes from.
+func (r *reconciler) tell(ctx context.Context, o *observation, status appsv1alpha1.CollaSetStatus, deadline time.Duration, unsure bool) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(status, o.set.Status) {
 		return deadline, nil
 	}
 	now := r.clock.Now()
-	if pause := statusPauseOf(o.snapshot.Replicas, r.pace.crowded()) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
+	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0)), r.pace.crowded()) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
 		return max(pause, o.memory.rest(true, r.pace.crowded())), nil
 	}
 	if pause := o.memory.statusRefused.Wait(o.set.ResourceVersion, now); pause > 0 {
 		return pause, nil
 	}
-	if plan.IsZero() { // else it was made sure of before
+	if unsure {
 		if err := r.sure(ctx, o); err != nil {
 			return 0, err
 		}

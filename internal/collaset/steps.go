@@ -230,10 +230,12 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			r.noteChange(e.Object, false)
 			owner.Create(ctx, e, q)
 			others(ctx, e.Object, q)
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			r.noteChange(e.Object, false)
 			owner.Delete(ctx, e, q)
 			others(ctx, e.Object, q)
 		},
@@ -241,6 +243,7 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			before, _, was := setOf(e.ObjectOld)
 			after, uid, is := setOf(e.ObjectNew)
 			if was && is && before == after {
+				r.noteChange(e.ObjectNew, true)
 				m := r.memory.find(after, uid)
 				if m != nil && revision.Recorded(e.ObjectOld) && !revision.Recorded(e.ObjectNew) {
 					m.finished.Add(1)
@@ -249,6 +252,8 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 				addAfter(q, reconcile.Request{NamespacedName: after}, m.rest(order != nil, r.pace.crowded()))
 				return
 			}
+			r.noteChange(e.ObjectOld, false)
+			r.noteChange(e.ObjectNew, false)
 			owner.Update(ctx, e, q)
 			others(ctx, e.ObjectOld, q)
 			others(ctx, e.ObjectNew, q)

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -31,6 +32,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -49,6 +52,7 @@ type world struct {
 	scheme *runtime.Scheme
 	store  client.WithWatch // the API server itself: what the test does through it is not noted
 	cache  *lagging
+	queued workqueue.TypedRateLimitingInterface[ctrl.Request]
 
 	created atomic.Int64  // gives UIDs
 	took    time.Duration // the CPU that a decision takes, whatever the machine
@@ -100,9 +104,11 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
 		client: c, cached: w, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000),
-		clock: w.clock, protocol: protocol, memory: newMemory(), pace: newPace(core.MaxFresh, w.clock),
+		clock: w.clock, protocol: protocol, memory: newMemory(), noted: true, pace: newPace(core.MaxFresh, w.clock),
 		measure: func() func() time.Duration { return func() time.Duration { return w.took } },
 	}
+	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+	t.Cleanup(w.queued.ShutDown)
 	w.see()
 	return w
 }
@@ -120,6 +126,18 @@ func (w *world) ByIndex(_, value string) (podcache.Pods, error) {
 	list := &corev1.PodList{}
 	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: uid})
 	return podcache.Of(list.Items), err
+}
+
+// Get reads a Pod from the cache.
+func (w *world) Get(name types.NamespacedName) (podcache.Pods, error) {
+	pod := &corev1.Pod{}
+	switch err := w.cache.Get(w.Context(), name, pod); {
+	case apierrors.IsNotFound(err):
+		return podcache.Pods{}, nil
+	case err != nil:
+		return podcache.Pods{}, err
+	}
+	return podcache.Of([]corev1.Pod{*pod}), nil
 }
 
 // interceptors note every write and refuse those that the test says.
@@ -233,7 +251,7 @@ func (w *world) in(from client.Reader) []client.Object {
 // see brings the cache up to date.
 func (w *world) see() {
 	w.Helper()
-	w.cache.Reader = w.fake(w.all()...)
+	w.show(w.all()...)
 }
 
 // seeAllBut brings the cache up to date, except for some objects: they are as it saw them last, if it did.
@@ -245,13 +263,55 @@ func (w *world) seeAllBut(late func(client.Object) bool) {
 			shown = append(shown, o)
 		}
 	}
-	w.cache.Reader = w.fake(shown...)
+	w.show(shown...)
 }
 
 // seeWithoutPods brings the cache up to date but shows no Pod.
 func (w *world) seeWithoutPods() {
 	w.Helper()
-	w.cache.Reader = w.fake(slices.DeleteFunc(w.all(), isPod)...)
+	w.show(slices.DeleteFunc(w.all(), isPod)...)
+}
+
+// show has the cache show these objects, and tells the reconciler what has changed.
+func (w *world) show(objects ...client.Object) {
+	w.Helper()
+	before := map[client.ObjectKey]client.Object{}
+	name := func(o client.Object) client.ObjectKey {
+		return client.ObjectKey{Namespace: fmt.Sprintf("%T", o), Name: o.GetName()}
+	}
+	if w.cache.Reader != nil {
+		for _, o := range w.in(w.cache.Reader) {
+			before[name(o)] = o
+		}
+	}
+	w.cache.Reader = w.fake(objects...)
+	for _, o := range w.in(w.cache.Reader) {
+		switch old := before[name(o)]; {
+		case old == nil:
+			w.hearing(o).Create(w.Context(), event.CreateEvent{Object: o}, w.queued)
+		case old.GetResourceVersion() != o.GetResourceVersion():
+			w.hearing(o).Update(w.Context(), event.UpdateEvent{ObjectOld: old, ObjectNew: o}, w.queued)
+		}
+		delete(before, name(o))
+	}
+	for _, o := range before {
+		w.hearing(o).Delete(w.Context(), event.DeleteEvent{Object: o}, w.queued)
+	}
+}
+
+// hearing is who hears what happens to an object.
+func (w *world) hearing(of client.Object) handler.EventHandler {
+	switch of.(type) {
+	case *corev1.Pod:
+		return w.r.podEvents(handler.Funcs{})
+	case *appsv1.ControllerRevision:
+		return w.r.waking(controllerOf)
+	case *appsv1alpha1.ResourceContext:
+		return w.r.waking(w.r.usersOf)
+	case *corev1.PersistentVolumeClaim:
+		return w.r.waking(claimUsers)
+	}
+	return handler.Funcs{}
 }
 
 func isPod(o client.Object) bool { return is[*corev1.Pod](o) }

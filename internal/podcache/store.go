@@ -1,6 +1,7 @@
 package podcache
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -9,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
@@ -51,30 +53,57 @@ func (s *Store) NewInformer(of newInformer) newInformer {
 // ByIndex returns the Pods with this value in this index. It is an error if there is no such index, and while the informers are missing or
 // filling: some Pods are not all.
 func (s *Store) ByIndex(index, value string) (Pods, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	if len(s.informers) == 0 {
-		return Pods{}, fmt.Errorf("reading Pods by %s: they are not watched yet", index)
-	}
 	var all Pods
-	for _, i := range s.informers {
-		if !i.HasSynced() {
-			return Pods{}, fmt.Errorf("reading Pods by %s: they are still being listed", index)
-		}
-		if ours, ok := i.(*informer); ok {
-			i = ours.SharedIndexInformer // Pods as they are kept
-		}
-		found, err := i.GetIndexer().ByIndex(index, value)
-		if err != nil {
-			return Pods{}, fmt.Errorf("reading Pods by %s: %w", index, err)
-		}
+	err := s.each(func(pods toolscache.Indexer) error {
+		found, err := pods.ByIndex(index, value)
 		if all.kept == nil {
 			all.kept = found // made for this call
 		} else {
 			all.kept = append(all.kept, found...)
 		}
+		return err
+	})
+	if err != nil {
+		return Pods{}, fmt.Errorf("reading Pods by %s: %w", index, err)
 	}
 	return all, nil
+}
+
+// Get returns the Pod of a name, or no Pods if there is none. It is an error while the informers are missing or filling.
+func (s *Store) Get(name types.NamespacedName) (Pods, error) {
+	var one Pods
+	err := s.each(func(pods toolscache.Indexer) error {
+		found, exists, err := pods.GetByKey(name.String())
+		if exists {
+			one.kept = []any{found}
+		}
+		return err
+	})
+	if err != nil {
+		return Pods{}, fmt.Errorf("reading Pod %s: %w", name, err)
+	}
+	return one, nil
+}
+
+// each reads from all informers, Pods as they are kept.
+func (s *Store) each(read func(toolscache.Indexer) error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if len(s.informers) == 0 {
+		return errors.New("they are not watched yet")
+	}
+	for _, i := range s.informers {
+		if !i.HasSynced() {
+			return errors.New("they are still being listed")
+		}
+		if ours, ok := i.(*informer); ok {
+			i = ours.SharedIndexInformer
+		}
+		if err := read(i.GetIndexer()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Pods are Pods of a cache, in no order. What they are and point to is the cache's own and must not be changed. The zero Pods are none.
@@ -96,6 +125,23 @@ func (p Pods) Len() int { return len(p.kept) }
 
 // At returns one of the Pods, counted from 0. It takes the memory of one that is kept small; another is the cache's.
 func (p Pods) At(i int) *corev1.Pod { return p.look(i, &corev1.Pod{}) }
+
+// Places say where each of the Pods, which are of one namespace, is among them, by its name.
+func (p Pods) Places() map[string]int32 {
+	places := make(map[string]int32, len(p.kept))
+	for i := range p.kept {
+		switch pod := p.kept[i].(type) {
+		case *small:
+			places[pod.name] = int32(i)
+		case *corev1.Pod:
+			places[pod.Name] = int32(i)
+		}
+	}
+	return places
+}
+
+// Put puts the first of other Pods in the place of one of these.
+func (p Pods) Put(i int, other Pods) { p.kept[i] = other.kept[0] }
 
 // All are the Pods, one after the other: each is good until the next one, only what it points to may be kept. Those that are kept small take no memory
 // for being looked at.

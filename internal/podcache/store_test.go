@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	fakesource "k8s.io/client-go/tools/cache/testing"
 )
@@ -68,6 +69,22 @@ func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
 				require.Empty(t, slices.Collect(none.All()))
 				_, err = store.ByIndex("color", "red")
 				require.ErrorContains(t, err, "color")
+
+				for i := range inNamespace.Len() {
+					require.EqualValues(t, i, inNamespace.Places()[inNamespace.At(i).Name])
+				}
+				one, err := store.Get(types.NamespacedName{Namespace: "ns-0", Name: "p-0-3"})
+				require.NoError(t, err)
+				require.Equal(t, 1, one.Len())
+				same(t, map[string]*corev1.Pod{"p-0-3": want["p-0-3"]}, map[string]*corev1.Pod{"p-0-3": one.At(0)})
+				none, err = store.Get(types.NamespacedName{Namespace: "ns-9", Name: "p-0-3"})
+				require.NoError(t, err)
+				require.Zero(t, none.Len())
+				pods.Put(0, one)
+				require.Equal(t, "p-0-3", pods.At(0).Name)
+				again, err := store.ByIndex("node", "node-1")
+				require.NoError(t, err)
+				require.ElementsMatch(t, slices.Collect(maps.Keys(want)), slices.Collect(maps.Keys(again.Places())), "that was a copy of what the cache has")
 			})
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -13,8 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
@@ -120,7 +125,7 @@ func (a arena) grow(name string, sets, each int) grown {
 	}
 	a.result(benchresult.Figure{
 		Goal: "P14", Name: "deciding, for each event of a Pod in an update of all", Params: of,
-		Values: []float64{(decided.sets + decided.pods) * 1e6 / float64(events)},
+		Values: []float64{(decided.sets + decided.pods + decided.idle) * 1e6 / float64(events)},
 		Note: fmt.Sprintf("CPU; %d events, %.0f decisions about the set of %.1f ms each, %.0f about a Pod of %.0f µs", events, decided.ofSets, decided.sets*1e3/decided.ofSets,
 			decided.ofPods, decided.pods*1e6/decided.ofPods),
 	})
@@ -128,6 +133,9 @@ func (a arena) grow(name string, sets, each int) grown {
 	a.result(benchresult.Figure{Name: "time", Unit: "s", Series: "create", Params: of, Values: []float64{created.took.Seconds()}})
 	a.result(benchresult.Figure{Goal: "P22", Name: "largest object, 5,000 Pods", Params: of, Values: []float64{float64(bytes) / 1024}, Note: what})
 
+	if sets == 1 {
+		a.flicker(m, namespace, of)
+	}
 	for _, set := range all {
 		a.merge(set, `{"spec":{"replicas":0}}`)
 	}
@@ -135,11 +143,52 @@ func (a arena) grow(name string, sets, each int) grown {
 	return g
 }
 
-// decisions are how many seconds of CPU collaset-controller has spent on deciding about sets and about single Pods, and how often.
-type decisions struct{ sets, pods, ofSets, ofPods float64 }
+// flickers is of how many Pods flicker takes Ready away.
+const flickers = 50
+
+// flicker takes Ready away from one Pod after the other of a CollaSet at rest, which its kubelet gives back, and measures what collaset-controller
+// spends on that.
+func (a arena) flicker(m *meter, namespace string, of map[string]float64) {
+	names := slices.Sorted(maps.Keys(m.names()))
+	next := 0
+	once := func() {
+		name := names[next%len(names)]
+		next++
+		taken := []byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`)
+		pod, err := a.pods.CoreV1().Pods(namespace).Patch(a.Context(), name, types.StrategicMergePatchType, taken, metav1.PatchOptions{}, "status")
+		require.NoError(a, err)
+		require.NoError(a, m.await(a.Context(), name, func(p *corev1.Pod) bool {
+			newer, err := resourceversion.CompareResourceVersion(p.ResourceVersion, pod.ResourceVersion)
+			require.NoError(a, err)
+			return newer > 0 && podops.Read(p).Ready
+		}))
+	}
+	start := a.decided()
+	a.until("the CollaSet is known to be at rest", func() bool {
+		once()
+		return a.decided().less(start).ofIdle > 1
+	})
+	before := a.decided()
+	for range min(flickers, len(names)) {
+		once()
+	}
+	a.until("the last is decided on", func() bool {
+		set := &appsv1alpha1.CollaSetList{}
+		require.NoError(a, a.List(a.Context(), set, client.InNamespace(namespace)))
+		return set.Items[0].Status.ReadyReplicas == *set.Items[0].Spec.Replicas
+	})
+	spent, events := a.decided().less(before), 2*min(flickers, len(names))
+	a.result(benchresult.Figure{
+		Goal: "P14", Name: "following one Pod's health at rest, in a cluster", Params: of, Values: []float64{(spent.sets + spent.idle) * 1e6 / float64(events)},
+		Note: fmt.Sprintf("CPU; %d events, %.0f times status alone and %.0f whole decisions", events, spent.ofIdle, spent.ofSets),
+	})
+}
+
+// decisions are how many seconds of CPU collaset-controller has spent on deciding about sets, about single Pods, and about the status of sets at rest, and how often.
+type decisions struct{ sets, pods, idle, ofSets, ofPods, ofIdle float64 }
 
 func (d decisions) less(before decisions) decisions {
-	return decisions{d.sets - before.sets, d.pods - before.pods, d.ofSets - before.ofSets, d.ofPods - before.ofPods}
+	return decisions{d.sets - before.sets, d.pods - before.pods, d.idle - before.idle, d.ofSets - before.ofSets, d.ofPods - before.ofPods, d.ofIdle - before.ofIdle}
 }
 
 func (a arena) decided() decisions {
@@ -150,7 +199,7 @@ func (a arena) decided() decisions {
 		require.NoError(a, err)
 		return value
 	}
-	return decisions{read("_sum", "set"), read("_sum", "pod"), read("_count", "set"), read("_count", "pod")}
+	return decisions{read("_sum", "set"), read("_sum", "pod"), read("_sum", "idle"), read("_count", "set"), read("_count", "pod"), read("_count", "idle")}
 }
 
 // exponents of growth: of y = c·pods^e through all numbers of Pods, by least squares of logarithms. Those that a faster machine makes smaller

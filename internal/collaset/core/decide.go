@@ -309,16 +309,14 @@ func (d *decision) markNamed() {
 func (d *decision) judge() {
 	missing := d.replicas() != d.s.Replicas
 	surplus := slices.ContainsFunc(d.items, func(it *item) bool { return it.victim })
-	lacking, gate := LacksNothing, ""
+	var short shortfall
 	for _, it := range d.live {
+		short.add(it.Pod, 1)
 		if !it.Available {
-			lacking = max(lacking, lacks(it))
-			if it.MissingGate != "" && (gate == "" || it.MissingGate < gate) {
-				gate = it.MissingGate
-			}
 			d.look(it.AvailableIn)
 		}
 	}
+	lacking, gate := short.most()
 	scaled := !missing && !surplus && !d.moving
 	d.plan.Goal = Goal{
 		ScaleReached:  scaled,
@@ -331,14 +329,49 @@ func (d *decision) judge() {
 	}
 }
 
+// shortfall is what the Pods lack that are not available: sums to which each adds, and from which it can be taken again as it was.
+type shortfall struct {
+	lacking [LacksNode + 1]int // how many, by what they lack
+	gates   map[string]int     // how many lack this readiness gate of others
+}
+
+// add counts a Pod so many times.
+func (f *shortfall) add(pod *Pod, n int) {
+	if pod.Available {
+		return
+	}
+	f.lacking[lacks(pod)] += n
+	if pod.MissingGate != "" {
+		if f.gates == nil {
+			f.gates = map[string]int{}
+		}
+		f.gates[pod.MissingGate] += n
+	}
+}
+
+// most is what the Pod lacks that is furthest from being available, and the first of the gates that some lack.
+func (f *shortfall) most() (lacking Lack, gate string) {
+	for lack, n := range f.lacking {
+		if n > 0 {
+			lacking = Lack(lack)
+		}
+	}
+	for name, n := range f.gates {
+		if n > 0 && (gate == "" || name < gate) {
+			gate = name
+		}
+	}
+	return lacking, gate
+}
+
 // lacks says what a Pod that is not available lacks first.
-func lacks(it *item) Lack {
+func lacks(pod *Pod) Lack {
 	switch {
-	case !it.Scheduled:
+	case !pod.Scheduled:
 		return LacksNode
-	case it.ReadySince.IsZero():
+	case pod.ReadySince.IsZero():
 		return LacksReady
-	case it.AvailableIn > 0:
+	case pod.AvailableIn > 0:
 		return LacksTime
 	}
 	return LacksService

@@ -26,6 +26,12 @@ type Outcome struct {
 // StatusOf gives the status that the snapshot, the plan made of it and its outcome amount to. Counters come from what
 // was observed, never from what was just attempted. before is the status as it is: conditions keep their times.
 func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatus) appsv1alpha1.CollaSetStatus {
+	t := tallyOf(s)
+	return statusOf(s, &t, p, o, before)
+}
+
+// statusOf is StatusOf with Pods that were counted before.
+func statusOf(s *Snapshot, t *tally, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatus) appsv1alpha1.CollaSetStatus {
 	st := appsv1alpha1.CollaSetStatus{
 		ObservedGeneration: s.Generation,
 		CurrentRevision:    s.CurrentRevision,
@@ -33,7 +39,7 @@ func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatu
 		CollisionCount:     &o.Collisions,
 		Selector:           s.Selector,
 	}
-	count(s, &st)
+	t.into(&st)
 	if arrived(s, &st) {
 		st.CurrentRevision = s.spec()
 	}
@@ -75,34 +81,58 @@ func arrived(s *Snapshot, st *appsv1alpha1.CollaSetStatus) bool {
 		(s.MinReady == 0 || int(st.UpdatedAvailableReplicas) >= s.Replicas)
 }
 
-// count counts Pods: those being deleted only as such, unless their names are in use until they are gone.
-func count(s *Snapshot, st *appsv1alpha1.CollaSetStatus) {
+// tally is what status counts of Pods: sums to which each Pod adds, and from which it can be taken again as it was.
+type tally struct {
+	replicas, updated, ready, updatedReady, available, updatedAvailable, scheduled, operating, terminating int32
+}
+
+// tallyOf counts all Pods.
+func tallyOf(s *Snapshot) (t tally) {
 	for i := range s.Pods {
-		pod := &s.Pods[i]
-		if pod.View.Terminating {
-			st.TerminatingReplicas++
-		}
-		if !s.Sequential && !pod.Live() {
-			continue
-		}
-		st.Replicas++
-		updated := pod.Revision == s.spec() && s.spec() != ""
-		add := func(holds bool, all, ofUpdated *int32) {
-			if holds {
-				*all++
-				if updated {
-					*ofUpdated++
-				}
-			}
-		}
-		var ignored int32
-		add(true, &ignored, &st.UpdatedReplicas)
-		add(pod.View.Ready, &st.ReadyReplicas, &st.UpdatedReadyReplicas)
-		add(pod.Available, &st.AvailableReplicas, &st.UpdatedAvailableReplicas)
-		add(pod.Scheduled, &st.ScheduledReplicas, &ignored)
-		during := pod.facts().During
-		add(during == podops.TypeUpdate || during == podops.TypeScaleIn, &st.OperatingReplicas, &ignored)
+		t.add(s, &s.Pods[i], 1)
 	}
+	return t
+}
+
+// add counts a Pod so many times: one that is being deleted only as such, unless its name is in use until it is gone.
+func (t *tally) add(s *Snapshot, pod *Pod, n int32) {
+	if pod.View.Terminating {
+		t.terminating += n
+	}
+	if !s.Sequential && !pod.Live() {
+		return
+	}
+	t.replicas += n
+	updated := pod.Revision == s.spec() && s.spec() != ""
+	if updated {
+		t.updated += n
+	}
+	if pod.View.Ready {
+		t.ready += n
+		if updated {
+			t.updatedReady += n
+		}
+	}
+	if pod.Available {
+		t.available += n
+		if updated {
+			t.updatedAvailable += n
+		}
+	}
+	if pod.Scheduled {
+		t.scheduled += n
+	}
+	if during := pod.facts().During; during == podops.TypeUpdate || during == podops.TypeScaleIn {
+		t.operating += n
+	}
+}
+
+// into writes the counters.
+func (t *tally) into(st *appsv1alpha1.CollaSetStatus) {
+	st.Replicas, st.UpdatedReplicas, st.OperatingReplicas, st.TerminatingReplicas = t.replicas, t.updated, t.operating, t.terminating
+	st.ReadyReplicas, st.UpdatedReadyReplicas = t.ready, t.updatedReady
+	st.AvailableReplicas, st.UpdatedAvailableReplicas = t.available, t.updatedAvailable
+	st.ScheduledReplicas = t.scheduled
 }
 
 // conditionWriter sets conditions, with the generation they are about and a time that changes with the status alone.
