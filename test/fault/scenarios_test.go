@@ -166,6 +166,7 @@ func scenarios() []scenario {
 		{name: "stay-offline", setup: all(served, running(3)), steps: stayOffline},
 		{name: "move-pod", setup: all(shared2, running(2, pool)), steps: movePod},
 		{name: "two-operations", setup: running(2), steps: twoOperations},
+		{name: "health", setup: running(8), steps: health},
 		{name: "undo-waiting", setup: all(ruled("budget", 0), running(3)), steps: all(imaged(image2), waitingForRule, imaged(image1), serving(3, image1))},
 		{name: "undo-preparing", setup: running(2), steps: undo(false)},
 		{name: "undo-operating", setup: running(2), steps: undo(true)},
@@ -622,6 +623,38 @@ func twoOperations(p *play) error {
 		return err
 	}
 	return p.serving("web", 2, image2)
+}
+
+// health has somebody operate on one Pod of a workload at rest after the other, of which nothing but the workload's status tells: enough Pods, so that
+// collaset-controller follows that one alone.
+func health(p *play) error {
+	for _, id := range []string{"1", "4"} {
+		now, _ := p.plane.view.state(p.prefix)
+		pod := instance(now, id)
+		steps := all(
+			func(p *play) error { return ask(p, pod) }, func(p *play) error { return permitted(p, pod) }, available(7),
+			func(p *play) error {
+				return p.labelPod(pod, map[string]any{podops.OperatingPrefix + "/" + operator: nil})
+			}, available(8),
+		)
+		if err := steps(p); err != nil {
+			return err
+		}
+	}
+	return p.serving("web", 8, image1)
+}
+
+// available waits until the workload says that so many Pods are.
+func available(n int32) func(*play) error {
+	return func(p *play) error {
+		return p.await("the workload to count its Pods", func(s *state) error {
+			set, ok := get[*appsv1alpha1.CollaSet](s, "web")
+			if !ok || set.Status.AvailableReplicas != n || set.Status.ReadyReplicas != n {
+				return errors.New("it does not")
+			}
+			return nil
+		})
+	}
 }
 
 // undo takes an operation back, before or after it was permitted.
