@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -14,12 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
@@ -133,55 +128,11 @@ func (a arena) grow(name string, sets, each int) grown {
 	a.result(benchresult.Figure{Name: "time", Unit: "s", Series: "create", Params: of, Values: []float64{created.took.Seconds()}})
 	a.result(benchresult.Figure{Goal: "P22", Name: "largest object, 5,000 Pods", Params: of, Values: []float64{float64(bytes) / 1024}, Note: what})
 
-	if sets == 1 {
-		a.flicker(m, namespace, of)
-	}
 	for _, set := range all {
 		a.merge(set, `{"spec":{"replicas":0}}`)
 	}
 	a.until("no Pod is left", func() bool { return m.seen() == 0 })
 	return g
-}
-
-// flickers is of how many Pods flicker takes Ready away.
-const flickers = 50
-
-// flicker takes Ready away from one Pod after the other of a CollaSet at rest, which its kubelet gives back, and measures what collaset-controller
-// spends on that.
-func (a arena) flicker(m *meter, namespace string, of map[string]float64) {
-	names := slices.Sorted(maps.Keys(m.names()))
-	next := 0
-	once := func() {
-		name := names[next%len(names)]
-		next++
-		taken := []byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`)
-		pod, err := a.pods.CoreV1().Pods(namespace).Patch(a.Context(), name, types.StrategicMergePatchType, taken, metav1.PatchOptions{}, "status")
-		require.NoError(a, err)
-		require.NoError(a, m.await(a.Context(), name, func(p *corev1.Pod) bool {
-			newer, err := resourceversion.CompareResourceVersion(p.ResourceVersion, pod.ResourceVersion)
-			require.NoError(a, err)
-			return newer > 0 && podops.Read(p).Ready
-		}))
-	}
-	start := a.decided()
-	a.until("the CollaSet is known to be at rest", func() bool {
-		once()
-		return a.decided().less(start).ofIdle > 1
-	})
-	before := a.decided()
-	for range min(flickers, len(names)) {
-		once()
-	}
-	a.until("the last is decided on", func() bool {
-		set := &appsv1alpha1.CollaSetList{}
-		require.NoError(a, a.List(a.Context(), set, client.InNamespace(namespace)))
-		return set.Items[0].Status.ReadyReplicas == *set.Items[0].Spec.Replicas
-	})
-	spent, events := a.decided().less(before), 2*min(flickers, len(names))
-	a.result(benchresult.Figure{
-		Goal: "P14", Name: "following one Pod's health at rest, in a cluster", Params: of, Values: []float64{(spent.sets + spent.idle) * 1e6 / float64(events)},
-		Note: fmt.Sprintf("CPU; %d events, %.0f times status alone and %.0f whole decisions", events, spent.ofIdle, spent.ofSets),
-	})
 }
 
 // decisions are how many seconds of CPU collaset-controller has spent on deciding about sets, about single Pods, and about the status of sets at rest, and how often.
