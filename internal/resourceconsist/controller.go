@@ -227,13 +227,16 @@ func (c *podController[E]) employerEvents() handler.EventHandler {
 		if !ok {
 			return
 		}
-		e := c.employer(object)
+		e, key := c.employer(object), client.ObjectKeyFromObject(object)
 		old := c.employers.put(e)
+		if _, now := c.refresh(key); now != nil {
+			e = now
+		}
 		if old != nil && old.same(e) {
 			return
 		}
 		if !initial { // every Pod has an event of its own then
-			c.wakeEmployees(ctx, client.ObjectKeyFromObject(object), old, e)
+			c.wakeEmployees(ctx, key, old, e)
 		}
 	}
 	return handler.Funcs{

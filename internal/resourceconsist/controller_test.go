@@ -3,6 +3,7 @@ package resourceconsist
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -798,4 +799,34 @@ func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
 	b.reconcileService()
 	require.Equal(t, []string{"proxy"}, api.HeldBy(b.service()), "nothing is left there")
 	require.Equal(t, []string{"proxy"}, api.ConditionedHolders(b.service()))
+}
+
+// TestWhatIsMadeMeanwhileIsNotForgotten has the resource of an employer made at the moment at which an event tells of the employer: whoever comes last,
+// the Pods learn that it is made.
+func TestWhatIsMadeMeanwhileIsNotForgotten(t *testing.T) {
+	b := newBench(t, webService(), webPod())
+	b.rent()
+	key := client.ObjectKey{Namespace: "shop", Name: "web"}
+	for range 5 {
+		b.reconcileService()
+	}
+	require.True(t, b.pods.employers.get(key).prepared)
+	service := b.service()
+	made := provisionKey{service.UID, b.pods.adapters[0].Name()}
+	handler := b.pods.employerEvents()
+	for range 10_000 {
+		b.pods.provisions.forget(service.UID)
+		b.pods.employers.put(b.pods.employer(service))
+		require.False(t, b.pods.employers.get(key).prepared)
+		b.pods.podQueue.early = nil
+		var both sync.WaitGroup
+		both.Go(func() { handler.Update(t.Context(), event.UpdateEvent{ObjectOld: service, ObjectNew: service}, nil) })
+		both.Go(func() {
+			b.pods.provisions.put(made, provision{made: true})
+			b.employers.refresh(t.Context(), key)
+		})
+		both.Wait()
+		require.True(t, b.pods.employers.get(key).prepared)
+		require.NotEmpty(t, b.pods.podQueue.early, "its Pods are looked at again")
+	}
 }

@@ -244,7 +244,6 @@ func (r *employerController[E]) provide(ctx context.Context, object E, e *employ
 	if err != nil {
 		return 0, err
 	}
-	key := client.ObjectKeyFromObject(object)
 	var wait time.Duration
 	var released []string
 	changed := false
@@ -263,11 +262,8 @@ func (r *employerController[E]) provide(ctx context.Context, object E, e *employ
 		left, later := r.leftBehindPlaces(object, a, e.selectors[i] != nil)
 		released, wait = append(released, left...), soonest(wait, later)
 	}
-	if known := r.pods.employers.get(key); changed && known != nil && known.object.GetUID() == object.GetUID() {
-		next := r.pods.employer(known.object)
-		if r.pods.employers.replace(key, known, next) && !known.same(next) {
-			r.pods.wakeEmployees(ctx, key, next)
-		}
+	if changed {
+		r.refresh(ctx, client.ObjectKeyFromObject(object))
 	}
 	if len(released) == 0 {
 		return wait, nil
@@ -332,8 +328,16 @@ func (r *employerController[E]) writeHolders(ctx context.Context, object E, fina
 	exists, err := r.write(ctx, object, finalizers, names)
 	if exists && !subresource {
 		r.pods.statusless.Store(true)
+		r.refresh(ctx, client.ObjectKeyFromObject(object))
 	}
 	return err
+}
+
+// refresh has its Pods looked at again if more is known of an employer now.
+func (r *employerController[E]) refresh(ctx context.Context, key client.ObjectKey) {
+	if _, now := r.pods.refresh(key); now != nil {
+		r.pods.wakeEmployees(ctx, key, now)
+	}
 }
 
 // dismiss takes back what an adapter holds for an employer that does not use it any more, and says whether nothing is

@@ -227,6 +227,26 @@ func (c *podController[E]) employer(object E) *employer[E] {
 	return e
 }
 
+// refresh has the index tell what is known of an employer besides its object, such as that its resource is made, and returns what it told before and what it tells
+// now, nil if that is the same. Whoever changes what is known calls it after that, and whoever puts an employer into the index after that: so the later
+// of the two sees both, although what is put was read before.
+func (c *podController[E]) refresh(key client.ObjectKey) (before, now *employer[E]) {
+	for {
+		known := c.employers.get(key)
+		if known == nil {
+			return nil, nil
+		}
+		next := c.employer(known.object)
+		next.stray = known.stray
+		if known.same(next) {
+			return nil, nil
+		}
+		if c.employers.replace(key, known, next) {
+			return known, next
+		}
+	}
+}
+
 // recorded says whether the employer names all that may hold something for it, wherever it can.
 func (c *podController[E]) recorded(e *employer[E]) bool {
 	names := c.holderNames(e)
