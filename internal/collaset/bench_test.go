@@ -131,7 +131,7 @@ func atGoal(t testing.TB, pods int) *resting {
 	s.cache()
 	s.r = &reconciler{
 		client: s, cached: s.cached, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{},
-		clock: s.clock, protocol: true, memory: newMemory(), noted: true, pace: newPace(core.MaxFresh, s.clock), measure: cputime.Start,
+		clock: s.clock, protocol: true, memory: newMemory(), pace: newPace(core.MaxFresh, s.clock), measure: cputime.Start,
 	}
 	s.handler, s.queue = s.r.podEvents(handler.Funcs{}), workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(s.queue.ShutDown)

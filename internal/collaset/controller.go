@@ -233,7 +233,6 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 			return fmt.Errorf("indexing CollaSets: %w", err)
 		}
 	}
-	r.noted = true
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &appsv1alpha1.CollaSet{}, handler.OnlyControllerOwner())
 	err := builder.ControllerManagedBy(mgr).
 		Named(stepsName).

@@ -41,8 +41,6 @@ type reconciler struct {
 	// clearFields says to clear managedFields with every patch of a Pod.
 	clearFields bool
 	memory      *memory
-	// noted says that changes of Pods are noted as they come. Otherwise all decisions are whole ones.
-	noted bool
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	nodes     *nodes
@@ -120,9 +118,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if err := errors.Join(applied.err(), reportErr, pruneErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	if r.noted {
-		o.memory.idle = idleAfter(o, &plan, applied)
-	}
+	o.memory.idle = idleAfter(o, &plan, applied)
 	var seen time.Duration
 	if o.foreseen || o.undecided.Load() { // what somebody else is doing may fail, and there is no event of that
 		seen = max(foreseenPause, o.memory.rest(true, r.pace.crowded()))

@@ -104,7 +104,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
 		client: c, cached: w, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000),
-		clock: w.clock, protocol: protocol, memory: newMemory(), noted: true, pace: newPace(core.MaxFresh, w.clock),
+		clock: w.clock, protocol: protocol, memory: newMemory(), pace: newPace(core.MaxFresh, w.clock),
 		measure: func() func() time.Duration { return func() time.Duration { return w.took } },
 	}
 	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())

@@ -229,7 +229,7 @@ func (c *podController[E]) employerEvents() handler.EventHandler {
 		}
 		e, key := c.employer(object), client.ObjectKeyFromObject(object)
 		old := c.employers.put(e)
-		if _, now := c.refresh(key); now != nil {
+		if now := c.refresh(key); now != nil {
 			e = now
 		}
 		if old != nil && old.same(e) {

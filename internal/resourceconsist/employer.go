@@ -335,7 +335,7 @@ func (r *employerController[E]) writeHolders(ctx context.Context, object E, fina
 
 // refresh has its Pods looked at again if more is known of an employer now.
 func (r *employerController[E]) refresh(ctx context.Context, key client.ObjectKey) {
-	if _, now := r.pods.refresh(key); now != nil {
+	if now := r.pods.refresh(key); now != nil {
 		r.pods.wakeEmployees(ctx, key, now)
 	}
 }

@@ -227,22 +227,22 @@ func (c *podController[E]) employer(object E) *employer[E] {
 	return e
 }
 
-// refresh has the index tell what is known of an employer besides its object, such as that its resource is made, and returns what it told before and what it tells
-// now, nil if that is the same. Whoever changes what is known calls it after that, and whoever puts an employer into the index after that: so the later
+// refresh has the index tell what is known of an employer besides its object, such as that its resource is made, and returns what it tells
+// now, nil if that is what it told before. Whoever changes what is known calls it after that, and whoever puts an employer into the index after that: so the later
 // of the two sees both, although what is put was read before.
-func (c *podController[E]) refresh(key client.ObjectKey) (before, now *employer[E]) {
+func (c *podController[E]) refresh(key client.ObjectKey) *employer[E] {
 	for {
 		known := c.employers.get(key)
 		if known == nil {
-			return nil, nil
+			return nil
 		}
 		next := c.employer(known.object)
 		next.stray = known.stray
 		if known.same(next) {
-			return nil, nil
+			return nil
 		}
 		if c.employers.replace(key, known, next) {
-			return known, next
+			return next
 		}
 	}
 }

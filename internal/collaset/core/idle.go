@@ -1,7 +1,6 @@
 package core
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -34,15 +33,21 @@ func IdleAfter(s *Snapshot, p *Plan) *Idle {
 			return nil
 		}
 	}
-	i := &Idle{snapshot: *s, plan: Plan{Goal: g}, tally: tallyOf(s)}
+	i := &Idle{snapshot: *s, plan: Plan{Goal: g}}
+	i.snapshot.Pods, i.snapshot.Entries = nil, nil
 	for k := range s.Pods {
 		if !s.Pods[k].idle() {
 			return nil
 		}
-		i.short.add(&s.Pods[k], 1)
+		i.add(&s.Pods[k], 1)
 	}
-	i.snapshot.Pods, i.snapshot.Entries, i.snapshot.Revisions = nil, nil, maps.Clone(s.Revisions)
 	return i
+}
+
+// add counts a Pod so many times.
+func (i *Idle) add(pod *Pod, n int) {
+	i.tally.add(&i.snapshot, pod, int32(n))
+	i.short.add(pod, n)
 }
 
 // idle says that the Pod has nothing about it that a decision carries on, ends, counts or waits for, whatever its health.
@@ -64,10 +69,8 @@ func (i *Idle) Change(before, after *Pod) bool {
 	if !before.idle() || !after.idle() || !sameButHealth(before, after) {
 		return false
 	}
-	i.tally.add(&i.snapshot, before, -1)
-	i.tally.add(&i.snapshot, after, 1)
-	i.short.add(before, -1)
-	i.short.add(after, 1)
+	i.add(before, -1)
+	i.add(after, 1)
 	return true
 }
 

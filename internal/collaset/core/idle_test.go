@@ -56,8 +56,8 @@ func checkIdle(t *testing.T, health, rest *int) {
 			}
 			p := &w.Pods[rapid.IntRange(0, len(w.Pods)-1).Draw(t, "Pod")]
 			before := *p
-			what := rapid.SampledFrom(changesOfHealth).Draw(t, "change of health")
-			if rapid.IntRange(0, 7).Draw(t, "another change") == 0 {
+			what, ofHealth := rapid.SampledFrom(changesOfHealth).Draw(t, "change of health"), rapid.IntRange(0, 7).Draw(t, "another change") > 0
+			if !ofHealth {
 				what = rapid.SampledFrom(otherChanges).Draw(t, "change")
 			}
 			what.change(t, w, p)
@@ -65,11 +65,11 @@ func checkIdle(t *testing.T, health, rest *int) {
 			w.refresh(p)
 			if !idle.Change(&before, p) {
 				*rest++
-				require.False(t, what.health && before.AvailableIn == 0 && p.AvailableIn == 0, "%s is no reason for another decision", what.name)
+				require.False(t, ofHealth && before.AvailableIn == 0 && p.AvailableIn == 0, "%s is no reason for another decision", what.name)
 				return
 			}
 			*health++
-			require.True(t, what.health, "%s takes another decision", what.name)
+			require.True(t, ofHealth, "%s takes another decision", what.name)
 			plan = core.Decide(&w.Snapshot)
 			require.True(t, plan.IsZero(), "%s: %+v", what.name, plan)
 			require.Empty(t, plan.Problems)
@@ -88,27 +88,26 @@ func checkIdle(t *testing.T, health, rest *int) {
 }
 
 type changeOfPods struct {
-	name string
-	// health says that an idle CollaSet has to cope with it.
-	health bool
+	name   string
 	change func(*rapid.T, *world, *core.Pod)
 }
 
+// changesOfHealth are those that an idle CollaSet has to cope with.
 var changesOfHealth = []changeOfPods{
-	{"Ready", true, func(_ *rapid.T, w *world, p *core.Pod) {
+	{"Ready", func(_ *rapid.T, w *world, p *core.Pod) {
 		p.View.Ready, p.View.ContainersReady, p.ReadySince = true, true, w.Now
 	}},
-	{"not Ready", true, func(_ *rapid.T, _ *world, p *core.Pod) { p.View.Ready, p.ReadySince = false, time.Time{} }},
-	{"in service", true, func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, podops.ServiceAvailableLabel, "1") }},
-	{"out of service", true, func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, podops.ServiceAvailableLabel) }},
-	{"a gate", true, func(t *rapid.T, _ *world, p *core.Pod) {
+	{"not Ready", func(_ *rapid.T, _ *world, p *core.Pod) { p.View.Ready, p.ReadySince = false, time.Time{} }},
+	{"in service", func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, podops.ServiceAvailableLabel, "1") }},
+	{"out of service", func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, podops.ServiceAvailableLabel) }},
+	{"a gate", func(t *rapid.T, _ *world, p *core.Pod) {
 		p.MissingGate = rapid.SampledFrom([]string{"", "example.com/a", "example.com/b"}).Draw(t, "gate")
 	}},
-	{"a node", true, func(t *rapid.T, _ *world, p *core.Pod) {
+	{"a node", func(t *rapid.T, _ *world, p *core.Pod) {
 		p.Scheduled = rapid.Bool().Draw(t, "scheduled")
 		p.Node = "node"
 	}},
-	{"another operator", true, func(t *rapid.T, w *world, p *core.Pod) {
+	{"another operator", func(t *rapid.T, w *world, p *core.Pod) {
 		change, err := podops.Begin(p.View, podops.Request{ID: "other", Type: "restart"}, w.Now)
 		require.NoError(t, err)
 		p.View = change.Apply(p.View)
@@ -116,18 +115,18 @@ var changesOfHealth = []changeOfPods{
 }
 
 var otherChanges = []changeOfPods{
-	{"being deleted", false, func(_ *rapid.T, _ *world, p *core.Pod) { p.View.Terminating = true }},
-	{"ended", false, func(_ *rapid.T, _ *world, p *core.Pod) { p.View.Terminal = true }},
-	{"to be deleted", false, func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, appsv1alpha1.ToDeleteLabel, "1") }},
-	{"to be excluded", false, func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, appsv1alpha1.ToExcludeLabel, "1") }},
-	{"to be replaced", false, func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, appsv1alpha1.ToReplaceLabel, "1") }},
-	{"chosen", false, func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, appsv1alpha1.UpdateIncludedLabel, "1") }},
-	{"not selected", false, func(_ *rapid.T, _ *world, p *core.Pod) { p.Selected = false }},
-	{"another revision", false, func(_ *rapid.T, _ *world, p *core.Pod) { p.Revision = "r3" }},
-	{"another ID", false, func(_ *rapid.T, _ *world, p *core.Pod) { p.ID += 100 }},
-	{"another Pod of the name", false, func(_ *rapid.T, _ *world, p *core.Pod) { p.View.UID += "b" }},
-	{"recorded", false, func(_ *rapid.T, _ *world, p *core.Pod) { p.Recorded = true }},
-	{"our operation", false, func(t *rapid.T, w *world, p *core.Pod) {
+	{"being deleted", func(_ *rapid.T, _ *world, p *core.Pod) { p.View.Terminating = true }},
+	{"ended", func(_ *rapid.T, _ *world, p *core.Pod) { p.View.Terminal = true }},
+	{"to be deleted", func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, appsv1alpha1.ToDeleteLabel, "1") }},
+	{"to be excluded", func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, appsv1alpha1.ToExcludeLabel, "1") }},
+	{"to be replaced", func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, appsv1alpha1.ToReplaceLabel, "1") }},
+	{"chosen", func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, appsv1alpha1.UpdateIncludedLabel, "1") }},
+	{"not selected", func(_ *rapid.T, _ *world, p *core.Pod) { p.Selected = false }},
+	{"another revision", func(_ *rapid.T, _ *world, p *core.Pod) { p.Revision = "r3" }},
+	{"another ID", func(_ *rapid.T, _ *world, p *core.Pod) { p.ID += 100 }},
+	{"another Pod of the name", func(_ *rapid.T, _ *world, p *core.Pod) { p.View.UID += "b" }},
+	{"recorded", func(_ *rapid.T, _ *world, p *core.Pod) { p.Recorded = true }},
+	{"our operation", func(t *rapid.T, w *world, p *core.Pod) {
 		change, err := podops.Begin(p.View, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}, w.Now)
 		require.NoError(t, err)
 		p.View = change.Apply(p.View)
