@@ -3,11 +3,9 @@ package writes
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -17,7 +15,7 @@ import (
 
 // target is an object that was written. One entry per object is enough: its last write is seen after all earlier ones.
 type target struct {
-	kind string // as kindOf says
+	kind *kind // of its Tracker
 	key  types.NamespacedName
 }
 
@@ -29,7 +27,6 @@ type write struct {
 	deleted bool
 	ended   bool // the object ended with this write
 	at      time.Time
-	example client.Object // of the kind, never filled in
 }
 
 // followedBy joins two writes of the same object that were recorded in this order. Answers may be recorded out of
@@ -56,7 +53,7 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	if now.Sub(w.at) >= GiveUpAfter {
 		return true, nil
 	}
-	store, err := t.store(ctx, w.example)
+	store, err := t.store(ctx, which.kind.example)
 	if err != nil {
 		return false, err
 	}
@@ -67,7 +64,7 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	if reached != "" && t.undone(which.kind, reached, w.at, now) {
 		return true, nil
 	}
-	object, err := t.lookup(ctx, store, which.key, w.example)
+	object, err := t.lookup(ctx, store, which.key, which.kind.example)
 	if err != nil {
 		return false, err
 	}
@@ -86,15 +83,15 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 
 // undone says whether the cache of a kind, which has reached a resourceVersion, has gone back to an older one after a moment: then
 // etcd was restored, what was written by that moment has not happened, and its resourceVersion means nothing any more.
-func (t *Tracker) undone(kind, reached string, written, now time.Time) bool {
+func (t *Tracker) undone(of *kind, reached string, written, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	h := t.histories[kind]
+	h := t.histories[of]
 	if newer(h.reached, reached) {
 		h.turnedBack = now
 	}
 	h.reached = reached
-	t.histories[kind] = h
+	t.histories[of] = h
 	return !written.After(h.turnedBack)
 }
 
@@ -142,26 +139,4 @@ func (t *Tracker) lookup(ctx context.Context, store toolscache.Store, key types.
 func newer(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0
-}
-
-// emptyLike is an empty object of obj's kind, with its group, version and kind where the Go type does not tell them.
-func emptyLike(obj client.Object) client.Object {
-	empty, ok := reflect.New(reflect.TypeOf(obj).Elem()).Interface().(client.Object)
-	if !ok {
-		return obj // cannot be: a pointer to the same type has the same methods
-	}
-	switch obj.(type) {
-	case runtime.Unstructured, *metav1.PartialObjectMetadata:
-		empty.GetObjectKind().SetGroupVersionKind(obj.GetObjectKind().GroupVersionKind())
-	}
-	return empty
-}
-
-// kindOf tells kinds apart, by Go type and, where that does not say it, by group and kind.
-func kindOf(example client.Object) string {
-	gvk := example.GetObjectKind().GroupVersionKind()
-	if gvk.Kind == "" {
-		return fmt.Sprintf("%T", example)
-	}
-	return fmt.Sprintf("%T %s", example, gvk.GroupKind())
 }

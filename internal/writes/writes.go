@@ -25,7 +25,6 @@ package writes
 import (
 	"context"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -51,11 +50,12 @@ type Tracker struct {
 	clock  clock.PassiveClock
 
 	mu     sync.Mutex
-	owners map[types.NamespacedName]map[target]write
+	kinds  map[kindKey]*kind
+	owners map[types.NamespacedName]*pending
 	// waiting holds since when an owner is put off because of a write that the cache does not show.
 	waiting map[types.NamespacedName]time.Time
 	// histories are what was last seen of the cache of each kind that was waited for.
-	histories map[string]history
+	histories map[*kind]history
 }
 
 // history is how far a cache had come when it was last asked, and when it was seen to have gone back; zero if never.
@@ -70,7 +70,10 @@ func New(cached client.Reader, clk clock.PassiveClock) *Tracker {
 	if clk == nil {
 		clk = clock.RealClock{}
 	}
-	t := &Tracker{cached: cached, clock: clk, owners: map[types.NamespacedName]map[target]write{}, waiting: map[types.NamespacedName]time.Time{}, histories: map[string]history{}}
+	t := &Tracker{
+		cached: cached, clock: clk,
+		kinds: map[kindKey]*kind{}, owners: map[types.NamespacedName]*pending{}, waiting: map[types.NamespacedName]time.Time{}, histories: map[*kind]history{},
+	}
 	trackers.add(t)
 	return t
 }
@@ -104,51 +107,53 @@ func (t *Tracker) Forget(owner types.NamespacedName) {
 // error is the cache's own, such as a cache that is not started.
 func (t *Tracker) Unobserved(ctx context.Context, owner types.NamespacedName) (time.Duration, error) {
 	t.mu.Lock()
-	pending := maps.Clone(t.owners[owner])
+	all := t.owners[owner].all()
 	t.mu.Unlock()
 
 	now := t.clock.Now()
 	var wait time.Duration
-	for which, last := range pending {
-		seen, err := t.seen(ctx, which, last, now)
+	for _, p := range all {
+		seen, err := t.seen(ctx, p.which, p.last, now)
 		if err != nil {
-			return 0, fmt.Errorf("looking for the own write of %s %s in the cache: %w", which.kind, which.key, err)
+			return 0, fmt.Errorf("looking for the own write of %s %s in the cache: %w", p.which.kind.name, p.which.key, err)
 		}
 		if seen {
-			t.settle(owner, which, last)
+			t.settle(owner, p)
 			continue
 		}
-		wait = max(wait, min(max(now.Sub(last.at), shortestWait), longestWait))
+		wait = max(wait, min(max(now.Sub(p.last.at), shortestWait), longestWait))
 	}
 	t.measure(owner, now, wait)
 	return wait, nil
 }
 
 func (t *Tracker) record(owner types.NamespacedName, obj client.Object, w write) {
-	example := emptyLike(obj)
-	which := target{kind: kindOf(example), key: client.ObjectKeyFromObject(obj)}
-	w.uid, w.at, w.example = obj.GetUID(), t.clock.Now(), example
+	w.uid, w.at = obj.GetUID(), t.clock.Now()
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if last, known := t.owners[owner][which]; known && last.uid == w.uid {
+	which := target{kind: t.kind(obj), key: client.ObjectKeyFromObject(obj)}
+	of := t.owners[owner]
+	if of == nil {
+		of = &pending{}
+		t.owners[owner] = of
+	}
+	if last, known := of.get(which); known && last.uid == w.uid {
 		w = last.followedBy(w)
 	}
-	if t.owners[owner] == nil {
-		t.owners[owner] = map[target]write{}
-	}
-	t.owners[owner][which] = w
+	of.set(which, w)
 }
 
 // settle drops a write that was seen, unless a later one of the same object was recorded meanwhile.
-func (t *Tracker) settle(owner types.NamespacedName, which target, seen write) {
+func (t *Tracker) settle(owner types.NamespacedName, seen recorded) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.owners[owner][which] != seen {
+	of := t.owners[owner]
+	if last, known := of.get(seen.which); !known || last != seen.last {
 		return
 	}
-	delete(t.owners[owner], which)
-	if len(t.owners[owner]) == 0 {
+	of.remove(seen.which)
+	if of.empty() {
 		delete(t.owners, owner)
 	}
 }
