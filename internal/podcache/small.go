@@ -3,6 +3,7 @@ package podcache
 import (
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -13,13 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// small is a Pod as it is kept: what names it, and its labels; what else its metadata say, and its spec once it was stripped, which many Pods
-// have in common; and its status, in common too unless it says what no other Pod has, else encoded. It is never changed.
+// small is a Pod as it is kept: what names it; what else its metadata say, and its spec once it was stripped, which many Pods have in
+// common; and its status, in common too unless it says what no other Pod has, else encoded. It is never changed.
 type small struct {
-	namespace, name, version string
-	uid                      types.UID
-	created                  metav1.Time
-	labels                   map[string]string
+	namespace, name string
+	created         metav1.Time
+	// own are UID, resourceVersion, and the labels' values in the order of their keys, which many Pods have in common: a map for each Pod
+	// took as much memory as all the rest.
+	own  string
+	keys *[]string
 	// rest is the metadata without what is above.
 	rest *metav1.ObjectMeta
 	spec *corev1.PodSpec
@@ -29,7 +32,10 @@ type small struct {
 	number  uint64
 }
 
-// latest are the statuses of the Pods that came last, as they came: one event of a Pod is looked at by each index and each handler, with the Pod as it
+// separator is between the parts of what is a Pod's own; the API server has none in a UID, a resourceVersion or a label.
+const separator = "\x00"
+
+// latest are the labels and statuses of the Pods that came last, as they came: one event of a Pod is looked at by each index and each handler, with the Pod as it
 // was before, which mostly came shortly before. Each has the place of its number.
 var (
 	latest  [mostLatest]atomic.Pointer[numbered]
@@ -41,18 +47,23 @@ const mostLatest = 256
 
 type numbered struct {
 	number uint64
+	labels map[string]string
 	status corev1.PodStatus
 }
 
-// remember gives a status a number, which is never 0, by which it is found until so many others came.
-func remember(status *corev1.PodStatus) uint64 {
-	n := &numbered{arrived.Add(1), *status}
+// remember gives a Pod a number, which is never 0, by which its labels and status are found until so many others came.
+func remember(pod *corev1.Pod) uint64 {
+	n := &numbered{arrived.Add(1), pod.Labels, pod.Status}
 	latest[n.number%mostLatest].Store(n)
 	return n.number
 }
 
 // shrink returns the Pod as it is kept, or the Pod itself if it cannot be encoded.
 func shrink(pod *corev1.Pod) runtime.Object {
+	own, keys, ok := pack(&pod.ObjectMeta)
+	if !ok {
+		return pod
+	}
 	spec, err := pod.Spec.Marshal()
 	if err != nil {
 		return pod
@@ -62,15 +73,51 @@ func shrink(pod *corev1.Pod) runtime.Object {
 		return pod
 	}
 	s := &small{
-		namespace: pod.Namespace, name: pod.Name, version: pod.ResourceVersion, uid: pod.UID, created: pod.CreationTimestamp, labels: pod.Labels,
+		namespace: pod.Namespace, name: pod.Name, created: pod.CreationTimestamp, own: own, keys: keys,
 		rest: rest(pod.ObjectMeta), spec: specs.one(spec, &pod.Spec),
 	}
 	if common(&pod.Status) {
 		s.status = statuses.one(status, &pod.Status)
 	} else {
-		s.encoded, s.number = status, remember(&pod.Status)
+		s.encoded, s.number = status, remember(pod)
 	}
 	return s
+}
+
+// pack returns what is a Pod's own of its metadata, and the keys of its labels; not ok if a separator is in it.
+func pack(m *metav1.ObjectMeta) (own string, keys *[]string, ok bool) {
+	parts := make([]string, 2, 2+len(m.Labels))
+	parts[0], parts[1] = string(m.UID), m.ResourceVersion
+	if len(m.Labels) > 0 {
+		sorted := slices.Sorted(maps.Keys(m.Labels))
+		for _, key := range sorted {
+			parts = append(parts, m.Labels[key])
+		}
+		keys = labelKeys.one([]byte(strings.Join(sorted, separator)), &sorted)
+	}
+	own = strings.Join(parts, separator)
+	return own, keys, strings.Count(own, separator) == len(parts)-1
+}
+
+// identify fills in what the metadata say, but for labels.
+func (s *small) identify(m *metav1.ObjectMeta) {
+	uid, own, _ := strings.Cut(s.own, separator)
+	version, _, _ := strings.Cut(own, separator)
+	*m = *s.rest
+	m.Namespace, m.Name, m.CreationTimestamp, m.UID, m.ResourceVersion = s.namespace, s.name, s.created, types.UID(uid), version
+}
+
+// labels are made anew, nil for none.
+func (s *small) labels() map[string]string {
+	if s.keys == nil {
+		return nil
+	}
+	labels := make(map[string]string, len(*s.keys))
+	values := strings.Split(s.own, separator)[2:]
+	for i, key := range *s.keys {
+		labels[key] = values[i]
+	}
+	return labels
 }
 
 // common says whether many Pods can have the same status: one without addresses, times and containers.
@@ -88,14 +135,15 @@ func (s *small) whole() *corev1.Pod {
 }
 
 func (s *small) into(pod *corev1.Pod) {
-	s.metadata(&pod.ObjectMeta)
+	s.identify(&pod.ObjectMeta)
 	pod.Spec = *s.spec
-	if s.status != nil {
-		pod.Status = *s.status
+	if n := latest[s.number%mostLatest].Load(); n != nil && n.number == s.number {
+		pod.Labels, pod.Status = n.labels, n.status
 		return
 	}
-	if n := latest[s.number%mostLatest].Load(); n != nil && n.number == s.number {
-		pod.Status = n.status
+	pod.Labels = s.labels()
+	if s.status != nil {
+		pod.Status = *s.status
 		return
 	}
 	pod.Status = corev1.PodStatus{}
@@ -105,15 +153,10 @@ func (s *small) into(pod *corev1.Pod) {
 	}
 }
 
-func (s *small) metadata(m *metav1.ObjectMeta) {
-	*m = *s.rest
-	m.Namespace, m.Name, m.ResourceVersion, m.UID, m.CreationTimestamp, m.Labels = s.namespace, s.name, s.version, s.uid, s.created, s.labels
-}
-
-// GetObjectMeta is part of metav1.ObjectMetaAccessor, by which the informer asks for name and version.
+// GetObjectMeta is part of metav1.ObjectMetaAccessor, by which the informer asks for name and version, and for nothing else: there are no labels.
 func (s *small) GetObjectMeta() metav1.Object {
 	m := &metav1.ObjectMeta{}
-	s.metadata(m)
+	s.identify(m)
 	return m
 }
 
@@ -123,7 +166,7 @@ func (*small) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind 
 // DeepCopyObject is part of runtime.Object.
 func (s *small) DeepCopyObject() runtime.Object {
 	kept := *s
-	kept.labels, kept.rest = maps.Clone(s.labels), s.rest.DeepCopy()
+	kept.rest = s.rest.DeepCopy()
 	return &kept
 }
 
@@ -138,10 +181,11 @@ type parts[T any] struct {
 }
 
 var (
-	specs    parts[corev1.PodSpec]
-	statuses parts[corev1.PodStatus]
-	metadata parts[metav1.ObjectMeta]
-	owners   parts[[]metav1.OwnerReference]
+	specs     parts[corev1.PodSpec]
+	statuses  parts[corev1.PodStatus]
+	metadata  parts[metav1.ObjectMeta]
+	owners    parts[[]metav1.OwnerReference]
+	labelKeys parts[[]string]
 )
 
 // rest is the metadata without what a small Pod keeps itself: in one piece of memory for all Pods that have it in common, which those being

@@ -41,7 +41,9 @@ func TestAPodIsShownAsItWas(t *testing.T) {
 			require.True(t, ok)
 			shown := s.whole()
 			require.True(t, equality.Semantic.DeepEqual(before, shown), "seed %d", seed)
-			require.True(t, equality.Semantic.DeepEqual(&before.ObjectMeta, s.GetObjectMeta()), "seed %d", seed)
+			named := before.ObjectMeta
+			named.Labels = nil
+			require.True(t, equality.Semantic.DeepEqual(&named, s.GetObjectMeta()), "seed %d", seed)
 			kept = s.DeepCopyObject()
 			othersCame()
 		}
@@ -132,11 +134,42 @@ func TestWhatIsSharedIsBounded(t *testing.T) {
 	}
 }
 
+func TestLabelsArePacked(t *testing.T) {
+	for what, of := range map[string]map[string]string{
+		"none":         nil,
+		"one":          {"app": "web"},
+		"empty values": {"a": "", "b": "", "c": "x"},
+		"many":         {"z": "1", "a": "2", "m": "3", "b": "4", "y": "5", "c": "6", "x": "7", "d": "8", "w": "9", "e": "10"},
+	} {
+		s, ok := shrink(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u", ResourceVersion: "7", Labels: of}}).(*small)
+		require.True(t, ok, what)
+		shown := s.whole()
+		require.Equal(t, of, shown.Labels, what)
+		require.Equal(t, metav1.ObjectMeta{UID: "u", ResourceVersion: "7", Labels: of}, shown.ObjectMeta, what)
+		if len(of) > 0 {
+			shown.Labels["app"] = "changed"
+			require.Equal(t, of, s.whole().Labels, "%s: each reader has its own", what)
+		}
+	}
+	odd := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "a" + separator + "b"}}}
+	require.Same(t, odd, shrink(odd), "kept as it is")
+}
+
+func TestPodsShareTheKeysOfTheirLabels(t *testing.T) {
+	keys := func(of map[string]string) *[]string {
+		s, ok := shrink(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: of}}).(*small)
+		require.True(t, ok)
+		return s.keys
+	}
+	require.Same(t, keys(map[string]string{"b": "1", "a": "2"}), keys(map[string]string{"a": "3", "b": "4"}))
+	require.NotSame(t, keys(map[string]string{"a": "1"}), keys(map[string]string{"b": "1"}))
+}
+
 // BenchmarkKept tells what a Pod takes, as components strip them: labels, a gate, and four conditions with times.
 func BenchmarkKept(b *testing.B) {
 	pod := func(i int) *corev1.Pod {
 		p := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprintf("%036d", i)), Labels: map[string]string{"app": "web"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprintf("%036d", i)), Labels: map[string]string{"app": "web", "number": fmt.Sprint(i)}},
 			Spec:       corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "gate"}}},
 		}
 		for _, kind := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, "gate"} {
