@@ -219,12 +219,12 @@ func (s *scene) isNew(p *corev1.Pod) bool {
 }
 
 // deletePods deletes each Pod as kubectl does; the refusal is the beginning. The API server may ask again because the Pod has changed meanwhile, and
-// delete it then if it is out of service already.
+// delete it then if it is out of service already, or find that lifecycle-controller has deleted it.
 func (s *scene) deletePods() {
 	s.inFlight(slices.Collect(maps.Keys(s.before)), func(name string) error {
 		pod := &corev1.Pod{}
 		err := s.arena.pods.CoreV1().RESTClient().Delete().Namespace(s.namespace).Resource("pods").Name(name).Do(s.Context()).Into(pod)
-		if apierrors.IsConflict(err) || err == nil && podops.Read(pod).ServiceReady == corev1.ConditionFalse {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || err == nil && podops.Read(pod).ServiceReady == corev1.ConditionFalse {
 			return nil
 		}
 		return fmt.Errorf("deleting a Pod that serves was not refused with 409, but: %v", err) //nolint:errorlint // it may be nil
