@@ -168,7 +168,6 @@ func stripPod(object any) (any, error) {
 	if changed {
 		pod.Spec.Resources, pod.Status.Resources = spec, whole
 	}
-	bootstrap.ShareTexts(pod)
 	return pod, nil
 }
 

@@ -98,7 +98,6 @@ func stripPod(object any) (any, error) {
 	}
 	status.Conditions = kept
 	pod.Spec, pod.Status = spec, status
-	bootstrap.ShareTexts(pod)
 	return pod, nil
 }
 

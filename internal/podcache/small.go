@@ -17,8 +17,9 @@ import (
 // small is a Pod as it is kept: what names it; what else its metadata say, and its spec once it was stripped, which many Pods have in
 // common; and its status, in common too unless it says what no other Pod has, else encoded. It is never changed.
 type small struct {
-	namespace, name string
-	created         metav1.Time
+	namespace *string
+	name      string
+	created   metav1.Time
 	// own are UID, resourceVersion, and the labels' values in the order of their keys, which many Pods have in common: a map for each Pod
 	// took as much memory as all the rest.
 	own  string
@@ -73,7 +74,7 @@ func shrink(pod *corev1.Pod) runtime.Object {
 		return pod
 	}
 	s := &small{
-		namespace: pod.Namespace, name: pod.Name, created: pod.CreationTimestamp, own: own, keys: keys,
+		namespace: texts.one([]byte(pod.Namespace), &pod.Namespace), name: pod.Name, created: pod.CreationTimestamp, own: own, keys: keys,
 		rest: rest(pod.ObjectMeta), spec: specs.one(spec, &pod.Spec),
 	}
 	if common(&pod.Status) {
@@ -104,7 +105,7 @@ func (s *small) identify(m *metav1.ObjectMeta) {
 	uid, own, _ := strings.Cut(s.own, separator)
 	version, _, _ := strings.Cut(own, separator)
 	*m = *s.rest
-	m.Namespace, m.Name, m.CreationTimestamp, m.UID, m.ResourceVersion = s.namespace, s.name, s.created, types.UID(uid), version
+	m.Namespace, m.Name, m.CreationTimestamp, m.UID, m.ResourceVersion = *s.namespace, s.name, s.created, types.UID(uid), version
 }
 
 // labels are made anew, nil for none.
@@ -186,6 +187,7 @@ var (
 	metadata  parts[metav1.ObjectMeta]
 	owners    parts[[]metav1.OwnerReference]
 	labelKeys parts[[]string]
+	texts     parts[string]
 )
 
 // rest is the metadata without what a small Pod keeps itself: in one piece of memory for all Pods that have it in common, which those being
@@ -194,6 +196,7 @@ func rest(m metav1.ObjectMeta) *metav1.ObjectMeta {
 	m.Namespace, m.Name, m.ResourceVersion, m.UID, m.CreationTimestamp, m.Labels = "", "", "", "", metav1.Time{}, nil
 	if len(m.Annotations) > 0 || m.DeletionTimestamp != nil {
 		m.OwnerReferences = sharedOwners(m.OwnerReferences)
+		m.GenerateName, m.Annotations = sharedText(m.GenerateName), sharedTexts(m.Annotations)
 		return &m
 	}
 	m.Finalizers, m.OwnerReferences = slices.Clip(m.Finalizers), slices.Clip(m.OwnerReferences) // who appends to one Pod's shall not write into all
@@ -214,6 +217,29 @@ func sharedOwners(of []metav1.OwnerReference) []metav1.OwnerReference {
 		return of
 	}
 	return *owners.one(encoded, &of)
+}
+
+// longestText is in bytes: longer ones are rarely the same in two Pods.
+const longestText = 256
+
+// sharedText is the same text, in one piece of memory for many Pods.
+func sharedText(text string) string {
+	if text == "" || len(text) > longestText {
+		return text
+	}
+	return *texts.one([]byte(text), &text)
+}
+
+// sharedTexts are the same entries of a map, in texts that many Pods have in common: a template's annotations are those of all its Pods.
+func sharedTexts(of map[string]string) map[string]string {
+	if len(of) == 0 {
+		return of
+	}
+	kept := make(map[string]string, len(of))
+	for key, value := range of {
+		kept[sharedText(key)] = sharedText(value)
+	}
+	return kept
 }
 
 // one returns the part with this encoding that was first seen, or else a copy of this one.

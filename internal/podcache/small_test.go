@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -97,6 +99,31 @@ func TestPodsDoNotShareWhatIsTheirOwn(t *testing.T) {
 		require.NotSame(t, a, b)
 		require.Same(t, &a.OwnerReferences[0], &b.OwnerReferences[0], "but the owners")
 	}
+}
+
+func TestPodsShareTheTextsOfTheirAnnotations(t *testing.T) {
+	long := strings.Repeat("long", longestText)
+	decoded := func() metav1.ObjectMeta { // with texts of its own, as from the API server
+		own := strings.Clone
+		return metav1.ObjectMeta{GenerateName: own("web-"), Annotations: map[string]string{own("key"): own("value"), own("long"): own(long)}}
+	}
+	a, b := rest(decoded()), rest(decoded())
+	require.Equal(t, decoded(), *a)
+	require.Equal(t, decoded(), *b)
+	require.Same(t, unsafe.StringData(a.GenerateName), unsafe.StringData(b.GenerateName))
+	require.Same(t, unsafe.StringData(a.Annotations["key"]), unsafe.StringData(b.Annotations["key"]))
+	require.NotSame(t, unsafe.StringData(a.Annotations["long"]), unsafe.StringData(b.Annotations["long"]), "long texts are rarely the same")
+	require.Nil(t, rest(metav1.ObjectMeta{DeletionTimestamp: ptr.To(metav1.Now())}).Annotations)
+}
+
+func TestPodsShareTheNameOfTheirNamespace(t *testing.T) {
+	in := func(namespace string) *small {
+		s, ok := shrink(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: strings.Clone(namespace), Name: "web"}}).(*small)
+		require.True(t, ok)
+		return s
+	}
+	require.Same(t, in("shop").namespace, in("shop").namespace)
+	require.Equal(t, "other", in("other").whole().Namespace)
 }
 
 func TestAppendingToOnePodChangesNoOther(t *testing.T) {

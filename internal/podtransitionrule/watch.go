@@ -68,7 +68,6 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 	}
 	kept.Status.Phase = pod.Status.Phase
 	kept.Status.Conditions = bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady)
-	bootstrap.ShareTexts(kept)
 	return kept
 }
 

@@ -101,7 +101,6 @@ func stripPod(object any) (any, error) {
 	pod.Status = corev1.PodStatus{
 		Phase: pod.Status.Phase, Conditions: bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition), PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
 	}
-	bootstrap.ShareTexts(pod)
 	return pod, nil
 }
 
