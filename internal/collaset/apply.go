@@ -138,9 +138,9 @@ func (r *reconciler) patch(ctx context.Context, o *observation, pod *core.Pod, k
 
 // patchMeta is patch, with the answer.
 func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod *core.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
-	if r.clearFields && !pod.Applied { // what was decided on another version of the Pod, which somebody had applied to since, is refused
+	if r.clearFields && pod.Fields != core.FieldsApplied { // what was decided on another version of the Pod, which somebody had applied to since, is refused
 		var err error
-		if data, err = clearingFields(data); err != nil {
+		if data, err = withFields(data, noFields); err != nil {
 			return nil, err
 		}
 	}
@@ -150,29 +150,6 @@ func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod *core.Po
 	}
 	r.wrote(o, target)
 	return target, nil
-}
-
-// clearingFields has a merge patch, strategic or not, clear managedFields too: one empty entry is how that is asked for, and it
-// changes nothing where there are none. From then on the API server does not track fields of this object, until somebody applies to
-// it on the server side (https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields). A patch of a
-// subresource cannot.
-func clearingFields(data []byte) ([]byte, error) {
-	patch := map[string]json.RawMessage{}
-	if err := json.Unmarshal(data, &patch); err != nil {
-		return nil, err
-	}
-	metadata := map[string]json.RawMessage{}
-	if raw, ok := patch["metadata"]; ok {
-		if err := json.Unmarshal(raw, &metadata); err != nil {
-			return nil, err
-		}
-	}
-	metadata["managedFields"] = json.RawMessage(`[{}]`)
-	var err error
-	if patch["metadata"], err = json.Marshal(metadata); err != nil {
-		return nil, err
-	}
-	return json.Marshal(patch)
 }
 
 // wrote remembers a write to a Pod.
@@ -192,7 +169,11 @@ func (r *reconciler) begin(ctx context.Context, o *observation, b core.Begin) er
 
 // ask writes what begins an operation.
 func (r *reconciler) ask(ctx context.Context, o *observation, b core.Begin, change podops.Change) error {
-	if err := r.patch(ctx, o, b.Pod, types.MergePatchType, change.MergePatch(b.Pod.View)); err != nil {
+	data, err := r.anew(b.Pod, change.MergePatch(b.Pod.View))
+	if err != nil {
+		return err
+	}
+	if err := r.patch(ctx, o, b.Pod, types.MergePatchType, data); err != nil {
 		r.pace.giveBack(b.Pod.UID())
 		return fmt.Errorf("beginning %s of Pod %s: %w", b.Request.Type, b.Pod.Name(), err)
 	}

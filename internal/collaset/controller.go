@@ -65,8 +65,8 @@ const (
 type settings struct {
 	// podOpsLifecycle says to operate Pods under the Pod protocol.
 	podOpsLifecycle bool
-	// clearFields says to clear metadata.managedFields of Pods.
-	clearFields bool
+	// clearFields says to clear metadata.managedFields of Pods, trimFields to begin them anew.
+	clearFields, trimFields bool
 	// maxInFlight is the number of places of the pace.
 	maxInFlight int
 	pods        *podcache.Store
@@ -74,7 +74,7 @@ type settings struct {
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	own := settings{podOpsLifecycle: true, maxInFlight: core.MaxFresh, pods: newPodStore()}
+	own := settings{podOpsLifecycle: true, trimFields: true, maxInFlight: core.MaxFresh, pods: newPodStore()}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",
@@ -87,6 +87,9 @@ func Component() bootstrap.Component {
 		AddFlags: func(fs *pflag.FlagSet) {
 			fs.BoolVar(&own.podOpsLifecycle, "pod-ops-lifecycle", own.podOpsLifecycle,
 				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, one at a time, without a readiness gate; no other component is needed then.")
+			fs.BoolVar(&own.trimFields, "trim-pod-managed-fields", own.trimFields,
+				"Have metadata.managedFields of a Pod begin anew when an operation begins and when the Pod is changed in place, if they tell of nothing but what this suite wrote and what is in the Pod's status: "+
+					"each write to the Pod costs the API server less then. Where anybody else has written, they stay as they are.")
 			fs.BoolVar(&own.clearFields, "clear-pod-managed-fields", own.clearFields,
 				"Clear metadata.managedFields of a Pod with every change of it, unless somebody has applied to it on the server side. The API server then keeps no record "+
 					"of who wrote which field of the Pod, and its later changes cost it little more than half.")
@@ -114,26 +117,14 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 	}}
 }
 
-// appliedOnly is what is kept of the managedFields of a Pod that somebody has applied to.
-var appliedOnly = []metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationApply}}
-
-// applied says whether somebody has applied to the Pod on the server side, whole or as stripPod leaves it.
-func applied(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return e.Operation == metav1.ManagedFieldsOperationApply })
-}
-
-// stripPod keeps metadata, but of managedFields only whether somebody has applied, volumes that are claims, the containers' names and images, readiness
+// stripPod keeps metadata, but of managedFields only what fieldsOf says, volumes that are claims, the containers' names and images, readiness
 // gates, the node, and what the status says of conditions and containers; resources only while a change in place is under way.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
 		return bootstrap.StripManagedFields(object)
 	}
-	if applied(pod) {
-		pod.ManagedFields = appliedOnly
-	} else {
-		pod.ManagedFields = nil
-	}
+	pod.ManagedFields = onlyFields(pod)
 	changed := revision.Recorded(pod)
 	containers, inits := revision.OnlyContainers(pod.Spec.Containers, changed), revision.OnlyContainers(pod.Spec.InitContainers, changed)
 	statuses, sidecars := revision.OnlyStatuses(pod.Status.ContainerStatuses, changed), revision.OnlyStatuses(revision.SidecarStatuses(pod), changed)
@@ -209,7 +200,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		writes:   writes.New(mgr.GetCache(), clock.RealClock{}),
 		events:   mgr.GetEventRecorder(Name),
 		clock:    clock.RealClock{},
-		protocol: own.podOpsLifecycle, clearFields: own.clearFields,
+		protocol: own.podOpsLifecycle, clearFields: own.clearFields, trimFields: own.trimFields,
 		pace:    newPace(own.maxInFlight, clock.RealClock{}),
 		memory:  newMemory(),
 		nodes:   &nodes{cache: mgr.GetCache()},

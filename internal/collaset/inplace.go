@@ -40,7 +40,11 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *cor
 		}
 		changed.Spec.Tolerations = live.Spec.Tolerations // the patch fails if they are newer than the rest
 	}
-	answer, err := r.patchMeta(ctx, o, pod, types.StrategicMergePatchType, change.Patch(&changed, o.history.updated, r.finishedBy(o, pod)))
+	data, err := r.anew(pod, change.Patch(&changed, o.history.updated, r.finishedBy(o, pod)))
+	if err != nil {
+		return err
+	}
+	answer, err := r.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
 	if err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
 	}

@@ -237,7 +237,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 		View: podops.Read(pod), ID: core.NoID, Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
 		Created: pod.CreationTimestamp.Time, Recorded: revision.Recorded(pod),
 		Phase: pod.Status.Phase, DeletionCost: deletionCost(pod), Node: pod.Spec.NodeName,
-		Selected: selector.Matches(labels.Set(pod.Labels)), Mounts: mountsIn(pod), Applied: applied(pod),
+		Selected: selector.Matches(labels.Set(pod.Labels)), Mounts: mountsIn(pod), Fields: fieldsOf(pod),
 	}
 	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
 		p.ID = id

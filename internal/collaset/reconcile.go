@@ -38,9 +38,9 @@ type reconciler struct {
 	events         events.EventRecorder
 	clock          clock.PassiveClock
 	protocol       bool
-	// clearFields says to clear managedFields with every patch of a Pod.
-	clearFields bool
-	memory      *memory
+	// clearFields says to clear managedFields with every patch of a Pod, trimFields to begin them anew.
+	clearFields, trimFields bool
+	memory                  *memory
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	nodes     *nodes

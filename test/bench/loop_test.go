@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -82,10 +83,28 @@ func (p *barePod) wrote(after podops.View, answer *metav1.PartialObjectMetadata)
 	p.view.ResourceVersion = answer.ResourceVersion
 }
 
+// patch is a patch of the operator's, which has managedFields begin anew, as collaset-controller's do (docs/design/0021-what-managedfields-tell.md).
+func (l loop) patch(pod client.Object, kind types.PatchType, data []byte) error {
+	patch := struct {
+		Metadata map[string]json.RawMessage `json:"metadata"`
+		Spec     json.RawMessage            `json:"spec,omitempty"`
+	}{}
+	if err := json.Unmarshal(data, &patch); err != nil {
+		return err
+	}
+	patch.Metadata["managedFields"] = json.RawMessage(`[{"manager":"` + suite.CollaSet + `","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1",` +
+		`"fieldsV1":{"f:metadata":{"f:labels":{"f:` + bareLabel + `":{}}}}}]`)
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	return l.operator.Patch(l.Context(), pod, client.RawPatch(kind, data))
+}
+
 // operate is a write of the operator's.
 func (l loop) operate(p *barePod, change podops.Change) error {
 	target := writes.PodTarget(l.namespace, p.name)
-	if err := l.operator.Patch(l.Context(), target, client.RawPatch(types.MergePatchType, change.MergePatch(p.view))); err != nil {
+	if err := l.patch(target, types.MergePatchType, change.MergePatch(p.view)); err != nil {
 		return err
 	}
 	p.wrote(change.Apply(p.view), target)
@@ -180,7 +199,7 @@ func (l loop) update(name, image string) error {
 	op := podops.OperationOf(p.view, core.OperatorID)
 	finisher := &revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
 	body := revision.Change{Images: map[string]string{"app": image}}.Patch(&changed, bareAfter, finisher)
-	if err := l.operator.Patch(l.Context(), target, client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
+	if err := l.patch(target, types.StrategicMergePatchType, body); err != nil {
 		return fmt.Errorf("image: %w", err)
 	}
 	if p, err = l.see(name, func(pod *corev1.Pod) bool { return revision.Recorded(pod) && revision.Carried(pod).Done }); err != nil {

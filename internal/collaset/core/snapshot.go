@@ -106,6 +106,18 @@ type Difference struct {
 	Forcing []string
 }
 
+// Fields is what metadata.managedFields of a Pod tell that somebody may want to know.
+type Fields int
+
+const (
+	// FieldsUnknown is nothing, because the API server does not track the Pod's fields, or what others wrote.
+	FieldsUnknown Fields = iota
+	// FieldsOwn is only what this suite wrote, and what is in the status.
+	FieldsOwn
+	// FieldsApplied is what somebody has applied on the server side, and is theirs to remove.
+	FieldsApplied
+)
+
 // Pod is what a decision reads of one Pod that the CollaSet owns.
 type Pod struct {
 	// View is the Pod as the protocol sees it; it also gives name, UID and resourceVersion.
@@ -148,8 +160,8 @@ type Pod struct {
 	Mounts []Mount
 	// Selected says that the CollaSet's selector matches.
 	Selected bool
-	// Applied says that somebody has applied to the Pod on the server side, so that metadata.managedFields tell what is theirs to remove.
-	Applied bool
+	// Fields is what metadata.managedFields tell.
+	Fields Fields
 	// Recorded says that an in-place change was made that is not yet called finished; Carried that the kubelet has
 	// carried it out; Wait, a CamelCase word, and Missing what is missing if it has not.
 	Recorded, Carried bool

@@ -416,6 +416,56 @@ func TestClearedManagedFields(t *testing.T) {
 	}
 }
 
+// TestTrimmedManagedFields shows that an update begins the record of a Pod's fields anew, and that it stays whole where somebody else is in it.
+func TestTrimmedManagedFields(t *testing.T) {
+	cluster, c := onePlayedNode(t)
+	run(t, cluster)
+	runKubelet(t, c)
+	playLifecycle(t, c)
+	e := env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}
+	set := e.createInPlace(2)
+	const ofCreation = "f:terminationMessagePath"
+	recorded := func(p *corev1.Pod) map[string]string {
+		by := map[string]string{}
+		for _, entry := range p.ManagedFields {
+			require.NotNil(t, entry.FieldsV1)
+			by[entry.Manager] += entry.FieldsV1.GetRawString()
+		}
+		return by
+	}
+	for _, p := range e.pods() {
+		require.Contains(t, recorded(&p)["collaset-controller"], ofCreation)
+	}
+	pod := e.pods()[0]
+	before := pod.DeepCopy()
+	pod.Labels["hand"] = "made"
+	require.NoError(t, c.Patch(t.Context(), &pod, client.MergeFrom(before), client.FieldOwner("somebody")))
+
+	e.changeTemplate(set, appsv1alpha1.PodUpdateInPlaceOnly, "nginx:1", "nginx:2")
+	e.reachesReady(set)
+	for _, p := range e.pods() {
+		require.Equal(t, "nginx:2", p.Spec.Containers[0].Image)
+		by := recorded(&p)
+		require.Contains(t, by["collaset-controller"], "f:image", "what is written from then on is recorded")
+		if p.Name == pod.Name {
+			require.Contains(t, by["somebody"], "f:hand")
+			require.Contains(t, by["collaset-controller"], ofCreation)
+		} else {
+			require.NotContains(t, by["collaset-controller"], ofCreation)
+			pod = p
+		}
+	}
+
+	applied := corev1ac.Pod(pod.Name, pod.Namespace).WithAnnotations(map[string]string{"owned-by": "somebody"})
+	require.NoError(t, c.Apply(t.Context(), applied, client.FieldOwner("somebody")))
+	e.changeTemplate(set, appsv1alpha1.PodUpdateInPlaceOnly, "nginx:1", "nginx:3")
+	e.reachesReady(set)
+	require.NoError(t, c.Apply(t.Context(), corev1ac.Pod(pod.Name, pod.Namespace), client.FieldOwner("somebody")))
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod))
+	require.Equal(t, "nginx:3", pod.Spec.Containers[0].Image)
+	require.NotContains(t, pod.Annotations, "owned-by")
+}
+
 // createInPlace makes a CollaSet of inPlaceTemplate.
 func (e env) createInPlace(replicas int32) *appsv1alpha1.CollaSet {
 	e.Helper()

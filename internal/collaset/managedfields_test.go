@@ -1,0 +1,59 @@
+package collaset
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"kusionstack.io/kuperator/internal/collaset/core"
+)
+
+// Entries of managedFields, by who wrote.
+var (
+	byCollaSet  = metav1.ManagedFieldsEntry{Manager: Name, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}
+	byLifecycle = metav1.ManagedFieldsEntry{Manager: "lifecycle-controller", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status"}
+	byKubelet   = metav1.ManagedFieldsEntry{Manager: "kubelet", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status"}
+	bySomebody  = metav1.ManagedFieldsEntry{Manager: "kubectl-label", Operation: metav1.ManagedFieldsOperationUpdate}
+	byDebugger  = metav1.ManagedFieldsEntry{Manager: "kubectl-debug", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "ephemeralcontainers"}
+	byApplier   = metav1.ManagedFieldsEntry{Manager: "somebody", Operation: metav1.ManagedFieldsOperationApply}
+	inStatus    = metav1.ManagedFieldsEntry{Manager: "kube-controller-manager", Operation: metav1.ManagedFieldsOperationApply, Subresource: "status"}
+)
+
+func TestWhatManagedFieldsTell(t *testing.T) {
+	for name, c := range map[string]struct {
+		entries []metav1.ManagedFieldsEntry
+		want    core.Fields
+	}{
+		"nothing":                     {nil, core.FieldsUnknown},
+		"the suite and the kubelet":   {[]metav1.ManagedFieldsEntry{byCollaSet, byLifecycle, byKubelet}, core.FieldsOwn},
+		"a status of anybody":         {[]metav1.ManagedFieldsEntry{byKubelet}, core.FieldsOwn},
+		"somebody's label":            {[]metav1.ManagedFieldsEntry{byCollaSet, bySomebody, byKubelet}, core.FieldsUnknown},
+		"a container to debug":        {[]metav1.ManagedFieldsEntry{byCollaSet, byDebugger}, core.FieldsUnknown},
+		"somebody applied":            {[]metav1.ManagedFieldsEntry{byCollaSet, byApplier, bySomebody}, core.FieldsApplied},
+		"a condition that is applied": {[]metav1.ManagedFieldsEntry{byCollaSet, inStatus}, core.FieldsApplied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: c.entries}}
+			require.Equal(t, c.want, fieldsOf(pod))
+			pod.ManagedFields = onlyFields(pod)
+			require.Equal(t, c.want, fieldsOf(pod), "in the cache")
+		})
+	}
+}
+
+func TestAPatchThatReplacesManagedFields(t *testing.T) {
+	for given, want := range map[string]string{
+		`{"metadata":{"labels":{"a":null},"uid":"u"},"spec":{"n":1.50}}`: `{"metadata":{"labels":{"a":null},"managedFields":[{}],"uid":"u"},"spec":{"n":1.50}}`,
+		`{"spec":{}}`: `{"metadata":{"managedFields":[{}]},"spec":{}}`,
+	} {
+		out, err := withFields([]byte(given), noFields)
+		require.NoError(t, err)
+		require.Equal(t, want, string(out))
+	}
+	for _, broken := range []string{`[]`, `{"metadata":[]}`} {
+		_, err := withFields([]byte(broken), noFields)
+		require.Error(t, err)
+	}
+}
