@@ -169,7 +169,7 @@ func (r *reconciler) begin(ctx context.Context, o *observation, b core.Begin) er
 
 // ask writes what begins an operation.
 func (r *reconciler) ask(ctx context.Context, o *observation, b core.Begin, change podops.Change) error {
-	data, err := r.anew(b.Pod, change.MergePatch(b.Pod.View))
+	data, err := r.anew(b.Pod, b.Request.Deletes, change.MergePatch(b.Pod.View))
 	if err != nil {
 		return err
 	}
@@ -217,7 +217,11 @@ func (r *reconciler) cancel(ctx context.Context, o *observation, pod *core.Pod) 
 	if change.IsZero() {
 		return nil
 	}
-	if err := r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
+	data, err := r.anew(pod, false, change.MergePatch(pod.View)) // its begin may have ended the tracking
+	if err != nil {
+		return err
+	}
+	if err := r.patch(ctx, o, pod, types.MergePatchType, data); err != nil {
 		return fmt.Errorf("cancelling the operation on Pod %s: %w", pod.Name(), err)
 	}
 	return nil

@@ -40,7 +40,7 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *cor
 		}
 		changed.Spec.Tolerations = live.Spec.Tolerations // the patch fails if they are newer than the rest
 	}
-	data, err := r.anew(pod, change.Patch(&changed, o.history.updated, r.finishedBy(o, pod)))
+	data, err := r.anew(pod, false, change.Patch(&changed, o.history.updated, r.finishedBy(o, pod)))
 	if err != nil {
 		return err
 	}

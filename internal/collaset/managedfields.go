@@ -13,9 +13,10 @@ import (
 // suite are the field managers of the suite's programs.
 var suite = []string{Name, "lifecycle-controller", "podtransitionrule-controller", "resourceconsist-controller", "webhook-server"}
 
-// appliedOnly and ownOnly are what is kept of managedFields of a Pod that somebody has applied to, and of one that tell of nobody else.
+// What is kept of managedFields of Pods.
 var (
 	appliedOnly = []metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationApply}}
+	othersOnly  = []metav1.ManagedFieldsEntry{{Operation: metav1.ManagedFieldsOperationUpdate}}
 	ownOnly     = []metav1.ManagedFieldsEntry{{Manager: Name, Operation: metav1.ManagedFieldsOperationUpdate}}
 )
 
@@ -35,11 +36,11 @@ func fieldsOf(pod *corev1.Pod) core.Fields {
 	}
 	switch {
 	case len(pod.ManagedFields) == 0:
-		return core.FieldsUnknown
+		return core.FieldsNone
 	case slices.ContainsFunc(pod.ManagedFields, applied):
 		return core.FieldsApplied
 	case slices.ContainsFunc(pod.ManagedFields, others):
-		return core.FieldsUnknown
+		return core.FieldsOthers
 	}
 	return core.FieldsOwn
 }
@@ -51,16 +52,22 @@ func onlyFields(pod *corev1.Pod) []metav1.ManagedFieldsEntry {
 		return appliedOnly
 	case core.FieldsOwn:
 		return ownOnly
-	case core.FieldsUnknown:
+	case core.FieldsOthers:
+		return othersOnly
+	case core.FieldsNone:
 	}
 	return nil
 }
 
-// anew has a patch of a Pod, one that more writes follow, begin managedFields anew where they tell of nobody else. What was decided on another version of
-// the Pod, which somebody has written to since, is refused.
-func (r *reconciler) anew(pod *core.Pod, data []byte) ([]byte, error) {
-	if !r.trimFields || pod.Fields != core.FieldsOwn {
+// anew has a patch of a Pod, one that more writes follow, begin managedFields anew where they tell of nobody else: with few, or with none, if the Pod
+// is going to be deleted. What was decided on another version of the Pod, which somebody has written to since, is refused.
+func (r *reconciler) anew(pod *core.Pod, goes bool, data []byte) ([]byte, error) {
+	none := pod.Fields == core.FieldsNone
+	switch {
+	case !r.trimFields, pod.Fields != core.FieldsOwn && !none, goes && none:
 		return data, nil
+	case goes:
+		return withFields(data, noFields)
 	}
 	return withFields(data, fewFields)
 }

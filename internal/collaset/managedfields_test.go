@@ -26,11 +26,11 @@ func TestWhatManagedFieldsTell(t *testing.T) {
 		entries []metav1.ManagedFieldsEntry
 		want    core.Fields
 	}{
-		"nothing":                     {nil, core.FieldsUnknown},
+		"nothing":                     {nil, core.FieldsNone},
 		"the suite and the kubelet":   {[]metav1.ManagedFieldsEntry{byCollaSet, byLifecycle, byKubelet}, core.FieldsOwn},
 		"a status of anybody":         {[]metav1.ManagedFieldsEntry{byKubelet}, core.FieldsOwn},
-		"somebody's label":            {[]metav1.ManagedFieldsEntry{byCollaSet, bySomebody, byKubelet}, core.FieldsUnknown},
-		"a container to debug":        {[]metav1.ManagedFieldsEntry{byCollaSet, byDebugger}, core.FieldsUnknown},
+		"somebody's label":            {[]metav1.ManagedFieldsEntry{byCollaSet, bySomebody, byKubelet}, core.FieldsOthers},
+		"a container to debug":        {[]metav1.ManagedFieldsEntry{byCollaSet, byDebugger}, core.FieldsOthers},
 		"somebody applied":            {[]metav1.ManagedFieldsEntry{byCollaSet, byApplier, bySomebody}, core.FieldsApplied},
 		"a condition that is applied": {[]metav1.ManagedFieldsEntry{byCollaSet, inStatus}, core.FieldsApplied},
 	} {
@@ -39,6 +39,36 @@ func TestWhatManagedFieldsTell(t *testing.T) {
 			require.Equal(t, c.want, fieldsOf(pod))
 			pod.ManagedFields = onlyFields(pod)
 			require.Equal(t, c.want, fieldsOf(pod), "in the cache")
+		})
+	}
+}
+
+func TestManagedFieldsBeginAnew(t *testing.T) {
+	const few = `"managedFields":[{"manager":"collaset-controller"`
+	for name, c := range map[string]struct {
+		fields core.Fields
+		goes   bool
+		want   string
+	}{
+		"a Pod that stays":                       {core.FieldsOwn, false, few},
+		"a Pod that goes":                        {core.FieldsOwn, true, `"managedFields":[{}]`},
+		"a Pod that is not tracked any more":     {core.FieldsNone, false, few},
+		"a Pod that goes and is not tracked":     {core.FieldsNone, true, ""},
+		"a Pod that others wrote":                {core.FieldsOthers, false, ""},
+		"a Pod that others wrote, and that goes": {core.FieldsOthers, true, ""},
+		"a Pod that somebody applied to":         {core.FieldsApplied, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data, err := (&reconciler{trimFields: true}).anew(&core.Pod{Fields: c.fields}, c.goes, []byte(`{}`))
+			require.NoError(t, err)
+			if c.want == "" {
+				require.Equal(t, `{}`, string(data))
+			} else {
+				require.Contains(t, string(data), c.want)
+			}
+			data, err = (&reconciler{}).anew(&core.Pod{Fields: c.fields}, c.goes, []byte(`{}`))
+			require.NoError(t, err)
+			require.Equal(t, `{}`, string(data), "if it is turned off")
 		})
 	}
 }

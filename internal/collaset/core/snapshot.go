@@ -110,8 +110,10 @@ type Difference struct {
 type Fields int
 
 const (
-	// FieldsUnknown is nothing, because the API server does not track the Pod's fields, or what others wrote.
-	FieldsUnknown Fields = iota
+	// FieldsOthers is what somebody outside this suite wrote.
+	FieldsOthers Fields = iota
+	// FieldsNone is nothing: the API server does not track the Pod's fields.
+	FieldsNone
 	// FieldsOwn is only what this suite wrote, and what is in the status.
 	FieldsOwn
 	// FieldsApplied is what somebody has applied on the server side, and is theirs to remove.
