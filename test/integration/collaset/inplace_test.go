@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
@@ -436,6 +437,46 @@ func TestTrimmedManagedFields(t *testing.T) {
 	for _, p := range e.pods() {
 		require.Contains(t, recorded(&p)["collaset-controller"], ofCreation)
 	}
+
+	// A Pod that is going to be deleted needs none; one that stays after all has some again.
+	protect := func(finalizers string) {
+		for _, p := range e.pods() {
+			patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":`+finalizers+`}}`))
+			require.NoError(t, c.Patch(t.Context(), &p, patch, client.FieldOwner("resourceconsist-controller")))
+		}
+	}
+	victims := func() (all []corev1.Pod) {
+		for _, p := range e.pods() {
+			if podops.OperationOf(podops.Read(&p), "collaset").Phase != podops.PhaseNone {
+				all = append(all, p)
+			}
+		}
+		return all
+	}
+	protect(`["prot.podopslifecycle.kusionstack.io/traffic"]`)
+	e.change(set, func(s *appsv1alpha1.CollaSetSpec) { s.Replicas = ptr.To[int32](1) })
+	var going corev1.Pod
+	e.eventually("a Pod is asked for", func() string {
+		all := victims()
+		if len(all) != 1 {
+			return fmt.Sprintf("%d are", len(all))
+		}
+		going = all[0]
+		return ""
+	})
+	require.Empty(t, going.ManagedFields)
+	e.change(set, func(s *appsv1alpha1.CollaSetSpec) { s.Replicas = ptr.To[int32](2) })
+	e.eventually("it is let go", func() string {
+		if n := len(victims()); n > 0 {
+			return fmt.Sprintf("%d are asked for", n)
+		}
+		return ""
+	})
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&going), &going))
+	require.NotEmpty(t, going.ManagedFields)
+	protect("[]")
+	e.reachesReady(set)
+
 	pod := e.pods()[0]
 	before := pod.DeepCopy()
 	pod.Labels["hand"] = "made"
