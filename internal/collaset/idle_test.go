@@ -178,6 +178,14 @@ func TestWhatWakesAnIdleCollaSet(t *testing.T) {
 			},
 			func(t *testing.T, w *world) { require.NotZero(t, w.count("create Pod")) },
 		},
+		"a Pod of a CollaSet of the same name that is gone": {
+			func(w *world) {
+				pod := w.pods()[3]
+				pod.OwnerReferences[0].UID = "gone"
+				require.NoError(w, w.store.Update(w.Context(), &pod))
+			},
+			func(t *testing.T, w *world) { require.NotZero(t, w.count("create Pod")) },
+		},
 		"a Pod that is to be replaced": {label(appsv1alpha1.ToReplaceLabel), func(t *testing.T, w *world) { require.NotZero(t, w.count("create Pod")) }},
 		"a Pod that is to be excluded": {label(appsv1alpha1.ToExcludeLabel), func(t *testing.T, w *world) { require.NotZero(t, w.count("patch Pod")) }},
 		"another image": {

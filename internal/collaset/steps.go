@@ -240,9 +240,9 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			others(ctx, e.Object, q)
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			before, _, was := setOf(e.ObjectOld)
+			before, of, was := setOf(e.ObjectOld)
 			after, uid, is := setOf(e.ObjectNew)
-			if was && is && before == after {
+			if was && is && before == after && of == uid { // a CollaSet of the same name is not the same
 				r.noteChange(e.ObjectNew, true)
 				m := r.memory.find(after, uid)
 				if m != nil && revision.Recorded(e.ObjectOld) && !revision.Recorded(e.ObjectNew) {

@@ -154,7 +154,7 @@ var corruptions = map[string]corruption{
 }
 
 // some are those that the short selection has.
-var some = []string{"a Pod has lost the label that selects it", "the revision holds another template", "the pool is empty", "the CollaSet selects others", "annotations of a Pod are not JSON"}
+var some = []string{"a Pod has an owner that does not exist", "a Pod has lost the label that selects it", "the revision holds another template", "the pool is empty", "the CollaSet selects others", "annotations of a Pod are not JSON"}
 
 // TestCorruptStorage changes objects in etcd and watches what the controllers make of it.
 func TestCorruptStorage(t *testing.T) {
