@@ -140,7 +140,7 @@ func (r *reconciler) patch(ctx context.Context, o *observation, pod *core.Pod, k
 func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod *core.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
 	if r.clearFields && pod.Fields != core.FieldsApplied { // what was decided on another version of the Pod, which somebody had applied to since, is refused
 		var err error
-		if data, err = withFields(data, noFields); err != nil {
+		if data, err = writes.WithFields(data, writes.NoFields); err != nil {
 			return nil, err
 		}
 	}

@@ -89,7 +89,7 @@ func Component() bootstrap.Component {
 				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, one at a time, without a readiness gate; no other component is needed then.")
 			fs.BoolVar(&own.trimFields, "trim-pod-managed-fields", own.trimFields,
 				"Have metadata.managedFields of a Pod begin anew when an operation begins and when the Pod is changed in place, if they tell of nothing but what this suite wrote and what is in the Pod's status: "+
-					"each write to the Pod costs the API server less then. Where anybody else has written, they stay as they are.")
+					"each write to the Pod costs the API server less then. Of a Pod that is going to be deleted they are cleared. Where anybody else has written, they stay as they are.")
 			fs.BoolVar(&own.clearFields, "clear-pod-managed-fields", own.clearFields,
 				"Clear metadata.managedFields of a Pod with every change of it, unless somebody has applied to it on the server side. The API server then keeps no record "+
 					"of who wrote which field of the Pod, and its later changes cost it little more than half.")
@@ -124,7 +124,7 @@ func stripPod(object any) (any, error) {
 	if !ok {
 		return bootstrap.StripManagedFields(object)
 	}
-	pod.ManagedFields = onlyFields(pod)
+	pod.ManagedFields = keptFields[fieldsOf(pod)]
 	changed := revision.Recorded(pod)
 	containers, inits := revision.OnlyContainers(pod.Spec.Containers, changed), revision.OnlyContainers(pod.Spec.InitContainers, changed)
 	statuses, sidecars := revision.OnlyStatuses(pod.Status.ContainerStatuses, changed), revision.OnlyStatuses(revision.SidecarStatuses(pod), changed)
@@ -200,7 +200,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		writes:   writes.New(mgr.GetCache(), clock.RealClock{}),
 		events:   mgr.GetEventRecorder(Name),
 		clock:    clock.RealClock{},
-		protocol: own.podOpsLifecycle, clearFields: own.clearFields, trimFields: own.trimFields,
+		protocol: own.podOpsLifecycle, clearFields: own.clearFields, trimFields: own.trimFields && !own.clearFields,
 		pace:    newPace(own.maxInFlight, clock.RealClock{}),
 		memory:  newMemory(),
 		nodes:   &nodes{cache: mgr.GetCache()},

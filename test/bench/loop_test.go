@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -85,16 +84,7 @@ func (p *barePod) wrote(after podops.View, answer *metav1.PartialObjectMetadata)
 
 // patch is a patch of the operator's, which has managedFields begin anew, as collaset-controller's do (docs/design/0021-what-managedfields-tell.md).
 func (l loop) patch(pod client.Object, kind types.PatchType, data []byte) error {
-	patch := struct {
-		Metadata map[string]json.RawMessage `json:"metadata"`
-		Spec     json.RawMessage            `json:"spec,omitempty"`
-	}{}
-	if err := json.Unmarshal(data, &patch); err != nil {
-		return err
-	}
-	patch.Metadata["managedFields"] = json.RawMessage(`[{"manager":"` + suite.CollaSet + `","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1",` +
-		`"fieldsV1":{"f:metadata":{"f:labels":{"f:` + bareLabel + `":{}}}}}]`)
-	data, err := json.Marshal(patch)
+	data, err := writes.WithFields(data, writes.FewFields(suite.CollaSet, bareLabel))
 	if err != nil {
 		return err
 	}
