@@ -48,6 +48,8 @@ type removal struct {
 	DryRun bool
 	// Forced says that a grace period of 0 seconds was asked for.
 	Forced bool
+	// Pinned says that an eviction names the resourceVersion of the Pod: no other version of it is removed.
+	Pinned bool
 
 	Pod podops.View
 	// Scheduled says that the Pod has a node; without one nothing of it runs.
@@ -84,14 +86,14 @@ func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 		return removalAnswer{Allowed: true}
 	}
 	graceful, warnings := gracefulFor(r, policy)
+	_, marked := r.Pod.Labels[appsv1alpha1.ToDeleteLabel]
 	switch {
-	case !graceful, operated(r.Pod):
+	case !graceful, isOut(r, marked):
 		return removalAnswer{Allowed: true, Warnings: warnings}
 	case r.DryRun:
 		return removalAnswer{Allowed: true, Warnings: append(warnings, fmt.Sprintf(
 			"not in a dry run, this %s would be refused at first: the Pod is taken out of service, then deleted (graceful deletion)", r.Verb))}
 	}
-	_, marked := r.Pod.Labels[appsv1alpha1.ToDeleteLabel]
 	if r.Verb == removeByEviction && !marked && r.Pod.Ready && r.Budget != "" {
 		return refuse(r, warnings, fmt.Sprintf("PodDisruptionBudget %s allows no disruption now; Pod %s has not been marked for deletion", r.Budget, r.Pod.Name))
 	}
@@ -116,10 +118,16 @@ func unprepared(r removal, policy removalPolicy) bool {
 		slices.ContainsFunc(r.Groups, func(group string) bool { return slices.Contains(policy.UndelayedGroups, group) })
 }
 
-// operated says whether some operation has the Pod out of service and its operator may act: removing the Pod is then its
-// operator's business, and hurts nobody.
-func operated(v podops.View) bool {
-	return slices.ContainsFunc(podops.Operations(v), func(o podops.Operation) bool { return podops.Allowed(v, o.ID, o.Type) })
+// isOut says whether some operation has the Pod out of service, so that to remove it hurts nobody, and whether it is out when it is removed.
+//
+// About a deletion the API server asks again if the Pod has changed. About an eviction it asks once, and then deletes the Pod as it is: an
+// update in place may have it back in service by then. So an eviction has to name the version of the Pod, or the operation has to be the
+// Pod's own deletion, which brings nothing back.
+func isOut(r removal, marked bool) bool {
+	if r.Verb == removeByEviction && !r.Pinned {
+		return marked && podops.Allowed(r.Pod, podops.DeletionID, podops.TypeDelete)
+	}
+	return slices.ContainsFunc(podops.Operations(r.Pod), func(o podops.Operation) bool { return podops.Allowed(r.Pod, o.ID, o.Type) })
 }
 
 // gracefulFor says whether the Pod's removal is to be prepared: by its own label, else its namespace's, else the flag. A

@@ -30,6 +30,7 @@ func serving(changes ...func(*removal)) removal {
 }
 
 func byEviction(r *removal)  { r.Verb = removeByEviction }
+func pinned(r *removal)      { r.Pinned = true }
 func dryRun(r *removal)      { r.DryRun = true }
 func marked(r *removal)      { r.Pod.Labels[appsv1alpha1.ToDeleteLabel] = "1" }
 func notReady(r *removal)    { r.Pod.Ready = false }
@@ -88,8 +89,21 @@ func TestDecideRemoval(t *testing.T) {
 		"the ReplicaSet controller":              {removal: serving(func(r *removal) { r.User = "system:serviceaccount:kube-system:replicaset-controller" }), want: refusedAndMarked},
 		"controllers that share one user":        {removal: serving(func(r *removal) { r.User = "system:kube-controller-manager" }), want: refusedAndMarked},
 		"an update that may act":                 {removal: serving(inOperate("collaset", "update")), want: admitted},
-		"an eviction during an update":           {removal: serving(inOperate("collaset", "update"), byEviction), want: admitted},
 		"the deletion itself":                    {removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete)), want: admitted},
+		"an eviction during it":                  {removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete), byEviction), want: admitted},
+		"an eviction during an update, after which the Pod may be back by the time it is deleted": {
+			removal: serving(inOperate("collaset", "update"), byEviction), want: refusedAndMarked, says: "is being taken out of service",
+		},
+		"an eviction during an update, of a Pod that is marked": {
+			removal: serving(marked, inOperate("collaset", "update"), byEviction), want: refused,
+		},
+		"an eviction during an update, of this version of the Pod": {
+			removal: serving(inOperate("collaset", "update"), byEviction, pinned), want: admitted,
+		},
+		"an eviction during a deletion that has been cancelled": {
+			removal: serving(inOperate(podops.DeletionID, podops.TypeDelete), byEviction), want: refusedAndMarked,
+		},
+		"an eviction of this version of a Pod that serves": {removal: serving(byEviction, pinned), want: refusedAndMarked},
 		"the deletion before Ready is seen to be False": {
 			removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete), func(r *removal) { r.Pod.Ready = true }), want: refused, says: "OperatorAtWork",
 		},
@@ -180,7 +194,7 @@ func TestRemovalProperties(t *testing.T) {
 		r := serving()
 		r.Verb = rapid.SampledFrom([]removalVerb{removeByDelete, removeByEviction}).Draw(t, "verb")
 		r.User = rapid.SampledFrom(append(slices.Clone(undelayedUsers), "jane")).Draw(t, "user")
-		r.DryRun, r.Forced, r.Scheduled, r.NamespaceTerminating = yes("dry run"), yes("forced"), yes("scheduled"), yes("namespace")
+		r.DryRun, r.Forced, r.Pinned, r.Scheduled, r.NamespaceTerminating = yes("dry run"), yes("forced"), yes("pinned"), yes("scheduled"), yes("namespace")
 		r.NamespaceLabel = rapid.SampledFrom(values).Draw(t, "namespace label")
 		r.Budget = rapid.SampledFrom([]string{"", "pdb"}).Draw(t, "budget")
 		r.Pod.Gate, r.Pod.Ready, r.Pod.Terminating, r.Pod.Terminal = yes("gate"), yes("ready"), yes("terminating"), yes("terminal")

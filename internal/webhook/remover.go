@@ -93,6 +93,7 @@ func removalOf(request admission.Request, verb removalVerb, pod *corev1.Pod, opt
 		// kubectl drain asks for a dry run in the Eviction's body alone.
 		DryRun:    ptr.Deref(request.DryRun, false) || slices.Contains(options.DryRun, metav1.DryRunAll),
 		Forced:    options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0,
+		Pinned:    options.Preconditions != nil && ptr.Deref(options.Preconditions.ResourceVersion, "") == pod.ResourceVersion,
 		Pod:       podops.Read(pod),
 		Scheduled: pod.Spec.NodeName != "",
 	}

@@ -227,6 +227,22 @@ func TestANamespaceThatTheCacheLacksIsRead(t *testing.T) {
 	require.NotEmpty(t, c.mark(t))
 }
 
+// updating has the Pod, in version 7, out of service for an update in place, which may act.
+func updating(p *corev1.Pod) {
+	p.ResourceVersion = "7"
+	for key, value := range map[string]string{
+		podops.OperatingPrefix + "/collaset": "1", podops.OperationTypePrefix + "/collaset": "update", podops.PreCheckedPrefix + "/collaset": "1",
+		podops.PermissionPrefix + "/update": "1", podops.OperatePrefix + "/collaset": "1",
+	} {
+		p.Labels[key] = value
+	}
+	p.Status.Conditions = nil
+}
+
+func ofVersion(v string) *metav1.DeleteOptions {
+	return &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &v}}
+}
+
 func TestEviction(t *testing.T) {
 	budget := func(allowed int32, owner string) *policyv1.PodDisruptionBudget {
 		b := &policyv1.PodDisruptionBudget{
@@ -253,6 +269,10 @@ func TestEviction(t *testing.T) {
 		"a grace period of 0":                   {objects: []client.Object{webPod()}, options: &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, allowed: true},
 		"a precondition that fails anyway":      {objects: []client.Object{webPod()}, options: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("u0"))}}, allowed: true},
 		"a precondition that holds":             {objects: []client.Object{webPod()}, options: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("u1"))}}, marked: true},
+		"an update that may act":                {objects: []client.Object{webPod(updating)}, marked: true, says: "is being taken out of service"},
+		"an update, and an old version":         {objects: []client.Object{webPod(updating)}, options: ofVersion("6"), allowed: true},
+		"an update, and this version":           {objects: []client.Object{webPod(updating)}, options: ofVersion("7"), allowed: true},
+		"this version of a Pod that serves":     {objects: []client.Object{webPod(func(p *corev1.Pod) { p.ResourceVersion = "7" })}, options: ofVersion("7"), marked: true},
 		"a budget that allows none":             {objects: []client.Object{webPod(), budget(0, "")}, says: "PodDisruptionBudget budget allows no disruption now"},
 		"a budget that allows one":              {objects: []client.Object{webPod(), budget(1, "")}, marked: true},
 		"a budget of other Pods":                {objects: []client.Object{webPod(func(p *corev1.Pod) { p.Labels["app"] = "db" }), budget(0, "")}, marked: true},

@@ -132,6 +132,32 @@ func TestGracefulDeletion(t *testing.T) {
 		require.NotEmpty(t, s.now(t, pod).Labels[mark])
 	})
 
+	t.Run("an eviction during an update, which may be over before the Pod is deleted, waits unless it names the version of the Pod", func(t *testing.T) {
+		updating := func(name string) *corev1.Pod {
+			pod := s.runningPod(t, name, map[string]string{
+				"operating.podopslifecycle.kusionstack.io/collaset": "1", "operation-type.podopslifecycle.kusionstack.io/collaset": "update",
+				"pre-checked.podopslifecycle.kusionstack.io/collaset": "1", "operation-permission.podopslifecycle.kusionstack.io/update": "1",
+				"operate.podopslifecycle.kusionstack.io/collaset": "1",
+			})
+			s.setStatus(t, pod, corev1.ConditionFalse)
+			return pod
+		}
+		version := func(v string) *metav1.DeleteOptions {
+			return &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &v}}
+		}
+		pod := updating("updated")
+		err := evict(t.Context(), evictions, pod, nil)
+		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+		require.NotEmpty(t, s.now(t, pod).Labels[mark])
+
+		pod = updating("updated-seen")
+		err = evict(t.Context(), evictions, pod, version(pod.ResourceVersion))
+		require.True(t, apierrors.IsConflict(err), "it was created with that version: %v", err)
+		require.Empty(t, s.now(t, pod).Labels[mark])
+		require.NoError(t, evict(t.Context(), evictions, pod, version(s.now(t, pod).ResourceVersion)))
+		require.Nil(t, s.now(t, pod))
+	})
+
 	t.Run("a Pod of the same name that came meanwhile is not evicted in its place", func(t *testing.T) {
 		pod := s.runningPod(t, "db-0", nil)
 		require.True(t, apierrors.IsTooManyRequests(evict(t.Context(), evictions, pod, nil)))
