@@ -21,6 +21,12 @@ var kwokMends = []kwokMend{{
 	file: "pkg/kwok/controllers/pod_controller.go",
 	old:  "c.ipPools.Store(cidr, pool)\n",
 	new:  "pool, _ = c.ipPools.LoadOrStore(cidr, pool)\n",
+}, {
+	// A Pod is deleted once for each event of it that comes before it is gone. The last of these deletions met the next Pod of that name. A
+	// kubelet names the UID of the Pod it is done with.
+	file: "pkg/kwok/controllers/pod_controller.go",
+	old:  "Delete(ctx, pod.Name, deleteOpt)\n",
+	new:  "Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: deleteOpt.GracePeriodSeconds, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})\n",
 }}
 
 // buildKwok builds kwok with its mends, from a copy of its module.
@@ -42,7 +48,7 @@ func buildKwok(ctx context.Context, root, output string) error {
 		return fmt.Errorf("copying kwok's module files: %w", err)
 	}
 	mended, modFile := filepath.Join(work, "source"), filepath.Join(work, "go.mod")
-	if err := mendKwok(source, mended); err != nil {
+	if err := mendKwok(source, mended, kwokMends); err != nil {
 		return err
 	}
 	if _, err := goOutput(ctx, module, "mod", "edit", "-replace="+kwokModule+"="+mended, modFile); err != nil {
@@ -51,12 +57,12 @@ func buildKwok(ctx context.Context, root, output string) error {
 	return goBuild(ctx, releases[0], module, kwokModule+"/cmd/kwok", output, "-modfile="+modFile)
 }
 
-// mendKwok copies kwok's source into a folder that is not there yet, with the mends.
-func mendKwok(source, into string) error {
+// mendKwok copies kwok's source into a folder that is not there yet, with mends.
+func mendKwok(source, into string, mends []kwokMend) error {
 	if err := os.CopyFS(into, os.DirFS(source)); err != nil {
 		return fmt.Errorf("copying kwok's source: %w", err)
 	}
-	for _, m := range kwokMends {
+	for _, m := range mends {
 		path := filepath.Join(into, filepath.FromSlash(m.file))
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -22,7 +22,7 @@ func TestKwokIsMendedOrNotBuilt(t *testing.T) {
 			original := filepath.Join(source, filepath.FromSlash(mend.file))
 			require.NoError(t, os.MkdirAll(filepath.Dir(original), 0o700))
 			require.NoError(t, os.WriteFile(original, []byte(tc.text), 0o400), "as in the module cache")
-			err := mendKwok(source, into)
+			err := mendKwok(source, into, kwokMends[:1])
 			if tc.wantErr != "" {
 				require.ErrorContains(t, err, tc.wantErr)
 				return
