@@ -175,6 +175,7 @@ func scenarios() []scenario {
 		{name: "graceful-delete", setup: all(served, ruled("budget", 1), running(3)), steps: takeAway(byDelete), components: append(faulted(), suite.Webhook)},
 		{name: "evict", setup: all(ruled("budget", 1), running(3)), steps: takeAway(byEviction), components: append(faulted(), suite.Webhook)},
 		{name: "drain", setup: all(served, ruled("budget", 1), running(3)), steps: drain},
+		{name: "evict-in-update", setup: all(served, ruled("budget", 1), running(3)), steps: evictInUpdate, components: append(faulted(), suite.Webhook), anyRestarts: true},
 		{name: "delete-set-with-service", setup: all(served, running(3)), steps: all(deleteSet, gone)},
 	}
 	for _, when := range []struct {
@@ -745,7 +746,28 @@ func byEviction(p *play, pod *corev1.Pod) error {
 	return errors.Join(errors.New("evicted"), p.plane.client.SubResource("eviction").Create(p.ctx, pod, eviction))
 }
 
-// drain evicts all Pods at once while they are updated.
+// evictInUpdate evicts each Pod as soon as its update may act, which may be over by the time the eviction is carried out.
+func evictInUpdate(p *play) error {
+	now, _ := p.plane.view.state(p.prefix)
+	if err := p.image("web", image2); err != nil {
+		return err
+	}
+	for _, pod := range podsOf(now, "web") {
+		err := takeAwayPod(p, pod, func(p *play, pod *corev1.Pod) error {
+			_, acts := pod.Labels[podops.OperatePrefix+"/collaset"]
+			if !acts && pod.Spec.Containers[0].Image == image1 {
+				return errors.New("its update may not act yet")
+			}
+			return byEviction(p, pod)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return p.serving("web", 3, image2)
+}
+
+// drain evicts all Pods at once.
 func drain(p *play) error {
 	now, _ := p.plane.view.state(p.prefix)
 	for _, pod := range podsOf(now, "web") {
