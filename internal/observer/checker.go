@@ -83,6 +83,9 @@ type Options struct {
 	// be known to be gone: Budget does not count it meanwhile. 0 is for runs in
 	// which nobody does, so that whoever deletes a Pod breaks the promise.
 	Notice time.Duration
+	// Graceful says that nobody deletes or evicts a Pod by force, so that no Pod that the
+	// protocol can take out of service may be deleted while it is Ready, whoever asked for it.
+	Graceful bool
 	// Rest is how long AtRest waits for what is not as it should be at rest. 0
 	// means 30 s. Only Observer heeds it.
 	Rest time.Duration

@@ -324,6 +324,22 @@ func TestChecker(t *testing.T) {
 			s.apply(aPod(0, notReady))
 			s.apply(aPod(1, offline))
 		}},
+		"a Pod that is deleted while it serves, where nobody does so by force": {want: []Invariant{Traffic}, options: Options{Graceful: true}, events: func(s *story) {
+			s.apply(aPod(0, terminating))
+		}},
+		"a Pod that is gone at once": {want: []Invariant{Traffic}, options: Options{Graceful: true}, events: func(s *story) {
+			s.event(aPod(0), true)
+		}},
+		"a Pod that is taken out of service, then deleted": {options: Options{Graceful: true}, events: func(s *story) {
+			s.apply(aPod(0, offline))
+			s.apply(aPod(0, offline, operating))
+			s.apply(aPod(0, offline, operating, terminating))
+			s.event(aPod(0, offline, operating, terminating), true)
+		}},
+		"a Pod that is deleted while it is down anyway": {options: Options{Graceful: true}, events: func(s *story) {
+			s.apply(aPod(0, notReady))
+			s.apply(aPod(0, notReady, terminating))
+		}},
 		"a terminating Pod is out of service": {want: []Invariant{Budget}, events: func(s *story) {
 			s.apply(aPod(0, terminating))
 			s.apply(aPod(1, offline))

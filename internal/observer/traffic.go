@@ -85,10 +85,13 @@ func (s *space) checkTraffic(before *pod, obj *corev1.Pod, e Event) {
 	if s.options.Direct || obj.Labels[controlLabel] != "true" || before.obj.DeletionTimestamp != nil {
 		return
 	}
-	what := ""
+	what, gone := "", obj.DeletionTimestamp != nil || e.Deleted
 	switch {
-	case (obj.DeletionTimestamp != nil || e.Deleted) && hasKey(before.obj, operatePrefix):
+	case gone && hasKey(before.obj, operatePrefix):
 		what = "was deleted by an operation"
+	case gone && s.options.Graceful:
+		s.check(Traffic, e, !isReady(before.obj) || !hasGate(before.obj), "was deleted while it was Ready, by no operation")
+		return
 	case !sameImages(before.obj, obj):
 		what = fmt.Sprintf("had its images changed from %v to %v", images(before.obj), images(obj))
 	case resized(before.obj, obj) != "":

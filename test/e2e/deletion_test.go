@@ -45,7 +45,7 @@ func TestGracefulDeletion(t *testing.T) {
 	t.Run("kubectl delete pod is refused, and the Pod goes when it is out of service", func(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
-		o := w.observe(t, observer.Options{})
+		o := w.observe(t, observer.Options{Graceful: true})
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		pods := w.pods(t, ns, "web")
@@ -62,7 +62,7 @@ func TestGracefulDeletion(t *testing.T) {
 	t.Run("without the mark the Pod stays", func(t *testing.T) {
 		w := everything(t)
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{})
+		w.observe(t, observer.Options{Graceful: true})
 		w.create(t, workload.Rule(ns, "web", "0"), workload.CollaSet(ns, "web", image1, 2))
 		w.waitServing(t, ns, "web", 2, image1)
 		before := workload.UIDs(w.pods(t, ns, "web"))

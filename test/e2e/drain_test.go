@@ -49,7 +49,7 @@ func busiest(pods []corev1.Pod) (node string, on []corev1.Pod) {
 func TestDrain(t *testing.T) {
 	w := everything(t)
 	ns := w.namespace(t)
-	o := w.observe(t, observer.Options{})
+	o := w.observe(t, observer.Options{Graceful: true})
 	const allowed = 2
 	one := workload.Rule(ns, "web", fmt.Sprint(allowed))
 	one.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"group": "shop"}}
