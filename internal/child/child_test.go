@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +53,24 @@ func TestProcessWritesItsLogAndEnds(t *testing.T) {
 	require.NoError(t, found.End(syscall.SIGTERM, patience))
 	require.Eventually(t, func() bool { return !p.Running() }, patience, poll, "its starter learns of it when it has been reaped")
 	require.NoError(t, p.End(syscall.SIGTERM, patience), "ended already")
+}
+
+func TestAProcessThatWorksIsBusy(t *testing.T) {
+	start := func(script string) *Process {
+		p := &Process{Name: "shell", Log: filepath.Join(t.TempDir(), "log")}
+		require.NoError(t, p.Start("/bin/sh", []string{"-c", script}, os.Environ(), false))
+		t.Cleanup(func() { require.NoError(t, p.End(syscall.SIGKILL, patience)) })
+		return p
+	}
+	idle := start("exec sleep 600")
+	require.Eventually(t, func() bool { return !idle.Busy() }, patience, poll)
+	works := start("while :; do :; done")
+	if runtime.GOOS == "linux" {
+		require.Eventually(t, works.Busy, patience, poll)
+		require.True(t, works.Busy(), "it waits for a core at most")
+	}
+	require.NoError(t, works.End(syscall.SIGKILL, patience))
+	require.False(t, works.Busy())
 }
 
 func TestProcessThatStaysIsKilled(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
 )
 
@@ -15,6 +17,19 @@ func attributes(detached bool) *syscall.SysProcAttr {
 		return &syscall.SysProcAttr{Setsid: true}
 	}
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}
+
+// busy says whether a thread of the process is on a core or waits for one.
+func busy(pid int) bool {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(threads, func(path string) bool {
+		stat, err := os.ReadFile(path)
+		end := bytes.LastIndexByte(stat, ')') // the second field, the command in parentheses, may hold spaces; the state follows
+		return err == nil && end >= 0 && bytes.HasPrefix(stat[end+1:], []byte(" R"))
+	})
 }
 
 // identityOf returns what a later process with the same id cannot have: the

@@ -16,6 +16,9 @@ func attributes(detached bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: detached, Setpgid: !detached}
 }
 
+// busy is not known.
+func busy(int) bool { return false }
+
 // identityOf returns what a later process with the same id cannot have: the
 // time of its start together with its command line.
 func identityOf(pid int) (string, error) {

@@ -109,6 +109,13 @@ func (p *process) kill() {
 	}
 }
 
+// busy says whether it works, or would if it had a core.
+func (p *process) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running != nil && p.running.Busy()
+}
+
 // runs is the path of its program.
 func (p *process) runs() string {
 	p.mu.Lock()

@@ -17,6 +17,8 @@ const (
 	allViews   = 800
 	// acting is how long a component that was restarted with an old view goes on without a write before it is shown the present.
 	acting = 700 * time.Millisecond
+	// glance is how often a component that is to come to rest is looked at.
+	glance = 10 * time.Millisecond
 	// frozen is how long a component sees nothing new of one kind.
 	frozen = 1500 * time.Millisecond
 	// delayed is by how much a component sees one kind later than the others.
@@ -244,16 +246,23 @@ func (o *outcome) restartAt(proc *process, version string) bool {
 		return len(slices.DeleteFunc(proc.proxy.Watches(), func(kind string) bool { return kind == "nodes" }))
 	}
 	kinds := started()
+	// On a busy machine it may be a while before a component that has started takes its first decision: only the time in which it has nothing to
+	// do counts.
 	rest := func(d time.Duration) {
-		for begin := time.Now(); time.Since(begin) < patience; time.Sleep(10 * time.Millisecond) {
+		var idle time.Duration
+		var since time.Time
+		for begin := time.Now(); idle <= d && time.Since(begin) < patience; time.Sleep(glance) {
+			busy := proc.busy()
 			mu.Lock()
 			if started() < kinds {
 				last = time.Now() // it is still starting
 			}
-			rested := time.Since(last)
+			if last != since {
+				idle, since = 0, last
+			}
 			mu.Unlock()
-			if rested > d {
-				return
+			if !busy {
+				idle += glance
 			}
 		}
 	}
@@ -261,9 +270,6 @@ func (o *outcome) restartAt(proc *process, version string) bool {
 	rest(acting)
 	list.Disarm()
 	hold.Disarm()
-	mu.Lock()
-	last = time.Now()
-	mu.Unlock()
 	rest(settle)
 	return list.Fired() > 0
 }
