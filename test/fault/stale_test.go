@@ -279,6 +279,8 @@ var staleFailed = []string{
 	// Each conflict was answered by another try 20 to 50 ms later, as long as the view was old: 835 writes instead of 18.
 	"in-place|collaset-controller|patch pods|2|TimeTravel",
 	"in-place|collaset-controller|patch pods|2|TimeTravelFar",
+	// The component had yet to take its first decision when it was taken to be at rest. The suite was wrong: it looks whether it works since.
+	"replace-pod|collaset-controller|patch collasets/status|3|TimeTravelFar",
 	// All four Pods were updated when the rollback was seen, and taken back. The suite was wrong: it has three Pods since.
 	"one-by-one-rollback|collaset-controller|patch pods|1|Freeze collasets",
 	// So were all three, which is what the suite compares with since.
