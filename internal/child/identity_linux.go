@@ -26,29 +26,36 @@ func busy(pid int) bool {
 		return false
 	}
 	return slices.ContainsFunc(threads, func(path string) bool {
-		stat, err := os.ReadFile(path)
-		end := bytes.LastIndexByte(stat, ')') // the second field, the command in parentheses, may hold spaces; the state follows
-		return err == nil && end >= 0 && bytes.HasPrefix(stat[end+1:], []byte(" R"))
+		fields, err := statOf(path)
+		return err == nil && fields[state][0] == 'R'
 	})
+}
+
+// Places in what statOf returns.
+const state, startTime = 0, 22 - 3
+
+// statOf returns the fields of a stat file of /proc, from field 3, the state, on.
+func statOf(path string) ([][]byte, error) {
+	stat, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	// The second field, the command in parentheses, may hold spaces.
+	end := bytes.LastIndexByte(stat, ')')
+	fields := bytes.Fields(stat[end+1:])
+	if end < 0 || len(fields) <= startTime {
+		return nil, fmt.Errorf("unexpected %s", path)
+	}
+	return fields, nil
 }
 
 // identityOf returns what a later process with the same id cannot have: the
 // boot and the clock tick at which it started. A process that has ended but is
 // not yet reaped counts as gone.
 func identityOf(pid int) (string, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields, err := statOf(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", err
-	}
-	// The second field, the command in parentheses, may hold spaces.
-	end := bytes.LastIndexByte(stat, ')')
-	if end < 0 {
-		return "", fmt.Errorf("unexpected /proc/%d/stat", pid)
-	}
-	fields := bytes.Fields(stat[end+1:]) // from field 3, the state, on
-	const state, startTime = 0, 22 - 3
-	if len(fields) <= startTime {
-		return "", fmt.Errorf("unexpected /proc/%d/stat", pid)
 	}
 	if s := fields[state][0]; s == 'Z' || s == 'X' {
 		return "", errors.New("the process has ended")

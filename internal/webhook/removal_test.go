@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -44,12 +45,15 @@ func namespaceLabel(v string) func(*removal) { return func(r *removal) { r.Names
 func inOperate(id, opType string) func(*removal) {
 	return func(r *removal) {
 		r.Pod.Ready, r.Pod.ServiceReady = false, "False"
-		for key, value := range map[string]string{
-			podops.OperatingPrefix + "/" + id: "1", podops.OperationTypePrefix + "/" + id: opType,
-			podops.PreCheckedPrefix + "/" + id: "1", podops.PermissionPrefix + "/" + opType: "1", podops.OperatePrefix + "/" + id: "1",
-		} {
-			r.Pod.Labels[key] = value
-		}
+		maps.Copy(r.Pod.Labels, operateLabels(id, opType))
+	}
+}
+
+// operateLabels are those of a Pod in the Operate phase of an operation.
+func operateLabels(id, opType string) map[string]string {
+	return map[string]string{
+		podops.OperatingPrefix + "/" + id: "1", podops.OperationTypePrefix + "/" + id: opType,
+		podops.PreCheckedPrefix + "/" + id: "1", podops.PermissionPrefix + "/" + opType: "1", podops.OperatePrefix + "/" + id: "1",
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -230,12 +231,7 @@ func TestANamespaceThatTheCacheLacksIsRead(t *testing.T) {
 // updating has the Pod, in version 7, out of service for an update in place, which may act.
 func updating(p *corev1.Pod) {
 	p.ResourceVersion = "7"
-	for key, value := range map[string]string{
-		podops.OperatingPrefix + "/collaset": "1", podops.OperationTypePrefix + "/collaset": "update", podops.PreCheckedPrefix + "/collaset": "1",
-		podops.PermissionPrefix + "/update": "1", podops.OperatePrefix + "/collaset": "1",
-	} {
-		p.Labels[key] = value
-	}
+	maps.Copy(p.Labels, operateLabels("collaset", "update"))
 	p.Status.Conditions = nil
 }
 

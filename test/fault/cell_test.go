@@ -112,8 +112,9 @@ func (p *process) kill() {
 // busy says whether it works, or would if it had a core.
 func (p *process) busy() bool {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.running != nil && p.running.Busy()
+	running := p.running
+	p.mu.Unlock()
+	return running != nil && running.Busy()
 }
 
 // runs is the path of its program.

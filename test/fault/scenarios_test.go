@@ -725,6 +725,16 @@ func takeAwayPod(p *play, pod *corev1.Pod, how func(*play, *corev1.Pod) error) e
 	})
 }
 
+// takeAwayPods takes Pods away, one after the other.
+func takeAwayPods(p *play, pods []*corev1.Pod, how func(*play, *corev1.Pod) error) error {
+	for _, pod := range pods {
+		if err := takeAwayPod(p, pod, how); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // byDelete asks once for deletion, and again while the Pod is not marked.
 func byDelete(p *play, pod *corev1.Pod) error {
 	if _, marked := pod.Labels[appsv1alpha1.ToDeleteLabel]; marked {
@@ -752,17 +762,15 @@ func evictInUpdate(p *play) error {
 	if err := p.image("web", image2); err != nil {
 		return err
 	}
-	for _, pod := range podsOf(now, "web") {
-		err := takeAwayPod(p, pod, func(p *play, pod *corev1.Pod) error {
-			_, acts := pod.Labels[podops.OperatePrefix+"/collaset"]
-			if !acts && pod.Spec.Containers[0].Image == image1 {
-				return errors.New("its update may not act yet")
-			}
-			return byEviction(p, pod)
-		})
-		if err != nil {
-			return err
+	err := takeAwayPods(p, podsOf(now, "web"), func(p *play, pod *corev1.Pod) error {
+		_, acts := pod.Labels[podops.OperatePrefix+"/collaset"]
+		if !acts && pod.Spec.Containers[0].Image == image1 {
+			return errors.New("its update may not act yet")
 		}
+		return byEviction(p, pod)
+	})
+	if err != nil {
+		return err
 	}
 	return p.serving("web", 3, image2)
 }
@@ -773,10 +781,8 @@ func drain(p *play) error {
 	for _, pod := range podsOf(now, "web") {
 		_ = byEviction(p, pod) // it is refused, and marks the Pod
 	}
-	for _, pod := range podsOf(now, "web") {
-		if err := takeAwayPod(p, pod, byEviction); err != nil {
-			return err
-		}
+	if err := takeAwayPods(p, podsOf(now, "web"), byEviction); err != nil {
+		return err
 	}
 	return p.serving("web", 3, image1)
 }

@@ -15,7 +15,7 @@ const (
 	// shortViews and allViews are how many plans about stale views `make test` and `make test-faults` run.
 	shortViews = 64
 	allViews   = 800
-	// acting is how long a component that was restarted with an old view goes on without a write before it is shown the present.
+	// acting is how long a component that was restarted with an old view has nothing to do, and writes nothing, before it is shown the present.
 	acting = 700 * time.Millisecond
 	// glance is how often a component that is to come to rest is looked at.
 	glance = 10 * time.Millisecond
@@ -235,34 +235,35 @@ func (o *outcome) restartAt(proc *process, version string) bool {
 	list := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.ListAt, ResourceVersion: version})
 	hold := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze})
 	var mu sync.Mutex
-	last := time.Now()
-	writes := proc.proxy.Arm(faultproxy.Fault{Call: func(faultproxy.Write) {
+	// idle is for how long it has had nothing to do since its last write. On a busy machine it may be a while before a component that has started
+	// takes its first decision: that does not count.
+	var idle time.Duration
+	anew := func() {
 		mu.Lock()
 		defer mu.Unlock()
-		last = time.Now()
-	}})
+		idle = 0
+	}
+	writes := proc.proxy.Arm(faultproxy.Fault{Call: func(faultproxy.Write) { anew() }})
 	defer writes.Disarm()
 	started := func() int { // nodes are watched from the first decision that needs them, and on an old view there may be none
 		return len(slices.DeleteFunc(proc.proxy.Watches(), func(kind string) bool { return kind == "nodes" }))
 	}
 	kinds := started()
-	// On a busy machine it may be a while before a component that has started takes its first decision: only the time in which it has nothing to
-	// do counts.
 	rest := func(d time.Duration) {
-		var idle time.Duration
-		var since time.Time
-		for begin := time.Now(); idle <= d && time.Since(begin) < patience; time.Sleep(glance) {
-			busy := proc.busy()
+		anew()
+		for begin := time.Now(); time.Since(begin) < patience; time.Sleep(glance) {
+			starting, busy := started() < kinds, proc.busy()
 			mu.Lock()
-			if started() < kinds {
-				last = time.Now() // it is still starting
+			if starting {
+				idle = 0
 			}
-			if last != since {
-				idle, since = 0, last
-			}
-			mu.Unlock()
 			if !busy {
 				idle += glance
+			}
+			rested := idle > d
+			mu.Unlock()
+			if rested {
+				return
 			}
 		}
 	}
