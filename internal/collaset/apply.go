@@ -57,7 +57,7 @@ func (r *reconciler) apply(ctx context.Context, o *observation, plan *core.Plan)
 		depth = append(depth, action{"change", &out.Update, func() error { return r.change(ctx, o, pod) }})
 	}
 	for _, pod := range plan.Resizes {
-		depth = append(depth, action{"resize", &out.Update, func() error { return r.resize(ctx, o, pod, o.pod(pod.Name())) }})
+		depth = append(depth, action{"resize", &out.Update, func() error { return r.resize(ctx, o, pod, pod.Revision, o.pod(pod.Name())) }})
 	}
 	for _, pod := range plan.Cancels {
 		depth = append(depth, action{"cancel", &out.Update, func() error { return r.cancel(ctx, o, pod) }})
@@ -118,7 +118,7 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 			switch {
 			case err == nil:
 			case errors.Is(err, errAttempted): // whoever is at it goes on, and its event leads to the next decision, or observation.undecided
-			case oldView(a.name, err), errors.Is(err, errRefused):
+			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errNotTaken):
 				conflict = true
 				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
 			default:
@@ -211,9 +211,6 @@ func forget(change *podops.Change, pod *core.Pod) {
 
 func (r *reconciler) cancel(ctx context.Context, o *observation, pod *core.Pod) error {
 	change := podops.Cancel(pod.View, core.OperatorID, r.clock.Now())
-	if pod.Recorded {
-		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
-	}
 	if change.IsZero() {
 		return nil
 	}
@@ -267,6 +264,9 @@ func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *core.
 			pod := d.Pod.View
 			object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name, UID: pod.UID}}
 			err := r.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+			if d.Reason == core.DeleteRecreate || d.Reason == core.DeleteScaleIn {
+				err = r.took(o, core.Trial{Write: core.TrialDelete}, err)
+			}
 			if err != nil {
 				return fmt.Errorf("deleting Pod %s: %w", pod.Name, err)
 			}

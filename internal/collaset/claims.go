@@ -386,9 +386,19 @@ func (r *reconciler) mountClaims(ctx context.Context, o *observation, c core.Cre
 		r.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
 		names[t.Name] = claim.GetName()
 	}
+	mount(pod, o.history.data[c.Revision].ClaimTemplates(), names)
+	return nil
+}
+
+// mount gives a Pod the volumes of its revision's claim templates, with the claims of these names. They take the place of
+// volumes of the same name.
+func mount(pod *unstructured.Unstructured, templates []revision.ClaimTemplate, names map[string]string) {
+	if len(templates) == 0 {
+		return
+	}
 	spec, _ := pod.Object["spec"].(map[string]any)
 	listed, _ := spec["volumes"].([]any)
-	volumes := make([]any, 0, len(listed)+len(c.Claims))
+	volumes := make([]any, 0, len(listed)+len(templates))
 	for _, v := range listed {
 		volume, _ := v.(map[string]any)
 		name, _ := volume["name"].(string)
@@ -396,13 +406,12 @@ func (r *reconciler) mountClaims(ctx context.Context, o *observation, c core.Cre
 			volumes = append(volumes, v)
 		}
 	}
-	for _, claim := range c.Claims {
+	for _, t := range templates {
 		volumes = append(volumes, map[string]any{
-			"name": claim.Template, "persistentVolumeClaim": map[string]any{"claimName": names[claim.Template]},
+			"name": t.Name, "persistentVolumeClaim": map[string]any{"claimName": names[t.Name]},
 		})
 	}
 	spec["volumes"] = volumes
-	return nil
 }
 
 // newClaim makes the claim of an instance ID, from the template's own JSON so that no field is lost.

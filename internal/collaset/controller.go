@@ -240,6 +240,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		Named(Name).
 		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Pod{}, r.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		WatchesRawSource(source.Func(r.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, r.waking(controllerOf), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1alpha1.ResourceContext{}, r.waking(r.usersOf)).
 		Watches(&corev1.PersistentVolumeClaim{}, r.waking(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).

@@ -106,7 +106,11 @@ func (r *reconciler) createPod(ctx context.Context, o *observation, c core.Creat
 	if err := r.mountClaims(ctx, o, c, pod); err != nil {
 		return err
 	}
-	if err := r.client.Create(ctx, pod); err != nil {
+	err = r.client.Create(ctx, pod)
+	if !c.Fresh && c.Origin == "" { // others are no successors, and may be refused for their number
+		_ = r.took(o, core.Trial{Write: core.TrialCreate, To: c.Revision}, err)
+	}
+	if err != nil {
 		o.memory.podsInDoubt.Store(true)
 		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, err)
 	}

@@ -45,11 +45,11 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *cor
 		return err
 	}
 	answer, err := r.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
-	if err != nil {
+	if err = r.took(o, core.Trial{Write: core.TrialPatch, From: pod.Revision, To: o.history.updated}, err); err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
 	}
 	changed.ObjectMeta = answer.ObjectMeta
-	return r.resize(ctx, o, pod, &changed)
+	return r.resize(ctx, o, pod, o.history.updated, &changed)
 }
 
 // finishedBy is the operation that lifecycle-controller is to finish, nil if that is done here: without the protocol, and where more than
@@ -62,25 +62,33 @@ func (r *reconciler) finishedBy(o *observation, pod *core.Pod) *revision.Finish 
 	return &revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
 }
 
-// resize gives a Pod the resources of its record, if it lacks some. A refusal is recorded: what follows from it is decided
-// by the next look. live is the Pod as it was read or written last.
+// resize gives a Pod of a revision the resources of its record, if it lacks some. live is the Pod as it was read or
+// written last.
 //
-// What is forbidden may be so because of the Pod's node, which may be too old or too small, and then another Pod helps.
-// Where a quota or a limit forbids it, that one would be forbidden as well, so nothing is recorded.
-func (r *reconciler) resize(ctx context.Context, o *observation, pod *core.Pod, live *corev1.Pod) error {
+// A refusal may be for the Pod's node, which is too old or too small, or for what the Pod is: then another Pod helps, and
+// the refusal is recorded on the Pod, for the next look to decide on. Where a policy or a quota would refuse that one as
+// well, it is not: the Pod goes on as it is.
+func (r *reconciler) resize(ctx context.Context, o *observation, pod *core.Pod, to string, live *corev1.Pod) error {
 	data := revision.ResizePatch(live)
 	if data == nil {
 		return nil
 	}
-	err := r.patchResources(ctx, o, live, data)
-	refused := apierrors.IsInvalid(err) || notServed(err)
-	if apierrors.IsForbidden(err) && r.mayExist(ctx, o, pod) {
+	trial := core.Trial{Write: core.TrialResize, To: to}
+	answer, err := r.patchResources(ctx, o, live, data)
+	_, refused := refusalIn(err)
+	switch {
+	case err == nil:
+		o.memory.verdicts.accept(trial, false, r.clock.Now())
+		if data = revision.AdmittedPatch(answer); data != nil {
+			err = r.patch(ctx, o, pod, types.StrategicMergePatchType, data)
+		}
+	case refused && !o.inPlaceOnly() && r.mayExist(ctx, o, pod, to):
 		// Once more: the limit that forbade it may have gone between the two questions.
-		err = r.patchResources(ctx, o, live, data)
-		refused = apierrors.IsForbidden(err)
-	}
-	if refused {
-		err = r.patch(ctx, o, pod, types.StrategicMergePatchType, revision.RefusedPatch(live, err.Error()))
+		if _, err = r.patchResources(ctx, o, live, data); err != nil {
+			err = r.patch(ctx, o, pod, types.StrategicMergePatchType, revision.RefusedPatch(live, err.Error()))
+		}
+	default:
+		err = r.took(o, trial, err)
 	}
 	if err != nil {
 		return fmt.Errorf("changing the resources of Pod %s in place: %w", pod.Name(), err)
@@ -89,23 +97,22 @@ func (r *reconciler) resize(ctx context.Context, o *observation, pod *core.Pod, 
 }
 
 // patchResources writes to the resize subresource and remembers that it did.
-func (r *reconciler) patchResources(ctx context.Context, o *observation, live *corev1.Pod, data []byte) error {
-	target := writes.PodTarget(live.Namespace, live.Name)
-	if err := r.client.SubResource("resize").Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
-		return err
+func (r *reconciler) patchResources(ctx context.Context, o *observation, live *corev1.Pod, data []byte) (*corev1.Pod, error) {
+	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: live.Namespace, Name: live.Name}}
+	if err := r.client.SubResource("resize").Patch(ctx, answer, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+		return nil, err
 	}
-	r.wrote(o, target)
-	return nil
+	r.wrote(o, writes.Pod(answer))
+	return answer, nil
 }
 
-// mayExist says whether the API server would take another Pod in the place of this one now.
-func (r *reconciler) mayExist(ctx context.Context, o *observation, pod *core.Pod) bool {
-	other, err := r.newPod(o, core.Creation{ID: pod.ID, Revision: o.history.updated})
-	if err != nil {
+// mayExist reports whether the API server would take another Pod of a revision in the place of this one now.
+func (r *reconciler) mayExist(ctx context.Context, o *observation, pod *core.Pod, to string) bool {
+	live := &corev1.Pod{}
+	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: pod.Name()}, live); err != nil {
 		return false
 	}
-	other.SetName("") // the name may be that of the Pod which is there
-	return r.client.Create(ctx, other, client.DryRunAll) == nil
+	return r.tryCreate(ctx, o, live, pod.ID, to) == nil
 }
 
 // notServed says that it is the resource that was not found, and not the object.

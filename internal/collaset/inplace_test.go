@@ -33,6 +33,7 @@ func cpuRequest(quantity string) func(*appsv1alpha1.CollaSetSpec) {
 func sized(t *testing.T, n int32) *world {
 	t.Helper()
 	set := collaSet(n)
+	set.Spec.UpdateStrategy.RollingUpdate = nil
 	cpuRequest("100m")(&set.Spec)
 	w := newWorld(t, false, set)
 	w.r.serverCan = newest
@@ -99,14 +100,10 @@ func TestAResizeIsWrittenAgainUntilItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := sized(t, 1)
 			w.change(cpuRequest("200m"))
-			w.refuse = func(what string, _ client.Object) error {
-				if what == "patch Pod/resize" || what == "create Pod" { // a quota forbids another Pod as well
-					return answer
-				}
-				return nil
-			}
+			w.refuse = refusing("patch Pod/resize", answer)
+			w.refuseTrial = refusing("create Pod", answer) // a quota forbids another Pod as well
 			_, err := w.reconcile()
-			assert.Equal(t, apierrors.IsConflict(answer), err == nil, err)
+			assert.Equal(t, answer == errAway, err != nil, err)
 			require.Contains(t, w.recorded()[0], "200m", "the Pod says what it still needs")
 			assert.Equal(t, "100m", w.pods()[0].Spec.Containers[0].Resources.Requests.Cpu().String())
 

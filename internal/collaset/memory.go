@@ -43,6 +43,8 @@ type setMemory struct {
 	endings endings
 	// creating is what became of the last creations.
 	creating creating
+	// verdicts are answers of the API server to trials, and to the writes that they are about.
+	verdicts verdicts
 	// refused are answers of the API server to expansions of claims, by UID.
 	mu      sync.Mutex
 	refused map[types.UID]refusal

@@ -129,6 +129,7 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 		UpdateDelay:  seconds(spec.UpdateStrategy.OperationDelaySeconds),
 		ScaleInDelay: seconds(spec.ScaleStrategy.OperationDelaySeconds),
 		MaxSurge:     max(1, scaled(ptr.To(ptr.Deref(spec.UpdateStrategy.MaxSurge, intstr.FromString("25%"))), int(ptr.Deref(spec.Replicas, 0)))),
+		Verdicts:     o.memory.verdicts.all(now),
 		ToDelete:     spec.ScaleStrategy.PodToDelete, ToExclude: spec.ScaleStrategy.PodToExclude,
 		UpdatedRevision: o.history.updated, CurrentRevision: o.set.Status.CurrentRevision,
 		SpecRevision: o.history.spec, Halted: o.history.halted, Failure: failureHandling(o.set),
@@ -145,8 +146,12 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 			s.Partition = scaled(rolling.ByPartition.Partition, s.Replicas)
 		}
 	}
+	s.MaxUnavailable = maxUnavailable(spec.UpdateStrategy.RollingUpdate, s.Replicas)
 	for name, change := range o.history.changes {
-		s.Revisions[name] = core.Difference{Forcing: withoutClaims(change.Forcing)}
+		s.Revisions[name] = core.Difference{
+			Forcing: withoutClaims(change.Forcing), Quiet: name != s.UpdatedRevision && !change.Restarts,
+			Resizes: len(change.Resize) > 0 || change.PodResize != nil,
+		}
 	}
 	if _, exists := s.Revisions[s.CurrentRevision]; !exists && !s.Deleting {
 		s.CurrentRevision = s.UpdatedRevision
@@ -161,15 +166,31 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 }
 
 // scaled is a number, or a percentage of the whole rounded up; 0 for nil and for what cannot be read.
-func scaled(value *intstr.IntOrString, whole int) int {
+func scaled(value *intstr.IntOrString, whole int) int { return rounded(value, whole, true) }
+
+func rounded(value *intstr.IntOrString, whole int, up bool) int {
 	if value == nil {
 		return 0
 	}
-	n, err := intstr.GetScaledValueFromIntOrPercent(value, whole, true)
+	n, err := intstr.GetScaledValueFromIntOrPercent(value, whole, up)
 	if err != nil {
 		return 0 // the schema refuses that
 	}
 	return n
+}
+
+// maxUnavailable is a Deployment's: 25 % by default, rounded down, and at least one, for else nothing would be updated.
+func maxUnavailable(rolling *appsv1alpha1.RollingUpdateStrategy, replicas int) int {
+	value := intstr.FromString("25%")
+	if rolling != nil && rolling.MaxUnavailable != nil {
+		value = *rolling.MaxUnavailable
+	}
+	return max(1, rounded(&value, replicas, false))
+}
+
+// inPlaceOnly reports whether Pods are never created anew for an update.
+func (o *observation) inPlaceOnly() bool {
+	return o.set.Spec.UpdateStrategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly
 }
 
 func seconds(n *int32) time.Duration { return time.Duration(ptr.Deref(n, 0)) * time.Second }
@@ -247,6 +268,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 		progress := revision.Carried(pod)
 		p.Carried, p.Missing, p.Wait = progress.Done, progress.Missing, string(progress.Wait)
 		p.ResizeDue, p.Infeasible = progress.ResizeDue, progress.Wait == revision.WaitResizeInfeasible
+		p.ResizeRestarts, p.Restarting = progress.ResizeRestarts, progress.Restarting
 		if f := progress.Finish; f != nil {
 			op := p.Facts.Op
 			p.Delegated = op.Phase == podops.PhaseOperate && *f == revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}

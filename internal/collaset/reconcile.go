@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +45,8 @@ type reconciler struct {
 	memory                  *memory
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
+	// decisions is the queue of CollaSets to be decided on, nil before there is one.
+	decisions atomic.Pointer[workqueue.TypedRateLimitingInterface[ctrl.Request]]
 	nodes     *nodes
 	pace      *pace
 	// measure begins to measure the CPU that a decision takes; what it returns ends that and tells.
@@ -95,6 +99,16 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	}
 	key := client.ObjectKeyFromObject(set)
 	plan, kept := r.decide(key, o)
+	var untried error
+	if len(plan.Trials) > 0 {
+		r.pace.decided(key, &o.memory.flow, kept, nil)
+		if untried = r.try(ctx, o, plan.Trials); errors.Is(untried, errStale) {
+			took()
+			o.memory.standing.Store(nil)
+			return ctrl.Result{}, untried
+		}
+		plan, kept = r.decide(key, o)
+	}
 	cpu := took()
 	decideSeconds.WithLabelValues(ofSet).Observe(cpu.Seconds())
 	decided := func(begun []types.UID) {
@@ -110,6 +124,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	o.memory.stand(o, &plan, cpu)
 	decided(begunBy(&plan))
 	applied := r.apply(ctx, o, &plan)
+	applied.Update = errors.Join(applied.Update, untried)
 	if plan.Release && set.DeletionTimestamp != nil {
 		return r.release(ctx, o)
 	}

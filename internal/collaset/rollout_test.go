@@ -157,6 +157,7 @@ func crashing(t *testing.T, policy appsv1alpha1.RolloutFailurePolicy) (w *world,
 	t.Helper()
 	set := collaSet(3)
 	set.Spec.ProgressDeadlineSeconds = ptr.To[int32](60)
+	set.Spec.UpdateStrategy.RollingUpdate = nil
 	set.Spec.UpdateStrategy.FailurePolicy = policy
 	set.Spec.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateRecreate
 	w = newWorld(t, false, set)

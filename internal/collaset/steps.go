@@ -351,11 +351,34 @@ func (r steps) step(ctx context.Context, name types.NamespacedName) (conflict bo
 			conflict = r.run(ctx, []action{{"begin", &failed, func() error { return r.beginNext(ctx, o, &p) }}})
 		}
 	case core.StepChange:
-		r.run(ctx, []action{{"change", &failed, func() error { return r.change(ctx, o, &p) }}})
+		r.run(ctx, []action{{"change", &failed, func() error {
+			err := r.change(ctx, o, &p)
+			if errors.Is(err, errNotTaken) {
+				r.withdraw(key, m)
+			}
+			return err
+		}}})
 	case core.StepFinish:
 		r.run(ctx, []action{{"finish", &failed, func() error { return r.finish(ctx, o, &p) }}})
 	}
 	return conflict, failed
+}
+
+// withdraw takes a standing order back, because the API server refuses what it asks for, and has the CollaSet decided on: Pods
+// that are out for it come back.
+func (r *reconciler) withdraw(key types.NamespacedName, m *setMemory) {
+	m.standing.Store(nil)
+	r.pace.giveBack(m.flow.hold()...)
+	m.changed.addAll()
+	if q := r.decisions.Load(); q != nil {
+		(*q).Add(reconcile.Request{NamespacedName: key})
+	}
+}
+
+// keepQueue keeps the queue of decisions.
+func (r *reconciler) keepQueue(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	r.decisions.Store(&q)
+	return nil
 }
 
 // beginNext begins the update of a Pod that was chosen.

@@ -61,6 +61,9 @@ type world struct {
 	// written are the reconciler's write requests in their order, such as "patch CollaSet/status", refused ones too.
 	written []string
 	refuse  func(what string, object client.Object) error
+	// tried are its dry runs, likewise, and refuseTrial what the API server says to them.
+	tried       []string
+	refuseTrial func(what string, object client.Object) error
 	// loseAnswer is the next write, such as "patch CollaSet/status", that is done and whose answer is lost.
 	loseAnswer string
 }
@@ -144,6 +147,9 @@ func (w *world) Get(name types.NamespacedName) (podcache.Pods, error) {
 func (w *world) interceptors() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+			if len(opts) > 0 {
+				return w.try("create", object, "")
+			}
 			if err := w.note("create", object, ""); err != nil {
 				return err
 			}
@@ -155,9 +161,15 @@ func (w *world) interceptors() interceptor.Funcs {
 			return w.then("update", object, "", func() error { return c.Update(ctx, object, opts...) })
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if len(opts) > 0 {
+				return w.try("patch", object, "")
+			}
 			return w.then("patch", object, "", func() error { return c.Patch(ctx, object, patch, opts...) })
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
+			if slices.Contains(opts, client.DeleteOption(client.DryRunAll)) {
+				return w.try("delete", object, "")
+			}
 			return w.then("delete", object, "", func() error { return c.Delete(ctx, object, opts...) })
 		},
 		DeleteAllOf: func(_ context.Context, _ client.WithWatch, object client.Object, _ ...client.DeleteAllOfOption) error {
@@ -170,6 +182,9 @@ func (w *world) interceptors() interceptor.Funcs {
 			return w.then("update", object, "/"+sub, func() error { return c.SubResource(sub).Update(ctx, object, opts...) })
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			if slices.Contains(opts, client.SubResourcePatchOption(client.DryRunAll)) {
+				return w.try("patch", object, "/"+sub)
+			}
 			return w.then("patch", object, "/"+sub, func() error { return c.SubResource(sub).Patch(ctx, object, patch, opts...) })
 		},
 	}
@@ -192,17 +207,37 @@ func (w *world) then(verb string, object client.Object, sub string, do func() er
 func (w *world) note(verb string, object client.Object, sub string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	what := verb
-	if object != nil {
-		gvk, err := apiutil.GVKForObject(object, w.scheme)
-		if err != nil {
-			return err
-		}
-		what += " " + gvk.Kind + sub
+	what, err := w.what(verb, object, sub)
+	if err != nil {
+		return err
 	}
 	w.written = append(w.written, what)
 	if w.refuse != nil {
 		return w.refuse(what, object)
+	}
+	return nil
+}
+
+// what names a write.
+func (w *world) what(verb string, object client.Object, sub string) (string, error) {
+	if object == nil {
+		return verb, nil
+	}
+	gvk, err := apiutil.GVKForObject(object, w.scheme)
+	return verb + " " + gvk.Kind + sub, err
+}
+
+// try is a dry run.
+func (w *world) try(verb string, object client.Object, sub string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	what, err := w.what(verb, object, sub)
+	if err != nil {
+		return err
+	}
+	w.tried = append(w.tried, what)
+	if w.refuseTrial != nil {
+		return w.refuseTrial(what, object)
 	}
 	return nil
 }
@@ -429,7 +464,9 @@ func image(image string) func(*appsv1alpha1.CollaSetSpec) {
 
 func partition(n int32) func(*appsv1alpha1.CollaSetSpec) {
 	return func(s *appsv1alpha1.CollaSetSpec) {
-		s.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{ByPartition: &appsv1alpha1.ByPartition{Partition: ptr.To(intstr.FromInt32(n))}}
+		s.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{
+			ByPartition: &appsv1alpha1.ByPartition{Partition: ptr.To(intstr.FromInt32(n))}, MaxUnavailable: all(),
+		}
 	}
 }
 
@@ -441,7 +478,10 @@ func both(changes ...func(*appsv1alpha1.CollaSetSpec)) func(*appsv1alpha1.CollaS
 	}
 }
 
-// collaSet is web, just made.
+// all is a maxUnavailable that bounds nothing.
+func all() *intstr.IntOrString { return ptr.To(intstr.FromString("100%")) }
+
+// collaSet is web, just made. Its updates take as many Pods out of service as they like.
 func collaSet(n int32) *appsv1alpha1.CollaSet {
 	labels := map[string]string{"app": key.Name}
 	return &appsv1alpha1.CollaSet{
@@ -449,6 +489,9 @@ func collaSet(n int32) *appsv1alpha1.CollaSet {
 		Spec: appsv1alpha1.CollaSetSpec{
 			Replicas: &n,
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			UpdateStrategy: appsv1alpha1.UpdateStrategy{
+				RollingUpdate: &appsv1alpha1.RollingUpdateStrategy{MaxUnavailable: all()},
+			},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "nginx:1"}}},

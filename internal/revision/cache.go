@@ -6,14 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// OnlyContainers keeps of containers what changes in place and Carried read: resources only with resize. It is for caches.
+// OnlyContainers keeps of containers what changes in place and Carried read: resources and their policy only with resize. It is for caches.
 func OnlyContainers(containers []corev1.Container, resize bool) []corev1.Container {
 	var out []corev1.Container
 	for i := range containers {
 		c := &containers[i]
 		kept := corev1.Container{Name: c.Name, Image: c.Image, RestartPolicy: c.RestartPolicy}
 		if resize {
-			kept.Resources = c.Resources
+			kept.Resources, kept.ResizePolicy = c.Resources, c.ResizePolicy
 		}
 		out = append(out, kept)
 	}

@@ -46,6 +46,9 @@ type Change struct {
 	// Resize is the cpu and memory to set by container name, PodResize that of the Pod as a whole (nil: none).
 	Resize    map[string]corev1.ResourceRequirements
 	PodResize *corev1.ResourceRequirements
+	// Restarts reports whether a container restarts for the change in place: for a new image, or for resources where its
+	// resizePolicy asks for that. Init containers that are no sidecars do not run again.
+	Restarts bool
 
 	// claimsForce counts the fields of Forcing that ClaimsDiffer is about, allForce all.
 	claimsForce, allForce int
@@ -195,6 +198,7 @@ func (c *comparison) eachContainer(path string, before, after any, mayResize fun
 					return
 				}
 				put(&c.change.Images, name, image)
+				c.change.Restarts = c.change.Restarts || runs(path, new[i])
 			},
 			"resources": func(c *comparison, at string, before, after any) {
 				wanted, ok := c.resources(at, before, after, true)
@@ -204,10 +208,30 @@ func (c *comparison) eachContainer(path string, before, after any, mayResize fun
 					c.force(at)
 				default:
 					put(&c.change.Resize, name, wanted)
+					c.change.Restarts = c.change.Restarts || runs(path, new[i]) && restartsFor(resizePolicy(new[i]), wanted)
 				}
 			},
 		})
 	}
+}
+
+// runs reports whether a container runs for as long as the Pod does: path names its list.
+func runs(path string, container map[string]any) bool {
+	return !strings.HasSuffix(path, ".initContainers") || container["restartPolicy"] == string(corev1.ContainerRestartPolicyAlways)
+}
+
+func resizePolicy(container map[string]any) (policy []corev1.ContainerResizePolicy) {
+	convert(container["resizePolicy"], &policy)
+	return policy
+}
+
+// restartsFor reports whether the resize policy has a container restart for these resources.
+func restartsFor(policy []corev1.ContainerResizePolicy, wanted corev1.ResourceRequirements) bool {
+	return slices.ContainsFunc(policy, func(p corev1.ContainerResizePolicy) bool {
+		_, requested := wanted.Requests[p.ResourceName]
+		_, limited := wanted.Limits[p.ResourceName]
+		return p.RestartPolicy == corev1.RestartContainer && (requested || limited)
+	})
 }
 
 // podResources is about the resources of the Pod as a whole. What requests are where only limits are set depends on the

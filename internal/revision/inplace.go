@@ -91,6 +91,10 @@ type Progress struct {
 	Done bool
 	// ResizeDue says that pods/resize has yet to be written: ResizePatch.
 	ResizeDue bool
+	// ResizeRestarts reports whether that write restarts a container.
+	ResizeRestarts bool
+	// Restarting reports whether a container has yet to restart, or does not run.
+	Restarting bool
 	// Wait is what is waited for, and Missing says it to people; empty when Done.
 	Wait    Wait
 	Missing string
@@ -110,12 +114,16 @@ func Carried(pod *corev1.Pod) Progress {
 	if err != nil {
 		return Progress{Wait: WaitContainers, Missing: err.Error()}
 	}
+	restart := missingRestarts(pod, &r)
 	if r.resizes() {
 		switch {
 		case r.Refused != "":
-			return Progress{Wait: WaitResizeInfeasible, Missing: r.Refused}
+			return Progress{Wait: WaitResizeInfeasible, Missing: r.Refused, Restarting: restart != ""}
 		case resizeDue(pod, &r):
-			return Progress{ResizeDue: true, Wait: WaitResize, Missing: "pods/resize has yet to be written"}
+			return Progress{
+				ResizeDue: true, ResizeRestarts: resizeRestarts(pod, &r), Restarting: restart != "",
+				Wait: WaitResize, Missing: "pods/resize has yet to be written",
+			}
 		}
 	}
 	if observed := pod.Status.ObservedGeneration; observed > 0 && observed < pod.Generation {
@@ -123,13 +131,11 @@ func Carried(pod *corev1.Pod) Progress {
 	}
 	if r.resizes() {
 		if wait, missing := pendingResize(pod); wait != WaitNone {
-			return Progress{Wait: wait, Missing: missing}
+			return Progress{Wait: wait, Missing: missing, Restarting: restart != ""}
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.ContainerStates)) {
-		if missing := missingRestart(pod, name, r.ContainerStates[name]); missing != "" {
-			return Progress{Wait: WaitContainers, Missing: missing}
-		}
+	if restart != "" {
+		return Progress{Wait: WaitContainers, Missing: restart, Restarting: true}
 	}
 	if missing := missingResources(pod, &r); missing != "" {
 		return Progress{Wait: WaitResize, Missing: missing}
@@ -137,13 +143,40 @@ func Carried(pod *corev1.Pod) Progress {
 	return Progress{Done: true, Finish: r.Finish}
 }
 
+// missingRestarts is what is missing of the first container whose restart is, "" for nothing.
+func missingRestarts(pod *corev1.Pod, r *record) string {
+	for _, name := range slices.Sorted(maps.Keys(r.ContainerStates)) {
+		if missing := missingRestart(pod, name, r.ContainerStates[name]); missing != "" {
+			return missing
+		}
+	}
+	return ""
+}
+
+// resizeRestarts reports whether the resources that the Pod lacks restart a container when they are set.
+func resizeRestarts(pod *corev1.Pod, r *record) bool {
+	for name, wanted := range r.Resize {
+		c := containerOf(pod, name)
+		if c != nil && !has(&c.Resources, wanted) && (!isInit(pod, name) || isSidecar(c)) && restartsFor(c.ResizePolicy, wanted) {
+			return true
+		}
+	}
+	return false
+}
+
 // missingRestart says what is missing of a container's restart, "" for nothing.
+//
+// Admission may change an image on its way into the Pod, for example pin a tag to a digest. A container that runs what the
+// Pod names now, as it was admitted, has nothing to restart for: the kubelet compares with that, too.
 func missingRestart(pod *corev1.Pod, name string, state containerState) string {
-	if containerOf(pod, name) == nil || (state.LastContainerID == nil && state.LastImageID == "") {
+	container := containerOf(pod, name)
+	if container == nil || (state.LastContainerID == nil && state.LastImageID == "") {
 		return ""
 	}
 	status := statusOf(pod, name)
 	switch {
+	case status != nil && status.State.Running != nil && state.LastContainerID != nil && *state.LastContainerID == status.ContainerID && state.LastImage == container.Image:
+		return ""
 	case status == nil, status.State.Running == nil:
 		return fmt.Sprintf("container %s does not run%s", name, waitingReason(status))
 	case state.LastContainerID == nil && state.LastImageID == status.ImageID,
@@ -227,7 +260,7 @@ func has(have *corev1.ResourceRequirements, wanted corev1.ResourceRequirements) 
 // Patch returns a strategic merge patch that makes the change on a running Pod, with only what changes: images, labels,
 // annotations, tolerations, the deadline, the revision label and the record by which Carried judges. It holds the Pod's
 // UID and resourceVersion. Resources follow with ResizePatch: Carried says so. Tolerations are added to those of pod,
-// which must be there.
+// which must be there. A change that restarts nothing and sets no resources is done with the patch, and is not recorded.
 //
 // finish is recorded too, unless resources have to follow: these are the operator's to watch. Nil: the operator finishes.
 func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
@@ -238,8 +271,10 @@ func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
 	if !r.resizes() {
 		r.Finish = finish
 	}
-	recorded := encode(r)
-	annotations[appsv1alpha1.LastPodStatusAnnotation] = &recorded
+	if _, unfinished := pod.Annotations[appsv1alpha1.LastPodStatusAnnotation]; c.Restarts || unfinished || finish != nil || r.resizes() || len(r.ContainerStates) > 0 {
+		recorded := encode(r)
+		annotations[appsv1alpha1.LastPodStatusAnnotation] = &recorded
+	}
 	patch := map[string]any{"metadata": map[string]any{
 		"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "labels": labels, "annotations": annotations,
 	}}
@@ -290,7 +325,20 @@ func (c Change) addTo(live []corev1.Toleration) []corev1.Toleration {
 // has none. It holds the Pod's UID and resourceVersion.
 func ResizePatch(pod *corev1.Pod) []byte {
 	r, err := recordOf(pod)
-	if err != nil || !r.resizes() {
+	if err != nil {
+		return nil
+	}
+	return resizePatch(pod, &r)
+}
+
+// ResizeTrial is the ResizePatch that would follow on Patch. It is for dry runs.
+func (c Change) ResizeTrial(pod *corev1.Pod) []byte {
+	r := c.record(pod)
+	return resizePatch(pod, &r)
+}
+
+func resizePatch(pod *corev1.Pod, r *record) []byte {
+	if !r.resizes() {
 		return nil
 	}
 	part := func(containers []corev1.Container) (out []map[string]any) {
@@ -320,6 +368,39 @@ func ResizePatch(pod *corev1.Pod) []byte {
 	}))
 }
 
+// AdmittedPatch returns a strategic merge patch that has the Pod's record say what was admitted of its resize, and nil if
+// that is what was asked for: admission may set other resources than those, and to ask again would change nothing. pod is
+// the API server's answer to ResizePatch.
+func AdmittedPatch(pod *corev1.Pod) []byte {
+	r, err := recordOf(pod)
+	if err != nil || !resizeDue(pod, &r) {
+		return nil
+	}
+	for name, wanted := range r.Resize {
+		if c := containerOf(pod, name); c != nil {
+			r.Resize[name] = admitted(c.Resources, wanted)
+		}
+	}
+	if r.PodResize != nil {
+		r.PodResize = ptr.To(admitted(ptr.Deref(pod.Spec.Resources, corev1.ResourceRequirements{}), *r.PodResize))
+	}
+	return recordPatch(pod, r)
+}
+
+// admitted is what the Pod has of the wanted resources.
+func admitted(have, wanted corev1.ResourceRequirements) corev1.ResourceRequirements {
+	of := func(have, wanted corev1.ResourceList) corev1.ResourceList {
+		out := corev1.ResourceList{}
+		for name := range wanted {
+			if q, ok := have[name]; ok {
+				out[name] = q
+			}
+		}
+		return out
+	}
+	return corev1.ResourceRequirements{Requests: of(have.Requests, wanted.Requests), Limits: of(have.Limits, wanted.Limits)}
+}
+
 // RefusedPatch returns a strategic merge patch that records why the API server refuses the resources: Carried says then that they
 // are infeasible. It holds the Pod's UID and resourceVersion.
 func RefusedPatch(pod *corev1.Pod, why string) []byte {
@@ -328,6 +409,11 @@ func RefusedPatch(pod *corev1.Pod, why string) []byte {
 		r = record{}
 	}
 	r.Refused = cut("the API server refuses the resize: " + why)
+	return recordPatch(pod, r)
+}
+
+// recordPatch stores a record.
+func recordPatch(pod *corev1.Pod, r record) []byte {
 	return []byte(encode(map[string]any{"metadata": map[string]any{
 		"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
 		"annotations": map[string]string{appsv1alpha1.LastPodStatusAnnotation: encode(r)},

@@ -56,7 +56,7 @@ func TestPatchHoldsOnlyWhatChanges(t *testing.T) {
 	assert.JSONEq(t, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{"controller-revision-hash":"r2"},"annotations":{
 		"collaset.kusionstack.io/last-pod-status":"{\"containerStates\":{\"app\":{\"latestImage\":\"nginx:2\",\"lastImageID\":\"sha:nginx:1\",\"lastImage\":\"nginx:1\",\"lastContainerID\":\"c0\",\"lastRestartCount\":0}}}"}},
 		"spec":{"containers":[{"name":"app","image":"nginx:2"}]}}`, string(image("nginx:2").Patch(pod("nginx:1", "c0"), "r2", nil)))
-	assert.JSONEq(t, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{"controller-revision-hash":"r2"},"annotations":{"collaset.kusionstack.io/last-pod-status":"{}"}}}`,
+	assert.JSONEq(t, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{"controller-revision-hash":"r2"},"annotations":{}}}`,
 		string(revision.Change{}.Patch(pod("nginx:1", "c0"), "r2", nil)))
 }
 

@@ -183,7 +183,7 @@ const (
 	PodUpdateReplace PodUpdatePolicy = "Replace"
 )
 
-// RollingUpdateStrategy chooses the Pods to update. With both set, ByLabel wins; with neither, it is ByPartition with no
+// RollingUpdateStrategy chooses the Pods to update, and how many at a time. With both set, ByLabel wins; with neither, it is ByPartition with no
 // Pod held back.
 type RollingUpdateStrategy struct {
 	// ByPartition updates all Pods but a number that is held back.
@@ -193,6 +193,15 @@ type RollingUpdateStrategy struct {
 	// ByLabel updates the Pods that carry UpdateIncludedLabel.
 	// +optional
 	ByLabel *ByLabel `json:"byLabel,omitempty"`
+
+	// MaxUnavailable bounds the Pods that updates may have out of service, as in a Deployment: an update takes a Pod out of
+	// service only while fewer than that are unavailable, for whatever reason. It is a number, or a percentage of Replicas
+	// rounded down; at least one. Nil means 25 %. PodTransitionRules come on top. Pods that are not available may always be
+	// updated, and changes that restart nothing take no Pod out of service. 100% lets all Pods be updated at once.
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^([1-9][0-9]?|100)%$')",message="must be at least 1, or a percentage from 1% to 100%"
+	// +optional
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 }
 
 // ByPartition updates all Pods but a number that is held back.

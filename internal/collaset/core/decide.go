@@ -107,6 +107,8 @@ type decision struct {
 	included map[int]bool   // IDs given to Pods that are included
 	moving   bool           // Pods are excluded or included in this plan
 	refused  bool           // an update in scope is refused
+	budget   *budget        // see updateBudget
+	byServer bool           // it is the API server that refuses a change
 	waiting  int            // Pods in scope that are not at their goal
 	waits    bool           // none of them is under way, and they wait for other CollaSets
 
@@ -325,6 +327,7 @@ func (d *decision) judge() {
 		Lacking:       lacking,
 		MissingGate:   gate,
 		Held:          d.refused,
+		Refused:       d.byServer,
 		Waits:         d.waits && scaled && lacking == LacksNothing && !d.replacing && !d.refused,
 	}
 }
@@ -379,6 +382,7 @@ func lacks(pod *Pod) Lack {
 
 // done sorts what was collected.
 func (d *decision) done() Plan {
+	sortTrials(d.plan.Trials)
 	reasons := slices.SortedFunc(maps.Values(d.blockers), func(a, b *Blocker) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason))
 	})

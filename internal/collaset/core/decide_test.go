@@ -392,7 +392,7 @@ func TestOthersBeginAheadOfThoseThatFinish(t *testing.T) {
 	w.Leaving = 1000
 	assert.Len(t, core.Decide(&w.Snapshot).Begins, 64, "of Pods that do not serve no more in one plan than ever")
 	w = atRest(t, 20, nil)
-	w.MinReady = time.Minute
+	w.MinReady, w.MaxUnavailable = time.Minute, 5
 	w.template("r2")
 	w.Leaving = 1000
 	assert.Len(t, core.Decide(&w.Snapshot).Begins, 5, "of Pods that have to stay Ready no more than a quarter")

@@ -270,6 +270,11 @@ func (d *decision) fill(slots []*slot, room int) {
 		if !d.known(c.Revision) {
 			c.Revision = d.s.fallback()
 		}
+		if instead, refused := d.refusedRevision(c.Revision); refused && e.asNew == nil {
+			// What cannot be had is not waited for: the slot serves at the revision that Pods come from.
+			c.Revision = instead
+			d.must(e, appsv1alpha1.ContextRevision, instead)
+		}
 		c.Advance = c.Advance && !d.s.avoided(d.s.UpdatedRevision)
 		if e.asNew != nil {
 			c.Origin, c.Advance = e.asNew.origin.Name(), false

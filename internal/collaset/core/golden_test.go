@@ -521,7 +521,7 @@ var goldens = map[string]golden{
 	},
 	"minReadySeconds": {
 		about:    "Eight Pods, each to be Ready for 10 s. At most a quarter of them is being updated or bakes.",
-		replicas: 8, setup: func(w *world) { w.MinReady = 10 * time.Second },
+		replicas: 8, setup: func(w *world) { w.MinReady, w.MaxUnavailable = 10*time.Second, 2 },
 		play: func(s *story) { s.template("r2") },
 		end:  reached("r2"),
 	},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 )
 
 // The reasons for which a change in place waits, beside those that the Pod gives.
@@ -41,12 +42,20 @@ func (d *decision) carried(it *item, allowed bool) {
 		d.look(d.left(it))
 	case it.Carried:
 		d.plan.Finishes = append(d.plan.Finishes, it.Pod)
+	case it.ResizeDue && d.refusedBy(it, Trial{Write: TrialResize, To: it.Revision}):
+		d.backInService(it)
 	case it.ResizeDue && allowed:
 		d.plan.Resizes = append(d.plan.Resizes, it.Pod)
 	case it.Infeasible && d.s.Policy == appsv1alpha1.PodUpdateInPlaceOnly:
 		d.refused = true
 		d.block(it, resizeInfeasible, it.Missing+"; ask for less, or set podUpgradePolicy to InPlaceIfPossible")
+		d.backInService(it)
+	case it.Infeasible && d.known(it.Revision) && d.refusedBy(it, d.trialsFor(it, recreate)...):
+		d.backInService(it)
 	case it.Infeasible && allowed && d.known(it.Revision):
+		if d.moving || !d.tried(it, successorVerdictFor, d.trialsFor(it, recreate)...) {
+			return
+		}
 		if e := d.entries[it.ID]; e != nil {
 			d.must(e, appsv1alpha1.ContextRevision, it.Revision)
 			d.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
@@ -56,6 +65,14 @@ func (d *decision) carried(it *item, allowed bool) {
 		d.block(it, it.Wait, it.Missing)
 	default:
 		d.block(it, waitingForContainers, it.Missing)
+	}
+}
+
+// backInService ends an operation that cannot reach its end now. What was changed stays recorded, and is carried on while
+// the Pod serves. While a container has yet to restart the Pod stays out.
+func (d *decision) backInService(it *item) {
+	if it.during == podops.TypeUpdate && !it.Restarting {
+		d.plan.Cancels = append(d.plan.Cancels, it.Pod)
 	}
 }
 

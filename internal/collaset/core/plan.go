@@ -47,6 +47,9 @@ type Plan struct {
 	// ClaimDeletions are claims to delete now.
 	ClaimDeletions []*Claim
 
+	// Trials are writes that the API server is to be asked about before this plan goes on. They change nothing.
+	Trials []PodTrial
+
 	// Standing is what may be done to single Pods until the next decision, nil for nothing.
 	Standing *Standing
 
@@ -188,6 +191,8 @@ type Goal struct {
 	MissingGate string
 	// Held says that something in scope is refused until somebody changes something.
 	Held bool
+	// Refused reports whether it is the API server that refuses it. The failure policy counts that time.
+	Refused bool
 	// Waits says that the spec is reached but for updates that wait for nothing but Snapshot.Room, and that none is under way.
 	Waits bool
 }

@@ -370,7 +370,7 @@ func TestCurrentRevisionWaitsForAvailability(t *testing.T) {
 
 func TestPodsThatAreNotAvailableYetAreInFlight(t *testing.T) {
 	t.Run("a quarter, where Pods have to stay Ready", func(t *testing.T) {
-		s := tell(t, 10, always, func(w *world) { w.MinReady = 15 * time.Second })
+		s := tell(t, 10, always, func(w *world) { w.MinReady, w.MaxUnavailable = 15*time.Second, 2 })
 		s.silent = true
 		s.template("r2")
 		most := 0
@@ -384,7 +384,7 @@ func TestPodsThatAreNotAvailableYetAreInFlight(t *testing.T) {
 			}
 			most = max(most, open)
 		}
-		assert.Equal(t, 3, most)
+		assert.Equal(t, 2, most)
 		assert.Equal(t, 10, s.atRevision("r2"))
 	})
 	t.Run("time alone takes it on", func(t *testing.T) {
@@ -420,7 +420,7 @@ func TestPodsThatAreNotAvailableYetAreInFlight(t *testing.T) {
 	})
 	t.Run("a revision that comes while Pods bake does not take all of them out at once", func(t *testing.T) {
 		s := tell(t, 8, always, nil)
-		s.silent, s.MinReady = true, time.Hour
+		s.silent, s.MinReady, s.MaxUnavailable = true, time.Hour, 2
 		for i := range s.Pods {
 			s.Pods[i].Available = false // Ready and in service, since less than an hour
 		}

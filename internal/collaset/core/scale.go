@@ -54,6 +54,10 @@ func (d *decision) scaleIn() {
 			if it.during == podops.TypeScaleIn {
 				d.plan.Cancels = append(d.plan.Cancels, it.Pod)
 			}
+		case d.refusedBy(it, Trial{Write: TrialDelete}):
+			if it.during == podops.TypeScaleIn {
+				d.plan.Cancels = append(d.plan.Cancels, it.Pod)
+			}
 		case !d.s.Protocol:
 			if !d.s.Paused {
 				d.condemn(it)
@@ -66,6 +70,7 @@ func (d *decision) scaleIn() {
 			d.block(it, "Paused", "is to be removed, but the CollaSet is paused")
 		case len(d.plan.Begins) >= maxBegins:
 			d.plan.More = true
+		case !d.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 		default:
 			d.begin(it, podops.TypeScaleIn, true)
 		}

@@ -158,7 +158,6 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 	each(plan.Cancels, passes, func(p *core.Pod) {
 		p = w.find(p.Name())
 		w.say("cancel %d", p.ID)
-		p.Recorded, p.Carried, p.Delegated = false, false, false
 		w.change(p, podops.Cancel(p.View, core.OperatorID, w.Now))
 	})
 	w.applyClaims(plan, passes)

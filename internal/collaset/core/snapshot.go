@@ -43,6 +43,9 @@ type Snapshot struct {
 	ByLabel bool
 	// Partition is the number of slots kept at old revisions.
 	Partition int
+	// MaxUnavailable is how many Pods may be unavailable, for whatever reason, when an update takes another one out of
+	// service. 0 is no bound under the protocol, and one Pod without it.
+	MaxUnavailable int
 	// MaxSurge is how many Pods updates may replace at a time, each with an old and a new Pod. Less than 1 is 1.
 	MaxSurge int
 	// UpdateDelay and ScaleInDelay are the waits between a permission, as seen here first, and acting on it.
@@ -76,6 +79,9 @@ type Snapshot struct {
 	// set got there by a rollout that was taken back.
 	Returned bool
 
+	// Verdicts are the API server's answers to trials. Nil: it takes everything, and is not asked.
+	Verdicts map[Trial]Verdict
+
 	Pods []Pod
 	// Leaving is how many Pods are expected to end their update in place before the next decision: others begin for them now. 0 if it is not known.
 	Leaving int
@@ -104,6 +110,11 @@ type Candidate struct {
 type Difference struct {
 	// Forcing names fields that a running Pod cannot take over. Empty: the change can be made in place.
 	Forcing []string
+	// Quiet reports whether a running Pod takes the change over without a restart of any container, so that it need not
+	// leave service. It says nothing where Forcing is not empty.
+	Quiet bool
+	// Resizes reports whether the change has resources to set in place.
+	Resizes bool
 }
 
 // Fields is what metadata.managedFields of a Pod tell that somebody may want to know.
@@ -175,6 +186,9 @@ type Pod struct {
 	// ResizeDue says that the recorded change still lacks its write to pods/resize; Infeasible that the Pod cannot get the
 	// recorded resources where it is, for the reason in Missing. Neither is Carried.
 	ResizeDue, Infeasible bool
+	// ResizeRestarts reports whether that write restarts a container, and Restarting whether a container has yet to
+	// restart for what was changed already.
+	ResizeRestarts, Restarting bool
 	// AllowedSince is when the operator here first saw the permission to act; zero if there is none.
 	AllowedSince time.Time
 }

@@ -77,9 +77,14 @@ func (d *decision) chooseScope() {
 		switch {
 		case c.it != nil:
 			c.it.inScope = true
-		case !d.s.Paused:
-			// A vacant slot needs no Pod to be touched: it is filled at the updated revision.
-			d.must(c.entry, appsv1alpha1.ContextRevision, d.s.UpdatedRevision)
+		case d.s.Paused:
+		default:
+			// A vacant slot needs no Pod to be touched: it is filled at the updated revision, if that can be had.
+			revision := d.s.UpdatedRevision
+			if instead, refused := d.refusedRevision(revision); refused {
+				revision = instead
+			}
+			d.must(c.entry, appsv1alpha1.ContextRevision, revision)
 		}
 	}
 }
@@ -123,6 +128,8 @@ type way int
 
 const (
 	inPlace way = iota
+	// quietly is in place without a restart, so that the Pod stays in service.
+	quietly
 	recreate
 	// replaceIt: replace has it in hand.
 	replaceIt
@@ -140,6 +147,9 @@ func (d *decision) wayOf(it *item) (w way, reason, message string) {
 	if d.s.Policy == appsv1alpha1.PodUpdateReplace {
 		return replaceIt, "", "" // another Pod has other claims
 	}
+	if it.unfit() && it.Revision == d.s.UpdatedRevision {
+		return recreate, "", ""
+	}
 	if message := d.refusedExpansion(it); message != "" {
 		return refuse, BlockExpansionRefused, message
 	}
@@ -151,13 +161,20 @@ func (d *decision) wayOf(it *item) (w way, reason, message string) {
 			return refuse, "InPlaceImpossible", "podUpgradePolicy is InPlaceOnly, but a running Pod cannot take over: " + strings.Join(forcing, ", ") +
 				"; put these fields back, or set podUpgradePolicy to InPlaceIfPossible"
 		}
-		return inPlace, "", ""
+		return inPlaceWay(difference), "", ""
 	default:
 		if possible {
-			return inPlace, "", ""
+			return inPlaceWay(difference), "", ""
 		}
 		return recreate, "", ""
 	}
+}
+
+func inPlaceWay(difference Difference) way {
+	if difference.Quiet {
+		return quietly
+	}
+	return inPlace
 }
 
 // update moves every Pod's update one step: what is done is finished, what is allowed is changed, what is no longer
@@ -177,15 +194,16 @@ func (d *decision) update() {
 			continue
 		}
 		under.count(it, d.s)
-		need := it.inScope && it.newOf == nil && it.Revision != d.s.UpdatedRevision
+		need := d.outdated(it)
 		if need {
 			d.waiting++
-			if w, reason, message := d.wayOf(it); w == refuse {
-				d.block(it, reason, message)
-				d.refused, need = true, false
-			}
+			need = d.takes(it)
 		}
 		need = need && !blocked && !d.replaced(it)
+		if need && it.during == "" && d.isQuiet(it) {
+			d.changeQuietly(it)
+			continue
+		}
 		d.order(it, need)
 		if d.s.Protocol {
 			need = d.carryOn(it, need)
@@ -209,13 +227,47 @@ func (d *decision) update() {
 	}
 }
 
+// takes reports whether a Pod can get to the updated revision; why not is a blocker.
+func (d *decision) takes(it *item) bool {
+	w, reason, message := d.wayOf(it)
+	if w == refuse {
+		d.block(it, reason, message)
+		d.refused = true
+		return false
+	}
+	return !d.refusedBy(it, d.trialsFor(it, w)...)
+}
+
+// isQuiet reports whether the Pod's update restarts nothing.
+func (d *decision) isQuiet(it *item) bool {
+	w, _, _ := d.wayOf(it)
+	return w == quietly
+}
+
+// changeQuietly has a Pod updated while it serves: that is no operation of the protocol. New resources come to no more Pods
+// at a time than may be unavailable all the same: with too little memory they would all be killed at once.
+func (d *decision) changeQuietly(it *item) {
+	switch {
+	case d.s.Paused:
+		d.block(it, "Paused", "is to be updated, but the CollaSet is paused")
+	case d.s.Protocol && it.ToDelete:
+		d.block(it, "WaitingForDeletion", "is being deleted and comes back")
+	case len(d.plan.Changes) >= maxBegins:
+		d.plan.More = true
+	case d.s.Revisions[it.Revision].Resizes && !d.updateBudget().allows(it):
+		d.block(it, BlockMaxUnavailable, d.budgetSpent())
+	case !d.tried(it, verdictLasts, d.trialsFor(it, quietly)...), d.claimsFirst(it):
+	default:
+		d.updateBudget().take(it)
+		d.plan.Changes = append(d.plan.Changes, it.Pod)
+	}
+}
+
 // flight counts the Pods on which our update is under way.
 type flight struct {
 	offline, fresh int
 	// any says that there are some.
 	any bool
-	// baking are those that are updated and in service, but not available yet.
-	baking int
 	// settles is when the first of the fresh ones is no longer; 0 if there are none.
 	settles time.Duration
 }
@@ -223,13 +275,8 @@ type flight struct {
 func (f *flight) count(it *item, s *Snapshot) {
 	now := s.Now
 	switch {
-	case offline(it.op):
+	case offline(it.op), it.Revision == s.UpdatedRevision && !it.Available:
 		f.offline++
-	case it.during == podops.TypeUpdate && s.MinReady > 0:
-		// What is asked for counts as well: the rules would let it pass while others bake.
-		f.baking++
-	case it.Revision == s.UpdatedRevision && !it.Available:
-		f.baking++
 	}
 	if !offline(it.op) && it.during != podops.TypeUpdate {
 		return
@@ -246,15 +293,6 @@ func (f *flight) count(it *item, s *Snapshot) {
 			f.settles = left
 		}
 	}
-}
-
-// maxInFlight bounds the Pods that are being updated, or are updated and not available yet. Where Pods have to stay Ready
-// to count as available, a revision that fails late shall not get at more than a quarter of them.
-func (d *decision) maxInFlight() int {
-	if d.s.MinReady == 0 {
-		return maxBegins
-	}
-	return min(maxBegins, max(1, (d.s.Replicas+3)/4))
 }
 
 // offline says that our update keeps the Pod out of service, up to the moment it serves again.
@@ -279,22 +317,45 @@ func (d *decision) carryOn(it *item, need bool) (begin bool) {
 		d.plan.Cancels = append(d.plan.Cancels, it.Pod)
 	case need && it.ToDelete:
 		d.block(it, "WaitingForDeletion", "is being deleted and comes back")
+	case !need && it.Recorded && !offline(it.op):
+		return d.carriedQuietly(it)
 	default:
 		return need
 	}
 	return false
 }
 
+// carriedQuietly moves a change that was made on a serving Pod to its end. It reports whether the Pod has to be created
+// anew, which is an operation of its own.
+func (d *decision) carriedQuietly(it *item) (begin bool) {
+	if !it.Carried {
+		d.waiting++
+	}
+	way := inPlace
+	switch {
+	case it.ResizeDue && it.ResizeRestarts:
+	case it.unfit() && d.s.Policy != appsv1alpha1.PodUpdateInPlaceOnly && d.known(it.Revision):
+		way = recreate
+	default:
+		d.carried(it, true)
+		return false
+	}
+	return !it.ToDelete && !d.refusedBy(it, d.trialsFor(it, way)...)
+}
+
+// unfit reports whether the Pod cannot get the resources of its revision where it is.
+func (it *item) unfit() bool { return it.Recorded && it.Infeasible }
+
 // act changes or deletes a Pod on which that is allowed.
 func (d *decision) act(it *item) {
 	if d.claimsFirst(it) {
 		return
 	}
-	if w, _, _ := d.wayOf(it); w == inPlace {
+	if w, _, _ := d.wayOf(it); w == inPlace || w == quietly {
 		d.plan.Changes = append(d.plan.Changes, it.Pod)
 		return
 	}
-	if d.moving {
+	if d.moving || !d.tried(it, successorVerdictFor, d.trialsFor(it, recreate)...) {
 		return // nothing is removed in this plan
 	}
 	if e := d.entries[it.ID]; e != nil {
@@ -313,24 +374,34 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 		// The next decision comes when so many have left: on average as many are under way as if each were followed at once.
 		ahead = min(d.s.Leaving/2, MaxFresh)
 	}
-	serving := min(d.maxInFlight()-under.offline-under.baking, MaxFresh+ahead-under.fresh)
+	serving := min(maxBegins-under.offline, MaxFresh+ahead-under.fresh)
 	beside := serving
 	if d.s.Room != nil {
 		beside = *d.s.Room
 	}
+	budget := d.updateBudget()
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
-		queues := it.inService && min(serving, beside) <= 0 && d.queues(it)
+		w, _, _ := d.wayOf(it)
+		spent := !budget.allows(it)
+		waits := spent || it.inService && serving <= 0
+		queues := it.inService && (waits || beside <= 0) && d.queues(it)
 		switch {
-		case queues, it.inService && serving <= 0:
-			if serving <= 0 {
+		case !d.tried(it, verdictLasts, d.trialsFor(it, w)...):
+			continue
+		case queues, waits:
+			if it.inService && serving <= 0 {
 				// Pods that come back into service make events; those that take long make none.
 				d.look(max(under.settles, d.s.Rest))
 			}
 			if queues {
 				d.queue(it)
 			}
-			d.block(it, "InFlightLimit", "enough Pods of this CollaSet or of others are being updated or not available yet; the next begins when one is available or takes long")
+			if spent {
+				d.block(it, BlockMaxUnavailable, d.budgetSpent())
+			} else {
+				d.block(it, "InFlightLimit", "enough Pods of this CollaSet or of others are being updated or not available yet; the next begins when one is available or takes long")
+			}
 			continue
 		case room <= 0:
 			d.plan.More = true
@@ -341,19 +412,86 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 			serving--
 			beside--
 		}
+		budget.take(it)
 		if d.claimsFirst(it) {
 			continue
 		}
-		w, _, _ := d.wayOf(it)
 		d.begin(it, podops.TypeUpdate, w == recreate)
 		if w == inPlace && d.plan.Standing != nil && !it.Recorded {
 			d.plan.Standing.From[it.UID()] = it.Revision
 		}
 	}
 	if d.flows() {
+		serving = min(serving, budget.available)
 		d.plan.Standing.Room = max(0, serving)
 		d.waits = !under.any && serving > 0 && len(d.plan.Standing.Next) > 0 && len(d.plan.Begins) == 0
 	}
+}
+
+// BlockMaxUnavailable is the reason of Pods that wait because enough others are not available.
+const BlockMaxUnavailable = "MaxUnavailable"
+
+// budget is what MaxUnavailable leaves: how many available Pods updates may take out of service now, and how many of those
+// that serve, but have to do so for longer to be available. Against the first counts every Pod that is missing, not
+// available, or under an update. Against the second only those under an update count: else a revision that never becomes
+// available could not be repaired.
+type budget struct{ available, serving int }
+
+func (d *decision) updateBudget() *budget {
+	if d.budget != nil {
+		return d.budget
+	}
+	most := d.s.MaxUnavailable
+	switch {
+	case most == 0 && d.s.Protocol:
+		most = 2 * (len(d.live) + d.s.Replicas)
+	case most == 0:
+		most = 1
+	}
+	d.budget = &budget{available: most - d.s.Replicas, serving: most}
+	for _, it := range d.live {
+		updating := it.during == podops.TypeUpdate || offline(it.op) || it.Recorded && !it.Carried
+		if updating {
+			d.budget.serving--
+		}
+		if it.Available && !updating && !it.victim && it.newOf == nil {
+			d.budget.available++
+		}
+	}
+	d.budget.available = min(d.budget.available, most)
+	return d.budget
+}
+
+// allows reports whether the Pod may be taken out of service. One that does not serve, or that counts already, may always.
+func (b *budget) allows(it *item) bool {
+	switch {
+	case it.Recorded && !it.Carried:
+		return true
+	case it.Available:
+		return b.available > 0
+	case it.inService && it.View.Ready:
+		return b.serving > 0
+	}
+	return true
+}
+
+// take counts a Pod that is taken out.
+func (b *budget) take(it *item) {
+	if it.Recorded && !it.Carried {
+		return
+	}
+	if it.Available {
+		b.available--
+	}
+	if it.inService {
+		b.serving--
+	}
+}
+
+// budgetSpent names the bound, and what ends the wait.
+func (d *decision) budgetSpent() string {
+	return fmt.Sprintf("as many Pods are being updated or not available as updateStrategy.rollingUpdate.maxUnavailable allows (%d of %d); the next begins when one is available",
+		d.s.MaxUnavailable, d.s.Replicas)
 }
 
 // settle ends an in-place change made without the protocol and says whether another is needed.
@@ -368,24 +506,25 @@ func (d *decision) settle(it *item, need bool) bool {
 	return false
 }
 
-// updateDirectly takes at most one Pod out of service at a time: while any Pod is missing, unavailable or being changed,
-// only Pods that do not serve anyway are updated.
+// updateDirectly takes no more Pods out of service at a time than MaxUnavailable, one if it is 0: while as many are missing,
+// unavailable or being changed, only Pods that do not serve anyway are updated.
 func (d *decision) updateDirectly(ready []*item) {
 	slices.SortFunc(ready, costOrder)
 	serves := func(it *item) bool { return it.Available && (!it.Recorded || it.Carried) }
-	disrupted := d.replicas() < d.s.Replicas
-	for _, it := range d.live {
-		disrupted = disrupted || (!it.victim && it.newOf == nil && !serves(it))
-	}
+	budget := d.updateBudget()
 	for i, it := range ready {
+		w, _, _ := d.wayOf(it)
 		switch {
 		case i >= maxBegins:
 			d.plan.More = true
 			return
-		case serves(it) && disrupted:
-			d.block(it, "OneAtATime", "another Pod is not available; without the lifecycle Pods are updated one at a time")
+		case !d.tried(it, verdictLasts, d.trialsFor(it, w)...):
+		case serves(it) && budget.available <= 0:
+			d.block(it, BlockMaxUnavailable, d.budgetSpent())
 		default:
-			disrupted = true
+			if serves(it) {
+				budget.take(it)
+			}
 			d.act(it)
 		}
 	}

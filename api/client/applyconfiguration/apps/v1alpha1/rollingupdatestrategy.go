@@ -3,19 +3,25 @@
 package v1alpha1
 
 import (
+	intstr "k8s.io/apimachinery/pkg/util/intstr"
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // RollingUpdateStrategyApplyConfiguration represents a declarative configuration of the RollingUpdateStrategy type for use
 // with apply.
 //
-// RollingUpdateStrategy chooses the Pods to update. With both set, ByLabel wins; with neither, it is ByPartition with no
+// RollingUpdateStrategy chooses the Pods to update, and how many at a time. With both set, ByLabel wins; with neither, it is ByPartition with no
 // Pod held back.
 type RollingUpdateStrategyApplyConfiguration struct {
 	// ByPartition updates all Pods but a number that is held back.
 	ByPartition *ByPartitionApplyConfiguration `json:"byPartition,omitempty"`
 	// ByLabel updates the Pods that carry UpdateIncludedLabel.
 	ByLabel *appsv1alpha1.ByLabel `json:"byLabel,omitempty"`
+	// MaxUnavailable bounds the Pods that updates may have out of service, as in a Deployment: an update takes a Pod out of
+	// service only while fewer than that are unavailable, for whatever reason. It is a number, or a percentage of Replicas
+	// rounded down; at least one. Nil means 25 %. PodTransitionRules come on top. Pods that are not available may always be
+	// updated, and changes that restart nothing take no Pod out of service. 100% lets all Pods be updated at once.
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 }
 
 // RollingUpdateStrategyApplyConfiguration constructs a declarative configuration of the RollingUpdateStrategy type for use with
@@ -37,5 +43,13 @@ func (b *RollingUpdateStrategyApplyConfiguration) WithByPartition(value *ByParti
 // If called multiple times, the ByLabel field is set to the value of the last call.
 func (b *RollingUpdateStrategyApplyConfiguration) WithByLabel(value appsv1alpha1.ByLabel) *RollingUpdateStrategyApplyConfiguration {
 	b.ByLabel = &value
+	return b
+}
+
+// WithMaxUnavailable sets the MaxUnavailable field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the MaxUnavailable field is set to the value of the last call.
+func (b *RollingUpdateStrategyApplyConfiguration) WithMaxUnavailable(value intstr.IntOrString) *RollingUpdateStrategyApplyConfiguration {
+	b.MaxUnavailable = &value
 	return b
 }

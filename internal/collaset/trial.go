@@ -1,0 +1,121 @@
+package collaset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// try makes the trials that a decision lacks, as dry runs, and has the snapshot know the answers. What cannot be asked
+// now is an error; the decision does without it.
+func (r *reconciler) try(ctx context.Context, o *observation, trials []core.PodTrial) error {
+	var failures []error
+	for _, t := range trials {
+		err := r.makeTrial(ctx, o, t)
+		countAction("try", err)
+		switch {
+		case err == nil:
+			o.memory.verdicts.accept(t.Trial, true, r.clock.Now())
+		case r.refused(o, t.Trial, err):
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			return errStale
+		default:
+			failures = append(failures, fmt.Errorf("trying %s of Pod %s: %w", t.Write, t.Pod.Name(), err))
+		}
+	}
+	o.snapshot.Verdicts = o.memory.verdicts.all(o.snapshot.Now)
+	return errors.Join(failures...)
+}
+
+func (r *reconciler) makeTrial(ctx context.Context, o *observation, t core.PodTrial) error {
+	if t.Write == core.TrialDelete {
+		return r.tryDelete(ctx, o, t.Pod)
+	}
+	live := &corev1.Pod{}
+	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: t.Pod.Name()}, live); err != nil {
+		return err
+	}
+	if live.UID != t.Pod.UID() {
+		return errStale
+	}
+	if t.Write == core.TrialCreate {
+		return r.tryCreate(ctx, o, live, t.Pod.ID, t.To)
+	}
+	change := o.history.changes[t.Pod.Revision]
+	if t.Write == core.TrialPatch {
+		data := change.Patch(live, t.To, nil)
+		return r.client.Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
+	}
+	data := change.ResizeTrial(live)
+	if t.Pod.Revision == t.To {
+		data = revision.ResizePatch(live)
+	}
+	if data == nil {
+		return nil
+	}
+	err := r.client.SubResource("resize").Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
+	if _, refused := refusalIn(err); refused && r.helpsAnother(o) && r.tryCreate(ctx, o, live, t.Pod.ID, t.To) == nil {
+		return nil // the Pod is created anew where its node or its kind does not let it be resized
+	}
+	return err
+}
+
+// helpsAnother reports whether a Pod that cannot be resized may be created anew.
+func (r *reconciler) helpsAnother(o *observation) bool { return !o.inPlaceOnly() }
+
+// tryDelete asks whether a Pod may be deleted.
+func (r *reconciler) tryDelete(ctx context.Context, o *observation, pod *core.Pod) error {
+	uid := pod.UID()
+	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name()}}
+	return r.client.Delete(ctx, object, client.DryRunAll, client.Preconditions{UID: &uid})
+}
+
+// tryCreate asks whether a Pod of a revision may be created in the place of one that is there.
+func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone *corev1.Pod, id int, to string) error {
+	other, err := r.newPod(o, core.Creation{ID: id, Revision: to})
+	if err != nil {
+		return err
+	}
+	other.SetName("") // the name may be that of the Pod which is there
+	names := map[string]string{}
+	templates := o.history.data[to].ClaimTemplates()
+	for _, t := range templates {
+		names[t.Name] = namePrefix(o.set.Name) + t.Name // whether there is such a claim does not matter
+	}
+	mount(other, templates, names)
+	err = r.client.Create(ctx, other, client.DryRunAll)
+	if why, refused := refusalIn(err); refused && why.quota && fitsAfter(why.why, gone) {
+		return nil
+	}
+	return err
+}
+
+// refused notes that the API server refuses a write, if that is what the error says, and tells of it once.
+func (r *reconciler) refused(o *observation, t core.Trial, err error) bool {
+	why, refused := refusalIn(err)
+	if refused && o.memory.verdicts.refuse(t, why, r.clock.Now()) {
+		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, core.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.why)))
+	}
+	return refused
+}
+
+// took notes the answer to a write that a trial is about, and gives errNotTaken for a refusal.
+func (r *reconciler) took(o *observation, t core.Trial, err error) error {
+	switch {
+	case err == nil:
+		o.memory.verdicts.accept(t, false, r.clock.Now())
+	case r.refused(o, t, err):
+		return fmt.Errorf("%w: %w", errNotTaken, err)
+	}
+	return err
+}
