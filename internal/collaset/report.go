@@ -49,6 +49,9 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	if became.ScaleOut == nil {
 		became.ScaleOut = applied.creationsHeld
 	}
+	if why, refused := refusalIn(became.ScaleOut); refused && o.memory.creating.failures > 1 {
+		became.Refused = core.Trial{Write: core.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.why)
+	}
 	status := core.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
 	return r.tell(ctx, o, status, core.DeadlineIn(&o.snapshot, plan.Goal, &status), plan.IsZero())
 }

@@ -108,7 +108,7 @@ type decision struct {
 	moving   bool           // Pods are excluded or included in this plan
 	refused  bool           // an update in scope is refused
 	budget   *budget        // see updateBudget
-	byServer bool           // it is the API server that refuses a change
+	refuses  string         // what the API server refuses, and why; "" for nothing
 	waiting  int            // Pods in scope that are not at their goal
 	waits    bool           // none of them is under way, and they wait for other CollaSets
 
@@ -327,7 +327,7 @@ func (d *decision) judge() {
 		Lacking:       lacking,
 		MissingGate:   gate,
 		Held:          d.refused,
-		Refused:       d.byServer,
+		Refusal:       d.refuses,
 		Waits:         d.waits && scaled && lacking == LacksNothing && !d.replacing && !d.refused,
 	}
 }

@@ -191,8 +191,8 @@ type Goal struct {
 	MissingGate string
 	// Held says that something in scope is refused until somebody changes something.
 	Held bool
-	// Refused reports whether it is the API server that refuses it. The failure policy counts that time.
-	Refused bool
+	// Refusal is what the API server refuses of it, and why; "" if it does not. The failure policy counts that time.
+	Refusal string
 	// Waits says that the spec is reached but for updates that wait for nothing but Snapshot.Room, and that none is under way.
 	Waits bool
 }

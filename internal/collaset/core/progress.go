@@ -170,7 +170,7 @@ func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollo
 	r.exceeded = running && s.Now.Sub(st.LastProgressTime.Time) >= s.limit()
 	// Only what the revision can be blamed for is halted: Pods that do not get to it, or do not serve with it.
 	blamed := !g.UpdateReached || st.UpdatedAvailableReplicas < st.UpdatedReplicas
-	if r.exceeded && blamed && s.Failure.stops() && s.spec() != s.CurrentRevision && (!g.Held || g.Refused) && len(p.Problems) == 0 {
+	if r.exceeded && blamed && s.Failure.stops() && s.spec() != s.CurrentRevision && (!g.Held || g.Refusal != "") && len(p.Problems) == 0 {
 		st.Halted = &appsv1alpha1.HaltedRollout{
 			Revision: s.spec(), RollbackTo: s.Failure.rollbackTo(s.spec(), s.CurrentRevision), Since: now,
 		}

@@ -38,6 +38,8 @@ type world struct {
 	excluded []core.Claim
 	// resizes says that changes in place have resources to write, infeasible that nodes do not have them.
 	resizes, infeasible bool
+	// quietResize reports whether a resize restarts nothing.
+	quietResize bool
 	// older says that lifecycle-controller finishes nothing for the operator.
 	older bool
 }
@@ -141,16 +143,21 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 	})
 	each(plan.Changes, passes, func(p *core.Pod) {
 		p = w.find(p.Name())
-		w.mayTouch(p, podops.TypeUpdate)
+		quiet := w.quiet(p)
+		if !quiet {
+			w.mayTouch(p, podops.TypeUpdate)
+		}
 		w.say("change %d %s->%s", p.ID, p.Revision, w.UpdatedRevision)
-		p.Revision, p.Recorded, p.Carried, p.Missing = w.UpdatedRevision, true, false, "not restarted"
-		p.ResizeDue, p.Infeasible = w.resizes, false
-		p.Delegated, p.CarriedSince = w.Protocol && !w.resizes && !p.Included, time.Time{}
+		p.Revision, p.Recorded, p.Carried, p.Missing = w.UpdatedRevision, !quiet || w.resizes, false, "not restarted"
+		p.ResizeDue, p.Infeasible, p.ResizeRestarts = w.resizes, false, !w.quietResize
+		p.Delegated, p.CarriedSince = w.Protocol && !w.resizes && !p.Included && !quiet, time.Time{}
 		w.refresh(p)
 	})
 	each(plan.Resizes, passes, func(p *core.Pod) {
 		p = w.find(p.Name())
-		w.mayTouch(p, podops.TypeUpdate)
+		if !w.quietResize {
+			w.mayTouch(p, podops.TypeUpdate)
+		}
 		w.say("resize %d", p.ID)
 		p.ResizeDue, p.Infeasible = false, w.infeasible
 		w.refresh(p)
@@ -250,6 +257,11 @@ func (w *world) create(c core.Creation) {
 func (w *world) finish(p *core.Pod) {
 	p.Recorded, p.Carried, p.Infeasible, p.Delegated = false, false, false, false
 	w.change(p, podops.Finish(p.View, core.OperatorID, podops.TypeUpdate, w.Now))
+}
+
+// quiet reports whether a change of the Pod to the updated revision restarts nothing, and is made while it serves.
+func (w *world) quiet(p *core.Pod) bool {
+	return w.Revisions[p.Revision].Quiet && !podops.IsDuring(p.View, core.OperatorID, podops.TypeUpdate)
 }
 
 // settle lets kubelets and lifecycle do everything that is due.

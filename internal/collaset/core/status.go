@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -19,6 +20,8 @@ const maxMessage = 1024
 type Outcome struct {
 	// ScaleOut, ScaleIn, Update and Reclaim are the failures of each kind of action. Conflicts are none.
 	ScaleOut, ScaleIn, Update, Reclaim error
+	// Refused is what the API server refuses of creations that were tried more than once, and why; "" for nothing.
+	Refused string
 	// Collisions is the number of revision names that were taken by other content, so far.
 	Collisions int32
 }
@@ -182,9 +185,9 @@ func (w conditionWriter) terminating(p *Plan, o Outcome) {
 
 // progress sets the four conditions that tools judge health by.
 func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
-	stalled, why := w.stalled(p)
+	stalled, why := w.stalled(p, o)
 	g := p.Goal
-	because := stalledReason(stalled, g)
+	because := stalledReason(stalled, g, o)
 	if h := w.status.Halted; h != nil && len(stalled) == 0 {
 		because, why = haltedMessage(w.s, h)
 		stalled = []string{string(because)}
@@ -224,10 +227,13 @@ func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
 }
 
 // stalled says what has to be changed by somebody, "" and nothing if nothing has to.
-func (w conditionWriter) stalled(p *Plan) (reasons []string, message string) {
+func (w conditionWriter) stalled(p *Plan, o Outcome) (reasons []string, message string) {
 	var messages []string
 	for _, problem := range p.Problems {
 		reasons, messages = append(reasons, problem.Reason), append(messages, problem.Message)
+	}
+	if refusal := cmp.Or(p.Goal.Refusal, o.Refused); refusal != "" && len(reasons) == 0 {
+		return []string{BlockChangeRefused}, refusal
 	}
 	if len(reasons) == 0 && p.Goal.Held {
 		for _, b := range p.Blockers {
@@ -239,11 +245,11 @@ func (w conditionWriter) stalled(p *Plan) (reasons []string, message string) {
 	return reasons, strings.Join(messages, "; ")
 }
 
-func stalledReason(stalled []string, g Goal) appsv1alpha1.ConditionReason {
+func stalledReason(stalled []string, g Goal, o Outcome) appsv1alpha1.ConditionReason {
 	switch {
 	case len(stalled) == 0:
 		return appsv1alpha1.ReasonReconciled
-	case g.Held:
+	case g.Held, o.Refused != "":
 		return appsv1alpha1.ReasonBlocked
 	default:
 		return appsv1alpha1.ReasonInvalidSpec

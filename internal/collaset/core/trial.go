@@ -110,8 +110,8 @@ func (d *decision) refusedBy(it *item, trials ...Trial) bool {
 		if !known || v.Refused == "" {
 			continue
 		}
-		d.refused, d.byServer = true, true
-		d.block(it, BlockChangeRefused, t.Refusal(v.Refused))
+		d.refused, d.refuses = true, t.Refusal(v.Refused)
+		d.block(it, BlockChangeRefused, d.refuses)
 		d.look(v.Retry.Sub(d.s.Now))
 		return true
 	}
