@@ -86,7 +86,7 @@ func Component() bootstrap.Component {
 		Cache:         func(*bootstrap.Options) cache.Options { return cacheOptions(own.pods) },
 		AddFlags: func(fs *pflag.FlagSet) {
 			fs.BoolVar(&own.podOpsLifecycle, "pod-ops-lifecycle", own.podOpsLifecycle,
-				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, one at a time, without a readiness gate; no other component is needed then.")
+				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, within maxUnavailable, without a readiness gate; no other component is needed then.")
 			fs.BoolVar(&own.trimFields, "trim-pod-managed-fields", own.trimFields,
 				"Have metadata.managedFields of a Pod begin anew when an operation begins and when the Pod is changed in place, if they tell of nothing but what this suite wrote and what is in the Pod's status: "+
 					"each write to the Pod costs the API server less then. Of a Pod that is going to be deleted they are cleared. Where anybody else has written, they stay as they are.")

@@ -177,7 +177,7 @@ func notChosen(set *appsv1alpha1.CollaSet, pod *corev1.Pod) []Reason {
 			Next: "lower spec.updateStrategy.rollingUpdate.byPartition.partition to go on",
 		})
 	}
-	updates := []string{"InFlightLimit", "OneAtATime", "InPlaceImpossible", "ClaimExpansionRefused", "MaxSurge", "BeingReplaced", "OperationDelay"}
+	updates := []string{"ChangeRefused", "InFlightLimit", "MaxUnavailable", "InPlaceImpossible", "ClaimExpansionRefused", "MaxSurge", "BeingReplaced", "OperationDelay"}
 	var blocking []Reason
 	for _, b := range set.Status.Blockers {
 		if slices.Contains(updates, b.Reason) {

@@ -727,7 +727,7 @@ var inPlaceStories = map[string]func(env){
 		e.changeTemplate(set, "", `cpu: "1"`, `cpu: "2"`)
 		e.eventually("the refusal is told", func() string {
 			require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
-			if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetUpdate); c == nil || !strings.Contains(c.Message, "maximum cpu usage per Container is 1") {
+			if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled); c == nil || !strings.Contains(c.Message, "maximum cpu usage per Container is 1") {
 				return fmt.Sprint(c)
 			}
 			return ""
