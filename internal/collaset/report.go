@@ -139,7 +139,8 @@ func (r *reconciler) recordTurns(o *observation, status *appsv1alpha1.CollaSetSt
 		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, is.Reason, "Update", "%s", note(is.Message))
 	}
 	if before.UpdatedRevision != "" && before.UpdatedRevision != status.UpdatedRevision {
-		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "RolloutBegun", "Update", "the template is revision %s now; Pods were last all at %s", status.UpdatedRevision, before.CurrentRevision)
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "RolloutBegun", "Update",
+			"the template is revision %s now; Pods were last all at %s", status.UpdatedRevision, before.CurrentRevision)
 	}
 	if before.CurrentRevision != "" && before.CurrentRevision != status.CurrentRevision {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, string(appsv1alpha1.ReasonRolloutComplete), "Update", "every Pod is at revision %s", status.CurrentRevision)
