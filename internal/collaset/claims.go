@@ -25,6 +25,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Whose a claim is. A claim with a controller is the controller's. One without is the CollaSet's that
@@ -381,7 +382,7 @@ func (r *reconciler) mountClaims(ctx context.Context, o *observation, c core.Cre
 		countAction("create-claim", err)
 		if err != nil {
 			o.memory.claimsInDoubt.Store(true)
-			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, err)
+			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, writes.Unnamed(err, claim.GetGenerateName()))
 		}
 		r.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
 		names[t.Name] = claim.GetName()
@@ -565,9 +566,9 @@ func (r *reconciler) updateClaim(ctx context.Context, o *observation, u core.Cla
 func answerOf(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
-		return status.Status().Message
+		return writes.Steady(status.Status().Message)
 	}
-	return err.Error()
+	return writes.Text(err)
 }
 
 func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *core.Claim) error {

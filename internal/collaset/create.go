@@ -112,7 +112,7 @@ func (r *reconciler) createPod(ctx context.Context, o *observation, c core.Creat
 	}
 	if err != nil {
 		o.memory.podsInDoubt.Store(true)
-		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, err)
+		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, writes.Unnamed(err, pod.GetGenerateName()))
 	}
 	r.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
 	return nil

@@ -186,7 +186,7 @@ func TestFailure08EndlessSelfInflictedWrites(t *testing.T) {
 				_, err := w.reconcile()
 				require.NoError(t, err)
 				w.see()
-				w.clock.Step(time.Minute)
+				w.clock.Step(10 * time.Minute) // the progress deadline passes, which is told of
 			}
 			w.forget()
 			recorder := w.r.events.(*events.FakeRecorder)

@@ -85,7 +85,7 @@ func (r *reconciler) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) 
 
 // failureHandling is what the spec says about rollouts that do not progress.
 func failureHandling(set *appsv1alpha1.CollaSet) core.FailureHandling {
-	return core.FailureHandling{Deadline: seconds(set.Spec.ProgressDeadlineSeconds), Policy: set.Spec.UpdateStrategy.FailurePolicy}
+	return core.FailureHandling{Deadline: core.DeadlineOf(set.Spec.ProgressDeadlineSeconds), Policy: set.Spec.UpdateStrategy.FailurePolicy}
 }
 
 // aim takes a halted rollout into account: updated is the revision that Pods go to.

@@ -89,7 +89,7 @@ func TestANewPodIsMadeForItsOrigin(t *testing.T) {
 	assert.Equal(t, w.set().Status.UpdatedRevision, origin.Labels[appsv1alpha1.ReplacedByReplaceUpdateLabel])
 	assert.Equal(t, origin.Name, fresh.Labels[appsv1alpha1.ReplacePairOriginNameLabel])
 	assert.Contains(t, fresh.Labels, podops.CreatingLabel)
-	assert.Equal(t, []string{"ReplacementBegun"}, w.reasons(), "and not that the set was scaled")
+	assert.Equal(t, []string{"ReplacementBegun", "RolloutBegun"}, w.reasons(), "and not that the set was scaled")
 
 	w.rounds("nginx:2")
 	assert.Equal(t, []string{"nginx:2", "nginx:2"}, w.images())

@@ -18,6 +18,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // statusPause is the shortest time between two writes of status that differ in numbers and texts only. Of a large set they differ all the
@@ -44,16 +45,23 @@ const maxNote = 1000
 
 // report writes status if it changed, and the events of this round. later is how long a write of status was put off.
 func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan, applied *outcome) (later time.Duration, err error) {
-	r.recordEvents(o, applied)
-	became := applied.Outcome
+	became := told(applied)
+	r.recordEvents(o, applied, became)
 	if became.ScaleOut == nil {
-		became.ScaleOut = applied.creationsHeld
+		became.ScaleOut = writes.Told(applied.creationsHeld)
 	}
 	if why, refused := refusalIn(became.ScaleOut); refused && o.memory.creating.failures > 1 {
 		became.Refused = core.Trial{Write: core.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.why)
 	}
 	status := core.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
 	return r.tell(ctx, o, status, core.DeadlineIn(&o.snapshot, plan.Goal, &status), plan.IsZero())
+}
+
+// told is the outcome as status and events tell of it.
+func told(applied *outcome) core.Outcome {
+	o := applied.Outcome
+	o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim = writes.Told(o.ScaleOut), writes.Told(o.ScaleIn), writes.Told(o.Update), writes.Told(o.Reclaim)
+	return o
 }
 
 // tell writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure says that nobody made sure of the view that it
@@ -93,7 +101,7 @@ func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaS
 		return failure
 	}
 	m, now := r.memory.of(client.ObjectKeyFromObject(set), set.UID), r.clock.Now()
-	status := core.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, failure)
+	status := core.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, writes.Told(failure))
 	if equality.Semantic.DeepEqual(status, set.Status) || m.statusRefused.Wait(set.ResourceVersion, now) > 0 {
 		return failure
 	}
@@ -128,7 +136,14 @@ func (r *reconciler) recordTurns(o *observation, status *appsv1alpha1.CollaSetSt
 	was, is := meta.FindStatusCondition(before.Conditions, appsv1alpha1.CollaSetProgressing), meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetProgressing)
 	failed := is != nil && is.Status == metav1.ConditionFalse && (status.Halted != nil || is.Reason == string(appsv1alpha1.ReasonProgressDeadlineExceeded))
 	if failed && (was == nil || was.Reason != is.Reason) {
+		if stalled := meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetStalled); stalled != nil && stalled.Status == metav1.ConditionTrue {
+			is = stalled // it has the whole text
+		}
 		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, is.Reason, "Update", "%s", note(is.Message))
+	}
+	if before.UpdatedRevision != "" && before.UpdatedRevision != status.UpdatedRevision {
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "RolloutBegun", "Update",
+			"the template is revision %s now; Pods were last all at %s", status.UpdatedRevision, before.CurrentRevision)
 	}
 	if before.CurrentRevision != "" && before.CurrentRevision != status.CurrentRevision {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, string(appsv1alpha1.ReasonRolloutComplete), "Update", "every Pod is at revision %s", status.CurrentRevision)
@@ -153,7 +168,7 @@ func turned(before, after appsv1alpha1.CollaSetStatus) bool {
 }
 
 // recordEvents tells of Pods created and deleted, all of a round in one event, and of what was refused.
-func (r *reconciler) recordEvents(o *observation, applied *outcome) {
+func (r *reconciler) recordEvents(o *observation, applied *outcome, became core.Outcome) {
 	if applied.created+applied.deleted > 0 {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "Scaled", "Scale", "%s", summary(applied))
 	}
@@ -164,7 +179,7 @@ func (r *reconciler) recordEvents(o *observation, applied *outcome) {
 	}
 	r.recordMembers(o, "Excluded", "Exclude", applied.excluded, o.pod)
 	r.recordMembers(o, "Included", "Include", applied.included, func(name string) *corev1.Pod { return o.candidates[name] })
-	for reason, err := range map[string]error{"ScaleOutFailed": applied.ScaleOut, "ScaleInFailed": applied.ScaleIn, "UpdateFailed": applied.Update, "ReclaimFailed": applied.Reclaim} {
+	for reason, err := range map[string]error{"ScaleOutFailed": became.ScaleOut, "ScaleInFailed": became.ScaleIn, "UpdateFailed": became.Update, "ReclaimFailed": became.Reclaim} {
 		if err == nil || apierrors.IsServiceUnavailable(err) || o.toldOf(err) {
 			continue
 		}

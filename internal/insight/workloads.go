@@ -59,9 +59,18 @@ func (x *index) ofSet(set *appsv1alpha1.CollaSet) []Reason {
 		found = append(found, Reason{Code: Code(b.Reason), Message: b.Message + countText(b.Count)})
 	}
 	if len(found) == 0 && ready != nil && ready.Status == metav1.ConditionFalse {
-		found = append(found, Reason{Code: Code(ready.Reason), Message: ready.Message, Since: timeOf(ready.LastTransitionTime.Time)})
+		found = append(found, Reason{Code: Code(ready.Reason), Message: inFull(set, ready), Since: timeOf(ready.LastTransitionTime.Time)})
 	}
 	return once(found)
+}
+
+// inFull is what keeps a CollaSet from being Ready: Progressing has the whole text, unless Ready alone is about it.
+func inFull(set *appsv1alpha1.CollaSet, ready *metav1.Condition) string {
+	c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetProgressing)
+	if c == nil || c.Reason != ready.Reason || c.Message == "" {
+		return ready.Message
+	}
+	return c.Message
 }
 
 // countText says how many Pods a blocker holds back, if its message is about one of several.

@@ -22,6 +22,7 @@ import (
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // +kubebuilder:rbac:groups="",resources=services/status,verbs=patch
@@ -40,7 +41,7 @@ func outcome(err error) metav1.Condition {
 	if err == nil {
 		return success()
 	}
-	return failure(api.ConditionReasonBackendFailed, err.Error())
+	return failure(api.ConditionReasonBackendFailed, writes.Text(err))
 }
 
 // subject is what a condition is about: an adapter, and which of its duties. The adapter is "" for the framework.

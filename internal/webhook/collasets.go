@@ -181,8 +181,10 @@ func warnCollaSet(spec *appsv1alpha1.CollaSetSpec) []string {
 			warnings = append(warnings, fmt.Sprintf("spec.updateStrategy.rollingUpdate.byPartition.partition %d holds back all %d Pods: none is updated", held.IntVal, replicas))
 		}
 	}
-	if policy := spec.UpdateStrategy.FailurePolicy; policy != "" && policy != appsv1alpha1.RolloutFailureReport && spec.ProgressDeadlineSeconds == nil {
-		warnings = append(warnings, fmt.Sprintf("spec.updateStrategy.failurePolicy %s does nothing without spec.progressDeadlineSeconds", policy))
+	if policy := spec.UpdateStrategy.FailurePolicy; policy != "" && policy != appsv1alpha1.RolloutFailureReport &&
+		ptr.Deref(spec.ProgressDeadlineSeconds, 0) == appsv1alpha1.NoProgressDeadlineSeconds {
+		warnings = append(warnings, fmt.Sprintf("spec.updateStrategy.failurePolicy %s does nothing: spec.progressDeadlineSeconds %d means no deadline",
+			policy, appsv1alpha1.NoProgressDeadlineSeconds))
 	}
 	return warnings
 }

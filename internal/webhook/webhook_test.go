@@ -271,8 +271,9 @@ func TestValidateCollaSet(t *testing.T) {
 			answer{Refused: []string{"spec.volumeClaimTemplates[0].spec.accessModes", "spec.volumeClaimTemplates[0].spec.resources.requests[storage]"}}},
 		"two ways to choose Pods are allowed with a warning": {`[{op: add, path: /spec/updateStrategy, value: {podUpgradePolicy: Replace, rollingUpdate: {byLabel: {}, byPartition: {partition: 1}}}}]`,
 			answer{Warnings: []string{"spec.updateStrategy.rollingUpdate sets byLabel and byPartition: byLabel wins, the partition is ignored"}}},
-		"a failure policy without a deadline": {`[{op: add, path: /spec/updateStrategy, value: {failurePolicy: Rollback}}]`,
-			answer{Warnings: []string{"spec.updateStrategy.failurePolicy Rollback does nothing without spec.progressDeadlineSeconds"}}},
+		"a failure policy with the default deadline": {`[{op: add, path: /spec/updateStrategy, value: {failurePolicy: Rollback}}]`, answer{}},
+		"a failure policy without a deadline": {`[{op: add, path: /spec/updateStrategy, value: {failurePolicy: Rollback}}, {op: add, path: /spec/progressDeadlineSeconds, value: 2147483647}]`,
+			answer{Warnings: []string{"spec.updateStrategy.failurePolicy Rollback does nothing: spec.progressDeadlineSeconds 2147483647 means no deadline"}}},
 		"a partition that holds back everything": {`[{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byPartition: {partition: 4}}}}]`,
 			answer{Warnings: []string{"spec.updateStrategy.rollingUpdate.byPartition.partition 4 holds back all 3 Pods: none is updated"}}},
 	}

@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"math"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -115,11 +117,19 @@ type CollaSetSpec struct {
 
 	// ProgressDeadlineSeconds is how long, in seconds, nothing may get better on the way to the spec before the CollaSet is
 	// said not to progress; UpdateStrategy.FailurePolicy says what happens then. MinReadySeconds comes on top. Time while
-	// paused does not count, nor does what happens after the spec was reached. Nil means that there is no deadline.
+	// paused does not count, nor does what happens after the spec was reached. Nil means 600, as in a Deployment;
+	// 2147483647 means that there is no deadline.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 }
+
+const (
+	// DefaultProgressDeadlineSeconds is what a spec without progressDeadlineSeconds means.
+	DefaultProgressDeadlineSeconds int32 = 600
+	// NoProgressDeadlineSeconds is the progressDeadlineSeconds that means none, as in a Deployment.
+	NoProgressDeadlineSeconds int32 = math.MaxInt32
+)
 
 // UpdateStrategy says which Pods are updated, and how.
 type UpdateStrategy struct {
@@ -146,7 +156,8 @@ type UpdateStrategy struct {
 	// +optional
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
 
-	// FailurePolicy says what happens to a rollout that does not progress within ProgressDeadlineSeconds. Empty means Report.
+	// FailurePolicy says what happens to a rollout that does not progress within ProgressDeadlineSeconds, or 600 seconds without
+	// it. Empty means Report.
 	// +optional
 	FailurePolicy RolloutFailurePolicy `json:"failurePolicy,omitempty"`
 }
@@ -377,8 +388,8 @@ type CollaSetStatus struct {
 	// +optional
 	Selector string `json:"selector,omitempty"`
 
-	// LastProgressTime is when something last got better on the way to the spec; it is kept only with
-	// ProgressDeadlineSeconds. Nil means that it was never measured.
+	// LastProgressTime is when something last got better on the way to the spec; ProgressDeadlineSeconds counts from it.
+	// Nil means that it was never measured: nothing has been left to do since, or there is no deadline.
 	// +optional
 	LastProgressTime *metav1.Time `json:"lastProgressTime,omitempty"`
 
@@ -406,8 +417,8 @@ type CollaSetStatus struct {
 	Blockers []Blocker `json:"blockers,omitempty"`
 }
 
-// HaltedRollout is a rollout that FailurePolicy stopped. It ends when the template changes, or when FailurePolicy or
-// ProgressDeadlineSeconds is taken away.
+// HaltedRollout is a rollout that FailurePolicy stopped. It ends when the template changes, when FailurePolicy is taken
+// away, or when ProgressDeadlineSeconds becomes 2147483647.
 type HaltedRollout struct {
 	// Revision is the one that Pods no longer go to.
 	// +kubebuilder:validation:MaxLength=253

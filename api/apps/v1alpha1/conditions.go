@@ -18,11 +18,12 @@ const (
 	// is paused or stuck.
 	CollaSetProgressing = "Progressing"
 
-	// CollaSetScale is False when the last attempt to add or remove Pods failed. True says no more than that it did not.
+	// CollaSetScale is False when the last attempt to add or remove Pods failed, and has the error. True means no more than
+	// that it did not.
 	CollaSetScale = "Scale"
 
-	// CollaSetUpdate is False when the last attempt to update Pods failed. True does not mean that the rollout is
-	// complete; CollaSetReady does.
+	// CollaSetUpdate is False when the last attempt to update Pods failed, and has the error. True does not mean that the
+	// rollout is complete; CollaSetReady does.
 	CollaSetUpdate = "Update"
 
 	// CollaSetTerminating exists only while the CollaSet is being deleted: False while something is still to be released,
@@ -43,7 +44,7 @@ const (
 	ReasonScaling ConditionReason = "Scaling"
 	// ReasonUpdating: Pods are being updated or replaced.
 	ReasonUpdating ConditionReason = "Updating"
-	// ReasonRolloutComplete: every Pod that the strategy chooses is at the updated revision.
+	// ReasonRolloutComplete: every Pod that the strategy chooses is at the updated revision, and has been available with it.
 	ReasonRolloutComplete ConditionReason = "RolloutComplete"
 	// ReasonPaused: spec.paused holds back what is left to do.
 	ReasonPaused ConditionReason = "Paused"
@@ -59,19 +60,21 @@ const (
 	ReasonRolloutHalted ConditionReason = "RolloutHalted"
 	// ReasonRolledBack: spec.updateStrategy.failurePolicy stopped the rollout, and its Pods go back.
 	ReasonRolledBack ConditionReason = "RolledBack"
-	// ReasonFailed: the last attempt failed and is repeated; the message has the error.
+	// ReasonFailed: the last attempt failed and is repeated; CollaSetScale, CollaSetUpdate or CollaSetTerminating has the
+	// error, or CollaSetReady if nothing could be decided.
 	ReasonFailed ConditionReason = "Failed"
 )
 
 // Reasons of CollaSetScale and CollaSetUpdate, as Kuperator has them.
 const (
-	// ReasonScaled (Scale=True): the last attempt succeeded, or there was nothing to do.
+	// ReasonScaled (Scale=True): there are as many Pods as are wanted. Until then it is ReasonScaling.
 	ReasonScaled ConditionReason = "Scaled"
 	// ReasonScaleOutFailed (Scale=False): creating a Pod or claim failed.
 	ReasonScaleOutFailed ConditionReason = "ScaleOutFailed"
 	// ReasonScaleInFailed (Scale=False): beginning, recording or carrying out the removal of a Pod failed.
 	ReasonScaleInFailed ConditionReason = "ScaleInFailed"
-	// ReasonUpdated (Update=True): the last attempt succeeded, or there was nothing to do.
+	// ReasonUpdated (Update=True): every Pod that the strategy chooses is at the updated revision, and available. Until then
+	// it is ReasonUpdating.
 	ReasonUpdated ConditionReason = "Updated"
 	// ReasonUpdateFailed (Update=False): beginning, recording or carrying out the update of a Pod failed.
 	ReasonUpdateFailed ConditionReason = "UpdateFailed"

@@ -76,6 +76,7 @@ func (s *story) look() (busy bool) {
 	plan := core.Decide(&s.Snapshot)
 	before := s.status
 	s.status = core.StatusOf(&s.Snapshot, &plan, core.Outcome{}, *before.DeepCopy())
+	s.saysAllOnce()
 	from := len(s.log)
 	s.mayCreate(plan)
 	s.apply(plan, s.passes)

@@ -6,20 +6,33 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // A rollout and its deadline.
 //
-// The clock is status.lastProgressTime: it moves when something got better, and with every change of the spec. It runs
+// The clock is status.lastProgressTime: it begins when there is something left to do, and moves when something got
+// better, and with every change of the spec. It runs
 // while the spec is not reached, but not while paused or waiting for other CollaSets, and no more once the spec was reached: that a node dies a month
-// later is no rollout. Past the deadline, FailurePolicy says what happens; what it stopped is in status.halted, which is
+// later is no rollout. A CollaSet at rest costs no write for it. Past the deadline, FailurePolicy says what happens; what it stopped is in status.halted, which is
 // bound to the revision, so that it survives restarts and ends with the next template.
+
+// DeadlineOf is the progress deadline of a spec, which has a default as that of a Deployment; 0 for none. The default is
+// not the schema's: what people and their tools wrote stays as it is.
+func DeadlineOf(progressDeadlineSeconds *int32) time.Duration {
+	switch seconds := ptr.Deref(progressDeadlineSeconds, appsv1alpha1.DefaultProgressDeadlineSeconds); seconds {
+	case appsv1alpha1.NoProgressDeadlineSeconds:
+		return 0
+	default:
+		return time.Duration(seconds) * time.Second
+	}
+}
 
 // FailureHandling is what the spec says about rollouts that do not progress.
 type FailureHandling struct {
-	// Deadline is progressDeadlineSeconds; 0 for none.
+	// Deadline is that of DeadlineOf.
 	Deadline time.Duration
 	// Policy is failurePolicy.
 	Policy appsv1alpha1.RolloutFailurePolicy
@@ -134,8 +147,12 @@ func better(s *Snapshot, before, now *appsv1alpha1.CollaSetStatus) bool {
 		(s.MinReady == 0 && (now.ReadyReplicas > before.ReadyReplicas || now.UpdatedReadyReplicas > before.UpdatedReadyReplicas))
 }
 
-// wasComplete says that the status tells of a rollout that reached the present spec.
-func wasComplete(s *Snapshot, before *appsv1alpha1.CollaSetStatus) bool {
+// wasComplete reports whether the status before tells of a rollout that reached the present spec, and no Pod has been
+// updated since: where none was missing, more Pods at the updated revision are not what was lost and came back.
+func wasComplete(s *Snapshot, before, now *appsv1alpha1.CollaSetStatus) bool {
+	if before.UpdatedRevision != s.spec() || (int(before.Replicas) >= s.Replicas && now.UpdatedReplicas > before.UpdatedReplicas) {
+		return false
+	}
 	c := meta.FindStatusCondition(before.Conditions, appsv1alpha1.CollaSetProgressing)
 	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == string(appsv1alpha1.ReasonRolloutComplete) && c.ObservedGeneration == s.Generation
 }
@@ -156,18 +173,20 @@ type rollout struct {
 // follow moves the clock in st and halts what the failure policy halts.
 func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollout {
 	g := p.Goal
-	r := rollout{complete: g.UpdateReached && !g.Held && !g.Replacing && s.Halted == nil && (g.ScaleReached && g.Available() || wasComplete(s, before))}
+	was := wasComplete(s, before, st)
+	r := rollout{complete: g.UpdateReached && !g.Held && !g.Replacing && s.Halted == nil && (g.ScaleReached && g.Available() || was)}
 	st.Halted = s.Halted
 	if s.Failure.Deadline == 0 {
 		return r
 	}
 	now := metav1.NewTime(s.Now).Rfc3339Copy()
 	st.LastProgressTime = before.LastProgressTime
-	if st.LastProgressTime == nil || better(s, before, st) || (wasComplete(s, before) && !r.complete) || behind(s, g, st.LastProgressTime) {
+	left := !r.complete && !s.Paused && !s.Deleting && s.Halted == nil
+	begun := st.LastProgressTime != nil
+	if (!begun && left) || (begun && (better(s, before, st) || (was && !r.complete) || behind(s, g, st.LastProgressTime))) {
 		st.LastProgressTime = &now
 	}
-	running := !r.complete && !s.Paused && !s.Deleting && !g.Waits && s.Halted == nil
-	r.exceeded = running && s.Now.Sub(st.LastProgressTime.Time) >= s.limit()
+	r.exceeded = left && !g.Waits && s.Now.Sub(st.LastProgressTime.Time) >= s.limit()
 	// Only what the revision can be blamed for is halted: Pods that do not get to it, or do not serve with it.
 	blamed := !g.UpdateReached || st.UpdatedAvailableReplicas < st.UpdatedReplicas
 	if r.exceeded && blamed && s.Failure.stops() && s.spec() != s.CurrentRevision && (!g.Held || g.Refusal != "") && len(p.Problems) == 0 {

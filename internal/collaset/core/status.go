@@ -62,7 +62,7 @@ func statusOf(s *Snapshot, t *tally, p *Plan, o Outcome, before appsv1alpha1.Col
 	if s.Deleting {
 		w.terminating(p, o)
 	}
-	w.attempts(o)
+	w.attempts(p.Goal, o, r)
 	w.progress(p, o, r)
 	return st
 }
@@ -73,15 +73,15 @@ func FailedStatus(before appsv1alpha1.CollaSetStatus, generation int64, now time
 	before.ObservedGeneration = generation
 	w := conditionWriter{&before, &Snapshot{Generation: generation, Now: now}}
 	w.set(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonFailed, failure.Error())
-	w.set(appsv1alpha1.CollaSetReconciling, true, appsv1alpha1.ReasonFailed, failure.Error())
+	w.set(appsv1alpha1.CollaSetReconciling, true, appsv1alpha1.ReasonFailed, trying(appsv1alpha1.CollaSetReady))
 	return before
 }
 
-// arrived says that every Pod is at the revision of the template, and every wanted one Ready, and available where that
-// takes time. A revision that was halted never becomes the one that Pods come from.
+// arrived reports whether every Pod is at the revision of the template, and every wanted one Ready and available with it. A
+// revision that was halted never becomes the one that Pods come from.
 func arrived(s *Snapshot, st *appsv1alpha1.CollaSetStatus) bool {
 	return s.spec() != "" && s.Halted == nil && int(st.UpdatedReadyReplicas) >= s.Replicas && st.UpdatedReplicas == st.Replicas &&
-		(s.MinReady == 0 || int(st.UpdatedAvailableReplicas) >= s.Replicas)
+		int(st.UpdatedAvailableReplicas) >= s.Replicas
 }
 
 // tally is what status counts of Pods: sums to which each Pod adds, and from which it can be taken again as it was.
@@ -110,6 +110,8 @@ func (t *tally) add(s *Snapshot, pod *Pod, n int32) {
 	if updated {
 		t.updated += n
 	}
+	// What a Pod is before its kubelet has carried the change out, it is as it was before.
+	updated = updated && (!pod.Recorded || pod.Carried)
 	if pod.View.Ready {
 		t.ready += n
 		if updated {
@@ -155,21 +157,26 @@ func (w conditionWriter) set(conditionType string, holds bool, reason appsv1alph
 	})
 }
 
-// attempts says how the last attempt to scale and to update went.
-func (w conditionWriter) attempts(o Outcome) {
+// attempts tells how the last attempt to scale and to update went: in full, if it failed.
+func (w conditionWriter) attempts(g Goal, o Outcome, r rollout) {
 	switch {
 	case o.ScaleOut != nil:
 		w.set(appsv1alpha1.CollaSetScale, false, appsv1alpha1.ReasonScaleOutFailed, o.ScaleOut.Error())
 	case o.ScaleIn != nil:
 		w.set(appsv1alpha1.CollaSetScale, false, appsv1alpha1.ReasonScaleInFailed, o.ScaleIn.Error())
-	default:
+	case g.ScaleReached:
 		w.set(appsv1alpha1.CollaSetScale, true, appsv1alpha1.ReasonScaled, "")
+	default:
+		w.set(appsv1alpha1.CollaSetScale, true, appsv1alpha1.ReasonScaling, "")
 	}
-	if o.Update != nil {
+	switch {
+	case o.Update != nil:
 		w.set(appsv1alpha1.CollaSetUpdate, false, appsv1alpha1.ReasonUpdateFailed, o.Update.Error())
-		return
+	case r.complete, g.UpdateReached && !g.Replacing && w.status.UpdatedAvailableReplicas == w.status.UpdatedReplicas && w.s.Halted == nil:
+		w.set(appsv1alpha1.CollaSetUpdate, true, appsv1alpha1.ReasonUpdated, "")
+	default:
+		w.set(appsv1alpha1.CollaSetUpdate, true, appsv1alpha1.ReasonUpdating, "")
 	}
-	w.set(appsv1alpha1.CollaSetUpdate, true, appsv1alpha1.ReasonUpdated, "")
 }
 
 func (w conditionWriter) terminating(p *Plan, o Outcome) {
@@ -183,7 +190,8 @@ func (w conditionWriter) terminating(p *Plan, o Outcome) {
 	}
 }
 
-// progress sets the four conditions that tools judge health by.
+// progress sets the four conditions that tools judge health by. What is the matter is told in full in one of them: in
+// Stalled if something has to be changed, else in Progressing, or in Ready once the rollout is complete.
 func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
 	stalled, why := w.stalled(p, o)
 	g := p.Goal
@@ -202,18 +210,21 @@ func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
 		w.set(appsv1alpha1.CollaSetReady, true, appsv1alpha1.ReasonAvailable, "")
 		w.set(appsv1alpha1.CollaSetReconciling, false, appsv1alpha1.ReasonReconciled, "")
 	case len(stalled) > 0:
-		w.set(appsv1alpha1.CollaSetReady, false, because, why)
-		w.set(appsv1alpha1.CollaSetReconciling, false, because, why)
+		w.set(appsv1alpha1.CollaSetReady, false, because, "the spec is not reached, as the condition Stalled explains")
+		w.set(appsv1alpha1.CollaSetReconciling, false, because, "")
 	case paused:
-		w.set(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonPaused, message)
-		w.set(appsv1alpha1.CollaSetReconciling, false, appsv1alpha1.ReasonPaused, message)
-	default:
+		w.set(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonPaused, "spec.paused is set before the spec is reached")
+		w.set(appsv1alpha1.CollaSetReconciling, false, appsv1alpha1.ReasonPaused, "")
+	case r.complete:
 		w.set(appsv1alpha1.CollaSetReady, false, reason, message)
-		w.set(appsv1alpha1.CollaSetReconciling, true, reason, message)
+		w.set(appsv1alpha1.CollaSetReconciling, true, reason, onTheWay(reason))
+	default:
+		w.set(appsv1alpha1.CollaSetReady, false, reason, notReady(reason))
+		w.set(appsv1alpha1.CollaSetReconciling, true, reason, onTheWay(reason))
 	}
 	switch {
 	case len(stalled) > 0:
-		w.set(appsv1alpha1.CollaSetProgressing, false, because, why)
+		w.set(appsv1alpha1.CollaSetProgressing, false, because, "nothing goes on until what the condition Stalled names is changed")
 	case paused:
 		w.set(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonPaused, message)
 	case r.complete:
@@ -259,12 +270,12 @@ func stalledReason(stalled []string, g Goal, o Outcome) appsv1alpha1.ConditionRe
 // doing says what is going on, without numbers that change with every Pod: the counters tell them.
 func (w conditionWriter) doing(p *Plan, o Outcome) (string, appsv1alpha1.ConditionReason) {
 	switch {
-	case o.ScaleOut != nil || o.ScaleIn != nil || o.Update != nil || o.Reclaim != nil:
-		for _, err := range []error{o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim} {
-			if err != nil {
-				return err.Error(), appsv1alpha1.ReasonFailed
-			}
-		}
+	case o.ScaleOut != nil, o.ScaleIn != nil:
+		return trying(appsv1alpha1.CollaSetScale), appsv1alpha1.ReasonFailed
+	case o.Update != nil:
+		return trying(appsv1alpha1.CollaSetUpdate), appsv1alpha1.ReasonFailed
+	case o.Reclaim != nil:
+		return trying(appsv1alpha1.CollaSetTerminating), appsv1alpha1.ReasonFailed
 	case w.s.Deleting:
 		return "the CollaSet is being deleted", appsv1alpha1.ReasonScaling
 	case !p.Goal.ScaleReached:
@@ -277,6 +288,39 @@ func (w conditionWriter) doing(p *Plan, o Outcome) (string, appsv1alpha1.Conditi
 		return w.unavailable(p.Goal), appsv1alpha1.ReasonUnavailable
 	}
 	return "", appsv1alpha1.ReasonReconciled
+}
+
+// trying is the word of a failure of which the condition named tells in full.
+func trying(condition string) string {
+	return "the last attempt failed, as the condition " + condition + " tells, and is repeated"
+}
+
+// notReady is a short word of the condition Ready for what Progressing tells in full.
+func notReady(reason appsv1alpha1.ConditionReason) string {
+	switch reason {
+	case appsv1alpha1.ReasonScaling:
+		return "there are more or fewer Pods than are wanted"
+	case appsv1alpha1.ReasonUpdating:
+		return "not every Pod is updated"
+	case appsv1alpha1.ReasonUnavailable:
+		return "not every Pod is available"
+	default:
+		return "the spec is not reached"
+	}
+}
+
+// onTheWay is a short word of the condition Reconciling for what another condition tells in full.
+func onTheWay(reason appsv1alpha1.ConditionReason) string {
+	switch reason {
+	case appsv1alpha1.ReasonScaling:
+		return "adding or removing Pods"
+	case appsv1alpha1.ReasonUpdating:
+		return "updating Pods"
+	case appsv1alpha1.ReasonUnavailable:
+		return "waiting for Pods to be available"
+	default:
+		return "trying again"
+	}
 }
 
 // unavailable says what Pods lack, not which: that would change with every Pod.

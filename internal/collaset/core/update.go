@@ -187,6 +187,7 @@ func (d *decision) update() {
 	for id, e := range d.entries {
 		if e.active() && d.holder[id] == nil && e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
 			under.offline++ // between its deletion and its creation
+			d.waiting++
 		}
 	}
 	for _, it := range d.live {

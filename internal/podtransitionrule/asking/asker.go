@@ -31,6 +31,7 @@ import (
 	"kusionstack.io/kuperator/internal/callout"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking/core"
 	engine "kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 const (
@@ -517,13 +518,14 @@ func (a *Asker) ask(ctx context.Context, i *inquiry, q call, secret string) ([]b
 // failureOf says what an error means for those who were to be asked about.
 func failureOf(err error) core.Failure {
 	lasting, passing := misconfigured{}, unprepared{}
+	why := writes.Text(err)
 	switch {
 	case errors.As(err, &lasting):
-		return core.Failure{Reason: "the webhook is not asked: " + err.Error(), Refused: true, Lasting: true}
+		return core.Failure{Reason: "the webhook is not asked: " + why, Refused: true, Lasting: true}
 	case errors.As(err, &passing):
-		return core.Failure{Reason: "the webhook is not asked: " + err.Error(), Refused: true}
+		return core.Failure{Reason: "the webhook is not asked: " + why, Refused: true}
 	}
-	return core.Failure{Reason: "the webhook cannot be asked: " + err.Error()}
+	return core.Failure{Reason: "the webhook cannot be asked: " + why}
 }
 
 // count tells metrics and the log how a request went.

@@ -41,6 +41,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Reporter is an adapter that says how its backend follows. ReportTo is called once, before anything else, with a function
@@ -296,6 +297,7 @@ func (e *Engine[E, P, S]) locked(key types.NamespacedName, s *slot[E, S], f func
 // because the provider puts a number into it, is not a change.
 func (e *Engine[E, P, S]) conditionOf(s *slot[E, S], now time.Time) *metav1.Condition {
 	reason, message := s.group.problem()
+	message = writes.Steady(message)
 	failing := len(s.group.failing)
 	e.metrics.members.Add(float64(failing - s.failing))
 	s.failing = failing

@@ -47,7 +47,9 @@ func unstructuredOf(t *testing.T, object any, kind string) *unstructured.Unstruc
 
 func TestHealthOfCollaSets(t *testing.T) {
 	ready := condition(appsv1alpha1.CollaSetReady, true, appsv1alpha1.ReasonAvailable, "")
-	busy := condition(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonUpdating, "Pods are being updated to web-2")
+	busy := condition(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonUpdating, "not every Pod is updated")
+	down := condition(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonUnavailable, "some Pods have no node yet")
+	complete := condition(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonRolloutComplete, "")
 	moves := condition(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonUpdating, "Pods are being updated to web-2")
 	for name, tc := range map[string]struct {
 		state
@@ -59,6 +61,8 @@ func TestHealthOfCollaSets(t *testing.T) {
 		"ready, with a partition":          {state{observed: 3, revision: "web-1", conditions: []metav1.Condition{ready}}, "Healthy", "some stay at revision web-1"},
 		"ready for an older spec":          {state{observed: 3, conditions: []metav1.Condition{outdated(ready), moves}}, "Progressing", "waiting for collaset-controller"},
 		"rolling out":                      {state{observed: 3, conditions: []metav1.Condition{busy, moves}}, "Progressing", "updated to web-2"},
+		"unavailable after the rollout":    {state{observed: 3, conditions: []metav1.Condition{down, complete}}, "Progressing", "no node"},
+		"creations fail":                   {state{observed: 3, conditions: []metav1.Condition{busy, moves, condition(appsv1alpha1.CollaSetScale, false, appsv1alpha1.ReasonScaleOutFailed, "exceeded quota")}}, "Progressing", "exceeded quota"},
 		"paused with nothing left to do":   {state{observed: 3, paused: true, conditions: []metav1.Condition{ready}}, "Healthy", "every Pod is as wanted"},
 		"paused midway":                    {state{observed: 3, paused: true, conditions: []metav1.Condition{busy, condition(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonPaused, "held")}}, "Suspended", "held"},
 		"no progress within its deadline":  {state{observed: 3, conditions: []metav1.Condition{busy, condition(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonProgressDeadlineExceeded, "too late")}}, "Degraded", "too late"},

@@ -40,7 +40,8 @@ type CollaSetSpecApplyConfiguration struct {
 	MinReadySeconds *int32 `json:"minReadySeconds,omitempty"`
 	// ProgressDeadlineSeconds is how long, in seconds, nothing may get better on the way to the spec before the CollaSet is
 	// said not to progress; UpdateStrategy.FailurePolicy says what happens then. MinReadySeconds comes on top. Time while
-	// paused does not count, nor does what happens after the spec was reached. Nil means that there is no deadline.
+	// paused does not count, nor does what happens after the spec was reached. Nil means 600, as in a Deployment;
+	// 2147483647 means that there is no deadline.
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 }
 

@@ -41,8 +41,8 @@ type CollaSetStatusApplyConfiguration struct {
 	UpdatedAvailableReplicas *int32 `json:"updatedAvailableReplicas,omitempty"`
 	// Selector is spec.selector as a string, for the scale subresource and so for autoscalers.
 	Selector *string `json:"selector,omitempty"`
-	// LastProgressTime is when something last got better on the way to the spec; it is kept only with
-	// ProgressDeadlineSeconds. Nil means that it was never measured.
+	// LastProgressTime is when something last got better on the way to the spec; ProgressDeadlineSeconds counts from it.
+	// Nil means that it was never measured: nothing has been left to do since, or there is no deadline.
 	LastProgressTime *v1.Time `json:"lastProgressTime,omitempty"`
 	// Halted is the rollout that FailurePolicy stopped. Nil means that none is.
 	Halted *HaltedRolloutApplyConfiguration `json:"halted,omitempty"`

@@ -9,8 +9,8 @@ import (
 // HaltedRolloutApplyConfiguration represents a declarative configuration of the HaltedRollout type for use
 // with apply.
 //
-// HaltedRollout is a rollout that FailurePolicy stopped. It ends when the template changes, or when FailurePolicy or
-// ProgressDeadlineSeconds is taken away.
+// HaltedRollout is a rollout that FailurePolicy stopped. It ends when the template changes, when FailurePolicy is taken
+// away, or when ProgressDeadlineSeconds becomes 2147483647.
 type HaltedRolloutApplyConfiguration struct {
 	// Revision is the one that Pods no longer go to.
 	Revision *string `json:"revision,omitempty"`

@@ -22,7 +22,8 @@ type UpdateStrategyApplyConfiguration struct {
 	// old and a new Pod: a number, or a percentage of Replicas rounded up, at least 1. Nil means 25 %. Other policies make
 	// no surplus Pods.
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
-	// FailurePolicy says what happens to a rollout that does not progress within ProgressDeadlineSeconds. Empty means Report.
+	// FailurePolicy says what happens to a rollout that does not progress within ProgressDeadlineSeconds, or 600 seconds without
+	// it. Empty means Report.
 	FailurePolicy *appsv1alpha1.RolloutFailurePolicy `json:"failurePolicy,omitempty"`
 }
 

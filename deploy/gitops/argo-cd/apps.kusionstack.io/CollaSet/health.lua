@@ -40,4 +40,11 @@ if says("Ready", "True") then
   return hs
 end
 says("Ready", "False")
+-- The whole text is in the condition that is about it.
+for _, told in ipairs({ { "Progressing", "True" }, { "Update", "False" }, { "Scale", "False" } }) do
+  local condition = conditions[told[1]]
+  if condition ~= nil and condition.status == told[2] and condition.message ~= nil and condition.message ~= "" then
+    hs.message = condition.message
+  end
+end
 return hs
