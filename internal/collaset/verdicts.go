@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // errNotTaken is that the API server refuses a write, which is remembered: the next decision sees it.
@@ -111,10 +112,10 @@ func refusalIn(err error) (r refusalOf, refused bool) {
 	default:
 		refused = code >= http.StatusBadRequest && code < http.StatusInternalServerError
 	}
-	return refusalOf{why: core.Cut(unnamed(message)), quota: strings.Contains(message, "exceeded quota")}, refused
+	return refusalOf{why: core.Cut(writes.Steady(unnamed(message))), quota: strings.Contains(message, "exceeded quota")}, refused
 }
 
-// namedFirst is the name of a Pod with which an answer begins. It may be generated anew for each attempt.
+// namedFirst is the Pod with whose name an answer begins: it is another one for each attempt, or for each Pod.
 var namedFirst = regexp.MustCompile(`^(?:pods|Pod) "[^"]*" is (forbidden|invalid): `)
 
 // unnamed is an answer of the API server that does not depend on the name of the Pod.

@@ -74,7 +74,9 @@ type Request struct {
 	// NoOp says that the write succeeded and changed nothing. It is known for
 	// Pods only.
 	NoOp bool
-	URI  string
+	// DryRun reports whether nothing was stored because nothing was to be.
+	DryRun bool
+	URI    string
 }
 
 // Component is the component that made the request, "" if none of ours did.
@@ -86,9 +88,9 @@ func (r Request) Component() string {
 	return name
 }
 
-// Write says whether the request asks for a change.
+// Write reports whether the request asks for a change. A dry run does not.
 func (r Request) Write() bool {
-	return !slices.Contains([]string{"get", "list", "watch"}, r.Verb)
+	return !r.DryRun && !slices.Contains([]string{"get", "list", "watch"}, r.Verb)
 }
 
 // OK says whether the request succeeded.
@@ -119,6 +121,10 @@ type auditEvent struct {
 		Name        string `json:"name"`
 		APIGroup    string `json:"apiGroup"`
 	} `json:"objectRef"`
+	RequestObject struct {
+		// DryRun is what the options of a deletion ask for, which come in its body.
+		DryRun []string `json:"dryRun"`
+	} `json:"requestObject"`
 	ResponseStatus struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
@@ -218,6 +224,7 @@ func (seen answers) request(e *auditEvent) Request {
 		Namespace: e.ObjectRef.Namespace, Name: cmp.Or(e.ObjectRef.Name, e.ResponseObject.Metadata.Name), Code: e.ResponseStatus.Code,
 		Unauthorized:    e.ResponseStatus.Code == http.StatusForbidden && e.Annotations["authorization.k8s.io/decision"] != "allow",
 		ResourceVersion: e.ResponseObject.Metadata.ResourceVersion,
+		DryRun:          strings.Contains(e.RequestURI, "dryRun=All") || slices.Contains(e.RequestObject.DryRun, metav1.DryRunAll),
 	}
 	if meta := e.ResponseObject.Metadata; r.Resource == "pods" && r.Write() && r.OK() && meta.UID != "" && r.Verb != "delete" {
 		answer := meta.UID + "@" + meta.ResourceVersion
@@ -237,6 +244,8 @@ type Counts struct {
 	Conflicts int
 	// Refused were refused for any other reason.
 	Refused int
+	// Trials are dry runs, which are no writes.
+	Trials int
 	// Kinds are all writes, whatever their end, by "<verb> <resource>[/<subresource>]".
 	Kinds map[string]int
 }
@@ -258,13 +267,18 @@ func Writes(requests []Request) map[string]Counts {
 func countWrites(requests []Request, counted func(Request) bool) map[string]Counts {
 	all := map[string]Counts{}
 	for _, r := range requests {
-		if !r.Write() || !counted(r) {
+		if !r.Write() && !r.DryRun || !counted(r) {
 			continue
 		}
 		who := cmp.Or(r.Component(), r.User)
 		c, ok := all[who]
 		if !ok {
 			c.Kinds = map[string]int{}
+		}
+		if r.DryRun {
+			c.Trials++
+			all[who] = c
+			continue
 		}
 		kind := r.Verb + " " + r.Resource
 		if r.Subresource != "" {
@@ -296,6 +310,7 @@ func Sum(counts map[string]Counts) Counts {
 		sum.NoOps += c.NoOps
 		sum.Conflicts += c.Conflicts
 		sum.Refused += c.Refused
+		sum.Trials += c.Trials
 		for kind, n := range c.Kinds {
 			sum.Kinds[kind] += n
 		}

@@ -17,12 +17,14 @@ const auditLog = `{"verb":"patch","user":{"username":"system:serviceaccount:kupe
 {"verb":"update","user":{"username":"system:serviceaccount:kuperator-system:collaset-controller"},"objectRef":{"resource":"leases","apiGroup":"coordination.k8s.io","namespace":"kuperator-system","name":"collaset-controller"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-02T03:04:08.000001Z"}
 {"verb":"create","user":{"username":"system:serviceaccount:other:collaset-controller"},"objectRef":{"resource":"pods","namespace":"a"},"responseStatus":{"code":403},"requestReceivedTimestamp":"2026-01-02T03:04:09.000001Z"}
 {"verb":"get","user":{"username":"admin"},"objectRef":{"resource":"pods","name":"p"},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-02T03:04:10.000001Z"}
+{"verb":"patch","user":{"username":"system:serviceaccount:kuperator-system:collaset-controller"},"requestURI":"/api/v1/namespaces/a/pods/p?dryRun=All","objectRef":{"resource":"pods","namespace":"a","name":"p"},"responseStatus":{"code":200},"responseObject":{"metadata":{"uid":"u","name":"p","resourceVersion":"7"}},"requestReceivedTimestamp":"2026-01-02T03:04:11.000001Z"}
+{"verb":"delete","user":{"username":"system:serviceaccount:kuperator-system:collaset-controller"},"requestURI":"/api/v1/namespaces/a/pods/p","objectRef":{"resource":"pods","namespace":"a","name":"p"},"requestObject":{"kind":"DeleteOptions","dryRun":["All"]},"responseStatus":{"code":200},"requestReceivedTimestamp":"2026-01-02T03:04:12.000001Z"}
 {"verb":"patch","user":{"username":"unfinished`
 
 func TestPodWritesCountsEffectsConflictsAndWritesThatChangeNothing(t *testing.T) {
 	requests, err := readAudit(strings.NewReader(auditLog), time.Time{})
 	require.NoError(t, err)
-	require.Len(t, requests, 6)
+	require.Len(t, requests, 8)
 	require.Equal(t, 250*time.Millisecond, requests[0].Took)
 
 	require.True(t, requests[4].Unauthorized, "403, and nothing says that a role allows it")
@@ -31,7 +33,7 @@ func TestPodWritesCountsEffectsConflictsAndWritesThatChangeNothing(t *testing.T)
 
 	want := map[string]Counts{
 		Lifecycle: {Writes: 1, Kinds: map[string]int{"patch pods/status": 1}},
-		CollaSet:  {Writes: 1, NoOps: 1, Conflicts: 1, Kinds: map[string]int{"patch pods": 2}},
+		CollaSet:  {Writes: 1, NoOps: 1, Conflicts: 1, Trials: 2, Kinds: map[string]int{"patch pods": 2}},
 		"system:serviceaccount:other:collaset-controller": {Refused: 1, Kinds: map[string]int{"create pods": 1}},
 	}
 	if diff := cmp.Diff(want, counts); diff != "" {

@@ -189,6 +189,7 @@ func (s *scene) carryOut(o operation) {
 	}
 	figure("writes to Pods", "writes/Pod", writes, fmt.Sprintf("least %d: %s", least, o.steps))
 	figure("all write requests", "requests/Pod", requests, perPod(all.Kinds, s.pods))
+	figure("trials", "requests", float64(all.Trials), "dry runs before Pods are touched; their number follows from time, not from Pods")
 	if writes > float64(least)*mostAboveLeast {
 		s.Errorf("%s with %d rules and %d adapters takes %.2f writes to each Pod, and could do with %d", o.name, s.rules, s.adapters, writes, least)
 	}

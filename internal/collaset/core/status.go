@@ -172,6 +172,8 @@ func (w conditionWriter) attempts(g Goal, o Outcome, r rollout) {
 	switch {
 	case o.Update != nil:
 		w.set(appsv1alpha1.CollaSetUpdate, false, appsv1alpha1.ReasonUpdateFailed, o.Update.Error())
+	case g.Refusal != "" && !g.UpdateReached:
+		w.set(appsv1alpha1.CollaSetUpdate, false, appsv1alpha1.ReasonUpdateFailed, "the API server refuses it, as the condition Stalled explains")
 	case r.complete, g.UpdateReached && !g.Replacing && w.status.UpdatedAvailableReplicas == w.status.UpdatedReplicas && w.s.Halted == nil:
 		w.set(appsv1alpha1.CollaSetUpdate, true, appsv1alpha1.ReasonUpdated, "")
 	default:
