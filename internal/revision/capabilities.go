@@ -1,6 +1,7 @@
 package revision
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -30,7 +31,8 @@ const (
 	// and Rancher, each to have the Pods of a template restarted.
 	DefaultRestartAnnotations RestartAnnotations = "checksum/*,rollme,reloader.stakater.com/last-reloaded-from," +
 		"wave.pusher.com/config-hash,vso.secrets.hashicorp.com/restartedAt,keel.sh/update-time,cattle.io/timestamp"
-	// RestartAnnotationsFlag and RestartAnnotationsUsage are the flag by which others are chosen, of all who explain changes.
+	// RestartAnnotationsFlag and RestartAnnotationsUsage are the flag by which others are chosen, of all who explain
+	// changes.
 	RestartAnnotationsFlag  = "restart-annotations"
 	RestartAnnotationsUsage = "Annotations of a CollaSet's template, separated by commas, that ask for a restart: with a new value of one, Pods are created anew. " +
 		"A prefix ending in /* stands for all that begin with it. " + RestartedAtAnnotation + " always does. Give collaset-controller and webhook-server the same."
@@ -65,6 +67,15 @@ func (r *RestartAnnotations) String() string { return string(*r) }
 
 // Type names the kind of value in the help of a program.
 func (*RestartAnnotations) Type() string { return "strings" }
+
+// With adds the annotations to what is found out about a server.
+func (r RestartAnnotations) With(find func(context.Context) (Capabilities, error)) func(context.Context) (Capabilities, error) {
+	return func(ctx context.Context) (Capabilities, error) {
+		can, err := find(ctx)
+		can.Restart = r
+		return can, err
+	}
+}
 
 // has reports whether a new value of an annotation asks for a restart.
 func (r RestartAnnotations) has(annotation string) bool {

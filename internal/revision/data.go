@@ -86,9 +86,9 @@ func (d *Data) Same(other *Data) bool {
 		reflect.DeepEqual(d.unknown, other.unknown)
 }
 
-// normalise puts an object of the core API into normal form, in which all that means the same is the same: through its Go
-// type, which settles nulls, with what the API server fills in, and with lists in one order where they have none. What
-// the type does not know is noted in unknown, by its path in the normal form.
+// normalise puts an object of the core API into normal form, in which all that means the same is the same: through its
+// Go type, which settles nulls, with what the API server fills in, and with lists in one order where they have none.
+// What the type does not know is noted in unknown, by its path in the normal form.
 func normalise(object map[string]any, typed any, path string, unknown map[string]any) (map[string]any, error) {
 	raw, err := json.Marshal(object)
 	if err != nil {
@@ -132,7 +132,8 @@ var nothing = []string{
 	"affinity", "nodeAffinity", "podAffinity", "podAntiAffinity",
 }
 
-// prune removes what stands for nothing in templates: timestamps, the kind of a claim, and empty objects of some fields.
+// prune removes what stands for nothing in templates: timestamps, the kind of a claim, and empty objects of some
+// fields.
 func prune(value any) {
 	switch v := value.(type) {
 	case map[string]any:

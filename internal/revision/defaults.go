@@ -174,14 +174,17 @@ func fillWhole(spec *corev1.PodSpec) {
 	huge := func(name corev1.ResourceName) bool {
 		return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 	}
+	var options resourcehelper.PodResourcesOptions
 	if len(whole.Limits)+len(whole.Requests) > 0 {
-		give(&whole.Limits, resourcehelper.AggregateContainerLimits(pod, resourcehelper.PodResourcesOptions{}), func(name corev1.ResourceName) bool {
+		limits := resourcehelper.AggregateContainerLimits(pod, options)
+		give(&whole.Limits, limits, func(name corev1.ResourceName) bool {
 			_, requested := whole.Requests[name]
 			return huge(name) && !requested
 		})
 	}
 	if len(whole.Limits) > 0 {
-		give(&whole.Requests, resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{}), func(name corev1.ResourceName) bool { return !huge(name) })
+		requests := resourcehelper.AggregateContainerRequests(pod, options)
+		give(&whole.Requests, requests, func(name corev1.ResourceName) bool { return !huge(name) })
 		give(&whole.Requests, whole.Limits, func(corev1.ResourceName) bool { return true })
 	}
 }

@@ -68,7 +68,8 @@ func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsFor
 //	                                            likewise: Capabilities
 //	volumeClaimTemplates[] storage request      raised
 //
-// Everything else forces. What says the same in other words differs in nothing. A nil revision is one that is not known any more: nothing can be said to be equal then.
+// Everything else forces. What says the same in other words differs in nothing. A nil revision is one that is not known
+// any more: nothing can be said to be equal then.
 func Explain(from, to *Data, can Capabilities) Change {
 	if from == nil || to == nil {
 		return Change{Forcing: []string{"(the Pod's revision is not known any more)"}, allForce: 1}
@@ -218,8 +219,8 @@ func (c *comparison) eachContainer(list, path string, before, after any, mayResi
 	}
 }
 
-// saysPullPolicy reports whether one of the revisions says when to pull the image of a container. Where none does it goes by
-// the tag, and a running Pod keeps what it was given: such images have always been changed in place.
+// saysPullPolicy reports whether one of the revisions says when to pull the image of a container. Where none does it
+// goes by the tag, and a running Pod keeps what it was given: such images have always been changed in place.
 func (c *comparison) saysPullPolicy(list, container string) bool {
 	return slices.ContainsFunc(slices.Concat(objects(c.said[0][list]), objects(c.said[1][list])), func(said map[string]any) bool {
 		policy, _ := said["imagePullPolicy"].(string)
@@ -363,7 +364,8 @@ func (c *comparison) tolerations(path string, before, after any) {
 			c.change.Tolerations = append(c.change.Tolerations, new[i])
 		}
 	}
-	// Where order means something, the Pod must come to have it. That of the Pod is known only if it meant something before.
+	// Where order means something, the Pod must come to have it. That of the Pod is known only if it meant something
+	// before.
 	known := len(old) < 2 || !noTaintTwice(old)
 	if !noTaintTwice(new) && (!known || !reflect.DeepEqual(c.change.addTo(old), new)) {
 		c.force(path)

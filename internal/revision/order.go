@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// unordered are the lists in a Pod or a claim that mean the same in any order, by the name of their field, with what must
-// hold of a list for that. What is not here is in order: containers are started one after the other; of envFrom and of
-// the sources of a projected volume the last counts, of the names in hostAliases the first; arguments, nameservers,
-// search paths, header fields and rules about exit codes are read from first to last.
+// unordered are the lists in a Pod or a claim that mean the same in any order, by the name of their field, with what
+// must hold of a list for that. What is not here is in order: containers are started one after the other; of envFrom
+// and of the sources of a projected volume the last counts, of the names in hostAliases the first; arguments,
+// nameservers, search paths, header fields and rules about exit codes are read from first to last.
 var unordered = map[string]func([]any) bool{
 	// Sets of things with names, which are looked up by these.
 	"volumes":          always,

@@ -180,10 +180,13 @@ func lists(value any, act func(field string, list []any)) {
 	}
 }
 
-// populated is a template in which every field of the core API says something, but for a share of nils, with lists of a length.
+// populated is a template in which every field of the core API says something, but for a share of nils, with lists of a
+// length.
 func populated(t require.TestingT, seed int64, nils float64, length int) map[string]any {
 	template := corev1.PodTemplateSpec{}
-	quantity := func(q *resource.Quantity, c randfill.Continue) { *q = *resource.NewMilliQuantity(c.Int63n(1<<40)+1, resource.DecimalSI) }
+	quantity := func(q *resource.Quantity, c randfill.Continue) {
+		*q = *resource.NewMilliQuantity(c.Int63n(1<<40)+1, resource.DecimalSI)
+	}
 	randfill.NewWithSeed(seed).NilChance(nils).NumElements(length, length).Funcs(
 		quantity,
 		func(list *corev1.ResourceList, c randfill.Continue) {
