@@ -211,7 +211,13 @@ func populated(t require.TestingT, seed int64, nils float64, length int) map[str
 	require.NoError(t, err)
 	var out map[string]any
 	require.NoError(t, json.Unmarshal(raw, &out))
-	object(out["spec"])["enableServiceLinks"] = false
+	spec := object(out["spec"])
+	spec["enableServiceLinks"] = false
+	for _, list := range []string{"initContainers", "ephemeralContainers"} { // they are compared as containers are
+		for _, container := range objects(spec[list]) {
+			maps.DeleteFunc(container, func(field string, _ any) bool { return field != "name" && field != "image" })
+		}
+	}
 	return withText(out).(map[string]any)
 }
 
@@ -261,8 +267,6 @@ func TestOfEachListItIsKnownWhetherItsOrderCounts(t *testing.T) {
 
 func TestEveryChangeThatMattersCounts(t *testing.T) {
 	template := populated(t, 2, 0, 1)
-	delete(object(template["spec"]), "initContainers") // containers are compared alike
-	delete(object(template["spec"]), "ephemeralContainers")
 	before := dataOf(t, map[string]any{"template": template})
 	tried := 0
 	// What a template says in these does not reach a Pod.

@@ -22,6 +22,7 @@ import (
 var specs = map[string]string{
 	"everything": `
 automountServiceAccountToken: false
+serviceAccountName: me
 affinity:
   nodeAffinity:
     requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}]}
@@ -113,7 +114,8 @@ volumes:
 - {name: scale, scaleIO: {gateway: a, system: a, volumeName: a, secretRef: {name: a}}}
 - {name: storageos, storageos: {volumeName: a}}
 - {name: csi, csi: {driver: example.com}}
-- {name: ephemeral, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1.5e9}}}}}}
+- {name: ephemeral, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], dataSource: {kind: PersistentVolumeClaim, name: a},
+    dataSourceRef: {kind: PersistentVolumeClaim, name: a}, resources: {requests: {storage: 1.5e9}}}}}}
 - {name: image, image: {reference: a}}
 - {name: repo, gitRepo: {repository: "https://a/b.git"}}
 `,
@@ -151,6 +153,9 @@ containers: [{name: app, image: "a:1", securityContext: {windowsOptions: {runAsU
 var inNoTemplate = map[string]string{
 	"EphemeralContainer":       "no template may have one",
 	"EphemeralContainerCommon": "no template may have one",
+	"PodCertificateProjection": "the API server drops it unless a feature is on",
+	"PodSchedulingGroup":       "likewise",
+	"EvictionResponder":        "likewise",
 }
 
 func templateOf(t *testing.T, spec any) *revision.Data {

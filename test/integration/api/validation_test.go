@@ -7,13 +7,13 @@ import (
 )
 
 // TestWhatKuperatorRefusesIsRefused names, for each row of the validations of Kuperator v0.7, the refusals of ours that
-// stand for it. Those of the Pod template are webhook-server's alone.
+// stand for it. Those of the Pod template are webhook-server's alone. A claim template with the name of a volume, which is
+// refused there, is accepted as in a StatefulSet.
 func TestWhatKuperatorRefusesIsRefused(t *testing.T) {
 	for row, ours := range map[string][]string{
 		"replicas should not be smaller than 0":                                     {"negative replicas"},
 		"fail to convert to core PodTemplateSpec":                                   {"a template that is no object"},
 		"core template validation":                                                  {"a template without containers", "a container without name", "a container without image", "two containers of one name"},
-		"a claim template with the name of a volume":                                {"a claim with the name of a volume"},
 		"selector is required":                                                      {"a CollaSet without selector"},
 		"label-selector errors":                                                     {"a selector with an unknown operator", "a selector with an empty key", "a selector with a value that no label can have"},
 		"labels is required":                                                        {"a template without labels"},
