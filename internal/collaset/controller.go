@@ -69,12 +69,14 @@ type settings struct {
 	clearFields, trimFields bool
 	// maxInFlight is the number of places of the pace.
 	maxInFlight int
-	pods        *podcache.Store
+	// restart are the annotations of templates that ask for a restart.
+	restart revision.RestartAnnotations
+	pods    *podcache.Store
 }
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	own := settings{podOpsLifecycle: true, trimFields: true, maxInFlight: core.MaxFresh, pods: newPodStore()}
+	own := settings{podOpsLifecycle: true, trimFields: true, maxInFlight: core.MaxFresh, restart: revision.DefaultRestartAnnotations, pods: newPodStore()}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",
@@ -97,6 +99,7 @@ func Component() bootstrap.Component {
 				"How many Pods of all CollaSets may be on their way through an update in place at a time, as far as this suite moves them: one that waits for its "+
 					"kubelet or a load balancer counts for 1 s at most, any other for 3 s. CollaSets that have none are let begin with as many more; none has more than the default. "+
 					"Fewer are out of service for shorter.")
+			fs.Var(&own.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)
 		},
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error { return setup(ctx, mgr, o, own) },
 	}
@@ -206,7 +209,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		nodes:   &nodes{cache: mgr.GetCache()},
 		measure: cputime.Start,
 	}
-	r.serverCan = detector.Capabilities
+	r.serverCan = own.restart.With(detector.Capabilities)
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind), func(mgr ctrl.Manager) error {
 		return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind), func(mgr ctrl.Manager) error {
 			return addController(ctx, mgr, o, r)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -290,13 +291,18 @@ func TestFailure13SharedMutableStateOfTheReconciler(t *testing.T) {
 
 // Kuperator's admission filled in defaults of Kubernetes, so a new version of it was a rollout of everything.
 func TestFailure15MutatingDefaultsMakeNoRevision(t *testing.T) {
-	w := newWorld(t, true, collaSet(2))
+	set := collaSet(2)
+	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}, {Key: "b", Operator: corev1.TolerationOpExists}}
+	w := newWorld(t, true, set)
 	w.settle()
 	before := w.set().Status.UpdatedRevision
-	w.change(func(s *appsv1alpha1.CollaSetSpec) { // what the API server, or a newer client, makes of the same template
+	w.change(func(s *appsv1alpha1.CollaSetSpec) { // what the API server, or another client, makes of the same template
 		s.Template.CreationTimestamp = metav1.Time{}
 		s.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{}, Requests: corev1.ResourceList{}}
-		s.Template.Spec.SecurityContext = nil
+		s.Template.Spec.Containers[0].TerminationMessagePath = corev1.TerminationMessagePathDefault
+		s.Template.Spec.SecurityContext = &corev1.PodSecurityContext{}
+		s.Template.Spec.RestartPolicy = corev1.RestartPolicyAlways
+		slices.Reverse(s.Template.Spec.Tolerations)
 		s.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateInPlaceIfPossible
 		s.HistoryLimit = ptr.To[int32](20)
 	})

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -74,6 +75,35 @@ func (w *world) look() {
 	_, err := w.reconcile()
 	require.NoError(w, err)
 	w.see()
+}
+
+func TestAChecksumRestarts(t *testing.T) {
+	set := collaSet(2)
+	note := func(key, value string) func(*appsv1alpha1.CollaSetSpec) {
+		return func(s *appsv1alpha1.CollaSetSpec) { s.Template.Annotations = map[string]string{key: value} }
+	}
+	note("checksum/config", "aaaa")(&set.Spec)
+	w := newWorld(t, false, set)
+	w.r.serverCan = revision.DefaultRestartAnnotations.With(newest)
+	w.settle()
+	uids := func() (out []types.UID) {
+		for _, p := range w.pods() {
+			out = append(out, p.UID)
+		}
+		return out
+	}
+	before := uids()
+	w.change(note("checksum/config", "bbbb"))
+	w.settle()
+	after := uids()
+	require.Len(t, after, 2)
+	for _, p := range w.pods() {
+		assert.NotContains(t, before, p.UID)
+		assert.Equal(t, "bbbb", p.Annotations["checksum/config"])
+	}
+	w.change(note("other", "bbbb"))
+	w.settle()
+	assert.ElementsMatch(t, after, uids(), "any other annotation is changed in place, and so is one that is taken away")
 }
 
 func TestResourcesFollowTheImage(t *testing.T) {

@@ -100,13 +100,13 @@ func (s *session) podsOf(ctx context.Context, set *appsv1alpha1.CollaSet) ([]cor
 	return pods, nil
 }
 
-// capabilities are what the API server lets change on running Pods.
+// capabilities are what the API server lets change on running Pods. Flags of the components are not known here.
 func (s *session) capabilities(ctx context.Context) (revision.Capabilities, error) {
 	detector, err := detect.New(s.config, s.clock)
 	if err != nil {
 		return revision.Capabilities{}, err
 	}
-	return detector.Capabilities(ctx)
+	return revision.DefaultRestartAnnotations.With(detector.Capabilities)(ctx)
 }
 
 func (p *plugin) historyCommand() *cobra.Command {

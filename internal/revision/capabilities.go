@@ -1,7 +1,16 @@
 package revision
 
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
 // Capabilities is what an API server lets anyone change on a running Pod beyond what every server since v1.30 does:
-// images, labels, annotations, added tolerations and a lower activeDeadlineSeconds. The zero value is nothing more.
+// images, labels, annotations, added tolerations and a lower activeDeadlineSeconds; and what of that is not wanted. The
+// zero value is nothing more.
 type Capabilities struct {
 	// Resize: cpu and memory of containers and sidecars, through pods/resize (by default since v1.33).
 	Resize bool
@@ -10,4 +19,74 @@ type Capabilities struct {
 	ResizeInit bool
 	// ResizePod: also those of the Pod as a whole, and of the containers of such a Pod (by default since v1.36).
 	ResizePod bool
+	// Restart are the annotations of the template that ask for a restart.
+	Restart RestartAnnotations
+}
+
+const (
+	// RestartedAtAnnotation in a template asks for a restart of its Pods, as kubectl rollout restart does. Another value
+	// makes new Pods: a running Pod would take the annotation over and go on as it is.
+	RestartedAtAnnotation = "kubectl.kubernetes.io/restartedAt"
+	// DefaultRestartAnnotations are written by charts (checksum, rollme), by Reloader, Wave, Vault Secrets Operator, Keel
+	// and Rancher, each to have the Pods of a template restarted.
+	DefaultRestartAnnotations RestartAnnotations = "checksum/*,rollme,reloader.stakater.com/last-reloaded-from," +
+		"wave.pusher.com/config-hash,vso.secrets.hashicorp.com/restartedAt,keel.sh/update-time,cattle.io/timestamp"
+	// RestartAnnotationsFlag and RestartAnnotationsUsage are the flag by which others are chosen, of all who explain
+	// changes.
+	RestartAnnotationsFlag  = "restart-annotations"
+	RestartAnnotationsUsage = "Annotations of a CollaSet's template, separated by commas, that ask for a restart: with a new value of one, Pods are created anew. " +
+		"A prefix ending in /* stands for all that begin with it. " + RestartedAtAnnotation + " always does. Give collaset-controller and webhook-server the same."
+)
+
+// RestartAnnotations are annotations of a template, separated by commas, of which a new value makes new Pods, beside
+// RestartedAtAnnotation. One that ends in /* stands for all that begin alike. It is the value of a flag.
+type RestartAnnotations string
+
+// Set takes a list over, if all in it can be annotations.
+func (r *RestartAnnotations) Set(list string) error {
+	var keys []string
+	for _, key := range strings.Split(list, ",") {
+		if key = strings.TrimSpace(key); key == "" {
+			continue
+		}
+		example := key
+		if prefix, many := strings.CutSuffix(key, "/*"); many {
+			example = prefix + "/x"
+		}
+		if problems := validation.IsQualifiedName(strings.ToLower(example)); len(problems) > 0 {
+			return fmt.Errorf("%q is neither an annotation nor a prefix ending in /*: %s", key, problems[0])
+		}
+		keys = append(keys, key)
+	}
+	*r = RestartAnnotations(strings.Join(keys, ","))
+	return nil
+}
+
+// String is the list.
+func (r *RestartAnnotations) String() string { return string(*r) }
+
+// Type names the kind of value in the help of a program.
+func (*RestartAnnotations) Type() string { return "strings" }
+
+// With adds the annotations to what is found out about a server.
+func (r RestartAnnotations) With(find func(context.Context) (Capabilities, error)) func(context.Context) (Capabilities, error) {
+	return func(ctx context.Context) (Capabilities, error) {
+		can, err := find(ctx)
+		can.Restart = r
+		return can, err
+	}
+}
+
+// has reports whether a new value of an annotation asks for a restart.
+func (r RestartAnnotations) has(annotation string) bool {
+	if annotation == RestartedAtAnnotation {
+		return true
+	}
+	for _, key := range strings.Split(string(r), ",") {
+		prefix, many := strings.CutSuffix(key, "*")
+		if annotation == key || (many && strings.HasPrefix(annotation, prefix)) {
+			return true
+		}
+	}
+	return false
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
+	kjson "sigs.k8s.io/json"
 )
 
 // ClaimTemplate is one volume claim template of a revision, with what is compared of it, worked out once. It is immutable.
@@ -41,8 +42,16 @@ func (t ClaimTemplate) Object() map[string]any {
 // ClaimTemplates are the revision's volume claim templates, in their order; nil if there are none.
 func (d *Data) ClaimTemplates() []ClaimTemplate { return d.templates }
 
-// claimTemplate reads one template; typed is the same as its Go type, normal in normal form, unknown what that lacks.
-func claimTemplate(stored map[string]any, typed *corev1.PersistentVolumeClaim, normal, unknown map[string]any) (ClaimTemplate, error) {
+// claimTemplate reads one template; normal is the same in normal form, unknown what that lacks.
+func claimTemplate(stored, normal, unknown map[string]any) (ClaimTemplate, error) {
+	typed := &corev1.PersistentVolumeClaim{}
+	raw, err := json.Marshal(stored)
+	if err == nil {
+		err = kjson.UnmarshalCaseSensitivePreserveInts(raw, typed)
+	}
+	if err != nil {
+		return ClaimTemplate{}, fmt.Errorf("a claim template does not fit its type, correct it: %w", err)
+	}
 	hash, err := claimHash(typed)
 	if err != nil {
 		return ClaimTemplate{}, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,7 +18,7 @@ import (
 type Data struct {
 	template map[string]any   // as stored
 	normal   map[string]any   // template in normal form
-	claims   []map[string]any // volume claim templates in normal form
+	claims   []map[string]any // volume claim templates in normal form, by name
 	unknown  map[string]any   // what the Pod type does not know, by path
 
 	templates []ClaimTemplate
@@ -40,22 +41,25 @@ func Parse(data []byte) (*Data, error) {
 	d := &Data{template: content.Spec.Template, unknown: map[string]any{}}
 	delete(d.template, "$patch")
 	var err error
-	if d.normal, err = normalise(d.template, &corev1.PodTemplateSpec{}, "template", d.unknown); err != nil {
+	claims := content.Spec.VolumeClaimTemplates
+	if d.normal, err = normalise(withoutClaimed(d.template, claims), &corev1.PodTemplateSpec{}, "template", d.unknown); err != nil {
 		return nil, err
 	}
-	for i, claim := range content.Spec.VolumeClaimTemplates {
-		path := fmt.Sprintf("volumeClaimTemplates[%d]", i)
-		typed := &corev1.PersistentVolumeClaim{}
-		normal, err := normalise(claim, typed, path, d.unknown)
+	for _, claim := range claims {
+		path := fmt.Sprintf("%s[%s]", claimTemplates, nameOf(object(claim["metadata"])))
+		normal, err := normalise(claim, &corev1.PersistentVolumeClaim{}, path, d.unknown)
 		if err != nil {
 			return nil, err
 		}
-		template, err := claimTemplate(claim, typed, normal, d.unknownOf(path))
+		template, err := claimTemplate(claim, normal, d.unknownOf(path))
 		if err != nil {
 			return nil, err
 		}
 		d.claims, d.templates = append(d.claims, normal), append(d.templates, template)
 	}
+	slices.SortStableFunc(d.claims, func(a, b map[string]any) int {
+		return strings.Compare(nameOf(object(a["metadata"])), nameOf(object(b["metadata"])))
+	})
 	return d, nil
 }
 
@@ -82,8 +86,9 @@ func (d *Data) Same(other *Data) bool {
 		reflect.DeepEqual(d.unknown, other.unknown)
 }
 
-// normalise puts an object through its Go type, which settles quantities, empty fields and nulls, and notes what the
-// type does not know in unknown.
+// normalise puts an object of the core API into normal form, in which all that means the same is the same: through its
+// Go type, which settles nulls, with what the API server fills in, and with lists in one order where they have none.
+// What the type does not know is noted in unknown, by its path in the normal form.
 func normalise(object map[string]any, typed any, path string, unknown map[string]any) (map[string]any, error) {
 	raw, err := json.Marshal(object)
 	if err != nil {
@@ -93,16 +98,7 @@ func normalise(object map[string]any, typed any, path string, unknown map[string
 	if err != nil {
 		return nil, fmt.Errorf("%s does not fit its type, correct it: %w", path, err)
 	}
-	for _, problem := range strict {
-		at, ok := strings.CutPrefix(problem.Error(), `unknown field "`)
-		if !ok {
-			continue
-		}
-		at = strings.TrimSuffix(at, `"`)
-		if value := lookUp(object, at); !empty(value) {
-			unknown[path+"."+at] = value
-		}
-	}
+	fill(typed)
 	settled, err := json.Marshal(typed)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -112,32 +108,50 @@ func normalise(object map[string]any, typed any, path string, unknown map[string
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	delete(normal, "status")
+	// The fields that the type does not know go where they belong until lists have their order.
+	for _, problem := range strict {
+		at, ok := strings.CutPrefix(problem.Error(), `unknown field "`)
+		if !ok {
+			continue
+		}
+		at = strings.TrimSuffix(at, `"`)
+		if value := lookUp(object, at); !empty(value) && !place(normal, at, unknownField{value}) {
+			unknown[path+"."+at] = value
+		}
+	}
+	prune(normal)
+	settle(normal)
+	takeUnknown(normal, path, unknown)
 	prune(normal)
 	return normal, nil
 }
 
-// prune removes what stands for nothing in templates: timestamps, empty resources, empty metadata and the protocol
-// that is the default. Other empty objects (emptyDir) mean something and stay.
+// nothing are the objects that stand for nothing where they are empty. Others mean something (emptyDir, podSelector).
+var nothing = []string{
+	"metadata", "resources", "securityContext", "capabilities", "lifecycle", "dnsConfig",
+	"affinity", "nodeAffinity", "podAffinity", "podAntiAffinity",
+}
+
+// prune removes what stands for nothing in templates: timestamps, the kind of a claim, and empty objects of some
+// fields.
 func prune(value any) {
 	switch v := value.(type) {
 	case map[string]any:
-		delete(v, "creationTimestamp")
-		for _, key := range []string{"resources", "metadata"} {
-			if m, ok := v[key].(map[string]any); ok && key == "metadata" {
-				delete(m, "creationTimestamp")
-			}
-			if m, ok := v[key].(map[string]any); ok && len(m) == 0 {
-				delete(v, key)
-			}
-		}
-		for _, port := range objects(v["ports"]) {
-			if port["protocol"] == string(corev1.ProtocolTCP) {
-				delete(port, "protocol")
-			}
+		if v["apiVersion"] == "v1" && v["kind"] == "PersistentVolumeClaim" {
+			delete(v, "apiVersion")
+			delete(v, "kind")
 		}
 		for key, child := range v {
-			if key != "labels" && key != "annotations" {
-				prune(child)
+			if key == "labels" || key == "annotations" {
+				continue
+			}
+			m, _ := child.(map[string]any)
+			if key == "metadata" {
+				delete(m, "creationTimestamp")
+			}
+			prune(child)
+			if m != nil && len(m) == 0 && slices.Contains(nothing, key) {
+				delete(v, key)
 			}
 		}
 	case []any:
@@ -147,33 +161,92 @@ func prune(value any) {
 	}
 }
 
-// lookUp finds the value at a path such as spec.containers[0].x; nil if it is not there.
-func lookUp(value any, path string) any {
-	for path != "" {
-		if strings.HasPrefix(path, "[") {
-			end := strings.IndexByte(path, ']')
-			items, ok := value.([]any)
-			if end < 0 || !ok {
-				return nil
+// unknownField is the value of a field that the type does not know, among those that it knows.
+type unknownField struct{ value any }
+
+// MarshalJSON writes the value.
+func (u unknownField) MarshalJSON() ([]byte, error) { return json.Marshal(u.value) }
+
+// takeUnknown moves all unknownField below a value into unknown, by path.
+func takeUnknown(value any, path string, unknown map[string]any) {
+	switch v := value.(type) {
+	case map[string]any:
+		for key, child := range v {
+			at := path + "." + key
+			if u, ok := child.(unknownField); ok {
+				unknown[at] = u.value
+				delete(v, key)
+				continue
 			}
-			i, err := strconv.Atoi(path[1:end])
-			if err != nil || i < 0 || i >= len(items) {
-				return nil
-			}
-			value, path = items[i], strings.TrimPrefix(path[end+1:], ".")
-			continue
+			takeUnknown(child, at, unknown)
 		}
-		m, ok := value.(map[string]any)
-		if !ok {
+	case []any:
+		for i, child := range v {
+			takeUnknown(child, fmt.Sprintf("%s[%d]", path, i), unknown)
+		}
+	}
+}
+
+// step is the first field of a path such as spec.containers[0].x, with the indexes behind it, and the rest.
+func step(path string) (field string, indexes []int, rest string) {
+	field, rest, _ = strings.Cut(path, ".")
+	field, list, indexed := strings.Cut(field, "[")
+	for _, text := range strings.Split(strings.TrimSuffix(list, "]"), "][") {
+		if i, err := strconv.Atoi(text); indexed && err == nil {
+			indexes = append(indexes, i)
+		}
+	}
+	return field, indexes, rest
+}
+
+// place sets the value at a path, with the objects on the way to it; false if a list on the way is too short.
+func place(root map[string]any, path string, value any) bool {
+	field, indexes, rest := step(path)
+	switch {
+	case rest == "" && len(indexes) == 0:
+		root[field] = value
+		return true
+	case rest == "":
+		return false
+	}
+	next := root[field]
+	if next == nil && len(indexes) == 0 {
+		next = map[string]any{}
+		root[field] = next
+	}
+	for _, i := range indexes {
+		items, _ := next.([]any)
+		if i < 0 || i >= len(items) {
+			return false
+		}
+		next = items[i]
+	}
+	m, ok := next.(map[string]any)
+	return ok && place(m, rest, value)
+}
+
+// lookUp finds the value at a path such as spec.containers[0].x; nil if it is not there.
+func lookUp(root map[string]any, path string) any {
+	field, indexes, rest := step(path)
+	value := root[field]
+	for _, i := range indexes {
+		items, _ := value.([]any)
+		if i < 0 || i >= len(items) {
 			return nil
 		}
-		end := strings.IndexAny(path, ".[")
-		if end < 0 {
-			return m[path]
-		}
-		value, path = m[path[:end]], strings.TrimPrefix(path[end:], ".")
+		value = items[i]
 	}
-	return value
+	if rest == "" {
+		return value
+	}
+	m, _ := value.(map[string]any)
+	return lookUp(m, rest)
+}
+
+// nameOf is the name in an object, "" if it has none.
+func nameOf(m map[string]any) string {
+	name, _ := m["name"].(string)
+	return name
 }
 
 // empty says whether a value of an unknown field stands for nothing: null.

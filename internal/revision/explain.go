@@ -18,9 +18,6 @@ const (
 	maxField   = 256
 	// claimTemplates is the path of the volume claim templates.
 	claimTemplates = "volumeClaimTemplates"
-	// RestartedAtAnnotation in a template asks for a restart of its Pods, as kubectl rollout restart does. Another value
-	// makes new Pods: a running Pod would take the annotation over and go on as it is.
-	RestartedAtAnnotation = "kubectl.kubernetes.io/restartedAt"
 )
 
 // Change is what lies between two revisions. It is immutable. The zero Change changes nothing, in place.
@@ -64,7 +61,7 @@ func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsFor
 // Forcing. What is in place is a table, of which the source is ValidatePodUpdate and ValidatePodResize of Kubernetes
 // v1.36:
 //
-//	metadata.labels, metadata.annotations       always, but for RestartedAtAnnotation
+//	metadata.labels, metadata.annotations       always, but for a new value of one that restarts: Capabilities.Restart
 //	spec.containers[].image                     always; the container restarts
 //	spec.initContainers[].image                 always; a sidecar restarts, others change when the Pod is created anew
 //	spec.tolerations                            additions, and other seconds of one that is there
@@ -74,12 +71,16 @@ func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsFor
 //	                                            likewise: Capabilities
 //	volumeClaimTemplates[] storage request      raised
 //
-// Everything else forces. A nil revision is one that is not known any more: nothing can be said to be equal then.
+// Everything else forces. What says the same in other words differs in nothing. A nil revision is one that is not known
+// any more: nothing can be said to be equal then.
 func Explain(from, to *Data, can Capabilities) Change {
 	if from == nil || to == nil {
 		return Change{Forcing: []string{"(the Pod's revision is not known any more)"}, allForce: 1}
 	}
-	c := comparison{can: can, from: podSpec(from), to: podSpec(to), forcing: map[string]bool{}}
+	c := comparison{
+		can: can, from: podSpec(from), to: podSpec(to), said: [2]map[string]any{object(from.template["spec"]), object(to.template["spec"])},
+		forcing: map[string]bool{},
+	}
 	c.fields("template", from.normal, to.normal, templateTable)
 	c.qosClass()
 	c.claims(from.claims, to.claims)
@@ -95,7 +96,8 @@ func Explain(from, to *Data, can Capabilities) Change {
 // comparison collects a Change.
 type comparison struct {
 	can      Capabilities
-	from, to map[string]any // the Pods' specs
+	from, to map[string]any    // the Pods' specs in normal form
+	said     [2]map[string]any // both as they were stored
 	change   Change
 	forcing  map[string]bool
 }
@@ -160,17 +162,19 @@ func (c *comparison) labels(_ string, before, after any) {
 
 func (c *comparison) annotations(path string, before, after any) {
 	c.change.Annotations = diff(object(before), object(after))
-	if c.change.Annotations[RestartedAtAnnotation] != nil {
-		c.force(path + "[" + RestartedAtAnnotation + "]")
+	for key, value := range c.change.Annotations {
+		if value != nil && c.can.Restart.has(key) {
+			c.force(path + "[" + key + "]")
+		}
 	}
 }
 
 func (c *comparison) containers(path string, before, after any) {
-	c.eachContainer(path, before, after, func(map[string]any) bool { return c.can.Resize })
+	c.eachContainer("containers", path, before, after, func(map[string]any) bool { return c.can.Resize })
 }
 
 func (c *comparison) initContainers(path string, before, after any) {
-	c.eachContainer(path, before, after, func(container map[string]any) bool {
+	c.eachContainer("initContainers", path, before, after, func(container map[string]any) bool {
 		if container["restartPolicy"] == string(corev1.ContainerRestartPolicyAlways) {
 			return c.can.Resize
 		}
@@ -182,7 +186,7 @@ func (c *comparison) initContainers(path string, before, after any) {
 }
 
 // eachContainer compares containers one by one. They must be the same, in the same order.
-func (c *comparison) eachContainer(path string, before, after any, mayResize func(map[string]any) bool) {
+func (c *comparison) eachContainer(list, path string, before, after any, mayResize func(map[string]any) bool) {
 	old, new := objects(before), objects(after)
 	if !slices.EqualFunc(old, new, func(a, b map[string]any) bool { return a["name"] == b["name"] }) {
 		c.force(path)
@@ -198,7 +202,12 @@ func (c *comparison) eachContainer(path string, before, after any, mayResize fun
 					return
 				}
 				put(&c.change.Images, name, image)
-				c.change.Restarts = c.change.Restarts || runs(path, new[i])
+				c.change.Restarts = c.change.Restarts || runs(list, new[i])
+			},
+			"imagePullPolicy": func(c *comparison, at string, _, _ any) {
+				if c.saysPullPolicy(list, name) {
+					c.force(at)
+				}
 			},
 			"resources": func(c *comparison, at string, before, after any) {
 				wanted, ok := c.resources(at, before, after, true)
@@ -208,16 +217,16 @@ func (c *comparison) eachContainer(path string, before, after any, mayResize fun
 					c.force(at)
 				default:
 					put(&c.change.Resize, name, wanted)
-					c.change.Restarts = c.change.Restarts || runs(path, new[i]) && restartsFor(resizePolicy(new[i]), wanted)
+					c.change.Restarts = c.change.Restarts || runs(list, new[i]) && restartsFor(resizePolicy(new[i]), wanted)
 				}
 			},
 		})
 	}
 }
 
-// runs reports whether a container runs for as long as the Pod does: path names its list.
-func runs(path string, container map[string]any) bool {
-	return !strings.HasSuffix(path, ".initContainers") || container["restartPolicy"] == string(corev1.ContainerRestartPolicyAlways)
+// runs reports whether a container of a list runs for as long as the Pod does.
+func runs(list string, container map[string]any) bool {
+	return list != "initContainers" || container["restartPolicy"] == string(corev1.ContainerRestartPolicyAlways)
 }
 
 func resizePolicy(container map[string]any) (policy []corev1.ContainerResizePolicy) {
@@ -231,6 +240,15 @@ func restartsFor(policy []corev1.ContainerResizePolicy, wanted corev1.ResourceRe
 		_, requested := wanted.Requests[p.ResourceName]
 		_, limited := wanted.Limits[p.ResourceName]
 		return p.RestartPolicy == corev1.RestartContainer && (requested || limited)
+	})
+}
+
+// saysPullPolicy reports whether one of the revisions says when to pull the image of a container. Where none does it
+// goes by the tag, and a running Pod keeps what it was given: such images have always been changed in place.
+func (c *comparison) saysPullPolicy(list, container string) bool {
+	return slices.ContainsFunc(slices.Concat(objects(c.said[0][list]), objects(c.said[1][list])), func(said map[string]any) bool {
+		policy, _ := said["imagePullPolicy"].(string)
+		return nameOf(said) == container && policy != ""
 	})
 }
 
@@ -256,11 +274,11 @@ func (c *comparison) resizable() bool {
 	if len(old) == 0 && len(new) == 0 {
 		return true
 	}
-	explicit := func(r map[string]any) bool {
-		requests := object(r["requests"])
+	explicit := func(said map[string]any) bool {
+		requests := object(object(said["resources"])["requests"])
 		return requests[string(corev1.ResourceCPU)] != nil && requests[string(corev1.ResourceMemory)] != nil
 	}
-	return c.can.ResizePod && explicit(old) && explicit(new)
+	return c.can.ResizePod && explicit(c.said[0]) && explicit(c.said[1])
 }
 
 // resources compares resource requirements and returns the cpu and memory to set; not ok if none is to be set, or if
@@ -370,6 +388,12 @@ func (c *comparison) tolerations(path string, before, after any) {
 			c.change.Tolerations = append(c.change.Tolerations, new[i])
 		}
 	}
+	// Where order means something, the Pod must come to have it. That of the Pod is known only if it meant something
+	// before.
+	known := len(old) < 2 || !noTaintTwice(old)
+	if !noTaintTwice(new) && (!known || !reflect.DeepEqual(c.change.addTo(old), new)) {
+		c.force(path)
+	}
 }
 
 // sameToleration compares all but the seconds.
@@ -435,8 +459,7 @@ func compareClaims(before, after map[string]any) (kind, grows bool) {
 func byName(claims []map[string]any) map[string]map[string]any {
 	out := make(map[string]map[string]any, len(claims))
 	for _, claim := range claims {
-		name, _ := object(claim["metadata"])["name"].(string)
-		out[name] = claim
+		out[nameOf(object(claim["metadata"]))] = claim
 	}
 	return out
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // everything is what the newest server can do.
-var everything = revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true}
+var everything = revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true, Restart: revision.DefaultRestartAnnotations}
 
 // full is a template with something of everything that the table names, in YAML with places to change.
 const full = `
@@ -225,6 +225,39 @@ func TestARestartRequestThatIsTakenBackForcesNothing(t *testing.T) {
 	got := revision.Explain(parsed(t, asked), parsed(t, full), everything)
 	assert.True(t, got.InPlace(), got.Forcing)
 	assert.Equal(t, map[string]*string{revision.RestartedAtAnnotation: nil}, got.Annotations)
+}
+
+func TestAnnotationsThatAskForARestart(t *testing.T) {
+	for _, tc := range []struct {
+		chosen, key string
+		restarts    bool
+	}{
+		{"", "kubectl.kubernetes.io/restartedAt", true},
+		{"", "checksum/config", false},
+		{string(revision.DefaultRestartAnnotations), "checksum/config", true},
+		{string(revision.DefaultRestartAnnotations), "reloader.stakater.com/last-reloaded-from", true},
+		{string(revision.DefaultRestartAnnotations), "reloader.stakater.com/auto", false},
+		{string(revision.DefaultRestartAnnotations), "checksum", false},
+		{" a , example.com/* ,", "a", true},
+		{"a,example.com/*", "example.com/x", true},
+		{"a,example.com/*", "example.com.org/x", false},
+		{"a,example.com/*", "ab", false},
+	} {
+		can := everything
+		require.NoError(t, can.Restart.Set(tc.chosen))
+		got := revision.Explain(parsed(t, full), parsed(t, changed(t, "annotations: {note: a}", "annotations: {note: a, "+tc.key+": x}")), can)
+		want := []string{"template.metadata.annotations[" + tc.key + "]"}
+		if !tc.restarts {
+			want = nil
+		}
+		assert.Equal(t, want, got.Forcing, "%+v", tc)
+	}
+	keys := revision.DefaultRestartAnnotations
+	require.NoError(t, keys.Set(keys.String()))
+	assert.Equal(t, revision.DefaultRestartAnnotations, keys, "the default is written as it is read")
+	for _, wrong := range []string{"*", "a*", "a b", "a/b/c", "/x"} {
+		require.ErrorContains(t, keys.Set("x,"+wrong), wrong)
+	}
 }
 
 func TestTheClassOfAPodStays(t *testing.T) {

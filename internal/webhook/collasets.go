@@ -173,7 +173,11 @@ func checkPodNames(names []string, path *field.Path) field.ErrorList {
 
 // warnCollaSet names what is legal but does not do what one may think.
 func warnCollaSet(spec *appsv1alpha1.CollaSetSpec) []string {
-	var warnings []string
+	claims := make([]string, 0, len(spec.VolumeClaimTemplates))
+	for i := range spec.VolumeClaimTemplates {
+		claims = append(claims, spec.VolumeClaimTemplates[i].Name)
+	}
+	warnings := warnPodTemplate(&spec.Template, claims)
 	if rolling := spec.UpdateStrategy.RollingUpdate; rolling != nil && rolling.ByLabel != nil && rolling.ByPartition != nil {
 		warnings = append(warnings, "spec.updateStrategy.rollingUpdate sets byLabel and byPartition: byLabel wins, the partition is ignored")
 	} else if rolling != nil && rolling.ByPartition != nil {

@@ -26,6 +26,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
 	"kusionstack.io/kuperator/internal/webhook/certs"
 )
@@ -78,6 +79,7 @@ type flags struct {
 
 	removal          removalPolicy
 	announceServices bool
+	restart          revision.RestartAnnotations
 }
 
 // The users whose deletions are never held up: they clean up after Pods or owners that are gone already, or must not wait.
@@ -216,7 +218,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, o
 		return err
 	}
 	removing := &remover{policy: f.removal, namespaces: mgr.GetCache(), live: mgr.GetAPIReader(), writer: mgr.GetClient(), clock: clock.RealClock{}}
-	for path, handle := range handlers(pods, removing, &forecaster{serverCan: detector.Capabilities}) {
+	for path, handle := range handlers(pods, removing, &forecaster{serverCan: f.restart.With(detector.Capabilities)}) {
 		if slices.Contains([]string{pathMutatePods, pathDeletePods, pathEvictPods}, path) {
 			handle = within(only, handle)
 		}
@@ -255,6 +257,8 @@ func (f *flags) add(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.removal.UndelayedUsers, "undelayed-users", undelayedUsers, "Users whose deletions and evictions are never held up, separated by commas.")
 	fs.StringSliceVar(&f.removal.UndelayedGroups, "undelayed-groups", undelayedGroups, "Groups, likewise.")
 	fs.BoolVar(&f.announceServices, "announce-services", false, "Give new managed Pods the expected finalizers of the Services that select them. Needs resourceconsist-controller: without it such Pods never count as serving.")
+	f.restart = revision.DefaultRestartAnnotations
+	fs.Var(&f.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)
 }
 
 // validate checks the flags and parses the URL.

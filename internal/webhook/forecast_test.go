@@ -12,7 +12,7 @@ import (
 )
 
 func newest(context.Context) (revision.Capabilities, error) {
-	return revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true}, nil
+	return revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true, Restart: revision.DefaultRestartAnnotations}, nil
 }
 
 const running = `[{op: add, path: /status, value: {replicas: 3}}, {op: add, path: /spec/replicas, value: 3},
@@ -51,7 +51,20 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 			{op: add, path: /spec/template/spec/containers/0/workingDir, value: /a}`,
 			"3 Pods will be created anew because of template.spec.containers[main].args, template.spec.containers[main].command and 2 more",
 		},
-		"nothing of the template":    {`{op: add, path: /spec/replicas, value: 2}`, ""},
+		"nothing of the template": {`{op: add, path: /spec/replicas, value: 2}`, ""},
+		"an annotation":           {`{op: add, path: /spec/template/metadata/annotations, value: {note: b}}`, "3 Pods will be updated in place"},
+		"an annotation that restarts": {
+			`{op: add, path: /spec/template/metadata/annotations, value: {checksum/config: bbbb}}`,
+			"3 Pods will be created anew because of template.metadata.annotations[checksum/config]",
+		},
+		"a variable of Reloader": {
+			`{op: add, path: /spec/template/spec/containers/0/env/-, value: {name: STAKATER_APP_CONFIGMAP, value: bbbb}}`,
+			"3 Pods will be created anew because of template.spec.containers[main].env",
+		},
+		"defaults spelled out": {
+			`{op: add, path: /spec/template/spec/securityContext, value: {}}, {op: add, path: /spec/template/spec/restartPolicy, value: Always},
+			{op: add, path: /spec/template/spec/containers/0/imagePullPolicy, value: IfNotPresent}`, "",
+		},
 		"nothing that means a thing": {`{op: add, path: /spec/template/metadata/creationTimestamp, value: null}`, ""},
 		"no Pods":                    {`{op: add, path: /status/replicas, value: 0}, ` + image, ""},
 		"a larger claim":             {`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi}`, "3 Pods will be updated in place"},

@@ -22,15 +22,16 @@ func checkPodTemplate(template *corev1.PodTemplateSpec, claims []string, path *f
 	errs = append(errs, apivalidation.ValidateAnnotations(template.Annotations, path.Child("metadata", "annotations"))...)
 	spec, path := &template.Spec, path.Child("spec")
 
-	volumes := sets.New(claims...)
+	volumes := sets.New[string]()
 	for i := range spec.Volumes {
 		name, at := spec.Volumes[i].Name, path.Child("volumes").Index(i).Child("name")
 		errs = append(errs, checkLabelName(name, at)...)
-		if volumes.Has(name) && !slices.Contains(claims, name) { // the schema refuses a volume with the name of a claim
+		if volumes.Has(name) {
 			errs = append(errs, field.Duplicate(at, name))
 		}
 		volumes.Insert(name)
 	}
+	volumes.Insert(claims...)
 	seen := sets.New[string]()
 	for i := range spec.InitContainers {
 		errs = append(errs, checkContainer(&spec.InitContainers[i], seen, volumes, path.Child("initContainers").Index(i))...)
@@ -80,6 +81,49 @@ func checkPodTemplate(template *corev1.PodTemplateSpec, claims []string, path *f
 		gates.Insert(gate.ConditionType)
 	}
 	return errs
+}
+
+// warnPodTemplate names what is said twice in a template, which Pods may have: of two, one counts, or both do. Claims
+// are the volumes that come from claim templates.
+func warnPodTemplate(template *corev1.PodTemplateSpec, claims []string) []string {
+	var warnings []string
+	const path = "spec.template.spec."
+	twice := func(where string, keys []string, what string) {
+		seen := sets.New[string]()
+		for _, key := range keys {
+			if seen.Has(key) {
+				warning := fmt.Sprintf("%s has %s more than once: %s", where, key, what)
+				if len(warning) > maxWarning {
+					warning = fmt.Sprintf("%s has a name more than once: %s", where, what)
+				}
+				warnings = append(warnings, warning)
+				return // one warning for each list
+			}
+			seen.Insert(key)
+		}
+	}
+	spec := &template.Spec
+	for list, containers := range map[string][]corev1.Container{"initContainers": spec.InitContainers, "containers": spec.Containers} {
+		for i := range containers {
+			names := make([]string, 0, len(containers[i].Env))
+			for _, variable := range containers[i].Env {
+				names = append(names, variable.Name)
+			}
+			twice(fmt.Sprintf("%s%s[%s].env", path, list, containers[i].Name), names, "the last one counts")
+		}
+	}
+	addresses := make([]string, 0, len(spec.HostAliases))
+	for _, alias := range spec.HostAliases {
+		addresses = append(addresses, alias.IP)
+	}
+	twice(path+"hostAliases", addresses, "the hosts of all count")
+	for i := range spec.Volumes {
+		if name := spec.Volumes[i].Name; slices.Contains(claims, name) {
+			warnings = append(warnings, fmt.Sprintf("%svolumes[%s] is not used: the claim template of that name takes its place", path, name))
+		}
+	}
+	slices.Sort(warnings)
+	return warnings
 }
 
 // checkContainer adds the container's name to seen.

@@ -276,6 +276,16 @@ func TestValidateCollaSet(t *testing.T) {
 			answer{Warnings: []string{"spec.updateStrategy.failurePolicy Rollback does nothing: spec.progressDeadlineSeconds 2147483647 means no deadline"}}},
 		"a partition that holds back everything": {`[{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byPartition: {partition: 4}}}}]`,
 			answer{Warnings: []string{"spec.updateStrategy.rollingUpdate.byPartition.partition 4 holds back all 3 Pods: none is updated"}}},
+		"what is said twice": {`[{op: add, path: ` + container + `/env/-, value: {name: A, value: c}},
+			{op: add, path: /spec/template/spec/hostAliases, value: [{ip: 1.1.1.1, hostnames: [a]}, {ip: 1.1.1.1, hostnames: [b]}]}]`,
+			answer{Warnings: []string{
+				"spec.template.spec.containers[main].env has A more than once: the last one counts",
+				"spec.template.spec.hostAliases has 1.1.1.1 more than once: the hosts of all count",
+			}}},
+		"a long name twice": {`[{op: add, path: ` + container + `/env, value: [{name: ` + strings.Repeat("A", 200) + `}, {name: ` + strings.Repeat("A", 200) + `}]}]`,
+			answer{Warnings: []string{"spec.template.spec.containers[main].env has a name more than once: the last one counts"}}},
+		"a claim template with the name of a volume": {`[{op: add, path: /spec/volumeClaimTemplates, value: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]}]`,
+			answer{Warnings: []string{"spec.template.spec.volumes[data] is not used: the claim template of that name takes its place"}}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -7,6 +7,8 @@
 //   - Nothing in them is defaulted. The API server applies defaults to what it reads as well, so a default here would
 //     change the template of a stored CollaSet, and with it the revision of its Pods. A list whose merge keys need a
 //     default (container ports) is therefore merged as a whole.
+//   - Lists of which Kubernetes accepts two items with one key in a Pod are lists here as well: see repeated.
+//   - Quantities in them may be numbers with a fraction, as in Pods: see takeNumbers.
 //   - Names, ports and quantities in them are as the API server wants them in Pods and claims; their metadata has the types that
 //     it must have, also where controller-gen leaves it undescribed.
 //   - A number or a string is no larger than the 32 bits that programs read it into: an object that cannot be decoded makes
@@ -128,10 +130,19 @@ func openTemplates(spec *apiextensionsv1.JSONSchemaProps) error {
 			continue
 		}
 		err := visit(&template, func(node *apiextensionsv1.JSONSchemaProps) error {
+			for _, field := range repeated {
+				if list, ok := node.Properties[field]; ok && list.Items != nil {
+					list.XListType, list.XListMapKeys = ptr.To("atomic"), nil
+					node.Properties[field] = list
+				}
+			}
 			if node.Type == "object" && len(node.Properties) > 0 {
 				node.XPreserveUnknownFields = ptr.To(true)
 			}
 			node.Default = nil
+			if name == "template" {
+				takeNumbers(node)
+			}
 			if node.Items != nil && !keysRequired(node) {
 				node.XListType = ptr.To("atomic")
 				node.XListMapKeys = nil
@@ -159,6 +170,13 @@ func openTemplates(spec *apiextensionsv1.JSONSchemaProps) error {
 		edit(spec, []string{"volumeClaimTemplates", "[]", "metadata", "name"}, boundLength(maxNameLength)),
 	)
 }
+
+// repeated are the lists of a Pod that may have two items of one key: of variables the last counts, the hosts of one
+// address are added up. Charts make use of it. A list by key cannot hold that in a custom resource, so these are
+// applied as a whole on the server side: two managers can no longer each own variables of one container, or one takes
+// the list from the other. Containers, volumes and mounts, of which Kubernetes refuses two of a name, are still merged
+// one by one.
+var repeated = []string{"env", "hostAliases"}
 
 // keysRequired says whether every merge key of a list is required in its items; true for a list without merge keys.
 func keysRequired(list *apiextensionsv1.JSONSchemaProps) bool {

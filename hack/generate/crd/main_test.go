@@ -50,6 +50,11 @@ spec:
                       x-kubernetes-list-type: map
                       x-kubernetes-list-map-keys: [name]
                       items: {type: object, required: [name], properties: {name: {type: string}}}
+                    env:
+                      type: array
+                      x-kubernetes-list-type: map
+                      x-kubernetes-list-map-keys: [name]
+                      items: {type: object, required: [name], properties: {name: {type: string}}}
                     defaulted:
                       type: array
                       x-kubernetes-list-type: map
@@ -77,6 +82,7 @@ func TestFinish(t *testing.T) {
 		"an object inside it does, too":                       {*keyed.Items.Schema.XPreserveUnknownFields, true},
 		"an object outside does not":                          {selector.XPreserveUnknownFields, (*bool)(nil)},
 		"a list whose keys are required stays a map":          {*keyed.XListType, "map"},
+		"a list that may have a key twice is atomic":          {*claim.Properties["env"].XListType, "atomic"},
 		"a list whose keys would need a default is atomic":    {*defaulted.XListType, "atomic"},
 		"nothing in an object of the core API has a default":  {defaulted.Items.Schema.Properties["protocol"].Default, (*apiextensionsv1.JSON)(nil)},
 		"a description ends with its first paragraph":         {claim.Description, "first"},

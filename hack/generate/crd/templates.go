@@ -42,6 +42,22 @@ func decodable(node *apiextensionsv1.JSONSchemaProps) error {
 	return nil
 }
 
+// sign begins the pattern of quantities, as controller-gen writes it.
+const sign = `^(\+|-)?`
+
+// takeNumbers lets a quantity be any number, cpu: 0.5, as in a Pod. A schema knows numbers or strings by no other way
+// than by refusing all else: an object, a list, true and false could not be decoded. Claims have whole bytes and stay
+// as they are; a CEL rule reads them, which cannot read a value without a type.
+func takeNumbers(node *apiextensionsv1.JSONSchemaProps) {
+	if !node.XIntOrString || !strings.HasPrefix(node.Pattern, sign) {
+		return
+	}
+	node.XIntOrString, node.AnyOf, node.XPreserveUnknownFields = false, nil, ptr.To(true)
+	node.MinProperties, node.MaxProperties = ptr.To[int64](1), ptr.To[int64](0)
+	node.MinItems, node.MaxItems = ptr.To[int64](1), ptr.To[int64](0)
+	node.Not = &apiextensionsv1.JSONSchemaProps{Enum: []apiextensionsv1.JSON{{Raw: []byte("true")}, {Raw: []byte("false")}}}
+}
+
 // describeMetadata completes the schema of metadata inside a template: controller-gen writes the part that makes sense there,
 // and the rest, which is kept, would be kept whatever its type.
 func describeMetadata(node *apiextensionsv1.JSONSchemaProps) error {
@@ -177,7 +193,6 @@ func labelValues(node *apiextensionsv1.JSONSchemaProps) {
 // amounts refuses negative quantities, which may be numbers or strings.
 func amounts(node *apiextensionsv1.JSONSchemaProps) {
 	quantity := node.AdditionalProperties.Schema
-	const sign = `^(\+|-)?`
 	if !strings.HasPrefix(quantity.Pattern, sign) {
 		panic(fmt.Sprintf("a quantity with the pattern %q", quantity.Pattern)) // of another controller-gen
 	}

@@ -124,7 +124,7 @@ func (f Field) Embedded() bool {
 // typeOf is the type of a field as its values need it: "int-or-string", "quantity", "time" or a type of JSON.
 func typeOf(node *apiextensionsv1.JSONSchemaProps) string {
 	switch {
-	case node.XIntOrString && strings.Contains(node.Pattern, "numkMG"):
+	case strings.Contains(node.Pattern, "numkMG"):
 		return "quantity"
 	case node.XIntOrString:
 		return "int-or-string"

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/require"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -240,4 +241,32 @@ spec: {template: {spec: {containers: [{name: agent, image: "agent:1"}]}}}`)
 		names = append(names, container.(map[string]any)["name"].(string))
 	}
 	require.ElementsMatch(t, []string{"web", "sidecar", "agent"}, names)
+}
+
+// TestApplyTakesVariablesAsAWhole shows the price of variables that may be there twice.
+func TestApplyTakesVariablesAsAWhole(t *testing.T) {
+	object, _ := every(t, "collaset")
+	object.SetNamespace(newNamespace(t))
+	const twice = "[{name: A, value: a}, {name: A, value: b}]"
+	set(t, object.Object, "spec.template.spec.containers.0.env", twice)
+	apply := func(manifest *unstructured.Unstructured, owner string, more ...client.ApplyOption) error {
+		configuration := client.ApplyConfigurationFromUnstructured(manifest.DeepCopy())
+		return cluster.Apply(t.Context(), configuration, append(more, client.FieldOwner(owner))...)
+	}
+	require.NoError(t, apply(object, "first"))
+	second, _ := parse(t, `
+apiVersion: apps.kusionstack.io/v1alpha1
+kind: CollaSet
+metadata: {name: every-field}
+spec: {template: {spec: {containers: [{name: web, env: [{name: B, value: b}]}]}}}`)
+	second.SetNamespace(object.GetNamespace())
+	require.True(t, apierrors.IsConflict(apply(second, "second")))
+	require.NoError(t, apply(second, "second", client.ForceOwnership))
+	containers, _, err := unstructured.NestedSlice(fetch(t.Context(), t, object).Object, "spec", "template", "spec", "containers")
+	require.NoError(t, err)
+	require.Len(t, containers, 2)
+	web, ok := containers[0].(map[string]any)
+	require.True(t, ok)
+	require.Equal(t, []any{map[string]any{"name": "B", "value": "b"}}, web["env"])
+	require.Equal(t, "nginx:1.27", web["image"], "the rest of the container is merged")
 }

@@ -243,9 +243,29 @@ var refusals = map[string]struct {
 		"collaset", []change{{"spec.volumeClaimTemplates.0.metadata.name", "-"}},
 		[]string{"spec.volumeClaimTemplates", "needs metadata.name", "set it"},
 	},
-	"a claim with the name of a volume": {
-		"collaset", []change{{"spec.volumeClaimTemplates.0.metadata.name", "scratch"}},
-		[]string{"spec.volumeClaimTemplates", "a volume of spec.template has the name", "rename one"},
+	"a quantity that is an object": {
+		"collaset", []change{{"spec.template.spec.containers.0.resources", "{requests: {cpu: {}}}"}},
+		[]string{"spec.template.spec.containers[0].resources.requests.cpu"},
+	},
+	"a quantity that is a list": {
+		"collaset", []change{{"spec.template.spec.containers.0.resources", "{limits: {cpu: []}}"}},
+		[]string{"spec.template.spec.containers[0].resources.limits.cpu"},
+	},
+	"a quantity with something in it": {
+		"collaset", []change{{"spec.template.spec.containers.0.resources", "{limits: {cpu: [{a: 1}]}}"}},
+		[]string{"spec.template.spec.containers[0].resources.limits.cpu"},
+	},
+	"a quantity that is neither more nor less": {
+		"collaset", []change{{"spec.template.spec.containers.0.resources", "{requests: {cpu: false}}"}},
+		[]string{"spec.template.spec.containers[0].resources.requests.cpu"},
+	},
+	"a quantity that is no number": {
+		"collaset", []change{{"spec.template.spec.containers.0.resources", "{requests: {cpu: half}}"}},
+		[]string{"spec.template.spec.containers[0].resources.requests.cpu", "half"},
+	},
+	"a quantity below zero": {
+		"collaset", []change{{"spec.template.spec.containers.0.resources", "{requests: {cpu: -0.5}}"}},
+		[]string{"spec.template.spec.containers[0].resources.requests.cpu", "greater than or equal to 0"},
 	},
 	"two claims of one name": {
 		"collaset", []change{{"spec.volumeClaimTemplates", "[{metadata: {name: data}}, {metadata: {name: data}}]"}},

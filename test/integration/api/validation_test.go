@@ -7,13 +7,13 @@ import (
 )
 
 // TestWhatKuperatorRefusesIsRefused names, for each row of the validations of Kuperator v0.7, the refusals of ours that
-// stand for it. Those of the Pod template are webhook-server's alone.
+// stand for it. Those of the Pod template are webhook-server's alone. A claim template with the name of a volume, which is
+// refused there, is accepted as in a StatefulSet.
 func TestWhatKuperatorRefusesIsRefused(t *testing.T) {
 	for row, ours := range map[string][]string{
 		"replicas should not be smaller than 0":                                     {"negative replicas"},
 		"fail to convert to core PodTemplateSpec":                                   {"a template that is no object"},
 		"core template validation":                                                  {"a template without containers", "a container without name", "a container without image", "two containers of one name"},
-		"a claim template with the name of a volume":                                {"a claim with the name of a volume"},
 		"selector is required":                                                      {"a CollaSet without selector"},
 		"label-selector errors":                                                     {"a selector with an unknown operator", "a selector with an empty key", "a selector with a value that no label can have"},
 		"labels is required":                                                        {"a template without labels"},
@@ -43,18 +43,32 @@ func TestWhatKuperatorRefusesIsRefused(t *testing.T) {
 func TestWhatKuperatorAcceptsIsAccepted(t *testing.T) {
 	namespace := newNamespace(t)
 	for name, changes := range map[string][]change{
-		"no replicas":                                 {{"spec.replicas", "0"}},
-		"more held back than there are":               {{"spec.updateStrategy.rollingUpdate.byPartition.partition", "99"}},
-		"both ways to choose Pods":                    {{"spec.updateStrategy.rollingUpdate", "{byLabel: {}, byPartition: {partition: 1}}"}},
-		"no way to choose Pods":                       {{"spec.updateStrategy.rollingUpdate", "{}"}},
-		"no history":                                  {{"spec.historyLimit", "0"}},
-		"empty words for the defaults":                {{"spec.updateStrategy.podUpgradePolicy", `""`}, {"spec.namingStrategy.podNamingSuffixPolicy", `""`}},
-		"empty fates of claims":                       {{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy", `{whenDeleted: "", whenScaled: ""}`}},
-		"a selector of expressions alone":             {{"spec.selector", "{matchExpressions: [{key: app, operator: In, values: [web, db]}]}"}},
-		"a Pod to delete with names in sequence":      {{"spec.namingStrategy.podNamingSuffixPolicy", "PersistentSequence"}, {"spec.scaleStrategy.podToDelete", "[web-0]"}},
-		"a share of the Pods held back":               {{"spec.updateStrategy.rollingUpdate.byPartition.partition", `"50%"`}},
-		"all of the Pods held back":                   {{"spec.updateStrategy.rollingUpdate.byPartition.partition", `"100%"`}},
-		"a surge of more than all":                    {{"spec.updateStrategy.maxSurge", `"200%"`}},
+		"no replicas":                            {{"spec.replicas", "0"}},
+		"more held back than there are":          {{"spec.updateStrategy.rollingUpdate.byPartition.partition", "99"}},
+		"both ways to choose Pods":               {{"spec.updateStrategy.rollingUpdate", "{byLabel: {}, byPartition: {partition: 1}}"}},
+		"no way to choose Pods":                  {{"spec.updateStrategy.rollingUpdate", "{}"}},
+		"no history":                             {{"spec.historyLimit", "0"}},
+		"empty words for the defaults":           {{"spec.updateStrategy.podUpgradePolicy", `""`}, {"spec.namingStrategy.podNamingSuffixPolicy", `""`}},
+		"empty fates of claims":                  {{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy", `{whenDeleted: "", whenScaled: ""}`}},
+		"a selector of expressions alone":        {{"spec.selector", "{matchExpressions: [{key: app, operator: In, values: [web, db]}]}"}},
+		"a Pod to delete with names in sequence": {{"spec.namingStrategy.podNamingSuffixPolicy", "PersistentSequence"}, {"spec.scaleStrategy.podToDelete", "[web-0]"}},
+		"a share of the Pods held back":          {{"spec.updateStrategy.rollingUpdate.byPartition.partition", `"50%"`}},
+		"all of the Pods held back":              {{"spec.updateStrategy.rollingUpdate.byPartition.partition", `"100%"`}},
+		"a surge of more than all":               {{"spec.updateStrategy.maxSurge", `"200%"`}},
+		"a variable, an address and a secret twice": {
+			{"spec.template.spec.containers.0.env", "[{name: A, value: a}, {name: A, value: b}]"},
+			{"spec.template.spec.hostAliases", "[{ip: 10.1.2.3, hostnames: [a]}, {ip: 10.1.2.3, hostnames: [b]}]"},
+			{"spec.template.spec.imagePullSecrets", "[{name: a}, {name: a}]"},
+			{"spec.template.spec.containers.0.ports", "[{name: a, containerPort: 80}, {name: b, containerPort: 80}]"},
+		},
+		"quantities with a fraction": {
+			{"spec.template.spec.containers.0.resources", "{requests: {cpu: 0.5, memory: 1.5e9}, limits: {cpu: 1, memory: 2Gi}}"},
+			{"spec.template.spec.resources", "{requests: {cpu: 1.5}}"},
+			{"spec.template.spec.overhead", "{cpu: 0.1}"},
+			{"spec.template.spec.volumes", "[{name: scratch, emptyDir: {sizeLimit: 1.5e9}}]"},
+			{"spec.volumeClaimTemplates.0.spec.resources.requests.storage", "1.5e9"},
+		},
+		"a claim with the name of a volume":           {{"spec.volumeClaimTemplates.0.metadata.name", "scratch"}},
 		"a rollout that is rolled back when it fails": {{"spec.updateStrategy.failurePolicy", "Rollback"}, {"spec.progressDeadlineSeconds", "600"}},
 	} {
 		t.Run(name, func(t *testing.T) {

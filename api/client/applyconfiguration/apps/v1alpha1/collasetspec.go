@@ -23,8 +23,8 @@ type CollaSetSpecApplyConfiguration struct {
 	Selector *v1.LabelSelectorApplyConfiguration `json:"selector,omitempty"`
 	// Template is what Pods are made from. Fields of the Pod that this version does not know are kept.
 	Template *corev1.PodTemplateSpecApplyConfiguration `json:"template,omitempty"`
-	// VolumeClaimTemplates are the claims that every Pod gets, each under the name of a volume. A claim is kept for its
-	// instance ID when the Pod is re-created.
+	// VolumeClaimTemplates are the claims that every Pod gets, each under the name of a volume; one of that name in the
+	// template gives way. A claim is kept for its instance ID when the Pod is re-created.
 	VolumeClaimTemplates []corev1.PersistentVolumeClaimApplyConfiguration `json:"volumeClaimTemplates,omitempty"`
 	// UpdateStrategy says which Pods are updated, and how.
 	UpdateStrategy *UpdateStrategyApplyConfiguration `json:"updateStrategy,omitempty"`
