@@ -74,7 +74,8 @@ type item struct {
 	twin    bool
 	victim  bool
 	inScope bool
-	// frozen says that the Pod is to be excluded now: it does not count. staying says why it is not, although it should be.
+	// frozen says that the Pod is to be excluded now: it does not count. staying says why it is not, although it should be:
+	// it counts as gone for scale-in, and nothing that would delete it is done to it.
 	frozen  bool
 	staying string
 	// ranks are the numbers of Pods of the same domain that scale-in would remove later, by constraint.
@@ -99,6 +100,7 @@ type decision struct {
 	live     []*item       // live, not twins; by ID
 	holder   map[int]*item // the live Pod of an ID
 	leaving  map[int]*item // a terminating or terminal Pod of an ID
+	freed    map[int]bool  // IDs of Pods that are excluded in this plan
 	named    map[string]bool
 	entries  map[int]*slot
 	claims   claimIndex
@@ -122,7 +124,7 @@ type decision struct {
 func newDecision(s *Snapshot) *decision {
 	d := &decision{
 		s: s, items: make([]*item, len(s.Pods)), live: make([]*item, 0, len(s.Pods)),
-		holder: make(map[int]*item, len(s.Pods)), leaving: map[int]*item{}, named: map[string]bool{},
+		holder: make(map[int]*item, len(s.Pods)), leaving: map[int]*item{}, freed: map[int]bool{}, named: map[string]bool{},
 		entries: make(map[int]*slot, len(s.Entries)), blockers: map[string]*Blocker{},
 	}
 	for _, name := range s.ToDelete {
@@ -151,12 +153,13 @@ func newDecision(s *Snapshot) *decision {
 	for _, it := range d.items {
 		switch {
 		case it.frozen:
+			d.freed[it.ID] = true
 		case !it.Live():
 			d.leave(it)
 		case it.ID == NoID:
 			d.live = append(d.live, it)
 		case d.holder[it.ID] != nil:
-			it.twin, it.victim = true, true
+			it.twin, it.victim = true, it.staying == ""
 		default:
 			d.holder[it.ID] = it
 			d.live = append(d.live, it)
@@ -292,7 +295,7 @@ func (d *decision) markNamed() {
 	}
 	for _, it := range d.live {
 		switch {
-		case !d.named[it.Name()] || it.victim || it.handed:
+		case !d.named[it.Name()] || it.victim || it.handed || it.staying != "":
 		case d.s.Protocol && !it.ToDelete:
 			d.plan.Marks = append(d.plan.Marks, it.Pod)
 		case d.s.Protocol:

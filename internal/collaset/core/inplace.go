@@ -46,7 +46,7 @@ func (d *decision) carried(it *item, allowed bool) {
 	case it.Infeasible && d.s.Policy == appsv1alpha1.PodUpdateInPlaceOnly:
 		d.refused = true
 		d.block(it, resizeInfeasible, it.Missing+"; ask for less, or set podUpgradePolicy to InPlaceIfPossible")
-	case it.Infeasible && allowed && d.known(it.Revision):
+	case it.Infeasible && allowed && d.known(it.Revision) && !d.putOff(it):
 		if e := d.entries[it.ID]; e != nil {
 			d.must(e, appsv1alpha1.ContextRevision, it.Revision)
 			d.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)

@@ -185,7 +185,7 @@ func (d *decision) update() {
 				d.refused, need = true, false
 			}
 		}
-		need = need && !blocked && !d.replaced(it)
+		need = need && !blocked && !d.putOff(it) && !d.replaced(it)
 		d.order(it, need)
 		if d.s.Protocol {
 			need = d.carryOn(it, need)
