@@ -242,6 +242,9 @@ func (d *decision) due(it *item, delay time.Duration) bool {
 // such; the rules' own status says which of them blocks it.
 func waitFor(it *item) (reason, message string) {
 	if stage, waits := podops.StageOfPhase(it.op.Phase); waits && stage == appsv1alpha1.StagePreCheck {
+		if reason, message := unheld(it, OperatorID); reason != "" {
+			return reason, message
+		}
 		return "WaitingForPermission", "PodTransitionRules have not let the " + it.during + " pass; their status says why"
 	}
 	for _, w := range podops.Explain(it.View, nil) {
@@ -257,6 +260,17 @@ func waitFor(it *item) (reason, message string) {
 		}
 	}
 	return string(podops.WaitLifecycle), "the next step is lifecycle-controller's"
+}
+
+// unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not.
+func unheld(it *item, id string) (reason, message string) {
+	for _, w := range podops.Explain(it.View, nil) {
+		if w.ID != id || w.Reason != podops.WaitExpected || it.ReadySince.IsZero() {
+			continue
+		}
+		return string(w.Reason), fmt.Sprintf("%s (Ready since %s)", w.Message, it.ReadySince.UTC().Format(time.RFC3339))
+	}
+	return "", ""
 }
 
 // begin asks for an operation, unless one of that type is under way.
@@ -282,6 +296,10 @@ func (d *decision) reclaim() {
 		case !it.ToDelete:
 			d.plan.Marks = append(d.plan.Marks, it.Pod)
 		default:
+			if reason, message := unheld(it, podops.DeletionID); reason != "" {
+				d.block(it, reason, message)
+				continue
+			}
 			d.block(it, "WaitingForDeletion", "is handed to lifecycle-controller, which deletes it as soon as it may")
 		}
 	}
