@@ -144,7 +144,7 @@ func explainRules(v View, o Operation, s Surroundings) (WaitReason, string) {
 		blocking = append(blocking, r.explain(v))
 	}
 	if len(blocking) == 0 && stage == appsv1alpha1.StagePreCheck && v.returning() {
-		return WaitExpected, "the Pod has come back, but not for " + annotated(v.missingFinalizers(), s.Employers) + " yet, which must be able to hold it before it goes out again"
+		return WaitExpected, "the Pod is Ready, but " + annotated(v, s.Employers) + " has not been put on, by which it is held until traffic is gone; it goes out of service after that"
 	}
 	if len(blocking) == 0 {
 		return WaitLifecycle, "no rule objects; the next step is lifecycle-controller's"
@@ -190,16 +190,20 @@ func explainReturn(v View, s Surroundings) (WaitReason, string) {
 		return WaitReady, "the Pod is not Ready"
 	}
 	if missing := v.missingFinalizers(); len(missing) > 0 {
-		return WaitExpected, "waiting for cooperators to join: " + annotated(missing, s.Employers)
+		return WaitExpected, "waiting for cooperators to join: " + annotated(v, s.Employers)
 	}
 	return WaitLifecycle, "in service; the label that says so is next"
 }
 
-// annotated lists employers with what is known about them.
-func annotated(employers []string, notes map[string]string) string {
+// annotated lists employers that do not hold the Pod, with the finalizers that are missing, and what is known about them.
+func annotated(v View, notes map[string]string) string {
+	employers := v.missingFinalizers()
+	expected, _ := ExpectedFinalizers(v.Annotations)
 	listed := make([]string, len(employers))
 	for i, employer := range employers {
-		listed[i] = employer
+		if listed[i] = employer; expected[employer] != "" {
+			listed[i] = "finalizer " + expected[employer] + " of " + employer
+		}
 		if note := notes[employer]; note != "" {
 			listed[i] += " (" + note + ")"
 		}

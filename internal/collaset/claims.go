@@ -456,7 +456,7 @@ func claimMeta(object metav1.Object) *corev1.PersistentVolumeClaim {
 // applyClaims changes, adopts, releases and deletes the claims that the plan names.
 func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
 	var actions []action
-	var updated, deleted atomic.Int32
+	var made, updated, deleted atomic.Int32
 	counted := func(n *atomic.Int32, do func() error) func() error {
 		return func() error {
 			err := do()
@@ -465,6 +465,15 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *core
 			}
 			return err
 		}
+	}
+	for _, c := range plan.ClaimCreations {
+		actions = append(actions, action{"create-claim", &out.ScaleOut, func() error {
+			created, err := r.makeClaimAgain(ctx, o, c)
+			if created {
+				made.Add(1)
+			}
+			return err
+		}})
 	}
 	for _, u := range plan.ClaimUpdates {
 		actions = append(actions, action{"update-claim", &out.Update, counted(&updated, func() error { return r.updateClaim(ctx, o, u) })})
@@ -490,12 +499,35 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *core
 	if r.run(ctx, actions) {
 		out.conflict = true
 	}
+	if n := made.Load(); n > 0 {
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsMadeAgain", "CreateClaims", "made %d claims that were missing, for Pods that wait for them; they are empty", n)
+	}
 	if n := deleted.Load(); n > 0 {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsDeleted", "DeleteClaims", "deleted %d claims, as persistentVolumeClaimRetentionPolicy says", n)
 	}
 	if n := updated.Load(); n > 0 {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ExpandingVolumes", "UpdateClaims", "brought %d claims in line with their templates", n)
 	}
+}
+
+// makeClaimAgain makes a claim that a Pod mounts, and reports whether it did: one of that name may exist and not be ours, which
+// the Pod mounts all the same.
+func (r *reconciler) makeClaimAgain(ctx context.Context, o *observation, c core.ClaimCreation) (bool, error) {
+	templates := o.history.data[c.Pod.Revision].ClaimTemplates()
+	at := slices.IndexFunc(templates, func(t revision.ClaimTemplate) bool { return t.Name == c.Template })
+	if at < 0 {
+		return false, fmt.Errorf("revision %q has no claim template %s", c.Pod.Revision, c.Template)
+	}
+	claim := r.newClaim(o, templates[at], c.Pod.ID)
+	claim.SetName(c.Claim)
+	switch err := r.client.Create(ctx, claim); {
+	case apierrors.IsAlreadyExists(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("making claim %s of Pod %s again: %w", c.Claim, c.Pod.Name(), err)
+	}
+	r.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
+	return true, nil
 }
 
 // refsWithout are an object's owner references but those to one owner; never nil.
@@ -626,7 +658,7 @@ func (r *reconciler) recordClaimTurns(set *appsv1alpha1.CollaSet, before, after 
 		}
 		return nil
 	}
-	for _, reason := range []string{core.BlockExpansionRefused, core.NoteCannotShrink, core.NoteTemplateKept, core.NoteClaimLost} {
+	for _, reason := range []string{core.BlockExpansionRefused, core.NoteCannotShrink, core.NoteTemplateKept, core.NoteClaimLost, core.BlockClaimTerminating} {
 		if b := find(after, reason); b != nil && find(before, reason) == nil {
 			r.events.Eventf(set, nil, corev1.EventTypeWarning, reason, "CheckClaims", "%s", note(b.Message))
 		}

@@ -201,6 +201,48 @@ func TestClaimsAreNeverMadeTwice(t *testing.T) {
 	})
 }
 
+func TestAMissingClaimIsMadeAgain(t *testing.T) {
+	w := newWorld(t, true, withClaims(1, retention(true, false, false)))
+	w.settle()
+	pod, claim := w.pods()[0], w.claims()[0]
+	lose := func() {
+		pod = w.pods()[0]
+		pod.Status = corev1.PodStatus{Phase: corev1.PodPending}
+		require.NoError(t, w.store.Status().Update(t.Context(), &pod))
+		for _, c := range w.claims() {
+			require.NoError(t, w.store.Delete(t.Context(), &c))
+		}
+		w.see()
+	}
+	lose()
+	w.refuse = refusing("create PersistentVolumeClaim", errAway)
+	_, err := w.reconcile()
+	require.ErrorContains(t, err, claim.Name+" of Pod "+pod.Name)
+	w.forget()
+	w.settle()
+	again := w.claims()
+	require.Len(t, again, 1)
+	assert.Equal(t, pod.UID, w.pods()[0].UID)
+	assert.NotEqual(t, claim.UID, again[0].UID)
+	for _, same := range []func(*corev1.PersistentVolumeClaim) any{
+		func(c *corev1.PersistentVolumeClaim) any { return c.Name },
+		func(c *corev1.PersistentVolumeClaim) any { return c.GenerateName },
+		func(c *corev1.PersistentVolumeClaim) any { return c.Labels },
+		func(c *corev1.PersistentVolumeClaim) any { return c.Spec },
+		func(c *corev1.PersistentVolumeClaim) any { return c.OwnerReferences },
+	} {
+		assert.Equal(t, same(&claim), same(&again[0]))
+	}
+
+	// One that is there and not ours is as good.
+	lose()
+	strange := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
+	require.NoError(t, w.store.Create(t.Context(), strange))
+	_, err = w.reconcile()
+	require.NoError(t, err)
+	assert.Empty(t, w.claims()[0].Labels)
+}
+
 func TestClaimCreationFails(t *testing.T) {
 	w := newWorld(t, true, withClaims(3))
 	w.refuse = refusing("create PersistentVolumeClaim", apierrors.NewForbidden(claimsResource, "x", errors.New("exceeded quota")))

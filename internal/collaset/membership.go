@@ -124,6 +124,14 @@ func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *core.P
 	if pod.Excluded {
 		m.Metadata.Labels[appsv1alpha1.ToExcludeLabel] = nil
 	}
+	if pod.Replacing {
+		for _, key := range core.ReplacementLabels {
+			m.Metadata.Labels[key] = nil
+		}
+	}
+	if pod.ToDelete { // by its replacement, or it were not excluded
+		m.Metadata.Labels[appsv1alpha1.ToDeleteLabel] = nil
+	}
 	return r.patchMembership(ctx, o, pod, m)
 }
 

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -88,6 +89,26 @@ func TestAPodIsLetGo(t *testing.T) {
 			assert.Len(t, w.pods(), 3, "two of ours and the one that left")
 			assert.Len(t, w.entries(), 2)
 		})
+	}
+}
+
+func TestHalfOfAPairIsLetGoWithoutItsLabels(t *testing.T) {
+	w := newWorld(t, true, collaSet(2))
+	w.settle()
+	pod := w.pods()[0]
+	pod.Labels[appsv1alpha1.ToReplaceLabel] = "yes"
+	require.NoError(t, w.store.Update(t.Context(), &pod))
+	w.settle()
+	require.Len(t, w.pods(), 3)
+	pod = *w.pod(pod.Name)
+	require.Contains(t, pod.Labels, appsv1alpha1.ToDeleteLabel, "its replacement serves")
+	w.change(both(exclude(pod.Name), replicas(1)))
+	_, err := w.reconcile()
+	require.NoError(t, err)
+	got := w.pod(pod.Name)
+	require.Equal(t, appsv1alpha1.OrphanedValue, got.Labels[appsv1alpha1.OrphanedLabel])
+	for _, label := range append(core.ReplacementLabels[:], appsv1alpha1.ToDeleteLabel) {
+		assert.NotContains(t, got.Labels, label)
 	}
 }
 

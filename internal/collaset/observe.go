@@ -276,8 +276,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 	}
 	has := func(key string) bool { _, ok := pod.Labels[key]; return ok }
 	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel), has(appsv1alpha1.ToDeleteLabel)
-	p.Replacing = has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) || has(appsv1alpha1.ReplacePairOriginNameLabel) ||
-		has(appsv1alpha1.ReplacedByReplaceUpdateLabel)
+	p.Replacing = slices.ContainsFunc(core.ReplacementLabels[:], has)
 	p.MissingGate = missingGate(pod, p.View)
 	for _, c := range pod.Status.Conditions {
 		switch {

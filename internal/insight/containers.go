@@ -193,7 +193,7 @@ func ended(pod *corev1.Pod) Reason {
 func (x *index) terminating(pod *corev1.Pod) []Reason {
 	var found []Reason
 	v := podops.Read(pod)
-	protected := x.protected(v)
+	protected := x.protected(pod, v)
 	running := slices.ContainsFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.State.Running != nil })
 	if late := x.Now.Sub(pod.DeletionTimestamp.Time); (running || len(pod.Finalizers) == 0) && late > graceSlack {
 		found = append(found, x.kubelet(pod, "the kubelet has not ended the Pod, whose grace period is over since "+late.Truncate(time.Second).String())...)

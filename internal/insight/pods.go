@@ -133,7 +133,7 @@ func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
 			return []Reason{frozen}
 		}
 	case podops.WaitFinalizer:
-		found = x.protected(v)
+		found = x.protected(pod, v)
 	case podops.WaitNotReady:
 		found = x.kubelet(pod, "the kubelet of node "+pod.Spec.NodeName+" has not reported that the Pod is out of service")
 	case podops.WaitOperator:
@@ -141,7 +141,7 @@ func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
 	case podops.WaitReady:
 		found = x.notReady(pod)
 	case podops.WaitExpected:
-		found = x.unjoined(v)
+		found = x.unjoined(pod, v)
 	case podops.WaitLifecycle:
 		if r := x.missing(LifecycleController); r != nil {
 			found = []Reason{*r}
@@ -168,7 +168,7 @@ func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
 }
 
 // protected names the cooperators that hold the Pod.
-func (x *index) protected(v podops.View) []Reason {
+func (x *index) protected(pod *corev1.Pod, v podops.View) []Reason {
 	expected, _ := podops.ExpectedFinalizers(v.Annotations)
 	var found []Reason
 	for _, f := range podops.ProtectionFinalizers(v.Finalizers) {
@@ -180,7 +180,7 @@ func (x *index) protected(v podops.View) []Reason {
 			if finalizer == f {
 				r.On = employerRef(employer)
 				r.Message = employer + " holds the Pod with finalizer " + f
-				r.Next = "see whether traffic to the Pod can be taken off: kubectl -n " + r.On.Namespace + " describe " + strings.ToLower(r.On.Kind) + " " + r.On.Name
+				r.Next = "see whether traffic to the Pod can be taken off: " + lookAt(r.On, pod, finalizer)
 			}
 		}
 		found = append(found, r)
@@ -192,14 +192,25 @@ func (x *index) protected(v podops.View) []Reason {
 	return found
 }
 
+// lookAt is how to look at the employer of a finalizer. A key that names no object leads to the Pod that has it, and to the finalizer's writer.
+func lookAt(employer *Ref, pod *corev1.Pod, finalizer string) string {
+	if employer.Namespace != "" {
+		return "kubectl -n " + employer.Namespace + " describe " + strings.ToLower(employer.Kind) + " " + employer.Name
+	}
+	return "see whether the controller that writes " + finalizer + " runs; if it is gone for good, take its entry off the annotation " +
+		podops.AvailableConditionsAnnotation + ": kubectl -n " + pod.Namespace + " edit pod " + pod.Name
+}
+
 // unjoined names the cooperators that do not have the Pod back.
-func (x *index) unjoined(v podops.View) []Reason {
+func (x *index) unjoined(pod *corev1.Pod, v podops.View) []Reason {
 	var found []Reason
+	expected, _ := podops.ExpectedFinalizers(v.Annotations)
 	for _, employer := range podops.MissingEmployers(v) {
 		ref := employerRef(employer)
 		found = append(found, Reason{
-			Code: CodeCooperatorMissing, On: ref, Message: employer + " has not brought the Pod back",
-			Next: "kubectl -n " + ref.Namespace + " describe " + strings.ToLower(ref.Kind) + " " + ref.Name,
+			Code: CodeCooperatorMissing, On: ref, Since: changedAt(pod),
+			Message: employer + " has not brought the Pod back: its controller has not put finalizer " + expected[employer] + " on",
+			Next:    lookAt(ref, pod, expected[employer]),
 		})
 	}
 	if r := x.missing(ResourceConsistController); r != nil && len(found) > 0 {

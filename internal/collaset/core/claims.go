@@ -36,6 +36,8 @@ const (
 	NoteTemplateKept = "ClaimTemplateKept"
 	// NoteClaimLost: a running Pod's claim is deleted or being deleted.
 	NoteClaimLost = "ClaimLost"
+	// BlockClaimTerminating: a Pod that has not started waits for its claim to be gone, so that it can be made again.
+	BlockClaimTerminating = "ClaimTerminating"
 )
 
 // Claim is what a decision reads of one claim that is the set's: by owner reference or, ownerless, by name and labels.
@@ -86,6 +88,13 @@ type Retention struct {
 
 // Mount is a volume of a Pod that is a claim.
 type Mount struct{ Volume, Claim string }
+
+// ClaimCreation is a claim that a Pod mounts and that does not exist.
+type ClaimCreation struct {
+	Pod *Pod
+	// Claim is the name that the Pod gives it, Template the one of the claim template of the Pod's revision.
+	Claim, Template string
+}
 
 // CreationClaim is the claim that a Pod to be created gets for one template.
 type CreationClaim struct {
@@ -361,6 +370,12 @@ func (d *decision) keepClaimsOf(it *item) {
 		name := it.Mounts[at].Claim
 		c := d.claims.byName[name]
 		switch {
+		case c == nil && it.waitsForClaims():
+			d.makeAgain(ClaimCreation{it.Pod, name, t.Name})
+			continue
+		case c != nil && c.Terminating && it.waitsForClaims():
+			d.block(it, BlockClaimTerminating, claimTerminating(it, name))
+			continue
 		case c == nil || c.Terminating:
 			d.block(it, NoteClaimLost, fmt.Sprintf("its claim %s is deleted: the Pod goes on with the volume that it has, and gets a new, empty one when it is re-created; save the data before", name))
 			continue
@@ -376,6 +391,28 @@ func (d *decision) keepClaimsOf(it *item) {
 			d.block(it, NoteExpanding, fmt.Sprintf("the volume of claim %s is being expanded: %s", name, c.Expanding))
 		}
 	}
+}
+
+// waitsForClaims reports whether the Pod has not started: it cannot, without its claims, and there is nothing in its volumes yet
+// that another claim of the same name would hide.
+func (p *Pod) waitsForClaims() bool { return phaseRank(p.Phase) == 0 }
+
+// makeAgain makes a claim for a Pod that exists, under the name that the Pod gives it.
+func (d *decision) makeAgain(c ClaimCreation) {
+	if len(d.plan.ClaimCreations) >= maxBegins {
+		d.plan.More = true
+		return
+	}
+	d.plan.ClaimCreations = append(d.plan.ClaimCreations, c)
+}
+
+// claimTerminating says what a Pod waits for whose claim is being deleted. Kubernetes keeps the claim of a Pod that has a node until that
+// Pod is gone, and does not start the Pod meanwhile.
+func claimTerminating(it *item, claim string) string {
+	if it.Scheduled {
+		return fmt.Sprintf("its claim %s is being deleted and stays until the Pod is gone, which cannot start with it: delete the Pod; the next one gets a new, empty claim", claim)
+	}
+	return fmt.Sprintf("its claim %s is being deleted; a new, empty one is made when it is gone: see its finalizers", claim)
 }
 
 // expand brings a claim of a Pod to the size of its own revision. The Pod does not wait for that.

@@ -114,6 +114,16 @@ func (w *world) applyClaims(plan core.Plan, passes func() bool) {
 		}
 		w.claim(c.Name).Terminating = true
 	})
+	each(plan.ClaimCreations, passes, func(c core.ClaimCreation) {
+		if w.claim(c.Claim) != nil {
+			w.wrong("claim %s is made, and exists", c.Claim)
+		}
+		for _, t := range w.Templates[c.Pod.Revision] {
+			if t.Name == c.Template {
+				w.makeClaim(c.Pod.ID, t).Name = c.Claim
+			}
+		}
+	})
 	each(plan.Creations, passes, func(c core.Creation) {
 		for i, t := range w.Templates[c.Revision] {
 			if c.Claims[i].Claim == nil && passes() {
@@ -433,6 +443,64 @@ func TestClaims(t *testing.T) {
 				assert.NotEqual(t, claims, w.claimNames())
 				assert.Empty(t, w.reasons())
 			},
+		},
+		"a Pod that has not started gets its claim again, under its name": {
+			change: func(t *testing.T, w *world) {
+				w.Pods[0].Phase, w.Pods[1].Phase = corev1.PodPending, ""
+				w.Claims = w.Claims[2:]
+				assert.Empty(t, w.reasons())
+				runs(t, w)
+				assert.Equal(t, []string{"claim 0 data", "claim 1 data"}, w.log)
+			},
+			check: func(t *testing.T, w *world, pods []types.UID, claims map[string]string) {
+				assert.Equal(t, claims, w.claimNames())
+				assert.Equal(t, pods, w.uids())
+			},
+		},
+		"also while the set is paused": {
+			change: func(_ *testing.T, w *world) {
+				w.Paused = true
+				w.Pods[0].Phase = corev1.PodPending
+				w.Claims = w.Claims[1:]
+			},
+			check: func(t *testing.T, w *world, _ []types.UID, claims map[string]string) {
+				assert.Equal(t, claims, w.claimNames())
+			},
+		},
+		"a Pod that has not started waits for the end of its claim, and says what to do": {
+			change: func(t *testing.T, w *world) {
+				w.broken = map[string]bool{"r1": true}
+				for i := range 2 {
+					w.Pods[i].Phase, w.Pods[i].Scheduled, w.Claims[i].Terminating = corev1.PodPending, i == 1, true
+				}
+				plan := core.Decide(&w.Snapshot)
+				assert.Empty(t, plan.ClaimCreations)
+				require.Len(t, plan.Blockers, 1)
+				assert.Equal(t, core.BlockClaimTerminating, plan.Blockers[0].Reason)
+				assert.Equal(t, 2, plan.Blockers[0].Count)
+				assert.Contains(t, plan.Blockers[0].Message, w.Claims[0].Name+" is being deleted; a new, empty one is made when it is gone")
+				w.Pods[0].Scheduled = true
+				assert.Contains(t, core.Decide(&w.Snapshot).Blockers[0].Message, "delete the Pod")
+				w.Pods[0].Scheduled = false
+				w.Claims = w.Claims[2:]
+				w.broken = nil
+			},
+			check: func(t *testing.T, w *world, pods []types.UID, claims map[string]string) {
+				assert.Equal(t, claims, w.claimNames())
+				assert.Equal(t, pods, w.uids())
+				assert.Empty(t, w.reasons())
+			},
+		},
+		"a Pod that goes anyway gets none": {
+			change: func(t *testing.T, w *world) {
+				w.Pods[0].Phase, w.Pods[1].Phase = corev1.PodPending, corev1.PodPending
+				label(w, &w.Pods[0], appsv1alpha1.ToExcludeLabel)
+				w.Pods[1].View.Ready = false
+				w.Claims = w.Claims[2:]
+				w.Replicas = 1
+				assert.Empty(t, core.Decide(&w.Snapshot).ClaimCreations)
+			},
+			check: func(t *testing.T, w *world, _ []types.UID, _ map[string]string) { assert.Len(t, w.Claims, 1) },
 		},
 		"claims of early Kuperator fit by what they are": {
 			change: func(_ *testing.T, w *world) {

@@ -74,7 +74,8 @@ type item struct {
 	twin    bool
 	victim  bool
 	inScope bool
-	// frozen says that the Pod is to be excluded now: it does not count. staying says why it is not, although it should be.
+	// frozen says that the Pod is to be excluded now: it does not count. staying says why it is not, although it should be:
+	// it counts as gone for scale-in, and nothing that would delete it is done to it.
 	frozen  bool
 	staying string
 	// ranks are the numbers of Pods of the same domain that scale-in would remove later, by constraint.
@@ -99,6 +100,7 @@ type decision struct {
 	live     []*item       // live, not twins; by ID
 	holder   map[int]*item // the live Pod of an ID
 	leaving  map[int]*item // a terminating or terminal Pod of an ID
+	freed    map[int]bool  // IDs of Pods that are excluded in this plan
 	named    map[string]bool
 	entries  map[int]*slot
 	claims   claimIndex
@@ -124,7 +126,7 @@ type decision struct {
 func newDecision(s *Snapshot) *decision {
 	d := &decision{
 		s: s, items: make([]*item, len(s.Pods)), live: make([]*item, 0, len(s.Pods)),
-		holder: make(map[int]*item, len(s.Pods)), leaving: map[int]*item{}, named: map[string]bool{},
+		holder: make(map[int]*item, len(s.Pods)), leaving: map[int]*item{}, freed: map[int]bool{}, named: map[string]bool{},
 		entries: make(map[int]*slot, len(s.Entries)), blockers: map[string]*Blocker{},
 	}
 	for _, name := range s.ToDelete {
@@ -153,12 +155,13 @@ func newDecision(s *Snapshot) *decision {
 	for _, it := range d.items {
 		switch {
 		case it.frozen:
+			d.freed[it.ID] = true
 		case !it.Live():
 			d.leave(it)
 		case it.ID == NoID:
 			d.live = append(d.live, it)
 		case d.holder[it.ID] != nil:
-			it.twin, it.victim = true, true
+			it.twin, it.victim = true, it.staying == ""
 		default:
 			d.holder[it.ID] = it
 			d.live = append(d.live, it)
@@ -241,6 +244,9 @@ func (d *decision) due(it *item, delay time.Duration) bool {
 // such; the rules' own status says which of them blocks it.
 func waitFor(it *item) (reason, message string) {
 	if stage, waits := podops.StageOfPhase(it.op.Phase); waits && stage == appsv1alpha1.StagePreCheck {
+		if reason, message := unheld(it, OperatorID); reason != "" {
+			return reason, message
+		}
 		return "WaitingForPermission", "PodTransitionRules have not let the " + it.during + " pass; their status says why"
 	}
 	for _, w := range podops.Explain(it.View, nil) {
@@ -256,6 +262,17 @@ func waitFor(it *item) (reason, message string) {
 		}
 	}
 	return string(podops.WaitLifecycle), "the next step is lifecycle-controller's"
+}
+
+// unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not.
+func unheld(it *item, id string) (reason, message string) {
+	for _, w := range podops.Explain(it.View, nil) {
+		if w.ID != id || w.Reason != podops.WaitExpected || it.ReadySince.IsZero() {
+			continue
+		}
+		return string(w.Reason), fmt.Sprintf("%s (Ready since %s)", w.Message, it.ReadySince.UTC().Format(time.RFC3339))
+	}
+	return "", ""
 }
 
 // begin asks for an operation, unless one of that type is under way.
@@ -281,6 +298,10 @@ func (d *decision) reclaim() {
 		case !it.ToDelete:
 			d.plan.Marks = append(d.plan.Marks, it.Pod)
 		default:
+			if reason, message := unheld(it, podops.DeletionID); reason != "" {
+				d.block(it, reason, message)
+				continue
+			}
 			d.block(it, "WaitingForDeletion", "is handed to lifecycle-controller, which deletes it as soon as it may")
 		}
 	}
@@ -294,7 +315,7 @@ func (d *decision) markNamed() {
 	}
 	for _, it := range d.live {
 		switch {
-		case !d.named[it.Name()] || it.victim || it.handed:
+		case !d.named[it.Name()] || it.victim || it.handed || it.staying != "":
 		case d.s.Protocol && !it.ToDelete:
 			d.plan.Marks = append(d.plan.Marks, it.Pod)
 		case d.s.Protocol:

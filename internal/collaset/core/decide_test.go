@@ -33,6 +33,35 @@ func atRest(t testing.TB, replicas int, change func(*world)) *world {
 	return w
 }
 
+// TestWhatAMissingCooperatorHoldsUp: the blocker names the finalizer that an operation waits for, and no rule.
+func TestWhatAMissingCooperatorHoldsUp(t *testing.T) {
+	for name, change := range map[string]func(*world){
+		"an update": func(w *world) { w.template("r2") },
+		"scale-in":  func(w *world) { w.Replicas = 0 },
+		"the deletion of the CollaSet": func(w *world) {
+			w.Deleting, w.keeps = true, true
+			label(w, &w.Pods[0], appsv1alpha1.ToDeleteLabel)
+			begin, _ := podops.Begin(w.Pods[0].View, podops.Request{ID: podops.DeletionID, Type: podops.TypeDelete, Deletes: true}, w.Now)
+			w.change(&w.Pods[0], begin)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := atRest(t, 1, nil)
+			announce, err := podops.Expect(w.Pods[0].View, "finalizer/test", "prot.podopslifecycle.kusionstack.io/test")
+			require.NoError(t, err)
+			w.change(&w.Pods[0], announce)
+			change(w)
+			w.rounds(3)
+			plan := core.Decide(&w.Snapshot)
+			require.Len(t, plan.Blockers, 1)
+			assert.Equal(t, string(podops.WaitExpected), plan.Blockers[0].Reason)
+			assert.Contains(t, plan.Blockers[0].Message, "prot.podopslifecycle.kusionstack.io/test of finalizer/test")
+			assert.Contains(t, plan.Blockers[0].Message, w.Pods[0].ReadySince.UTC().Format(time.RFC3339))
+			assert.NotContains(t, plan.Blockers[0].Message, "ule")
+		})
+	}
+}
+
 func TestRollouts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before func(*world)

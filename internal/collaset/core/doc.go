@@ -17,6 +17,8 @@
 //   - of several live Pods with one ID the oldest keeps it and the others are removed first;
 //   - a plan that excludes or includes Pods creates and deletes none; a Pod is included after its entry is stored, and an
 //     entry is dropped after its Pod was excluded;
+//   - a Pod that is to be excluded, now or as soon as it may, is not deleted, handed over or begun upon, and counts as gone for
+//     scale-in (with names in sequence, where none can leave, it is still updated and comes again when it has ended);
 //   - an entry of another CollaSet is never changed, and its ID never taken, unless its owner is gone or has another pool;
 //   - a plan is a set of independent actions: any subset of it, applied and decided again, is safe. The one order that
 //     matters is that Entries are stored before Creations and Deletions, which Plan.EntriesFirst says;

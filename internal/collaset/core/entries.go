@@ -279,7 +279,7 @@ func (d *decision) fill(slots []*slot, room int) {
 		if e.asNew != nil {
 			c.Origin, c.Advance = e.asNew.origin.Name(), false
 			// What is updated with the replacement needs the label no more.
-			if value, ok := e.asNew.origin.View.Labels[appsv1alpha1.UpdateIncludedLabel]; ok && e.asNew.byUser() {
+			if value, ok := e.asNew.origin.View.Labels[appsv1alpha1.UpdateIncludedLabel]; ok && e.asNew.byUser() && c.Revision != d.s.UpdatedRevision {
 				c.Included = &value
 			}
 		}

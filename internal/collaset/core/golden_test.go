@@ -367,7 +367,7 @@ var goldens = map[string]golden{
 		end: reached("r1"),
 	},
 	"replace on request during update": {
-		about:    "A Pod is to be replaced for reasons of its user while an update in place goes on: its update waits for that.",
+		about:    "A Pod is to be replaced for reasons of its user while an update in place goes on: the new Pod is at the updated revision.",
 		replicas: 3, setup: func(w *world) { w.budget = 1 },
 		play: func(s *story) {
 			s.template("r2")

@@ -52,7 +52,7 @@ func (d *decision) carried(it *item, allowed bool) {
 		d.backInService(it)
 	case it.Infeasible && d.known(it.Revision) && d.refusedBy(it, d.trialsFor(it, recreate)...):
 		d.backInService(it)
-	case it.Infeasible && allowed && d.known(it.Revision):
+	case it.Infeasible && allowed && d.known(it.Revision) && !d.putOff(it):
 		if d.moving || !d.tried(it, successorVerdictFor, d.trialsFor(it, recreate)...) {
 			return
 		}

@@ -22,16 +22,25 @@ func (d *decision) toExclude(it *item, named map[string]bool) (now bool, staying
 		return false, ""
 	case d.s.Sequential:
 		return false, "a Pod cannot be excluded with names in persistent sequence, because its successor would need its name"
-	case it.ToDelete || d.named[it.Name()]:
+	case d.named[it.Name()] || it.ToDelete && !d.markedForNew(it):
 		return false, "it is to be deleted as well: take back one of the two"
-	case it.Replacing:
-		return false, "it is being replaced; it can be excluded when that is over"
 	case d.s.Paused:
 		return false, "the CollaSet is paused"
 	default:
 		return true, ""
 	}
 }
+
+// markedForNew reports whether a Pod has the mark for deletion because its replacement serves. Such a mark goes when the Pod is
+// excluded: it is the replacement that wanted it, and that has its place then.
+func (d *decision) markedForNew(it *item) bool {
+	id := it.pairing.newID
+	return id != NoID && slices.ContainsFunc(d.s.Pods, func(p Pod) bool { return p.ID == id && p.Live() && p.Available })
+}
+
+// putOff reports whether the Pod is to be excluded as soon as something else is over: until then it stays as it is. With names in
+// sequence that never comes: such a Pod is updated, and comes again when it has ended, like any other.
+func (d *decision) putOff(it *item) bool { return it.staying != "" && !d.s.Sequential }
 
 // inAndOut lets Pods go and takes Pods in. In such a plan nothing is created or removed: the next one counts what came of it.
 func (d *decision) inAndOut() {

@@ -31,6 +31,13 @@ func (w *world) exclude(plan core.Plan, passes func() bool) (all bool) {
 		pod.View = c.Apply(pod.View)
 		pod.View.Labels = maps.Clone(pod.View.Labels)
 		delete(pod.View.Labels, appsv1alpha1.ToExcludeLabel)
+		if pod.ToDelete && pod.View.Labels[appsv1alpha1.ReplacePairNewIDLabel] == "" {
+			w.wrong("%s is excluded and is to be deleted as well", pod.Name())
+		}
+		delete(pod.View.Labels, appsv1alpha1.ToDeleteLabel)
+		for _, key := range core.ReplacementLabels {
+			delete(pod.View.Labels, key)
+		}
 		pod.Recorded, pod.Carried = false, false
 		w.refresh(&pod)
 		w.takeClaimsAlong(&pod, nil)
@@ -403,6 +410,171 @@ func TestSharedPools(t *testing.T) {
 		}
 		if len(pool) != total {
 			t.Fatalf("%d entries for %d Pods", len(pool), total)
+		}
+	})
+}
+
+// TestHalfOfAPairLeaves excludes one half of a pair and lowers replicas in the same change: that half stays as it is, the other stands
+// for itself, and of the rest what serves least goes.
+func TestHalfOfAPairLeaves(t *testing.T) {
+	for _, leaves := range []string{"origin", "new"} {
+		for _, sick := range []string{"none", "origin", "new"} {
+			for _, marked := range []bool{false, true} {
+				if marked && sick == "new" {
+					continue // only a new Pod that serves has its origin marked
+				}
+				t.Run(fmt.Sprintf("%s leaves, %s is not Ready, marked %v", leaves, sick, marked), func(t *testing.T) {
+					w := atRest(t, 3, nil)
+					w.keeps = true
+					w.broken = map[string]bool{"r1": sick == "new"}
+					w.ask(&w.Pods[0])
+					w.rounds(2)
+					if marked {
+						w.rounds(3)
+					}
+					pair := map[string]*core.Pod{"origin": &w.Pods[0], "new": &w.Pods[3]}
+					require.Equal(t, marked, pair["origin"].ToDelete)
+					if sick == "origin" {
+						pair["origin"].View.Ready = false
+						delete(pair["origin"].View.Labels, podops.ServiceAvailableLabel)
+						w.refresh(pair["origin"])
+					}
+					name, bystanders := pair[leaves].Name(), []string{w.Pods[1].Name(), w.Pods[2].Name()}
+					other := pair[map[string]string{"origin": "new", "new": "origin"}[leaves]].Name()
+					w.ToExclude, w.Replicas = []string{name}, 2
+					w.rounds(10)
+					require.Len(t, w.outside, 1)
+					left := &w.outside[0]
+					assert.Equal(t, name, left.Name())
+					assert.False(t, left.View.Terminating)
+					assert.NotContains(t, left.View.Labels, appsv1alpha1.ToDeleteLabel)
+					assert.NotContains(t, left.View.Labels, appsv1alpha1.ToReplaceLabel)
+					assert.Empty(t, podops.Operations(left.View))
+					w.keeps, w.broken = false, nil
+					require.True(t, w.run(always))
+					assert.Len(t, w.live(), 2)
+					assert.Empty(t, w.problems)
+					if sick == "new" && leaves == "origin" || sick == "origin" && leaves == "new" {
+						for _, p := range bystanders {
+							assert.NotNil(t, w.find(p), "it serves, and %s does not", other)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestPodsThatAreToLeaveAreSpared names Pods to be excluded and lowers replicas in one change, in every state of replacements,
+// health, marks and pause: no such Pod is deleted, handed over or begun upon, and no replica more than is too many.
+func TestPodsThatAreToLeaveAreSpared(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(rapid.IntRange(1, 5).Draw(t, "replicas"))
+		w.Protocol = rapid.Bool().Draw(t, "protocol")
+		w.broken = map[string]bool{}
+		w.run(always)
+		w.keeps = true
+		w.broken["r1"] = rapid.Bool().Draw(t, "new Pods are broken")
+		some := func(what string, do func(*core.Pod)) {
+			for i := range w.Pods {
+				if rapid.Bool().Draw(t, what) {
+					do(&w.Pods[i])
+				}
+			}
+		}
+		some("replaced", func(p *core.Pod) { w.ask(p) })
+		w.rounds(rapid.IntRange(0, 5).Draw(t, "rounds"))
+		some("not Ready", func(p *core.Pod) {
+			p.View.Ready = false
+			delete(p.View.Labels, podops.ServiceAvailableLabel)
+			w.refresh(p)
+		})
+		if rapid.Bool().Draw(t, "there are marks") {
+			some("marked", func(p *core.Pod) { label(w, p, appsv1alpha1.ToDeleteLabel) })
+		}
+		if rapid.Bool().Draw(t, "there are names") {
+			some("named to be deleted", func(p *core.Pod) { w.ToDelete = append(w.ToDelete, p.Name()) })
+		}
+		w.Paused = rapid.Bool().Draw(t, "paused")
+		w.Sequential = rapid.IntRange(0, 4).Draw(t, "in sequence") == 0
+		leave := map[string]bool{}
+		some("leaves", func(p *core.Pod) {
+			if leave[p.Name()] = p.Live(); !leave[p.Name()] {
+				return
+			}
+			if rapid.Bool().Draw(t, "by label") {
+				label(w, p, appsv1alpha1.ToExcludeLabel)
+			} else {
+				w.ToExclude = append(w.ToExclude, p.Name())
+			}
+		})
+		w.Replicas = rapid.IntRange(0, w.Replicas).Draw(t, "fewer replicas")
+
+		// A replica is a Pod, or a pair both of whose halves stay.
+		replica, replicas := map[int]int{}, map[int]bool{}
+		for _, p := range w.live() {
+			replica[p.ID] = p.ID
+		}
+		for origin, fresh := range w.newPods() {
+			if !leave[origin] && !leave[fresh.Name()] {
+				replica[fresh.ID] = w.find(origin).ID
+			}
+		}
+		for _, p := range w.live() {
+			if !leave[p.Name()] {
+				replicas[replica[p.ID]] = true
+			}
+		}
+		passes := sometimes(rapid.Uint64().Draw(t, "seed"), rapid.Float64Range(0.3, 1).Draw(t, "chance"))
+		for range 12 {
+			plan := core.Decide(&w.Snapshot)
+			for _, p := range plan.Marks {
+				if leave[p.Name()] {
+					t.Fatalf("%s is handed over\n%v", p.Name(), w.log)
+				}
+			}
+			for _, b := range plan.Begins {
+				if leave[b.Pod.Name()] {
+					t.Fatalf("%s of %s is begun\n%v", b.Request.Type, b.Pod.Name(), w.log)
+				}
+			}
+			for _, deletion := range plan.Deletions {
+				if leave[deletion.Pod.Name()] {
+					t.Fatalf("%s is deleted: %s\n%v", deletion.Pod.Name(), deletion.Reason, w.log)
+				}
+			}
+			w.apply(plan, passes)
+			for origin, fresh := range w.newPods() {
+				if !leave[origin] && !leave[fresh.Name()] {
+					replica[fresh.ID] = replica[w.find(origin).ID]
+				}
+			}
+			left := map[int]bool{}
+			for _, name := range w.ToDelete { // what a user has deleted comes back, and is none of this
+				if p := w.find(name); p == nil || !p.Live() {
+					return
+				}
+			}
+			for _, p := range w.live() {
+				if of := replica[p.ID]; replicas[of] && !leave[p.Name()] && !podops.IsDuring(p.View, core.OperatorID, podops.TypeScaleIn) {
+					left[of] = true
+				}
+			}
+			if len(left) < min(len(replicas), w.Replicas) {
+				t.Fatalf("of %d replicas %d are left, %d are wanted\n%v", len(replicas), len(left), w.Replicas, w.log)
+			}
+			w.settle(passes)
+		}
+		if len(w.problems) > 0 {
+			t.Fatalf("%v\n%v", w.problems, w.log)
+		}
+		if w.Paused || w.Sequential || len(w.ToDelete) > 0 || slices.ContainsFunc(w.Pods, func(p core.Pod) bool { return p.ToDelete }) {
+			return
+		}
+		w.broken = map[string]bool{}
+		w.keeps = false
+		if w.run(passes); len(w.live()) != w.Replicas {
+			t.Fatalf("%d Pods for %d replicas\n%v", len(w.live()), w.Replicas, w.log)
 		}
 	})
 }

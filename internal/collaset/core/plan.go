@@ -40,6 +40,8 @@ type Plan struct {
 	// about one of them.
 	Labels []Relabel
 
+	// ClaimCreations are claims to make for Pods that exist and wait for them.
+	ClaimCreations []ClaimCreation
 	// ClaimUpdates are claims to be brought in line with a template. Updates of Pods that need them come when they show it.
 	ClaimUpdates []ClaimUpdate
 	// ClaimAdoptions are claims to get an owner reference to the set, ClaimReleases those to lose it.
@@ -72,7 +74,7 @@ type Plan struct {
 // IsZero says that nothing is to be written but status.
 func (p *Plan) IsZero() bool {
 	return !p.EntriesChanged && len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+len(p.Cancels)+
-		len(p.Begins)+len(p.Marks)+len(p.Labels)+len(p.Exclusions)+len(p.Inclusions)+len(p.ClaimUpdates)+len(p.ClaimAdoptions)+len(p.ClaimReleases)+len(p.ClaimDeletions) == 0 && !p.Release
+		len(p.Begins)+len(p.Marks)+len(p.Labels)+len(p.Exclusions)+len(p.Inclusions)+len(p.ClaimCreations)+len(p.ClaimUpdates)+len(p.ClaimAdoptions)+len(p.ClaimReleases)+len(p.ClaimDeletions) == 0 && !p.Release
 }
 
 // Creation is a Pod to create.

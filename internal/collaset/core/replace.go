@@ -10,6 +10,11 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
+// ReplacementLabels are all that tell of a replacement, on either half of a pair.
+var ReplacementLabels = [...]string{
+	appsv1alpha1.ToReplaceLabel, appsv1alpha1.ReplacedByReplaceUpdateLabel, appsv1alpha1.ReplacePairNewIDLabel, appsv1alpha1.ReplacePairOriginNameLabel,
+}
+
 // pairing is what a Pod's labels say of a replacement.
 type pairing struct {
 	// wanted says that the Pod is to be replaced; target names the revision if it is an update that wants it, and is ""
@@ -147,6 +152,9 @@ func (d *decision) join(l link) {
 	if o == nil || n == nil || o == n || o.inPair() || n.inPair() || o.dropped || n.dropped || !d.agreed(l) {
 		return
 	}
+	if d.freed[l.origin] || d.freed[l.fresh] {
+		return // one half is excluded, and the other stands for itself
+	}
 	origin, fresh := d.holder[l.origin], d.holder[l.fresh]
 	switch {
 	case fresh == nil && n.marked(appsv1alpha1.ContextScaleIn):
@@ -207,6 +215,8 @@ func (d *decision) replace() {
 		d.replacing = d.replacing || it.pair != nil || it.wish == byUser
 		switch {
 		case blocked:
+		case it.staying != "", it.pair != nil && it.pair.fresh != nil && it.pair.fresh.staying != "":
+			// Neither half is let go meanwhile, and none comes anew.
 		case it.pair != nil && !d.carry(it.pair):
 		case it.wish != noWish && d.mayReplace(it):
 			ready = append(ready, it)
@@ -221,13 +231,12 @@ func (d *decision) replace() {
 // wishOf says whether a Pod is to be replaced, and why.
 func (d *decision) wishOf(it *item) wish {
 	p := it.pairing
-	outdated := it.inScope && it.Revision != d.s.UpdatedRevision
 	switch {
-	case it.victim:
+	case it.victim, it.staying != "":
 		return noWish
 	case p.wanted && p.target == "":
 		return byUser
-	case !outdated, p.target != "" && !p.wanted && it.pair != nil:
+	case !d.outdated(it), p.target != "" && !p.wanted && it.pair != nil:
 		// The second: somebody took the label away, and it is begun anew when the new Pod is gone.
 		return noWish
 	case d.s.Policy == appsv1alpha1.PodUpdateReplace, p.wanted && p.target == d.s.UpdatedRevision:
@@ -237,12 +246,29 @@ func (d *decision) wishOf(it *item) wish {
 	}
 }
 
-// targetOf is the revision at which a Pod's replacement is created.
+// outdated reports whether the update strategy wants the Pod at the updated revision, and it is at another.
+func (d *decision) outdated(it *item) bool { return it.inScope && it.Revision != d.s.UpdatedRevision }
+
+// targetOf is the revision at which a Pod's replacement is created: where the Pod should be.
 func (d *decision) targetOf(it *item) string {
-	if it.wish == byUser && d.known(it.Revision) && !d.s.avoided(it.Revision) {
+	if it.wish == byUser && !d.outdated(it) && d.known(it.Revision) && !d.s.avoided(it.Revision) {
 		return it.Revision
 	}
 	return d.s.fallback()
+}
+
+// aimed reports whether the new Pod is, or will be, at the revision that is wanted of it. One that serves at the revision of a
+// Pod that its user has replaced is good enough: it is updated when it has that Pod's place. One that does not may never, as its
+// revision may be what the update is to repair.
+func (d *decision) aimed(p *pair) bool {
+	revision := p.revision()
+	return revision == d.targetOf(p.origin) || d.servesAsAsked(p)
+}
+
+// servesAsAsked reports whether a user has the Pod replaced, and another serves at its revision.
+func (d *decision) servesAsAsked(p *pair) bool {
+	return p.origin.wish == byUser && p.fresh != nil && p.fresh.Available && p.fresh.Revision == p.origin.Revision &&
+		d.known(p.fresh.Revision) && !d.s.avoided(p.fresh.Revision)
 }
 
 // carry moves a pair one step and says whether it is no more: the origin may be replaced anew.
@@ -253,9 +279,14 @@ func (d *decision) carry(p *pair) (over bool) {
 		return d.takeBack(p)
 	case p.committed:
 		d.block(it, "WaitingForDeletion", "its replacement serves; it is handed to lifecycle-controller, which deletes it as soon as it may")
-	case it.wish == noWish || p.revision() != d.targetOf(it):
-		if over = d.takeBack(p); !over && it.wish == noWish {
+	case it.wish == noWish || !d.aimed(p):
+		over = d.takeBack(p)
+		switch {
+		case over:
+		case it.wish == noWish:
 			d.forgetPair(it)
+		default:
+			d.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is at revision "+p.fresh.Revision+", which is not wanted any more: it goes, and another one comes at "+d.targetOf(it))
 		}
 		return over
 	default:
@@ -293,7 +324,7 @@ func (d *decision) goOn(p *pair) {
 // none, so that the pair is over.
 func (d *decision) takeBack(p *pair) (over bool) {
 	if p.fresh != nil {
-		p.fresh.victim = true
+		p.fresh.victim = p.fresh.staying == ""
 		return false
 	}
 	d.giveUp(p.entry)
@@ -385,7 +416,7 @@ func (d *decision) freeID() int {
 func (d *decision) newSlots() []*slot {
 	var out []*slot
 	for _, p := range d.pairs {
-		if p.fresh == nil && !p.over {
+		if p.fresh == nil && !p.over && p.origin.staying == "" {
 			out = append(out, p.entry)
 		}
 	}
@@ -497,8 +528,8 @@ func (d *decision) relabelPods() {
 
 // replaced says that the Pod's own update has to wait: it is a side of a pair, or becomes one.
 func (d *decision) replaced(it *item) bool {
-	if it.wish == byUser && it.inScope && it.Revision != d.s.UpdatedRevision {
-		d.block(it, "BeingReplaced", "is being replaced on request, and is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+" to update it now")
+	if it.pair != nil && d.outdated(it) && d.servesAsAsked(it.pair) {
+		d.block(it, "BeingReplaced", "is being replaced on request, and the new Pod is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+" to update this one now")
 	}
 	return it.pair != nil || it.newOf != nil || it.wish != noWish
 }
@@ -509,7 +540,8 @@ func (d *decision) isNamed(it *item) bool {
 	if it.newOf != nil {
 		p = it.newOf
 	}
-	return d.named[it.Name()] || (p != nil && (d.named[p.origin.Name()] || (p.fresh != nil && d.named[p.fresh.Name()])))
+	named := func(half *item) bool { return half != nil && half.staying == "" && d.named[half.Name()] }
+	return named(it) || p != nil && (named(p.origin) || named(p.fresh))
 }
 
 // stand is the Pod of a replica that scale-in judges it by: the one that stays.

@@ -266,19 +266,84 @@ func TestReplacements(t *testing.T) {
 			},
 			check: func(t *testing.T, w *world, _ []string) { assert.Equal(t, 1, w.atRevision("r2")) },
 		},
-		"an update in place waits for the end of the user's replacement": {
+		"a Pod that an update reaches is replaced by one of the updated revision": {
 			change: func(w *world) {
 				w.ask(&w.Pods[2])
 				w.template("r2")
-				plan := core.Decide(&w.Snapshot)
-				for _, b := range plan.Begins {
+				for _, b := range core.Decide(&w.Snapshot).Begins {
 					if b.Pod.ID == 2 {
-						w.wrong("it does not wait")
+						w.wrong("it is updated itself")
 					}
 				}
+			},
+			check: func(t *testing.T, w *world, before []string) {
+				assert.Equal(t, 5, w.atRevision("r2"))
+				assert.Len(t, kept(w, before), 4)
+				assert.Equal(t, 1, countPrefix(w.log, "create"))
+				assert.Contains(t, w.log, "create 5 r2")
+			},
+		},
+		"an update waits for the end of a user's replacement by a Pod that serves": {
+			change: func(w *world) {
+				w.keeps = true
+				w.ask(&w.Pods[2])
+				w.rounds(3)
+				w.template("r2")
+				w.rounds(8)
 				if w.blockers()["BeingReplaced"] != 1 {
-					w.wrong("nobody is told")
+					w.wrong("it is not told: %v", w.blockers())
 				}
+				w.keeps = false
+			},
+			check: func(t *testing.T, w *world, before []string) {
+				assert.Equal(t, 5, w.atRevision("r2"))
+				assert.Len(t, kept(w, before), 4)
+				assert.Equal(t, 1, countPrefix(w.log, "create"))
+			},
+		},
+		"a good template repairs what replaces a Pod of a broken revision": {
+			before: func(w *world) { w.broken = map[string]bool{} },
+			change: func(w *world) {
+				w.template("r2")
+				w.broken["r2"] = true
+				w.rounds(9)
+				w.ask(&w.Pods[2])
+				w.rounds(5)
+				w.template("r3")
+			},
+			check: func(t *testing.T, w *world, before []string) {
+				assert.Equal(t, 5, w.atRevision("r3"))
+				assert.Len(t, kept(w, before), 4, "only the Pod that its user has replaced is another one")
+				assert.Equal(t, 1, countPrefix(w.log, "create 5 r2"))
+			},
+		},
+		"a good template repairs it, when all Pods of a broken revision are replaced, half of them on request": {
+			before: func(w *world) { replacing(w); w.broken = map[string]bool{} },
+			change: func(w *world) {
+				w.template("r2")
+				w.rounds(20)
+				w.template("r3")
+				w.broken["r2"], w.broken["r3"] = true, true
+				w.ask(&w.Pods[1])
+				w.ask(&w.Pods[3])
+				w.rounds(9)
+				w.template("r4")
+			},
+			check: func(t *testing.T, w *world, _ []string) { assert.Equal(t, 5, w.atRevision("r4")) },
+		},
+		"a Pod that the partition keeps is replaced by one of its own revision": {
+			before: func(w *world) { w.broken = map[string]bool{} },
+			change: func(w *world) {
+				w.broken["r1"] = true
+				w.ask(&w.Pods[2])
+				w.rounds(4)
+				w.Partition = 5
+				w.template("r2")
+				w.rounds(9)
+				if plan := core.Decide(&w.Snapshot); !plan.IsZero() {
+					w.wrong("something is done about it: %+v", plan)
+				}
+				w.Partition = 0
 			},
 			check: func(t *testing.T, w *world, before []string) {
 				assert.Equal(t, 5, w.atRevision("r2"))
@@ -593,13 +658,13 @@ func TestTheSurgeIsBounded(t *testing.T) {
 		}
 	}
 	w.run(always)
-	assert.Len(t, w.newPods(), 3, "its new Pod serves, and it is gone")
-	assert.Equal(t, map[string]int{"WaitingForReplacement": 3, "MaxSurge": 7}, w.blockers())
+	assert.Len(t, w.newPods(), 4)
+	assert.Equal(t, map[string]int{"WaitingForReplacement": 4, "MaxSurge": 6}, w.blockers())
 
 	// A smaller surge takes no pair back.
 	w.MaxSurge = 1
 	w.run(always)
-	assert.Len(t, w.newPods(), 3)
+	assert.Len(t, w.newPods(), 4)
 	w.broken = nil
 	require.True(t, w.run(always))
 	assert.Equal(t, 10, w.atRevision("r2"))

@@ -12,20 +12,26 @@ import (
 
 // chooseVictims marks the live Pods that are too many.
 func (d *decision) chooseVictims() {
-	surplus := d.replicas() - d.s.Replicas
+	// A Pod that is to be excluded counts as gone, now or later; the other half of its pair stands for itself.
+	halved := func(p *pair) bool { return p.origin.staying != "" || p.fresh != nil && p.fresh.staying != "" }
+	candidates := make([]*item, 0, len(d.live))
+	for _, it := range d.live {
+		switch {
+		case it.staying != "":
+		case it.pair != nil && !halved(it.pair):
+			candidates = append(candidates, it.stand())
+		case it.newOf == nil || halved(it.newOf):
+			candidates = append(candidates, it)
+		}
+	}
+	surplus := len(candidates) - d.s.Replicas
 	if surplus <= 0 {
 		return
 	}
-	candidates := make([]*item, 0, len(d.live))
-	for _, it := range d.live {
-		if it.newOf == nil {
-			candidates = append(candidates, it.stand())
-		}
-	}
 	d.sortVictims(candidates)
-	for _, it := range candidates[:min(surplus, len(candidates))] {
+	for _, it := range candidates[:surplus] {
 		it.victim = true
-		if it.newOf != nil {
+		if it.newOf != nil && !halved(it.newOf) {
 			it.newOf.origin.victim = true
 		}
 	}

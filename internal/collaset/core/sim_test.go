@@ -282,7 +282,9 @@ func (w *world) settle(passes func() bool) {
 		if p.Recorded && !p.Carried && runs && !p.ResizeDue && !p.Infeasible {
 			p.Carried, p.Missing, p.CarriedSince = true, "", w.Now
 		}
-		p.View.ContainersReady = runs
+		if p.View.ContainersReady = runs; runs {
+			p.Phase = corev1.PodRunning
+		}
 		ready := runs && (!w.Protocol || p.View.ServiceReady == corev1.ConditionTrue)
 		if ready != p.View.Ready {
 			p.View.Ready = ready

@@ -80,7 +80,7 @@ func (d *decision) verdict(t Trial, lasts time.Duration) (v Verdict, known bool)
 func (d *decision) trialsFor(it *item, w way) []Trial {
 	switch w {
 	case inPlace, quietly:
-		if !d.outdated(it) {
+		if !d.toUpdate(it) {
 			return []Trial{{Write: TrialResize, To: it.Revision}}
 		}
 		trials := []Trial{{Write: TrialPatch, From: it.Revision, To: d.s.UpdatedRevision}}
@@ -97,7 +97,7 @@ func (d *decision) trialsFor(it *item, w way) []Trial {
 
 // targetAnew is the revision at which a Pod is created anew.
 func (d *decision) targetAnew(it *item) string {
-	if it.unfit() && !d.outdated(it) {
+	if it.unfit() && !d.toUpdate(it) {
 		return it.Revision
 	}
 	return d.s.UpdatedRevision
@@ -137,10 +137,8 @@ func (d *decision) tried(it *item, lasts time.Duration, trials ...Trial) bool {
 	return accepted
 }
 
-// outdated reports whether the Pod is to get to the updated revision and is not there.
-func (d *decision) outdated(it *item) bool {
-	return it.inScope && it.newOf == nil && it.Revision != d.s.UpdatedRevision
-}
+// toUpdate reports whether the Pod itself is to get to the updated revision and is not there.
+func (d *decision) toUpdate(it *item) bool { return it.newOf == nil && d.outdated(it) }
 
 // refusedRevision reports whether Pods are refused at a revision now, and whether there is another to make them at. While
 // Pods are on their way out, a quota may count them still, and says nothing of what comes after.

@@ -195,12 +195,12 @@ func (d *decision) update() {
 			continue
 		}
 		under.count(it, d.s)
-		need := d.outdated(it)
+		need := d.toUpdate(it)
 		if need {
 			d.waiting++
 			need = d.takes(it)
 		}
-		need = need && !blocked && !d.replaced(it)
+		need = need && !blocked && !d.putOff(it) && !d.replaced(it)
 		if need && it.during == "" && d.isQuiet(it) {
 			d.changeQuietly(it)
 			continue
@@ -341,7 +341,7 @@ func (d *decision) carriedQuietly(it *item) (begin bool) {
 		d.carried(it, true)
 		return false
 	}
-	return !it.ToDelete && !d.refusedBy(it, d.trialsFor(it, way)...)
+	return !it.ToDelete && !d.putOff(it) && !d.refusedBy(it, d.trialsFor(it, way)...)
 }
 
 // unfit reports whether the Pod cannot get the resources of its revision where it is.

@@ -27,6 +27,7 @@ import (
 const (
 	growing = "growing" // a StorageClass that allows expansion
 	fixed   = "fixed"   // one that does not
+	nowhere = "nowhere" // one that does not exist, for which there are no volumes
 )
 
 // TestVolumes runs CollaSets with claims. Volumes are made by the test; binding, protection and garbage collection are
@@ -73,7 +74,7 @@ func provide(ctx context.Context, c client.Client) {
 	}
 	for i := range list.Items {
 		claim := &list.Items[i]
-		if claim.Status.Phase == corev1.ClaimBound || claim.DeletionTimestamp != nil {
+		if claim.Status.Phase == corev1.ClaimBound || claim.DeletionTimestamp != nil || ptr.Deref(claim.Spec.StorageClassName, "") == nowhere {
 			continue
 		}
 		_ = c.Create(ctx, &corev1.PersistentVolume{
@@ -218,6 +219,39 @@ func environment(value string) func(*appsv1alpha1.CollaSetSpec) {
 }
 
 var volumeStories = map[string]func(volumeEnv){
+	"a claim of a Pod that has not started is made again": func(e volumeEnv) {
+		set := e.create("db", 2, func(s *appsv1alpha1.CollaSet) {
+			storage(nowhere, "1Gi")(&s.Spec)
+			s.Spec.Template.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}
+		})
+		e.eventually("there are two Pods", func() string {
+			if n := len(e.pods()); n != 2 {
+				return fmt.Sprint(n)
+			}
+			return ""
+		})
+		claims, before := e.mounted(), uids(e.pods())
+		e.claimsAre(claims)
+		first := &corev1.PersistentVolumeClaim{}
+		_, name, _ := strings.Cut(claims[0], " ")
+		key := client.ObjectKey{Namespace: e.namespace, Name: name}
+		require.NoError(e, e.Get(e.Context(), key, first))
+		require.NoError(e, e.Client.Delete(e.Context(), first))
+		e.eventually("there is another claim of that name", func() string {
+			again := &corev1.PersistentVolumeClaim{}
+			if err := e.Get(e.Context(), key, again); err != nil {
+				return err.Error()
+			}
+			if again.UID == first.UID {
+				return "it is the old one"
+			}
+			return ""
+		})
+		e.claimsAre(claims)
+		e.tellsOf("ClaimsMadeAgain")
+		assert.Equal(e, before, uids(e.pods()))
+		e.removed(set, metav1.DeletePropagationBackground)
+	},
 	"claims follow their instance ID": func(e volumeEnv) {
 		set := e.database(2)
 		claims := e.claims()

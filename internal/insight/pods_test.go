@@ -1,0 +1,52 @@
+package insight_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/insight"
+)
+
+// TestWhyNamesTheMissingFinalizer: what a Pod waits for whose cooperator is away, since when, and where to look, in the Pod's own
+// namespace if the key of the employer names none.
+func TestWhyNamesTheMissingFinalizer(t *testing.T) {
+	const finalizer = "prot.podopslifecycle.kusionstack.io/test"
+	ready := metav1.NewTime(time.Unix(1_700_000_000, 0))
+	for employer, next := range map[string]string{
+		"finalizer/test":   "kubectl -n shop edit pod web-a",
+		"Service/shop/web": "kubectl -n shop describe service web",
+	} {
+		for _, begun := range []bool{false, true} {
+			pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-a", UID: "a", Labels: map[string]string{"kusionstack.io/control": "true"}}}
+			pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}
+			pod.Status.Conditions = []corev1.PodCondition{
+				{Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: ready},
+			}
+			pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"` + employer + `":"` + finalizer + `"}}`}
+			if begun {
+				change, err := podops.Begin(podops.Read(&pod), podops.Request{ID: "collaset", Type: podops.TypeUpdate}, ready.Add(time.Hour))
+				require.NoError(t, err)
+				pod.Labels = change.Apply(podops.Read(&pod)).Labels
+			}
+			answer, found := insight.WhyPod(insight.Facts{Now: ready.Add(2 * time.Hour), Pods: []corev1.Pod{pod}}, "shop", "web-a", nil)
+			require.True(t, found)
+			require.NotNil(t, answer.Blocker)
+			assert.Equal(t, insight.CodeCooperatorMissing, answer.Blocker.Code)
+			assert.Contains(t, answer.Blocker.Message, finalizer)
+			assert.Contains(t, answer.Blocker.Message, employer)
+			assert.Contains(t, answer.Blocker.Next, next)
+			require.NotNil(t, answer.Blocker.Since)
+			assert.Equal(t, ready.Unix(), answer.Blocker.Since.Unix())
+			for _, r := range answer.Reasons {
+				assert.NotContains(t, r.Next, "-n  ")
+				assert.NotContains(t, r.Message, "rule")
+			}
+		}
+	}
+}
