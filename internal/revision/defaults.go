@@ -45,6 +45,8 @@ func each(v reflect.Value, act func(any)) {
 }
 
 // defaults is the table.
+//
+//nolint:gocyclo // a table by type
 func defaults(object any) {
 	switch o := object.(type) {
 	case *corev1.PodSpec:

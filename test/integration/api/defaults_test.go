@@ -109,7 +109,6 @@ volumes:
     - configMap: {name: a}
     - downwardAPI: {items: [{path: a, fieldRef: {fieldPath: metadata.name}}]}
     - serviceAccountToken: {path: token}
-    - clusterTrustBundle: {path: bundle, name: a}
 - {name: portworx, portworxVolume: {volumeID: a}}
 - {name: scale, scaleIO: {gateway: a, system: a, volumeName: a, secretRef: {name: a}}}
 - {name: storageos, storageos: {volumeName: a}}
@@ -151,11 +150,12 @@ containers: [{name: app, image: "a:1", securityContext: {windowsOptions: {runAsU
 
 // inNoTemplate are the kinds of parts that no Pod of specs has, and why.
 var inNoTemplate = map[string]string{
-	"EphemeralContainer":       "no template may have one",
-	"EphemeralContainerCommon": "no template may have one",
-	"PodCertificateProjection": "the API server drops it unless a feature is on",
-	"PodSchedulingGroup":       "likewise",
-	"EvictionResponder":        "likewise",
+	"EphemeralContainer":           "no template may have one",
+	"EphemeralContainerCommon":     "no template may have one",
+	"ClusterTrustBundleProjection": "the API server drops it unless a feature is on",
+	"PodCertificateProjection":     "the API server drops it unless a feature is on",
+	"PodSchedulingGroup":           "likewise",
+	"EvictionResponder":            "likewise",
 }
 
 func templateOf(t *testing.T, spec any) *revision.Data {
