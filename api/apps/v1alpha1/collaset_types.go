@@ -64,7 +64,7 @@ type CollaSetSpec struct {
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// Replicas is the wanted number of Pods. Nil means 0.
+	// Replicas is the wanted number of Pods. Nil means 0, in an update too: see docs/gitops.md before you take it out.
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +optional
@@ -199,6 +199,7 @@ type RollingUpdateStrategy struct {
 type ByPartition struct {
 	// Partition is the number of Pods that stay at their old revision, or a percentage of Replicas, rounded up. Nil means 0:
 	// all Pods are updated. It holds no Pod back from a template that returns to status.currentRevision.
+	// Programs built on the types of Kuperator v0.7 read numbers only.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : self.matches('^([0-9]|[1-9][0-9]|100)%$')",message="must be greater than or equal to 0, or a percentage from 0% to 100%"
 	// +optional
