@@ -41,8 +41,8 @@ type collaSetShape struct {
 }
 
 // defaultCollaSet fills in what the schema cannot: a default is applied there to what is absent only, not to an empty
-// string, and not because a sibling is absent. The template is never touched: that would make a new revision. And it keeps replicas
-// that an update leaves out: the schema's default for them is 0.
+// string, and not because a sibling is absent. The template is never touched: that would make a new revision. And it
+// keeps replicas that an update leaves out: the schema's default for them is 0.
 func defaultCollaSet(_ context.Context, request admission.Request) admission.Response {
 	if !concerns(request, "collasets", admissionv1.Create, admissionv1.Update) {
 		return admission.Allowed("")

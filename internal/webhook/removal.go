@@ -54,8 +54,8 @@ type removal struct {
 	Pod podops.View
 	// Scheduled says that the Pod has a node; without one nothing of it runs.
 	Scheduled bool
-	// Leaving is the name of the Pod's CollaSet if the garbage collector deletes the Pod while that is being deleted and takes its
-	// Pods out of service itself; "" otherwise.
+	// Leaving is the name of the Pod's CollaSet if the garbage collector deletes the Pod while that is being deleted
+	// and takes its Pods out of service itself; "" otherwise.
 	Leaving string
 
 	// NamespaceTerminating says that the Pod's namespace is being deleted.

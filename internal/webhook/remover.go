@@ -136,12 +136,13 @@ func evictorOf(r removal) evictor {
 	return evictor{user: r.User, pod: types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Pod.Name}}
 }
 
-// garbageCollector deletes the Pods of owners that are gone, and those of an owner that is deleted in the foreground if their owner
-// reference blocks that.
+// garbageCollector deletes the Pods of owners that are gone, and those of an owner that is deleted in the foreground
+// if their owner reference blocks that.
 const garbageCollector = "system:serviceaccount:kube-system:generic-garbage-collector"
 
-// readOwner adds whether the Pod's CollaSet is there to take the Pod out of service, if the garbage collector wants to delete it. Pods that
-// Kuperator v0.7 or an earlier version of this suite made have an owner reference that blocks.
+// readOwner adds whether the Pod's CollaSet is there to take the Pod out of service, if the garbage collector wants
+// to delete it. Pods that Kuperator v0.7 or an earlier version of this suite made have an owner reference that
+// blocks.
 func (r *remover) readOwner(ctx context.Context, asked *removal, pod *corev1.Pod) error {
 	owner := metav1.GetControllerOf(pod)
 	if asked.User != garbageCollector || owner == nil || owner.Kind != appsv1alpha1.CollaSetKind ||

@@ -226,8 +226,8 @@ func TestDeletionInANamespaceThatTerminatesOrSaysSo(t *testing.T) {
 	require.Zero(t, c.patches)
 }
 
-// TestTheGarbageCollectorLeavesThePodsOfACollaSetToIt is about Pods whose owner reference blocks: they are what the garbage collector deletes
-// while their owner is being deleted.
+// TestTheGarbageCollectorLeavesThePodsOfACollaSetToIt is about Pods whose owner reference blocks: they are what the
+// garbage collector deletes while their owner is being deleted.
 func TestTheGarbageCollectorLeavesThePodsOfACollaSetToIt(t *testing.T) {
 	of := func(apiVersion, kind string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {

@@ -23,12 +23,13 @@ type replicasShape struct {
 	} `json:"spec"`
 }
 
-// droppedReplicas is what spec.replicas was before an update that set it to 0, and whether the update left the field out and the schema's
-// default made the 0 of it. Zero replicas for an update that does no such thing.
+// droppedReplicas is what spec.replicas was before an update that set it to 0, and whether the update left the field
+// out and the schema's default made the 0 of it. Zero replicas for an update that does no such thing.
 //
-// The default is in place before admission is asked, so what was sent is told by what the API server and kubectl write down of it:
-// a server-side apply owns all fields that it has, and a client-side apply keeps the manifest in an annotation. Other writes (PUT, merge and JSON
-// patches) become the owner of the 0 either way and leave no trace of what they sent: they mean 0.
+// The default is in place before admission is asked, so what was sent is told by what the API server and kubectl
+// write down of it: a server-side apply owns all fields that it has, and a client-side apply keeps the manifest in an
+// annotation. Other writes (PUT, merge and JSON patches) become the owner of the 0 either way and leave no trace of
+// what they sent: they mean 0.
 func droppedReplicas(request admission.Request) (was int32, leftOut bool, err error) {
 	if request.Operation != admissionv1.Update {
 		return 0, false, nil
@@ -70,7 +71,8 @@ func ownsReplicas(e metav1.ManagedFieldsEntry) bool {
 	return e.FieldsV1 != nil && json.Unmarshal(e.FieldsV1.Raw, &fields) == nil && fields.Spec.Replicas != nil
 }
 
-// inManifest reports whether the manifest that kubectl apply keeps has spec.replicas; nil if there is none, or it cannot be read.
+// inManifest reports whether the manifest that kubectl apply keeps has spec.replicas; nil if there is none, or it
+// cannot be read.
 func inManifest(annotations map[string]string) *bool {
 	var manifest struct {
 		Spec struct {

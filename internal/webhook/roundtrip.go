@@ -13,8 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 )
 
-// rolloutPrefix is that of labels and annotations by which KusionStack Rollout takes hold of a workload. Like every program built on the
-// types of Kuperator v0.7 it drops the fields that it does not know when it writes a CollaSet as a whole.
+// rolloutPrefix is that of labels and annotations by which KusionStack Rollout takes hold of a workload. Like every
+// program built on the types of Kuperator v0.7 it drops the fields that it does not know when it writes a CollaSet as
+// a whole.
 const rolloutPrefix = "rollout.kusionstack.io/"
 
 // ownFields are the fields of spec that v0.7 does not have.
@@ -29,8 +30,8 @@ var ownFields = [][]string{
 // partitionField is an integer in v0.7: a list that has a percentage in it cannot be decoded as a whole.
 var partitionField = []string{"updateStrategy", "rollingUpdate", "byPartition", "partition"}
 
-// checkRoundTrip looks after what such programs would lose of a CollaSet that they have taken hold of: it refuses an update in which it is
-// gone, and warns of what there is.
+// checkRoundTrip looks after what such programs would lose of a CollaSet that they have taken hold of: it refuses an
+// update in which it is gone, and warns of what there is.
 func checkRoundTrip(request admission.Request) (field.ErrorList, []string) {
 	var before, after struct {
 		Metadata struct {
@@ -81,7 +82,8 @@ func unknown(spec map[string]any) map[string]bool {
 	return set
 }
 
-// lost reports whether the field is absent while what it is a part of is there: who takes that away does not lose the field by accident.
+// lost reports whether the field is absent while what it is a part of is there: who takes that away does not lose the
+// field by accident.
 func lost(spec map[string]any, path string) bool {
 	for name, container := range initContainers(spec) {
 		if path == restartPolicyOf(name) {

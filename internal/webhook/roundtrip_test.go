@@ -70,7 +70,7 @@ func TestRoundTrips(t *testing.T) {
 		"a program that marks the set and strips it is refused": {before: object("", rich), after: object(held, poor), refused: all},
 		"so is one that writes it later":                        {before: object(held, rich), after: object(held, poor), refused: all},
 		"an annotation is as good as a label":                   {before: object("", "minReadySeconds: 5"), after: object("annotations: {rollout.kusionstack.io/name: a}", ""), refused: all[:1]},
-		"without the mark it is nobody's business":              {before: object(held, rich), after: object("", poor)},
+		"without the mark anything goes":                        {before: object(held, rich), after: object("", poor)},
 		"a new value is no loss":                                {before: object(held, "minReadySeconds: 5"), after: object(held, "minReadySeconds: 0")},
 		"nor is one that said nothing":                          {before: object(held, "minReadySeconds: 0, updateStrategy: {failurePolicy: ''}"), after: object(held, "")},
 		"a container that is gone took its policy along":        {before: object(held, `template: {spec: {initContainers: [{name: side, restartPolicy: Always}]}}`), after: object(held, "")},

@@ -108,7 +108,8 @@ func ready(pods []corev1.Pod) error {
 	return errors.Join(errs...)
 }
 
-// TestDrainUnderTwoMirroredRules drains a node in a namespace without graceful deletion, where only PodDisruptionBudgets bound evictions.
+// TestDrainUnderTwoMirroredRules drains a node in a namespace without graceful deletion, where only
+// PodDisruptionBudgets bound evictions.
 func TestDrainUnderTwoMirroredRules(t *testing.T) {
 	w := everything(t)
 	ns := w.namespace(t)

@@ -25,15 +25,17 @@ type BudgetChange struct {
 	ResourceVersion string
 	// Spec is what it must be. Nil deletes it.
 	Spec *policyv1.PodDisruptionBudgetSpec
-	// Loosens says that more Pods may be evicted once it is written. What does not loosen anything must have been written before.
+	// Loosens marks a write after which more Pods may be evicted. What does not loosen anything must have been
+	// written before.
 	Loosens bool
 }
 
-// mirrors says what must be written so that the rules' PodDisruptionBudgets are as the rules want them together. What only makes the
-// budgets demand more comes first, and any prefix of it is safe.
+// mirrors says what must be written so that the rules' PodDisruptionBudgets are as the rules want them together. What
+// only makes the budgets demand more comes first, and any prefix of it is safe.
 //
-// The API server evicts no Pod that two PodDisruptionBudgets select. So a rule all of whose Pods another rule selects as well has none of
-// its own: the other's demands enough for both. Nor does it have one where a budget that is not a rule's is strict enough already.
+// The API server evicts no Pod that two PodDisruptionBudgets select. So a rule all of whose Pods another rule selects
+// as well has none of its own: the other's demands enough for both. Nor does it have one where a budget that is not a
+// rule's is strict enough already.
 func (d *decision) mirrors() []BudgetChange {
 	budgets := make(map[string]*policyv1.PodDisruptionBudget, len(d.Budgets))
 	for _, b := range d.Budgets {
@@ -80,8 +82,8 @@ func (r *rule) mirror(old *policyv1.PodDisruptionBudget) *BudgetChange {
 	return nil
 }
 
-// leavesBudget reports whether the rule's PodDisruptionBudget stays as it is: it goes with a rule that is being deleted, and a rule that
-// cannot be evaluated knows of no better one.
+// leavesBudget reports whether the rule's PodDisruptionBudget stays as it is: it goes with a rule that is being
+// deleted, and a rule that cannot be evaluated knows of no better one.
 func (r *rule) leavesBudget() bool { return r.DeletionTimestamp != nil || r.stalled != "" }
 
 // ownership says whether the object is the rule's, or somebody else's. That of an earlier rule of the same name is

@@ -25,8 +25,8 @@ type rule struct {
 	wanted *policyv1.PodDisruptionBudgetSpec
 	// foreignBudget says that somebody else's PodDisruptionBudget has the name of the rule's.
 	foreignBudget bool
-	// shares names the PodDisruptionBudget that counts for the rule's Pods instead of one of its own, rival one that selects some of
-	// the same Pods besides the rule's; "" for none.
+	// shares names the PodDisruptionBudget that counts for the rule's Pods instead of one of its own, rival one that
+	// selects some of the same Pods besides the rule's; "" for none.
 	shares, rival string
 }
 

@@ -26,7 +26,7 @@ type covering struct {
 	keep int
 	// rule is whose it is, nil if it is not for us to write.
 	rule *rule
-	// barred says that the rule's cannot be written now, because of another object.
+	// barred marks one that the rule wants and that cannot be written now, because of another object.
 	barred bool
 }
 
@@ -107,7 +107,8 @@ func (d *decision) barred() map[types.UID]bool {
 	return barred
 }
 
-// standing are the PodDisruptionBudgets that stay whatever is decided: of people, and of rules that cannot be evaluated.
+// standing are the PodDisruptionBudgets that stay whatever is decided: of people, and of rules that cannot be
+// evaluated.
 func (d *decision) standing() []*covering {
 	var all []*covering
 	for _, b := range d.Budgets {
@@ -150,7 +151,8 @@ func (d *decision) cover(name string, selector labels.Selector, selected []bool)
 	return c
 }
 
-// populationOf is the largest number of Pods that may be healthy among those that the budget selects, without those of another one.
+// populationOf is the largest number of Pods that may be healthy among those that the budget selects, without those
+// of another one.
 func (d *decision) populationOf(c, without *covering) int {
 	in, there := slices.Clone(c.in), 0
 	for i, p := range d.pods {

@@ -192,7 +192,8 @@ func TestOneBudgetWhereRulesMeet(t *testing.T) {
 	})
 }
 
-// TestBudgetsKeepEveryRulesBound evicts at random what the budgets allow, as the API server does, and looks at every rule.
+// TestBudgetsKeepEveryRulesBound evicts at random what the budgets allow, as the API server does, and looks at every
+// rule.
 func TestBudgetsKeepEveryRulesBound(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 4))
