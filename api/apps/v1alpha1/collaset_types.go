@@ -64,7 +64,8 @@ type CollaSetSpec struct {
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// Replicas is the wanted number of Pods. Nil means 0, in an update too: see docs/gitops.md before you take it out.
+	// Replicas is the wanted number of Pods. Nil means 0.
+	// That goes for an update that leaves it out, too.
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +optional
