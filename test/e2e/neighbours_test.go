@@ -118,6 +118,7 @@ func TestDrainUnderTwoMirroredRules(t *testing.T) {
 		[]byte(`{"metadata":{"labels":{"podopslifecycle.kusionstack.io/graceful-deletion":"disabled"}}}`))))
 	team, platform, set := workload.Rule(ns, "team", "1"), workload.Rule(ns, "web", "50%"), workload.CollaSet(ns, "web", image1, 6)
 	team.Spec.MirrorPodDisruptionBudget, platform.Spec.MirrorPodDisruptionBudget = true, true
+	team.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	platform.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"application": "shop"}}
 	set.Spec.Template.Labels["application"] = "shop"
 	w.create(t, team, platform, set)
