@@ -434,16 +434,9 @@ func (r *reconciler) newClaim(o *observation, t revision.ClaimTemplate, id int) 
 	all[appsv1alpha1.ClaimTemplateHashLabel] = t.Hash
 	claim.SetLabels(all)
 	if o.snapshot.Retention.Deleted {
-		claim.SetOwnerReferences([]metav1.OwnerReference{claimOwner(o.set)})
+		claim.SetOwnerReferences([]metav1.OwnerReference{ownerReference(o.set)})
 	}
 	return claim
-}
-
-// claimOwner is the owner reference of claims. Nobody has to wait for a claim to be gone.
-func claimOwner(set *appsv1alpha1.CollaSet) metav1.OwnerReference {
-	ref := ownerReference(set)
-	ref.BlockOwnerDeletion = nil
-	return ref
 }
 
 // claimMeta is a claim of the given metadata: own writes are tracked under the type that is cached.
@@ -479,7 +472,7 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *core
 		actions = append(actions, action{"update-claim", &out.Update, counted(&updated, func() error { return r.updateClaim(ctx, o, u) })})
 	}
 	for _, c := range plan.ClaimAdoptions {
-		refs := []metav1.OwnerReference{claimOwner(o.set)}
+		refs := []metav1.OwnerReference{ownerReference(o.set)}
 		actions = append(actions, action{"adopt-claim", &out.Update, func() error {
 			return r.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(o.claims[c.Name].DeepCopy().OwnerReferences, refs...)}, nil)
 		}})

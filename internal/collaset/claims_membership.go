@@ -79,7 +79,7 @@ func (r *reconciler) adoptVolumes(ctx context.Context, o *observation, i core.In
 			metadata["annotations"] = map[string]string{appsv1alpha1.ClaimOwnerAnnotation: o.set.Name}
 		}
 		if owned := metav1.IsControlledBy(claim, o.set); o.snapshot.Retention.Deleted && !owned {
-			metadata["ownerReferences"] = append(refsWithout(claim, o.set.UID), claimOwner(o.set))
+			metadata["ownerReferences"] = append(refsWithout(claim, o.set.UID), ownerReference(o.set))
 		}
 		if err := r.patchClaim(ctx, o, claimOf(claim), metadata, nil); err != nil {
 			return fmt.Errorf("including its claims: %w", err)

@@ -246,8 +246,13 @@ func newRevision(set *appsv1alpha1.CollaSet, data []byte, collisions int32, numb
 	}
 }
 
+// ownerReference is the owner reference of what a CollaSet makes. It does not block the owner's deletion: in a
+// deletion in the foreground the garbage collector deletes what blocks at once, past every rule, and our finalizer
+// keeps the CollaSet until its Pods have left.
 func ownerReference(set *appsv1alpha1.CollaSet) metav1.OwnerReference {
-	return *metav1.NewControllerRef(set, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+	ref := *metav1.NewControllerRef(set, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+	ref.BlockOwnerDeletion = nil
+	return ref
 }
 
 // explain works out what lies between each revision and the updated one, once for each pair.

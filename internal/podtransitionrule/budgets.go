@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,17 +21,15 @@ import (
 // managedBy is a label of objects that people find and wonder about.
 const managedBy = "app.kubernetes.io/managed-by"
 
-// budgets are the PodDisruptionBudgets of the namespace that have a rule's name.
-func (r *reconciler) budgets(ctx context.Context, namespace string, rules []*appsv1alpha1.PodTransitionRule) ([]*policyv1.PodDisruptionBudget, error) {
+// budgets are the PodDisruptionBudgets of the namespace, of rules and of others.
+func (r *reconciler) budgets(ctx context.Context, namespace string) ([]*policyv1.PodDisruptionBudget, error) {
 	var list policyv1.PodDisruptionBudgetList
 	if err := r.client.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing poddisruptionbudgets: %w", err)
 	}
-	var budgets []*policyv1.PodDisruptionBudget
+	budgets := make([]*policyv1.PodDisruptionBudget, len(list.Items))
 	for i := range list.Items {
-		if slices.ContainsFunc(rules, func(rule *appsv1alpha1.PodTransitionRule) bool { return rule.Name == list.Items[i].Name }) {
-			budgets = append(budgets, &list.Items[i])
-		}
+		budgets[i] = &list.Items[i]
 	}
 	return budgets, nil
 }
@@ -41,8 +38,13 @@ func (r *reconciler) budgets(ctx context.Context, namespace string, rules []*app
 // deletion which met a change is an error, so that it is tried again: changes of status, of which there are many, wake nobody.
 func (r *reconciler) mirror(ctx context.Context, namespace string, changes []core.BudgetChange) error {
 	var errs []error
+	failed := false
 	for _, c := range changes {
+		if c.Loosens && failed {
+			break // what it leaves to another budget may not be kept there yet
+		}
 		err := r.writeBudget(ctx, namespace, c)
+		failed = failed || err != nil
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && (c.Spec == nil || !apierrors.IsConflict(err)) {
 			errs = append(errs, fmt.Errorf("mirroring podtransitionrule %s/%s: %w", namespace, c.Name, err))
 		}

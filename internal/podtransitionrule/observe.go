@@ -69,7 +69,7 @@ func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed)
 	if s.Nodes, err = r.nodes.labels(ctx, o.rules); err != nil {
 		return core.Snapshot{}, err
 	}
-	if s.Budgets, err = r.budgets(ctx, namespace, o.rules); err != nil {
+	if s.Budgets, err = r.budgets(ctx, namespace); err != nil {
 		return core.Snapshot{}, err
 	}
 	return s, nil

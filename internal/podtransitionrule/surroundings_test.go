@@ -181,6 +181,35 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 		require.ErrorContains(t, err, "mirroring podtransitionrule ns/bad: no right")
 		require.Equal(t, "web", got(r.client).Name)
 	})
+	t.Run("nothing is loosened while what is to be kept instead is not written", func(t *testing.T) {
+		for name, tc := range map[string]struct {
+			err  error
+			says string
+		}{
+			"refused":          {errors.New("no right"), "no right"},
+			"there is one":     {apierrors.NewAlreadyExists(policyv1.Resource("poddisruptionbudgets"), "wide"), ""},
+			"nothing is amiss": {},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := &reconciler{client: fakeClient(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					if tc.err != nil {
+						return tc.err
+					}
+					return c.Create(ctx, o, opts...)
+				}}, existing())}
+				seen := got(r.client)
+				err := r.mirror(t.Context(), "ns", []core.BudgetChange{
+					{Name: "wide", Spec: spec(3)}, {Name: "web", UID: "there", ResourceVersion: seen.ResourceVersion, Loosens: true},
+				})
+				if tc.says == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, tc.says)
+				}
+				require.Equal(t, tc.err != nil, got(r.client).Name == "web", "the budget that is to go")
+			})
+		}
+	})
 }
 
 func noteOf(i int, blocked, present map[string]string, stale ...string) core.Note {

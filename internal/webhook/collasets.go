@@ -41,7 +41,8 @@ type collaSetShape struct {
 }
 
 // defaultCollaSet fills in what the schema cannot: a default is applied there to what is absent only, not to an empty
-// string, and not because a sibling is absent. The template is never touched: that would make a new revision.
+// string, and not because a sibling is absent. The template is never touched: that would make a new revision. And it
+// keeps replicas that an update leaves out: the schema's default for them is 0.
 func defaultCollaSet(_ context.Context, request admission.Request) admission.Response {
 	if !concerns(request, "collasets", admissionv1.Create, admissionv1.Update) {
 		return admission.Allowed("")
@@ -50,7 +51,15 @@ func defaultCollaSet(_ context.Context, request admission.Request) admission.Res
 	if err := json.Unmarshal(request.Object.Raw, &set); err != nil {
 		return undecodable(appsv1alpha1.CollaSetKind, err)
 	}
+	was, leftOut, err := droppedReplicas(request)
+	if err != nil {
+		return undecodable(appsv1alpha1.CollaSetKind, err)
+	}
 	var patches []jsonpatch.JsonPatchOperation
+	var warnings []string
+	if leftOut {
+		patches, warnings = append(patches, add("/spec/replicas", was)), append(warnings, keptReplicas(was))
+	}
 	if strategy := set.Spec.UpdateStrategy; strategy != nil {
 		if strategy.PodUpgradePolicy != nil && *strategy.PodUpgradePolicy == "" {
 			patches = append(patches, add("/spec/updateStrategy/podUpgradePolicy", appsv1alpha1.PodUpdateInPlaceIfPossible))
@@ -62,7 +71,7 @@ func defaultCollaSet(_ context.Context, request admission.Request) admission.Res
 	if naming := set.Spec.NamingStrategy; naming != nil && naming.PodNamingSuffixPolicy != nil && *naming.PodNamingSuffixPolicy == "" {
 		patches = append(patches, add("/spec/namingStrategy/podNamingSuffixPolicy", appsv1alpha1.PodNamingSuffixRandom))
 	}
-	return admission.Patched("", patches...)
+	return admission.Patched("", patches...).WithWarnings(warnings...)
 }
 
 // validateCollaSet refuses what no Pod can ever be made of, or what no controller could act upon.
@@ -94,6 +103,11 @@ func validateCollaSet(_ context.Context, request admission.Request) admission.Re
 		errs = append(errs, checkHostname(nameOf(set.ObjectMeta))...)
 	}
 	errs = append(errs, checkCollaSet(&set.Spec)...)
+	gone, warned := checkRoundTrip(request)
+	errs, warnings = append(errs, gone...), append(warnings, warned...)
+	if dropped, _, err := droppedReplicas(request); err == nil && dropped > 0 {
+		warnings = append(warnings, goneReplicas(dropped))
+	}
 	return verdict(appsv1alpha1.Kind(appsv1alpha1.CollaSetKind), nameOf(set.ObjectMeta), errs, warnings)
 }
 

@@ -86,7 +86,7 @@ type flags struct {
 // Those of a cluster whose controllers share the user system:kube-controller-manager are not among them: that user scales
 // ReplicaSets as well.
 var undelayedUsers = []string{
-	"system:serviceaccount:kube-system:generic-garbage-collector",
+	garbageCollector,
 	"system:serviceaccount:kube-system:namespace-controller",
 	"system:serviceaccount:kube-system:pod-garbage-collector",
 	"system:serviceaccount:kube-system:node-controller",

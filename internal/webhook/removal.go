@@ -54,6 +54,9 @@ type removal struct {
 	Pod podops.View
 	// Scheduled says that the Pod has a node; without one nothing of it runs.
 	Scheduled bool
+	// Leaving is the name of the Pod's CollaSet if the garbage collector deletes the Pod while that is being deleted
+	// and takes its Pods out of service itself; "" otherwise.
+	Leaving string
 
 	// NamespaceTerminating says that the Pod's namespace is being deleted.
 	NamespaceTerminating bool
@@ -97,6 +100,9 @@ func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 	if r.Verb == removeByEviction && !marked && r.Pod.Ready && r.Budget != "" {
 		return refuse(r, warnings, fmt.Sprintf("PodDisruptionBudget %s allows no disruption now; Pod %s has not been marked for deletion", r.Budget, r.Pod.Name))
 	}
+	if r.Leaving != "" {
+		return refuse(r, warnings, fmt.Sprintf("CollaSet %s is being deleted and takes Pod %s out of service before it deletes it", r.Leaving, r.Pod.Name))
+	}
 	answer := refuse(r, warnings, explainRemoval(r.Pod, marked))
 	answer.Mark = !marked
 	return answer
@@ -114,7 +120,7 @@ func unprepared(r removal, policy removalPolicy) bool {
 	case r.Forced, r.NamespaceTerminating:
 		return true
 	}
-	return slices.Contains(policy.UndelayedUsers, r.User) ||
+	return r.Leaving == "" && slices.Contains(policy.UndelayedUsers, r.User) ||
 		slices.ContainsFunc(r.Groups, func(group string) bool { return slices.Contains(policy.UndelayedGroups, group) })
 }
 

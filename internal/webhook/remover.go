@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -39,6 +40,7 @@ type remover struct {
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;patch
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=collasets,verbs=get
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=list
 
 // deletion answers a DELETE of a Pod.
@@ -101,6 +103,9 @@ func removalOf(request admission.Request, verb removalVerb, pod *corev1.Pod, opt
 
 // answer looks at what the request did not bring, decides, and marks the Pod if that is decided.
 func (r *remover) answer(ctx context.Context, asked removal, pod *corev1.Pod) admission.Response {
+	if err := r.readOwner(ctx, &asked, pod); err != nil {
+		return failed(asked, err)
+	}
 	if unprepared(asked, r.policy) {
 		return count(asked.Verb, admission.Allowed(""), false)
 	}
@@ -129,6 +134,33 @@ func (r *remover) answer(ctx context.Context, asked removal, pod *corev1.Pod) ad
 
 func evictorOf(r removal) evictor {
 	return evictor{user: r.User, pod: types.NamespacedName{Namespace: r.Pod.Namespace, Name: r.Pod.Name}}
+}
+
+// garbageCollector deletes the Pods of owners that are gone, and those of an owner that is deleted in the foreground
+// if their owner reference blocks that.
+const garbageCollector = "system:serviceaccount:kube-system:generic-garbage-collector"
+
+// readOwner adds whether the Pod's CollaSet is there to take the Pod out of service, if the garbage collector wants
+// to delete it. Pods that Kuperator v0.7 or an earlier version of this suite made have an owner reference that
+// blocks.
+func (r *remover) readOwner(ctx context.Context, asked *removal, pod *corev1.Pod) error {
+	owner := metav1.GetControllerOf(pod)
+	if asked.User != garbageCollector || owner == nil || owner.Kind != appsv1alpha1.CollaSetKind ||
+		schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group != appsv1alpha1.GroupName {
+		return nil
+	}
+	set := &metav1.PartialObjectMetadata{}
+	set.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+	err := r.live.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}, set)
+	switch {
+	case apierrors.IsNotFound(err) || meta.IsNoMatchError(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("reading CollaSet %s/%s: %w", pod.Namespace, owner.Name, err)
+	case set.UID == owner.UID && set.DeletionTimestamp != nil && slices.Contains(set.Finalizers, appsv1alpha1.CollaSetFinalizer):
+		asked.Leaving = set.Name
+	}
+	return nil
 }
 
 // readNamespace adds what the namespace says.

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,7 +53,10 @@ type cluster struct {
 func newCluster(objects ...client.Object) *cluster {
 	c := &cluster{clock: clocktesting.NewFakePassiveClock(time.Unix(1000, 0))}
 	objects = append(objects, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}})
-	c.client = fake.NewClientBuilder().WithObjects(objects...).WithStatusSubresource(&policyv1.PodDisruptionBudget{}).Build()
+	scheme := runtime.NewScheme()
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(appsv1alpha1.AddToScheme(scheme))
+	c.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&policyv1.PodDisruptionBudget{}).Build()
 	failing := func(verb string, object runtime.Object) error {
 		if c.fail == nil {
 			return nil
@@ -218,6 +224,75 @@ func TestDeletionInANamespaceThatTerminatesOrSaysSo(t *testing.T) {
 	require.NoError(t, c.client.Delete(t.Context(), namespace))
 	require.True(t, c.delete(t, webPod(), metav1.DeleteOptions{}).Allowed)
 	require.Zero(t, c.patches)
+}
+
+// TestTheGarbageCollectorLeavesThePodsOfACollaSetToIt is about Pods whose owner reference blocks: they are what the
+// garbage collector deletes while their owner is being deleted.
+func TestTheGarbageCollectorLeavesThePodsOfACollaSetToIt(t *testing.T) {
+	of := func(apiVersion, kind string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", UID: "o", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}}
+		}
+	}
+	ours := of(appsv1alpha1.SchemeGroupVersion.String(), appsv1alpha1.CollaSetKind)
+	leaving := func(changes ...func(*appsv1alpha1.CollaSet)) *appsv1alpha1.CollaSet {
+		set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "web", UID: "o", DeletionTimestamp: &metav1.Time{Time: time.Unix(900, 0)},
+			Finalizers: []string{metav1.FinalizerDeleteDependents, appsv1alpha1.CollaSetFinalizer},
+		}}
+		for _, change := range changes {
+			change(set)
+		}
+		return set
+	}
+	for name, tc := range map[string]struct {
+		user     string
+		pod      *corev1.Pod
+		set      *appsv1alpha1.CollaSet
+		off      bool
+		admitted bool
+	}{
+		"its CollaSet takes it out of service": {pod: webPod(ours), set: leaving()},
+		"its CollaSet is gone":                 {pod: webPod(ours), admitted: true},
+		"another has its name":                 {pod: webPod(ours), set: leaving(func(s *appsv1alpha1.CollaSet) { s.UID = "other" }), admitted: true},
+		"nothing holds the CollaSet for it":    {pod: webPod(ours), set: leaving(func(s *appsv1alpha1.CollaSet) { s.Finalizers = s.Finalizers[:1] }), admitted: true},
+		"its CollaSet stays": {
+			pod: webPod(ours), set: leaving(func(s *appsv1alpha1.CollaSet) { s.DeletionTimestamp = nil }), admitted: true,
+		},
+		"a Pod of a ReplicaSet":          {pod: webPod(of("apps/v1", "ReplicaSet")), set: leaving(), admitted: true},
+		"a CollaSet of another group":    {pod: webPod(of("example.test/v1", appsv1alpha1.CollaSetKind)), set: leaving(), admitted: true},
+		"a Pod that is out of service":   {pod: webPod(ours, updating), set: leaving(), admitted: true},
+		"graceful deletion is off":       {pod: webPod(ours), set: leaving(), off: true, admitted: true},
+		"another user who must not wait": {user: "system:kube-scheduler", pod: webPod(ours), set: leaving(), admitted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := []client.Object{tc.pod}
+			if tc.set != nil {
+				objects = append(objects, tc.set)
+			}
+			c := newCluster(objects...)
+			c.policy = defaultPolicy(!tc.off)
+			request := removalRequest(cmp.Or(tc.user, garbageCollector))
+			request.Operation, request.OldObject, request.Options = admissionv1.Delete, rawOf(t, tc.pod), rawOf(t, metav1.DeleteOptions{})
+			response := c.deletion(t.Context(), request)
+			require.Equal(t, tc.admitted, response.Allowed)
+			require.Empty(t, c.mark(t), "the CollaSet deletes it")
+			if !tc.admitted {
+				require.EqualValues(t, http.StatusConflict, response.Result.Code)
+				require.Contains(t, response.Result.Message, "CollaSet web is being deleted and takes Pod web-1 out of service")
+			}
+		})
+	}
+	t.Run("the CollaSet cannot be read", func(t *testing.T) {
+		pod := webPod(ours)
+		c := newCluster(pod, leaving())
+		c.fail = func(string, runtime.Object) error { return errors.New("no answer") }
+		request := removalRequest(garbageCollector)
+		request.Operation, request.OldObject, request.Options = admissionv1.Delete, rawOf(t, pod), rawOf(t, metav1.DeleteOptions{})
+		response := c.deletion(t.Context(), request)
+		require.False(t, response.Allowed)
+		require.EqualValues(t, http.StatusInternalServerError, response.Result.Code)
+	})
 }
 
 func TestANamespaceThatTheCacheLacksIsRead(t *testing.T) {

@@ -22,7 +22,8 @@ var sources = map[string][]string{"hack/localkube": {"up", "down", "assets"}, "h
 
 // Flags of other programs that pages name.
 var otherFlags = map[string]string{
-	"no-install-recommends":           "apt-get",
+	"no-install-recommends":                  "apt-get",
+	"skip-nodes-with-custom-controller-pods": "cluster-autoscaler", "max-pod-eviction-time": "cluster-autoscaler",
 	"node-monitor-grace-period":       "kube-controller-manager",
 	"use-service-account-credentials": "kube-controller-manager",
 	"fail":                            "curl", "silent": "curl", "show-error": "curl", "unix-socket": "curl",

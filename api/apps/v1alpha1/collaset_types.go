@@ -66,6 +66,7 @@ type CollaSetSpec struct {
 	Paused bool `json:"paused,omitempty"`
 
 	// Replicas is the wanted number of Pods. Nil means 0.
+	// That goes for an update that leaves it out, too.
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +optional
@@ -218,6 +219,7 @@ type RollingUpdateStrategy struct {
 type ByPartition struct {
 	// Partition is the number of Pods that stay at their old revision, or a percentage of Replicas, rounded up. Nil means 0:
 	// all Pods are updated. It holds no Pod back from a template that returns to status.currentRevision.
+	// Programs built on the types of Kuperator v0.7 read numbers only.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : self.matches('^([0-9]|[1-9][0-9]|100)%$')",message="must be greater than or equal to 0, or a percentage from 0% to 100%"
 	// +optional

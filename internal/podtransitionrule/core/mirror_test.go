@@ -78,12 +78,12 @@ func TestHowAMirroredBudgetIsKept(t *testing.T) {
 		edited.Spec.UnhealthyPodEvictionPolicy = nil
 		changes := Decide(with(edited)).Budgets
 		require.Len(t, changes, 1)
-		assert.Equal(t, BudgetChange{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7", Spec: &ours().Spec}, changes[0])
+		assert.Equal(t, BudgetChange{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7", Spec: &ours().Spec, Loosens: true}, changes[0])
 	})
 	t.Run("it goes when it is not wanted any more", func(t *testing.T) {
 		s := with(ours())
 		s.Rules = rules{aRule("r", maxUnavailable("1"))}
-		assert.Equal(t, []BudgetChange{{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7"}}, Decide(s).Budgets)
+		assert.Equal(t, []BudgetChange{{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7", Loosens: true}}, Decide(s).Budgets)
 	})
 	t.Run("another's of that name is left alone and reported once", func(t *testing.T) {
 		foreign := ours()

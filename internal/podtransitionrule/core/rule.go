@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -20,8 +21,13 @@ type rule struct {
 	// asking says that a webhook has been asked and has not answered finally, extending that a grant is on its way to all
 	// rules of its Pod.
 	asking, extending bool
+	// wanted is the PodDisruptionBudget that the rule is to have, nil for none.
+	wanted *policyv1.PodDisruptionBudgetSpec
 	// foreignBudget says that somebody else's PodDisruptionBudget has the name of the rule's.
 	foreignBudget bool
+	// shares names the PodDisruptionBudget that counts for the rule's Pods instead of one of its own, rival one that
+	// selects some of the same Pods besides the rule's; "" for none.
+	shares, rival string
 }
 
 // check is one item of spec.rules that can bear on Pods.

@@ -24,7 +24,7 @@ type Snapshot struct {
 	// Nodes are the labels of nodes by the node's name. They are needed only if UsesTopology says so. A node that is
 	// missing is not known.
 	Nodes map[string]map[string]string
-	// Budgets are the PodDisruptionBudgets of the namespace that have a rule's name. Others mean nothing.
+	// Budgets are the PodDisruptionBudgets of the namespace, whosever they are.
 	Budgets []*policyv1.PodDisruptionBudget
 	// Frozen says why nothing new may be granted at PreCheck; "" if it may.
 	Frozen string
@@ -99,7 +99,7 @@ type Plan struct {
 	// Questions are all Subjects that now wait for a webhook, answered or not, in the order in which Pods are served.
 	// Answers and tasks about anything else are of no use any more.
 	Questions []Question
-	// Budgets are the PodDisruptionBudgets to write, by name.
+	// Budgets are the PodDisruptionBudgets to write: by name, those that loosen anything last.
 	Budgets []BudgetChange
 	// Notes are what annotations of Pods should say, by the Pod's name.
 	Notes []Note

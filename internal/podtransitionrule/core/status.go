@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,11 +26,7 @@ const (
 
 // plan compares the outcome with the status that each rule has.
 func (d *decision) plan() Plan {
-	plan := Plan{Questions: d.questions}
-	budgets := make(map[string]*policyv1.PodDisruptionBudget, len(d.Budgets))
-	for _, b := range d.Budgets {
-		budgets[b.Name] = b
-	}
+	plan := Plan{Questions: d.questions, Budgets: d.mirrors()}
 	for i, r := range d.rules {
 		old := &r.Status
 		status := *old // its lists are replaced, never changed
@@ -42,9 +37,6 @@ func (d *decision) plan() Plan {
 		status.Details, status.Blocked = details(d.verdicts[i])
 		status.Granted = granted(status.Grants)
 		status.RuleStates = ruleStates(d.Tasks[r.UID])
-		if change := d.mirror(r, budgets); change != nil {
-			plan.Budgets = append(plan.Budgets, *change)
-		}
 		worth := r.conditions(&status.Conditions, d.Snapshot)
 
 		counted := status
@@ -204,12 +196,19 @@ func (r *rule) conditions(conditions *[]metav1.Condition, s Snapshot) news {
 	var worth news
 	ready := condition(appsv1alpha1.RuleReady, metav1.ConditionTrue, appsv1alpha1.ReasonInForce, "The rule is in force.")
 	stalled := condition(appsv1alpha1.RuleStalled, metav1.ConditionFalse, appsv1alpha1.ReasonInForce, "The rule is in force.")
-	if r.foreignBudget {
+	switch {
+	case r.shares != "":
+		ready.Message = "The rule is in force, without a PodDisruptionBudget of its own: Kubernetes evicts no Pod that two select, and " +
+			r.shares + " selects its Pods and demands at least as much."
+	case r.foreignBudget:
 		ready.Message = "The rule is in force, without its PodDisruptionBudget: another object has the name " + r.Name +
 			"; rename or delete that, or set spec.mirrorPodDisruptionBudget to false."
 		if old := meta.FindStatusCondition(*conditions, appsv1alpha1.RuleReady); old == nil || old.Message != ready.Message {
 			worth.foreignBudget = ready.Message
 		}
+	case r.rival != "":
+		ready.Message = "The rule is in force. But Kubernetes evicts no Pod that two PodDisruptionBudgets select, and " + r.rival +
+			" selects some of the same: let one selector include the other and the wider demand enough, or set spec.mirrorPodDisruptionBudget to false."
 	}
 	if unreachable := s.Unreachable[r.UID]; unreachable != "" {
 		ready = condition(appsv1alpha1.RuleReady, metav1.ConditionFalse, appsv1alpha1.ReasonWebhookUnreachable, unreachable)

@@ -13,6 +13,7 @@ import (
 type ByPartitionApplyConfiguration struct {
 	// Partition is the number of Pods that stay at their old revision, or a percentage of Replicas, rounded up. Nil means 0:
 	// all Pods are updated. It holds no Pod back from a template that returns to status.currentRevision.
+	// Programs built on the types of Kuperator v0.7 read numbers only.
 	Partition *intstr.IntOrString `json:"partition,omitempty"`
 }
 

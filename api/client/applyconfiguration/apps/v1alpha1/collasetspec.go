@@ -16,6 +16,7 @@ type CollaSetSpecApplyConfiguration struct {
 	// come back at their own revision.
 	Paused *bool `json:"paused,omitempty"`
 	// Replicas is the wanted number of Pods. Nil means 0.
+	// That goes for an update that leaves it out, too.
 	Replicas *int32 `json:"replicas,omitempty"`
 	// Selector says which of the Pods that this CollaSet owns belong to it. It is required, must match the labels of the
 	// template, and cannot be changed. A Pod whose labels are changed so that it no longer matches is released, as if it
