@@ -124,7 +124,11 @@ func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *core.P
 	if pod.Excluded {
 		m.Metadata.Labels[appsv1alpha1.ToExcludeLabel] = nil
 	}
-	return r.patchMembership(ctx, o, pod, m)
+	if err := r.patchMembership(ctx, o, pod, m); err != nil {
+		return err
+	}
+	o.memory.identities.left(pod.UID())
+	return nil
 }
 
 // include takes Pods in.
