@@ -36,7 +36,9 @@ type outcome struct {
 	// excluded and included are names of Pods.
 	excluded, included []string
 	// ended are Pods that were deleted because they had run to their ends.
-	ended    []*core.Pod
+	ended []*core.Pod
+	// repaired are Pods that got back by what they are found.
+	repaired []core.Repair
 	conflict bool
 	// replacements are the Pods whose replacement was begun, done or cancelled.
 	mu           sync.Mutex
@@ -67,6 +69,7 @@ func (r *reconciler) apply(ctx context.Context, o *observation, plan *core.Plan)
 		r.include(ctx, o, plan, out)
 		r.deletePods(ctx, o, plan, out)
 		r.createPods(ctx, o, plan, out)
+		r.repair(ctx, o, plan, out) // what is refused is no reason not to create others
 	}
 	r.applyClaims(ctx, o, plan, out)
 	for _, b := range plan.Begins {

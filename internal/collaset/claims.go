@@ -32,6 +32,8 @@ import (
 // ClaimOwnerAnnotation names, or whose name and the template's are what the claim's own name was made of, if it carries
 // the selector's matchLabels and is not excluded. So two CollaSets never take each other's claims, whatever their labels.
 //
+// A claim whose controller is an earlier CollaSet of this name has none any more. One that lacks labels is found by a list (claims_strays.go).
+//
 // Only with whenDeleted Delete do claims get an owner reference: with one, a deletion in the foreground would take them
 // along before anybody could take it off.
 
@@ -57,7 +59,7 @@ func claimKeys(object client.Object) []string {
 		if ref.Kind != appsv1alpha1.CollaSetKind {
 			return nil
 		}
-		return []string{ownedKey(ref.UID)}
+		return []string{ownedKey(ref.UID), namedKey(ref.Name)} // by its name, if that is another CollaSet now
 	}
 	var keys []string
 	for _, set := range claimOwners(object) {
@@ -133,7 +135,7 @@ func ours(set *appsv1alpha1.CollaSet, claim client.Object) bool {
 	if _, orphaned := claim.GetLabels()[appsv1alpha1.OrphanedLabel]; orphaned {
 		return false
 	}
-	if ref := metav1.GetControllerOf(claim); ref != nil {
+	if ref := metav1.GetControllerOf(claim); ref != nil && !dangling(ref, set) {
 		return ref.UID == set.UID
 	}
 	return set.Spec.Selector == nil || labels.SelectorFromSet(set.Spec.Selector.MatchLabels).Matches(labels.Set(claim.GetLabels()))
@@ -173,10 +175,13 @@ func (r *reconciler) observeClaims(ctx context.Context, o *observation) error {
 			return fmt.Errorf("listing claims: %w", err)
 		}
 		for i := range list.Items {
-			if ours(set, &list.Items[i]) && o.tells(&list.Items[i]) {
-				o.addClaim(&list.Items[i])
+			if claim := &list.Items[i]; o.claims[claim.Name] == nil && ours(set, claim) && o.tells(claim) {
+				o.addClaim(claim)
 			}
 		}
+	}
+	if err := r.observeStrayClaims(ctx, o); err != nil {
+		return err
 	}
 	o.memory.keepRefusals(s.Claims)
 	return r.findStrangers(ctx, o)
@@ -277,17 +282,23 @@ func claimTemplates(templates []revision.ClaimTemplate) []core.ClaimTemplate {
 }
 
 func (o *observation) addClaim(claim *corev1.PersistentVolumeClaim) {
-	id, err := strconv.Atoi(claim.Labels[appsv1alpha1.InstanceIDLabel])
-	if err != nil || id < 0 {
+	id := instanceID(claim)
+	if id == core.NoID {
 		return // it is nobody's: no Pod gets it, and it is never touched
 	}
+	o.addClaimOf(claim, id, templateOf(claim, o.set.Name), false)
+}
+
+// addClaimOf fills in a claim of an instance ID, or core.NoID, and a template; unlabelled says that its labels do not tell.
+func (o *observation) addClaimOf(claim *corev1.PersistentVolumeClaim, id int, template string, unlabelled bool) {
 	c := core.Claim{
-		Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion, ID: id, Template: templateOf(claim, o.set.Name),
+		Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion, ID: id, Template: template, Unlabelled: unlabelled,
 		Hash: claim.Labels[appsv1alpha1.ClaimTemplateHashLabel], Spec: &claim.Spec, Requested: claim.Spec.Resources.Requests.Storage().Value(),
 		Created: claim.CreationTimestamp.Time, Terminating: claim.DeletionTimestamp != nil, Expanding: expanding(claim),
 	}
 	if ref := metav1.GetControllerOf(claim); ref != nil {
-		c.Owned, c.Inherited = true, ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
+		c.Owned, c.Dangling = ref.UID == o.set.UID, dangling(ref, o.set)
+		c.Inherited = ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
 	}
 	if refused, ok := o.memory.refused[claim.UID]; ok && refused.phase == claim.Status.Phase {
 		c.Refused, c.RefusedHash, c.RetryIn = refused.answer, refused.hash, max(refused.until.Sub(o.snapshot.Now), 0)
@@ -318,30 +329,6 @@ func expanding(claim *corev1.PersistentVolumeClaim) string {
 		}
 	}
 	return waits
-}
-
-// sureOfClaims looks at the API server before claims are made when the cache may lack one: first thing of this process,
-// and after a creation whose answer is not known. A claim made twice for one Pod would never go again by itself.
-func (r *reconciler) sureOfClaims(ctx context.Context, o *observation, plan *core.Plan) error {
-	if !o.memory.claimsInDoubt.Load() || !makesClaims(plan) {
-		return nil
-	}
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
-	if err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace), client.MatchingLabels(claimLabels(o.set))); err != nil {
-		return fmt.Errorf("making sure of the claims that exist: %w", err)
-	}
-	keys := map[string]bool{ownedKey(o.set.UID): true, namedKey(o.set.Name): true}
-	for i := range list.Items {
-		claim := &list.Items[i]
-		for _, key := range claimKeys(claim) {
-			if keys[key] && ours(o.set, claim) && claim.DeletionTimestamp == nil && o.claims[claim.Name] == nil {
-				return errStale
-			}
-		}
-	}
-	o.memory.claimsInDoubt.Store(false)
-	return nil
 }
 
 func makesClaims(plan *core.Plan) bool {
@@ -474,7 +461,7 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *core
 	for _, c := range plan.ClaimAdoptions {
 		refs := []metav1.OwnerReference{ownerReference(o.set)}
 		actions = append(actions, action{"adopt-claim", &out.Update, func() error {
-			return r.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(o.claims[c.Name].DeepCopy().OwnerReferences, refs...)}, nil)
+			return r.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(refsOfOthers(o.claims[c.Name], o.set), refs...)}, nil)
 		}})
 	}
 	into := &out.Update
@@ -483,8 +470,11 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *core
 	}
 	for _, c := range plan.ClaimReleases {
 		actions = append(actions, action{"release-claim", into, func() error {
-			return r.patchClaim(ctx, o, c, map[string]any{"ownerReferences": refsWithout(o.claims[c.Name], o.set.UID)}, nil)
+			return r.patchClaim(ctx, o, c, map[string]any{"ownerReferences": refsOfOthers(o.claims[c.Name], o.set)}, nil)
 		}})
+	}
+	for _, c := range plan.ClaimRepairs {
+		actions = append(actions, action{"repair-claim", &out.Update, func() error { return r.repairClaim(ctx, o, c) }})
 	}
 	for _, c := range plan.ClaimDeletions {
 		actions = append(actions, action{"delete-claim", &out.ScaleIn, counted(&deleted, func() error { return r.deleteClaim(ctx, o, c) })})
@@ -613,7 +603,7 @@ func (r *reconciler) letGoOfClaims(ctx context.Context, o *observation) error {
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
-	err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace), client.MatchingLabels{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace)) // labels may be gone
 	if err != nil {
 		return fmt.Errorf("making sure that claims are released: %w", err)
 	}

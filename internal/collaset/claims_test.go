@@ -368,7 +368,8 @@ func TestAPodLeftBehindKeepsItsVolume(t *testing.T) {
 	w := newWorld(t, true, withClaims(1))
 	w.settle()
 	pod, claim := w.pods()[0], w.claims()[0]
-	pod.OwnerReferences = nil // as kubectl delete --cascade=orphan leaves it
+	pod.OwnerReferences = nil
+	pod.Labels[appsv1alpha1.OrphanedLabel] = "true" // somebody wants it left alone
 	set := withClaims(1)
 	set.UID = "another"
 	again := newWorld(t, true, set, &pod, &claim)
@@ -467,9 +468,12 @@ func TestWhoseAClaimIs(t *testing.T) {
 		"with other labels":      {claim(func(c *corev1.PersistentVolumeClaim) { c.Labels["app"] = "db" }), []string{"name/web"}, false, []string{"web"}},
 		"excluded":               {claim(func(c *corev1.PersistentVolumeClaim) { c.Labels[appsv1alpha1.OrphanedLabel] = "true" }), nil, false, nil},
 		"without an instance ID": {claim(func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, appsv1alpha1.InstanceIDLabel) }), nil, true, nil},
-		"ours":                   {claim(controlledBy("CollaSet", "")), []string{"uid/uid"}, true, []string{"owner"}},
-		"another set's":          {claim(controlledBy("CollaSet", "other")), []string{"uid/other"}, false, []string{"owner"}},
-		"a StatefulSet's":        {claim(controlledBy("StatefulSet", "other")), nil, false, nil},
+		"ours":                   {claim(controlledBy("CollaSet", "")), []string{"uid/uid", "name/owner"}, true, []string{"owner"}},
+		"another set's":          {claim(controlledBy("CollaSet", "other")), []string{"uid/other", "name/owner"}, false, []string{"owner"}},
+		"of an earlier set of our name": {claim(func(c *corev1.PersistentVolumeClaim) {
+			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Kind: "CollaSet", Name: "web", UID: "gone", Controller: new(true)}}
+		}), []string{"uid/gone", "name/web"}, true, []string{"web"}},
+		"a StatefulSet's": {claim(controlledBy("StatefulSet", "other")), nil, false, nil},
 		"included from another set": {claim(func(c *corev1.PersistentVolumeClaim) {
 			c.Annotations = map[string]string{appsv1alpha1.ClaimOwnerAnnotation: "b"}
 		}), []string{"name/b"}, true, []string{"b"}},

@@ -52,7 +52,7 @@ import (
 // Name is the component's name: its Lease, user agent, field manager and event source.
 const Name = "collaset-controller"
 
-// ownerIndex is the cache index of ControllerRevisions by the UID of the CollaSet that controls them, and of Pods by ownedBy.
+// ownerIndex is the cache index of ControllerRevisions by revisionOwner, and of Pods by ownedBy.
 const ownerIndex = "collaset.owner"
 
 // Bounds of the back-off after errors.
@@ -180,7 +180,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 	if own.maxInFlight < 1 {
 		return fmt.Errorf("--max-pods-in-flight is %d: name at least one, or no Pod is ever updated in place", own.maxInFlight)
 	}
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1.ControllerRevision{}, ownerIndex, ownerOf); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1.ControllerRevision{}, ownerIndex, revisionOwner); err != nil {
 		return fmt.Errorf("indexing revisions by owner: %w", err)
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.PersistentVolumeClaim{}, claimIndex, claimKeys); err != nil {
@@ -265,10 +265,14 @@ func podOwner(object any) ([]string, error) {
 	for _, uid := range ownerOf(pod) {
 		owners = append(owners, ownedBy(pod.Namespace, types.UID(uid)))
 	}
+	if isFree(pod) {
+		owners = append(owners, ownedBy(pod.Namespace, ""))
+	}
 	return owners, nil
 }
 
-// ownedBy is how Pods of a CollaSet are indexed. Whoever names its UID in another namespace does not own anything.
+// ownedBy is how Pods of a CollaSet are indexed, and, under no UID, those that isFree reports. Whoever names its UID in another namespace does not own
+// anything.
 func ownedBy(namespace string, set types.UID) string { return namespace + "/" + string(set) }
 
 // ownerOf is the UID of the CollaSet that controls the object, if one does.

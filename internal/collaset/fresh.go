@@ -3,6 +3,7 @@ package collaset
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,9 @@ type baseline struct {
 	generation int64
 	entries    string // resourceVersion of the ResourceContext, "" for none
 	pods       map[types.UID]string
+	// strays are those that leftBehind reports, and unmanaged those that the CollaSet controls and the cache does not have.
+	strays    map[types.UID]string
+	unmanaged []*corev1.Pod
 	// listed is the resourceVersion of the list of Pods, and labels are those that it was of.
 	listed string
 	labels labels.Selector
@@ -42,9 +46,12 @@ func (r *reconciler) sure(ctx context.Context, o *observation) error {
 	}
 	if m.baseline == nil || r.clock.Since(m.baseline.at) > readAgain {
 		var err error
-		if m.baseline, err = r.readBaseline(ctx, o.set); err != nil {
+		if m.baseline, err = r.readBaseline(ctx, o); err != nil {
 			return err
 		}
+		m.unmanaged = append(m.unmanaged, slices.DeleteFunc(slices.Clone(m.baseline.unmanaged), func(pod *corev1.Pod) bool {
+			return slices.ContainsFunc(m.unmanaged, func(known *corev1.Pod) bool { return known.UID == pod.UID })
+		})...)
 	}
 	if !m.baseline.shownBy(o) {
 		return errStale
@@ -54,8 +61,9 @@ func (r *reconciler) sure(ctx context.Context, o *observation) error {
 	return nil
 }
 
-func (r *reconciler) readBaseline(ctx context.Context, of *appsv1alpha1.CollaSet) (*baseline, error) {
-	b := &baseline{at: r.clock.Now(), pods: map[types.UID]string{}, labels: labels.SelectorFromSet(claimLabels(of))}
+func (r *reconciler) readBaseline(ctx context.Context, o *observation) (*baseline, error) {
+	of := o.set
+	b := &baseline{at: r.clock.Now(), pods: map[types.UID]string{}, strays: map[types.UID]string{}, labels: o.selector}
 	set := &metav1.PartialObjectMetadata{}
 	set.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
 	if err := r.live.Get(ctx, client.ObjectKeyFromObject(of), set); apierrors.IsNotFound(err) || err == nil && set.UID != of.UID {
@@ -76,8 +84,18 @@ func (r *reconciler) readBaseline(ctx context.Context, of *appsv1alpha1.CollaSet
 	}
 	b.listed = pods.ResourceVersion
 	for i := range pods.Items {
-		if pod := &pods.Items[i]; metav1.IsControlledBy(pod, of) {
+		pod := &pods.Items[i]
+		managed := pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue
+		switch {
+		case metav1.IsControlledBy(pod, of) && managed:
 			b.pods[pod.UID] = pod.ResourceVersion
+		case metav1.IsControlledBy(pod, of):
+			b.unmanaged = append(b.unmanaged, &corev1.Pod{ObjectMeta: pod.ObjectMeta})
+		case managed && leftBehind(pod, of) && !o.snapshot.Deleting:
+			b.strays[pod.UID] = pod.ResourceVersion
+			if hasDangling(pod, of) {
+				o.memory.identities.dangles(pod.Name)
+			}
 		}
 	}
 	return b, nil
@@ -107,7 +125,27 @@ func (b *baseline) shownBy(o *observation) bool {
 			return false // it is gone since, or is not as it was
 		}
 	}
-	return found == len(b.pods)
+	return found == len(b.pods) && b.showsStrays(o)
+}
+
+// showsStrays reports whether the view has all Pods that are to be members again; some may be by now.
+func (b *baseline) showsStrays(o *observation) bool {
+	if len(b.strays)+len(b.unmanaged) == 0 || o.snapshot.Orphaning {
+		return true
+	}
+	shown := map[types.UID]string{}
+	for i := range o.snapshot.Pods {
+		shown[o.snapshot.Pods[i].UID()] = o.snapshot.Pods[i].View.ResourceVersion
+	}
+	for i := range o.snapshot.Strays {
+		shown[o.snapshot.Strays[i].Pod.UID()] = o.snapshot.Strays[i].Pod.View.ResourceVersion
+	}
+	for uid, version := range b.strays {
+		if now, there := shown[uid]; !there || older(now, version) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(b.unmanaged, func(pod *corev1.Pod) bool { return shown[pod.UID] == "" })
 }
 
 // older says that a is older than b; versions that cannot be compared are not.

@@ -52,6 +52,11 @@ func (r *reconciler) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	}
 	m := r.memory.of(client.ObjectKeyFromObject(set), set.UID)
 	h := &history{list: list.Items, data: map[string]*revision.Data{}}
+	if set.DeletionTimestamp == nil {
+		if err := r.adoptRevisions(ctx, set, h); err != nil {
+			return nil, err
+		}
+	}
 	if set.Status.CollisionCount != nil {
 		h.collisions = *set.Status.CollisionCount
 	}
@@ -186,6 +191,11 @@ func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.Colla
 				return "", fmt.Errorf("reading revision %s: %w", name.Name, err)
 			}
 			existing, unreadable := revision.Parse(cr.Data.Raw)
+			if unreadable == nil && existing.Same(content) && adoptable(cr, set) { // which the cache does not show yet
+				if err := r.adoptRevision(ctx, set, cr); err != nil {
+					return "", err
+				}
+			}
 			if unreadable != nil || !existing.Same(content) || !metav1.IsControlledBy(cr, set) {
 				h.collisions++
 				continue
@@ -213,7 +223,7 @@ func (r *reconciler) bring(ctx context.Context, o *observation, pod *core.Pod) (
 		return "", client.IgnoreNotFound(err)
 	}
 	content, err := revision.Parse(cr.Data.Raw)
-	if _, _, ofSet := setOf(cr); err != nil || !ofSet {
+	if _, _, ofSet := setOf(cr); err != nil || !ofSet && (metav1.GetControllerOfNoCopy(cr) != nil || cr.Labels[appsv1alpha1.RevisionHashLabel] == "") {
 		return "", nil //nolint:nilerr // it says nothing about the Pod
 	}
 	for i := range o.history.list {

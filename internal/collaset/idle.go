@@ -191,7 +191,8 @@ func (r *reconciler) noteChange(pod client.Object, alone bool) {
 		return
 	}
 	switch m := r.memory.find(key, uid); {
-	case m == nil: // whoever reads its Pods first reads this one
+	case m == nil: // whoever reads its Pods first reads this one, or it is one of an earlier CollaSet of that name
+		r.memory.dangles(key, pod.GetName())
 	case alone:
 		m.changed.add(pod.GetName())
 	default:

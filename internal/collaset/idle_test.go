@@ -173,10 +173,18 @@ func TestWhatWakesAnIdleCollaSet(t *testing.T) {
 		"a Pod that is somebody else's now": {
 			func(w *world) {
 				pod := w.pods()[3]
-				pod.OwnerReferences = nil
+				pod.OwnerReferences[0].Kind, pod.OwnerReferences[0].UID = "ReplicaSet", "other"
 				require.NoError(w, w.store.Update(w.Context(), &pod))
 			},
 			func(t *testing.T, w *world) { require.NotZero(t, w.count("create Pod")) },
+		},
+		"a Pod that is nobody's now": {
+			func(w *world) {
+				pod := w.pods()[3]
+				pod.OwnerReferences = nil
+				require.NoError(w, w.store.Update(w.Context(), &pod))
+			},
+			func(t *testing.T, w *world) { require.NotZero(t, w.count("patch Pod"), "it is adopted") },
 		},
 		"a Pod of a CollaSet of the same name that is gone": {
 			func(w *world) {
@@ -184,7 +192,7 @@ func TestWhatWakesAnIdleCollaSet(t *testing.T) {
 				pod.OwnerReferences[0].UID = "gone"
 				require.NoError(w, w.store.Update(w.Context(), &pod))
 			},
-			func(t *testing.T, w *world) { require.NotZero(t, w.count("create Pod")) },
+			func(t *testing.T, w *world) { require.NotZero(t, w.count("patch Pod"), "it is adopted") },
 		},
 		"a Pod that is to be replaced": {label(appsv1alpha1.ToReplaceLabel), func(t *testing.T, w *world) { require.NotZero(t, w.count("create Pod")) }},
 		"a Pod that is to be excluded": {label(appsv1alpha1.ToExcludeLabel), func(t *testing.T, w *world) { require.NotZero(t, w.count("patch Pod")) }},

@@ -132,7 +132,11 @@ func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *core.P
 	if pod.ToDelete { // by its replacement, or it were not excluded
 		m.Metadata.Labels[appsv1alpha1.ToDeleteLabel] = nil
 	}
-	return r.patchMembership(ctx, o, pod, m)
+	if err := r.patchMembership(ctx, o, pod, m); err != nil {
+		return err
+	}
+	o.memory.identities.left(pod.UID())
+	return nil
 }
 
 // include takes Pods in.

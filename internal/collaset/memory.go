@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"kusionstack.io/kuperator/internal/collaset/core"
@@ -51,10 +52,19 @@ type setMemory struct {
 	// claimsInDoubt and podsInDoubt say that the cache may lack a claim or a Pod that was made. baseline is what the cache has
 	// to show before Pods are in doubt no more, nil before it was read.
 	claimsInDoubt, podsInDoubt atomic.Bool
-	baseline                   *baseline
+	// claims are those of the last decision, and strayClaims the CollaSet's that the cache does not find as such, by name. claimsLost says that one may
+	// be among them.
+	claims      map[string]claimIdentity
+	strayClaims map[string]*corev1.PersistentVolumeClaim
+	claimsLost  bool
+	baseline    *baseline
 	// standing is the standing order of the last decision, nil for none, and attempts the steps that were made on it.
 	standing atomic.Pointer[standing]
-	attempts attempts
+	// identities is what events tell of Pods' identities. vacancy and unmanaged are what the last list of Pods that the cache does not have told.
+	identities identities
+	vacancy    vacancy
+	unmanaged  []*corev1.Pod
+	attempts   attempts
 	// flow begins those that the order has next.
 	flow flow
 	// took is the CPU that observing and deciding took last, in nanoseconds.
@@ -107,6 +117,16 @@ func (m *memory) wake(set types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.sets[set]; s != nil {
+		s.changed.addAll()
+	}
+}
+
+// dangles notes a Pod of an earlier CollaSet of the same name.
+func (m *memory) dangles(set types.NamespacedName, pod string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.sets[set]; s != nil {
+		s.identities.dangles(pod)
 		s.changed.addAll()
 	}
 }

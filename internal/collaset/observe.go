@@ -35,6 +35,8 @@ type observation struct {
 	history *history
 	// pod is one of the Pods of the snapshot by its name, nil if there is none; it takes time and memory.
 	pod func(name string) *corev1.Pod
+	// strays are the Pods of snapshot.Strays, by name.
+	strays map[string]*corev1.Pod
 	// candidates are Pods of others that are to be included, by name.
 	candidates map[string]*corev1.Pod
 	// context is the ResourceContext, nil if there is none.
@@ -96,6 +98,9 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	o.describe(r.clock.Now(), r.protocol, selector)
 	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), o.memory.rest(true, r.pace.crowded())
 	o.observePods(pods, selector)
+	if err := r.observeStrays(o); err != nil {
+		return nil, err
+	}
 	o.observeTopology(ctx, r.nodes)
 	if err := r.observeCandidates(ctx, o, selector); err != nil {
 		return nil, err
@@ -249,20 +254,50 @@ func (m *setMemory) readPods(pods podcache.Pods, selector labels.Selector) []cor
 		m.pods.Forget()
 		m.selected = by
 	}
-	return m.pods.Read(pods, func(pod *corev1.Pod) core.Pod { return podOf(pod, selector) })
+	var read []types.UID
+	var past []core.Pod
+	all, remembered := m.pods.ReadChanges(pods, func(pod *corev1.Pod) core.Pod {
+		read = append(read, pod.UID)
+		return podOf(pod, selector)
+	}, func(p core.Pod) { past = append(past, p) })
+	m.missing(past, read, remembered)
+	m.identities.remind(all)
+	return all
+}
+
+// missing notes whether a Pod may have been lost since Pods were read before: past are what was known then of those that have changed or are gone, and
+// read those that are new or have changed.
+func (m *setMemory) missing(past []core.Pod, read []types.UID, remembered bool) {
+	ended := m.identities.takeEnded()
+	switch {
+	case m.vacancy == neverListed:
+		return
+	case !remembered:
+		m.vacancy = somethingLost
+		return
+	case len(past) == 0:
+		return
+	}
+	there := make(map[types.UID]bool, len(read))
+	for _, uid := range read {
+		there[uid] = true
+	}
+	for i := range past {
+		if uid := past[i].UID(); !there[uid] && !ended[uid] {
+			m.vacancy = somethingLost
+		}
+	}
 }
 
 // podOf reads one Pod of a CollaSet with this selector.
 func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 	p := core.Pod{
-		View: podops.Read(pod), ID: core.NoID, Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
+		View: podops.Read(pod), Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
 		Created: pod.CreationTimestamp.Time, Recorded: revision.Recorded(pod),
 		Phase: pod.Status.Phase, DeletionCost: deletionCost(pod), Node: pod.Spec.NodeName,
 		Selected: selector.Matches(labels.Set(pod.Labels)), Mounts: mountsIn(pod), Fields: fieldsOf(pod),
 	}
-	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
-		p.ID = id
-	}
+	p.ID = instanceID(pod)
 	p.Facts = core.FactsOf(p.View)
 	if p.Recorded {
 		progress := revision.Carried(pod)
@@ -297,6 +332,14 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 		}
 	}
 	return p
+}
+
+// instanceID is what an object's label says, core.NoID if that is no instance ID.
+func instanceID(object metav1.Object) int {
+	if id, err := strconv.Atoi(object.GetLabels()[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
+		return id
+	}
+	return core.NoID
 }
 
 // missingGate is the first of the Pod's readiness gates that others have to set and have not, if its containers are ready.

@@ -120,6 +120,11 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 			decided(nil)
 			return ctrl.Result{}, err
 		}
+		if err := r.sureOfVacancy(ctx, o, &plan); err != nil {
+			o.memory.standing.Store(nil)
+			decided(nil)
+			return ctrl.Result{}, err
+		}
 	}
 	o.memory.stand(o, &plan, cpu)
 	decided(begunBy(&plan))

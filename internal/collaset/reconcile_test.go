@@ -425,7 +425,7 @@ func TestRevisionNames(t *testing.T) {
 	})
 	t.Run("equal content of somebody else is not ours", func(t *testing.T) {
 		foreign := own.DeepCopy()
-		foreign.ResourceVersion, foreign.OwnerReferences[0].UID = "", "another"
+		foreign.ResourceVersion, foreign.OwnerReferences[0].UID, foreign.OwnerReferences[0].Name = "", "another", "another"
 		w := newWorld(t, true, collaSet(1), foreign)
 		w.settle()
 		assert.EqualValues(t, 1, *w.set().Status.CollisionCount)

@@ -179,6 +179,7 @@ func (r *reconciler) recordEvents(o *observation, applied *outcome, became core.
 	}
 	r.recordMembers(o, "Excluded", "Exclude", applied.excluded, o.pod)
 	r.recordMembers(o, "Included", "Include", applied.included, func(name string) *corev1.Pod { return o.candidates[name] })
+	r.recordRepairs(o, applied.repaired)
 	for reason, err := range map[string]error{"ScaleOutFailed": became.ScaleOut, "ScaleInFailed": became.ScaleIn, "UpdateFailed": became.Update, "ReclaimFailed": became.Reclaim} {
 		if err == nil || apierrors.IsServiceUnavailable(err) || o.toldOf(err) {
 			continue

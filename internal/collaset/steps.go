@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -224,7 +225,7 @@ func cameBack(before, after *corev1.Pod) bool {
 func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	others := func(ctx context.Context, pod client.Object, q queue) {
-		for _, request := range append(r.wouldInclude(ctx, pod), r.volumeUsers(ctx, pod)...) {
+		for _, request := range slices.Concat(r.wouldInclude(ctx, pod), r.wouldAdopt(ctx, pod), r.volumeUsers(ctx, pod)) {
 			q.Add(request)
 		}
 	}
@@ -235,6 +236,7 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			others(ctx, e.Object, q)
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			r.noteEnd(e)
 			r.noteChange(e.Object, false)
 			owner.Delete(ctx, e, q)
 			others(ctx, e.Object, q)
@@ -245,6 +247,9 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			if was && is && before == after && of == uid { // a CollaSet of the same name is not the same
 				r.noteChange(e.ObjectNew, true)
 				m := r.memory.find(after, uid)
+				if m != nil {
+					m.identities.relabelled(e.ObjectNew.GetUID(), saysOf(e.ObjectOld), saysOf(e.ObjectNew))
+				}
 				if m != nil && revision.Recorded(e.ObjectOld) && !revision.Recorded(e.ObjectNew) {
 					m.finished.Add(1)
 				}
@@ -258,6 +263,15 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			others(ctx, e.ObjectOld, q)
 			others(ctx, e.ObjectNew, q)
 		},
+	}
+}
+
+// noteEnd notes that a Pod has left the cache because it has ended.
+func (r *reconciler) noteEnd(e event.DeleteEvent) {
+	if key, uid, owned := setOf(e.Object); owned && !e.DeleteStateUnknown && hasEnded(e.Object) {
+		if m := r.memory.find(key, uid); m != nil {
+			m.identities.left(e.Object.GetUID())
+		}
 	}
 }
 

@@ -118,7 +118,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 
 func (w *world) fake(objects ...client.Object) client.WithWatch {
 	return fake.NewClientBuilder().WithScheme(w.scheme).WithObjects(objects...).WithStatusSubresource(&appsv1alpha1.CollaSet{}).
-		WithIndex(&corev1.Pod{}, ownerIndex, ownerOf).WithIndex(&appsv1.ControllerRevision{}, ownerIndex, ownerOf).
+		WithIndex(&corev1.Pod{}, ownerIndex, ownerOf).WithIndex(&appsv1.ControllerRevision{}, ownerIndex, revisionOwner).
 		WithIndex(&corev1.PersistentVolumeClaim{}, claimIndex, claimKeys).WithIndex(&corev1.Pod{}, mountIndex, mountsOf).
 		WithIndex(&appsv1alpha1.CollaSet{}, poolIndex, poolOf).WithIndex(&appsv1alpha1.CollaSet{}, includeIndex, includedBy).Build()
 }
@@ -127,6 +127,11 @@ func (w *world) fake(objects ...client.Object) client.WithWatch {
 func (w *world) ByIndex(_, value string) (podcache.Pods, error) {
 	namespace, uid, _ := strings.Cut(value, "/")
 	list := &corev1.PodList{}
+	if uid == "" {
+		err := w.cache.List(w.Context(), list, client.InNamespace(namespace))
+		list.Items = slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !isFree(&pod) || pod.Labels[appsv1alpha1.ControlLabel] == "" })
+		return podcache.Of(list.Items), err
+	}
 	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: uid})
 	return podcache.Of(list.Items), err
 }

@@ -53,6 +53,33 @@ func TestAMemoReadsWhatChanged(t *testing.T) {
 	require.Empty(t, read(Pods{}))
 }
 
+func TestAMemoTellsOfThePast(t *testing.T) {
+	var m Memo[string]
+	read := func(pods Pods) (past []string, remembered bool) {
+		_, remembered = m.ReadChanges(pods, func(pod *corev1.Pod) string { return pod.Status.PodIP }, func(of string) { past = append(past, of) })
+		slices.Sort(past)
+		return past, remembered
+	}
+	pods := running("a", "b", "c", "d")
+	past, remembered := read(pods)
+	require.Empty(t, past)
+	require.False(t, remembered, "there was no Read before")
+	past, remembered = read(pods)
+	require.Empty(t, past)
+	require.True(t, remembered)
+
+	pods.kept[0] = shrink(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{PodIP: "changed"}})
+	past, _ = read(Pods{kept: append(slices.Clone(pods.kept[:2]), running("e").kept...)})
+	require.Equal(t, []string{"a", "c", "d"}, past, "one has changed, two are gone")
+	past, _ = read(pods)
+	require.Equal(t, []string{"e"}, past, "nothing is told twice")
+
+	m.Forget()
+	past, remembered = read(running("f"))
+	require.Empty(t, past)
+	require.False(t, remembered)
+}
+
 func TestAMemoThatNobodyAsksForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m Memo[int]

@@ -27,7 +27,7 @@ var otherFlags = map[string]string{
 	"node-monitor-grace-period":       "kube-controller-manager",
 	"use-service-account-credentials": "kube-controller-manager",
 	"fail":                            "curl", "silent": "curl", "show-error": "curl", "unix-socket": "curl",
-	"runbook-base": "hack/generate/monitoring", "feature-gates": "Kuperator v0.7", "platform": "docker", "build-arg": "docker",
+	"arg": "jq", "runbook-base": "hack/generate/monitoring", "feature-gates": "Kuperator v0.7", "platform": "docker", "build-arg": "docker",
 	"values": "helm", "set": "helm", "create-namespace": "helm", "reset-then-reuse-values": "helm", "take-ownership": "helm",
 }
 

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // Claims belong to an instance ID and a claim template. Which claim a Pod gets follows from its ID and its revision:
@@ -28,6 +30,8 @@ const (
 	BlockVolumesInUse = "VolumesInUse"
 	// BlockExpansionRefused: the API server does not let the claim grow, so the Pod stays at its revision.
 	BlockExpansionRefused = "ClaimExpansionRefused"
+	// BlockClaimUnknown: a claim lacks its labels, and it cannot be told which Pod it is for.
+	BlockClaimUnknown = "ClaimUnknown"
 	// NoteExpanding: the volume is growing; nothing waits for it.
 	NoteExpanding = "VolumeExpanding"
 	// NoteCannotShrink: the template asks for less than the claim has; the claim stays as it is.
@@ -58,7 +62,11 @@ type Claim struct {
 	Created   time.Time
 	// Owned says that an owner reference names the set; Inherited that Kuperator wrote it.
 	Owned, Inherited bool
-	Terminating      bool
+	// Dangling says that an owner reference names a CollaSet of this name that is no more, so that the garbage collector may delete the claim.
+	Dangling bool
+	// Unlabelled says that the claim lacks labels by which it is found. ID is NoID then if it cannot be told.
+	Unlabelled  bool
+	Terminating bool
 	// UsedBy is a Pod that mounts it and is not the set's, "" for none: it was left behind by another CollaSet of this name.
 	UsedBy string
 	// Expanding says what a growing volume waits for, "" if it does not grow.
@@ -139,21 +147,28 @@ func (d *decision) indexClaims() {
 		c := &s.Claims[i]
 		d.claims.byName[c.Name] = c
 		d.claims.mounted[c.Name] = c.UsedBy != ""
-		if !c.Terminating {
+		if !c.Terminating && c.ID != NoID {
 			d.claims.byID[c.ID] = append(d.claims.byID[c.ID], c)
 		}
 	}
 	for _, claims := range d.claims.byID {
 		slices.SortFunc(claims, func(a, b *Claim) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name)) })
 	}
-	for _, it := range d.items {
-		for _, m := range it.Mounts {
-			d.claims.mounted[m.Claim] = true
-		}
-	}
 	for _, templates := range s.Templates {
 		for i := range templates {
 			d.claims.templates[[2]string{templates[i].Name, templates[i].Hash}] = &templates[i]
+		}
+	}
+}
+
+// indexMounts notes which claims Pods mount.
+func (d *decision) indexMounts() {
+	if d.claims.byName == nil {
+		return
+	}
+	for _, it := range d.items {
+		for _, m := range it.Mounts {
+			d.claims.mounted[m.Claim] = true
 		}
 	}
 }
@@ -229,6 +244,26 @@ func (d *decision) waitsForStranger(c *Creation) bool {
 				"mounts claim %s of instance ID %d and is not this CollaSet's: delete the Pod, or take it in with spec.scaleStrategy.podToInclude", claim.Claim.Name, c.ID))
 			return true
 		}
+	}
+	return false
+}
+
+// waitsForUnknown says that a claim would be made for a Pod, and one is there of which nothing tells whose it is.
+func (d *decision) waitsForUnknown(c *Creation) bool {
+	for _, claim := range c.Claims {
+		i := slices.IndexFunc(d.s.Claims, func(other Claim) bool { return other.ID == NoID && other.Template == claim.Template })
+		if claim.Claim != nil || i < 0 {
+			continue
+		}
+		b := d.blockers[BlockClaimUnknown]
+		if b == nil {
+			b = &Blocker{Reason: BlockClaimUnknown, Message: fmt.Sprintf("claim %s was made for this CollaSet, and no label, Pod or memory tells for which instance ID; no claim is made for instance ID %d, "+
+				"which it may be: set its labels %s and %s, or label it %s=%s if it is to be left alone", d.s.Claims[i].Name, c.ID,
+				appsv1alpha1.InstanceIDLabel, appsv1alpha1.ControlLabel, appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)}
+			d.blockers[BlockClaimUnknown] = b
+		}
+		b.Count++
+		return true
 	}
 	return false
 }
@@ -350,6 +385,7 @@ func (d *decision) keepClaims() {
 	}
 	sortClaims(d.plan.ClaimAdoptions)
 	sortClaims(d.plan.ClaimReleases)
+	sortClaims(d.plan.ClaimRepairs)
 	sortClaims(d.plan.ClaimDeletions)
 	slices.SortFunc(d.plan.ClaimUpdates, func(a, b ClaimUpdate) int { return cmp.Compare(a.Claim.Name, b.Claim.Name) })
 }
@@ -436,6 +472,14 @@ func (d *decision) keepClaim(c *Claim) {
 	}
 	e := d.entries[c.ID]
 	switch {
+	case c.Unlabelled:
+		if c.ID != NoID {
+			d.plan.ClaimRepairs = append(d.plan.ClaimRepairs, c)
+		}
+	case c.Dangling && d.s.Retention.Deleted:
+		d.plan.ClaimAdoptions = append(d.plan.ClaimAdoptions, c)
+	case c.Dangling:
+		d.plan.ClaimReleases = append(d.plan.ClaimReleases, c)
 	case e != nil && d.obsolete(c, e):
 		d.plan.ClaimDeletions = append(d.plan.ClaimDeletions, c)
 	case c.Owned && !c.Inherited && !d.s.Retention.Deleted:

@@ -42,6 +42,7 @@ func Decide(s *Snapshot) Plan {
 		return d.done()
 	}
 	d.readEntries()
+	d.repair()
 	d.avoidHalted()
 	if !d.holds(func(p Problem) bool { return p.Scale }) {
 		d.inAndOut()
@@ -108,11 +109,13 @@ type decision struct {
 	foreign  map[int]string // the other CollaSet that has an ID
 	included map[int]bool   // IDs given to Pods that are included
 	moving   bool           // Pods are excluded or included in this plan
-	refused  bool           // an update in scope is refused
-	budget   *budget        // see updateBudget
-	refuses  string         // what the API server refuses, and why; "" for nothing
-	waiting  int            // Pods in scope that are not at their goal
-	waits    bool           // none of them is under way, and they wait for other CollaSets
+	held     map[int]bool   // IDs of Pods that are no members and may not be doubled
+	repairs  []Repair
+	refused  bool    // an update in scope is refused
+	budget   *budget // see updateBudget
+	refuses  string  // what the API server refuses, and why; "" for nothing
+	waiting  int     // Pods in scope that are not at their goal
+	waits    bool    // none of them is under way, and they wait for other CollaSets
 
 	pairs     []*pair // by the origin's ID
 	replacing bool    // Pods are being replaced, or are to be
@@ -136,11 +139,13 @@ func newDecision(s *Snapshot) *decision {
 	for _, name := range s.ToExclude {
 		excluded[name] = true
 	}
+	d.indexClaims()
 	pods := make([]item, len(s.Pods))
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		facts := pod.facts()
 		it := item{Pod: pod, op: facts.Op, during: facts.During, inService: facts.InService, pairing: pairingOf(pod)}
+		d.identify(&it)
 		it.frozen, it.staying = d.toExclude(&it, excluded)
 		pods[i] = it
 		d.items[i] = &pods[i]
@@ -167,7 +172,7 @@ func newDecision(s *Snapshot) *decision {
 			d.live = append(d.live, it)
 		}
 	}
-	d.indexClaims()
+	d.indexMounts()
 	return d
 }
 
@@ -286,6 +291,7 @@ func (d *decision) reclaim() {
 		return
 	}
 	d.plan.Problems = nil // nothing else matters any more
+	left := d.repairLast()
 	d.releaseClaims()
 	for _, it := range d.items {
 		switch {
@@ -305,7 +311,7 @@ func (d *decision) reclaim() {
 			d.block(it, "WaitingForDeletion", "is handed to lifecycle-controller, which deletes it as soon as it may")
 		}
 	}
-	d.plan.Release = len(d.items) == 0
+	d.plan.Release = len(d.items) == 0 && !left
 }
 
 // markNamed hands the Pods of podToDelete over, as long as they are not removed by scale-in anyway.

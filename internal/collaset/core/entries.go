@@ -147,7 +147,7 @@ func (d *decision) fillSlots() {
 	}
 	slots := d.slots()
 	for i := len(slots) - 1; i >= 0 && len(slots) > max(wanted, 0); i-- {
-		if d.holder[slots[i].id] == nil {
+		if d.holder[slots[i].id] == nil && !d.held[slots[i].id] {
 			d.giveUp(slots[i])
 			slots = slices.Delete(slots, i, i+1)
 		}
@@ -186,6 +186,9 @@ func (d *decision) takenIDs() map[int]bool {
 	}
 	for i := range d.items {
 		taken[d.items[i].ID] = true
+	}
+	for id := range d.held {
+		taken[id] = true
 	}
 	return taken
 }
@@ -259,7 +262,7 @@ func (d *decision) fill(slots []*slot, room int) {
 		if d.holder[e.id] != nil || (d.s.Paused && e.marked(appsv1alpha1.ContextPodJustCreate)) {
 			continue
 		}
-		if d.waitsForPredecessor(e) {
+		if d.held[e.id] || d.waitsForPredecessor(e) {
 			room--
 			continue
 		}
@@ -284,7 +287,7 @@ func (d *decision) fill(slots []*slot, room int) {
 			}
 		}
 		c.Claims = d.creationClaims(c.ID, c.Revision)
-		if !d.waitsForStranger(&c) {
+		if !d.waitsForStranger(&c) && !d.waitsForUnknown(&c) {
 			d.plan.Creations = append(d.plan.Creations, c)
 		}
 		room--

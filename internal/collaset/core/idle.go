@@ -25,7 +25,7 @@ func IdleAfter(s *Snapshot, p *Plan) *Idle {
 	case !p.IsZero(), p.More, p.NextLook > 0, len(p.Problems)+len(p.Blockers) > 0,
 		!g.ScaleReached, !g.UpdateReached, g.Replacing, g.Held, g.Waits,
 		s.Deleting, s.Paused, s.Halted != nil,
-		len(s.ToDelete)+len(s.ToExclude)+len(s.Candidates)+len(s.Templates)+len(s.Claims)+len(s.StaleOwners) > 0:
+		len(s.ToDelete)+len(s.ToExclude)+len(s.Candidates)+len(s.Templates)+len(s.Claims)+len(s.StaleOwners)+len(s.Strays) > 0:
 		return nil
 	}
 	for _, e := range s.Entries {
@@ -59,7 +59,7 @@ func (p *Pod) idle() bool {
 
 // sameButHealth says that a Pod differs in nothing that a decision about an idle CollaSet reads but in its health.
 func sameButHealth(a, b *Pod) bool {
-	return a.UID() == b.UID() && a.ID == b.ID && a.Revision == b.Revision && a.Created.Equal(b.Created) && a.Included == b.Included &&
+	return a.UID() == b.UID() && a.ID == b.ID && a.Revision == b.Revision && a.Known == nil && b.Known == nil && a.Created.Equal(b.Created) && a.Included == b.Included &&
 		a.DeletionCost == b.DeletionCost && slices.Equal(a.Mounts, b.Mounts)
 }
 

@@ -20,6 +20,9 @@ type Plan struct {
 	// Inclusions are Pods to take in, once Entries are stored. There are no Creations and Deletions then.
 	Inclusions []Inclusion
 
+	// Repairs are Pods that get back by what they are found, once Entries are stored.
+	Repairs []Repair
+
 	// Creations are Pods to create, lowest ID first, and after those the new Pods of pairs.
 	Creations []Creation
 	// Finishes are Pods whose operation, or in-place change without the protocol, has been carried out.
@@ -46,6 +49,8 @@ type Plan struct {
 	ClaimUpdates []ClaimUpdate
 	// ClaimAdoptions are claims to get an owner reference to the set, ClaimReleases those to lose it.
 	ClaimAdoptions, ClaimReleases []*Claim
+	// ClaimRepairs are claims to get their labels back.
+	ClaimRepairs []*Claim
 	// ClaimDeletions are claims to delete now.
 	ClaimDeletions []*Claim
 
@@ -74,7 +79,7 @@ type Plan struct {
 // IsZero says that nothing is to be written but status.
 func (p *Plan) IsZero() bool {
 	return !p.EntriesChanged && len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+len(p.Cancels)+
-		len(p.Begins)+len(p.Marks)+len(p.Labels)+len(p.Exclusions)+len(p.Inclusions)+len(p.ClaimCreations)+len(p.ClaimUpdates)+len(p.ClaimAdoptions)+len(p.ClaimReleases)+len(p.ClaimDeletions) == 0 && !p.Release
+		len(p.Begins)+len(p.Marks)+len(p.Labels)+len(p.Repairs)+len(p.Exclusions)+len(p.Inclusions)+len(p.ClaimCreations)+len(p.ClaimUpdates)+len(p.ClaimAdoptions)+len(p.ClaimReleases)+len(p.ClaimRepairs)+len(p.ClaimDeletions) == 0 && !p.Release
 }
 
 // Creation is a Pod to create.

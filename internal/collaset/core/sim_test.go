@@ -169,6 +169,7 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 	})
 	w.applyClaims(plan, passes)
 	if stored {
+		w.repair(plan, passes)
 		w.takeIn(plan, passes)
 		each(plan.Deletions, passes, func(d core.Deletion) {
 			p := w.find(d.Pod.Name())
@@ -322,6 +323,9 @@ func (w *world) permits(p *core.Pod) bool {
 func (w *world) check() {
 	seen := map[int]bool{}
 	for _, p := range w.live() {
+		if p.Known != nil || p.ID == core.NoID {
+			continue // its label does not tell
+		}
 		if seen[p.ID] {
 			w.wrong("two live Pods have ID %d", p.ID)
 		}

@@ -83,6 +83,8 @@ type Snapshot struct {
 	Verdicts map[Trial]Verdict
 
 	Pods []Pod
+	// Strays are Pods that are the set's by what they carry, and none of Pods.
+	Strays []Stray
 	// Leaving is how many Pods are expected to end their update in place before the next decision: others begin for them now. 0 if it is not known.
 	Leaving int
 	// Room is how many Pods in service a standing order may begin beside those of other CollaSets. Nil: no others are known of.
@@ -141,6 +143,8 @@ type Pod struct {
 	ID int
 	// Revision is the name of the Pod's revision, "" if it has none.
 	Revision string
+	// Known is what the Pod said of itself before somebody changed its labels; nil if that is what they say.
+	Known *Known
 	// Created is the creation time; ReadySince when Ready last became True, zero if it is not. A container that started
 	// later than that counts: an image may be changed so quickly that Ready is True all the while.
 	Created, ReadySince time.Time

@@ -1,0 +1,239 @@
+package collaset
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/collaset/core"
+)
+
+// Anybody who may edit a claim can take off it what it is found by. Nothing else happens to it: it holds the data of
+// its instance ID, which is to have no second claim. So before a claim is made, and when one is not found any more that
+// was, all claims of the namespace are listed.
+
+// claimIdentity is what was known of a claim.
+type claimIdentity struct {
+	id          int
+	template    string
+	terminating bool
+}
+
+// observeStrayClaims fills in the claims that are the CollaSet's and lack labels by which they are found.
+func (r *reconciler) observeStrayClaims(ctx context.Context, o *observation) error {
+	m := o.memory
+	for name, before := range m.claims {
+		if o.claims[name] == nil && !before.terminating && m.strayClaims[name] == nil {
+			m.claimsLost = true
+		}
+	}
+	if m.claimsLost {
+		switch behind, err := r.listClaims(ctx, o); {
+		case err != nil:
+			return err
+		case behind:
+			return errStale
+		}
+		m.claimsLost = false
+	}
+	for name, claim := range m.strayClaims {
+		if o.claims[name] != nil {
+			delete(m.strayClaims, name)
+			continue
+		}
+		id, template := r.identifyClaim(o, claim)
+		o.addClaimOf(claim, id, template, !labelled(o.set, claim))
+	}
+	before := m.claims
+	m.claims = nil
+	for i := range o.snapshot.Claims {
+		c := &o.snapshot.Claims[i]
+		if m.claims == nil {
+			m.claims = make(map[string]claimIdentity, len(o.snapshot.Claims))
+		}
+		m.claims[c.Name] = claimIdentity{c.ID, c.Template, c.Terminating}
+		if known, noted := before[c.Name]; noted && c.ID == core.NoID {
+			m.claims[c.Name] = known
+		}
+	}
+	return nil
+}
+
+// listClaims looks at the API server for claims of the CollaSet that are not found as such. It reports whether the
+// cache lacks one that will be.
+func (r *reconciler) listClaims(ctx context.Context, o *observation) (behind bool, err error) {
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
+	if err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace)); err != nil {
+		return false, fmt.Errorf("making sure that no claim is made twice: %w", err)
+	}
+	mounted := map[string]bool{}
+	for i := range o.snapshot.Pods {
+		for _, m := range o.snapshot.Pods[i].Mounts {
+			mounted[m.Claim] = true
+		}
+	}
+	for i := range list.Items {
+		claim := &list.Items[i]
+		switch {
+		case claim.DeletionTimestamp != nil || o.claims[claim.Name] != nil || o.memory.strayClaims[claim.Name] != nil:
+		case labelled(o.set, claim) && ours(o.set, claim) && namedFor(o, claim):
+			behind = true
+		case !labelled(o.set, claim) && strayed(o, claim, mounted[claim.Name]):
+			full := &corev1.PersistentVolumeClaim{}
+			switch err := r.live.Get(ctx, client.ObjectKeyFromObject(claim), full); {
+			case apierrors.IsNotFound(err):
+				continue
+			case err != nil:
+				return false, fmt.Errorf("reading claim %s: %w", claim.Name, err)
+			}
+			if o.memory.strayClaims == nil {
+				o.memory.strayClaims = map[string]*corev1.PersistentVolumeClaim{}
+			}
+			o.memory.strayClaims[claim.Name] = full
+		}
+	}
+	return behind, nil
+}
+
+// labelled reports whether a claim has the labels by which the CollaSet's are found.
+func labelled(set *appsv1alpha1.CollaSet, claim metav1.Object) bool {
+	for key, value := range claimLabels(set) {
+		if claim.GetLabels()[key] != value {
+			return false
+		}
+	}
+	return instanceID(claim) != core.NoID && claim.GetLabels()[appsv1alpha1.ClaimTemplateNameLabel] != ""
+}
+
+// namedFor reports whether a claim that the CollaSet's labels are on is found by its keys.
+func namedFor(o *observation, claim client.Object) bool {
+	for _, key := range claimKeys(claim) {
+		if key == ownedKey(o.set.UID) || key == namedKey(o.set.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// strayed reports whether a claim that lacks labels is the CollaSet's: it owns the claim, or no controller does and the
+// claim's annotation or its name says so, which is made of the CollaSet's and a template's. Of what only has such a
+// name, as anybody may give it, something else has to tell it as well.
+func strayed(o *observation, claim client.Object, mounted bool) bool {
+	if _, orphaned := claim.GetLabels()[appsv1alpha1.OrphanedLabel]; orphaned {
+		return false
+	}
+	if ref := metav1.GetControllerOfNoCopy(claim); ref != nil && !dangling(ref, o.set) {
+		return ref.UID == o.set.UID
+	}
+	if of := claim.GetAnnotations()[appsv1alpha1.ClaimOwnerAnnotation]; of != "" {
+		return of == o.set.Name
+	}
+	template, known := strayTemplate(o, claim)
+	of := claim.GetLabels()[appsv1alpha1.ClaimTemplateNameLabel]
+	return known && (of == "" || of == template) && (mounted || o.memory.knows(claim) || strings.HasPrefix(claim.GetGenerateName(), o.set.Name+"-"+template+"-") ||
+		slices.ContainsFunc(claimMarks, func(key string) bool { return claim.GetLabels()[key] != "" }))
+}
+
+// claimMarks are labels that only claims of CollaSets have.
+var claimMarks = []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, appsv1alpha1.ClaimTemplateNameLabel, appsv1alpha1.ClaimTemplateHashLabel}
+
+// knows reports whether a claim was one of the CollaSet's when it was last decided on.
+func (m *setMemory) knows(claim metav1.Object) bool {
+	_, known := m.claims[claim.GetName()]
+	return known
+}
+
+// strayTemplate is the template that a claim was made from by its name, if some revision has one of that name.
+func strayTemplate(o *observation, claim client.Object) (template string, known bool) {
+	name, ok := strings.CutPrefix(claimBase(claim), o.set.Name+"-")
+	if !ok {
+		return "", false
+	}
+	for _, templates := range o.snapshot.Templates {
+		for i := range templates {
+			if templates[i].Name == name {
+				return name, true
+			}
+		}
+	}
+	return "", false
+}
+
+// identifyClaim finds out the instance ID and the template of a claim: by its labels, by what was known of it, by the
+// Pod that mounts it, or, the template, by its name. The ID is core.NoID if nothing tells.
+func (r *reconciler) identifyClaim(o *observation, claim *corev1.PersistentVolumeClaim) (id int, template string) {
+	id, template = instanceID(claim), claim.Labels[appsv1alpha1.ClaimTemplateNameLabel]
+	known, noted := o.memory.claims[claim.Name]
+	if noted && id == core.NoID {
+		id = known.id
+	}
+	if noted && template == "" {
+		template = known.template
+	}
+	for i := range o.snapshot.Pods {
+		for _, m := range o.snapshot.Pods[i].Mounts {
+			if m.Claim != claim.Name {
+				continue
+			}
+			if id == core.NoID {
+				id = o.snapshot.Pods[i].ID
+			}
+			if template == "" {
+				template = m.Volume
+			}
+		}
+	}
+	if template == "" {
+		template, _ = strayTemplate(o, claim)
+	}
+	return id, template
+}
+
+// sureOfClaims looks at the API server before claims are made when the cache may lack one: first thing of this process,
+// and after a creation whose answer is not known. A claim made twice for one Pod would never go again by itself.
+func (r *reconciler) sureOfClaims(ctx context.Context, o *observation, plan *core.Plan) error {
+	if !o.memory.claimsInDoubt.Load() || !makesClaims(plan) {
+		return nil
+	}
+	known := len(o.memory.strayClaims)
+	behind, err := r.listClaims(ctx, o)
+	if err != nil {
+		return err
+	}
+	if behind || len(o.memory.strayClaims) > known {
+		return errStale
+	}
+	o.memory.claimsInDoubt.Store(false)
+	return nil
+}
+
+// repairClaim gives a claim back the labels by which it is found. The cache shows it then; or it has changed since it
+// was read.
+func (r *reconciler) repairClaim(ctx context.Context, o *observation, c *core.Claim) error {
+	all := map[string]string{}
+	maps.Copy(all, claimLabels(o.set))
+	all[appsv1alpha1.InstanceIDLabel], all[appsv1alpha1.ClaimTemplateNameLabel] = strconv.Itoa(c.ID), c.Template
+	err := r.patchClaim(ctx, o, c, map[string]any{"labels": all}, nil)
+	if err != nil && !oldView("repair-claim", err) {
+		return err
+	}
+	o.memory.mu.Lock()
+	delete(o.memory.strayClaims, c.Name)
+	o.memory.claimsLost = true
+	o.memory.mu.Unlock()
+	if err == nil {
+		r.events.Eventf(o.set, o.claims[c.Name], corev1.EventTypeWarning, "LabelsRestored", "CheckClaims",
+			"claim %s of instance ID %d is this CollaSet's and lacked labels by which it is found, which were put back", c.Name, c.ID)
+	}
+	return err
+}

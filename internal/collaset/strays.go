@@ -1,0 +1,474 @@
+package collaset
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/writes"
+)
+
+// Pods that are a CollaSet's and are not found as its members (docs/design/0024-one-pod-per-identity.md):
+//
+//   - free ones: managed, with an instance ID, and without a controller. The cache has them;
+//   - dangling ones: their controller is a CollaSet of this name that is no more. The cache has them under its UID,
+//     and the first look at the API server, or an event, tells their names;
+//   - unmanaged ones: the CollaSet controls them, and the label by which the cache selects Pods is gone. Only a list
+//     tells of them. It is made when a Pod has left the cache that was not seen to end.
+
+// vacancy is what is known of Pods that the cache does not have.
+type vacancy int
+
+const (
+	// neverListed: nobody has looked yet.
+	neverListed vacancy = iota
+	// nothingLost: every Pod that has left the cache since somebody looked has ended.
+	nothingLost
+	// somethingLost: a Pod may have left the cache that has not ended.
+	somethingLost
+)
+
+// unmanaged selects what the cache does not have.
+var unmanaged = func() labels.Selector {
+	without, err := labels.NewRequirement(appsv1alpha1.ControlLabel, selection.NotEquals, []string{appsv1alpha1.ControlValue})
+	if err != nil {
+		panic(err) // the label is a constant
+	}
+	return labels.NewSelector().Add(*without)
+}()
+
+// isFree reports whether a Pod is a member of no set, and looks as if it had been one.
+func isFree(pod metav1.Object) bool {
+	_, has := pod.GetLabels()[appsv1alpha1.InstanceIDLabel]
+	_, orphaned := pod.GetLabels()[appsv1alpha1.OrphanedLabel]
+	return has && !orphaned && metav1.GetControllerOfNoCopy(pod) == nil
+}
+
+// dangling reports whether a reference is to an earlier CollaSet of the same name.
+func dangling(ref *metav1.OwnerReference, set *appsv1alpha1.CollaSet) bool {
+	group, err := schema.ParseGroupVersion(ref.APIVersion)
+	return err == nil && group.Group == appsv1alpha1.SchemeGroupVersion.Group && ref.Kind == appsv1alpha1.CollaSetKind && ref.Name == set.Name && ref.UID != set.UID
+}
+
+// hasDangling reports whether an object's controller is an earlier CollaSet of the same name.
+func hasDangling(object metav1.Object, set *appsv1alpha1.CollaSet) bool {
+	ref := metav1.GetControllerOfNoCopy(object)
+	return ref != nil && dangling(ref, set)
+}
+
+// madeFor reports whether a Pod was made for the CollaSet: by its revision's name, or, if it has none, by its own.
+func madeFor(pod metav1.Object, set *appsv1alpha1.CollaSet) bool {
+	if of := pod.GetLabels()[appsv1.ControllerRevisionHashLabelKey]; of != "" {
+		return of == revision.Name(set.Name, of[strings.LastIndexByte(of, '-')+1:])
+	}
+	name := pod.GetName()
+	return name[:max(strings.LastIndexByte(name, '-'), 0)] == strings.TrimSuffix(namePrefix(set.Name), "-")
+}
+
+// leftBehind reports whether a managed Pod that the CollaSet does not control is its own by what it carries.
+func leftBehind(pod metav1.Object, set *appsv1alpha1.CollaSet) bool {
+	_, orphaned := pod.GetLabels()[appsv1alpha1.OrphanedLabel]
+	return (isFree(pod) || hasDangling(pod, set) && !orphaned) && madeFor(pod, set)
+}
+
+// refsOfOthers are an object's owner references but those to a CollaSet and to earlier ones of its name; never nil.
+func refsOfOthers(object metav1.Object, set *appsv1alpha1.CollaSet) []metav1.OwnerReference {
+	return slices.DeleteFunc(refsWithout(object, set.UID), func(ref metav1.OwnerReference) bool { return dangling(&ref, set) })
+}
+
+// observeStrays fills in the Pods that are the CollaSet's and not among its members.
+func (r *reconciler) observeStrays(o *observation) error {
+	o.strays = map[string]*corev1.Pod{}
+	if o.snapshot.Orphaning {
+		return nil // the garbage collector takes their owner references away
+	}
+	add := func(pod *corev1.Pod, unmanaged bool) {
+		o.strays[pod.Name] = pod
+		o.snapshot.Strays = append(o.snapshot.Strays, core.Stray{Pod: podOf(pod, o.selector), Unmanaged: unmanaged})
+	}
+	for _, pod := range o.memory.keepUnmanaged(o.snapshot.Pods) {
+		add(pod, true)
+	}
+	if o.snapshot.Deleting {
+		return nil
+	}
+	free, err := r.cached.ByIndex(ownerIndex, ownedBy(o.set.Namespace, ""))
+	if err != nil {
+		return err
+	}
+	for i := range free.Len() {
+		if pod := free.At(i); leftBehind(pod, o.set) {
+			add(pod, false)
+		}
+	}
+	for _, name := range o.memory.identities.danglers() {
+		one, err := r.cached.Get(types.NamespacedName{Namespace: o.set.Namespace, Name: name})
+		switch {
+		case err != nil:
+			return err
+		case one.Len() > 0 && hasDangling(one.At(0), o.set):
+			if pod := one.At(0); leftBehind(pod, o.set) {
+				add(pod, false)
+			}
+		case o.memory.baseline == nil: // the cache shows what it is
+			o.memory.identities.noDangler(name)
+		}
+	}
+	return nil
+}
+
+// sureOfVacancy looks for Pods that are the CollaSet's and that the cache does not have, before a plan relies on an
+// instance ID being vacant, if there may be any. Where there are, it is decided anew, with them.
+func (r *reconciler) sureOfVacancy(ctx context.Context, o *observation, plan *core.Plan) error {
+	m := o.memory
+	if m.vacancy == nothingLost || !plan.EntriesChanged && len(plan.Creations) == 0 && !plan.Release {
+		return nil
+	}
+	if m.vacancy == neverListed && len(o.snapshot.Entries) == 0 && !plan.Release {
+		m.vacancy = nothingLost // nothing was made before
+		return nil
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	if err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace), client.MatchingLabelsSelector{Selector: unmanaged}); err != nil {
+		return fmt.Errorf("making sure that instance IDs are vacant: %w", err)
+	}
+	m.unmanaged = nil
+	for i := range list.Items {
+		if pod := &list.Items[i]; metav1.IsControlledBy(pod, o.set) {
+			m.unmanaged = append(m.unmanaged, &corev1.Pod{ObjectMeta: pod.ObjectMeta})
+		}
+	}
+	m.vacancy = nothingLost
+	if !o.knowsStrays(m.unmanaged) {
+		return errStale
+	}
+	return nil
+}
+
+// knowsStrays reports whether the snapshot has all of these Pods.
+func (o *observation) knowsStrays(pods []*corev1.Pod) bool {
+	if o.snapshot.Orphaning {
+		return true
+	}
+	return !slices.ContainsFunc(pods, func(pod *corev1.Pod) bool {
+		known := o.strays[pod.Name]
+		return known == nil || known.UID != pod.UID
+	})
+}
+
+// repair gives Pods back by what they are found.
+func (r *reconciler) repair(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+	if len(plan.Repairs) == 0 {
+		return
+	}
+	if slices.ContainsFunc(plan.Repairs, func(p core.Repair) bool { return p.Adopt }) {
+		switch err := r.sureOfSet(ctx, o.set); {
+		case errors.Is(err, errStale):
+			out.conflict = true
+			return
+		case err != nil:
+			out.ScaleOut = errors.Join(out.ScaleOut, err)
+			return
+		}
+	}
+	var mu sync.Mutex
+	look := false
+	actions := make([]action, 0, len(plan.Repairs))
+	for i := range plan.Repairs {
+		p := &plan.Repairs[i]
+		name := "repair"
+		if p.Adopt {
+			name = "adopt"
+		}
+		actions = append(actions, action{name, &out.ScaleOut, func() error {
+			err := r.repairPod(ctx, o, p)
+			mu.Lock()
+			defer mu.Unlock()
+			look = look || p.Unmanaged && (err == nil || oldView(name, err))
+			if err != nil {
+				return fmt.Errorf("taking Pod %s back: %w", p.Pod.Name(), err)
+			}
+			out.repaired = append(out.repaired, *p)
+			return nil
+		}})
+	}
+	out.conflict = r.run(ctx, actions) || out.conflict
+	if look {
+		o.memory.unmanaged, o.memory.vacancy = nil, somethingLost
+	}
+}
+
+// sureOfSet makes sure that the CollaSet is still there and not being deleted, before it adopts anything.
+func (r *reconciler) sureOfSet(ctx context.Context, set *appsv1alpha1.CollaSet) error {
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(set), now); {
+	case apierrors.IsNotFound(err), err == nil && (now.UID != set.UID || now.DeletionTimestamp != nil):
+		return errStale
+	case err != nil:
+		return fmt.Errorf("reading the CollaSet afresh: %w", err)
+	}
+	return nil
+}
+
+func (r *reconciler) repairPod(ctx context.Context, o *observation, p *core.Repair) error {
+	if p.Adopt {
+		owners := append(refsOfOthers(o.strays[p.Pod.Name()], o.set), ownerReference(o.set))
+		return r.patchMembership(ctx, o, p.Pod, newMembership(p.Pod, podops.Change{}, owners))
+	}
+	change := podops.Change{Labels: map[string]*string{}}
+	for key, value := range p.Labels {
+		change.Labels[key] = &value
+	}
+	pod, err := r.patchMeta(ctx, o, p.Pod, types.MergePatchType, change.MergePatch(p.Pod.View))
+	if err == nil && p.Unmanaged {
+		r.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod)) // for the cache it is a new one
+	}
+	return err
+}
+
+// recordRepairs tells what Pods lacked, and of each that was adopted.
+func (r *reconciler) recordRepairs(o *observation, repaired []core.Repair) {
+	slices.SortFunc(repaired, func(a, b core.Repair) int { return strings.Compare(a.Pod.Name(), b.Pod.Name()) })
+	each(repaired, ", and so were %d more", func(p core.Repair, more string) {
+		name := p.Pod.Name()
+		related := o.strays[name]
+		if related == nil {
+			related = o.related(name)
+		}
+		if p.Adopt {
+			r.events.Eventf(o.set, related, corev1.EventTypeNormal, "Adopted", "Adopt", "Pod %s had no owner, was made for this CollaSet and was adopted as it is%s", name, more)
+			return
+		}
+		lacked := make([]string, 0, len(p.Labels))
+		for key, value := range p.Labels {
+			lacked = append(lacked, key+"="+value)
+		}
+		slices.Sort(lacked)
+		r.events.Eventf(o.set, related, corev1.EventTypeWarning, "LabelsRestored", "Adopt",
+			"Pod %s is this CollaSet's and lacked %s, which was put back%s; to take a Pod out, name it in spec.scaleStrategy.podToExclude", name, strings.Join(lacked, ", "), more)
+	})
+}
+
+// adoptRevisions makes those revisions the CollaSet's that were made for it and have no owner: without them nothing
+// would tell what its Pods are.
+func (r *reconciler) adoptRevisions(ctx context.Context, set *appsv1alpha1.CollaSet, h *history) error {
+	list := &appsv1.ControllerRevisionList{}
+	err := r.client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: revisionKey(revisionBase(set))}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return fmt.Errorf("listing revisions that have no owner: %w", err)
+	}
+	for i := range list.Items {
+		if !adoptable(&list.Items[i], set) {
+			continue
+		}
+		cr := list.Items[i].DeepCopy()
+		switch err := r.adoptRevision(ctx, set, cr); {
+		case err == nil:
+			h.list = append(h.list, *cr)
+		case errors.Is(err, errStale), apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			return errStale
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// adoptable reports whether a revision was made for the CollaSet and has no owner.
+func adoptable(cr *appsv1.ControllerRevision, set *appsv1alpha1.CollaSet) bool {
+	hash := cr.Labels[appsv1alpha1.RevisionHashLabel]
+	if hash == "" || cr.Name != revision.Name(set.Name, hash) || cr.DeletionTimestamp != nil {
+		return false
+	}
+	return metav1.GetControllerOfNoCopy(cr) == nil || hasDangling(cr, set)
+}
+
+func (r *reconciler) adoptRevision(ctx context.Context, set *appsv1alpha1.CollaSet, cr *appsv1.ControllerRevision) error {
+	if err := r.sureOfSet(ctx, set); err != nil {
+		return err
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": cr.UID, "resourceVersion": cr.ResourceVersion, "ownerReferences": append(refsOfOthers(cr, set), ownerReference(set)),
+	}})
+	if err != nil {
+		return err
+	}
+	if err := r.client.Patch(ctx, cr, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("adopting revision %s: %w", cr.Name, err)
+	}
+	r.writes.Wrote(client.ObjectKeyFromObject(set), cr)
+	return nil
+}
+
+func revisionKey(base string) string { return "name/" + base }
+
+// revisionBase is what names of the CollaSet's revisions begin with.
+func revisionBase(set *appsv1alpha1.CollaSet) string {
+	return strings.TrimSuffix(revision.Name(set.Name, ""), "-")
+}
+
+// revisionOwner is an index function: the UID of the CollaSet that controls a revision, and what its name begins with,
+// which tells for whom it was made.
+func revisionOwner(object client.Object) []string {
+	keys := ownerOf(object)
+	if base, ok := strings.CutSuffix(object.GetName(), "-"+object.GetLabels()[appsv1alpha1.RevisionHashLabel]); ok {
+		keys = append(keys, revisionKey(base))
+	}
+	return keys
+}
+
+// wouldAdopt are the CollaSets for which a Pod was made that nobody has.
+func (r *reconciler) wouldAdopt(ctx context.Context, pod client.Object) []reconcile.Request {
+	if !isFree(pod) {
+		return nil
+	}
+	sets := &appsv1alpha1.CollaSetList{}
+	if err := r.client.List(ctx, sets, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache is being stopped
+	}
+	var requests []reconcile.Request
+	for i := range sets.Items {
+		if madeFor(pod, &sets.Items[i]) {
+			key := client.ObjectKeyFromObject(&sets.Items[i])
+			r.memory.wake(key)
+			requests = append(requests, reconcile.Request{NamespacedName: key})
+		}
+	}
+	return requests
+}
+
+// identities are what events tell of the Pods of one CollaSet. They are safe for concurrent use.
+type identities struct {
+	mu sync.Mutex
+	// known is what Pods said of themselves whose labels somebody changed.
+	known map[types.UID]core.Known
+	// ended are Pods that have left the cache since they were last read, and have ended.
+	ended map[types.UID]bool
+	// dangling are names of Pods whose owner reference is to an earlier CollaSet of the same name.
+	dangling map[string]bool
+}
+
+// relabelled notes what a Pod said before its labels became what they are.
+func (i *identities) relabelled(uid types.UID, before, after core.Known) {
+	if (before.ID == core.NoID || before.ID == after.ID) && (before.Revision == "" || after.Revision != "") {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if _, noted := i.known[uid]; noted {
+		return
+	}
+	if i.known == nil {
+		i.known = map[types.UID]core.Known{}
+	}
+	i.known[uid] = before
+}
+
+// remind fills in what Pods said before, and forgets what they say again, and those that are gone.
+func (i *identities) remind(pods []core.Pod) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.known) == 0 {
+		return
+	}
+	kept := map[types.UID]core.Known{}
+	for k := range pods {
+		p := &pods[k]
+		known, noted := i.known[p.UID()]
+		if !noted || (known.ID == core.NoID || known.ID == p.ID) && (known.Revision == "" || p.Revision != "") {
+			continue
+		}
+		kept[p.UID()] = known
+		p.Known = &known
+	}
+	i.known = kept
+}
+
+// left notes that a Pod has ended, or is not to be looked for.
+func (i *identities) left(pod types.UID) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.ended == nil {
+		i.ended = map[types.UID]bool{}
+	}
+	i.ended[pod] = true
+}
+
+// takeEnded returns those that were noted since the last call.
+func (i *identities) takeEnded() map[types.UID]bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	ended := i.ended
+	i.ended = nil
+	return ended
+}
+
+func (i *identities) dangles(pod string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.dangling == nil {
+		i.dangling = map[string]bool{}
+	}
+	i.dangling[pod] = true
+}
+
+func (i *identities) noDangler(pod string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.dangling, pod)
+}
+
+// danglers are names, sorted.
+func (i *identities) danglers() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	names := make([]string, 0, len(i.dangling))
+	for name := range i.dangling {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// saysOf is what a Pod says of itself.
+func saysOf(pod metav1.Object) core.Known {
+	return core.Known{ID: instanceID(pod), Revision: pod.GetLabels()[appsv1.ControllerRevisionHashLabelKey]}
+}
+
+// hasEnded reports whether a Pod whose last state this is has ended: its node, or somebody by force, has deleted it.
+// The cache drops a Pod as well that is not selected any more.
+func hasEnded(pod metav1.Object) bool {
+	grace := pod.GetDeletionGracePeriodSeconds()
+	return pod.GetDeletionTimestamp() != nil && grace != nil && *grace == 0
+}
+
+// keepUnmanaged forgets those that are members by now, and returns the others.
+func (m *setMemory) keepUnmanaged(members []core.Pod) []*corev1.Pod {
+	if len(m.unmanaged) > 0 {
+		m.unmanaged = slices.DeleteFunc(m.unmanaged, func(pod *corev1.Pod) bool {
+			return slices.ContainsFunc(members, func(p core.Pod) bool { return p.UID() == pod.UID })
+		})
+	}
+	return m.unmanaged
+}
