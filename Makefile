@@ -89,6 +89,11 @@ test-faults: ## Break the suite at every write, and more; an hour or two; prints
 	assets="$$(go run ./hack/localkube assets)" && FAULTS=all KUBEBUILDER_ASSETS="$$assets" go test -count=1 -v -p 1 -timeout 6h $(if $(RUN),-run '$(RUN)') $(if $(filter ./...,$(PKG)),./test/fault/...,$(PKG)) || failed=1; \
 	go run ./hack/faultreport && [ -z "$$failed" ]
 
+# The suite beside policies, quotas, autoscalers, backup tools and people. make test runs the named runs and a few generated ones.
+.PHONY: test-neighbours
+test-neighbours: ## Let policies, quotas, autoscalers and people act on the Pods, in 240 generated runs; minutes (RUN=, NEIGHBOURS_SEED=)
+	assets="$$(go run ./hack/localkube assets)" && NEIGHBOURS=all KUBEBUILDER_ASSETS="$$assets" go test -count=1 -v -timeout 90m $(if $(RUN),-run '$(RUN)') ./test/neighbours/...
+
 .PHONY: test-properties
 test-properties: ## Draw far more cases for the property tests than make test does, minutes a package (PKG=, RUN=, DRAWS=)
 	go test -count=1 -shuffle=on -timeout 3h $(if $(RUN),-run '$(RUN)') $(PROPERTIES) -rapid.checks=$(DRAWS)

@@ -31,10 +31,11 @@
 //     No operation passes PreCheck without a grant of every rule for this very
 //     request. A CollaSet keeps to its maxSurge, and with minReadySeconds to a
 //     quarter of its Pods.
-//   - Traffic, on events: no Pod is changed (image, resources) or deleted by an
-//     operation while it was last seen Ready, or while an EndpointSlice of a
-//     Service under control listed it as ready; and no operator is let act on a
-//     Pod that is Ready or that a cooperator still holds.
+//   - Traffic, on events: no Pod is changed (image, or resources so that a
+//     container restarts) or deleted by an operation while it was last seen
+//     Ready, or while an EndpointSlice of a Service under control listed it as
+//     ready; and no operator is let act on a Pod that is Ready or that a
+//     cooperator still holds.
 //   - Backend, on events and on what a test's own provider of traffic tells: no
 //     Pod has a weight at a provider while it is operated on.
 //   - InstanceID: no two live Pods of a pool of instance IDs have the same. A Pod

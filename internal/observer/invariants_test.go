@@ -67,6 +67,13 @@ func cpu(amount string) func(*corev1.Pod) {
 	}
 }
 
+// restartedFor has the container restart for other amounts of a resource.
+func restartedFor(of corev1.ResourceName) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: of, RestartPolicy: corev1.RestartContainer}}
+	}
+}
+
 // replacement is number i, in the place of number origin, by an update.
 func replacement(s *story, i, origin int) {
 	s.apply(aPod(origin, labelled(appsv1alpha1.ReplacedByReplaceUpdateLabel, "web-2", appsv1alpha1.ToReplaceLabel, "1", appsv1alpha1.ReplacePairNewIDLabel, fmt.Sprint(i))))
@@ -137,11 +144,17 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 		"permission to operate on a Pod that a cooperator holds": {want: []Invariant{Traffic}, events: func(s *story) {
 			s.apply(aPod(0, offline, operating, func(p *corev1.Pod) { p.Finalizers = []string{protection + "/x"} }))
 		}},
-		"other resources on a Ready Pod": {want: []Invariant{Traffic}, events: func(s *story) {
+		"other resources on a Ready Pod, which restart a container": {want: []Invariant{Traffic}, events: func(s *story) {
+			s.apply(aPod(0, cpu("2"), restartedFor(corev1.ResourceCPU)))
+		}},
+		"other resources on a Ready Pod": {events: func(s *story) {
 			s.apply(aPod(0, cpu("2")))
 		}},
+		"other resources on a Ready Pod, where others restart a container": {events: func(s *story) {
+			s.apply(aPod(0, cpu("2"), restartedFor(corev1.ResourceMemory)))
+		}},
 		"other resources by an autoscaler": {events: func(s *story) {
-			s.apply(aPod(0, cpu("2"), written("vpa-updater", `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:resources":{}}}}}`)))
+			s.apply(aPod(0, cpu("2"), restartedFor(corev1.ResourceCPU), written("vpa-updater", `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:resources":{}}}}}`)))
 		}},
 		"the same resources in other words": {events: func(s *story) {
 			s.apply(aPod(0, offline))

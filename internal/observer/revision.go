@@ -134,9 +134,10 @@ func lackingItem(path string, wanted, present reflect.Value) string {
 			if named := nameOf(item); named != "" && nameOf(present.Index(j)) != named {
 				continue
 			}
-			if at = lacking(fmt.Sprintf("%s[%d]", path, i), item, present.Index(j)); at == "" || nameOf(item) != "" {
-				found = true
-				break
+			at = lacking(fmt.Sprintf("%s[%d]", path, i), item, present.Index(j))
+			found = at == "" || nameOf(item) != ""
+			if at == "" {
+				break // a name may be there twice: the next of that name is looked at too
 			}
 		}
 		if !found {

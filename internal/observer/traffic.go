@@ -116,18 +116,30 @@ func sameImages(a, b *corev1.Pod) bool {
 	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, same) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, same)
 }
 
-// resized names the first container whose resources collaset-controller changed; "" if there is none. Others, an
-// autoscaler for one, resize running Pods on their own account.
+// resized names the first container that collaset-controller had restart for other resources; "" if there is none. What
+// restarts nothing may be done while the Pod serves. Others, an autoscaler for one, resize running Pods on their own account.
 func resized(before, after *corev1.Pod) string {
 	for _, pair := range [][2][]corev1.Container{{before.Spec.InitContainers, after.Spec.InitContainers}, {before.Spec.Containers, after.Spec.Containers}} {
 		for i := range min(len(pair[0]), len(pair[1])) {
 			old, now := &pair[0][i], &pair[1][i]
-			if !sameResources(&old.Resources, &now.Resources) && resizedBy(after, now.Name) {
+			if !sameResources(&old.Resources, &now.Resources) && restarts(old, now) && resizedBy(after, now.Name) {
 				return now.Name
 			}
 		}
 	}
 	return ""
+}
+
+// restarts reports whether a container restarts for the change of its resources, as its resizePolicy says.
+func restarts(old, now *corev1.Container) bool {
+	differs := func(a, b corev1.ResourceList, of corev1.ResourceName) bool {
+		x, y := a[of], b[of]
+		return x.Cmp(y) != 0
+	}
+	return slices.ContainsFunc(now.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
+		return p.RestartPolicy == corev1.RestartContainer && (differs(old.Resources.Requests, now.Resources.Requests, p.ResourceName) ||
+			differs(old.Resources.Limits, now.Resources.Limits, p.ResourceName))
+	})
 }
 
 func sameResources(a, b *corev1.ResourceRequirements) bool {
