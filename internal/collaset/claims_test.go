@@ -234,13 +234,14 @@ func TestAMissingClaimIsMadeAgain(t *testing.T) {
 		assert.Equal(t, same(&claim), same(&again[0]))
 	}
 
-	// One that is there and not ours is as good.
+	// One that is there is as good. It is the Pod's, and is known as such from now on.
 	lose()
 	strange := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: claim.Name}}
 	require.NoError(t, w.store.Create(t.Context(), strange))
 	_, err = w.reconcile()
 	require.NoError(t, err)
-	assert.Empty(t, w.claims()[0].Labels)
+	assert.Equal(t, "0", w.claims()[0].Labels[appsv1alpha1.InstanceIDLabel])
+	assert.Len(t, w.claims(), 1)
 }
 
 func TestClaimCreationFails(t *testing.T) {

@@ -50,7 +50,7 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 	if became.ScaleOut == nil {
 		became.ScaleOut = writes.Told(applied.creationsHeld)
 	}
-	if why, refused := refusalIn(became.ScaleOut); refused && o.memory.creating.failures > 1 {
+	if why, refused := o.refusal(became.ScaleOut); refused && o.memory.creating.failures > 1 {
 		became.Refused = core.Trial{Write: core.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.why)
 	}
 	status := core.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())

@@ -100,9 +100,16 @@ func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone *corev1
 	return err
 }
 
+// refusal is refusalIn without the names that were generated for Pods of the set: they are others with each attempt.
+func (o *observation) refusal(err error) (refusalOf, bool) {
+	why, refused := refusalIn(err)
+	why.why = writes.WithoutNames(why.why, namePrefix(o.set.Name))
+	return why, refused
+}
+
 // refused notes that the API server refuses a write, if that is what the error says, and tells of it once.
 func (r *reconciler) refused(o *observation, t core.Trial, err error) bool {
-	why, refused := refusalIn(err)
+	why, refused := o.refusal(err)
 	if refused && o.memory.verdicts.refuse(t, why, r.clock.Now()) {
 		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, core.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.why)))
 	}

@@ -57,8 +57,8 @@ func TestReaderReadsEachRequestOnceAndKnowsEarlierAnswers(t *testing.T) {
 	lines := strings.SplitAfter(auditLog, "\n")
 	path := filepath.Join(t.TempDir(), "audit.log")
 	reader := &AuditReader{path: path, seen: answers{}}
-	for i, want := range []int{1, 5} {
-		content := strings.Join(lines[:1+6*i], "") // the last line is unfinished
+	for i, want := range []int{1, 7} {
+		content := strings.Join(lines[:1+8*i], "") // the last line is unfinished
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		requests, err := reader.Next()
 		require.NoError(t, err)

@@ -25,6 +25,7 @@ var ownFields = [][]string{
 	{"scaleStrategy", "persistentVolumeClaimRetentionPolicy", "whenTemplateChanged"},
 	{"updateStrategy", "failurePolicy"},
 	{"updateStrategy", "maxSurge"},
+	{"updateStrategy", "rollingUpdate", "maxUnavailable"},
 }
 
 // partitionField is an integer in v0.7: a list that has a percentage in it cannot be decoded as a whole.

@@ -287,7 +287,9 @@ func TestOnePodPerIdentity(t *testing.T) {
 				case 2:
 					p.ID, p.Known = core.NoID, &known
 				case 3:
-					p.ID, p.Known = random.IntN(n), &known
+					if id := random.IntN(n); id != p.ID {
+						p.ID, p.Known = id, &known
+					}
 				case 4:
 					p.Revision, p.Known = "", &known
 				case 5:
@@ -307,7 +309,7 @@ func TestOnePodPerIdentity(t *testing.T) {
 		require.Len(t, w.live(), n, "seed %d: %v", seed, w.log)
 		require.Empty(t, w.Strays, "seed %d", seed)
 		for _, p := range w.live() {
-			require.Nil(t, p.Known)
+			require.Nil(t, p.Known, "seed %d: %s has ID %d and revision %s: %v", seed, p.Name(), p.ID, p.Revision, w.log)
 		}
 		require.Equal(t, before, identities(w), "seed %d: the same Pods: %v", seed, w.log)
 	}

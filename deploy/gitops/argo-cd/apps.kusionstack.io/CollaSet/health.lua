@@ -39,7 +39,9 @@ if says("Ready", "True") then
   end
   return hs
 end
-says("Ready", "False")
+if not says("Ready", "False") then
+  return hs
+end
 -- The whole text is in the condition that is about it.
 for _, told in ipairs({ { "Progressing", "True" }, { "Update", "False" }, { "Scale", "False" } }) do
   local condition = conditions[told[1]]
