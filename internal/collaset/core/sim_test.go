@@ -149,6 +149,9 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 		}
 		w.say("change %d %s->%s", p.ID, p.Revision, w.UpdatedRevision)
 		p.Revision, p.Recorded, p.Carried, p.Missing = w.UpdatedRevision, !quiet || w.resizes, false, "not restarted"
+		if p.Known != nil && p.Known.ID == p.ID {
+			p.Known = nil // it says of itself all that it did
+		}
 		p.ResizeDue, p.Infeasible, p.ResizeRestarts = w.resizes, false, !w.quietResize
 		p.Delegated, p.CarriedSince = w.Protocol && !w.resizes && !p.Included && !quiet, time.Time{}
 		w.refresh(p)
