@@ -133,7 +133,7 @@ func TestAResizeIsWrittenAgainUntilItIs(t *testing.T) {
 			w.refuse = refusing("patch Pod/resize", answer)
 			w.refuseTrial = refusing("create Pod", answer) // a quota forbids another Pod as well
 			_, err := w.reconcile()
-			assert.Equal(t, answer == errAway, err != nil, err)
+			assert.Equal(t, errors.Is(answer, errAway), err != nil, err)
 			require.Contains(t, w.recorded()[0], "200m", "the Pod says what it still needs")
 			assert.Equal(t, "100m", w.pods()[0].Spec.Containers[0].Resources.Requests.Cpu().String())
 

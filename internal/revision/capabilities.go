@@ -31,9 +31,9 @@ const (
 	// and Rancher, each to have the Pods of a template restarted.
 	DefaultRestartAnnotations RestartAnnotations = "checksum/*,rollme,reloader.stakater.com/last-reloaded-from," +
 		"wave.pusher.com/config-hash,vso.secrets.hashicorp.com/restartedAt,keel.sh/update-time,cattle.io/timestamp"
-	// RestartAnnotationsFlag and RestartAnnotationsUsage are the flag by which others are chosen, of all who explain
-	// changes.
-	RestartAnnotationsFlag  = "restart-annotations"
+	// RestartAnnotationsFlag is the flag by which others are chosen, of all programs that explain changes.
+	RestartAnnotationsFlag = "restart-annotations"
+	// RestartAnnotationsUsage is the help of that flag.
 	RestartAnnotationsUsage = "Annotations of a CollaSet's template, separated by commas, that ask for a restart: with a new value of one, Pods are created anew. " +
 		"A prefix ending in /* stands for all that begin with it. " + RestartedAtAnnotation + " always does. Give collaset-controller and webhook-server the same."
 )

@@ -199,7 +199,7 @@ func populated(t require.TestingT, seed int64, nils float64, length int) map[str
 		},
 		func(at *metav1.Time, c randfill.Continue) { *at = metav1.NewTime(time.Unix(c.Int63n(1<<31), 0).UTC()) },
 		func(at *metav1.MicroTime, _ randfill.Continue) { *at = metav1.MicroTime{} },
-		func(fields *metav1.FieldsV1, _ randfill.Continue) { fields.Raw = []byte(`{"f:a":{}}`) },
+		func(fields *metav1.FieldsV1, _ randfill.Continue) { fields.SetRawString(`{"f:a":{}}`) },
 		func(i *intstr.IntOrString, c randfill.Continue) { *i = intstr.FromInt32(c.Int31n(1<<16) + 1) },
 		func(text *string, c randfill.Continue) { *text = fmt.Sprintf("s%x", c.Uint64()) },
 		func(n *int32, c randfill.Continue) { *n = c.Int31n(1<<20) + 100 },

@@ -68,7 +68,7 @@ func ownsReplicas(e metav1.ManagedFieldsEntry) bool {
 			Replicas *json.RawMessage `json:"f:replicas"`
 		} `json:"f:spec"`
 	}
-	return e.FieldsV1 != nil && json.Unmarshal(e.FieldsV1.Raw, &fields) == nil && fields.Spec.Replicas != nil
+	return e.FieldsV1 != nil && json.Unmarshal(e.FieldsV1.GetRawBytes(), &fields) == nil && fields.Spec.Replicas != nil
 }
 
 // inManifest reports whether the manifest that kubectl apply keeps has spec.replicas; nil if there is none, or it

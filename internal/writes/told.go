@@ -78,7 +78,7 @@ func earlier(a, b string) bool { return cmp.Or(cmp.Compare(len(a), len(b)), stri
 
 // parts are the texts of errors that were joined.
 func parts(err error) []string {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // what is wrapped has a text of its own
+	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok || err.Error() != errors.Join(joined.Unwrap()...).Error() {
 		return []string{Steady(err.Error())}
 	}

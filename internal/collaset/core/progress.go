@@ -187,15 +187,21 @@ func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollo
 		st.LastProgressTime = &now
 	}
 	r.exceeded = left && !g.Waits && s.Now.Sub(st.LastProgressTime.Time) >= s.limit()
-	// Only what the revision can be blamed for is halted: Pods that do not get to it, or do not serve with it.
-	blamed := !g.UpdateReached || st.UpdatedAvailableReplicas < st.UpdatedReplicas
-	if r.exceeded && blamed && s.Failure.stops() && s.spec() != s.CurrentRevision && (!g.Held || g.Refusal != "") && len(p.Problems) == 0 {
+	if r.exceeded && s.Failure.stops() && blamed(s, p, st) {
 		st.Halted = &appsv1alpha1.HaltedRollout{
 			Revision: s.spec(), RollbackTo: s.Failure.rollbackTo(s.spec(), s.CurrentRevision), Since: now,
 		}
 		st.CurrentRevision = s.CurrentRevision
 	}
 	return r
+}
+
+// blamed reports whether the revision is to blame that nothing gets better: Pods do not get to it, or do not serve with it. What
+// its user has to change is no fault of the revision, but what the API server refuses is.
+func blamed(s *Snapshot, p *Plan, st *appsv1alpha1.CollaSetStatus) bool {
+	fails := !p.Goal.UpdateReached || st.UpdatedAvailableReplicas < st.UpdatedReplicas
+	held := len(p.Problems) > 0 || p.Goal.Held && p.Goal.Refusal == ""
+	return fails && !held && s.spec() != s.CurrentRevision
 }
 
 // DeadlineIn is how long it is to the progress deadline by this status, or to the next move of a clock that waits; 0 if the clock does not run or has run out.

@@ -123,6 +123,14 @@ var refusals = map[string]struct {
 		"collaset", []change{{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled", "Keep"}},
 		[]string{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled", `"Keep"`, "supported values", `"Retain"`},
 	},
+	"no Pod may be unavailable": {
+		"collaset", []change{{"spec.updateStrategy.rollingUpdate.maxUnavailable", "0"}},
+		[]string{"spec.updateStrategy.rollingUpdate.maxUnavailable", "0", "must be at least 1, or a percentage from 1% to 100%"},
+	},
+	"more than all may be unavailable": {
+		"collaset", []change{{"spec.updateStrategy.rollingUpdate.maxUnavailable", `"101%"`}},
+		[]string{"spec.updateStrategy.rollingUpdate.maxUnavailable", `"101%"`, "a percentage from 1% to 100%"},
+	},
 	"a surge of none": {
 		"collaset", []change{{"spec.updateStrategy.maxSurge", "0"}},
 		[]string{"spec.updateStrategy.maxSurge", "0", "must be at least 1, or a percentage such as 25%"},
