@@ -284,7 +284,10 @@ var lifecycleRolloutStories = map[string]func(env){
 		assert.Equal(e, 1, running(e.pods(), "nginx:1"))
 	},
 	"raising the partition cancels what waits": func(e env) {
-		set := e.create("web", 3, func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Annotations = map[string]string{"hold": "rules"} })
+		set := e.create("web", 3, func(s *appsv1alpha1.CollaSet) {
+			s.Spec.Template.Annotations = map[string]string{"hold": "rules"}
+			s.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{MaxUnavailable: ptr.To(intstr.FromString("100%"))}
+		})
 		e.reachesReady(set)
 		e.change(set, image("nginx:2"))
 		e.operating(set, 3)
