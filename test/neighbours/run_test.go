@@ -189,7 +189,7 @@ func (r *run) remove(objects ...client.Object) {
 // workload is a CollaSet of the run, of n Pods with one container, main, that has everything that a change changes.
 func (r *run) workload(n int32, policy appsv1alpha1.PodUpdatePolicy) *appsv1alpha1.CollaSet {
 	set := workload.CollaSet(r.namespace, name, "web:1", n)
-	set.Spec.UpdateStrategy.PodUpdatePolicy = policy
+	set.Spec.UpdateStrategy = appsv1alpha1.UpdateStrategy{PodUpdatePolicy: policy} // with a Deployment's bound
 	set.Spec.Template.Labels["version"] = "1"
 	main := &set.Spec.Template.Spec.Containers[0]
 	main.Env = []corev1.EnvVar{{Name: "VERSION", Value: "1"}}

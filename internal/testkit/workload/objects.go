@@ -11,7 +11,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// CollaSet is a workload of n Pods with one container, main, that is updated in place if possible.
+// CollaSet is a workload of n Pods with one container, main, that is updated in place if possible. Its updates ask for all
+// Pods at once, so that rules alone decide how many leave.
 func CollaSet(namespace, name, image string, n int32) *appsv1alpha1.CollaSet {
 	return &appsv1alpha1.CollaSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -22,7 +23,10 @@ func CollaSet(namespace, name, image string, n int32) *appsv1alpha1.CollaSet {
 				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
 				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}},
 			},
-			UpdateStrategy: appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible},
+			UpdateStrategy: appsv1alpha1.UpdateStrategy{
+				PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible,
+				RollingUpdate:   &appsv1alpha1.RollingUpdateStrategy{MaxUnavailable: ptr.To(intstr.FromString("100%"))},
+			},
 		},
 	}
 }
