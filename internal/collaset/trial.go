@@ -64,14 +64,11 @@ func (r *reconciler) makeTrial(ctx context.Context, o *observation, t core.PodTr
 		return nil
 	}
 	err := r.client.SubResource("resize").Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
-	if _, refused := refusalIn(err); refused && r.helpsAnother(o) && r.tryCreate(ctx, o, live, t.Pod.ID, t.To) == nil {
+	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && r.tryCreate(ctx, o, live, t.Pod.ID, t.To) == nil {
 		return nil // the Pod is created anew where its node or its kind does not let it be resized
 	}
 	return err
 }
-
-// helpsAnother reports whether a Pod that cannot be resized may be created anew.
-func (r *reconciler) helpsAnother(o *observation) bool { return !o.inPlaceOnly() }
 
 // tryDelete asks whether a Pod may be deleted.
 func (r *reconciler) tryDelete(ctx context.Context, o *observation, pod *core.Pod) error {
