@@ -348,6 +348,22 @@ func TestWhatRestartsNothingTakesNoPodOut(t *testing.T) {
 	})
 }
 
+// TestPodsThatARuleHoldsLeaveRoomForOthers: the rule may let those go.
+func TestPodsThatARuleHoldsLeaveRoomForOthers(t *testing.T) {
+	w := atRest(t, 8, func(w *world) { w.MaxUnavailable, w.budget = 2, -1 })
+	w.template("r2")
+	w.round(always)
+	w.round(always)
+	assert.Equal(t, 2, countPrefix(w.log, "begin"), "no rule has told that it holds them")
+	for _, p := range w.live() {
+		if podops.IsDuring(p.View, core.OperatorID, podops.TypeUpdate) {
+			p.View.Annotations = map[string]string{podops.RuleDetailPrefix + "/approval": "not approved"}
+		}
+	}
+	w.round(always)
+	assert.Equal(t, 4, countPrefix(w.log, "begin"))
+}
+
 func TestMaxUnavailable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sick   int
