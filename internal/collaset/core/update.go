@@ -275,8 +275,7 @@ type flight struct {
 
 func (f *flight) count(it *item, s *Snapshot) {
 	now := s.Now
-	switch {
-	case offline(it.op), it.Revision == s.UpdatedRevision && !it.Available:
+	if offline(it.op) || it.Revision == s.UpdatedRevision && !it.Available {
 		f.offline++
 	}
 	if !offline(it.op) && it.during != podops.TypeUpdate {
@@ -434,10 +433,11 @@ const BlockMaxUnavailable = "MaxUnavailable"
 
 // budget is what MaxUnavailable leaves: how many available Pods updates may take out of service now, and how many of those
 // that serve, but have to do so for longer to be available. Against the first counts every Pod that is missing, not
-// available, or under an update that no rule holds back. Against the second only those under an update count: else a revision that never becomes
-// available could not be repaired.
+// available, or under an update that no rule holds back. Against the second only those under an update count: else a
+// revision that never becomes available could not be repaired.
 type budget struct{ available, serving int }
 
+// updateBudget is the one budget of a decision, from which all of it takes.
 func (d *decision) updateBudget() *budget {
 	if d.budget != nil {
 		return d.budget
