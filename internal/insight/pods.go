@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/revision"
 )
@@ -250,6 +251,9 @@ func (x *index) operator(pod *corev1.Pod, w podops.Wait) []Reason {
 			return x.kubelet(pod, progress.Missing)
 		case revision.WaitResize:
 			return x.kubelet(pod, progress.Missing)
+		case revision.WaitRecordUnreadable:
+			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing, Next: "kubectl -n " + pod.Namespace + " annotate --overwrite pod " +
+				pod.Name + " " + appsv1alpha1.LastPodStatusAnnotation + "={}"}}
 		case revision.WaitResizeDeferred, revision.WaitResizeInfeasible:
 			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing, Next: "ask for less, or have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
 		}

@@ -83,6 +83,8 @@ const (
 	WaitResizeDeferred Wait = "ResizeDeferred"
 	// WaitResizeInfeasible: the Pod cannot get the resources where it is, or the API server refuses them.
 	WaitResizeInfeasible Wait = "ResizeInfeasible"
+	// WaitRecordUnreadable: the Pod's record of the change is not JSON. Somebody has to correct it.
+	WaitRecordUnreadable Wait = "RecordUnreadable"
 )
 
 // Progress says how far the in-place change that a Pod's annotation records has come.
@@ -112,7 +114,7 @@ type Progress struct {
 func Carried(pod *corev1.Pod) Progress {
 	r, err := recordOf(pod)
 	if err != nil {
-		return Progress{Wait: WaitContainers, Missing: err.Error()}
+		return Progress{Wait: WaitRecordUnreadable, Missing: err.Error()}
 	}
 	restart := missingRestarts(pod, &r)
 	if r.resizes() {

@@ -14,6 +14,7 @@ import (
 const (
 	waitingForContainers = "WaitingForContainers"
 	resizeInfeasible     = "ResizeInfeasible"
+	recordUnreadable     = "RecordUnreadable"
 )
 
 // finishPatience is for how long lifecycle-controller may leave unfinished what it is to finish. One that is older than this program never does.
@@ -61,6 +62,9 @@ func (d *decision) carried(it *item, allowed bool) {
 			d.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
 		}
 		d.plan.Deletions = append(d.plan.Deletions, Deletion{it.Pod, DeleteRecreate})
+	case it.Wait == recordUnreadable:
+		d.refused = true
+		d.block(it, recordUnreadable, it.Missing)
 	case it.Wait != "":
 		d.block(it, it.Wait, it.Missing)
 	default:

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -99,6 +100,22 @@ func TestAResizeGoesOnWhateverIsAskedMeanwhile(t *testing.T) {
 				assert.False(t, p.Recorded, p.Name())
 			}
 		})
+	}
+}
+
+func TestARecordThatIsNoJSONIsReported(t *testing.T) {
+	for _, protocol := range []bool{true, false} {
+		w := atRest(t, 2, func(w *world) { w.Protocol = protocol })
+		p := &w.Pods[0]
+		p.Recorded, p.Carried, p.Wait, p.Missing = true, false, "RecordUnreadable", "set it to {}"
+		plan := core.Decide(&w.Snapshot)
+		assert.Empty(t, plan.Begins, "the Pod serves")
+		assert.Empty(t, plan.Finishes)
+		status := core.StatusOf(&w.Snapshot, &plan, core.Outcome{}, appsv1alpha1.CollaSetStatus{})
+		stalled := meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetStalled)
+		require.NotNil(t, stalled)
+		assert.Equal(t, metav1.ConditionTrue, stalled.Status)
+		assert.Contains(t, stalled.Message, "set it to {}")
 	}
 }
 

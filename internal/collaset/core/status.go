@@ -250,7 +250,8 @@ func (w conditionWriter) stalled(p *Plan, o Outcome) (reasons []string, message 
 	}
 	if len(reasons) == 0 && p.Goal.Held {
 		for _, b := range p.Blockers {
-			if b.Reason == "InPlaceImpossible" || b.Reason == resizeInfeasible || b.Reason == BlockExpansionRefused {
+			switch b.Reason {
+			case "InPlaceImpossible", resizeInfeasible, recordUnreadable, BlockExpansionRefused:
 				return []string{b.Reason}, fmt.Sprintf("%d Pods: %s", b.Count, b.Message)
 			}
 		}
