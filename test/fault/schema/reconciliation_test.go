@@ -273,7 +273,7 @@ type state struct {
 	kind     string
 	revision string
 	paused   bool
-	// never is what the spec keeps Pods from ever having, in the words of the condition Ready; "" for nothing.
+	// never is what the spec keeps Pods from ever having, in the words of a condition; "" for nothing.
 	never      string
 	conditions []metav1.Condition
 	pods       []*corev1.Pod
@@ -311,8 +311,10 @@ func (s state) outcome() string {
 	if ready == nil || ready.Reason != string(appsv1alpha1.ReasonUnavailable) {
 		return ""
 	}
-	if s.never != "" && strings.Contains(ready.Message, s.never) {
-		return "reported: " + ready.Message
+	for _, c := range s.conditions {
+		if s.never != "" && strings.Contains(c.Message, s.never) {
+			return "reported: " + c.Message
+		}
 	}
 	if slices.ContainsFunc(s.pods, func(pod *corev1.Pod) bool { return podTrouble(pod) != "" }) {
 		return "reported by Pods"
