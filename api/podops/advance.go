@@ -64,8 +64,9 @@ type Waived map[string]Phase
 //   - Completing goes on without the expected finalizers that are missing, but
 //     not before the Pod is Ready, and the Pod counts as serving.
 //
-// PreCheck cannot be waived: SkipRulesAnnotation is for that. Everything else
-// that Advance promises holds here too.
+// In PreCheck only the cooperators are waived that are missing on a Ready Pod, for
+// which the Pod gets UnheldLabel. Its rules cannot be waived: SkipRulesAnnotation
+// is for that. Everything else that Advance promises holds here too.
 func AdvanceWaiving(v View, verdicts Verdicts, waived Waived, now time.Time) Step {
 	return advance(v, verdicts, waived, now, true)
 }
@@ -154,8 +155,11 @@ func (a *advancer) move(o Operation) bool {
 	case PhaseRequested:
 		a.ask(o)
 	case PhasePreCheck:
-		if o.Type == "" || !a.verdicts[Ask{o.ID, appsv1alpha1.StagePreCheck}] || a.returning() {
+		if o.Type == "" || !a.verdicts[Ask{o.ID, appsv1alpha1.StagePreCheck}] || a.returning() && !a.waives(o) {
 			return false
+		}
+		if a.returning() {
+			a.labels[UnheldLabel] = a.stamp
 		}
 		a.permit(o)
 	case PhasePreChecked:
@@ -191,8 +195,11 @@ func (a *advancer) move(o Operation) bool {
 // waives says whether the operation need not wait for what its phase waits for.
 func (a *advancer) waives(o Operation) bool { return a.waived[o.ID] == o.Phase }
 
-// open lets the operator act if the Pod is out of service, or is waived to be.
+// open lets the operator act if the Pod is out of service, or is waived to be. It waits for the end of UnheldLabel.
 func (a *advancer) open(o Operation) bool {
+	if _, unheld := a.labels[UnheldLabel]; unheld {
+		return false
+	}
 	waived := a.waives(o) && a.Protected() && a.observedOffline()
 	if !waived && !a.mayOperate() {
 		return false

@@ -110,6 +110,9 @@ func explainOperation(v View, o Operation, s Surroundings) (WaitReason, string) 
 		if v.Gate && v.Ready {
 			return WaitNotReady, "the Pod is still Ready; waiting for its readiness to follow the gate " + ServiceReadyCondition
 		}
+		if _, unheld := v.Labels[UnheldLabel]; unheld {
+			return WaitLifecycle, "out of service without " + annotated(v, s.Employers) + "; a cooperator that was about to put it on has a moment to undo that"
+		}
 		return WaitLifecycle, "out of service; the permission to operate is next"
 	case PhaseOperate:
 		return WaitOperator, fmt.Sprintf("operator %q may act and has not finished", o.ID)
@@ -144,7 +147,7 @@ func explainRules(v View, o Operation, s Surroundings) (WaitReason, string) {
 		blocking = append(blocking, r.explain(v))
 	}
 	if len(blocking) == 0 && stage == appsv1alpha1.StagePreCheck && v.returning() {
-		return WaitExpected, "the Pod is Ready, but " + annotated(v, s.Employers) + " has not been put on, by which it is held until traffic is gone; it goes out of service after that"
+		return WaitExpected, "the Pod is Ready, but " + annotated(v, s.Employers) + " has not been put on, by which it is held until traffic is gone; it goes out of service after that, or if the finalizer does not come"
 	}
 	if len(blocking) == 0 {
 		return WaitLifecycle, "no rule objects; the next step is lifecycle-controller's"

@@ -94,6 +94,10 @@ const (
 	// StayOfflineLabel, set by a user to any value, keeps a Pod from being
 	// brought online.
 	StayOfflineLabel = "podopslifecycle.kusionstack.io/stay-offline"
+	// UnheldLabel marks a Pod that was taken out of service although a cooperator that it expects did not hold it. While
+	// the Pod has it no operation comes into Operate: a cooperator that was about to bring the Pod back has time to
+	// undo that. Its value is a time. Written by Advance and removed by lifecycle-controller.
+	UnheldLabel = "podopslifecycle.kusionstack.io/unheld"
 
 	// AvailableConditionsAnnotation is JSON
 	// {"expectedFinalizers":{"<Kind>/<namespace>/<name>":"<finalizer>"}}: the

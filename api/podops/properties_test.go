@@ -48,7 +48,7 @@ func drawView(t *rapid.T) podops.View {
 			}
 		}
 	}
-	for _, mark := range []string{podops.ServiceAvailableLabel, podops.CreatingLabel, podops.RecreatedLabel, podops.PreparingToDeleteLabel, podops.StayOfflineLabel} {
+	for _, mark := range []string{podops.ServiceAvailableLabel, podops.CreatingLabel, podops.RecreatedLabel, podops.PreparingToDeleteLabel, podops.StayOfflineLabel, podops.UnheldLabel} {
 		if rapid.IntRange(0, 3).Draw(t, mark) == 0 {
 			v.Labels[mark] = stamps[0]
 		}
@@ -143,6 +143,7 @@ func TestEveryPodComesBack(t *testing.T) {
 		p.View = drawView(t)
 		p.Terminal = false
 		delete(p.Labels, podops.StayOfflineLabel)
+		delete(p.Labels, podops.UnheldLabel) // lifecycle-controller does
 		mix := rapid.SliceOfN(rapid.IntRange(0, 7), 0, 20).Draw(t, "interleaving")
 		for _, m := range mix {
 			p.act(t, m)

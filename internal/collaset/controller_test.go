@@ -154,7 +154,7 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 	}
 }
 
-func TestAReadinessGateThatNobodySetsIsNamed(t *testing.T) {
+func TestWhatIsAwaitedOfOthersIsNamed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*corev1.Pod)
 		want   string
@@ -164,7 +164,11 @@ func TestAReadinessGateThatNobodySetsIsNamed(t *testing.T) {
 		"True":                     {func(p *corev1.Pod) { setCondition(p, "example.com/lb", corev1.ConditionTrue) }, ""},
 		"containers are not ready": {func(p *corev1.Pod) { setCondition(p, corev1.ContainersReady, corev1.ConditionFalse) }, ""},
 		"the Pod is Ready":         {func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionTrue) }, ""},
-		"ours":                     {func(p *corev1.Pod) { p.Spec.ReadinessGates = p.Spec.ReadinessGates[:1] }, ""},
+		"a cooperator's finalizer is not on": {func(p *corev1.Pod) {
+			setCondition(p, corev1.PodReady, corev1.ConditionTrue)
+			p.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"mesh":"prot.podopslifecycle.kusionstack.io/mesh"}}`}
+		}, "prot.podopslifecycle.kusionstack.io/mesh of mesh"},
+		"ours": {func(p *corev1.Pod) { p.Spec.ReadinessGates = p.Spec.ReadinessGates[:1] }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{Spec: corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}, {ConditionType: "example.com/lb"}}}}
@@ -172,7 +176,7 @@ func TestAReadinessGateThatNobodySetsIsNamed(t *testing.T) {
 			tc.change(pod)
 			kept, err := stripPod(pod)
 			require.NoError(t, err)
-			assert.Equal(t, tc.want, podOf(kept.(*corev1.Pod), labels.Everything()).MissingGate)
+			assert.Equal(t, tc.want, podOf(kept.(*corev1.Pod), labels.Everything()).Awaited)
 		})
 	}
 }

@@ -312,7 +312,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 	has := func(key string) bool { _, ok := pod.Labels[key]; return ok }
 	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel), has(appsv1alpha1.ToDeleteLabel)
 	p.Replacing = slices.ContainsFunc(core.ReplacementLabels[:], has)
-	p.MissingGate = missingGate(pod, p.View)
+	p.Awaited = awaited(pod, p.View)
 	for _, c := range pod.Status.Conditions {
 		switch {
 		case c.Status != corev1.ConditionTrue:
@@ -342,9 +342,18 @@ func instanceID(object metav1.Object) int {
 	return core.NoID
 }
 
-// missingGate is the first of the Pod's readiness gates that others have to set and have not, if its containers are ready.
-func missingGate(pod *corev1.Pod, v podops.View) string {
-	if v.Ready || !v.ContainersReady {
+// awaited is what others have to set before the Pod is available: if its containers are ready, the first of its readiness
+// gates that is not True; if it is Ready, the first cooperator's finalizer that is not on.
+func awaited(pod *corev1.Pod, v podops.View) string {
+	switch {
+	case v.Ready && !v.ServiceAvailable():
+		employers := podops.MissingEmployers(v)
+		if len(employers) == 0 {
+			return ""
+		}
+		expected, _ := podops.ExpectedFinalizers(v.Annotations)
+		return expected[employers[0]] + " of " + employers[0]
+	case v.Ready, !v.ContainersReady:
 		return ""
 	}
 	for _, gate := range pod.Spec.ReadinessGates {

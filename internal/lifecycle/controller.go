@@ -42,7 +42,7 @@ const Name = "lifecycle-controller"
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	var deadlines deadlineFlags
+	var waits waitFlags
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Moves Pods through the phases of the operations that others ask for.",
@@ -52,10 +52,10 @@ func Component() bootstrap.Component {
 		Concurrency:   16,
 		Scheme:        addToScheme,
 		Cache:         cacheOptions,
-		AddFlags:      deadlines.add,
-		Validate:      func(*bootstrap.Options) error { return deadlines.parse() },
+		AddFlags:      waits.add,
+		Validate:      func(*bootstrap.Options) error { return waits.parse() },
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
-			return setup(ctx, mgr, o, deadlines.deadlines)
+			return setup(ctx, mgr, o, waits)
 		},
 	}
 }
@@ -117,7 +117,7 @@ func isRead(annotation string) bool {
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=apps.kusionstack.io,resources=podtransitionrules,verbs=get;list;watch
 
-func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, deadlines podops.Deadlines) error {
+func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits waitFlags) error {
 	rules := newRules(mgr)
 	employers, err := newEmployers(mgr, clock.RealClock{})
 	if err != nil {
@@ -129,7 +129,8 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, deadlines
 		rules:     rules,
 		freeze:    &freeze{client: mgr.GetClient(), own: o.LeaderElectNamespace, sees: o.Sees},
 		employers: employers,
-		deadlines: deadlines,
+		deadlines: waits.deadlines,
+		patience:  waits.patience,
 		ages:      newAges(clock.RealClock{}),
 		writes:    writes.New(mgr.GetCache(), clock.RealClock{}),
 		events:    mgr.GetEventRecorder(Name),

@@ -10,10 +10,11 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// deadlineFlags collects --deadline over the defaults, key by key.
-type deadlineFlags struct {
+// waitFlags say how long Pods wait: --deadline, collected over the defaults, key by key, and --cooperator-patience.
+type waitFlags struct {
 	given     []string
 	deadlines podops.Deadlines
+	patience  time.Duration
 }
 
 // defaultDeadlines only report. Cooperators answer in seconds; rules and
@@ -29,15 +30,17 @@ func defaultDeadlines() podops.Deadlines {
 	return d
 }
 
-func (f *deadlineFlags) add(fs *pflag.FlagSet) {
+func (f *waitFlags) add(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.given, "deadline", nil, "How long a phase of an operation may take, <phase>[/<type>]=<duration>[,<policy>]; may be repeated. "+
 		"Phases: PreCheck, Preparing, Operate, PostCheck, Completing. Policies: Wait (only report), Cancel (PreCheck and Preparing), Proceed (all but PreCheck). "+
 		"0s: none. Defaults, each with Wait: PreCheck=1h, Preparing=10m, Operate=1h, PostCheck=1h, Completing=10m. "+
 		"A Pod's annotation "+podops.DeadlinesAnnotation+" wins, key by key.")
+	fs.DurationVar(&f.patience, "cooperator-patience", 6*time.Second, "How long an operation waits for a cooperator whose expected finalizer is not on a Ready Pod; "+
+		"then it goes on without. Should be longer than the slowest cooperator takes to bring a Pod back. 0: it waits for ever.")
 }
 
 // parse reads what was given.
-func (f *deadlineFlags) parse() error {
+func (f *waitFlags) parse() error {
 	given := podops.Deadlines{}
 	var errs []error
 	for _, s := range f.given {
@@ -49,5 +52,8 @@ func (f *deadlineFlags) parse() error {
 		given[key] = deadline
 	}
 	f.deadlines = given.Over(defaultDeadlines())
+	if f.patience < 0 {
+		errs = append(errs, fmt.Errorf("--cooperator-patience: %s is less than 0", f.patience))
+	}
 	return errors.Join(errs...)
 }

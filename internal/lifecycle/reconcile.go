@@ -36,8 +36,10 @@ type reconciler struct {
 	freeze    *freeze
 	employers *employers
 	deadlines podops.Deadlines
-	ages      *ages
-	writes    *writes.Tracker
+	// patience is how long operations wait for a cooperator that does not hold a Ready Pod; zero for ever.
+	patience time.Duration
+	ages     *ages
+	writes   *writes.Tracker
 	// conflicts are those that a Pod met in a row.
 	conflicts writes.Conflicts
 	events    events.EventRecorder
@@ -114,7 +116,8 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (core.Snapsho
 		}
 	}
 	s.Since = r.ages.observe(pod, s.Pod)
-	_, s.Employers = r.ages.missing(key)
+	s.MissingSince, s.Employers = r.ages.missing(key)
+	s.Patience = r.patience
 	s.Deadlines = r.deadlines
 	if len(s.Since) > 0 {
 		own, err := podops.ParseDeadlines(pod.Annotations)

@@ -354,7 +354,7 @@ func TestBadDeadlinesAreComplainedAboutOnce(t *testing.T) {
 }
 
 func TestDeadlineFlags(t *testing.T) {
-	f := deadlineFlags{given: []string{"Preparing=0s", "Operate/update=5m,Proceed"}}
+	f := waitFlags{given: []string{"Preparing=0s", "Operate/update=5m,Proceed"}}
 	require.NoError(t, f.parse())
 	_, ok := f.deadlines.For(podops.PhasePreparing, "update")
 	assert.False(t, ok, "0s switches the default off")
@@ -362,8 +362,9 @@ func TestDeadlineFlags(t *testing.T) {
 	assert.Equal(t, podops.DeadlineProceed, d.Policy)
 	d, _ = f.deadlines.For(podops.PhaseCompleting, "update")
 	assert.Equal(t, 10*time.Minute, d.After)
-	f.given = []string{"Operate=5m,Cancel", "nonsense"}
+	f.given, f.patience = []string{"Operate=5m,Cancel", "nonsense"}, -time.Second
 	err := f.parse()
+	require.ErrorContains(t, err, "less than 0")
 	require.ErrorContains(t, err, "give Wait or Proceed")
 	assert.ErrorContains(t, err, "write <phase>[/<type>]=<duration>[,<policy>]")
 }

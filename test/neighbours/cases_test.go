@@ -449,26 +449,51 @@ func TestRepairReplaced(t *testing.T) {
 	}
 }
 
-// TestMissingCooperator updates a Pod that waits for a cooperator who is away: it is told what is waited for, and the update
-// goes on when the Pod no longer has to wait.
+// TestMissingCooperator updates a Pod that waits for a cooperator who is away, and then deletes its CollaSet: both are done
+// without the cooperator, and what the Pod waits for afterwards is told.
 func TestMissingCooperator(t *testing.T) {
 	t.Parallel()
 	w := shared.Get(t)
-	for _, policy := range []appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateRecreate} {
+	for _, policy := range []appsv1alpha1.PodUpdatePolicy{
+		appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateInPlaceOnly,
+		appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateReplace,
+	} {
 		t.Run(string(policy), func(t *testing.T) {
 			t.Parallel()
 			r := begin(t, w)
+			const finalizer = "prot.podopslifecycle.kusionstack.io/mesh"
 			set := r.workload(1, policy)
 			r.start(set)
-			r.merge(
-				r.podsNow()[0],
-				fmt.Sprintf(`{"metadata":{"annotations":{"pod.kusionstack.io/available-conditions":%q}}}`,
-					`{"expectedFinalizers":{"mesh":"prot.podopslifecycle.kusionstack.io/mesh"}}`),
-			)
+			lacking := func() {
+				r.merge(
+					r.podsNow()[0],
+					fmt.Sprintf(`{"metadata":{"annotations":{"pod.kusionstack.io/available-conditions":%q}}}`,
+						`{"expectedFinalizers":{"mesh":"`+finalizer+`"}}`),
+				)
+			}
+			lacking()
 			r.change(func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Spec.Containers[0].Image = "web:2" })
-			r.await("a blocker to name the finalizer", func() error { return r.told("prot.podopslifecycle.kusionstack.io/mesh") })
-			r.merge(r.podsNow()[0], `{"metadata":{"annotations":{"pod.kusionstack.io/available-conditions":null}}}`)
-			r.awaitComplete(1)
+			updated := func(p *corev1.Pod) bool { return p.Spec.Containers[0].Image == "web:2" && p.DeletionTimestamp == nil }
+			r.await("the Pod to be updated", func() error {
+				if n, all := r.count(updated), len(r.podsNow()); n != 1 || all != 1 {
+					return fmt.Errorf("%d of %d Pods are updated", n, all)
+				}
+				return nil
+			})
+			switch policy {
+			case appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateInPlaceOnly:
+				r.await("a blocker to name the finalizer", func() error { return r.told(finalizer) })
+			default:
+				r.awaitComplete(1)
+				lacking()
+			}
+			r.remove(set)
+			r.await("its Pod to be deleted", func() error {
+				if left := r.podsNow(); len(left) > 0 {
+					return fmt.Errorf("%s is left: %v", left[0].Name, left[0].Labels)
+				}
+				return nil
+			})
 		})
 	}
 }

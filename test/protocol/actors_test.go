@@ -3,6 +3,7 @@ package protocol_test
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -218,6 +219,9 @@ type advanceKey struct {
 	rules [maxRules]int32
 	// frozen is what it knows.
 	frozen bool
+	// later says that time has passed: a cooperator that is missing counts as absent, and a Pod that went out without
+	// one has waited for it.
+	later bool
 }
 
 type advance struct {
@@ -227,8 +231,10 @@ type advance struct {
 
 // lifecycle is lifecycle-controller's next write to a Pod, by any process of it.
 func (w *walk) lifecycle(i int) {
-	first, second := advanceKey{w.pods[i], w.lifecycleRules, w.frozen.lifecycle}, advanceKey{w.pods[i], w.secondRules, w.frozen.second}
+	first := advanceKey{pod: w.pods[i], rules: w.lifecycleRules, frozen: w.frozen.lifecycle}
+	second := advanceKey{pod: w.pods[i], rules: w.secondRules, frozen: w.frozen.second}
 	w.lifecycleWith("lifecycle", i, first)
+	w.lifecycleLater(i, first)
 	if w.secondLifecycle && second != first {
 		w.lifecycleWith("second lifecycle", i, second)
 	}
@@ -242,6 +248,29 @@ func (w *walk) lifecycleWith(who string, i int, known advanceKey) {
 	n := w.state
 	n.pods[i] = next.pod
 	w.try(who+" advances "+w.pod(i).view.Name, n, next.err)
+}
+
+// lifecycleLater is its next write after some time. In the time that a Pod is held that went out without its cooperator,
+// all others have taken note of that.
+func (w *walk) lifecycleLater(i int, known advanceKey) {
+	p := w.pod(i)
+	known.later = true
+	n := w.state
+	name := "lifecycle ends the hold of "
+	switch _, held := p.view.Labels[podops.UnheldLabel]; {
+	case held && p.listed && !w.unheld:
+		return
+	case held:
+	case w.left.absences > 0 && p.view.Ready && len(podops.MissingEmployers(p.view)) > 0:
+		name = "chance: lifecycle takes the cooperator for absent of "
+		n.left.absences--
+	default:
+		return
+	}
+	if next := w.advance(known); next.pod != 0 {
+		n.pods[i] = next.pod
+		w.try(name+p.view.Name, n, next.err)
+	}
 }
 
 func (m *model) advance(key advanceKey) advance {
@@ -264,6 +293,16 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 	if p.recorded {
 		snapshot.Carried = lifecycle.Carried{ID: collaset.OperatorID, Type: podops.TypeUpdate, Request: p.request}
 	}
+	snapshot.Patience = time.Second
+	if known.later {
+		before := now.Add(-time.Hour)
+		if len(podops.MissingEmployers(p.view)) > 0 && p.view.Ready {
+			snapshot.MissingSince = before
+		}
+		if _, held := p.view.Labels[podops.UnheldLabel]; held {
+			snapshot.Pod = podops.Change{Labels: map[string]*string{podops.UnheldLabel: ptr.To(podops.Stamp(before))}}.Apply(p.view)
+		}
+	}
 	plan := lifecycle.Decide(snapshot)
 	if plan.IsZero() {
 		return advance{}
@@ -272,7 +311,7 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 		return advance{m.podVersion(m.deleted(p, true)), mayBeTouched(p)}
 	}
 	next := p
-	next.view = plan.Step.Apply(p.view)
+	next.view = plan.Step.Apply(snapshot.Pod)
 	if before, after := podops.OperationOf(p.view, collaset.OperatorID), podops.OperationOf(next.view, collaset.OperatorID); p.recorded &&
 		before.Phase == podops.PhaseOperate && after.Phase != podops.PhaseOperate {
 		next.recorded, next.request = false, ""

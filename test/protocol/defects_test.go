@@ -43,6 +43,9 @@ func TestExplorerFindsPlantedDefects(t *testing.T) {
 		"lifecycle-controller ignores the freeze": {
 			scenario{pods: 1, operators: update, budget: budget{freezes: 1}, defects: defects{thawed: true}},
 			"while everything is frozen"},
+		"a Pod operated on at once that went out without its cooperator": {
+			scenario{pods: 1, operators: sdk("a", "b"), cooperator: true, budget: budget{absences: 1}, defects: defects{unheld: true}},
+			"its EndpointSlice lists as ready"},
 		"a Pod replaced before the new one serves": {
 			scenario{pods: 3, replicas: 1, collaset: true, surge: true, defects: defects{hopeful: true}},
 			"gone before the new one serves"},

@@ -90,6 +90,7 @@ type budget struct {
 	unmarks   int8 // marks that are taken away again
 	freezes   int8 // times that everything is frozen
 	refusals  int8 // times that the webhook says no
+	absences  int8 // times that a cooperator is taken for absent
 }
 
 // defects are planted to show that the search finds them.
@@ -105,6 +106,7 @@ type defects struct {
 	trusting    bool // a leader does not read Pods afresh when it sees grants that it has not written
 	hopeful     bool // collaset-controller takes every Pod for available
 	forgetful   bool // collaset-controller creates new Pods before it has stored for whom
+	unheld      bool // operators are let act at once on a Pod that went out without its cooperator
 	strict      bool // involuntary losses are counted against voluntary actions, whenever they happen
 }
 

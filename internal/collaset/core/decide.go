@@ -345,14 +345,14 @@ func (d *decision) judge() {
 			d.look(it.AvailableIn)
 		}
 	}
-	lacking, gate := short.most()
+	lacking, awaited := short.most()
 	scaled := !missing && !surplus && !d.moving
 	d.plan.Goal = Goal{
 		ScaleReached:  scaled,
 		UpdateReached: d.waiting == 0,
 		Replacing:     d.replacing,
 		Lacking:       lacking,
-		MissingGate:   gate,
+		Awaited:       awaited,
 		Held:          d.refused,
 		Refusal:       d.refuses,
 		Waits:         d.waits && scaled && lacking == LacksNothing && !d.replacing && !d.refused,
@@ -362,7 +362,13 @@ func (d *decision) judge() {
 // shortfall is what the Pods lack that are not available: sums to which each adds, and from which it can be taken again as it was.
 type shortfall struct {
 	lacking [LacksNode + 1]int // how many, by what they lack
-	gates   map[string]int     // how many lack this readiness gate of others
+	awaited map[awaited]int    // how many wait for this
+}
+
+// awaited is what others have to set on a Pod that lacks something.
+type awaited struct {
+	lack Lack
+	name string
 }
 
 // add counts a Pod so many times.
@@ -370,28 +376,29 @@ func (f *shortfall) add(pod *Pod, n int) {
 	if pod.Available {
 		return
 	}
-	f.lacking[lacks(pod)] += n
-	if pod.MissingGate != "" {
-		if f.gates == nil {
-			f.gates = map[string]int{}
+	lack := lacks(pod)
+	f.lacking[lack] += n
+	if pod.Awaited != "" {
+		if f.awaited == nil {
+			f.awaited = map[awaited]int{}
 		}
-		f.gates[pod.MissingGate] += n
+		f.awaited[awaited{lack, pod.Awaited}] += n
 	}
 }
 
-// most is what the Pod lacks that is furthest from being available, and the first of the gates that some lack.
-func (f *shortfall) most() (lacking Lack, gate string) {
+// most is what the Pod lacks that is furthest from being available, and the first of what such Pods wait for.
+func (f *shortfall) most() (lacking Lack, name string) {
 	for lack, n := range f.lacking {
 		if n > 0 {
 			lacking = Lack(lack)
 		}
 	}
-	for name, n := range f.gates {
-		if n > 0 && (gate == "" || name < gate) {
-			gate = name
+	for a, n := range f.awaited {
+		if n > 0 && a.lack == lacking && (name == "" || a.name < name) {
+			name = a.name
 		}
 	}
-	return lacking, gate
+	return lacking, name
 }
 
 // lacks says what a Pod that is not available lacks first.

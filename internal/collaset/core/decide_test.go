@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
@@ -396,13 +397,24 @@ func TestPodsThatWaitForOthersMakeRoom(t *testing.T) {
 
 func TestAReadinessGateOfOthersIsNamedWhileReadyIsMissing(t *testing.T) {
 	w := atRest(t, 3, nil)
-	require.Empty(t, core.Decide(&w.Snapshot).Goal.MissingGate)
+	require.Empty(t, core.Decide(&w.Snapshot).Goal.Awaited)
 	for i, gate := range []string{"", "b", "a"} {
-		w.Pods[i].Available, w.Pods[i].ReadySince, w.Pods[i].MissingGate = false, time.Time{}, gate
+		w.Pods[i].Available, w.Pods[i].ReadySince, w.Pods[i].Awaited = false, time.Time{}, gate
 	}
 	plan := core.Decide(&w.Snapshot)
 	assert.Equal(t, core.LacksReady, plan.Goal.Lacking)
-	assert.Equal(t, "a", plan.Goal.MissingGate, "the same as long as it is missing, whatever the order of Pods")
+	assert.Equal(t, "a", plan.Goal.Awaited, "the same as long as it is missing, whatever the order of Pods")
+
+	for i := range w.Pods {
+		w.Pods[i].ReadySince, w.Pods[i].Awaited = w.Now, "prot/mesh"
+	}
+	w.Pods[0].ReadySince, w.Pods[0].Awaited = time.Time{}, ""
+	assert.Empty(t, core.Decide(&w.Snapshot).Goal.Awaited, "it is no gate that is awaited of a Pod that is not Ready")
+	w.Pods[0].ReadySince, w.Pods[0].Awaited = w.Now, "prot/mesh"
+	plan = core.Decide(&w.Snapshot)
+	assert.Equal(t, core.LacksService, plan.Goal.Lacking)
+	status := core.StatusOf(&w.Snapshot, &plan, core.Outcome{}, appsv1alpha1.CollaSetStatus{})
+	assert.Contains(t, meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetProgressing).Message, "the finalizer prot/mesh on")
 }
 
 // TestOthersBeginAheadOfThoseThatFinish: decisions are rare, and where no standing order says who follows, they follow now.

@@ -77,7 +77,7 @@ func (i *Idle) Change(before, after *Pod) bool {
 // Status gives the status that follows now, as StatusOf would, and how long it is to the progress deadline by it, as DeadlineIn would.
 func (i *Idle) Status(now time.Time, o Outcome, before appsv1alpha1.CollaSetStatus) (st appsv1alpha1.CollaSetStatus, deadline time.Duration) {
 	i.snapshot.Now = now
-	i.plan.Goal.Lacking, i.plan.Goal.MissingGate = i.short.most()
+	i.plan.Goal.Lacking, i.plan.Goal.Awaited = i.short.most()
 	st = statusOf(&i.snapshot, &i.tally, &i.plan, o, before)
 	return st, DeadlineIn(&i.snapshot, i.plan.Goal, &st)
 }

@@ -101,7 +101,7 @@ var changesOfHealth = []changeOfPods{
 	{"in service", func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, podops.ServiceAvailableLabel, "1") }},
 	{"out of service", func(_ *rapid.T, w *world, p *core.Pod) { w.set(p, podops.ServiceAvailableLabel) }},
 	{"a gate", func(t *rapid.T, _ *world, p *core.Pod) {
-		p.MissingGate = rapid.SampledFrom([]string{"", "example.com/a", "example.com/b"}).Draw(t, "gate")
+		p.Awaited = rapid.SampledFrom([]string{"", "example.com/a", "example.com/b"}).Draw(t, "gate")
 	}},
 	{"a node", func(t *rapid.T, _ *world, p *core.Pod) {
 		p.Scheduled = rapid.Bool().Draw(t, "scheduled")

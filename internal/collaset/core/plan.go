@@ -194,8 +194,8 @@ type Goal struct {
 	Replacing bool
 	// Lacking is what live Pods that are not available lack, of whichever is furthest from it.
 	Lacking Lack
-	// MissingGate is a readiness gate that such Pods wait for, if it is somebody else's and all that is missing; "" if it is not.
-	MissingGate string
+	// Awaited is what Pods that lack that wait for others to set: a readiness gate, or a finalizer. "" if it is not known.
+	Awaited string
 	// Held says that something in scope is refused until somebody changes something.
 	Held bool
 	// Refusal is what the API server refuses of it, and why; "" if it does not. The failure policy counts that time.

@@ -155,8 +155,9 @@ type Pod struct {
 	// Scheduled says that the Pod has a node, and Node which; "" if it has none.
 	Scheduled bool
 	Node      string
-	// MissingGate is a readiness gate of others that is not True while the containers are ready, "" if there is none.
-	MissingGate string
+	// Awaited is what others have to set before the Pod is available: a readiness gate while its containers are ready, or
+	// the finalizer of a cooperator while it is Ready. "" if nothing is.
+	Awaited string
 	// Phase is the Pod's phase.
 	Phase corev1.PodPhase
 	// DeletionCost is what the user says it costs to delete the Pod (annotation controller.kubernetes.io/pod-deletion-cost),

@@ -332,13 +332,16 @@ func (w conditionWriter) unavailable(goal Goal) string {
 	case LacksNode:
 		return "some Pods have no node yet"
 	case LacksReady:
-		if goal.MissingGate != "" {
-			return fmt.Sprintf("some Pods are not Ready: whoever is to set the condition of their readiness gate %s has not set it to True", goal.MissingGate)
+		if goal.Awaited != "" {
+			return fmt.Sprintf("some Pods are not Ready: whoever is to set the condition of their readiness gate %s has not set it to True", goal.Awaited)
 		}
 		return "some Pods are not Ready"
 	case LacksTime:
 		return fmt.Sprintf("some Pods have not been Ready for spec.minReadySeconds (%d) yet", int(w.s.MinReady.Seconds()))
 	case LacksService, LacksNothing:
+	}
+	if goal.Awaited != "" {
+		return fmt.Sprintf("some Pods are Ready, but not in service yet: the cooperator that is to put the finalizer %s on has not done so", goal.Awaited)
 	}
 	return "some Pods are Ready, but not in service yet"
 }

@@ -14,6 +14,7 @@
 package core
 
 import (
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,6 +39,10 @@ type Snapshot struct {
 	// Since is when each operation, by ID, was first seen in the phase that it is
 	// in. An operation that is missing has just come into it.
 	Since map[string]time.Time
+	// MissingSince is when the Pod, being Ready, was first seen without a finalizer that it expects; zero if it has all.
+	MissingSince time.Time
+	// Patience is how long operations wait for those finalizers before they go on without; zero for ever.
+	Patience time.Duration
 	// Employers says what is known of employers that are waited for, by key.
 	Employers map[string]string
 	// Reported is the Pod's condition podops.OverdueCondition; zero if it has none.
@@ -88,7 +93,8 @@ func Decide(s Snapshot) Plan {
 	if marked && podops.Allowed(s.Pod, podops.DeletionID, podops.TypeDelete) {
 		return Plan{Delete: true}
 	}
-	first := deletion(s, marked)
+	first, held := release(s)
+	first = first.Then(s.Pod, deletion(first.Apply(s.Pod), marked, s.Now))
 	first = first.Then(s.Pod, finish(first.Apply(s.Pod), s.Carried, s.Now))
 	overdue, nextLook := overdueOperations(first.Apply(s.Pod), s)
 	for _, o := range overdue {
@@ -97,11 +103,17 @@ func Decide(s Snapshot) Plan {
 		}
 	}
 	view := first.Apply(s.Pod)
-	step := podops.AdvanceWaiving(view, verdicts(view, s), waived(overdue), s.Now)
+	waived := waived(overdue)
+	unheld, comes := unheld(view, s)
+	maps.Copy(waived, unheld)
+	step := podops.AdvanceWaiving(view, verdicts(view, s), waived, s.Now)
+	if step.Labels[podops.UnheldLabel] != nil {
+		held = hold(s.Patience)
+	}
 	plan := Plan{
 		Step:     podops.Step{Change: first.Then(s.Pod, step.Change), ServiceReady: step.ServiceReady},
 		Overdue:  overdue,
-		NextLook: nextLook,
+		NextLook: soonest(nextLook, held, comes),
 	}
 	plan.Report = report(s, stillOverdue(overdue, plan.Step.Apply(s.Pod)))
 	return plan
@@ -124,14 +136,14 @@ func verdicts(v podops.View, s Snapshot) podops.Verdicts {
 
 // deletion asks for the deletion of a marked Pod, or takes the request back when
 // the mark is gone.
-func deletion(s Snapshot, marked bool) podops.Change {
+func deletion(v podops.View, marked bool, now time.Time) podops.Change {
 	switch {
 	case marked:
 		// The request is a constant that Validate accepts, so Begin cannot fail.
-		begin, _ := podops.Begin(s.Pod, podops.Request{ID: podops.DeletionID, Type: podops.TypeDelete, Deletes: true}, s.Now)
+		begin, _ := podops.Begin(v, podops.Request{ID: podops.DeletionID, Type: podops.TypeDelete, Deletes: true}, now)
 		return begin
-	case podops.IsDuring(s.Pod, podops.DeletionID, podops.TypeDelete):
-		return podops.Cancel(s.Pod, podops.DeletionID, s.Now)
+	case podops.IsDuring(v, podops.DeletionID, podops.TypeDelete):
+		return podops.Cancel(v, podops.DeletionID, now)
 	default:
 		return podops.Change{}
 	}

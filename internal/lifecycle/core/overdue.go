@@ -77,15 +77,11 @@ func (o Overdue) text(d podops.Deadline) string {
 
 // waived are the overdue operations that go on without what they wait for.
 func waived(overdue []Overdue) podops.Waived {
-	var w podops.Waived
+	w := podops.Waived{}
 	for _, o := range overdue {
-		if o.Policy != podops.DeadlineProceed {
-			continue
+		if o.Policy == podops.DeadlineProceed {
+			w[o.ID] = o.Phase
 		}
-		if w == nil {
-			w = podops.Waived{}
-		}
-		w[o.ID] = o.Phase
 	}
 	return w
 }
