@@ -183,7 +183,7 @@ func after(rules []*appsv1alpha1.PodTransitionRule, plan Plan, n int) []*appsv1a
 	out := make([]*appsv1alpha1.PodTransitionRule, len(rules))
 	for i, r := range rules {
 		out[i] = r.DeepCopy()
-		for _, s := range plan.Statuses[:n] {
+		for _, s := range plan.Statuses[:min(n, len(plan.Statuses))] {
 			if s.UID == r.UID {
 				out[i].Status = *s.Status.DeepCopy()
 			}

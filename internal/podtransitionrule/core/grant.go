@@ -28,7 +28,8 @@ func (d *decision) settle(c *pending) {
 		grant = c.entries
 	case c.held:
 		grant = d.keep(c, answers)
-	case c.closed(): // taken back everywhere first
+	case c.closed():
+		grant = c.takeBack()
 	case len(c.waiting) > 0 && allPassed(answers):
 		grant = d.grant(c, answers)
 	case c.partial:
@@ -300,6 +301,21 @@ func (c *pending) closed() bool {
 		}
 	}
 	return false
+}
+
+// takeBack is the second half, of which the entries without operations go last: a leader that dies in between would
+// otherwise leave what there was before, and the next one would begin again.
+func (c *pending) takeBack() entries {
+	grant := entries{}
+	for uid, g := range c.entries {
+		if len(g.Operations) == 0 {
+			grant[uid] = g
+		}
+	}
+	if len(grant) == len(c.entries) {
+		return nil
+	}
+	return grant
 }
 
 // coveredByAll are the operations that every entry covers.

@@ -275,7 +275,7 @@ func (w *world) engine(writes int) {
 	}
 	plan := Decide(s)
 	w.asked = plan.Questions
-	w.rules = after(w.rules, plan, min(writes, len(plan.Statuses)))
+	w.rules = after(w.rules, plan, writes)
 }
 
 // unavailable is how many Pods are really out of service, of those the world should have.

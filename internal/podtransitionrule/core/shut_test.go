@@ -35,6 +35,24 @@ func TestHalfAGrantIsShutBeforeItIsTakenBack(t *testing.T) {
 	assert.Equal(t, []string{"p1"}, holders(s.Rules[1]))
 }
 
+// Leaders that die after every write take it back all the same.
+func TestHalfAGrantIsTakenBackWhateverDiesInBetween(t *testing.T) {
+	s := Snapshot{
+		Rules: []*appsv1alpha1.PodTransitionRule{aRule("r0", maxUnavailable("1")), aRule("r1", maxUnavailable("1"))},
+		Pods:  pods(aPod("p0").asks(1), aPod("p1").asks(2)),
+		Now:   testNow,
+	}
+	plan := Decide(s)
+	s.Rules = after(s.Rules, plan, len(plan.Statuses))
+	s.Rules[0].Status.Grants = nil            // the half that was not written belongs to the rule that is written first
+	s.Pods[1] = aPod("p1").asks(2).down().Pod // p0 may not go any more, but p1 may
+	for range 8 {
+		s.Rules = after(s.Rules, Decide(s), 1)
+	}
+	assert.Equal(t, []string{"p1"}, holders(s.Rules[0]))
+	assert.Equal(t, []string{"p1"}, holders(s.Rules[1]))
+}
+
 // A Pod that is being taken back has room until that is written, but it makes none: its domain is not one in which others
 // may go on.
 func TestHalfAGrantOpensNoDomain(t *testing.T) {
