@@ -83,6 +83,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return result, err
 }
 
+// trialRounds is how often a decision is repeated with the answers to its trials: what an answer lets begin may need
+// another, of a deletion that a decision makes at once.
+const trialRounds = 2
+
 func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) (ctrl.Result, error) {
 	if err := r.hold(ctx, set); err != nil {
 		return ctrl.Result{}, err
@@ -100,7 +104,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	key := client.ObjectKeyFromObject(set)
 	plan, kept := r.decide(key, o)
 	var untried error
-	if len(plan.Trials) > 0 {
+	for round := 0; len(plan.Trials) > 0 && round < trialRounds && untried == nil; round++ {
 		r.pace.decided(key, &o.memory.flow, kept, nil)
 		if untried = r.try(ctx, o, plan.Trials); errors.Is(untried, errStale) {
 			took()

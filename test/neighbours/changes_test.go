@@ -29,6 +29,8 @@ type change struct {
 	inPlace write
 	// restarts says that it restarts containers in place.
 	restarts bool
+	// oneWay says that a running Pod cannot give it up again.
+	oneWay bool
 	// beside is the only neighbour with whom it is combined, who is combined with nothing else; "" for all others.
 	beside string
 }
@@ -56,7 +58,7 @@ var changes = []change{
 		makes: func(t *corev1.PodTemplateSpec, _ string) { t.Labels["version"] = "2" },
 	},
 	{
-		name: "toleration", inPlace: update,
+		name: "toleration", inPlace: update, oneWay: true,
 		marker: "has(%[1]s.spec.tolerations) && %[1]s.spec.tolerations.exists(t, has(t.key) && t.key == 'spot')",
 		makes: func(t *corev1.PodTemplateSpec, _ string) {
 			t.Spec.Tolerations = []corev1.Toleration{

@@ -83,8 +83,9 @@ func (c combination) refused() (w write, says string) {
 // allowed is how many Pods may be out of service.
 func (c combination) allowed() int {
 	writes := c.writes()
+	anew := c.change.oneWay && c.moment == half && c.end == back // the Pods that have it already
 	switch {
-	case slices.Contains(writes, surge), c.serving(writes):
+	case slices.Contains(writes, surge), c.serving(writes) && !anew:
 		return 0
 	case c.rule:
 		return guarded
@@ -138,6 +139,8 @@ func (c combination) endings() []ending {
 		return []ending{""}
 	case c.neighbour.leaves != nil:
 		return c.neighbour.leaves(w, c.change, c.moment)
+	case c.change.oneWay && c.moment == half && c.policy == appsv1alpha1.PodUpdateInPlaceOnly:
+		return []ending{goes}
 	default:
 		return []ending{goes, back}
 	}

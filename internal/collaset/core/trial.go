@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// How long the answer to a trial holds. A Pod is only deleted for an update under a fresh answer about its successor:
-// between the answer and the deletion a policy or a quota may change, and then the service would pay for it.
+// How long the answer to a trial holds. A Pod is only deleted for an update under an answer about its successor that was
+// asked for this very decision: in any time after the answer a policy or a quota may change, and the service would pay for it.
 const (
 	verdictLasts        = time.Minute
-	successorVerdictFor = 2 * time.Second
+	successorVerdictFor = 0
 )
 
 // BlockChangeRefused is the reason of Pods whose change the API server refuses.
@@ -73,7 +73,7 @@ func (d *decision) verdict(t Trial, lasts time.Duration) (v Verdict, known bool)
 	case v.Refused != "":
 		return v, d.s.Now.Before(v.Retry)
 	}
-	return v, d.s.Now.Sub(v.At) < lasts
+	return v, d.s.Now.Sub(v.At) <= lasts
 }
 
 // trialsFor are the trials that have to be accepted before a Pod is taken out of service for an update.

@@ -29,7 +29,7 @@ func (d *decision) settle(c *pending) {
 	case c.held:
 		grant = d.keep(c, answers)
 	case c.closed():
-		grant = c.takeBack()
+		grant = d.takeBack(c)
 	case len(c.waiting) > 0 && allPassed(answers):
 		grant = d.grant(c, answers)
 	case c.partial:
@@ -281,11 +281,7 @@ func (d *decision) shut(c *pending) entries {
 	if maps.EqualFunc(grant, c.entries, func(a, b appsv1alpha1.PodGrant) bool { return len(a.Operations) == len(b.Operations) }) {
 		return nil
 	}
-	if c.stage == appsv1alpha1.StagePreCheck {
-		for _, p := range d.policies {
-			p.reserve(c.pod)
-		}
-	}
+	d.reserve(c)
 	return grant
 }
 
@@ -304,8 +300,8 @@ func (c *pending) closed() bool {
 }
 
 // takeBack is the second half, of which the entries without operations go last: a leader that dies in between would
-// otherwise leave what there was before, and the next one would begin again.
-func (c *pending) takeBack() entries {
+// otherwise leave what there was before, and the next one would begin again. Until they go the Pod counts as granted.
+func (d *decision) takeBack(c *pending) entries {
 	grant := entries{}
 	for uid, g := range c.entries {
 		if len(g.Operations) == 0 {
@@ -315,7 +311,18 @@ func (c *pending) takeBack() entries {
 	if len(grant) == len(c.entries) {
 		return nil
 	}
+	d.reserve(c)
 	return grant
+}
+
+// reserve counts a Pod as granted at PreCheck whose grant is being taken back.
+func (d *decision) reserve(c *pending) {
+	if c.stage != appsv1alpha1.StagePreCheck {
+		return
+	}
+	for _, p := range d.policies {
+		p.reserve(c.pod)
+	}
 }
 
 // coveredByAll are the operations that every entry covers.
