@@ -62,15 +62,15 @@ func (d *decision) identify(it *item) {
 
 // assume has a member be of an instance ID and a revision, whatever its labels say.
 func (d *decision) assume(it *item, id int, revision string) {
+	if id == it.ID && revision == it.Revision {
+		return
+	}
 	labels := map[string]string{}
 	if id != it.ID {
 		labels[appsv1alpha1.InstanceIDLabel] = strconv.Itoa(id)
 	}
 	if revision != it.Revision {
 		labels[appsv1.ControllerRevisionHashLabelKey] = revision
-	}
-	if len(labels) == 0 {
-		return
 	}
 	d.repairs = append(d.repairs, Repair{Pod: it.Pod, Labels: labels})
 	pod := *it.Pod // the snapshot's is not changed
