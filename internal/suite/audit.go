@@ -93,6 +93,15 @@ func (r Request) Write() bool {
 	return !r.DryRun && !slices.Contains([]string{"get", "list", "watch"}, r.Verb)
 }
 
+// deletesDryly reports whether the event is a deletion whose options, which come in its body, ask for a dry run.
+func (e *auditEvent) deletesDryly() bool {
+	if !strings.HasPrefix(e.Verb, "delete") || len(e.RequestObject) == 0 {
+		return false
+	}
+	var options metav1.DeleteOptions
+	return json.Unmarshal(e.RequestObject, &options) == nil && slices.Contains(options.DryRun, metav1.DryRunAll)
+}
+
 // OK says whether the request succeeded.
 func (r Request) OK() bool { return r.Code >= 200 && r.Code < 300 }
 
@@ -121,10 +130,8 @@ type auditEvent struct {
 		Name        string `json:"name"`
 		APIGroup    string `json:"apiGroup"`
 	} `json:"objectRef"`
-	RequestObject struct {
-		// DryRun is what the options of a deletion ask for, which come in its body.
-		DryRun []string `json:"dryRun"`
-	} `json:"requestObject"`
+	// RequestObject is the body: of a deletion its options, of other requests anything, a JSON patch too.
+	RequestObject  json.RawMessage `json:"requestObject"`
 	ResponseStatus struct {
 		Code int `json:"code"`
 	} `json:"responseStatus"`
@@ -224,7 +231,7 @@ func (seen answers) request(e *auditEvent) Request {
 		Namespace: e.ObjectRef.Namespace, Name: cmp.Or(e.ObjectRef.Name, e.ResponseObject.Metadata.Name), Code: e.ResponseStatus.Code,
 		Unauthorized:    e.ResponseStatus.Code == http.StatusForbidden && e.Annotations["authorization.k8s.io/decision"] != "allow",
 		ResourceVersion: e.ResponseObject.Metadata.ResourceVersion,
-		DryRun:          strings.Contains(e.RequestURI, "dryRun=All") || slices.Contains(e.RequestObject.DryRun, metav1.DryRunAll),
+		DryRun:          strings.Contains(e.RequestURI, "dryRun=All") || e.deletesDryly(),
 	}
 	if meta := e.ResponseObject.Metadata; r.Resource == "pods" && r.Write() && r.OK() && meta.UID != "" && r.Verb != "delete" {
 		answer := meta.UID + "@" + meta.ResourceVersion
