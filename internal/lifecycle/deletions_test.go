@@ -200,7 +200,7 @@ func TestNoAnswerIsNoRefusal(t *testing.T) {
 		"the Pod is gone":          {apierrors.NewNotFound(podResource, key.Name), false, false},
 		"the API server is busy":   {apierrors.NewTooManyRequests("busy", 1), true, false},
 		"the API server is broken": {apierrors.NewInternalError(errors.New("etcd")), true, false},
-		"nobody answers":           {errors.New("connection refused"), true, false},
+		"it cannot be reached":     {errors.New("connection refused"), true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := beginning() // another operation

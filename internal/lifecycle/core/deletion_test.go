@@ -165,7 +165,7 @@ func TestWhyADeletionIsRefusedStaysOnThePod(t *testing.T) {
 	v = serving()
 	v.Annotations = map[string]string{podops.DeletionRefusedAnnotation: "no"}
 	assert.True(t, step(refused("no")))
-	assert.NotContains(t, v.Annotations, podops.DeletionRefusedAnnotation, "nobody wants it deleted any more")
+	assert.NotContains(t, v.Annotations, podops.DeletionRefusedAnnotation, "it is not to be deleted any more")
 }
 
 // TestRefusedDeletionsCostNoService draws API servers that change their minds at any time, and restarts. The Pod goes out of
