@@ -35,6 +35,7 @@ func TestARefusedTrialBeginsNothing(t *testing.T) {
 		"created":      {appsv1alpha1.PodUpdateRecreate, image("nginx:2"), "create Pod"},
 		"not in place": {"", func(s *appsv1alpha1.CollaSetSpec) { s.Template.Spec.ServiceAccountName = "other" }, "create Pod"},
 		"deleted":      {appsv1alpha1.PodUpdateRecreate, image("nginx:2"), "delete Pod"},
+		"replaced":     {appsv1alpha1.PodUpdateReplace, image("nginx:2"), "delete Pod"},
 	} {
 		for _, protocol := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
@@ -97,6 +98,31 @@ func TestAPodThatIsOutComesBack(t *testing.T) {
 			assert.Empty(t, onlyPods(w.written), "and not begun anew")
 		})
 	}
+}
+
+// TestAReplacedPodThatMayNotGoIsDeletedWithPauses has the API server refuse a deletion that it took in the trial.
+func TestAReplacedPodThatMayNotGoIsDeletedWithPauses(t *testing.T) {
+	set := collaSet(1)
+	set.Spec.UpdateStrategy = appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateReplace}
+	w := newWorld(t, false, set)
+	w.settle()
+	w.change(image("nginx:2"))
+	w.refuse = refusing("delete Pod", errPolicy)
+	for range 4 {
+		_, err := w.reconcile()
+		require.NoError(t, err)
+		w.see()
+		w.serve()
+		w.see()
+	}
+	assert.Equal(t, 1, w.count("delete Pod"))
+	assert.Len(t, w.pods(), 2, "both serve")
+	assert.Equal(t, metav1.ConditionTrue, w.condition(appsv1alpha1.CollaSetStalled).Status)
+	w.refuse = nil
+	w.clock.Step(time.Minute)
+	w.carryOut()
+	require.Len(t, w.pods(), 1)
+	assert.Equal(t, 1, w.at(w.set().Status.UpdatedRevision))
 }
 
 // TestASuccessorThatIsRefusedComesAtTheRevisionBefore has the API server refuse new Pods when one is gone already.

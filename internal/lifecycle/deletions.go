@@ -77,7 +77,7 @@ func (r *reconciler) deletePod(ctx context.Context, pod *corev1.Pod, dryRun bool
 	switch {
 	case refused:
 		refusals++
-		d.put(pod, core.Verdict{At: now, Refused: cut(why.Why), Retry: now.Add(writes.AskAgainIn(refusals))}, refusals)
+		d.put(pod, core.Verdict{At: now, Refused: reason(pod, why.Why), Retry: now.Add(writes.AskAgainIn(refusals))}, refusals)
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("deleting pod %s/%s (dry run: %t): %w", pod.Namespace, pod.Name, dryRun, err)
@@ -86,10 +86,14 @@ func (r *reconciler) deletePod(ctx context.Context, pod *corev1.Pod, dryRun bool
 	return !dryRun, nil
 }
 
-// cut shortens a text to what an event takes, with what is said around it.
-func cut(text string) string {
-	if len(text) <= maxWhy {
-		return text
+// reason is why a deletion is refused: without names that were generated, so that it is the same for Pods of one workload,
+// and no longer than an event takes, with what is said around it.
+func reason(pod *corev1.Pod, why string) string {
+	if pod.GenerateName != "" {
+		why = writes.WithoutNames(why, pod.GenerateName)
 	}
-	return strings.ToValidUTF8(text[:maxWhy-3], "") + "..."
+	if len(why) <= maxWhy {
+		return why
+	}
+	return strings.ToValidUTF8(why[:maxWhy-3], "") + "..."
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -264,10 +265,14 @@ func TestWhatIsKnownOfDeletionsIsForgotten(t *testing.T) {
 	})
 }
 
-func TestLongReasonsAreCut(t *testing.T) {
-	p := &policy{dryRun: apierrors.NewForbidden(podResource, key.Name, errors.New(strings.Repeat("ü", 2000)))}
-	r, c := newReconciler(t, &mapperFor{err: errNoRules}, p.funcs(), markedPod())
-	_, err := reconcilePod(t, r)
-	require.NoError(t, err)
-	assert.LessOrEqual(t, len(podops.ExplainRefusal(podNow(t, c).Annotations[podops.DeletionRefusedAnnotation])), 1024)
+func TestReasonsAreShortAndNameNoGeneratedNames(t *testing.T) {
+	pod := markedPod()
+	pod.GenerateName = "web-"
+	assert.Equal(t, "no deletion of", reason(pod, `no deletion of "web-x7k2p"`))
+	assert.Equal(t, "no deletion of web-*", reason(pod, "no deletion of web-x7k2p"))
+	pod.GenerateName = ""
+	assert.Equal(t, "no deletion of web-x7k2p", reason(pod, "no deletion of web-x7k2p"))
+	long := reason(pod, strings.Repeat("ü", 2000))
+	assert.True(t, utf8.ValidString(long))
+	assert.LessOrEqual(t, len(podops.ExplainRefusal(long)), 1024, "what an event takes")
 }
