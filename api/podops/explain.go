@@ -35,13 +35,15 @@ const (
 	WaitFrozen WaitReason = "Frozen"
 	// WaitOther: another operation keeps the Pod offline.
 	WaitOther WaitReason = "OtherOperation"
+	// WaitRefused: the API server refuses the graceful deletion of the Pod, which has not begun.
+	WaitRefused WaitReason = "DeletionRefused"
 )
 
 // WaitReasons are all reasons there are.
 func WaitReasons() []WaitReason {
 	return []WaitReason{
 		WaitOperationType, WaitRule, WaitLifecycle, WaitFinalizer, WaitNotReady, WaitOperator,
-		WaitReady, WaitExpected, WaitStayOffline, WaitFrozen, WaitOther,
+		WaitReady, WaitExpected, WaitStayOffline, WaitFrozen, WaitOther, WaitRefused,
 	}
 }
 
@@ -50,8 +52,9 @@ type Wait struct {
 	// ID and Type name the operation; both are "" for a Pod that is merely not
 	// in service.
 	ID, Type string
-	Phase    Phase
-	Reason   WaitReason
+	// Phase is PhaseNone for an operation that has not begun.
+	Phase  Phase
+	Reason WaitReason
 	// Message is for people: what exactly, and whose it is.
 	Message string
 	// Since is when the phase began, by its writer's clock; zero if unknown.
@@ -59,7 +62,8 @@ type Wait struct {
 }
 
 // Explain says what each operation on the Pod waits for, or, if there is none,
-// why the Pod does not count as serving. It is empty for a Pod that serves.
+// why the Pod does not count as serving; and, last, why its graceful deletion has
+// not begun, if the API server refuses it. For a Pod that serves there is no more.
 // rules are all rules of the Pod's namespace; nil is fine.
 func Explain(v View, rules []Rule) []Wait {
 	return ExplainWith(v, Surroundings{Rules: rules})
@@ -91,7 +95,24 @@ func ExplainWith(v View, s Surroundings) []Wait {
 		reason, message := explainReturn(v, s)
 		waits = append(waits, Wait{Reason: reason, Message: message})
 	}
+	if why, refused := DeletionRefused(v); refused {
+		waits = append(waits, Wait{ID: DeletionID, Type: TypeDelete, Reason: WaitRefused, Message: ExplainRefusal(why)})
+	}
 	return waits
+}
+
+// DeletionRefused reports whether the API server refuses the graceful deletion of the Pod, which stays as it is, and why.
+func DeletionRefused(v View) (why string, refused bool) {
+	if _, marked := v.Labels[appsv1alpha1.ToDeleteLabel]; !marked || v.Terminating || IsDuring(v, DeletionID, TypeDelete) {
+		return "", false
+	}
+	why, refused = v.Annotations[DeletionRefusedAnnotation]
+	return why, refused
+}
+
+// ExplainRefusal tells people that the API server refuses the graceful deletion of a Pod, and why.
+func ExplainRefusal(why string) string {
+	return "the API server refuses to delete the Pod: " + why + "; nothing is done to it until it agrees, and it is asked again by itself"
 }
 
 func explainOperation(v View, o Operation, s Surroundings) (WaitReason, string) {

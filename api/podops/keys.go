@@ -114,6 +114,9 @@ const (
 	// DeadlinesAnnotation is JSON {"<phase>[/<type>]":{"after":"10m","policy":"Wait"}}: how long the phases of
 	// operations on this Pod may take. Written by users.
 	DeadlinesAnnotation = "podopslifecycle.kusionstack.io/deadlines"
+	// DeletionRefusedAnnotation is why the API server refuses to delete a Pod that is marked for graceful deletion: the
+	// Pod stays in service meanwhile. Written by lifecycle-controller.
+	DeletionRefusedAnnotation = "podopslifecycle.kusionstack.io/deletion-refused"
 	// FreezeAnnotation, on a Namespace, keeps every Pod of it in service; its value says why. Written by users.
 	FreezeAnnotation = "podopslifecycle.kusionstack.io/freeze"
 	// FreezeClusterAnnotation, on the Namespace that the suite runs in, keeps every Pod of the cluster in service;

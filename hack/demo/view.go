@@ -113,7 +113,7 @@ func rowOf(pod *corev1.Pod, rules []podops.Rule) row {
 	case podops.WaitReady:
 		r.waits = "the Pod to be Ready"
 	case podops.WaitRule, podops.WaitOperationType, podops.WaitLifecycle, podops.WaitNotReady, podops.WaitStayOffline,
-		podops.WaitFrozen, podops.WaitOther:
+		podops.WaitFrozen, podops.WaitOther, podops.WaitRefused:
 	}
 	return r
 }

@@ -1,13 +1,16 @@
 package bootstrap
 
 import (
+	"io"
 	"net/http"
 	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"kusionstack.io/kuperator/internal/metric"
@@ -78,7 +81,7 @@ type writeCounter struct {
 // RoundTrip implements http.RoundTripper.
 func (w *writeCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := w.next.RoundTrip(r)
-	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions || r.URL.Query().Has("dryRun") {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions || isDryRun(r) {
 		return response, err
 	}
 	info, infoErr := requests.NewRequestInfo(r)
@@ -97,6 +100,31 @@ func (w *writeCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	apiWrites.WithLabelValues(resource, info.Verb, resultOf(response, err)).Inc()
 	return response, err
+}
+
+// isDryRun reports whether a request changes nothing. Those that delete tell it in their bodies, in JSON or in protobuf.
+func isDryRun(r *http.Request) bool {
+	if r.URL.Query().Has("dryRun") {
+		return true
+	}
+	if r.Method != http.MethodDelete || r.GetBody == nil {
+		return false
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return false
+	}
+	defer func() { _ = body.Close() }()
+	raw, err := io.ReadAll(body)
+	if err != nil {
+		return false
+	}
+	options, _, err := clientgoscheme.Codecs.UniversalDeserializer().Decode(raw, nil, nil)
+	if err != nil {
+		return false
+	}
+	deletion, isDeletion := options.(*metav1.DeleteOptions)
+	return isDeletion && len(deletion.DryRun) > 0
 }
 
 // CloseIdleConnections passes on what http.Client asks for.

@@ -10,6 +10,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/internal/metric"
 )
@@ -61,4 +68,27 @@ func TestWritesAreCounted(t *testing.T) {
 	assert.Equal(t, 4*len(writeResults), testutil.CollectAndCount(apiWrites), "four pairs of resource and verb, with every result; reads and dry runs are none")
 	assert.InDelta(t, 0, count("pods", "delete", "done"), 0)
 	require.Equal(t, metric.Counter, apiWritesMetric.Kind)
+}
+
+// TestDryRunsOfDeletionsAreNoWrites: they tell in their bodies what others tell in the URL.
+func TestDryRunsOfDeletionsAreNoWrites(t *testing.T) {
+	for _, contentType := range []string{"", runtime.ContentTypeJSON} { // the first is protobuf, for Pods
+		apiWrites.Reset()
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", runtime.ContentTypeJSON)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Success"}`))
+		}))
+		t.Cleanup(server.Close)
+		cfg := &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: contentType}}
+		countWrites(cfg)
+		mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{corev1.SchemeGroupVersion})
+		mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
+		c, err := client.New(cfg, client.Options{Mapper: mapper})
+		require.NoError(t, err)
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}}
+		for _, options := range [][]client.DeleteOption{{client.DryRunAll}, {}, {client.GracePeriodSeconds(0)}} {
+			require.NoError(t, c.Delete(t.Context(), pod, options...))
+		}
+		assert.InDelta(t, 2, testutil.ToFloat64(apiWrites.WithLabelValues("pods", "delete", "done")), 0, contentType)
+	}
 }

@@ -267,7 +267,7 @@ func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *core.
 			pod := d.Pod.View
 			object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name, UID: pod.UID}}
 			err := r.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
-			if d.Reason == core.DeleteRecreate || d.Reason == core.DeleteScaleIn {
+			if d.Reason == core.DeleteRecreate || d.Reason == core.DeleteScaleIn || d.Reason == core.DeleteReplaced {
 				err = r.took(o, core.Trial{Write: core.TrialDelete}, err)
 			}
 			if err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -113,10 +112,4 @@ func (r *reconciler) mayExist(ctx context.Context, o *observation, pod *core.Pod
 		return false
 	}
 	return r.tryCreate(ctx, o, live, pod.ID, to) == nil
-}
-
-// notServed says that it is the resource that was not found, and not the object.
-func notServed(err error) bool {
-	return apierrors.IsMethodNotSupported(err) ||
-		(apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse))
 }

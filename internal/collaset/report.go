@@ -51,7 +51,7 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan
 		became.ScaleOut = writes.Told(applied.creationsHeld)
 	}
 	if why, refused := o.refusal(became.ScaleOut); refused && o.memory.creating.failures > 1 {
-		became.Refused = core.Trial{Write: core.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.why)
+		became.Refused = core.Trial{Write: core.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.Why)
 	}
 	status := core.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
 	return r.tell(ctx, o, status, core.DeadlineIn(&o.snapshot, plan.Goal, &status), plan.IsZero())

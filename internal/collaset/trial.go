@@ -91,16 +91,16 @@ func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone *corev1
 	}
 	mount(other, templates, names)
 	err = r.client.Create(ctx, other, client.DryRunAll)
-	if why, refused := refusalIn(err); refused && why.quota && fitsAfter(why.why, gone) {
+	if why, refused := refusalIn(err); refused && why.Quota && fitsAfter(why.Why, gone) {
 		return nil
 	}
 	return err
 }
 
 // refusal is refusalIn without the names that were generated for Pods of the set: they are others with each attempt.
-func (o *observation) refusal(err error) (refusalOf, bool) {
+func (o *observation) refusal(err error) (writes.Rejection, bool) {
 	why, refused := refusalIn(err)
-	why.why = writes.WithoutNames(why.why, namePrefix(o.set.Name))
+	why.Why = writes.WithoutNames(why.Why, namePrefix(o.set.Name))
 	return why, refused
 }
 
@@ -108,7 +108,7 @@ func (o *observation) refusal(err error) (refusalOf, bool) {
 func (r *reconciler) refused(o *observation, t core.Trial, err error) bool {
 	why, refused := o.refusal(err)
 	if refused && o.memory.verdicts.refuse(t, why, r.clock.Now()) {
-		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, core.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.why)))
+		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, core.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.Why)))
 	}
 	return refused
 }

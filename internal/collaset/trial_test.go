@@ -2,7 +2,6 @@ package collaset
 
 import (
 	"errors"
-	"net/http"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +19,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // errPolicy is what a ValidatingAdmissionPolicy answers.
@@ -36,6 +35,7 @@ func TestARefusedTrialBeginsNothing(t *testing.T) {
 		"created":      {appsv1alpha1.PodUpdateRecreate, image("nginx:2"), "create Pod"},
 		"not in place": {"", func(s *appsv1alpha1.CollaSetSpec) { s.Template.Spec.ServiceAccountName = "other" }, "create Pod"},
 		"deleted":      {appsv1alpha1.PodUpdateRecreate, image("nginx:2"), "delete Pod"},
+		"replaced":     {appsv1alpha1.PodUpdateReplace, image("nginx:2"), "delete Pod"},
 	} {
 		for _, protocol := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
@@ -100,6 +100,31 @@ func TestAPodThatIsOutComesBack(t *testing.T) {
 	}
 }
 
+// TestAReplacedPodThatMayNotGoIsDeletedWithPauses has the API server refuse a deletion that it took in the trial.
+func TestAReplacedPodThatMayNotGoIsDeletedWithPauses(t *testing.T) {
+	set := collaSet(1)
+	set.Spec.UpdateStrategy = appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateReplace}
+	w := newWorld(t, false, set)
+	w.settle()
+	w.change(image("nginx:2"))
+	w.refuse = refusing("delete Pod", errPolicy)
+	for range 4 {
+		_, err := w.reconcile()
+		require.NoError(t, err)
+		w.see()
+		w.serve()
+		w.see()
+	}
+	assert.Equal(t, 1, w.count("delete Pod"))
+	assert.Len(t, w.pods(), 2, "both serve")
+	assert.Equal(t, metav1.ConditionTrue, w.condition(appsv1alpha1.CollaSetStalled).Status)
+	w.refuse = nil
+	w.clock.Step(time.Minute)
+	w.carryOut()
+	require.Len(t, w.pods(), 1)
+	assert.Equal(t, 1, w.at(w.set().Status.UpdatedRevision))
+}
+
 // TestASuccessorThatIsRefusedComesAtTheRevisionBefore has the API server refuse new Pods when one is gone already.
 func TestASuccessorThatIsRefusedComesAtTheRevisionBefore(t *testing.T) {
 	set := collaSet(3)
@@ -141,42 +166,6 @@ func refusingImage(image string) func(string, client.Object) error {
 	}
 }
 
-func TestRefusalIn(t *testing.T) {
-	webhook := func(code int32) error {
-		return &apierrors.StatusError{ErrStatus: metav1.Status{Code: code, Message: `admission webhook "x" denied the request: no`}}
-	}
-	for name, tc := range map[string]struct {
-		err     error
-		refused bool
-		quota   bool
-		why     string
-	}{
-		"nothing":             {},
-		"a policy":            {errPolicy, true, false, "forbidden: ValidatingAdmissionPolicy 'released' with binding 'released' denied request: the image is not released"},
-		"a quota":             {apierrors.NewForbidden(pods, "x", errors.New("exceeded quota: full, requested: pods=1, used: pods=4, limited: pods=4")), true, true, "forbidden: exceeded quota: full, requested: pods=1, used: pods=4, limited: pods=4"},
-		"invalid":             {apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "x", nil), true, false, ""},
-		"too large":           {apierrors.NewRequestEntityTooLargeError("x"), true, false, ""},
-		"a resize not served": {apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", pods, "x", "404 page not found", 0, true), true, false, ""},
-		"changed":             {errConflict, false, false, ""},
-		"gone":                {errNotFound, false, false, ""},
-		"busy":                {apierrors.NewTooManyRequests("busy", 1), false, false, ""},
-		"away":                {errAway, false, false, ""},
-		"not an answer":       {errors.New("connection refused"), false, false, ""},
-		"a webhook's 409":     {webhook(http.StatusConflict), true, false, ""},
-		"a webhook's 500":     {webhook(http.StatusInternalServerError), true, false, ""},
-		"a webhook is away":   {apierrors.NewInternalError(errors.New(`failed calling webhook "x": connection refused`)), true, false, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			why, refused := refusalIn(tc.err)
-			assert.Equal(t, tc.refused, refused)
-			assert.Equal(t, tc.quota, why.quota)
-			if tc.why != "" {
-				assert.Equal(t, tc.why, why.why)
-			}
-		})
-	}
-}
-
 func TestFitsAfter(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
 		Requests: corev1.ResourceList{"cpu": resource.MustParse("100m"), "memory": resource.MustParse("1Gi")},
@@ -203,7 +192,7 @@ func TestVerdictsBackOff(t *testing.T) {
 	var v verdicts
 	trial := core.Trial{Write: core.TrialCreate, To: "r2"}
 	now := time.Unix(1_700_000_000, 0)
-	no := refusalOf{why: "no"}
+	no := writes.Rejection{Why: "no"}
 	var waits []time.Duration
 	for range 7 {
 		v.refuse(trial, no, now)

@@ -3,13 +3,8 @@ package collaset
 import (
 	"errors"
 	"maps"
-	"net/http"
-	"regexp"
-	"strings"
 	"sync"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/writes"
@@ -18,13 +13,8 @@ import (
 // errNotTaken is that the API server refuses a write, which is remembered: the next decision sees it.
 var errNotTaken = errors.New("the API server refuses it")
 
-// Bounds of the wait between two attempts at a write that is refused, and for how long an answer is kept that no decision
-// asks for.
-const (
-	firstTrialIn  = time.Second
-	lastTrialIn   = 30 * time.Second
-	verdictKeptOn = 10 * time.Minute
-)
+// verdictKeptOn is for how long an answer is kept that no decision asks for.
+const verdictKeptOn = 10 * time.Minute
 
 // verdicts are the API server's answers to trials and to the writes themselves. The zero verdicts are none. They are safe
 // for concurrent use.
@@ -64,21 +54,17 @@ func (v *verdicts) accept(t core.Trial, trial bool, now time.Time) {
 }
 
 // refuse notes that it does not, and reports whether that is news.
-func (v *verdicts) refuse(t core.Trial, r refusalOf, now time.Time) (news bool) {
+func (v *verdicts) refuse(t core.Trial, r writes.Rejection, now time.Time) (news bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	before := v.answers[t]
-	a := answer{Verdict: core.Verdict{At: now, Refused: r.why, Quota: r.quota}, refusals: before.refusals + 1}
-	wait := firstTrialIn
-	for i := 1; i < a.refusals && wait < lastTrialIn; i++ {
-		wait *= 2
-	}
-	a.Retry = now.Add(min(wait, lastTrialIn))
+	a := answer{Verdict: core.Verdict{At: now, Refused: r.Why, Quota: r.Quota}, refusals: before.refusals + 1}
+	a.Retry = now.Add(writes.AskAgainIn(a.refusals))
 	if before.Refused != "" && now.Before(before.Retry) {
 		a.Retry, a.refusals = before.Retry, before.refusals // one of several writes that were under way
 	}
 	v.put(t, a)
-	return before.Refused != r.why
+	return before.Refused != r.Why
 }
 
 func (v *verdicts) put(t core.Trial, a answer) {
@@ -88,35 +74,9 @@ func (v *verdicts) put(t core.Trial, a answer) {
 	v.answers[t] = a
 }
 
-// refusalOf is why the API server refuses a write.
-type refusalOf struct {
-	why string
-	// quota reports whether it is for a quota.
-	quota bool
+// refusalIn is writes.RejectionIn, in a length that status takes.
+func refusalIn(err error) (r writes.Rejection, refused bool) {
+	r, refused = writes.RejectionIn(err)
+	r.Why = core.Cut(r.Why)
+	return r, refused
 }
-
-// refusalIn reports whether an error is the API server's answer that it does not take the write, whatever is tried again. It
-// is none that the object has changed or is gone, that the API server is busy, or that it cannot be reached. A webhook that
-// does not answer refuses, too: it may be away for long.
-func refusalIn(err error) (r refusalOf, refused bool) {
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return r, false
-	}
-	code, message := status.Status().Code, status.Status().Message
-	switch denied := strings.Contains(message, "denied the request"); {
-	case code == http.StatusConflict, code == http.StatusNotFound && !notServed(err), code == http.StatusTooManyRequests, code == http.StatusUnauthorized:
-		refused = denied // a webhook gives its refusals what code it likes
-	case code == http.StatusInternalServerError:
-		refused = denied || strings.Contains(message, "failed calling webhook")
-	default:
-		refused = code >= http.StatusBadRequest && code < http.StatusInternalServerError
-	}
-	return refusalOf{why: core.Cut(writes.Steady(unnamed(message))), quota: strings.Contains(message, "exceeded quota")}, refused
-}
-
-// namedFirst is the Pod with whose name an answer begins: it is another one for each attempt, or for each Pod.
-var namedFirst = regexp.MustCompile(`^(?:pods|Pod) "[^"]*" is (forbidden|invalid): `)
-
-// unnamed is an answer of the API server that does not depend on the name of the Pod.
-func unnamed(message string) string { return namedFirst.ReplaceAllString(message, "$1: ") }

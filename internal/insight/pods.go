@@ -105,8 +105,8 @@ func (x *index) podWithout(pod *corev1.Pod) Pod {
 	}
 	for _, w := range podops.ExplainWith(v, x.surroundings(pod.Namespace)) {
 		reasons := x.behind(pod, v, w)
-		if w.ID == "" {
-			p.Reasons = reasons
+		if w.Phase == podops.PhaseNone { // no operation that has begun
+			p.Reasons = append(p.Reasons, reasons...)
 			continue
 		}
 		o := Operation{ID: w.ID, Type: w.Type, Phase: string(w.Phase), Since: timeOf(w.Since), Reasons: reasons}
@@ -152,8 +152,11 @@ func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
 		last.Next = "kubectl -n " + pod.Namespace + " label pod " + pod.Name + " " + podops.StayOfflineLabel + "-"
 	case podops.WaitOther:
 		last.Next = "see the other operation of this Pod"
+	case podops.WaitRefused:
+		last.Next = "have the policy or webhook that it names let the Pod go; to keep the Pod: " +
+			"kubectl -n " + pod.Namespace + " label pod " + pod.Name + " " + appsv1alpha1.ToDeleteLabel + "-"
 	}
-	if last.Since == nil {
+	if last.Since == nil && w.Reason != podops.WaitRefused {
 		last.Since = changedAt(pod) // no operation: the Pod itself has changed
 	}
 	for i := range found {

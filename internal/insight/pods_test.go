@@ -50,3 +50,35 @@ func TestWhyNamesTheMissingFinalizer(t *testing.T) {
 		}
 	}
 }
+
+// TestWhyNamesWhoRefusesADeletion: of a Pod that serves, and of one that does not.
+func TestWhyNamesWhoRefusesADeletion(t *testing.T) {
+	for _, serves := range []bool{true, false} {
+		pod := corev1.Pod{}
+		pod.Namespace, pod.Name = "shop", "web-a"
+		pod.Labels = map[string]string{"collaset.kusionstack.io/to-delete": "true"}
+		pod.Annotations = map[string]string{podops.DeletionRefusedAnnotation: "policy keep denied the request"}
+		if serves {
+			pod.Labels[podops.ServiceAvailableLabel] = "1"
+		}
+		answer, found := insight.WhyPod(insight.Facts{Pods: []corev1.Pod{pod}}, "shop", "web-a", nil)
+		require.True(t, found)
+		assert.Empty(t, answer.Pod.Operations)
+		if serves {
+			assert.Equal(t, insight.StateServing, answer.Pod.State)
+			require.NotNil(t, answer.Blocker)
+			assert.Equal(t, insight.Code(podops.WaitRefused), answer.Blocker.Code)
+		}
+		last := answer.Reasons[len(answer.Reasons)-1]
+		assert.Equal(t, insight.Code(podops.WaitRefused), last.Code)
+		assert.Contains(t, last.Message, "policy keep denied the request")
+		assert.Contains(t, last.Next, "kubectl -n shop label pod web-a collaset.kusionstack.io/to-delete-")
+		assert.Nil(t, last.Since)
+
+		delete(pod.Labels, "collaset.kusionstack.io/to-delete")
+		answer, _ = insight.WhyPod(insight.Facts{Pods: []corev1.Pod{pod}}, "shop", "web-a", nil)
+		for _, r := range answer.Reasons {
+			assert.NotEqual(t, last.Code, r.Code, "it is not to be deleted")
+		}
+	}
+}

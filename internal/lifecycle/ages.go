@@ -29,6 +29,8 @@ type ages struct {
 	started time.Time // of the first observation
 	pods    map[types.NamespacedName]*podAges
 	types   map[string]bool
+	// refused are the Pods whose graceful deletion the API server refuses.
+	refused map[types.NamespacedName]bool
 }
 
 type podAges struct {
@@ -52,7 +54,7 @@ type phaseAge struct {
 }
 
 func newAges(clk clock.PassiveClock) *ages {
-	return &ages{clock: clk, pods: map[types.NamespacedName]*podAges{}, types: map[string]bool{}}
+	return &ages{clock: clk, pods: map[types.NamespacedName]*podAges{}, types: map[string]bool{}, refused: map[types.NamespacedName]bool{}}
 }
 
 // observe takes in the Pod as it is and returns since when each operation is in
@@ -65,6 +67,11 @@ func (a *ages) observe(pod *corev1.Pod, v podops.View) map[string]time.Time {
 		a.started = now
 	}
 	key := client.ObjectKeyFromObject(pod)
+	if _, refused := podops.DeletionRefused(v); refused {
+		a.refused[key] = true
+	} else {
+		delete(a.refused, key)
+	}
 	p, known := a.pods[key]
 	if known && p.uid != pod.UID {
 		a.forget(key)
@@ -218,6 +225,7 @@ func (a *ages) gone(key types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.forget(key)
+	delete(a.refused, key)
 }
 
 func (a *ages) forget(key types.NamespacedName) {

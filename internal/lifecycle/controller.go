@@ -5,8 +5,9 @@
 // It writes `pods/status` (labels and conditions in one patch), deletes, and takes
 // expected finalizers off Pods whose employer is gone; every write carries the
 // Pod's UID and resourceVersion. It keeps no state but the age of phases, which it
-// takes from the labels after a restart: after a crash at any point the next look
-// at the Pod gives the same decision.
+// takes from the labels after a restart, and what the API server said of
+// deletions, which it asks anew: after a crash at any point the next look at the
+// Pod gives the same decision, or one that is as safe.
 package lifecycle
 
 import (
@@ -104,7 +105,8 @@ func stripPod(object any) (any, error) {
 // isRead says whether the protocol reads the annotation, or removes it.
 func isRead(annotation string) bool {
 	switch annotation {
-	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation, appsv1alpha1.LastPodStatusAnnotation:
+	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation, podops.DeletionRefusedAnnotation,
+		appsv1alpha1.LastPodStatusAnnotation:
 		return true
 	}
 	return strings.HasPrefix(annotation, podops.RuleDetailPrefix+"/")

@@ -48,7 +48,7 @@ var (
 	}
 	waitingMetric = metric.Metric{
 		Name: "kuperator_lifecycle_waiting_operations", Kind: metric.Gauge, Unit: "operations",
-		Help:   "Operations under way, by what they wait for, as last looked at.",
+		Help:   "Operations under way, and graceful deletions that have not begun because the API server refuses them, by what they wait for, as last looked at.",
 		Labels: []metric.Label{{Name: "reason", Values: "the reasons of kubectl kuperator why, such as BlockedByRule, Frozen, WaitingForCooperatorToLeave, OperatorAtWork"}},
 	}
 	overdueMetric = metric.Metric{
@@ -143,6 +143,7 @@ func (a *ages) count() census {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.clock.Now()
+	c.waiting[podops.WaitRefused] = len(a.refused)
 	for key, p := range a.pods {
 		for _, o := range p.operations {
 			n := c.namespaces[key.Namespace]

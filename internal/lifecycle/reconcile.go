@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,6 +24,9 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
+
+// refusedLook is how soon to look again at a Pod whose deletion was refused: it is to come back.
+const refusedLook = time.Millisecond
 
 // cacheLag is how soon to look again at a Pod whose rules the cache does not show yet.
 const cacheLag = 20 * time.Millisecond
@@ -42,6 +45,7 @@ type reconciler struct {
 	writes   *writes.Tracker
 	// conflicts are those that a Pod met in a row.
 	conflicts writes.Conflicts
+	deletions deletions
 	events    events.EventRecorder
 	clock     clock.PassiveClock
 }
@@ -67,6 +71,14 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	plan := core.Decide(snapshot)
+	var untried error
+	if plan.Try {
+		if _, untried = r.deletePod(ctx, pod, true); apierrors.IsConflict(untried) {
+			return r.conflict(ctx, req), nil
+		}
+		snapshot.Deletion = r.deletions.of(pod)
+		plan = core.Decide(snapshot)
+	}
 	if permits(snapshot.Pod, plan.Step) {
 		if upToDate, err := r.rules.upToDate(ctx, req.Namespace); err != nil || !upToDate {
 			return ctrl.Result{RequeueAfter: cacheLag}, err
@@ -79,13 +91,18 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.ages.explained(req.NamespacedName, podops.ExplainWith(snapshot.Pod, podops.Surroundings{Rules: snapshot.Rules, Frozen: snapshot.Frozen, Brief: true}))
 	nextLook, err := r.apply(ctx, pod, snapshot, plan)
 	if apierrors.IsConflict(err) {
-		ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile; the next look decides anew")
-		conflicts.Inc()
-		r.writes.Refused(ctx, r.live, req.NamespacedName)
-		return ctrl.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
+		return r.conflict(ctx, req), nil
 	}
 	r.conflicts.None(req.NamespacedName)
-	return ctrl.Result{RequeueAfter: nextLook}, client.IgnoreNotFound(err)
+	return ctrl.Result{RequeueAfter: nextLook}, errors.Join(client.IgnoreNotFound(err), client.IgnoreNotFound(untried))
+}
+
+// conflict is when to look again at a Pod that is newer than the cache shows.
+func (r *reconciler) conflict(ctx context.Context, req ctrl.Request) ctrl.Result {
+	ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile; the next look decides anew")
+	conflicts.Inc()
+	r.writes.Refused(ctx, r.live, req.NamespacedName)
+	return ctrl.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}
 }
 
 // gone drops what is remembered of a Pod.
@@ -93,6 +110,7 @@ func (r *reconciler) gone(pod types.NamespacedName) {
 	r.writes.Forget(pod)
 	r.conflicts.None(pod)
 	r.ages.gone(pod)
+	r.deletions.forget(pod)
 }
 
 // observe reads all that the decision depends on.
@@ -101,8 +119,10 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (core.Snapsho
 	key := client.ObjectKeyFromObject(pod)
 	if s.Pod.Terminating {
 		r.ages.gone(key)
+		r.deletions.forget(key)
 		return s, nil
 	}
+	s.Deletion = r.deletions.of(pod)
 	if done := revision.Carried(pod).Finish; done != nil {
 		s.Carried = core.Carried(*done)
 	}
@@ -154,9 +174,9 @@ func reportedOn(pod *corev1.Pod) core.Report {
 func (r *reconciler) apply(ctx context.Context, pod *corev1.Pod, s core.Snapshot, plan core.Plan) (time.Duration, error) {
 	r.reportOverdue(pod, s, plan)
 	if plan.Delete {
-		err := r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID, ResourceVersion: ptr.To(pod.ResourceVersion)})
-		if err != nil {
-			return 0, fmt.Errorf("deleting pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		deleted, err := r.deletePod(ctx, pod, false)
+		if err != nil || !deleted {
+			return refusedLook, err
 		}
 		r.writes.Deleted(client.ObjectKeyFromObject(pod), pod)
 		steps.WithLabelValues("Deleted").Inc()
@@ -189,6 +209,9 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s core.Snapshot
 	r.writes.Wrote(client.ObjectKeyFromObject(pod), writes.Pod(patched))
 	if !plan.Step.IsZero() {
 		steps.WithLabelValues(string(plan.Step.ServiceReady)).Inc()
+	}
+	if why := plan.Step.Annotations[podops.DeletionRefusedAnnotation]; why != nil {
+		r.events.Eventf(pod, nil, corev1.EventTypeWarning, string(podops.WaitRefused), "Delete", "%s", podops.ExplainRefusal(*why))
 	}
 	if plan.Step.ServiceReady == corev1.ConditionFalse {
 		r.announce(pod, plan.Step.Apply(s.Pod))

@@ -215,8 +215,10 @@ func TestAPodIsDeletedOnceThoughTheCacheDoesNotShowItYet(t *testing.T) {
 	pod := servingPod()
 	pod.Labels[appsv1alpha1.ToDeleteLabel] = "true"
 	r, _ := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{
-		Delete: func(context.Context, client.WithWatch, client.Object, ...client.DeleteOption) error {
-			deletions++
+		Delete: func(_ context.Context, _ client.WithWatch, _ client.Object, opts ...client.DeleteOption) error {
+			if o := (client.DeleteOptions{}); len(o.ApplyOptions(opts).DryRun) == 0 {
+				deletions++
+			}
 			return nil
 		},
 	}, pod)

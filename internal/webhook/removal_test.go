@@ -114,6 +114,12 @@ func TestDecideRemoval(t *testing.T) {
 		"the deletion while a cooperator holds the Pod": {
 			removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete), func(r *removal) { r.Pod.Finalizers = []string{podops.ProtectionFinalizerPrefix + "/a"} }), want: refused,
 		},
+		"a Pod whose deletion others refuse": {
+			removal: serving(marked, func(r *removal) {
+				r.Pod.Annotations = map[string]string{podops.DeletionRefusedAnnotation: "policy keep denied the request"}
+			}),
+			want: refused, says: "Now: DeletionRefused: the API server refuses to delete the Pod: policy keep denied the request",
+		},
 		"a Pod in PreCheck names what it waits for": {
 			removal: serving(marked, label(podops.OperatingPrefix+"/"+podops.DeletionID, "1"), label(podops.OperationTypePrefix+"/"+podops.DeletionID, "delete"), label(podops.PreCheckPrefix+"/"+podops.DeletionID, "1")),
 			want:    refused, says: "it waits for the PodTransitionRules that select it, then for lifecycle-controller",

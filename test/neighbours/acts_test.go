@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
@@ -53,6 +54,7 @@ var acts = []struct {
 	{"handed-over-by-server-side-apply", handedOver("--server-side")},
 	{"round-trip", roundTrip},
 	{"eviction-refused", evictionRefused},
+	{"deletion-refused", deletionRefused},
 }
 
 // TestActs has others act on a workload with volumes.
@@ -378,6 +380,37 @@ func evictionRefused(r *run, _ *appsv1alpha1.CollaSet) {
 			return nil
 		}
 		return errors.Join(errors.New("the Pod is there"), r.evict(p))
+	})
+	r.awaitComplete(podsOfAnAct)
+}
+
+// deletionRefused deletes a Pod gracefully, which lifecycle-controller may not carry out, for a while: the Pod serves on,
+// and says why.
+func deletionRefused(r *run, _ *appsv1alpha1.CollaSet) {
+	leave := neighbourOf("refuse-delete").comes(r, change{})
+	p := r.podsNow()[0]
+	require.ErrorContains(r, r.client.Delete(r.Context(), p.DeepCopy()), "taken out of service")
+	r.await("the Pod to say who refuses", func() error {
+		if now := r.find(p); now == nil || !strings.Contains(now.Annotations[podops.DeletionRefusedAnnotation], "refuse-delete") {
+			return fmt.Errorf("%+v", now)
+		}
+		return nil
+	})
+	r.calmly("nothing is done for a deletion that is refused", func() error {
+		if now := r.find(p); now == nil || !serves(now) || len(podops.Operations(podops.Read(now))) > 0 {
+			return fmt.Errorf("%+v", now)
+		}
+		return nil
+	})
+	require.ErrorContains(r, r.client.Delete(r.Context(), p.DeepCopy()), "refuse-delete", "it is told again")
+	r.free(p)
+	r.atLeast(podsOfAnAct - 1)
+	leave()
+	r.await("the deletion", func() error {
+		if r.find(p) == nil {
+			return nil
+		}
+		return errors.New("the Pod is there")
 	})
 	r.awaitComplete(podsOfAnAct)
 }

@@ -248,6 +248,12 @@ func TestSuccessorRefused(t *testing.T) {
 		"no-class_first_class_Recreate_back", "pod-security_first_host-pid_InPlaceIfPossible_back")
 }
 
+// TestDeletionRefused: the Pods that are to go may not, from the start, or when one is out of service for it.
+func TestDeletionRefused(t *testing.T) {
+	played(t, "refuse-delete_first_image_Replace_goes", "refuse-delete_caught_env_Replace_goes",
+		"refuse-delete_caught_image_Replace_rule_goes", "refuse-delete_caught_image_Recreate_goes")
+}
+
 // TestRefusalCountsForTheFailurePolicy: a rollout that is refused from the start goes back, after its deadline, as
 // one does that breaks Pods.
 func TestRefusalCountsForTheFailurePolicy(t *testing.T) {

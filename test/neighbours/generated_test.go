@@ -2,6 +2,7 @@ package neighbours
 
 import (
 	"cmp"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -85,7 +87,7 @@ func (c combination) allowed() int {
 	writes := c.writes()
 	anew := c.change.oneWay && c.moment == half && c.end == back // the Pods that have it already
 	switch {
-	case slices.Contains(writes, surge), c.serving(writes) && !anew:
+	case c.surges(), c.serving(writes) && !anew:
 		return 0
 	case c.rule:
 		return guarded
@@ -93,6 +95,9 @@ func (c combination) allowed() int {
 		return unguarded
 	}
 }
+
+// surges reports whether a Pod gets the change by another that takes its place.
+func (c combination) surges() bool { return slices.Contains(c.writes(), surge) }
 
 // serving reports whether Pods serve while they get a change by these writes.
 func (c combination) serving(writes []write) bool {
@@ -132,7 +137,7 @@ func (c combination) endings() []ending {
 			return []ending{back}
 		}
 		return nil
-	case c.moment == caught && (says == "" || c.allowed() == 0 || c.serving(c.change.writes(c.policy))):
+	case c.moment == caught && (says == "" || c.allowed() == 0 && w != remove || c.serving(c.change.writes(c.policy))):
 		// it goes on, or no Pod is out of service before it is refused
 		return nil
 	case says == "":
@@ -282,15 +287,21 @@ func (c combination) play(r *run) {
 		leave = c.neighbour.comes(r, c.change)
 		r.change(func(s *appsv1alpha1.CollaSet) { partition(s, 0) })
 	case caught:
+		before := r.uids()
+		letGo := func() { r.change(func(s *appsv1alpha1.CollaSet) { delay(s, 0) }) }
+		if refused == remove && c.surges() { // no delay holds up lifecycle-controller, which deletes them
+			letGo = r.holdAll()
+		}
 		r.change(func(s *appsv1alpha1.CollaSet) { c.changes(s); delay(s, 3600) })
 		r.await("a Pod that is out of service", func() error {
-			if n := r.count(serves); n == podsOfARun {
-				return fmt.Errorf("%d Pods are in service", n)
+			out := r.count(func(p *corev1.Pod) bool { return slices.Contains(before, p.UID) && !serves(p) })
+			if out == 0 {
+				return errors.New("there is none")
 			}
 			return nil
 		})
 		leave = c.neighbour.comes(r, c.change)
-		r.change(func(s *appsv1alpha1.CollaSet) { delay(s, 0) })
+		letGo()
 	}
 	if says == "" {
 		r.keepNone()
@@ -300,13 +311,18 @@ func (c combination) play(r *run) {
 
 	r.awaitStalled(says)
 	r.awaitServing(podsOfARun)
+	r.awaitAllServing()
 	r.calmly("while the refusal lasts", func() error {
-		if begun := r.seenAt(r.setNow().Status.UpdatedRevision); begun && c.moment != half && refused != remove {
+		if begun := r.seenAt(r.setNow().Status.UpdatedRevision); begun && c.moment != half && (c.moment == first || refused != remove) {
 			return fmt.Errorf("a Pod is at the new revision, although that is refused")
+		}
+		if n := r.count(lives); n != podsOfARun && c.moment == first {
+			return fmt.Errorf("%d Pods live, although none may go or come", n)
 		}
 		return nil
 	})
 	r.awaitServing(podsOfARun)
+	r.awaitAllServing()
 
 	if c.end == goes || c.moment == half {
 		r.keepNone()

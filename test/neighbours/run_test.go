@@ -316,6 +316,34 @@ func (r *run) awaitServing(n int) {
 	})
 }
 
+// awaitAllServing waits until every Pod that lives is in service, however many there are.
+func (r *run) awaitAllServing() {
+	r.Helper()
+	r.await("every Pod in service", func() error {
+		if out := r.count(func(p *corev1.Pod) bool { return lives(p) && !serves(p) }); out > 0 {
+			return fmt.Errorf("%d are not", out)
+		}
+		return nil
+	})
+}
+
+// holdAll has every Pod held by a finalizer of the protocol, as by a load balancer that still sends traffic, until what it
+// returns is called.
+func (r *run) holdAll() (letGo func()) {
+	r.Helper()
+	pods := r.podsNow()
+	patch := func(body string) {
+		r.Helper()
+		for _, p := range pods {
+			err := r.client.Patch(r.Context(), p.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, []byte(body)))
+			require.NoError(r, err, body)
+		}
+	}
+	const finalizer = `["prot.podopslifecycle.kusionstack.io/neighbour"]`
+	patch(`{"metadata":{"finalizers":` + finalizer + `}}`)
+	return func() { r.Helper(); patch(`{"metadata":{"$deleteFromPrimitiveList/finalizers":` + finalizer + `}}`) }
+}
+
 func (r *run) count(is func(*corev1.Pod) bool) int {
 	n := 0
 	for _, p := range r.podsNow() {

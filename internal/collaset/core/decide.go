@@ -308,7 +308,7 @@ func (d *decision) reclaim() {
 				d.block(it, reason, message)
 				continue
 			}
-			d.block(it, "WaitingForDeletion", "is handed to lifecycle-controller, which deletes it as soon as it may")
+			d.leaves(it, "is handed to lifecycle-controller, which deletes it as soon as it may")
 		}
 	}
 	d.plan.Release = len(d.items) == 0 && !left
@@ -325,6 +325,9 @@ func (d *decision) markNamed() {
 		case d.s.Protocol && !it.ToDelete:
 			d.plan.Marks = append(d.plan.Marks, it.Pod)
 		case d.s.Protocol:
+			if why, refused := podops.DeletionRefused(it.View); refused {
+				d.stall(it, Trial{Write: TrialDelete}, why)
+			}
 		case d.s.Sequential:
 			// Its successor has the same name and would be deleted again, for ever.
 			d.block(it, "PodToDeleteIgnored", "podToDelete with PersistentSequence names only chooses what scale-in removes when the lifecycle is off; delete the Pod instead")

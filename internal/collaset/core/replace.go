@@ -278,7 +278,7 @@ func (d *decision) carry(p *pair) (over bool) {
 	case it.victim:
 		return d.takeBack(p)
 	case p.committed:
-		d.block(it, "WaitingForDeletion", "its replacement serves; it is handed to lifecycle-controller, which deletes it as soon as it may")
+		d.leaves(it, "its replacement serves; it is handed to lifecycle-controller, which deletes it as soon as it may")
 	case it.wish == noWish || !d.aimed(p):
 		over = d.takeBack(p)
 		switch {
@@ -306,6 +306,7 @@ func (d *decision) goOn(p *pair) {
 		d.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is not available yet")
 	case d.s.Protocol && p.fresh.ToDelete:
 		d.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is being deleted and comes back")
+	case !d.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 	case d.s.Protocol:
 		it.handed = true
 		d.plan.Marks = append(d.plan.Marks, it.Pod)
@@ -346,7 +347,7 @@ func (d *decision) mayReplace(it *item) bool {
 	case it.pairing.unreadable != "":
 		d.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label", appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
 	case d.s.Protocol && it.ToDelete, d.named[it.Name()] && (d.s.Protocol || !d.s.Sequential):
-		d.block(it, "WaitingForDeletion", "is being deleted and comes back")
+		d.leaves(it, "is being deleted and comes back")
 	case it.during == podops.TypeScaleIn, it.during == podops.TypeUpdate && !it.Recorded:
 		// Cancelled first.
 	case it.wish == byUser:
@@ -371,6 +372,8 @@ func (d *decision) replaceMore(ready []*item, byUpdates int) {
 			d.block(it, "MaxSurge", fmt.Sprintf("%d Pods are being replaced, as many as updateStrategy.maxSurge allows", byUpdates))
 		case begun >= maxBegins:
 			d.plan.More = true
+		case it.Available && !d.tried(it, verdictLasts, Trial{Write: TrialDelete}):
+			// It would stay, and the new Pod would be one too many. One that does not serve is replaced all the same.
 		default:
 			if it.wish == byUpdate {
 				room--

@@ -28,9 +28,11 @@ type world struct {
 	problems []string
 	// asked are the Pods whose replacement a user asked for.
 	asked map[string]bool
-	// broken are revisions whose containers never run; keeps says that nothing lets a marked Pod be deleted.
-	broken map[string]bool
-	keeps  bool
+	// broken are revisions whose containers never run; keeps says that nothing lets a marked Pod be deleted, and
+	// refusesDeletions that the API server refuses it, as lifecycle-controller notes.
+	broken           map[string]bool
+	keeps            bool
+	refusesDeletions bool
 	// outside are Pods that nobody owns; include are the names of those that are to be included.
 	outside []core.Pod
 	include []string
@@ -305,8 +307,12 @@ func (w *world) settle(passes func() bool) {
 		}
 		p.View = podops.Advance(p.View, verdicts, w.Now).Apply(p.View)
 		w.refresh(p)
-		if p.ToDelete && !w.keeps {
-			p.View.Terminating = true
+		switch {
+		case !p.ToDelete || w.keeps:
+		case w.refusesDeletions:
+			p.View.Annotations = map[string]string{podops.DeletionRefusedAnnotation: "policy \"no\" denied the request"}
+		default:
+			p.View.Annotations, p.View.Terminating = nil, true
 		}
 	}
 }

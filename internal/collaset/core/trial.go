@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"kusionstack.io/kuperator/api/podops"
 )
 
 // How long the answer to a trial holds. A Pod is only deleted for an update under an answer about its successor that was
@@ -110,12 +112,27 @@ func (d *decision) refusedBy(it *item, trials ...Trial) bool {
 		if !known || v.Refused == "" {
 			continue
 		}
-		d.refused, d.refuses = true, t.Refusal(v.Refused)
-		d.block(it, BlockChangeRefused, d.refuses)
+		d.stall(it, t, v.Refused)
 		d.look(v.Retry.Sub(d.s.Now))
 		return true
 	}
 	return false
+}
+
+// stall blocks a Pod because the API server refuses the write of a trial.
+func (d *decision) stall(it *item, t Trial, why string) {
+	d.refused, d.refuses = true, t.Refusal(why)
+	d.block(it, BlockChangeRefused, d.refuses)
+}
+
+// leaves blocks a Pod that lifecycle-controller is to delete. It tries that first, too, and has the Pod say what the API
+// server has against it.
+func (d *decision) leaves(it *item, otherwise string) {
+	if why, refused := podops.DeletionRefused(it.View); refused {
+		d.stall(it, Trial{Write: TrialDelete}, why)
+		return
+	}
+	d.block(it, "WaitingForDeletion", otherwise)
 }
 
 // tried reports whether the API server has accepted the trials. What it has not been asked of yet, the plan asks.

@@ -75,6 +75,7 @@ func (w *picky) look() core.Plan {
 		return !w.answer(core.Trial{Write: core.TrialCreate, To: c.Revision})
 	})
 	w.apply(taken, always)
+	w.refusesDeletions = w.refuses[deleteTrial]
 	w.settle(always)
 	serving := 0
 	for _, p := range w.live() {
@@ -130,10 +131,11 @@ func TestWhatIsRefusedIsNotBegun(t *testing.T) {
 		refused core.Trial
 		says    string
 	}{
-		"a change in place":              {nil, patchTrial, "update Pods in place to revision r2"},
-		"a resize":                       {resizing, resizeTrial, "resize Pods to revision r2"},
-		"the successor":                  {recreating, createTrial, "create Pods of revision r2"},
-		"the deletion for the successor": {recreating, deleteTrial, "delete Pods"},
+		"a change in place":                {nil, patchTrial, "update Pods in place to revision r2"},
+		"a resize":                         {resizing, resizeTrial, "resize Pods to revision r2"},
+		"the successor":                    {recreating, createTrial, "create Pods of revision r2"},
+		"the deletion for the successor":   {recreating, deleteTrial, "delete Pods"},
+		"the deletion of what is replaced": {replacing, deleteTrial, "delete Pods"},
 	} {
 		for _, protocol := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, protocol %t", name, protocol), func(t *testing.T) {
@@ -241,7 +243,7 @@ func TestRefusalsCostNoService(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		replicas := rapid.IntRange(1, 9).Draw(rt, "replicas")
 		most := rapid.IntRange(1, 3).Draw(rt, "maxUnavailable")
-		setup := rapid.SampledFrom([]func(*world){nil, recreating, resizing, func(w *world) {
+		setup := rapid.SampledFrom([]func(*world){nil, recreating, replacing, resizing, func(w *world) {
 			resizing(w)
 			w.quietResize = true
 		}, func(w *world) {
@@ -273,6 +275,95 @@ func TestRefusalsCostNoService(t *testing.T) {
 			rt.Fatalf("%d of %d Pods are at r2, at least %d served; %s\n%s", w.atRevision("r2"), replicas, w.least, w.problems, w.log)
 		}
 	})
+}
+
+// TestReplacedPodsThatMayNotGo has the API server refuse deletions while a Pod is being replaced: both halves serve, no
+// other is begun, and it goes on by itself.
+func TestReplacedPodsThatMayNotGo(t *testing.T) {
+	for _, protocol := range []bool{true, false} {
+		for after := range 8 {
+			t.Run(fmt.Sprintf("protocol %t, after %d looks", protocol, after), func(t *testing.T) {
+				w := newPicky(t, 4, 1, func(w *world) { w.Protocol, w.Policy = protocol, appsv1alpha1.PodUpdateReplace })
+				for range after {
+					w.look()
+				}
+				w.refuses[deleteTrial] = true
+				var plan core.Plan
+				for range 30 {
+					plan = w.look()
+				}
+				most := len(w.live())
+				assert.LessOrEqual(t, most, 5, "one more, as the surge allows")
+				w.log = nil
+				for range 30 {
+					plan = w.look()
+				}
+				assert.Empty(t, w.log)
+				for _, p := range w.live() {
+					assert.True(t, p.Available, "%s is in service", p.Name())
+				}
+				stalled := w.stalled(t, plan)
+				assert.Equal(t, metav1.ConditionTrue, stalled.Status)
+				assert.Contains(t, stalled.Message, `delete Pods: policy "no" denied the request`)
+				assert.True(t, slices.ContainsFunc(plan.Blockers, func(b core.Blocker) bool { return b.Reason == core.BlockChangeRefused }))
+
+				delete(w.refuses, deleteTrial)
+				for range 60 {
+					plan = w.look()
+				}
+				assert.Equal(t, 4, w.atRevision("r2"))
+				assert.Len(t, w.live(), 4)
+				assert.Equal(t, 4, w.least)
+				assert.Empty(t, w.problems)
+			})
+		}
+	}
+}
+
+// TestAPodThatDoesNotServeIsReplacedAllTheSame: the new one serves for it, even if the old one may not be deleted.
+func TestAPodThatDoesNotServeIsReplacedAllTheSame(t *testing.T) {
+	w := newPicky(t, 3, 1, nil)
+	w.template("r1")
+	w.refuses[deleteTrial] = true
+	for i := range 2 { // the first serves
+		w.ask(&w.Pods[i])
+	}
+	w.Pods[1].Available, w.Pods[1].View.Ready = false, false
+	for range 10 {
+		w.look()
+	}
+	assert.Len(t, w.live(), 4)
+	for _, p := range w.newPods() {
+		assert.True(t, p.Available)
+	}
+	assert.Nil(t, w.newPods()[w.Pods[0].Name()])
+}
+
+// TestDeletionsThatLifecycleControllerIsRefused are told like those that collaset-controller is refused.
+func TestDeletionsThatLifecycleControllerIsRefused(t *testing.T) {
+	for name, change := range map[string]func(*world){
+		"of a Pod that is to be updated": func(w *world) { w.template("r2") },
+		"of a Pod that is to be replaced": func(w *world) {
+			w.ask(&w.Pods[0])
+		},
+		"of one that podToDelete names": func(w *world) { w.ToDelete = []string{w.Pods[0].Name()} },
+		"of all":                        func(w *world) { w.Deleting = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := atRest(t, 1, nil)
+			label(w, &w.Pods[0], appsv1alpha1.ToDeleteLabel)
+			change(w)
+			assert.NotContains(t, w.blockers(), core.BlockChangeRefused)
+			w.Pods[0].View.Annotations = map[string]string{podops.DeletionRefusedAnnotation: "no"}
+			plan := core.Decide(&w.Snapshot)
+			at := slices.IndexFunc(plan.Blockers, func(b core.Blocker) bool { return b.Reason == core.BlockChangeRefused })
+			require.GreaterOrEqual(t, at, 0)
+			assert.Contains(t, plan.Blockers[at].Message, "delete Pods: no")
+			assert.Equal(t, !w.Deleting, plan.Goal.Held)
+			delete(w.Pods[0].View.Labels, appsv1alpha1.ToDeleteLabel)
+			assert.NotContains(t, w.blockers(), core.BlockChangeRefused, "without the mark it says nothing")
+		})
+	}
 }
 
 func TestWhatRestartsNothingTakesNoPodOut(t *testing.T) {

@@ -252,7 +252,7 @@ func (d *decision) changeQuietly(it *item) {
 	case d.s.Paused:
 		d.block(it, "Paused", "is to be updated, but the CollaSet is paused")
 	case d.s.Protocol && it.ToDelete:
-		d.block(it, "WaitingForDeletion", "is being deleted and comes back")
+		d.leaves(it, "is being deleted and comes back")
 	case len(d.plan.Changes) >= maxBegins:
 		d.plan.More = true
 	case d.s.Revisions[it.Revision].Resizes && !d.updateBudget().allows(it):
@@ -316,7 +316,7 @@ func (d *decision) carryOn(it *item, need bool) (begin bool) {
 	case updating:
 		d.plan.Cancels = append(d.plan.Cancels, it.Pod)
 	case need && it.ToDelete:
-		d.block(it, "WaitingForDeletion", "is being deleted and comes back")
+		d.leaves(it, "is being deleted and comes back")
 	case !need && it.Recorded && !offline(it.op):
 		return d.carriedQuietly(it)
 	default:

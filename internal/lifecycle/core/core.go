@@ -6,7 +6,8 @@
 //     verdict of PreCheck;
 //   - graceful deletion: a Pod marked to-delete gets an operation of its own (ID
 //     "pod-delete"), passes the rules and its cooperators like any other, and is
-//     deleted when the protocol allows it; taking the mark away cancels;
+//     deleted when the protocol allows it; taking the mark away cancels. The API
+//     server is asked first by a dry run: a refused deletion takes no Pod out;
 //   - finishing for an operator that has recorded on the Pod what has to be seen
 //     before its operation is carried out;
 //   - deadlines: a phase that takes too long is reported, and, by policy, the
@@ -34,6 +35,8 @@ type Snapshot struct {
 	Rules []podops.Rule
 	// Frozen says why nothing may be taken out of service; "" if it may.
 	Frozen string
+	// Deletion is what the API server last said of deleting the Pod.
+	Deletion Verdict
 	// Deadlines are those that bear on the Pod, its own over the suite's.
 	Deadlines podops.Deadlines
 	// Since is when each operation, by ID, was first seen in the phase that it is
@@ -73,11 +76,15 @@ type Plan struct {
 	Step podops.Step
 	// Report is the condition to write with it; nil leaves it as it is.
 	Report *Report
+	// Try says to ask the API server by a dry run whether it would delete the Pod,
+	// and to decide anew with its answer. The rest of the plan does without one.
+	Try bool
 	// Delete says to delete the Pod; then Step is zero.
 	Delete bool
 	// Overdue are the operations whose phase has taken too long, by ID.
 	Overdue []Overdue
-	// NextLook is when the next deadline expires; zero if none is running.
+	// NextLook is when the next deadline expires, or when a deletion that is
+	// refused is tried again; zero if there is neither.
 	NextLook time.Duration
 }
 
@@ -90,11 +97,12 @@ func Decide(s Snapshot) Plan {
 		return Plan{}
 	}
 	_, marked := s.Pod.Labels[appsv1alpha1.ToDeleteLabel]
-	if marked && podops.Allowed(s.Pod, podops.DeletionID, podops.TypeDelete) {
+	if marked && s.Deletion.Refused == "" && podops.Allowed(s.Pod, podops.DeletionID, podops.TypeDelete) {
 		return Plan{Delete: true}
 	}
-	first, held := release(s)
-	first = first.Then(s.Pod, deletion(first.Apply(s.Pod), marked, s.Now))
+	first := deletion(s, marked)
+	released, held := release(s)
+	first = first.Then(s.Pod, released)
 	first = first.Then(s.Pod, finish(first.Apply(s.Pod), s.Carried, s.Now))
 	overdue, nextLook := overdueOperations(first.Apply(s.Pod), s)
 	for _, o := range overdue {
@@ -103,50 +111,44 @@ func Decide(s Snapshot) Plan {
 		}
 	}
 	view := first.Apply(s.Pod)
+	verdicts, untried := verdicts(view, s)
 	waived := waived(overdue)
 	unheld, comes := unheld(view, s)
 	maps.Copy(waived, unheld)
-	step := podops.AdvanceWaiving(view, verdicts(view, s), waived, s.Now)
+	step := podops.AdvanceWaiving(view, verdicts, waived, s.Now)
 	if step.Labels[podops.UnheldLabel] != nil {
 		held = hold(s.Patience)
 	}
+	var again time.Duration
+	if marked && s.Deletion.Refused != "" {
+		again = s.Deletion.Retry.Sub(s.Now)
+	}
 	plan := Plan{
 		Step:     podops.Step{Change: first.Then(s.Pod, step.Change), ServiceReady: step.ServiceReady},
+		Try:      untried || tryFirst(s, marked),
 		Overdue:  overdue,
-		NextLook: soonest(nextLook, held, comes),
+		NextLook: soonest(nextLook, held, comes, again),
 	}
 	plan.Report = report(s, stillOverdue(overdue, plan.Step.Apply(s.Pod)))
 	return plan
 }
 
 // verdicts reads the ledger. While frozen nobody leaves PreCheck, with rules or
-// without, granted or not.
-func verdicts(v podops.View, s Snapshot) podops.Verdicts {
-	verdicts := podops.VerdictsFor(v, s.Rules)
-	if s.Frozen == "" {
-		return verdicts
-	}
+// without, granted or not. A graceful deletion does not leave it before the API
+// server has agreed of late; untried reports whether that is all that it waits for.
+func verdicts(v podops.View, s Snapshot) (verdicts podops.Verdicts, untried bool) {
+	verdicts = podops.VerdictsFor(v, s.Rules)
 	for ask := range verdicts {
-		if ask.Stage == appsv1alpha1.StagePreCheck {
+		switch {
+		case ask.Stage != appsv1alpha1.StagePreCheck:
+		case s.Frozen != "":
 			delete(verdicts, ask)
+		case ask.ID == podops.DeletionID && !s.Deletion.accepted(s.Now):
+			delete(verdicts, ask)
+			untried = true
 		}
 	}
-	return verdicts
-}
-
-// deletion asks for the deletion of a marked Pod, or takes the request back when
-// the mark is gone.
-func deletion(v podops.View, marked bool, now time.Time) podops.Change {
-	switch {
-	case marked:
-		// The request is a constant that Validate accepts, so Begin cannot fail.
-		begin, _ := podops.Begin(v, podops.Request{ID: podops.DeletionID, Type: podops.TypeDelete, Deletes: true}, now)
-		return begin
-	case podops.IsDuring(v, podops.DeletionID, podops.TypeDelete):
-		return podops.Cancel(v, podops.DeletionID, now)
-	default:
-		return podops.Change{}
-	}
+	return verdicts, untried
 }
 
 // finish ends the operation that has been carried out, with its record. Another request than the recorded one has yet to be carried out.

@@ -27,8 +27,11 @@ func serving(labels ...string) podops.View {
 	return v
 }
 
+// agreed is the answer of an API server that deletes Pods.
+var agreed = core.Verdict{At: now}
+
 func decide(v podops.View, rules ...podops.Rule) core.Plan {
-	return core.Decide(core.Snapshot{Pod: v, Rules: rules, Now: now})
+	return core.Decide(core.Snapshot{Pod: v, Rules: rules, Deletion: agreed, Now: now})
 }
 
 // holding is a rule that selects every Pod and has granted nothing.

@@ -204,7 +204,7 @@ func TestFreeze(t *testing.T) {
 		})
 	}
 	v := serving(appsv1alpha1.ToDeleteLabel)
-	plan := core.Decide(core.Snapshot{Pod: v, Frozen: "audit", Now: now})
+	plan := core.Decide(core.Snapshot{Pod: v, Frozen: "audit", Deletion: agreed, Now: now})
 	assert.Equal(t, podops.PhasePreCheck, podops.PhaseOf(plan.Step.Apply(v), podops.DeletionID), "nor is anything deleted")
 }
 
@@ -306,7 +306,9 @@ func TestDeadlinesNeverOperateOnAServingPod(t *testing.T) {
 				for _, o := range podops.Operations(v) {
 					since[o.ID] = clock.Add(-rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "age"))
 				}
-				plan := core.Decide(core.Snapshot{Pod: v, Deadlines: d, Since: since, Frozen: rapid.SampledFrom([]string{"", "audit"}).Draw(t, "frozen"), Now: clock})
+				said := rapid.SampledFrom([]core.Verdict{{}, {At: clock}, {At: clock, Refused: "no", Retry: clock}}).Draw(t, "said of the deletion")
+				frozen := rapid.SampledFrom([]string{"", "audit"}).Draw(t, "frozen")
+				plan := core.Decide(core.Snapshot{Pod: v, Deadlines: d, Since: since, Frozen: frozen, Deletion: said, Now: clock})
 				if plan.Delete {
 					require.False(t, v.Ready)
 					return

@@ -419,20 +419,27 @@ func (s *suite) foreignPodsDoNotCallIt(t *testing.T, metrics string) {
 func (s *suite) operatorsOwnDeletesDoNotCallIt(t *testing.T, metrics string) {
 	t.Helper()
 	const operator, mayOperate = "system:serviceaccount:kuperator-system:collaset-controller", "operate.podopslifecycle.kusionstack.io/collaset"
+	const lifecycle, other = "system:serviceaccount:kuperator-system:lifecycle-controller", "system:serviceaccount:team:other-controller"
+	dryRun := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
 	for i, c := range []struct {
-		by     string
-		labels map[string]string
-		asked  bool
+		by      string
+		labels  map[string]string
+		options metav1.DeleteOptions
+		asked   bool
 	}{
-		{operator, map[string]string{mayOperate: "1"}, false},
-		{operator, map[string]string{"operate.podopslifecycle.kusionstack.io/other": "1"}, true},
-		{operator, nil, true},
-		{"system:serviceaccount:team:other-controller", map[string]string{mayOperate: "1"}, true},
+		{operator, map[string]string{mayOperate: "1"}, metav1.DeleteOptions{}, false},
+		{operator, map[string]string{"operate.podopslifecycle.kusionstack.io/other": "1"}, metav1.DeleteOptions{}, true},
+		{operator, nil, metav1.DeleteOptions{}, true},
+		{other, map[string]string{mayOperate: "1"}, metav1.DeleteOptions{}, true},
+		{operator, nil, dryRun, false},
+		{lifecycle, nil, dryRun, false},
+		{lifecycle, nil, metav1.DeleteOptions{}, true},
+		{other, nil, dryRun, true},
 	} {
 		pod := s.runningPod(t, fmt.Sprintf("operated-%d", i), c.labels)
 		before := calls(t, metrics)
-		err := s.as(c.by).CoreV1().Pods(s.namespace).Delete(t.Context(), pod.Name, metav1.DeleteOptions{})
-		require.Equal(t, c.asked, err != nil, "%s with %v: %v", c.by, c.labels, err)
+		err := s.as(c.by).CoreV1().Pods(s.namespace).Delete(t.Context(), pod.Name, c.options)
+		require.Equal(t, c.asked && len(c.options.DryRun) == 0, err != nil, "%s with %v: %v", c.by, c.labels, err)
 		// An API server asks once more when it hears of a conflict.
 		require.Equal(t, c.asked, calls(t, metrics)["/delete-pods/"] > before["/delete-pods/"], "%s with %v", c.by, c.labels)
 	}
