@@ -112,7 +112,7 @@ func Decide(s Snapshot) Plan {
 		Overdue:  overdue,
 		NextLook: nextLook,
 	}
-	if left := s.Deletion.Retry.Sub(s.Now); marked && s.Deletion.Refused != "" && left > 0 && (nextLook == 0 || left < nextLook) {
+	if left := retryIn(s, marked); left > 0 && (nextLook == 0 || left < nextLook) {
 		plan.NextLook = left
 	}
 	plan.Report = report(s, stillOverdue(overdue, plan.Step.Apply(s.Pod)))
