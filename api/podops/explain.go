@@ -112,7 +112,8 @@ func DeletionRefused(v View) (why string, refused bool) {
 
 // ExplainRefusal tells people that the API server refuses the graceful deletion of a Pod, and why.
 func ExplainRefusal(why string) string {
-	return "the API server refuses to delete the Pod: " + why + "; nothing is done to it until it agrees, and it is asked again by itself"
+	return "the API server refuses to delete the Pod: " + why +
+		"; nothing is done to it until it agrees, and it is asked again by itself"
 }
 
 func explainOperation(v View, o Operation, s Surroundings) (WaitReason, string) {

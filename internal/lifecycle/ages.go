@@ -54,7 +54,10 @@ type phaseAge struct {
 }
 
 func newAges(clk clock.PassiveClock) *ages {
-	return &ages{clock: clk, pods: map[types.NamespacedName]*podAges{}, types: map[string]bool{}, refused: map[types.NamespacedName]bool{}}
+	return &ages{
+		clock: clk, pods: map[types.NamespacedName]*podAges{}, types: map[string]bool{},
+		refused: map[types.NamespacedName]bool{},
+	}
 }
 
 // observe takes in the Pod as it is and returns since when each operation is in

@@ -105,8 +105,8 @@ func stripPod(object any) (any, error) {
 // isRead says whether the protocol reads the annotation, or removes it.
 func isRead(annotation string) bool {
 	switch annotation {
-	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation, podops.DeletionRefusedAnnotation,
-		appsv1alpha1.LastPodStatusAnnotation:
+	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation,
+		podops.DeletionRefusedAnnotation, appsv1alpha1.LastPodStatusAnnotation:
 		return true
 	}
 	return strings.HasPrefix(annotation, podops.RuleDetailPrefix+"/")

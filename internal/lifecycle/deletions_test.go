@@ -25,7 +25,8 @@ import (
 var (
 	podResource = schema.GroupResource{Resource: "pods"}
 	// errPolicy is what a ValidatingAdmissionPolicy answers.
-	errPolicy = apierrors.NewForbidden(podResource, key.Name, errors.New("ValidatingAdmissionPolicy 'keep' with binding 'keep' denied request: not here"))
+	errPolicy = apierrors.NewForbidden(podResource, key.Name,
+		errors.New("ValidatingAdmissionPolicy 'keep' with binding 'keep' denied request: not here"))
 )
 
 // policy is an API server that answers deletions with errors.
@@ -36,7 +37,7 @@ type policy struct {
 }
 
 func (p *policy) funcs() interceptor.Funcs {
-	return interceptor.Funcs{Delete: func(_ context.Context, _ client.WithWatch, _ client.Object, opts ...client.DeleteOption) error {
+	deletes := func(_ context.Context, _ client.WithWatch, _ client.Object, opts ...client.DeleteOption) error {
 		o := client.DeleteOptions{}
 		o.ApplyOptions(opts)
 		p.options = append(p.options, o)
@@ -46,7 +47,8 @@ func (p *policy) funcs() interceptor.Funcs {
 		}
 		p.deletions++
 		return p.inEarnest
-	}}
+	}
+	return interceptor.Funcs{Delete: deletes}
 }
 
 func markedPod() *corev1.Pod {
@@ -96,7 +98,8 @@ func TestRefusedDeletionDoesNotBegin(t *testing.T) {
 	assert.NotContains(t, why[0].Message, `pods "`, "the name says nothing to a Pod's own reader")
 	said := eventsOf(r)
 	require.Len(t, said, 1, "once a text")
-	assert.Contains(t, said[0], "Warning DeletionRefused the API server refuses to delete the Pod: forbidden: ValidatingAdmissionPolicy 'keep'")
+	assert.Contains(t, said[0],
+		"Warning DeletionRefused the API server refuses to delete the Pod: forbidden: ValidatingAdmissionPolicy 'keep'")
 	assert.Contains(t, nonzero(gathered.Lines(t, r.ages)), "kuperator_lifecycle_waiting_operations{reason=DeletionRefused} 1")
 
 	p.dryRun = nil

@@ -211,7 +211,8 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s core.Snapshot
 		steps.WithLabelValues(string(plan.Step.ServiceReady)).Inc()
 	}
 	if why := plan.Step.Annotations[podops.DeletionRefusedAnnotation]; why != nil {
-		r.events.Eventf(pod, nil, corev1.EventTypeWarning, string(podops.WaitRefused), "Delete", "%s", podops.ExplainRefusal(*why))
+		refused := string(podops.WaitRefused)
+		r.events.Eventf(pod, nil, corev1.EventTypeWarning, refused, "Delete", "%s", podops.ExplainRefusal(*why))
 	}
 	if plan.Step.ServiceReady == corev1.ConditionFalse {
 		r.announce(pod, plan.Step.Apply(s.Pod))

@@ -45,7 +45,8 @@ func RejectionIn(err error) (r Rejection, rejected bool) {
 	}
 	code, message := status.Status().Code, status.Status().Message
 	switch denied := strings.Contains(message, "denied the request"); {
-	case code == http.StatusConflict, code == http.StatusNotFound && !notServed(err), code == http.StatusTooManyRequests, code == http.StatusUnauthorized:
+	case code == http.StatusConflict, code == http.StatusNotFound && !notServed(err),
+		code == http.StatusTooManyRequests, code == http.StatusUnauthorized:
 		rejected = denied // a webhook gives its refusals what code it likes
 	case code == http.StatusInternalServerError:
 		rejected = denied || strings.Contains(message, "failed calling webhook")

@@ -31,6 +31,7 @@ func TestWhatDiffersByChanceIsNotTold(t *testing.T) {
 		"a UID":                               {`uid 6bd5f0a2-0f3c-4f52-9d3b-0b8f5f4f2a11 is denied`, `uid is denied`},
 		"the ID of a request":                 {`Throttling, RequestId: 7A1B2C3D, try later`, `Throttling, RequestId, try later`},
 		"the ID of a request, in words":       {`status code: 400, request id: 6bd5f0a2-0f3c-4f52-9d3b-0b8f5f4f2a11`, `status code: 400, request id`},
+		"the ID of a request without a digit": {`status code: 400, request id: febfeedf`, `status code: 400, request id`},
 		"a request that is only spoken of":    {`the request is denied`, `the request is denied`},
 		"the own end of a connection": {
 			`read tcp 10.244.0.5:53412->10.96.0.1:443: read: connection reset by peer`, `read tcp 10.96.0.1:443: read: connection reset by peer`,

@@ -391,7 +391,8 @@ func deletionRefused(r *run, _ *appsv1alpha1.CollaSet) {
 	p := r.podsNow()[0]
 	require.ErrorContains(r, r.client.Delete(r.Context(), p.DeepCopy()), "taken out of service")
 	r.await("the Pod to say who refuses", func() error {
-		if now := r.find(p); now == nil || !strings.Contains(now.Annotations[podops.DeletionRefusedAnnotation], "refuse-delete") {
+		now := r.find(p)
+		if now == nil || !strings.Contains(now.Annotations[podops.DeletionRefusedAnnotation], "refuse-delete") {
 			return fmt.Errorf("%+v", now)
 		}
 		return nil

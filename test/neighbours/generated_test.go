@@ -313,7 +313,8 @@ func (c combination) play(r *run) {
 	r.awaitServing(podsOfARun)
 	r.awaitAllServing()
 	r.calmly("while the refusal lasts", func() error {
-		if begun := r.seenAt(r.setNow().Status.UpdatedRevision); begun && c.moment != half && (c.moment == first || refused != remove) {
+		may := c.moment == half || c.moment == caught && c.surges()
+		if begun := r.seenAt(r.setNow().Status.UpdatedRevision); begun && !may {
 			return fmt.Errorf("a Pod is at the new revision, although that is refused")
 		}
 		if n := r.count(lives); n != podsOfARun && c.moment == first {

@@ -286,7 +286,8 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 	if p.gone {
 		return advance{}
 	}
-	snapshot := lifecycle.Snapshot{Pod: p.view, Rules: m.rulesFor(p, known.rules), Deletion: lifecycle.Verdict{At: p.at()}, Now: p.at()}
+	agreed := lifecycle.Verdict{At: p.at()}
+	snapshot := lifecycle.Snapshot{Pod: p.view, Rules: m.rulesFor(p, known.rules), Deletion: agreed, Now: p.at()}
 	if known.frozen && !m.thawed {
 		snapshot.Frozen = "by the user"
 	}

@@ -277,6 +277,8 @@ func TestRefusalsCostNoService(t *testing.T) {
 	})
 }
 
+func refusal(b core.Blocker) bool { return b.Reason == core.BlockChangeRefused }
+
 // TestReplacedPodsThatMayNotGo has the API server refuse deletions while a Pod is being replaced: both halves serve, no
 // other is begun, and it goes on by itself.
 func TestReplacedPodsThatMayNotGo(t *testing.T) {
@@ -305,7 +307,7 @@ func TestReplacedPodsThatMayNotGo(t *testing.T) {
 				stalled := w.stalled(t, plan)
 				assert.Equal(t, metav1.ConditionTrue, stalled.Status)
 				assert.Contains(t, stalled.Message, `delete Pods: policy "no" denied the request`)
-				assert.True(t, slices.ContainsFunc(plan.Blockers, func(b core.Blocker) bool { return b.Reason == core.BlockChangeRefused }))
+				assert.True(t, slices.ContainsFunc(plan.Blockers, refusal))
 
 				delete(w.refuses, deleteTrial)
 				for range 60 {
@@ -356,7 +358,7 @@ func TestDeletionsThatLifecycleControllerIsRefused(t *testing.T) {
 			assert.NotContains(t, w.blockers(), core.BlockChangeRefused)
 			w.Pods[0].View.Annotations = map[string]string{podops.DeletionRefusedAnnotation: "no"}
 			plan := core.Decide(&w.Snapshot)
-			at := slices.IndexFunc(plan.Blockers, func(b core.Blocker) bool { return b.Reason == core.BlockChangeRefused })
+			at := slices.IndexFunc(plan.Blockers, refusal)
 			require.GreaterOrEqual(t, at, 0)
 			assert.Contains(t, plan.Blockers[at].Message, "delete Pods: no")
 			assert.Equal(t, !w.Deleting, plan.Goal.Held)

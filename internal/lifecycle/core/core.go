@@ -119,15 +119,11 @@ func Decide(s Snapshot) Plan {
 	if step.Labels[podops.UnheldLabel] != nil {
 		held = hold(s.Patience)
 	}
-	var again time.Duration
-	if marked && s.Deletion.Refused != "" {
-		again = s.Deletion.Retry.Sub(s.Now)
-	}
 	plan := Plan{
 		Step:     podops.Step{Change: first.Then(s.Pod, step.Change), ServiceReady: step.ServiceReady},
 		Try:      untried || tryFirst(s, marked),
 		Overdue:  overdue,
-		NextLook: soonest(nextLook, held, comes, again),
+		NextLook: soonest(nextLook, held, comes, retryIn(s, marked)),
 	}
 	plan.Report = report(s, stillOverdue(overdue, plan.Step.Apply(s.Pod)))
 	return plan

@@ -61,3 +61,11 @@ func tryFirst(s Snapshot, marked bool) bool {
 	}
 	return s.Deletion.Refused == "" || !s.Now.Before(s.Deletion.Retry)
 }
+
+// retryIn is when the API server is asked again that has refused to delete a marked Pod; 0 if it has not, or if it is time.
+func retryIn(s Snapshot, marked bool) time.Duration {
+	if !marked || s.Deletion.Refused == "" {
+		return 0
+	}
+	return max(0, s.Deletion.Retry.Sub(s.Now))
+}

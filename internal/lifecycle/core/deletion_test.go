@@ -53,6 +53,7 @@ func (s *server) look(v podops.View, now time.Time, rules ...podops.Rule) (after
 }
 
 func TestNothingBeginsBeforeTheAPIServerAgrees(t *testing.T) {
+	refused := core.Verdict{At: now, Refused: "no", Retry: now.Add(time.Second)}
 	for name, tc := range map[string]struct {
 		known core.Verdict
 		at    time.Time
@@ -62,8 +63,8 @@ func TestNothingBeginsBeforeTheAPIServerAgrees(t *testing.T) {
 		"nothing is known":           {core.Verdict{}, now, true, false},
 		"it agrees":                  {core.Verdict{At: now}, now.Add(time.Second), false, true},
 		"it agreed long ago":         {core.Verdict{At: now}, now.Add(time.Minute), true, false},
-		"it refuses":                 {core.Verdict{At: now, Refused: "no", Retry: now.Add(time.Second)}, now, false, false},
-		"it refused, some while ago": {core.Verdict{At: now, Refused: "no", Retry: now.Add(time.Second)}, now.Add(time.Second), true, false},
+		"it refuses":                 {refused, now, false, false},
+		"it refused, some while ago": {refused, now.Add(time.Second), true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := serving(appsv1alpha1.ToDeleteLabel)

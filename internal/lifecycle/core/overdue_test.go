@@ -306,9 +306,12 @@ func TestDeadlinesNeverOperateOnAServingPod(t *testing.T) {
 				for _, o := range podops.Operations(v) {
 					since[o.ID] = clock.Add(-rapid.SampledFrom([]time.Duration{0, time.Hour}).Draw(t, "age"))
 				}
-				said := rapid.SampledFrom([]core.Verdict{{}, {At: clock}, {At: clock, Refused: "no", Retry: clock}}).Draw(t, "said of the deletion")
-				frozen := rapid.SampledFrom([]string{"", "audit"}).Draw(t, "frozen")
-				plan := core.Decide(core.Snapshot{Pod: v, Deadlines: d, Since: since, Frozen: frozen, Deletion: said, Now: clock})
+				said := []core.Verdict{{}, {At: clock}, {At: clock, Refused: "no", Retry: clock}}
+				plan := core.Decide(core.Snapshot{
+					Pod: v, Deadlines: d, Since: since, Now: clock,
+					Frozen:   rapid.SampledFrom([]string{"", "audit"}).Draw(t, "frozen"),
+					Deletion: rapid.SampledFrom(said).Draw(t, "said of the deletion"),
+				})
 				if plan.Delete {
 					require.False(t, v.Ready)
 					return
