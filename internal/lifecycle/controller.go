@@ -15,11 +15,13 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -36,6 +38,12 @@ import (
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
+)
+
+// Bounds of the delay before a Pod is looked at again after an error.
+const (
+	firstRetry = 10 * time.Millisecond
+	lastRetry  = 30 * time.Second
 )
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
@@ -145,7 +153,10 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 		Named(Name).
 		WatchesRawSource(podSource(mgr, r.gone, predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(r.freeze.source(mgr, rules.enqueueWaiting)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: o.Concurrency}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: o.Concurrency,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
+		}).
 		Build(r)
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -197,7 +198,7 @@ func TestDeletionThatIsTakenInDryRunsAloneIsTriedWithPauses(t *testing.T) {
 func TestNoAnswerIsNoRefusal(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err   error
-		fails bool
+		later bool
 		soon  bool
 	}{
 		"the Pod has changed":      {apierrors.NewConflict(podResource, key.Name, errors.New("changed")), false, true},
@@ -212,7 +213,8 @@ func TestNoAnswerIsNoRefusal(t *testing.T) {
 			p := &policy{dryRun: tc.err}
 			r, c := newReconciler(t, &mapperFor{err: errNoRules}, p.funcs(), pod)
 			result, err := reconcilePod(t, r)
-			assert.Equal(t, tc.fails, err != nil)
+			require.NoError(t, err)
+			assert.Equal(t, tc.later, result.RequeueAfter == untriedLook)
 			assert.Equal(t, tc.soon, result.RequeueAfter > 0 && result.RequeueAfter < time.Second)
 			after := podops.Read(podNow(t, c))
 			assert.Equal(t, podops.PhaseNone, podops.PhaseOf(after, podops.DeletionID))
@@ -278,4 +280,59 @@ func TestReasonsAreShortAndNameNoGeneratedNames(t *testing.T) {
 	long := reason(pod, strings.Repeat("ü", 2000))
 	assert.True(t, utf8.ValidString(long))
 	assert.LessOrEqual(t, len(podops.ExplainRefusal(long)), 1024, "what an event takes")
+}
+
+// slowLister has a list of rules take a while.
+type slowLister struct {
+	client.Reader
+	r *reconciler
+}
+
+func (s slowLister) List(context.Context, client.ObjectList, ...client.ListOption) error {
+	s.r.step(20 * time.Millisecond)
+	return nil
+}
+
+// TestAnAnswerThatBecomesOldMeanwhileIsAskedAnew: nothing else would wake the Pod, which waits for nothing but the answer.
+func TestAnAnswerThatBecomesOldMeanwhileIsAskedAnew(t *testing.T) {
+	p := &policy{}
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		Name: "kuperator-system", Annotations: map[string]string{podops.FreezeClusterAnnotation: "x"},
+	}}
+	r, c := newReconciler(t, &mapperFor{}, p.funcs(), markedPod(), ns)
+	r.rules.newest = newNewest(slowLister{r: r}, clock.RealClock{})
+	_, err := reconcilePod(t, r)
+	require.NoError(t, err)
+	require.Equal(t, podops.PhasePreCheck, podops.PhaseOf(podops.Read(podNow(t, c)), podops.DeletionID))
+	r.step(time.Minute - 10*time.Millisecond)
+	ns.Annotations = nil
+	require.NoError(t, c.Update(t.Context(), ns))
+	result, err := reconcilePod(t, r)
+	require.NoError(t, err)
+	assert.Positive(t, result.RequeueAfter)
+	assert.Less(t, result.RequeueAfter, time.Second)
+	_, err = reconcilePod(t, r)
+	require.NoError(t, err)
+	assert.NotEqual(t, podops.PhasePreCheck, podops.PhaseOf(podops.Read(podNow(t, c)), podops.DeletionID))
+}
+
+// TestOtherOperationsKeepTheirTimes while the API server cannot be asked about a deletion.
+func TestOtherOperationsKeepTheirTimes(t *testing.T) {
+	p := &policy{dryRun: apierrors.NewInternalError(errors.New("etcd is slow"))}
+	pod := markedPod()
+	pod.Annotations = map[string]string{
+		podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Service/default/x":"prot.podopslifecycle.kusionstack.io/x"}}`,
+	}
+	pod.Labels[podops.OperatingPrefix+"/job"] = "1700000000000000000"
+	pod.Labels[podops.OperationTypePrefix+"/job"] = "restart"
+	r, c := newReconciler(t, &mapperFor{err: errNoRules}, p.funcs(), pod)
+	r.patience = 6 * time.Second
+	for range 8 {
+		result, err := reconcilePod(t, r)
+		require.NoError(t, err)
+		require.LessOrEqual(t, result.RequeueAfter, untriedLook)
+		r.step(1500 * time.Millisecond)
+	}
+	assert.NotContains(t, podNow(t, c).Labels, podops.UnheldLabel, "the hold has ended")
+	assert.Equal(t, podops.PhaseOperate, podops.PhaseOf(podops.Read(podNow(t, c)), "job"))
 }

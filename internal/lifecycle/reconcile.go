@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,6 +23,9 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
+
+// untriedLook is how soon to ask again about a deletion after an answer that says neither yes nor no.
+const untriedLook = 5 * time.Second
 
 // refusedLook is how soon to look again at a Pod whose deletion was refused: it is to come back.
 const refusedLook = time.Millisecond
@@ -86,7 +88,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if snapshot, err = r.observe(ctx, pod); err != nil { // on a cache that is known to be new enough
 			return ctrl.Result{}, err
 		}
-		plan = core.Decide(snapshot)
+		if plan = core.Decide(snapshot); plan.Try && untried == nil { // the answer has become old meanwhile
+			return ctrl.Result{RequeueAfter: cacheLag}, nil
+		}
 	}
 	r.ages.explained(req.NamespacedName, podops.ExplainWith(snapshot.Pod, podops.Surroundings{Rules: snapshot.Rules, Frozen: snapshot.Frozen, Brief: true}))
 	nextLook, err := r.apply(ctx, pod, snapshot, plan)
@@ -94,7 +98,11 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return r.conflict(ctx, req), nil
 	}
 	r.conflicts.None(req.NamespacedName)
-	return ctrl.Result{RequeueAfter: nextLook}, errors.Join(client.IgnoreNotFound(err), client.IgnoreNotFound(untried))
+	if err == nil && client.IgnoreNotFound(untried) != nil { // other operations on the Pod keep their times
+		ctrl.LoggerFrom(ctx).Error(untried, "the API server could not be asked about the Pod's deletion")
+		nextLook = soonest(nextLook, untriedLook)
+	}
+	return ctrl.Result{RequeueAfter: nextLook}, client.IgnoreNotFound(err)
 }
 
 // conflict is when to look again at a Pod that is newer than the cache shows.

@@ -269,8 +269,12 @@ func waitFor(it *item) (reason, message string) {
 	return string(podops.WaitLifecycle), "the next step is lifecycle-controller's"
 }
 
-// unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not.
+// unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not, or if a rule has told
+// that it holds the Pod.
 func unheld(it *item, id string) (reason, message string) {
+	if heldByRule(it) {
+		return "", ""
+	}
 	for _, w := range podops.Explain(it.View, nil) {
 		if w.ID != id || w.Reason != podops.WaitExpected || it.ReadySince.IsZero() {
 			continue
@@ -278,6 +282,16 @@ func unheld(it *item, id string) (reason, message string) {
 		return string(w.Reason), fmt.Sprintf("%s (Ready since %s)", w.Message, it.ReadySince.UTC().Format(time.RFC3339))
 	}
 	return "", ""
+}
+
+// heldByRule reports whether a rule has had something against an operation on the Pod for a while, as the Pod itself tells.
+func heldByRule(it *item) bool {
+	for key := range it.View.Annotations {
+		if strings.HasPrefix(key, podops.RuleDetailPrefix+"/") {
+			return true
+		}
+	}
+	return false
 }
 
 // begin asks for an operation, unless one of that type is under way.

@@ -59,6 +59,11 @@ func TestWhatAMissingCooperatorHoldsUp(t *testing.T) {
 			assert.Contains(t, plan.Blockers[0].Message, "prot.podopslifecycle.kusionstack.io/test of finalizer/test")
 			assert.Contains(t, plan.Blockers[0].Message, w.Pods[0].ReadySince.UTC().Format(time.RFC3339))
 			assert.NotContains(t, plan.Blockers[0].Message, "ule")
+
+			w.Pods[0].View.Annotations[podops.RuleDetailPrefix+"/budget"] = "spent"
+			plan = core.Decide(&w.Snapshot)
+			require.Len(t, plan.Blockers, 1)
+			assert.NotEqual(t, string(podops.WaitExpected), plan.Blockers[0].Reason, "it is a rule that holds the Pod")
 		})
 	}
 }

@@ -433,8 +433,8 @@ const BlockMaxUnavailable = "MaxUnavailable"
 
 // budget is what MaxUnavailable leaves: how many available Pods updates may take out of service now, and how many of those
 // that serve, but have to do so for longer to be available. Against the first counts every Pod that is missing, not
-// available, or under an update that no rule holds back. Against the second only those under an update count: else a
-// revision that never becomes available could not be repaired.
+// available, or under an update, also one that a rule holds back: the rule may let all of them go at once. Against the second
+// only those under an update count: else a revision that never becomes available could not be repaired.
 type budget struct{ available, serving int }
 
 // updateBudget is the one budget of a decision, from which all of it takes.
@@ -451,7 +451,7 @@ func (d *decision) updateBudget() *budget {
 	}
 	d.budget = &budget{available: most - d.s.Replicas, serving: most}
 	for _, it := range d.live {
-		updating := it.during == podops.TypeUpdate && !heldByRule(it) || offline(it.op) || it.Recorded && !it.Carried
+		updating := it.during == podops.TypeUpdate || offline(it.op) || it.Recorded && !it.Carried
 		if updating {
 			d.budget.serving--
 		}
@@ -461,21 +461,6 @@ func (d *decision) updateBudget() *budget {
 	}
 	d.budget.available = min(d.budget.available, most)
 	return d.budget
-}
-
-// heldByRule reports whether a rule has had something against our operation on the Pod for a while, as the Pod itself tells.
-// Such a Pod serves, and others are asked for instead: the rule may let those go, for example because they are approved.
-// How many leave is then for the rules to say.
-func heldByRule(it *item) bool {
-	if stage, waits := podops.StageOfPhase(it.op.Phase); !waits || stage != appsv1alpha1.StagePreCheck {
-		return false
-	}
-	for key := range it.View.Annotations {
-		if strings.HasPrefix(key, podops.RuleDetailPrefix+"/") {
-			return true
-		}
-	}
-	return false
 }
 
 // allows reports whether the Pod may be taken out of service. One that does not serve, or that counts already, may always.
