@@ -111,5 +111,5 @@ func (r *reconciler) mayExist(ctx context.Context, o *observation, pod *core.Pod
 	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: pod.Name()}, live); err != nil {
 		return false
 	}
-	return r.tryCreate(ctx, o, live, pod.ID, to) == nil
+	return r.tryCreate(ctx, o, live.Name, pod.ID, to) == nil
 }

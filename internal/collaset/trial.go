@@ -38,8 +38,12 @@ func (r *reconciler) try(ctx context.Context, o *observation, trials []core.PodT
 }
 
 func (r *reconciler) makeTrial(ctx context.Context, o *observation, t core.PodTrial) error {
-	if t.Write == core.TrialDelete {
+	switch t.Write {
+	case core.TrialDelete:
 		return r.tryDelete(ctx, o, t.Pod)
+	case core.TrialCreate:
+		return r.tryCreate(ctx, o, t.Pod.Name(), t.Pod.ID, t.To)
+	case core.TrialPatch, core.TrialResize:
 	}
 	live := &corev1.Pod{}
 	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: t.Pod.Name()}, live); err != nil {
@@ -47,9 +51,6 @@ func (r *reconciler) makeTrial(ctx context.Context, o *observation, t core.PodTr
 	}
 	if live.UID != t.Pod.UID() {
 		return errStale
-	}
-	if t.Write == core.TrialCreate {
-		return r.tryCreate(ctx, o, live, t.Pod.ID, t.To)
 	}
 	change := o.history.changes[t.Pod.Revision]
 	if t.Write == core.TrialPatch {
@@ -64,7 +65,7 @@ func (r *reconciler) makeTrial(ctx context.Context, o *observation, t core.PodTr
 		return nil
 	}
 	err := r.client.SubResource("resize").Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
-	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && r.tryCreate(ctx, o, live, t.Pod.ID, t.To) == nil {
+	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && r.tryCreate(ctx, o, live.Name, t.Pod.ID, t.To) == nil {
 		return nil // the Pod is created anew where its node or its kind does not let it be resized
 	}
 	return err
@@ -78,7 +79,7 @@ func (r *reconciler) tryDelete(ctx context.Context, o *observation, pod *core.Po
 }
 
 // tryCreate asks whether a Pod of a revision may be created in the place of one that is there.
-func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone *corev1.Pod, id int, to string) error {
+func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone string, id int, to string) error {
 	other, err := r.newPod(o, core.Creation{ID: id, Revision: to})
 	if err != nil {
 		return err
@@ -91,7 +92,15 @@ func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone *corev1
 	}
 	mount(other, templates, names)
 	err = r.client.Create(ctx, other, client.DryRunAll)
-	if why, refused := refusalIn(err); refused && why.Quota && fitsAfter(why.Why, gone) {
+	why, refused := refusalIn(err)
+	if !refused || !why.Quota {
+		return err
+	}
+	live := &corev1.Pod{}
+	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: gone}, live); err != nil {
+		return err
+	}
+	if fitsAfter(why.Why, live) {
 		return nil
 	}
 	return err

@@ -54,7 +54,7 @@ func (d *decision) carried(it *item, allowed bool) {
 	case it.Infeasible && d.known(it.Revision) && d.refusedBy(it, d.trialsFor(it, recreate)...):
 		d.backInService(it)
 	case it.Infeasible && allowed && d.known(it.Revision) && !d.putOff(it):
-		if d.moving || !d.tried(it, successorVerdictFor, d.trialsFor(it, recreate)...) {
+		if d.moving || !d.anew(it) {
 			return
 		}
 		if e := d.entries[it.ID]; e != nil {

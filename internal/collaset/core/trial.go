@@ -154,6 +154,13 @@ func (d *decision) tried(it *item, lasts time.Duration, trials ...Trial) bool {
 	return accepted
 }
 
+// anew reports whether a Pod may be deleted now for another one in its place: the API server would create that one, as it
+// says for this decision, and it would delete the Pod.
+func (d *decision) anew(it *item) bool {
+	created := d.tried(it, successorVerdictFor, Trial{Write: TrialCreate, To: d.targetAnew(it)})
+	return d.tried(it, verdictLasts, Trial{Write: TrialDelete}) && created
+}
+
 // toUpdate reports whether the Pod itself is to get to the updated revision and is not there.
 func (d *decision) toUpdate(it *item) bool { return it.newOf == nil && d.outdated(it) }
 

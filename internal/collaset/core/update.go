@@ -355,7 +355,7 @@ func (d *decision) act(it *item) {
 		d.plan.Changes = append(d.plan.Changes, it.Pod)
 		return
 	}
-	if d.moving || !d.tried(it, successorVerdictFor, d.trialsFor(it, recreate)...) {
+	if d.moving || !d.anew(it) {
 		return // nothing is removed in this plan
 	}
 	if e := d.entries[it.ID]; e != nil {

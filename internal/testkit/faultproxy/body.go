@@ -3,6 +3,7 @@ package faultproxy
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
 
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -38,19 +39,31 @@ func metadataOf(body []byte) *metav1.ObjectMeta {
 // preconditionsOf are those of a deletion or an eviction; nil if the request is neither. A deletion without any has
 // empty ones.
 func preconditionsOf(info *request.RequestInfo, body []byte) *metav1.Preconditions {
-	var options *metav1.DeleteOptions
+	options, deletes := optionsOf(info, body)
 	switch {
-	case info.Verb == "delete" || info.Verb == "deletecollection":
-		options = deleteOptions(body)
-	case info.Verb == "create" && info.Resource == "pods" && info.Subresource == "eviction":
-		options = evictionOptions(body)
-	default:
+	case !deletes:
 		return nil
-	}
-	if options == nil || options.Preconditions == nil {
+	case options == nil || options.Preconditions == nil:
 		return &metav1.Preconditions{}
 	}
 	return options.Preconditions
+}
+
+// optionsOf are the options of a request that deletes, nil if there are none or they cannot be read.
+func optionsOf(info *request.RequestInfo, body []byte) (options *metav1.DeleteOptions, deletes bool) {
+	switch {
+	case info.Verb == "delete" || info.Verb == "deletecollection":
+		return deleteOptions(body), true
+	case info.Verb == "create" && info.Resource == "pods" && info.Subresource == "eviction":
+		return evictionOptions(body), true
+	}
+	return nil, false
+}
+
+// isDryRun reports whether a request changes nothing: its query says so, or the options of a deletion.
+func isDryRun(r *http.Request, info *request.RequestInfo, body []byte) bool {
+	options, _ := optionsOf(info, body)
+	return r.URL.Query().Has("dryRun") || options != nil && len(options.DryRun) > 0
 }
 
 func deleteOptions(body []byte) *metav1.DeleteOptions {

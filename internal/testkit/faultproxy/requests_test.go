@@ -171,6 +171,7 @@ func preconditions(t *testing.T, w *world) {
 	patch := fmt.Appendf(nil, `[{"op":"test","path":"/metadata/resourceVersion","value":%q},{"op":"add","path":"/data/c","value":"d"}]`, merged.ResourceVersion)
 	patched, err := maps.Patch(ctx, made.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
 	require.NoError(t, err)
+	require.NoError(t, maps.Delete(ctx, made.Name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}), "a dry run is no write")
 	wrong := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &made.UID, ResourceVersion: &made.ResourceVersion}}
 	require.Error(t, maps.Delete(ctx, made.Name, wrong))
 	require.NoError(t, maps.Delete(ctx, made.Name, metav1.DeleteOptions{}))

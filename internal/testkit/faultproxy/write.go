@@ -83,7 +83,7 @@ func (p *Proxy) serveWrite(w http.ResponseWriter, r *http.Request, info *request
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r = r.WithContext(request.WithRequestInfo(r.Context(), info))
-	if r.URL.Query().Has("dryRun") {
+	if isDryRun(r, info, body) {
 		p.reverse.ServeHTTP(w, r)
 		return
 	}
