@@ -100,7 +100,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.conflicts.None(req.NamespacedName)
 	if err == nil && client.IgnoreNotFound(untried) != nil { // other operations on the Pod keep their times
 		ctrl.LoggerFrom(ctx).Error(untried, "the API server could not be asked about the Pod's deletion")
-		nextLook = soonest(nextLook, untriedLook)
+		nextLook = core.Soonest(nextLook, untriedLook)
 	}
 	return ctrl.Result{RequeueAfter: nextLook}, client.IgnoreNotFound(err)
 }
@@ -193,7 +193,7 @@ func (r *reconciler) apply(ctx context.Context, pod *corev1.Pod, s core.Snapshot
 	}
 	if plan.IsZero() {
 		again, err := r.repair(ctx, pod, s)
-		return soonest(plan.NextLook, again), err
+		return core.Soonest(plan.NextLook, again), err
 	}
 	return plan.NextLook, r.write(ctx, pod, s, plan)
 }
@@ -262,14 +262,6 @@ func (r *reconciler) reportOverdue(pod *corev1.Pod, s core.Snapshot, plan core.P
 		}
 		r.events.Eventf(pod, nil, corev1.EventTypeWarning, "OperationOverdue", string(late.Policy), "%s", late.Text)
 	}
-}
-
-// soonest is the smaller of two waits of which zero means never.
-func soonest(a, b time.Duration) time.Duration {
-	if a == 0 || (b > 0 && b < a) {
-		return b
-	}
-	return a
 }
 
 // announce says that Pods go out of service, and why: at the workload that has them, where the API server counts equal events instead of

@@ -91,18 +91,18 @@ func (d *decision) trialsFor(it *item, w way) []Trial {
 		}
 		return trials
 	case recreate:
-		return []Trial{{Write: TrialCreate, To: d.targetAnew(it)}, {Write: TrialDelete}}
+		return []Trial{d.successor(it), {Write: TrialDelete}}
 	case replaceIt, refuse:
 	}
 	return nil
 }
 
-// targetAnew is the revision at which a Pod is created anew.
-func (d *decision) targetAnew(it *item) string {
+// successor is the trial of the Pod that is created in the place of one that is deleted.
+func (d *decision) successor(it *item) Trial {
 	if it.unfit() && !d.toUpdate(it) {
-		return it.Revision
+		return Trial{Write: TrialCreate, To: it.Revision}
 	}
-	return d.s.UpdatedRevision
+	return Trial{Write: TrialCreate, To: d.s.UpdatedRevision}
 }
 
 // refusedBy blocks a Pod if the API server refuses one of the trials, and reports whether it does.
@@ -157,7 +157,7 @@ func (d *decision) tried(it *item, lasts time.Duration, trials ...Trial) bool {
 // anew reports whether a Pod may be deleted now for another one in its place: the API server would create that one, as it
 // says for this decision, and it would delete the Pod.
 func (d *decision) anew(it *item) bool {
-	created := d.tried(it, successorVerdictFor, Trial{Write: TrialCreate, To: d.targetAnew(it)})
+	created := d.tried(it, successorVerdictFor, d.successor(it))
 	return d.tried(it, verdictLasts, Trial{Write: TrialDelete}) && created
 }
 

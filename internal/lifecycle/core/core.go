@@ -123,7 +123,7 @@ func Decide(s Snapshot) Plan {
 		Step:     podops.Step{Change: first.Then(s.Pod, step.Change), ServiceReady: step.ServiceReady},
 		Try:      untried || tryFirst(s, marked),
 		Overdue:  overdue,
-		NextLook: soonest(nextLook, held, comes, retryIn(s, marked)),
+		NextLook: Soonest(nextLook, held, comes, retryIn(s, marked)),
 	}
 	plan.Report = report(s, stillOverdue(overdue, plan.Step.Apply(s.Pod)))
 	return plan

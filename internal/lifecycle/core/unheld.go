@@ -50,8 +50,8 @@ func unheld(v podops.View, s Snapshot) (ids podops.Waived, left time.Duration) {
 	return ids, 0
 }
 
-// soonest is the smallest of waits of which zero means never.
-func soonest(waits ...time.Duration) (first time.Duration) {
+// Soonest is the smallest of waits of which zero means never.
+func Soonest(waits ...time.Duration) (first time.Duration) {
 	for _, w := range waits {
 		if w > 0 && (first == 0 || w < first) {
 			first = w
