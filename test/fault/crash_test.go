@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
@@ -58,6 +59,9 @@ type outcome struct {
 	began     time.Time
 	converged time.Time
 	took      time.Duration
+
+	// unmarked are the Pods that were taken away without the label to-delete before the play was cleared away.
+	unmarked []string
 
 	mu       sync.Mutex
 	failures []string
@@ -223,6 +227,7 @@ func (o *outcome) retire() (wait func()) {
 		}
 		o.check("quiet", err)
 		now, _ := o.play.plane.view.state(o.play.prefix)
+		o.unmarked = now.unmarked
 		o.check("end state", o.endState(now))
 		o.check("economy", o.economy(now))
 	}
@@ -551,10 +556,12 @@ func (p *plane) judge(t *testing.T, outcomes []*outcome) {
 	p.judged = len(seen.Violations)
 	for _, v := range seen.Violations[judged:] {
 		_, name, _ := strings.Cut(v.Object, "/")
-		if o := byPrefix[prefixOf(name)]; o != nil {
-			o.check("promises", errors.New(v.String()))
-		} else {
+		switch o := byPrefix[prefixOf(name)]; {
+		case o == nil:
 			t.Errorf("in no plan: %s", v)
+		case o.unasked(v):
+		default:
+			o.check("promises", errors.New(v.String()))
 		}
 	}
 	for _, c := range p.all {
@@ -564,6 +571,14 @@ func (p *plane) judge(t *testing.T, outcomes []*outcome) {
 			}
 		}
 	}
+}
+
+// unasked reports whether a budget was exceeded because the API server could not ask webhook-server, which the plan has ended: an
+// eviction goes on then, and counts (docs/deletion.md). The Pod it took away does not have the label to-delete.
+func (o *outcome) unasked(v observer.Violation) bool {
+	isOut := func(pod string) bool { return strings.Contains(v.String(), pod) }
+	ended := o.plan.component == suite.Webhook && o.fired && strings.HasPrefix(o.plan.mode, "Kill")
+	return ended && v.Invariant == observer.Budget && slices.ContainsFunc(o.unmarked, isOut)
 }
 
 // injected is a fault at work.
@@ -647,4 +662,6 @@ var onceFailed = []string{
 	// The begin of a Pod whose workload had waited for others, and had no other Pod under way, met a conflict; nobody looked again.
 	"one-by-one-crowd|collaset-controller|patch pods|5|Conflict",
 	"one-by-one-crowd|collaset-controller|patch pods|9|Conflict",
+	// The judge did not know that an eviction passes the rules while there is no webhook-server.
+	"evict-in-update|webhook-server|patch pods|2|KillBefore",
 }

@@ -39,7 +39,9 @@ type group struct {
 	// created and deleted count objects by kind.
 	created, deleted map[string]int
 	uids             map[types.UID]bool
-	changed          chan struct{} // closed by the next change
+	// unmarked are the names of Pods that were taken away without the label to-delete.
+	unmarked map[string]bool
+	changed  chan struct{} // closed by the next change
 }
 
 // ofPlan are the names of objects of a plan.
@@ -107,6 +109,9 @@ func (v *view) see(kind string, obj any, gone bool) {
 		delete(g.objects, at)
 	default:
 		g.objects[at] = object
+		if _, marked := object.GetLabels()[appsv1alpha1.ToDeleteLabel]; kind == "Pod" && object.GetDeletionTimestamp() != nil && !marked {
+			g.unmarked[object.GetName()] = true
+		}
 		if !g.uids[object.GetUID()] {
 			g.uids[object.GetUID()] = true
 			g.created[kind]++
@@ -120,7 +125,8 @@ func (v *view) see(kind string, obj any, gone bool) {
 func (v *view) group(prefix string) *group {
 	if v.groups[prefix] == nil {
 		v.groups[prefix] = &group{
-			objects: map[string]client.Object{}, created: map[string]int{}, deleted: map[string]int{}, uids: map[types.UID]bool{}, changed: make(chan struct{}),
+			objects: map[string]client.Object{}, created: map[string]int{}, deleted: map[string]int{}, uids: map[types.UID]bool{},
+			unmarked: map[string]bool{}, changed: make(chan struct{}),
 		}
 	}
 	return v.groups[prefix]
@@ -131,6 +137,7 @@ type state struct {
 	prefix           string
 	objects          []client.Object // sorted by kind and name
 	created, deleted map[string]int
+	unmarked         []string
 }
 
 func (v *view) state(prefix string) (*state, <-chan struct{}) {
@@ -146,6 +153,7 @@ func (v *view) state(prefix string) (*state, <-chan struct{}) {
 	for _, at := range names {
 		s.objects = append(s.objects, g.objects[at])
 	}
+	s.unmarked = sortedKeys(g.unmarked)
 	for kind, n := range g.created {
 		s.created[kind] = n
 	}
