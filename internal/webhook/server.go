@@ -24,7 +24,7 @@ import (
 const (
 	// mostReview is the size of the largest review, in bytes: an object of 3 MiB, which is the most that an API server takes, as it
 	// was and as it is to be, and a MiB around them.
-	mostReview = 7 << 20
+	mostReview = 7<<20 - 1
 	// mostAtOnce is how many bytes of reviews are held at once, of removals of Pods and of everything else each: one of the largest, or
 	// hundreds of the usual 20 KiB. Objects that a tenant writes cannot take the room of deletions.
 	mostAtOnce = 8 << 20

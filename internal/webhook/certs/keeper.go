@@ -160,7 +160,7 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if len(wanted.token) == 0 {
+	if !tokenFits(wanted.token) {
 		wanted.token = newToken()
 	}
 	if !wanted.equal(current) {

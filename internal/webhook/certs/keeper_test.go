@@ -285,7 +285,7 @@ func TestAGuardedWebhookIsCalledAtAPathThatNobodyGuesses(t *testing.T) {
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "webhook-server"}, &validating))
 	require.Equal(t, "/b", *validating.Webhooks[0].ClientConfig.Service.Path, "the others stay as they are")
 	secret := *validating.Webhooks[1].ClientConfig.Service.Path
-	require.Regexp(t, "^/c/[A-Z2-7]{26,}$", secret)
+	require.Regexp(t, "^/c/[a-z2-7]{26,}$", secret)
 	for _, k := range []*Keeper{one, two} {
 		token, needed := k.Token()
 		require.True(t, needed)
@@ -294,6 +294,16 @@ func TestAGuardedWebhookIsCalledAtAPathThatNobodyGuesses(t *testing.T) {
 	var mutating admissionregistrationv1.MutatingWebhookConfiguration
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "webhook-server"}, &mutating))
 	require.Equal(t, "/a/"+secret[len("/c/"):], *mutating.Webhooks[0].ClientConfig.Service.Path, "of both kinds")
+
+	t.Log("a token of capitals, which the API server takes in a URL and not in the path of a Service, is replaced")
+	var kept corev1.Secret
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kuperator-system", Name: "webhook-server-certs"}, &kept))
+	kept.Data["token"] = []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+	require.NoError(t, c.Update(t.Context(), &kept))
+	_, err := one.Reconcile(t.Context(), one.request())
+	require.NoError(t, err)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&kept), &kept))
+	require.Regexp(t, "^[a-z2-7]{26}$", string(kept.Data["token"]))
 }
 
 func TestPoint(t *testing.T) {
