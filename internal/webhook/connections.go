@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// connections bounds how many are open. A new one beyond that takes the place of one that has not shown the token yet: the oldest of
-// the address that has most of these. So a flood from some addresses ends its own connections, and API servers, which come from others
-// and show the token at once, keep theirs.
+// connections bounds how many are open. A new one beyond that takes the place of one that has not shown the token yet:
+// the oldest of the address that has most of these. So a flood from some addresses ends its own connections, and API
+// servers, which come from others and show the token at once, keep theirs.
 type connections struct {
 	most int
 

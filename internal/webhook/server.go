@@ -19,14 +19,14 @@ import (
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 )
 
-// What the server takes from the network at once. Together with what answering takes it stays well within the memory limit of
-// deploy/webhook-server.
+// What the server takes from the network at once. Together with what answering takes it stays well within the memory
+// limit of deploy/webhook-server.
 const (
-	// mostReview is the size of the largest review, in bytes: an object of 3 MiB, which is the most that an API server takes, as it
-	// was and as it is to be, and a MiB around them.
+	// mostReview is the size of the largest review, in bytes: an object of 3 MiB, which is the most that an API server
+	// takes, as it was and as it is to be, and a MiB around them.
 	mostReview = 7<<20 - 1
-	// mostAtOnce is how many bytes of reviews are held at once, of removals of Pods and of everything else each: one of the largest, or
-	// hundreds of the usual 20 KiB. Objects that a tenant writes cannot take the room of deletions.
+	// mostAtOnce is how many bytes of reviews are held at once, of removals of Pods and of everything else each: one
+	// of the largest, or hundreds of the usual 20 KiB. Objects that a tenant writes cannot take the room of deletions.
 	mostAtOnce = 8 << 20
 	// roomWait is for how long a review waits for room before it is read. API servers wait 2 s and more for an answer.
 	roomWait = time.Second
@@ -57,9 +57,9 @@ const (
 	awayBusy   = "busy"
 )
 
-// server serves the webhooks over HTTP/1.1, as API servers speak it with webhooks. It has controller-runtime count what the webhooks
-// answer, and bounds by itself what reaches them: each request in bytes and time, all of them in bytes and connections. A client
-// that does not know the token takes one connection, of which a header is read.
+// server serves the webhooks over HTTP/1.1, as API servers speak it with webhooks. It has controller-runtime count
+// what the webhooks answer, and bounds by itself what reaches them: each request in bytes and time, all of them in
+// bytes and connections. A client that does not know the token takes one connection, of which a header is read.
 type server struct {
 	crwebhook.Server // keeps the handlers by path
 	address          string
@@ -130,7 +130,8 @@ func (w lineWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// StartedChecker is a readiness check. It does not connect, so no flood of connections takes the replica out of its Service.
+// StartedChecker is a readiness check. It does not connect, so no flood of connections takes the replica out of its
+// Service.
 func (s *server) StartedChecker() healthz.Checker {
 	return func(*http.Request) error {
 		if !s.listening.Load() {

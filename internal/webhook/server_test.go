@@ -35,7 +35,8 @@ func (s *shown) TLS(c *tls.Config) {
 
 func (s *shown) Token() (string, bool) { return s.token, s.needed }
 
-// serve runs a server until the test ends, with a handler at each path that counts the bytes that it reads, and returns its address.
+// serve runs a server until the test ends, with a handler at each path that counts the bytes that it reads, and
+// returns its address.
 func serve(t *testing.T, c *shown, change func(*server)) (address string, read *atomic.Int64) {
 	t.Helper()
 	authority := testca.New(t)

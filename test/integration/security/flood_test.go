@@ -119,8 +119,8 @@ type attack struct {
 	once func(ctx context.Context, n int)
 }
 
-// TestWebhookServerWithstandsTheNetwork floods every path in every way at once, and once more with the token. The process stays
-// within the memory that it ships with, and Pods are deleted gracefully meanwhile.
+// TestWebhookServerWithstandsTheNetwork floods every path in every way at once, and once more with the token. The
+// process stays within the memory that it ships with, and Pods are deleted gracefully meanwhile.
 func TestWebhookServerWithstandsTheNetwork(t *testing.T) {
 	w := everything(t)
 	victim := w.victim(t)
@@ -282,8 +282,8 @@ func (w *world) account(t *testing.T) client.Client {
 	return c
 }
 
-// TestWebhookServersTokenChangesNothingButItsCertificate has the policy of deploy/webhook-server about configurations of another name as
-// well, which name a Service as they do in a cluster, and which the running server leaves alone.
+// TestWebhookServersTokenChangesNothingButItsCertificate has the policy of deploy/webhook-server about configurations
+// of another name as well, which name a Service as they do in a cluster, and which the running server leaves alone.
 func TestWebhookServersTokenChangesNothingButItsCertificate(t *testing.T) {
 	w := everything(t)
 	taken := w.account(t)
@@ -404,8 +404,8 @@ func certificateOf(t *testing.T, w *world) string {
 	return string(bytes.Trim(encoded, `"`))
 }
 
-// TestWebhookServersTokenGetsNoOtherToken: it may create Secrets, because RBAC cannot say of which name, and Kubernetes writes the token
-// of any ServiceAccount of the namespace into a Secret that asks for it.
+// TestWebhookServersTokenGetsNoOtherToken: it may create Secrets, because RBAC cannot say of which name, and
+// Kubernetes writes the token of any ServiceAccount of the namespace into a Secret that asks for it.
 func TestWebhookServersTokenGetsNoOtherToken(t *testing.T) {
 	w := everything(t)
 	taken := w.account(t)
