@@ -85,6 +85,9 @@ func (r *reconciler) apply(ctx context.Context, o *observation, plan *core.Plan)
 	for _, l := range plan.Labels {
 		breadth = append(breadth, action{"relabel", &out.Update, func() error { return r.relabel(ctx, o, l, out) }})
 	}
+	if !plan.Names.IsZero() {
+		breadth = append(breadth, action{"names", &out.ScaleIn, func() error { return r.removeNames(ctx, o, plan.Names) }})
+	}
 	out.conflict = r.run(ctx, breadth) || out.conflict
 	return out
 }
@@ -121,7 +124,7 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 			switch {
 			case err == nil:
 			case errors.Is(err, errAttempted): // whoever is at it goes on, and its event leads to the next decision, or observation.undecided
-			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errNotTaken):
+			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errNotTaken), errors.Is(err, errStale):
 				conflict = true
 				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
 			default:
