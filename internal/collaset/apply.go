@@ -85,10 +85,11 @@ func (r *reconciler) apply(ctx context.Context, o *observation, plan *core.Plan)
 	for _, l := range plan.Labels {
 		breadth = append(breadth, action{"relabel", &out.Update, func() error { return r.relabel(ctx, o, l, out) }})
 	}
-	if !plan.Names.IsZero() {
-		breadth = append(breadth, action{"names", &out.ScaleIn, func() error { return r.removeNames(ctx, o, plan.Names) }})
-	}
 	out.conflict = r.run(ctx, breadth) || out.conflict
+	if !plan.Names.IsZero() {
+		names := []action{{"names", &out.ScaleIn, func() error { return r.removeNames(ctx, o, plan.Names) }}}
+		out.conflict = r.run(ctx, names) || out.conflict
+	}
 	return out
 }
 

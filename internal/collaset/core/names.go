@@ -66,7 +66,7 @@ func (d *decision) endsFirst(it *item) bool {
 	if p == nil {
 		p = it.newOf
 	}
-	if d.s.Conventions != KuperatorV07 || p == nil || p.fresh == nil || !d.named[p.fresh.Name()] || d.named[p.origin.Name()] {
+	if d.s.Conventions != KuperatorV07 || p == nil || p.fresh == nil || !d.named[p.fresh.Name()] || d.named[p.origin.Name()] || p.origin.staying != "" {
 		return false
 	}
 	p.fresh.spared = true
