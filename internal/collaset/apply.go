@@ -86,6 +86,10 @@ func (r *reconciler) apply(ctx context.Context, o *observation, plan *core.Plan)
 		breadth = append(breadth, action{"relabel", &out.Update, func() error { return r.relabel(ctx, o, l, out) }})
 	}
 	out.conflict = r.run(ctx, breadth) || out.conflict
+	if !plan.Names.IsZero() {
+		names := []action{{"names", &out.ScaleIn, func() error { return r.removeNames(ctx, o, plan.Names) }}}
+		out.conflict = r.run(ctx, names) || out.conflict
+	}
 	return out
 }
 
@@ -121,7 +125,7 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 			switch {
 			case err == nil:
 			case errors.Is(err, errAttempted): // whoever is at it goes on, and its event leads to the next decision, or observation.undecided
-			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errNotTaken):
+			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errNotTaken), errors.Is(err, errStale):
 				conflict = true
 				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
 			default:

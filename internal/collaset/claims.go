@@ -152,13 +152,7 @@ type refusal struct {
 // observeClaims fills in what the snapshot has of claims and of their templates.
 func (r *reconciler) observeClaims(ctx context.Context, o *observation) error {
 	set, s := o.set, &o.snapshot
-	if policy := set.Spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy; policy != nil {
-		s.Retention = core.Retention{
-			Scaled:  policy.WhenScaled == appsv1alpha1.DeletePersistentVolumeClaim,
-			Deleted: policy.WhenDeleted == appsv1alpha1.DeletePersistentVolumeClaim,
-			Changed: policy.WhenTemplateChanged == appsv1alpha1.DeletePersistentVolumeClaim,
-		}
-	}
+	s.Retention = r.conventions.Retention(set.Spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy)
 	for name, data := range o.history.data {
 		if templates := data.ClaimTemplates(); len(templates) > 0 {
 			if s.Templates == nil {
@@ -249,7 +243,7 @@ func (r *reconciler) volumeUsers(ctx context.Context, object client.Object) []re
 // addForcing says of every revision because of which claim templates its Pods have to be re-created.
 func addForcing(s *core.Snapshot) {
 	for name, difference := range s.Revisions {
-		if forcing := core.ClaimForcing(s.Templates[name], s.Templates[s.UpdatedRevision], s.Retention.Changed); len(forcing) > 0 {
+		if forcing := core.ClaimForcing(s.Templates[name], s.Templates[s.UpdatedRevision], s.Retention); len(forcing) > 0 {
 			difference.Forcing = append(slices.Clip(difference.Forcing), forcing...)
 			s.Revisions[name] = difference
 		}

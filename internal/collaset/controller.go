@@ -72,6 +72,16 @@ type settings struct {
 	// restart are the annotations of templates that ask for a restart.
 	restart revision.RestartAnnotations
 	pods    *podcache.Store
+	// compatibility says by which conventions specs are read.
+	compatibility bootstrap.Compatibility
+}
+
+// conventions are those that --compatibility names.
+func (s *settings) conventions() core.Conventions {
+	if s.compatibility == bootstrap.KuperatorV07 {
+		return core.KuperatorV07
+	}
+	return core.OwnConventions
 }
 
 // Component describes the binary.
@@ -99,6 +109,7 @@ func Component() bootstrap.Component {
 				"How many Pods of all CollaSets may be on their way through an update in place at a time, as far as this suite moves them: one that waits for its "+
 					"kubelet or a load balancer counts for 1 s at most, any other for 3 s. CollaSets that have none are let begin with as many more; none has more than the default. "+
 					"Fewer are out of service for shorter.")
+			own.compatibility.AddTo(fs, "What a CollaSet does not say is filled in as Kuperator v0.7 has it (docs/migrate/from-kuperator.md has the table); what it says holds.")
 			fs.Var(&own.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)
 		},
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error { return setup(ctx, mgr, o, own) },
@@ -203,13 +214,13 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		writes:   writes.New(mgr.GetCache(), clock.RealClock{}),
 		events:   mgr.GetEventRecorder(Name),
 		clock:    clock.RealClock{},
-		protocol: own.podOpsLifecycle, clearFields: own.clearFields, trimFields: own.trimFields && !own.clearFields,
+		protocol: own.podOpsLifecycle, conventions: own.conventions(), clearFields: own.clearFields, trimFields: own.trimFields && !own.clearFields,
 		pace:    newPace(own.maxInFlight, clock.RealClock{}),
 		memory:  newMemory(),
 		nodes:   &nodes{cache: mgr.GetCache()},
 		measure: cputime.Start,
 	}
-	r.serverCan = own.restart.With(detector.Capabilities)
+	r.serverCan = revision.OnlyImages(own.conventions() == core.KuperatorV07, own.restart.With(detector.Capabilities))
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind), func(mgr ctrl.Manager) error {
 		return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind), func(mgr ctrl.Manager) error {
 			return addController(ctx, mgr, o, r)

@@ -19,7 +19,7 @@ var (
 		Name: "kuperator_collaset_actions_total", Kind: metric.Counter, Unit: "writes",
 		Help: "Writes of Pods, claims and ResourceContexts by action and result. An action that never happened has no series.",
 		Labels: []metric.Label{
-			{Name: "action", Values: "create, delete, begin, change, resize, finish, cancel, mark, relabel, exclude, include, repair, adopt, store, create-claim, update-claim, adopt-claim, release-claim, repair-claim, delete-claim"},
+			{Name: "action", Values: "create, delete, begin, change, resize, finish, cancel, mark, relabel, exclude, include, repair, adopt, store, create-claim, update-claim, adopt-claim, release-claim, repair-claim, delete-claim, names"},
 			{Name: "result", Values: "done, conflict, failed"},
 		},
 	}

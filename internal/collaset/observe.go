@@ -96,6 +96,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	}
 	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
+	o.snapshot.Conventions = r.conventions
 	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), o.memory.rest(true, r.pace.crowded())
 	o.observePods(pods, selector)
 	if err := r.observeStrays(o); err != nil {
@@ -135,7 +136,7 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 		ScaleInDelay: seconds(spec.ScaleStrategy.OperationDelaySeconds),
 		MaxSurge:     max(1, scaled(ptr.To(ptr.Deref(spec.UpdateStrategy.MaxSurge, intstr.FromString("25%"))), int(ptr.Deref(spec.Replicas, 0)))),
 		Verdicts:     o.memory.verdicts.all(now),
-		ToDelete:     spec.ScaleStrategy.PodToDelete, ToExclude: spec.ScaleStrategy.PodToExclude,
+		ToDelete:     spec.ScaleStrategy.PodToDelete, ToExclude: spec.ScaleStrategy.PodToExclude, ToInclude: spec.ScaleStrategy.PodToInclude,
 		UpdatedRevision: o.history.updated, CurrentRevision: o.set.Status.CurrentRevision,
 		SpecRevision: o.history.spec, Halted: o.history.halted, Failure: failureHandling(o.set),
 		Returned:  o.history.halted == nil && o.set.Status.CurrentRevision == o.history.updated,

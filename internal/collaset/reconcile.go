@@ -40,6 +40,8 @@ type reconciler struct {
 	events         events.EventRecorder
 	clock          clock.PassiveClock
 	protocol       bool
+	// conventions are those by which specs are read.
+	conventions core.Conventions
 	// clearFields says to clear managedFields with every patch of a Pod, trimFields to begin them anew.
 	clearFields, trimFields bool
 	memory                  *memory
@@ -91,6 +93,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if err := r.hold(ctx, set); err != nil {
 		return ctrl.Result{}, err
 	}
+	set = r.read(set)
 	if result, did, err := r.stayIdle(ctx, set); did {
 		return result, err
 	}
@@ -148,6 +151,13 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		seen = max(foreseenPause, o.memory.rest(true, r.pace.crowded()))
 	}
 	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, seen, r.again(set, applied.conflict))}, nil
+}
+
+// read is the CollaSet as its conventions read it. The one that the cache has is not changed, and nobody writes this spec.
+func (r *reconciler) read(set *appsv1alpha1.CollaSet) *appsv1alpha1.CollaSet {
+	read := *set
+	read.Spec = r.conventions.Apply(set.Spec)
+	return &read
 }
 
 // decide makes a plan that begins no more Pods than places are kept for.

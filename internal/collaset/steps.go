@@ -350,7 +350,7 @@ func (r steps) step(ctx context.Context, name types.NamespacedName) (conflict bo
 	step, p := s.due(pod)
 	decideSeconds.WithLabelValues(ofPod).Observe(took().Seconds())
 	o := &observation{
-		set: set, memory: m, history: s.history, selector: s.selector, snapshot: core.Snapshot{Protocol: r.protocol},
+		set: r.read(set), memory: m, history: s.history, selector: s.selector, snapshot: core.Snapshot{Protocol: r.protocol},
 		pod: func(string) *corev1.Pod { return pod }, single: true,
 	}
 	var failed error

@@ -140,11 +140,11 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 		freeze:    &freeze{client: mgr.GetClient(), own: o.LeaderElectNamespace, sees: o.Sees},
 		employers: employers,
 		deadlines: waits.deadlines,
-		patience:  waits.patience,
-		ages:      newAges(clock.RealClock{}),
-		writes:    writes.New(mgr.GetCache(), clock.RealClock{}),
-		events:    mgr.GetEventRecorder(Name),
-		clock:     clock.RealClock{},
+		patience:  waits.patience, notAwaited: waits.notAwaited(),
+		ages:   newAges(clock.RealClock{}),
+		writes: writes.New(mgr.GetCache(), clock.RealClock{}),
+		events: mgr.GetEventRecorder(Name),
+		clock:  clock.RealClock{},
 	}
 	if err := registerMetrics(metric.RegistryOf(mgr), r.ages, newFreezes(ctx, r.freeze, mgr.Elected())); err != nil {
 		return err

@@ -8,13 +8,24 @@ import (
 	"github.com/spf13/pflag"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
 )
 
-// waitFlags say how long Pods wait: --deadline, collected over the defaults, key by key, and --cooperator-patience.
+// waitFlags say how long Pods wait: --deadline, collected over the defaults, key by key, and --cooperator-patience, of which
+// --compatibility has another default.
 type waitFlags struct {
 	given     []string
 	deadlines podops.Deadlines
 	patience  time.Duration
+
+	compatibility bootstrap.Compatibility
+	// patient reports whether --cooperator-patience is given.
+	patient func() bool
+}
+
+// notAwaited reports whether no operation waits for a cooperator's finalizer that is missing.
+func (f *waitFlags) notAwaited() bool {
+	return f.compatibility == bootstrap.KuperatorV07 && !f.patient()
 }
 
 // defaultDeadlines only report. Cooperators answer in seconds; rules and
@@ -37,6 +48,8 @@ func (f *waitFlags) add(fs *pflag.FlagSet) {
 		"A Pod's annotation "+podops.DeadlinesAnnotation+" wins, key by key.")
 	fs.DurationVar(&f.patience, "cooperator-patience", 6*time.Second, "How long an operation waits for a cooperator whose expected finalizer is not on a Ready Pod; "+
 		"then it goes on without. Should be longer than the slowest cooperator takes to bring a Pod back. 0: it waits for ever.")
+	f.patient = func() bool { return fs.Changed("cooperator-patience") }
+	f.compatibility.AddTo(fs, "Operations do not wait for cooperators whose expected finalizers are missing, unless --cooperator-patience says how long.")
 }
 
 // parse reads what was given.

@@ -43,8 +43,10 @@ type reconciler struct {
 	deadlines podops.Deadlines
 	// patience is how long operations wait for a cooperator that does not hold a Ready Pod; zero for ever.
 	patience time.Duration
-	ages     *ages
-	writes   *writes.Tracker
+	// notAwaited says that they do not wait for one at all.
+	notAwaited bool
+	ages       *ages
+	writes     *writes.Tracker
 	// conflicts are those that a Pod met in a row.
 	conflicts writes.Conflicts
 	deletions deletions
@@ -145,7 +147,7 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (core.Snapsho
 	}
 	s.Since = r.ages.observe(pod, s.Pod)
 	s.MissingSince, s.Employers = r.ages.missing(key)
-	s.Patience = r.patience
+	s.Patience, s.NotAwaited = r.patience, r.notAwaited
 	s.Deadlines = r.deadlines
 	if len(s.Since) > 0 {
 		own, err := podops.ParseDeadlines(pod.Annotations)

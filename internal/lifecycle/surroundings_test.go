@@ -3,9 +3,11 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -367,6 +369,18 @@ func TestDeadlineFlags(t *testing.T) {
 	require.ErrorContains(t, err, "less than 0")
 	require.ErrorContains(t, err, "give Wait or Proceed")
 	assert.ErrorContains(t, err, "write <phase>[/<type>]=<duration>[,<policy>]")
+}
+
+func TestCompatibilityIsADefaultOfPatience(t *testing.T) {
+	for args, want := range map[string]bool{
+		"": false, "--compatibility=kuperator-v0.7": true, "--compatibility=kuperator-v0.7 --cooperator-patience=6s": false,
+	} {
+		var f waitFlags
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		f.add(fs)
+		require.NoError(t, fs.Parse(strings.Fields(args)))
+		assert.Equal(t, want, f.notAwaited(), args)
+	}
 }
 
 func TestNamespacesThatAreNotSeenWakeNobody(t *testing.T) {

@@ -19,6 +19,9 @@ type Capabilities struct {
 	ResizeInit bool
 	// ResizePod: also those of the Pod as a whole, and of the containers of such a Pod (by default since v1.36).
 	ResizePod bool
+	// ImagesOnly: nothing is to be taken over but images of containers (not of init containers), labels and annotations, as in
+	// Kuperator v0.7; whatever else the server can, another Pod comes for it.
+	ImagesOnly bool
 	// Restart are the annotations of the template that ask for a restart.
 	Restart RestartAnnotations
 }
@@ -73,6 +76,15 @@ func (r RestartAnnotations) With(find func(context.Context) (Capabilities, error
 	return func(ctx context.Context) (Capabilities, error) {
 		can, err := find(ctx)
 		can.Restart = r
+		return can, err
+	}
+}
+
+// OnlyImages sets Capabilities.ImagesOnly of what is found out about a server.
+func OnlyImages(only bool, find func(context.Context) (Capabilities, error)) func(context.Context) (Capabilities, error) {
+	return func(ctx context.Context) (Capabilities, error) {
+		can, err := find(ctx)
+		can.ImagesOnly = only
 		return can, err
 	}
 }

@@ -71,6 +71,8 @@ func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsFor
 //	                                            likewise: Capabilities
 //	volumeClaimTemplates[] storage request      raised
 //
+// With Capabilities.ImagesOnly the first two, claims, and nothing else.
+//
 // Everything else forces. What says the same in other words differs in nothing. A nil revision is one that is not known
 // any more: nothing can be said to be equal then.
 func Explain(from, to *Data, can Capabilities) Change {
@@ -81,7 +83,11 @@ func Explain(from, to *Data, can Capabilities) Change {
 		can: can, from: podSpec(from), to: podSpec(to), said: [2]map[string]any{object(from.template["spec"]), object(to.template["spec"])},
 		forcing: map[string]bool{},
 	}
-	c.fields("template", from.normal, to.normal, templateTable)
+	table := templateTable
+	if can.ImagesOnly {
+		table = imagesTable
+	}
+	c.fields("template", from.normal, to.normal, table)
 	c.qosClass()
 	c.claims(from.claims, to.claims)
 	c.fields("", named(from), named(to), nil)
@@ -116,6 +122,8 @@ var (
 		"activeDeadlineSeconds": (*comparison).activeDeadline,
 		"resources":             (*comparison).podResources,
 	}
+	// imagesTable is the one of Capabilities.ImagesOnly.
+	imagesTable = map[string]rule{"metadata": fieldsBy(metadataTable), "spec": fieldsBy(map[string]rule{"containers": (*comparison).containers})}
 )
 
 func fieldsBy(table map[string]rule) rule {
@@ -170,7 +178,7 @@ func (c *comparison) annotations(path string, before, after any) {
 }
 
 func (c *comparison) containers(path string, before, after any) {
-	c.eachContainer("containers", path, before, after, func(map[string]any) bool { return c.can.Resize })
+	c.eachContainer("containers", path, before, after, func(map[string]any) bool { return c.can.Resize && !c.can.ImagesOnly })
 }
 
 func (c *comparison) initContainers(path string, before, after any) {

@@ -327,3 +327,28 @@ func TestForcingIsBounded(t *testing.T) {
 		assert.LessOrEqual(t, len(field), 256)
 	}
 }
+
+// TestOnlyImages: as in Kuperator v0.7, whatever the server can.
+func TestOnlyImages(t *testing.T) {
+	can := everything
+	can.ImagesOnly = true
+	for name, tc := range map[string]struct {
+		pairs []string
+		want  []string
+	}{
+		"an image of a container":       {pairs: []string{"nginx:1", "nginx:2"}},
+		"an annotation":                 {pairs: []string{"note: a", "note: b"}},
+		"an image of a sidecar":         {[]string{"mesh:1", "mesh:2"}, []string{"template.spec.initContainers"}},
+		"an image of an init container": {[]string{"setup:1", "setup:2"}, []string{"template.spec.initContainers"}},
+		"resources":                     {[]string{"cpu: 100m", "cpu: 200m"}, []string{"template.spec.containers[app].resources"}},
+		"tolerations":                   {[]string{"tolerationSeconds: 60", "tolerationSeconds: 61"}, []string{"template.spec.tolerations"}},
+		"a deadline":                    {[]string{"activeDeadlineSeconds: 600", "activeDeadlineSeconds: 6"}, []string{"template.spec.activeDeadlineSeconds"}},
+		"a variable":                    {[]string{"value: a", "value: b"}, []string{"template.spec.containers[app].env"}},
+		"a request to restart":          {[]string{"note: a", "checksum/config: a"}, []string{"template.metadata.annotations[checksum/config]"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, after := parsed(t, full), parsed(t, changed(t, tc.pairs...))
+			assert.Equal(t, tc.want, revision.Explain(before, after, can).Forcing)
+		})
+	}
+}

@@ -86,6 +86,7 @@ type flags struct {
 	removal          removalPolicy
 	announceServices bool
 	restart          revision.RestartAnnotations
+	compatibility    bootstrap.Compatibility
 }
 
 // The users whose deletions are never held up: they clean up after Pods or owners that are gone already, or must not wait.
@@ -225,7 +226,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, o
 		return err
 	}
 	removing := &remover{policy: f.removal, namespaces: mgr.GetCache(), live: mgr.GetAPIReader(), writer: mgr.GetClient(), clock: clock.RealClock{}}
-	for path, handle := range handlers(pods, removing, &forecaster{serverCan: f.restart.With(detector.Capabilities)}) {
+	for path, handle := range handlers(pods, removing, f.forecaster(detector.Capabilities)) {
 		if slices.Contains([]string{pathMutatePods, pathDeletePods, pathEvictPods}, path) {
 			handle = within(only, handle)
 		}
@@ -260,6 +261,7 @@ func (f *flags) add(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&f.removal.UndelayedGroups, "undelayed-groups", undelayedGroups, "Groups, likewise.")
 	fs.BoolVar(&f.announceServices, "announce-services", false, "Give new managed Pods the expected finalizers of the Services that select them. Needs resourceconsist-controller: without it such Pods never count as serving.")
 	f.restart = revision.DefaultRestartAnnotations
+	f.compatibility.AddTo(fs, "Only what is announced with a changed template is another: what becomes of the Pods then.")
 	fs.Var(&f.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -28,6 +30,15 @@ const (
 type forecaster struct {
 	// serverCan tells what the API server lets change on a running Pod.
 	serverCan func(context.Context) (revision.Capabilities, error)
+	// renews says that collaset-controller goes by Kuperator v0.7: a claim is renewed for any change of its template, unless
+	// whenTemplateChanged says what becomes of it, and InPlaceOnly creates Pods anew.
+	renews bool
+}
+
+// forecaster makes one that goes by the flags.
+func (f *flags) forecaster(serverCan func(context.Context) (revision.Capabilities, error)) *forecaster {
+	renews := f.compatibility == bootstrap.KuperatorV07
+	return &forecaster{serverCan: revision.OnlyImages(renews, f.restart.With(serverCan)), renews: renews}
 }
 
 // validateCollaSet is validateCollaSet, with the forecast as a warning.
@@ -56,7 +67,7 @@ func (f *forecaster) forecast(ctx context.Context, request admission.Request) []
 	if err != nil {
 		return nil
 	}
-	return announce(is, revision.Explain(from, to, can))
+	return f.announce(is, revision.Explain(from, to, can))
 }
 
 // revisionOf is as much of a stored CollaSet's spec as makes its revision, and the CollaSet; nil if it cannot be read.
@@ -84,17 +95,17 @@ func parse(spec map[string]any) *revision.Data {
 }
 
 // announce says what the policy makes of the change. Recreate and Replace do what their names say.
-func announce(set *appsv1alpha1.CollaSet, change revision.Change) []string {
+func (f *forecaster) announce(set *appsv1alpha1.CollaSet, change revision.Change) []string {
 	strategy := &set.Spec.UpdateStrategy
 	pods, some := affected(set)
 	if !some || strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateRecreate || strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateReplace {
 		return nil
 	}
-	forcing := forcingFields(set, change)
+	forcing := f.forcingFields(set, change)
 	switch {
 	case len(forcing) == 0:
 		return []string{pods + " will be updated in place"}
-	case strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly:
+	case strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly && !f.renews:
 		return []string{listed(pods+" will not be updated (InPlaceOnly) because of ", forcing)}
 	default:
 		return []string{listed(pods+" will be created anew because of ", forcing)}
@@ -102,8 +113,15 @@ func announce(set *appsv1alpha1.CollaSet, change revision.Change) []string {
 }
 
 // forcingFields are those that force. A claim that differs from its template is kept unless the policy says otherwise.
-func forcingFields(set *appsv1alpha1.CollaSet, change revision.Change) []string {
+func (f *forecaster) forcingFields(set *appsv1alpha1.CollaSet, change revision.Change) []string {
 	policy := set.Spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy
+	if f.renews && (policy == nil || policy.WhenTemplateChanged == "") {
+		forcing := slices.Clone(change.Forcing)
+		for _, template := range change.Expand {
+			forcing = append(forcing, "volumeClaimTemplates["+template+"]")
+		}
+		return forcing
+	}
 	if change.OnlyClaimsForce() && (policy == nil || policy.WhenTemplateChanged != appsv1alpha1.DeletePersistentVolumeClaim) {
 		return nil
 	}

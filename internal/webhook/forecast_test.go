@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -94,6 +95,27 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 			} else {
 				assert.Equal(t, []string{tc.want}, announced)
 			}
+		})
+	}
+	for title, tc := range map[string]struct{ patch, want string }{
+		"an image of a sidecar, as Kuperator v0.7 has it": {
+			`{op: add, path: /spec/template/spec/initContainers, value: [{name: setup, image: "setup:1"}]}`,
+			"3 Pods will be created anew because of template.spec.initContainers",
+		},
+		"a variable with InPlaceOnly": {policy("InPlaceOnly") + env, "3 Pods will be created anew because of template.spec.containers[main].env"},
+		"a larger claim":              {`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi}`, "3 Pods will be created anew because of volumeClaimTemplates[data]"},
+		"a larger claim that is kept": {
+			`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi},
+			{op: add, path: /spec/scaleStrategy, value: {persistentVolumeClaimRetentionPolicy: {whenTemplateChanged: Retain}}}`,
+			"3 Pods will be updated in place",
+		},
+		"another claim": {`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast}`, "3 Pods will be created anew because of volumeClaimTemplates[data]"},
+	} {
+		t.Run("with --compatibility, "+title, func(t *testing.T) {
+			was := old(t)
+			response := (&flags{compatibility: bootstrap.KuperatorV07}).forecaster(newest).validateCollaSet(t.Context(), ask(t, "collasets", with(t, was, "["+tc.patch+"]"), was))
+			require.True(t, response.Allowed, response.Result)
+			assert.Contains(t, response.Warnings, tc.want)
 		})
 	}
 	t.Run("nothing is said while the server does not say what it can", func(t *testing.T) {

@@ -15,6 +15,7 @@ var stories = map[string]story{
 	"full":                   wholeSuite(true),
 	"ha":                     wholeSuite(true),
 	"sharded":                wholeSuite(true),
+	"kuperator-v0.7":         wholeSuite(true),
 	"no-webhook":             wholeSuite(false),
 	"namespace-scoped":       wholeSuite(true),
 	"collaset-only":          collaSetAlone,

@@ -65,6 +65,7 @@ var parts = []part{
 	{condition: "$.Values.monitoring.grafanaDashboards", resources: []string{"overlays/full"}, components: []string{"components/grafana-dashboards"}},
 	{condition: "$.Values.priorityClass.create", resources: []string{"overlays/full"}, components: []string{"components/high-availability"}},
 	{condition: "(gt (int $.Values.shards) 1)", resources: []string{"overlays/full"}, components: []string{"components/sharded"}},
+	{condition: "(eq $.Values.compatibility \"kuperator-v0.7\")", resources: []string{"overlays/kuperator-v0.7"}},
 	{condition: "(not $.Values.collasetController.podOpsLifecycle)", resources: []string{"overlays/collaset-only"}, only: "collaset-controller"},
 }
 

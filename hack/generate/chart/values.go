@@ -175,6 +175,10 @@ networkPolicy:
 # (docs/scale-out.md). 1: one leader. Two to four for each replica are a good number.
 shards: 1
 
+# kuperator-v0.7: the defaults and contracts of Kuperator v0.7 where a CollaSet does not say otherwise
+# (docs/migrate/from-kuperator.md).
+compatibility: ""
+
 monitoring:
   # A ServiceMonitor and a PrometheusRule. Needs the CRDs of the Prometheus operator.
   prometheusOperator: false
@@ -217,6 +221,7 @@ func variantFiles(defaults map[string]settings) (map[string]string, error) {
 		"full":             {},
 		"ha":               ha,
 		"sharded":          sharded,
+		"kuperator-v0.7":   {"compatibility": "kuperator-v0.7"},
 		"no-webhook":       {"webhookServer": map[string]any{"enabled": false}},
 		"namespace-scoped": {"namespaces": []string{"team-a", "team-b"}},
 	}
@@ -286,6 +291,7 @@ func valuesSchema() string {
 		"namespaces": {"type": "array", "uniqueItems": true, "items": schema{"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}},
 		"crds":       objectOf(map[string]schema{"install": boolean}),
 		"userRoles":  objectOf(map[string]schema{"create": boolean}), "flowControl": objectOf(map[string]schema{"create": boolean}),
+		"compatibility": {"enum": []string{"", "kuperator-v0.7"}},
 		"shards":        {"type": "integer", "minimum": 1, "maximum": 64},
 		"priorityClass": objectOf(map[string]schema{"create": boolean}),
 		"networkPolicy": objectOf(map[string]schema{"create": boolean, "restrictEgress": boolean}),

@@ -15,7 +15,7 @@ import (
 
 // Claims belong to an instance ID and a claim template. Which claim a Pod gets follows from its ID and its revision:
 //
-//   - a claim that fits the template, or, unless Retention.Changed deletes, any claim of that ID and template;
+//   - a claim that fits the template, or, unless Retention.Changed deletes or Retention.Renewed renews, any claim of that ID and template;
 //   - else a new one, made before the Pod.
 //
 // Nothing is deleted without a policy that says so, and nothing that a Pod mounts, whatever state the Pod is in. With
@@ -92,6 +92,27 @@ type Retention struct {
 	// Scaled: those of an instance ID that is given up. Deleted: those of a deleted CollaSet. Changed: those that differ
 	// from their template, once no Pod mounts them.
 	Scaled, Deleted, Changed bool
+	// Replaced: those of an instance ID that is given up as one half of a replacement, whatever Scaled says.
+	Replaced bool
+	// Renewed says that a claim differs from its template in whatever it differs, its size and labels too, and that a Pod gets a
+	// new one then.
+	Renewed bool
+}
+
+// renews reports whether a Pod does not take a claim that differs from its template.
+func (r Retention) renews() bool { return r.Changed || r.Renewed }
+
+// forces reports whether a Pod has to be created anew to get from one template of a claim to another.
+func (r Retention) forces(before, after *ClaimTemplate) bool {
+	if r.Renewed {
+		return !before.same(after)
+	}
+	return r.Changed && before.Shape != after.Shape
+}
+
+// same reports whether two templates make the same claim.
+func (t *ClaimTemplate) same(other *ClaimTemplate) bool {
+	return t.Hash == other.Hash || t.Shape == other.Shape && t.Meta == other.Meta && t.Request == other.Request
 }
 
 // Mount is a volume of a Pod that is a claim.
@@ -178,15 +199,17 @@ func (d *decision) origin(c *Claim) *ClaimTemplate {
 	return d.claims.templates[[2]string{c.Template, c.Hash}]
 }
 
-// fits says whether a claim differs from a template of its name in nothing but what can be changed.
+// fits says whether a claim differs from a template of its name in nothing but what can be changed; in nothing at all where
+// claims are renewed.
 func (d *decision) fits(c *Claim, t *ClaimTemplate) bool {
 	if c.Hash == t.Hash {
 		return true
 	}
+	renewed := d.s.Retention.Renewed
 	if origin := d.origin(c); origin != nil {
-		return origin.Shape == t.Shape
+		return origin.Shape == t.Shape && (!renewed || origin.same(t))
 	}
-	return shaped(c.Spec, t.Spec)
+	return shaped(c.Spec, t.Spec) && (!renewed || c.Requested == t.Request)
 }
 
 // shaped says whether a claim as it is could have been made from a template, its size apart: what the template leaves
@@ -213,7 +236,7 @@ func (d *decision) pick(id int, t *ClaimTemplate) *Claim {
 		return cmp.Or(first(d.fits(a, t), d.fits(b, t)), first(d.claims.mounted[a.Name], d.claims.mounted[b.Name]))
 	}
 	for _, c := range d.claims.byID[id] {
-		if c.Template != t.Name || (d.s.Retention.Changed && !d.fits(c, t)) {
+		if c.Template != t.Name || (d.s.Retention.renews() && !d.fits(c, t)) {
 			continue
 		}
 		if best == nil || order(c, best) < 0 {
@@ -277,9 +300,9 @@ func (d *decision) waitsForVolumes(e *slot, gone *item) bool {
 }
 
 // ClaimForcing names the claim templates because of which a Pod has to be re-created to get from one revision to another:
-// a running Pod gets no volume and loses none, and takes a claim of another shape only if the policy is to delete the
-// old one (deletes).
-func ClaimForcing(before, after []ClaimTemplate, deletes bool) []string {
+// a running Pod gets no volume and loses none, and another claim is only made if the policy is to delete the old one, or to
+// renew it.
+func ClaimForcing(before, after []ClaimTemplate, policy Retention) []string {
 	var forcing []string
 	named := func(in []ClaimTemplate, name string) *ClaimTemplate {
 		if i := slices.IndexFunc(in, func(t ClaimTemplate) bool { return t.Name == name }); i >= 0 {
@@ -288,7 +311,7 @@ func ClaimForcing(before, after []ClaimTemplate, deletes bool) []string {
 		return nil
 	}
 	for i := range after {
-		if old := named(before, after[i].Name); old == nil || (old.Shape != after[i].Shape && deletes) {
+		if old := named(before, after[i].Name); old == nil || policy.forces(old, &after[i]) {
 			forcing = append(forcing, fmt.Sprintf("volumeClaimTemplates[%s]", after[i].Name))
 		}
 	}
@@ -498,7 +521,7 @@ func (d *decision) obsolete(c *Claim, e *slot) bool {
 	}
 	holder := d.holder[c.ID]
 	if e.vacated {
-		return holder == nil && !e.dropped && d.s.Retention.Scaled && storedScaleIn(e)
+		return holder == nil && !e.dropped && d.claimsGo(e) && storedScaleIn(e)
 	}
 	if !e.active() || holder == nil || holder.victim || holder.frozen || !d.s.Retention.Changed || !d.known(holder.Revision) {
 		return false
@@ -508,8 +531,13 @@ func (d *decision) obsolete(c *Claim, e *slot) bool {
 }
 
 // holdsClaims says whether the ID has claims that go before it is free again.
-func (d *decision) holdsClaims(id int) bool {
-	return d.s.Retention.Scaled && len(d.claims.byID[id]) > 0
+func (d *decision) holdsClaims(e *slot) bool {
+	return d.claimsGo(e) && len(d.claims.byID[e.id]) > 0
+}
+
+// claimsGo reports whether the claims of an ID go when it is given up.
+func (d *decision) claimsGo(e *slot) bool {
+	return d.s.Retention.Scaled || d.s.Retention.Replaced && e.linked()
 }
 
 // hasOtherClaims says whether an ID has claims that wait for it, which are not those of a Pod that brings its own.

@@ -41,7 +41,7 @@ func (w *world) claim(name string) *core.Claim {
 func (w *world) roll(revision string) {
 	w.template(revision)
 	for name := range w.Revisions {
-		w.Revisions[name] = core.Difference{Forcing: core.ClaimForcing(w.Templates[name], w.Templates[revision], w.Retention.Changed)}
+		w.Revisions[name] = core.Difference{Forcing: core.ClaimForcing(w.Templates[name], w.Templates[revision], w.Retention)}
 	}
 }
 
@@ -109,7 +109,7 @@ func (w *world) applyClaims(plan core.Plan, passes func() bool) {
 		if by := w.mounted(c.Name); len(by) > 0 {
 			w.wrong("claim %s is deleted, and %s mounts it", c.Name, by[0].Name())
 		}
-		if !w.Retention.Scaled && !w.Retention.Changed {
+		if !w.Retention.Scaled && !w.Retention.Changed && !w.Retention.Replaced {
 			w.wrong("claim %s is deleted, and no policy says so", c.Name)
 		}
 		w.claim(c.Name).Terminating = true
@@ -337,6 +337,37 @@ func TestClaims(t *testing.T) {
 			change: func(_ *testing.T, w *world) { w.roll("r2") },
 			check:  func(t *testing.T, w *world, _ []types.UID, _ map[string]string) { assert.Empty(t, w.Claims) },
 		},
+		"a larger request that renews makes new claims, and old ones go when their Pods are gone": {
+			before: func(w *world) { w.Retention = core.Retention{Scaled: true, Changed: true, Renewed: true} },
+			change: func(_ *testing.T, w *world) {
+				w.Templates["r2"] = []core.ClaimTemplate{claimTemplate("data", 20, "fast")}
+				w.roll("r2")
+			},
+			check: func(t *testing.T, w *world, _ []types.UID, _ map[string]string) {
+				assert.ElementsMatch(t, []string{"0/data/data-20-fast", "1/data/data-20-fast", "2/data/data-20-fast"}, keys(w.claimNames()))
+				assert.Equal(t, 3, countPrefix(w.log, "delete claim"))
+				assert.Zero(t, countPrefix(w.log, "expand"))
+			},
+		},
+		"a smaller request that renews keeps the old claims with Retain, and they are found again": {
+			before: func(w *world) { w.Retention = core.Retention{Renewed: true} },
+			change: func(t *testing.T, w *world) {
+				w.Templates["r2"] = []core.ClaimTemplate{claimTemplate("data", 5, "fast")}
+				w.roll("r2")
+				runs(t, w)
+				require.Len(t, w.Claims, 6)
+				w.roll("r1")
+			},
+			check: func(t *testing.T, w *world, pods []types.UID, claims map[string]string) {
+				assert.Len(t, w.Claims, 6)
+				for _, uid := range w.uids() {
+					assert.NotContains(t, pods, uid)
+				}
+				for key, name := range claims {
+					assert.Len(t, w.mounted(name), 1, key)
+				}
+			},
+		},
 		"scaled in, claims wait for their ID": {
 			change: func(t *testing.T, w *world) {
 				w.Replicas = 1
@@ -537,24 +568,31 @@ func TestClaims(t *testing.T) {
 
 func TestClaimForcing(t *testing.T) {
 	fast, slow, logs := claimTemplate("data", 10, "fast"), claimTemplate("data", 10, "slow"), claimTemplate("logs", 1, "fast")
+	deletes, renews := core.Retention{Changed: true}, core.Retention{Renewed: true}
+	labelled, reworded := fast, fast
+	labelled.Hash, labelled.Meta = "other labels", "other labels"
+	reworded.Hash = "other words"
 	var many []core.ClaimTemplate
 	for i := range 20 {
 		many = append(many, claimTemplate(fmt.Sprint("disk", i), 1, "fast"))
 	}
 	for name, tc := range map[string]struct {
 		before, after []core.ClaimTemplate
-		deletes       bool
+		policy        core.Retention
 		want          int
 	}{
 		"the same":                         {before: many, after: many},
-		"a larger request":                 {before: many[:1], after: []core.ClaimTemplate{claimTemplate("disk0", 2, "fast")}, deletes: true},
+		"a larger request":                 {before: many[:1], after: []core.ClaimTemplate{claimTemplate("disk0", 2, "fast")}, policy: deletes},
+		"a larger request that renews":     {before: many[:1], after: []core.ClaimTemplate{claimTemplate("disk0", 2, "fast")}, policy: renews, want: 1},
+		"other labels that renew":          {before: []core.ClaimTemplate{fast}, after: []core.ClaimTemplate{labelled}, policy: renews, want: 1},
+		"other words that renew nothing":   {before: []core.ClaimTemplate{fast}, after: []core.ClaimTemplate{reworded}, policy: renews},
 		"another class that is not wanted": {before: []core.ClaimTemplate{fast}, after: []core.ClaimTemplate{slow}},
-		"another class":                    {before: []core.ClaimTemplate{fast}, after: []core.ClaimTemplate{slow}, deletes: true, want: 1},
+		"another class":                    {before: []core.ClaimTemplate{fast}, after: []core.ClaimTemplate{slow}, policy: deletes, want: 1},
 		"one more":                         {before: []core.ClaimTemplate{fast}, after: []core.ClaimTemplate{fast, logs}, want: 1},
 		"one less":                         {before: []core.ClaimTemplate{fast, logs}, after: []core.ClaimTemplate{logs}, want: 1},
 		"many":                             {after: many, want: 6},
 	} {
-		t.Run(name, func(t *testing.T) { assert.Len(t, core.ClaimForcing(tc.before, tc.after, tc.deletes), tc.want) })
+		t.Run(name, func(t *testing.T) { assert.Len(t, core.ClaimForcing(tc.before, tc.after, tc.policy), tc.want) })
 	}
 }
 
@@ -678,7 +716,7 @@ func TestClaimsProperty(t *testing.T) {
 		}
 		seed := rapid.Uint64().Draw(t, "seed")
 		passes := sometimes(seed, 0.7)
-		destroys := w.Retention.Scaled || w.Retention.Changed
+		destroys := w.Retention.Scaled || w.Retention.Changed || w.Retention.Replaced
 		for range rapid.IntRange(1, 5).Draw(t, "changes") {
 			switch rapid.SampledFrom([]string{"scale", "roll", "policy", "kill", "partition", "ask"}).Draw(t, "change") {
 			case "scale":
@@ -687,7 +725,7 @@ func TestClaimsProperty(t *testing.T) {
 				w.UpdatedRevision = rapid.SampledFrom([]string{"r1", "r2", "r3"}).Draw(t, "revision")
 			case "policy":
 				policy()
-				destroys = destroys || w.Retention.Scaled || w.Retention.Changed
+				destroys = destroys || w.Retention.Scaled || w.Retention.Changed || w.Retention.Replaced
 			case "kill":
 				if live := w.live(); len(live) > 0 {
 					live[int(seed%uint64(len(live)))].View.Terminating = true

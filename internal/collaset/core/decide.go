@@ -57,6 +57,7 @@ func Decide(s *Snapshot) Plan {
 	d.create()
 	d.keepClaims()
 	d.markNamed()
+	d.takeNames()
 	d.relabelPods()
 	d.storeEntries()
 	d.judge()
@@ -87,6 +88,8 @@ type item struct {
 	wish    wish
 	pair    *pair
 	newOf   *pair
+	// spared says that the Pod is named, and is not deleted for that before it has another Pod's place.
+	spared bool
 	// handed says that the Pod is on its way out by this plan; labels and told are for Plan.Labels.
 	handed bool
 	labels map[string]*string
@@ -335,14 +338,14 @@ func (d *decision) markNamed() {
 	}
 	for _, it := range d.live {
 		switch {
-		case !d.named[it.Name()] || it.victim || it.handed || it.staying != "":
+		case !d.named[it.Name()] || it.victim || it.handed || it.spared || it.staying != "":
 		case d.s.Protocol && !it.ToDelete:
 			d.plan.Marks = append(d.plan.Marks, it.Pod)
 		case d.s.Protocol:
 			if why, refused := podops.DeletionRefused(it.View); refused {
 				d.stall(it, Trial{Write: TrialDelete}, why)
 			}
-		case d.s.Sequential:
+		case d.s.Sequential && d.s.Conventions != KuperatorV07:
 			// Its successor has the same name and would be deleted again, for ever.
 			d.block(it, "PodToDeleteIgnored", "podToDelete with PersistentSequence names only chooses what scale-in removes when the lifecycle is off; delete the Pod instead")
 		default:

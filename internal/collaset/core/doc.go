@@ -19,6 +19,7 @@
 //     entry is dropped after its Pod was excluded;
 //   - a Pod that is to be excluded, now or as soon as it may, is not deleted, handed over or begun upon, and counts as gone for
 //     scale-in (with names in sequence, where none can leave, it is still updated and comes again when it has ended);
+//   - names that are removed from the spec have taken effect, and no Pod of such a name in sequence is made before they are;
 //   - an entry of another CollaSet is never changed, and its ID never taken, unless its owner is gone or has another pool;
 //   - a plan is a set of independent actions: any subset of it, applied and decided again, is safe. The one order that
 //     matters is that Entries are stored before Creations and Deletions, which Plan.EntriesFirst says;

@@ -90,7 +90,7 @@ func (d *decision) readEntries() {
 	for id, e := range d.entries {
 		if e.marked(appsv1alpha1.ContextScaleIn) && d.holder[id] == nil {
 			e.vacated = true
-			if d.leaving[id] == nil && !d.holdsClaims(id) {
+			if d.leaving[id] == nil && !d.holdsClaims(e) {
 				e.dropped = true
 				d.release++
 			}
@@ -160,7 +160,7 @@ func (d *decision) fillSlots() {
 
 // giveUp frees an ID without a Pod: at once, or marked as scaled in until its claims are gone, and the Pod that had it.
 func (d *decision) giveUp(e *slot) {
-	if d.holdsClaims(e.id) || d.leaving[e.id] != nil {
+	if d.holdsClaims(e) || d.leaving[e.id] != nil {
 		d.must(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		e.vacated = true
 		return
@@ -269,7 +269,7 @@ func (d *decision) fill(slots []*slot, room int) {
 		if d.holder[e.id] != nil || (d.s.Paused && e.marked(appsv1alpha1.ContextPodJustCreate)) {
 			continue
 		}
-		if d.held[e.id] || d.waitsForPredecessor(e) {
+		if d.held[e.id] || d.waitsForPredecessor(e) || d.waitsForName(e) {
 			room--
 			continue
 		}

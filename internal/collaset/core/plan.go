@@ -54,6 +54,9 @@ type Plan struct {
 	// ClaimDeletions are claims to delete now.
 	ClaimDeletions []*Claim
 
+	// Names are to be removed from spec.scaleStrategy. Pods with names in sequence are created when that is done.
+	Names Names
+
 	// Trials are writes that the API server is to be asked about before this plan goes on. They change nothing.
 	Trials []PodTrial
 
@@ -79,7 +82,7 @@ type Plan struct {
 // IsZero says that nothing is to be written but status.
 func (p *Plan) IsZero() bool {
 	return !p.EntriesChanged && len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+len(p.Cancels)+
-		len(p.Begins)+len(p.Marks)+len(p.Labels)+len(p.Repairs)+len(p.Exclusions)+len(p.Inclusions)+len(p.ClaimCreations)+len(p.ClaimUpdates)+len(p.ClaimAdoptions)+len(p.ClaimReleases)+len(p.ClaimRepairs)+len(p.ClaimDeletions) == 0 && !p.Release
+		len(p.Begins)+len(p.Marks)+len(p.Labels)+len(p.Repairs)+len(p.Exclusions)+len(p.Inclusions)+len(p.ClaimCreations)+len(p.ClaimUpdates)+len(p.ClaimAdoptions)+len(p.ClaimReleases)+len(p.ClaimRepairs)+len(p.ClaimDeletions) == 0 && p.Names.IsZero() && !p.Release
 }
 
 // Creation is a Pod to create.

@@ -120,7 +120,7 @@ func (d *decision) readPairs() {
 		if n := parseID(e.data[appsv1alpha1.ContextReplaceNewPodID]); n != NoID {
 			links = append(links, link{id, n, true})
 		}
-		if has(e.data, appsv1alpha1.ContextReplaceNewPodID) || has(e.data, appsv1alpha1.ContextReplaceOriginPodID) {
+		if e.linked() {
 			linked = append(linked, e)
 		}
 	}
@@ -136,6 +136,9 @@ func (d *decision) readPairs() {
 		d.join(l)
 	}
 	for _, e := range linked {
+		if d.s.Retention.Replaced && e.marked(appsv1alpha1.ContextScaleIn) && d.holdsClaims(e) {
+			continue // its claims go because of this
+		}
 		if e.asOrigin == nil {
 			d.may(e, appsv1alpha1.ContextReplaceNewPodID, "")
 		}
@@ -174,7 +177,7 @@ func (d *decision) join(l link) {
 		d.giveUp(n)
 	default:
 		// The new Pod stands for itself, and the ID of the origin is free once that is gone, and its claims where they go.
-		if d.holdsClaims(o.id) {
+		if d.holdsClaims(o) {
 			d.must(o, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		}
 		d.may(o, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
@@ -191,6 +194,11 @@ func (d *decision) agreed(l link) bool {
 		origin = d.leaving[l.origin]
 	}
 	return fresh != nil && origin != nil && fresh.pairing.isNew && fresh.pairing.origin == origin.Name()
+}
+
+// linked reports whether the entry says that its ID is one half of a replacement, or was until it was given up.
+func (e *slot) linked() bool {
+	return has(e.data, appsv1alpha1.ContextReplaceNewPodID) || has(e.data, appsv1alpha1.ContextReplaceOriginPodID)
 }
 
 // inPair says whether the entry is a side of a pair.

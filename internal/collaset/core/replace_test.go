@@ -245,6 +245,37 @@ func TestReplacements(t *testing.T) {
 				assert.Len(t, w.Claims, 5)
 			},
 		},
+		"claims of origins go with them whatever whenScaled says, where those of replaced Pods do": {
+			before: func(w *world) { replacing(w); withClaims(w); w.Retention.Replaced = true },
+			change: func(w *world) { w.template("r2") },
+			check: func(t *testing.T, w *world, _ []string) {
+				var owners []int
+				for _, c := range w.Claims {
+					owners = append(owners, c.ID)
+				}
+				assert.ElementsMatch(t, w.ids(), owners)
+			},
+		},
+		"so do those of new Pods that are taken back, and no others": {
+			before: func(w *world) { replacing(w); withClaims(w); w.Retention.Replaced = true },
+			change: func(w *world) {
+				w.broken = map[string]bool{"r2": true}
+				w.template("r2")
+				w.rounds(4)
+				w.template("r1")
+				w.run(always)
+				w.Replicas = 4
+			},
+			check: func(t *testing.T, w *world, _ []string) {
+				assert.Len(t, w.live(), 4)
+				assert.Len(t, w.Claims, 5, "that of the Pod that was scaled in is kept")
+			},
+		},
+		"a Pod that was new once is scaled in like any other": {
+			before: func(w *world) { replacing(w); withClaims(w); w.Retention.Replaced = true },
+			change: func(w *world) { w.template("r2"); w.run(always); w.Replicas = 2 },
+			check:  func(t *testing.T, w *world, _ []string) { assert.Len(t, w.Claims, 5) },
+		},
 		"names in sequence go on": {
 			before: func(w *world) { replacing(w); w.Sequential = true },
 			change: func(w *world) { w.template("r2") },

@@ -30,6 +30,9 @@ func (d *decision) chooseVictims() {
 	}
 	d.sortVictims(candidates)
 	for _, it := range candidates[:surplus] {
+		if d.endsFirst(it) {
+			continue
+		}
 		it.victim = true
 		if it.newOf != nil && !halved(it.newOf) {
 			it.newOf.origin.victim = true

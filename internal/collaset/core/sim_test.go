@@ -133,7 +133,7 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 	stored = stored || !plan.EntriesFirst
 	each(plan.Finishes, passes, func(p *core.Pod) {
 		p = w.find(p.Name())
-		if !p.Carried {
+		if p.Recorded && !p.Carried {
 			w.wrong("%s was finished before it was carried out", p.Name())
 		}
 		w.say("finish %d", p.ID)
@@ -150,7 +150,8 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 			w.mayTouch(p, podops.TypeUpdate)
 		}
 		w.say("change %d %s->%s", p.ID, p.Revision, w.UpdatedRevision)
-		p.Revision, p.Recorded, p.Carried, p.Missing = w.UpdatedRevision, !quiet || w.resizes, false, "not restarted"
+		recorded := !quiet && !(w.Revisions[p.Revision].Quiet && p.Included) || w.resizes // as revision.Change.Patch
+		p.Revision, p.Recorded, p.Carried, p.Missing = w.UpdatedRevision, recorded, false, "not restarted"
 		if p.Known != nil && p.Known.ID == p.ID {
 			p.Known = nil // it says of itself all that it did
 		}
@@ -219,6 +220,7 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 		w.change(p, podops.Change{Labels: map[string]*string{appsv1alpha1.ToDeleteLabel: &value}})
 	})
 	each(plan.Labels, passes, w.relabel)
+	w.removeNames(plan, passes)
 	w.check()
 }
 
@@ -244,6 +246,9 @@ func (w *world) create(c core.Creation) {
 	name := fmt.Sprintf("web-%05d", w.uid)
 	if w.Sequential {
 		name = fmt.Sprintf("web-%d", c.ID)
+		if w.Conventions == core.KuperatorV07 && slices.Contains(w.ToDelete, name) {
+			w.wrong("%s is created, and its name is still to be deleted", name)
+		}
 	}
 	w.say("create %d %s", c.ID, c.Revision)
 	p := core.Pod{

@@ -51,8 +51,10 @@ type Snapshot struct {
 	// UpdateDelay and ScaleInDelay are the waits between a permission, as seen here first, and acting on it.
 	UpdateDelay, ScaleInDelay time.Duration
 
-	// ToDelete and ToExclude are the names in scaleStrategy.
-	ToDelete, ToExclude []string
+	// Conventions are those by which the spec was read.
+	Conventions Conventions
+	// ToDelete, ToExclude and ToInclude are the names in scaleStrategy.
+	ToDelete, ToExclude, ToInclude []string
 	// Candidates are the Pods that scaleStrategy.podToInclude names and that the CollaSet does not own, each once.
 	Candidates []Candidate
 	// Templates are the volume claim templates of revisions that have any, by the revision's name, in their order.
@@ -76,7 +78,7 @@ type Snapshot struct {
 	Halted       *appsv1alpha1.HaltedRollout
 	SpecRevision string
 	// Returned says that status names UpdatedRevision as the one that Pods come from: what is at another revision of this
-	// set got there by a rollout that was taken back.
+	// set got there by a rollout that was taken back. Kuperator v0.7 keeps as many there as the partition says.
 	Returned bool
 
 	// Verdicts are the API server's answers to trials. Nil: it takes everything, and is not asked.

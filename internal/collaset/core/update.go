@@ -67,7 +67,7 @@ func (d *decision) chooseScope() {
 	if count < len(candidates) {
 		slices.SortFunc(candidates, d.updateOrder)
 	}
-	if d.s.Returned {
+	if d.s.Returned && d.s.Conventions != KuperatorV07 {
 		// A partition keeps Pods at the revision they come from, which is this one.
 		for _, it := range d.live {
 			it.inScope = !it.victim && d.known(it.Revision)
@@ -161,17 +161,18 @@ func (d *decision) wayOf(it *item) (w way, reason, message string) {
 			return refuse, "InPlaceImpossible", "podUpgradePolicy is InPlaceOnly, but a running Pod cannot take over: " + strings.Join(forcing, ", ") +
 				"; put these fields back, or set podUpgradePolicy to InPlaceIfPossible"
 		}
-		return inPlaceWay(difference), "", ""
+		return d.inPlaceWay(difference), "", ""
 	default:
 		if possible {
-			return inPlaceWay(difference), "", ""
+			return d.inPlaceWay(difference), "", ""
 		}
 		return recreate, "", ""
 	}
 }
 
-func inPlaceWay(difference Difference) way {
-	if difference.Quiet {
+// inPlaceWay is the way of a change that a running Pod takes over. Kuperator v0.7 asks the rules about each.
+func (d *decision) inPlaceWay(difference Difference) way {
+	if difference.Quiet && d.s.Conventions != KuperatorV07 {
 		return quietly
 	}
 	return inPlace
@@ -313,6 +314,8 @@ func (d *decision) carryOn(it *item, need bool) (begin bool) {
 			d.waiting++
 		}
 		d.carried(it, podops.Allowed(it.View, OperatorID, it.during))
+	case updating && d.s.Conventions == KuperatorV07 && it.Included && it.Revision == d.s.UpdatedRevision && podops.Allowed(it.View, OperatorID, it.during):
+		d.plan.Finishes = append(d.plan.Finishes, it.Pod) // what restarts nothing is not recorded, and the label goes with its end
 	case updating:
 		d.plan.Cancels = append(d.plan.Cancels, it.Pod)
 	case need && it.ToDelete:

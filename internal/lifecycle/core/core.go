@@ -46,6 +46,8 @@ type Snapshot struct {
 	MissingSince time.Time
 	// Patience is how long operations wait for those finalizers before they go on without; zero for ever.
 	Patience time.Duration
+	// NotAwaited says that operations do not wait for those finalizers at all, as in Kuperator v0.7.
+	NotAwaited bool
 	// Employers says what is known of employers that are waited for, by key.
 	Employers map[string]string
 	// Reported is the Pod's condition podops.OverdueCondition; zero if it has none.
@@ -117,7 +119,7 @@ func Decide(s Snapshot) Plan {
 	maps.Copy(waived, unheld)
 	step := podops.AdvanceWaiving(view, verdicts, waived, s.Now)
 	if step.Labels[podops.UnheldLabel] != nil {
-		held = hold(s.Patience)
+		held = hold(s)
 	}
 	plan := Plan{
 		Step:     podops.Step{Change: first.Then(s.Pod, step.Change), ServiceReady: step.ServiceReady},

@@ -77,3 +77,29 @@ func TestTheHoldGrowsWithThePatience(t *testing.T) {
 	plan := core.Decide(core.Snapshot{Pod: v, MissingSince: now.Add(-time.Hour), Patience: time.Minute, Now: now})
 	assert.Equal(t, 20*time.Second, plan.NextLook)
 }
+
+// TestNobodyWaitsForACooperatorThatIsMissing, in the second operation as little as in the first, while rules bind and the Pod is
+// taken out of service first.
+func TestNobodyWaitsForACooperatorThatIsMissing(t *testing.T) {
+	v := unheld(t)
+	decide := func(v podops.View, rules ...podops.Rule) core.Plan {
+		return core.Decide(core.Snapshot{Pod: v, Rules: rules, MissingSince: now, Patience: 6 * time.Second, NotAwaited: true, Now: now})
+	}
+	assert.True(t, decide(v, holding()).IsZero())
+	for range 2 {
+		v = decide(v).Step.Apply(v)
+		require.Equal(t, corev1.ConditionFalse, v.ServiceReady)
+		require.Equal(t, podops.PhasePreparing, podops.PhaseOf(v, "a"))
+		v = decide(v).Step.Apply(v) // no time has passed
+		require.Equal(t, podops.PhaseOperate, podops.PhaseOf(v, "a"))
+		assert.NotContains(t, v.Labels, podops.UnheldLabel)
+		v = podops.Finish(v, "a", "update", now).Apply(v)
+		v = decide(v).Step.Apply(v)
+		v.Ready, v.ServiceReady = true, corev1.ConditionTrue
+		v = decide(v).Step.Apply(v)
+		require.Equal(t, podops.PhaseCompleting, podops.PhaseOf(v, "a"), "it is back without its cooperator, and not in service")
+		begin, err := podops.Begin(v, podops.Request{ID: "a", Type: "update"}, now)
+		require.NoError(t, err)
+		v = begin.Apply(v)
+	}
+}

@@ -88,6 +88,7 @@ func TestOverlays(t *testing.T) {
 		"full":                   {components, 2, shipped},
 		"ha":                     {components, 3, shipped},
 		"sharded":                {components, 3, shipped},
+		"kuperator-v0.7":         {components, 2, shipped},
 		"namespace-scoped":       {components, 2, append(shipped, "--namespaces=team-a,team-b")},
 		"no-webhook":             {components[:4], 2, shipped},
 		"local":                  {components, 0, shipped},
@@ -144,6 +145,9 @@ func TestOverlays(t *testing.T) {
 // argsOf are the arguments that a component has in an overlay.
 func argsOf(component, overlay string, common []string) []string {
 	args := slices.Clone(common)
+	if overlay == "kuperator-v0.7" && (component == "collaset-controller" || component == "lifecycle-controller" || component == "webhook-server") {
+		args = append(args, "--compatibility=kuperator-v0.7")
+	}
 	switch {
 	case component == "webhook-server" && overlay != "webhook-only":
 		return append(args, "--graceful-deletion", "--announce-services")

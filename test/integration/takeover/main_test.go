@@ -49,6 +49,8 @@ var controllers = []string{suite.CollaSet, suite.PodTransitionRule, suite.Lifecy
 type world struct {
 	*suite.Suite
 	client.Client
+	// The three moments, as they were loaded last.
+	atRest, midRollout, third *moment
 }
 
 func newWorld(t *testing.T) *world {

@@ -14,17 +14,48 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/suite"
 )
 
 // TestTakeover is the whole story: first nothing at all in any of the three moments, then each goes on from where it is
-// when, and only when, somebody changes something.
+// when, and only when, somebody changes something. With --compatibility it is the same, to the last write.
 func TestTakeover(t *testing.T) {
 	w := newWorld(t)
+	t.Run("as we ship it", func(t *testing.T) {
+		w.takeOver(t, "")
+		if t.Failed() {
+			return // what follows would show the same
+		}
+		watch, err := observer.Start(t.Context(), w.RESTConfig(), observer.Options{StuckAfter: -1})
+		require.NoError(t, err)
+		w.goesOn(t)
+		report, err := watch.Stop()
+		require.NoError(t, errors.Join(err, report.Err(), w.Died()))
+	})
+	if t.Failed() {
+		return
+	}
+	t.Run("with the switch", func(t *testing.T) {
+		w.takeOver(t, "--compatibility=kuperator-v0.7")
+		if t.Failed() {
+			return
+		}
+		w.goesOn(t)
+		t.Run("nobody waits for a finalizer that is missing", func(t *testing.T) { w.atRest.on(t).goesOnWithoutItsFinalizer() })
+		require.NoError(t, w.Died())
+	})
+}
+
+// takeOver loads the three moments and has our controllers come, with a flag.
+func (w *world) takeOver(t *testing.T, flag string) {
+	for _, name := range controllers {
+		require.NoError(t, w.StopComponent(name))
+	}
 	require.NoError(t, w.Cluster.StopComponent(kwok)) // a Pod is complete only with its status
-	atRest, midRollout, third := w.load(t, "1-at-rest.yaml"), w.load(t, "2-mid-rollout.yaml"), w.load(t, "3-third-revision.yaml")
-	moments := []*moment{atRest, midRollout, third}
+	w.atRest, w.midRollout, w.third = w.load(t, "1-at-rest.yaml"), w.load(t, "2-mid-rollout.yaml"), w.load(t, "3-third-revision.yaml")
+	moments := []*moment{w.atRest, w.midRollout, w.third}
 	require.NoError(t, w.Cluster.StartComponent(t.Context(), kwok))
 	for _, m := range moments {
 		m.played()
@@ -33,30 +64,28 @@ func TestTakeover(t *testing.T) {
 	}
 	came := time.Now()
 	for _, name := range controllers {
-		require.NoError(t, w.Restart(t.Context(), name))
+		args := []string{""}
+		if name != suite.PodTransitionRule {
+			args = []string{flag}
+		}
+		require.NoError(t, w.Restart(t.Context(), name, args...))
 	}
 	require.NoError(t, w.WaitLeading(t.Context(), controllers...))
 	for _, m := range moments {
 		t.Run("nothing is touched in "+m.file, func(t *testing.T) { m.on(t).isLeftAlone(came) })
 	}
-	if t.Failed() {
-		return // what follows would show the same
-	}
-	watch, err := observer.Start(t.Context(), w.RESTConfig(), observer.Options{StuckAfter: -1})
-	require.NoError(t, err)
+}
 
-	t.Run("web goes on when the partition is lowered", func(t *testing.T) { midRollout.on(t).webGoesOn() })
-	t.Run("bylabel goes on with the Pod that is labelled", func(t *testing.T) { midRollout.on(t).bylabelGoesOn() })
-	t.Run("held finishes the operation that it is in", func(t *testing.T) { midRollout.on(t).heldFinishes() })
-	t.Run("replace goes on with an image that can be pulled", func(t *testing.T) { midRollout.on(t).replaceGoesOn() })
-	t.Run("db scaled out uses the claim that was retained", func(t *testing.T) { midRollout.on(t).dbComesBackToItsClaim() })
-	t.Run("a Pod deleted by hand comes back at its own revision", func(t *testing.T) { third.on(t).comesBackAtItsRevision() })
-	t.Run("a Pod with claims comes back to them", func(t *testing.T) { third.on(t).comesBackToItsClaims() })
-	t.Run("an update in place after the takeover restarts one container", func(t *testing.T) { atRest.on(t).updatesInPlace() })
-	t.Run("a deleted CollaSet leaves the claims that it is to retain", func(t *testing.T) { atRest.on(t).leavesItsClaims() })
-
-	report, err := watch.Stop()
-	require.NoError(t, errors.Join(err, report.Err(), w.Died()))
+func (w *world) goesOn(t *testing.T) {
+	t.Run("web goes on when the partition is lowered", func(t *testing.T) { w.midRollout.on(t).webGoesOn() })
+	t.Run("bylabel goes on with the Pod that is labelled", func(t *testing.T) { w.midRollout.on(t).bylabelGoesOn() })
+	t.Run("held finishes the operation that it is in", func(t *testing.T) { w.midRollout.on(t).heldFinishes() })
+	t.Run("replace goes on with an image that can be pulled", func(t *testing.T) { w.midRollout.on(t).replaceGoesOn() })
+	t.Run("db scaled out uses the claim that was retained", func(t *testing.T) { w.midRollout.on(t).dbComesBackToItsClaim() })
+	t.Run("a Pod deleted by hand comes back at its own revision", func(t *testing.T) { w.third.on(t).comesBackAtItsRevision() })
+	t.Run("a Pod with claims comes back to them", func(t *testing.T) { w.third.on(t).comesBackToItsClaims() })
+	t.Run("an update in place after the takeover restarts one container", func(t *testing.T) { w.atRest.on(t).updatesInPlace() })
+	t.Run("a deleted CollaSet leaves the claims that it is to retain", func(t *testing.T) { w.atRest.on(t).leavesItsClaims() })
 }
 
 // isLeftAlone looks at the first decisions, and at another after a change of spec that means nothing to Pods.
@@ -336,5 +365,43 @@ func (m *moment) leavesItsClaims() {
 	for what, object := range m.belongings(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim")) {
 		assert.Empty(m, object.GetOwnerReferences(), "%s: the garbage collector would take it", what)
 		assert.Nil(m, object.GetDeletionTimestamp(), what)
+	}
+}
+
+// goesOnWithoutItsFinalizer: a Pod whose finalizer was taken off is operated on at once, in one update after the other, and the
+// last is finished when the finalizer is back.
+func (m *moment) goesOnWithoutItsFinalizer() {
+	const finalizer = "prot.podopslifecycle.kusionstack.io/test"
+	for _, pod := range m.pods("held") {
+		m.edit(&corev1.Pod{}, pod.Name, fmt.Sprintf(`{"metadata":{"finalizers":[%q],"annotations":{%q:%q}}}`, finalizer,
+			podops.AvailableConditionsAnnotation, `{"expectedFinalizers":{"Test/x/y":"`+finalizer+`"}}`))
+	}
+	set := m.reaches("held", appsv1alpha1.CollaSetReady)
+	is := func(what string, image string, holds func(v podops.View) bool) {
+		m.eventually("Pods of held are "+what, func() error {
+			for _, pod := range m.pods("held") {
+				if v := podops.Read(&pod); pod.Spec.Containers[0].Image != image || !holds(v) {
+					return fmt.Errorf("%s has %s: %v", pod.Name, pod.Spec.Containers[0].Image, podops.Explain(v, nil))
+				}
+			}
+			return nil
+		})
+	}
+	completing := func(v podops.View) bool { return v.Ready && podops.PhaseOf(v, "collaset") == podops.PhaseCompleting }
+	m.setImage("held", "nginx:second")
+	is("held by it", set.Spec.Template.Spec.Containers[0].Image, podops.View.Protected)
+	for _, pod := range m.pods("held") {
+		m.edit(&corev1.Pod{}, pod.Name, `{"metadata":{"finalizers":null}}`)
+	}
+	is("without it", "nginx:second", completing)
+	m.setImage("held", "nginx:third")
+	is("without it", "nginx:third", completing)
+	for _, pod := range m.pods("held") {
+		assert.NotContains(m, pod.Labels, podops.ServiceAvailableLabel)
+		m.edit(&corev1.Pod{}, pod.Name, fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, finalizer))
+	}
+	m.reaches("held", appsv1alpha1.CollaSetReady)
+	for _, pod := range m.pods("held") {
+		m.edit(&corev1.Pod{}, pod.Name, `{"metadata":{"finalizers":null}}`)
 	}
 }
