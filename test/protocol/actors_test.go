@@ -522,6 +522,7 @@ func (w *walk) userOfRules() {
 		r := w.ruleVersions[n.rules[0]].DeepCopy()
 		policy := r.Spec.Rules[0].AvailablePolicy
 		policy.MaxUnavailableValue = ptr.To(intstr.FromInt32(policy.MaxUnavailableValue.IntVal - 1))
+		r.Generation++
 		n.rules[0] = w.ruleVersion(r)
 		n.left.lowerings--
 		n.credit[0] = everybody

@@ -351,6 +351,7 @@ func (m *model) newRule(k int) *appsv1alpha1.PodTransitionRule {
 	spec := m.scenario.rules[k]
 	r := &appsv1alpha1.PodTransitionRule{}
 	r.Namespace, r.Name, r.UID, r.ResourceVersion = "default", ruleName(k), types.UID(ruleName(k)), "1"
+	r.Generation = 1
 	r.Spec.Selector = &metav1.LabelSelector{}
 	if spec.pods != nil {
 		r.Spec.Selector.MatchLabels = map[string]string{ruleName(k): "yes"}

@@ -87,8 +87,8 @@
 //
 // # Status
 //
-// Status lists only Pods in a stage. Targets, where Kuperator lists all Pods selected, stays empty: nothing but
-// Kuperator's own lifecycle controller read it, and it would grow with the workload. RuleStates is what the snapshot
+// Details and grants are of Pods in a stage alone. Targets names all Pods selected, as Kuperator's does, for programs that read there
+// whether a rule covers a Pod; up to a bound, and written with the next change of anything else or after a moment. RuleStates is what the snapshot
 // has as tasks. Conditions have no counters, and Reconciling is True only for what takes more than the plan itself: it
 // does not change in a rollout without webhooks and late rules.
 package core

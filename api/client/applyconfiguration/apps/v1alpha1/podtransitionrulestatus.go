@@ -34,9 +34,10 @@ type PodTransitionRuleStatusApplyConfiguration struct {
 	Granted *int32 `json:"granted,omitempty"`
 	// Blocked is the number of Pods in a stage without a grant, whether or not Details has them.
 	Blocked *int32 `json:"blocked,omitempty"`
-	// Grants are the permissions held. A Pod is granted by all rules that select it, or by none: lifecycle-controller acts
+	// Grants are what the rule lets go on. A Pod is granted by all rules that select it, or by none: lifecycle-controller acts
 	// only on a set that is complete by the Rules of each. A grant is held until the Pod is back in service, gone, or the
-	// request is cancelled. A Pod occurs at most once per stage.
+	// request is cancelled; one that has not been used counts only under the spec that it was given under. A Pod occurs at most
+	// once per stage.
 	Grants []PodGrantApplyConfiguration `json:"grants,omitempty"`
 }
 
