@@ -332,7 +332,7 @@ func (m *model) rulesFor(p podObject, known [maxRules]int32) []podops.Rule {
 	for _, r := range known {
 		switch {
 		case r == 0:
-		case m.oneGrant || m.grantByName:
+		case m.oneGrant || m.grantByName || m.formerSpec:
 			rules = append(rules, m.misread(p, r))
 		default:
 			rules = append(rules, m.compiled[r])
@@ -356,6 +356,9 @@ func (m *model) misread(p podObject, version int32) podops.Rule {
 		g := &r.Status.Grants[n]
 		if m.oneGrant {
 			g.Rules = nil
+		}
+		if m.formerSpec {
+			g.Generation = r.Generation
 		}
 		if m.grantByName && g.PodName == p.view.Name {
 			g.PodUID, g.Operations = p.view.UID, nil
