@@ -124,7 +124,7 @@ func (m *model) bound(s state, k int, spec ruleSpec) error {
 }
 
 // settleCredit takes credit from Pods that are not out. A rule, or a spec of it,
-// that lifecycle-controller has not seen binds nobody.
+// that lifecycle-controller has not seen does not bind.
 func (m *model) settleCredit(s *state) {
 	for k := range m.scenario.rules {
 		switch {

@@ -42,7 +42,7 @@ type decision struct {
 	verdicts [][]verdict
 	// former counts the entries among them that let nothing go on before the rule has granted anew, by rule.
 	former []int
-	served   int
+	served int
 	// questions are what webhooks are to be asked.
 	questions []Question
 }
@@ -226,8 +226,8 @@ func (d *decision) isHeld(c *pending) bool {
 	return false
 }
 
-// isStuck reports whether a rule that came to bear on the held Pod, or has another spec than it granted under, keeps all that it asks
-// for from going on. Such a Pod
+// isStuck reports whether a rule that came to bear on the held Pod, or has another spec than it granted under, keeps all
+// that it asks for from going on. Such a Pod
 // must not stand in the way of another that would go on if the rule joined: they might wait for each other for ever.
 func (d *decision) isStuck(c *pending) bool {
 	if len(c.waiting) == 0 || len(c.waiting) < len(c.ops) {

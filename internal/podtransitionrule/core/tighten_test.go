@@ -105,8 +105,8 @@ func thirteenNames() (names []string) {
 	return names
 }
 
-// TestTighteningHoldsAfterEveryWrite: whatever rules change to, and although leaders die after every write, no more Pods may go on than
-// all rules allow by their present specs, and in the end as many do.
+// TestTighteningHoldsAfterEveryWrite: whatever rules change to, and although leaders die after every write, no more
+// Pods may go on than all rules allow by their present specs, and in the end as many do.
 func TestTighteningHoldsAfterEveryWrite(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		asking := rapid.IntRange(1, 6).Draw(t, "asking")

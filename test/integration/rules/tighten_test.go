@@ -10,13 +10,14 @@ import (
 	"kusionstack.io/kuperator/internal/suite"
 )
 
-// TestARuleThatBecomesStricterBindsGrantsThatWereNotUsed: what was granted before, and is used only later, goes on within the new spec.
+// TestARuleThatBecomesStricterBindsGrantsThatWereNotUsed: what was granted before, and is used only later, goes on
+// within the new spec.
 func TestARuleThatBecomesStricterBindsGrantsThatWereNotUsed(t *testing.T) {
 	s := begin(t)
 	pods := s.serve(6)
 	rule := s.rule("budget", atMost("5"))
 	s.work(pods...)
-	require.NoError(t, s.Kill(suite.Lifecycle)) // nobody uses a grant
+	require.NoError(t, s.Kill(suite.Lifecycle)) // no grant is used
 	s.ask(pods[:5]...)
 	s.until("five are granted", func() bool { return s.status(rule).Granted == 5 })
 	require.NoError(t, s.Kill(suite.PodTransitionRule))

@@ -25,7 +25,8 @@ import (
 // askedWithin is how soon a rule is asked about, whatever the servers of other namespaces do.
 const askedWithin = 5 * time.Second
 
-// server is an HTTP server at an address that rules may ask by default, which loopback is not. It counts the requests that it has got.
+// server is an HTTP server at an address that rules may ask by default, which loopback is not. It counts the requests
+// that it has got.
 func server(t *testing.T, answer http.HandlerFunc) (url string, requests *atomic.Int64) {
 	t.Helper()
 	addresses, err := net.InterfaceAddrs()
@@ -50,8 +51,8 @@ func server(t *testing.T, answer http.HandlerFunc) (url string, requests *atomic
 	return "", nil
 }
 
-// TestServersOfOthersHoldUpNoRule: tenants' webhook rules ask servers that never answer, that answer byte by byte, and that send on
-// to one of those. Another tenant's rule is asked about soon all the same.
+// TestServersOfOthersHoldUpNoRule: tenants' webhook rules ask servers that never answer, that answer byte by byte,
+// and that send on to one of those. Another tenant's rule is asked about soon all the same.
 func TestServersOfOthersHoldUpNoRule(t *testing.T) {
 	w := everything(t)
 	over := make(chan struct{})

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// slowAnswer is how long a request may take before its namespace counts as slow, slowFor for how long it does after that.
+	// slowAnswer is how long a request may take before its namespace counts as slow, slowFor for how long it does
+	// after that.
 	slowAnswer = 2 * time.Second
 	slowFor    = 5 * time.Minute
 	// firstsPerSlot is how many first requests of namespaces there are room for beside each slot.
@@ -18,15 +19,16 @@ const (
 	fewToShare = 8
 )
 
-// Turns decides who may make a request when many want to: namespace by namespace, and within one rule by rule. T is what
-// wants to make requests; it is in Turns at most once.
+// Turns decides who may make a request when many want to: namespace by namespace, and within one rule by rule. T is
+// what wants to make requests; it is in Turns at most once.
 //
-// There are slots, which a namespace may have up to half of. Beside them there is room for first requests: a namespace that has
-// none on its way need not wait for a slot. So no one waits for servers of others that hang, as long as the room lasts. Namespaces
-// whose servers were slow lately share half of the slots, and half of all room: the other half is for those that are new.
+// There are slots, which a namespace may have up to half of. Beside them there is room for first requests: a
+// namespace that has none on its way need not wait for a slot. So no one waits for servers of others that hang, as
+// long as the room lasts. Namespaces whose servers were slow lately share half of the slots, and half of all room:
+// the other half is for those that are new.
 //
-// Of those that may go on, the one with the fewest requests on their way is next; among equals who was not slow, then who was served
-// longest ago.
+// Of those that may go on, the one with the fewest requests on their way is next; among equals who was not slow, then
+// who was served longest ago.
 type Turns[T comparable] struct {
 	slots, perRule int
 	spaces         map[string]*space[T]
@@ -63,7 +65,7 @@ func (t *Turns[T]) Want(namespace string, rule types.UID, who T) {
 	s.waiting = append(s.waiting, want[T]{rule, who})
 }
 
-// Next takes out who is next; false if nobody may go on now.
+// Next takes out who is next; false if none may go on now.
 func (t *Turns[T]) Next(now time.Time) (who T, some bool) {
 	slow, slowFirsts := 0, 0 // requests on their way of namespaces that are slow, and how many such namespaces
 	for name, s := range t.spaces {
@@ -153,8 +155,8 @@ func (s *space[T]) before(other *space[T], now time.Time) int {
 		strings.Compare(s.name, other.name))
 }
 
-// next is which of those that wait is next: of the rule with the fewest requests on their way, and of those that of who has waited
-// longest. It is -1 if every rule has all that it may.
+// next is which of those that wait is next: of the rule with the fewest requests on their way, and of those that of
+// who has waited longest. It is -1 if every rule has all that it may.
 func (s *space[T]) next(perRule int) int {
 	best := -1
 	for i, w := range s.waiting {

@@ -83,7 +83,8 @@ func (l *line) of(namespace string) (n int) {
 	return n
 }
 
-// TestAVictimIsAskedSoon: whatever the servers of others do, and whenever the victim comes, its rule is asked within 5 s.
+// TestAVictimIsAskedSoon: whatever the servers of others do, and whenever the victim comes, its rule is asked within
+// 5 s.
 func TestAVictimIsAskedSoon(t *testing.T) {
 	servers := map[string]time.Duration{"hang": 10 * time.Second, "are slow": 9 * time.Second, "are lazy": 1900 * time.Millisecond, "redirect": 100 * time.Millisecond}
 	for what, takes := range servers {
@@ -109,7 +110,8 @@ func TestAVictimIsAskedSoon(t *testing.T) {
 	}
 }
 
-// TestKnownHangersLeaveRoom: more namespaces than there is room for, whose servers are known to hang, hold up nobody who is new.
+// TestKnownHangersLeaveRoom: more namespaces than there is room for, whose servers are known to hang, hold up no one
+// who is new.
 func TestKnownHangersLeaveRoom(t *testing.T) {
 	l := newLine()
 	hang := func(string) time.Duration { return 10 * time.Second }
@@ -189,8 +191,8 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestTurnsKeepTheirBounds: with any servers and any order of events the bounds hold, whoever may go on is let go on, and a namespace
-// that has nothing on its way waits for nothing but the room for first requests.
+// TestTurnsKeepTheirBounds: with any servers and any order of events the bounds hold, all that may go on is let go on,
+// and a namespace that has nothing on its way waits for nothing but the room for first requests.
 func TestTurnsKeepTheirBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		slots := rapid.IntRange(1, 20).Draw(t, "slots")
@@ -206,7 +208,9 @@ func TestTurnsKeepTheirBounds(t *testing.T) {
 				waits[c] = true
 				l.Want(c.namespace, c.rule, c)
 			},
-			"pass": func(t *rapid.T) { l.pass(time.Duration(rapid.IntRange(1, 30).Draw(t, "for"))*100*time.Millisecond, takes) },
+			"pass": func(t *rapid.T) {
+				l.pass(time.Duration(rapid.IntRange(1, 30).Draw(t, "for"))*100*time.Millisecond, takes)
+			},
 			"": func(t *rapid.T) {
 				l.serve(takes)
 				ofRule, running := map[caller]int{}, map[string]int{}
@@ -229,7 +233,7 @@ func TestTurnsKeepTheirBounds(t *testing.T) {
 				require.LessOrEqual(t, len(l.flying), l.Most())
 				require.Equal(t, len(l.flying), l.running)
 				if fresh > 0 {
-					require.Equal(t, l.Most(), len(l.flying), "someone new waits although there is room")
+					require.Equal(t, l.Most(), len(l.flying), "one that is new waits although there is room")
 				}
 			},
 		})
