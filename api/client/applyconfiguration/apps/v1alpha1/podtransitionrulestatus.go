@@ -16,8 +16,8 @@ type PodTransitionRuleStatusApplyConfiguration struct {
 	UpdateTime *v1.Time `json:"updateTime,omitempty"`
 	// ObservedGeneration is the generation of the spec that this status answers to.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Targets is part of Kuperator's API, where it names all Pods selected. Nobody writes it here, so that a status grows
-	// with what is under way and not with the workload.
+	// Targets are the names of all Pods that the selector matches, sorted, whatever their state. It follows within some
+	// seconds. Of more than 5000 Pods it has the first 5000. No decision depends on it.
 	Targets []string `json:"targets,omitempty"`
 	// Details are the verdicts on Pods in a stage, sorted by name: up to 64 of those granted and of those blocked. Grants has
 	// every grant.
