@@ -159,7 +159,7 @@ func explainRules(v View, o Operation, s Surroundings) (WaitReason, string) {
 		if !r.BearsOn(v, stage) {
 			continue
 		}
-		if g, ok := r.grants[grantKey{v.UID, stage}]; ok && Covers(g, o) {
+		if r.lets(v, o, stage) {
 			continue
 		}
 		if s.Brief {

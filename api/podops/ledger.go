@@ -20,6 +20,7 @@ type Rule struct {
 	selector labels.Selector
 	checks   []check
 	grants   map[grantKey]appsv1alpha1.PodGrant
+	former   map[grantKey]bool // grants given under another spec
 	details  map[string]appsv1alpha1.TransitionDetail
 }
 
@@ -42,6 +43,7 @@ func CompileRule(r *appsv1alpha1.PodTransitionRule) Rule {
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
 		selector: parsed(r.Spec.Selector),
 		grants:   make(map[grantKey]appsv1alpha1.PodGrant, len(r.Status.Grants)),
+		former:   map[grantKey]bool{},
 		details:  make(map[string]appsv1alpha1.TransitionDetail, len(r.Status.Details)),
 	}
 	for i := range r.Spec.Rules {
@@ -58,7 +60,9 @@ func CompileRule(r *appsv1alpha1.PodTransitionRule) Rule {
 		compiled.checks = append(compiled.checks, c)
 	}
 	for _, g := range r.Status.Grants {
-		compiled.grants[grantKey{g.PodUID, g.Stage}] = g
+		if compiled.grants[grantKey{g.PodUID, g.Stage}] = g; GrantedUnder(r, g) != r.Generation {
+			compiled.former[grantKey{g.PodUID, g.Stage}] = true
+		}
 	}
 	for _, d := range r.Status.Details {
 		compiled.details[d.Name] = d
@@ -101,6 +105,22 @@ func Covers(g appsv1alpha1.PodGrant, o Operation) bool {
 	return slices.Contains(g.Operations, appsv1alpha1.GrantedOperation{ID: o.ID, Type: o.Type, Request: o.Request})
 }
 
+// GrantedUnder is the generation of the rule under which a grant of its status was given. Where that was not
+// written, as by earlier releases, it is that of the whole status.
+func GrantedUnder(r *appsv1alpha1.PodTransitionRule, g appsv1alpha1.PodGrant) int64 {
+	if g.Generation == 0 {
+		return r.Status.ObservedGeneration
+	}
+	return g.Generation
+}
+
+// lets reports whether the rule, as it is now, has granted this request.
+func (r Rule) lets(v View, o Operation, stage appsv1alpha1.TransitionRuleStage) bool {
+	at := grantKey{v.UID, stage}
+	g, has := r.grants[at]
+	return has && Covers(g, o) && !r.former[at]
+}
+
 // StageOfPhase is the stage at which an operation waits for rules; false if it
 // waits for none. A request that nobody has moved on yet waits in PreCheck.
 func StageOfPhase(p Phase) (appsv1alpha1.TransitionRuleStage, bool) {
@@ -118,8 +138,9 @@ func StageOfPhase(p Phase) (appsv1alpha1.TransitionRuleStage, bool) {
 // VerdictsFor reads the ledger: which operations on the Pod may leave their
 // stage. rules are all rules of the Pod's namespace.
 //
-// Every rule that bears on the Pod must have granted this very request, and so
-// must every rule that a grant names as evaluated with it: a set of grants that
+// Every rule that bears on the Pod must have granted this very request under
+// the spec that it has now, so that a rule that was made stricter binds at
+// once; and so must every rule that a grant names as evaluated with it: a set of grants that
 // was only half written is no verdict, and may be withdrawn.
 func VerdictsFor(v View, rules []Rule) Verdicts {
 	var verdicts Verdicts
@@ -142,11 +163,10 @@ func granted(v View, rules []Rule, o Operation, stage appsv1alpha1.TransitionRul
 		if !r.BearsOn(v, stage) {
 			continue
 		}
-		g, ok := r.grants[grantKey{v.UID, stage}]
-		if !ok || !Covers(g, o) {
+		if !r.lets(v, o, stage) {
 			return false
 		}
-		named = append(named, g.Rules...)
+		named = append(named, r.grants[grantKey{v.UID, stage}].Rules...)
 	}
 	for _, ref := range named {
 		i := slices.IndexFunc(rules, func(r Rule) bool { return r.UID == ref.UID })

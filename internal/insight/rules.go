@@ -48,7 +48,7 @@ func (x *index) behindRules(pod *corev1.Pod, v podops.View, o podops.Operation) 
 
 func grants(r *appsv1alpha1.PodTransitionRule, pod types.UID, stage appsv1alpha1.TransitionRuleStage, o podops.Operation) bool {
 	return slices.ContainsFunc(r.Status.Grants, func(g appsv1alpha1.PodGrant) bool {
-		return g.PodUID == pod && g.Stage == stage && podops.Covers(g, o)
+		return g.PodUID == pod && g.Stage == stage && podops.Covers(g, o) && podops.GrantedUnder(r, g) == r.Generation
 	})
 }
 

@@ -204,7 +204,7 @@ func (r *rules) enqueueWaiting(ctx context.Context, namespace string, q queue) {
 	}
 }
 
-// newlyGranted names the Pods with a grant that is new or covers something else.
+// newlyGranted names the Pods with a grant that is new, covers something else, or was given anew.
 func newlyGranted(before, after *appsv1alpha1.PodTransitionRule) []string {
 	type key struct {
 		uid   types.UID
@@ -226,5 +226,5 @@ func newlyGranted(before, after *appsv1alpha1.PodTransitionRule) []string {
 }
 
 func sameGrant(a, b *appsv1alpha1.PodGrant) bool {
-	return slices.Equal(a.Operations, b.Operations) && slices.Equal(a.Rules, b.Rules)
+	return slices.Equal(a.Operations, b.Operations) && slices.Equal(a.Rules, b.Rules) && a.Generation == b.Generation
 }

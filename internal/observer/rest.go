@@ -49,7 +49,9 @@ func (s *space) judgeAll(r resting) {
 	for _, name := range sortedKeys(s.rules) {
 		rule := s.rules[name]
 		s.judgeRule(r, rule)
-		judgeGrowth(r, rule.obj, rule.servedLive, &rule.sample)
+		unnamed := rule.obj.DeepCopy()
+		unnamed.Status.Targets = nil
+		judgeGrowth(r, unnamed, rule.servedLive, &rule.sample)
 	}
 	s.judgeOrphans(r)
 	s.judgeChurn(r)

@@ -19,7 +19,9 @@ const (
 	bytesPerEntry = 256
 	// bytesPerGrant is what one Pod under way adds to a rule.
 	bytesPerGrant = 1 << 10
-	// bytesPerPod is what one Pod may add to its CollaSet and its rules at rest.
+	// bytesPerTarget is the longest name that a rule may have of a Pod that it selects.
+	bytesPerTarget = 256
+	// bytesPerPod is what one Pod may add to its CollaSet and its rules at rest, beside its name in a rule's targets.
 	bytesPerPod = 10
 	// growthFrom is how many Pods must have come or gone for growth to be judged.
 	growthFrom = 100
@@ -51,7 +53,7 @@ func (s *space) checkSize(e Event) {
 	case *appsv1alpha1.ResourceContext:
 		most = max(most, bytesPerEntry*len(obj.Spec.Contexts))
 	case *appsv1alpha1.PodTransitionRule:
-		most += bytesPerGrant * len(obj.Status.Grants)
+		most += bytesPerGrant*len(obj.Status.Grants) + bytesPerTarget*len(obj.Status.Targets)
 	default:
 		return
 	}

@@ -332,7 +332,7 @@ func (m *model) rulesFor(p podObject, known [maxRules]int32) []podops.Rule {
 	for _, r := range known {
 		switch {
 		case r == 0:
-		case m.oneGrant || m.grantByName:
+		case m.oneGrant || m.grantByName || m.formerSpec:
 			rules = append(rules, m.misread(p, r))
 		default:
 			rules = append(rules, m.compiled[r])
@@ -356,6 +356,9 @@ func (m *model) misread(p podObject, version int32) podops.Rule {
 		g := &r.Status.Grants[n]
 		if m.oneGrant {
 			g.Rules = nil
+		}
+		if m.formerSpec {
+			g.Generation = r.Generation
 		}
 		if m.grantByName && g.PodName == p.view.Name {
 			g.PodUID, g.Operations = p.view.UID, nil
@@ -522,6 +525,7 @@ func (w *walk) userOfRules() {
 		r := w.ruleVersions[n.rules[0]].DeepCopy()
 		policy := r.Spec.Rules[0].AvailablePolicy
 		policy.MaxUnavailableValue = ptr.To(intstr.FromInt32(policy.MaxUnavailableValue.IntVal - 1))
+		r.Generation++
 		n.rules[0] = w.ruleVersion(r)
 		n.left.lowerings--
 		n.credit[0] = everybody

@@ -123,15 +123,15 @@ func (m *model) bound(s state, k int, spec ruleSpec) error {
 	return nil
 }
 
-// settleCredit takes credit from Pods that neither are out nor have an entry in
-// the rule any more. A rule that lifecycle-controller has not seen binds nobody.
+// settleCredit takes credit from Pods that are not out. A rule, or a spec of it,
+// that lifecycle-controller has not seen does not bind.
 func (m *model) settleCredit(s *state) {
 	for k := range m.scenario.rules {
 		switch {
 		case s.rules[k] == 0:
 			s.credit[k] = 0
 			continue
-		case s.lifecycleRules[k] == 0 || m.secondLifecycle && s.secondRules[k] == 0:
+		case m.older(s.lifecycleRules[k], s.rules[k]) || m.secondLifecycle && m.older(s.secondRules[k], s.rules[k]):
 			s.credit[k] = everybody
 			continue
 		case s.credit[k] == 0:
@@ -139,8 +139,7 @@ func (m *model) settleCredit(s *state) {
 		}
 		var keep uint8
 		for i := range m.scenario.pods {
-			p := m.podVersions[s.pods[i]]
-			if p.out() || m.holds(s.rules[k], p) {
+			if m.podVersions[s.pods[i]].out() {
 				keep |= 1 << i
 			}
 		}
@@ -148,11 +147,9 @@ func (m *model) settleCredit(s *state) {
 	}
 }
 
-// holds says whether a rule's status has an entry for the Pod at PreCheck.
-func (m *model) holds(rule int32, p podObject) bool {
-	return slices.ContainsFunc(m.ruleVersions[rule].Status.Grants, func(g appsv1alpha1.PodGrant) bool {
-		return g.Stage == appsv1alpha1.StagePreCheck && g.PodUID == p.view.UID
-	})
+// older reports whether a version of a rule has another spec than the present one, or is none.
+func (m *model) older(version, present int32) bool {
+	return version == 0 || m.ruleVersions[version].Generation != m.ruleVersions[present].Generation
 }
 
 // mayPass says what is wrong with a step of lifecycle-controller: what leaves a

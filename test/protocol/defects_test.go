@@ -37,6 +37,9 @@ func TestExplorerFindsPlantedDefects(t *testing.T) {
 		"grants known by the Pod's name, as the bound sees it": {
 			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{evictions: 1}, defects: defects{grantByName: true, lax: true}},
 			"out of service by our doing"},
+		"a grant of a former spec that counts": {
+			scenario{pods: 2, rules: []ruleSpec{{max: 2}}, operators: update, budget: budget{lowerings: 1}, defects: defects{formerSpec: true}},
+			"out of service by our doing"},
 		"two leaders that take what the other has granted for their own": {
 			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{failovers: 1, oldLeader: 1}, defects: defects{trusting: true}},
 			"out of service by our doing"},

@@ -84,6 +84,10 @@ var scenarios = []struct {
 		scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{creations: 1, failovers: 1}}},
 	{"three Pods, one rule", false, scenario{pods: 3, rules: []ruleSpec{one}, operators: update}},
 	{"two Pods, one rule that becomes stricter", false, scenario{pods: 2, rules: []ruleSpec{{max: 2}}, operators: update, budget: budget{lowerings: 1}}},
+	{"two Pods, one rule that becomes stricter, a failover", false,
+		scenario{pods: 2, rules: []ruleSpec{{max: 2}}, operators: update, budget: budget{lowerings: 1, failovers: 1}}},
+	{"two Pods, one rule that asks a webhook and becomes stricter", false,
+		scenario{pods: 2, rules: []ruleSpec{{max: 2, asks: true}}, operators: update, budget: budget{lowerings: 1, refusals: 1}}},
 	{"three Pods, one rule that becomes stricter", true, scenario{pods: 3, rules: []ruleSpec{{max: 2}}, operators: update, budget: budget{lowerings: 1}}},
 	{"three Pods of which two are wanted and two kept", false, scenario{
 		pods: 3, replicas: 2, rules: []ruleSpec{{min: 2}},

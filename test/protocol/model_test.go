@@ -101,6 +101,7 @@ type defects struct {
 	oneGrant    bool // lifecycle-controller takes the grant of one rule for that of all
 	thawed      bool // lifecycle-controller ignores the freeze
 	grantByName bool // lifecycle-controller knows grants by the Pod's name
+	formerSpec  bool // lifecycle-controller lets grants of a former spec count
 	hastyAct    bool // operators act as soon as they see "operate", whatever Ready says, and it is granted while Ready
 	lax         bool // only states are checked, not steps: to show that a defect breaks the bound too
 	trusting    bool // a leader does not read Pods afresh when it sees grants that it has not written
@@ -351,6 +352,7 @@ func (m *model) newRule(k int) *appsv1alpha1.PodTransitionRule {
 	spec := m.scenario.rules[k]
 	r := &appsv1alpha1.PodTransitionRule{}
 	r.Namespace, r.Name, r.UID, r.ResourceVersion = "default", ruleName(k), types.UID(ruleName(k)), "1"
+	r.Generation = 1
 	r.Spec.Selector = &metav1.LabelSelector{}
 	if spec.pods != nil {
 		r.Spec.Selector.MatchLabels = map[string]string{ruleName(k): "yes"}

@@ -340,8 +340,8 @@ type PodTransitionRuleStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Targets is part of Kuperator's API, where it names all Pods selected. Nobody writes it here, so that a status grows
-	// with what is under way and not with the workload.
+	// Targets are the names of all Pods that the selector matches, sorted, whatever their state. It follows within some
+	// seconds. Of more than 5000 Pods it has the first 5000. No decision depends on it.
 	// +listType=atomic
 	// +optional
 	Targets []string `json:"targets,omitempty"`
@@ -381,15 +381,16 @@ type PodTransitionRuleStatus struct {
 	// +optional
 	Blocked int32 `json:"blocked,omitempty"`
 
-	// Grants are the permissions held. A Pod is granted by all rules that select it, or by none: lifecycle-controller acts
+	// Grants are what the rule lets go on. A Pod is granted by all rules that select it, or by none: lifecycle-controller acts
 	// only on a set that is complete by the Rules of each. A grant is held until the Pod is back in service, gone, or the
-	// request is cancelled. A Pod occurs at most once per stage.
+	// request is cancelled; one that has not been used counts only under the spec that it was given under. A Pod occurs at most
+	// once per stage.
 	// +listType=atomic
 	// +optional
 	Grants []PodGrant `json:"grants,omitempty"`
 }
 
-// PodGrant is the permission for one Pod to leave one stage.
+// PodGrant lets operations on one Pod leave one stage.
 type PodGrant struct {
 	// PodName is the name of the Pod.
 	PodName string `json:"podName"`
@@ -416,6 +417,12 @@ type PodGrant struct {
 	// GrantTime is when the grant was first written.
 	// +optional
 	GrantTime metav1.Time `json:"grantTime,omitempty"`
+
+	// Generation is that of the rule's spec under which the operations were granted. Once the spec is another, the grant lets
+	// no operation go on that still waits, until it was given anew under that spec. If it is missing it is that of
+	// status.observedGeneration.
+	// +optional
+	Generation int64 `json:"generation,omitempty"`
 }
 
 // GrantedOperation is one request that a grant covers.

@@ -2,8 +2,8 @@
 // decision, which is woken for it. What is asked, when, and what answers mean is decided in package core; this package
 // has the connections, the credentials and the concurrency.
 //
-// Servers are not trusted, and asked through package callout. One rule has at most perRule requests on their way, so
-// that one slow server does not hold up the others, and one namespace at most half of all.
+// Servers are not trusted, and asked through package callout. Namespaces take turns (core.Turns), and one rule has at most
+// perRule requests on their way, so that slow servers hold up nothing but the rules that ask them.
 package asking
 
 import (
@@ -56,14 +56,11 @@ type Asker struct {
 	secrets *secrets
 	direct  kubeclient.Reader // past the cache
 	clock   clock.PassiveClock
-	most    int // requests at once
+	readers chan struct{} // slots for reading whole Pods
 
 	mu         sync.Mutex
 	namespaces map[string]*namespace
-	ready      []*inquiry // may have a request to make; first come, first served
-	running    int
-	ofRule     map[types.UID]int            // running, by rule
-	ofSpace    map[string]int               // running, by namespace
+	turns      *core.Turns[*inquiry]        // of those that may have a request to make
 	launch     func(*inquiry, core.Request) // nil before Start
 	wake       func(reconcile.Request)      // nil before the source started
 }
@@ -86,7 +83,7 @@ type inquiry struct {
 	key
 	namespace, ruleName string
 	check               *appsv1alpha1.TransitionRule
-	ready               bool // is in Asker.ready
+	ready               bool // is in Asker.turns
 	gone                bool // has been replaced
 }
 
@@ -106,8 +103,9 @@ func New(o Options, direct kubeclient.Reader, clk clock.PassiveClock) (*Asker, e
 		return nil, err
 	}
 	return &Asker{
-		client: newClient(targets, o.Timeout), secrets: newSecrets(direct, clk), direct: direct, clock: clk, most: o.Concurrency,
-		namespaces: map[string]*namespace{}, ofRule: map[types.UID]int{}, ofSpace: map[string]int{},
+		client: newClient(targets, o.Timeout), secrets: newSecrets(direct, clk), direct: direct, clock: clk,
+		readers: make(chan struct{}, o.Concurrency*readersPerSlot), namespaces: map[string]*namespace{},
+		turns: core.NewTurns[*inquiry](o.Concurrency, perRule),
 	}, nil
 }
 
@@ -360,56 +358,33 @@ func (ns *namespace) export(name string, rules []*appsv1alpha1.PodTransitionRule
 func (a *Asker) makeReady(i *inquiry) {
 	if !i.ready && !i.gone {
 		i.ready = true
-		a.ready = append(a.ready, i)
+		a.turns.Want(i.namespace, i.rule, i)
 	}
 }
 
-// perNamespace is how many of the requests that are on their way at once may be of one namespace: half of them, so that servers
-// that never answer, of however many rules, do not keep other namespaces from asking. Where there are too few to share, all.
-func perNamespace(most int) int {
-	if most < 2*perRule {
-		return most
-	}
-	return most / 2
-}
-
-// serveReady starts requests, one of each check in turn, as long as there are some and slots for them.
+// serveReady starts requests as long as there are some, and room for them.
 func (a *Asker) serveReady() {
 	if a.launch == nil {
 		return
 	}
-	for started := true; started; {
-		started = false
-		waiting := a.ready
-		a.ready = nil
-		var served []*inquiry // go to the back
-		for _, i := range waiting {
-			if a.running >= a.most || a.ofRule[i.rule] >= perRule || a.ofSpace[i.namespace] >= perNamespace(a.most) {
-				a.ready = append(a.ready, i)
-				continue
-			}
-			request, some := core.Request{}, false
-			if !i.gone {
-				request, some = i.Next(a.clock.Now())
-			}
-			if !some {
-				i.ready = false
-				continue
-			}
-			a.running++
-			a.ofRule[i.rule]++
-			a.ofSpace[i.namespace]++
-			started = true
-			served = append(served, i)
+	now := a.clock.Now()
+	for i, some := a.turns.Next(now); some; i, some = a.turns.Next(now) {
+		i.ready = false
+		if i.gone {
+			continue
+		}
+		if request, has := i.Next(now); has {
+			a.turns.Begin(i.namespace, i.rule)
+			a.makeReady(i) // it may have more
 			a.launch(i, request)
 		}
-		a.ready = append(a.ready, served...)
 	}
 }
 
 // serve makes one request and takes in its result.
 func (a *Asker) serve(ctx context.Context, i *inquiry, r core.Request) {
 	inFlight.Inc()
+	began := a.clock.Now()
 	if r.TaskID != "" {
 		a.poll(ctx, i, r)
 	} else {
@@ -418,13 +393,8 @@ func (a *Asker) serve(ctx context.Context, i *inquiry, r core.Request) {
 	inFlight.Dec()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.running--
-	if a.ofRule[i.rule]--; a.ofRule[i.rule] == 0 {
-		delete(a.ofRule, i.rule)
-	}
-	if a.ofSpace[i.namespace]--; a.ofSpace[i.namespace] == 0 {
-		delete(a.ofSpace, i.namespace)
-	}
+	now := a.clock.Now()
+	a.turns.End(i.namespace, i.rule, now.Sub(began), now)
 	a.makeReady(i)
 	a.serveReady()
 	if a.wake != nil && !i.gone {

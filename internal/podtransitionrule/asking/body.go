@@ -17,8 +17,8 @@ import (
 	engine "kusionstack.io/kuperator/internal/podtransitionrule/core"
 )
 
-// readersPerPost is how many Pods of one POST are read at once.
-const readersPerPost = 8
+// readersPerPost is how many Pods of one POST are read at once, readersPerSlot how many for each slot of requests.
+const readersPerPost, readersPerSlot = 8, 8
 
 // body is what to post about the request's questions. Questions that cannot be asked are taken out of it, with the
 // reason; false says that none is left, or that the process ends.
@@ -69,6 +69,8 @@ func (a *Asker) parameters(ctx context.Context, namespace string, wanted []appsv
 			defer func() { <-slots }()
 			var full map[string]any
 			if read {
+				a.readers <- struct{}{}
+				defer func() { <-a.readers }()
 				if full, failures[n] = a.pod(ctx, namespace, q); failures[n] != nil {
 					return
 				}

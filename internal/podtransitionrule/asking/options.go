@@ -14,8 +14,8 @@ type Options struct {
 	Timeout time.Duration
 	// Allow lists the servers that may be asked, see callout.Targets.
 	Allow []string
-	// Concurrency is how many requests are on their way at once; of one PodTransitionRule at most perRule, of one
-	// namespace at most perNamespace.
+	// Concurrency is how many slots there are for requests; of one PodTransitionRule at most perRule are on their way at
+	// once. See core.Turns for the shares of namespaces, and the room beside the slots.
 	Concurrency int
 }
 
@@ -29,7 +29,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 		"Servers that webhook rules may ask: host, *.suffix, host:port, or a network such as 10.0.0.0/8; may be repeated. Empty: all, "+
 			"but loopback, link-local, multicast and clouds' metadata addresses, which must be listed as addresses.")
 	fs.IntVar(&o.Concurrency, "rule-webhook-concurrency", o.Concurrency,
-		fmt.Sprintf("Requests of webhook rules on their way at once. Of one PodTransitionRule at most %d are, of one namespace half.", perRule))
+		fmt.Sprintf("Requests of webhook rules on their way at once: of one PodTransitionRule at most %d, of one namespace half. "+
+			"A namespace that has none on its way needs no slot, up to three times as many again.", perRule))
 }
 
 // Validate says everything that is wrong at once, each time with what to change.

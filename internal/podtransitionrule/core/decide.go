@@ -40,7 +40,9 @@ type decision struct {
 	// grants and verdicts are the outcome, by rule.
 	grants   [][]appsv1alpha1.PodGrant
 	verdicts [][]verdict
-	served   int
+	// former counts the entries among them that let nothing go on before the rule has granted anew, by rule.
+	former []int
+	served int
 	// questions are what webhooks are to be asked.
 	questions []Question
 }
@@ -98,6 +100,7 @@ func observe(s Snapshot) *decision {
 	}
 	d.grants = make([][]appsv1alpha1.PodGrant, len(d.rules))
 	d.verdicts = make([][]verdict, len(d.rules))
+	d.former = make([]int, len(d.rules))
 	d.observePods()
 	d.observeGrants()
 	for i := range d.verdicts {
@@ -147,6 +150,7 @@ func (d *decision) observeGrants() {
 	byPodStage := map[podStage]entries{}
 	for _, r := range d.rules {
 		for _, g := range r.Status.Grants {
+			g.Generation = podops.GrantedUnder(r.PodTransitionRule, g)
 			at := podStage{g.PodUID, g.Stage}
 			if byPodStage[at] == nil {
 				byPodStage[at] = entries{}
@@ -222,16 +226,22 @@ func (d *decision) isHeld(c *pending) bool {
 	return false
 }
 
-// isStuck says whether a rule that came to bear on the held Pod keeps all that it asks for from going on. Such a Pod
+// isStuck reports whether a rule that came to bear on the held Pod, or has another spec than it granted under, keeps all
+// that it asks for from going on. Such a Pod
 // must not stand in the way of another that would go on if the rule joined: they might wait for each other for ever.
 func (d *decision) isStuck(c *pending) bool {
 	if len(c.waiting) == 0 || len(c.waiting) < len(c.ops) {
 		return false
 	}
 	return slices.ContainsFunc(d.rules, func(r *rule) bool {
-		_, has := c.entries[r.UID]
-		return !has && bears(r, c.pod, c.stage)
+		return !c.joined(r) && bears(r, c.pod, c.stage)
 	})
+}
+
+// joined reports whether the rule has an entry of its present spec.
+func (c *pending) joined(r *rule) bool {
+	entry, has := c.entries[r.UID]
+	return has && entry.Generation == r.Generation
 }
 
 // complete says whether every rule that is named beside the operation covers it, so that it may have been acted on.

@@ -391,6 +391,26 @@ func TestStatus(t *testing.T) {
 		s.Now = testNow.Add(2 * time.Second)
 		assert.Len(t, Decide(s).Statuses, 1)
 	})
+	t.Run("targets are all Pods that are selected, by name, whatever their state", func(t *testing.T) {
+		s := settled(Snapshot{Rules: []*appsv1alpha1.PodTransitionRule{aRule("r", maxUnavailable("1"))}, Now: testNow, Pods: pods(
+			aPod("c"), aPod("a").asks(1), aPod("b").terminating(), aPod("other").label("app", "x"), aPod("d").terminal(), aPod("e").unmanaged(),
+		)})
+		assert.Equal(t, []string{"a", "b", "c", "d", "e"}, s.Rules[0].Status.Targets)
+	})
+	t.Run("targets alone are written with the counters, at most every two seconds", func(t *testing.T) {
+		s := settled(Snapshot{Rules: []*appsv1alpha1.PodTransitionRule{aRule("r", maxUnavailable("1"))}, Pods: pods(aPod("a"), aPod("b")), Now: testNow})
+		s.Pods = pods(aPod("a"), aPod("c"))
+		s.Now = testNow.Add(500 * time.Millisecond)
+		assert.Empty(t, Decide(s).Statuses)
+		assert.Equal(t, 1500*time.Millisecond, Decide(s).NextLook)
+		s.Now = testNow.Add(2 * time.Second)
+		assert.Equal(t, []string{"a", "c"}, settled(s).Rules[0].Status.Targets)
+	})
+	t.Run("targets are bounded", func(t *testing.T) {
+		s := settled(Snapshot{Rules: []*appsv1alpha1.PodTransitionRule{aRule("r", maxUnavailable("1"))}, Pods: pods(owned("set", maxTargets+1, 0)...), Now: testNow})
+		require.Len(t, s.Rules[0].Status.Targets, maxTargets)
+		assert.Equal(t, "set-00", s.Rules[0].Status.Targets[0])
+	})
 	t.Run("transition times are kept while conditions stay as they are", func(t *testing.T) {
 		s := settled(Snapshot{Rules: []*appsv1alpha1.PodTransitionRule{aRule("r", maxUnavailable("1"))}, Now: testNow})
 		s.Rules = after(s.Rules, Plan{}, 0)

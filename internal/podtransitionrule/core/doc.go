@@ -78,6 +78,10 @@
 // A rule that comes to bear on a held Pod joins with one entry of its own; the other entries follow in the next
 // decision, and operations are added to the grant after that.
 //
+// An entry that was given under another generation of its rule than the present one lets nothing go on that still waits
+// (podops.VerdictsFor), and is to the decision what a rule is that has yet to join: it stays, and gets the present
+// generation when the rule would grant anew.
+//
 // A held Pod all of whose operations wait for rules to join is stuck. What was granted before a rule came to bear
 // cannot be bounded by it, because it may have been acted on a moment ago; but stuck Pods get going again only within
 // the budget of all rules: a stuck Pod takes a new slot when it joins, and stuck Pods (and their domains) do not count against each other,
@@ -87,8 +91,9 @@
 //
 // # Status
 //
-// Status lists only Pods in a stage. Targets, where Kuperator lists all Pods selected, stays empty: nothing but
-// Kuperator's own lifecycle controller read it, and it would grow with the workload. RuleStates is what the snapshot
+// Details and grants are of Pods in a stage alone. Targets names all Pods selected, as Kuperator's does, for programs
+// that read there whether a rule covers a Pod; up to a bound, and written with the next change of anything else or
+// after a moment. RuleStates is what the snapshot
 // has as tasks. Conditions have no counters, and Reconciling is True only for what takes more than the plan itself: it
 // does not change in a rollout without webhooks and late rules.
 package core

@@ -140,10 +140,10 @@ const longestReason = 512
 
 // question puts what the rule has not granted yet before its webhook. It says why the Pod does not pass, "" if it does.
 func (d *decision) question(c *pending, r *rule, k *check) string {
-	entry, has := c.entries[r.UID]
+	entry := c.entries[r.UID]
 	var requests []appsv1alpha1.GrantedOperation
 	for _, o := range c.waiting {
-		if !c.held || !has || !podops.Covers(entry, o) {
+		if !c.held || !c.joined(r) || !podops.Covers(entry, o) {
 			requests = append(requests, operation(o))
 		}
 	}
@@ -183,7 +183,7 @@ func (d *decision) grant(c *pending, answers []*answer) entries {
 	}
 	grant := make(entries, len(answers))
 	for _, a := range answers {
-		grant[a.UID] = appsv1alpha1.PodGrant{Operations: ops}
+		grant[a.UID] = appsv1alpha1.PodGrant{Operations: ops, Generation: a.Generation}
 	}
 	names := d.references(grant)
 	for uid, g := range grant {
@@ -199,7 +199,7 @@ func (d *decision) grant(c *pending, answers []*answer) entries {
 }
 
 // keep carries on a held grant beside which something waits: names of rules that are gone disappear; then rules that
-// came to bear on the Pod join; then all entries name them; then operations that are not covered yet are added. Each is
+// came to bear on the Pod join, and those that have another spec by now grant anew; then all entries name them; then operations that are not covered yet are added. Each is
 // one decision, because each must be written everywhere before the next is safe (see the package comment).
 func (d *decision) keep(c *pending, answers []*answer) entries {
 	grant := make(entries, len(c.entries)+1)
@@ -210,14 +210,20 @@ func (d *decision) keep(c *pending, answers []*answer) entries {
 	scarce := slices.ContainsFunc(answers, func(a *answer) bool { return a.scarce })
 	joining, blocked := false, scarce
 	for _, a := range answers {
-		if _, has := c.entries[a.UID]; has {
+		if c.joined(a.rule) {
 			continue
 		}
 		joining = true
 		blocked = blocked || len(a.rejects) > 0
-		if len(a.rejects) == 0 && !scarce {
-			grant[a.UID] = appsv1alpha1.PodGrant{Operations: c.coveredByAll(), Rules: d.references(c.entries, a.UID)}
+		if len(a.rejects) > 0 || scarce {
+			continue
 		}
+		entry, has := grant[a.UID]
+		if !has {
+			entry = appsv1alpha1.PodGrant{Operations: c.coveredByAll(), Rules: d.references(c.entries, a.UID)}
+		}
+		entry.Generation = a.Generation
+		grant[a.UID] = entry
 	}
 	if joining {
 		if c.stuck && !blocked {
@@ -274,7 +280,7 @@ func (d *decision) shut(c *pending) entries {
 			r, exists := d.byUID[ref.UID]
 			entry, has := c.entries[ref.UID]
 			if exists && (has || bears(r, c.pod, c.stage)) && lacksAny(entry, half.Operations) {
-				grant[ref.UID] = appsv1alpha1.PodGrant{Rules: half.Rules}
+				grant[ref.UID] = appsv1alpha1.PodGrant{Rules: half.Rules, Generation: r.Generation}
 			}
 		}
 	}
@@ -387,7 +393,7 @@ func (d *decision) record(c *pending, answers []*answer, grant entries) {
 	for _, a := range answers {
 		g, has := grant[a.UID]
 		for _, o := range c.waiting {
-			granted = granted && has && podops.Covers(g, o)
+			granted = granted && has && podops.Covers(g, o) && g.Generation == a.Generation
 		}
 		if blocker == nil && len(a.rejects) > 0 {
 			blocker = a.rule
@@ -401,6 +407,9 @@ func (d *decision) record(c *pending, answers []*answer, grant entries) {
 			d.grants[i] = append(d.grants[i], g)
 		}
 		at := slices.IndexFunc(answers, func(a *answer) bool { return a.rule == r })
+		if has && at >= 0 && len(c.waiting) > 0 && c.stuck && g.Generation != r.Generation {
+			d.former[i]++
+		}
 		if at < 0 && !has || at >= 0 && len(c.waiting) == 0 && !has {
 			continue
 		}

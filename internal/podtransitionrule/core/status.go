@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 )
 
 const (
@@ -19,8 +20,10 @@ const (
 	// them all, and has every grant.
 	maxBlockedDetails = 64
 	maxGrantedDetails = 64
-	// countersEvery is the least time between two writes of a status in which only the counters changed. updateTime has
-	// seconds, so this is one to two seconds.
+	// maxTargets bounds the Pods that status names because the rule selects them.
+	maxTargets = 5000
+	// countersEvery is the least time between two writes of a status in which only the counters or the targets changed.
+	// updateTime has seconds, so this is one to two seconds.
 	countersEvery = 2 * time.Second
 )
 
@@ -32,18 +35,18 @@ func (d *decision) plan() Plan {
 		status := *old // its lists are replaced, never changed
 		status.Conditions = slices.Clone(old.Conditions)
 		status.ObservedGeneration = r.Generation
-		status.Targets = nil
 		status.Grants = sortedGrants(d.grants[i])
 		status.Details, status.Blocked = details(d.verdicts[i])
-		status.Granted = granted(status.Grants)
+		status.Granted = granted(status.Grants) - int32(d.former[i])
 		status.RuleStates = ruleStates(d.Tasks[r.UID])
 		worth := r.conditions(&status.Conditions, d.Snapshot)
 
 		counted := status
 		counted.Desired, counted.Available = d.counters(i)
+		counted.Targets = d.targets(i)
 		now := metav1.NewTime(d.Now.Truncate(time.Second))
-		if sameStatus(*old, status) {
-			if old.Desired == counted.Desired && old.Available == counted.Available {
+		if sameStatus(r.told(), status) {
+			if old.Desired == counted.Desired && old.Available == counted.Available && slices.Equal(old.Targets, counted.Targets) {
 				continue
 			}
 			if old.UpdateTime != nil {
@@ -64,18 +67,30 @@ func (d *decision) plan() Plan {
 	return plan
 }
 
+// told is the rule's status with the generation of every grant.
+func (r *rule) told() appsv1alpha1.PodTransitionRuleStatus {
+	told := r.Status
+	if slices.ContainsFunc(told.Grants, func(g appsv1alpha1.PodGrant) bool { return g.Generation == 0 }) {
+		told.Grants = slices.Clone(told.Grants)
+		for n := range told.Grants {
+			told.Grants[n].Generation = podops.GrantedUnder(r.PodTransitionRule, told.Grants[n])
+		}
+	}
+	return told
+}
+
 // sameStatus compares by value. What grows with the Pods is compared without reflection, which would be the larger part of a
 // decision.
 func sameStatus(a, b appsv1alpha1.PodTransitionRuleStatus) bool {
-	if !slices.EqualFunc(a.Grants, b.Grants, sameGrant) || !slices.EqualFunc(a.Details, b.Details, sameDetail) {
+	if !slices.EqualFunc(a.Grants, b.Grants, sameGrant) || !slices.EqualFunc(a.Details, b.Details, sameDetail) || !slices.Equal(a.Targets, b.Targets) {
 		return false
 	}
-	a.Grants, a.Details, b.Grants, b.Details = nil, nil, nil, nil
+	a.Grants, a.Details, a.Targets, b.Grants, b.Details, b.Targets = nil, nil, nil, nil, nil, nil
 	return equality.Semantic.DeepEqual(a, b)
 }
 
 func sameGrant(a, b appsv1alpha1.PodGrant) bool {
-	return a.PodUID == b.PodUID && a.Stage == b.Stage && a.PodName == b.PodName && a.GrantTime.Equal(&b.GrantTime) &&
+	return a.PodUID == b.PodUID && a.Stage == b.Stage && a.Generation == b.Generation && a.PodName == b.PodName && a.GrantTime.Equal(&b.GrantTime) &&
 		slices.Equal(a.Operations, b.Operations) && slices.Equal(a.Rules, b.Rules)
 }
 
@@ -134,6 +149,20 @@ func details(verdicts []verdict) (listed []appsv1alpha1.TransitionDetail, blocke
 		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(b.Stage, a.Stage))
 	})
 	return listed, int32(len(pods))
+}
+
+// targets are the names of the Pods that the rule selects, the first of them if there are too many.
+func (d *decision) targets(at int) []string {
+	var names []string
+	for j, p := range d.pods {
+		if len(names) == maxTargets {
+			break
+		}
+		if d.selects[at][j] {
+			names = append(names, p.Name)
+		}
+	}
+	return names
 }
 
 // counters are the desired Pods of all that the rule selects, and how many of them are in service and not granted.

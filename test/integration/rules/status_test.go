@@ -49,6 +49,11 @@ func TestStatusSaysWhatIsHeldAndWhy(t *testing.T) {
 	for field, want := range map[string]int64{"desired": 5, "available": 4, "granted": 1, "blocked": 3, "observedGeneration": 1} {
 		require.EqualValues(t, want, status[field], field)
 	}
+	targets := make([]any, len(pods))
+	for n, pod := range pods {
+		targets[n] = pod
+	}
+	require.Equal(t, targets, status["targets"], "as v0.7: whom the rule covers, in a stage or not")
 	reject := func(rule, reason string) []any {
 		info := map[string]any{"reason": reason}
 		if rule != "" {

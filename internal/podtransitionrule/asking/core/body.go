@@ -9,7 +9,7 @@ import (
 )
 
 // MaxBody is about how many bytes of resources one POST carries; more are sent in another.
-const MaxBody = 4 << 20
+const MaxBody = 1 << 20
 
 // Body is what is posted. Namespace, PodTransitionRule and what a Resource has of its kind are Kuperator's additions to
 // the fields of Kuperator v0.7.

@@ -11,7 +11,7 @@ import (
 // PodGrantApplyConfiguration represents a declarative configuration of the PodGrant type for use
 // with apply.
 //
-// PodGrant is the permission for one Pod to leave one stage.
+// PodGrant lets operations on one Pod leave one stage.
 type PodGrantApplyConfiguration struct {
 	// PodName is the name of the Pod.
 	PodName *string `json:"podName,omitempty"`
@@ -26,6 +26,10 @@ type PodGrantApplyConfiguration struct {
 	Rules []RuleReferenceApplyConfiguration `json:"rules,omitempty"`
 	// GrantTime is when the grant was first written.
 	GrantTime *v1.Time `json:"grantTime,omitempty"`
+	// Generation is that of the rule's spec under which the operations were granted. Once the spec is another, the grant lets
+	// no operation go on that still waits, until it was given anew under that spec. If it is missing it is that of
+	// status.observedGeneration.
+	Generation *int64 `json:"generation,omitempty"`
 }
 
 // PodGrantApplyConfiguration constructs a declarative configuration of the PodGrant type for use with
@@ -89,5 +93,13 @@ func (b *PodGrantApplyConfiguration) WithRules(values ...*RuleReferenceApplyConf
 // If called multiple times, the GrantTime field is set to the value of the last call.
 func (b *PodGrantApplyConfiguration) WithGrantTime(value v1.Time) *PodGrantApplyConfiguration {
 	b.GrantTime = &value
+	return b
+}
+
+// WithGeneration sets the Generation field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Generation field is set to the value of the last call.
+func (b *PodGrantApplyConfiguration) WithGeneration(value int64) *PodGrantApplyConfiguration {
+	b.Generation = &value
 	return b
 }

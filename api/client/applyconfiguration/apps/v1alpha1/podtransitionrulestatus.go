@@ -16,8 +16,8 @@ type PodTransitionRuleStatusApplyConfiguration struct {
 	UpdateTime *v1.Time `json:"updateTime,omitempty"`
 	// ObservedGeneration is the generation of the spec that this status answers to.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Targets is part of Kuperator's API, where it names all Pods selected. Nobody writes it here, so that a status grows
-	// with what is under way and not with the workload.
+	// Targets are the names of all Pods that the selector matches, sorted, whatever their state. It follows within some
+	// seconds. Of more than 5000 Pods it has the first 5000. No decision depends on it.
 	Targets []string `json:"targets,omitempty"`
 	// Details are the verdicts on Pods in a stage, sorted by name: up to 64 of those granted and of those blocked. Grants has
 	// every grant.
@@ -34,9 +34,10 @@ type PodTransitionRuleStatusApplyConfiguration struct {
 	Granted *int32 `json:"granted,omitempty"`
 	// Blocked is the number of Pods in a stage without a grant, whether or not Details has them.
 	Blocked *int32 `json:"blocked,omitempty"`
-	// Grants are the permissions held. A Pod is granted by all rules that select it, or by none: lifecycle-controller acts
+	// Grants are what the rule lets go on. A Pod is granted by all rules that select it, or by none: lifecycle-controller acts
 	// only on a set that is complete by the Rules of each. A grant is held until the Pod is back in service, gone, or the
-	// request is cancelled. A Pod occurs at most once per stage.
+	// request is cancelled; one that has not been used counts only under the spec that it was given under. A Pod occurs at most
+	// once per stage.
 	Grants []PodGrantApplyConfiguration `json:"grants,omitempty"`
 }
 
