@@ -8,7 +8,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
@@ -233,22 +232,21 @@ func TestAMountedCertificate(t *testing.T) {
 func (s *suite) pointAt(t *testing.T, at string, authority []byte) {
 	t.Helper()
 	api := s.core.AdmissionregistrationV1()
-	moved := func(config *admissionregistrationv1.WebhookClientConfig) {
-		was, err := url.Parse(*config.URL)
-		require.NoError(t, err)
-		config.URL, config.CABundle = ptr.To(at+was.Path), authority
+	moved := func(config *admissionregistrationv1.WebhookClientConfig, path string) { // the manifest has none
+		config.URL, config.CABundle = ptr.To(at+path), authority
 	}
 	mutating, err := api.MutatingWebhookConfigurations().Get(t.Context(), server, metav1.GetOptions{})
 	require.NoError(t, err)
 	for i := range mutating.Webhooks {
-		moved(&mutating.Webhooks[i].ClientConfig)
+		moved(&mutating.Webhooks[i].ClientConfig, []string{"/mutate-pods", "/mutate-collasets"}[i])
 	}
 	_, err = api.MutatingWebhookConfigurations().Update(t.Context(), mutating, metav1.UpdateOptions{})
 	require.NoError(t, err)
 	validating, err := api.ValidatingWebhookConfigurations().Get(t.Context(), server, metav1.GetOptions{})
 	require.NoError(t, err)
 	for i := range validating.Webhooks {
-		moved(&validating.Webhooks[i].ClientConfig)
+		moved(&validating.Webhooks[i].ClientConfig,
+			[]string{"/validate-collasets", "/validate-podtransitionrules", "/validate-resourcecontexts", "/delete-pods", "/evict-pods"}[i])
 	}
 	_, err = api.ValidatingWebhookConfigurations().Update(t.Context(), validating, metav1.UpdateOptions{})
 	require.NoError(t, err)
