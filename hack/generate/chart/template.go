@@ -217,6 +217,8 @@ func placeOf(o object, fallback string) (file, guard string) {
 		return fallback, ""
 	case o.kind() == "FlowSchema" || o.kind() == "PriorityLevelConfiguration":
 		return "flow-control", "$.Values.flowControl.create"
+	case strings.HasSuffix(o.name(), "-confinement"):
+		return "confinement", ""
 	case o.kind() == "ClusterRole", strings.HasPrefix(o.kind(), "ValidatingAdmissionPolicy"):
 		return "user-roles", "$.Values.userRoles.create"
 	default:

@@ -1,0 +1,218 @@
+package security
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/workload"
+)
+
+var digits = strings.Repeat("1", 64) // of a digest
+
+// as is a client with the token of a ServiceAccount.
+func (w *world) as(t *testing.T, namespace, account string) client.Client {
+	t.Helper()
+	config := w.RESTConfig()
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + namespace + ":" + account,
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+	}
+	c, err := client.New(config, client.Options{Scheme: w.admin.Scheme()})
+	require.NoError(t, err)
+	return c
+}
+
+// TestAComponentsTokenIsWorthNoMoreThanItsWork tries with each component's token what the policy kuperator-confinement refuses, and
+// what the component does. The other tests of this package, of test/e2e and more show that all of the work goes on.
+func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
+	w := everything(t)
+	namespace := w.victim(t)
+	var set appsv1alpha1.CollaSet
+	require.NoError(t, w.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "web"}, &set))
+	ours := w.pods(t, t, namespace, "web")[0]
+	marked, others := pod(namespace, "marked"), pod(namespace, "others")
+	marked.Labels = map[string]string{
+		appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue, appsv1alpha1.ToDeleteLabel: "1", "app": "held", "team": "good",
+	}
+	marked.Spec.NodeSelector = map[string]string{"there-is": "none"} // so that nothing else writes its status
+	marked.Finalizers = []string{"example.test/hold"}
+	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"}}
+	require.NoError(t, w.admin.Create(t.Context(), owner))
+	marked.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
+	others.Labels = map[string]string{"team": "good"}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "others"}}
+	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "others"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
+	}
+	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "others"}, Revision: 1, Data: runtime.RawExtension{Raw: []byte("{}")}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
+	rule := workload.Rule(namespace, "web", "1")
+	balanced := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "balanced"}}
+	balanced.Spec.Type, balanced.Spec.Ports = corev1.ServiceTypeLoadBalancer, []corev1.ServicePort{{Port: 80}}
+	held := workload.Rule(namespace, "held", "0") // or the marked Pod were deleted
+	held.Spec.Rules[0].AvailablePolicy = nil
+	held.Spec.Rules[0].LabelCheck = &appsv1alpha1.LabelCheckRule{Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"may": "go"}}}
+	for _, object := range []client.Object{held, balanced, marked, others, claim, budget, revision} {
+		require.NoError(t, w.admin.Create(t.Context(), object))
+	}
+	tokens := map[string]client.Client{}
+	for _, account := range suite.Components() {
+		tokens[account] = w.as(t, suite.Namespace, account)
+	}
+
+	merge := func(object client.Object, body string) func(client.Client) error {
+		return func(c client.Client) error {
+			return c.Patch(t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
+		}
+	}
+	status := func(object client.Object, body string) func(client.Client) error {
+		return func(c client.Client) error {
+			return c.Status().Patch(t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch(types.StrategicMergePatchType, []byte(body)), client.DryRunAll)
+		}
+	}
+	image := func(object *corev1.Pod, to string) func(client.Client) error {
+		body := fmt.Sprintf(`[{"op":"replace","path":"/spec/containers/0/image","value":%q}]`, to)
+		return func(c client.Client) error {
+			return c.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.JSONPatchType, []byte(body)), client.DryRunAll)
+		}
+	}
+	remove := func(object client.Object) func(client.Client) error {
+		return func(c client.Client) error {
+			return c.Delete(t.Context(), object.DeepCopyObject().(client.Object), client.DryRunAll)
+		}
+	}
+	create := func(object client.Object) func(client.Client) error {
+		return func(c client.Client) error {
+			return c.Create(t.Context(), object.DeepCopyObject().(client.Object), client.DryRunAll)
+		}
+	}
+	label := func(key string) string { return fmt.Sprintf(`{"metadata":{"labels":{%q:"2"}}}`, key) }
+	note := func(key string) string { return fmt.Sprintf(`{"metadata":{"annotations":{%q:"2"}}}`, key) }
+	conditions := func(kind, value string) string {
+		return fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":%q}]}}`, kind, value)
+	}
+	owned := func(name, apiVersion, kind string) *corev1.Pod {
+		p := pod(namespace, name)
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", UID: set.UID, Controller: ptr.To(true)}}
+		return p
+	}
+	const cs, lc, ptc, rc, ws = suite.CollaSet, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist, suite.Webhook
+	all, idle := suite.Components(), []string{lc, ptc, rc, ws}
+	tests := []struct {
+		what string
+		try  func(client.Client) error
+		who  []string
+		may  []string // of them; the others are refused
+	}{
+		{"run another image", image(&ours, "evil:1"), all, []string{cs}},
+		{"run another image, by digest", image(&ours, "evil@sha256:"+digits), idle, nil},
+		{"run an image of another registry", image(&ours, "web.evil.test/web@sha256:"+digits), idle, nil},
+		{"pin the image, as admission may with each write", image(&ours, "web:1@sha256:"+digits), all, all},
+		{"run another image in a Pod of others", image(others, "evil:1"), all, nil},
+		{"add a label, as admission may", merge(marked, label("cost-centre")), idle, idle},
+		{"write an annotation, as admission may", merge(marked, note("cost-centre")), idle, idle},
+		{"move a Pod to another selector", merge(marked, label("team")), all, nil},
+		{"take a label off", merge(marked, `{"metadata":{"labels":{"team":null}}}`), all, nil},
+		{"manage a Pod", merge(others, label(appsv1alpha1.ControlLabel)), all, nil},
+		{"have no deletion graceful", merge(marked, label(podops.GracefulDeletionLabel)), all, nil},
+		{"mark a Pod for deletion", merge(marked, label(appsv1alpha1.ToDeleteLabel)), all, []string{lc, ws}},
+		{"take a step of the protocol", merge(marked, label(podops.OperatePrefix+"/job")), all, []string{lc, rc}},
+		{"excuse a Pod from its rules", merge(marked, note(podops.SkipRulesAnnotation)), all, nil},
+		{"say why a Pod waits", merge(marked, note(podops.RuleDetailPrefix+"/web")), idle, []string{lc, ptc, rc}},
+		{"expect cooperators", merge(marked, note(podops.AvailableConditionsAnnotation)), idle, []string{lc, rc}},
+		{"change owners", merge(marked, `{"metadata":{"ownerReferences":[]}}`), all, nil},
+		{"take a finalizer of others", merge(marked, `{"metadata":{"finalizers":[]}}`), all, nil},
+		{"hold a Pod", merge(marked, fmt.Sprintf(`{"metadata":{"finalizers":["example.test/hold",%q]}}`, resourceconsist.Finalizer("web"))), all, []string{rc}},
+		{"adopt a Pod", func(c client.Client) error {
+			body := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","name":"web","uid":%q,"controller":true}]}}`, set.UID)
+			return merge(others, body)(c)
+		}, all, []string{cs}},
+		{"delete a Pod of a CollaSet", remove(&ours), []string{cs, lc}, []string{cs}},
+		{"delete a Pod that is to be deleted", remove(marked), []string{cs, lc}, []string{lc}},
+		{"delete a Pod of others", remove(others), []string{cs, lc}, nil},
+		{"make a Pod of a CollaSet", create(owned("made", "apps.kusionstack.io/v1alpha1", "CollaSet")), []string{cs}, []string{cs}},
+		{"make a Pod of others", create(owned("made", "apps/v1", "StatefulSet")), []string{cs}, nil},
+		{"make a Pod of none", create(pod(namespace, "made")), []string{cs}, nil},
+		{"take a Pod out of service", status(&ours, conditions(podops.ServiceReadyCondition, "False")), []string{lc}, []string{lc}},
+		{"say that a Pod is ready", status(marked, conditions("Ready", "True")), []string{lc}, nil},
+		{"say that a Pod is scheduled", status(marked, conditions("PodScheduled", "Unknown")), []string{lc}, nil},
+		{"give a Pod an address", status(marked, `{"status":{"podIPs":[{"ip":"10.9.9.9"}],"podIP":"10.9.9.9"}}`), []string{lc}, nil},
+		{"say that a Pod has ended", status(marked, `{"status":{"phase":"Failed"}}`), []string{lc}, nil},
+
+		{"delete a claim of others", remove(claim), []string{cs}, nil},
+		{"write a claim of others", merge(claim, label("team")), []string{cs}, nil},
+		{"delete a revision of others", remove(revision), []string{cs}, nil},
+		{"write a revision of others", merge(revision, `{"revision":2}`), []string{cs}, nil},
+		{"change a template", merge(&set, `{"spec":{"template":{"metadata":{"annotations":{"a":"b"}}}}}`), []string{cs}, nil},
+		{"scale", merge(&set, `{"spec":{"replicas":0}}`), []string{cs}, nil},
+		{"let a CollaSet go", merge(&set, `{"metadata":{"finalizers":[]}}`), []string{cs}, []string{cs}},
+		{"loosen a rule", merge(rule, `{"spec":{"rules":[]}}`), []string{ptc}, nil},
+		{"delete a budget of others", remove(budget), []string{ptc}, nil},
+		{"loosen a budget of others", merge(budget, `{"spec":{"minAvailable":0}}`), []string{ptc}, nil},
+		{"move a Service", merge(service, `{"spec":{"selector":{"app":"evil"}}}`), []string{rc}, nil},
+		{"give a Service an address", status(balanced, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`), []string{rc}, nil},
+		{"keep a Service", merge(service, fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, resourceconsist.CleanFinalizer)), []string{rc}, []string{rc}},
+		{"make itself a token of another account", create(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: suite.Namespace, Name: "stolen", Annotations: map[string]string{corev1.ServiceAccountNameKey: cs}},
+			Type:       corev1.SecretTypeServiceAccountToken,
+		}), []string{ws}, nil},
+		{"take a Service's label", merge(service, `{"metadata":{"labels":null}}`), []string{rc}, nil},
+	}
+	const refused = "ValidatingAdmissionPolicy 'kuperator-confinement'"
+	for _, tc := range tests {
+		for _, account := range tc.who {
+			err := tc.try(tokens[account])
+			if slices.Contains(tc.may, account) {
+				assert.NoError(t, err, "%s: %s", account, tc.what)
+				continue
+			}
+			assert.ErrorContains(t, err, refused, "%s: %s", account, tc.what)
+		}
+	}
+	for _, account := range []string{ptc, rc, ws} {
+		assert.True(t, apierrors.IsForbidden(remove(marked)(tokens[account])), account)
+		assert.True(t, apierrors.IsForbidden(create(pod(namespace, "made"))(tokens[account])), account)
+	}
+	w.accountsOfOthers(t, namespace, others)
+}
+
+// accountsOfOthers: an account that has a component's name by chance, and may do more, is not confined.
+func (w *world) accountsOfOthers(t *testing.T, namespace string, target *corev1.Pod) {
+	t.Helper()
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "others"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: suite.Webhook}},
+	}
+	require.NoError(t, w.admin.Create(t.Context(), binding))
+	other := w.as(t, namespace, suite.Webhook)
+	eventually(t, func(c *assert.CollectT) {
+		body := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"evil"}}}`))
+		require.NoError(c, other.Patch(context.WithoutCancel(t.Context()), target.DeepCopy(), body, client.DryRunAll))
+	}, "an account of another installation's name is none of the policy's business")
+}
