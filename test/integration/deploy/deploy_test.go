@@ -327,7 +327,8 @@ func TestProtocolGuardTakesRulesFromTheRoleEdit(t *testing.T) {
 	for _, object := range renderWith(t, "protocol-guard", "prerequisites") {
 		byKey[key(object)] = object
 	}
-	for _, needed := range []string{"ValidatingAdmissionPolicy/kuperator-protocol", "ValidatingAdmissionPolicyBinding/kuperator-protocol", "ClusterRole/kuperator-participant"} {
+	for _, needed := range []string{"ValidatingAdmissionPolicy/kuperator-protocol", "ValidatingAdmissionPolicyBinding/kuperator-protocol",
+		"ValidatingAdmissionPolicy/kuperator-protocol-templates", "ValidatingAdmissionPolicyBinding/kuperator-protocol-templates", "ClusterRole/kuperator-participant"} {
 		require.Contains(t, byKey, needed)
 	}
 	for _, rule := range as[rbacv1.ClusterRole](t, byKey["ClusterRole/kuperator-edit"]).Rules {
@@ -408,6 +409,8 @@ func TestAnAPIServerTakesTheWholeSuite(t *testing.T) {
 			}, deadline, tick, "the ReplicaSet of %s makes its Pods", component)
 		}
 	})
+
+	t.Run("each token can do what the manifests say, and no more", func(t *testing.T) { checkSelfReviews(t, cluster) })
 
 	t.Run("users of a namespace may use the suite, and only read its records", func(t *testing.T) {
 		may := func(ctx context.Context, role, verb, resource string) bool {
