@@ -156,3 +156,16 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		})
 	}
 }
+
+func TestTagNocloudLinksNoSDKOfACloud(t *testing.T) {
+	linked := func(tags string) string {
+		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", tags, "./cmd/resourceconsist-controller")
+		list.Dir = "../.."
+		out, err := list.Output()
+		require.NoError(t, err)
+		return string(out)
+	}
+	const sdk = "github.com/alibabacloud-go/"
+	require.Contains(t, linked(""), sdk)
+	require.NotContains(t, linked("nocloud"), sdk)
+}

@@ -118,3 +118,19 @@ func TestAViewOfThePastCreatesNothing(t *testing.T) {
 		})
 	}
 }
+
+func TestALargeCollaSetTellsHowFarItIsWhileItCreates(t *testing.T) {
+	w := newWorld(t, true, collaSet(600))
+	told := map[int32]bool{}
+	for range 10 {
+		w.see()
+		_, err := w.reconcile()
+		require.NoError(t, err)
+		w.clock.Step(time.Second)
+		if status := w.set().Status; status.ObservedGeneration > 0 {
+			told[status.Replicas] = true
+		}
+	}
+	assert.Len(t, w.pods(), 600)
+	assert.Greater(t, len(told), 2, "numbers of Pods that status told of: %v", told)
+}

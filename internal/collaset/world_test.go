@@ -22,7 +22,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	testingclock "k8s.io/utils/clock/testing"
@@ -97,12 +98,17 @@ func (s split) List(ctx context.Context, list client.ObjectList, opts ...client.
 	return s.cache.List(ctx, list, opts...)
 }
 
+// fakeKinds are the kinds that a world has, and no others: the fake client looks through all of them with every write.
+var fakeKinds = sync.OnceValue(func() *runtime.Scheme {
+	kinds := runtime.NewScheme()
+	utilruntime.Must(errors.Join(corev1.AddToScheme(kinds), appsv1.AddToScheme(kinds), appsv1alpha1.AddToScheme(kinds)))
+	return kinds
+})
+
 // newWorld has the objects, and a cache that shows them.
 func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	t.Helper()
-	w := &world{T: t, scheme: runtime.NewScheme(), cache: &lagging{}, clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
-	require.NoError(t, clientgoscheme.AddToScheme(w.scheme))
-	require.NoError(t, appsv1alpha1.AddToScheme(w.scheme))
+	w := &world{T: t, scheme: fakeKinds(), cache: &lagging{}, clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
 	w.store = w.fake(objects...)
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
@@ -117,7 +123,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 }
 
 func (w *world) fake(objects ...client.Object) client.WithWatch {
-	return fake.NewClientBuilder().WithScheme(w.scheme).WithObjects(objects...).WithStatusSubresource(&appsv1alpha1.CollaSet{}).
+	return fake.NewClientBuilder().WithScheme(w.scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(objects...).WithStatusSubresource(&appsv1alpha1.CollaSet{}).
 		WithIndex(&corev1.Pod{}, ownerIndex, ownerOf).WithIndex(&appsv1.ControllerRevision{}, ownerIndex, revisionOwner).
 		WithIndex(&corev1.PersistentVolumeClaim{}, claimIndex, claimKeys).WithIndex(&corev1.Pod{}, mountIndex, mountsOf).
 		WithIndex(&appsv1alpha1.CollaSet{}, poolIndex, poolOf).WithIndex(&appsv1alpha1.CollaSet{}, includeIndex, includedBy).Build()

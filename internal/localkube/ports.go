@@ -25,10 +25,21 @@ type Ports struct {
 	held    []*os.File
 }
 
+// LockDir makes a folder for files that this user's processes lock, below CacheDir. It is not in the temporary directory, where another
+// user could put a link of the same name first.
+func LockDir(name string) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "locks", name)
+	return dir, os.MkdirAll(dir, 0o700)
+}
+
 // ReservePorts reserves n ports.
 func ReservePorts(n int) (*Ports, error) {
-	dir := filepath.Join(os.TempDir(), "kuperator-ports-"+strconv.Itoa(os.Getuid()))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	dir, err := LockDir("ports")
+	if err != nil {
 		return nil, fmt.Errorf("looking for free ports: %w", err)
 	}
 	p := &Ports{}

@@ -2,7 +2,10 @@ package localkube
 
 import (
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -10,7 +13,7 @@ import (
 )
 
 func TestNoPortIsReservedTwice(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv(CacheVariable, t.TempDir())
 	const askers, each = 20, 20
 	all := make([]*Ports, askers)
 	var wg sync.WaitGroup
@@ -45,7 +48,7 @@ func TestAPortThatIsInUseIsNotReserved(t *testing.T) {
 }
 
 func TestAReservedPortCanBeListenedOnAndIsFreeForOthersAfterRelease(t *testing.T) {
-	t.Setenv("TMPDIR", t.TempDir())
+	t.Setenv(CacheVariable, t.TempDir())
 	ports, err := ReservePorts(1)
 	require.NoError(t, err)
 	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", ports.Numbers[0]))
@@ -62,4 +65,30 @@ func TestAReservedPortCanBeListenedOnAndIsFreeForOthersAfterRelease(t *testing.T
 	other.Release()
 	require.NoError(t, again.try(dir, ports.Numbers[0]))
 	require.Equal(t, ports.Numbers, again.Numbers)
+}
+
+func TestLocksFollowNoLinkInTheTemporaryDirectory(t *testing.T) {
+	shared, private, elsewhere := t.TempDir(), t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", shared)
+	t.Setenv(CacheVariable, private)
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(shared, fmt.Sprintf("kuperator-ports-%d", os.Getuid())))) // the name it once had
+	ports, err := ReservePorts(3)
+	require.NoError(t, err)
+	defer ports.Release()
+
+	for _, dir := range []string{elsewhere, shared} {
+		var files []string
+		require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			if entry.Type().IsRegular() {
+				files = append(files, path)
+			}
+			return err
+		}))
+		require.Empty(t, files)
+	}
+	locks, err := LockDir("ports")
+	require.NoError(t, err)
+	info, err := os.Stat(locks)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 }

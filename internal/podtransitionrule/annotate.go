@@ -3,10 +3,13 @@ package podtransitionrule
 import (
 	"context"
 	"encoding/json"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -35,12 +38,27 @@ type podNote struct {
 	pod     types.NamespacedName
 	uid     types.UID
 	changes map[string]string
+	// written is where the resourceVersion is left that the Pod has with them.
+	written *atomic.Pointer[string]
 }
 
 // held is what is remembered of a Pod that waits.
 type held struct {
 	texts map[string]heldText // by annotation
 	asked time.Time           // when it was last handed over
+	// written is the Pod's resourceVersion after the last write of a note that the API server has confirmed; nil before there is one.
+	written atomic.Pointer[string]
+}
+
+// isBehind reports whether the view of a Pod is of before the last note that was written there. After a restart of the API server
+// it may be for as long as a minute.
+func (h *held) isBehind(version string) bool {
+	written := h.written.Load()
+	if written == nil {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(version, *written)
+	return err == nil && order < 0
 }
 
 type heldText struct {
@@ -73,11 +91,13 @@ func (a *annotator) write(ctx context.Context, n podNote) {
 		}
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.uid, "annotations": annotations}})
+	pod := writes.PodTarget(n.pod.Namespace, n.pod.Name)
 	if err == nil {
-		err = a.client.Patch(ctx, writes.PodTarget(n.pod.Namespace, n.pod.Name), client.RawPatch(types.MergePatchType, patch))
+		err = a.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
 	}
 	switch {
 	case err == nil:
+		n.written.Store(ptr.To(pod.ResourceVersion))
 		noted.WithLabelValues("written").Inc()
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another Pod by now
 		noted.WithLabelValues("gone").Inc()
@@ -106,9 +126,10 @@ func (a *annotator) pass(name string, ns *namespace, notes []core.Note, now time
 		})
 		switch again := noteAgain - now.Sub(h.asked); {
 		case len(changes) == 0:
+		case h.isBehind(note.PodVersion): // the event that shows it leads to the next decision
 		case !h.asked.IsZero() && again > 0:
 			next = core.Soonest(next, again)
-		case handedOver < notesAtOnce && a.offer(podNote{types.NamespacedName{Namespace: name, Name: note.PodName}, note.PodUID, changes}):
+		case handedOver < notesAtOnce && a.offer(podNote{types.NamespacedName{Namespace: name, Name: note.PodName}, note.PodUID, changes, &h.written}):
 			h.asked = now
 			handedOver++
 		default:

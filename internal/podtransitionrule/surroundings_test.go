@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -221,7 +222,9 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 	taken := func(a *annotator) []podNote {
 		var all []podNote
 		for len(a.queue) > 0 {
-			all = append(all, <-a.queue)
+			n := <-a.queue
+			n.written = nil
+			all = append(all, n)
 		}
 		return all
 	}
@@ -232,12 +235,27 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 		assert.Equal(t, 10*time.Second, a.pass("ns", ns, blocked, now.Add(20*time.Second)))
 		assert.Empty(t, taken(a))
 		a.pass("ns", ns, blocked, now.Add(30*time.Second))
-		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p0"}, "u0", map[string]string{"a": "no"}}}, taken(a))
+		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p0"}, "u0", map[string]string{"a": "no"}, nil}}, taken(a))
 		assert.Equal(t, 9*time.Second, a.pass("ns", ns, blocked, now.Add(31*time.Second)), "it is on its way")
 		assert.Empty(t, taken(a))
 		a.pass("ns", ns, blocked, now.Add(40*time.Second))
 		assert.Len(t, taken(a), 1, "it got lost")
 		assert.Zero(t, a.pass("ns", ns, []core.Note{noteOf(0, map[string]string{"a": "no"}, map[string]string{"a": "no"})}, now.Add(60*time.Second)))
+	})
+	t.Run("not again while the cache is behind what was written", func(t *testing.T) {
+		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
+		seen := func(version string, after time.Duration) []podNote {
+			note := noteOf(0, map[string]string{"a": "no"}, nil)
+			note.PodVersion = version
+			a.pass("ns", ns, []core.Note{note}, now.Add(after))
+			return taken(a)
+		}
+		seen("5", 0)
+		require.Len(t, seen("5", 30*time.Second), 1)
+		ns.held["u0"].written.Store(ptr.To("7"))
+		require.Empty(t, seen("5", 2*time.Minute), "the watch is not back since the API server restarted")
+		require.Empty(t, seen("6", 2*time.Minute))
+		require.Len(t, seen("8", 2*time.Minute), 1, "somebody has removed it since")
 	})
 	t.Run("another text begins anew", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
@@ -257,7 +275,7 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 		a, ns := newAnnotator(nil, 0), &namespace{}
 		notes := []core.Note{noteOf(0, map[string]string{"a": "no"}, nil), noteOf(1, nil, map[string]string{"a": "old"}, "a")}
 		assert.Zero(t, a.pass("ns", ns, notes, now))
-		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p1"}, "u1", map[string]string{"a": ""}}}, taken(a))
+		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p1"}, "u1", map[string]string{"a": ""}, nil}}, taken(a))
 	})
 	t.Run("many are written bit by bit, and nothing waits for them", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 0), &namespace{}
@@ -320,7 +338,7 @@ func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
 
 func TestAnnotating(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", Annotations: map[string]string{"a": "old", "b": "kept"}}}
-	n := podNote{types.NamespacedName{Namespace: "ns", Name: "p"}, "u", map[string]string{"a": "", "c": "new"}}
+	n := podNote{types.NamespacedName{Namespace: "ns", Name: "p"}, "u", map[string]string{"a": "", "c": "new"}, &atomic.Pointer[string]{}}
 	var patches []string
 	fails := error(nil)
 	c := fakeClient(t, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"syscall"
+
+	"kusionstack.io/kuperator/internal/localkube"
 )
 
 const (
@@ -114,7 +116,11 @@ func outside() (code int, err error) {
 // claimFolder makes the run's folder, locked for as long as this process lives,
 // and removes what runs left whose folders nobody holds.
 func claimFolder() (dir string, release func(), err error) {
-	sweeping, err := lock(filepath.Join(os.TempDir(), prefix+"lock"), true)
+	locks, err := localkube.LockDir("real-nodes")
+	if err != nil {
+		return "", nil, err
+	}
+	sweeping, err := lock(filepath.Join(locks, "sweep"), true)
 	if err != nil {
 		return "", nil, err
 	}
@@ -140,9 +146,11 @@ func sweep() error {
 	}
 	var errs []error
 	for _, dir := range folders {
+		if info, err := os.Lstat(dir); err != nil || !isOurs(info) {
+			continue // a link, or what another user made
+		}
 		held, err := lock(filepath.Join(dir, "lock"), false)
 		switch {
-		case errors.Is(err, syscall.ENOTDIR): // the lock of the sweeping itself
 		case errors.Is(err, syscall.EWOULDBLOCK): // it has not ended
 		case err != nil:
 			errs = append(errs, err)
@@ -151,6 +159,12 @@ func sweep() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isOurs reports whether this is a folder that the user of this process made, as os.MkdirTemp makes them: open to nobody else.
+func isOurs(info os.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && info.IsDir() && info.Mode().Perm() == 0o700 && int(stat.Uid) == os.Getuid()
 }
 
 // remove removes a run's cgroup, and then its folder, which is what a later run

@@ -86,6 +86,21 @@ func TestARunEndsWhateverEndsIt(t *testing.T) {
 	}
 }
 
+func TestSweepFollowsNoLink(t *testing.T) {
+	shared, elsewhere := t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", shared)
+	file := filepath.Join(elsewhere, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(shared, prefix+"link")))
+	open := filepath.Join(shared, prefix+"open")
+	require.NoError(t, os.Mkdir(open, 0o755))
+
+	require.NoError(t, sweep())
+	require.FileExists(t, file)
+	require.NoFileExists(t, filepath.Join(elsewhere, "lock"))
+	require.DirExists(t, open)
+}
+
 // unpacked are the files of a tar archive.
 func unpacked(t *testing.T, archive io.Reader) map[string][]byte {
 	t.Helper()

@@ -4,11 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -48,10 +48,16 @@ const (
 	pathValidateResourceContexts   = "/validate-resourcecontexts"
 )
 
-// guarded are the webhooks that write, by name, with their paths: to be believed there is to have Pods marked for deletion.
+// guarded are all webhooks, by the kind of their configuration and their name, with their paths. To be believed at one that removes
+// Pods is to have Pods marked for deletion, and what is sent to any of them takes memory.
 var guarded = map[string]string{
-	"deletion.pods.webhook-server.kusionstack.io": pathDeletePods,
-	"eviction.pods.webhook-server.kusionstack.io": pathEvictPods,
+	"mutating pods.webhook-server.kusionstack.io":                 pathMutatePods,
+	"mutating collasets.webhook-server.kusionstack.io":            pathMutateCollaSets,
+	"validating collasets.webhook-server.kusionstack.io":          pathValidateCollaSets,
+	"validating podtransitionrules.webhook-server.kusionstack.io": pathValidatePodTransitionRules,
+	"validating resourcecontexts.webhook-server.kusionstack.io":   pathValidateResourceContexts,
+	"validating deletion.pods.webhook-server.kusionstack.io":      pathDeletePods,
+	"validating eviction.pods.webhook-server.kusionstack.io":      pathEvictPods,
 }
 
 // handlers are all webhooks by path.
@@ -105,7 +111,7 @@ const shortestSettle = time.Second
 func Component() bootstrap.Component {
 	var f flags
 	var certificate certificate
-	var server crwebhook.Server
+	var webhooks *server
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Serves admission for Pods and for the objects of the suite.",
@@ -120,8 +126,8 @@ func Component() bootstrap.Component {
 			if certificate, err = f.certificate(o.LeaderElectNamespace); err != nil { // where the Pod runs; there is no Lease
 				return err
 			}
-			server = crwebhook.NewServer(crwebhook.Options{Host: f.bindAddress, Port: f.port, TLSOpts: []func(*tls.Config){certificate.TLS}})
-			m.WebhookServer = server
+			webhooks = newServer(net.JoinHostPort(f.bindAddress, strconv.Itoa(f.port)), certificate)
+			m.WebhookServer = webhooks
 			return nil
 		},
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
@@ -131,7 +137,7 @@ func Component() bootstrap.Component {
 			return certificate.Add(ctx, mgr)
 		},
 		ReadyChecks: map[string]healthz.Checker{
-			"serving":     func(r *http.Request) error { return server.StartedChecker()(r) },
+			"serving":     func(r *http.Request) error { return webhooks.StartedChecker()(r) },
 			"certificate": func(r *http.Request) error { return certificate.Check(r) },
 		},
 	}
@@ -145,8 +151,9 @@ type certificate interface {
 	Add(context.Context, ctrl.Manager) error
 	// NotAfter is when the one that is shown expires; zero without one.
 	NotAfter() time.Time
-	// Guard keeps those from a handler who may not call it.
-	Guard(http.Handler) http.Handler
+	// Token is what the paths of calls end with. It is not needed where the webhook configurations have nothing that only API servers
+	// know; where it is needed and empty, no call may be believed.
+	Token() (token string, needed bool)
 	// Check says whether the API server can call the server with it.
 	Check(*http.Request) error
 }
@@ -223,12 +230,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, o
 			handle = within(only, handle)
 		}
 		// The manager runs its webhook server only if it was asked for it.
-		var webhook http.Handler = &admission.Webhook{Handler: counted(path, handle), LogConstructor: requestLogger}
-		if slices.Contains(slices.Collect(maps.Values(guarded)), path) {
-			webhook = kept.Guard(webhook)
-			mgr.GetWebhookServer().Register(path+"/", webhook) // what follows is the token
-		}
-		mgr.GetWebhookServer().Register(path, webhook)
+		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: counted(path, handle), LogConstructor: requestLogger})
 	}
 	return nil
 }

@@ -15,6 +15,7 @@
 // validating webhook and is not checked here a second time.
 //
 // Invariants:
+//   - of a request that does not end with the token a header is read, and no body; all that is held at once is bounded (server);
 //   - a mutation is a JSON patch made from the bytes of the request. Objects are never sent through the Go types and
 //     back, so a field that this version does not know is never lost; running a mutation twice changes nothing;
 //   - nothing is dialled but the API server, so nobody can make the server call an address of his choice. Answers about

@@ -46,13 +46,20 @@ var (
 		Help: "When the certificate that is served to the API server expires, in seconds since 1970. 0 while there is none.",
 	}
 
-	removals  = removalsMetric.CounterVec()
-	decisions = decisionsMetric.CounterVec()
+	turnedAwayMetric = metric.Metric{
+		Name: "kuperator_webhook_turned_away_total", Kind: metric.Counter, Unit: "requests",
+		Help:   `Requests that were refused before their body was read, by reason: no webhook is at the "path"; the "method" is not POST; the "token" is missing or wrong; the content "type" is not JSON; the "size" is above that of any review; the server is "busy": too much was asked at once, and the API server went on without an answer.`,
+		Labels: []metric.Label{{Name: "reason", Values: "path, method, token, type, size, busy"}},
+	}
+
+	removals   = removalsMetric.CounterVec()
+	decisions  = decisionsMetric.CounterVec()
+	turnedAway = turnedAwayMetric.CounterVec()
 )
 
 // Metrics are what webhook-server publishes beside what every component does.
 func Metrics() []metric.Metric {
-	return []metric.Metric{removalsMetric, decisionsMetric, certificateMetric}
+	return []metric.Metric{removalsMetric, decisionsMetric, certificateMetric, turnedAwayMetric}
 }
 
 // registerMetrics adds the metrics to the manager's registry; a second time changes nothing. notAfter is when the serving
@@ -68,13 +75,16 @@ func registerMetrics(notAfter func() time.Time) error {
 			removals.WithLabelValues(string(verb), result)
 		}
 	}
+	for _, reason := range []string{awayPath, awayMethod, awayToken, awayType, awaySize, awayBusy} {
+		turnedAway.WithLabelValues(reason)
+	}
 	expiry := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: certificateMetric.Name, Help: certificateMetric.Help}, func() float64 {
 		if at := notAfter(); !at.IsZero() {
 			return float64(at.Unix())
 		}
 		return 0
 	})
-	return metric.Register(metrics.Registry, removals, decisions, expiry)
+	return metric.Register(metrics.Registry, removals, decisions, turnedAway, expiry)
 }
 
 // counted counts what a webhook decides.

@@ -421,13 +421,10 @@ func TestManifestMatchesTheHandlers(t *testing.T) {
 	require.Equal(t, []string{Name, Name}, []string{m.Name, v.Name})
 
 	paths := map[string]bool{}
-	// The server itself writes the paths of those that are guarded.
+	// The server itself writes the paths.
 	pathOf := func(name string, config admissionregistrationv1.WebhookClientConfig) string {
-		if path := guarded[name]; path != "" {
-			assert.Nil(t, config.Service.Path, "whoever applies the manifest would take the token away")
-			return path
-		}
-		return *config.Service.Path
+		assert.Nil(t, config.Service.Path, "to apply the manifest again would take the token away")
+		return guarded[name]
 	}
 	common := func(name string, config admissionregistrationv1.WebhookClientConfig, policy *admissionregistrationv1.FailurePolicyType, effects *admissionregistrationv1.SideEffectClass, seconds *int32, rules []admissionregistrationv1.RuleWithOperations, conditions []admissionregistrationv1.MatchCondition) {
 		t.Helper()
@@ -450,10 +447,10 @@ func TestManifestMatchesTheHandlers(t *testing.T) {
 		}
 	}
 	for _, w := range m.Webhooks {
-		common(w.Name, w.ClientConfig, w.FailurePolicy, w.SideEffects, w.TimeoutSeconds, w.Rules, w.MatchConditions)
+		common("mutating "+w.Name, w.ClientConfig, w.FailurePolicy, w.SideEffects, w.TimeoutSeconds, w.Rules, w.MatchConditions)
 	}
 	for _, w := range v.Webhooks {
-		common(w.Name, w.ClientConfig, w.FailurePolicy, w.SideEffects, w.TimeoutSeconds, w.Rules, w.MatchConditions)
+		common("validating "+w.Name, w.ClientConfig, w.FailurePolicy, w.SideEffects, w.TimeoutSeconds, w.Rules, w.MatchConditions)
 	}
 	served := map[string]bool{}
 	for path := range testHandlers() {
@@ -464,7 +461,7 @@ func TestManifestMatchesTheHandlers(t *testing.T) {
 	require.Equal(t, map[string]string{"kusionstack.io/control": "true"}, pods.ObjectSelector.MatchLabels)
 	require.Equal(t, []admissionregistrationv1.OperationType{admissionregistrationv1.Create}, pods.Rules[0].Operations)
 	deletion := v.Webhooks[slices.IndexFunc(v.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool {
-		return pathOf(w.Name, w.ClientConfig) == pathDeletePods
+		return pathOf("validating "+w.Name, w.ClientConfig) == pathDeletePods
 	})]
 	require.Equal(t, pods.ObjectSelector, deletion.ObjectSelector)
 	require.Equal(t, pods.NamespaceSelector, deletion.NamespaceSelector)

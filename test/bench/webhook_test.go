@@ -88,7 +88,7 @@ func (a arena) webhookClient() (ask *http.Client, url string) {
 		require.NotNil(a, w.ClientConfig.URL)
 		roots := x509.NewCertPool()
 		require.True(a, roots.AppendCertsFromPEM(w.ClientConfig.CABundle))
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true}
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, MaxIdleConnsPerHost: 100}
 		a.Cleanup(transport.CloseIdleConnections)
 		return &http.Client{Transport: transport, Timeout: time.Minute}, *w.ClientConfig.URL
 	}

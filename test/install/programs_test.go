@@ -13,9 +13,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -70,6 +73,7 @@ func (w *world) run(t *testing.T, d *appsv1.Deployment, version string) *program
 	args := append(append([]string{}, container.Args...),
 		"--kubeconfig="+kubeconfig, "--health-probe-bind-address="+address(0), "--metrics-bind-address="+address(1))
 	if d.Name == webhooks {
+		w.callOutside(t, address(2))
 		args = append(args, "--webhook-bind-address="+loopback, "--webhook-port="+strconv.Itoa(ports.Numbers[2]), "--advertise-url=https://"+address(2), "--webhook-cert-settle=1s")
 	}
 	p := &program{
@@ -83,6 +87,29 @@ func (w *world) run(t *testing.T, d *appsv1.Deployment, version string) *program
 		p.stop(t)
 	})
 	return p
+}
+
+// callOutside has the API server call webhook-server at a URL, as the administrator says; the server itself may not leave its Service.
+func (w *world) callOutside(t *testing.T, address string) {
+	t.Helper()
+	at := func(config admissionregistrationv1.WebhookClientConfig) admissionregistrationv1.WebhookClientConfig {
+		return admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://" + address), CABundle: config.CABundle}
+	}
+	mutating, validating := &admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	for _, configuration := range []client.Object{mutating, validating} {
+		require.NoError(t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			if err := w.client.Get(t.Context(), client.ObjectKey{Name: webhooks}, configuration); err != nil {
+				return err
+			}
+			for i := range mutating.Webhooks {
+				mutating.Webhooks[i].ClientConfig = at(mutating.Webhooks[i].ClientConfig)
+			}
+			for i := range validating.Webhooks {
+				validating.Webhooks[i].ClientConfig = at(validating.Webhooks[i].ClientConfig)
+			}
+			return w.client.Update(t.Context(), configuration)
+		}))
+	}
 }
 
 // environment is what the kubelet would make of the container's, beside what this machine needs.

@@ -240,6 +240,9 @@ func (d *decision) allocate(slots []*slot, wanted int) {
 	}
 }
 
+// maxCreations bounds the Pods that one decision creates: status follows between two decisions, so a large CollaSet tells how far it is.
+const maxCreations = 256
+
 // create fills vacant slots, lowest ID first, as far as replicas go.
 func (d *decision) create() {
 	if d.moving || d.holds(func(p Problem) bool { return p.Scale }) {
@@ -256,6 +259,10 @@ func (d *decision) create() {
 func (d *decision) fill(slots []*slot, room int) {
 	for _, e := range slots {
 		if room <= 0 {
+			return
+		}
+		if len(d.plan.Creations) == maxCreations {
+			d.plan.More = true
 			return
 		}
 		// A pause begins nothing; a Pod that was lost is no new one.

@@ -19,6 +19,8 @@ const longestKey = 63
 type Note struct {
 	PodName string
 	PodUID  types.UID
+	// PodVersion is the Pod's resourceVersion in the snapshot.
+	PodVersion string
 	// Blocked are the texts of rules that have something against the Pod and list it, by the annotation's key.
 	Blocked map[string]string
 	// Present are the annotations of rules that the Pod has, by key.
@@ -40,7 +42,7 @@ func (d *decision) notes() []Note {
 	waits := map[*pod]*waiter{} // who has notes already
 	known := map[string]bool{}  // keys of rules that exist
 	for i, p := range d.pods {
-		notes[i] = Note{PodName: p.Name, PodUID: p.UID, Present: present(p.Annotations)}
+		notes[i] = Note{PodName: p.Name, PodUID: p.UID, PodVersion: p.ResourceVersion, Present: present(p.Annotations)}
 		if notes[i].Present != nil {
 			waits[p] = &waiter{blocked: map[string]bool{}}
 		}

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist/alibabacloudslb"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/resourceconsist/haproxy"
@@ -35,18 +34,10 @@ type builtIn struct {
 
 // builtIns are all adapters that the binary knows, each with flags of its own.
 func builtIns() []builtIn {
-	slb, hook := alibabacloudslb.DefaultConfig(), webhook.DefaultOptions()
-	return []builtIn{
+	hook := webhook.DefaultOptions()
+	return append(ofClouds(), []builtIn{
 		{name: endpointslice.Name, make: func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
 			return []api.Adapter[*corev1.Service]{endpointslice.New(nil)}, nil
-		}},
-		{name: alibabacloudslb.Name, addFlags: slb.AddFlags, validate: slb.Validate, make: func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
-			observing, owning, err := alibabacloudslb.New(slb)
-			if err != nil {
-				return nil, err
-			}
-			options := alibabacloudslb.Options()
-			return []api.Adapter[*corev1.Service]{bulk.NewWatching(observing, options, nil), bulk.NewMoving(owning, options, nil)}, nil
 		}},
 		{name: webhook.Name, addFlags: hook.AddFlags, validate: hook.Validate, make: func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
 			backend, err := webhook.New(hook, nil)
@@ -56,7 +47,7 @@ func builtIns() []builtIn {
 			return []api.Adapter[*corev1.Service]{bulk.NewMoving(backend, hook.Bulk(), nil)}, nil
 		}},
 		haproxyAdapter(),
-	}
+	}...)
 }
 
 func haproxyAdapter() builtIn {

@@ -61,9 +61,8 @@ func (c configurations) complete() error {
 
 // caller is one webhook: how the API server calls it. The two configurations may have webhooks of one name.
 type caller struct {
-	name    string // kind of the configuration, and webhook
-	webhook string
-	config  *admissionregistrationv1.WebhookClientConfig
+	name   string // kind of the configuration, and webhook
+	config *admissionregistrationv1.WebhookClientConfig
 }
 
 // callers are all webhooks of both configurations.
@@ -71,12 +70,12 @@ func (c configurations) callers() []caller {
 	var all []caller
 	if c.mutating != nil {
 		for i := range c.mutating.Webhooks {
-			all = append(all, caller{"mutating " + c.mutating.Webhooks[i].Name, c.mutating.Webhooks[i].Name, &c.mutating.Webhooks[i].ClientConfig})
+			all = append(all, caller{"mutating " + c.mutating.Webhooks[i].Name, &c.mutating.Webhooks[i].ClientConfig})
 		}
 	}
 	if c.validating != nil {
 		for i := range c.validating.Webhooks {
-			all = append(all, caller{"validating " + c.validating.Webhooks[i].Name, c.validating.Webhooks[i].Name, &c.validating.Webhooks[i].ClientConfig})
+			all = append(all, caller{"validating " + c.validating.Webhooks[i].Name, &c.validating.Webhooks[i].ClientConfig})
 		}
 	}
 	return all
@@ -126,8 +125,8 @@ func (k *Keeper) point(webhook caller, m material) {
 	config.CABundle = m.bundle
 	var at string
 	switch {
-	case k.settings.Guarded[webhook.webhook] != "":
-		at = k.settings.Guarded[webhook.webhook] + "/" + string(m.token)
+	case k.settings.Guarded[webhook.name] != "":
+		at = k.settings.Guarded[webhook.name] + "/" + string(m.token)
 	case config.Service != nil:
 		at = ptr.Deref(config.Service.Path, "/")
 	case config.URL != nil:

@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/client-go/util/cert"
@@ -229,7 +230,12 @@ func (m material) equal(o material) bool {
 		bytes.Equal(m.next.cert, o.next.cert) && bytes.Equal(m.next.key, o.next.key) && bytes.Equal(m.bundle, o.bundle) && bytes.Equal(m.token, o.token)
 }
 
-// newToken is one that nobody guesses.
+// newToken has 128 random bits. The API server wants small letters in the path of a Service's webhook.
 func newToken() []byte {
-	return []byte(rand.Text())
+	return []byte(strings.ToLower(rand.Text()))
+}
+
+// tokenFits reports whether a token may stand in the path of a Service's webhook. Earlier versions made some of capitals.
+func tokenFits(token []byte) bool {
+	return len(token) > 0 && bytes.Equal(token, bytes.ToLower(token))
 }

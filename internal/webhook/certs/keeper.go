@@ -3,13 +3,11 @@ package certs
 import (
 	"bytes"
 	"context"
-	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"path"
 	"sync/atomic"
 	"time"
 
@@ -64,8 +62,8 @@ type Settings struct {
 	// AdvertiseURL is where the API server reaches a server outside the cluster: https, host and port, no path. Nil means
 	// through the Service.
 	AdvertiseURL *url.URL
-	// Guarded are webhooks, by name, with the paths at which nobody may call them who has not read the webhook configurations:
-	// a token is added to the path there. Nil guards none.
+	// Guarded are webhooks, by the kind of their configuration and their name ("validating a.example.com"), with their paths. A token
+	// is added to the path there, so only who may read the webhook configurations can call them. Nil guards none.
 	Guarded map[string]string
 	// Lifetime is how long a certificate is valid. It is renewed after two thirds of that.
 	Lifetime time.Duration
@@ -162,7 +160,7 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if len(wanted.token) == 0 {
+	if !tokenFits(wanted.token) {
 		wanted.token = newToken()
 	}
 	if !wanted.equal(current) {
@@ -275,19 +273,15 @@ func (k *Keeper) TLS(c *tls.Config) {
 	}
 }
 
-// Guard answers with 403 unless the last part of the request's path is the token that the webhook configurations have.
+// Token is the last part of the paths that the webhook configurations have, empty before there is one.
 //
-// API servers do not authenticate themselves to webhooks. Without this, whoever can connect could send a review of its own
-// and have it believed.
-func (k *Keeper) Guard(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token := k.token.Load()
-		if token == nil || len(*token) == 0 || subtle.ConstantTimeCompare([]byte(path.Base(r.URL.Path)), *token) != 1 {
-			http.Error(w, "only who may read the webhook configurations may call this", http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+// API servers do not authenticate themselves to webhooks. Without it, any client that can connect could send a review of its own and
+// have it believed, or bodies without end.
+func (k *Keeper) Token() (token string, needed bool) {
+	if token := k.token.Load(); token != nil {
+		return string(*token), true
+	}
+	return "", true
 }
 
 // Check is a readiness check: nil while the certificate that is served is valid, good for the name by which the API

@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"strings"
 	"testing"
 	"time"
 
@@ -275,14 +273,11 @@ func TestACopyThatTheKeeperReplacedIsNotWrittenAgain(t *testing.T) {
 func TestAGuardedWebhookIsCalledAtAPathThatNobodyGuesses(t *testing.T) {
 	c := clientWith(installed()...)
 	one, two := keeperOn(c, clocktesting.NewFakeClock(start)), keeperOn(c, clocktesting.NewFakeClock(start))
-	ask := func(k *Keeper, path string) int {
-		answer := httptest.NewRecorder()
-		k.Guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(answer, httptest.NewRequest("POST", path, nil))
-		return answer.Code
-	}
-	require.Equal(t, http.StatusForbidden, ask(one, "/c/"), "before there is a token")
+	token, needed := one.Token()
+	require.True(t, needed)
+	require.Empty(t, token, "before there is one")
 	for _, k := range []*Keeper{one, two} {
-		k.settings.Guarded = map[string]string{"c.example.test": "/c"}
+		k.settings.Guarded = map[string]string{"validating c.example.test": "/c", "mutating b.example.test": "/a"}
 		_, err := k.Reconcile(t.Context(), k.request())
 		require.NoError(t, err)
 	}
@@ -290,13 +285,25 @@ func TestAGuardedWebhookIsCalledAtAPathThatNobodyGuesses(t *testing.T) {
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "webhook-server"}, &validating))
 	require.Equal(t, "/b", *validating.Webhooks[0].ClientConfig.Service.Path, "the others stay as they are")
 	secret := *validating.Webhooks[1].ClientConfig.Service.Path
-	require.Regexp(t, "^/c/[A-Z2-7]{26,}$", secret)
+	require.Regexp(t, "^/c/[a-z2-7]{26,}$", secret)
 	for _, k := range []*Keeper{one, two} {
-		require.Equal(t, http.StatusOK, ask(k, secret), "of whichever replica")
-		for _, guess := range []string{"/c", "/c/", "/", "", "/c/" + strings.ToLower(secret[len("/c/"):]), secret + "/x", secret[:len(secret)-1]} {
-			require.Equal(t, http.StatusForbidden, ask(k, "https://webhook-server"+guess), guess)
-		}
+		token, needed := k.Token()
+		require.True(t, needed)
+		require.Equal(t, "/c/"+token, secret, "of whichever replica")
 	}
+	var mutating admissionregistrationv1.MutatingWebhookConfiguration
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: "webhook-server"}, &mutating))
+	require.Equal(t, "/a/"+secret[len("/c/"):], *mutating.Webhooks[0].ClientConfig.Service.Path, "of both kinds")
+
+	t.Log("a token of capitals, which the API server takes in a URL and not in the path of a Service, is replaced")
+	var kept corev1.Secret
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kuperator-system", Name: "webhook-server-certs"}, &kept))
+	kept.Data["token"] = []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+	require.NoError(t, c.Update(t.Context(), &kept))
+	_, err := one.Reconcile(t.Context(), one.request())
+	require.NoError(t, err)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&kept), &kept))
+	require.Regexp(t, "^[a-z2-7]{26}$", string(kept.Data["token"]))
 }
 
 func TestPoint(t *testing.T) {

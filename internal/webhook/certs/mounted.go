@@ -61,8 +61,8 @@ func (m *Mounted) NotAfter() time.Time {
 	return serving.Leaf.NotAfter
 }
 
-// Guard lets everybody call: there is nothing in the webhook configurations that only API servers know.
-func (m *Mounted) Guard(next http.Handler) http.Handler { return next }
+// Token is not needed: there is nothing in the webhook configurations that only API servers know.
+func (m *Mounted) Token() (token string, needed bool) { return "", false }
 
 // Check is a readiness check like that of Keeper.
 func (m *Mounted) Check(request *http.Request) error {

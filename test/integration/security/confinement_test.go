@@ -177,10 +177,6 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"move a Service", merge(service, `{"spec":{"selector":{"app":"evil"}}}`), []string{rc}, nil},
 		{"give a Service an address", status(balanced, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`), []string{rc}, nil},
 		{"keep a Service", merge(service, fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, resourceconsist.CleanFinalizer)), []string{rc}, []string{rc}},
-		{"make itself a token of another account", create(&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: suite.Namespace, Name: "stolen", Annotations: map[string]string{corev1.ServiceAccountNameKey: cs}},
-			Type:       corev1.SecretTypeServiceAccountToken,
-		}), []string{ws}, nil},
 		{"take a Service's label", merge(service, `{"metadata":{"labels":null}}`), []string{rc}, nil},
 	}
 	const refused = "ValidatingAdmissionPolicy 'kuperator-confinement'"

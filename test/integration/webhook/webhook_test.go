@@ -239,7 +239,7 @@ func TestWebhookServer(t *testing.T) {
 		require.NoError(t, err)
 		mutating, err := s.core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), server, metav1.GetOptions{})
 		require.NoError(t, err)
-		require.Equal(t, p.url+"/mutate-pods", *mutating.Webhooks[0].ClientConfig.URL)
+		require.Equal(t, p.url+"/mutate-pods/"+string(secret.Data["token"]), *mutating.Webhooks[0].ClientConfig.URL)
 		require.Nil(t, mutating.Webhooks[0].ClientConfig.Service)
 		require.NotEmpty(t, mutating.Webhooks[0].ClientConfig.CABundle)
 		require.NotContains(t, string(secret.Data["ca.crt"]), "PRIVATE KEY")

@@ -1,0 +1,134 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+)
+
+// connections bounds how many are open. A new one beyond that takes the place of one that has not shown the token yet:
+// the oldest of the address that has most of these. So a flood from some addresses ends its own connections, and API
+// servers, which come from others and show the token at once, keep theirs.
+type connections struct {
+	most int
+
+	mu   sync.Mutex
+	open map[*connection]struct{}
+	made uint64
+}
+
+// connection is one of them.
+type connection struct {
+	net.Conn
+	all  *connections
+	from string
+	// The rest is guarded by all.mu.
+	number   uint64
+	believed bool
+}
+
+// add takes a new connection in, and returns nil if there is no place for it.
+func (c *connections) add(conn net.Conn) net.Conn {
+	from, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetReadBuffer(receiveBuffer) // else the kernel's own bound holds
+	}
+	added := &connection{Conn: conn, all: c, from: from}
+	c.mu.Lock()
+	var victim *connection
+	full := len(c.open) >= c.most
+	if full {
+		victim = c.victim()
+	}
+	if full && victim == nil {
+		c.mu.Unlock()
+		_ = conn.Close()
+		return nil
+	}
+	if c.open == nil {
+		c.open = map[*connection]struct{}{}
+	}
+	delete(c.open, victim)
+	c.made++
+	added.number = c.made
+	c.open[added] = struct{}{}
+	c.mu.Unlock()
+	if victim != nil {
+		_ = victim.Conn.Close()
+	}
+	return added
+}
+
+// victim is the connection that goes first, nil if all are believed. It is called with mu held.
+func (c *connections) victim() *connection {
+	by := map[string]int{}
+	for one := range c.open {
+		if !one.believed {
+			by[one.from]++
+		}
+	}
+	var first *connection
+	for one := range c.open {
+		if one.believed {
+			continue
+		}
+		if first == nil || by[one.from] > by[first.from] || by[one.from] == by[first.from] && one.number < first.number {
+			first = one
+		}
+	}
+	return first
+}
+
+// believe records that the connection has shown the token.
+func (c *connections) believe(one *connection) {
+	if one == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one.believed = true
+}
+
+// Close makes room.
+func (c *connection) Close() error {
+	c.all.mu.Lock()
+	delete(c.all.open, c)
+	c.all.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// listenerWithin accepts connections as far as there is place.
+type listenerWithin struct {
+	net.Listener
+	connections *connections
+}
+
+// Accept implements net.Listener.
+func (l *listenerWithin) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if added := l.connections.add(conn); added != nil {
+			return added, nil
+		}
+	}
+}
+
+type connectionKey struct{}
+
+// rememberConnection puts the connection below TLS into the context of its requests.
+func rememberConnection(ctx context.Context, conn net.Conn) context.Context {
+	if over, ok := conn.(*tls.Conn); ok {
+		conn = over.NetConn()
+	}
+	one, _ := conn.(*connection)
+	return context.WithValue(ctx, connectionKey{}, one)
+}
+
+func connectionOf(ctx context.Context) *connection {
+	one, _ := ctx.Value(connectionKey{}).(*connection)
+	return one
+}
