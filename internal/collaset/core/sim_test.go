@@ -150,7 +150,8 @@ func (w *world) apply(plan core.Plan, passes func() bool) {
 			w.mayTouch(p, podops.TypeUpdate)
 		}
 		w.say("change %d %s->%s", p.ID, p.Revision, w.UpdatedRevision)
-		recorded := !quiet && !(w.Revisions[p.Revision].Quiet && p.Included) || w.resizes // as revision.Change.Patch
+		silent := w.Revisions[p.Revision].Quiet && p.Included
+		recorded := !quiet && !silent || w.resizes // as revision.Change.Patch
 		p.Revision, p.Recorded, p.Carried, p.Missing = w.UpdatedRevision, recorded, false, "not restarted"
 		if p.Known != nil && p.Known.ID == p.ID {
 			p.Known = nil // it says of itself all that it did
