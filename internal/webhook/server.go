@@ -189,6 +189,6 @@ func turnAway(w http.ResponseWriter, reason string, code int, message string) {
 	turnedAway.WithLabelValues(reason).Inc()
 	w.Header().Set("Connection", "close")
 	// net/http would wait for the body, or a part of it, before it closes the connection.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+	_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // long past
 	http.Error(w, message, code)
 }

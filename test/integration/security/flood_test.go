@@ -152,9 +152,10 @@ func TestWebhookServerWithstandsTheNetwork(t *testing.T) {
 		}
 		defer response.Body.Close()
 		_, _ = io.Copy(io.Discard, response.Body)
-		if response.StatusCode == http.StatusForbidden {
+		switch response.StatusCode {
+		case http.StatusForbidden:
 			turned.Add(1)
-		} else if response.StatusCode == http.StatusOK {
+		case http.StatusOK:
 			answered.Add(1)
 		}
 	}

@@ -20,10 +20,9 @@ type caller struct {
 // line plays those who want to make requests, without an end, and their servers.
 type line struct {
 	*Turns[*caller]
-	now     time.Time
-	callers []*caller
-	flying  []call
-	asked   map[string]time.Time // when a namespace was first asked
+	now    time.Time
+	flying []call
+	asked  map[string]time.Time // when a namespace was first asked
 }
 
 type call struct {
