@@ -15,7 +15,7 @@ const KuperatorV07 Compatibility = "kuperator-v0.7"
 // AddTo adds the flag, with a word on what it means for the component.
 func (c *Compatibility) AddTo(fs *pflag.FlagSet, means string) {
 	fs.Var(c, "compatibility", "Keep the defaults and contracts of an earlier program where nothing else is said; the one value is "+string(KuperatorV07)+". "+
-		means+" Give collaset-controller, lifecycle-controller and webhook-server the same.")
+		means+" Give all components but resourceconsist-controller the same.")
 }
 
 // Set reads the flag.

@@ -47,6 +47,7 @@ const (
 type flags struct {
 	asking               asking.Options
 	annotateBlockedAfter time.Duration
+	compatibility        bootstrap.Compatibility
 	pods                 *podcache.Store
 	// reach is nil where only some namespaces are watched, and all of their Pods.
 	reach *reach.Reach
@@ -72,6 +73,7 @@ func Component() bootstrap.Component {
 
 func (f *flags) add(fs *pflag.FlagSet) {
 	f.asking.AddFlags(fs)
+	f.compatibility.AddTo(fs, "A webhook that cannot be asked then refuses, whatever failurePolicy says.")
 	fs.DurationVar(&f.annotateBlockedAfter, "annotate-blocked-after", f.annotateBlockedAfter,
 		"How long a rule must have held a Pod up for the same reason before that is written to the Pod's annotations. 0: never.")
 }
@@ -114,6 +116,7 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options
 
 func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 	f.reach.ReadFrom(bootstrap.WholeReader(mgr))
+	f.asking.Strict = f.compatibility == bootstrap.KuperatorV07
 	asker, err := asking.New(f.asking, mgr.GetAPIReader(), clock.RealClock{})
 	if err != nil {
 		return err

@@ -56,6 +56,7 @@ type Asker struct {
 	secrets *secrets
 	direct  kubeclient.Reader // past the cache
 	clock   clock.PassiveClock
+	strict  bool          // see Options
 	readers chan struct{} // slots for reading whole Pods
 
 	mu         sync.Mutex
@@ -67,6 +68,7 @@ type Asker struct {
 
 // namespace is what is asked for the rules of one namespace.
 type namespace struct {
+	strict    bool // see Options
 	inquiries map[key]*inquiry
 	exported  []string // rules that may have metrics
 }
@@ -103,7 +105,7 @@ func New(o Options, direct kubeclient.Reader, clk clock.PassiveClock) (*Asker, e
 		return nil, err
 	}
 	return &Asker{
-		client: newClient(targets, o.Timeout), secrets: newSecrets(direct, clk), direct: direct, clock: clk,
+		client: newClient(targets, o.Timeout), secrets: newSecrets(direct, clk), direct: direct, clock: clk, strict: o.Strict,
 		readers: make(chan struct{}, o.Concurrency*readersPerSlot), namespaces: map[string]*namespace{},
 		turns: core.NewTurns[*inquiry](o.Concurrency, perRule),
 	}, nil
@@ -145,7 +147,7 @@ func (a *Asker) Heard(name string, rules []*appsv1alpha1.PodTransitionRule) Hear
 	now := a.clock.Now()
 	ns := a.namespaces[name]
 	if ns == nil {
-		ns = &namespace{inquiries: map[key]*inquiry{}}
+		ns = &namespace{strict: a.strict, inquiries: map[key]*inquiry{}}
 		a.namespaces[name] = ns
 	}
 	heard := Heard{
@@ -225,6 +227,7 @@ func (ns *namespace) update(name string, rule *appsv1alpha1.PodTransitionRule, n
 	for _, check := range checks {
 		k := key{rule.UID, check.Name}
 		settings := settingsOf(rule, check, len(checks))
+		settings.Ignore = settings.Ignore && !ns.strict
 		state := stateOf(rule, check.Name)
 		i := ns.inquiries[k]
 		switch {

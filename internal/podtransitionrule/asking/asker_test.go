@@ -175,6 +175,20 @@ func TestReasonsOfOneBadServerReachItsPodsAlone(t *testing.T) {
 	require.Equal(t, 1.0, testutil.ToFloat64(requests.WithLabelValues("ns", "refusing", "refused")))
 }
 
+func TestStrictlyAServerThatCannotBeAskedRefuses(t *testing.T) {
+	bad := served(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") })
+	strict := options()
+	strict.Strict = true
+	s := play(t, nobody(), strict)
+	ignores := rule("ignores", bad.URL, func(w *appsv1alpha1.TransitionRuleWebhook) {
+		w.FailurePolicy = ptr.To(appsv1alpha1.FailurePolicyIgnore)
+	})
+	s.rules, s.want = []*appsv1alpha1.PodTransitionRule{ignores}, about(ignores, "a")
+	s.until("it is answered", func() bool { return len(s.heard.Answers) == 1 })
+	require.False(t, s.passed(s.want[0]))
+	require.Equal(t, "the webhook cannot be asked: its answer is not the JSON object expected", s.reason(s.want[0]))
+}
+
 // taskServer begins a task for every POST, and finishes it when told to.
 type taskServer struct {
 	posts, polls atomic.Int32
