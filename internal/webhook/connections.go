@@ -1,15 +1,18 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"net"
+	"net/http"
 	"sync"
 )
 
-// connections bounds how many are open. A new one beyond that takes the place of one that has not shown the token yet:
-// the oldest of the address that has most of these. So a flood from some addresses ends its own connections, and API
-// servers, which come from others and show the token at once, keep theirs.
+// connections bounds how many are open. A new one beyond that takes the place of one that has not shown the token yet: one
+// that is idle, or else the oldest of the address that has most of these. So a flood from some addresses ends its own
+// connections, and API servers, which come from others and show the token at once, keep theirs. If all have shown it, the
+// one goes that has been idle for longest: an API server keeps 25 for each webhook.
 type connections struct {
 	most int
 
@@ -26,6 +29,7 @@ type connection struct {
 	// The rest is guarded by all.mu.
 	number   uint64
 	believed bool
+	idle     uint64 // rises with time; 0 while the connection is new or has a request
 }
 
 // add takes a new connection in, and returns nil if there is no place for it.
@@ -60,9 +64,9 @@ func (c *connections) add(conn net.Conn) net.Conn {
 	return added
 }
 
-// victim is the connection that goes first, nil if all are believed. It is called with mu held.
+// victim is the connection that goes first, nil if all are believed and have requests. It is called with mu held.
 func (c *connections) victim() *connection {
-	by := map[string]int{}
+	by := map[string]int{} // connections that are not believed
 	for one := range c.open {
 		if !one.believed {
 			by[one.from]++
@@ -70,14 +74,45 @@ func (c *connections) victim() *connection {
 	}
 	var first *connection
 	for one := range c.open {
-		if one.believed {
-			continue
-		}
-		if first == nil || by[one.from] > by[first.from] || by[one.from] == by[first.from] && one.number < first.number {
+		if (!one.believed || one.idle > 0) && (first == nil || before(one, first, by) < 0) {
 			first = one
 		}
 	}
 	return first
+}
+
+// before orders connections by which goes first.
+func before(a, b *connection, by map[string]int) int {
+	switch {
+	case a.believed != b.believed:
+		return falseFirst(a.believed)
+	case (a.idle > 0) != (b.idle > 0):
+		return falseFirst(a.idle == 0)
+	}
+	return cmp.Or(cmp.Compare(a.idle, b.idle), cmp.Compare(by[b.from], by[a.from]), cmp.Compare(a.number, b.number))
+}
+
+// falseFirst compares two values that differ, of which one is given.
+func falseFirst(one bool) int {
+	if one {
+		return 1
+	}
+	return -1
+}
+
+// tell is told what becomes of a connection.
+func (c *connections) tell(conn net.Conn, state http.ConnState) {
+	one := below(conn)
+	if one == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	one.idle = 0
+	if state == http.StateIdle {
+		c.made++
+		one.idle = c.made
+	}
 }
 
 // believe records that the connection has shown the token.
@@ -121,11 +156,16 @@ type connectionKey struct{}
 
 // rememberConnection puts the connection below TLS into the context of its requests.
 func rememberConnection(ctx context.Context, conn net.Conn) context.Context {
+	return context.WithValue(ctx, connectionKey{}, below(conn))
+}
+
+// below is the connection below TLS, nil if it is none of these.
+func below(conn net.Conn) *connection {
 	if over, ok := conn.(*tls.Conn); ok {
 		conn = over.NetConn()
 	}
 	one, _ := conn.(*connection)
-	return context.WithValue(ctx, connectionKey{}, one)
+	return one
 }
 
 func connectionOf(ctx context.Context) *connection {

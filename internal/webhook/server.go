@@ -43,7 +43,7 @@ const (
 	headerTimeout = 10 * time.Second // and that of the handshake
 	readTimeout   = 15 * time.Second
 	writeTimeout  = 30 * time.Second
-	idleTimeout   = 90 * time.Second // as long as API servers keep theirs
+	idleTimeout   = 2 * time.Minute // API servers keep theirs for 90 s: they end them, so no review is sent into one that ends
 	stopTimeout   = time.Minute
 )
 
@@ -96,6 +96,7 @@ func (s *server) Start(ctx context.Context) error {
 		Handler:           s,
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext:       rememberConnection,
+		ConnState:         s.connections.tell,
 		MaxHeaderBytes:    mostHeader,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,

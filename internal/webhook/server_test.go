@@ -258,8 +258,19 @@ func TestTheAddressWithMostConnectionsLosesOne(t *testing.T) {
 		c.believe(o)
 	}
 	late := &ended{from: "10.0.0.3"}
-	require.Nil(t, c.add(late), "those that are believed stay")
+	require.Nil(t, c.add(late), "those that are believed and have requests stay")
 	require.True(t, late.closed)
+	for o := range c.open {
+		if o != first {
+			c.tell(o, http.StateIdle)
+			break
+		}
+	}
+	c.tell(first, http.StateIdle)
+	for range 2 {
+		require.NotNil(t, c.add(&ended{from: "10.0.0.3"}), "an idle one makes room, or then the one that is not believed")
+		require.False(t, one.closed, "it has been idle for less time")
+	}
 	require.NoError(t, first.Close())
 	require.NotNil(t, c.add(&ended{from: "10.0.0.3"}))
 }
