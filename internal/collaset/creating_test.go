@@ -23,7 +23,7 @@ func TestAQuotaIsNotStormed(t *testing.T) {
 		w.see()
 		result, err := w.reconcile()
 		if err == nil {
-			assert.Positive(t, result.RequeueAfter, "it comes back by itself")
+			assert.Greater(t, result.RequeueAfter, 10*time.Millisecond, "it comes back by itself, and not at once")
 			assert.LessOrEqual(t, result.RequeueAfter, lastAttemptIn)
 		}
 		rounds++
@@ -47,6 +47,19 @@ func TestAQuotaIsNotStormed(t *testing.T) {
 	_, err = w.reconcile()
 	require.NoError(t, err)
 	assert.Equal(t, metav1.ConditionTrue, w.condition(appsv1alpha1.CollaSetScale).Status)
+}
+
+func TestMoreThanOneDecisionCreatesWaitsLikeFewer(t *testing.T) {
+	w := newWorld(t, true, collaSet(300))
+	w.refuse = refusing("create Pod", errQuota)
+	for range 10 {
+		w.see()
+		if result, err := w.reconcile(); err == nil {
+			assert.Greater(t, result.RequeueAfter, 10*time.Millisecond)
+		}
+		w.clock.Step(10 * time.Millisecond)
+	}
+	assert.Equal(t, 2, w.count("create Pod"))
 }
 
 func TestAChangedSpecIsTriedAtOnce(t *testing.T) {

@@ -205,7 +205,8 @@ func nextLook(plan *core.Plan, applied *outcome, others ...time.Duration) time.D
 	if applied.creationsHeld != nil {
 		sooner(applied.creationsIn)
 	}
-	if plan.More {
+	// What comes next may be creations, which wait.
+	if plan.More && applied.creationsHeld == nil && !applied.conflict {
 		sooner(time.Millisecond)
 	}
 	return next

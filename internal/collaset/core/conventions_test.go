@@ -393,3 +393,26 @@ func TestAPartitionKeepsPodsOfARevisionThatIsWithdrawn(t *testing.T) {
 		assert.Equal(t, left, w.atRevision("r2"), "%q", conventions)
 	}
 }
+
+// TestAPodThatIsLostIsNotReplaced: only where its replacement serves do the claims of a Pod go.
+func TestAPodThatIsLostIsNotReplaced(t *testing.T) {
+	for _, conventions := range []core.Conventions{core.OwnConventions, core.KuperatorV07} {
+		w := atRest(t, 2, func(w *world) {
+			withClaims(w)
+			w.Conventions = conventions
+			w.Retention.Replaced = conventions == core.KuperatorV07
+		})
+		w.broken = map[string]bool{"r1": true}
+		w.ask(&w.Pods[0])
+		w.rounds(5)
+		before := w.claimNames()
+		origin, fresh := w.firstPair()
+		require.NotNil(t, fresh)
+		require.False(t, fresh.Available)
+		origin.View.Terminating = true // evicted, or its node is gone
+		w.rounds(40)
+		for claim := range before {
+			require.Contains(t, w.claimNames(), claim, "%q", conventions)
+		}
+	}
+}

@@ -12,6 +12,9 @@ type Names struct{ ToDelete, ToExclude, ToInclude []string }
 // IsZero reports whether there are none.
 func (n Names) IsZero() bool { return len(n.ToDelete)+len(n.ToExclude)+len(n.ToInclude) == 0 }
 
+// maxNames bounds the names of a list that one decision removes: the API server is asked about each.
+const maxNames = 64
+
 // takeNames finds the names that are to go from the spec because what they ask for is done: the Pod to delete is on its way
 // out or gone, the one to exclude is not the set's any more, the one to include is. That follows from the Pods alone, so what
 // is not removed now is removed by the next decision, whatever happens in between.
@@ -29,12 +32,12 @@ func (d *decision) takeNames() {
 		ours[name], live[name] = true, true // it is to come back
 	}
 	for _, name := range d.s.ToDelete {
-		if !live[name] {
+		if !live[name] && len(d.plan.Names.ToDelete) < maxNames {
 			d.plan.Names.ToDelete = append(d.plan.Names.ToDelete, name)
 		}
 	}
 	for _, name := range d.s.ToExclude {
-		if !ours[name] && !slices.Contains(d.s.ToInclude, name) {
+		if !ours[name] && !slices.Contains(d.s.ToInclude, name) && len(d.plan.Names.ToExclude) < maxNames {
 			d.plan.Names.ToExclude = append(d.plan.Names.ToExclude, name)
 		}
 	}

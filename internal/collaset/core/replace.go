@@ -177,11 +177,19 @@ func (d *decision) join(l link) {
 		d.giveUp(n)
 	default:
 		// The new Pod stands for itself, and the ID of the origin is free once that is gone, and its claims where they go.
+		if !d.tookOver(o, fresh) {
+			d.may(o, appsv1alpha1.ContextReplaceNewPodID, "") // it was lost, not replaced: that is no reason to delete its claims
+		}
 		if d.holdsClaims(o) {
 			d.must(o, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		}
 		d.may(o, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 	}
+}
+
+// tookOver reports whether the Pod of an ID that is gone left because its replacement serves.
+func (d *decision) tookOver(o *slot, fresh *item) bool {
+	return o.marked(appsv1alpha1.ContextScaleIn) || fresh != nil && fresh.Available || d.leaving[o.id] != nil && d.leaving[o.id].ToDelete
 }
 
 // agreed says whether the new side says the same, in its entry or by its Pod's label.

@@ -387,17 +387,16 @@ func (a *Asker) serveReady() {
 // serve makes one request and takes in its result.
 func (a *Asker) serve(ctx context.Context, i *inquiry, r core.Request) {
 	inFlight.Inc()
-	began := a.clock.Now()
+	var took time.Duration // by the server; what the API server took is not its fault
 	if r.TaskID != "" {
-		a.poll(ctx, i, r)
+		took = a.poll(ctx, i, r)
 	} else {
-		a.post(ctx, i, r)
+		took = a.post(ctx, i, r)
 	}
 	inFlight.Dec()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now := a.clock.Now()
-	a.turns.End(i.namespace, i.rule, now.Sub(began), now)
+	a.turns.End(i.namespace, i.rule, took, a.clock.Now())
 	a.makeReady(i)
 	a.serveReady()
 	if a.wake != nil && !i.gone {
@@ -405,7 +404,8 @@ func (a *Asker) serve(ctx context.Context, i *inquiry, r core.Request) {
 	}
 }
 
-func (a *Asker) poll(ctx context.Context, i *inquiry, r core.Request) {
+// poll asks about a task, and returns how long the server took.
+func (a *Asker) poll(ctx context.Context, i *inquiry, r core.Request) (took time.Duration) {
 	a.mu.Lock()
 	config := i.check.Webhook.ClientConfig
 	a.mu.Unlock()
@@ -413,22 +413,23 @@ func (a *Asker) poll(ctx context.Context, i *inquiry, r core.Request) {
 	var body []byte
 	err := errors.New("the rule is polled no more")
 	if config.Poll != nil {
-		body, err = a.ask(ctx, i, call{method: http.MethodGet, url: pollURL(*config.Poll, r.TaskID), caBundle: config.Poll.CABundle}, config.SecretName)
+		body, took, err = a.ask(ctx, i, call{method: http.MethodGet, url: pollURL(*config.Poll, r.TaskID), caBundle: config.Poll.CABundle}, config.SecretName)
 	}
 	if err == nil {
 		answer, err = core.ParsePollAnswer(body)
 	}
 	if ctx.Err() != nil {
-		return // the process ends
+		return took // the process ends
 	}
 	a.count(ctx, i, r, err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
 		i.PollFailed(r, failureOf(err), a.clock.Now())
-		return
+		return took
 	}
 	i.Polled(r, answer, a.clock.Now())
+	return took
 }
 
 // pollURL adds the task to the URL's query.
@@ -448,44 +449,46 @@ func pollURL(poll appsv1alpha1.WebhookPoll, task string) string {
 	return u.String()
 }
 
-func (a *Asker) post(ctx context.Context, i *inquiry, r core.Request) {
+// post asks about Pods, and returns how long the server took.
+func (a *Asker) post(ctx context.Context, i *inquiry, r core.Request) (took time.Duration) {
 	a.mu.Lock()
 	check := i.check
 	a.mu.Unlock()
 	body, sent := a.body(ctx, i, check, &r)
 	if !sent {
-		return
+		return 0
 	}
 	config := check.Webhook.ClientConfig
 	var answer core.Answer
-	said, err := a.ask(ctx, i, call{method: http.MethodPost, url: config.URL, body: body, caBundle: config.CABundle}, config.SecretName)
+	said, took, err := a.ask(ctx, i, call{method: http.MethodPost, url: config.URL, body: body, caBundle: config.CABundle}, config.SecretName)
 	if err == nil {
 		answer, err = core.ParseAnswer(said)
 	}
 	if ctx.Err() != nil {
-		return // the process ends: nobody may pass by failurePolicy for that
+		return took // the process ends: nobody may pass by failurePolicy for that
 	}
 	a.count(ctx, i, r, err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err == nil {
 		i.Answered(r, answer, a.clock.Now())
-		return
+		return took
 	}
 	if n := i.Failed(r, failureOf(err), a.clock.Now()); n > 0 && !i.gone {
 		countIgnored(i.namespace, i.ruleName, n)
 	}
+	return took
 }
 
-func (a *Asker) ask(ctx context.Context, i *inquiry, q call, secret string) ([]byte, error) {
-	var err error
+func (a *Asker) ask(ctx context.Context, i *inquiry, q call, secret string) (body []byte, took time.Duration, err error) {
 	if q.credentials, err = a.secrets.of(ctx, i.namespace, secret); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	began := a.clock.Now()
-	body, err := a.client.ask(ctx, q)
-	requestSeconds.Observe(a.clock.Since(began).Seconds())
-	return body, err
+	body, err = a.client.ask(ctx, q)
+	took = a.clock.Since(began)
+	requestSeconds.Observe(took.Seconds())
+	return body, took, err
 }
 
 // failureOf says what an error means for those who were to be asked about.

@@ -20,8 +20,10 @@ const (
 	// them all, and has every grant.
 	maxBlockedDetails = 64
 	maxGrantedDetails = 64
-	// maxTargets bounds the Pods that status names because the rule selects them.
-	maxTargets = 5000
+	// maxTargets bounds the Pods that status names because the rule selects them, and maxTargetBytes their names together: they are
+	// written with every change of a grant.
+	maxTargets     = 5000
+	maxTargetBytes = 128 << 10
 	// countersEvery is the least time between two writes of a status in which only the counters or the targets changed.
 	// updateTime has seconds, so this is one to two seconds.
 	countersEvery = 2 * time.Second
@@ -154,13 +156,15 @@ func details(verdicts []verdict) (listed []appsv1alpha1.TransitionDetail, blocke
 // targets are the names of the Pods that the rule selects, the first of them if there are too many.
 func (d *decision) targets(at int) []string {
 	var names []string
+	size := 0
 	for j, p := range d.pods {
-		if len(names) == maxTargets {
+		if !d.selects[at][j] {
+			continue
+		}
+		if size += len(p.Name); len(names) == maxTargets || size > maxTargetBytes {
 			break
 		}
-		if d.selects[at][j] {
-			names = append(names, p.Name)
-		}
+		names = append(names, p.Name)
 	}
 	return names
 }

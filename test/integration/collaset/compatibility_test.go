@@ -13,6 +13,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -313,7 +314,9 @@ var compatibilityStories = map[string]func(volumeEnv){
 		e.waitsFor(set, 2, appsv1alpha1.Blocker{Reason: "WaitingForReplacement", Count: 2})
 		e.quiet()
 		require.Len(e, e.pods(), 2)
-		e.label(fresh, podops.ServiceAvailableLabel, ptr.To("true"))
+		// Whoever repairs the new Pod ends the replacement. (A label that says that it serves would be taken off again.)
+		repair := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/containers/0/image","value":"nginx:3"}]`))
+		require.NoError(e, e.Patch(e.Context(), &fresh, repair))
 		e.are("there", 0, 0, ready)
 		e.haveNames(set, "")
 	},

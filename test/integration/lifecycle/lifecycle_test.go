@@ -208,6 +208,7 @@ func ruleInForce(e env) {
 	// A grant for another request is none.
 	status := func(request string) {
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(rule), rule))
+		rule.Status.ObservedGeneration = rule.Generation
 		rule.Status.Grants = []appsv1alpha1.PodGrant{{
 			PodName: pod.Name, PodUID: pod.UID, Stage: appsv1alpha1.StagePreCheck,
 			Operations: []appsv1alpha1.GrantedOperation{{ID: "job", Type: "restart", Request: request}},

@@ -70,6 +70,12 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
 	}
 	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "others"}, Revision: 1, Data: runtime.RawExtension{Raw: []byte("{}")}}
+	reference := fmt.Sprintf(`{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","name":"web","uid":%q,"controller":true}`, set.UID)
+	ofStatefulSet := revision.DeepCopy()
+	ofStatefulSet.Name = "of-stateful-set"
+	ofStatefulSet.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)}}
+	unlabelled := claim.DeepCopy()
+	unlabelled.Name, unlabelled.Labels = "unlabelled", map[string]string{appsv1alpha1.ClaimTemplateNameLabel: "data"}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
 	rule := workload.Rule(namespace, "web", "1")
 	balanced := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "balanced"}}
@@ -77,7 +83,7 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 	held := workload.Rule(namespace, "held", "0") // or the marked Pod were deleted
 	held.Spec.Rules[0].AvailablePolicy = nil
 	held.Spec.Rules[0].LabelCheck = &appsv1alpha1.LabelCheckRule{Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"may": "go"}}}
-	for _, object := range []client.Object{held, balanced, marked, others, claim, budget, revision} {
+	for _, object := range []client.Object{held, balanced, marked, others, claim, budget, revision, ofStatefulSet, unlabelled} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 	}
 	tokens := map[string]client.Client{}
@@ -168,6 +174,8 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"write a claim of others", merge(claim, label("team")), []string{cs}, nil},
 		{"delete a revision of others", remove(revision), []string{cs}, nil},
 		{"write a revision of others", merge(revision, `{"revision":2}`), []string{cs}, nil},
+		{"take a revision of others over", merge(ofStatefulSet, fmt.Sprintf(`{"metadata":{"ownerReferences":[%s]}}`, reference)), []string{cs}, nil},
+		{"repair a claim that has lost its instance ID", merge(unlabelled, fmt.Sprintf(`{"metadata":{"labels":{%q:"0"}}}`, appsv1alpha1.InstanceIDLabel)), []string{cs}, []string{cs}},
 		{"change a template", merge(&set, `{"spec":{"template":{"metadata":{"annotations":{"a":"b"}}}}}`), []string{cs}, nil},
 		{"scale", merge(&set, `{"spec":{"replicas":0}}`), []string{cs}, nil},
 		{"let a CollaSet go", merge(&set, `{"metadata":{"finalizers":[]}}`), []string{cs}, []string{cs}},
@@ -177,6 +185,8 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"move a Service", merge(service, `{"spec":{"selector":{"app":"evil"}}}`), []string{rc}, nil},
 		{"give a Service an address", status(balanced, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`), []string{rc}, nil},
 		{"keep a Service", merge(service, fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, resourceconsist.CleanFinalizer)), []string{rc}, []string{rc}},
+		{"have a Service left out by kube-proxy", merge(service, label("service.kubernetes.io/service-proxy-name")), []string{rc}, nil},
+		{"annotate a Service for others", merge(service, note("external-dns.alpha.kubernetes.io/hostname")), []string{rc}, nil},
 		{"take a Service's label", merge(service, `{"metadata":{"labels":null}}`), []string{rc}, nil},
 	}
 	const refused = "ValidatingAdmissionPolicy 'kuperator-confinement'"

@@ -110,6 +110,15 @@ func TestProtocolGuard(t *testing.T) {
 		}, "its Pods are refused, and the Deployment names the key")
 		require.Empty(t, w.pods(t, t, namespace, "excused"))
 	})
+	t.Run("a Deployment's Pods that a Service employs", func(t *testing.T) {
+		require.NoError(t, mallory.Create(t.Context(), workload.Service(namespace, "employed")))
+		require.NoError(t, mallory.Create(t.Context(), deployment(namespace, "employed")))
+		eventually(t, func(c *assert.CollectT) {
+			made := w.pods(t, c, namespace, "employed")
+			require.Len(c, made, 1, "webhook-server's announcement is let pass")
+			require.Contains(c, made[0].Annotations[podops.AvailableConditionsAnnotation], resourceconsist.Finalizer("employed"))
+		}, "they are made, and announced to")
+	})
 	w.rollOut(t, namespace)
 }
 
@@ -243,7 +252,12 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 		assert.NoError(t, try(participant), "%s: %s", what, key)
 	}
 	for key, label := range guarded {
+		// A new Pod is told by webhook-server, in the name of whom makes it, which cooperators to expect.
+		announced := key == podops.AvailableConditionsAnnotation
 		for what, make := range born {
+			if announced {
+				continue
+			}
 			check(what, key, func(who client.Client) error {
 				p := make()
 				put(&p.ObjectMeta, key, label)
@@ -261,6 +275,9 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 		check("a CollaSet", key, func(who client.Client) error { return changeSet(who, key, label) })
 		// Whoever makes Pods of Deployments, StatefulSets, DaemonSets, Jobs, CronJobs and the like in the cluster is no participant.
 		for _, account := range []string{"replicaset-controller", "statefulset-controller", "daemon-set-controller", "job-controller", "replication-controller"} {
+			if announced {
+				continue
+			}
 			p := pod(namespace, "born")
 			put(&p.ObjectMeta, key, label)
 			err := w.as(t, "kube-system", account).Create(t.Context(), p, client.DryRunAll)

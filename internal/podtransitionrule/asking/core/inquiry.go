@@ -64,6 +64,8 @@ type subject struct {
 	rejections, failures int
 	answer               engine.Answer
 	answered             bool // answer holds
+	// ignored says that it passed because what could not be asked was ignored.
+	ignored bool
 }
 
 // state of a subject.
@@ -104,7 +106,17 @@ func New(s Settings) *Inquiry {
 }
 
 // Use takes new settings. They are about the same server and the same questions.
-func (i *Inquiry) Use(s Settings) { i.settings = s }
+func (i *Inquiry) Use(s Settings) {
+	i.settings = s
+	if s.Ignore {
+		return
+	}
+	for _, one := range i.subjects {
+		if one.ignored { // it is not to be ignored any more
+			*one = subject{Question: one.Question, state: waiting}
+		}
+	}
+}
 
 // Retry lets everything that was refused be asked about again at once.
 func (i *Inquiry) Retry() {
@@ -312,6 +324,7 @@ func (i *Inquiry) reject(one *subject, reason string, now time.Time) {
 func (i *Inquiry) fail(one *subject, f Failure, now time.Time) (ignored bool) {
 	if i.settings.Ignore && !f.Refused {
 		i.pass(one, "failurePolicy is Ignore, and "+f.Reason)
+		one.ignored = true
 		return true
 	}
 	one.failures++

@@ -212,6 +212,22 @@ func TestFailuresFollowTheFailurePolicy(t *testing.T) {
 	}
 }
 
+func TestWhatWasIgnoredIsAskedOnceItIsNotToBeIgnored(t *testing.T) {
+	settings := polling()
+	settings.Ignore = true
+	i := New(settings)
+	i.Want(questions("a"))
+	require.Equal(t, 1, i.Failed(next(t, i, at(0)), Failure{Reason: "away"}, at(0)))
+	i.Use(settings)
+	nothing(t, i, at(1))
+	settings.Ignore = false
+	i.Retry()
+	i.Use(settings)
+	i.Want(questions("a"))
+	i.Answered(next(t, i, at(1)), Answer{Message: "no"}, at(1))
+	require.NotEqual(t, []string{"a"}, answers(i, questions("a")...), "it does not pass")
+}
+
 func TestAnAnswerCountsForWhatWasAskedAlone(t *testing.T) {
 	t.Run("a request that changed meanwhile is asked about anew", func(t *testing.T) {
 		i := New(polling())
