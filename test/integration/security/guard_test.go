@@ -114,7 +114,7 @@ func TestProtocolGuard(t *testing.T) {
 		require.NoError(t, mallory.Create(t.Context(), workload.Service(namespace, "employed")))
 		require.NoError(t, mallory.Create(t.Context(), deployment(namespace, "employed")))
 		eventually(t, func(c *assert.CollectT) {
-			made := w.pods(t, c, namespace, "employed")
+			made := w.pods(c, t, namespace, "employed")
 			require.Len(c, made, 1, "webhook-server's announcement is let pass")
 			require.Contains(c, made[0].Annotations[podops.AvailableConditionsAnnotation], resourceconsist.Finalizer("employed"))
 		}, "they are made, and announced to")

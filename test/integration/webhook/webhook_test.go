@@ -411,7 +411,7 @@ func (s *suite) foreignPodsDoNotCallIt(t *testing.T, metrics string) {
 	before = calls(t, metrics)
 	pod := s.runningPod(t, "evicted-foreign", map[string]string{"kusionstack.io/control": "false"})
 	require.NoError(t, evict(t.Context(), s.core.PolicyV1().RESTClient(), pod, nil))
-	before["/evict-pods/"]++ // an Eviction does not say of which kind its Pod is
+	before["/evict-pods"]++ // an Eviction does not say of which kind its Pod is
 	require.Equal(t, before, calls(t, metrics))
 }
 
@@ -441,6 +441,6 @@ func (s *suite) operatorsOwnDeletesDoNotCallIt(t *testing.T, metrics string) {
 		err := s.as(c.by).CoreV1().Pods(s.namespace).Delete(t.Context(), pod.Name, c.options)
 		require.Equal(t, c.asked && len(c.options.DryRun) == 0, err != nil, "%s with %v: %v", c.by, c.labels, err)
 		// An API server asks once more when it hears of a conflict.
-		require.Equal(t, c.asked, calls(t, metrics)["/delete-pods/"] > before["/delete-pods/"], "%s with %v", c.by, c.labels)
+		require.Equal(t, c.asked, calls(t, metrics)["/delete-pods"] > before["/delete-pods"], "%s with %v", c.by, c.labels)
 	}
 }
