@@ -65,8 +65,8 @@ type plane struct {
 	cells chan *cell // those that are free
 	all   []*cell
 	refs  map[string]*reference // of the scenarios that have been run
-	// judged is how many violations belong to plans of tests that are over.
-	judged int
+	// judged are the violations of plans of tests that are over. The observer may take one back.
+	judged map[observer.Violation]bool
 
 	mu   sync.Mutex
 	left []func() error // judged later
@@ -113,7 +113,7 @@ func start(t *testing.T) *plane {
 }
 
 func startPlane(ctx context.Context) (*plane, error) {
-	p := &plane{cells: make(chan *cell, 64), refs: map[string]*reference{}}
+	p := &plane{cells: make(chan *cell, 64), refs: map[string]*reference{}, judged: map[observer.Violation]bool{}}
 	var err error
 	if p.dir, err = os.MkdirTemp("", "kuperator-fault-"); err != nil {
 		return nil, err

@@ -150,8 +150,8 @@ func (d *decision) observeGrants() {
 	byPodStage := map[podStage]entries{}
 	for _, r := range d.rules {
 		for _, g := range r.Status.Grants {
-			g.Generation = podops.GrantedUnder(r.PodTransitionRule, g)
 			at := podStage{g.PodUID, g.Stage}
+			g.Generation = podops.GrantedUnder(r.PodTransitionRule, g)
 			if byPodStage[at] == nil {
 				byPodStage[at] = entries{}
 			}

@@ -145,7 +145,7 @@ func TestOverlays(t *testing.T) {
 // argsOf are the arguments that a component has in an overlay.
 func argsOf(component, overlay string, common []string) []string {
 	args := slices.Clone(common)
-	if overlay == "kuperator-v0.7" && (component == "collaset-controller" || component == "lifecycle-controller" || component == "webhook-server") {
+	if overlay == "kuperator-v0.7" && component != "resourceconsist-controller" {
 		args = append(args, "--compatibility=kuperator-v0.7")
 	}
 	switch {
