@@ -19,9 +19,10 @@ type Rule struct {
 
 	selector labels.Selector
 	checks   []check
-	grants   map[grantKey]appsv1alpha1.PodGrant
-	former   map[grantKey]bool // grants given under another spec
-	details  map[string]appsv1alpha1.TransitionDetail
+	// generation is that of its spec. Every grant has the generation that it was given under.
+	generation int64
+	grants     map[grantKey]appsv1alpha1.PodGrant
+	details    map[string]appsv1alpha1.TransitionDetail
 }
 
 type check struct {
@@ -40,10 +41,9 @@ type grantKey struct {
 // until it is gone. The rule's objects are shared and must not change afterwards.
 func CompileRule(r *appsv1alpha1.PodTransitionRule) Rule {
 	compiled := Rule{
-		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
+		Namespace: r.Namespace, Name: r.Name, UID: r.UID, generation: r.Generation,
 		selector: parsed(r.Spec.Selector),
 		grants:   make(map[grantKey]appsv1alpha1.PodGrant, len(r.Status.Grants)),
-		former:   map[grantKey]bool{},
 		details:  make(map[string]appsv1alpha1.TransitionDetail, len(r.Status.Details)),
 	}
 	for i := range r.Spec.Rules {
@@ -60,9 +60,8 @@ func CompileRule(r *appsv1alpha1.PodTransitionRule) Rule {
 		compiled.checks = append(compiled.checks, c)
 	}
 	for _, g := range r.Status.Grants {
-		if compiled.grants[grantKey{g.PodUID, g.Stage}] = g; GrantedUnder(r, g) != r.Generation {
-			compiled.former[grantKey{g.PodUID, g.Stage}] = true
-		}
+		g.Generation = GrantedUnder(r, g)
+		compiled.grants[grantKey{g.PodUID, g.Stage}] = g
 	}
 	for _, d := range r.Status.Details {
 		compiled.details[d.Name] = d
@@ -116,9 +115,8 @@ func GrantedUnder(r *appsv1alpha1.PodTransitionRule, g appsv1alpha1.PodGrant) in
 
 // lets reports whether the rule, as it is now, has granted this request.
 func (r Rule) lets(v View, o Operation, stage appsv1alpha1.TransitionRuleStage) bool {
-	at := grantKey{v.UID, stage}
-	g, has := r.grants[at]
-	return has && Covers(g, o) && !r.former[at]
+	g, has := r.grants[grantKey{v.UID, stage}]
+	return has && Covers(g, o) && g.Generation == r.generation
 }
 
 // StageOfPhase is the stage at which an operation waits for rules; false if it

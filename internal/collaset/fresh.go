@@ -11,10 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // readAgain is the age at which a baseline that the cache does not show is read again: what it has may be gone since.
@@ -107,9 +107,9 @@ func (b *baseline) shownBy(o *observation) bool {
 		return false
 	}
 	switch {
-	case b.entries == "" && o.context != nil && older(o.context.ResourceVersion, b.listed):
+	case b.entries == "" && o.context != nil && writes.Newer(b.listed, o.context.ResourceVersion):
 		return false // it is gone since, with a CollaSet of the same name
-	case b.entries != "" && (o.context == nil || older(o.context.ResourceVersion, b.entries)):
+	case b.entries != "" && (o.context == nil || writes.Newer(b.entries, o.context.ResourceVersion)):
 		return false
 	}
 	found := 0
@@ -117,11 +117,11 @@ func (b *baseline) shownBy(o *observation) bool {
 		pod := &o.snapshot.Pods[i].View
 		version, listed := b.pods[pod.UID]
 		switch {
-		case listed && older(pod.ResourceVersion, version):
+		case listed && writes.Newer(version, pod.ResourceVersion):
 			return false
 		case listed:
 			found++
-		case older(pod.ResourceVersion, b.listed) && b.labels.Matches(labels.Set(pod.Labels)):
+		case writes.Newer(b.listed, pod.ResourceVersion) && b.labels.Matches(labels.Set(pod.Labels)):
 			return false // it is gone since, or is not as it was
 		}
 	}
@@ -141,15 +141,9 @@ func (b *baseline) showsStrays(o *observation) bool {
 		shown[o.snapshot.Strays[i].Pod.UID()] = o.snapshot.Strays[i].Pod.View.ResourceVersion
 	}
 	for uid, version := range b.strays {
-		if now, there := shown[uid]; !there || older(now, version) {
+		if now, there := shown[uid]; !there || writes.Newer(version, now) {
 			return false
 		}
 	}
 	return !slices.ContainsFunc(b.unmanaged, func(pod *corev1.Pod) bool { return shown[pod.UID] == "" })
-}
-
-// older says that a is older than b; versions that cannot be compared are not.
-func older(a, b string) bool {
-	order, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && order < 0
 }

@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // removeNames removes names that have taken effect from the spec as it was read: the API server refuses that if anybody has
@@ -67,9 +67,8 @@ func (r *reconciler) sureOfNames(ctx context.Context, o *observation, names []st
 	}
 	var done []string
 	for _, name := range names {
-		pod := &metav1.PartialObjectMetadata{}
-		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-		err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: name}, pod)
+		pod := writes.PodTarget(o.set.Namespace, name)
+		err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("reading Pod %s, whose name is to be removed from spec.scaleStrategy: %w", name, err)
 		}

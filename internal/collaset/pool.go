@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // pools keep CollaSets that share a ResourceContext from writing it at once, or on the base of an older one than this process wrote
@@ -54,7 +55,7 @@ func (p *pools) forget(key types.NamespacedName) {
 func (p *pool) write(base *appsv1alpha1.ResourceContext, newest func() (version string, err error), do func() (*appsv1alpha1.ResourceContext, error)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if base != nil && older(base.ResourceVersion, p.version) {
+	if base != nil && writes.Newer(p.version, base.ResourceVersion) {
 		version, err := newest()
 		if err != nil {
 			return err

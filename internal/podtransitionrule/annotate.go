@@ -8,7 +8,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -54,11 +53,7 @@ type held struct {
 // it may be for as long as a minute.
 func (h *held) isBehind(version string) bool {
 	written := h.written.Load()
-	if written == nil {
-		return false
-	}
-	order, err := resourceversion.CompareResourceVersion(version, *written)
-	return err == nil && order < 0
+	return written != nil && writes.Newer(*written, version)
 }
 
 type heldText struct {

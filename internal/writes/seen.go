@@ -32,7 +32,7 @@ type write struct {
 // followedBy joins two writes of the same object that were recorded in this order. Answers may be recorded out of
 // order: the later resourceVersion counts, and nothing comes after a deletion.
 func (w write) followedBy(next write) write {
-	if newer(w.rv, next.rv) {
+	if Newer(w.rv, next.rv) {
 		next.rv = w.rv
 	}
 	next.created = next.created || w.created
@@ -72,10 +72,10 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 		return false, nil
 	}
 	switch {
-	case object != nil && !newer(w.rv, object.GetResourceVersion()):
+	case object != nil && !Newer(w.rv, object.GetResourceVersion()):
 		return true, nil
 	case reached != "":
-		return !newer(w.rv, reached), nil
+		return !Newer(w.rv, reached), nil
 	default:
 		return object == nil && !w.created, nil
 	}
@@ -87,7 +87,7 @@ func (t *Tracker) undone(of *kind, reached string, written, now time.Time) bool 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h := t.histories[of]
-	if newer(h.reached, reached) {
+	if Newer(h.reached, reached) {
 		h.turnedBack = now
 	}
 	h.reached = reached
@@ -135,8 +135,8 @@ func (t *Tracker) lookup(ctx context.Context, store toolscache.Store, key types.
 	return object, nil
 }
 
-// newer says that resourceVersion a is later than b. What cannot be compared is not newer.
-func newer(a, b string) bool {
+// Newer reports whether resourceVersion a is later than b. What cannot be compared is not newer.
+func Newer(a, b string) bool {
 	order, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && order > 0
 }

@@ -341,8 +341,7 @@ type PodTransitionRuleStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// Targets are the names of all Pods that the selector matches, sorted, whatever their state. It follows within some
-	// seconds. Of more than 5000 Pods, or names
-	// of more than 128 KiB together, it has the first. No decision depends on it.
+	// seconds. Of more than 5000 Pods, or names of more than 128 KiB together, it has the first. No decision depends on it.
 	// +listType=atomic
 	// +optional
 	Targets []string `json:"targets,omitempty"`

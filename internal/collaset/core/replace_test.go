@@ -224,13 +224,7 @@ func TestReplacements(t *testing.T) {
 		"claims of origins go with them, if whenScaled says so": {
 			before: func(w *world) { replacing(w); withClaims(w); w.Retention.Scaled = true },
 			change: func(w *world) { w.template("r2") },
-			check: func(t *testing.T, w *world, _ []string) {
-				var owners []int
-				for _, c := range w.Claims {
-					owners = append(owners, c.ID)
-				}
-				assert.ElementsMatch(t, w.ids(), owners)
-			},
+			check:  eachHasItsClaim,
 		},
 		"claims of new Pods that are taken back go with them, if whenScaled says so": {
 			before: func(w *world) { replacing(w); withClaims(w); w.Retention.Scaled = true },
@@ -248,13 +242,7 @@ func TestReplacements(t *testing.T) {
 		"claims of origins go with them whatever whenScaled says, where those of replaced Pods do": {
 			before: func(w *world) { replacing(w); withClaims(w); w.Retention.Replaced = true },
 			change: func(w *world) { w.template("r2") },
-			check: func(t *testing.T, w *world, _ []string) {
-				var owners []int
-				for _, c := range w.Claims {
-					owners = append(owners, c.ID)
-				}
-				assert.ElementsMatch(t, w.ids(), owners)
-			},
+			check:  eachHasItsClaim,
 		},
 		"so do those of new Pods that are taken back, and no others": {
 			before: func(w *world) { replacing(w); withClaims(w); w.Retention.Replaced = true },
@@ -896,4 +884,14 @@ func TestTheOrderOfTheInputDoesNotMatterToReplacements(t *testing.T) {
 			t.Fatal(diff)
 		}
 	})
+}
+
+// eachHasItsClaim checks that every Pod has one claim, and no claim is left of another.
+func eachHasItsClaim(t *testing.T, w *world, _ []string) {
+	t.Helper()
+	var owners []int
+	for _, c := range w.Claims {
+		owners = append(owners, c.ID)
+	}
+	assert.ElementsMatch(t, w.ids(), owners)
 }

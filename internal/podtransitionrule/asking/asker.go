@@ -68,7 +68,6 @@ type Asker struct {
 
 // namespace is what is asked for the rules of one namespace.
 type namespace struct {
-	strict    bool // see Options
 	inquiries map[key]*inquiry
 	exported  []string // rules that may have metrics
 }
@@ -147,7 +146,7 @@ func (a *Asker) Heard(name string, rules []*appsv1alpha1.PodTransitionRule) Hear
 	now := a.clock.Now()
 	ns := a.namespaces[name]
 	if ns == nil {
-		ns = &namespace{strict: a.strict, inquiries: map[key]*inquiry{}}
+		ns = &namespace{inquiries: map[key]*inquiry{}}
 		a.namespaces[name] = ns
 	}
 	heard := Heard{
@@ -156,7 +155,7 @@ func (a *Asker) Heard(name string, rules []*appsv1alpha1.PodTransitionRule) Hear
 	}
 	present := make(map[key]bool, len(ns.inquiries))
 	for _, rule := range rules {
-		for _, i := range ns.update(name, rule, now) {
+		for _, i := range ns.update(name, rule, a.strict, now) {
 			present[i.key] = true
 			i.Tick(now)
 			i.hear(&heard)
@@ -220,14 +219,14 @@ func (a *Asker) Forget(name string) {
 	}
 }
 
-// update returns the inquiries of a rule as it is now.
-func (ns *namespace) update(name string, rule *appsv1alpha1.PodTransitionRule, now time.Time) []*inquiry {
+// update returns the inquiries of a rule as it is now; strict is that of Options.
+func (ns *namespace) update(name string, rule *appsv1alpha1.PodTransitionRule, strict bool, now time.Time) []*inquiry {
 	var found []*inquiry
 	checks := webhookChecks(rule)
 	for _, check := range checks {
 		k := key{rule.UID, check.Name}
 		settings := settingsOf(rule, check, len(checks))
-		settings.Ignore = settings.Ignore && !ns.strict
+		settings.Ignore = settings.Ignore && !strict
 		state := stateOf(rule, check.Name)
 		i := ns.inquiries[k]
 		switch {

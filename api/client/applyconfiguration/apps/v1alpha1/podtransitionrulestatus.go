@@ -17,8 +17,7 @@ type PodTransitionRuleStatusApplyConfiguration struct {
 	// ObservedGeneration is the generation of the spec that this status answers to.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// Targets are the names of all Pods that the selector matches, sorted, whatever their state. It follows within some
-	// seconds. Of more than 5000 Pods, or names
-	// of more than 128 KiB together, it has the first. No decision depends on it.
+	// seconds. Of more than 5000 Pods, or names of more than 128 KiB together, it has the first. No decision depends on it.
 	Targets []string `json:"targets,omitempty"`
 	// Details are the verdicts on Pods in a stage, sorted by name: up to 64 of those granted and of those blocked. Grants has
 	// every grant.
