@@ -43,6 +43,7 @@ const (
 	headerTimeout = 10 * time.Second // and that of the handshake
 	readTimeout   = 15 * time.Second
 	writeTimeout  = 30 * time.Second
+	awayTimeout   = time.Second // for the rest of a request that was turned away
 	idleTimeout   = 2 * time.Minute // API servers keep theirs for 90 s: they end them, so no review is sent into one that ends
 	stopTimeout   = time.Minute
 )
@@ -185,11 +186,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.WebhookMux().ServeHTTP(w, r)
 }
 
-// turnAway answers and closes the connection, so the rest of the request is not read either.
+// turnAway answers and closes the connection. The rest of a small request is thrown away first: a connection that is
+// closed with bytes unread is reset, and the client would lose the answer.
 func turnAway(w http.ResponseWriter, reason string, code int, message string) {
 	turnedAway.WithLabelValues(reason).Inc()
 	w.Header().Set("Connection", "close")
-	// net/http would wait for the body, or a part of it, before it closes the connection.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // long past
+	// net/http throws away 256 KiB at most, and waits as long as this allows.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(awayTimeout))
 	http.Error(w, message, code)
 }

@@ -158,6 +158,24 @@ func TestWhatNoAPIServerSendsIsTurnedAwayBeforeItsBody(t *testing.T) {
 	}
 }
 
+// TestWhoIsTurnedAwayLearnsWhy: an API server that has an old token sends the whole review before it reads the answer.
+func TestWhoIsTurnedAwayLearnsWhy(t *testing.T) {
+	guarded, read := serve(t, &shown{token: secret, needed: true}, nil)
+	body := strings.Repeat("x", 128<<10)
+	for range 50 {
+		conn := dial(t, guarded)
+		begin(t, conn, "POST", "/delete-pods/old", jsonType, fmt.Sprintf("Content-Length: %d", len(body)))
+		for rest := body; rest != ""; {
+			part := rest[:min(len(rest), 8<<10)]
+			n, err := io.WriteString(conn, part)
+			require.NoError(t, err)
+			rest = rest[n:]
+		}
+		require.Equal(t, http.StatusForbidden, codeOf(t, conn, soon))
+	}
+	require.Zero(t, read.Load())
+}
+
 func TestAReviewIsReadAtEveryPath(t *testing.T) {
 	guarded, read := serve(t, &shown{token: secret, needed: true}, nil)
 	without, _ := serve(t, &shown{}, nil)

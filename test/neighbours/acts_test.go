@@ -38,11 +38,11 @@ var acts = []struct {
 	)},
 	{"instance-id-removed", labelEdited(
 		`{"metadata":{"labels":{"collaset.kusionstack.io/instance-id":null}}}`,
-		`{"metadata":{"labels":{"collaset.kusionstack.io/instance-id":"%s"}}}`,
+		`{"metadata":{"labels":{"collaset.kusionstack.io/instance-id":"%own"}}}`,
 	)},
 	{"instance-id-of-another", labelEdited(
-		`{"metadata":{"labels":{"collaset.kusionstack.io/instance-id":"2"}}}`,
-		`{"metadata":{"labels":{"collaset.kusionstack.io/instance-id":"%s"}}}`,
+		`{"metadata":{"labels":{"collaset.kusionstack.io/instance-id":"%another"}}}`,
+		`{"metadata":{"labels":{"collaset.kusionstack.io/instance-id":"%own"}}}`,
 	)},
 	{"owner-removed", ownerRemoved},
 	{"claim-deleted", claimDeleted},
@@ -90,10 +90,12 @@ func TestActs(t *testing.T) {
 // labelEdited edits a Pod. No other comes in its place while it runs; it is seen, and put right by us or by a person.
 func labelEdited(edit, undo string) func(*run, *appsv1alpha1.CollaSet) {
 	return func(r *run, _ *appsv1alpha1.CollaSet) {
-		p := r.podsNow()[0]
+		pods := r.podsNow()
+		p := pods[0]
 		r.edited = true
-		back := strings.ReplaceAll(undo, "%s", p.Labels[appsv1alpha1.InstanceIDLabel])
-		r.merge(p, edit)
+		ids := strings.NewReplacer("%own", p.Labels[appsv1alpha1.InstanceIDLabel],
+			"%another", pods[1].Labels[appsv1alpha1.InstanceIDLabel])
+		r.merge(p, ids.Replace(edit))
 		r.await("the edit to be undone, or to be told", func() error {
 			if now := r.find(p); now != nil && same(now.Labels, p.Labels, appsv1alpha1.ControlLabel,
 				appsv1alpha1.InstanceIDLabel) && now.ResourceVersion != p.ResourceVersion {
@@ -101,7 +103,7 @@ func labelEdited(edit, undo string) func(*run, *appsv1alpha1.CollaSet) {
 			}
 			return r.told(p.Name)
 		})
-		r.merge(p, back)
+		r.merge(p, ids.Replace(undo))
 		r.awaitComplete(podsOfAnAct)
 	}
 }
