@@ -217,7 +217,7 @@ verify-modules:
 
 .PHONY: verify-imports
 verify-imports: ## Check the import rules, and that links in docs lead somewhere
-	go test -count=1 ./internal/archtest
+	go test -count=1 ./internal/testkit/archtest
 
 # Defects that the fault suite plants replace texts of sources: a change of those is noticed here, long before the suite runs.
 .PHONY: verify-planted

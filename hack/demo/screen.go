@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/term"
 
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 const (

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"kusionstack.io/kuperator/internal/observer"
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/observer"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // summarise prints what was seen, stage by stage, and returns an error for each

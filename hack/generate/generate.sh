@@ -70,7 +70,7 @@ go run ./hack/generate/monitoring
 go run ./hack/generate/namespacescoped
 go run ./hack/generate/chart
 
-# The reference of all fields, from the types and their markers. Its anchors and links are checked by internal/archtest.
+# The reference of all fields, from the types and their markers. Its anchors and links are checked by internal/testkit/archtest.
 go build -C hack/refdocs -o "$work/crd-ref-docs" github.com/elastic/crd-ref-docs
 "$work/crd-ref-docs" --source-path=api/apps/v1alpha1 --config=hack/refdocs/config.yaml --renderer=markdown --max-depth=30 \
 	--log-level=ERROR --output-path="$work/api.md"

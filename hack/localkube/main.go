@@ -16,8 +16,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"kusionstack.io/kuperator/internal/localkube"
-	"kusionstack.io/kuperator/internal/realnode"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
+	"kusionstack.io/kuperator/internal/testkit/realnode"
 )
 
 // kubernetesUsage is of a flag that several commands have.

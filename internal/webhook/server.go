@@ -43,7 +43,7 @@ const (
 	headerTimeout = 10 * time.Second // and that of the handshake
 	readTimeout   = 15 * time.Second
 	writeTimeout  = 30 * time.Second
-	awayTimeout   = time.Second // for the rest of a request that was turned away
+	awayTimeout   = time.Second     // for the rest of a request that was turned away
 	idleTimeout   = 2 * time.Minute // API servers keep theirs for 90 s: they end them, so no review is sent into one that ends
 	stopTimeout   = time.Minute
 )

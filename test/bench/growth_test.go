@@ -15,9 +15,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // growthNodes have at most a hundred Pods each, as nodes do. kube-scheduler goes through all Pods of a node when one of them changes: with

@@ -15,9 +15,9 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // flickers is of how many Pods Ready is taken away.

@@ -21,7 +21,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 	"kusionstack.io/kuperator/internal/writes"
 )
 

@@ -21,8 +21,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // mostAboveLeast is how many writes to Pods the suite may make for each that must be made.

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // peersInFlight is how many image patches were under way at a time where peers were measured.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // steps says where the time of the Pods goes: for each write, in their order, how long after the

@@ -23,9 +23,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // podWebhook is the one that sees new managed Pods.

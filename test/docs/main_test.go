@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/pages"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
 

@@ -67,7 +67,7 @@ func TestSamplesAreAccepted(t *testing.T) {
 			}
 			what, _, _ := strings.Cut(b.Note, "=")
 			if filepath.Ext(b.Note) != "" {
-				what = "quoted" // from a file, as internal/archtest checks
+				what = "quoted" // from a file, as internal/testkit/archtest checks
 			}
 			counts[what]++
 			t.Run(fmt.Sprintf("%s:%d", page.Path, b.Line), func(t *testing.T) { w.tryBlock(t, b) })

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
+	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 

@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/observer"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/race"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )

@@ -17,8 +17,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"kusionstack.io/kuperator/internal/child"
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/child"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // cell is the components that work in one namespace, and nothing else does.

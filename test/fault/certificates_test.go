@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/util/cert"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 const (

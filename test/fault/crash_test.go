@@ -22,10 +22,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/observer"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
+	"kusionstack.io/kuperator/internal/testkit/observer"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 const (

@@ -27,12 +27,12 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/localkube"
-	"kusionstack.io/kuperator/internal/observer"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
+	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/race"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 const (

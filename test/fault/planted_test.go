@@ -22,11 +22,11 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/observer"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
+	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/overlay"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // A suite that cannot fail shows nothing. Here defects are planted into components, which are built from changed copies

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/resourceconsist/webhook"
+	"kusionstack.io/kuperator/internal/testkit/observer"
 )
 
 // endpointName is what Services choose that have their traffic at the provider.

@@ -26,9 +26,9 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
+	"kusionstack.io/kuperator/internal/testkit/observer"
 )
 
 // Random runs: users do what they like with three workloads while components die, lose replies and see nothing. A script of

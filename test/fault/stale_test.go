@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 const (

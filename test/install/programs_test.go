@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/child"
-	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/child"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
 const (

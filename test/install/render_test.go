@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"kusionstack.io/kuperator/internal/monitoring"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 func expand(expr string) string { return monitoring.Expand(expr, rateInterval) }

@@ -10,9 +10,9 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/observer"
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/race"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
 

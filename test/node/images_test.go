@@ -13,8 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/realnode"
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/realnode"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // TestOurImagesRun: the images that make images builds run in real containers, as little trusted as the manifests have

@@ -8,7 +8,7 @@ import (
 	"github.com/go-logr/logr"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"kusionstack.io/kuperator/internal/realnode"
+	"kusionstack.io/kuperator/internal/testkit/realnode"
 )
 
 // wantedVariable is set by `make test-node`.

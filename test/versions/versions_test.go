@@ -24,12 +24,12 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/localkube"
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
+	"kusionstack.io/kuperator/internal/testkit/observer"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )

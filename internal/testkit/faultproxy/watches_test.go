@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/metadata/metadatainformer"
 	"k8s.io/client-go/tools/cache"
 
-	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"kusionstack.io/kuperator/internal/child"
+	"kusionstack.io/kuperator/internal/testkit/child"
 )
 
 // Deadline is for everything that is waited for.

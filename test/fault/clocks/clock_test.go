@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/overlay"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // variable names the file that says by how many seconds a process's clock is fast; negative ones make it slow.

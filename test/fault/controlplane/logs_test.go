@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/story"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // TestNobodyReadsTheLog has components write their logs to pipes that are full and that nobody empties, as they do on a node whose

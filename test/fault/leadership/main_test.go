@@ -10,10 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
 	"kusionstack.io/kuperator/internal/testkit/race"
 	"kusionstack.io/kuperator/internal/testkit/story"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
 

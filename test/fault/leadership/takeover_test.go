@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"kusionstack.io/kuperator/internal/suite"
 	"kusionstack.io/kuperator/internal/testkit/story"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // TestALeaderIsKilled kills the leader of every controller, each at a random moment of a rollout under a rule. The other replica

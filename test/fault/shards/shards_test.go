@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"kusionstack.io/kuperator/internal/observer"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
+	"kusionstack.io/kuperator/internal/testkit/observer"
 )
 
 // everything says that make test-faults runs.

@@ -30,8 +30,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/collaset"
-	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/testkit/history"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 

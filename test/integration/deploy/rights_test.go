@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
 
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
 // right is one verb on one kind of object.

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
 // hook is a check that asks url about Pods labelled hook=<label>; all Pods if label is empty.

@@ -14,7 +14,7 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
 // TestDualStack is about Services and Pods with addresses of both families, whose slices Kubernetes' own controller makes.

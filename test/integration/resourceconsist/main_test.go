@@ -32,10 +32,10 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 

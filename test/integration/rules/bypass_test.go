@@ -19,7 +19,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // The ways in which v0.7 lets more Pods be out of service than a rule allows, in the order of the reference.

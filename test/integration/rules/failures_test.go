@@ -15,7 +15,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // In v0.7 each of two rules approves a Pod of its own choice and keeps to it: most rollouts under two budgets never end.

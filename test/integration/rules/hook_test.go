@@ -23,8 +23,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/localkube"
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // hook is a server of a webhook rule, written for v0.7. What it says is the test's to set.

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // TestARuleThatBecomesStricterBindsGrantsThatWereNotUsed: what was granted before, and is used only later, goes on

@@ -34,7 +34,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/suite"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // manifest reads one object of deploy/webhook-server: the number-th of a file.

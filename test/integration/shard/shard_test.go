@@ -22,10 +22,10 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"kusionstack.io/kuperator/internal/localkube"
 	"kusionstack.io/kuperator/internal/shard"
 	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 

@@ -31,7 +31,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"time"
 
-	"kusionstack.io/kuperator/internal/child"
+	"kusionstack.io/kuperator/internal/testkit/child"
 )
 
 const (

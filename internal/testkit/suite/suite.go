@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/child"
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/child"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
 // Namespace is where the suite is installed.

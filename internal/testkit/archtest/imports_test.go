@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"kusionstack.io/kuperator/internal/archtest"
+	"kusionstack.io/kuperator/internal/testkit/archtest"
 )
 
 func TestTheSuiteKeepsItsImportRules(t *testing.T) {
 	list := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
-	list.Dir = "../.."
+	list.Dir = "../../.."
 	out, err := list.Output()
 	require.NoError(t, err)
 
@@ -59,7 +59,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			want:  "components meet only",
 		},
 		"a test of a component uses the test kit and a cluster": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset", XTestImports: []string{m + "/internal/testkit", m + "/internal/localkube"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset", XTestImports: []string{m + "/internal/testkit", m + "/internal/testkit/localkube"}},
 		},
 		"a component's code uses the test kit": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/testkit"}},
@@ -160,7 +160,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 func TestTagNocloudLinksNoSDKOfACloud(t *testing.T) {
 	linked := func(tags string) string {
 		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", tags, "./cmd/resourceconsist-controller")
-		list.Dir = "../.."
+		list.Dir = "../../.."
 		out, err := list.Output()
 		require.NoError(t, err)
 		return string(out)

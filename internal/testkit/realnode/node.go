@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"kusionstack.io/kuperator/internal/child"
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/child"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"kusionstack.io/kuperator/internal/child"
+	"kusionstack.io/kuperator/internal/testkit/child"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
 const modulePath = "kusionstack.io/kuperator"

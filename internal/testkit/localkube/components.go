@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"kusionstack.io/kuperator/internal/child"
+	"kusionstack.io/kuperator/internal/testkit/child"
 )
 
 // The components by the names of their binaries.

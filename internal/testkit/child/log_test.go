@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"kusionstack.io/kuperator/internal/child"
+	"kusionstack.io/kuperator/internal/testkit/child"
 )
 
 func TestLogs(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/pages"
 )
 
-const root = "../.."
+const root = "../../.."
 
 func allPages(t *testing.T) []pages.Page {
 	t.Helper()

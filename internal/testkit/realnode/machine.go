@@ -12,7 +12,7 @@ import (
 	"runtime"
 	"syscall"
 
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
 const (

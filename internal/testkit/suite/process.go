@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"kusionstack.io/kuperator/internal/child"
-	"kusionstack.io/kuperator/internal/localkube"
+	"kusionstack.io/kuperator/internal/testkit/child"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
 const (
