@@ -28,7 +28,7 @@ const cachesCheck = "caches"
 
 // run starts the component and blocks until ctx ends or the manager fails.
 func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
-	logger, err := o.logger(newPatientWriter(logTo, logPatience))
+	logger, err := o.logger(logTo)
 	if err != nil {
 		return err
 	}
