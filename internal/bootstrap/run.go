@@ -46,13 +46,9 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
-	paceGarbage()
 	mgr, err := c.newManager(ctx, o, cfg, managerOptions, logger)
 	if err != nil {
 		return err
-	}
-	if err := addMemoryReturn(mgr); err != nil {
-		return fmt.Errorf("adding what returns memory: %w", err)
 	}
 	if err := registerMetrics(metrics.Registry, o.Name, o.Version); err != nil {
 		return err
