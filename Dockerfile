@@ -8,14 +8,13 @@ RUN --mount=type=cache,target=/go/pkg/mod go mod download
 COPY api api
 COPY cmd cmd
 COPY internal internal
-COPY hack/images/buildflags hack/images/buildflags
 ARG COMPONENT
 ARG VERSION=v0.1.0
 ARG TARGETOS TARGETARCH
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     test -n "$COMPONENT" || { echo "say which one: --build-arg COMPONENT=collaset-controller" >&2; exit 1; }; \
     CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -buildvcs=false \
-    $(cat hack/images/buildflags) -ldflags "-s -w -funcalign=16 -buildid= -X kusionstack.io/kuperator/internal/bootstrap.version=$VERSION" \
+    -ldflags "-s -w -X kusionstack.io/kuperator/internal/bootstrap.version=$VERSION" \
     -o /component "./cmd/$COMPONENT"
 
 FROM gcr.io/distroless/static-debian12:nonroot

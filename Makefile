@@ -17,9 +17,11 @@ PORT ?= 0
 FUZZTIME ?= 30s
 # Benchmarks to run, a regular expression; case does not matter.
 BENCH ?= .
+# Build tags, such as nocloud.
+TAGS ?=
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
-LDFLAGS := -s -w -funcalign=16 -X kusionstack.io/kuperator/internal/bootstrap.version=$(VERSION) -X kusionstack.io/kuperator/internal/plugin.version=$(VERSION)
+LDFLAGS := -s -w -X kusionstack.io/kuperator/internal/bootstrap.version=$(VERSION) -X kusionstack.io/kuperator/internal/plugin.version=$(VERSION)
 GOLANGCI_LINT := bin/golangci-lint
 # The race detector needs a C compiler on most systems; without one the tests run without it and say so.
 RACE := $(shell command -v $$(go env CC) >/dev/null 2>&1 && echo -race)
@@ -46,18 +48,18 @@ generate: ## Write all generated code, CRDs, roles and reference pages
 	./hack/generate/generate.sh
 
 .PHONY: build
-build: ## Build all programs into bin/, the plugin kubectl-kuperator too
+build: ## Build all programs into bin/, the plugin kubectl-kuperator too (TAGS=)
 	@mkdir -p bin
-	CGO_ENABLED=0 go build -trimpath $$(cat hack/images/buildflags) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath $(if $(TAGS),-tags '$(TAGS)') -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 # The commit and its time are in the images, so they are the same for everybody who builds that commit.
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)$(if $(shell git status --porcelain 2>/dev/null),-dirty)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
 
 .PHONY: images
-images: ## Build all images and their SBOMs into bin/images, without Docker (VERSION=, PUSH=registry/repository)
+images: ## Build all images and their SBOMs into bin/images, without Docker (VERSION=, TAGS=, PUSH=registry/repository)
 	SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)' go run -C hack/images . -root ../.. -out ../../bin/images -revision '$(REVISION)' \
-		$(if $(filter-out file,$(origin VERSION)),-version '$(VERSION)') $(if $(PUSH),-push '$(PUSH)')
+		$(if $(TAGS),-tags '$(TAGS)') $(if $(filter-out file,$(origin VERSION)),-version '$(VERSION)') $(if $(PUSH),-push '$(PUSH)')
 
 .PHONY: clean
 clean: ## Remove bin/

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	_ "embed"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,19 +14,13 @@ import (
 
 const modulePath = "kusionstack.io/kuperator"
 
-// buildFlags keep programs small: nothing is inlined in packages of which all programs have much and use little, such as the types of every API of
-// Kubernetes. "make build" and the Dockerfile read them too.
-//
-//go:embed buildflags
-var buildFlags string
-
 // compile builds a static program of cmd/ for a platform and returns its path below work. Nothing of the machine gets into
 // it: no paths, no state of git, none of the user's flags.
 func (j *job) compile(ctx context.Context, component string, platform v1.Platform, work string) (string, error) {
 	into := filepath.Join(work, platform.OS+"-"+platform.Architecture, component)
-	ldflags := "-s -w -funcalign=16 -buildid= -X " + modulePath + "/internal/bootstrap.version=" + j.version
-	args := append([]string{"build", "-buildvcs=false", "-mod=readonly"}, strings.Fields(buildFlags)...)
-	cmd := exec.CommandContext(ctx, "go", append(args, "-ldflags", ldflags, "-o", into, "./cmd/"+component)...)
+	ldflags := "-s -w -X " + modulePath + "/internal/bootstrap.version=" + j.version
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-mod=readonly", "-tags", j.tags, "-ldflags", ldflags,
+		"-o", into, "./cmd/"+component)
 	cmd.Dir = j.root
 	cmd.Env = append(os.Environ(),
 		"GOOS="+platform.OS, "GOARCH="+platform.Architecture, "GOAMD64=v1", "GOARM64=v8.0",

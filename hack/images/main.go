@@ -30,6 +30,7 @@ type job struct {
 	version    string    // linked into the programs; the tag of the images
 	revision   string    // commit, for a label; may be empty
 	created    time.Time // of the images; what they hold is dated 1970
+	tags       string    // of the build
 	push       string    // repository prefix; empty pushes nothing
 }
 
@@ -58,6 +59,7 @@ func parse(args []string, epoch string) (job, error) {
 	flags.StringVar(&platforms, "platforms", "linux/amd64,linux/arm64", "comma-separated platforms")
 	flags.StringVar(&j.version, "version", "", "version and tag (default: the tag that deploy/ installs)")
 	flags.StringVar(&j.revision, "revision", "", "commit that the sources are of, for a label")
+	flags.StringVar(&j.tags, "tags", "", "comma-separated build tags, for example nocloud")
 	flags.StringVar(&j.push, "push", "", "registry and repository to push to, for example registry.example.com/kuperator; a component's name is added")
 	if err := flags.Parse(args); err != nil {
 		return job{}, err

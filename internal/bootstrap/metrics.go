@@ -41,7 +41,7 @@ var (
 
 // Metrics are what every component publishes.
 func Metrics() []metric.Metric {
-	return slices.Concat([]metric.Metric{buildInfoMetric, apiWritesMetric, logLinesLostMetric, metric.LeftOut}, writes.Metrics(), shard.Metrics())
+	return slices.Concat([]metric.Metric{buildInfoMetric, apiWritesMetric, metric.LeftOut}, writes.Metrics(), shard.Metrics())
 }
 
 // registerMetrics adds the collectors of Metrics to a registry; a second time changes nothing.
@@ -49,7 +49,7 @@ func registerMetrics(registry prometheus.Registerer, component, componentVersion
 	if err := registerBuildInfo(registry, component, componentVersion); err != nil {
 		return err
 	}
-	return metric.Register(registry, append(writes.Collectors(), apiWrites, logLinesLost)...)
+	return metric.Register(registry, append(writes.Collectors(), apiWrites)...)
 }
 
 var apiWrites = apiWritesMetric.CounterVec()

@@ -28,7 +28,7 @@ const cachesCheck = "caches"
 
 // run starts the component and blocks until ctx ends or the manager fails.
 func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
-	logger, err := o.logger(newPatientWriter(logTo, logPatience))
+	logger, err := o.logger(logTo)
 	if err != nil {
 		return err
 	}
@@ -39,22 +39,16 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
-	plain := rest.CopyConfig(cfg)
 	if c.LeaderElected && o.LeaderElect && o.Shards == 1 {
 		fenceOff(cfg, o) // shards have fences of their own
 	}
-	watches := noticeTurnback(cfg)
 	managerOptions, err := c.managerOptions(o)
 	if err != nil {
 		return err
 	}
-	paceGarbage()
-	mgr, err := c.newManager(ctx, o, configs{cfg, plain, watches}, managerOptions, logger)
+	mgr, err := c.newManager(ctx, o, cfg, managerOptions, logger)
 	if err != nil {
 		return err
-	}
-	if err := addMemoryReturn(mgr); err != nil {
-		return fmt.Errorf("adding what returns memory: %w", err)
 	}
 	if err := registerMetrics(metrics.Registry, o.Name, o.Version); err != nil {
 		return err
@@ -70,22 +64,15 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	return nil
 }
 
-// configs are ways to the API server.
-type configs struct {
-	// whole heeds all that the process's clients heed. plain heeds nothing: what is fenced is so below the wait for watches.
-	whole, plain *rest.Config
-	watches      *turnback
-}
-
 // newManager is the manager of the process, with the component set up.
-func (c *Component) newManager(ctx context.Context, o *Options, cfg configs, options ctrl.Options, logger logr.Logger) (ctrl.Manager, error) {
+func (c *Component) newManager(ctx context.Context, o *Options, cfg *rest.Config, options ctrl.Options, logger logr.Logger) (ctrl.Manager, error) {
 	switch {
 	case c.LeaderElected && o.Shards > 1:
 		return newSharded(ctx, *c, o, cfg, options, logger)
 	case options.LeaderElection:
-		return newLed(ctx, c, o, cfg.whole, options)
+		return newLed(ctx, c, o, cfg, options)
 	}
-	mgr, err := ctrl.NewManager(cfg.whole, options)
+	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the manager: %w", err)
 	}

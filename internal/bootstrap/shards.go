@@ -31,7 +31,7 @@ import (
 type sharded struct {
 	component Component
 	options   *Options
-	cfg       configs
+	cfg       *rest.Config
 	// manager are the options of the manager of the process.
 	manager ctrl.Options
 	process ctrl.Manager
@@ -40,11 +40,11 @@ type sharded struct {
 }
 
 // newSharded prepares the manager that runs shards. It starts when the process's manager does.
-func newSharded(ctx context.Context, c Component, o *Options, cfg configs, options ctrl.Options, logger logr.Logger) (ctrl.Manager, error) {
+func newSharded(ctx context.Context, c Component, o *Options, cfg *rest.Config, options ctrl.Options, logger logr.Logger) (ctrl.Manager, error) {
 	options.LeaderElection = false
 	own := options
 	own.GracefulShutdownTimeout = ptr.To(o.ShutdownTimeout + shutdownMargin)
-	process, err := ctrl.NewManager(cfg.whole, own)
+	process, err := ctrl.NewManager(cfg, own)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the manager: %w", err)
 	}
@@ -80,7 +80,7 @@ func (s *sharded) addCoordinator() error {
 	if err != nil {
 		return err
 	}
-	leases, watcher, err := leaseClients(s.cfg.whole, s.options)
+	leases, watcher, err := leaseClients(s.cfg, s.options)
 	if err != nil {
 		return err
 	}
@@ -130,9 +130,8 @@ func (s *sharded) newManager(ctx context.Context, logger logr.Logger, fence *sha
 	options.Metrics.BindAddress, options.HealthProbeBindAddress, options.PprofBindAddress = "0", "0", "0"
 	options.Controller.SkipNameValidation = ptr.To(true)
 	change(&options)
-	cfg := rest.CopyConfig(s.cfg.plain)
+	cfg := rest.CopyConfig(s.cfg)
 	cfg.Wrap(fence.Wrap)
-	s.cfg.watches.notice(cfg) // a write that has waited for watches heeds the Leases afterwards
 	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the manager: %w", err)

@@ -86,7 +86,7 @@ func (s *settings) conventions() core.Conventions {
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	own := settings{podOpsLifecycle: true, trimFields: true, maxInFlight: core.MaxFresh, restart: revision.DefaultRestartAnnotations, pods: newPodStore()}
+	own := settings{podOpsLifecycle: true, maxInFlight: core.MaxFresh, restart: revision.DefaultRestartAnnotations, pods: newPodStore()}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -300,7 +299,7 @@ func TestAnAnswerThatBecomesOldMeanwhileIsAskedAnew(t *testing.T) {
 		Name: "kuperator-system", Annotations: map[string]string{podops.FreezeClusterAnnotation: "x"},
 	}}
 	r, c := newReconciler(t, &mapperFor{}, p.funcs(), markedPod(), ns)
-	r.rules.newest = newNewest(slowLister{r: r}, clock.RealClock{})
+	r.rules.newest = newNewest(slowLister{r: r})
 	_, err := reconcilePod(t, r)
 	require.NoError(t, err)
 	require.Equal(t, podops.PhasePreCheck, podops.PhaseOf(podops.Read(podNow(t, c)), podops.DeletionID))

@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -19,41 +17,29 @@ import (
 // its own pace: a request that was made after a rule was created may be seen before the rule is. So nobody is taken out of
 // service before the cache has been compared with a list that was begun after the request was seen.
 //
-// An API server that answers such a list from its watch cache (KEP-2340) first waits until that is as new as etcd, which where rules do
-// not change it learns ten times a second. So lists overlap: one that is begun in between has its answer at the same moment as
-// those before it. Everybody who asks before the next one is begun shares it: however many Pods wait, a namespace costs at most so many
-// lists at a time, so far apart. Only metadata is read.
+// A namespace has one list at a time: all that ask while it is under way share the next one. Only metadata is read.
 type newest struct {
 	direct client.Reader
-	clock  clock.Clock
 
 	mu    sync.Mutex
 	lists map[string]*lists // by namespace, of those that have one
 }
 
-const (
-	listsAtATime = 3
-	listsApart   = 30 * time.Millisecond
-)
-
 // lists are those of one namespace.
 type lists struct {
-	// next is the one that has not begun.
-	next     *reading
-	underWay int
-	begun    time.Time     // the last one
-	ended    chan struct{} // closed when one has ended
+	underWay chan struct{} // holds a value while a list is
+	next     *reading      // the one that has not begun, nil for none
 }
 
-// reading is one list, for all who wait for it.
+// reading is one list, for all that wait for it.
 type reading struct {
 	done        chan struct{}
 	generations map[types.UID]int64
 	err         error
 }
 
-func newNewest(direct client.Reader, c clock.Clock) *newest {
-	return &newest{direct: direct, clock: c, lists: map[string]*lists{}}
+func newNewest(direct client.Reader) *newest {
+	return &newest{direct: direct, lists: map[string]*lists{}}
 }
 
 // generations returns the generation of each rule of the namespace at some moment after the call.
@@ -61,7 +47,7 @@ func (n *newest) generations(ctx context.Context, namespace string) (map[types.U
 	n.mu.Lock()
 	l := n.lists[namespace]
 	if l == nil {
-		l = &lists{ended: make(chan struct{})}
+		l = &lists{underWay: make(chan struct{}, 1)}
 		n.lists[namespace] = l
 	}
 	r, join := l.next, l.next != nil
@@ -79,59 +65,24 @@ func (n *newest) generations(ctx context.Context, namespace string) (map[types.U
 		}
 	}
 	defer close(r.done)
-	if r.err = n.begin(ctx, namespace, l); r.err != nil {
-		return nil, r.err
-	}
-	defer n.end(namespace, l)
-	r.generations, r.err = n.read(ctx, namespace)
-	return r.generations, r.err
-}
-
-// begin waits until the next list may begin; whoever asks from there on needs a later one.
-func (n *newest) begin(ctx context.Context, namespace string, l *lists) error {
-	for {
+	select {
+	case l.underWay <- struct{}{}:
 		n.mu.Lock()
-		wait := listsApart - n.clock.Since(l.begun)
-		if l.underWay == 0 || l.underWay < listsAtATime && wait <= 0 {
-			l.next = nil
-			l.underWay++
-			l.begun = n.clock.Now()
-			n.mu.Unlock()
-			return nil
-		}
-		ended := l.ended
-		var passed <-chan time.Time
-		if l.underWay < listsAtATime {
-			passed = n.clock.After(wait)
-		}
+		l.next = nil // a call from here on needs a later list
 		n.mu.Unlock()
-		select {
-		case <-ended:
-		case <-passed:
-		case <-ctx.Done():
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			l.next = nil
-			n.drop(namespace, l)
-			return ctx.Err()
-		}
+		r.generations, r.err = n.read(ctx, namespace)
+		n.mu.Lock()
+		<-l.underWay
+	case <-ctx.Done():
+		r.err = ctx.Err()
+		n.mu.Lock()
+		l.next = nil
 	}
-}
-
-func (n *newest) end(namespace string, l *lists) {
-	n.mu.Lock()
 	defer n.mu.Unlock()
-	l.underWay--
-	close(l.ended)
-	l.ended = make(chan struct{})
-	n.drop(namespace, l)
-}
-
-// drop forgets a namespace of which nobody asks.
-func (n *newest) drop(namespace string, l *lists) {
-	if l.next == nil && l.underWay == 0 {
+	if l.next == nil && len(l.underWay) == 0 {
 		delete(n.lists, namespace)
 	}
+	return r.generations, r.err
 }
 
 func (n *newest) read(ctx context.Context, namespace string) (map[types.UID]int64, error) {

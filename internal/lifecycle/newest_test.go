@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/utils/clock"
-	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -77,7 +75,7 @@ func TestNobodyGoesOutBeforeTheCacheShowsEveryRule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, c := newReconciler(t, &mapperFor{}, interceptor.Funcs{}, beginning(), ruleAt("known", 2))
-			r.rules.newest = newNewest(&lister{generations: tc.served}, clock.RealClock{})
+			r.rules.newest = newNewest(&lister{generations: tc.served})
 			result, err := reconcilePod(t, r)
 			require.NoError(t, err)
 			pod := &corev1.Pod{}
@@ -91,7 +89,7 @@ func TestNobodyGoesOutBeforeTheCacheShowsEveryRule(t *testing.T) {
 func TestNoListWithoutAnOperationThatGoesOn(t *testing.T) {
 	direct := &lister{}
 	r, _ := newReconciler(t, &mapperFor{}, interceptor.Funcs{}, servingPod())
-	r.rules.newest = newNewest(direct, clock.RealClock{})
+	r.rules.newest = newNewest(direct)
 	for range 3 {
 		_, err := reconcilePod(t, r)
 		require.NoError(t, err)
@@ -99,19 +97,17 @@ func TestNoListWithoutAnOperationThatGoesOn(t *testing.T) {
 	assert.Zero(t, direct.asked)
 }
 
-// asking has Pods ask one lister about a namespace, on a clock that stands still.
+// asking has Pods ask one lister about a namespace.
 type asking struct {
 	*testing.T
 	lister  *lister
-	clock   *testingclock.FakeClock
 	newest  *newest
 	pending sync.WaitGroup
 }
 
 func newAsking(t *testing.T) *asking {
 	direct := &lister{generations: map[types.UID]int64{"a": 1}, begun: make(chan struct{}, 100), goOn: make(chan struct{}, 100)}
-	clk := testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))
-	return &asking{T: t, lister: direct, clock: clk, newest: newNewest(direct, clk)}
+	return &asking{T: t, lister: direct, newest: newNewest(direct)}
 }
 
 func (a *asking) ask() {
@@ -138,7 +134,7 @@ func TestManyShareTheNextList(t *testing.T) {
 	for range 50 {
 		a.ask()
 	}
-	require.Eventually(t, a.clock.HasWaiters, time.Minute, time.Millisecond)
+	require.Eventually(t, a.waits, time.Minute, time.Millisecond)
 	done := make(chan struct{})
 	go func() { a.pending.Wait(); close(done) }()
 	for range 100 {
@@ -150,35 +146,7 @@ func TestManyShareTheNextList(t *testing.T) {
 		t.Fatal("somebody has no answer")
 	}
 	assert.GreaterOrEqual(t, a.lister.asked, 2, "whoever asks while a list is under way needs a later one")
-	assert.Equal(t, 1, a.lister.most)
-	assert.Empty(t, a.newest.lists)
-}
-
-// TestListsOverlap: a list takes as long as the API server's watch cache lags, so a later one is begun before it has ended.
-func TestListsOverlap(t *testing.T) {
-	a := newAsking(t)
-	a.ask()
-	<-a.lister.begun
-	for i := range listsAtATime - 1 {
-		a.ask()
-		require.Eventually(t, a.clock.HasWaiters, time.Minute, time.Millisecond)
-		a.clock.Step(listsApart - 1)
-		require.Len(t, a.lister.begun, 0, "not too close to the one before")
-		a.clock.Step(1)
-		<-a.lister.begun
-		require.Equal(t, i+2, a.lister.asked)
-	}
-	a.ask()
-	require.Eventually(t, a.waits, time.Minute, time.Millisecond)
-	a.clock.Step(time.Minute)
-	require.True(t, a.waits(), "not too many at a time")
-	a.lister.goOn <- struct{}{}
-	<-a.lister.begun
-	for range listsAtATime {
-		a.lister.goOn <- struct{}{}
-	}
-	a.pending.Wait()
-	assert.Equal(t, listsAtATime, a.lister.most)
+	assert.Equal(t, 1, a.lister.most, "one at a time")
 	assert.Empty(t, a.newest.lists)
 }
 
@@ -215,7 +183,7 @@ func TestAnErrorOfTheListHoldsThePod(t *testing.T) {
 		},
 	}).Build()
 	r, c := newReconciler(t, &mapperFor{}, interceptor.Funcs{}, beginning())
-	r.rules.newest = newNewest(failing, clock.RealClock{})
+	r.rules.newest = newNewest(failing)
 	_, err := reconcilePod(t, r)
 	require.ErrorIs(t, err, assert.AnError)
 	pod := &corev1.Pod{}

@@ -86,7 +86,7 @@ func newReconciler(t *testing.T, mapper *mapperFor, funcs interceptor.Funcs, obj
 		},
 		deadlines: defaultDeadlines(),
 		ages:      newAges(clk),
-		rules:     &rules{client: c, mapper: mapper, newest: newNewest(c, clk), clock: clk, compiled: map[types.UID]compiledRule{}},
+		rules:     &rules{client: c, mapper: mapper, newest: newNewest(c), clock: clk, compiled: map[types.UID]compiledRule{}},
 		writes:    writes.New(c, clk),
 		events:    events.NewFakeRecorder(10),
 		clock:     clk,

@@ -85,7 +85,7 @@ type compiledRule struct {
 }
 
 func newRules(mgr ctrl.Manager) *rules {
-	return &rules{client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), newest: newNewest(mgr.GetAPIReader(), clock.RealClock{}), clock: clock.RealClock{}, compiled: map[types.UID]compiledRule{}}
+	return &rules{client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), newest: newNewest(mgr.GetAPIReader()), clock: clock.RealClock{}, compiled: map[types.UID]compiledRule{}}
 }
 
 // in returns the rules of a namespace. Where the API server does not serve

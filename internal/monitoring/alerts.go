@@ -185,13 +185,6 @@ func Alerts() []Alert {
 			Description: "Permissions, quotas, Pod Security or somebody's webhook refuse it, or the API server fails.",
 		},
 		{
-			Name: "KuperatorLogStuck", Severity: Warning, For: "10m",
-			Value:       `sum by (job, instance) (rate(kuperator_log_lines_lost_total[10m]))`,
-			Condition:   "> 0",
-			Summary:     "Nobody takes the log of {{ $labels.job }} on {{ $labels.instance }}",
-			Description: "It works on, and its log has gaps: the node's container runtime hangs, or its disk is full.",
-		},
-		{
 			Name: "KuperatorQueueGrows", Severity: Warning, For: "15m",
 			Value:       `sum by (job, controller) (workqueue_depth{` + jobs + `})`,
 			Condition:   "> 1000",

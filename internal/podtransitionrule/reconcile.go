@@ -28,16 +28,9 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// Pace of decisions: between two of one namespace lies restFactor times what the last one took with all that it read and wrote, at least
-// restAtLeast and at most restOfAPod for each Pod more, and restAtMost. So a namespace costs a fifth of a core at most however many Pods change,
-// and the ledger of many Pods, all of which is written for every change, leaves a busy API server room for the writes by which those Pods get on.
-// The ledger of few Pods is small, and the API server may be busy with others. The first event after a rest is served at once.
-const (
-	restAtLeast = 25 * time.Millisecond
-	restOfAPod  = 2500 * time.Microsecond
-	restAtMost  = time.Second
-	restFactor  = 4
-)
+// interval is the least time from the end of one decision about a namespace, with all that it wrote, to the next. The whole ledger of a rule
+// is written for every change of it, so one decision serves many events. The first event after the interval is served at once.
+const interval = 100 * time.Millisecond
 
 type reconciler struct {
 	client client.Client
@@ -63,7 +56,7 @@ type namespace struct {
 	trusted  bool // the cache has shown the baseline, and no write of ours has an unknown outcome
 	baseline *baseline
 	known    grants    // while trusted
-	rested   time.Time // when the next decision may be made
+	next     time.Time // when the next decision may be made
 	held     map[types.UID]*held
 	pods     podcache.Memo[core.Pod]
 }
@@ -71,8 +64,8 @@ type namespace struct {
 // Reconcile decides on one namespace.
 func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	ns := r.namespace(req.Name)
-	if rest := ns.rested.Sub(r.clock.Now()); rest > 0 {
-		return ctrl.Result{RequeueAfter: rest}, nil
+	if wait := ns.next.Sub(r.clock.Now()); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
 	}
 	// deciding on a cache that lacks our own writes would grant a slot twice
 	if wait, err := r.writes.Unobserved(ctx, req.NamespacedName); err != nil || wait > 0 {
@@ -94,7 +87,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
 	r.swept.Delete(req.Name)
-	began := r.clock.Now()
 	pods, err := r.pods(req.Name, ns)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -114,7 +106,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	snapshot.Answers, snapshot.Tasks, snapshot.Invalid, snapshot.Unreachable = heard.Answers, heard.Tasks, heard.Invalid, heard.Unreachable
 	plan := r.decide(req.Name, snapshot)
 	askAgain := r.asker.Ask(req.Name, plan.Questions)
-	if err := r.apply(ctx, req, ns, o, plan, began); err != nil {
+	if err := r.apply(ctx, req, ns, o, plan); err != nil {
 		return r.after(ctx, ns, err)
 	}
 	noteAgain := r.notes.pass(req.Name, ns, plan.Notes, r.clock.Now())
@@ -128,12 +120,6 @@ func (r *reconciler) decide(namespace string, s core.Snapshot) core.Plan {
 	decideSeconds.Observe(r.clock.Now().Sub(began).Seconds())
 	r.figures.set(namespace, plan.Figures, s.Frozen != "")
 	return plan
-}
-
-// rest puts the next decision off after one about so many Pods that took from began to ended.
-func (n *namespace) rest(began, ended time.Time, pods int) {
-	most := min(restAtLeast+time.Duration(pods)*restOfAPod, restAtMost)
-	n.rested = ended.Add(min(max(restFactor*ended.Sub(began), restAtLeast), most))
 }
 
 // trust answers zero if the cache may be decided on, else when to look again.
@@ -159,10 +145,10 @@ func (r *reconciler) trust(ctx context.Context, name string, ns *namespace, o ob
 	return 0, nil
 }
 
-// apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot. The decision that the plan is of
-// began at that time; the next one rests accordingly, whether all was written or not.
-func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, o observed, plan core.Plan, began time.Time) error {
-	defer func() { ns.rest(began, r.clock.Now(), len(o.pods)) }()
+// apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot. The next decision waits for the
+// interval, whether all was written or not.
+func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, o observed, plan core.Plan) error {
+	defer func() { ns.next = r.clock.Now().Add(interval) }()
 	for _, s := range plan.Statuses {
 		i := slices.IndexFunc(o.rules, func(rule *appsv1alpha1.PodTransitionRule) bool { return rule.UID == s.UID })
 		old := o.rules[i]
@@ -199,7 +185,7 @@ func (r *reconciler) after(ctx context.Context, ns *namespace, err error) (ctrl.
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		conflicts.Inc()
 		ctrl.LoggerFrom(ctx).V(1).Info("a rule changed meanwhile; deciding anew", "answer", err.Error())
-		return ctrl.Result{RequeueAfter: restAtLeast + rand.N(restAtLeast)}, nil
+		return ctrl.Result{RequeueAfter: interval + rand.N(interval)}, nil
 	default:
 		ns.trusted, ns.baseline = false, nil
 		return ctrl.Result{}, err

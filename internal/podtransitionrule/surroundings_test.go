@@ -366,30 +366,7 @@ func TestAnnotating(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestDecisionsRestLongerThanTheyTook(t *testing.T) {
-	began := time.Now()
-	for _, tc := range []struct {
-		pods       int
-		took, rest time.Duration
-	}{
-		{1000, 0, 25 * time.Millisecond},
-		{1000, 5 * time.Millisecond, 25 * time.Millisecond},
-		{1000, 50 * time.Millisecond, 200 * time.Millisecond},
-		{1000, 400 * time.Millisecond, time.Second},
-		{1000, time.Minute, time.Second},
-		{20, 5 * time.Millisecond, 25 * time.Millisecond},
-		{20, 15 * time.Millisecond, 60 * time.Millisecond},
-		{20, 400 * time.Millisecond, 75 * time.Millisecond},
-		{0, time.Minute, 25 * time.Millisecond},
-	} {
-		ended := began.Add(tc.took)
-		ns := &namespace{}
-		ns.rest(began, ended, tc.pods)
-		require.Equal(t, tc.rest, ns.rested.Sub(ended), "about %d Pods, after %s", tc.pods, tc.took)
-	}
-}
-
-func TestWritesArePartOfADecision(t *testing.T) {
+func TestTheNextDecisionWaitsForTheInterval(t *testing.T) {
 	rules := make([]*appsv1alpha1.PodTransitionRule, 2)
 	objects := make([]client.Object, len(rules))
 	var plan core.Plan
@@ -409,16 +386,16 @@ func TestWritesArePartOfADecision(t *testing.T) {
 	ns := &namespace{known: grants{}}
 	apply := func(plan core.Plan) error {
 		clk.SetTime(began.Add(20 * time.Millisecond)) // to read and to decide
-		return r.apply(t.Context(), request("ns"), ns, observed{rules: rules, pods: make([]core.Pod, 1000)}, plan, began)
+		return r.apply(t.Context(), request("ns"), ns, observed{rules: rules}, plan)
 	}
 
 	require.NoError(t, apply(core.Plan{}))
-	require.Equal(t, began.Add((20+4*20)*time.Millisecond), ns.rested, "nothing was written")
+	require.Equal(t, began.Add(20*time.Millisecond+interval), ns.next, "nothing was written")
 	require.NoError(t, apply(plan))
-	require.Equal(t, began.Add((100+4*100)*time.Millisecond), ns.rested, "two writes of 40 ms")
+	require.Equal(t, began.Add(100*time.Millisecond+interval), ns.next, "two writes of 40 ms")
 	refused = errors.New("no")
 	require.ErrorIs(t, apply(plan), refused)
-	require.Equal(t, began.Add((60+4*60)*time.Millisecond), ns.rested, "one that was refused")
+	require.Equal(t, began.Add(60*time.Millisecond+interval), ns.next, "one that was refused")
 }
 
 func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
@@ -433,7 +410,7 @@ func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
 	wait, err := r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)
 	require.Zero(t, wait)
-	err = r.apply(t.Context(), req, &namespace{}, observed{rules: []*appsv1alpha1.PodTransitionRule{rule}}, core.Plan{Statuses: []core.RuleStatus{{UID: "u", Name: "r"}}}, clk.Now())
+	err = r.apply(t.Context(), req, &namespace{}, observed{rules: []*appsv1alpha1.PodTransitionRule{rule}}, core.Plan{Statuses: []core.RuleStatus{{UID: "u", Name: "r"}}})
 	require.True(t, apierrors.IsNotFound(errors.Unwrap(err)))
 	wait, err = r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)

@@ -61,9 +61,6 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	if store != nil {
 		reached = store.LastStoreSyncResourceVersion()
 	}
-	if reached != "" && t.undone(which.kind, reached, w.at, now) {
-		return true, nil
-	}
 	object, err := t.lookup(ctx, store, which.key, which.kind.example)
 	if err != nil {
 		return false, err
@@ -79,20 +76,6 @@ func (t *Tracker) seen(ctx context.Context, which target, w write, now time.Time
 	default:
 		return object == nil && !w.created, nil
 	}
-}
-
-// undone says whether the cache of a kind, which has reached a resourceVersion, has gone back to an older one after a moment: then
-// etcd was restored, what was written by that moment has not happened, and its resourceVersion means nothing any more.
-func (t *Tracker) undone(of *kind, reached string, written, now time.Time) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	h := t.histories[of]
-	if Newer(h.reached, reached) {
-		h.turnedBack = now
-	}
-	h.reached = reached
-	t.histories[of] = h
-	return !written.After(h.turnedBack)
 }
 
 // store is the informer's own store of the kind, or nil when the reader is no cache or has one store a namespace.

@@ -13,7 +13,6 @@
 //     another UID: such an answer has the resourceVersion from before, for there is no later one of the object, or
 //   - an update or a deletion was written and a cache that cannot say how far it has got does not hold the object: it was deleted or
 //     left the cache's selector since, or
-//   - the cache has gone back to an older resourceVersion since: etcd was restored, and the write was undone, or
 //   - it is older than GiveUpAfter: for example an object created and deleted while the watch was broken, in a cache
 //     that cannot say how far it has got. By then every watch has been renewed.
 //
@@ -54,14 +53,6 @@ type Tracker struct {
 	owners map[types.NamespacedName]*pending
 	// waiting holds since when an owner is put off because of a write that the cache does not show.
 	waiting map[types.NamespacedName]time.Time
-	// histories are what was last seen of the cache of each kind that was waited for.
-	histories map[*kind]history
-}
-
-// history is how far a cache had come when it was last asked, and when it was seen to have gone back; zero if never.
-type history struct {
-	reached    string // resourceVersion
-	turnedBack time.Time
 }
 
 // New makes a Tracker for what cached shows: a manager's cache (mgr.GetCache(), best: it can say how far it has got),
@@ -72,7 +63,7 @@ func New(cached client.Reader, clk clock.PassiveClock) *Tracker {
 	}
 	t := &Tracker{
 		cached: cached, clock: clk,
-		kinds: map[kindKey]*kind{}, owners: map[types.NamespacedName]*pending{}, waiting: map[types.NamespacedName]time.Time{}, histories: map[*kind]history{},
+		kinds: map[kindKey]*kind{}, owners: map[types.NamespacedName]*pending{}, waiting: map[types.NamespacedName]time.Time{},
 	}
 	trackers.add(t)
 	return t

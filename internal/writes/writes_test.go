@@ -214,33 +214,6 @@ func TestForgetEndsTheWait(t *testing.T) {
 	require.Zero(t, wait)
 }
 
-func TestWritesThatWereUndoneAreNotWaitedFor(t *testing.T) {
-	now := clocktesting.NewFakePassiveClock(start)
-	store := newStore()
-	tracker := writes.New(informers{store: store}, now)
-	unobserved := func() time.Duration {
-		wait, err := tracker.Unobserved(t.Context(), web)
-		require.NoError(t, err)
-		return wait
-	}
-	store.Bookmark("100")
-	require.NoError(t, store.Add(pod("gone", "2", 90)))
-	tracker.Created(web, pod("a", "1", 110))
-	tracker.Deleted(web, pod("gone", "2", 105))
-	require.Positive(t, unobserved())
-
-	now.SetTime(start.Add(time.Second))
-	store.Bookmark("80")
-	require.NoError(t, store.Replace([]any{pod("gone", "2", 70)}, "80"))
-	require.Zero(t, unobserved(), "etcd was restored: neither has happened")
-
-	now.SetTime(start.Add(2 * time.Second))
-	tracker.Created(web, pod("a", "3", 85))
-	require.Positive(t, unobserved(), "what is written since is waited for")
-	store.Bookmark("85")
-	require.Zero(t, unobserved())
-}
-
 func TestWhatTheCacheCannotAnswerIsAnError(t *testing.T) {
 	broken := errors.New("the cache is not started")
 	readers := map[string]client.Reader{

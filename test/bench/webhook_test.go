@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -184,10 +183,7 @@ func (a arena) unmanaged(pods int) {
 func BenchmarkSize(b *testing.B) {
 	a := arena{B: b, results: benchresult.ForTest(b, root), began: time.Now()}
 	folder := b.TempDir()
-	flags, err := os.ReadFile(filepath.Join(root, "hack", "images", "buildflags"))
-	require.NoError(b, err)
-	args := append([]string{"build", "-trimpath", "-ldflags", "-s -w -funcalign=16", "-o", folder + string(filepath.Separator)}, strings.Fields(string(flags))...)
-	build := exec.CommandContext(b.Context(), "go", append(args, "./cmd/...")...)
+	build := exec.CommandContext(b.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", folder+string(filepath.Separator), "./cmd/...")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()

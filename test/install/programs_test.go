@@ -79,7 +79,7 @@ func (w *world) run(t *testing.T, d *appsv1.Deployment, version string) *program
 	p := &program{
 		Process: child.Process{Name: d.Name, Log: filepath.Join(t.TempDir(), d.Name+".log")}, probes: address(0), ports: ports,
 	}
-	require.NoError(t, p.Start(filepath.Join(w.programs(t, version), d.Name), args, environment(t, d.Namespace, container.Env), false))
+	require.NoError(t, p.Start(filepath.Join(w.programs(t, version), d.Name), args, environment(t, d.Namespace, container), false))
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the end of the log of %s:\n%s", p.Name, p.logTail(t))
@@ -113,17 +113,24 @@ func (w *world) callOutside(t *testing.T, address string) {
 }
 
 // environment is what the kubelet would make of the container's, beside what this machine needs.
-func environment(t *testing.T, namespace string, variables []corev1.EnvVar) []string {
+func environment(t *testing.T, namespace string, container corev1.Container) []string {
 	t.Helper()
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
-	for _, v := range variables {
-		if v.ValueFrom == nil {
-			env = append(env, v.Name+"="+v.Value)
-			continue
+	for _, v := range container.Env {
+		value := v.Value
+		switch {
+		case v.ValueFrom == nil:
+		case v.ValueFrom.ResourceFieldRef != nil:
+			require.Equal(t, "limits.memory", v.ValueFrom.ResourceFieldRef.Resource, v.Name)
+			limit := container.Resources.Limits.Memory().Value()
+			require.Positive(t, limit, "without a limit it is the node's memory")
+			value = strconv.FormatInt(limit, 10)
+		default:
+			require.NotNil(t, v.ValueFrom.FieldRef, v.Name)
+			require.Equal(t, "metadata.namespace", v.ValueFrom.FieldRef.FieldPath, v.Name)
+			value = namespace
 		}
-		require.NotNil(t, v.ValueFrom.FieldRef, v.Name)
-		require.Equal(t, "metadata.namespace", v.ValueFrom.FieldRef.FieldPath, v.Name)
-		env = append(env, v.Name+"="+namespace)
+		env = append(env, v.Name+"="+value)
 	}
 	return env
 }

@@ -140,11 +140,6 @@ var situations = map[string]situation{
 		fires: []input{{`kuperator_api_writes_total{job="collaset-controller",resource="pods",verb="create",result="refused"}`: "0+1" + hours}},
 		quiet: []input{{`kuperator_api_writes_total{job="collaset-controller",resource="pods",verb="create",result="conflict"}`: "0+9" + hours, `kuperator_api_writes_total{job="collaset-controller",resource="pods",verb="create",result="refused"}`: "4" + hours}},
 	},
-	"KuperatorLogStuck": {
-		at:    "30m",
-		fires: []input{{`kuperator_log_lines_lost_total{job="lifecycle-controller",instance="a"}`: "0+5" + hours}},
-		quiet: []input{{`kuperator_log_lines_lost_total{job="lifecycle-controller",instance="a"}`: "0 40" + hours}}, // for a moment
-	},
 	"KuperatorQueueGrows": {
 		at:    "30m",
 		fires: []input{{`workqueue_depth{job="lifecycle-controller",controller="c",priority="0"}`: "600" + hours, `workqueue_depth{job="lifecycle-controller",controller="c",priority="-100"}`: "600" + hours}},

@@ -79,7 +79,7 @@ func (p *process) start(further, env []string, detached bool) error {
 
 // environment is the present one without what would steer a Kubernetes client.
 func environment() []string {
-	kept := []string{"GORACE=halt_on_error=0"}
+	kept := []string{"GORACE=halt_on_error=0", "GOGC=75"} // as the manifests have it
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")
 		if name != "KUBECONFIG" && name != "POD_NAMESPACE" && !strings.HasPrefix(name, "KUBERNETES_") {

@@ -417,10 +417,10 @@ func TestClearedManagedFields(t *testing.T) {
 	}
 }
 
-// TestTrimmedManagedFields shows that an update begins the record of a Pod's fields anew, and that it stays whole where somebody else is in it.
+// TestTrimmedManagedFields shows that with --trim-pod-managed-fields an update begins the record of a Pod's fields anew, and that it stays whole where somebody else is in it.
 func TestTrimmedManagedFields(t *testing.T) {
 	cluster, c := onePlayedNode(t)
-	run(t, cluster)
+	run(t, cluster, "--trim-pod-managed-fields")
 	runKubelet(t, c)
 	playLifecycle(t, c)
 	e := env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}
