@@ -1,5 +1,5 @@
-// Package nightly tells tests whether `make test-nightly` runs them. What is long and rarely finds anything runs then only;
-// docs/contributing/tests.md lists it.
+// Package nightly tells tests whether `make test-nightly` runs them. What is long and rarely finds anything runs then
+// only; docs/contributing/tests.md lists it.
 package nightly
 
 import (

@@ -49,7 +49,8 @@ const (
 	holding = "example.com/hold"
 )
 
-// shared is the suite that all tests use: first those that want it alone, one after the other, then the others together.
+// shared is the suite that all tests use: first those that want it alone, one after the other, then the others
+// together.
 var shared = testsuite.Share(newWorld)
 
 // world is the suite and an administrator's client.
@@ -88,7 +89,8 @@ type story struct {
 	busy      map[string]bool // Pods that the operator does not finish with
 }
 
-// alone begins a story with all components at work, which may stop them: no other runs meanwhile, and the test must not be parallel.
+// alone begins a story with all components at work, which may stop them: no other runs meanwhile, and the test must
+// not be parallel.
 func alone(t *testing.T) *story {
 	t.Helper()
 	var s *story
@@ -102,7 +104,8 @@ func alone(t *testing.T) *story {
 	return s
 }
 
-// together begins a story that leaves components alone. It runs beside others, when those that want the suite alone are over.
+// together begins a story that leaves components alone. It runs beside others, when those that want the suite alone
+// are over.
 func together(t *testing.T) *story {
 	t.Helper()
 	t.Parallel()
