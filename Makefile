@@ -25,13 +25,17 @@ LDFLAGS := -s -w -X kusionstack.io/kuperator/internal/bootstrap.version=$(VERSIO
 GOLANGCI_LINT := bin/golangci-lint
 # The race detector needs a C compiler on most systems; without one the tests run without it and say so.
 RACE := $(shell command -v $$(go env CC) >/dev/null 2>&1 && echo -race)
-# Except of this package, which breaks off what other processes ask for: the components that it starts are as they ship anyway.
-UNRACED := ./test/fault
-# client-go ends a program under test that changes what its cache holds. The exception sets that for the components alone.
-WATCHED := $(filter-out $(UNRACED),$(PKG))
-TEST := $(if $(WATCHED),KUBE_CACHE_MUTATION_DETECTOR=true )go test $(if $(WATCHED),$(RACE)) -shuffle=on -timeout 40m $(if $(RUN),-run '$(RUN)')
-# The packages of the fast part: all but those below test/, which start clusters or search for long.
-UNIT = $(shell go list -e ./... | grep -v '^kusionstack.io/kuperator/test/')
+# client-go ends a program under test that changes what its cache holds.
+GO_TEST := KUBE_CACHE_MUTATION_DETECTOR=true go test -shuffle=on -timeout 40m $(if $(RUN),-run '$(RUN)')
+TEST := $(GO_TEST) $(RACE)
+# The packages below test/ drive clusters and programs, or search for long: without the race detector, which would be what takes the
+# time. It is on for everything else; test/neighbours builds the components with it; make test-nightly has it on everywhere.
+STORIES_RACE ?=
+# These wait most of the time: so many packages run at a time, and so many stories of each that lets them.
+STORIES := $(GO_TEST) $(STORIES_RACE) -p 3 -parallel 6
+BELOW_TEST := ^kusionstack.io/kuperator/test/
+# The packages of the fast part: all but those.
+UNIT = $(shell go list -e ./... | grep -v '$(BELOW_TEST)')
 
 # How many cases make test-properties draws for each property, and the packages that have any. make test draws 100.
 DRAWS ?= 2000
@@ -69,8 +73,18 @@ clean: ## Remove bin/
 
 .PHONY: test
 test: race-note $(if $(filter ./...,$(PKG)),test-examples test-hack) ## Run all tests, those on a real API server too (PKG=, RUN=)
-	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" $(TEST) $(PKG)
-	$(if $(and $(RACE),$(filter ./...,$(PKG))),@$(MAKE) --no-print-directory test PKG=$(UNRACED))
+	assets="$$(go run ./hack/localkube assets)"; \
+	export KUBEBUILDER_ASSETS="$$assets"; \
+	packages="$$(go list -e $(PKG))"; \
+	units="$$(grep -v '$(BELOW_TEST)' <<<"$$packages" || true)"; \
+	stories="$$(grep '$(BELOW_TEST)' <<<"$$packages" || true)"; \
+	if [ -n "$$units" ]; then $(TEST) $$units; fi; \
+	if [ -n "$$stories" ]; then $(STORIES) $$stories; fi
+
+# What takes hours and rarely finds anything: docs/contributing/tests.md has the list.
+.PHONY: test-nightly
+test-nightly: ## Run everything, what make test leaves out too; hours; prints a report (FAULT_PLANS=)
+	./.ci/nightly
 
 .PHONY: test-unit
 test-unit: race-note ## Run the fast tests: everything outside test/ (RUN=)
@@ -116,7 +130,7 @@ test-node: ## Run the suite under load on two real nodes; root on Linux (RUN=)
 # The oldest Kubernetes that is supported, and the user stories that run on it. More of them, one by one:
 # KUPERATOR_KUBERNETES=1.30 make test PKG=./test/e2e/... RUN=...
 OLDEST := 1.30
-OLDEST_STORIES := ^(TestRollout|TestDrain|TestReplacement|TestGracefulDeletion|TestKubectlKnowsCollaSets)$$
+OLDEST_STORIES := ^(TestRollout|TestDrain|TestReplacement|TestGracefulDeletion|TestGracefulDeletionWithoutAComponent|TestKubectlKnowsCollaSets)$$
 
 .PHONY: test-versions
 test-versions: ## Run the suite on the oldest Kubernetes that is supported, which is built once (minutes)
@@ -125,11 +139,11 @@ test-versions: ## Run the suite on the oldest Kubernetes that is supported, whic
 	KUPERATOR_VERSION_TESTS=1 go test -count=1 -v -timeout 30m ./test/versions/...; \
 	export KUPERATOR_KUBERNETES=$(OLDEST) KUBEBUILDER_ASSETS="$$assets"; \
 	go test -count=1 -timeout 30m ./test/integration/api/...; \
-	go test -count=1 -timeout 60m -run '$(OLDEST_STORIES)' ./test/e2e/...
+	go test -count=1 -parallel 6 -timeout 60m -run '$(OLDEST_STORIES)' ./test/e2e/...
 
 .PHONY: test-monitoring
-test-monitoring: race-note ## Have a real Prometheus ask what dashboards and alerts ask; draws bin/artifacts/monitoring (RUN=)
-	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" KUPERATOR_MONITORING_TESTS=1 $(TEST) -count=1 -v ./test/monitoring/...
+test-monitoring: ## Have a real Prometheus ask what dashboards and alerts ask; draws bin/artifacts/monitoring (RUN=)
+	assets="$$(go run ./hack/localkube assets)" && KUBEBUILDER_ASSETS="$$assets" KUPERATOR_MONITORING_TESTS=1 $(STORIES) -count=1 -v ./test/monitoring/...
 
 .PHONY: test-examples
 test-examples: race-note ## Run the tests of examples/, which are modules of their own (RUN=)

@@ -54,7 +54,7 @@ func TestTheLivePage(t *testing.T) {
 	if _, err := exec.LookPath("chromium"); err != nil {
 		t.Skip("no Chromium: install Debian's package chromium")
 	}
-	w := everything(t)
+	w := together(t)
 	ns, other := w.namespace(t), w.namespace(t)
 	w.create(t, workload.CollaSet(ns, "web", image1, 10), workload.Rule(ns, "web", "2"), workload.Service(ns, "web"), workload.CollaSet(other, "hidden", image1, 1))
 	w.waitServing(t, ns, "web", 10, image1)

@@ -27,16 +27,16 @@ import (
 
 // standstill is how long a thing must not happen to count as not happening. What
 // is not held back happens within half a second.
-const standstill = 4 * time.Second
+const standstill = 2 * time.Second
 
 // TestDegradation has a story for each part of the suite that may be missing.
 func TestDegradation(t *testing.T) {
 	t.Run("collaset alone without the protocol", func(t *testing.T) {
-		w := everything(t)
+		w := alone(t)
 		w.down(t, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist, suite.Webhook)
 		w.reconfigure(t, suite.CollaSet, "--pod-ops-lifecycle=false")
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{Direct: true})
+		w.observe(t, ns, observer.Options{Direct: true})
 		w.create(t, workload.CollaSet(ns, "web", image1, 4))
 		ready := func(n int, image string) func() error {
 			return func() error {
@@ -64,9 +64,9 @@ func TestDegradation(t *testing.T) {
 	})
 
 	t.Run("lifecycle-controller down", func(t *testing.T) {
-		w := everything(t)
+		w := alone(t)
 		ns := w.namespace(t)
-		o := w.observe(t, observer.Options{})
+		o := w.observe(t, ns, observer.Options{})
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "2"), workload.CollaSet(ns, "web", image1, 6))
 		w.waitServing(t, ns, "web", 6, image1)
 		w.setImage(t, ns, "web", image2)
@@ -104,9 +104,9 @@ func TestDegradation(t *testing.T) {
 	})
 
 	t.Run("podtransitionrule-controller down", func(t *testing.T) {
-		w := everything(t)
+		w := alone(t)
 		ns := w.namespace(t)
-		o := w.observe(t, observer.Options{})
+		o := w.observe(t, ns, observer.Options{})
 		w.create(t, workload.CollaSet(ns, "web", image1, 4), workload.CollaSet(ns, "free", image1, 3))
 		w.waitServing(t, ns, "web", 4, image1)
 		w.waitServing(t, ns, "free", 3, image1)
@@ -127,52 +127,10 @@ func TestDegradation(t *testing.T) {
 		requireWithin(t, o, ns, 1)
 	})
 
-	t.Run("PodTransitionRule CRD not installed", func(t *testing.T) {
-		w := own(t, suite.Config{
-			Name: "e2e-no-rules", WithoutCRDs: []string{"podtransitionrules.apps.kusionstack.io"},
-		})
-		const ns = "default"
-		o := w.observe(t, observer.Options{})
-		w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 3))
-		w.waitServingWithoutRules(t, ns, "web", 3, image1)
-		w.setImage(t, ns, "web", image2)
-		w.waitServingWithoutRules(t, ns, "web", 3, image2)
-		require.NoError(t, w.Died())
-
-		t.Log("the CRD is installed; nobody is restarted")
-		_, err := w.Kubectl(t.Context(), "apply", "--server-side", "-k", filepath.Join("..", "..", "deploy", "crd"))
-		require.NoError(t, err)
-		require.NoError(t, localkube.WaitForCRDs(t.Context(), w.RESTConfig()))
-		for _, component := range []string{suite.PodTransitionRule, suite.Lifecycle} {
-			await.Nil(t, component+" to notice", func() error {
-				content, err := os.ReadFile(w.Logs(component))
-				if err == nil && !strings.Contains(string(content), "PodTransitionRule is served now") {
-					err = errors.New("its log does not say so")
-				}
-				return err
-			})
-		}
-		r := workload.Rule(ns, "web", "1")
-		w.create(t, r)
-		await.Nil(t, "the rule in force", func() error {
-			if err := w.client.Get(t.Context(), keyOf(r), r); err != nil {
-				return err
-			}
-			if r.Status.ObservedGeneration == 0 {
-				return errors.New("no status yet")
-			}
-			return nil
-		})
-		o.Settled(t.Context()) // it has come to know of rules, too
-		w.setImage(t, ns, "web", image3)
-		w.waitServing(t, ns, "web", 3, image3)
-		requireWithin(t, o, ns, 1)
-	})
-
 	t.Run("resourceconsist-controller down", func(t *testing.T) {
-		w := everything(t)
+		w := alone(t)
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{})
+		w.observe(t, ns, observer.Options{})
 		w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 3), workload.CollaSet(ns, "free", image1, 2))
 		w.waitServing(t, ns, "web", 3, image1)
 		w.waitServing(t, ns, "free", 2, image1)
@@ -219,10 +177,10 @@ func TestDegradation(t *testing.T) {
 	})
 
 	t.Run("webhook-server down", func(t *testing.T) {
-		w := everything(t)
+		w := alone(t)
 		w.down(t, suite.Webhook)
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{})
+		w.observe(t, ns, observer.Options{})
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		pods := w.pods(t, ns, "web")
@@ -234,9 +192,9 @@ func TestDegradation(t *testing.T) {
 	})
 
 	t.Run("collaset-controller down", func(t *testing.T) {
-		w := everything(t)
+		w := alone(t)
 		ns := w.namespace(t)
-		o := w.observe(t, observer.Options{})
+		o := w.observe(t, ns, observer.Options{})
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		w.down(t, suite.CollaSet)
@@ -249,9 +207,9 @@ func TestDegradation(t *testing.T) {
 	})
 
 	t.Run("collaset-controller down in the midst of an update", func(t *testing.T) {
-		w := everything(t)
+		w := alone(t)
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{})
+		w.observe(t, ns, observer.Options{})
 		w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 2))
 		w.waitServing(t, ns, "web", 2, image1)
 		require.NoError(t, w.Cluster.StopComponent("kwok"))
@@ -276,6 +234,50 @@ func TestDegradation(t *testing.T) {
 		w.waitSeen(t, ns)
 		w.waitServing(t, ns, "web", 2, image2)
 	})
+}
+
+// TestWithoutTheKindOfRules has a cluster of its own, to which the CRD of rules comes late.
+func TestWithoutTheKindOfRules(t *testing.T) {
+	t.Parallel()
+	w := own(t, suite.Config{
+		Name: "e2e-no-rules", WithoutCRDs: []string{"podtransitionrules.apps.kusionstack.io"},
+	})
+	const ns = "default"
+	o := w.observe(t, ns, observer.Options{})
+	w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 3))
+	w.waitServingWithoutRules(t, ns, "web", 3, image1)
+	w.setImage(t, ns, "web", image2)
+	w.waitServingWithoutRules(t, ns, "web", 3, image2)
+	require.NoError(t, w.Died())
+
+	t.Log("the CRD is installed; nobody is restarted")
+	_, err := w.Kubectl(t.Context(), "apply", "--server-side", "-k", filepath.Join("..", "..", "deploy", "crd"))
+	require.NoError(t, err)
+	require.NoError(t, localkube.WaitForCRDs(t.Context(), w.RESTConfig()))
+	for _, component := range []string{suite.PodTransitionRule, suite.Lifecycle} {
+		await.Nil(t, component+" to notice", func() error {
+			content, err := os.ReadFile(w.Logs(component))
+			if err == nil && !strings.Contains(string(content), "PodTransitionRule is served now") {
+				err = errors.New("its log does not say so")
+			}
+			return err
+		})
+	}
+	r := workload.Rule(ns, "web", "1")
+	w.create(t, r)
+	await.Nil(t, "the rule in force", func() error {
+		if err := w.client.Get(t.Context(), keyOf(r), r); err != nil {
+			return err
+		}
+		if r.Status.ObservedGeneration == 0 {
+			return errors.New("no status yet")
+		}
+		return nil
+	})
+	o.Settled(t.Context()) // it has come to know of rules, too
+	w.setImage(t, ns, "web", image3)
+	w.waitServing(t, ns, "web", 3, image3)
+	requireWithin(t, o, ns, 1)
 }
 
 // waitSeen waits until the simulated kubelets run every Pod as it is, and touches those that they have overlooked: once in some hundred starts kwok v0.8.0

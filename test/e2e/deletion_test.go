@@ -42,10 +42,11 @@ func (w *world) kubectlDelete(t *testing.T, pod *corev1.Pod, flags ...string) er
 
 // TestGracefulDeletion is about Pods that are deleted, by whomever.
 func TestGracefulDeletion(t *testing.T) {
+	t.Parallel()
 	t.Run("kubectl delete pod is refused, and the Pod goes when it is out of service", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
-		o := w.observe(t, observer.Options{Graceful: true})
+		o := w.observe(t, ns, observer.Options{Graceful: true})
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		pods := w.pods(t, ns, "web")
@@ -60,9 +61,9 @@ func TestGracefulDeletion(t *testing.T) {
 	})
 
 	t.Run("without the mark the Pod stays", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{Graceful: true})
+		w.observe(t, ns, observer.Options{Graceful: true})
 		w.create(t, workload.Rule(ns, "web", "0"), workload.CollaSet(ns, "web", image1, 2))
 		w.waitServing(t, ns, "web", 2, image1)
 		before := workload.UIDs(w.pods(t, ns, "web"))
@@ -83,7 +84,7 @@ func TestGracefulDeletion(t *testing.T) {
 	})
 
 	t.Run("force deletes at once", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
 		w.create(t, workload.Rule(ns, "web", "0"), workload.CollaSet(ns, "web", image1, 2))
 		w.waitServing(t, ns, "web", 2, image1)
@@ -95,7 +96,7 @@ func TestGracefulDeletion(t *testing.T) {
 	})
 
 	t.Run("a namespace can be deleted whatever its rules say", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "0"), workload.Rule(ns, "guest", "0"), workload.CollaSet(ns, "web", image1, 3), deployment(ns, "guest", 2))
 		w.waitServing(t, ns, "web", 3, image1)
@@ -105,7 +106,7 @@ func TestGracefulDeletion(t *testing.T) {
 	})
 
 	t.Run("a Deployment can be deleted whatever its rules say", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
 		w.create(t, workload.Rule(ns, "web", "0"), deployment(ns, "web", 2))
 		w.waitServing(t, ns, "web", 2, image1)
@@ -118,23 +119,10 @@ func TestGracefulDeletion(t *testing.T) {
 		})
 	})
 
-	t.Run("a Pod without the gate goes at once", func(t *testing.T) {
-		w := everything(t)
-		ns := w.namespace(t)
-		w.down(t, suite.Webhook)
-		w.create(t, workload.Rule(ns, "web", "0"), deployment(ns, "web", 1))
-		w.waitServing(t, ns, "web", 1, image1)
-		require.NoError(t, w.Restart(t.Context(), suite.Webhook))
-		pod := &w.pods(t, ns, "web")[0]
-		require.False(t, podops.Read(pod).Gate)
-		require.NoError(t, w.kubectlDelete(t, pod))
-		w.replaced(t, pod)
-	})
-
 	t.Run("a Deployment is scaled in within the rule", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
-		o := w.observe(t, observer.Options{})
+		o := w.observe(t, ns, observer.Options{})
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), deployment(ns, "web", 6))
 		w.waitServing(t, ns, "web", 6, image1)
 		before := workload.UIDs(w.pods(t, ns, "web"))
@@ -147,9 +135,9 @@ func TestGracefulDeletion(t *testing.T) {
 	})
 
 	t.Run("workloads of Kubernetes are updated", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{})
+		w.observe(t, ns, observer.Options{})
 		daemons := &appsv1.DaemonSet{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "agent"},
 			Spec:       appsv1.DaemonSetSpec{Selector: deployment(ns, "agent", 0).Spec.Selector, Template: deployment(ns, "agent", 0).Spec.Template},
@@ -168,11 +156,27 @@ func TestGracefulDeletion(t *testing.T) {
 			w.waitServing(t, ns, name, 3, image2)
 		}
 	})
+}
+
+// TestGracefulDeletionWithoutAComponent is about those that are deleted while a component does not run.
+func TestGracefulDeletionWithoutAComponent(t *testing.T) {
+	t.Run("a Pod without the gate goes at once", func(t *testing.T) {
+		w := alone(t)
+		ns := w.namespace(t)
+		w.down(t, suite.Webhook)
+		w.create(t, workload.Rule(ns, "web", "0"), deployment(ns, "web", 1))
+		w.waitServing(t, ns, "web", 1, image1)
+		require.NoError(t, w.Restart(t.Context(), suite.Webhook))
+		pod := &w.pods(t, ns, "web")[0]
+		require.False(t, podops.Read(pod).Gate)
+		require.NoError(t, w.kubectlDelete(t, pod))
+		w.replaced(t, pod)
+	})
 
 	t.Run("nobody prepares while lifecycle-controller is down", func(t *testing.T) {
-		w := everything(t)
+		w := alone(t)
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{})
+		w.observe(t, ns, observer.Options{})
 		w.create(t, workload.CollaSet(ns, "web", image1, 1))
 		w.waitServing(t, ns, "web", 1, image1)
 		w.down(t, suite.Lifecycle)

@@ -47,9 +47,9 @@ func busiest(pods []corev1.Pod) (node string, on []corev1.Pod) {
 // TestDrain drains a node while a rollout runs: Pods of a CollaSet and of a
 // Deployment under one rule, and of a StatefulSet under none.
 func TestDrain(t *testing.T) {
-	w := everything(t)
+	w := alone(t) // Pods of other tests are on the node as well
 	ns := w.namespace(t)
-	o := w.observe(t, observer.Options{Graceful: true})
+	o := w.observe(t, ns, observer.Options{Graceful: true})
 	const allowed = 2
 	one := workload.Rule(ns, "web", fmt.Sprint(allowed))
 	one.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"group": "shop"}}

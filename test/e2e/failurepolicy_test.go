@@ -19,9 +19,9 @@ import (
 // time; after the deadline they serve the image before again, in the operation that they are in, and no other Pod was
 // touched.
 func TestABadRolloutGoesBack(t *testing.T) {
-	w := everything(t)
+	w := together(t)
 	ns := w.namespace(t)
-	o := w.observe(t, observer.Options{})
+	o := w.observe(t, ns, observer.Options{})
 	set := workload.CollaSet(ns, "web", image1, 6)
 	set.Spec.ProgressDeadlineSeconds = ptr.To[int32](3600) // a rollout that works is not stopped, on however busy a machine
 	set.Spec.UpdateStrategy.FailurePolicy = appsv1alpha1.RolloutFailureRollback

@@ -33,7 +33,7 @@ func (w *world) liveObject(t *testing.T, namespace, kind, name string) *unstruct
 
 // TestHealthForGitOps: Argo CD by its scripts, and Flux and others by kstatus, see how a CollaSet fares.
 func TestHealthForGitOps(t *testing.T) {
-	w := everything(t)
+	w := together(t)
 	ns := w.namespace(t)
 	argo, err := argocd.Load(argoCDConfig)
 	require.NoError(t, err)
@@ -186,7 +186,7 @@ spec:
 
 // TestWhatIsInGitStaysAsItIs: tools that apply the same again and again find nothing to change, and change nothing.
 func TestWhatIsInGitStaysAsItIs(t *testing.T) {
-	w := everything(t)
+	w := together(t)
 	ns := w.namespace(t)
 	apply := func(t *testing.T, manifest *unstructured.Unstructured, opts ...client.ApplyOption) *unstructured.Unstructured {
 		t.Helper()

@@ -15,6 +15,7 @@ import (
 
 	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
+	"kusionstack.io/kuperator/internal/testkit/nightly"
 	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
@@ -24,10 +25,13 @@ import (
 func TestKubeletLag(t *testing.T) {
 	for _, lag := range []time.Duration{0, time.Second, 3 * time.Second} {
 		t.Run(lag.String(), func(t *testing.T) {
-			w := everything(t)
+			if lag != time.Second {
+				nightly.Only(t, "a second shows the same")
+			}
+			w := alone(t)
 			w.lateKubelets(t, lag)
 			ns := w.namespace(t)
-			o := w.observe(t, observer.Options{})
+			o := w.observe(t, ns, observer.Options{})
 			begin := time.Now()
 			w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "25%"), workload.CollaSet(ns, "web", image1, 8))
 			w.waitServing(t, ns, "web", 8, image1)
@@ -66,7 +70,7 @@ func TestKubeletLag(t *testing.T) {
 // TestTrafficBreachIsSeen keeps TestKubeletLag honest: on the same cluster, the observer reports an operator that does not
 // wait for Ready, and one that does not wait for the EndpointSlice.
 func TestTrafficBreachIsSeen(t *testing.T) {
-	w := everything(t)
+	w := alone(t)
 	w.lateKubelets(t, 0)
 	ns := w.namespace(t)
 	w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 1))

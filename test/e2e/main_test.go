@@ -11,11 +11,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/race"
@@ -33,18 +36,21 @@ const (
 type world struct {
 	*suite.Suite
 	client client.Client
-	shared bool // with other tests
+	// alone is set for a test that has the shared suite to itself.
+	alone bool
 }
 
-// shared is the suite that most tests use, one after the other.
+// shared is the suite that most tests use: first those that want it alone, one after the other, then the others
+// together.
 var shared = testsuite.Share(func(ctx context.Context) (*world, error) {
 	return newWorld(ctx, suite.Config{Name: "e2e", Nodes: 3, AuditReads: true, Progress: os.Stderr})
 })
 
 func TestMain(m *testing.M) { shared.Main(m) }
 
-// everything returns the shared suite with all components running as they ship.
-func everything(t *testing.T) *world {
+// alone returns the shared suite with all components running as they ship, to a test that stops some of them, or looks
+// at the whole cluster. No other test runs meanwhile: it must not be parallel.
+func alone(t *testing.T) *world {
 	t.Helper()
 	var w *world
 	t.Cleanup(func() { // after it was seen what has died
@@ -52,10 +58,19 @@ func everything(t *testing.T) *world {
 			w.restore(t)
 		}
 	})
-	w = shared.Get(t)
-	w.shared = true
+	mine := *shared.Get(t)
+	w = &mine
+	w.alone = true
 	w.restore(t)
 	return w
+}
+
+// together returns the shared suite to a test that disturbs nothing outside of its namespaces. It runs beside others,
+// when those that want the suite alone are over.
+func together(t *testing.T) *world {
+	t.Helper()
+	t.Parallel()
+	return shared.Get(t)
 }
 
 // own returns a suite of the test's own.
@@ -102,6 +117,7 @@ func (w *world) restore(t *testing.T) {
 		switch {
 		case changedArgs[name]:
 			delete(changedArgs, name)
+			require.NoError(t, w.StopComponent(name))
 			require.NoError(t, w.Restart(ctx, name, ""))
 		case !slices.Contains(w.Running(), name):
 			require.NoError(t, w.Restart(ctx, name))
@@ -114,6 +130,7 @@ func (w *world) restore(t *testing.T) {
 func (w *world) reconfigure(t *testing.T, name string, args ...string) {
 	t.Helper()
 	changedArgs[name] = true
+	require.NoError(t, w.StopComponent(name))
 	require.NoError(t, w.Restart(t.Context(), name, args...))
 }
 
@@ -121,7 +138,7 @@ func (w *world) reconfigure(t *testing.T, name string, args ...string) {
 func (w *world) down(t *testing.T, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		require.NoError(t, w.Kill(name))
+		require.NoError(t, w.StopComponent(name)) // which gives its Lease back, so that its successor need not wait
 	}
 }
 
@@ -145,27 +162,44 @@ func (w *world) namespace(t *testing.T) string {
 		if t.Failed() {
 			t.Log(workload.Describe(ctx, w.Kubectl, name))
 		}
-		w.restoreIfShared(t)
-		if _, err := w.Kubectl(ctx, "-n", name, "delete", "collasets,deployments,podtransitionrules", "--all", "--ignore-not-found", "--wait", "--timeout=25s"); err != nil {
-			t.Logf("clearing namespace %s: %v", name, err)
+		if w.alone {
+			w.restore(t) // components clear what the test leaves
+			if err := w.clear(ctx, name); err != nil {
+				t.Logf("clearing namespace %s: %v", name, err)
+			}
 		}
-		if _, err := w.Kubectl(ctx, "delete", "namespace", name, "--wait=false"); err != nil {
+		if err := w.client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); client.IgnoreNotFound(err) != nil {
 			t.Logf("removing namespace %s: %v", name, err)
 		}
 	})
 	return name
 }
 
-// restoreIfShared lets components clear what a test leaves.
-func (w *world) restoreIfShared(t *testing.T) {
-	if w.shared {
-		w.restore(t)
+// clear deletes the workloads of a namespace and its rules, and waits until they are gone, or ctx ends.
+func (w *world) clear(ctx context.Context, namespace string) error {
+	for _, kind := range []client.Object{&appsv1alpha1.CollaSet{}, &appsv1.Deployment{}, &appsv1alpha1.PodTransitionRule{}} {
+		background := client.PropagationPolicy(metav1.DeletePropagationBackground)
+		if err := w.client.DeleteAllOf(ctx, kind, client.InNamespace(namespace), background); err != nil {
+			return err
+		}
 	}
+	return await.Until(ctx, func() error {
+		for _, list := range []client.ObjectList{&appsv1alpha1.CollaSetList{}, &appsv1.DeploymentList{}, &appsv1alpha1.PodTransitionRuleList{}} {
+			if err := w.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
+				return err
+			}
+			if n := meta.LenList(list); n > 0 {
+				return fmt.Errorf("%d of %T are there", n, list)
+			}
+		}
+		return nil
+	})
 }
 
-// observe watches from here to the end of the test, and fails it for any broken promise.
-func (w *world) observe(t *testing.T, options observer.Options) *observer.Observer {
+// observe watches the namespace from here to the end of the test, and fails it for any broken promise.
+func (w *world) observe(t *testing.T, namespace string, options observer.Options) *observer.Observer {
 	t.Helper()
+	options.Namespace = namespace
 	if options.StuckAfter == 0 {
 		options.StuckAfter = 2 * await.Patience // the waits for Pods are over before
 	}

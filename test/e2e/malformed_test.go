@@ -81,7 +81,7 @@ func TestMalformed(t *testing.T) {
 	}
 	for _, webhook := range []string{"with webhook-server", "without webhook-server"} {
 		t.Run(webhook, func(t *testing.T) {
-			w := everything(t)
+			w := alone(t)
 			ns := w.namespace(t)
 			if webhook == "without webhook-server" {
 				w.down(t, suite.Webhook)

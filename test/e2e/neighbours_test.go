@@ -20,6 +20,7 @@ import (
 
 // TestDeletingACollaSet deletes CollaSets in each way that there is, with Kubernetes' own garbage collector.
 func TestDeletingACollaSet(t *testing.T) {
+	t.Parallel()
 	// blocking makes the Pods' owner references as Kuperator v0.7 made them.
 	blocking := func(t *testing.T, w *world, pods []corev1.Pod) {
 		t.Helper()
@@ -38,9 +39,9 @@ func TestDeletingACollaSet(t *testing.T) {
 		"in the foreground, with Pods of an earlier version": {cascade: "foreground", blocking: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := everything(t)
+			w := together(t)
 			ns := w.namespace(t)
-			o := w.observe(t, observer.Options{Graceful: true})
+			o := w.observe(t, ns, observer.Options{Graceful: true})
 			w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 4))
 			w.waitServing(t, ns, "web", 4, image1)
 			if tc.blocking {
@@ -54,7 +55,7 @@ func TestDeletingACollaSet(t *testing.T) {
 	}
 
 	t.Run("in the foreground, held by its rule", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
 		w.create(t, workload.Rule(ns, "web", "0"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
@@ -75,7 +76,7 @@ func TestDeletingACollaSet(t *testing.T) {
 	})
 
 	t.Run("leaving its Pods", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
@@ -111,7 +112,7 @@ func ready(pods []corev1.Pod) error {
 // TestDrainUnderTwoMirroredRules drains a node in a namespace without graceful deletion, where only
 // PodDisruptionBudgets bound evictions.
 func TestDrainUnderTwoMirroredRules(t *testing.T) {
-	w := everything(t)
+	w := alone(t) // Pods of other tests are on the node as well
 	ns := w.namespace(t)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
 	require.NoError(t, w.client.Patch(t.Context(), namespace, client.RawPatch("application/merge-patch+json",
@@ -131,7 +132,7 @@ func TestDrainUnderTwoMirroredRules(t *testing.T) {
 		return err
 	})
 	node, _ := busiest(w.pods(t, ns, "web"))
-	o := w.observe(t, observer.Options{})
+	o := w.observe(t, ns, observer.Options{})
 	t.Cleanup(func() {
 		if _, err := w.Kubectl(context.WithoutCancel(t.Context()), "uncordon", node); err != nil {
 			t.Errorf("uncordoning %s: %v", node, err)

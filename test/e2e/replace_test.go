@@ -24,9 +24,9 @@ import (
 // in place would wait for ever; replacing has another Pod in service first.
 func TestReplacement(t *testing.T) {
 	const n, most = 6, 2
-	w := everything(t)
+	w := together(t)
 	ns := w.namespace(t)
-	o := w.observe(t, observer.Options{})
+	o := w.observe(t, ns, observer.Options{})
 	set := workload.CollaSet(ns, "web", image1, n)
 	set.Spec.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateReplace
 	set.Spec.UpdateStrategy.MaxSurge = ptr.To(intstr.FromInt32(most))

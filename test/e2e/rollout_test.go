@@ -21,9 +21,9 @@ const (
 )
 
 func TestRollout(t *testing.T) {
-	w := everything(t)
+	w := alone(t) // conflicts are counted
 	ns := w.namespace(t)
-	o := w.observe(t, observer.Options{})
+	o := w.observe(t, ns, observer.Options{})
 	begin := time.Now()
 	w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "20%"), workload.CollaSet(ns, "web", image1, 10))
 	w.waitServing(t, ns, "web", 10, image1)
@@ -74,7 +74,7 @@ func TestRollout(t *testing.T) {
 func requireAtRest(t *testing.T, o *observer.Observer, namespace string) {
 	t.Helper()
 	require.NoError(t, o.AtRest(t.Context(), namespace).Err())
-	report := o.Quiet(t.Context(), namespace, 3*time.Second)
+	report := o.Quiet(t.Context(), namespace, standstill)
 	require.NoError(t, report.Err())
 	t.Logf("the observer judged %v", report.Checks)
 }

@@ -41,10 +41,11 @@ func deployment(namespace, name string, n int32) *appsv1.Deployment {
 // TestThirdParty has programs that know only the published labels and
 // finalizers, on Pods of a workload that is none of ours.
 func TestThirdParty(t *testing.T) {
+	t.Parallel()
 	t.Run("an operator by labels on a Deployment's Pods", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
-		o := w.observe(t, observer.Options{})
+		o := w.observe(t, ns, observer.Options{})
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), deployment(ns, "web", 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		pods := w.pods(t, ns, "web")
@@ -56,9 +57,9 @@ func TestThirdParty(t *testing.T) {
 	})
 
 	t.Run("a cooperator that only knows the finalizer prefix", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{})
+		w.observe(t, ns, observer.Options{})
 		w.create(t, deployment(ns, "web", 1))
 		w.waitServing(t, ns, "web", 1, image1)
 		pod := &w.pods(t, ns, "web")[0]
@@ -79,7 +80,7 @@ func TestThirdParty(t *testing.T) {
 			}
 			return nil
 		})
-		await.Always(t, standstill/2, "no operation before the finalizer is gone", func() error {
+		await.Always(t, standstill, "no operation before the finalizer is gone", func() error {
 			if v := get(); podops.PhaseOf(v, "restarter") != podops.PhasePreparing {
 				return fmt.Errorf("%v", podops.Explain(v, nil))
 			}
@@ -97,9 +98,9 @@ func TestThirdParty(t *testing.T) {
 	})
 
 	t.Run("an operator that changes its mind", func(t *testing.T) {
-		w := everything(t)
+		w := together(t)
 		ns := w.namespace(t)
-		w.observe(t, observer.Options{})
+		w.observe(t, ns, observer.Options{})
 		w.create(t, workload.Rule(ns, "web", "0"), deployment(ns, "web", 1))
 		w.waitServing(t, ns, "web", 1, image1)
 		pod := &w.pods(t, ns, "web")[0]

@@ -54,7 +54,7 @@ func (w *world) kubectl(t *testing.T, namespace string, args ...string) string {
 
 // TestKubectlKnowsCollaSets: what a person does with a workload from the command line works with a CollaSet.
 func TestKubectlKnowsCollaSets(t *testing.T) {
-	w := everything(t)
+	w := together(t)
 	ns := w.namespace(t)
 	w.create(t, workload.CollaSet(ns, "web", image1, 2))
 
@@ -133,7 +133,7 @@ func ofExpressions(set *appsv1alpha1.CollaSet) *appsv1alpha1.CollaSet {
 // TestDisruptionBudgetInPercent: the disruption controller of Kubernetes counts the Pods that a CollaSet wants, by its
 // scale subresource, and lets one of ten be evicted.
 func TestDisruptionBudgetInPercent(t *testing.T) {
-	w := everything(t)
+	w := alone(t)
 	ns := w.namespace(t)
 	set := ofExpressions(workload.CollaSet(ns, "web", image1, 10))
 	// Evictions go to the API server as they are: it is the budget that is looked at, not the graceful deletion of webhook-server.
@@ -188,7 +188,7 @@ func (w *world) waitBudget(t *testing.T, budget *policyv1.PodDisruptionBudget, w
 // TestHorizontalPodAutoscaler: the real controller, which finds a CollaSet's Pods by the selector in its scale subresource
 // and reads their load from an aggregated metrics API, which is a stub in this process.
 func TestHorizontalPodAutoscaler(t *testing.T) {
-	w := everything(t)
+	w := together(t)
 	ns := w.namespace(t)
 	load := w.metricsAPI(t) // of all Pods together, so that more Pods have less each
 	load.Store(200)

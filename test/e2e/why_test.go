@@ -90,9 +90,9 @@ func (w *world) onePod(t *testing.T, namespace, name string) string {
 	return "pod/" + w.pods(t, namespace, name)[0].Name
 }
 
-// TestWhyNamesTheTrueBlocker: the suite as it runs, in ten ways of standing still, and what kubectl kuperator says.
+// TestWhyNamesTheTrueBlocker: the suite as it runs, in ways of standing still, and what kubectl kuperator says.
 func TestWhyNamesTheTrueBlocker(t *testing.T) {
-	w := everything(t)
+	w := together(t)
 	ns := w.namespace(t)
 
 	t.Run("a rule whose budget a broken image holds", func(t *testing.T) {
@@ -135,33 +135,6 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		})
 	})
 
-	t.Run("a webhook rule", func(t *testing.T) {
-		w.webhookRuleBlocks(t, ns)
-	})
-
-	t.Run("a protection finalizer", func(t *testing.T) {
-		w.create(t, workload.Service(ns, "held"))
-		pod := w.onePod(t, ns, "held")
-		require.NoError(t, w.StopComponent(suite.ResourceConsist))
-		w.setImage(t, ns, "held", image2)
-		answer := w.waitBlocker(t, ns, pod, insight.CodeProtectionFinalizer)
-		require.Equal(t, &insight.Ref{Kind: "Service", Namespace: ns, Name: "held"}, answer.Blocker.On)
-		require.True(t, slices.ContainsFunc(answer.Reasons, func(r insight.Reason) bool {
-			return r.Code == insight.CodeControllerMissing && strings.Contains(r.Message, suite.ResourceConsist)
-		}), "and whose controller is away: %+v", answer.Reasons)
-		require.NoError(t, w.Restart(t.Context(), suite.ResourceConsist))
-		w.waitServing(t, ns, "held", 1, image2)
-	})
-
-	t.Run("a kubelet that does not move", func(t *testing.T) {
-		pod := w.onePod(t, ns, "kubelet")
-		require.NoError(t, w.Cluster.StopComponent("kwok"))
-		defer func() { require.NoError(t, w.Cluster.StartComponent(context.WithoutCancel(t.Context()), "kwok")) }()
-		w.setImage(t, ns, "kubelet", image2)
-		answer := w.waitBlocker(t, ns, pod, insight.CodeKubeletBehind)
-		require.Equal(t, "Node", answer.Blocker.On.Kind)
-	})
-
 	t.Run("no node takes the Pod", func(t *testing.T) {
 		set := workload.CollaSet(ns, "nowhere", image1, 1)
 		set.Spec.Template.Spec.NodeSelector = map[string]string{"no-such": "node"}
@@ -189,16 +162,6 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		w.waitServing(t, frozen, "cold", 1, image2)
 	})
 
-	t.Run("lifecycle-controller does not run", func(t *testing.T) {
-		pod := w.onePod(t, ns, "orphaned")
-		require.NoError(t, w.StopComponent(suite.Lifecycle))
-		w.setImage(t, ns, "orphaned", image2)
-		answer := w.waitBlocker(t, ns, pod, insight.CodeControllerMissing)
-		require.Contains(t, answer.Blocker.Message, suite.Lifecycle)
-		require.NoError(t, w.Restart(t.Context(), suite.Lifecycle))
-		w.waitServing(t, ns, "orphaned", 1, image2)
-	})
-
 	t.Run("a quota", func(t *testing.T) {
 		narrow := w.namespace(t)
 		w.create(t, &corev1.ResourceQuota{
@@ -223,6 +186,49 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		answer, err := w.why(t, ns, pod)
 		require.NoError(t, err)
 		require.Nil(t, answer.Blocker, "and now nothing: %+v", answer.Reasons)
+	})
+}
+
+// TestWhyNamesWhatIsNotRunning: the same for what does not run, and for a rule that asks a server.
+func TestWhyNamesWhatIsNotRunning(t *testing.T) {
+	w := alone(t)
+	ns := w.namespace(t)
+
+	t.Run("a webhook rule", func(t *testing.T) {
+		w.webhookRuleBlocks(t, ns)
+	})
+
+	t.Run("a protection finalizer", func(t *testing.T) {
+		w.create(t, workload.Service(ns, "held"))
+		pod := w.onePod(t, ns, "held")
+		require.NoError(t, w.StopComponent(suite.ResourceConsist))
+		w.setImage(t, ns, "held", image2)
+		answer := w.waitBlocker(t, ns, pod, insight.CodeProtectionFinalizer)
+		require.Equal(t, &insight.Ref{Kind: "Service", Namespace: ns, Name: "held"}, answer.Blocker.On)
+		require.True(t, slices.ContainsFunc(answer.Reasons, func(r insight.Reason) bool {
+			return r.Code == insight.CodeControllerMissing && strings.Contains(r.Message, suite.ResourceConsist)
+		}), "and whose controller is away: %+v", answer.Reasons)
+		require.NoError(t, w.Restart(t.Context(), suite.ResourceConsist))
+		w.waitServing(t, ns, "held", 1, image2)
+	})
+
+	t.Run("a kubelet that does not move", func(t *testing.T) {
+		pod := w.onePod(t, ns, "kubelet")
+		require.NoError(t, w.Cluster.StopComponent("kwok"))
+		defer func() { require.NoError(t, w.Cluster.StartComponent(context.WithoutCancel(t.Context()), "kwok")) }()
+		w.setImage(t, ns, "kubelet", image2)
+		answer := w.waitBlocker(t, ns, pod, insight.CodeKubeletBehind)
+		require.Equal(t, "Node", answer.Blocker.On.Kind)
+	})
+
+	t.Run("lifecycle-controller does not run", func(t *testing.T) {
+		pod := w.onePod(t, ns, "orphaned")
+		require.NoError(t, w.StopComponent(suite.Lifecycle))
+		w.setImage(t, ns, "orphaned", image2)
+		answer := w.waitBlocker(t, ns, pod, insight.CodeControllerMissing)
+		require.Contains(t, answer.Blocker.Message, suite.Lifecycle)
+		require.NoError(t, w.Restart(t.Context(), suite.Lifecycle))
+		w.waitServing(t, ns, "orphaned", 1, image2)
 	})
 }
 
@@ -269,7 +275,7 @@ func at(pods []corev1.Pod, image string) (names []string) {
 
 // TestPluginOperatesACollaSet: what a rollout would do, what it did, and back.
 func TestPluginOperatesACollaSet(t *testing.T) {
-	w := everything(t)
+	w := together(t)
 	ns := w.namespace(t)
 	manifestOf := func(partition int, image, env string) string {
 		path := filepath.Join(t.TempDir(), "web.yaml")
@@ -445,10 +451,6 @@ spec:
 		for _, check := range []string{"API server", "clock", "CRDs", "components", "webhooks", "permissions"} {
 			require.True(t, ok[check], "%s: %s", check, out)
 		}
-		require.NoError(t, w.StopComponent(suite.ResourceConsist))
-		out, _, _ = w.kuperator(t, ns, "doctor")
-		require.Contains(t, out, suite.ResourceConsist+" is not running")
-		require.NoError(t, w.Restart(t.Context(), suite.ResourceConsist))
 	})
 
 	t.Run("completion knows names", func(t *testing.T) {
@@ -457,12 +459,21 @@ spec:
 	})
 }
 
+// TestDoctorMissesAComponent: what does not run is named.
+func TestDoctorMissesAComponent(t *testing.T) {
+	w := alone(t)
+	ns := w.namespace(t)
+	w.down(t, suite.ResourceConsist)
+	out, _, _ := w.kuperator(t, ns, "doctor")
+	require.Contains(t, out, suite.ResourceConsist+" is not running")
+}
+
 func first[A, B any](a A, _ B) A { return a }
 
 // TestPluginWithTheRightsOfATeam: kubectl finds the plugin; the roles view and edit of one namespace are enough, and what
 // they do not show is said.
 func TestPluginWithTheRightsOfATeam(t *testing.T) {
-	w := everything(t)
+	w := together(t)
 	ns := w.namespace(t)
 	pod := w.onePod(t, ns, "web")
 	for user, role := range map[string]string{"viewer": "view", "editor": "edit"} {

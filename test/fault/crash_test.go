@@ -24,13 +24,14 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
 	"kusionstack.io/kuperator/internal/testkit/faultreport"
+	"kusionstack.io/kuperator/internal/testkit/nightly"
 	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 const (
-	// shortPlans is how many plans `make test` runs, besides the regressions.
-	shortPlans = 230
+	// shortPlans is how many plans `make test` runs, besides the regressions, and nightlyPlans a run of everything.
+	shortPlans, nightlyPlans = 60, 230
 	// linger is how many plans of a cell are over and watched for writes before the first of them is cleared away.
 	linger = 2
 	// settle is how long after the end state is reached something may still be written: what is written of it, and not in the snapshot.
@@ -381,13 +382,20 @@ func TestCrashAtEveryWrite(t *testing.T) {
 			}
 		}
 		t.Logf("%d plans in all", len(plans))
-		plans = selection(t, plans, onceFailed, shortPlans, 0)
+		plans = selection(t, plans, onceFailed, ofNight(shortPlans, nightlyPlans), 0)
 	}
 	begin := time.Now()
 	outcomes := p.execute(t, plans, refs)
 	t.Log(timing(outcomes, begin))
 	p.judge(t, outcomes)
 	report(t, "crash at every write", outcomes)
+}
+
+func ofNight(short, nights int) int {
+	if nightly.Run() {
+		return nights
+	}
+	return short
 }
 
 // selection is what FAULTS and FAULT_PLANS ask for: so many of all plans, or what `make test` runs. Those that once failed are in it

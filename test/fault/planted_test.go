@@ -321,7 +321,7 @@ func (p *plane) buildChanged(t *testing.T, name, component string, changes []sou
 	module, planted := plant(t, dir, changes)
 	program := filepath.Join(dir, component)
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-overlay", planted, "-o", program, "./cmd/"+component)
-	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+	cmd.Dir = module
 	output, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(output))
 	return program

@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// shortViews and allViews are how many plans about stale views `make test` and `make test-faults` run.
-	shortViews = 64
-	allViews   = 800
+	// shortViews, nightlyViews and allViews are how many plans about stale views `make test`, a run of everything and
+	// `make test-faults` run.
+	shortViews, nightlyViews = 16, 64
+	allViews                 = 800
 	// acting is how long a component that was restarted with an old view has nothing to do, and writes nothing, before it is shown the present.
 	acting = 700 * time.Millisecond
 	// glance is how often a component that is to come to rest is looked at.
@@ -109,7 +110,7 @@ func TestStaleViews(t *testing.T) {
 			}
 		}
 		t.Logf("%d plans in all", len(plans))
-		plans = selection(t, plans, staleFailed, shortViews, allViews)
+		plans = selection(t, plans, staleFailed, ofNight(shortViews, nightlyViews), allViews)
 	}
 	begin := time.Now()
 	outcomes := p.execute(t, plans, refs)

@@ -87,6 +87,7 @@ func (w *world) replace(t *testing.T, d *appsv1.Deployment, old *program, versio
 // TestReplicasOfDifferentVersionsTakeOver: two replicas run, of different versions; one leads, and when it ends the other does.
 func TestReplicasOfDifferentVersionsTakeOver(t *testing.T) {
 	long(t)
+	long(t)
 	w := newWorld(t)
 	w.namespaces(t, storyNamespace)
 	w.prerequisites(t, system)
@@ -131,6 +132,7 @@ func TestReplicasOfDifferentVersionsTakeOver(t *testing.T) {
 // TestANewerControllerOnAnOlderCRD: it starts, works, and says which fields the API server would drop; with the CRD of its own
 // version it says nothing.
 func TestANewerControllerOnAnOlderCRD(t *testing.T) {
+	long(t)
 	long(t)
 	w := newWorld(t)
 	w.namespaces(t, storyNamespace)

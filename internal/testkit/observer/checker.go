@@ -60,6 +60,8 @@ func (v Violation) String() string {
 
 // Options adjust the checks. The zero value checks everything with its defaults.
 type Options struct {
+	// Namespace is the only one to observe. Empty means all. Only Observer heeds it.
+	Namespace string
 	// Direct says that Pods are operated without the Pod protocol, so that they
 	// may be changed while they serve: Traffic is not checked.
 	Direct bool

@@ -90,7 +90,7 @@ type progress struct {
 	broken bool
 }
 
-// Start begins to observe all namespaces and returns when every kind that the
+// Start begins to observe all namespaces, or the one of the options, and returns when every kind that the
 // API server has was listed once. It needs the right to read the kinds that the
 // package's comment names. The context bounds starting and observing; Stop ends
 // it as well.
@@ -107,7 +107,7 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Observer
 	if err != nil {
 		return nil, err
 	}
-	o, err := start(ctx, sources(clients, custom), options)
+	o, err := start(ctx, sources(clients, custom, options.Namespace), options)
 	if err != nil {
 		return nil, err
 	}
@@ -150,25 +150,26 @@ func start(ctx context.Context, all []source, options Options) (*Observer, error
 	return o, nil
 }
 
-func sources(clients kubernetes.Interface, custom dynamic.Interface) []source {
+// sources are the kinds to watch, in one namespace or in all (""). A list of all is one of that namespace, too.
+func sources(clients kubernetes.Interface, custom dynamic.Interface, scope string) []source {
 	core, apps := clients.CoreV1(), clients.AppsV1()
 	list := []source{
-		builtIn("pods", core.Pods),
-		builtIn("services", core.Services),
-		builtIn("persistentvolumeclaims", core.PersistentVolumeClaims),
-		builtIn("endpointslices", clients.DiscoveryV1().EndpointSlices),
-		builtIn("replicasets", apps.ReplicaSets),
-		builtIn("controllerrevisions", apps.ControllerRevisions),
+		builtIn("pods", core.Pods, scope),
+		builtIn("services", core.Services, scope),
+		builtIn("persistentvolumeclaims", core.PersistentVolumeClaims, scope),
+		builtIn("endpointslices", clients.DiscoveryV1().EndpointSlices, scope),
+		builtIn("replicasets", apps.ReplicaSets, scope),
+		builtIn("controllerrevisions", apps.ControllerRevisions, scope),
 		{
-			kind: "namespaces", watch: core.Namespaces().Watch,
+			kind: "namespaces",
+			watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return core.Namespaces().Watch(ctx, named(scope, o))
+			},
 			list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
-				if namespace != metav1.NamespaceAll {
-					o.FieldSelector = metav1.ObjectNameField + "=" + namespace
-				}
-				return core.Namespaces().List(ctx, o)
+				return core.Namespaces().List(ctx, named(cmp.Or(namespace, scope), o))
 			},
 		},
-		builtIn("nodes", func(string) corev1client.NodeInterface { return core.Nodes() }),
+		builtIn("nodes", func(string) corev1client.NodeInterface { return core.Nodes() }, scope),
 	}
 	for resource, empty := range map[string]func() metav1.Object{
 		"collasets":          func() metav1.Object { return &appsv1alpha1.CollaSet{} },
@@ -177,9 +178,9 @@ func sources(clients kubernetes.Interface, custom dynamic.Interface) []source {
 	} {
 		at := custom.Resource(appsv1alpha1.SchemeGroupVersion.WithResource(resource))
 		list = append(list, source{
-			kind: resource, watch: at.Watch,
+			kind: resource, watch: at.Namespace(scope).Watch,
 			list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
-				return at.Namespace(namespace).List(ctx, o)
+				return at.Namespace(cmp.Or(namespace, scope)).List(ctx, o)
 			},
 			typed: func(obj runtime.Object) (metav1.Object, error) {
 				u, ok := obj.(*unstructured.Unstructured)
@@ -200,12 +201,20 @@ type reader[L runtime.Object] interface {
 	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
 }
 
-// builtIn is a source of a kind that has a typed client.
-func builtIn[L runtime.Object, C reader[L]](kind string, of func(namespace string) C) source {
+// named asks for the one object of a name; for all if that is empty.
+func named(name string, o metav1.ListOptions) metav1.ListOptions {
+	if name != "" {
+		o.FieldSelector = metav1.ObjectNameField + "=" + name
+	}
+	return o
+}
+
+// builtIn is a source of a kind that has a typed client, in one namespace or in all.
+func builtIn[L runtime.Object, C reader[L]](kind string, of func(namespace string) C, scope string) source {
 	return source{
-		kind: kind, watch: of(metav1.NamespaceAll).Watch,
+		kind: kind, watch: of(scope).Watch,
 		list: func(ctx context.Context, namespace string, o metav1.ListOptions) (runtime.Object, error) {
-			return of(namespace).List(ctx, o)
+			return of(cmp.Or(namespace, scope)).List(ctx, o)
 		},
 	}
 }

@@ -15,6 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
@@ -206,4 +209,38 @@ func TestWhatHappenedWhileAWatchWasBrokenIsNotJudged(t *testing.T) {
 		require.Equal(t, 3, o.Report().PodVersions["uid-0"])
 		require.Equal(t, 2, o.Report().Gaps)
 	})
+}
+
+// TestOneNamespace asks for what is in the namespace of the options, also where all is wanted, and for its Namespace alone.
+func TestOneNamespace(t *testing.T) {
+	scheme := runtime.NewScheme()
+	require.NoError(t, appsv1alpha1.AddToScheme(scheme))
+	clients, custom := fake.NewClientset(), dynamicfake.NewSimpleDynamicClient(scheme)
+	all := sources(clients, custom, "ours")
+	for _, s := range all {
+		_, err := s.list(t.Context(), metav1.NamespaceAll, metav1.ListOptions{})
+		require.NoError(t, err)
+		_, err = s.watch(t.Context(), metav1.ListOptions{})
+		require.NoError(t, err)
+	}
+	actions := append(clients.Actions(), custom.Actions()...)
+	require.Len(t, actions, 2*len(all))
+	for _, action := range actions {
+		var of string
+		switch a := action.(type) {
+		case clienttesting.ListAction:
+			of = a.GetListRestrictions().Fields.String()
+		case clienttesting.WatchAction:
+			of = a.GetWatchRestrictions().Fields.String()
+		}
+		wantNamespace, wantFields := "ours", ""
+		switch action.GetResource().Resource {
+		case "nodes":
+			wantNamespace = ""
+		case "namespaces":
+			wantNamespace, wantFields = "", "metadata.name=ours"
+		}
+		require.Equal(t, wantNamespace, action.GetNamespace(), "%s %s", action.GetVerb(), action.GetResource().Resource)
+		require.Equal(t, wantFields, of, "%s %s", action.GetVerb(), action.GetResource().Resource)
+	}
 }

@@ -19,27 +19,68 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset"
+	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
+// TestDirectly tells the stories that hold without the lifecycle.
 func TestDirectly(t *testing.T) {
-	cluster, c := start(t)
+	cluster, c := startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true, WithNodes: true})
+	storageClasses(t, c)
 	run(t, cluster, "--pod-ops-lifecycle=false")
-	for name, test := range stories {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
+	playVolumes(t, c)
+	in := func(t *testing.T) env { return env{t, c, cluster, testcluster.Namespace(t, cluster, nil)} }
+	for _, stories := range []map[string]func(env){stories, replacements, rolloutStories} {
+		tell(t, in, stories)
+	}
+	claims := map[string]func(volumeEnv){}
+	for _, name := range []string{"claims follow their instance ID", "a larger request expands claims, and no Pod is another one"} {
+		claims[name] = volumeStories[name]
+	}
+	tell(t, withVolumes(in), claims)
+}
+
+// TestUnderTheLifecycle tells all stories with the test as lifecycle-controller. Volumes are made by the test; binding,
+// protection and garbage collection are Kubernetes' own.
+func TestUnderTheLifecycle(t *testing.T) {
+	cluster, c := startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true, WithNodes: true, Nodes: 4, Audit: true})
+	storageClasses(t, c)
+	run(t, cluster)
+	playLifecycle(t, c)
+	playVolumes(t, c)
+	in := func(t *testing.T) env { return env{t, c, cluster, testcluster.Namespace(t, cluster, nil)} }
+	for name, test := range lonelyStories {
+		t.Run(name, func(t *testing.T) { test(in(t)) })
+	}
+	for _, stories := range []map[string]func(env){
+		stories, lifecycleStories, replacements, rolloutStories, lifecycleRolloutStories, expressionStories, scaleStories,
+	} {
+		tell(t, in, stories)
+	}
+	for _, stories := range []map[string]func(volumeEnv){volumeStories, identityStories()} {
+		tell(t, withVolumes(in), stories)
 	}
 }
 
-func TestUnderTheLifecycle(t *testing.T) {
-	cluster, c := start(t)
-	run(t, cluster)
-	playLifecycle(t, c)
+// tell runs stories at the same time when the test's function is over, each in a namespace of its own: most of them wait.
+func tell[E any](t *testing.T, in func(*testing.T) E, stories map[string]func(E)) {
+	t.Helper()
 	for name, test := range stories {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(in(t))
+		})
 	}
-	for name, test := range lifecycleStories {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
-	}
+}
+
+func withVolumes(in func(*testing.T) env) func(*testing.T) volumeEnv {
+	return func(t *testing.T) volumeEnv { return volumeEnv{in(t)} }
+}
+
+// lonelyStories have the cluster to themselves: one counts conflicts, which others at work make likelier, the other closes nodes.
+var lonelyStories = map[string]func(env){
+	"an update in place costs three writes for each Pod": writeBudget,
+	"what is left is spread over racks":                  spread,
 }
 
 // stories hold with and without the lifecycle.
@@ -246,7 +287,6 @@ var stories = map[string]func(env){
 
 // lifecycleStories need the lifecycle.
 var lifecycleStories = map[string]func(env){
-	"an update in place costs three writes for each Pod": writeBudget,
 	"raising the replicas again lets victims off": func(e env) {
 		set := e.create("web", 4, func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Annotations = map[string]string{"hold": "rules"} })
 		e.reachesReady(set)

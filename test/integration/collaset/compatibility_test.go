@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,18 +26,13 @@ import (
 // makes of a CollaSet that does not say otherwise, and that it may.
 func TestCompatibility(t *testing.T) {
 	cluster, c := start(t)
-	require.NoError(t, c.Create(t.Context(), &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: growing}, Provisioner: "kubernetes.io/no-provisioner", AllowVolumeExpansion: ptr.To(true),
-	}))
+	storageClasses(t, c)
 	run(t, cluster, "--compatibility=kuperator-v0.7")
 	playLifecycle(t, c)
 	playVolumes(t, c)
-	for name, test := range compatibilityStories {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(volumeEnv{env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}})
-		})
-	}
+	tell(t, func(t *testing.T) volumeEnv {
+		return volumeEnv{env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}}
+	}, compatibilityStories)
 }
 
 // are waits until there are so many Pods of which so many fulfil a condition.

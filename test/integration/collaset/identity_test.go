@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,19 +17,9 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
-// TestIdentity takes off Pods and claims what they are found by, and saves and restores a namespace.
-func TestIdentity(t *testing.T) {
-	cluster, c := start(t)
-	grows := true
-	require.NoError(t, c.Create(t.Context(), &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: growing}, Provisioner: "kubernetes.io/no-provisioner", AllowVolumeExpansion: &grows,
-	}))
-	run(t, cluster)
-	playLifecycle(t, c)
-	playVolumes(t, c)
-	in := func(t *testing.T) volumeEnv {
-		return volumeEnv{env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}}
-	}
+// identityStories take off Pods and claims what they are found by, and save and restore a namespace.
+func identityStories() map[string]func(volumeEnv) {
+	stories := map[string]func(volumeEnv){"a claim without labels": volumeEnv.losesLabelsOfClaims}
 	for name, lose := range map[string]func(*corev1.Pod){
 		"the label that it is managed": func(pod *corev1.Pod) { delete(pod.Labels, appsv1alpha1.ControlLabel) },
 		"its instance ID":              func(pod *corev1.Pod) { delete(pod.Labels, appsv1alpha1.InstanceIDLabel) },
@@ -42,13 +30,16 @@ func TestIdentity(t *testing.T) {
 		"its revision": func(pod *corev1.Pod) { delete(pod.Labels, appsv1.ControllerRevisionHashLabelKey) },
 		"its owner":    func(pod *corev1.Pod) { pod.OwnerReferences = nil },
 	} {
-		t.Run("a Pod without "+name, func(t *testing.T) { in(t).loses(lose) })
+		stories["a Pod without "+name] = func(e volumeEnv) { e.loses(lose) }
 	}
-	t.Run("a claim without labels", func(t *testing.T) { in(t).losesLabelsOfClaims() })
 	for name, sequential := range map[string]bool{"random names": false, "names in sequence": true} {
-		t.Run("orphans of a CollaSet with "+name, func(t *testing.T) { in(t).isMadeAgain(sequential) })
-		t.Run("a restored namespace with "+name, func(t *testing.T) { in(t).isRestored(in(t), sequential) })
+		stories["orphans of a CollaSet with "+name] = func(e volumeEnv) { e.isMadeAgain(sequential) }
+		stories["a restored namespace with "+name] = func(e volumeEnv) {
+			other := volumeEnv{env{e.T, e.Client, e.cluster, testcluster.Namespace(e.T, e.cluster, nil)}}
+			e.isRestored(other, sequential)
+		}
 	}
+	return stories
 }
 
 // loses takes something off one Pod, and checks that all goes on with the same Pods and claims.

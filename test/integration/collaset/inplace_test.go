@@ -203,12 +203,10 @@ func podOf(t *testing.T, template, namespace string) *corev1.Pod {
 	return pod
 }
 
-// TestTheAPIServerAgreesWithTheTable shows for every row of revision.Explain that the API server takes what is called in
+// theAPIServerAgreesWithTheTable shows for every row of revision.Explain that the API server takes what is called in
 // place, and that it leads to the Pod that the new template makes; and that it refuses what is called forcing.
-func TestTheAPIServerAgreesWithTheTable(t *testing.T) {
-	cluster, c := onePlayedNode(t)
-	runKubelet(t, c)
-	namespace := testcluster.Namespace(t, cluster, nil)
+func theAPIServerAgreesWithTheTable(e env) {
+	t, c, cluster, namespace := e.T, e.Client, e.cluster, e.namespace
 	detector, err := detect.New(cluster.RESTConfig(), clock.RealClock{})
 	require.NoError(t, err)
 	can, err := detector.Capabilities(t.Context())
@@ -361,9 +359,14 @@ func TestInPlace(t *testing.T) {
 	run(t, cluster)
 	runKubelet(t, c)
 	playLifecycle(t, c)
-	for name, test := range inPlaceStories {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
+	in := func(t *testing.T) env { return env{t, c, cluster, testcluster.Namespace(t, cluster, nil)} }
+	for name, test := range lonelyInPlaceStories {
+		t.Run(name, func(t *testing.T) { test(in(t)) })
 	}
+	tell(t, in, inPlaceStories)
+	tell(t, in, map[string]func(env){
+		"the API server agrees with the table":       theAPIServerAgreesWithTheTable,
+	})
 }
 
 // TestInPlaceDirectly shows the same without the lifecycle, where one Pod at a time is changed.
@@ -371,9 +374,11 @@ func TestInPlaceDirectly(t *testing.T) {
 	cluster, c := onePlayedNode(t)
 	run(t, cluster, "--pod-ops-lifecycle=false")
 	runKubelet(t, c)
-	for name, test := range inPlaceStories {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
+	in := func(t *testing.T) env { return env{t, c, cluster, testcluster.Namespace(t, cluster, nil)} }
+	for name, test := range lonelyInPlaceStories {
+		t.Run(name, func(t *testing.T) { test(in(t)) })
 	}
+	tell(t, in, inPlaceStories)
 }
 
 // TestClearedManagedFields shows that the API server keeps no record of fields of a Pod that was changed, whoever writes it then, unless
@@ -417,7 +422,8 @@ func TestClearedManagedFields(t *testing.T) {
 	}
 }
 
-// TestTrimmedManagedFields shows that with --trim-pod-managed-fields an update begins the record of a Pod's fields anew, and that it stays whole where somebody else is in it.
+// TestTrimmedManagedFields shows that with --trim-pod-managed-fields an update begins the record of a Pod's fields anew,
+// and that it stays whole where another client is in it.
 func TestTrimmedManagedFields(t *testing.T) {
 	cluster, c := onePlayedNode(t)
 	run(t, cluster, "--trim-pod-managed-fields")
@@ -564,6 +570,36 @@ func (e env) cpus() []string {
 	return out
 }
 
+// lonelyInPlaceStories change the node that all Pods are on.
+var lonelyInPlaceStories = map[string]func(env){
+	"a resize that the Pod's node cannot do is done by a new Pod": func(e env) {
+		set := e.createInPlace(1)
+		before := e.pods()[0].UID
+		node := &corev1.Node{}
+		require.NoError(e, e.Get(e.Context(), types.NamespacedName{Name: "here"}, node))
+		declares := func(features []string) {
+			old := node.DeepCopy()
+			node.Status.DeclaredFeatures = features
+			require.NoError(e, e.Status().Patch(e.Context(), node, client.MergeFrom(old)))
+		}
+		can := node.Status.DeclaredFeatures
+		declares(nil) // as a node of an older version
+		defer declares(can)
+		e.eventually("the API server has seen it", func() string {
+			body := `{"spec":{"initContainers":[{"name":"setup","resources":{"requests":{"cpu":"60m"}}}]}}`
+			if e.SubResource("resize").Patch(e.Context(), &e.pods()[0], client.RawPatch(types.StrategicMergePatchType, []byte(body)), client.DryRunAll) == nil {
+				return "it would resize the Pod"
+			}
+			return ""
+		})
+		e.changeTemplate(set, "", "cpu: 50m", "cpu: 60m")
+		e.reachesReady(set)
+		after := e.pods()[0]
+		assert.NotEqual(e, before, after.UID)
+		assert.Equal(e, "60m", after.Spec.InitContainers[0].Resources.Requests.Cpu().String())
+	},
+}
+
 var inPlaceStories = map[string]func(env){
 	"everything that a running Pod takes over, in one operation": func(e env) {
 		set := e.createInPlace(2)
@@ -684,32 +720,6 @@ var inPlaceStories = map[string]func(env){
 		e.changeTemplate(set, "", "cpu: 100m", `cpu: "3"`, `cpu: "1"`, `cpu: "4"`)
 		e.reachesReady(set)
 		assert.Equal(e, []string{"3"}, e.cpus())
-	},
-	"a resize that the Pod's node cannot do is done by a new Pod": func(e env) {
-		set := e.createInPlace(1)
-		before := e.pods()[0].UID
-		node := &corev1.Node{}
-		require.NoError(e, e.Get(e.Context(), types.NamespacedName{Name: "here"}, node))
-		declares := func(features []string) {
-			old := node.DeepCopy()
-			node.Status.DeclaredFeatures = features
-			require.NoError(e, e.Status().Patch(e.Context(), node, client.MergeFrom(old)))
-		}
-		can := node.Status.DeclaredFeatures
-		declares(nil) // as a node of an older version
-		defer declares(can)
-		e.eventually("the API server has seen it", func() string {
-			body := `{"spec":{"initContainers":[{"name":"setup","resources":{"requests":{"cpu":"60m"}}}]}}`
-			if e.SubResource("resize").Patch(e.Context(), &e.pods()[0], client.RawPatch(types.StrategicMergePatchType, []byte(body)), client.DryRunAll) == nil {
-				return "it would resize the Pod"
-			}
-			return ""
-		})
-		e.changeTemplate(set, "", "cpu: 50m", "cpu: 60m")
-		e.reachesReady(set)
-		after := e.pods()[0]
-		assert.NotEqual(e, before, after.UID)
-		assert.Equal(e, "60m", after.Spec.InitContainers[0].Resources.Requests.Cpu().String())
 	},
 	"what a quota forbids is not tried by deleting Pods": func(e env) {
 		set := e.createInPlace(1)

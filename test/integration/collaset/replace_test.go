@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,25 +16,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
-
-func TestReplacementDirectly(t *testing.T) {
-	cluster, c := start(t)
-	run(t, cluster, "--pod-ops-lifecycle=false")
-	for name, test := range replacements {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
-	}
-}
-
-func TestReplacementUnderTheLifecycle(t *testing.T) {
-	cluster, c := start(t)
-	run(t, cluster)
-	playLifecycle(t, c)
-	for name, test := range replacements {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
-	}
-}
 
 // surge is a CollaSet's update policy: Replace, so many at a time.
 func surge(most int32) func(*appsv1alpha1.CollaSet) {

@@ -2,7 +2,6 @@ package collaset_test
 
 import (
 	"fmt"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -16,30 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
 // broken is an image that cannot be pulled.
 const broken = "nginx:non-exist"
-
-func TestRolloutsDirectly(t *testing.T) {
-	cluster, c := start(t)
-	run(t, cluster, "--pod-ops-lifecycle=false")
-	for name, test := range rolloutStories {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
-	}
-}
-
-func TestRolloutsUnderTheLifecycle(t *testing.T) {
-	cluster, c := start(t)
-	run(t, cluster)
-	playLifecycle(t, c)
-	for _, stories := range []map[string]func(env){rolloutStories, lifecycleRolloutStories} {
-		for name, test := range stories {
-			t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
-		}
-	}
-}
 
 // rolloutStories hold with and without the lifecycle.
 var rolloutStories = map[string]func(env){

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -20,20 +19,10 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
-// TestScale shows the effect of each field of scaleStrategy and its labels, under the lifecycle.
-func TestScale(t *testing.T) {
-	cluster, c := startAs(t, localkube.Config{Name: "collaset-scale", WithControllerManager: true, WithScheduler: true, WithNodes: true, Nodes: 4, Audit: true})
-	run(t, cluster)
-	playLifecycle(t, c)
-	for name, test := range scaleStories {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
-	}
-}
-
+// scaleStories show the effect of each field of scaleStrategy and its labels, under the lifecycle.
 var scaleStories = map[string]func(env){
 	"the Pod that costs least to delete goes": func(e env) {
 		set := e.create("web", 4, nil)
@@ -46,7 +35,6 @@ var scaleStories = map[string]func(env){
 		e.reachesReady(set)
 		assert.Equal(e, []string{"0", "2", "3"}, ids(e.pods()))
 	},
-	"what is left is spread over racks":                      spread,
 	"a Pod that failed is replaced, and the event says why":  failed,
 	"names in sequence: one that failed comes back, too":     failedInSequence,
 	"a Pod that does not go holds its name, and nobody else": stuck,

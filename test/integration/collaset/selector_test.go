@@ -3,7 +3,6 @@ package collaset_test
 import (
 	"fmt"
 	"slices"
-	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,19 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
-
-// TestSelectorOfExpressions: everything works with a selector that has no matchLabels. Kuperator then silently neither
-// excludes nor includes, keeps no claim, and adopts every ControllerRevision of the namespace.
-func TestSelectorOfExpressions(t *testing.T) {
-	cluster, c := start(t)
-	run(t, cluster)
-	playLifecycle(t, c)
-	for name, test := range expressionStories {
-		t.Run(name, func(t *testing.T) { test(env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}) })
-	}
-}
 
 // ofExpressions is a change of a new CollaSet.
 func ofExpressions(set *appsv1alpha1.CollaSet) {
@@ -40,6 +27,8 @@ func ofExpressions(set *appsv1alpha1.CollaSet) {
 	}}
 }
 
+// expressionStories show that everything works with a selector that has no matchLabels. Kuperator then silently neither
+// excludes nor includes, keeps no claim, and adopts every ControllerRevision of the namespace.
 var expressionStories = map[string]func(env){
 	"Pods are made, updated and scaled, and the scale subresource tells the selector": func(e env) {
 		set := e.create("web", 3, ofExpressions)

@@ -20,8 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/testkit/localkube"
-	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
 const (
@@ -30,35 +28,13 @@ const (
 	nowhere = "nowhere" // one that does not exist, for which there are no volumes
 )
 
-// TestVolumes runs CollaSets with claims. Volumes are made by the test; binding, protection and garbage collection are
-// Kubernetes' own.
-func TestVolumes(t *testing.T) {
-	cluster, c := start(t)
+// storageClasses makes the classes that exist.
+func storageClasses(t *testing.T, c client.Client) {
+	t.Helper()
 	for name, grows := range map[string]bool{growing: true, fixed: false} {
 		require.NoError(t, c.Create(t.Context(), &storagev1.StorageClass{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "kubernetes.io/no-provisioner", AllowVolumeExpansion: &grows,
 		}))
-	}
-	run(t, cluster)
-	playLifecycle(t, c)
-	playVolumes(t, c)
-	for name, test := range volumeStories {
-		t.Run(name, func(t *testing.T) { test(volumeEnv{env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}}) })
-	}
-}
-
-// TestVolumesDirectly does the same without the lifecycle, as far as it differs.
-func TestVolumesDirectly(t *testing.T) {
-	cluster, c := startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true, WithNodes: true})
-	require.NoError(t, c.Create(t.Context(), &storagev1.StorageClass{
-		ObjectMeta: metav1.ObjectMeta{Name: growing}, Provisioner: "kubernetes.io/no-provisioner", AllowVolumeExpansion: ptr.To(true),
-	}))
-	run(t, cluster, "--pod-ops-lifecycle=false")
-	playVolumes(t, c)
-	for _, name := range []string{"claims follow their instance ID", "a larger request expands claims, and no Pod is another one"} {
-		t.Run(name, func(t *testing.T) {
-			volumeStories[name](volumeEnv{env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}})
-		})
 	}
 }
 

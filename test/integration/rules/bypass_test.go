@@ -26,6 +26,7 @@ import (
 
 // 1: in v0.7 a Pod counts as available until it is gone, however long that takes.
 func TestBound1TerminatingPodsAreUnavailable(t *testing.T) {
+	t.Parallel()
 	for name, remove := range map[string]func(*story, *corev1.Pod) error{
 		"deleted": func(s *story, pod *corev1.Pod) error { return s.Delete(s.Context(), pod) },
 		"evicted": func(s *story, pod *corev1.Pod) error {
@@ -33,7 +34,7 @@ func TestBound1TerminatingPodsAreUnavailable(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := begin(t)
+			s := together(t)
 			set := s.collaSet("web", 4, web)
 			slow := func(pod *corev1.Pod) { pod.Finalizers = []string{holding} } // stands for a long grace period
 			pods := s.serve(4, ownedBy(set), slow)
@@ -63,8 +64,9 @@ func (s *story) hasLabel(pod, key string) bool {
 
 // 2: in v0.7 a Pod that is gone and not yet replaced is missed by nobody, except some of CollaSets'.
 func TestBound2MissingPodsAreUnavailable(t *testing.T) {
+	t.Parallel()
 	t.Run("of a ReplicaSet that may not make new ones", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		s.workload("ReplicaSet", 4)
 		s.until("four Pods serve", func() bool { return s.serving(names(s.pods())...) == 4 })
 		pods := names(s.pods())
@@ -89,7 +91,7 @@ func TestBound2MissingPodsAreUnavailable(t *testing.T) {
 		s.requireOut(rule, 1)
 	})
 	t.Run("of a workload that has none left", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		empty, full := s.collaSet("empty", 2, map[string]string{"set": "empty"}), s.collaSet("full", 2, map[string]string{"set": "full"})
 		require.NotNil(t, empty)
 		pods := s.serve(2, ownedBy(full))
@@ -111,7 +113,7 @@ func TestBound2MissingPodsAreUnavailable(t *testing.T) {
 
 // 3: in v0.7 a Pod that has crashed counts as available until another controller has taken its label away.
 func TestBound3NotReadyPodsAreUnavailableWhateverTheirLabelSays(t *testing.T) {
-	s := begin(t)
+	s := alone(t)
 	pods := s.serve(4)
 	rule := s.rule("one", atMost("1"))
 	require.NoError(t, s.Kill(suite.Lifecycle)) // who would take the label away
@@ -128,7 +130,7 @@ func TestBound3NotReadyPodsAreUnavailableWhateverTheirLabelSays(t *testing.T) {
 
 // 4: in v0.7 a new leader grants on a cache that lags what its predecessor did.
 func TestBound4ALeaderThatIsKilledAgainAndAgain(t *testing.T) {
-	s := begin(t)
+	s := alone(t)
 	pods := s.serve(12)
 	two, third := s.rule("two", atMost("2")), s.rule("third", atMost("34%"))
 	s.ask(pods...)
@@ -147,8 +149,9 @@ func TestBound4ALeaderThatIsKilledAgainAndAgain(t *testing.T) {
 
 // 5: what in v0.7 passes without being asked about. That a rule binds before it lists a Pod is F12.
 func TestBound5NothingPassesUnasked(t *testing.T) {
+	t.Parallel()
 	t.Run("a Pod that is down when it is asked about", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		pods := s.serve(3)
 		rule := s.rule("none", atMost("0"))
 		s.crash(pods[0])
@@ -168,7 +171,7 @@ func TestBound5NothingPassesUnasked(t *testing.T) {
 	})
 	t.Run("another type of operation under an ID that has permission", anotherType)
 	t.Run("a check that is disabled, and no other", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		pods := s.serve(1)
 		disabled := requires("never")
 		disabled.Disabled = true
@@ -179,7 +182,7 @@ func TestBound5NothingPassesUnasked(t *testing.T) {
 		s.until("it is done", func() bool { return s.done(pods...) == 1 })
 	})
 	t.Run("a stage that nobody knows is refused", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		for _, stage := range []appsv1alpha1.TransitionRuleStage{"PreTrafficOff", "precheck", ""} {
 			check := requires("never")
 			check.Stage = ptr.To(stage)
@@ -192,7 +195,7 @@ func TestBound5NothingPassesUnasked(t *testing.T) {
 }
 
 func anotherType(t *testing.T) {
-	s := begin(t)
+	s := together(t)
 	pods := s.serve(1)
 	deletions := requires("may-go")
 	deletions.Filter = &appsv1alpha1.TransitionRuleFilter{LabelSelector: &metav1.LabelSelector{
@@ -215,7 +218,7 @@ func anotherType(t *testing.T) {
 }
 
 func skipAnnotation(t *testing.T) {
-	s := begin(t)
+	s := together(t)
 	pods := s.serve(3)
 	skips, err := json.Marshal(map[string]any{"skipRules": []string{"needs-approved"}})
 	require.NoError(t, err)
@@ -238,7 +241,7 @@ func skipAnnotation(t *testing.T) {
 
 // 6: in v0.7 a percentage is of the Pods that are there: it doubles while each is being replaced by another.
 func TestBound6PercentagesAreOfDesiredPods(t *testing.T) {
-	s := begin(t)
+	s := together(t)
 	set := s.collaSet("web", 4, web)
 	pods := s.serve(8, ownedBy(set)) // each with the one that is to replace it
 	quarter, half := s.rule("quarter", atMost("25%")), s.rule("keep", atLeast("50%"))
@@ -255,7 +258,7 @@ func TestBound6PercentagesAreOfDesiredPods(t *testing.T) {
 // 7: a grant is not taken back when Pods crash before it is used, for nobody can know that it is not being used. It counts
 // against the bound from the moment it is given, and no other is given until the sum is within the bound again.
 func TestBound7NoGrantIsAddedToPodsThatCrashedMeanwhile(t *testing.T) {
-	s := begin(t)
+	s := alone(t)
 	pods := s.serve(6)
 	rule := s.rule("two", atMost("2"))
 	require.NoError(t, s.Kill(suite.Lifecycle)) // who would use the grant

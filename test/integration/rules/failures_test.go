@@ -20,7 +20,7 @@ import (
 
 // In v0.7 each of two rules approves a Pod of its own choice and keeps to it: most rollouts under two budgets never end.
 func TestF7TwoRulesOverTheSamePodsNeverWaitForEachOther(t *testing.T) {
-	s := begin(t)
+	s := together(t)
 	pods := s.serve(8)
 	first, second := s.rule("first", atMost("1")), s.rule("second", atMost("1"))
 	s.ask(pods...)
@@ -31,12 +31,13 @@ func TestF7TwoRulesOverTheSamePodsNeverWaitForEachOther(t *testing.T) {
 
 // In v0.7 budget is taken before labels are looked at: the Pod that must wait for its label keeps the only slot.
 func TestF8APodThatFailsACheckHoldsNoBudget(t *testing.T) {
+	t.Parallel()
 	for name, rules := range map[string]map[string][]appsv1alpha1.TransitionRule{
 		"both checks in one rule": {"both": {atMost("1"), requires("approved")}},
 		"each check in its own":   {"a-budget": {atMost("1")}, "labels": {requires("approved")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := begin(t)
+			s := together(t)
 			pods := s.serve(4)
 			var all []*appsv1alpha1.PodTransitionRule
 			for name, checks := range rules {
@@ -62,9 +63,10 @@ func TestF8APodThatFailsACheckHoldsNoBudget(t *testing.T) {
 
 // In v0.7 a rule over 3 of 10 replicas takes the other 7 for missing: nothing ever passes, whatever the bound.
 func TestF9ARuleOverSomePodsOfAWorkloadCountsThese(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"ReplicaSet", "StatefulSet", "CollaSet"} {
 		t.Run(kind, func(t *testing.T) {
-			s := begin(t)
+			s := together(t)
 			s.workload(kind, 10)
 			s.until("ten Pods serve", func() bool { return s.serving(names(s.pods())...) == 10 })
 			shard := names(s.pods())[:3]
@@ -134,7 +136,7 @@ func ownedBy(set *appsv1alpha1.CollaSet) func(*corev1.Pod) {
 // In v0.7 every selected Pod without the service-available label takes a slot for ever. Here Pods that have run to their
 // end are not counted at all, and of Pods that nobody manages only those that are not Ready are missed.
 func TestF10PodsThatNeverServeTakeNoBudget(t *testing.T) {
-	s := begin(t)
+	s := together(t)
 	unmanaged := func(pod *corev1.Pod) { delete(pod.Labels, appsv1alpha1.ControlLabel); pod.Spec.ReadinessGates = nil }
 	pods := s.serve(4)
 	for name, phase := range map[string]corev1.PodPhase{"succeeded": corev1.PodSucceeded, "failed": corev1.PodFailed} {
@@ -168,9 +170,10 @@ func TestF10PodsThatNeverServeTakeNoBudget(t *testing.T) {
 // In v0.7 a Pod that is down passes whatever the bound: a short outage lets go of all Pods that have been asked for, and
 // they are destroyed although they would have recovered.
 func TestF11AnOutageLetsNoMorePodsGo(t *testing.T) {
+	t.Parallel()
 	for name, outageFirst := range map[string]bool{"asked for during the outage": true, "asked for before it": false} {
 		t.Run(name, func(t *testing.T) {
-			s := begin(t)
+			s := together(t)
 			pods := s.serve(4)
 			rule := s.rule("one", atMost("1"))
 			s.work(pods...)
@@ -199,7 +202,7 @@ func TestF11AnOutageLetsNoMorePodsGo(t *testing.T) {
 // that is younger than it, pass unchecked.
 func TestF12ARuleBindsFromItsCreation(t *testing.T) {
 	t.Run("nobody has evaluated it yet", func(t *testing.T) {
-		s := begin(t)
+		s := alone(t)
 		pods := s.serve(10)
 		for i, pod := range pods {
 			s.label(pod, map[string]any{"app": fmt.Sprint("web-", i)})
@@ -217,7 +220,7 @@ func TestF12ARuleBindsFromItsCreation(t *testing.T) {
 		s.until("all are done once somebody evaluates rules", func() bool { return s.done(pods...) == 10 })
 	})
 	t.Run("its Pods are younger", func(t *testing.T) {
-		s := begin(t)
+		s := alone(t)
 		rule := s.rule("one", atMost("0"))
 		require.NoError(t, s.Kill(suite.PodTransitionRule))
 		pods := s.serve(2)
@@ -230,7 +233,7 @@ func TestF12ARuleBindsFromItsCreation(t *testing.T) {
 		s.requireOut(rule, 1)
 	})
 	t.Run("everybody is at work", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		pods := s.serve(10)
 		for i, pod := range pods {
 			s.label(pod, map[string]any{"app": fmt.Sprint("web-", i)})
@@ -245,7 +248,7 @@ func TestF12ARuleBindsFromItsCreation(t *testing.T) {
 
 // In v0.7 the look-up of rules by Pod name has no namespace.
 func TestF13RulesOfAnotherNamespaceDoNotMatter(t *testing.T) {
-	there, here := begin(t), begin(t)
+	there, here := together(t), begin(t)
 	blocked, pods := there.serve(2), here.serve(2)
 	elsewhere, rule := there.rule("one", atMost("0")), here.rule("one", atMost("1"))
 	there.ask(blocked...)
@@ -262,6 +265,7 @@ func TestF13RulesOfAnotherNamespaceDoNotMatter(t *testing.T) {
 // In v0.7 nothing wakes the Pods that a rule held when it goes, or when it stops selecting them: they wait for an event of
 // their own, or ten hours.
 func TestF14PodsWakeWhenTheRuleThatHeldThemLetsGo(t *testing.T) {
+	t.Parallel()
 	hold := func(s *story, pods []string) *appsv1alpha1.PodTransitionRule {
 		rule := s.rule("never", requires("never"))
 		s.ask(pods...)
@@ -289,14 +293,14 @@ func TestF14PodsWakeWhenTheRuleThatHeldThemLetsGo(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := begin(t)
+			s := together(t)
 			pods := s.serve(3)
 			release(s, hold(s, pods))
 			s.until("all are done", func() bool { return s.done(pods...) == 3 })
 		})
 	}
 	t.Run("a Pod leaves the selector", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		pods := s.serve(2)
 		rule := hold(s, pods)
 		s.label(pods[0], map[string]any{"app": "others"})
@@ -305,7 +309,7 @@ func TestF14PodsWakeWhenTheRuleThatHeldThemLetsGo(t *testing.T) {
 		s.untilCounted(rule, 0, 1)
 	})
 	t.Run("the Pod that holds the budget leaves the selector", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		pods := s.serve(3)
 		rule := s.rule("one", atMost("1"))
 		s.work(pods[0])
@@ -324,7 +328,7 @@ func TestF14PodsWakeWhenTheRuleThatHeldThemLetsGo(t *testing.T) {
 // In v0.7 a rule with a selector that cannot be parsed selects every Pod of its namespace, and keeps every other rule of
 // the namespace from hearing of Pods. Here the API server refuses it, without the help of webhook-server, which does not run.
 func TestF16ABadSelectorDisturbsNobodyElse(t *testing.T) {
-	s := begin(t)
+	s := together(t)
 	pods := s.serve(3)
 	bad := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Resembles", Values: []string{"web"}}}}
 	selector := s.aRule("selector", nil, requires("never"))

@@ -151,7 +151,7 @@ func (s *story) untilReason(rule *appsv1alpha1.PodTransitionRule, pod, part stri
 // survive does something that brings v0.7 down, and then sees Pods of another rule go on in the same processes.
 func survive(t *testing.T, provoke func(*story, *testing.T)) {
 	t.Helper()
-	s := begin(t)
+	s := together(t)
 	pids := s.Processes()
 	provoke(s, t)
 	s.pod("bystander", func(pod *corev1.Pod) { pod.Labels["app"] = "bystander" })
@@ -222,7 +222,7 @@ func TestF15NothingThatARuleOrItsServerDoesEndsAProcess(t *testing.T) {
 	})
 	t.Run("a server that cannot be trusted", untrusted)
 	t.Run("a restart while a task is open", func(t *testing.T) {
-		s := begin(t)
+		s := alone(t)
 		h := newHook(t, httptest.NewServer)
 		h.later = true
 		pods := s.serve(1)
@@ -296,7 +296,7 @@ func untrusted(t *testing.T) {
 
 // unchangedPods are what the resync of v0.7 panics at. A process that starts looks at every Pod just as a resync does.
 func unchangedPods(t *testing.T) {
-	s := begin(t)
+	s := alone(t)
 	pods := []string{"pending", "crashed", "failed", "succeeded"}
 	s.serve(1) // web-00
 	for _, name := range pods {
@@ -390,8 +390,9 @@ func (s *story) requireRest(pods []string, goesOn func() bool) {
 // In v0.7 states of tasks are written in the order of a map, so that a status with some of them differs from itself, is
 // written, and wakes its own evaluation.
 func TestF17ARuleAtRestIsNotWritten(t *testing.T) {
+	t.Parallel()
 	t.Run("with tasks that are polled and tasks that ended", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		h := newHook(t, httptest.NewServer)
 		h.later = true
 		pods := s.serve(8)
@@ -415,7 +416,7 @@ func TestF17ARuleAtRestIsNotWritten(t *testing.T) {
 		assert.Equal(t, 4, s.waiting(pods[4:]...))
 	})
 	t.Run("with Pods that wait, and one that holds the budget", func(t *testing.T) {
-		s := begin(t)
+		s := together(t)
 		pods := s.serve(6)
 		budget := s.rule("budget", atMost("1"))
 		s.rule("labels", requires("approved"))

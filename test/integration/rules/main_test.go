@@ -49,7 +49,8 @@ const (
 	holding = "example.com/hold"
 )
 
-// shared is the suite that all tests use, one after the other.
+// shared is the suite that all tests use: first those that want it alone, one after the other, then the others
+// together.
 var shared = testsuite.Share(newWorld)
 
 // world is the suite and an administrator's client.
@@ -88,14 +89,37 @@ type story struct {
 	busy      map[string]bool // Pods that the operator does not finish with
 }
 
+// alone begins a story with all components at work, which may stop them: no other runs meanwhile, and the test must
+// not be parallel.
+func alone(t *testing.T) *story {
+	t.Helper()
+	var s *story
+	t.Cleanup(func() { // after the observer has ended
+		if s != nil {
+			s.restore()
+		}
+	})
+	s = begin(t)
+	s.restore()
+	return s
+}
+
+// together begins a story that leaves components alone. It runs beside others, when those that want the suite alone
+// are over.
+func together(t *testing.T) *story {
+	t.Helper()
+	t.Parallel()
+	return begin(t)
+}
+
 func begin(t *testing.T) *story {
 	t.Helper()
 	s := &story{T: t, world: shared.Get(t), sick: map[string]bool{}, busy: map[string]bool{}}
-	s.restore()
 	s.namespace = testcluster.Namespace(t, s.Cluster, nil)
 	var err error
 	s.observer, err = observer.Start(context.WithoutCancel(t.Context()), s.RESTConfig(), observer.Options{
-		StuckAfter: 2 * patience, Without: []observer.Invariant{observer.Revision, observer.Churn, observer.Orphan}, // CollaSets are played
+		Namespace: s.namespace, StuckAfter: 2 * patience,
+		Without: []observer.Invariant{observer.Revision, observer.Churn, observer.Orphan}, // CollaSets are played
 	})
 	require.NoError(t, err)
 	t.Cleanup(s.end)

@@ -16,7 +16,7 @@ import (
 // TestStatusSaysWhatIsHeldAndWhy reads what a person reads, without the project's types: counts, and details in the shape
 // of v0.7, whose reasons stay the same while numbers change.
 func TestStatusSaysWhatIsHeldAndWhy(t *testing.T) {
-	s := begin(t)
+	s := together(t)
 	pods := s.serve(5)
 	budget, labels := s.rule("budget", atMost("1"), requires("approved")), s.rule("labels", requires("signed"))
 	for _, pod := range pods[:3] {
@@ -87,7 +87,7 @@ func TestStatusSaysWhatIsHeldAndWhy(t *testing.T) {
 
 // TestARuleSeesPodsThatWereThereBeforeIt in a namespace that had no rule before: they are listed in pages.
 func TestARuleSeesPodsThatWereThereBeforeIt(t *testing.T) {
-	s := begin(t)
+	s := together(t)
 	const many = 510 // more than a page
 	for i := range many {
 		s.pod(fmt.Sprintf("web-%03d", i), func(pod *corev1.Pod) { delete(pod.Labels, appsv1alpha1.ControlLabel) })

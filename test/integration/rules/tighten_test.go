@@ -13,7 +13,7 @@ import (
 // TestARuleThatBecomesStricterBindsGrantsThatWereNotUsed: what was granted before, and is used only later, goes on
 // within the new spec.
 func TestARuleThatBecomesStricterBindsGrantsThatWereNotUsed(t *testing.T) {
-	s := begin(t)
+	s := alone(t)
 	pods := s.serve(6)
 	rule := s.rule("budget", atMost("5"))
 	s.work(pods...)
