@@ -19,7 +19,8 @@ type Standing struct {
 	From map[types.UID]string
 	// Next are Pods to begin, which From has too: the first when one of those under way is Back, and so on. Nil for none.
 	Next []NextPod
-	// Room is how many of Next only Snapshot.Room kept from being begun: they may begin as soon as others make room.
+	// Room is how many of Next only Snapshot.Room kept from being begun: they may begin as soon as others make room. It is
+	// less than none if more Pods are unavailable than may be: one that comes back then lets no other begin.
 	Room int
 }
 
@@ -75,12 +76,14 @@ func (p *Pod) updatable() bool {
 	return p.Live() && p.Selected && !p.Excluded && !p.ToDelete && !p.Replacing
 }
 
-// Back says whether a Pod came back into service from our operation between two looks, so that another may leave.
+// Back reports whether a Pod came back into service from our operation between two looks, so that another may leave. One on which the next
+// operation has begun by then is on its way out again.
 func Back(before, after podops.View) bool {
 	if before.ServiceAvailable() || !after.ServiceAvailable() {
 		return false
 	}
-	return offline(FactsOf(before).Op) && !offline(FactsOf(after).Op)
+	then := FactsOf(after)
+	return offline(FactsOf(before).Op) && !offline(then.Op) && then.During == ""
 }
 
 // stand begins a standing order, where steps of single Pods depend on nothing but their own permission: not on a delay that

@@ -209,6 +209,28 @@ func TestRoomBesideOtherCollaSets(t *testing.T) {
 	require.NotEmpty(t, core.Decide(&w.Snapshot).Begins, "a Pod that does not serve does not wait")
 }
 
+// TestOneThatComesBackMakesNoRoom where more Pods are unavailable than may be, or while it is on its way out again.
+func TestOneThatComesBackMakesNoRoom(t *testing.T) {
+	w := atRest(t, 10, nil)
+	w.template("r2")
+	w.MaxUnavailable = 1
+	w.apply(core.Decide(&w.Snapshot), always)
+	require.Zero(t, core.Decide(&w.Snapshot).Standing.Room)
+	for i := range w.Pods[:3] {
+		w.Pods[i].Available, w.Pods[i].View.Ready = false, false
+		delete(w.Pods[i].View.Labels, podops.ServiceAvailableLabel)
+	}
+	require.Equal(t, -3, core.Decide(&w.Snapshot).Standing.Room)
+
+	at := podops.Stamp(w.Now)
+	out := podops.View{Name: "p", Labels: map[string]string{podops.OperatePrefix + "/" + core.OperatorID: at}}
+	in := podops.View{Name: "p", Labels: map[string]string{podops.ServiceAvailableLabel: at}}
+	require.True(t, core.Back(out, in))
+	change, err := podops.Begin(in, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}, w.Now)
+	require.NoError(t, err)
+	require.False(t, core.Back(out, change.Apply(in)), "a rollback began it anew")
+}
+
 func TestPodsThatAreNotFitAreNotBegun(t *testing.T) {
 	w := atRest(t, 40, nil)
 	w.template("r2")

@@ -426,7 +426,7 @@ func (d *decision) beginUpdates(ready []*item, under flight) {
 	}
 	if d.flows() {
 		serving = min(serving, budget.available)
-		d.plan.Standing.Room = max(0, serving)
+		d.plan.Standing.Room = max(serving, min(budget.available, 0))
 		d.waits = !under.any && serving > 0 && len(d.plan.Standing.Next) > 0 && len(d.plan.Begins) == 0
 	}
 }
