@@ -365,7 +365,7 @@ func TestInPlace(t *testing.T) {
 	}
 	tell(t, in, inPlaceStories)
 	tell(t, in, map[string]func(env){
-		"the API server agrees with the table":       theAPIServerAgreesWithTheTable,
+		"the API server agrees with the table": theAPIServerAgreesWithTheTable,
 	})
 }
 
