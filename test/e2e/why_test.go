@@ -146,8 +146,13 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 			}
 			return nil
 		})
-		answer := w.waitBlocker(t, ns, "pod/"+pods[0].Name, insight.CodeUnschedulable)
-		require.Contains(t, answer.Blocker.Message, "didn't match Pod's node affinity/selector")
+		await.Nil(t, "the scheduler's reason", func() error {
+			message := w.waitBlocker(t, ns, "pod/"+pods[0].Name, insight.CodeUnschedulable).Blocker.Message
+			if !strings.Contains(message, "didn't match Pod's node affinity/selector") {
+				return errors.New(message) // the scheduler has not looked at the Pod yet
+			}
+			return nil
+		})
 		w.waitBlocker(t, ns, "collaset/nowhere", insight.CodeUnschedulable)
 	})
 
