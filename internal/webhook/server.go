@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	crwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -192,6 +193,6 @@ func turnAway(w http.ResponseWriter, reason string, code int, message string) {
 	turnedAway.WithLabelValues(reason).Inc()
 	w.Header().Set("Connection", "close")
 	// net/http throws away 256 KiB at most, and waits as long as this allows.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(awayTimeout))
+	_ = http.NewResponseController(w).SetReadDeadline(clock.RealClock{}.Now().Add(awayTimeout))
 	http.Error(w, message, code)
 }
