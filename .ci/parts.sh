@@ -56,9 +56,13 @@ install_test_packages() {
 	if [[ -z $had_prometheus && -d /run/systemd/system ]]; then systemctl disable --now prometheus || true; fi
 }
 
+# The flag of the race detector where there is the C compiler that it needs, else nothing.
+race=
+if command -v "$(go env CC)" >/dev/null; then race=-race; fi
+
 compile() { # all at once what other parts would compile one package at a time
 	go build ./... || return
-	if command -v "$(go env CC)" >/dev/null; then go build -race ./internal/... ./api/... ./cmd/...; fi
+	if [[ -n $race ]]; then go build "$race" ./internal/... ./api/... ./cmd/...; fi
 }
 
 # Runs the tests on real nodes where that can be had, after installing what they need.

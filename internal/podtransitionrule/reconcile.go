@@ -28,8 +28,9 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// interval is the least time from the end of one decision about a namespace, with all that it wrote, to the next. The whole ledger of a rule
-// is written for every change of it, so one decision serves many events. The first event after the interval is served at once.
+// interval is the least time from the end of one decision about a namespace, with all that it wrote, to the next. The
+// whole ledger of a rule is written for every change of it, so one decision serves many events. The first event after the
+// interval is served at once.
 const interval = 100 * time.Millisecond
 
 type reconciler struct {
@@ -145,8 +146,8 @@ func (r *reconciler) trust(ctx context.Context, name string, ns *namespace, o ob
 	return 0, nil
 }
 
-// apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot. The next decision waits for the
-// interval, whether all was written or not.
+// apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot. The next
+// decision waits for the interval, whether all was written or not.
 func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, o observed, plan core.Plan) error {
 	defer func() { ns.next = r.clock.Now().Add(interval) }()
 	for _, s := range plan.Statuses {

@@ -104,6 +104,15 @@ func codeOf(t *testing.T, conn net.Conn, within time.Duration) int {
 	return code
 }
 
+// post sends a whole request, and is the status code of the answer.
+func post(t *testing.T, conn net.Conn, path, body string) int {
+	t.Helper()
+	begin(t, conn, http.MethodPost, path, jsonType, fmt.Sprintf("Content-Length: %d", len(body)))
+	_, err := io.WriteString(conn, body)
+	require.NoError(t, err)
+	return codeOf(t, conn, soon)
+}
+
 func isTimeout(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) && network.Timeout()
@@ -163,15 +172,7 @@ func TestWhoIsTurnedAwayLearnsWhy(t *testing.T) {
 	guarded, read := serve(t, &shown{token: secret, needed: true}, nil)
 	body := strings.Repeat("x", 128<<10)
 	for range 50 {
-		conn := dial(t, guarded)
-		begin(t, conn, "POST", "/delete-pods/old", jsonType, fmt.Sprintf("Content-Length: %d", len(body)))
-		for rest := body; rest != ""; {
-			part := rest[:min(len(rest), 8<<10)]
-			n, err := io.WriteString(conn, part)
-			require.NoError(t, err)
-			rest = rest[n:]
-		}
-		require.Equal(t, http.StatusForbidden, codeOf(t, conn, soon))
+		require.Equal(t, http.StatusForbidden, post(t, dial(t, guarded), "/delete-pods/old", body))
 	}
 	require.Zero(t, read.Load())
 }
@@ -208,11 +209,7 @@ func TestReviewsOfObjectsLeaveRoomForDeletions(t *testing.T) {
 	hung := dial(t, address)
 	begin(t, hung, "POST", "/validate-collasets/"+secret, jsonType, fmt.Sprintf("Content-Length: %d", mostReview))
 	call := func(path string, body string) int {
-		conn := dial(t, address)
-		begin(t, conn, "POST", path+"/"+secret, jsonType, fmt.Sprintf("Content-Length: %d", len(body)))
-		_, err := io.WriteString(conn, body)
-		require.NoError(t, err)
-		return codeOf(t, conn, soon)
+		return post(t, dial(t, address), path+"/"+secret, body)
 	}
 	require.Eventually(t, func() bool { return call("/mutate-pods", strings.Repeat("x", 2<<20)) == http.StatusServiceUnavailable }, time.Minute, time.Millisecond)
 	require.Equal(t, http.StatusOK, call("/mutate-pods", "{}"), "there is room for a small one")
@@ -223,12 +220,7 @@ func TestReviewsOfObjectsLeaveRoomForDeletions(t *testing.T) {
 
 func TestAFloodOfConnectionsEndsItself(t *testing.T) {
 	address, _ := serve(t, &shown{token: secret, needed: true}, func(s *server) { s.connections.most = 8 })
-	call := func(conn net.Conn) int {
-		begin(t, conn, "POST", "/delete-pods/"+secret, jsonType, "Content-Length: 2")
-		_, err := io.WriteString(conn, "{}")
-		require.NoError(t, err)
-		return codeOf(t, conn, soon)
-	}
+	call := func(conn net.Conn) int { return post(t, conn, "/delete-pods/"+secret, "{}") }
 	apiServer := dial(t, address)
 	require.Equal(t, http.StatusOK, call(apiServer))
 	var flood []*tls.Conn

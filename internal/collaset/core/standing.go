@@ -76,8 +76,8 @@ func (p *Pod) updatable() bool {
 	return p.Live() && p.Selected && !p.Excluded && !p.ToDelete && !p.Replacing
 }
 
-// Back reports whether a Pod came back into service from our operation between two looks, so that another may leave. One on which the next
-// operation has begun by then is on its way out again.
+// Back reports whether a Pod came back into service from our operation between two looks, so that another may leave.
+// One on which the next operation has begun by then is on its way out again.
 func Back(before, after podops.View) bool {
 	if before.ServiceAvailable() || !after.ServiceAvailable() {
 		return false
