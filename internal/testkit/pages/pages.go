@@ -27,7 +27,8 @@ type Page struct {
 	Links []string
 	// Blocks are the fenced blocks of code, in order.
 	Blocks []Block
-	// Words are the spans of code within sentences and tables, in order.
+	// Words are the spans of code within sentences and tables, in order. Those of a section "Removed", as a changelog
+	// has it, are left out: they name what is there no longer.
 	Words []string
 }
 
@@ -46,19 +47,23 @@ func Read(path string, source []byte) Page {
 	p := Page{Path: filepath.ToSlash(path)}
 	document := goldmark.New(goldmark.WithExtensions(extension.GFM)).Parser().Parse(text.NewReader(source))
 	seen := map[string]int{}
+	removed := false
 	_ = ast.Walk(document, func(n ast.Node, entering bool) (ast.WalkStatus, error) { // the walker returns no error
 		if !entering {
 			return ast.WalkContinue, nil
 		}
 		switch n := n.(type) {
 		case *ast.Heading:
+			removed = plain(n, source) == "Removed"
 			p.Anchors = append(p.Anchors, anchor(plain(n, source), seen))
 		case *ast.Link:
 			p.Links = append(p.Links, string(n.Destination))
 		case *ast.Image:
 			p.Links = append(p.Links, string(n.Destination))
 		case *ast.CodeSpan:
-			p.Words = append(p.Words, plain(n, source))
+			if !removed {
+				p.Words = append(p.Words, plain(n, source))
+			}
 		case *ast.FencedCodeBlock:
 			p.Blocks = append(p.Blocks, block(n, source))
 		}

@@ -23,6 +23,11 @@ func TestRead(t *testing.T) {
 	}, p.Blocks)
 }
 
+func TestWhatIsRemovedIsNotNamed(t *testing.T) {
+	p := Read("CHANGELOG.md", []byte("### Added\n\n- `new`\n\n### Removed\n\n- `old`\n\n### Fixed\n\n- `mended`\n"))
+	require.Equal(t, []string{"new", "mended"}, p.Words)
+}
+
 func TestBrokenLinks(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "docs"), 0o700))
