@@ -124,7 +124,7 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 			defer mu.Unlock()
 			switch {
 			case err == nil:
-			case errors.Is(err, errAttempted): // whoever is at it goes on, and its event leads to the next decision, or observation.undecided
+			case errors.Is(err, errAttempted): // its event leads to the next decision, or its failure does: see once
 			case oldView(a.name, err), errors.Is(err, errRefused), errors.Is(err, errNotTaken), errors.Is(err, errStale):
 				conflict = true
 				log.FromContext(ctx).V(1).Info("the view was old", "action", a.name, "answer", err.Error())
@@ -166,22 +166,26 @@ func (r *reconciler) wrote(o *observation, pod metav1.Object) {
 	}
 }
 
+// begin asks for an operation; for an update once the window has chosen the Pod.
 func (r *reconciler) begin(ctx context.Context, o *observation, b core.Begin) error {
 	change, err := podops.Begin(b.Pod.View, b.Request, r.clock.Now())
 	if err != nil || change.IsZero() {
 		return err
 	}
-	return r.ask(ctx, o, b, change)
+	if b.Request.Type != podops.TypeUpdate {
+		return r.request(ctx, o, b, change)
+	}
+	begun := change.Apply(b.Pod.View)
+	return r.once(o, b.Pod, &begun, func() error { return r.request(ctx, o, b, change) })
 }
 
-// ask writes what begins an operation.
-func (r *reconciler) ask(ctx context.Context, o *observation, b core.Begin, change podops.Change) error {
+// request writes what begins an operation.
+func (r *reconciler) request(ctx context.Context, o *observation, b core.Begin, change podops.Change) error {
 	data, err := r.anew(b.Pod, b.Request.Deletes, change.MergePatch(b.Pod.View))
 	if err != nil {
 		return err
 	}
 	if err := r.patch(ctx, o, b.Pod, types.MergePatchType, data); err != nil {
-		r.pace.giveBack(b.Pod.UID())
 		return fmt.Errorf("beginning %s of Pod %s: %w", b.Request.Type, b.Pod.Name(), err)
 	}
 	return nil
@@ -194,7 +198,7 @@ func (r *reconciler) finish(ctx context.Context, o *observation, pod *core.Pod) 
 		change = podops.Finish(pod.View, core.OperatorID, podops.TypeUpdate, r.clock.Now())
 	}
 	forget(&change, pod)
-	err := o.once(pod, func() error {
+	err := r.once(o, pod, nil, func() error {
 		return r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View))
 	})
 	if err != nil {

@@ -41,7 +41,6 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/collaset/core"
-	"kusionstack.io/kuperator/internal/cputime"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
@@ -67,8 +66,8 @@ type settings struct {
 	podOpsLifecycle bool
 	// clearFields says to clear metadata.managedFields of Pods, trimFields to begin them anew.
 	clearFields, trimFields bool
-	// maxInFlight is the number of places of the pace.
-	maxInFlight int
+	// limits are those of the window and of decisions.
+	limits core.Limits
 	// restart are the annotations of templates that ask for a restart.
 	restart revision.RestartAnnotations
 	pods    *podcache.Store
@@ -86,7 +85,7 @@ func (s *settings) conventions() core.Conventions {
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	own := settings{podOpsLifecycle: true, maxInFlight: core.MaxFresh, restart: revision.DefaultRestartAnnotations, pods: newPodStore()}
+	own := settings{podOpsLifecycle: true, limits: core.DefaultLimits(), restart: revision.DefaultRestartAnnotations, pods: newPodStore()}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",
@@ -105,10 +104,9 @@ func Component() bootstrap.Component {
 			fs.BoolVar(&own.clearFields, "clear-pod-managed-fields", own.clearFields,
 				"Clear metadata.managedFields of a Pod with every change of it, unless somebody has applied to it on the server side. The API server then keeps no record "+
 					"of who wrote which field of the Pod, and its later changes cost it little more than half.")
-			fs.IntVar(&own.maxInFlight, "max-pods-in-flight", own.maxInFlight,
-				"How many Pods of all CollaSets may be on their way through an update in place at a time, as far as this suite moves them: one that waits for its "+
-					"kubelet or a load balancer counts for 1 s at most, any other for 3 s. CollaSets that have none are let begin with as many more; none has more than the default. "+
-					"Fewer are out of service for shorter.")
+			fs.IntVar(&own.limits.InFlight, "max-pods-in-flight", own.limits.InFlight,
+				"How many Pods of all CollaSets may be on their way through an update at a time whose next step is this suite's. One that waits for its kubelet, "+
+					"a load balancer or a rule does not count, and none counts for longer than 3 s. With fewer, each Pod is out of service for a shorter time.")
 			own.compatibility.AddTo(fs, "What a CollaSet does not say is filled in as Kuperator v0.7 has it (docs/migrate/from-kuperator.md has the table); what it says holds.")
 			fs.Var(&own.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)
 		},
@@ -188,8 +186,8 @@ func stripPod(object any) (any, error) {
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own settings) error {
-	if own.maxInFlight < 1 {
-		return fmt.Errorf("--max-pods-in-flight is %d: name at least one, or no Pod is ever updated in place", own.maxInFlight)
+	if own.limits.InFlight < 1 {
+		return fmt.Errorf("--max-pods-in-flight is %d: name at least one, or no Pod is ever updated", own.limits.InFlight)
 	}
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1.ControllerRevision{}, ownerIndex, revisionOwner); err != nil {
 		return fmt.Errorf("indexing revisions by owner: %w", err)
@@ -215,10 +213,10 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		events:   mgr.GetEventRecorder(Name),
 		clock:    clock.RealClock{},
 		protocol: own.podOpsLifecycle, conventions: own.conventions(), clearFields: own.clearFields, trimFields: own.trimFields && !own.clearFields,
-		pace:    newPace(own.maxInFlight, clock.RealClock{}),
-		memory:  newMemory(),
-		nodes:   &nodes{cache: mgr.GetCache()},
-		measure: cputime.Start,
+		window: newWindow(own.limits, clock.RealClock{}),
+		limits: own.limits,
+		memory: newMemory(),
+		nodes:  &nodes{cache: mgr.GetCache()},
 	}
 	r.serverCan = revision.OnlyImages(own.conventions() == core.KuperatorV07, own.restart.With(detector.Capabilities))
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind), func(mgr ctrl.Manager) error {
@@ -229,7 +227,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 }
 
 func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r *reconciler) error {
-	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected()), r.pace); err != nil {
+	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected()), r.window); err != nil {
 		return err
 	}
 	for name, values := range map[string]client.IndexerFunc{poolIndex: poolOf, includeIndex: includedBy} {
@@ -239,14 +237,14 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 	}
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &appsv1alpha1.CollaSet{}, handler.OnlyControllerOwner())
 	err := builder.ControllerManagedBy(mgr).
-		Named(stepsName).
+		Named(podsName).
 		Watches(&corev1.Pod{}, r.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		WatchesRawSource(source.Func(r.begins)).
+		WatchesRawSource(source.Func(r.window.start)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: parallel, SkipNameValidation: ptr.To(true),
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
 		}).
-		Complete(steps{r})
+		Complete(podReconciler{r})
 	if err != nil {
 		return fmt.Errorf("adding the controller of steps: %w", err)
 	}
@@ -255,9 +253,9 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Pod{}, r.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.keepQueue)).
-		Watches(&appsv1.ControllerRevision{}, r.waking(controllerOf), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		Watches(&appsv1alpha1.ResourceContext{}, r.waking(r.usersOf)).
-		Watches(&corev1.PersistentVolumeClaim{}, r.waking(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&appsv1.ControllerRevision{}, handler.EnqueueRequestsFromMapFunc(controllerOf), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(r.usersOf)).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		// The name is unique in a binary; tests run two in one process.
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Concurrency, SkipNameValidation: ptr.To(true),

@@ -58,22 +58,14 @@ type setMemory struct {
 	strayClaims map[string]*corev1.PersistentVolumeClaim
 	claimsLost  bool
 	baseline    *baseline
-	// standing is the standing order of the last decision, nil for none, and attempts the steps that were made on it.
-	standing atomic.Pointer[standing]
+	// rollout is what the last decision says of single Pods, nil for nothing.
+	rollout atomic.Pointer[rollout]
 	// identities is what events tell of Pods' identities. vacancy and unmanaged are what the last list of Pods that the cache does not have told.
 	identities identities
 	vacancy    vacancy
 	unmanaged  []*corev1.Pod
-	attempts   attempts
-	// flow begins those that the order has next.
-	flow flow
-	// took is the CPU that observing and deciding took last, in nanoseconds.
-	took atomic.Int64
-	// finished are the updates in place that were seen finished since the last decision.
-	finished atomic.Int64
-	// idle is nil if a whole decision is due. changed is what did since a whole decision last began to read, or a Pod was last taken into account.
-	idle    *idle
-	changed changes
+	// decidedAt is when the last decision began, in nanoseconds since 1970.
+	decidedAt atomic.Int64
 	// statusAt is when status was last written.
 	statusAt time.Time
 	// statusRefused is the last write of status that met a newer CollaSet than the cache shows.
@@ -112,22 +104,12 @@ func (m *memory) find(key types.NamespacedName, uid types.UID) *setMemory {
 	return nil
 }
 
-// wake notes that something changed which a decision about a CollaSet reads, of whatever UID that is.
-func (m *memory) wake(set types.NamespacedName) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s := m.sets[set]; s != nil {
-		s.changed.addAll()
-	}
-}
-
 // dangles notes a Pod of an earlier CollaSet of the same name.
 func (m *memory) dangles(set types.NamespacedName, pod string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.sets[set]; s != nil {
 		s.identities.dangles(pod)
-		s.changed.addAll()
 	}
 }
 

@@ -25,8 +25,8 @@ var (
 	}
 	decideMetric = metric.Metric{
 		Name: "kuperator_collaset_decide_seconds", Kind: metric.Histogram, Unit: "seconds",
-		Help:    "CPU time of reading what a decision depends on from the cache and of deciding, without writing: about a whole CollaSet (set), about the next step of one Pod that is updated in place (pod), or about the status of a CollaSet that has nothing to do (idle). Elapsed time on other systems than Linux.",
-		Labels:  []metric.Label{{Name: "of", Values: "set, pod, idle"}},
+		Help:    "Time of reading what a decision depends on from the cache and of deciding, without writing: about a whole CollaSet (set), or about the next step of one Pod that is updated in place (pod).",
+		Labels:  []metric.Label{{Name: "of", Values: "set, pod"}},
 		Buckets: prometheus.ExponentialBuckets(1e-6, 4, 10),
 	}
 	setsMetric = metric.Metric{
@@ -65,11 +65,11 @@ var (
 
 	inFlightMetric = metric.Metric{
 		Name: "kuperator_collaset_in_flight_pods", Kind: metric.Gauge, Unit: "Pods",
-		Help: "Pods that are on their way through an update in place, as far as it is up to the suite, and count against --max-pods-in-flight.",
+		Help: "Pods that are on their way through an update whose next step is the suite's, and count against --max-pods-in-flight.",
 	}
 	waitingMetric = metric.Metric{
 		Name: "kuperator_collaset_waiting_sets", Kind: metric.Gauge, Unit: "CollaSets",
-		Help: "CollaSets that have Pods to update in place which wait until others of them, or of other CollaSets, are no longer in flight.",
+		Help: "CollaSets that have Pods to update which wait until others of them, or of other CollaSets, are no longer in flight.",
 	}
 
 	actions                                                        = actionsMetric.CounterVec()
@@ -92,9 +92,8 @@ const (
 
 // What is decided about.
 const (
-	ofSet  = "set"
-	ofPod  = "pod"
-	ofIdle = "idle"
+	ofSet = "set"
+	ofPod = "pod"
 )
 
 // registerMetrics is repeatable: two components in one process (a test) share the metrics. Queries find the series of what
@@ -105,7 +104,7 @@ func registerMetrics() error {
 			actions.WithLabelValues(action, result)
 		}
 	}
-	for _, of := range []string{ofSet, ofPod, ofIdle} {
+	for _, of := range []string{ofSet, ofPod} {
 		decideSeconds.WithLabelValues(of)
 	}
 	return metric.Register(metrics.Registry, actions, decideSeconds)
@@ -186,19 +185,6 @@ func newGauges(ctx context.Context, cached client.Reader, elected <-chan struct{
 		Process: ctx, Cached: cached, Elected: elected, List: &appsv1alpha1.CollaSetList{}, Publish: publish,
 		Descs: []*prometheus.Desc{setsDesc, podsDesc, blockedDesc, setReplicasDesc, setStateDesc, metric.LeftOutDesc},
 	}
-}
-
-// Describe is part of prometheus.Collector.
-func (p *pace) Describe(out chan<- *prometheus.Desc) {
-	out <- inFlightDesc
-	out <- waitingDesc
-}
-
-// Collect is part of prometheus.Collector.
-func (p *pace) Collect(out chan<- prometheus.Metric) {
-	inFlight, waiting := p.counts()
-	metric.Send(out, inFlightDesc, inFlight)
-	metric.Send(out, waitingDesc, waiting)
 }
 
 func publish(out chan<- prometheus.Metric, list *appsv1alpha1.CollaSetList) {

@@ -2,11 +2,9 @@ package collaset
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -43,22 +41,9 @@ type observation struct {
 	context *appsv1alpha1.ResourceContext
 	claims  map[string]*corev1.PersistentVolumeClaim
 	memory  *setMemory
-	// foreseen says that some Pods are in the snapshot as they will be if a write of theirs succeeds.
-	foreseen bool
-	// undecided says that some step of the plan was being made by somebody else, whose attempt may fail yet.
-	undecided atomic.Bool
-	// single says that this is about one Pod alone, for a step of a standing order. What is written then is not waited for
+	// single reports whether this is about one Pod alone, for a step of its own. What is written then is not waited for
 	// before the set is decided on: neither the Pods in flight nor what may be begun depend on it.
 	single bool
-}
-
-// once is attempts.once, for the plan that was made of this.
-func (o *observation) once(pod *core.Pod, do func() error) error {
-	err := o.memory.attempts.once(pod, do)
-	if errors.Is(err, errUndecided) {
-		o.undecided.Store(true)
-	}
-	return err
 }
 
 // podReader is a podcache.Store.
@@ -73,12 +58,12 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	o := &observation{
 		set: set, memory: r.memory.of(key, set.UID), candidates: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{},
 	}
-	o.memory.changed.take() // before anything is read that it tells of
 	var err error
 	if o.history, err = r.revisions(ctx, set); err != nil {
 		return nil, err
 	}
-	r.pace.giveBack(o.memory.flow.hold()...) // before Pods are read
+	o.memory.decidedAt.Store(r.clock.Now().UnixNano())
+	r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Hold(key, now) }) // before Pods are read
 	pods, err := r.cached.ByIndex(ownerIndex, ownedBy(set.Namespace, set.UID))
 	if err != nil {
 		return nil, err
@@ -97,8 +82,10 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
 	o.snapshot.Conventions = r.conventions
-	o.snapshot.Leaving, o.snapshot.Rest = int(o.memory.finished.Swap(0)), o.memory.rest(true, r.pace.crowded())
-	o.observePods(pods, selector)
+	o.snapshot.Limits = r.limits
+	o.pods, o.snapshot.Pods = pods, o.memory.readPods(pods, selector)
+	ask(r.window, func(w *core.Window) bool { w.Foresee(key, o.snapshot.Pods); return true })
+	o.observePods()
 	if err := r.observeStrays(o); err != nil {
 		return nil, err
 	}
@@ -202,13 +189,10 @@ func (o *observation) inPlaceOnly() bool {
 func seconds(n *int32) time.Duration { return time.Duration(ptr.Deref(n, 0)) * time.Second }
 
 // observePods fills in what the snapshot has of Pods.
-func (o *observation) observePods(pods podcache.Pods, selector labels.Selector) {
-	o.pods = pods
-	o.snapshot.Pods = o.memory.readPods(pods, selector)
-	o.foreseen = o.memory.flow.foresee(o.snapshot.Pods)
+func (o *observation) observePods() {
 	o.pod = func(name string) *corev1.Pod {
 		if i := o.find(name); i >= 0 {
-			return pods.At(i)
+			return o.pods.At(i)
 		}
 		return nil
 	}

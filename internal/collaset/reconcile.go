@@ -34,12 +34,12 @@ type reconciler struct {
 	writes *writes.Tracker
 	// conflicts are those that a CollaSet met in a row.
 	conflicts writes.Conflicts
-	// beginConflicts are those that the begin of a Pod by standing order met in a row.
-	beginConflicts writes.Conflicts
-	pools          pools
-	events         events.EventRecorder
-	clock          clock.PassiveClock
-	protocol       bool
+	// stepConflicts are those that the step of a Pod met in a row.
+	stepConflicts writes.Conflicts
+	pools         pools
+	events        events.EventRecorder
+	clock         clock.PassiveClock
+	protocol      bool
 	// conventions are those by which specs are read.
 	conventions core.Conventions
 	// clearFields says to clear managedFields with every patch of a Pod, trimFields to begin them anew.
@@ -50,9 +50,9 @@ type reconciler struct {
 	// decisions is the queue of CollaSets to be decided on, nil before there is one.
 	decisions atomic.Pointer[workqueue.TypedRateLimitingInterface[ctrl.Request]]
 	nodes     *nodes
-	pace      *pace
-	// measure begins to measure the CPU that a decision takes; what it returns ends that and tells.
-	measure func() (took func() time.Duration)
+	// window says which Pods begin their update when, within limits.
+	window *window
+	limits core.Limits
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -67,7 +67,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.client.Get(ctx, req.NamespacedName, set); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.memory.forget(req.NamespacedName)
-			r.pace.forget(req.NamespacedName)
+			r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Forget(req.NamespacedName, now) })
 			r.pools.forget(req.NamespacedName)
 			r.writes.Forget(req.NamespacedName)
 			r.conflicts.None(req.NamespacedName)
@@ -94,47 +94,36 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		return ctrl.Result{}, err
 	}
 	set = r.read(set)
-	if result, did, err := r.stayIdle(ctx, set); did {
-		return result, err
-	}
-	took := r.measure()
+	began, key := r.clock.Now(), client.ObjectKeyFromObject(set)
+	m := r.memory.of(key, set.UID)
 	o, err := r.observe(ctx, set)
 	if err != nil {
-		took()
-		r.memory.of(client.ObjectKeyFromObject(set), set.UID).standing.Store(nil)
+		m.rollout.Store(nil)
 		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
 	}
-	key := client.ObjectKeyFromObject(set)
-	plan, kept := r.decide(key, o)
+	plan := core.Decide(&o.snapshot)
+	decideSeconds.WithLabelValues(ofSet).Observe(r.clock.Since(began).Seconds())
 	var untried error
 	for round := 0; len(plan.Trials) > 0 && round < trialRounds && untried == nil; round++ {
-		r.pace.decided(key, &o.memory.flow, kept, nil)
 		if untried = r.try(ctx, o, plan.Trials); errors.Is(untried, errStale) {
-			took()
-			o.memory.standing.Store(nil)
+			m.rollout.Store(nil)
 			return ctrl.Result{}, untried
 		}
-		plan, kept = r.decide(key, o)
-	}
-	cpu := took()
-	decideSeconds.WithLabelValues(ofSet).Observe(cpu.Seconds())
-	decided := func(begun []types.UID) {
-		r.pace.decided(key, &o.memory.flow, kept, begun)
+		plan = core.Decide(&o.snapshot)
 	}
 	if !plan.IsZero() {
 		if err := r.sure(ctx, o); err != nil {
-			o.memory.standing.Store(nil)
-			decided(nil)
+			m.rollout.Store(nil)
 			return ctrl.Result{}, err
 		}
 		if err := r.sureOfVacancy(ctx, o, &plan); err != nil {
-			o.memory.standing.Store(nil)
-			decided(nil)
+			m.rollout.Store(nil)
 			return ctrl.Result{}, err
 		}
 	}
-	o.memory.stand(o, &plan, cpu)
-	decided(begunBy(&plan))
+	m.follow(o, &plan)
+	chosen := r.window.planned(key, core.WindowPlanOf(&o.snapshot, &plan))
+	plan.Admit(func(pod types.UID) bool { return chosen[pod] })
 	applied := r.apply(ctx, o, &plan)
 	applied.Update = errors.Join(applied.Update, untried)
 	if plan.Release && set.DeletionTimestamp != nil {
@@ -145,12 +134,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if err := errors.Join(applied.err(), reportErr, pruneErr); err != nil {
 		return ctrl.Result{}, err
 	}
-	o.memory.idle = idleAfter(o, &plan, applied)
-	var seen time.Duration
-	if o.foreseen || o.undecided.Load() { // what somebody else is doing may fail, and there is no event of that
-		seen = max(foreseenPause, o.memory.rest(true, r.pace.crowded()))
-	}
-	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, seen, r.again(set, applied.conflict))}, nil
+	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, r.again(set, applied.conflict))}, nil
 }
 
 // read is the CollaSet as its conventions read it. The one that the cache has is not changed, and nobody writes this spec.
@@ -158,23 +142,6 @@ func (r *reconciler) read(set *appsv1alpha1.CollaSet) *appsv1alpha1.CollaSet {
 	read := *set
 	read.Spec = r.conventions.Apply(set.Spec)
 	return &read
-}
-
-// decide makes a plan that begins no more Pods than places are kept for.
-func (r *reconciler) decide(key types.NamespacedName, o *observation) (plan core.Plan, kept int) {
-	kept, comes := r.pace.keep(key)
-	if !comes {
-		o.snapshot.Room = &kept
-		return core.Decide(&o.snapshot), kept
-	}
-	plan = core.Decide(&o.snapshot)
-	if wanted := len(begunBy(&plan)); wanted > 0 {
-		if kept = r.pace.admit(wanted); kept < wanted {
-			o.snapshot.Room = &kept
-			plan = core.Decide(&o.snapshot)
-		}
-	}
-	return plan, kept
 }
 
 // hold puts the finalizer on a CollaSet that is not being deleted, before anything is made for it.

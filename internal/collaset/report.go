@@ -29,11 +29,8 @@ const (
 	statusPauseMost   = time.Second
 )
 
-// statusPauseOf is that time for a CollaSet; crowded says that CollaSets wait for each other.
-func statusPauseOf(replicas int, crowded bool) time.Duration {
-	if crowded {
-		return statusPauseMost
-	}
+// statusPauseOf is that time for a CollaSet.
+func statusPauseOf(replicas int) time.Duration {
 	return min(max(statusPause, time.Duration(replicas)*statusPausePerPod), statusPauseMost)
 }
 
@@ -71,8 +68,8 @@ func (r *reconciler) tell(ctx context.Context, o *observation, status appsv1alph
 		return deadline, nil
 	}
 	now := r.clock.Now()
-	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0)), r.pace.crowded()) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
-		return max(pause, o.memory.rest(true, r.pace.crowded())), nil
+	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0))) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
+		return pause, nil
 	}
 	if pause := o.memory.statusRefused.Wait(o.set.ResourceVersion, now); pause > 0 {
 		return pause, nil

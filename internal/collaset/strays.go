@@ -350,9 +350,7 @@ func (r *reconciler) wouldAdopt(ctx context.Context, pod client.Object) []reconc
 	var requests []reconcile.Request
 	for i := range sets.Items {
 		if madeFor(pod, &sets.Items[i]) {
-			key := client.ObjectKeyFromObject(&sets.Items[i])
-			r.memory.wake(key)
-			requests = append(requests, reconcile.Request{NamespacedName: key})
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&sets.Items[i])})
 		}
 	}
 	return requests

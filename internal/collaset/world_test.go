@@ -55,8 +55,7 @@ type world struct {
 	cache  *lagging
 	queued workqueue.TypedRateLimitingInterface[ctrl.Request]
 
-	created atomic.Int64  // gives UIDs
-	took    time.Duration // the CPU that a decision takes, whatever the machine
+	created atomic.Int64 // gives UIDs
 
 	mu sync.Mutex
 	// written are the reconciler's write requests in their order, such as "patch CollaSet/status", refused ones too.
@@ -113,8 +112,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
 		client: c, cached: w, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000),
-		clock: w.clock, protocol: protocol, memory: newMemory(), pace: newPace(core.MaxFresh, w.clock),
-		measure: func() func() time.Duration { return func() time.Duration { return w.took } },
+		clock: w.clock, protocol: protocol, memory: newMemory(), window: newWindow(core.Limits{}, w.clock), limits: core.DefaultLimits(),
 	}
 	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(w.queued.ShutDown)
@@ -351,11 +349,11 @@ func (w *world) hearing(of client.Object) handler.EventHandler {
 	case *corev1.Pod:
 		return w.r.podEvents(handler.Funcs{})
 	case *appsv1.ControllerRevision:
-		return w.r.waking(controllerOf)
+		return handler.EnqueueRequestsFromMapFunc(controllerOf)
 	case *appsv1alpha1.ResourceContext:
-		return w.r.waking(w.r.usersOf)
+		return handler.EnqueueRequestsFromMapFunc(w.r.usersOf)
 	case *corev1.PersistentVolumeClaim:
-		return w.r.waking(claimUsers)
+		return handler.EnqueueRequestsFromMapFunc(claimUsers)
 	}
 	return handler.Funcs{}
 }

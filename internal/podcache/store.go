@@ -126,23 +126,6 @@ func (p Pods) Len() int { return len(p.kept) }
 // At returns one of the Pods, counted from 0. It takes the memory of one that is kept small; another is the cache's.
 func (p Pods) At(i int) *corev1.Pod { return p.look(i, &corev1.Pod{}) }
 
-// Places say where each of the Pods, which are of one namespace, is among them, by its name.
-func (p Pods) Places() map[string]int32 {
-	places := make(map[string]int32, len(p.kept))
-	for i := range p.kept {
-		switch pod := p.kept[i].(type) {
-		case *small:
-			places[pod.name] = int32(i)
-		case *corev1.Pod:
-			places[pod.Name] = int32(i)
-		}
-	}
-	return places
-}
-
-// Put puts the first of other Pods in the place of one of these.
-func (p Pods) Put(i int, other Pods) { p.kept[i] = other.kept[0] }
-
 // All are the Pods, one after the other: each is good until the next one, only what it points to may be kept. Those that are kept small take no memory
 // for being looked at.
 func (p Pods) All() iter.Seq[*corev1.Pod] {

@@ -120,7 +120,7 @@ func (a arena) grow(name string, sets, each int) grown {
 	}
 	a.result(benchresult.Figure{
 		Goal: "P14", Name: "deciding, for each event of a Pod in an update of all", Params: of,
-		Values: []float64{(decided.sets + decided.pods + decided.idle) * 1e6 / float64(events)},
+		Values: []float64{(decided.sets + decided.pods) * 1e6 / float64(events)},
 		Note: fmt.Sprintf("CPU; %d events, %.0f decisions about the set of %.1f ms each, %.0f about a Pod of %.0f µs", events, decided.ofSets, decided.sets*1e3/decided.ofSets,
 			decided.ofPods, decided.pods*1e6/decided.ofPods),
 	})
@@ -135,11 +135,11 @@ func (a arena) grow(name string, sets, each int) grown {
 	return g
 }
 
-// decisions are how many seconds of CPU collaset-controller has spent on deciding about sets, about single Pods, and about the status of sets at rest, and how often.
-type decisions struct{ sets, pods, idle, ofSets, ofPods, ofIdle float64 }
+// decisions are how many seconds collaset-controller has spent on deciding about sets and about single Pods, and how often.
+type decisions struct{ sets, pods, ofSets, ofPods float64 }
 
 func (d decisions) less(before decisions) decisions {
-	return decisions{d.sets - before.sets, d.pods - before.pods, d.idle - before.idle, d.ofSets - before.ofSets, d.ofPods - before.ofPods, d.ofIdle - before.ofIdle}
+	return decisions{d.sets - before.sets, d.pods - before.pods, d.ofSets - before.ofSets, d.ofPods - before.ofPods}
 }
 
 func (a arena) decided() decisions {
@@ -150,7 +150,7 @@ func (a arena) decided() decisions {
 		require.NoError(a, err)
 		return value
 	}
-	return decisions{read("_sum", "set"), read("_sum", "pod"), read("_sum", "idle"), read("_count", "set"), read("_count", "pod"), read("_count", "idle")}
+	return decisions{read("_sum", "set"), read("_sum", "pod"), read("_count", "set"), read("_count", "pod")}
 }
 
 // exponents of growth: of y = c·pods^e through all numbers of Pods, by least squares of logarithms. Those that a faster machine makes smaller

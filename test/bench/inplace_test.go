@@ -52,7 +52,7 @@ func (u *updater) sum(of func(spent) float64) (total float64) {
 func (r *race) inTurn(rounds int, judge func()) {
 	updaters := []*updater{
 		r.bareUpdater(bareLoop, "node-0", inFlight), r.patchUpdater(r.namespaceOf("patches"), templateOn("node-1", "web"), inFlight),
-		r.kuperatorUpdater("node-2"), r.bareUpdater(pacedLoop, "node-3", core.MaxFresh),
+		r.kuperatorUpdater("node-2"), r.bareUpdater(pacedLoop, "node-3", core.DefaultLimits().InFlight),
 	}
 	bare, patches, ours, paced := updaters[0], updaters[1], updaters[2], updaters[3]
 	for _, u := range updaters {

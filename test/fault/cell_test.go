@@ -59,11 +59,11 @@ func (p *plane) startCell(ctx context.Context, namespace string) (*cell, error) 
 	return c, nil
 }
 
-// narrowBounds are for workloads of four Pods what those of the program are for hundreds: two begin by a plan, one of them in service, and
-// one of all workloads is on its way, or two where another workload comes.
+// narrowBounds are for workloads of four Pods what those of the program are for hundreds: two operations begin by a plan, and
+// one update of all workloads is on its way.
 var narrowBounds = []sourceChange{
-	{"internal/collaset/core/decide.go", "	maxBegins = 64\n", "	maxBegins = 2\n"},
-	{"internal/collaset/core/decide.go", "	MaxFresh = 26\n", "	MaxFresh = 1\n"},
+	{"internal/collaset/core/limits.go", "		InFlight:        26,", "		InFlight:        1,"},
+	{"internal/collaset/core/limits.go", "		Begins:          64,", "		Begins:          2,"},
 }
 
 // narrowed has the cell's collaset-controller with narrow bounds, or as it ships. It is started again if that is another program.

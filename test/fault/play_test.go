@@ -33,7 +33,7 @@ type scenario struct {
 	anyRestarts bool
 	// anyInstances says that it is chance which instance IDs Pods have in the end: what gives an ID back is not waited for.
 	anyInstances bool
-	// narrow has a collaset-controller that lets few Pods begin at a time, so that the others begin by standing order.
+	// narrow has a collaset-controller that lets few Pods begin at a time, so that the others wait for the window.
 	narrow bool
 }
 

@@ -190,7 +190,7 @@ func scenarios() []scenario {
 	return append(list, oneByOne()...) // last, because each cell starts another program for them
 }
 
-// oneByOne are scenarios in which one Pod after the other begins: by standing order, except where Pods are made anew.
+// oneByOne are scenarios in which one Pod after the other begins, because the window has one place.
 func oneByOne() []scenario {
 	list := []scenario{
 		{name: "in-place", setup: running(4), steps: updated(4)},

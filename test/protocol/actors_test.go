@@ -547,7 +547,9 @@ func (m *model) cooperate(p podObject) podops.Change {
 // collaSet is what collaset-controller may do: any single action of the
 // plan that it makes of the Pods it knows, under the version it knows.
 func (w *walk) collaSet() {
-	if w.ahead || w.collasetPods != w.pods {
+	if w.unavailable > 0 {
+		w.windowed()
+	} else if w.ahead || w.collasetPods != w.pods {
 		n := w.state
 		n.collasetPods, n.ahead = w.pods, false
 		w.add("collaset sees the Pods", n)
@@ -580,6 +582,9 @@ func (w *walk) collaSet() {
 		w.surges(act, plan)
 	}
 	for _, b := range plan.Begins {
+		if w.unavailable > 0 {
+			break // by the window
+		}
 		act("begins", b.Pod, func(p *podObject) error {
 			c, err := podops.Begin(p.view, b.Request, p.at())
 			*p = p.changed(c)

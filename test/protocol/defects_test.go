@@ -55,6 +55,9 @@ func TestExplorerFindsPlantedDefects(t *testing.T) {
 		"a new Pod created before it is stored for whom": {
 			scenario{pods: 3, replicas: 1, collaset: true, surge: true, defects: defects{forgetful: true}},
 			"Pods for 1 replicas"},
+		"a decision that does not know what the window has begun": {
+			scenario{pods: 3, collaset: true, unavailable: 1, places: 3, budget: budget{losses: 1}, defects: defects{unforeseen: true}},
+			"maxUnavailable is 1"},
 		"permission before the Pod is seen out of service": {
 			scenario{pods: 1, operators: update, defects: defects{hastyAct: true}},
 			"that is still Ready"},

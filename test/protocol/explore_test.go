@@ -142,6 +142,12 @@ var scenarios = []struct {
 	{"a CollaSet of one Pod, one rule, an operator of two labels, a mark and its removal", true, scenario{
 		pods: 1, rules: []ruleSpec{one}, collaset: true, operators: []operator{{id: "job", raw: true}}, budget: budget{marks: 1, unmarks: 1},
 	}},
+	{"a CollaSet of two Pods, its window and a budget of one", false,
+		scenario{pods: 2, collaset: true, unavailable: 1, places: 2, budget: budget{restarts: 1, rollbacks: 1}}},
+	{"a CollaSet of two Pods, its window of one place", false,
+		scenario{pods: 2, collaset: true, unavailable: 2, places: 1, budget: budget{restarts: 1}}},
+	{"a CollaSet of two Pods, its window and a budget of one, a loss", true,
+		scenario{pods: 2, collaset: true, unavailable: 1, places: 2, budget: budget{losses: 1}}},
 	{"a CollaSet of two Pods that recreates, one rule", false,
 		scenario{pods: 2, rules: []ruleSpec{one}, collaset: true, recreate: true}},
 	{"a CollaSet of two Pods behind a Service that recreates, one rule, a failover", true,

@@ -62,6 +62,9 @@ type scenario struct {
 	collaset  bool // collaset-controller updates all Pods from revision 1 to 2, in place
 	recreate  bool // it deletes them, and the workload's part is to create others
 	surge     bool // it creates others first, under the IDs that are free, and keeps entries for that
+	// unavailable is how many Pods its updates may take out of service at a time, as its window begins them; 0 is a
+	// collaset-controller without a window, which begins what a decision allows. places is how many may be the suite's to move.
+	unavailable, places int
 	// cooperator says that resourceconsist-controller and a Service have every Pod; unannounced that a Pod
 	// that is created does not say so from the beginning.
 	cooperator, unannounced bool
@@ -91,6 +94,7 @@ type budget struct {
 	freezes   int8 // times that everything is frozen
 	refusals  int8 // times that the webhook says no
 	absences  int8 // times that a cooperator is taken for absent
+	restarts  int8 // times that collaset-controller is started anew
 }
 
 // defects are planted to show that the search finds them.
@@ -108,6 +112,7 @@ type defects struct {
 	hopeful     bool // collaset-controller takes every Pod for available
 	forgetful   bool // collaset-controller creates new Pods before it has stored for whom
 	unheld      bool // operators are let act at once on a Pod that went out without its cooperator
+	unforeseen  bool // collaset-controller's window does not tell decisions what it has begun
 	strict      bool // involuntary losses are counted against voluntary actions, whenever they happen
 }
 
@@ -186,6 +191,7 @@ type state struct {
 	// it has written a Pod and not yet seen that, so that it decides nothing.
 	entries int32
 	ahead   bool
+	window  int32 // what collaset-controller knows of who begins, only with unavailable
 
 	// pending and ghost are what a leader, and one that lost its Lease, still mean to write.
 	pending, ghost [maxWrites]ruleWrite
@@ -244,6 +250,8 @@ type model struct {
 	advanced     map[advanceKey]advance
 	moved        map[int32][]move
 	planned      map[collaSetKey]collaSetDecision
+	windows      []windowState
+	windowIndex  map[string]int32
 	contexts     [][]collaset.Entry
 	contextIndex map[string]int32
 }
@@ -257,7 +265,7 @@ func newModel(s scenario) *model {
 		podVersions: make([]podObject, 1), podProblems: make([]error, 1), podIndex: map[string]int32{},
 		ruleVersions: make([]*appsv1alpha1.PodTransitionRule, 1), compiled: make([]podops.Rule, 1), ruleIndex: map[string]int32{},
 		decided: map[ledgerKey]decision{}, answered: make([]answer, 1), answerIndex: map[answer]int32{}, advanced: map[advanceKey]advance{},
-		moved: map[int32][]move{}, planned: map[collaSetKey]collaSetDecision{}, contextIndex: map[string]int32{},
+		moved: map[int32][]move{}, planned: map[collaSetKey]collaSetDecision{}, contextIndex: map[string]int32{}, windowIndex: map[string]int32{},
 	}
 }
 
@@ -316,6 +324,9 @@ func (m *model) initial() state {
 	}
 	if m.collaset {
 		s.collasetPods, s.target = s.pods, 2
+	}
+	if m.unavailable > 0 {
+		s.window = m.newWindow()
 	}
 	return s
 }
@@ -414,9 +425,10 @@ func stateKey(s state) string {
 	}
 	b = append(b, flags, s.unseen, byte(s.old.left), byte(s.target))
 	num(s.entries)
+	num(s.window)
 	for _, n := range []int8{
 		s.left.losses, s.left.evictions, s.left.failovers, s.left.oldLeader, s.left.relapses, s.left.cancels, s.left.rollbacks,
-		s.left.creations, s.left.deletions, s.left.lowerings, s.left.marks, s.left.unmarks, s.left.freezes, s.left.refusals,
+		s.left.creations, s.left.deletions, s.left.lowerings, s.left.marks, s.left.unmarks, s.left.freezes, s.left.refusals, s.left.restarts,
 	} {
 		b = append(b, byte(n))
 	}

@@ -384,7 +384,7 @@ func (d *decision) claimsFirst(it *item) bool {
 func (d *decision) updateClaim(u ClaimUpdate) {
 	switch {
 	case d.claims.updated[u.Claim.Name]:
-	case len(d.plan.ClaimUpdates) >= maxBegins:
+	case len(d.plan.ClaimUpdates) >= d.s.limits().Begins:
 		d.plan.More = true
 	default:
 		d.claims.updated[u.Claim.Name] = true
@@ -458,7 +458,7 @@ func (p *Pod) waitsForClaims() bool { return phaseRank(p.Phase) == 0 }
 
 // makeAgain makes a claim for a Pod that exists, under the name that the Pod gives it.
 func (d *decision) makeAgain(c ClaimCreation) {
-	if len(d.plan.ClaimCreations) >= maxBegins {
+	if len(d.plan.ClaimCreations) >= d.s.limits().Begins {
 		d.plan.More = true
 		return
 	}

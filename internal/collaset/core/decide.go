@@ -3,7 +3,6 @@ package core
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,18 +12,6 @@ import (
 )
 
 const (
-	// maxBegins bounds the operations begun by one plan, and the Pods that are out of service by our updates at a time
-	// beyond those that were down anyway: more than the write path carries would only wait there.
-	maxBegins = 64
-	// MaxFresh bounds the Pods that are on their way since less than FreshFor, by the stamp of our last request or finish.
-	// Where the write path is what all wait for, this keeps the time that each of them is out of service short and costs
-	// no pace: with half as many the programs wait for each other now and then (docs/performance.md). Where it is
-	// kubelets, cooperators or rules, Pods outgrow it, and maxBegins is the bound.
-	MaxFresh = 26
-	// FreshFor is how long a Pod counts against MaxFresh.
-	FreshFor = 3 * time.Second
-	// HandedOverFor is FreshFor of a Pod that waits for its kubelet to carry its change out, or for cooperators to prepare it.
-	HandedOverFor = time.Second
 	// minLazy is the number of entries that may lag behind their Pods before the ResourceContext is written for them alone, and lazyShare the
 	// share of them, if that is more: a write is as large as there are entries, and in an operation on all Pods there are no more than lazyShare of them.
 	minLazy   = 64
@@ -118,7 +105,7 @@ type decision struct {
 	budget   *budget // see updateBudget
 	refuses  string  // what the API server refuses, and why; "" for nothing
 	waiting  int     // Pods in scope that are not at their goal
-	waits    bool    // none of them is under way, and they wait for other CollaSets
+	underWay bool    // the update of some Pod is under way
 
 	pairs     []*pair // by the origin's ID
 	replacing bool    // Pods are being replaced, or are to be
@@ -181,10 +168,8 @@ func newDecision(s *Snapshot) *decision {
 
 // operationOf is our operation on a Pod. Most Pods have none, which one look at their labels shows.
 func operationOf(v podops.View) (op podops.Operation, known bool) {
-	for key := range v.Labels {
-		if strings.HasSuffix(key, "/"+OperatorID) {
-			return podops.OperationOf(v, OperatorID), true
-		}
+	if Operated(v.Labels) {
+		return podops.OperationOf(v, OperatorID), true
 	}
 	return podops.Operation{ID: OperatorID}, false
 }
@@ -275,7 +260,7 @@ func waitFor(it *item) (reason, message string) {
 // unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not, or if a rule has told
 // that it holds the Pod.
 func unheld(it *item, id string) (reason, message string) {
-	if heldByRule(it) {
+	if heldByRule(it.Pod) {
 		return "", ""
 	}
 	for _, w := range podops.Explain(it.View, nil) {
@@ -288,8 +273,8 @@ func unheld(it *item, id string) (reason, message string) {
 }
 
 // heldByRule reports whether a rule has had something against an operation on the Pod for a while, as the Pod itself tells.
-func heldByRule(it *item) bool {
-	for key := range it.View.Annotations {
+func heldByRule(pod *Pod) bool {
+	for key := range pod.View.Annotations {
 		if strings.HasPrefix(key, podops.RuleDetailPrefix+"/") {
 			return true
 		}
@@ -360,7 +345,7 @@ func (d *decision) judge() {
 	surplus := slices.ContainsFunc(d.items, func(it *item) bool { return it.victim })
 	var short shortfall
 	for _, it := range d.live {
-		short.add(it.Pod, 1)
+		short.add(it.Pod)
 		if !it.Available {
 			d.look(it.AvailableIn)
 		}
@@ -375,11 +360,11 @@ func (d *decision) judge() {
 		Awaited:       awaited,
 		Held:          d.refused,
 		Refusal:       d.refuses,
-		Waits:         d.waits && scaled && lacking == LacksNothing && !d.replacing && !d.refused,
+		UpdatesOnly:   d.waiting > 0 && !d.underWay && scaled && lacking == LacksNothing && !d.replacing && !d.refused,
 	}
 }
 
-// shortfall is what the Pods lack that are not available: sums to which each adds, and from which it can be taken again as it was.
+// shortfall is what the Pods lack that are not available.
 type shortfall struct {
 	lacking [LacksNode + 1]int // how many, by what they lack
 	awaited map[awaited]int    // how many wait for this
@@ -391,18 +376,17 @@ type awaited struct {
 	name string
 }
 
-// add counts a Pod so many times.
-func (f *shortfall) add(pod *Pod, n int) {
+func (f *shortfall) add(pod *Pod) {
 	if pod.Available {
 		return
 	}
 	lack := lacks(pod)
-	f.lacking[lack] += n
+	f.lacking[lack]++
 	if pod.Awaited != "" {
 		if f.awaited == nil {
 			f.awaited = map[awaited]int{}
 		}
-		f.awaited[awaited{lack, pod.Awaited}] += n
+		f.awaited[awaited{lack, pod.Awaited}]++
 	}
 }
 
@@ -437,11 +421,9 @@ func lacks(pod *Pod) Lack {
 // done sorts what was collected.
 func (d *decision) done() Plan {
 	sortTrials(d.plan.Trials)
-	reasons := slices.SortedFunc(maps.Values(d.blockers), func(a, b *Blocker) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason))
-	})
-	for _, b := range reasons[:min(len(reasons), maxBlockers)] {
+	for _, b := range d.blockers {
 		d.plan.Blockers = append(d.plan.Blockers, *b)
 	}
+	d.plan.sortBlockers()
 	return d.plan
 }

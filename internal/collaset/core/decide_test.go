@@ -341,63 +341,72 @@ func TestDelayIsMeasuredFromTheFirstSightAndAskedForExactly(t *testing.T) {
 	assert.Len(t, core.Decide(&w.Snapshot).Changes, 1)
 }
 
-func TestDepthFirst(t *testing.T) {
-	w := atRest(t, 300, nil)
-	w.template("r2")
-	plan := core.Decide(&w.Snapshot)
-	assert.Len(t, plan.Begins, 26)
-	w.apply(plan, always)
-	w.settle(always)
-	plan = core.Decide(&w.Snapshot)
-	assert.Empty(t, plan.Begins, "no more out of service than the write path carries")
-	assert.Len(t, plan.Changes, 26)
-	assert.Positive(t, plan.NextLook, "they may take long, of which no event tells")
-	assert.LessOrEqual(t, plan.NextLook, 3*time.Second)
-
-	w.Now = w.Now.Add(3 * time.Second) // nobody changes them: it is not the write path that they wait for
-	plan = core.Decide(&w.Snapshot)
-	for _, more := range []int{26, 12} {
-		assert.Len(t, plan.Begins, more)
-		plan.Changes = nil
-		w.apply(plan, always)
-		w.settle(always)
-		w.Now = w.Now.Add(3 * time.Second)
-		plan = core.Decide(&w.Snapshot)
+// TestAllThatTheBudgetAllowsMayBegin: a decision knows no other bound, and says who is next beyond it.
+func TestAllThatTheBudgetAllowsMayBegin(t *testing.T) {
+	for name, tc := range map[string]struct{ budget, begins, next int }{
+		"no budget":          {0, 300, 0},
+		"a half":             {150, 150, 150},
+		"others are missing": {-40, 110, 190},
+	} {
+		w := atRest(t, 300, nil)
+		w.template("r2")
+		w.MaxUnavailable = tc.budget
+		if tc.budget < 0 {
+			w.MaxUnavailable = 150
+			w.fail(w.Pods[:40])
+			tc.begins += 40 // they cost no service
+			tc.next -= 40
+		}
+		plan := core.Decide(&w.Snapshot)
+		assert.Len(t, plan.Begins, tc.begins, name)
+		assert.Len(t, plan.Rollout.Next, tc.next, name)
+		if tc.next > 0 {
+			assert.Zero(t, plan.Rollout.Spare, name)
+		}
 	}
-	assert.Len(t, plan.Changes, 64)
-	assert.Empty(t, plan.Begins, "never more than 64")
 }
 
-// TestPodsThatWaitForOthersMakeRoom: a kubelet or a cooperator that takes long does not hold up the next Pods.
-func TestPodsThatWaitForOthersMakeRoom(t *testing.T) {
-	for name, turn := range map[string]func(*core.Pod){
-		"for their kubelets": func(p *core.Pod) { p.Recorded, p.Revision = true, "r2" },
-		"for cooperators": func(p *core.Pod) {
-			p.View.Labels[podops.PermissionPrefix+"/"+podops.TypeUpdate] = "1"
-			for _, prefix := range []string{podops.PreCheckedPrefix, podops.PreparingPrefix} {
-				p.View.Labels[prefix+"/"+core.OperatorID] = p.View.Labels[podops.OperatingPrefix+"/"+core.OperatorID]
-			}
-			require.Equal(t, podops.PhasePreparing, podops.OperationOf(p.View, core.OperatorID).Phase)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := atRest(t, 300, nil)
-			w.template("r2")
-			w.apply(core.Decide(&w.Snapshot), always)
-			for i := range w.Pods {
-				if p := &w.Pods[i]; podops.IsDuring(p.View, core.OperatorID, podops.TypeUpdate) {
-					turn(p)
-					p.Facts = nil
-				}
-			}
-			w.Now = w.Now.Add(core.HandedOverFor - time.Millisecond)
-			plan := core.Decide(&w.Snapshot)
-			require.Empty(t, plan.Begins)
-			require.Equal(t, time.Millisecond, plan.NextLook)
-			w.Now = w.Now.Add(time.Millisecond)
-			require.Len(t, core.Decide(&w.Snapshot).Begins, core.MaxFresh)
-		})
+// TestAPodBeyondTheBudgetWaitsForMoreThanOneToComeBack where more are unavailable than may be.
+func TestAPodBeyondTheBudgetWaitsForMoreThanOneToComeBack(t *testing.T) {
+	w := atRest(t, 10, nil)
+	w.template("r2")
+	w.MaxUnavailable = 1
+	w.apply(core.Decide(&w.Snapshot), always)
+	w.fail(w.Pods[:3])
+	require.Equal(t, -3, core.Decide(&w.Snapshot).Rollout.Spare)
+}
+
+// fail has Pods stop serving.
+func (w *world) fail(pods []core.Pod) {
+	for i := range pods {
+		pods[i].Available, pods[i].Facts, pods[i].View.Ready = false, nil, false
+		delete(pods[i].View.Labels, podops.ServiceAvailableLabel)
 	}
+}
+
+// TestWhatTheWindowDoesNotAdmitWaits: it is a blocker, and its time does not count as long as nothing is under way.
+func TestWhatTheWindowDoesNotAdmitWaits(t *testing.T) {
+	w := atRest(t, 5, nil)
+	w.template("r2")
+	plan := core.Decide(&w.Snapshot)
+	first := plan.Begins[0].Pod.UID()
+	plan.Admit(func(uid types.UID) bool { return uid == first })
+	require.Len(t, plan.Begins, 1)
+	require.Equal(t, 4, plan.Blockers[0].Count)
+	require.Equal(t, core.BlockInFlight, plan.Blockers[0].Reason)
+	require.False(t, plan.Goal.Waits)
+
+	plan = core.Decide(&w.Snapshot)
+	plan.Admit(func(types.UID) bool { return false })
+	require.Empty(t, plan.Begins)
+	require.True(t, plan.Goal.Waits)
+
+	w.Replicas = 3
+	plan = core.Decide(&w.Snapshot)
+	removals := len(plan.Begins)
+	plan.Admit(func(types.UID) bool { return false })
+	require.Len(t, plan.Begins, 2, "of %d: a scale-in waits for no window", removals)
+	require.False(t, plan.Goal.Waits)
 }
 
 func TestAReadinessGateOfOthersIsNamedWhileReadyIsMissing(t *testing.T) {
@@ -422,28 +431,6 @@ func TestAReadinessGateOfOthersIsNamedWhileReadyIsMissing(t *testing.T) {
 	assert.Contains(t, meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetProgressing).Message, "the finalizer prot/mesh on")
 }
 
-// TestOthersBeginAheadOfThoseThatFinish: decisions are rare, and where no standing order says who follows, they follow now.
-func TestOthersBeginAheadOfThoseThatFinish(t *testing.T) {
-	for leaving, begins := range map[int]int{0: 26, 1: 26, 10: 31, 40: 46, 1000: 52} {
-		w := atRest(t, 300, nil)
-		w.template("r2")
-		w.Leaving, w.UpdateDelay = leaving, time.Second
-		assert.Len(t, core.Decide(&w.Snapshot).Begins, begins, "%d leave", leaving)
-	}
-	w := atRest(t, 300, nil)
-	for i := range w.Pods {
-		delete(w.Pods[i].View.Labels, podops.ServiceAvailableLabel)
-	}
-	w.template("r2")
-	w.Leaving = 1000
-	assert.Len(t, core.Decide(&w.Snapshot).Begins, 64, "of Pods that do not serve no more in one plan than ever")
-	w = atRest(t, 20, nil)
-	w.MinReady, w.MaxUnavailable = time.Minute, 5
-	w.template("r2")
-	w.Leaving = 1000
-	assert.Len(t, core.Decide(&w.Snapshot).Begins, 5, "of Pods that have to stay Ready no more than a quarter")
-}
-
 // TestEntriesOfManyPodsAreWrittenAsOftenAsThoseOfFewer matters because each write is as large as there are Pods.
 func TestEntriesOfManyPodsAreWrittenAsOftenAsThoseOfFewer(t *testing.T) {
 	for _, pods := range []int{1100, 2200} {
@@ -453,20 +440,6 @@ func TestEntriesOfManyPodsAreWrittenAsOftenAsThoseOfFewer(t *testing.T) {
 		assert.LessOrEqual(t, countPrefix(w.log, "store"), 6, "%d Pods", pods)
 		assert.Empty(t, w.problems)
 	}
-}
-
-// TestPodsHeldByRulesHoldUpNoOthers has rules that let only some Pods pass: the rest waits and takes nobody's turn for long.
-func TestPodsHeldByRulesHoldUpNoOthers(t *testing.T) {
-	w := atRest(t, 100, nil)
-	w.template("r2")
-	begun := 0
-	for range 5 {
-		plan := core.Decide(&w.Snapshot)
-		begun += len(plan.Begins)
-		w.apply(plan, always)
-		w.Now = w.Now.Add(3 * time.Second)
-	}
-	assert.Equal(t, 100, begun)
 }
 
 // TestABrokenRevisionIsRepaired lets more Pods than may be in flight hang at a revision that never serves.

@@ -240,9 +240,6 @@ func (d *decision) allocate(slots []*slot, wanted int) {
 	}
 }
 
-// maxCreations bounds the Pods that one decision creates: status follows between two decisions, so a large CollaSet tells how far it is.
-const maxCreations = 256
-
 // create fills vacant slots, lowest ID first, as far as replicas go.
 func (d *decision) create() {
 	if d.moving || d.holds(func(p Problem) bool { return p.Scale }) {
@@ -261,7 +258,7 @@ func (d *decision) fill(slots []*slot, room int) {
 		if room <= 0 {
 			return
 		}
-		if len(d.plan.Creations) == maxCreations {
+		if len(d.plan.Creations) == d.s.limits().Creations {
 			d.plan.More = true
 			return
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/api/meta"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
@@ -73,7 +75,7 @@ func (s *story) look() (busy bool) {
 		s.CurrentRevision = s.status.CurrentRevision
 	}
 	s.Returned = s.Halted == nil && s.status.CurrentRevision == s.spec
-	plan := core.Decide(&s.Snapshot)
+	plan := s.decide()
 	before := s.status
 	s.status = core.StatusOf(&s.Snapshot, &plan, core.Outcome{}, *before.DeepCopy())
 	s.saysAllOnce()
@@ -84,6 +86,15 @@ func (s *story) look() (busy bool) {
 	s.write(grouped(s.log[from:])...)
 	halted := (before.Halted == nil) != (s.status.Halted == nil)
 	return !plan.IsZero() || halted || plan.NextLook > 0 || core.DeadlineIn(&s.Snapshot, core.Goal{}, &s.status) > 0
+}
+
+// decide is a decision, after what the window leaves of it.
+func (s *story) decide() core.Plan {
+	plan := core.Decide(&s.Snapshot)
+	if s.shut {
+		plan.Admit(func(types.UID) bool { return false })
+	}
+	return plan
 }
 
 func (s *story) looks(n int) {

@@ -1,7 +1,11 @@
 package core
 
 import (
+	"cmp"
+	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"kusionstack.io/kuperator/api/podops"
 )
@@ -60,8 +64,8 @@ type Plan struct {
 	// Trials are writes that the API server is to be asked about before this plan goes on. They change nothing.
 	Trials []PodTrial
 
-	// Standing is what may be done to single Pods until the next decision, nil for nothing.
-	Standing *Standing
+	// Rollout is what may be done to single Pods until the next decision, nil for nothing.
+	Rollout *Rollout
 
 	// Release says that nothing is left of a deleted CollaSet but its ResourceContext and its finalizer.
 	Release bool
@@ -77,6 +81,34 @@ type Plan struct {
 	Blockers []Blocker
 	// Goal is where the set stands.
 	Goal Goal
+}
+
+// Admit leaves of the updates to begin those that a window has chosen; the others wait, and the plan says so.
+func (p *Plan) Admit(chosen func(types.UID) bool) {
+	var held []Begin
+	p.Begins = slices.DeleteFunc(p.Begins, func(b Begin) bool {
+		waits := b.Request.Type == podops.TypeUpdate && !chosen(b.Pod.UID())
+		if waits {
+			held = append(held, b)
+		}
+		return waits
+	})
+	if len(held) == 0 {
+		return
+	}
+	p.Goal.Waits = p.Goal.UpdatesOnly && len(p.Begins) == 0
+	p.Blockers = append(p.Blockers, Blocker{Reason: BlockInFlight, Count: len(held), Message: "Pod " + held[0].Pod.Name() +
+		": enough Pods of this CollaSet or of others are being updated; the next begins when one has been moved on or takes long"})
+	p.sortBlockers()
+}
+
+// BlockInFlight is the reason of Pods that may begin and wait for the window.
+const BlockInFlight = "InFlightLimit"
+
+// sortBlockers puts those of most Pods first, and leaves out what is too much for status.
+func (p *Plan) sortBlockers() {
+	slices.SortFunc(p.Blockers, func(a, b Blocker) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason)) })
+	p.Blockers = p.Blockers[:min(len(p.Blockers), maxBlockers)]
 }
 
 // IsZero says that nothing is to be written but status.
@@ -203,8 +235,10 @@ type Goal struct {
 	Held bool
 	// Refusal is what the API server refuses of it, and why; "" if it does not. The failure policy counts that time.
 	Refusal string
-	// Waits says that the spec is reached but for updates that wait for nothing but Snapshot.Room, and that none is under way.
+	// Waits says that the spec is reached but for updates that wait for nothing but the window, and that none is under way.
 	Waits bool
+	// UpdatesOnly reports whether the spec is reached but for updates of which none is under way.
+	UpdatesOnly bool
 }
 
 // Available says that every live Pod is available.

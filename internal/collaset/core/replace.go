@@ -386,7 +386,7 @@ func (d *decision) replaceMore(ready []*item, byUpdates int) {
 			d.block(it, "Paused", "is to be replaced, but the CollaSet is paused")
 		case it.wish == byUpdate && room <= 0:
 			d.block(it, "MaxSurge", fmt.Sprintf("%d Pods are being replaced, as many as updateStrategy.maxSurge allows", byUpdates))
-		case begun >= maxBegins:
+		case begun >= d.s.limits().Begins:
 			d.plan.More = true
 		case it.Available && !d.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 			// It would stay, and the new Pod would be one too many. One that does not serve is replaced all the same.

@@ -130,8 +130,7 @@ func TestTheProgressClock(t *testing.T) {
 	})
 	t.Run("time of waiting for other CollaSets does not count", func(t *testing.T) {
 		s := watched(t, appsv1alpha1.RolloutFailurePause, nil)
-		none := 0
-		s.Room = &none
+		s.shut = true
 		s.template("r2")
 		writes := 0
 		for range 40 {
@@ -144,11 +143,11 @@ func TestTheProgressClock(t *testing.T) {
 		assert.Equal(t, "Updating", s.progressing())
 		assert.Nil(t, s.status.Halted)
 		assert.LessOrEqual(t, writes, 16, "the clock is a status to write")
-		goal := core.Decide(&s.Snapshot).Goal
+		goal := s.decide().Goal
 		require.True(t, goal.Waits)
 		assert.LessOrEqual(t, core.DeadlineIn(&s.Snapshot, goal, &s.status), deadline/4, "it is looked at again")
 		assert.Positive(t, core.DeadlineIn(&s.Snapshot, goal, &s.status))
-		s.Room = nil
+		s.shut = false
 		for range 7 {
 			s.pass(deadline / 10)
 			assert.Equal(t, "Updating", s.progressing(), "three fourths of the deadline are left, at least")
@@ -399,7 +398,7 @@ func TestPodsThatAreNotAvailableYetAreInFlight(t *testing.T) {
 		assert.Positive(t, plan.NextLook)
 	})
 	t.Run("Pods re-created and not up yet", func(t *testing.T) {
-		w := atRest(t, 200, func(w *world) { w.Policy = appsv1alpha1.PodUpdateRecreate })
+		w := atRest(t, 200, func(w *world) { w.Policy, w.MaxUnavailable = appsv1alpha1.PodUpdateRecreate, 64 })
 		w.template("r2")
 		w.broken = map[string]bool{"r2": true}
 		for range 60 {

@@ -77,7 +77,7 @@ func (d *decision) scaleIn() {
 			}
 		case d.s.Paused:
 			d.block(it, "Paused", "is to be removed, but the CollaSet is paused")
-		case len(d.plan.Begins) >= maxBegins:
+		case len(d.plan.Begins) >= d.s.limits().Begins:
 			d.plan.More = true
 		case !d.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 		default:

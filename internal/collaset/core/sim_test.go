@@ -42,6 +42,8 @@ type world struct {
 	resizes, infeasible bool
 	// quietResize reports whether a resize restarts nothing.
 	quietResize bool
+	// shut has the window let nothing begin.
+	shut bool
 	// older says that lifecycle-controller finishes nothing for the operator.
 	older bool
 }

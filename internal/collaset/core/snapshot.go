@@ -87,12 +87,8 @@ type Snapshot struct {
 	Pods []Pod
 	// Strays are Pods that are the set's by what they carry, and none of Pods.
 	Strays []Stray
-	// Leaving is how many Pods are expected to end their update in place before the next decision: others begin for them now. 0 if it is not known.
-	Leaving int
-	// Room is how many Pods in service a standing order may begin beside those of other CollaSets. Nil: no others are known of.
-	Room *int
-	// Rest is the shortest time after which to decide again on what no event tells of, if that can wait. 0 is at once.
-	Rest time.Duration
+	// Limits bound what one decision does.
+	Limits Limits
 	// Entries is the whole ResourceContext.
 	Entries []Entry
 	// StaleOwners are those owners of entries that do not exist or use another ResourceContext.

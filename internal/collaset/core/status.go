@@ -29,12 +29,6 @@ type Outcome struct {
 // StatusOf gives the status that the snapshot, the plan made of it and its outcome amount to. Counters come from what
 // was observed, never from what was just attempted. before is the status as it is: conditions keep their times.
 func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatus) appsv1alpha1.CollaSetStatus {
-	t := tallyOf(s)
-	return statusOf(s, &t, p, o, before)
-}
-
-// statusOf is StatusOf with Pods that were counted before.
-func statusOf(s *Snapshot, t *tally, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatus) appsv1alpha1.CollaSetStatus {
 	st := appsv1alpha1.CollaSetStatus{
 		ObservedGeneration: s.Generation,
 		CurrentRevision:    s.CurrentRevision,
@@ -42,7 +36,9 @@ func statusOf(s *Snapshot, t *tally, p *Plan, o Outcome, before appsv1alpha1.Col
 		CollisionCount:     &o.Collisions,
 		Selector:           s.Selector,
 	}
-	t.into(&st)
+	for i := range s.Pods {
+		count(s, &s.Pods[i], &st)
+	}
 	if arrived(s, &st) {
 		st.CurrentRevision = s.spec()
 	}
@@ -84,60 +80,39 @@ func arrived(s *Snapshot, st *appsv1alpha1.CollaSetStatus) bool {
 		int(st.UpdatedAvailableReplicas) >= s.Replicas
 }
 
-// tally is what status counts of Pods: sums to which each Pod adds, and from which it can be taken again as it was.
-type tally struct {
-	replicas, updated, ready, updatedReady, available, updatedAvailable, scheduled, operating, terminating int32
-}
-
-// tallyOf counts all Pods.
-func tallyOf(s *Snapshot) (t tally) {
-	for i := range s.Pods {
-		t.add(s, &s.Pods[i], 1)
-	}
-	return t
-}
-
-// add counts a Pod so many times: one that is being deleted only as such, unless its name is in use until it is gone.
-func (t *tally) add(s *Snapshot, pod *Pod, n int32) {
+// count counts a Pod in status: one that is being deleted only as such, unless its name is in use until it is gone.
+func count(s *Snapshot, pod *Pod, st *appsv1alpha1.CollaSetStatus) {
 	if pod.View.Terminating {
-		t.terminating += n
+		st.TerminatingReplicas++
 	}
 	if !s.Sequential && !pod.Live() {
 		return
 	}
-	t.replicas += n
+	st.Replicas++
 	updated := pod.Revision == s.spec() && s.spec() != ""
 	if updated {
-		t.updated += n
+		st.UpdatedReplicas++
 	}
 	// What a Pod is before its kubelet has carried the change out, it is as it was before.
 	updated = updated && (!pod.Recorded || pod.Carried)
 	if pod.View.Ready {
-		t.ready += n
+		st.ReadyReplicas++
 		if updated {
-			t.updatedReady += n
+			st.UpdatedReadyReplicas++
 		}
 	}
 	if pod.Available {
-		t.available += n
+		st.AvailableReplicas++
 		if updated {
-			t.updatedAvailable += n
+			st.UpdatedAvailableReplicas++
 		}
 	}
 	if pod.Scheduled {
-		t.scheduled += n
+		st.ScheduledReplicas++
 	}
 	if during := pod.facts().During; during == podops.TypeUpdate || during == podops.TypeScaleIn {
-		t.operating += n
+		st.OperatingReplicas++
 	}
-}
-
-// into writes the counters.
-func (t *tally) into(st *appsv1alpha1.CollaSetStatus) {
-	st.Replicas, st.UpdatedReplicas, st.OperatingReplicas, st.TerminatingReplicas = t.replicas, t.updated, t.operating, t.terminating
-	st.ReadyReplicas, st.UpdatedReadyReplicas = t.ready, t.updatedReady
-	st.AvailableReplicas, st.UpdatedAvailableReplicas = t.available, t.updatedAvailable
-	st.ScheduledReplicas = t.scheduled
 }
 
 // conditionWriter sets conditions, with the generation they are about and a time that changes with the status alone.

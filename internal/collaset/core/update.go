@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -182,12 +181,11 @@ func (d *decision) inPlaceWay(difference Difference) way {
 // wanted is cancelled, and then more is begun.
 func (d *decision) update() {
 	var ready []*item
-	var under flight
 	blocked := d.holds(func(p Problem) bool { return p.Update })
-	d.stand(blocked)
+	d.startRollout(blocked)
 	for id, e := range d.entries {
 		if e.active() && d.holder[id] == nil && e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
-			under.offline++ // between its deletion and its creation
+			d.underWay = true // between its deletion and its creation
 			d.waiting++
 		}
 	}
@@ -195,7 +193,7 @@ func (d *decision) update() {
 		if it.victim || it.during == podops.TypeScaleIn {
 			continue
 		}
-		under.count(it, d.s)
+		d.underWay = d.underWay || offline(it.op) || it.during == podops.TypeUpdate
 		need := d.toUpdate(it)
 		if need {
 			d.waiting++
@@ -206,7 +204,7 @@ func (d *decision) update() {
 			d.changeQuietly(it)
 			continue
 		}
-		d.order(it, need)
+		d.follow(it, need)
 		if d.s.Protocol {
 			need = d.carryOn(it, need)
 		} else {
@@ -223,7 +221,7 @@ func (d *decision) update() {
 			d.block(it, "Paused", "is to be updated, but the CollaSet is paused")
 		}
 	case d.s.Protocol:
-		d.beginUpdates(ready, under)
+		d.beginUpdates(ready)
 	default:
 		d.updateDirectly(ready)
 	}
@@ -254,7 +252,7 @@ func (d *decision) changeQuietly(it *item) {
 		d.block(it, "Paused", "is to be updated, but the CollaSet is paused")
 	case d.s.Protocol && it.ToDelete:
 		d.leaves(it, "is being deleted and comes back")
-	case len(d.plan.Changes) >= maxBegins:
+	case len(d.plan.Changes) >= d.s.limits().Begins:
 		d.plan.More = true
 	case d.s.Revisions[it.Revision].Resizes && !d.updateBudget().allows(it):
 		d.block(it, BlockMaxUnavailable, d.budgetSpent())
@@ -262,37 +260,6 @@ func (d *decision) changeQuietly(it *item) {
 	default:
 		d.updateBudget().take(it)
 		d.plan.Changes = append(d.plan.Changes, it.Pod)
-	}
-}
-
-// flight counts the Pods on which our update is under way.
-type flight struct {
-	offline, fresh int
-	// any says that there are some.
-	any bool
-	// settles is when the first of the fresh ones is no longer; 0 if there are none.
-	settles time.Duration
-}
-
-func (f *flight) count(it *item, s *Snapshot) {
-	now := s.Now
-	if offline(it.op) || it.Revision == s.UpdatedRevision && !it.Available {
-		f.offline++
-	}
-	if !offline(it.op) && it.during != podops.TypeUpdate {
-		return
-	}
-	f.any = true
-	stamp, known := podops.TimeOf(it.op.Request)
-	most := FreshFor
-	if it.Recorded && !it.Carried || it.op.Phase == podops.PhasePreparing {
-		most = HandedOverFor
-	}
-	if age := now.Sub(stamp); known && age >= 0 && age < most {
-		f.fresh++
-		if left := most - age; f.settles == 0 || left < f.settles {
-			f.settles = left
-		}
 	}
 }
 
@@ -368,66 +335,30 @@ func (d *decision) act(it *item) {
 	d.plan.Deletions = append(d.plan.Deletions, Deletion{it.Pod, DeleteRecreate})
 }
 
-// beginUpdates asks for the updates of a bounded number of Pods. Pods that are down anyway cost no service and do not
-// count against the Pods in flight: a broken revision can always be repaired.
-func (d *decision) beginUpdates(ready []*item, under flight) {
-	room := maxBegins - len(d.plan.Begins)
-	ahead := 0
-	if !d.flows() {
-		// The next decision comes when so many have left: on average as many are under way as if each were followed at once.
-		ahead = min(d.s.Leaving/2, MaxFresh)
-	}
-	serving := min(maxBegins-under.offline, MaxFresh+ahead-under.fresh)
-	beside := serving
-	if d.s.Room != nil {
-		beside = *d.s.Room
-	}
+// beginUpdates asks for the updates of all Pods that the budget allows. When each begins, the window says: see Plan.Admit.
+func (d *decision) beginUpdates(ready []*item) {
 	budget := d.updateBudget()
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
 		w, _, _ := d.wayOf(it)
-		spent := !budget.allows(it)
-		waits := spent || it.inService && serving <= 0
-		queues := it.inService && (waits || beside <= 0) && d.queues(it)
 		switch {
 		case !d.tried(it, verdictLasts, d.trialsFor(it, w)...):
-			continue
-		case queues, waits:
-			if it.inService && serving <= 0 {
-				// Pods that come back into service make events; those that take long make none.
-				d.look(max(under.settles, d.s.Rest))
+		case !budget.allows(it):
+			d.block(it, BlockMaxUnavailable, d.budgetSpent())
+			d.queue(it, w)
+		default:
+			budget.take(it)
+			if d.claimsFirst(it) {
+				continue
 			}
-			if queues {
-				d.queue(it)
+			d.begin(it, podops.TypeUpdate, w == recreate)
+			if w == inPlace && d.plan.Rollout != nil && !it.Recorded {
+				d.plan.Rollout.From[it.UID()] = it.Revision
 			}
-			if spent {
-				d.block(it, BlockMaxUnavailable, d.budgetSpent())
-			} else {
-				d.block(it, "InFlightLimit", "enough Pods of this CollaSet or of others are being updated or not available yet; the next begins when one is available or takes long")
-			}
-			continue
-		case room <= 0:
-			d.plan.More = true
-			return
-		}
-		room--
-		if it.inService {
-			serving--
-			beside--
-		}
-		budget.take(it)
-		if d.claimsFirst(it) {
-			continue
-		}
-		d.begin(it, podops.TypeUpdate, w == recreate)
-		if w == inPlace && d.plan.Standing != nil && !it.Recorded {
-			d.plan.Standing.From[it.UID()] = it.Revision
 		}
 	}
-	if d.flows() {
-		serving = min(serving, budget.available)
-		d.plan.Standing.Room = max(serving, min(budget.available, 0))
-		d.waits = !under.any && serving > 0 && len(d.plan.Standing.Next) > 0 && len(d.plan.Begins) == 0
+	if d.plan.Rollout != nil {
+		d.plan.Rollout.Spare = budget.available
 	}
 }
 
@@ -519,7 +450,7 @@ func (d *decision) updateDirectly(ready []*item) {
 	for i, it := range ready {
 		w, _, _ := d.wayOf(it)
 		switch {
-		case i >= maxBegins:
+		case i >= d.s.limits().Begins:
 			d.plan.More = true
 			return
 		case !d.tried(it, verdictLasts, d.trialsFor(it, w)...):

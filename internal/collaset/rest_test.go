@@ -2,17 +2,12 @@ package collaset
 
 import (
 	"context"
-	"fmt"
-	"maps"
-	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -45,9 +40,6 @@ func (w *world) serving(n int, is bool) {
 	require.NoError(w, w.store.Update(w.Context(), &pod))
 }
 
-// remembered is what is known of the CollaSet while it is idle, nil if it is not.
-func (w *world) remembered() *idle { return w.r.memory.find(key, w.set().UID).idle }
-
 // looks reconciles on what is there now.
 func (w *world) looks() {
 	w.Helper()
@@ -57,20 +49,18 @@ func (w *world) looks() {
 	require.NoError(w, err)
 }
 
-// idling is a CollaSet at its goal that is known to be idle.
-func idling(t *testing.T, n int32) *world {
+// atRest is a CollaSet at its goal.
+func atRest(t *testing.T, n int32) *world {
 	t.Helper()
 	w := newWorld(t, true, collaSet(n))
 	w.settle()
 	w.looks()
-	require.NotNil(t, w.remembered())
 	w.forget()
 	return w
 }
 
-func TestAnIdleCollaSetFollowsTheHealthOfItsPods(t *testing.T) {
-	w := idling(t, 3)
-	known := w.remembered()
+func TestStatusFollowsTheHealthOfPods(t *testing.T) {
+	w := atRest(t, 3)
 	w.ready(1, false)
 	w.looks()
 	require.EqualValues(t, 2, w.set().Status.ReadyReplicas)
@@ -87,20 +77,19 @@ func TestAnIdleCollaSetFollowsTheHealthOfItsPods(t *testing.T) {
 		require.EqualValues(t, 3, w.set().Status.AvailableReplicas)
 	}
 	require.Equal(t, slices.Repeat([]string{"patch CollaSet/status"}, 6), w.written)
-	require.Same(t, known, w.remembered(), "no decision about all Pods was made")
 
 	w.looks()
 	require.Len(t, w.written, 6, "nothing changed")
 }
 
 // A status that was refused, because somebody else had changed the CollaSet, is not lost.
-func TestTheStatusOfAnIdleCollaSetIsWrittenAgain(t *testing.T) {
+func TestAStatusThatWasRefusedIsWrittenAgain(t *testing.T) {
 	for name, refusal := range map[string]struct {
 		err  error
 		told bool
 	}{"a conflict": {errConflict, false}, "an API server that is away": {errAway, true}} {
 		t.Run(name, func(t *testing.T) {
-			w := idling(t, 3)
+			w := atRest(t, 3)
 			w.ready(1, false)
 			w.see()
 			w.refuse = refusing("patch CollaSet/status", refusal.err)
@@ -116,9 +105,8 @@ func TestTheStatusOfAnIdleCollaSetIsWrittenAgain(t *testing.T) {
 	}
 }
 
-// What was to wake the CollaSet does so even if the whole decision that was due on it failed.
-func TestWhatWakesAnIdleCollaSetIsNotLost(t *testing.T) {
-	w := idling(t, 3)
+func TestADecisionThatFailedIsMadeAgain(t *testing.T) {
+	w := atRest(t, 3)
 	gone := w.pods()[1]
 	require.NoError(t, w.store.Delete(t.Context(), &gone))
 	w.see()
@@ -130,9 +118,9 @@ func TestWhatWakesAnIdleCollaSetIsNotLost(t *testing.T) {
 	require.Len(t, w.pods(), 3)
 }
 
-// A process that has just started makes sure of all Pods before its first write, and may be idle after that.
+// A process that has just started makes sure of all Pods before its first write.
 func TestAProcessThatStartedMakesSureFirst(t *testing.T) {
-	w := idling(t, 3)
+	w := atRest(t, 3)
 	w.r.memory = newMemory()
 	w.looks()
 	require.Empty(t, w.written)
@@ -141,11 +129,9 @@ func TestAProcessThatStartedMakesSureFirst(t *testing.T) {
 		w.looks()
 		require.Equal(t, is, w.set().Status.ReadyReplicas == 3)
 	}
-	require.NotNil(t, w.remembered())
 }
 
-// Whatever else changes, too many Pods among it, is decided on as a whole.
-func TestWhatWakesAnIdleCollaSet(t *testing.T) {
+func TestWhatChangesAtRestIsDecidedOn(t *testing.T) {
 	const n = 16
 	label := func(key string) func(*world) {
 		return func(w *world) {
@@ -228,114 +214,12 @@ func TestWhatWakesAnIdleCollaSet(t *testing.T) {
 			},
 			func(t *testing.T, w *world) { require.Equal(t, w.revisions()[0].Name, w.set().Status.CurrentRevision) },
 		},
-		"a claim": {
-			func(w *world) {
-				claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-					Namespace: key.Namespace, Name: "web-data-x", Labels: map[string]string{"app": key.Name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue},
-					OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w.set(), appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))},
-				}}
-				require.NoError(w, w.store.Create(w.Context(), claim))
-			},
-			func(*testing.T, *world) {},
-		},
-		"an API server that can change more in place": {
-			func(w *world) {
-				w.r.serverCan = func(context.Context) (revision.Capabilities, error) { return revision.Capabilities{Resize: true}, nil }
-			},
-			func(*testing.T, *world) {},
-		},
-		"the health of many Pods": {
-			func(w *world) {
-				for i := range n/changedShare + 1 {
-					w.ready(i, false)
-				}
-			},
-			func(t *testing.T, w *world) { require.EqualValues(t, n-n/changedShare-1, w.set().Status.ReadyReplicas) },
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := idling(t, n)
-			known := w.remembered()
+			w := atRest(t, n)
 			tc.change(w)
 			w.looks()
-			require.NotSame(t, known, w.remembered())
 			tc.check(t, w)
 		})
 	}
-}
-
-// What happens to Pods leads to the same status, whether CollaSets may be idle or each decision is about all Pods.
-func TestIdleOrNotTheStatusIsTheSame(t *testing.T) {
-	const n = 12
-	followed := 0
-	for seed := range uint64(6) {
-		random := rand.New(rand.NewPCG(seed, 20))
-		begin := func() *world {
-			set := collaSet(n)
-			set.Spec.MinReadySeconds = int32(3 * (seed % 2))
-			w := newWorld(t, true, set)
-			w.settle()
-			return w
-		}
-		idle, whole := begin(), begin()
-		events := map[string]func(*world, int){
-			"not Ready":      func(w *world, pod int) { w.ready(pod, false) },
-			"Ready":          func(w *world, pod int) { w.ready(pod, true) },
-			"out of service": func(w *world, pod int) { w.serving(pod, false) },
-			"in service":     func(w *world, pod int) { w.serving(pod, true) },
-			"gone":           func(w *world, pod int) { gone := w.pods()[pod]; require.NoError(t, w.store.Delete(t.Context(), &gone)) },
-		}
-		names := append(slices.Sorted(maps.Keys(events)), "not Ready", "not Ready", "out of service", "out of service")
-		for range 15 {
-			what, pod, wait := names[random.IntN(len(names))], random.IntN(n), time.Duration(random.IntN(5))*time.Second
-			known := idle.remembered()
-			for _, w := range []*world{idle, whole} {
-				events[what](w, pod)
-				w.clock.Step(wait)
-				for range 3 { // whoever makes a Pod sees it, and it comes up
-					if w == whole {
-						w.r.memory.wake(key)
-					}
-					w.looks()
-					w.serve()
-				}
-			}
-			if known != nil && known == idle.remembered() {
-				followed++
-			}
-			is, want := idle.set().Status, whole.set().Status
-			require.True(t, equality.Semantic.DeepEqual(want, is), "seed %d, %s: %+v, and it is %+v", seed, what, want, is)
-		}
-	}
-	require.Positive(t, followed)
-}
-
-func TestChangesAreNamedUntilTheyAreTooMany(t *testing.T) {
-	var c changes
-	names, all := c.take()
-	require.Empty(t, names)
-	require.False(t, all)
-
-	var wg sync.WaitGroup
-	for i := range mostChanged {
-		wg.Go(func() { c.add(fmt.Sprint(i)) })
-	}
-	wg.Wait()
-	names, all = c.take()
-	require.Len(t, names, mostChanged)
-	require.False(t, all)
-
-	for i := range mostChanged + 1 {
-		c.add(fmt.Sprint(i))
-	}
-	_, all = c.take()
-	require.True(t, all)
-
-	c.addAll()
-	c.add("a")
-	names, all = c.take()
-	require.Empty(t, names)
-	require.True(t, all)
-	_, all = c.take()
-	require.False(t, all, "that was told")
 }

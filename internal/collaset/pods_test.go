@@ -5,10 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -60,7 +60,7 @@ func (w *world) advance() {
 // step makes the step of the first Pod on the cache as it is.
 func (w *world) step() {
 	w.Helper()
-	_, err := steps{w.r}.Reconcile(w.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
+	_, err := podReconciler{w.r}.Reconcile(w.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
 	require.NoError(w, err)
 }
 
@@ -101,7 +101,7 @@ func TestAnOrderEndsWithWhatItWasGivenFor(t *testing.T) {
 			w.edit(func(s *appsv1alpha1.CollaSet) { s.Status.Halted = &appsv1alpha1.HaltedRollout{Revision: "x"} })
 		},
 		"a decision had no such order": func(w *world) {
-			w.r.memory.find(key, w.set().UID).stand(&observation{set: w.set()}, &core.Plan{}, 0)
+			w.r.memory.find(key, w.set().UID).follow(&observation{set: w.set(), selector: labels.Everything()}, &core.Plan{})
 		},
 		"the program started anew": func(w *world) { w.r.memory = newMemory() },
 	} {
@@ -127,7 +127,7 @@ func (w *world) edit(change func(*appsv1alpha1.CollaSet)) {
 func TestAStepThatFailedIsMadeAgain(t *testing.T) {
 	w := permitted(t)
 	w.refuse = refusing("patch Pod", errAway)
-	_, err := steps{w.r}.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
+	_, err := podReconciler{w.r}.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
 	require.ErrorIs(t, err, errAway)
 	w.forget()
 	w.look()
@@ -146,55 +146,51 @@ func TestAStepThatFailedIsMadeAgain(t *testing.T) {
 // the Pod had not changed (as an admission plugin answers, or a store that gives up). Nothing else happens to the set any more.
 func TestAStepThatFailsBesideADecision(t *testing.T) {
 	w := permitted(t)
+	decisions := w.decisions()
 	m := w.r.memory.find(key, w.set().UID)
-	_, p := m.standing.Load().due(&w.pods()[0])
-	var beside ctrl.Result
-	require.ErrorIs(t, m.attempts.once(&p, func() error {
+	p := podOf(&w.pods()[0], m.rollout.Load().selector)
+	o := &observation{set: w.set(), memory: m}
+	require.ErrorIs(t, w.r.once(o, &p, nil, func() error {
 		w.clock.Step(statusPause)
 		w.look()
 		w.see() // status
-		var err error
-		beside, err = w.reconcile()
+		_, err := w.reconcile()
 		require.NoError(t, err)
 		require.Zero(t, w.count("patch Pod"))
 		return errConflict
 	}), errConflict)
-	require.Equal(t, foreseenPause, beside.RequeueAfter)
+	require.Equal(t, key, decisions(), "no event tells that it failed")
 	w.look()
 	require.Equal(t, "nginx:2", w.image())
-
-	result, err := w.reconcile()
-	require.NoError(t, err)
-	require.Equal(t, 1, w.count("patch Pod"))
-	require.NotEqual(t, foreseenPause, result.RequeueAfter, "a change that was made has its event")
 }
 
-func TestTheRestAfterADecision(t *testing.T) {
-	m := &setMemory{}
-	assert.Zero(t, (*setMemory)(nil).rest(true, false), "nothing was decided yet")
-	assert.Zero(t, m.rest(false, false))
-	assert.Equal(t, stepPause, m.rest(true, false), "what single Pods need is not waited for")
-	m.took.Store(int64(restLeast - 1))
-	assert.Zero(t, m.rest(false, false))
-	assert.Equal(t, restFactor*(restLeast-1), m.rest(false, true), "others wait")
-	assert.Equal(t, restFactor*(restLeast-1), m.rest(true, true))
-	m.took.Store(int64(10 * time.Millisecond))
-	assert.Equal(t, restFactor*10*time.Millisecond, m.rest(false, false))
-	assert.Equal(t, restFactor*10*time.Millisecond, m.rest(true, false))
-	m.standing.Store(&standing{})
-	assert.Equal(t, stepsFactor*10*time.Millisecond, m.rest(false, false), "Pods with a step of their own do not wait for it")
-	assert.Equal(t, stepsFactor*10*time.Millisecond, m.rest(true, false))
-	m.flow.give(&core.Standing{Next: []core.NextPod{{Name: "next"}}})
-	assert.Equal(t, flowFactor*10*time.Millisecond, m.rest(true, false), "it is known who begins")
-	m.took.Store(int64(time.Minute))
-	assert.Equal(t, flowMost, m.rest(true, false))
-	m.flow.hold()
-	assert.Equal(t, flowMost, m.rest(true, false), "events that come while a decision is made wait as long")
-	m.flow.give(nil)
-	assert.Equal(t, stepsMost, m.rest(true, false))
-	m.standing.Store(nil)
-	m.took.Store(int64(time.Minute))
-	assert.Equal(t, restMost, m.rest(false, false))
+// decisions is the queue of decisions from now on; what it returns waits for the next one.
+func (w *world) decisions() func() client.ObjectKey {
+	w.Helper()
+	queue := w.queue()
+	require.NoError(w, w.r.keepQueue(w.Context(), queue))
+	return func() client.ObjectKey {
+		request, _ := queue.Get()
+		queue.Done(request)
+		return request.NamespacedName
+	}
+}
+
+// TestDecisionsAboutASetKeepALeastInterval for changes of its Pods, and a longer one while it is known who begins next.
+func TestDecisionsAboutASetKeepALeastInterval(t *testing.T) {
+	w := newWorld(t, true, collaSet(34))
+	require.Zero(t, w.r.untilDecision(key, nil), "nothing was decided yet")
+	w.settle()
+	m := w.r.memory.find(key, w.set().UID)
+	require.Zero(t, w.r.untilDecision(key, m), "long ago")
+	w.change(image("nginx:2"))
+	w.look()
+	require.Equal(t, w.r.limits.RolloutInterval, w.r.untilDecision(key, m))
+	w.clock.Step(300 * time.Millisecond)
+	require.Equal(t, w.r.limits.RolloutInterval-300*time.Millisecond, w.r.untilDecision(key, m))
+	w.change(func(s *appsv1alpha1.CollaSetSpec) { s.Paused = true })
+	w.look()
+	require.Equal(t, w.r.limits.Interval, w.r.untilDecision(key, m))
 }
 
 // BenchmarkPodEvent is what one event of a Pod costs collaset-controller before it writes, in a set of so many Pods.
@@ -202,20 +198,19 @@ func BenchmarkPodEvent(b *testing.B) {
 	s := atGoal(b, 5000)
 	s.updateHalf()
 	m := s.r.memory.find(key, s.set.UID)
-	order := m.standing.Load()
-	require.NotEmpty(b, order.order.From)
+	order := m.rollout.Load()
+	require.NotEmpty(b, order.From)
 	var pod *corev1.Pod
 	for i := range s.pods {
-		if order.order.From[s.pods[i].UID] != "" {
+		if order.From[s.pods[i].UID] != "" {
 			pod = s.pods[i].DeepCopy()
 		}
 	}
-	pod.Labels[appsv1.ControllerRevisionHashLabelKey] = order.order.From[pod.UID]
+	pod.Labels[appsv1.ControllerRevisionHashLabelKey] = order.From[pod.UID]
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, found := s.r.orderOn(pod); found != nil {
-			found.due(pod)
-		}
+		p := podOf(pod, m.rollout.Load().selector)
+		order.NextStep(&p)
 	}
 	each := b.Elapsed() / time.Duration(b.N)
 	_, err := benchresult.ForTest(b, filepath.Join("..", "..")).Add(benchresult.Figure{

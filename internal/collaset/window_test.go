@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/core"
 	"kusionstack.io/kuperator/internal/testkit/gathered"
@@ -93,7 +92,7 @@ func (w *world) back(pod corev1.Pod) []reconcile.Request {
 	in := over(pod)
 	out := outOfService(pod)
 	require.True(w, core.Back(podops.Read(out), podops.Read(in)))
-	require.NoError(w, w.r.begins(w.Context(), queue))
+	require.NoError(w, w.r.window.start(w.Context(), queue))
 	events := w.r.stepEvents()
 	for _, e := range [][2]*corev1.Pod{{&pod, out}, {out, in}, {in, in}} {
 		events.Update(context.Background(), event.UpdateEvent{ObjectOld: e[0], ObjectNew: e[1]}, queue)
@@ -111,7 +110,7 @@ func (w *world) back(pod corev1.Pod) []reconcile.Request {
 func (w *world) follow(asked []reconcile.Request) {
 	w.Helper()
 	for _, request := range asked {
-		_, err := steps{w.r}.Reconcile(w.Context(), request)
+		_, err := podReconciler{w.r}.Reconcile(w.Context(), request)
 		require.NoError(w, err)
 	}
 }
@@ -129,22 +128,13 @@ func TestAPodThatComesBackLetsTheNextBegin(t *testing.T) {
 	w.forget()
 	w.look()
 	require.Empty(t, w.written, "a decision on a cache that lacks the begin knows of it: it counts, and is not made again")
-	require.NotContains(t, w.nextNames(), asked[0].Name)
 
 	w.see()
 	w.look()
-	require.Empty(t, w.r.memory.find(key, w.set().UID).flow.begun, "it is seen")
-	for range 10 {
-		w.follow(w.back(w.one()))
+	for _, pod := range w.begun() {
+		w.follow(w.back(pod))
 	}
 	require.Len(t, w.begun(), 34, "there is nobody else")
-}
-
-func (w *world) nextNames() (names []string) {
-	for _, next := range w.r.memory.find(key, w.set().UID).flow.next {
-		names = append(names, next.Name)
-	}
-	return names
 }
 
 // TestAPartitionHoldsWhateverTheCacheShows: what was begun and is not seen yet is not made up for with others.
@@ -167,8 +157,10 @@ func TestAPartitionHoldsWhateverTheCacheShows(t *testing.T) {
 
 func TestNobodyIsBegunAnyMore(t *testing.T) {
 	for name, change := range map[string]func(*world, reconcile.Request){
-		"the spec changed":  func(w *world, _ reconcile.Request) { w.change(image("nginx:3")) },
-		"a decision began":  func(w *world, _ reconcile.Request) { w.r.memory.find(key, w.set().UID).flow.hold() },
+		"the spec changed": func(w *world, _ reconcile.Request) { w.change(image("nginx:3")) },
+		"a decision began": func(w *world, _ reconcile.Request) {
+			w.r.window.tell(func(window *core.Window, now time.Time) core.Answer { return window.Hold(key, now) })
+		},
 		"the next order":    func(w *world, _ reconcile.Request) { w.look() },
 		"started anew":      func(w *world, _ reconcile.Request) { w.r.memory = newMemory() },
 		"the Pod is gone":   func(w *world, r reconcile.Request) { w.remove(r) },
@@ -209,13 +201,12 @@ func TestABeginThatFailedIsMadeByTheNextDecision(t *testing.T) {
 			w := flowing(t)
 			asked := w.back(w.one())
 			w.refuse = refusing("patch Pod", answer)
-			_, err := steps{w.r}.Reconcile(t.Context(), ctrl.Request{NamespacedName: asked[0].NamespacedName})
+			_, err := podReconciler{w.r}.Reconcile(t.Context(), ctrl.Request{NamespacedName: asked[0].NamespacedName})
 			if name == "away" {
 				require.ErrorIs(t, err, errAway)
 			} else {
 				require.NoError(t, err)
 			}
-			require.Empty(t, w.r.memory.find(key, w.set().UID).flow.begun)
 			w.forget()
 			w.clock.Step(4 * time.Second) // those under way take long
 			w.look()
@@ -233,15 +224,13 @@ func TestABeginThatFailedIsTriedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := flowing(t)
 			asked := w.back(w.one())
-			places := len(w.r.pace.places)
 			w.refuse = refusing("patch Pod", c.answer)
 			for _, least := range c.again {
-				result, err := steps{w.r}.Reconcile(t.Context(), asked[0])
+				result, err := podReconciler{w.r}.Reconcile(t.Context(), asked[0])
 				require.ErrorIs(t, err, c.err)
 				require.GreaterOrEqual(t, result.RequeueAfter, least)
 				require.LessOrEqual(t, result.RequeueAfter, 5*least/2)
 			}
-			require.Len(t, w.r.pace.places, places-1, "nobody waits for it")
 			w.refuse = nil
 			w.follow(asked)
 			require.Contains(t, w.begun(), asked[0].Name)
@@ -254,19 +243,21 @@ func TestAnothersPlace(t *testing.T) {
 	w := newWorld(t, true, collaSet(3))
 	w.settle()
 	other := types.NamespacedName{Namespace: "other", Name: "large"}
-	for i := range 2 * core.MaxFresh {
-		w.r.pace.take(other, types.UID(fmt.Sprint(i)))
+	under := map[types.UID]bool{}
+	for i := range w.r.limits.InFlight {
+		under[types.UID(fmt.Sprint(i))] = true
 	}
+	w.r.window.planned(other, core.WindowPlan{UnderWay: under})
 	w.change(image("nginx:2"))
 	w.look()
 	require.Empty(t, w.begun())
-	require.Len(t, w.nextNames(), 3)
+	require.Equal(t, core.BlockInFlight, w.set().Status.Blockers[0].Reason)
 	queue := w.queue()
-	require.NoError(t, w.r.begins(t.Context(), queue))
+	require.NoError(t, w.r.window.start(t.Context(), queue))
 	require.Zero(t, queue.Len())
-	require.Equal(t, []string{"kuperator_collaset_in_flight_pods{} 52", "kuperator_collaset_waiting_sets{} 1"}, gathered.Lines(t, w.r.pace))
-	w.clock.Step(core.FreshFor)
-	w.follow([]reconcile.Request{lookAtPace})
+	require.Equal(t, []string{"kuperator_collaset_in_flight_pods{} 26", "kuperator_collaset_waiting_sets{} 1"}, gathered.Lines(t, w.r.window))
+	w.clock.Step(w.r.limits.OursFor)
+	w.follow([]reconcile.Request{lookAtWindow})
 	require.Equal(t, 3, queue.Len(), "the places have run out")
 	for range 3 {
 		request, _ := queue.Get()
@@ -275,95 +266,68 @@ func TestAnothersPlace(t *testing.T) {
 	require.Len(t, w.begun(), 3)
 }
 
-// TestAPodThatIsHandedOver waits for others, and its place is free soon.
+// TestAPodThatIsHandedOver waits for others, here for its kubelet to take it out of service, and its place is free soon.
 func TestAPodThatIsHandedOver(t *testing.T) {
-	const preparing, operate = podops.PreparingPrefix + "/" + core.OperatorID, podops.OperatePrefix + "/" + core.OperatorID
-	with := func(labels ...string) *corev1.Pod {
-		pod := &corev1.Pod{}
-		for _, label := range labels {
-			metav1.SetMetaDataLabel(&pod.ObjectMeta, label, "1")
-		}
-		return pod
-	}
-	recorded := with(preparing, operate)
-	recorded.Annotations = map[string]string{appsv1alpha1.LastPodStatusAnnotation: "{}"}
-	require.True(t, handedOver(with(), with(preparing)), "to cooperators")
-	require.True(t, handedOver(with(preparing, operate), recorded), "to its kubelet")
-	require.False(t, handedOver(with(preparing), with(preparing)))
-	require.False(t, handedOver(with(), with(preparing, operate)), "nobody had to prepare")
-	require.False(t, handedOver(recorded, recorded))
-	require.False(t, handedOver(recorded, with()))
-
 	w := flowing(t)
 	pod := w.one()
 	now := pod.DeepCopy()
-	metav1.SetMetaDataLabel(&now.ObjectMeta, preparing, "1")
+	request := now.Labels[podops.OperatingPrefix+"/"+core.OperatorID]
+	metav1.SetMetaDataLabel(&now.ObjectMeta, podops.PermissionPrefix+"/"+podops.TypeUpdate, request)
+	for _, prefix := range []string{podops.PreCheckedPrefix, podops.PreparingPrefix} {
+		metav1.SetMetaDataLabel(&now.ObjectMeta, prefix+"/"+core.OperatorID, request)
+	}
 	queue := w.queue()
+	require.NoError(t, w.r.window.start(t.Context(), queue))
 	w.r.stepEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: &pod, ObjectNew: now}, queue)
-	require.Equal(t, w.clock.Now().Add(core.HandedOverFor), w.r.pace.places[pod.UID].until)
+	require.Zero(t, queue.Len())
+	w.clock.Step(w.r.limits.HandoverFor)
+	w.follow([]reconcile.Request{lookAtWindow})
+	require.Equal(t, 1, queue.Len())
 }
 
-// TestStatusOfACrowdCanWait: while CollaSets wait for each other, counts are written less often.
-func TestStatusOfACrowdCanWait(t *testing.T) {
-	w := newWorld(t, true, collaSet(3))
-	require.False(t, w.r.pace.crowded())
-	for i := range 2 {
-		f := &flow{}
-		f.give(&core.Standing{Next: []core.NextPod{{Name: "next"}}})
-		w.r.pace.decided(types.NamespacedName{Name: fmt.Sprint(i)}, f, 0, nil)
-		require.Equal(t, i == 1, w.r.pace.crowded())
-	}
-	require.Equal(t, statusPauseMost, statusPauseOf(3, true))
-	require.Equal(t, statusPause, statusPauseOf(3, false))
-	require.Equal(t, 300*time.Millisecond, statusPauseOf(300, false))
+func TestALargeCollaSetWritesItsCountsLessOften(t *testing.T) {
+	require.Equal(t, statusPause, statusPauseOf(3))
+	require.Equal(t, 300*time.Millisecond, statusPauseOf(300))
+	require.Equal(t, statusPauseMost, statusPauseOf(5000))
 }
 
 // TestABeginThatFailsBehindADecision: the decision took the Pod for begun. Nothing else happens to the set any more.
 func TestABeginThatFailsBehindADecision(t *testing.T) {
-	for name, c := range map[string]struct{ took, again time.Duration }{
-		"a short decision": {0, foreseenPause},
-		"a long one":       {20 * time.Millisecond, stepsFactor * 20 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := flowing(t, func(w *world) { w.change(partition(7)) })
-			m := w.r.memory.find(key, w.set().UID)
-			asked := w.back(w.one())
-			pod := corev1.Pod{}
-			require.NoError(t, w.store.Get(t.Context(), asked[0].NamespacedName, &pod))
-			p := podOf(&pod, m.standing.Load().selector)
-			begin, err := podops.Begin(p.View, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}, w.clock.Now())
-			require.NoError(t, err)
-			var result ctrl.Result
-			err = m.flow.send(&p, begin.Apply(p.View), func() error {
-				w.clock.Step(4 * time.Second) // those under way take long
-				w.took = c.took
-				result, err = w.reconcile()
-				require.NoError(t, err)
-				require.Len(t, w.begun(), 26, "the partition lets no more than 27 go")
-				return errAway
-			})
-			require.ErrorIs(t, err, errAway)
-			require.Equal(t, c.again, result.RequeueAfter)
-			w.see()
-			w.look()
-			require.Contains(t, w.begun(), asked[0].Name)
-		})
-	}
+	w := flowing(t, func(w *world) { w.change(partition(7)) })
+	m := w.r.memory.find(key, w.set().UID)
+	asked := w.back(w.one())
+	pod := corev1.Pod{}
+	require.NoError(t, w.store.Get(t.Context(), asked[0].NamespacedName, &pod))
+	p := podOf(&pod, m.rollout.Load().selector)
+	begin, err := podops.Begin(p.View, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}, w.clock.Now())
+	require.NoError(t, err)
+	begun := begin.Apply(p.View)
+	decisions := w.decisions()
+	err = w.r.once(&observation{set: w.set(), memory: m}, &p, &begun, func() error {
+		w.clock.Step(4 * time.Second) // those under way take long
+		_, err = w.reconcile()
+		require.NoError(t, err)
+		require.Len(t, w.begun(), 26, "the partition lets no more than 27 go")
+		return errAway
+	})
+	require.ErrorIs(t, err, errAway)
+	require.Equal(t, key, decisions())
+	w.see()
+	w.look()
+	require.Contains(t, w.begun(), asked[0].Name)
 }
 
 func TestEventsThatMakeNoRoom(t *testing.T) {
 	w := flowing(t)
 	under := w.one()
 	in, out := over(under), outOfService(under)
-	require.True(t, cameBack(out, in))
-	require.False(t, cameBack(in, in))
-	require.False(t, cameBack(in, out))
-	again := in.DeepCopy()
-	again.UID = "other"
-	require.False(t, cameBack(out, again), "another Pod of that name")
-	others := over(under)
-	delete(others.Labels, podops.ServiceAvailableLabel)
-	require.False(t, cameBack(others, in), "it was not our operation that kept it out of service")
+	in.UID = "another"
+	events, queue := w.r.stepEvents(), w.queue()
+	require.NoError(t, w.r.window.start(t.Context(), queue))
+	for name, e := range map[string][2]*corev1.Pod{"another Pod of that name": {out, in}, "still in service": {&under, &under}, "still out of service": {out, out}} {
+		events.Update(t.Context(), event.UpdateEvent{ObjectOld: e[0], ObjectNew: e[1]}, queue)
+		require.Zero(t, queue.Len(), name)
+	}
 	under.OwnerReferences = nil
 	require.Empty(t, w.back(under), "nobody's Pod")
 }

@@ -1,0 +1,393 @@
+package collaset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/metric"
+)
+
+// podsName is the controller that makes the steps of single Pods.
+const podsName = Name + "-steps"
+
+// queue is a work queue of CollaSets, or of Pods.
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// lookAtWindow is a request of the controller of Pods that names none: time has passed for the window.
+var lookAtWindow = reconcile.Request{}
+
+// window is the process's core.Window with its lock, and carries out what that answers.
+type window struct {
+	clock clock.PassiveClock
+
+	mu   sync.Mutex
+	core *core.Window
+	// pods is the queue of Pods, nil before there is one; early is what was to be begun until then.
+	pods  queue
+	early []core.Chosen
+}
+
+func newWindow(limits core.Limits, c clock.PassiveClock) *window {
+	return &window{clock: c, core: core.NewWindow(limits)}
+}
+
+// start takes the queue of Pods.
+func (w *window) start(_ context.Context, pods queue) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pods = pods
+	early := w.early
+	w.early = nil
+	w.carryOut(core.Answer{Begin: early})
+	return nil
+}
+
+// tell tells the window of an event, and has Pods begun that it chooses.
+func (w *window) tell(of func(*core.Window, time.Time) core.Answer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.carryOut(of(w.core, w.clock.Now()))
+}
+
+func (w *window) carryOut(a core.Answer) {
+	if w.pods == nil {
+		w.early = append(w.early, a.Begin...)
+		return
+	}
+	for _, c := range a.Begin {
+		w.pods.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: c.Set.Namespace, Name: c.Pod.Name}})
+	}
+	if a.Look > 0 {
+		addAfter(w.pods, lookAtWindow, a.Look)
+	}
+}
+
+// planned tells the window of a decision. Those of its Pods that begin now are returned: the decision begins them.
+func (w *window) planned(set types.NamespacedName, plan core.WindowPlan) (chosen map[types.UID]bool) {
+	chosen = map[types.UID]bool{}
+	w.tell(func(window *core.Window, now time.Time) core.Answer {
+		a := window.Planned(set, plan, now)
+		others := core.Answer{Look: a.Look}
+		for _, c := range a.Begin {
+			if c.Set == set {
+				chosen[c.Pod.UID] = true
+			} else {
+				others.Begin = append(others.Begin, c)
+			}
+		}
+		return others
+	})
+	return chosen
+}
+
+// ask asks the window something that changes nothing but what is known of steps that are sent.
+func ask[T any](w *window, what func(*core.Window) T) T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return what(w.core)
+}
+
+// Describe is part of prometheus.Collector.
+func (w *window) Describe(out chan<- *prometheus.Desc) {
+	out <- inFlightDesc
+	out <- waitingDesc
+}
+
+// Collect is part of prometheus.Collector.
+func (w *window) Collect(out chan<- prometheus.Metric) {
+	w.mu.Lock()
+	inFlight, waiting := w.core.Counts(w.clock.Now())
+	w.mu.Unlock()
+	metric.Send(out, inFlightDesc, inFlight)
+	metric.Send(out, waitingDesc, waiting)
+}
+
+// rollout is what the last decision about a CollaSet says of single Pods, with what carrying it out takes. It is never changed.
+type rollout struct {
+	*core.Rollout // nil if only Pods that are as the decision saw them may begin
+	generation    int64
+	halted        *appsv1alpha1.HaltedRollout
+	selector      labels.Selector
+	history       *history
+}
+
+// holds reports whether the CollaSet is as it was when it was decided on, as far as steps of single Pods depend on it.
+func (s *rollout) holds(set *appsv1alpha1.CollaSet) bool {
+	return s != nil && set.Generation == s.generation && set.DeletionTimestamp == nil &&
+		equality.Semantic.DeepEqual(set.Status.Halted, s.halted)
+}
+
+// follow puts what a decision says of single Pods in the place of what the one before did.
+func (m *setMemory) follow(o *observation, plan *core.Plan) {
+	m.rollout.Store(&rollout{plan.Rollout, o.set.Generation, o.set.Status.Halted, o.selector, o.history})
+}
+
+// errAttempted says that the same step was made, or is being made, on the same version of the Pod.
+var errAttempted = errors.New("the step is under way on this version of the Pod")
+
+// once makes a step of a Pod, unless one was made on this version of it already or is being made: the second would only conflict. begun is the
+// Pod as a begin leaves it, nil for another step.
+func (r *reconciler) once(o *observation, pod *core.Pod, begun *podops.View, do func() error) error {
+	key := client.ObjectKeyFromObject(o.set)
+	if !ask(r.window, func(w *core.Window) bool { return w.Send(key, pod, begun) }) {
+		return fmt.Errorf("%w: %s", errAttempted, pod.Name())
+	}
+	err := do()
+	if err != nil && ask(r.window, func(w *core.Window) bool { return w.Failed(key, pod) }) {
+		r.decideAfter(key, r.limits.Interval)
+	}
+	return err
+}
+
+// decideAfter has a CollaSet decided on after a while.
+func (r *reconciler) decideAfter(set types.NamespacedName, wait time.Duration) {
+	if q := r.decisions.Load(); q != nil {
+		addAfter(*q, reconcile.Request{NamespacedName: set}, wait)
+	}
+}
+
+// untilDecision is how long the next decision about a CollaSet can wait after one of its Pods changed.
+func (r *reconciler) untilDecision(set types.NamespacedName, m *setMemory) time.Duration {
+	if m == nil {
+		return 0
+	}
+	interval := r.limits.Interval
+	if ask(r.window, func(w *core.Window) bool { return w.Follows(set) }) {
+		interval = r.limits.RolloutInterval
+	}
+	return max(0, interval-time.Duration(r.clock.Now().UnixNano()-m.decidedAt.Load()))
+}
+
+// setOf names the CollaSet that controls an object.
+func setOf(object metav1.Object) (key types.NamespacedName, uid types.UID, ok bool) {
+	ref := metav1.GetControllerOfNoCopy(object)
+	if ref == nil || ref.Kind != appsv1alpha1.CollaSetKind {
+		return key, "", false
+	}
+	return types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}, ref.UID, true
+}
+
+// stepEvents enqueue Pods on which a step of their own is due, and tell the window of what happens to Pods. It costs the same however many Pods
+// the set has.
+func (r *reconciler) stepEvents() handler.EventHandler {
+	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
+		before, ok := e.ObjectOld.(*corev1.Pod)
+		pod, is := e.ObjectNew.(*corev1.Pod)
+		if !ok || !is || before.UID != pod.UID {
+			return
+		}
+		set, uid, owned := setOf(pod)
+		if !owned {
+			return
+		}
+		m := r.memory.find(set, uid)
+		if m == nil {
+			return
+		}
+		s := m.rollout.Load()
+		if s == nil {
+			return
+		}
+		wasServing := metav1.HasLabel(before.ObjectMeta, podops.ServiceAvailableLabel)
+		serves := metav1.HasLabel(pod.ObjectMeta, podops.ServiceAvailableLabel)
+		switch {
+		case !wasServing && serves && core.Back(podops.Read(before), podops.Read(pod)):
+			r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Back(set, pod.UID, now) })
+		case wasServing && !serves && core.Lost(podops.Read(before), podops.Read(pod)):
+			r.window.tell(func(w *core.Window, _ time.Time) core.Answer { w.Lost(set); return core.Answer{} })
+		}
+		if !core.Operated(pod.Labels) {
+			return
+		}
+		p := podOf(pod, s.selector)
+		if step := s.NextStep(&p); step == core.StepChange || step == core.StepFinish {
+			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)})
+		}
+		r.window.tell(func(w *core.Window, now time.Time) core.Answer {
+			return w.Moved(set, pod.UID, core.NextIsOurs(&p), now)
+		})
+	}}
+}
+
+// podEvents enqueue the CollaSets that a Pod concerns: the one that controls it, and, for one that nobody controls, those that
+// would take it in or whose claims it uses.
+func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler {
+	others := func(ctx context.Context, pod client.Object, q queue) {
+		for _, request := range slices.Concat(r.wouldInclude(ctx, pod), r.wouldAdopt(ctx, pod), r.volumeUsers(ctx, pod)) {
+			q.Add(request)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			r.noteDangling(e.Object)
+			owner.Create(ctx, e, q)
+			others(ctx, e.Object, q)
+		},
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
+			r.noteEnd(e)
+			r.noteDangling(e.Object)
+			owner.Delete(ctx, e, q)
+			others(ctx, e.Object, q)
+		},
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			before, of, was := setOf(e.ObjectOld)
+			after, uid, is := setOf(e.ObjectNew)
+			if was && is && before == after && of == uid { // a CollaSet of the same name is not the same
+				m := r.memory.find(after, uid)
+				if m != nil {
+					m.identities.relabelled(e.ObjectNew.GetUID(), saysOf(e.ObjectOld), saysOf(e.ObjectNew))
+				}
+				addAfter(q, reconcile.Request{NamespacedName: after}, r.untilDecision(after, m))
+				return
+			}
+			r.noteDangling(e.ObjectOld)
+			r.noteDangling(e.ObjectNew)
+			owner.Update(ctx, e, q)
+			others(ctx, e.ObjectOld, q)
+			others(ctx, e.ObjectNew, q)
+		},
+	}
+}
+
+// controllerOf is the CollaSet that controls an object.
+func controllerOf(_ context.Context, object client.Object) []reconcile.Request {
+	set, _, owned := setOf(object)
+	if !owned {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: set}}
+}
+
+// noteDangling notes a Pod whose controller has the name of a CollaSet and another UID. Where nothing is known of that
+// CollaSet yet, its Pods are read before anything is decided.
+func (r *reconciler) noteDangling(pod client.Object) {
+	if key, uid, owned := setOf(pod); owned && r.memory.find(key, uid) == nil {
+		r.memory.dangles(key, pod.GetName())
+	}
+}
+
+// noteEnd notes that a Pod has left the cache because it has ended.
+func (r *reconciler) noteEnd(e event.DeleteEvent) {
+	if key, uid, owned := setOf(e.Object); owned && !e.DeleteStateUnknown && hasEnded(e.Object) {
+		if m := r.memory.find(key, uid); m != nil {
+			m.identities.left(e.Object.GetUID())
+		}
+	}
+}
+
+func addAfter(q queue, request reconcile.Request, wait time.Duration) {
+	if pq, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+		pq.AddWithOpts(priorityqueue.AddOpts{After: wait}, request)
+		return
+	}
+	q.AddAfter(request, wait)
+}
+
+// podReconciler makes the step that is due on one Pod, by what the last decision about its set says.
+type podReconciler struct{ *reconciler }
+
+// Reconcile implements reconcile.Reconciler. What it does not do, the next decision about the set does.
+func (r podReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	if req == lookAtWindow {
+		r.window.tell((*core.Window).Tick)
+		return ctrl.Result{}, nil
+	}
+	conflict, err := r.step(ctx, req.NamespacedName)
+	if conflict {
+		// Its CollaSet may have no other Pod under way, so that no event would lead to a decision if this one has not changed after all.
+		return ctrl.Result{RequeueAfter: r.stepConflicts.Met(req.NamespacedName)}, nil
+	}
+	r.stepConflicts.None(req.NamespacedName)
+	return ctrl.Result{}, err
+}
+
+// step makes the step that is due on a Pod, and reports whether that met a conflict.
+func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (conflict bool, err error) {
+	pod := &corev1.Pod{}
+	if err := r.client.Get(ctx, name, pod, client.UnsafeDisableDeepCopy); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	key, uid, owned := setOf(pod)
+	if !owned {
+		return false, nil
+	}
+	m := r.memory.find(key, uid)
+	if m == nil {
+		return false, nil
+	}
+	set := &appsv1alpha1.CollaSet{}
+	if err := r.client.Get(ctx, key, set, client.UnsafeDisableDeepCopy); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	s := m.rollout.Load()
+	if set.UID != uid || !s.holds(set) {
+		return false, nil
+	}
+	began := r.clock.Now()
+	p := podOf(pod, s.selector)
+	step, queued := s.NextStep(&p), ask(r.window, func(w *core.Window) *core.Queued { return w.Chosen(key, pod.UID) })
+	decideSeconds.WithLabelValues(ofPod).Observe(r.clock.Since(began).Seconds())
+	o := &observation{
+		set: r.read(set), memory: m, history: s.history, selector: s.selector, snapshot: core.Snapshot{Protocol: r.protocol},
+		pod: func(string) *corev1.Pod { return pod }, single: true,
+	}
+	do := func(name string, write func() error) (bool, error) {
+		var failed error
+		conflict := r.run(ctx, []action{{name, &failed, write}})
+		return conflict, failed
+	}
+	switch {
+	case queued != nil && queued.MayBegin(s.Rollout, &p):
+		return do("begin", func() error { return r.begin(ctx, o, core.Begin{Pod: &p, Request: queued.Request}) })
+	case queued != nil:
+		r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Drop(key, pod.UID, now) })
+		r.decideAfter(key, r.limits.Interval)
+	case step == core.StepChange:
+		return do("change", func() error {
+			err := r.change(ctx, o, &p)
+			if errors.Is(err, errNotTaken) {
+				r.withdraw(key, m)
+			}
+			return err
+		})
+	case step == core.StepFinish:
+		return do("finish", func() error { return r.finish(ctx, o, &p) })
+	}
+	return false, nil
+}
+
+// withdraw takes back what the last decision says of single Pods, because the API server refuses what it asks for, and has the CollaSet decided
+// on: Pods that are out for it come back.
+func (r *reconciler) withdraw(key types.NamespacedName, m *setMemory) {
+	m.rollout.Store(nil)
+	r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Hold(key, now) })
+	r.decideAfter(key, 0)
+}
+
+// keepQueue keeps the queue of decisions.
+func (r *reconciler) keepQueue(_ context.Context, q queue) error {
+	r.decisions.Store(&q)
+	return nil
+}
