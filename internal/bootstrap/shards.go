@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"kusionstack.io/kuperator/internal/shard"
-	"kusionstack.io/kuperator/internal/shard/core"
+	"kusionstack.io/kuperator/internal/shard/placement"
 )
 
 // sharded makes of a manager, which keeps the process's cache, its probes and its metrics, one that runs a manager for each
@@ -110,7 +110,7 @@ func (s *sharded) addCoordinator() error {
 // run acts for one shard until ctx ends. It returns nil when all that it began has ended.
 func (s *sharded) run(ctx context.Context, which int, fence *shard.Fence) error {
 	logger := s.logger.WithValues("shard", which)
-	view := s.cache.View(func(namespace string) bool { return core.Of(namespace, s.options.Shards) == which }, s.options.LeaderElectNamespace)
+	view := s.cache.View(func(namespace string) bool { return placement.Of(namespace, s.options.Shards) == which }, s.options.LeaderElectNamespace)
 	registry := &leaving{Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"shard": strconv.Itoa(which)}, metrics.Registry)}
 	defer registry.leave()
 	mgr, err := s.newManager(ctx, logger, fence, view, registry, func(*ctrl.Options) {})

@@ -19,7 +19,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -28,7 +28,7 @@ const parallel = 16
 
 // outcome is what became of a plan.
 type outcome struct {
-	core.Outcome
+	setplan.Outcome
 	created, deleted int
 	// creationsHeld is why creations wait, nil if they do not, and creationsIn how long they do.
 	creationsHeld error
@@ -36,21 +36,21 @@ type outcome struct {
 	// excluded and included are names of Pods.
 	excluded, included []string
 	// ended are Pods that were deleted because they had run to their ends.
-	ended []*core.Pod
+	ended []*setplan.Pod
 	// repaired are Pods that got back by what they are found.
-	repaired []core.Repair
+	repaired []setplan.Repair
 	conflict bool
 	// replacements are the Pods whose replacement was begun, done or cancelled.
 	mu           sync.Mutex
-	replacements map[core.ReplacementEvent][]string
+	replacements map[setplan.ReplacementEvent][]string
 }
 
 func (o *outcome) err() error { return errors.Join(o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim) }
 
 // apply walks the plan: Pods that are out of service first, then entries, deletions and creations, then what is newly
 // begun. An action that fails stops none of the others, except that creations stop at the first failure.
-func (r *reconciler) apply(ctx context.Context, o *observation, plan *core.Plan) *outcome {
-	out := &outcome{Outcome: core.Outcome{Collisions: o.history.collisions}, replacements: map[core.ReplacementEvent][]string{}}
+func (r *reconciler) apply(ctx context.Context, o *observation, plan *setplan.Plan) *outcome {
+	out := &outcome{Outcome: setplan.Outcome{Collisions: o.history.collisions}, replacements: map[setplan.ReplacementEvent][]string{}}
 	var depth, breadth []action
 	for _, pod := range plan.Finishes {
 		depth = append(depth, action{"finish", &out.Update, func() error { return r.finish(ctx, o, pod) }})
@@ -138,14 +138,14 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 }
 
 // patch writes to one Pod and remembers that it did. The answer is metadata only.
-func (r *reconciler) patch(ctx context.Context, o *observation, pod *core.Pod, kind types.PatchType, data []byte) error {
+func (r *reconciler) patch(ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte) error {
 	_, err := r.patchMeta(ctx, o, pod, kind, data)
 	return err
 }
 
 // patchMeta is patch, with the answer.
-func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod *core.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
-	if r.clearFields && pod.Fields != core.FieldsApplied { // what was decided on another version of the Pod, which somebody had applied to since, is refused
+func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
+	if r.clearFields && pod.Fields != setplan.FieldsApplied { // what was decided on another version of the Pod, which somebody had applied to since, is refused
 		var err error
 		if data, err = writes.WithFields(data, writes.NoFields); err != nil {
 			return nil, err
@@ -167,7 +167,7 @@ func (r *reconciler) wrote(o *observation, pod metav1.Object) {
 }
 
 // begin asks for an operation; for an update once the window has chosen the Pod.
-func (r *reconciler) begin(ctx context.Context, o *observation, b core.Begin) error {
+func (r *reconciler) begin(ctx context.Context, o *observation, b setplan.Begin) error {
 	change, err := podops.Begin(b.Pod.View, b.Request, r.clock.Now())
 	if err != nil || change.IsZero() {
 		return err
@@ -180,7 +180,7 @@ func (r *reconciler) begin(ctx context.Context, o *observation, b core.Begin) er
 }
 
 // request writes what begins an operation.
-func (r *reconciler) request(ctx context.Context, o *observation, b core.Begin, change podops.Change) error {
+func (r *reconciler) request(ctx context.Context, o *observation, b setplan.Begin, change podops.Change) error {
 	data, err := r.anew(b.Pod, b.Request.Deletes, change.MergePatch(b.Pod.View))
 	if err != nil {
 		return err
@@ -192,10 +192,10 @@ func (r *reconciler) request(ctx context.Context, o *observation, b core.Begin, 
 }
 
 // finish says that a change has been carried out, and drops what was kept for it, in one write.
-func (r *reconciler) finish(ctx context.Context, o *observation, pod *core.Pod) error {
+func (r *reconciler) finish(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	var change podops.Change
 	if o.snapshot.Protocol {
-		change = podops.Finish(pod.View, core.OperatorID, podops.TypeUpdate, r.clock.Now())
+		change = podops.Finish(pod.View, setplan.OperatorID, podops.TypeUpdate, r.clock.Now())
 	}
 	forget(&change, pod)
 	err := r.once(o, pod, nil, func() error {
@@ -208,7 +208,7 @@ func (r *reconciler) finish(ctx context.Context, o *observation, pod *core.Pod) 
 }
 
 // forget removes what was kept on the Pod for its update.
-func forget(change *podops.Change, pod *core.Pod) {
+func forget(change *podops.Change, pod *setplan.Pod) {
 	if pod.Recorded {
 		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
 	}
@@ -220,8 +220,8 @@ func forget(change *podops.Change, pod *core.Pod) {
 	}
 }
 
-func (r *reconciler) cancel(ctx context.Context, o *observation, pod *core.Pod) error {
-	change := podops.Cancel(pod.View, core.OperatorID, r.clock.Now())
+func (r *reconciler) cancel(ctx context.Context, o *observation, pod *setplan.Pod) error {
+	change := podops.Cancel(pod.View, setplan.OperatorID, r.clock.Now())
 	if change.IsZero() {
 		return nil
 	}
@@ -236,7 +236,7 @@ func (r *reconciler) cancel(ctx context.Context, o *observation, pod *core.Pod) 
 }
 
 // mark hands a Pod to lifecycle-controller for deletion. The value never changes, so the write is not repeated.
-func (r *reconciler) mark(ctx context.Context, o *observation, pod *core.Pod) error {
+func (r *reconciler) mark(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	value := "true"
 	change := podops.Change{Labels: map[string]*string{appsv1alpha1.ToDeleteLabel: &value}}
 	if err := r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
@@ -246,7 +246,7 @@ func (r *reconciler) mark(ctx context.Context, o *observation, pod *core.Pod) er
 }
 
 // relabel makes the labels of a Pod say what is to be told of its replacement.
-func (r *reconciler) relabel(ctx context.Context, o *observation, l core.Relabel, out *outcome) error {
+func (r *reconciler) relabel(ctx context.Context, o *observation, l setplan.Relabel, out *outcome) error {
 	change := podops.Change{Labels: l.Labels}
 	if err := r.patch(ctx, o, l.Pod, types.MergePatchType, change.MergePatch(l.Pod.View)); err != nil {
 		return fmt.Errorf("labelling Pod %s: %w", l.Pod.Name(), err)
@@ -259,24 +259,24 @@ func (r *reconciler) relabel(ctx context.Context, o *observation, l core.Relabel
 	return nil
 }
 
-func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Deletions))
 	for _, d := range plan.Deletions {
 		into := &out.ScaleIn
 		switch d.Reason {
-		case core.DeleteRecreate, core.DeleteReplaced:
+		case setplan.DeleteRecreate, setplan.DeleteReplaced:
 			into = &out.Update
-		case core.DeleteReclaim:
+		case setplan.DeleteReclaim:
 			into = &out.Reclaim
-		case core.DeleteScaleIn, core.DeleteTerminal, core.DeleteNamed:
+		case setplan.DeleteScaleIn, setplan.DeleteTerminal, setplan.DeleteNamed:
 		}
 		actions = append(actions, action{"delete", into, func() error {
 			pod := d.Pod.View
 			object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name, UID: pod.UID}}
 			err := r.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
-			if d.Reason == core.DeleteRecreate || d.Reason == core.DeleteScaleIn || d.Reason == core.DeleteReplaced {
-				err = r.took(o, core.Trial{Write: core.TrialDelete}, err)
+			if d.Reason == setplan.DeleteRecreate || d.Reason == setplan.DeleteScaleIn || d.Reason == setplan.DeleteReplaced {
+				err = r.took(o, setplan.Trial{Write: setplan.TrialDelete}, err)
 			}
 			if err != nil {
 				return fmt.Errorf("deleting Pod %s: %w", pod.Name, err)
@@ -285,7 +285,7 @@ func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *core.
 			mu.Lock()
 			defer mu.Unlock()
 			out.deleted++
-			if d.Reason == core.DeleteTerminal {
+			if d.Reason == setplan.DeleteTerminal {
 				out.ended = append(out.ended, d.Pod)
 			}
 			return nil
@@ -295,7 +295,7 @@ func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *core.
 }
 
 // store writes the ResourceContext if the plan says so, and says whether what depends on it may follow.
-func (r *reconciler) store(ctx context.Context, o *observation, plan *core.Plan, out *outcome) bool {
+func (r *reconciler) store(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) bool {
 	if !plan.EntriesChanged {
 		return true
 	}
@@ -313,7 +313,7 @@ func (r *reconciler) store(ctx context.Context, o *observation, plan *core.Plan,
 }
 
 // storeEntries replaces the entries of the ResourceContext, creating or deleting it as needed.
-func (r *reconciler) storeEntries(ctx context.Context, o *observation, entries []core.Entry) error {
+func (r *reconciler) storeEntries(ctx context.Context, o *observation, entries []setplan.Entry) error {
 	if o.context == nil && len(entries) == 0 {
 		return nil
 	}
@@ -324,7 +324,7 @@ func (r *reconciler) storeEntries(ctx context.Context, o *observation, entries [
 }
 
 // writeEntries returns the ResourceContext as it is then, nil if it is deleted.
-func (r *reconciler) writeEntries(ctx context.Context, o *observation, key types.NamespacedName, entries []core.Entry) (*appsv1alpha1.ResourceContext, error) {
+func (r *reconciler) writeEntries(ctx context.Context, o *observation, key types.NamespacedName, entries []setplan.Entry) (*appsv1alpha1.ResourceContext, error) {
 	owner := client.ObjectKeyFromObject(o.set)
 	details := make([]appsv1alpha1.ContextDetail, len(entries))
 	for i, e := range entries {
@@ -378,7 +378,7 @@ func (r *reconciler) release(ctx context.Context, o *observation) (ctrl.Result, 
 		}
 	}
 	if o.context != nil {
-		var others []core.Entry
+		var others []setplan.Entry
 		for _, e := range o.snapshot.Entries {
 			if owner := e.Data[appsv1alpha1.ContextOwner]; owner != o.set.Name && owner != "" {
 				others = append(others, e)

@@ -33,7 +33,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/writes"
@@ -130,7 +130,7 @@ func atGoal(t testing.TB, pods int) *resting {
 	s.cache()
 	s.r = &reconciler{
 		client: s, cached: s.cached, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{},
-		clock: s.clock, protocol: true, memory: newMemory(), window: newWindow(core.Limits{}, s.clock), limits: core.DefaultLimits(),
+		clock: s.clock, protocol: true, memory: newMemory(), window: newWindow(setplan.Limits{}, s.clock), limits: setplan.DefaultLimits(),
 	}
 	s.handler, s.queue = s.r.podEvents(handler.Funcs{}), workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(s.queue.ShutDown)

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -156,7 +156,7 @@ func (r *reconciler) observeClaims(ctx context.Context, o *observation) error {
 	for name, data := range o.history.data {
 		if templates := data.ClaimTemplates(); len(templates) > 0 {
 			if s.Templates == nil {
-				s.Templates = map[string][]core.ClaimTemplate{}
+				s.Templates = map[string][]setplan.ClaimTemplate{}
 			}
 			s.Templates[name] = claimTemplates(templates)
 		}
@@ -241,9 +241,9 @@ func (r *reconciler) volumeUsers(ctx context.Context, object client.Object) []re
 }
 
 // addForcing says of every revision because of which claim templates its Pods have to be re-created.
-func addForcing(s *core.Snapshot) {
+func addForcing(s *setplan.Snapshot) {
 	for name, difference := range s.Revisions {
-		if forcing := core.ClaimForcing(s.Templates[name], s.Templates[s.UpdatedRevision], s.Retention); len(forcing) > 0 {
+		if forcing := setplan.ClaimForcing(s.Templates[name], s.Templates[s.UpdatedRevision], s.Retention); len(forcing) > 0 {
 			difference.Forcing = append(slices.Clip(difference.Forcing), forcing...)
 			s.Revisions[name] = difference
 		}
@@ -258,17 +258,17 @@ func (o *observation) tells(claim *corev1.PersistentVolumeClaim) bool {
 	}
 	template := templateOf(claim, o.set.Name)
 	for _, templates := range o.snapshot.Templates {
-		if slices.ContainsFunc(templates, func(t core.ClaimTemplate) bool { return t.Name == template }) {
+		if slices.ContainsFunc(templates, func(t setplan.ClaimTemplate) bool { return t.Name == template }) {
 			return true
 		}
 	}
 	return false
 }
 
-func claimTemplates(templates []revision.ClaimTemplate) []core.ClaimTemplate {
-	out := make([]core.ClaimTemplate, len(templates))
+func claimTemplates(templates []revision.ClaimTemplate) []setplan.ClaimTemplate {
+	out := make([]setplan.ClaimTemplate, len(templates))
 	for i, t := range templates {
-		out[i] = core.ClaimTemplate{
+		out[i] = setplan.ClaimTemplate{
 			Name: t.Name, Hash: t.Hash, Shape: t.Shape, Meta: t.Meta, Spec: t.Spec, Request: t.Spec.Resources.Requests.Storage().Value(),
 		}
 	}
@@ -277,15 +277,15 @@ func claimTemplates(templates []revision.ClaimTemplate) []core.ClaimTemplate {
 
 func (o *observation) addClaim(claim *corev1.PersistentVolumeClaim) {
 	id := instanceID(claim)
-	if id == core.NoID {
+	if id == setplan.NoID {
 		return // it is nobody's: no Pod gets it, and it is never touched
 	}
 	o.addClaimOf(claim, id, templateOf(claim, o.set.Name), false)
 }
 
-// addClaimOf fills in a claim of an instance ID, or core.NoID, and a template; unlabelled says that its labels do not tell.
+// addClaimOf fills in a claim of an instance ID, or setplan.NoID, and a template; unlabelled says that its labels do not tell.
 func (o *observation) addClaimOf(claim *corev1.PersistentVolumeClaim, id int, template string, unlabelled bool) {
-	c := core.Claim{
+	c := setplan.Claim{
 		Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion, ID: id, Template: template, Unlabelled: unlabelled,
 		Hash: claim.Labels[appsv1alpha1.ClaimTemplateHashLabel], Spec: &claim.Spec, Requested: claim.Spec.Resources.Requests.Storage().Value(),
 		Created: claim.CreationTimestamp.Time, Terminating: claim.DeletionTimestamp != nil, Expanding: expanding(claim),
@@ -325,7 +325,7 @@ func expanding(claim *corev1.PersistentVolumeClaim) string {
 	return waits
 }
 
-func makesClaims(plan *core.Plan) bool {
+func makesClaims(plan *setplan.Plan) bool {
 	for _, c := range plan.Creations {
 		for _, claim := range c.Claims {
 			if claim.Claim == nil {
@@ -347,7 +347,7 @@ func claimLabels(set *appsv1alpha1.CollaSet) map[string]string {
 }
 
 // mountClaims gives a Pod that is about to be created its claims, and makes those that lack.
-func (r *reconciler) mountClaims(ctx context.Context, o *observation, c core.Creation, pod *unstructured.Unstructured) error {
+func (r *reconciler) mountClaims(ctx context.Context, o *observation, c setplan.Creation, pod *unstructured.Unstructured) error {
 	if len(c.Claims) == 0 {
 		return nil
 	}
@@ -428,7 +428,7 @@ func claimMeta(object metav1.Object) *corev1.PersistentVolumeClaim {
 }
 
 // applyClaims changes, adopts, releases and deletes the claims that the plan names.
-func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	var actions []action
 	var made, updated, deleted atomic.Int32
 	counted := func(n *atomic.Int32, do func() error) func() error {
@@ -489,7 +489,7 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *core
 
 // makeClaimAgain makes a claim that a Pod mounts, and reports whether it did: one of that name may exist and not be ours, which
 // the Pod mounts all the same.
-func (r *reconciler) makeClaimAgain(ctx context.Context, o *observation, c core.ClaimCreation) (bool, error) {
+func (r *reconciler) makeClaimAgain(ctx context.Context, o *observation, c setplan.ClaimCreation) (bool, error) {
 	templates := o.history.data[c.Pod.Revision].ClaimTemplates()
 	at := slices.IndexFunc(templates, func(t revision.ClaimTemplate) bool { return t.Name == c.Template })
 	if at < 0 {
@@ -519,7 +519,7 @@ func refsWithout(object metav1.Object, owner types.UID) []metav1.OwnerReference 
 }
 
 // patchClaim writes to one claim as it was seen and remembers that it did.
-func (r *reconciler) patchClaim(ctx context.Context, o *observation, c *core.Claim, metadata, spec map[string]any) error {
+func (r *reconciler) patchClaim(ctx context.Context, o *observation, c *setplan.Claim, metadata, spec map[string]any) error {
 	metadata["uid"], metadata["resourceVersion"] = c.UID, c.ResourceVersion
 	patch := map[string]any{"metadata": metadata}
 	if spec != nil {
@@ -539,7 +539,7 @@ func (r *reconciler) patchClaim(ctx context.Context, o *observation, c *core.Cla
 }
 
 // updateClaim brings a claim in line with its template. What the API server refuses is remembered for a while.
-func (r *reconciler) updateClaim(ctx context.Context, o *observation, u core.ClaimUpdate) error {
+func (r *reconciler) updateClaim(ctx context.Context, o *observation, u setplan.ClaimUpdate) error {
 	all, annotations := map[string]string{}, map[string]string{}
 	for _, t := range o.history.data[u.Revision].ClaimTemplates() {
 		if t.Name == u.Template.Name {
@@ -580,7 +580,7 @@ func answerOf(err error) string {
 	return writes.Text(err)
 }
 
-func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *core.Claim) error {
+func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}}
 	if err := r.client.Delete(ctx, claim, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion}); err != nil {
 		return fmt.Errorf("deleting claim %s: %w", c.Name, err)
@@ -635,12 +635,12 @@ func (r *reconciler) recordClaimTurns(set *appsv1alpha1.CollaSet, before, after 
 		}
 		return nil
 	}
-	for _, reason := range []string{core.BlockExpansionRefused, core.NoteCannotShrink, core.NoteTemplateKept, core.NoteClaimLost, core.BlockClaimTerminating} {
+	for _, reason := range []string{setplan.BlockExpansionRefused, setplan.NoteCannotShrink, setplan.NoteTemplateKept, setplan.NoteClaimLost, setplan.BlockClaimTerminating} {
 		if b := find(after, reason); b != nil && find(before, reason) == nil {
 			r.events.Eventf(set, nil, corev1.EventTypeWarning, reason, "CheckClaims", "%s", note(b.Message))
 		}
 	}
-	if find(before, core.NoteExpanding) != nil && find(after, core.NoteExpanding) == nil {
+	if find(before, setplan.NoteExpanding) != nil && find(after, setplan.NoteExpanding) == nil {
 		r.events.Eventf(set, nil, corev1.EventTypeNormal, "VolumesExpanded", "CheckClaims", "all volumes have the size that their claims ask for")
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // Claims go where their Pods go. They are written first, so that after a crash between the two writes the Pod is still
@@ -19,7 +19,7 @@ import (
 // instance ID.
 
 // releaseVolumes excludes the claims of a Pod before the Pod is let go. An error keeps it.
-func (r *reconciler) releaseVolumes(ctx context.Context, o *observation, pod *core.Pod) error {
+func (r *reconciler) releaseVolumes(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	for _, m := range pod.Mounts {
 		claim := o.claims[m.Claim]
 		if claim == nil {
@@ -51,7 +51,7 @@ func (r *reconciler) refuseVolumes(ctx context.Context, o *observation, pod *cor
 }
 
 // movableClaims are the claims among a Pod's volumes that were made for an instance ID, as the cache has them.
-func (r *reconciler) movableClaims(ctx context.Context, o *observation, mounts []core.Mount) map[string]*corev1.PersistentVolumeClaim {
+func (r *reconciler) movableClaims(ctx context.Context, o *observation, mounts []setplan.Mount) map[string]*corev1.PersistentVolumeClaim {
 	out := map[string]*corev1.PersistentVolumeClaim{}
 	for _, m := range mounts {
 		claim := &corev1.PersistentVolumeClaim{}
@@ -67,7 +67,7 @@ func (r *reconciler) movableClaims(ctx context.Context, o *observation, mounts [
 
 // adoptVolumes takes in the claims of a Pod before the Pod is taken in, under the instance ID that it gets. An error
 // keeps it out.
-func (r *reconciler) adoptVolumes(ctx context.Context, o *observation, i core.Inclusion) error {
+func (r *reconciler) adoptVolumes(ctx context.Context, o *observation, i setplan.Inclusion) error {
 	for volume, claim := range r.movableClaims(ctx, o, i.Pod.Mounts) {
 		all := map[string]any{appsv1alpha1.OrphanedLabel: nil}
 		for key, value := range claimLabels(o.set) {
@@ -89,6 +89,6 @@ func (r *reconciler) adoptVolumes(ctx context.Context, o *observation, i core.In
 }
 
 // claimOf is as much of a claim as a write needs.
-func claimOf(claim client.Object) *core.Claim {
-	return &core.Claim{Name: claim.GetName(), UID: claim.GetUID(), ResourceVersion: claim.GetResourceVersion()}
+func claimOf(claim client.Object) *setplan.Claim {
+	return &setplan.Claim{Name: claim.GetName(), UID: claim.GetUID(), ResourceVersion: claim.GetResourceVersion()}
 }

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // Anybody who may edit a claim can take off it what it is found by. Nothing else happens to it: it holds the data of
@@ -61,7 +61,7 @@ func (r *reconciler) observeStrayClaims(ctx context.Context, o *observation) err
 			m.claims = make(map[string]claimIdentity, len(o.snapshot.Claims))
 		}
 		m.claims[c.Name] = claimIdentity{c.ID, c.Template, c.Terminating}
-		if known, noted := before[c.Name]; noted && c.ID == core.NoID {
+		if known, noted := before[c.Name]; noted && c.ID == setplan.NoID {
 			m.claims[c.Name] = known
 		}
 	}
@@ -112,7 +112,7 @@ func labelled(set *appsv1alpha1.CollaSet, claim metav1.Object) bool {
 			return false
 		}
 	}
-	return instanceID(claim) != core.NoID && claim.GetLabels()[appsv1alpha1.ClaimTemplateNameLabel] != ""
+	return instanceID(claim) != setplan.NoID && claim.GetLabels()[appsv1alpha1.ClaimTemplateNameLabel] != ""
 }
 
 // namedFor reports whether a claim that the CollaSet's labels are on is found by its keys.
@@ -170,11 +170,11 @@ func strayTemplate(o *observation, claim client.Object) (template string, known 
 }
 
 // identifyClaim finds out the instance ID and the template of a claim: by its labels, by what was known of it, by the
-// Pod that mounts it, or, the template, by its name. The ID is core.NoID if nothing tells.
+// Pod that mounts it, or, the template, by its name. The ID is setplan.NoID if nothing tells.
 func (r *reconciler) identifyClaim(o *observation, claim *corev1.PersistentVolumeClaim) (id int, template string) {
 	id, template = instanceID(claim), claim.Labels[appsv1alpha1.ClaimTemplateNameLabel]
 	known, noted := o.memory.claims[claim.Name]
-	if noted && id == core.NoID {
+	if noted && id == setplan.NoID {
 		id = known.id
 	}
 	if noted && template == "" {
@@ -185,7 +185,7 @@ func (r *reconciler) identifyClaim(o *observation, claim *corev1.PersistentVolum
 			if m.Claim != claim.Name {
 				continue
 			}
-			if id == core.NoID {
+			if id == setplan.NoID {
 				id = o.snapshot.Pods[i].ID
 			}
 			if template == "" {
@@ -201,7 +201,7 @@ func (r *reconciler) identifyClaim(o *observation, claim *corev1.PersistentVolum
 
 // sureOfClaims looks at the API server before claims are made when the cache may lack one: first thing of this process,
 // and after a creation whose answer is not known. A claim made twice for one Pod would never go again by itself.
-func (r *reconciler) sureOfClaims(ctx context.Context, o *observation, plan *core.Plan) error {
+func (r *reconciler) sureOfClaims(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	if !o.memory.claimsInDoubt.Load() || !makesClaims(plan) {
 		return nil
 	}
@@ -219,7 +219,7 @@ func (r *reconciler) sureOfClaims(ctx context.Context, o *observation, plan *cor
 
 // repairClaim gives a claim back the labels by which it is found. The cache shows it then; or it has changed since it
 // was read.
-func (r *reconciler) repairClaim(ctx context.Context, o *observation, c *core.Claim) error {
+func (r *reconciler) repairClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
 	all := map[string]string{}
 	maps.Copy(all, claimLabels(o.set))
 	all[appsv1alpha1.InstanceIDLabel], all[appsv1alpha1.ClaimTemplateNameLabel] = strconv.Itoa(c.ID), c.Template

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 var claimsResource = schema.GroupResource{Resource: "persistentvolumeclaims"}
@@ -274,15 +274,15 @@ func TestExpansion(t *testing.T) {
 	assert.Equal(t, 1, w.count("patch PersistentVolumeClaim"), "it is not tried again at once")
 	assert.Zero(t, w.count("patch Pod"), "the Pod stays as it is")
 	require.NotEmpty(t, w.set().Status.Blockers)
-	assert.Equal(t, core.BlockExpansionRefused, w.set().Status.Blockers[0].Reason)
+	assert.Equal(t, setplan.BlockExpansionRefused, w.set().Status.Blockers[0].Reason)
 	assert.Contains(t, w.condition(appsv1alpha1.CollaSetStalled).Message, "the StorageClass does not allow it")
 	said := w.events()
-	assert.Equal(t, 1, strings.Count(said, "Warning "+core.BlockExpansionRefused), "said once")
+	assert.Equal(t, 1, strings.Count(said, "Warning "+setplan.BlockExpansionRefused), "said once")
 	assert.NotContains(t, said, "ExpandingVolumes")
 	w.see()
 	_, err = w.reconcile()
 	require.NoError(t, err)
-	assert.NotContains(t, w.events(), core.BlockExpansionRefused)
+	assert.NotContains(t, w.events(), setplan.BlockExpansionRefused)
 
 	w.clock.Step(retryRefused)
 	w.forget()
@@ -294,7 +294,7 @@ func TestExpansion(t *testing.T) {
 	assert.Equal(t, claim.Name, after.Name)
 	assert.NotEqual(t, revision, w.pods()[0].Labels["controller-revision-hash"])
 	require.NotEmpty(t, w.set().Status.Blockers)
-	assert.Equal(t, core.NoteExpanding, w.set().Status.Blockers[0].Reason)
+	assert.Equal(t, setplan.NoteExpanding, w.set().Status.Blockers[0].Reason)
 	assert.Contains(t, w.events(), "ExpandingVolumes")
 
 	after.Status.Capacity = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("2Gi")}
@@ -379,7 +379,7 @@ func TestAPodLeftBehindKeepsItsVolume(t *testing.T) {
 	assert.Zero(t, again.count("create Pod"), "two Pods would write to one volume")
 	assert.Zero(t, again.count("create PersistentVolumeClaim"))
 	require.NotEmpty(t, again.set().Status.Blockers)
-	assert.Equal(t, core.BlockVolumesInUse, again.set().Status.Blockers[0].Reason)
+	assert.Equal(t, setplan.BlockVolumesInUse, again.set().Status.Blockers[0].Reason)
 	assert.Contains(t, again.set().Status.Blockers[0].Message, "Pod "+pod.Name+": mounts claim "+claim.Name)
 	assert.Equal(t, []reconcile.Request{{NamespacedName: key}}, again.r.volumeUsers(t.Context(), &pod))
 	require.NoError(t, again.store.Delete(t.Context(), &pod))
@@ -426,7 +426,7 @@ func TestClaimsGoWithTheirPods(t *testing.T) {
 		moved.OwnerReferences = nil
 		require.NoError(t, w.store.Update(t.Context(), &moved))
 		w.see()
-		in := core.Inclusion{Pod: &core.Pod{Mounts: []core.Mount{{Volume: "data", Claim: moved.Name}}}, ID: 7}
+		in := setplan.Inclusion{Pod: &setplan.Pod{Mounts: []setplan.Mount{{Volume: "data", Claim: moved.Name}}}, ID: 7}
 		require.NoError(t, w.r.adoptVolumes(t.Context(), o, in))
 		require.NoError(t, w.store.Get(t.Context(), client.ObjectKeyFromObject(&moved), &moved))
 		assert.Equal(t, "7", moved.Labels[appsv1alpha1.InstanceIDLabel])

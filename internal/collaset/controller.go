@@ -1,5 +1,5 @@
 // Package collaset is collaset-controller: it keeps the Pods of CollaSets at the wanted number and revision, under the
-// Pod protocol of api/podops or, with --pod-ops-lifecycle=false, directly. Its decisions are in package core, what
+// Pod protocol of api/podops or, with --pod-ops-lifecycle=false, directly. Its decisions are in package setplan, what
 // revisions mean in package revision.
 //
 // One reconcile observes (caches only), decides, applies and reports. It decides nothing while the cache lacks one of
@@ -40,7 +40,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
@@ -67,7 +67,7 @@ type settings struct {
 	// clearFields says to clear metadata.managedFields of Pods, trimFields to begin them anew.
 	clearFields, trimFields bool
 	// limits are those of the window and of decisions.
-	limits core.Limits
+	limits setplan.Limits
 	// restart are the annotations of templates that ask for a restart.
 	restart revision.RestartAnnotations
 	pods    *podcache.Store
@@ -76,16 +76,16 @@ type settings struct {
 }
 
 // conventions are those that --compatibility names.
-func (s *settings) conventions() core.Conventions {
+func (s *settings) conventions() setplan.Conventions {
 	if s.compatibility == bootstrap.KuperatorV07 {
-		return core.KuperatorV07
+		return setplan.KuperatorV07
 	}
-	return core.OwnConventions
+	return setplan.OwnConventions
 }
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	own := settings{podOpsLifecycle: true, limits: core.DefaultLimits(), restart: revision.DefaultRestartAnnotations, pods: newPodStore()}
+	own := settings{podOpsLifecycle: true, limits: setplan.DefaultLimits(), restart: revision.DefaultRestartAnnotations, pods: newPodStore()}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",
@@ -218,7 +218,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		memory: newMemory(),
 		nodes:  &nodes{cache: mgr.GetCache()},
 	}
-	r.serverCan = revision.OnlyImages(own.conventions() == core.KuperatorV07, own.restart.With(detector.Capabilities))
+	r.serverCan = revision.OnlyImages(own.conventions() == setplan.KuperatorV07, own.restart.With(detector.Capabilities))
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind), func(mgr ctrl.Manager) error {
 		return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind), func(mgr ctrl.Manager) error {
 			return addController(ctx, mgr, o, r)

@@ -17,13 +17,13 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
 // createPods creates Pods in batches of 1, 2, 4, … and stops after a batch with a failure: what fails once, a quota or a
 // template that is refused, mostly fails for all. After failures it waits, whatever happens to other Pods meanwhile.
-func (r *reconciler) createPods(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+func (r *reconciler) createPods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	now, generation := r.clock.Now(), o.set.Generation
 	if out.creationsIn = o.memory.creating.left(now, generation); out.creationsIn > 0 && len(plan.Creations) > 0 {
 		out.creationsHeld = o.memory.creating.err
@@ -36,7 +36,7 @@ func (r *reconciler) createPods(ctx context.Context, o *observation, plan *core.
 	}
 }
 
-func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	if err := r.sureOfClaims(ctx, o, plan); err != nil {
 		if errors.Is(err, errStale) {
 			out.conflict = true
@@ -45,7 +45,7 @@ func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *
 		out.ScaleOut = errors.Join(out.ScaleOut, err)
 		return
 	}
-	var refused []core.Creation
+	var refused []setplan.Creation
 	for start, batch := 0, 1; start < len(plan.Creations) && out.ScaleOut == nil; start, batch = start+batch, batch*2 {
 		var mu sync.Mutex
 		var actions []action
@@ -75,12 +75,12 @@ func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *
 
 // advance moves entries whose old revision the API server refuses to the updated one: it can be repaired, the old one
 // cannot.
-func (r *reconciler) advance(ctx context.Context, o *observation, plan *core.Plan, refused []core.Creation) error {
+func (r *reconciler) advance(ctx context.Context, o *observation, plan *setplan.Plan, refused []setplan.Creation) error {
 	entries := o.snapshot.Entries
 	if plan.EntriesChanged {
 		entries = plan.Entries
 	}
-	moved := make([]core.Entry, len(entries))
+	moved := make([]setplan.Entry, len(entries))
 	for i, e := range entries {
 		moved[i] = e
 		for _, c := range refused {
@@ -98,7 +98,7 @@ func (r *reconciler) advance(ctx context.Context, o *observation, plan *core.Pla
 	return r.storeEntries(ctx, o, moved)
 }
 
-func (r *reconciler) createPod(ctx context.Context, o *observation, c core.Creation) error {
+func (r *reconciler) createPod(ctx context.Context, o *observation, c setplan.Creation) error {
 	pod, err := r.newPod(o, c)
 	if err != nil {
 		return fmt.Errorf("making the Pod of instance ID %d: %w", c.ID, err)
@@ -108,7 +108,7 @@ func (r *reconciler) createPod(ctx context.Context, o *observation, c core.Creat
 	}
 	err = r.client.Create(ctx, pod)
 	if !c.Fresh && c.Origin == "" { // others are no successors, and may be refused for their number
-		_ = r.took(o, core.Trial{Write: core.TrialCreate, To: c.Revision}, err)
+		_ = r.took(o, setplan.Trial{Write: setplan.TrialCreate, To: c.Revision}, err)
 	}
 	if err != nil {
 		o.memory.podsInDoubt.Store(true)
@@ -119,7 +119,7 @@ func (r *reconciler) createPod(ctx context.Context, o *observation, c core.Creat
 }
 
 // newPod makes a Pod of a revision, from the revision's own JSON so that no field is lost.
-func (r *reconciler) newPod(o *observation, c core.Creation) (*unstructured.Unstructured, error) {
+func (r *reconciler) newPod(o *observation, c setplan.Creation) (*unstructured.Unstructured, error) {
 	data := o.history.data[c.Revision]
 	if data == nil {
 		return nil, fmt.Errorf("revision %q does not exist", c.Revision)

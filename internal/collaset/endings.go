@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // Bounds of the wait between one Pod of an instance ID that ran to its end and the next, and how long an ID must do
@@ -32,7 +32,7 @@ type ending struct {
 }
 
 // measure counts endings that are new and fills in how long the Pods' successors wait.
-func (e *endings) measure(pods []core.Pod, now time.Time) {
+func (e *endings) measure(pods []setplan.Pod, now time.Time) {
 	for id, was := range e.ids {
 		if now.Sub(was.last) > calmAfter {
 			delete(e.ids, id)
@@ -41,7 +41,7 @@ func (e *endings) measure(pods []core.Pod, now time.Time) {
 	counted := map[types.UID]bool{}
 	for i := range pods {
 		p := &pods[i]
-		if !p.View.Terminal || p.ID == core.NoID {
+		if !p.View.Terminal || p.ID == setplan.NoID {
 			continue
 		}
 		counted[p.UID()] = true

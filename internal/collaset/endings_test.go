@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 func TestWaitBetweenEndings(t *testing.T) {
@@ -18,7 +18,7 @@ func TestWaitBetweenEndings(t *testing.T) {
 	var e endings
 	uid := 0
 	measure := func(id int, since time.Duration) time.Duration {
-		pods := []core.Pod{{View: podops.View{UID: types.UID(fmt.Sprint(uid)), Terminal: true}, ID: id}}
+		pods := []setplan.Pod{{View: podops.View{UID: types.UID(fmt.Sprint(uid)), Terminal: true}, ID: id}}
 		e.measure(pods, now.Add(since))
 		return pods[0].Again
 	}

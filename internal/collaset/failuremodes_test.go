@@ -43,7 +43,7 @@ func TestFailuresAreListed(t *testing.T) {
 	}
 	assert.Len(t, modes, 15)
 	there := map[string]bool{}
-	for _, folder := range []string{"internal/collaset", "internal/collaset/core", "internal/revision"} {
+	for _, folder := range []string{"internal/collaset", "internal/collaset/setplan", "internal/revision"} {
 		files, err := filepath.Glob(filepath.Join(root, folder, "failuremodes_test.go"))
 		require.NoError(t, err)
 		require.Len(t, files, 1, folder)

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -89,15 +89,15 @@ func (r *reconciler) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) 
 }
 
 // failureHandling is what the spec says about rollouts that do not progress.
-func failureHandling(set *appsv1alpha1.CollaSet) core.FailureHandling {
-	return core.FailureHandling{Deadline: core.DeadlineOf(set.Spec.ProgressDeadlineSeconds), Policy: set.Spec.UpdateStrategy.FailurePolicy}
+func failureHandling(set *appsv1alpha1.CollaSet) setplan.FailureHandling {
+	return setplan.FailureHandling{Deadline: setplan.DeadlineOf(set.Spec.ProgressDeadlineSeconds), Policy: set.Spec.UpdateStrategy.FailurePolicy}
 }
 
 // aim takes a halted rollout into account: updated is the revision that Pods go to.
 func (h *history) aim(set *appsv1alpha1.CollaSet) {
 	h.spec = h.updated
 	h.halted = failureHandling(set).Halt(&set.Status, h.spec, func(revision string) bool { return h.data[revision] != nil })
-	h.updated = core.Target(h.spec, h.halted)
+	h.updated = setplan.Target(h.spec, h.halted)
 }
 
 // read takes a revision's content. One that cannot be read is left out: its Pods are of an unknown revision then.
@@ -214,7 +214,7 @@ func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.Colla
 // bring returns the revision of the set that says what a Pod says which comes from another CollaSet, and makes it if there is none:
 // unless it is known what lies between the Pod and the present template, the Pod has to be made anew. "" says that the Pod's
 // revision is the set's already, or that it cannot be known or be the set's; the Pod keeps its label then.
-func (r *reconciler) bring(ctx context.Context, o *observation, pod *core.Pod) (string, error) {
+func (r *reconciler) bring(ctx context.Context, o *observation, pod *setplan.Pod) (string, error) {
 	if pod.Revision == "" || o.history.data[pod.Revision] != nil {
 		return "", nil
 	}
@@ -289,7 +289,7 @@ func (h *history) explain(m *setMemory, can revision.Capabilities) {
 
 // pruneHistory deletes the oldest revisions that nobody uses, beyond the limit. Used is what a Pod or an entry of the
 // ResourceContext names, and what status names.
-func (r *reconciler) pruneHistory(ctx context.Context, o *observation, plan *core.Plan) error {
+func (r *reconciler) pruneHistory(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	limit := defaultHistoryLimit
 	if o.set.Spec.HistoryLimit != nil {
 		limit = int(*o.set.Spec.HistoryLimit)
@@ -302,7 +302,7 @@ func (r *reconciler) pruneHistory(ctx context.Context, o *observation, plan *cor
 	for i := range o.snapshot.Pods {
 		used[o.snapshot.Pods[i].Revision] = true
 	}
-	for _, entries := range [][]core.Entry{o.snapshot.Entries, plan.Entries} {
+	for _, entries := range [][]setplan.Entry{o.snapshot.Entries, plan.Entries} {
 		for _, e := range entries {
 			used[e.Data[appsv1alpha1.ContextRevision]] = true
 		}

@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -25,11 +25,11 @@ func (r *reconciler) capabilities(ctx context.Context) (revision.Capabilities, e
 
 // change brings a Pod to the updated revision in place: the Pod first, with the record of what has to follow, and then
 // its resources. If the second write does not come about, the record asks for it again.
-func (r *reconciler) change(ctx context.Context, o *observation, pod *core.Pod) error {
+func (r *reconciler) change(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	return r.once(o, pod, nil, func() error { return r.changeInPlace(ctx, o, pod) })
 }
 
-func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *core.Pod) error {
+func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	change := o.history.changes[pod.Revision]
 	changed := *o.pod(pod.Name()) // a shallow copy: the object belongs to the cache
 	if len(change.Tolerations) > 0 {
@@ -44,7 +44,7 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *cor
 		return err
 	}
 	answer, err := r.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
-	if err = r.took(o, core.Trial{Write: core.TrialPatch, From: pod.Revision, To: o.history.updated}, err); err != nil {
+	if err = r.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated}, err); err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
 	}
 	changed.ObjectMeta = answer.ObjectMeta
@@ -53,8 +53,8 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *cor
 
 // finishedBy is the operation that lifecycle-controller is to finish, nil if that is done here: without the protocol, and where more than
 // the record of the change goes with it.
-func (r *reconciler) finishedBy(o *observation, pod *core.Pod) *revision.Finish {
-	op := podops.OperationOf(pod.View, core.OperatorID)
+func (r *reconciler) finishedBy(o *observation, pod *setplan.Pod) *revision.Finish {
+	op := podops.OperationOf(pod.View, setplan.OperatorID)
 	if !o.snapshot.Protocol || pod.Included || op.Phase != podops.PhaseOperate {
 		return nil
 	}
@@ -67,12 +67,12 @@ func (r *reconciler) finishedBy(o *observation, pod *core.Pod) *revision.Finish 
 // A refusal may be for the Pod's node, which is too old or too small, or for what the Pod is: then another Pod helps, and
 // the refusal is recorded on the Pod, for the next look to decide on. Where a policy or a quota would refuse that one as
 // well, it is not: the Pod goes on as it is.
-func (r *reconciler) resize(ctx context.Context, o *observation, pod *core.Pod, to string, live *corev1.Pod) error {
+func (r *reconciler) resize(ctx context.Context, o *observation, pod *setplan.Pod, to string, live *corev1.Pod) error {
 	data := revision.ResizePatch(live)
 	if data == nil {
 		return nil
 	}
-	trial := core.Trial{Write: core.TrialResize, To: to}
+	trial := setplan.Trial{Write: setplan.TrialResize, To: to}
 	answer, err := r.patchResources(ctx, o, live, data)
 	_, refused := refusalIn(err)
 	switch {
@@ -106,7 +106,7 @@ func (r *reconciler) patchResources(ctx context.Context, o *observation, live *c
 }
 
 // mayExist reports whether the API server would take another Pod of a revision in the place of this one now.
-func (r *reconciler) mayExist(ctx context.Context, o *observation, pod *core.Pod, to string) bool {
+func (r *reconciler) mayExist(ctx context.Context, o *observation, pod *setplan.Pod, to string) bool {
 	live := &corev1.Pod{}
 	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: pod.Name()}, live); err != nil {
 		return false

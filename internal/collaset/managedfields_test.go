@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // Entries of managedFields, by who wrote.
@@ -24,15 +24,15 @@ var (
 func TestWhatManagedFieldsTell(t *testing.T) {
 	for name, c := range map[string]struct {
 		entries []metav1.ManagedFieldsEntry
-		want    core.Fields
+		want    setplan.Fields
 	}{
-		"nothing":                     {nil, core.FieldsNone},
-		"the suite and the kubelet":   {[]metav1.ManagedFieldsEntry{byCollaSet, byLifecycle, byKubelet}, core.FieldsOwn},
-		"a status of anybody":         {[]metav1.ManagedFieldsEntry{byKubelet}, core.FieldsOwn},
-		"somebody's label":            {[]metav1.ManagedFieldsEntry{byCollaSet, bySomebody, byKubelet}, core.FieldsOthers},
-		"a container to debug":        {[]metav1.ManagedFieldsEntry{byCollaSet, byDebugger}, core.FieldsOthers},
-		"somebody applied":            {[]metav1.ManagedFieldsEntry{byCollaSet, byApplier, bySomebody}, core.FieldsApplied},
-		"a condition that is applied": {[]metav1.ManagedFieldsEntry{byCollaSet, inStatus}, core.FieldsApplied},
+		"nothing":                     {nil, setplan.FieldsNone},
+		"the suite and the kubelet":   {[]metav1.ManagedFieldsEntry{byCollaSet, byLifecycle, byKubelet}, setplan.FieldsOwn},
+		"a status of anybody":         {[]metav1.ManagedFieldsEntry{byKubelet}, setplan.FieldsOwn},
+		"somebody's label":            {[]metav1.ManagedFieldsEntry{byCollaSet, bySomebody, byKubelet}, setplan.FieldsOthers},
+		"a container to debug":        {[]metav1.ManagedFieldsEntry{byCollaSet, byDebugger}, setplan.FieldsOthers},
+		"somebody applied":            {[]metav1.ManagedFieldsEntry{byCollaSet, byApplier, bySomebody}, setplan.FieldsApplied},
+		"a condition that is applied": {[]metav1.ManagedFieldsEntry{byCollaSet, inStatus}, setplan.FieldsApplied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{ManagedFields: c.entries}}
@@ -46,27 +46,27 @@ func TestWhatManagedFieldsTell(t *testing.T) {
 func TestManagedFieldsBeginAnew(t *testing.T) {
 	const few = `"managedFields":[{"manager":"collaset-controller"`
 	for name, c := range map[string]struct {
-		fields core.Fields
+		fields setplan.Fields
 		goes   bool
 		want   string
 	}{
-		"a Pod that stays":                       {core.FieldsOwn, false, few},
-		"a Pod that goes":                        {core.FieldsOwn, true, `"managedFields":[{}]`},
-		"a Pod that is not tracked any more":     {core.FieldsNone, false, few},
-		"a Pod that goes and is not tracked":     {core.FieldsNone, true, ""},
-		"a Pod that others wrote":                {core.FieldsOthers, false, ""},
-		"a Pod that others wrote, and that goes": {core.FieldsOthers, true, ""},
-		"a Pod that somebody applied to":         {core.FieldsApplied, true, ""},
+		"a Pod that stays":                       {setplan.FieldsOwn, false, few},
+		"a Pod that goes":                        {setplan.FieldsOwn, true, `"managedFields":[{}]`},
+		"a Pod that is not tracked any more":     {setplan.FieldsNone, false, few},
+		"a Pod that goes and is not tracked":     {setplan.FieldsNone, true, ""},
+		"a Pod that others wrote":                {setplan.FieldsOthers, false, ""},
+		"a Pod that others wrote, and that goes": {setplan.FieldsOthers, true, ""},
+		"a Pod that somebody applied to":         {setplan.FieldsApplied, true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			data, err := (&reconciler{trimFields: true}).anew(&core.Pod{Fields: c.fields}, c.goes, []byte(`{}`))
+			data, err := (&reconciler{trimFields: true}).anew(&setplan.Pod{Fields: c.fields}, c.goes, []byte(`{}`))
 			require.NoError(t, err)
 			if c.want == "" {
 				require.Equal(t, `{}`, string(data))
 			} else {
 				require.Contains(t, string(data), c.want)
 			}
-			data, err = (&reconciler{}).anew(&core.Pod{Fields: c.fields}, c.goes, []byte(`{}`))
+			data, err = (&reconciler{}).anew(&setplan.Pod{Fields: c.fields}, c.goes, []byte(`{}`))
 			require.NoError(t, err)
 			require.Equal(t, `{}`, string(data), "if it is turned off")
 		})

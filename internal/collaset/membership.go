@@ -17,7 +17,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // observeCandidates fills in the Pods that podToInclude names and that are not ours yet.
@@ -28,7 +28,7 @@ func (r *reconciler) observeCandidates(ctx context.Context, o *observation, sele
 			continue
 		}
 		seen[name] = true
-		c := core.Candidate{Name: name}
+		c := setplan.Candidate{Name: name}
 		pod, err := r.candidate(ctx, o.set, name)
 		switch {
 		case client.IgnoreNotFound(err) != nil:
@@ -71,7 +71,7 @@ type membership struct {
 	} `json:"metadata"`
 }
 
-func newMembership(pod *core.Pod, change podops.Change, owners []metav1.OwnerReference) membership {
+func newMembership(pod *setplan.Pod, change podops.Change, owners []metav1.OwnerReference) membership {
 	var m membership
 	m.Metadata.UID, m.Metadata.ResourceVersion, m.Metadata.OwnerReferences = pod.UID(), pod.View.ResourceVersion, owners
 	m.Metadata.Labels, m.Metadata.Annotations = change.Labels, change.Annotations
@@ -83,7 +83,7 @@ func newMembership(pod *core.Pod, change podops.Change, owners []metav1.OwnerRef
 
 // exclude lets Pods go and says whether all of them went, so that entries may follow. Our operation on a Pod is undone
 // and the owner reference goes in one write; lifecycle-controller brings the Pod back into service.
-func (r *reconciler) exclude(ctx context.Context, o *observation, plan *core.Plan, out *outcome) (all bool) {
+func (r *reconciler) exclude(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) (all bool) {
 	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Exclusions))
 	for _, pod := range plan.Exclusions {
@@ -101,13 +101,13 @@ func (r *reconciler) exclude(ctx context.Context, o *observation, plan *core.Pla
 	return len(out.excluded) == len(plan.Exclusions)
 }
 
-func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *core.Pod) error {
+func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	if err := r.releaseVolumes(ctx, o, pod); err != nil {
 		return err
 	}
 	var change podops.Change
 	if o.snapshot.Protocol {
-		change = podops.Cancel(pod.View, core.OperatorID, r.clock.Now())
+		change = podops.Cancel(pod.View, setplan.OperatorID, r.clock.Now())
 	}
 	if pod.Recorded {
 		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
@@ -125,7 +125,7 @@ func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *core.P
 		m.Metadata.Labels[appsv1alpha1.ToExcludeLabel] = nil
 	}
 	if pod.Replacing {
-		for _, key := range core.ReplacementLabels {
+		for _, key := range setplan.ReplacementLabels {
 			m.Metadata.Labels[key] = nil
 		}
 	}
@@ -140,7 +140,7 @@ func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *core.P
 }
 
 // include takes Pods in.
-func (r *reconciler) include(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+func (r *reconciler) include(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Inclusions))
 	for _, i := range plan.Inclusions {
@@ -163,7 +163,7 @@ func (r *reconciler) include(ctx context.Context, o *observation, plan *core.Pla
 }
 
 // includePod takes a Pod in, under another name of its revision unless that is "".
-func (r *reconciler) includePod(ctx context.Context, o *observation, i core.Inclusion, revision string) error {
+func (r *reconciler) includePod(ctx context.Context, o *observation, i setplan.Inclusion, revision string) error {
 	if err := r.adoptVolumes(ctx, o, i); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (r *reconciler) includePod(ctx context.Context, o *observation, i core.Incl
 	return r.patchMembership(ctx, o, i.Pod, m)
 }
 
-func (r *reconciler) patchMembership(ctx context.Context, o *observation, pod *core.Pod, m membership) error {
+func (r *reconciler) patchMembership(ctx context.Context, o *observation, pod *setplan.Pod, m membership) error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err

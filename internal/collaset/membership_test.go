@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -107,7 +107,7 @@ func TestHalfOfAPairIsLetGoWithoutItsLabels(t *testing.T) {
 	require.NoError(t, err)
 	got := w.pod(pod.Name)
 	require.Equal(t, appsv1alpha1.OrphanedValue, got.Labels[appsv1alpha1.OrphanedLabel])
-	for _, label := range append(core.ReplacementLabels[:], appsv1alpha1.ToDeleteLabel) {
+	for _, label := range append(setplan.ReplacementLabels[:], appsv1alpha1.ToDeleteLabel) {
 		assert.NotContains(t, got.Labels, label)
 	}
 }

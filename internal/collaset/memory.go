@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
@@ -34,7 +34,7 @@ type setMemory struct {
 	// changesFor are the capabilities that changes were worked out for.
 	changesFor revision.Capabilities
 	// pods are the Pods as they were read for the last decision, for the selector selected.
-	pods     podcache.Memo[core.Pod]
+	pods     podcache.Memo[setplan.Pod]
 	selected string
 	// allowed is when the permission on a Pod was first seen.
 	allowed map[types.UID]permission
@@ -121,7 +121,7 @@ func (s *setMemory) refuse(claim types.UID, r refusal) {
 }
 
 // keepRefusals forgets the answers about claims that are no more.
-func (s *setMemory) keepRefusals(claims []core.Claim) {
+func (s *setMemory) keepRefusals(claims []setplan.Claim) {
 	if len(s.refused) == 0 {
 		return
 	}

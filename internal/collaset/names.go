@@ -10,13 +10,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
 // removeNames removes names that have taken effect from the spec as it was read: the API server refuses that if anybody has
 // written to the CollaSet since. Names of a list that becomes empty go with the list, so that the field is nobody's then.
-func (r *reconciler) removeNames(ctx context.Context, o *observation, names core.Names) error {
+func (r *reconciler) removeNames(ctx context.Context, o *observation, names setplan.Names) error {
 	strategy := &o.set.Spec.ScaleStrategy
 	patch := map[string]any{}
 	for _, list := range []struct {

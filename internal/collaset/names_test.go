@@ -10,14 +10,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // dropIn is a world under the conventions of Kuperator v0.7.
 func dropIn(t *testing.T, protocol bool, objects ...client.Object) *world {
 	t.Helper()
 	w := newWorld(t, protocol, objects...)
-	w.r.conventions = core.KuperatorV07
+	w.r.conventions = setplan.KuperatorV07
 	return w
 }
 
@@ -88,9 +88,9 @@ func TestANameIsNotRemovedWhileTheCacheLacksItsPod(t *testing.T) {
 	})
 	w.seeAllBut(func(o client.Object) bool { return o.GetName() == pod.Name })
 	set := w.set()
-	err := w.r.removeNames(t.Context(), &observation{set: set}, core.Names{ToDelete: set.Spec.ScaleStrategy.PodToDelete})
+	err := w.r.removeNames(t.Context(), &observation{set: set}, setplan.Names{ToDelete: set.Spec.ScaleStrategy.PodToDelete})
 	require.NoError(t, err)
 	assert.Equal(t, []string{pod.Name}, w.set().Spec.ScaleStrategy.PodToDelete)
 	set = w.set()
-	require.ErrorIs(t, w.r.removeNames(t.Context(), &observation{set: set}, core.Names{ToDelete: []string{pod.Name}}), errStale)
+	require.ErrorIs(t, w.r.removeNames(t.Context(), &observation{set: set}, setplan.Names{ToDelete: []string{pod.Name}}), errStale)
 }

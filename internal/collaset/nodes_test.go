@@ -11,13 +11,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // TestDomainsWithoutNodes has no cache of nodes, as where they may not be read.
 func TestDomainsWithoutNodes(t *testing.T) {
 	const zone = corev1.LabelTopologyZone
-	observed := func(replicas int, keys ...string) []core.Pod {
+	observed := func(replicas int, keys ...string) []setplan.Pod {
 		o := &observation{set: collaSet(int32(replicas))}
 		for _, key := range keys {
 			o.set.Spec.Template.Spec.TopologySpreadConstraints = append(o.set.Spec.Template.Spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{TopologyKey: key})
@@ -30,11 +30,11 @@ func TestDomainsWithoutNodes(t *testing.T) {
 			}
 			o.snapshot.Pods = append(o.snapshot.Pods, podOf(pod, labels.Everything()))
 		}
-		slices.SortFunc(o.snapshot.Pods, func(a, b core.Pod) int { return strings.Compare(a.Name(), b.Name()) })
+		slices.SortFunc(o.snapshot.Pods, func(a, b setplan.Pod) int { return strings.Compare(a.Name(), b.Name()) })
 		o.observeTopology(t.Context(), nil)
 		return o.snapshot.Pods
 	}
-	domains := func(pods []core.Pod) (out [][]string) {
+	domains := func(pods []setplan.Pod) (out [][]string) {
 		for _, p := range pods {
 			out = append(out, p.Domains)
 		}

@@ -18,7 +18,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 )
@@ -27,7 +27,7 @@ import (
 type observation struct {
 	set      *appsv1alpha1.CollaSet
 	selector labels.Selector
-	snapshot core.Snapshot
+	snapshot setplan.Snapshot
 	// pods are the Pods of the snapshot, each at the same place.
 	pods    podcache.Pods
 	history *history
@@ -63,7 +63,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 		return nil, err
 	}
 	o.memory.decidedAt.Store(r.clock.Now().UnixNano())
-	r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Hold(key, now) }) // before Pods are read
+	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) }) // before Pods are read
 	pods, err := r.cached.ByIndex(ownerIndex, ownedBy(set.Namespace, set.UID))
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	o.snapshot.Conventions = r.conventions
 	o.snapshot.Limits = r.limits
 	o.pods, o.snapshot.Pods = pods, o.memory.readPods(pods, selector)
-	ask(r.window, func(w *core.Window) bool { w.Foresee(key, o.snapshot.Pods); return true })
+	ask(r.window, func(w *setplan.Window) bool { w.Foresee(key, o.snapshot.Pods); return true })
 	o.observePods()
 	if err := r.observeStrays(o); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func contextName(set *appsv1alpha1.CollaSet) string {
 // describe fills in what the snapshot has of the spec, its revisions and the ResourceContext.
 func (o *observation) describe(now time.Time, protocol bool, selector labels.Selector) {
 	spec := &o.set.Spec
-	s := core.Snapshot{
+	s := setplan.Snapshot{
 		Now: now, Name: o.set.Name, Generation: o.set.Generation, Selector: selector.String(),
 		Replicas: int(ptr.Deref(spec.Replicas, 0)), Paused: spec.Paused, Deleting: o.set.DeletionTimestamp != nil, Protocol: protocol,
 		Orphaning:    slices.Contains(o.set.Finalizers, metav1.FinalizerOrphanDependents),
@@ -128,7 +128,7 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 		SpecRevision: o.history.spec, Halted: o.history.halted, Failure: failureHandling(o.set),
 		Returned:  o.history.halted == nil && o.set.Status.CurrentRevision == o.history.updated,
 		MinReady:  time.Duration(spec.MinReadySeconds) * time.Second,
-		Revisions: make(map[string]core.Difference, len(o.history.changes)),
+		Revisions: make(map[string]setplan.Difference, len(o.history.changes)),
 	}
 	if s.Policy == "" {
 		s.Policy = appsv1alpha1.PodUpdateInPlaceIfPossible
@@ -141,7 +141,7 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 	}
 	s.MaxUnavailable = maxUnavailable(spec.UpdateStrategy.RollingUpdate, s.Replicas)
 	for name, change := range o.history.changes {
-		s.Revisions[name] = core.Difference{
+		s.Revisions[name] = setplan.Difference{
 			Forcing: withoutClaims(change.Forcing), Quiet: name != s.UpdatedRevision && !change.Restarts,
 			Resizes: len(change.Resize) > 0 || change.PodResize != nil,
 		}
@@ -150,9 +150,9 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 		s.CurrentRevision = s.UpdatedRevision
 	}
 	if o.context != nil {
-		s.Entries = make([]core.Entry, len(o.context.Spec.Contexts))
+		s.Entries = make([]setplan.Entry, len(o.context.Spec.Contexts))
 		for i := range o.context.Spec.Contexts {
-			s.Entries[i] = core.Entry{ID: o.context.Spec.Contexts[i].ID, Data: o.context.Spec.Contexts[i].Data}
+			s.Entries[i] = setplan.Entry{ID: o.context.Spec.Contexts[i].ID, Data: o.context.Spec.Contexts[i].Data}
 		}
 	}
 	o.snapshot = s
@@ -208,10 +208,10 @@ func (o *observation) observePods() {
 			}
 			carried[p.UID()] = p.CarriedSince
 		}
-		if op := p.Facts.Op; op.Phase == podops.PhaseOperate && podops.Allowed(p.View, core.OperatorID, op.Type) {
+		if op := p.Facts.Op; op.Phase == podops.PhaseOperate && podops.Allowed(p.View, setplan.OperatorID, op.Type) {
 			p.AllowedSince = o.snapshot.Now
 			if measured {
-				now := permission{request: p.View.Labels[podops.OperatingPrefix+"/"+core.OperatorID], since: o.snapshot.Now}
+				now := permission{request: p.View.Labels[podops.OperatingPrefix+"/"+setplan.OperatorID], since: o.snapshot.Now}
 				if before, ok := o.memory.allowed[p.UID()]; ok && before.request == now.request {
 					now = before
 				}
@@ -234,17 +234,17 @@ func (o *observation) find(name string) int {
 }
 
 // readPods reads those Pods that have changed, and finds the others where they were read before.
-func (m *setMemory) readPods(pods podcache.Pods, selector labels.Selector) []core.Pod {
+func (m *setMemory) readPods(pods podcache.Pods, selector labels.Selector) []setplan.Pod {
 	if by := selector.String(); by != m.selected {
 		m.pods.Forget()
 		m.selected = by
 	}
 	var read []types.UID
-	var past []core.Pod
-	all, remembered := m.pods.ReadChanges(pods, func(pod *corev1.Pod) core.Pod {
+	var past []setplan.Pod
+	all, remembered := m.pods.ReadChanges(pods, func(pod *corev1.Pod) setplan.Pod {
 		read = append(read, pod.UID)
 		return podOf(pod, selector)
-	}, func(p core.Pod) { past = append(past, p) })
+	}, func(p setplan.Pod) { past = append(past, p) })
 	m.missing(past, read, remembered)
 	m.identities.remind(all)
 	return all
@@ -252,7 +252,7 @@ func (m *setMemory) readPods(pods podcache.Pods, selector labels.Selector) []cor
 
 // missing notes whether a Pod may have been lost since Pods were read before: past are what was known then of those that have changed or are gone, and
 // read those that are new or have changed.
-func (m *setMemory) missing(past []core.Pod, read []types.UID, remembered bool) {
+func (m *setMemory) missing(past []setplan.Pod, read []types.UID, remembered bool) {
 	ended := m.identities.takeEnded()
 	switch {
 	case m.vacancy == neverListed:
@@ -275,15 +275,15 @@ func (m *setMemory) missing(past []core.Pod, read []types.UID, remembered bool) 
 }
 
 // podOf reads one Pod of a CollaSet with this selector.
-func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
-	p := core.Pod{
+func podOf(pod *corev1.Pod, selector labels.Selector) setplan.Pod {
+	p := setplan.Pod{
 		View: podops.Read(pod), Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
 		Created: pod.CreationTimestamp.Time, Recorded: revision.Recorded(pod),
 		Phase: pod.Status.Phase, DeletionCost: deletionCost(pod), Node: pod.Spec.NodeName,
 		Selected: selector.Matches(labels.Set(pod.Labels)), Mounts: mountsIn(pod), Fields: fieldsOf(pod),
 	}
 	p.ID = instanceID(pod)
-	p.Facts = core.FactsOf(p.View)
+	p.Facts = setplan.FactsOf(p.View)
 	if p.Recorded {
 		progress := revision.Carried(pod)
 		p.Carried, p.Missing, p.Wait = progress.Done, progress.Missing, string(progress.Wait)
@@ -296,7 +296,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 	}
 	has := func(key string) bool { _, ok := pod.Labels[key]; return ok }
 	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel), has(appsv1alpha1.ToDeleteLabel)
-	p.Replacing = slices.ContainsFunc(core.ReplacementLabels[:], has)
+	p.Replacing = slices.ContainsFunc(setplan.ReplacementLabels[:], has)
 	p.Awaited = awaited(pod, p.View)
 	for _, c := range pod.Status.Conditions {
 		switch {
@@ -319,12 +319,12 @@ func podOf(pod *corev1.Pod, selector labels.Selector) core.Pod {
 	return p
 }
 
-// instanceID is what an object's label says, core.NoID if that is no instance ID.
+// instanceID is what an object's label says, setplan.NoID if that is no instance ID.
 func instanceID(object metav1.Object) int {
 	if id, err := strconv.Atoi(object.GetLabels()[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
 		return id
 	}
-	return core.NoID
+	return setplan.NoID
 }
 
 // awaited is what others have to set before the Pod is available: if its containers are ready, the first of its readiness
@@ -353,17 +353,17 @@ func awaited(pod *corev1.Pod, v podops.View) string {
 }
 
 // mountsIn are the Pod's volumes that are claims.
-func mountsIn(pod *corev1.Pod) (mounts []core.Mount) {
+func mountsIn(pod *corev1.Pod) (mounts []setplan.Mount) {
 	for i := range pod.Spec.Volumes {
 		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
-			mounts = append(mounts, core.Mount{Volume: pod.Spec.Volumes[i].Name, Claim: claim.ClaimName})
+			mounts = append(mounts, setplan.Mount{Volume: pod.Spec.Volumes[i].Name, Claim: claim.ClaimName})
 		}
 	}
 	return mounts
 }
 
 // available says whether the Pod serves, and if time decides it, when it will.
-func available(p *core.Pod, s *core.Snapshot) {
+func available(p *setplan.Pod, s *setplan.Snapshot) {
 	serves, minimum := p.View.Ready, s.MinReady
 	if s.Protocol {
 		serves = p.Facts.InService && (p.View.Ready || minimum == 0)

@@ -14,7 +14,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 )
 
@@ -91,7 +91,7 @@ func TestAPodIsMovedOnWithoutADecisionAboutItsSet(t *testing.T) {
 	w.clock.Step(time.Second)
 	w.look()
 	require.Equal(t, 1, w.count("patch Pod"))
-	require.False(t, podops.IsDuring(podops.Read(&w.pods()[0]), core.OperatorID, podops.TypeUpdate), "it is finished: that lifecycle-controller does not")
+	require.False(t, podops.IsDuring(podops.Read(&w.pods()[0]), setplan.OperatorID, podops.TypeUpdate), "it is finished: that lifecycle-controller does not")
 }
 
 func TestAnOrderEndsWithWhatItWasGivenFor(t *testing.T) {
@@ -101,7 +101,7 @@ func TestAnOrderEndsWithWhatItWasGivenFor(t *testing.T) {
 			w.edit(func(s *appsv1alpha1.CollaSet) { s.Status.Halted = &appsv1alpha1.HaltedRollout{Revision: "x"} })
 		},
 		"a decision had no such order": func(w *world) {
-			w.r.memory.find(key, w.set().UID).follow(&observation{set: w.set(), selector: labels.Everything()}, &core.Plan{})
+			w.r.memory.find(key, w.set().UID).follow(&observation{set: w.set(), selector: labels.Everything()}, &setplan.Plan{})
 		},
 		"the program started anew": func(w *world) { w.r.memory = newMemory() },
 	} {

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -41,7 +41,7 @@ type reconciler struct {
 	clock         clock.PassiveClock
 	protocol      bool
 	// conventions are those by which specs are read.
-	conventions core.Conventions
+	conventions setplan.Conventions
 	// clearFields says to clear managedFields with every patch of a Pod, trimFields to begin them anew.
 	clearFields, trimFields bool
 	memory                  *memory
@@ -52,7 +52,7 @@ type reconciler struct {
 	nodes     *nodes
 	// window says which Pods begin their update when, within limits.
 	window *window
-	limits core.Limits
+	limits setplan.Limits
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -67,7 +67,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err := r.client.Get(ctx, req.NamespacedName, set); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.memory.forget(req.NamespacedName)
-			r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Forget(req.NamespacedName, now) })
+			r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Forget(req.NamespacedName, now) })
 			r.pools.forget(req.NamespacedName)
 			r.writes.Forget(req.NamespacedName)
 			r.conflicts.None(req.NamespacedName)
@@ -101,7 +101,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		m.rollout.Store(nil)
 		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
 	}
-	plan := core.Decide(&o.snapshot)
+	plan := setplan.Decide(&o.snapshot)
 	decideSeconds.WithLabelValues(ofSet).Observe(r.clock.Since(began).Seconds())
 	var untried error
 	for round := 0; len(plan.Trials) > 0 && round < trialRounds && untried == nil; round++ {
@@ -109,7 +109,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 			m.rollout.Store(nil)
 			return ctrl.Result{}, untried
 		}
-		plan = core.Decide(&o.snapshot)
+		plan = setplan.Decide(&o.snapshot)
 	}
 	if !plan.IsZero() {
 		if err := r.sure(ctx, o); err != nil {
@@ -122,7 +122,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		}
 	}
 	m.follow(o, &plan)
-	chosen := r.window.planned(key, core.WindowPlanOf(&o.snapshot, &plan))
+	chosen := r.window.planned(key, setplan.WindowPlanOf(&o.snapshot, &plan))
 	plan.Admit(func(pod types.UID) bool { return chosen[pod] })
 	applied := r.apply(ctx, o, &plan)
 	applied.Update = errors.Join(applied.Update, untried)
@@ -159,7 +159,7 @@ func (r *reconciler) hold(ctx context.Context, set *appsv1alpha1.CollaSet) error
 }
 
 // nextLook is the soonest of all times at which to look again; 0 if only events matter.
-func nextLook(plan *core.Plan, applied *outcome, others ...time.Duration) time.Duration {
+func nextLook(plan *setplan.Plan, applied *outcome, others ...time.Duration) time.Duration {
 	next := plan.NextLook
 	sooner := func(d time.Duration) {
 		if d > 0 && (next == 0 || d < next) {

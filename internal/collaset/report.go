@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -41,21 +41,21 @@ const maxNamed = 10
 const maxNote = 1000
 
 // report writes status if it changed, and the events of this round. later is how long a write of status was put off.
-func (r *reconciler) report(ctx context.Context, o *observation, plan *core.Plan, applied *outcome) (later time.Duration, err error) {
+func (r *reconciler) report(ctx context.Context, o *observation, plan *setplan.Plan, applied *outcome) (later time.Duration, err error) {
 	became := told(applied)
 	r.recordEvents(o, applied, became)
 	if became.ScaleOut == nil {
 		became.ScaleOut = writes.Told(applied.creationsHeld)
 	}
 	if why, refused := o.refusal(became.ScaleOut); refused && o.memory.creating.failures > 1 {
-		became.Refused = core.Trial{Write: core.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.Why)
+		became.Refused = setplan.Trial{Write: setplan.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.Why)
 	}
-	status := core.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
-	return r.tell(ctx, o, status, core.DeadlineIn(&o.snapshot, plan.Goal, &status), plan.IsZero())
+	status := setplan.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
+	return r.tell(ctx, o, status, setplan.DeadlineIn(&o.snapshot, plan.Goal, &status), plan.IsZero())
 }
 
 // told is the outcome as status and events tell of it.
-func told(applied *outcome) core.Outcome {
+func told(applied *outcome) setplan.Outcome {
 	o := applied.Outcome
 	o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim = writes.Told(o.ScaleOut), writes.Told(o.ScaleIn), writes.Told(o.Update), writes.Told(o.Reclaim)
 	return o
@@ -98,7 +98,7 @@ func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaS
 		return failure
 	}
 	m, now := r.memory.of(client.ObjectKeyFromObject(set), set.UID), r.clock.Now()
-	status := core.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, writes.Told(failure))
+	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, writes.Told(failure))
 	if equality.Semantic.DeepEqual(status, set.Status) || m.statusRefused.Wait(set.ResourceVersion, now) > 0 {
 		return failure
 	}
@@ -165,7 +165,7 @@ func turned(before, after appsv1alpha1.CollaSetStatus) bool {
 }
 
 // recordEvents tells of Pods created and deleted, all of a round in one event, and of what was refused.
-func (r *reconciler) recordEvents(o *observation, applied *outcome, became core.Outcome) {
+func (r *reconciler) recordEvents(o *observation, applied *outcome, became setplan.Outcome) {
 	if applied.created+applied.deleted > 0 {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "Scaled", "Scale", "%s", summary(applied))
 	}
@@ -195,8 +195,8 @@ func (o *observation) related(pod string) *corev1.Pod {
 }
 
 // recordEndings keeps of Pods that ran to their ends what they said of it. A node that goes can end many at once.
-func (r *reconciler) recordEndings(o *observation, ended []*core.Pod) {
-	each(ended, "; so are %d more", func(pod *core.Pod, more string) {
+func (r *reconciler) recordEndings(o *observation, ended []*setplan.Pod) {
+	each(ended, "; so are %d more", func(pod *setplan.Pod, more string) {
 		note := fmt.Sprintf("Pod %s (instance ID %d) %.*s; it is deleted and replaced%s", pod.Name(), pod.ID, maxNote/2, pod.Ended, more)
 		r.events.Eventf(o.set, o.pod(pod.Name()), corev1.EventTypeWarning, "PodEnded", "Replace", "%s", note)
 	})
@@ -217,19 +217,19 @@ func each[P any](pods []P, form string, tell func(pod P, more string)) {
 // toldOf says that status already has this failure: it is the same attempt again.
 func (o *observation) toldOf(err error) bool {
 	return slices.ContainsFunc(o.set.Status.Conditions, func(c metav1.Condition) bool {
-		return c.Status == metav1.ConditionFalse && c.Message == core.Cut(err.Error())
+		return c.Status == metav1.ConditionFalse && c.Message == setplan.Cut(err.Error())
 	})
 }
 
 // replacement says in words what became of the replacement of Pods.
-func replacement(reason core.ReplacementEvent, pods []string) string {
+func replacement(reason setplan.ReplacementEvent, pods []string) string {
 	names := strings.Join(pods, ", ")
 	switch reason {
-	case core.ReplacementBegun:
+	case setplan.ReplacementBegun:
 		return "replacing " + names
-	case core.ReplacementDone:
+	case setplan.ReplacementDone:
 		return "in the place of others, which are gone: " + names
-	case core.ReplacementCancelled:
+	case setplan.ReplacementCancelled:
 		return "not replaced any more: " + names
 	}
 	return names

@@ -25,7 +25,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/metric"
 )
 
@@ -38,19 +38,19 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // lookAtWindow is a request of the controller of Pods that names none: time has passed for the window.
 var lookAtWindow = reconcile.Request{}
 
-// window is the process's core.Window with its lock, and carries out what that answers.
+// window is the process's setplan.Window with its lock, and carries out what that answers.
 type window struct {
 	clock clock.PassiveClock
 
 	mu   sync.Mutex
-	core *core.Window
+	core *setplan.Window
 	// pods is the queue of Pods, nil before there is one; early is what was to be begun until then.
 	pods  queue
-	early []core.Chosen
+	early []setplan.Chosen
 }
 
-func newWindow(limits core.Limits, c clock.PassiveClock) *window {
-	return &window{clock: c, core: core.NewWindow(limits)}
+func newWindow(limits setplan.Limits, c clock.PassiveClock) *window {
+	return &window{clock: c, core: setplan.NewWindow(limits)}
 }
 
 // start takes the queue of Pods.
@@ -60,18 +60,18 @@ func (w *window) start(_ context.Context, pods queue) error {
 	w.pods = pods
 	early := w.early
 	w.early = nil
-	w.carryOut(core.Answer{Begin: early})
+	w.carryOut(setplan.Answer{Begin: early})
 	return nil
 }
 
 // tell tells the window of an event, and has Pods begun that it chooses.
-func (w *window) tell(of func(*core.Window, time.Time) core.Answer) {
+func (w *window) tell(of func(*setplan.Window, time.Time) setplan.Answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.carryOut(of(w.core, w.clock.Now()))
 }
 
-func (w *window) carryOut(a core.Answer) {
+func (w *window) carryOut(a setplan.Answer) {
 	if w.pods == nil {
 		w.early = append(w.early, a.Begin...)
 		return
@@ -85,11 +85,11 @@ func (w *window) carryOut(a core.Answer) {
 }
 
 // planned tells the window of a decision. Those of its Pods that begin now are returned: the decision begins them.
-func (w *window) planned(set types.NamespacedName, plan core.WindowPlan) (chosen map[types.UID]bool) {
+func (w *window) planned(set types.NamespacedName, plan setplan.WindowPlan) (chosen map[types.UID]bool) {
 	chosen = map[types.UID]bool{}
-	w.tell(func(window *core.Window, now time.Time) core.Answer {
+	w.tell(func(window *setplan.Window, now time.Time) setplan.Answer {
 		a := window.Planned(set, plan, now)
-		others := core.Answer{Look: a.Look}
+		others := setplan.Answer{Look: a.Look}
 		for _, c := range a.Begin {
 			if c.Set == set {
 				chosen[c.Pod.UID] = true
@@ -103,7 +103,7 @@ func (w *window) planned(set types.NamespacedName, plan core.WindowPlan) (chosen
 }
 
 // ask asks the window something that changes nothing but what is known of steps that are sent.
-func ask[T any](w *window, what func(*core.Window) T) T {
+func ask[T any](w *window, what func(*setplan.Window) T) T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return what(w.core)
@@ -126,11 +126,11 @@ func (w *window) Collect(out chan<- prometheus.Metric) {
 
 // rollout is what the last decision about a CollaSet says of single Pods, with what carrying it out takes. It is never changed.
 type rollout struct {
-	*core.Rollout // nil if only Pods that are as the decision saw them may begin
-	generation    int64
-	halted        *appsv1alpha1.HaltedRollout
-	selector      labels.Selector
-	history       *history
+	*setplan.Rollout // nil if only Pods that are as the decision saw them may begin
+	generation       int64
+	halted           *appsv1alpha1.HaltedRollout
+	selector         labels.Selector
+	history          *history
 }
 
 // holds reports whether the CollaSet is as it was when it was decided on, as far as steps of single Pods depend on it.
@@ -140,7 +140,7 @@ func (s *rollout) holds(set *appsv1alpha1.CollaSet) bool {
 }
 
 // follow puts what a decision says of single Pods in the place of what the one before did.
-func (m *setMemory) follow(o *observation, plan *core.Plan) {
+func (m *setMemory) follow(o *observation, plan *setplan.Plan) {
 	m.rollout.Store(&rollout{plan.Rollout, o.set.Generation, o.set.Status.Halted, o.selector, o.history})
 }
 
@@ -149,13 +149,13 @@ var errAttempted = errors.New("the step is under way on this version of the Pod"
 
 // once makes a step of a Pod, unless one was made on this version of it already or is being made: the second would only conflict. begun is the
 // Pod as a begin leaves it, nil for another step.
-func (r *reconciler) once(o *observation, pod *core.Pod, begun *podops.View, do func() error) error {
+func (r *reconciler) once(o *observation, pod *setplan.Pod, begun *podops.View, do func() error) error {
 	key := client.ObjectKeyFromObject(o.set)
-	if !ask(r.window, func(w *core.Window) bool { return w.Send(key, pod, begun) }) {
+	if !ask(r.window, func(w *setplan.Window) bool { return w.Send(key, pod, begun) }) {
 		return fmt.Errorf("%w: %s", errAttempted, pod.Name())
 	}
 	err := do()
-	if err != nil && ask(r.window, func(w *core.Window) bool { return w.Failed(key, pod) }) {
+	if err != nil && ask(r.window, func(w *setplan.Window) bool { return w.Failed(key, pod) }) {
 		r.decideAfter(key, r.limits.Interval)
 	}
 	return err
@@ -174,7 +174,7 @@ func (r *reconciler) untilDecision(set types.NamespacedName, m *setMemory) time.
 		return 0
 	}
 	interval := r.limits.Interval
-	if ask(r.window, func(w *core.Window) bool { return w.Follows(set) }) {
+	if ask(r.window, func(w *setplan.Window) bool { return w.Follows(set) }) {
 		interval = r.limits.RolloutInterval
 	}
 	return max(0, interval-time.Duration(r.clock.Now().UnixNano()-m.decidedAt.Load()))
@@ -213,20 +213,20 @@ func (r *reconciler) stepEvents() handler.EventHandler {
 		wasServing := metav1.HasLabel(before.ObjectMeta, podops.ServiceAvailableLabel)
 		serves := metav1.HasLabel(pod.ObjectMeta, podops.ServiceAvailableLabel)
 		switch {
-		case !wasServing && serves && core.Back(podops.Read(before), podops.Read(pod)):
-			r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Back(set, pod.UID, now) })
-		case wasServing && !serves && core.Lost(podops.Read(before), podops.Read(pod)):
-			r.window.tell(func(w *core.Window, _ time.Time) core.Answer { w.Lost(set); return core.Answer{} })
+		case !wasServing && serves && setplan.Back(podops.Read(before), podops.Read(pod)):
+			r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Back(set, pod.UID, now) })
+		case wasServing && !serves && setplan.Lost(podops.Read(before), podops.Read(pod)):
+			r.window.tell(func(w *setplan.Window, _ time.Time) setplan.Answer { w.Lost(set); return setplan.Answer{} })
 		}
-		if !core.Operated(pod.Labels) {
+		if !setplan.Operated(pod.Labels) {
 			return
 		}
 		p := podOf(pod, s.selector)
-		if step := s.NextStep(&p); step == core.StepChange || step == core.StepFinish {
+		if step := s.NextStep(&p); step == setplan.StepChange || step == setplan.StepFinish {
 			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)})
 		}
-		r.window.tell(func(w *core.Window, now time.Time) core.Answer {
-			return w.Moved(set, pod.UID, core.NextIsOurs(&p), now)
+		r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer {
+			return w.Moved(set, pod.UID, setplan.NextIsOurs(&p), now)
 		})
 	}}
 }
@@ -311,7 +311,7 @@ type podReconciler struct{ *reconciler }
 // Reconcile implements reconcile.Reconciler. What it does not do, the next decision about the set does.
 func (r podReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if req == lookAtWindow {
-		r.window.tell((*core.Window).Tick)
+		r.window.tell((*setplan.Window).Tick)
 		return ctrl.Result{}, nil
 	}
 	conflict, err := r.step(ctx, req.NamespacedName)
@@ -347,10 +347,10 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 	}
 	began := r.clock.Now()
 	p := podOf(pod, s.selector)
-	step, queued := s.NextStep(&p), ask(r.window, func(w *core.Window) *core.Queued { return w.Chosen(key, pod.UID) })
+	step, queued := s.NextStep(&p), ask(r.window, func(w *setplan.Window) *setplan.Queued { return w.Chosen(key, pod.UID) })
 	decideSeconds.WithLabelValues(ofPod).Observe(r.clock.Since(began).Seconds())
 	o := &observation{
-		set: r.read(set), memory: m, history: s.history, selector: s.selector, snapshot: core.Snapshot{Protocol: r.protocol},
+		set: r.read(set), memory: m, history: s.history, selector: s.selector, snapshot: setplan.Snapshot{Protocol: r.protocol},
 		pod: func(string) *corev1.Pod { return pod }, single: true,
 	}
 	do := func(name string, write func() error) (bool, error) {
@@ -360,11 +360,11 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 	}
 	switch {
 	case queued != nil && queued.MayBegin(s.Rollout, &p):
-		return do("begin", func() error { return r.begin(ctx, o, core.Begin{Pod: &p, Request: queued.Request}) })
+		return do("begin", func() error { return r.begin(ctx, o, setplan.Begin{Pod: &p, Request: queued.Request}) })
 	case queued != nil:
-		r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Drop(key, pod.UID, now) })
+		r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Drop(key, pod.UID, now) })
 		r.decideAfter(key, r.limits.Interval)
-	case step == core.StepChange:
+	case step == setplan.StepChange:
 		return do("change", func() error {
 			err := r.change(ctx, o, &p)
 			if errors.Is(err, errNotTaken) {
@@ -372,7 +372,7 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 			}
 			return err
 		})
-	case step == core.StepFinish:
+	case step == setplan.StepFinish:
 		return do("finish", func() error { return r.finish(ctx, o, &p) })
 	}
 	return false, nil
@@ -382,7 +382,7 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 // on: Pods that are out for it come back.
 func (r *reconciler) withdraw(key types.NamespacedName, m *setMemory) {
 	m.rollout.Store(nil)
-	r.window.tell(func(w *core.Window, now time.Time) core.Answer { return w.Hold(key, now) })
+	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) })
 	r.decideAfter(key, 0)
 }
 

@@ -22,7 +22,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -103,7 +103,7 @@ func (r *reconciler) observeStrays(o *observation) error {
 	}
 	add := func(pod *corev1.Pod, unmanaged bool) {
 		o.strays[pod.Name] = pod
-		o.snapshot.Strays = append(o.snapshot.Strays, core.Stray{Pod: podOf(pod, o.selector), Unmanaged: unmanaged})
+		o.snapshot.Strays = append(o.snapshot.Strays, setplan.Stray{Pod: podOf(pod, o.selector), Unmanaged: unmanaged})
 	}
 	for _, pod := range o.memory.keepUnmanaged(o.snapshot.Pods) {
 		add(pod, true)
@@ -138,7 +138,7 @@ func (r *reconciler) observeStrays(o *observation) error {
 
 // sureOfVacancy looks for Pods that are the CollaSet's and that the cache does not have, before a plan relies on an
 // instance ID being vacant, if there may be any. Where there are, it is decided anew, with them.
-func (r *reconciler) sureOfVacancy(ctx context.Context, o *observation, plan *core.Plan) error {
+func (r *reconciler) sureOfVacancy(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	m := o.memory
 	if m.vacancy == nothingLost || !plan.EntriesChanged && len(plan.Creations) == 0 && !plan.Release {
 		return nil
@@ -177,11 +177,11 @@ func (o *observation) knowsStrays(pods []*corev1.Pod) bool {
 }
 
 // repair gives Pods back by what they are found.
-func (r *reconciler) repair(ctx context.Context, o *observation, plan *core.Plan, out *outcome) {
+func (r *reconciler) repair(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	if len(plan.Repairs) == 0 {
 		return
 	}
-	if slices.ContainsFunc(plan.Repairs, func(p core.Repair) bool { return p.Adopt }) {
+	if slices.ContainsFunc(plan.Repairs, func(p setplan.Repair) bool { return p.Adopt }) {
 		switch err := r.sureOfSet(ctx, o.set); {
 		case errors.Is(err, errStale):
 			out.conflict = true
@@ -231,7 +231,7 @@ func (r *reconciler) sureOfSet(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	return nil
 }
 
-func (r *reconciler) repairPod(ctx context.Context, o *observation, p *core.Repair) error {
+func (r *reconciler) repairPod(ctx context.Context, o *observation, p *setplan.Repair) error {
 	if p.Adopt {
 		owners := append(refsOfOthers(o.strays[p.Pod.Name()], o.set), ownerReference(o.set))
 		return r.patchMembership(ctx, o, p.Pod, newMembership(p.Pod, podops.Change{}, owners))
@@ -248,9 +248,9 @@ func (r *reconciler) repairPod(ctx context.Context, o *observation, p *core.Repa
 }
 
 // recordRepairs tells what Pods lacked, and of each that was adopted.
-func (r *reconciler) recordRepairs(o *observation, repaired []core.Repair) {
-	slices.SortFunc(repaired, func(a, b core.Repair) int { return strings.Compare(a.Pod.Name(), b.Pod.Name()) })
-	each(repaired, ", and so were %d more", func(p core.Repair, more string) {
+func (r *reconciler) recordRepairs(o *observation, repaired []setplan.Repair) {
+	slices.SortFunc(repaired, func(a, b setplan.Repair) int { return strings.Compare(a.Pod.Name(), b.Pod.Name()) })
+	each(repaired, ", and so were %d more", func(p setplan.Repair, more string) {
 		name := p.Pod.Name()
 		related := o.strays[name]
 		if related == nil {
@@ -360,7 +360,7 @@ func (r *reconciler) wouldAdopt(ctx context.Context, pod client.Object) []reconc
 type identities struct {
 	mu sync.Mutex
 	// known is what Pods said of themselves whose labels somebody changed.
-	known map[types.UID]core.Known
+	known map[types.UID]setplan.Known
 	// ended are Pods that have left the cache since they were last read, and have ended.
 	ended map[types.UID]bool
 	// dangling are names of Pods whose owner reference is to an earlier CollaSet of the same name.
@@ -368,8 +368,8 @@ type identities struct {
 }
 
 // relabelled notes what a Pod said before its labels became what they are.
-func (i *identities) relabelled(uid types.UID, before, after core.Known) {
-	if (before.ID == core.NoID || before.ID == after.ID) && (before.Revision == "" || after.Revision != "") {
+func (i *identities) relabelled(uid types.UID, before, after setplan.Known) {
+	if (before.ID == setplan.NoID || before.ID == after.ID) && (before.Revision == "" || after.Revision != "") {
 		return
 	}
 	i.mu.Lock()
@@ -378,23 +378,23 @@ func (i *identities) relabelled(uid types.UID, before, after core.Known) {
 		return
 	}
 	if i.known == nil {
-		i.known = map[types.UID]core.Known{}
+		i.known = map[types.UID]setplan.Known{}
 	}
 	i.known[uid] = before
 }
 
 // remind fills in what Pods said before, and forgets what they say again, and those that are gone.
-func (i *identities) remind(pods []core.Pod) {
+func (i *identities) remind(pods []setplan.Pod) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if len(i.known) == 0 {
 		return
 	}
-	kept := map[types.UID]core.Known{}
+	kept := map[types.UID]setplan.Known{}
 	for k := range pods {
 		p := &pods[k]
 		known, noted := i.known[p.UID()]
-		if !noted || (known.ID == core.NoID || known.ID == p.ID) && (known.Revision == "" || p.Revision != "") {
+		if !noted || (known.ID == setplan.NoID || known.ID == p.ID) && (known.Revision == "" || p.Revision != "") {
 			continue
 		}
 		kept[p.UID()] = known
@@ -450,8 +450,8 @@ func (i *identities) danglers() []string {
 }
 
 // saysOf is what a Pod says of itself.
-func saysOf(pod metav1.Object) core.Known {
-	return core.Known{ID: instanceID(pod), Revision: pod.GetLabels()[appsv1.ControllerRevisionHashLabelKey]}
+func saysOf(pod metav1.Object) setplan.Known {
+	return setplan.Known{ID: instanceID(pod), Revision: pod.GetLabels()[appsv1.ControllerRevisionHashLabelKey]}
 }
 
 // hasEnded reports whether a Pod whose last state this is has ended: its node, or somebody by force, has deleted it.
@@ -462,10 +462,10 @@ func hasEnded(pod metav1.Object) bool {
 }
 
 // keepUnmanaged forgets those that are members by now, and returns the others.
-func (m *setMemory) keepUnmanaged(members []core.Pod) []*corev1.Pod {
+func (m *setMemory) keepUnmanaged(members []setplan.Pod) []*corev1.Pod {
 	if len(m.unmanaged) > 0 {
 		m.unmanaged = slices.DeleteFunc(m.unmanaged, func(pod *corev1.Pod) bool {
-			return slices.ContainsFunc(members, func(p core.Pod) bool { return p.UID() == pod.UID })
+			return slices.ContainsFunc(members, func(p setplan.Pod) bool { return p.UID() == pod.UID })
 		})
 	}
 	return m.unmanaged

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // seeManaged brings the cache up to date: it selects by label, as that of the program does.
@@ -148,7 +148,7 @@ func TestAPodThatHasEndedIsNotLookedFor(t *testing.T) {
 			pod := w.pods()[1]
 			tc.last(&pod)
 			w.r.noteEnd(event.DeleteEvent{Object: &pod})
-			m.missing([]core.Pod{podOf(&pod, labels.Everything())}, nil, true)
+			m.missing([]setplan.Pod{podOf(&pod, labels.Everything())}, nil, true)
 			assert.Equal(t, tc.looks, m.vacancy)
 		})
 	}
@@ -324,7 +324,7 @@ func TestPodsOfOthersAreNotAdopted(t *testing.T) {
 				require.Len(t, w.pods(), 2)
 				assert.Equal(t, "1", w.pods()[1].Labels[appsv1alpha1.InstanceIDLabel], "the other ID is not vacant")
 				require.NotEmpty(t, w.set().Status.Blockers)
-				assert.Equal(t, core.BlockNotAdopted, w.set().Status.Blockers[0].Reason)
+				assert.Equal(t, setplan.BlockNotAdopted, w.set().Status.Blockers[0].Reason)
 				return
 			}
 			assert.Len(t, w.pods(), 2)
@@ -383,7 +383,7 @@ func TestAClaimIsFoundWhateverItLacks(t *testing.T) {
 						w.clock.Step(time.Second)
 					}
 					assert.Zero(t, w.count("create PersistentVolumeClaim"), "%v", w.written)
-					assert.Equal(t, core.BlockClaimUnknown, w.set().Status.Blockers[0].Reason)
+					assert.Equal(t, setplan.BlockClaimUnknown, w.set().Status.Blockers[0].Reason)
 					return
 				}
 				w.settleManaged()

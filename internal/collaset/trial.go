@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
 // try makes the trials that a decision lacks, as dry runs, and has the snapshot know the answers. What cannot be asked
 // now is an error; the decision does without it.
-func (r *reconciler) try(ctx context.Context, o *observation, trials []core.PodTrial) error {
+func (r *reconciler) try(ctx context.Context, o *observation, trials []setplan.PodTrial) error {
 	var failures []error
 	for _, t := range trials {
 		err := r.makeTrial(ctx, o, t)
@@ -37,13 +37,13 @@ func (r *reconciler) try(ctx context.Context, o *observation, trials []core.PodT
 	return errors.Join(failures...)
 }
 
-func (r *reconciler) makeTrial(ctx context.Context, o *observation, t core.PodTrial) error {
+func (r *reconciler) makeTrial(ctx context.Context, o *observation, t setplan.PodTrial) error {
 	switch t.Write {
-	case core.TrialDelete:
+	case setplan.TrialDelete:
 		return r.tryDelete(ctx, o, t.Pod)
-	case core.TrialCreate:
+	case setplan.TrialCreate:
 		return r.tryCreate(ctx, o, t.Pod.Name(), t.Pod.ID, t.To)
-	case core.TrialPatch, core.TrialResize:
+	case setplan.TrialPatch, setplan.TrialResize:
 	}
 	live := &corev1.Pod{}
 	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: t.Pod.Name()}, live); err != nil {
@@ -53,7 +53,7 @@ func (r *reconciler) makeTrial(ctx context.Context, o *observation, t core.PodTr
 		return errStale
 	}
 	change := o.history.changes[t.Pod.Revision]
-	if t.Write == core.TrialPatch {
+	if t.Write == setplan.TrialPatch {
 		data := change.Patch(live, t.To, nil)
 		return r.client.Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	}
@@ -72,7 +72,7 @@ func (r *reconciler) makeTrial(ctx context.Context, o *observation, t core.PodTr
 }
 
 // tryDelete asks whether a Pod may be deleted.
-func (r *reconciler) tryDelete(ctx context.Context, o *observation, pod *core.Pod) error {
+func (r *reconciler) tryDelete(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	uid := pod.UID()
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name()}}
 	return r.client.Delete(ctx, object, client.DryRunAll, client.Preconditions{UID: &uid})
@@ -80,7 +80,7 @@ func (r *reconciler) tryDelete(ctx context.Context, o *observation, pod *core.Po
 
 // tryCreate asks whether a Pod of a revision may be created in the place of one that is there.
 func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone string, id int, to string) error {
-	other, err := r.newPod(o, core.Creation{ID: id, Revision: to})
+	other, err := r.newPod(o, setplan.Creation{ID: id, Revision: to})
 	if err != nil {
 		return err
 	}
@@ -114,16 +114,16 @@ func (o *observation) refusal(err error) (writes.Rejection, bool) {
 }
 
 // refused notes that the API server refuses a write, if that is what the error says, and tells of it once.
-func (r *reconciler) refused(o *observation, t core.Trial, err error) bool {
+func (r *reconciler) refused(o *observation, t setplan.Trial, err error) bool {
 	why, refused := o.refusal(err)
 	if refused && o.memory.verdicts.refuse(t, why, r.clock.Now()) {
-		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, core.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.Why)))
+		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.Why)))
 	}
 	return refused
 }
 
 // took notes the answer to a write that a trial is about, and gives errNotTaken for a refusal.
-func (r *reconciler) took(o *observation, t core.Trial, err error) error {
+func (r *reconciler) took(o *observation, t setplan.Trial, err error) error {
 	switch {
 	case err == nil:
 		o.memory.verdicts.accept(t, false, r.clock.Now())

@@ -18,7 +18,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -50,7 +50,7 @@ func TestARefusedTrialBeginsNothing(t *testing.T) {
 				assert.Contains(t, stalled.Message, "ValidatingAdmissionPolicy 'released'")
 				assert.NotContains(t, stalled.Message, "x7k2p", "the name is that of the attempt")
 				require.Len(t, w.set().Status.Blockers, 1)
-				assert.Equal(t, core.BlockChangeRefused, w.set().Status.Blockers[0].Reason)
+				assert.Equal(t, setplan.BlockChangeRefused, w.set().Status.Blockers[0].Reason)
 
 				asked := len(w.tried)
 				w.look()
@@ -190,7 +190,7 @@ func TestFitsAfter(t *testing.T) {
 
 func TestVerdictsBackOff(t *testing.T) {
 	var v verdicts
-	trial := core.Trial{Write: core.TrialCreate, To: "r2"}
+	trial := setplan.Trial{Write: setplan.TrialCreate, To: "r2"}
 	now := time.Unix(1_700_000_000, 0)
 	no := writes.Rejection{Why: "no"}
 	var waits []time.Duration

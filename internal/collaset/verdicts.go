@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -20,21 +20,21 @@ const verdictKeptOn = 10 * time.Minute
 // for concurrent use.
 type verdicts struct {
 	mu      sync.Mutex
-	answers map[core.Trial]answer
+	answers map[setplan.Trial]answer
 }
 
 type answer struct {
-	core.Verdict
+	setplan.Verdict
 	// refusals counts those since a write, and not only a trial, was accepted.
 	refusals int
 }
 
 // all are the answers that may still count.
-func (v *verdicts) all(now time.Time) map[core.Trial]core.Verdict {
+func (v *verdicts) all(now time.Time) map[setplan.Trial]setplan.Verdict {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	maps.DeleteFunc(v.answers, func(_ core.Trial, a answer) bool { return now.Sub(a.At) > verdictKeptOn })
-	out := make(map[core.Trial]core.Verdict, len(v.answers))
+	maps.DeleteFunc(v.answers, func(_ setplan.Trial, a answer) bool { return now.Sub(a.At) > verdictKeptOn })
+	out := make(map[setplan.Trial]setplan.Verdict, len(v.answers))
 	for t, a := range v.answers {
 		out[t] = a.Verdict
 	}
@@ -43,10 +43,10 @@ func (v *verdicts) all(now time.Time) map[core.Trial]core.Verdict {
 
 // accept notes that the API server takes a write. What only a trial showed does not shorten the wait after the next refusal:
 // a write that is refused although its trial was not must not be repeated at once.
-func (v *verdicts) accept(t core.Trial, trial bool, now time.Time) {
+func (v *verdicts) accept(t setplan.Trial, trial bool, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	a := answer{Verdict: core.Verdict{At: now}}
+	a := answer{Verdict: setplan.Verdict{At: now}}
 	if trial {
 		a.refusals = v.answers[t].refusals
 	}
@@ -54,11 +54,11 @@ func (v *verdicts) accept(t core.Trial, trial bool, now time.Time) {
 }
 
 // refuse notes that it does not, and reports whether that is news.
-func (v *verdicts) refuse(t core.Trial, r writes.Rejection, now time.Time) (news bool) {
+func (v *verdicts) refuse(t setplan.Trial, r writes.Rejection, now time.Time) (news bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	before := v.answers[t]
-	a := answer{Verdict: core.Verdict{At: now, Refused: r.Why, Quota: r.Quota}, refusals: before.refusals + 1}
+	a := answer{Verdict: setplan.Verdict{At: now, Refused: r.Why, Quota: r.Quota}, refusals: before.refusals + 1}
 	a.Retry = now.Add(writes.AskAgainIn(a.refusals))
 	if before.Refused != "" && now.Before(before.Retry) {
 		a.Retry, a.refusals = before.Retry, before.refusals // one of several writes that were under way
@@ -67,9 +67,9 @@ func (v *verdicts) refuse(t core.Trial, r writes.Rejection, now time.Time) (news
 	return before.Refused != r.Why
 }
 
-func (v *verdicts) put(t core.Trial, a answer) {
+func (v *verdicts) put(t setplan.Trial, a answer) {
 	if v.answers == nil {
-		v.answers = map[core.Trial]answer{}
+		v.answers = map[setplan.Trial]answer{}
 	}
 	v.answers[t] = a
 }
@@ -77,6 +77,6 @@ func (v *verdicts) put(t core.Trial, a answer) {
 // refusalIn is writes.RejectionIn, in a length that status takes.
 func refusalIn(err error) (r writes.Rejection, refused bool) {
 	r, refused = writes.RejectionIn(err)
-	r.Why = core.Cut(r.Why)
+	r.Why = setplan.Cut(r.Why)
 	return r, refused
 }

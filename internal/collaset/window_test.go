@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/testkit/gathered"
 )
 
@@ -43,7 +43,7 @@ func (w *world) begun() map[string]corev1.Pod {
 	w.Helper()
 	under := map[string]corev1.Pod{}
 	for _, pod := range w.pods() {
-		if podops.IsDuring(podops.Read(&pod), core.OperatorID, podops.TypeUpdate) {
+		if podops.IsDuring(podops.Read(&pod), setplan.OperatorID, podops.TypeUpdate) {
 			under[pod.Name] = pod
 		}
 	}
@@ -54,7 +54,7 @@ func (w *world) begun() map[string]corev1.Pod {
 func (w *world) one() corev1.Pod {
 	w.Helper()
 	for _, pod := range w.pods() {
-		if podops.IsDuring(podops.Read(&pod), core.OperatorID, podops.TypeUpdate) {
+		if podops.IsDuring(podops.Read(&pod), setplan.OperatorID, podops.TypeUpdate) {
 			return pod
 		}
 	}
@@ -65,8 +65,8 @@ func (w *world) one() corev1.Pod {
 // over is the Pod when our operation on it is over.
 func over(pod corev1.Pod) *corev1.Pod {
 	in := pod.DeepCopy()
-	delete(in.Labels, podops.OperatingPrefix+"/"+core.OperatorID)
-	delete(in.Labels, podops.OperationTypePrefix+"/"+core.OperatorID)
+	delete(in.Labels, podops.OperatingPrefix+"/"+setplan.OperatorID)
+	delete(in.Labels, podops.OperationTypePrefix+"/"+setplan.OperatorID)
 	return in
 }
 
@@ -74,7 +74,7 @@ func over(pod corev1.Pod) *corev1.Pod {
 func outOfService(pod corev1.Pod) *corev1.Pod {
 	out := over(pod)
 	delete(out.Labels, podops.ServiceAvailableLabel)
-	out.Labels[podops.OperatePrefix+"/"+core.OperatorID] = "1"
+	out.Labels[podops.OperatePrefix+"/"+setplan.OperatorID] = "1"
 	return out
 }
 
@@ -91,7 +91,7 @@ func (w *world) back(pod corev1.Pod) []reconcile.Request {
 	queue := w.queue()
 	in := over(pod)
 	out := outOfService(pod)
-	require.True(w, core.Back(podops.Read(out), podops.Read(in)))
+	require.True(w, setplan.Back(podops.Read(out), podops.Read(in)))
 	require.NoError(w, w.r.window.start(w.Context(), queue))
 	events := w.r.stepEvents()
 	for _, e := range [][2]*corev1.Pod{{&pod, out}, {out, in}, {in, in}} {
@@ -159,7 +159,7 @@ func TestNobodyIsBegunAnyMore(t *testing.T) {
 	for name, change := range map[string]func(*world, reconcile.Request){
 		"the spec changed": func(w *world, _ reconcile.Request) { w.change(image("nginx:3")) },
 		"a decision began": func(w *world, _ reconcile.Request) {
-			w.r.window.tell(func(window *core.Window, now time.Time) core.Answer { return window.Hold(key, now) })
+			w.r.window.tell(func(window *setplan.Window, now time.Time) setplan.Answer { return window.Hold(key, now) })
 		},
 		"the next order":    func(w *world, _ reconcile.Request) { w.look() },
 		"started anew":      func(w *world, _ reconcile.Request) { w.r.memory = newMemory() },
@@ -247,11 +247,11 @@ func TestAnothersPlace(t *testing.T) {
 	for i := range w.r.limits.InFlight {
 		under[types.UID(fmt.Sprint(i))] = true
 	}
-	w.r.window.planned(other, core.WindowPlan{UnderWay: under})
+	w.r.window.planned(other, setplan.WindowPlan{UnderWay: under})
 	w.change(image("nginx:2"))
 	w.look()
 	require.Empty(t, w.begun())
-	require.Equal(t, core.BlockInFlight, w.set().Status.Blockers[0].Reason)
+	require.Equal(t, setplan.BlockInFlight, w.set().Status.Blockers[0].Reason)
 	queue := w.queue()
 	require.NoError(t, w.r.window.start(t.Context(), queue))
 	require.Zero(t, queue.Len())
@@ -271,10 +271,10 @@ func TestAPodThatIsHandedOver(t *testing.T) {
 	w := flowing(t)
 	pod := w.one()
 	now := pod.DeepCopy()
-	request := now.Labels[podops.OperatingPrefix+"/"+core.OperatorID]
+	request := now.Labels[podops.OperatingPrefix+"/"+setplan.OperatorID]
 	metav1.SetMetaDataLabel(&now.ObjectMeta, podops.PermissionPrefix+"/"+podops.TypeUpdate, request)
 	for _, prefix := range []string{podops.PreCheckedPrefix, podops.PreparingPrefix} {
-		metav1.SetMetaDataLabel(&now.ObjectMeta, prefix+"/"+core.OperatorID, request)
+		metav1.SetMetaDataLabel(&now.ObjectMeta, prefix+"/"+setplan.OperatorID, request)
 	}
 	queue := w.queue()
 	require.NoError(t, w.r.window.start(t.Context(), queue))
@@ -299,7 +299,7 @@ func TestABeginThatFailsBehindADecision(t *testing.T) {
 	pod := corev1.Pod{}
 	require.NoError(t, w.store.Get(t.Context(), asked[0].NamespacedName, &pod))
 	p := podOf(&pod, m.rollout.Load().selector)
-	begin, err := podops.Begin(p.View, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}, w.clock.Now())
+	begin, err := podops.Begin(p.View, podops.Request{ID: setplan.OperatorID, Type: podops.TypeUpdate}, w.clock.Now())
 	require.NoError(t, err)
 	begun := begin.Apply(p.View)
 	decisions := w.decisions()

@@ -14,7 +14,7 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 )
 
-// collaSetOperator is collaset-controller's slot in the Pod protocol (internal/collaset/core.OperatorID).
+// collaSetOperator is collaset-controller's slot in the Pod protocol (internal/collaset/setplan.OperatorID).
 const collaSetOperator = "collaset"
 
 // stateOf says what a Pod does for those whom it serves.

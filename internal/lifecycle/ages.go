@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/lifecycle/core"
+	"kusionstack.io/kuperator/internal/lifecycle/podphase"
 )
 
 // typesNamed bounds the values of the metrics' label type; further types are "other".
@@ -149,7 +149,7 @@ func (a *ages) seed(labelled, created, now time.Time) time.Time {
 
 // overdue takes in what the decision found to be late and returns what is so for
 // the first time.
-func (a *ages) overdue(key types.NamespacedName, late []core.Overdue) (first []core.Overdue) {
+func (a *ages) overdue(key types.NamespacedName, late []podphase.Overdue) (first []podphase.Overdue) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p, ok := a.pods[key]
@@ -157,7 +157,7 @@ func (a *ages) overdue(key types.NamespacedName, late []core.Overdue) (first []c
 		return nil
 	}
 	for id, o := range p.operations {
-		i := slices.IndexFunc(late, func(l core.Overdue) bool { return l.ID == id })
+		i := slices.IndexFunc(late, func(l podphase.Overdue) bool { return l.ID == id })
 		switch {
 		case i < 0:
 			o.overdue = ""

@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/lifecycle/core"
+	"kusionstack.io/kuperator/internal/lifecycle/podphase"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -28,7 +28,7 @@ type deletions struct {
 }
 
 type answerOfServer struct {
-	core.Verdict
+	podphase.Verdict
 	uid types.UID
 	// refusals counts those in a row: a dry run that is accepted does not end the row, or a deletion that is accepted in
 	// dry runs alone would be tried in earnest all the time.
@@ -36,14 +36,14 @@ type answerOfServer struct {
 }
 
 // of is what is known of a Pod that is marked for deletion. Of others it is forgotten.
-func (d *deletions) of(pod *corev1.Pod) core.Verdict {
+func (d *deletions) of(pod *corev1.Pod) podphase.Verdict {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	key := client.ObjectKeyFromObject(pod)
 	a := d.pods[key]
 	if _, marked := pod.Labels[appsv1alpha1.ToDeleteLabel]; !marked || a.uid != pod.UID {
 		delete(d.pods, key)
-		return core.Verdict{}
+		return podphase.Verdict{}
 	}
 	return a.Verdict
 }
@@ -54,7 +54,7 @@ func (d *deletions) forget(pod types.NamespacedName) {
 	delete(d.pods, pod)
 }
 
-func (d *deletions) put(pod *corev1.Pod, v core.Verdict, refusals int) {
+func (d *deletions) put(pod *corev1.Pod, v podphase.Verdict, refusals int) {
 	if d.pods == nil {
 		d.pods = map[types.NamespacedName]answerOfServer{}
 	}
@@ -77,12 +77,12 @@ func (r *reconciler) deletePod(ctx context.Context, pod *corev1.Pod, dryRun bool
 	switch {
 	case refused:
 		refusals++
-		d.put(pod, core.Verdict{At: now, Refused: reason(pod, why.Why), Retry: now.Add(writes.AskAgainIn(refusals))}, refusals)
+		d.put(pod, podphase.Verdict{At: now, Refused: reason(pod, why.Why), Retry: now.Add(writes.AskAgainIn(refusals))}, refusals)
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("deleting pod %s/%s (dry run: %t): %w", pod.Namespace, pod.Name, dryRun, err)
 	}
-	d.put(pod, core.Verdict{At: now}, refusals)
+	d.put(pod, podphase.Verdict{At: now}, refusals)
 	return !dryRun, nil
 }
 

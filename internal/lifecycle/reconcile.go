@@ -19,7 +19,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/lifecycle/core"
+	"kusionstack.io/kuperator/internal/lifecycle/podphase"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -74,14 +74,14 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	plan := core.Decide(snapshot)
+	plan := podphase.Decide(snapshot)
 	var untried error
 	if plan.Try {
 		if _, untried = r.deletePod(ctx, pod, true); apierrors.IsConflict(untried) {
 			return r.conflict(ctx, req), nil
 		}
 		snapshot.Deletion = r.deletions.of(pod)
-		plan = core.Decide(snapshot)
+		plan = podphase.Decide(snapshot)
 	}
 	if permits(snapshot.Pod, plan.Step) {
 		if upToDate, err := r.rules.upToDate(ctx, req.Namespace); err != nil || !upToDate {
@@ -90,7 +90,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if snapshot, err = r.observe(ctx, pod); err != nil { // on a cache that is known to be new enough
 			return ctrl.Result{}, err
 		}
-		if plan = core.Decide(snapshot); plan.Try && untried == nil { // the answer has become old meanwhile
+		if plan = podphase.Decide(snapshot); plan.Try && untried == nil { // the answer has become old meanwhile
 			return ctrl.Result{RequeueAfter: cacheLag}, nil
 		}
 	}
@@ -102,7 +102,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	r.conflicts.None(req.NamespacedName)
 	if err == nil && client.IgnoreNotFound(untried) != nil { // other operations on the Pod keep their times
 		ctrl.LoggerFrom(ctx).Error(untried, "the API server could not be asked about the Pod's deletion")
-		nextLook = core.Soonest(nextLook, untriedLook)
+		nextLook = podphase.Soonest(nextLook, untriedLook)
 	}
 	return ctrl.Result{RequeueAfter: nextLook}, client.IgnoreNotFound(err)
 }
@@ -124,8 +124,8 @@ func (r *reconciler) gone(pod types.NamespacedName) {
 }
 
 // observe reads all that the decision depends on.
-func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (core.Snapshot, error) {
-	s := core.Snapshot{Pod: podops.Read(pod), Now: r.clock.Now(), Reported: reportedOn(pod)}
+func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (podphase.Snapshot, error) {
+	s := podphase.Snapshot{Pod: podops.Read(pod), Now: r.clock.Now(), Reported: reportedOn(pod)}
 	key := client.ObjectKeyFromObject(pod)
 	if s.Pod.Terminating {
 		r.ages.gone(key)
@@ -134,7 +134,7 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (core.Snapsho
 	}
 	s.Deletion = r.deletions.of(pod)
 	if done := revision.Carried(pod).Finish; done != nil {
-		s.Carried = core.Carried(*done)
+		s.Carried = podphase.Carried(*done)
 	}
 	var err error
 	if s.Rules, err = r.rules.in(ctx, pod.Namespace); err != nil {
@@ -170,18 +170,18 @@ func mayAskToGoOut(v podops.View) bool {
 }
 
 // reportedOn reads the condition that reports operations that take too long.
-func reportedOn(pod *corev1.Pod) core.Report {
+func reportedOn(pod *corev1.Pod) podphase.Report {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == podops.OverdueCondition {
-			return core.Report{Status: c.Status, Reason: c.Reason, Message: c.Message}
+			return podphase.Report{Status: c.Status, Reason: c.Reason, Message: c.Message}
 		}
 	}
-	return core.Report{}
+	return podphase.Report{}
 }
 
 // apply writes the plan: one patch, or one deletion. It returns when to look
 // again if nothing happens before; zero for never.
-func (r *reconciler) apply(ctx context.Context, pod *corev1.Pod, s core.Snapshot, plan core.Plan) (time.Duration, error) {
+func (r *reconciler) apply(ctx context.Context, pod *corev1.Pod, s podphase.Snapshot, plan podphase.Plan) (time.Duration, error) {
 	r.reportOverdue(pod, s, plan)
 	if plan.Delete {
 		deleted, err := r.deletePod(ctx, pod, false)
@@ -195,13 +195,13 @@ func (r *reconciler) apply(ctx context.Context, pod *corev1.Pod, s core.Snapshot
 	}
 	if plan.IsZero() {
 		again, err := r.repair(ctx, pod, s)
-		return core.Soonest(plan.NextLook, again), err
+		return podphase.Soonest(plan.NextLook, again), err
 	}
 	return plan.NextLook, r.write(ctx, pod, s, plan)
 }
 
 // write patches the Pod's status and what metadata goes with it.
-func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s core.Snapshot, plan core.Plan) error {
+func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s podphase.Snapshot, plan podphase.Plan) error {
 	now := metav1.NewTime(r.clock.Now())
 	var conditions []corev1.PodCondition
 	if report := plan.Report; report != nil {
@@ -231,7 +231,7 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s core.Snapshot
 }
 
 // repair takes expected finalizers off a Pod whose employers have let it go.
-func (r *reconciler) repair(ctx context.Context, pod *corev1.Pod, s core.Snapshot) (time.Duration, error) {
+func (r *reconciler) repair(ctx context.Context, pod *corev1.Pod, s podphase.Snapshot) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(pod)
 	since, _ := r.ages.missing(key)
 	forget, notes, again, err := r.employers.repair(ctx, s.Pod, since, s.Now)
@@ -257,7 +257,7 @@ func (r *reconciler) repair(ctx context.Context, pod *corev1.Pod, s core.Snapsho
 }
 
 // reportOverdue sends one event for each operation that has become late in its phase.
-func (r *reconciler) reportOverdue(pod *corev1.Pod, s core.Snapshot, plan core.Plan) {
+func (r *reconciler) reportOverdue(pod *corev1.Pod, s podphase.Snapshot, plan podphase.Plan) {
 	for _, late := range r.ages.overdue(client.ObjectKeyFromObject(pod), plan.Overdue) {
 		if s.Reported.Status == corev1.ConditionTrue && strings.Contains(s.Reported.Message, late.Text) {
 			continue // by this program before it was restarted

@@ -14,7 +14,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/insight"
 	"kusionstack.io/kuperator/internal/revision"
 )
@@ -196,7 +196,7 @@ func (m *material) forcing(from string) []string {
 func (m *material) order() (updated, removed []string) {
 	s := m.snapshot()
 	for range len(m.pods) + 1 {
-		plan := core.Decide(&s)
+		plan := setplan.Decide(&s)
 		var begun []string
 		for _, b := range plan.Begins {
 			switch b.Request.Type {
@@ -218,7 +218,7 @@ func (m *material) order() (updated, removed []string) {
 			}
 		}
 		for i := range s.Entries {
-			if at := slices.IndexFunc(s.Pods, func(p core.Pod) bool { return p.ID == s.Entries[i].ID }); at >= 0 {
+			if at := slices.IndexFunc(s.Pods, func(p setplan.Pod) bool { return p.ID == s.Entries[i].ID }); at >= 0 {
 				s.Entries[i].Data = entryOf(m.set.Name, s.Pods[at].Revision)
 			}
 		}
@@ -232,17 +232,17 @@ func entryOf(set, at string) map[string]string {
 
 // snapshot is what collaset-controller would decide on if the change were made now, with nothing else under way. Replace
 // has its Pods in the order of Recreate.
-func (m *material) snapshot() core.Snapshot {
+func (m *material) snapshot() setplan.Snapshot {
 	spec := &m.set.Spec
 	replicas := int(ptr.Deref(spec.Replicas, 0))
-	s := core.Snapshot{
+	s := setplan.Snapshot{
 		Now: m.now, Name: m.set.Name, Generation: m.set.Generation + 1, Replicas: replicas, Protocol: true, MaxSurge: 1,
 		Policy: appsv1alpha1.PodUpdateRecreate, UpdatedRevision: m.wantedIs, SpecRevision: m.wantedIs,
 		CurrentRevision: m.set.Status.CurrentRevision, Returned: m.set.Status.CurrentRevision == m.wantedIs,
-		Revisions: map[string]core.Difference{m.wantedIs: {}},
+		Revisions: map[string]setplan.Difference{m.wantedIs: {}},
 	}
 	for name := range m.contents {
-		s.Revisions[name] = core.Difference{Forcing: m.forcing(name)}
+		s.Revisions[name] = setplan.Difference{Forcing: m.forcing(name)}
 	}
 	if spec.UpdateStrategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly {
 		s.Policy = appsv1alpha1.PodUpdateInPlaceOnly
@@ -258,17 +258,17 @@ func (m *material) snapshot() core.Snapshot {
 	for i := range m.pods {
 		p := m.pod(&m.pods[i])
 		s.Pods = append(s.Pods, p)
-		if p.ID != core.NoID && p.Live() {
-			s.Entries = append(s.Entries, core.Entry{ID: p.ID, Data: entryOf(m.set.Name, p.Revision)})
+		if p.ID != setplan.NoID && p.Live() {
+			s.Entries = append(s.Entries, setplan.Entry{ID: p.ID, Data: entryOf(m.set.Name, p.Revision)})
 		}
 	}
 	return s
 }
 
 // pod is what the order of updates depends on.
-func (m *material) pod(pod *corev1.Pod) core.Pod {
-	p := core.Pod{
-		View: withoutUpdate(podops.Read(pod)), ID: core.NoID, Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
+func (m *material) pod(pod *corev1.Pod) setplan.Pod {
+	p := setplan.Pod{
+		View: withoutUpdate(podops.Read(pod)), ID: setplan.NoID, Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
 		Created: pod.CreationTimestamp.Time, Phase: pod.Status.Phase, Selected: true,
 	}
 	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
@@ -291,12 +291,12 @@ func (m *material) pod(pod *corev1.Pod) core.Pod {
 // withoutUpdate is the Pod without a present update of its CollaSet: that goes on to the new revision, and begins first
 // because the Pod is out of service or not.
 func withoutUpdate(v podops.View) podops.View {
-	if v.Labels[podops.OperationTypePrefix+"/"+core.OperatorID] != podops.TypeUpdate {
+	if v.Labels[podops.OperationTypePrefix+"/"+setplan.OperatorID] != podops.TypeUpdate {
 		return v
 	}
 	kept := map[string]string{}
 	for key, value := range v.Labels {
-		if !strings.HasSuffix(key, "/"+core.OperatorID) {
+		if !strings.HasSuffix(key, "/"+setplan.OperatorID) {
 			kept[key] = value
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -104,7 +104,7 @@ func (a *annotator) write(ctx context.Context, n podNote) {
 
 // pass hands over what is due of a decision's notes. It never waits. It returns when to decide again for the rest, zero
 // for never.
-func (a *annotator) pass(name string, ns *namespace, notes []core.Note, now time.Time) (next time.Duration) {
+func (a *annotator) pass(name string, ns *namespace, notes []grants.Note, now time.Time) (next time.Duration) {
 	remembered := ns.held
 	ns.held = make(map[types.UID]*held, len(notes))
 	handedOver := 0
@@ -116,19 +116,19 @@ func (a *annotator) pass(name string, ns *namespace, notes []core.Note, now time
 		ns.held[note.PodUID] = h
 		changes := note.Differences(func(key, text string) bool {
 			wait := a.ripensIn(h, key, text, now)
-			next = core.Soonest(next, max(wait, 0))
+			next = grants.Soonest(next, max(wait, 0))
 			return wait == 0
 		})
 		switch again := noteAgain - now.Sub(h.asked); {
 		case len(changes) == 0:
 		case h.isBehind(note.PodVersion): // the event that shows it leads to the next decision
 		case !h.asked.IsZero() && again > 0:
-			next = core.Soonest(next, again)
+			next = grants.Soonest(next, again)
 		case handedOver < notesAtOnce && a.offer(podNote{types.NamespacedName{Namespace: name, Name: note.PodName}, note.PodUID, changes, &h.written}):
 			h.asked = now
 			handedOver++
 		default:
-			next = core.Soonest(next, time.Second)
+			next = grants.Soonest(next, time.Second)
 		}
 	}
 	return next
@@ -150,16 +150,16 @@ func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (tim
 	if err != nil {
 		return 0, err
 	}
-	var s core.Snapshot
+	var s grants.Snapshot
 	for _, pod := range pods {
 		if hasNotes(pod.Annotations) {
 			s.Pods = append(s.Pods, pod)
 		}
 	}
-	notes := core.Decide(s).Notes
+	notes := grants.Decide(s).Notes
 	if len(notes) > 0 {
 		r.swept.Delete(name)
-		return core.Soonest(r.notes.pass(name, ns, notes, now), noteAgain), nil
+		return grants.Soonest(r.notes.pass(name, ns, notes, now), noteAgain), nil
 	}
 	first, _ := r.swept.LoadOrStore(name, now)
 	if since, ok := first.(time.Time); ok && now.Sub(since) < noteAgain {

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 // managedBy is a label of objects that people find and wonder about.
@@ -36,7 +36,7 @@ func (r *reconciler) budgets(ctx context.Context, namespace string) ([]*policyv1
 
 // mirror makes the PodDisruptionBudgets as the plan has them. What changed meanwhile is seen again by its watch, except that a
 // deletion which met a change is an error, so that it is tried again: changes of status, of which there are many, wake nobody.
-func (r *reconciler) mirror(ctx context.Context, namespace string, changes []core.BudgetChange) error {
+func (r *reconciler) mirror(ctx context.Context, namespace string, changes []grants.BudgetChange) error {
 	var errs []error
 	failed := false
 	for _, c := range changes {
@@ -52,7 +52,7 @@ func (r *reconciler) mirror(ctx context.Context, namespace string, changes []cor
 	return errors.Join(errs...)
 }
 
-func (r *reconciler) writeBudget(ctx context.Context, namespace string, c core.BudgetChange) error {
+func (r *reconciler) writeBudget(ctx context.Context, namespace string, c grants.BudgetChange) error {
 	target := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: c.Name}}
 	switch {
 	case c.Spec == nil:

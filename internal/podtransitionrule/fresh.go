@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 // Waits for a cache that is behind, and the age at which what it is compared with is read again: an object that was
@@ -75,7 +75,7 @@ func (b *baseline) shownBy(o observed) bool {
 	return shown(b.pods, o.pods, podVersion) && shown(b.rules, o.rules, ruleVersion)
 }
 
-func podVersion(p core.Pod) (types.UID, string) { return p.UID, p.ResourceVersion }
+func podVersion(p grants.Pod) (types.UID, string) { return p.UID, p.ResourceVersion }
 
 func ruleVersion(rule *appsv1alpha1.PodTransitionRule) (types.UID, string) {
 	return rule.UID, rule.ResourceVersion

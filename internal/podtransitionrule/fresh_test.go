@@ -12,20 +12,20 @@ import (
 	"k8s.io/utils/ptr"
 
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 func TestWhetherACacheShowsTheBaseline(t *testing.T) {
 	fresh := versions{list: "100", of: map[types.UID]string{"a": "10", "b": "20"}}
-	cached := func(uidAndVersion ...string) []core.Pod {
-		var pods []core.Pod
+	cached := func(uidAndVersion ...string) []grants.Pod {
+		var pods []grants.Pod
 		for i := 0; i < len(uidAndVersion); i += 2 {
-			pods = append(pods, core.Pod{View: podops.View{UID: types.UID(uidAndVersion[i]), ResourceVersion: uidAndVersion[i+1]}})
+			pods = append(pods, grants.Pod{View: podops.View{UID: types.UID(uidAndVersion[i]), ResourceVersion: uidAndVersion[i+1]}})
 		}
 		return pods
 	}
 	tests := map[string]struct {
-		cached []core.Pod
+		cached []grants.Pod
 		want   bool
 	}{
 		"the same versions": {cached("a", "10", "b", "20"), true},

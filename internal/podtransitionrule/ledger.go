@@ -7,11 +7,11 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// grants are what this process knows to be granted, by rule: what it has written, or has seen beside Pods at least as
+// ownLedgers are what this process knows to be granted, by rule: what it has written, or has seen beside Pods at least as
 // recent. Grants of anybody else (a leader before or after this one, whose last write came late) may be for operations
 // that the cache of Pods does not show yet; deciding on such a cache would take them for leftovers and grant their
 // budget again. test/protocol shows how two leaders break the bound without this, and that they cannot with it.
-type grants map[types.UID]ledger
+type ownLedgers map[types.UID]ledger
 
 // ledger is the status of one rule as it is known.
 type ledger struct {
@@ -20,21 +20,21 @@ type ledger struct {
 }
 
 // knownFrom are the grants of rules that may be decided on.
-func knownFrom(rules []*appsv1alpha1.PodTransitionRule) grants {
-	known := make(grants, len(rules))
+func knownFrom(rules []*appsv1alpha1.PodTransitionRule) ownLedgers {
+	known := make(ownLedgers, len(rules))
 	for _, r := range rules {
-		known.take(r)
+		known.record(r)
 	}
 	return known
 }
 
-// take remembers what a rule grants.
-func (g grants) take(r *appsv1alpha1.PodTransitionRule) {
+// record remembers what a rule grants.
+func (g ownLedgers) record(r *appsv1alpha1.PodTransitionRule) {
 	g[r.UID] = ledger{r.ResourceVersion, r.Status.Grants}
 }
 
-// are says whether all that the rules grant is known.
-func (g grants) are(rules []*appsv1alpha1.PodTransitionRule) bool {
+// match reports whether all that the rules grant is known.
+func (g ownLedgers) match(rules []*appsv1alpha1.PodTransitionRule) bool {
 	for _, r := range rules {
 		known, has := g[r.UID]
 		if has && known.version == r.ResourceVersion {

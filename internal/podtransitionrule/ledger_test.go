@@ -34,6 +34,6 @@ func TestGrantsOfAnotherLeaderAreNotKnown(t *testing.T) {
 		"a new rule that has grants already":   {[]*appsv1alpha1.PodTransitionRule{rule("c", "p0")}, false},
 		"a rule of another UID with the grant": {[]*appsv1alpha1.PodTransitionRule{rule("a2", "p0")}, false},
 	} {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, known.are(tc.rules)) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, known.match(tc.rules)) })
 	}
 }

@@ -12,7 +12,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 // ofRule declares a gauge with a series for each rule.
@@ -98,14 +98,14 @@ type figures struct {
 }
 
 type namespaceFigures struct {
-	rules  map[string]core.Figures
+	rules  map[string]grants.Figures
 	frozen bool
 }
 
 func newFigures() *figures { return &figures{of: map[string]namespaceFigures{}} }
 
-func (f *figures) set(namespace string, decided []core.Figures, frozen bool) {
-	n := namespaceFigures{rules: make(map[string]core.Figures, len(decided)), frozen: frozen}
+func (f *figures) set(namespace string, decided []grants.Figures, frozen bool) {
+	n := namespaceFigures{rules: make(map[string]grants.Figures, len(decided)), frozen: frozen}
 	for _, rule := range decided {
 		n.rules[rule.Name] = rule
 	}
@@ -121,7 +121,7 @@ func (f *figures) forget(namespace string) {
 }
 
 // rule is what was decided last on a rule, and whether its namespace is frozen.
-func (f *figures) rule(namespace, name string) (decided core.Figures, known, frozen bool) {
+func (f *figures) rule(namespace, name string) (decided grants.Figures, known, frozen bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.of[namespace]
@@ -152,7 +152,7 @@ func (f *figures) publish(out chan<- prometheus.Metric, list *appsv1alpha1.PodTr
 func (f *figures) totals(out chan<- prometheus.Metric, rules []*appsv1alpha1.PodTransitionRule) {
 	states := map[string]int{"stalled": 0, "unreachable": 0, "inforce": 0, "unknown": 0}
 	pods := map[string]int32{"desired": 0, "available": 0, "granted": 0, "blocked": 0}
-	waiting := map[core.BlockReason]int{}
+	waiting := map[grants.BlockReason]int{}
 	for _, rule := range rules {
 		states[stateOf(rule)]++
 		pods["desired"] += rule.Status.Desired
@@ -170,7 +170,7 @@ func (f *figures) totals(out chan<- prometheus.Metric, rules []*appsv1alpha1.Pod
 	for count, n := range pods {
 		metric.Send(out, totalDesc, n, count)
 	}
-	for _, reason := range core.BlockReasons() {
+	for _, reason := range grants.BlockReasons() {
 		metric.Send(out, waitingDesc, waiting[reason], string(reason))
 	}
 }

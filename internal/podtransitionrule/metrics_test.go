@@ -14,7 +14,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/metric"
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 	"kusionstack.io/kuperator/internal/testkit/gathered"
 )
 
@@ -37,7 +37,7 @@ func TestGauges(t *testing.T) {
 	c, elected := fakeClient(t, interceptor.Funcs{}, rule("a", ready), rule("b", stalled), rule("c", away), rule("d")), make(chan struct{})
 	decided := newFigures()
 	g := newGauges(t.Context(), c, elected, decided)
-	decided.set("shop", []core.Figures{{Name: "a", Limited: true, Allowed: 1, Unavailable: 1, Blocked: map[core.BlockReason]int{core.BlockedByAvailability: 2}}}, true)
+	decided.set("shop", []grants.Figures{{Name: "a", Limited: true, Allowed: 1, Unavailable: 1, Blocked: map[grants.BlockReason]int{grants.BlockedByAvailability: 2}}}, true)
 	assert.Empty(t, gathered.Lines(t, g), "a standby does not count")
 	close(elected)
 	lines := gathered.Lines(t, g)

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 var nodeKind = corev1.SchemeGroupVersion.WithKind("Node")
@@ -35,7 +35,7 @@ type nodes struct {
 
 // labels are those of all nodes by name, nil if no rule needs them.
 func (n *nodes) labels(ctx context.Context, rules []*appsv1alpha1.PodTransitionRule) (map[string]map[string]string, error) {
-	if !core.UsesTopology(rules) {
+	if !grants.UsesTopology(rules) {
 		return nil, nil
 	}
 	if err := n.start(); err != nil {
@@ -72,7 +72,7 @@ func (n *nodes) start() error {
 func (n *nodes) source(mgr ctrl.Manager) source.Source {
 	enqueue := func(ctx context.Context, _ client.Object) []reconcile.Request {
 		return namespacesWithRules(ctx, n.client, func(r *appsv1alpha1.PodTransitionRule) bool {
-			return core.UsesTopology([]*appsv1alpha1.PodTransitionRule{r})
+			return grants.UsesTopology([]*appsv1alpha1.PodTransitionRule{r})
 		})
 	}
 	return sourceOf(mgr, partial(nodeKind), enqueue, func(before, after client.Object) bool {

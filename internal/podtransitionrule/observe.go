@@ -19,13 +19,13 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/podcache"
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 // observed is a namespace as the cache shows it. Its objects are the cache's own and must not be changed.
 type observed struct {
 	rules []*appsv1alpha1.PodTransitionRule
-	pods  []core.Pod
+	pods  []grants.Pod
 }
 
 func (r *reconciler) rules(ctx context.Context, namespace string) ([]*appsv1alpha1.PodTransitionRule, error) {
@@ -46,31 +46,31 @@ type podReader interface {
 }
 
 // pods are what a decision is told of the Pods of a namespace.
-func (r *reconciler) pods(name string, ns *namespace) ([]core.Pod, error) {
+func (r *reconciler) pods(name string, ns *namespace) ([]grants.Pod, error) {
 	cached, err := r.cached.ByIndex(toolscache.NamespaceIndex, name)
 	if err != nil {
 		return nil, err
 	}
-	return ns.pods.Read(cached, func(pod *corev1.Pod) core.Pod {
-		return core.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName}
+	return ns.pods.Read(cached, func(pod *corev1.Pod) grants.Pod {
+		return grants.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName}
 	}), nil
 }
 
 // snapshot turns what was observed into plain values.
-func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed) (core.Snapshot, error) {
+func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed) (grants.Snapshot, error) {
 	owners, err := r.owners.in(ctx, namespace)
 	if err != nil {
-		return core.Snapshot{}, err
+		return grants.Snapshot{}, err
 	}
-	s := core.Snapshot{Rules: o.rules, Pods: o.pods, Owners: owners, Now: r.clock.Now()}
+	s := grants.Snapshot{Rules: o.rules, Pods: o.pods, Owners: owners, Now: r.clock.Now()}
 	if s.Frozen, err = r.freeze.reason(ctx, namespace); err != nil {
-		return core.Snapshot{}, err
+		return grants.Snapshot{}, err
 	}
 	if s.Nodes, err = r.nodes.labels(ctx, o.rules); err != nil {
-		return core.Snapshot{}, err
+		return grants.Snapshot{}, err
 	}
 	if s.Budgets, err = r.budgets(ctx, namespace); err != nil {
-		return core.Snapshot{}, err
+		return grants.Snapshot{}, err
 	}
 	return s, nil
 }
@@ -102,11 +102,11 @@ func newOwners(c client.Reader, mapper meta.RESTMapper, clk clock.PassiveClock) 
 
 // in returns the workloads of a namespace that want Pods. Those that want none, or are being deleted, are left out:
 // their Pods count themselves.
-func (w *owners) in(ctx context.Context, namespace string) ([]core.Owner, error) {
-	var all []core.Owner
+func (w *owners) in(ctx context.Context, namespace string) ([]grants.Owner, error) {
+	var all []grants.Owner
 	add := func(o client.Object, replicas int32, podLabels map[string]string) {
 		if replicas > 0 && o.GetDeletionTimestamp() == nil {
-			all = append(all, core.Owner{UID: o.GetUID(), Name: o.GetName(), Replicas: replicas, PodLabels: podLabels})
+			all = append(all, grants.Owner{UID: o.GetUID(), Name: o.GetName(), Replicas: replicas, PodLabels: podLabels})
 		}
 	}
 	var replicaSets appsv1.ReplicaSetList

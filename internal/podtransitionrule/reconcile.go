@@ -23,7 +23,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 	"kusionstack.io/kuperator/internal/podtransitionrule/reach"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -56,10 +56,10 @@ type reconciler struct {
 type namespace struct {
 	trusted  bool // the cache has shown the baseline, and no write of ours has an unknown outcome
 	baseline *baseline
-	known    grants    // while trusted
-	next     time.Time // when the next decision may be made
+	known    ownLedgers // while trusted
+	next     time.Time  // when the next decision may be made
 	held     map[types.UID]*held
-	pods     podcache.Memo[core.Pod]
+	pods     podcache.Memo[grants.Pod]
 }
 
 // Reconcile decides on one namespace.
@@ -111,13 +111,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return r.after(ctx, ns, err)
 	}
 	noteAgain := r.notes.pass(req.Name, ns, plan.Notes, r.clock.Now())
-	return ctrl.Result{RequeueAfter: core.Soonest(core.Soonest(plan.NextLook, askAgain), noteAgain)},
+	return ctrl.Result{RequeueAfter: grants.Soonest(grants.Soonest(plan.NextLook, askAgain), noteAgain)},
 		errors.Join(r.mirror(ctx, req.Name, plan.Budgets), r.release(ctx, rules))
 }
 
-func (r *reconciler) decide(namespace string, s core.Snapshot) core.Plan {
+func (r *reconciler) decide(namespace string, s grants.Snapshot) grants.Plan {
 	began := r.clock.Now()
-	plan := core.Decide(s)
+	plan := grants.Decide(s)
 	decideSeconds.Observe(r.clock.Now().Sub(began).Seconds())
 	r.figures.set(namespace, plan.Figures, s.Frozen != "")
 	return plan
@@ -125,7 +125,7 @@ func (r *reconciler) decide(namespace string, s core.Snapshot) core.Plan {
 
 // trust answers zero if the cache may be decided on, else when to look again.
 func (r *reconciler) trust(ctx context.Context, name string, ns *namespace, o observed) (time.Duration, error) {
-	if ns.trusted && ns.known.are(o.rules) {
+	if ns.trusted && ns.known.match(o.rules) {
 		return 0, nil
 	}
 	if ns.trusted { // another leader has granted, or taken back, for reasons that our Pods may not show yet
@@ -148,7 +148,7 @@ func (r *reconciler) trust(ctx context.Context, name string, ns *namespace, o ob
 
 // apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot. The next
 // decision waits for the interval, whether all was written or not.
-func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, o observed, plan core.Plan) error {
+func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, o observed, plan grants.Plan) error {
 	defer func() { ns.next = r.clock.Now().Add(interval) }()
 	for _, s := range plan.Statuses {
 		i := slices.IndexFunc(o.rules, func(rule *appsv1alpha1.PodTransitionRule) bool { return rule.UID == s.UID })
@@ -161,7 +161,7 @@ func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace,
 			return fmt.Errorf("writing the status of podtransitionrule %s/%s: %w", req.Name, s.Name, err)
 		}
 		r.writes.Wrote(req.NamespacedName, rule)
-		ns.known.take(rule)
+		ns.known.record(rule)
 		if s.NewlyForeignBudget != "" {
 			r.events.Eventf(rule, nil, corev1.EventTypeWarning, "PodDisruptionBudgetNotOurs", "Mirror", "%s", s.NewlyForeignBudget)
 		}

@@ -30,7 +30,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/podcache"
-	"kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -139,17 +139,17 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 	}
 	t.Run("one that is missing is made, owned by its rule", func(t *testing.T) {
 		r := &reconciler{client: fakeClient(t, interceptor.Funcs{})}
-		change := core.BudgetChange{Name: "web", Rule: "rule-uid", Spec: spec(3)}
-		require.NoError(t, r.mirror(t.Context(), "ns", []core.BudgetChange{change}))
+		change := grants.BudgetChange{Name: "web", Rule: "rule-uid", Spec: spec(3)}
+		require.NoError(t, r.mirror(t.Context(), "ns", []grants.BudgetChange{change}))
 		o := got(r.client)
 		require.Equal(t, *spec(3), o.Spec)
 		owner := metav1.GetControllerOf(o)
 		require.Equal(t, []any{types.UID("rule-uid"), "PodTransitionRule", "apps.kusionstack.io/v1alpha1"}, []any{owner.UID, owner.Kind, owner.APIVersion})
-		require.NoError(t, r.mirror(t.Context(), "ns", []core.BudgetChange{change}), "the cache was behind: that is no error")
+		require.NoError(t, r.mirror(t.Context(), "ns", []grants.BudgetChange{change}), "the cache was behind: that is no error")
 	})
 	t.Run("one that is there gets its whole spec", func(t *testing.T) {
 		r := &reconciler{client: fakeClient(t, interceptor.Funcs{}, existing())}
-		require.NoError(t, r.mirror(t.Context(), "ns", []core.BudgetChange{{Name: "web", UID: "there", Spec: spec(2)}}))
+		require.NoError(t, r.mirror(t.Context(), "ns", []grants.BudgetChange{{Name: "web", UID: "there", Spec: spec(2)}}))
 		require.Equal(t, *spec(2), got(r.client).Spec)
 	})
 	t.Run("one that is not wanted is deleted, and no other of the name", func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 		taken := seen.DeepCopy()
 		taken.Labels = map[string]string{"taken": "over"}
 		require.NoError(t, r.client.Update(t.Context(), taken))
-		change := []core.BudgetChange{{Name: "web", UID: "there", ResourceVersion: seen.ResourceVersion}}
+		change := []grants.BudgetChange{{Name: "web", UID: "there", ResourceVersion: seen.ResourceVersion}}
 		require.ErrorContains(t, r.mirror(t.Context(), "ns", change), "mirroring podtransitionrule ns/web", "somebody made it his own meanwhile, and nothing else makes the rule look again")
 		seen = got(r.client)
 		require.Equal(t, "web", seen.Name)
@@ -178,7 +178,7 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 			}
 			return c.Create(ctx, o, opts...)
 		}})}
-		err := r.mirror(t.Context(), "ns", []core.BudgetChange{{Name: "bad", Spec: spec(1)}, {Name: "web", Spec: spec(1)}})
+		err := r.mirror(t.Context(), "ns", []grants.BudgetChange{{Name: "bad", Spec: spec(1)}, {Name: "web", Spec: spec(1)}})
 		require.ErrorContains(t, err, "mirroring podtransitionrule ns/bad: no right")
 		require.Equal(t, "web", got(r.client).Name)
 	})
@@ -199,7 +199,7 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 					return c.Create(ctx, o, opts...)
 				}}, existing())}
 				seen := got(r.client)
-				err := r.mirror(t.Context(), "ns", []core.BudgetChange{
+				err := r.mirror(t.Context(), "ns", []grants.BudgetChange{
 					{Name: "wide", Spec: spec(3)}, {Name: "web", UID: "there", ResourceVersion: seen.ResourceVersion, Loosens: true},
 				})
 				if tc.says == "" {
@@ -213,8 +213,8 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 	})
 }
 
-func noteOf(i int, blocked, present map[string]string, stale ...string) core.Note {
-	return core.Note{PodName: fmt.Sprintf("p%d", i), PodUID: types.UID(fmt.Sprintf("u%d", i)), Blocked: blocked, Present: present, Stale: stale}
+func noteOf(i int, blocked, present map[string]string, stale ...string) grants.Note {
+	return grants.Note{PodName: fmt.Sprintf("p%d", i), PodUID: types.UID(fmt.Sprintf("u%d", i)), Blocked: blocked, Present: present, Stale: stale}
 }
 
 func TestWhenAPodIsAnnotated(t *testing.T) {
@@ -228,7 +228,7 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 		}
 		return all
 	}
-	blocked := []core.Note{noteOf(0, map[string]string{"a": "no"}, nil)}
+	blocked := []grants.Note{noteOf(0, map[string]string{"a": "no"}, nil)}
 	t.Run("after a while of the same text, once", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
 		assert.Equal(t, 30*time.Second, a.pass("ns", ns, blocked, now))
@@ -240,14 +240,14 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 		assert.Empty(t, taken(a))
 		a.pass("ns", ns, blocked, now.Add(40*time.Second))
 		assert.Len(t, taken(a), 1, "it got lost")
-		assert.Zero(t, a.pass("ns", ns, []core.Note{noteOf(0, map[string]string{"a": "no"}, map[string]string{"a": "no"})}, now.Add(60*time.Second)))
+		assert.Zero(t, a.pass("ns", ns, []grants.Note{noteOf(0, map[string]string{"a": "no"}, map[string]string{"a": "no"})}, now.Add(60*time.Second)))
 	})
 	t.Run("not again while the cache is behind what was written", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
 		seen := func(version string, after time.Duration) []podNote {
 			note := noteOf(0, map[string]string{"a": "no"}, nil)
 			note.PodVersion = version
-			a.pass("ns", ns, []core.Note{note}, now.Add(after))
+			a.pass("ns", ns, []grants.Note{note}, now.Add(after))
 			return taken(a)
 		}
 		seen("5", 0)
@@ -260,7 +260,7 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 	t.Run("another text begins anew", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
 		a.pass("ns", ns, blocked, now)
-		assert.Equal(t, 30*time.Second, a.pass("ns", ns, []core.Note{noteOf(0, map[string]string{"a": "never"}, nil)}, now.Add(29*time.Second)))
+		assert.Equal(t, 30*time.Second, a.pass("ns", ns, []grants.Note{noteOf(0, map[string]string{"a": "never"}, nil)}, now.Add(29*time.Second)))
 		a.pass("ns", ns, blocked, now.Add(30*time.Second))
 		assert.Empty(t, taken(a))
 	})
@@ -273,13 +273,13 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 	})
 	t.Run("never with 0, but what is stale still goes", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 0), &namespace{}
-		notes := []core.Note{noteOf(0, map[string]string{"a": "no"}, nil), noteOf(1, nil, map[string]string{"a": "old"}, "a")}
+		notes := []grants.Note{noteOf(0, map[string]string{"a": "no"}, nil), noteOf(1, nil, map[string]string{"a": "old"}, "a")}
 		assert.Zero(t, a.pass("ns", ns, notes, now))
 		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p1"}, "u1", map[string]string{"a": ""}, nil}}, taken(a))
 	})
 	t.Run("many are written bit by bit, and nothing waits for them", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 0), &namespace{}
-		var notes []core.Note
+		var notes []grants.Note
 		for i := range 100 {
 			notes = append(notes, noteOf(i, nil, map[string]string{"a": "old"}, "a"))
 		}
@@ -369,11 +369,11 @@ func TestAnnotating(t *testing.T) {
 func TestTheNextDecisionWaitsForTheInterval(t *testing.T) {
 	rules := make([]*appsv1alpha1.PodTransitionRule, 2)
 	objects := make([]client.Object, len(rules))
-	var plan core.Plan
+	var plan grants.Plan
 	for i := range rules {
 		rules[i] = &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i))}}
 		objects[i] = rules[i].DeepCopy()
-		plan.Statuses = append(plan.Statuses, core.RuleStatus{Name: rules[i].Name, UID: rules[i].UID})
+		plan.Statuses = append(plan.Statuses, grants.RuleStatus{Name: rules[i].Name, UID: rules[i].UID})
 	}
 	began := time.Now()
 	clk := clocktesting.NewFakePassiveClock(began)
@@ -383,13 +383,13 @@ func TestTheNextDecisionWaitsForTheInterval(t *testing.T) {
 		return refused
 	}}, objects...)
 	r := &reconciler{client: c, clock: clk, writes: writes.New(c, clk)}
-	ns := &namespace{known: grants{}}
-	apply := func(plan core.Plan) error {
+	ns := &namespace{known: ownLedgers{}}
+	apply := func(plan grants.Plan) error {
 		clk.SetTime(began.Add(20 * time.Millisecond)) // to read and to decide
 		return r.apply(t.Context(), request("ns"), ns, observed{rules: rules}, plan)
 	}
 
-	require.NoError(t, apply(core.Plan{}))
+	require.NoError(t, apply(grants.Plan{}))
 	require.Equal(t, began.Add(20*time.Millisecond+interval), ns.next, "nothing was written")
 	require.NoError(t, apply(plan))
 	require.Equal(t, began.Add(100*time.Millisecond+interval), ns.next, "two writes of 40 ms")
@@ -410,7 +410,7 @@ func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
 	wait, err := r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)
 	require.Zero(t, wait)
-	err = r.apply(t.Context(), req, &namespace{}, observed{rules: []*appsv1alpha1.PodTransitionRule{rule}}, core.Plan{Statuses: []core.RuleStatus{{UID: "u", Name: "r"}}})
+	err = r.apply(t.Context(), req, &namespace{}, observed{rules: []*appsv1alpha1.PodTransitionRule{rule}}, grants.Plan{Statuses: []grants.RuleStatus{{UID: "u", Name: "r"}}})
 	require.True(t, apierrors.IsNotFound(errors.Unwrap(err)))
 	wait, err = r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)

@@ -133,7 +133,7 @@ func (a *announcer[E]) of(ctx context.Context, namespace string, pod *corev1.Pod
 	return found, err
 }
 
-// employs says whether the employer takes part in the Pod's life, as core.Decide will see it.
+// employs says whether the employer takes part in the Pod's life, as traffic.Decide will see it.
 func (a *announcer[E]) employs(employer E, podLabels labels.Set, gated bool) bool {
 	if employer.GetDeletionTimestamp() != nil {
 		return false

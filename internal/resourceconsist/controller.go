@@ -1,5 +1,5 @@
 // Package resourceconsist runs the adapters of api/resourceconsist: it watches Pods, their employers and their
-// backends, asks package core what is due on each Pod, and writes it.
+// backends, asks package traffic what is due on each Pod, and writes it.
 //
 // Work is keyed by Pod, so an event costs the work of one Pod: an index tells a Pod's employers, and an adapter's own
 // events name the Pods whose state in the backend changed. Pods on their way out of service come first. Employers are

@@ -5,7 +5,7 @@ import (
 
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
-	"kusionstack.io/kuperator/internal/resourceconsist/core"
+	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 )
 
 var (
@@ -62,13 +62,13 @@ func newPodMetrics(registry, own prometheus.Registerer, kind string, records *re
 	if _, err := bulk.Registered(own, failing); err != nil {
 		return nil, err
 	}
-	for _, verb := range []core.Verb{core.Expect, core.Join, core.Leave, core.Forget, core.Register, core.Deregister} {
+	for _, verb := range []traffic.Verb{traffic.Expect, traffic.Join, traffic.Leave, traffic.Forget, traffic.Register, traffic.Deregister} {
 		actions.WithLabelValues(kind, string(verb))
 	}
 	return &podMetrics{kind: kind, actions: actions, lost: lost.WithLabelValues(kind)}, nil
 }
 
-func (m *podMetrics) did(verb core.Verb) { m.actions.WithLabelValues(m.kind, string(verb)).Inc() }
+func (m *podMetrics) did(verb traffic.Verb) { m.actions.WithLabelValues(m.kind, string(verb)).Inc() }
 
 // waitingPods publishes how many waits there are, when somebody asks.
 type waitingPods struct {
@@ -85,7 +85,7 @@ func (w waitingPods) Describe(ch chan<- *prometheus.Desc) { ch <- w.desc() }
 
 // Collect is part of prometheus.Collector.
 func (w waitingPods) Collect(ch chan<- prometheus.Metric) {
-	for _, reason := range core.Reasons() {
+	for _, reason := range traffic.Reasons() {
 		metric.Send(ch, w.desc(), w.records.waitingFor(reason), string(reason))
 	}
 }

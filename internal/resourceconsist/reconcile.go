@@ -19,7 +19,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
-	"kusionstack.io/kuperator/internal/resourceconsist/core"
+	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -53,7 +53,7 @@ func (c *podController[E]) Reconcile(ctx context.Context, req reconcile.Request)
 	}
 	said := map[subject]metav1.Condition{}
 	snapshot, observeErr := c.observe(ctx, pod, said)
-	plan := core.Decide(snapshot)
+	plan := traffic.Decide(snapshot)
 	c.report(pod, plan)
 	c.clashes(plan, said)
 	moveErr := c.move(ctx, pod, plan.Moves, said)
@@ -104,9 +104,9 @@ func (c *podController[E]) read(ctx context.Context, key types.NamespacedName) (
 
 // observe asks the index for the Pod's employers and the adapters for what their backends do with it. The snapshot is
 // usable also if some adapter could not tell, which is the error; said takes in how each backend answers.
-func (c *podController[E]) observe(ctx context.Context, pod *corev1.Pod, said map[subject]metav1.Condition) (core.Snapshot, error) {
+func (c *podController[E]) observe(ctx context.Context, pod *corev1.Pod, said map[subject]metav1.Condition) (traffic.Snapshot, error) {
 	now := c.clock.Now()
-	s := core.Snapshot{Pod: podops.Read(pod), Managed: api.Controlled(pod), Kind: c.kind, Now: now}
+	s := traffic.Snapshot{Pod: podops.Read(pod), Managed: api.Controlled(pod), Kind: c.kind, Now: now}
 	s.OutOfServiceSince = c.records.saw(pod, s.Pod, now)
 
 	found := c.employers.of(pod)
@@ -122,7 +122,7 @@ func (c *podController[E]) observe(ctx context.Context, pod *corev1.Pod, said ma
 			var err error
 			if e, err = c.find(ctx, name); err != nil { // it may still have a backend that serves the Pod
 				errs = append(errs, err)
-				s.Employers = append(s.Employers, core.Employer{Key: key, Finalizer: finalizer, Backends: []core.Backend{{Moves: true, Unknown: true}}})
+				s.Employers = append(s.Employers, traffic.Employer{Key: key, Finalizer: finalizer, Backends: []traffic.Backend{{Moves: true, Unknown: true}}})
 			}
 		}
 		if e != nil && !contains(found, e) {
@@ -131,7 +131,7 @@ func (c *podController[E]) observe(ctx context.Context, pod *corev1.Pod, said ma
 	}
 	for _, e := range found {
 		key := client.ObjectKeyFromObject(e.object)
-		observed := core.Employer{
+		observed := traffic.Employer{
 			Key: api.EmployerKey(c.kind, key), Finalizer: c.finalizer(e.object.GetName()), Drain: e.drain, Prepared: e.prepared,
 		}
 		for i, adapter := range c.adapters {
@@ -157,7 +157,7 @@ func cause(err error) error {
 }
 
 // clashes says of employers of the Pod that another one has their finalizer, too.
-func (c *podController[E]) clashes(plan core.Plan, said map[subject]metav1.Condition) {
+func (c *podController[E]) clashes(plan traffic.Plan, said map[subject]metav1.Condition) {
 	for _, clash := range plan.Clashes {
 		key, ok := keyOf(c.kind, clash.Employer)
 		if !ok {
@@ -189,11 +189,11 @@ func (c *podController[E]) toRename(a client.ObjectKey, with string) string {
 
 // ask reads the backend of the adapter at this position. About a Pod that the employer does not employ only one is asked
 // that moves traffic and may still hold something for it.
-func (c *podController[E]) ask(ctx context.Context, position int, e *employer[E], employs bool, pod *corev1.Pod, now time.Time) (core.Backend, error) {
+func (c *podController[E]) ask(ctx context.Context, position int, e *employer[E], employs bool, pod *corev1.Pod, now time.Time) (traffic.Backend, error) {
 	adapter := c.adapters[position]
 	_, moves := adapter.(api.Mover[E])
 	moves = moves && (employs || e.holders[position])
-	b := core.Backend{Adapter: adapter.Name(), Employs: employs, Moves: moves}
+	b := traffic.Backend{Adapter: adapter.Name(), Employs: employs, Moves: moves}
 	if !employs && !moves {
 		return b, nil
 	}
@@ -215,7 +215,7 @@ func (c *podController[E]) ask(ctx context.Context, position int, e *employer[E]
 }
 
 // move makes the calls to backends. One that fails does not stop the others.
-func (c *podController[E]) move(ctx context.Context, pod *corev1.Pod, moves []core.Action, said map[subject]metav1.Condition) error {
+func (c *podController[E]) move(ctx context.Context, pod *corev1.Pod, moves []traffic.Action, said map[subject]metav1.Condition) error {
 	var errs []error
 	for _, m := range moves {
 		key, _ := keyOf(c.kind, m.Employer)
@@ -226,7 +226,7 @@ func (c *podController[E]) move(ctx context.Context, pod *corev1.Pod, moves []co
 				continue
 			}
 			call := mover.Register
-			if m.Verb == core.Deregister {
+			if m.Verb == traffic.Deregister {
 				call = mover.Deregister
 			}
 			if err := call(ctx, e.object, pod); err != nil {
@@ -243,7 +243,7 @@ func (c *podController[E]) move(ctx context.Context, pod *corev1.Pod, moves []co
 }
 
 // write patches the Pod if the plan changes it.
-func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podops.View, plan core.Plan) (reconcile.Result, error) {
+func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podops.View, plan traffic.Plan) (reconcile.Result, error) {
 	result := reconcile.Result{RequeueAfter: plan.NextLook}
 	key := client.ObjectKeyFromObject(pod)
 	if plan.Change.IsZero() {
@@ -289,7 +289,7 @@ func (c *podController[E]) write(ctx context.Context, pod *corev1.Pod, view podo
 }
 
 // report publishes what the Pod waits for, and says once what its owner has to mend.
-func (c *podController[E]) report(pod *corev1.Pod, plan core.Plan) {
+func (c *podController[E]) report(pod *corev1.Pod, plan traffic.Plan) {
 	if c.strays.has(client.ObjectKeyFromObject(pod)) {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/resourceconsist/core"
+	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 )
 
 // records holds what this process has seen of each Pod over time: delays are counted from one's own observation. It is
@@ -17,7 +17,7 @@ type records struct {
 	mu   sync.Mutex
 	pods map[types.NamespacedName]*record
 	// waiting counts the waits of all Pods by reason.
-	waiting map[core.Reason]int
+	waiting map[traffic.Reason]int
 }
 
 type record struct {
@@ -26,20 +26,20 @@ type record struct {
 	outSince time.Time
 	// idleSince is when a backend was first seen not to serve the Pod, by employer and adapter.
 	idleSince map[string]time.Time
-	waits     []core.Wait
+	waits     []traffic.Wait
 	// toldBroken is the value of the annotation that was already reported as broken.
 	toldBroken string
 }
 
 func newRecords() *records {
-	return &records{pods: map[types.NamespacedName]*record{}, waiting: map[core.Reason]int{}}
+	return &records{pods: map[types.NamespacedName]*record{}, waiting: map[traffic.Reason]int{}}
 }
 
 // saw takes in the newest state of a Pod and returns since when it is out of service, zero if it is in service.
 func (r *records) saw(pod *corev1.Pod, view podops.View, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !core.OutOfService(view) {
+	if !traffic.OutOfService(view) {
 		r.change(pod, func(rec *record) { rec.outSince = time.Time{} })
 		return time.Time{}
 	}
@@ -71,7 +71,7 @@ func (r *records) idle(pod *corev1.Pod, backend string, serving bool, now time.T
 }
 
 // waits takes in what a Pod waits for now.
-func (r *records) waits(pod *corev1.Pod, waits []core.Wait) {
+func (r *records) waits(pod *corev1.Pod, waits []traffic.Wait) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	take := func(rec *record) {
@@ -107,7 +107,7 @@ func (r *records) forget(key types.NamespacedName) {
 }
 
 // waitingFor is the number of waits for this reason.
-func (r *records) waitingFor(reason core.Reason) int {
+func (r *records) waitingFor(reason traffic.Reason) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.waiting[reason]
@@ -148,7 +148,7 @@ func (r *records) of(pod *corev1.Pod) *record {
 	return rec
 }
 
-func (r *records) count(waits []core.Wait, by int) {
+func (r *records) count(waits []traffic.Wait, by int) {
 	for _, w := range waits {
 		r.waiting[w.Reason] += by
 	}

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/resourceconsist/core"
+	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 )
 
 func TestAPodThatServesHasNoRecord(t *testing.T) {
@@ -27,15 +27,15 @@ func TestAPodThatServesHasNoRecord(t *testing.T) {
 	require.Equal(t, now, r.saw(pod, leaving, now))
 	require.Equal(t, now, r.saw(pod, leaving, now.Add(time.Second)))
 	require.Equal(t, now, r.idle(pod, "web/proxy", false, now))
-	r.waits(pod, []core.Wait{{Reason: core.WaitDraining}})
-	require.Equal(t, 1, r.waitingFor(core.WaitDraining))
+	r.waits(pod, []traffic.Wait{{Reason: traffic.WaitDraining}})
+	require.Equal(t, 1, r.waitingFor(traffic.WaitDraining))
 
 	require.Zero(t, r.idle(pod, "web/proxy", true, now))
 	r.waits(pod, nil)
 	require.True(t, r.has(key), "since when it is out is still to be known")
 	require.Zero(t, r.saw(pod, serving, now))
 	require.False(t, r.has(key))
-	require.Zero(t, r.waitingFor(core.WaitDraining))
+	require.Zero(t, r.waitingFor(traffic.WaitDraining))
 
 	r.saw(pod, leaving, now)
 	successor := webPod()

@@ -1,5 +1,5 @@
 // Package shard lets several replicas of a component act at a time, each in other namespaces (docs/design/0012-shards.md):
-// which shard a namespace belongs to and who should hold which is in package core, that one replica alone acts on a shard is
+// which shard a namespace belongs to and who should hold which is in package placement, that one replica alone acts on a shard is
 // the Leases' doing, and a View shows a shard's namespaces to controllers that know nothing of all this.
 //
 // Invariants:
@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 
-	"kusionstack.io/kuperator/internal/shard/core"
+	"kusionstack.io/kuperator/internal/shard/placement"
 )
 
 // Options say what to run and how long Leases last. All of them are needed.
@@ -73,7 +73,7 @@ type Coordinator struct {
 
 // held is what goes on here for one shard.
 type held struct {
-	stage core.Stage
+	stage placement.Stage
 	// stop ends the shard's run, or the wait for its Lease.
 	stop context.CancelFunc
 }
@@ -164,7 +164,7 @@ func (c *Coordinator) failure() error {
 func (c *Coordinator) begin(ctx context.Context, running *sync.WaitGroup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	plan := core.Decide(c.snapshot())
+	plan := placement.Decide(c.snapshot())
 	for _, shard := range plan.GiveUp {
 		c.giveUp(shard)
 	}
@@ -173,13 +173,13 @@ func (c *Coordinator) begin(ctx context.Context, running *sync.WaitGroup) {
 	}
 	for _, shard := range plan.Take {
 		taking, stop := context.WithCancel(ctx)
-		c.shards[shard] = held{stage: core.Taking, stop: stop}
+		c.shards[shard] = held{stage: placement.Taking, stop: stop}
 		running.Go(func() {
 			defer stop()
 			if err := c.serve(ctx, taking, shard); err != nil {
 				c.fail(err)
 			}
-			c.enter(shard, core.Idle)
+			c.enter(shard, placement.Idle)
 		})
 	}
 }
@@ -198,10 +198,10 @@ func (c *Coordinator) wipe(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-func (c *Coordinator) snapshot() core.Snapshot {
-	s := core.Snapshot{
+func (c *Coordinator) snapshot() placement.Snapshot {
+	s := placement.Snapshot{
 		Me: c.Identity, Members: c.board.membersOf(c.Shards),
-		Holders: make([]string, c.Shards), Stages: make([]core.Stage, c.Shards),
+		Holders: make([]string, c.Shards), Stages: make([]placement.Stage, c.Shards),
 	}
 	for shard := range c.shards {
 		s.Holders[shard] = c.board.holder(LeaseName(c.Component, shard))
@@ -212,12 +212,12 @@ func (c *Coordinator) snapshot() core.Snapshot {
 
 // giveUp has a shard's run end. The caller holds c.mu.
 func (c *Coordinator) giveUp(shard int) {
-	if h := &c.shards[shard]; h.stop != nil && h.stage != core.Leaving {
-		if h.stage == core.Held {
+	if h := &c.shards[shard]; h.stop != nil && h.stage != placement.Leaving {
+		if h.stage == placement.Held {
 			c.Logger.Info("giving up a shard", "shard", shard)
 			moves.WithLabelValues(gaveUp).Inc()
 		}
-		h.stage = core.Leaving
+		h.stage = placement.Leaving
 		h.stop()
 	}
 }
@@ -231,10 +231,10 @@ func (c *Coordinator) giveUpAll() {
 }
 
 // enter notes what goes on for a shard now. What is being given up is not taken back.
-func (c *Coordinator) enter(shard int, stage core.Stage) {
+func (c *Coordinator) enter(shard int, stage placement.Stage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := &c.shards[shard]; stage == core.Idle || h.stage != core.Leaving {
+	if h := &c.shards[shard]; stage == placement.Idle || h.stage != placement.Leaving {
 		h.stage = stage
 	}
 	c.poke()
@@ -270,7 +270,7 @@ func (c *Coordinator) serve(ctx, taking context.Context, shard int) error {
 		return nil
 	}
 	lease.inUse.Store(true)
-	c.enter(shard, core.Held)
+	c.enter(shard, placement.Held)
 	c.Logger.Info("holding a shard", "shard", shard)
 	moves.WithLabelValues(gained).Inc()
 	if err := c.Run(taking, shard, &Fence{shard: shard, terms: []*term{own, c.gate}}); err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kusionstack.io/kuperator/internal/metric"
-	"kusionstack.io/kuperator/internal/shard/core"
+	"kusionstack.io/kuperator/internal/shard/placement"
 )
 
 var (
@@ -61,7 +61,7 @@ func (c *Coordinator) Collect(out chan<- prometheus.Metric) {
 	defer c.mu.Unlock()
 	for shard, h := range c.shards {
 		value := 0
-		if h.stage == core.Held {
+		if h.stage == placement.Held {
 			value = 1
 		}
 		metric.Send(out, heldDesc, value, strconv.Itoa(shard))

@@ -12,7 +12,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
 	"kusionstack.io/kuperator/internal/testkit/fakekubelet"
 	"kusionstack.io/kuperator/internal/testkit/suite"
@@ -52,7 +52,7 @@ func (u *updater) sum(of func(spent) float64) (total float64) {
 func (r *race) inTurn(rounds int, judge func()) {
 	updaters := []*updater{
 		r.bareUpdater(bareLoop, "node-0", inFlight), r.patchUpdater(r.namespaceOf("patches"), templateOn("node-1", "web"), inFlight),
-		r.kuperatorUpdater("node-2"), r.bareUpdater(pacedLoop, "node-3", core.DefaultLimits().InFlight),
+		r.kuperatorUpdater("node-2"), r.bareUpdater(pacedLoop, "node-3", setplan.DefaultLimits().InFlight),
 	}
 	bare, patches, ours, paced := updaters[0], updaters[1], updaters[2], updaters[3]
 	for _, u := range updaters {

@@ -19,7 +19,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/testkit/suite"
 	"kusionstack.io/kuperator/internal/writes"
@@ -177,7 +177,7 @@ func (l loop) update(name, image string) error {
 	if err != nil {
 		return err
 	}
-	if err := l.begin(p, podops.Request{ID: core.OperatorID, Type: podops.TypeUpdate}); err != nil {
+	if err := l.begin(p, podops.Request{ID: setplan.OperatorID, Type: podops.TypeUpdate}); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := l.advance(p); err != nil {
@@ -186,7 +186,7 @@ func (l loop) update(name, image string) error {
 	changed := *p.live
 	changed.ResourceVersion = p.view.ResourceVersion
 	target := writes.PodTarget(l.namespace, name)
-	op := podops.OperationOf(p.view, core.OperatorID)
+	op := podops.OperationOf(p.view, setplan.OperatorID)
 	finisher := &revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
 	body := revision.Change{Images: map[string]string{"app": image}}.Patch(&changed, bareAfter, finisher)
 	if err := l.patch(target, types.StrategicMergePatchType, body); err != nil {
@@ -195,7 +195,7 @@ func (l loop) update(name, image string) error {
 	if p, err = l.see(name, func(pod *corev1.Pod) bool { return revision.Recorded(pod) && revision.Carried(pod).Done }); err != nil {
 		return err
 	}
-	finish := podops.Finish(p.view, core.OperatorID, podops.TypeUpdate, time.Now())
+	finish := podops.Finish(p.view, setplan.OperatorID, podops.TypeUpdate, time.Now())
 	finish.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
 	if err := l.advanceAfter(p, finish); err != nil {
 		return fmt.Errorf("finish and gate on: %w", err)
@@ -212,7 +212,7 @@ func (l loop) remove(name string) error {
 	if err != nil {
 		return err
 	}
-	if err := l.begin(p, podops.Request{ID: core.OperatorID, Type: podops.TypeScaleIn, Deletes: true}); err != nil {
+	if err := l.begin(p, podops.Request{ID: setplan.OperatorID, Type: podops.TypeScaleIn, Deletes: true}); err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
 	if err := l.advance(p); err != nil {

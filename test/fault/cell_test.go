@@ -62,8 +62,8 @@ func (p *plane) startCell(ctx context.Context, namespace string) (*cell, error) 
 // narrowBounds are for workloads of four Pods what those of the program are for hundreds: two operations begin by a plan, and
 // one update of all workloads is on its way.
 var narrowBounds = []sourceChange{
-	{"internal/collaset/core/limits.go", "		InFlight:        26,", "		InFlight:        1,"},
-	{"internal/collaset/core/limits.go", "		Begins:          64,", "		Begins:          2,"},
+	{"internal/collaset/setplan/limits.go", "		InFlight:        26,", "		InFlight:        1,"},
+	{"internal/collaset/setplan/limits.go", "		Begins:          64,", "		Begins:          2,"},
 }
 
 // narrowed has the cell's collaset-controller with narrow bounds, or as it ships. It is started again if that is another program.

@@ -76,7 +76,7 @@ func bugs() []bug {
 			changes: []sourceChange{
 				{"internal/collaset/apply.go", "			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			mu.Lock()", "			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			mu.Lock()"},
 				{"internal/collaset/apply.go", "func (r *reconciler) deletePods(", "var plantedFreed sync.Map\n\nfunc (r *reconciler) deletePods("},
-				{"internal/collaset/claims.go", "func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *core.Claim) error {", `func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *core.Claim) error {
+				{"internal/collaset/claims.go", "func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {", `func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
 	if _, freed := plantedFreed.Load(fmt.Sprint(o.set.UID, c.ID)); !freed {
 		return nil
 	}`},
@@ -99,13 +99,13 @@ func bugs() []bug {
 		{
 			name: "forgets-grants-when-restarted", component: suite.PodTransitionRule,
 			changes: []sourceChange{
-				{"internal/podtransitionrule/core/decide.go", "func (d *decision) observePods() {", `var plantedStart, plantedOut = time.Now(), map[types.UID]bool{}
+				{"internal/podtransitionrule/grants/decide.go", "func (d *decision) observePods() {", `var plantedStart, plantedOut = time.Now(), map[types.UID]bool{}
 
 func plantedYoung() bool { return time.Since(plantedStart) < 3*time.Second }
 
 func (d *decision) observePods() {`},
-				{"internal/podtransitionrule/core/decide.go", "		p.down = !p.inService\n", "		if plantedYoung() && !p.inService {\n			plantedOut[p.UID] = true\n		}\n		p.inService = p.inService || plantedOut[p.UID]\n		p.down = !p.inService\n"},
-				{"internal/podtransitionrule/core/decide.go", "		for _, g := range r.Status.Grants {\n			at := podStage{g.PodUID, g.Stage}", "		for _, g := range r.Status.Grants {\n			if plantedOut[g.PodUID] {\n				continue\n			}\n			at := podStage{g.PodUID, g.Stage}"},
+				{"internal/podtransitionrule/grants/decide.go", "		p.down = !p.inService\n", "		if plantedYoung() && !p.inService {\n			plantedOut[p.UID] = true\n		}\n		p.inService = p.inService || plantedOut[p.UID]\n		p.down = !p.inService\n"},
+				{"internal/podtransitionrule/grants/decide.go", "		for _, g := range r.Status.Grants {\n			at := podStage{g.PodUID, g.Stage}", "		for _, g := range r.Status.Grants {\n			if plantedOut[g.PodUID] {\n				continue\n			}\n			at := podStage{g.PodUID, g.Stage}"},
 			},
 			play: scenario{name: "restarted while a Pod is out", setup: all(ruled("budget", 1), running(3, slowly)), steps: updated(3)},
 			fault: func(p *play) faultproxy.Fault {
@@ -117,7 +117,7 @@ func (d *decision) observePods() {`},
 		{
 			name: "opens-every-domain", component: suite.PodTransitionRule,
 			changes: []sourceChange{
-				{"internal/podtransitionrule/core/topology.go", "	return t.pods[domain] > 0 || t.some < limit\n", "	return limit > 0\n"},
+				{"internal/podtransitionrule/grants/topology.go", "	return t.pods[domain] > 0 || t.some < limit\n", "	return limit > 0\n"},
 			},
 			play:  scenario{name: "two workloads on two nodes", setup: twoDomains(slowly), steps: bothUpdated},
 			finds: []observer.Invariant{observer.Budget},
@@ -125,7 +125,7 @@ func (d *decision) observePods() {`},
 		{
 			name: "forgets-to-undo", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/core/update.go", "		d.plan.Cancels = append(d.plan.Cancels, it.Pod)\n", ""},
+				{"internal/collaset/setplan/update.go", "		d.plan.Cancels = append(d.plan.Cancels, it.Pod)\n", ""},
 			},
 			play:  scenario{name: "rollback before anything is done", setup: all(ruled("budget", 0), running(2)), steps: rollbackWhileBlocked},
 			finds: []observer.Invariant{observer.Keys, observer.Stuck},

@@ -11,9 +11,9 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	collaset "kusionstack.io/kuperator/internal/collaset/core"
-	lifecycle "kusionstack.io/kuperator/internal/lifecycle/core"
-	consist "kusionstack.io/kuperator/internal/resourceconsist/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/lifecycle/podphase"
+	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 	"kusionstack.io/kuperator/internal/testkit/explorer"
 )
 
@@ -286,13 +286,13 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 	if p.gone {
 		return advance{}
 	}
-	agreed := lifecycle.Verdict{At: p.at()}
-	snapshot := lifecycle.Snapshot{Pod: p.view, Rules: m.rulesFor(p, known.rules), Deletion: agreed, Now: p.at()}
+	agreed := podphase.Verdict{At: p.at()}
+	snapshot := podphase.Snapshot{Pod: p.view, Rules: m.rulesFor(p, known.rules), Deletion: agreed, Now: p.at()}
 	if known.frozen && !m.thawed {
 		snapshot.Frozen = "by the user"
 	}
 	if p.recorded {
-		snapshot.Carried = lifecycle.Carried{ID: collaset.OperatorID, Type: podops.TypeUpdate, Request: p.request}
+		snapshot.Carried = podphase.Carried{ID: setplan.OperatorID, Type: podops.TypeUpdate, Request: p.request}
 	}
 	snapshot.Patience = time.Second
 	if known.later {
@@ -304,7 +304,7 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 			snapshot.Pod = podops.Change{Labels: map[string]*string{podops.UnheldLabel: ptr.To(podops.Stamp(before))}}.Apply(p.view)
 		}
 	}
-	plan := lifecycle.Decide(snapshot)
+	plan := podphase.Decide(snapshot)
 	if plan.IsZero() {
 		return advance{}
 	}
@@ -313,7 +313,7 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 	}
 	next := p
 	next.view = plan.Step.Apply(snapshot.Pod)
-	if before, after := podops.OperationOf(p.view, collaset.OperatorID), podops.OperationOf(next.view, collaset.OperatorID); p.recorded &&
+	if before, after := podops.OperationOf(p.view, setplan.OperatorID), podops.OperationOf(next.view, setplan.OperatorID); p.recorded &&
 		before.Phase == podops.PhaseOperate && after.Phase != podops.PhaseOperate {
 		next.recorded, next.request = false, ""
 	}
@@ -535,11 +535,11 @@ func (w *walk) userOfRules() {
 
 // cooperate is resourceconsist-controller's next write to a Pod.
 func (m *model) cooperate(p podObject) podops.Change {
-	return consist.Decide(consist.Snapshot{
+	return traffic.Decide(traffic.Snapshot{
 		Pod: p.view, Managed: true, Kind: "Service", Now: now,
-		Employers: []consist.Employer{{
+		Employers: []traffic.Employer{{
 			Key: employer, Finalizer: finalizer,
-			Backends: []consist.Backend{{Adapter: "endpointslice", Employs: true, Serving: p.listed}},
+			Backends: []traffic.Backend{{Adapter: "endpointslice", Employs: true, Serving: p.listed}},
 		}},
 	}).Change
 }
@@ -564,8 +564,8 @@ func (w *walk) collaSet() {
 		return
 	}
 	snapshot, plan := w.collaSetPlan()
-	act := func(verb string, pod *collaset.Pod, change func(*podObject) error) {
-		i := slices.IndexFunc(snapshot.Pods, func(p collaset.Pod) bool { return p.UID() == pod.UID() })
+	act := func(verb string, pod *setplan.Pod, change func(*podObject) error) {
+		i := slices.IndexFunc(snapshot.Pods, func(p setplan.Pod) bool { return p.UID() == pod.UID() })
 		i = snapshot.Pods[i].ID
 		if w.collasetPods[i] != w.pods[i] {
 			return // a conflict
@@ -596,20 +596,20 @@ func (w *walk) collaSet() {
 		act("changes", pod, func(p *podObject) error {
 			err := mayBeTouched(*p)
 			p.revision, p.recorded = w.target, true
-			p.request = podops.OperationOf(p.view, collaset.OperatorID).Request
+			p.request = podops.OperationOf(p.view, setplan.OperatorID).Request
 			return err
 		})
 	}
 	for _, pod := range plan.Finishes {
 		act("finishes", pod, func(p *podObject) error {
-			*p = p.changed(podops.Finish(p.view, collaset.OperatorID, podops.TypeUpdate, p.at()))
+			*p = p.changed(podops.Finish(p.view, setplan.OperatorID, podops.TypeUpdate, p.at()))
 			p.recorded, p.request = false, ""
 			return nil
 		})
 	}
 	for _, pod := range plan.Cancels {
 		act("cancels", pod, func(p *podObject) error {
-			*p = p.changed(podops.Cancel(p.view, collaset.OperatorID, p.at()))
+			*p = p.changed(podops.Cancel(p.view, setplan.OperatorID, p.at()))
 			p.recorded, p.request = false, ""
 			return nil
 		})
@@ -634,31 +634,31 @@ type collaSetKey struct {
 }
 
 type collaSetDecision struct {
-	snapshot collaset.Snapshot
-	plan     collaset.Plan
+	snapshot setplan.Snapshot
+	plan     setplan.Plan
 }
 
-func (w *walk) collaSetPlan() (collaset.Snapshot, collaset.Plan) {
+func (w *walk) collaSetPlan() (setplan.Snapshot, setplan.Plan) {
 	key := collaSetKey{w.collasetPods, w.target, w.entries}
 	d, ok := w.planned[key]
 	if !ok {
 		d.snapshot = w.collaSetSnapshot()
-		d.plan = collaset.Decide(&d.snapshot)
+		d.plan = setplan.Decide(&d.snapshot)
 		w.planned[key] = d
 	}
 	return d.snapshot, d.plan
 }
 
-func (w *walk) collaSetSnapshot() collaset.Snapshot {
+func (w *walk) collaSetSnapshot() setplan.Snapshot {
 	revision := func(n int8) string { return fmt.Sprintf("web-%d", n) }
 	policy := appsv1alpha1.PodUpdateInPlaceIfPossible
 	if w.recreate {
 		policy = appsv1alpha1.PodUpdateRecreate
 	}
-	snapshot := collaset.Snapshot{
+	snapshot := setplan.Snapshot{
 		Now: now, Name: "web", Replicas: w.replicas, Protocol: true, Policy: policy,
 		UpdatedRevision: revision(w.target), CurrentRevision: revision(1),
-		Revisions: map[string]collaset.Difference{revision(1): {}, revision(2): {}},
+		Revisions: map[string]setplan.Difference{revision(1): {}, revision(2): {}},
 	}
 	if w.surge {
 		w.describeSurge(&snapshot)
@@ -674,12 +674,12 @@ func (w *walk) collaSetSnapshot() collaset.Snapshot {
 			of = w.target // its successor, which the workload of the model creates
 		} else {
 			_, marked := p.view.Labels[appsv1alpha1.ToDeleteLabel]
-			snapshot.Pods = append(snapshot.Pods, collaset.Pod{
+			snapshot.Pods = append(snapshot.Pods, setplan.Pod{
 				View: p.view, ID: i, Revision: revision(p.revision), Available: p.view.ServiceAvailable(), Scheduled: true, Selected: true,
 				Recorded: p.recorded, Carried: p.recorded, AllowedSince: now, ToDelete: marked,
 			})
 		}
-		snapshot.Entries = append(snapshot.Entries, collaset.Entry{ID: i, Data: map[string]string{
+		snapshot.Entries = append(snapshot.Entries, setplan.Entry{ID: i, Data: map[string]string{
 			appsv1alpha1.ContextOwner: "web", appsv1alpha1.ContextRevision: revision(of),
 		}})
 	}

@@ -11,7 +11,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	rules "kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 // everybody is the credit of all Pods.
@@ -239,7 +239,7 @@ func (w *walk) mayAnswer(write ruleWrite) error {
 				continue
 			}
 			for _, o := range g.Operations {
-				all = append(all, string(g.PodUID)+" "+rules.OperationsKey([]appsv1alpha1.GrantedOperation{o}))
+				all = append(all, string(g.PodUID)+" "+grants.OperationsKey([]appsv1alpha1.GrantedOperation{o}))
 			}
 		}
 		return all

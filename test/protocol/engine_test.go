@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	rules "kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 // engine is what podtransitionrule-controller may do.
@@ -163,11 +163,11 @@ type ledgerKey struct {
 // decision is a plan of the engine.
 type decision struct {
 	writes    []ruleWrite
-	questions []rules.Question
+	questions []grants.Question
 }
 
 // webhook is what the webhook may answer: it is asked about whatever waits for it, again and again.
-func (w *walk) webhook(questions []rules.Question) {
+func (w *walk) webhook(questions []grants.Question) {
 	for _, q := range questions {
 		i := w.podIndexOf(q.PodName)
 		last := w.answered[w.answers[i]]
@@ -210,18 +210,18 @@ func (m *model) decide(key ledgerKey) decision {
 		return plan
 	}
 	const owner = "set"
-	snapshot := rules.Snapshot{Now: now, Answers: map[rules.Subject]rules.Answer{}, Owners: []rules.Owner{{UID: owner, Name: owner, Replicas: int32(m.replicas)}}}
+	snapshot := grants.Snapshot{Now: now, Answers: map[grants.Subject]grants.Answer{}, Owners: []grants.Owner{{UID: owner, Name: owner, Replicas: int32(m.replicas)}}}
 	if key.frozen {
 		snapshot.Frozen = "by the user"
 	}
 	for _, said := range key.answers {
 		if a := m.answered[said]; said != 0 {
-			snapshot.Answers[a.subject] = rules.Answer{Passed: a.passed, Reason: "no"}
+			snapshot.Answers[a.subject] = grants.Answer{Passed: a.passed, Reason: "no"}
 		}
 	}
 	for i := range m.scenario.pods {
 		if p := m.podVersions[key.pods[i]]; !p.gone {
-			snapshot.Pods = append(snapshot.Pods, rules.Pod{View: p.view, Owner: owner})
+			snapshot.Pods = append(snapshot.Pods, grants.Pod{View: p.view, Owner: owner})
 		}
 	}
 	for _, r := range key.rules {
@@ -229,7 +229,7 @@ func (m *model) decide(key ledgerKey) decision {
 			snapshot.Rules = append(snapshot.Rules, m.ruleVersions[r])
 		}
 	}
-	decided := rules.Decide(snapshot)
+	decided := grants.Decide(snapshot)
 	if m.ruleByRule {
 		decided.Statuses = decideApart(snapshot)
 	}
@@ -245,8 +245,8 @@ func (m *model) decide(key ledgerKey) decision {
 }
 
 // decideApart is a defect: each rule decides alone and prefers other Pods, as nobody coordinates them.
-func decideApart(s rules.Snapshot) []rules.RuleStatus {
-	var statuses []rules.RuleStatus
+func decideApart(s grants.Snapshot) []grants.RuleStatus {
+	var statuses []grants.RuleStatus
 	for _, r := range s.Rules {
 		one := s
 		one.Rules = []*appsv1alpha1.PodTransitionRule{r}
@@ -259,7 +259,7 @@ func decideApart(s rules.Snapshot) []rules.RuleStatus {
 				one.Pods[i].Name = other
 			}
 		}
-		for _, status := range rules.Decide(one).Statuses {
+		for _, status := range grants.Decide(one).Statuses {
 			for g := range status.Status.Grants {
 				if name, ok := names[status.Status.Grants[g].PodName]; ok {
 					status.Status.Grants[g].PodName = name

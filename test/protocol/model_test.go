@@ -34,8 +34,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	collaset "kusionstack.io/kuperator/internal/collaset/core"
-	rules "kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 	"kusionstack.io/kuperator/internal/testkit/explorer"
 )
 
@@ -215,7 +215,7 @@ type freeze struct {
 
 // answer is what the webhook has said about a Pod.
 type answer struct {
-	subject rules.Subject
+	subject grants.Subject
 	passed  bool
 }
 
@@ -252,7 +252,7 @@ type model struct {
 	planned      map[collaSetKey]collaSetDecision
 	windows      []windowState
 	windowIndex  map[string]int32
-	contexts     [][]collaset.Entry
+	contexts     [][]setplan.Entry
 	contextIndex map[string]int32
 }
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	collaset "kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // This file has what collaset-controller does when it replaces Pods: IDs beyond the replicas are free, it creates Pods
@@ -15,10 +15,10 @@ import (
 
 // leaveRoom makes a set of the first replicas Pods: the other IDs are free.
 func (m *model) leaveRoom(s *state) {
-	var entries []collaset.Entry
+	var entries []setplan.Entry
 	for i := range m.scenario.pods {
 		if i < m.replicas {
-			entries = append(entries, collaset.Entry{ID: i, Data: map[string]string{
+			entries = append(entries, setplan.Entry{ID: i, Data: map[string]string{
 				appsv1alpha1.ContextOwner: "web", appsv1alpha1.ContextRevision: "web-1",
 			}})
 			continue
@@ -32,7 +32,7 @@ func (m *model) leaveRoom(s *state) {
 }
 
 // context is the number of a content of the ResourceContext.
-func (m *model) context(entries []collaset.Entry) int32 {
+func (m *model) context(entries []setplan.Entry) int32 {
 	raw, err := json.Marshal(entries)
 	if err != nil {
 		panic(err)
@@ -47,7 +47,7 @@ func (m *model) context(entries []collaset.Entry) int32 {
 }
 
 // describeSurge fills in Pods and entries.
-func (w *walk) describeSurge(s *collaset.Snapshot) {
+func (w *walk) describeSurge(s *setplan.Snapshot) {
 	s.Policy, s.MaxSurge = appsv1alpha1.PodUpdateReplace, 1
 	for i := range w.scenario.pods {
 		p := w.podVersions[w.collasetPods[i]]
@@ -55,7 +55,7 @@ func (w *walk) describeSurge(s *collaset.Snapshot) {
 			continue
 		}
 		has := func(key string) bool { _, ok := p.view.Labels[key]; return ok }
-		s.Pods = append(s.Pods, collaset.Pod{
+		s.Pods = append(s.Pods, setplan.Pod{
 			View: p.view, ID: i, Revision: fmt.Sprintf("web-%d", p.revision), Available: p.view.ServiceAvailable() || w.hopeful, Scheduled: true,
 			Selected: true, AllowedSince: now, ToDelete: has(appsv1alpha1.ToDeleteLabel),
 			Replacing: has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) || has(appsv1alpha1.ReplacePairOriginNameLabel),
@@ -65,7 +65,7 @@ func (w *walk) describeSurge(s *collaset.Snapshot) {
 }
 
 // storedBefore is the ResourceContext once a plan's action was taken: what an action depends on is stored before it.
-func (w *walk) storedBefore(verb string, plan collaset.Plan) int32 {
+func (w *walk) storedBefore(verb string, plan setplan.Plan) int32 {
 	if plan.EntriesFirst && !w.forgetful && (verb == "deletes" || verb == "creates") {
 		return w.context(plan.Entries)
 	}
@@ -73,7 +73,7 @@ func (w *walk) storedBefore(verb string, plan collaset.Plan) int32 {
 }
 
 // surges are the steps that only replacing needs.
-func (w *walk) surges(act func(string, *collaset.Pod, func(*podObject) error), plan collaset.Plan) {
+func (w *walk) surges(act func(string, *setplan.Pod, func(*podObject) error), plan setplan.Plan) {
 	if plan.EntriesChanged {
 		n := w.state
 		n.entries = w.context(plan.Entries)
@@ -144,7 +144,7 @@ func (m *model) surgeOver(s state) bool {
 		}
 	}
 	entries := m.contexts[s.entries]
-	return len(entries) == m.replicas && !slices.ContainsFunc(entries, func(e collaset.Entry) bool {
+	return len(entries) == m.replicas && !slices.ContainsFunc(entries, func(e setplan.Entry) bool {
 		return e.Data[appsv1alpha1.ContextReplaceOriginPodID]+e.Data[appsv1alpha1.ContextReplaceNewPodID] != ""
 	})
 }

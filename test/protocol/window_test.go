@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"kusionstack.io/kuperator/api/podops"
-	collaset "kusionstack.io/kuperator/internal/collaset/core"
+	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
 // The window of collaset-controller as an actor: decisions leave to it who begins, it hears of Pods as the cache does, one after the other, and
@@ -17,8 +17,8 @@ var web = types.NamespacedName{Namespace: "default", Name: "web"}
 
 // windowState is what collaset-controller knows beside its cache: a window, and what the last decision says of single Pods.
 type windowState struct {
-	window  *collaset.Window
-	rollout *collaset.Rollout
+	window  *setplan.Window
+	rollout *setplan.Rollout
 	target  int8 // the generation, as far as the model has any
 }
 
@@ -39,7 +39,7 @@ func (m *model) windowVersion(s windowState) int32 {
 
 // newWindow is what a process knows that has just begun.
 func (m *model) newWindow() int32 {
-	return m.windowVersion(windowState{window: collaset.NewWindow(collaset.Limits{InFlight: m.places})})
+	return m.windowVersion(windowState{window: setplan.NewWindow(setplan.Limits{InFlight: m.places})})
 }
 
 // windowed is what collaset-controller may do about updates by its window.
@@ -80,12 +80,12 @@ func (w *walk) sees() {
 		pod := w.windowPod(i, after)
 		switch {
 		case before.gone || after.gone || before.view.UID != after.view.UID:
-		case collaset.Back(before.view, after.view):
+		case setplan.Back(before.view, after.view):
 			s.window.Back(web, pod.UID(), now)
-		case collaset.Lost(before.view, after.view):
+		case setplan.Lost(before.view, after.view):
 			s.window.Lost(web)
 		default:
-			s.window.Moved(web, pod.UID(), collaset.NextIsOurs(&pod), now)
+			s.window.Moved(web, pod.UID(), setplan.NextIsOurs(&pod), now)
 		}
 		n := w.know(s)
 		n.collasetPods[i] = w.pods[i]
@@ -94,8 +94,8 @@ func (w *walk) sees() {
 }
 
 // windowPod is a Pod as collaset-controller reads it.
-func (w *walk) windowPod(i int, p podObject) collaset.Pod {
-	return collaset.Pod{
+func (w *walk) windowPod(i int, p podObject) setplan.Pod {
+	return setplan.Pod{
 		View: p.view, ID: i, Revision: fmt.Sprintf("web-%d", p.revision), Available: p.view.ServiceAvailable(), Scheduled: true, Selected: true,
 		Recorded: p.recorded, Carried: p.recorded, AllowedSince: now,
 	}
@@ -110,8 +110,8 @@ func (w *walk) decides() {
 	if !w.unforeseen {
 		s.window.Foresee(web, snapshot.Pods)
 	}
-	plan := collaset.Decide(&snapshot)
-	s.window.Planned(web, collaset.WindowPlanOf(&snapshot, &plan), now)
+	plan := setplan.Decide(&snapshot)
+	s.window.Planned(web, setplan.WindowPlanOf(&snapshot, &plan), now)
 	s.rollout, s.target = plan.Rollout, w.target
 	if n := w.know(s); n != w.state {
 		w.add("collaset decides", n)
@@ -163,7 +163,7 @@ func (w *walk) mayBegin(i int) error {
 	}
 	var under []string
 	for j := range w.scenario.pods {
-		if p := w.pod(j); j != i && !p.gone && (p.out() || podops.IsDuring(p.view, collaset.OperatorID, podops.TypeUpdate)) {
+		if p := w.pod(j); j != i && !p.gone && (p.out() || podops.IsDuring(p.view, setplan.OperatorID, podops.TypeUpdate)) {
 			under = append(under, p.view.Name)
 		}
 	}

@@ -1,8 +1,8 @@
 // Package asking asks the servers of webhook rules, off the path of decisions: what they said is there for the next
-// decision, which is woken for it. What is asked, when, and what answers mean is decided in package core; this package
+// decision, which is woken for it. What is asked, when, and what answers mean is decided in package exchange; this package
 // has the connections, the credentials and the concurrency.
 //
-// Servers are not trusted, and asked through package callout. Namespaces take turns (core.Turns), and one rule has at most
+// Servers are not trusted, and asked through package callout. Namespaces take turns (exchange.Turns), and one rule has at most
 // perRule requests on their way, so that slow servers hold up nothing but the rules that ask them.
 package asking
 
@@ -29,8 +29,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/callout"
-	"kusionstack.io/kuperator/internal/podtransitionrule/asking/core"
-	engine "kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/asking/exchange"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -61,9 +61,9 @@ type Asker struct {
 
 	mu         sync.Mutex
 	namespaces map[string]*namespace
-	turns      *core.Turns[*inquiry]        // of those that may have a request to make
-	launch     func(*inquiry, core.Request) // nil before Start
-	wake       func(reconcile.Request)      // nil before the source started
+	turns      *exchange.Turns[*inquiry]        // of those that may have a request to make
+	launch     func(*inquiry, exchange.Request) // nil before Start
+	wake       func(reconcile.Request)          // nil before the source started
 }
 
 // namespace is what is asked for the rules of one namespace.
@@ -80,7 +80,7 @@ type key struct {
 
 // inquiry is one check that asks a webhook.
 type inquiry struct {
-	*core.Inquiry // guarded by Asker.mu, as are the other fields
+	*exchange.Inquiry // guarded by Asker.mu, as are the other fields
 	key
 	namespace, ruleName string
 	check               *appsv1alpha1.TransitionRule
@@ -90,8 +90,8 @@ type inquiry struct {
 
 // Heard is what servers have said, for one decision.
 type Heard struct {
-	// Answers, Tasks, Invalid and Unreachable are those of engine.Snapshot.
-	Answers     map[engine.Subject]engine.Answer
+	// Answers, Tasks, Invalid and Unreachable are those of grants.Snapshot.
+	Answers     map[grants.Subject]grants.Answer
 	Tasks       map[types.UID][]appsv1alpha1.RuleState
 	Invalid     map[types.UID]string
 	Unreachable map[types.UID]string
@@ -106,7 +106,7 @@ func New(o Options, direct kubeclient.Reader, clk clock.PassiveClock) (*Asker, e
 	return &Asker{
 		client: newClient(targets, o.Timeout), secrets: newSecrets(direct, clk), direct: direct, clock: clk, strict: o.Strict,
 		readers: make(chan struct{}, o.Concurrency*readersPerSlot), namespaces: map[string]*namespace{},
-		turns: core.NewTurns[*inquiry](o.Concurrency, perRule),
+		turns: exchange.NewTurns[*inquiry](o.Concurrency, perRule),
 	}, nil
 }
 
@@ -117,7 +117,7 @@ func (a *Asker) NeedLeaderElection() bool { return true }
 func (a *Asker) Start(ctx context.Context) error {
 	var flying sync.WaitGroup
 	a.mu.Lock()
-	a.launch = func(i *inquiry, r core.Request) { flying.Go(func() { a.serve(ctx, i, r) }) }
+	a.launch = func(i *inquiry, r exchange.Request) { flying.Go(func() { a.serve(ctx, i, r) }) }
 	a.serveReady()
 	a.mu.Unlock()
 	<-ctx.Done()
@@ -150,7 +150,7 @@ func (a *Asker) Heard(name string, rules []*appsv1alpha1.PodTransitionRule) Hear
 		a.namespaces[name] = ns
 	}
 	heard := Heard{
-		Answers: map[engine.Subject]engine.Answer{}, Tasks: map[types.UID][]appsv1alpha1.RuleState{},
+		Answers: map[grants.Subject]grants.Answer{}, Tasks: map[types.UID][]appsv1alpha1.RuleState{},
 		Invalid: map[types.UID]string{}, Unreachable: map[types.UID]string{},
 	}
 	present := make(map[key]bool, len(ns.inquiries))
@@ -173,14 +173,14 @@ func (a *Asker) Heard(name string, rules []*appsv1alpha1.PodTransitionRule) Hear
 
 // Ask takes in what a decision wants to know, starts asking, and returns when to decide again although nothing happens;
 // zero for never.
-func (a *Asker) Ask(name string, questions []engine.Question) time.Duration {
+func (a *Asker) Ask(name string, questions []grants.Question) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	ns := a.namespaces[name]
 	if ns == nil {
 		return 0
 	}
-	by := make(map[key][]engine.Question, len(ns.inquiries))
+	by := make(map[key][]grants.Question, len(ns.inquiries))
 	for _, q := range questions {
 		k := key{q.Rule, q.Check}
 		by[k] = append(by[k], q)
@@ -235,7 +235,7 @@ func (ns *namespace) update(name string, rule *appsv1alpha1.PodTransitionRule, s
 			if i != nil {
 				i.gone = true
 			}
-			i = &inquiry{Inquiry: core.New(settings), key: k, namespace: name, ruleName: rule.Name}
+			i = &inquiry{Inquiry: exchange.New(settings), key: k, namespace: name, ruleName: rule.Name}
 			if adopt {
 				i.Adopt(state, now)
 			}
@@ -263,8 +263,8 @@ func webhookChecks(rule *appsv1alpha1.PodTransitionRule) []*appsv1alpha1.Transit
 	return checks
 }
 
-func settingsOf(rule *appsv1alpha1.PodTransitionRule, check *appsv1alpha1.TransitionRule, of int) core.Settings {
-	s := core.Settings{
+func settingsOf(rule *appsv1alpha1.PodTransitionRule, check *appsv1alpha1.TransitionRule, of int) exchange.Settings {
+	s := exchange.Settings{
 		Rule: rule.UID, Check: check.Name,
 		Ignore: ptr.Deref(check.Webhook.FailurePolicy, appsv1alpha1.FailurePolicyIgnore) == appsv1alpha1.FailurePolicyIgnore,
 		Room:   ruleRoom / of, HistoryRoom: max(1, historyRoom/of),
@@ -384,7 +384,7 @@ func (a *Asker) serveReady() {
 }
 
 // serve makes one request and takes in its result.
-func (a *Asker) serve(ctx context.Context, i *inquiry, r core.Request) {
+func (a *Asker) serve(ctx context.Context, i *inquiry, r exchange.Request) {
 	inFlight.Inc()
 	var took time.Duration // by the server; what the API server took is not its fault
 	if r.TaskID != "" {
@@ -404,18 +404,18 @@ func (a *Asker) serve(ctx context.Context, i *inquiry, r core.Request) {
 }
 
 // poll asks about a task, and returns how long the server took.
-func (a *Asker) poll(ctx context.Context, i *inquiry, r core.Request) (took time.Duration) {
+func (a *Asker) poll(ctx context.Context, i *inquiry, r exchange.Request) (took time.Duration) {
 	a.mu.Lock()
 	config := i.check.Webhook.ClientConfig
 	a.mu.Unlock()
-	var answer core.PollAnswer
+	var answer exchange.PollAnswer
 	var body []byte
 	err := errors.New("the rule is polled no more")
 	if config.Poll != nil {
 		body, took, err = a.ask(ctx, i, call{method: http.MethodGet, url: pollURL(*config.Poll, r.TaskID), caBundle: config.Poll.CABundle}, config.SecretName)
 	}
 	if err == nil {
-		answer, err = core.ParsePollAnswer(body)
+		answer, err = exchange.ParsePollAnswer(body)
 	}
 	if ctx.Err() != nil {
 		return took // the process ends
@@ -449,7 +449,7 @@ func pollURL(poll appsv1alpha1.WebhookPoll, task string) string {
 }
 
 // post asks about Pods, and returns how long the server took.
-func (a *Asker) post(ctx context.Context, i *inquiry, r core.Request) (took time.Duration) {
+func (a *Asker) post(ctx context.Context, i *inquiry, r exchange.Request) (took time.Duration) {
 	a.mu.Lock()
 	check := i.check
 	a.mu.Unlock()
@@ -458,10 +458,10 @@ func (a *Asker) post(ctx context.Context, i *inquiry, r core.Request) (took time
 		return 0
 	}
 	config := check.Webhook.ClientConfig
-	var answer core.Answer
+	var answer exchange.Answer
 	said, took, err := a.ask(ctx, i, call{method: http.MethodPost, url: config.URL, body: body, caBundle: config.CABundle}, config.SecretName)
 	if err == nil {
-		answer, err = core.ParseAnswer(said)
+		answer, err = exchange.ParseAnswer(said)
 	}
 	if ctx.Err() != nil {
 		return took // the process ends: nobody may pass by failurePolicy for that
@@ -491,20 +491,20 @@ func (a *Asker) ask(ctx context.Context, i *inquiry, q call, secret string) (bod
 }
 
 // failureOf says what an error means for those who were to be asked about.
-func failureOf(err error) core.Failure {
+func failureOf(err error) exchange.Failure {
 	lasting, passing := misconfigured{}, unprepared{}
 	why := writes.Text(err)
 	switch {
 	case errors.As(err, &lasting):
-		return core.Failure{Reason: "the webhook is not asked: " + why, Refused: true, Lasting: true}
+		return exchange.Failure{Reason: "the webhook is not asked: " + why, Refused: true, Lasting: true}
 	case errors.As(err, &passing):
-		return core.Failure{Reason: "the webhook is not asked: " + why, Refused: true}
+		return exchange.Failure{Reason: "the webhook is not asked: " + why, Refused: true}
 	}
-	return core.Failure{Reason: "the webhook cannot be asked: " + why}
+	return exchange.Failure{Reason: "the webhook cannot be asked: " + why}
 }
 
 // count tells metrics and the log how a request went.
-func (a *Asker) count(ctx context.Context, i *inquiry, r core.Request, err error) {
+func (a *Asker) count(ctx context.Context, i *inquiry, r exchange.Request, err error) {
 	result := answered
 	if err != nil {
 		result = failed

@@ -28,8 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/podtransitionrule/asking/core"
-	engine "kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/asking/exchange"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 	"kusionstack.io/kuperator/internal/testkit/testca"
 )
 
@@ -39,7 +39,7 @@ type stage struct {
 	asker *Asker
 	clock *clocktesting.FakePassiveClock
 	rules []*appsv1alpha1.PodTransitionRule
-	want  []engine.Question
+	want  []grants.Question
 	heard Heard
 	stop  func()
 }
@@ -76,12 +76,12 @@ func rule(name, url string, change func(*appsv1alpha1.TransitionRuleWebhook)) *a
 	}
 }
 
-func about(rule *appsv1alpha1.PodTransitionRule, pods ...string) []engine.Question {
-	var all []engine.Question
+func about(rule *appsv1alpha1.PodTransitionRule, pods ...string) []grants.Question {
+	var all []grants.Question
 	for _, pod := range pods {
 		requests := []appsv1alpha1.GrantedOperation{{ID: "job", Type: "update", Request: "1"}}
-		all = append(all, engine.Question{PodName: pod, Requests: requests, Subject: engine.Subject{
-			Rule: rule.UID, Check: "check", Pod: types.UID("uid-" + pod), Stage: appsv1alpha1.StagePreCheck, Operations: engine.OperationsKey(requests),
+		all = append(all, grants.Question{PodName: pod, Requests: requests, Subject: grants.Subject{
+			Rule: rule.UID, Check: "check", Pod: types.UID("uid-" + pod), Stage: appsv1alpha1.StagePreCheck, Operations: grants.OperationsKey(requests),
 		}})
 	}
 	return all
@@ -111,8 +111,8 @@ func (s *stage) until(what string, holds func() bool) {
 	}
 }
 
-func (s *stage) passed(q engine.Question) bool   { return s.heard.Answers[q.Subject].Passed }
-func (s *stage) reason(q engine.Question) string { return s.heard.Answers[q.Subject].Reason }
+func (s *stage) passed(q grants.Question) bool   { return s.heard.Answers[q.Subject].Passed }
+func (s *stage) reason(q grants.Question) string { return s.heard.Answers[q.Subject].Reason }
 
 func nobody() kubeclient.Client { return fake.NewFakeClient() }
 
@@ -135,7 +135,7 @@ func TestAServerIsAsked(t *testing.T) {
 	require.True(t, s.passed(s.want[0]))
 	require.Equal(t, "the webhook is not asked: the Pod is gone", s.reason(s.want[1]), "it has another UID")
 	require.Equal(t, "the webhook is not asked: the Pod is gone", s.reason(s.want[2]))
-	var got core.Body
+	var got exchange.Body
 	method, body, _ := strings.Cut(<-bodies, "{")
 	require.Equal(t, "POST application/json ", method)
 	require.NoError(t, json.Unmarshal([]byte("{"+body), &got))
@@ -256,7 +256,7 @@ func TestASlowServerHoldsUpItsOwnRuleOnly(t *testing.T) {
 	hanging, fine := rule("hanging", stuck.URL, nil), rule("fine", good.URL, nil)
 	s.rules = []*appsv1alpha1.PodTransitionRule{hanging, fine}
 	var pods []string
-	for n := range 8 * core.MaxBatch {
+	for n := range 8 * exchange.MaxBatch {
 		pods = append(pods, fmt.Sprintf("p%04d", n))
 	}
 	hangs, works := about(hanging, pods...), about(fine, "a")
@@ -285,7 +285,7 @@ func TestSlowServersOfANamespaceHoldUpNoOtherNamespace(t *testing.T) {
 	good := served(t, yes)
 	s := play(t, nobody(), options())
 	var pods []string
-	for n := range perRule * core.MaxBatch {
+	for n := range perRule * exchange.MaxBatch {
 		pods = append(pods, fmt.Sprintf("p%04d", n))
 	}
 	for n := range 8 { // enough for all slots twice

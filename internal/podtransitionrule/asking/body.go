@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/podtransitionrule/asking/core"
-	engine "kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/asking/exchange"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 // readersPerPost is how many Pods of one POST are read at once, readersPerSlot how many for each slot of requests.
@@ -22,12 +22,12 @@ const readersPerPost, readersPerSlot = 8, 8
 
 // body is what to post about the request's questions. Questions that cannot be asked are taken out of it, with the
 // reason; false says that none is left, or that the process ends.
-func (a *Asker) body(ctx context.Context, i *inquiry, check *appsv1alpha1.TransitionRule, r *core.Request) ([]byte, bool) {
+func (a *Asker) body(ctx context.Context, i *inquiry, check *appsv1alpha1.TransitionRule, r *exchange.Request) ([]byte, bool) {
 	parameters, failures := a.parameters(ctx, i.namespace, check.Webhook.Parameters, r.Questions)
 	if ctx.Err() != nil {
 		return nil, false
 	}
-	body := core.NewBody(string(uuid.NewUUID()), i.namespace, i.ruleName, check)
+	body := exchange.NewBody(string(uuid.NewUUID()), i.namespace, i.ruleName, check)
 	size := 0
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -40,11 +40,11 @@ func (a *Asker) body(ctx context.Context, i *inquiry, check *appsv1alpha1.Transi
 		for key, value := range parameters[n] {
 			size += len(key) + len(value)
 		}
-		if size > core.MaxBody && len(body.Resources) > 0 {
-			i.Withdraw(r, q.Pod, core.Failure{}, now)
+		if size > exchange.MaxBody && len(body.Resources) > 0 {
+			i.Withdraw(r, q.Pod, exchange.Failure{}, now)
 			continue
 		}
-		body.Resources = append(body.Resources, core.NewResource(i.namespace, q, parameters[n]))
+		body.Resources = append(body.Resources, exchange.NewResource(i.namespace, q, parameters[n]))
 	}
 	if len(body.Resources) == 0 {
 		return nil, false
@@ -58,9 +58,9 @@ func (a *Asker) body(ctx context.Context, i *inquiry, check *appsv1alpha1.Transi
 }
 
 // parameters are the values, or what is wrong, of each question.
-func (a *Asker) parameters(ctx context.Context, namespace string, wanted []appsv1alpha1.Parameter, questions []engine.Question) ([]map[string]string, []error) {
+func (a *Asker) parameters(ctx context.Context, namespace string, wanted []appsv1alpha1.Parameter, questions []grants.Question) ([]map[string]string, []error) {
 	values, failures := make([]map[string]string, len(questions)), make([]error, len(questions))
-	read := core.NeedPod(wanted)
+	read := exchange.NeedPod(wanted)
 	slots := make(chan struct{}, readersPerPost)
 	var reading sync.WaitGroup
 	for n, q := range questions {
@@ -76,7 +76,7 @@ func (a *Asker) parameters(ctx context.Context, namespace string, wanted []appsv
 				}
 			}
 			var err error
-			if values[n], err = core.Parameters(wanted, core.Pod{Namespace: namespace, Name: q.PodName, UID: string(q.Pod)}, full); err != nil {
+			if values[n], err = exchange.Parameters(wanted, exchange.Pod{Namespace: namespace, Name: q.PodName, UID: string(q.Pod)}, full); err != nil {
 				failures[n] = misconfigured{err}
 			}
 		})
@@ -86,7 +86,7 @@ func (a *Asker) parameters(ctx context.Context, namespace string, wanted []appsv
 }
 
 // pod reads a whole Pod, as JSON: the cache has only what decisions need.
-func (a *Asker) pod(ctx context.Context, namespace string, q engine.Question) (map[string]any, error) {
+func (a *Asker) pod(ctx context.Context, namespace string, q grants.Question) (map[string]any, error) {
 	var pod corev1.Pod
 	err := a.direct.Get(ctx, types.NamespacedName{Namespace: namespace, Name: q.PodName}, &pod)
 	switch {

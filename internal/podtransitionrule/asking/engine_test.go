@@ -12,13 +12,13 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	engine "kusionstack.io/kuperator/internal/podtransitionrule/core"
+	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 // decide is one round of the reconciler with the real engine: its plan is written to the rules.
-func (s *stage) decide(pods []engine.Pod) engine.Plan {
+func (s *stage) decide(pods []grants.Pod) grants.Plan {
 	heard := s.asker.Heard("ns", s.rules)
-	plan := engine.Decide(engine.Snapshot{
+	plan := grants.Decide(grants.Snapshot{
 		Rules: s.rules, Pods: pods, Now: s.clock.Now(),
 		Answers: heard.Answers, Tasks: heard.Tasks, Invalid: heard.Invalid, Unreachable: heard.Unreachable,
 	})
@@ -41,14 +41,14 @@ func TestTheEngineGrantsWhatTheServerApproves(t *testing.T) {
 	server := served(t, func(w http.ResponseWriter, r *http.Request) { ts.ServeHTTP(w, r) })
 	r := rule("one", server.URL, polls(server.URL))
 	r.Spec.Selector = &metav1.LabelSelector{}
-	var pods []engine.Pod
+	var pods []grants.Pod
 	for _, name := range []string{"a", "b"} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{
 			appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue, podops.ServiceAvailableLabel: "1",
 			"operating.podopslifecycle.kusionstack.io/job": "1", "operation-type.podopslifecycle.kusionstack.io/job": "update", "pre-check.podopslifecycle.kusionstack.io/job": "1",
 		}}}
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-		pods = append(pods, engine.Pod{View: podops.Read(pod)})
+		pods = append(pods, grants.Pod{View: podops.Read(pod)})
 	}
 	s := play(t, nobody(), options())
 	s.rules = []*appsv1alpha1.PodTransitionRule{r}

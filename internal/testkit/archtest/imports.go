@@ -29,8 +29,13 @@ var (
 	shared   = []string{"bootstrap", "callout", "cputime", "metric", "podcache", "revision", "writes"}
 	forTests = []string{"testkit"}
 	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
-	// does no I/O, its core.
+	// does no I/O, its decisions.
 	tools = []string{"plugin", "dashboard"}
+	// decisions are the packages that hold components' decisions.
+	decisions = []string{
+		"collaset/setplan", "lifecycle/podphase", "podtransitionrule/asking/exchange", "podtransitionrule/grants",
+		"resourceconsist/traffic", "shard/placement",
+	}
 	// pure are further packages that do no input or output. Beside api they may import what compares revisions.
 	pure = []string{"insight"}
 	// effects are what a decision must not import: they, and what lies below them.
@@ -62,7 +67,7 @@ func Broken(packages []Package) []string {
 func codeRule(importer, imported string, components []string) string {
 	api, isAPI := strings.CutPrefix(importer, Module+"/api/")
 	isPure := slices.Contains(pure, internalName(importer))
-	isDecision := isPure || api == "podops" || (internalName(importer) != "" && strings.Contains(importer+"/", "/core/"))
+	isDecision := isPure || api == "podops" || decides(importer)
 	isTool := slices.Contains(tools, internalName(importer))
 	switch {
 	case isDecision && below(imported, effects):
@@ -75,10 +80,16 @@ func codeRule(importer, imported string, components []string) string {
 		return "it imports, of internal, only revision"
 	case isDecision && !isPure && slices.Contains(shared, internalName(imported)):
 		return "a decision imports only api"
-	case isTool && slices.Contains(components, internalName(imported)) && !strings.HasSuffix(imported, "/core"):
-		return "a tool imports, of a component, only its core"
+	case isTool && slices.Contains(components, internalName(imported)) && !decides(imported):
+		return "a tool imports, of a component, only its decisions"
 	}
 	return siblingRule(importer, imported, components, shared)
+}
+
+// decides reports whether a package holds the decisions of a component.
+func decides(importPath string) bool {
+	name, isInternal := strings.CutPrefix(importPath, Module+"/internal/")
+	return isInternal && slices.Contains(decisions, name)
 }
 
 // siblingRule keeps components apart: of internal, a component imports itself and what is allowed.

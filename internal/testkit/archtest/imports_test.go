@@ -39,19 +39,19 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		given archtest.Package
 		want  string // part of the one breach; empty means none
 	}{
-		"a component uses its core, the shared packages and the API": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{"context", m + "/internal/collaset/core", m + "/internal/writes", m + "/internal/bootstrap", m + "/api/podops", "sigs.k8s.io/controller-runtime"}},
+		"a component uses its decisions, the shared packages and the API": {
+			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{"context", m + "/internal/collaset/setplan", m + "/internal/writes", m + "/internal/bootstrap", m + "/api/podops", "sigs.k8s.io/controller-runtime"}},
 		},
 		"a component imports another": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/sixth"}},
 			want:  "components meet only",
 		},
 		"a component imports a part of another": {
-			given: archtest.Package{ImportPath: m + "/internal/sixth/core", Imports: []string{m + "/internal/collaset/core"}},
+			given: archtest.Package{ImportPath: m + "/internal/sixth/part", Imports: []string{m + "/internal/collaset/setplan"}},
 			want:  "components meet only",
 		},
 		"a test of a component imports another": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset", TestImports: []string{m + "/internal/sixth/core"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset", TestImports: []string{m + "/internal/sixth/part"}},
 			want:  "a test of " + m + "/internal/collaset imports",
 		},
 		"an external test of a component imports another": {
@@ -66,11 +66,11 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			want:  "of internal, itself and bootstrap, callout, cputime, metric, podcache, revision, writes",
 		},
 		"the plugin uses a core and the picture": {
-			given: archtest.Package{ImportPath: m + "/internal/plugin", Imports: []string{"context", m + "/internal/collaset/core", m + "/internal/insight", m + "/internal/revision"}},
+			given: archtest.Package{ImportPath: m + "/internal/plugin", Imports: []string{"context", m + "/internal/collaset/setplan", m + "/internal/insight", m + "/internal/revision"}},
 		},
 		"the plugin uses a component": {
 			given: archtest.Package{ImportPath: m + "/internal/plugin", Imports: []string{m + "/internal/collaset"}},
-			want:  "only its core",
+			want:  "only its decisions",
 		},
 		"a component uses the plugin": {
 			given: archtest.Package{ImportPath: m + "/internal/sixth", Imports: []string{m + "/internal/plugin"}},
@@ -88,30 +88,30 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			want:  "only the Kubernetes API",
 		},
 		"the picture uses a component": {
-			given: archtest.Package{ImportPath: m + "/internal/insight", Imports: []string{m + "/internal/collaset/core"}},
+			given: archtest.Package{ImportPath: m + "/internal/insight", Imports: []string{m + "/internal/collaset/setplan"}},
 			want:  "only revision",
 		},
 		"the explorer uses all cores": {
-			given: archtest.Package{ImportPath: m + "/test/protocol", TestImports: []string{m + "/internal/collaset/core", m + "/internal/sixth/core"}},
+			given: archtest.Package{ImportPath: m + "/test/protocol", TestImports: []string{m + "/internal/collaset/setplan", m + "/internal/sixth/part"}},
 		},
 		"a core takes a context": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset/core", Imports: []string{"context", "time"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{"context", "time"}},
 			want:  "does no input or output",
 		},
 		"a core serves HTTP": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset/core", Imports: []string{"net/http"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{"net/http"}},
 			want:  "does no input or output",
 		},
 		"a core uses a client": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset/core", Imports: []string{"sigs.k8s.io/controller-runtime/pkg/client"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{"sigs.k8s.io/controller-runtime/pkg/client"}},
 			want:  "only the Kubernetes API",
 		},
 		"a core tracks writes": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset/core", Imports: []string{m + "/internal/writes"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{m + "/internal/writes"}},
 			want:  "a decision imports only api",
 		},
 		"a core uses the API": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset/core", Imports: []string{"time", "k8s.io/api/core/v1", "k8s.io/utils/ptr", m + "/api/podops"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{"time", "k8s.io/api/core/v1", "k8s.io/utils/ptr", m + "/api/podops"}},
 		},
 		"the protocol reads a file": {
 			given: archtest.Package{ImportPath: m + "/api/podops", Imports: []string{"os"}},

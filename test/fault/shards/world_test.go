@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/internal/shard"
-	"kusionstack.io/kuperator/internal/shard/core"
+	"kusionstack.io/kuperator/internal/shard/placement"
 	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/child"
 	"kusionstack.io/kuperator/internal/testkit/suite"
@@ -285,7 +285,7 @@ func (w *world) requireOneWriter(t *testing.T, since time.Time, namespaces []str
 		allowed := len(shards) - 1 + w.lease(t, key[0]).transitions // from one number to another, and without shards
 		of := map[string]bool{}
 		for _, n := range shards {
-			of[shard.LeaseName(key[0], core.Of(key[1], n))] = true
+			of[shard.LeaseName(key[0], placement.Of(key[1], n))] = true
 		}
 		for name := range of {
 			allowed += w.lease(t, name).transitions

@@ -1,0 +1,245 @@
+package setplan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+)
+
+// OperatorID is the slot of collaset-controller in the Pod protocol, for updates and scale-ins alike.
+const OperatorID = "collaset"
+
+// NoID is the instance ID of a Pod that carries none, or one that cannot be read.
+const NoID = -1
+
+// Snapshot is all that a decision reads. Defaults are filled in, lists may be in any order, and nothing in it is
+// changed by this package.
+type Snapshot struct {
+	// Now is the shell's clock.
+	Now time.Time
+
+	Name       string
+	Generation int64
+	// Selector is spec.selector as a string, for the scale subresource.
+	Selector string
+
+	Replicas int
+	Paused   bool
+	// Deleting says that the CollaSet is being deleted.
+	Deleting bool
+	// Orphaning says that it is deleted without its Pods: the garbage collector takes the owner references off.
+	Orphaning bool
+	// Protocol says that Pods are operated under the Pod protocol; without it, directly.
+	Protocol bool
+	// Sequential says that a Pod's name follows from its instance ID.
+	Sequential bool
+
+	Policy appsv1alpha1.PodUpdatePolicy
+	// ByLabel says that Pods are chosen for update by label and not by Partition.
+	ByLabel bool
+	// Partition is the number of slots kept at old revisions.
+	Partition int
+	// MaxUnavailable is how many Pods may be unavailable, for whatever reason, when an update takes another one out of
+	// service. 0 is no bound under the protocol, and one Pod without it.
+	MaxUnavailable int
+	// MaxSurge is how many Pods updates may replace at a time, each with an old and a new Pod. Less than 1 is 1.
+	MaxSurge int
+	// UpdateDelay and ScaleInDelay are the waits between a permission, as seen here first, and acting on it.
+	UpdateDelay, ScaleInDelay time.Duration
+
+	// Conventions are those by which the spec was read.
+	Conventions Conventions
+	// ToDelete, ToExclude and ToInclude are the names in scaleStrategy.
+	ToDelete, ToExclude, ToInclude []string
+	// Candidates are the Pods that scaleStrategy.podToInclude names and that the CollaSet does not own, each once.
+	Candidates []Candidate
+	// Templates are the volume claim templates of revisions that have any, by the revision's name, in their order.
+	Templates map[string][]ClaimTemplate
+	// Claims are the set's claims that are not excluded.
+	Claims []Claim
+	// Retention says which of them are deleted.
+	Retention Retention
+
+	// UpdatedRevision is the revision of the present template; CurrentRevision the one Pods come from.
+	UpdatedRevision, CurrentRevision string
+	// Revisions has every revision of the set that still exists, by name, and what lies between it and UpdatedRevision.
+	Revisions map[string]Difference
+
+	// MinReady is how long a Pod must have been Ready to be available, which Pod.Available says.
+	MinReady time.Duration
+	// Failure says what becomes of a rollout that does not progress.
+	Failure FailureHandling
+	// Halted is the rollout that Failure stopped, nil for none. UpdatedRevision is then its RollbackTo, if it has one, and
+	// SpecRevision the revision of the present template. Elsewhere SpecRevision may be empty: it is UpdatedRevision.
+	Halted       *appsv1alpha1.HaltedRollout
+	SpecRevision string
+	// Returned says that status names UpdatedRevision as the one that Pods come from: what is at another revision of this
+	// set got there by a rollout that was taken back. Kuperator v0.7 keeps as many there as the partition says.
+	Returned bool
+
+	// Verdicts are the API server's answers to trials. Nil: it takes everything, and is not asked.
+	Verdicts map[Trial]Verdict
+
+	Pods []Pod
+	// Strays are Pods that are the set's by what they carry, and none of Pods.
+	Strays []Stray
+	// Limits bound what one decision does.
+	Limits Limits
+	// Entries is the whole ResourceContext.
+	Entries []Entry
+	// StaleOwners are those owners of entries that do not exist or use another ResourceContext.
+	StaleOwners map[string]bool
+}
+
+// Candidate is a Pod that is to be included.
+type Candidate struct {
+	Name string
+	// Pod is nil if there is no managed Pod of that name.
+	Pod *Pod
+	// Owner is the controller that has the Pod, for people; "" if none has.
+	Owner string
+	// Refusal says what else keeps the Pod from being included, such as its volumes; "" if nothing does.
+	Refusal string
+}
+
+// Difference is what lies between a revision and the updated one.
+type Difference struct {
+	// Forcing names fields that a running Pod cannot take over. Empty: the change can be made in place.
+	Forcing []string
+	// Quiet reports whether a running Pod takes the change over without a restart of any container, so that it need not
+	// leave service. It says nothing where Forcing is not empty.
+	Quiet bool
+	// Resizes reports whether the change has resources to set in place.
+	Resizes bool
+}
+
+// Fields is what metadata.managedFields of a Pod tell that somebody may want to know.
+type Fields int
+
+const (
+	// FieldsOthers is what somebody outside this suite wrote.
+	FieldsOthers Fields = iota
+	// FieldsNone is nothing: the API server does not track the Pod's fields.
+	FieldsNone
+	// FieldsOwn is only what this suite wrote, and what is in the status.
+	FieldsOwn
+	// FieldsApplied is what somebody has applied on the server side, and is theirs to remove.
+	FieldsApplied
+)
+
+// Pod is what a decision reads of one Pod that the CollaSet owns.
+type Pod struct {
+	// View is the Pod as the protocol sees it; it also gives name, UID and resourceVersion.
+	View podops.View
+	// Facts are those of View, so that not every decision works them out. Nil: it does.
+	Facts *Facts
+	// ID is the instance ID, or NoID.
+	ID int
+	// Revision is the name of the Pod's revision, "" if it has none.
+	Revision string
+	// Known is what the Pod said of itself before somebody changed its labels; nil if that is what they say.
+	Known *Known
+	// Created is the creation time; ReadySince when Ready last became True, zero if it is not. A container that started
+	// later than that counts: an image may be changed so quickly that Ready is True all the while.
+	Created, ReadySince time.Time
+	// Available says that the Pod serves: under the protocol, service-available; without it, Ready for long enough.
+	Available bool
+	// AvailableIn is how long a Ready Pod still has to stay so to be available; 0 if time does not decide it.
+	AvailableIn time.Duration
+	// Scheduled says that the Pod has a node, and Node which; "" if it has none.
+	Scheduled bool
+	Node      string
+	// Awaited is what others have to set before the Pod is available: a readiness gate while its containers are ready, or
+	// the finalizer of a cooperator while it is Ready. "" if nothing is.
+	Awaited string
+	// Phase is the Pod's phase.
+	Phase corev1.PodPhase
+	// DeletionCost is what the user says it costs to delete the Pod (annotation controller.kubernetes.io/pod-deletion-cost),
+	// compared with other Pods of the set. 0 if the Pod does not say, or not legibly.
+	DeletionCost int
+	// Again is how long a terminal Pod is kept before its successor comes, because Pods of its instance ID have run to their
+	// ends again and again; 0 if it need not wait.
+	Again time.Duration
+	// Ended says for people how a terminal Pod ended, "" for others.
+	Ended string
+	// Domains are the topology domains over which the template spreads its Pods, in the order of its constraints; "" is a
+	// domain that is not known. Nil if nothing is to be removed. All Pods of a Snapshot have the same number.
+	Domains []string
+	// Included, Excluded, ToDelete and Replacing say that the Pod has the labels for update by label, exclusion,
+	// deletion, and replacement (as origin or as new Pod).
+	Included, Excluded, ToDelete, Replacing bool
+	// Mounts are the Pod's volumes that are claims.
+	Mounts []Mount
+	// Selected says that the CollaSet's selector matches.
+	Selected bool
+	// Fields is what metadata.managedFields tell.
+	Fields Fields
+	// Recorded says that an in-place change was made that is not yet called finished; Carried that the kubelet has
+	// carried it out; Wait, a CamelCase word, and Missing what is missing if it has not.
+	Recorded, Carried bool
+	Wait, Missing     string
+	// Delegated says that lifecycle-controller is to finish this request when it is Carried, and CarriedSince when the operator here first saw
+	// that it is; zero if it does not see it.
+	Delegated    bool
+	CarriedSince time.Time
+	// ResizeDue says that the recorded change still lacks its write to pods/resize; Infeasible that the Pod cannot get the
+	// recorded resources where it is, for the reason in Missing. Neither is Carried.
+	ResizeDue, Infeasible bool
+	// ResizeRestarts reports whether that write restarts a container, and Restarting whether a container has yet to
+	// restart for what was changed already.
+	ResizeRestarts, Restarting bool
+	// AllowedSince is when the operator here first saw the permission to act; zero if there is none.
+	AllowedSince time.Time
+}
+
+// Facts are what decisions work out from a Pod's labels. They are never changed.
+type Facts struct {
+	// Op is our operation on the Pod, and During its type while it is asked for or carried out, "" otherwise.
+	Op     podops.Operation
+	During string
+	// InService says that the Pod has the label service-available.
+	InService bool
+}
+
+// atRest are the facts of Pods without an operation of ours, which most are.
+var atRest, atRestInService = &Facts{Op: podops.Operation{ID: OperatorID}}, &Facts{Op: podops.Operation{ID: OperatorID}, InService: true}
+
+// FactsOf works out the facts of a Pod.
+func FactsOf(v podops.View) *Facts {
+	op, known := operationOf(v)
+	switch {
+	case known:
+		return &Facts{Op: op, During: duringOf(op), InService: v.ServiceAvailable()}
+	case v.ServiceAvailable():
+		return atRestInService
+	}
+	return atRest
+}
+
+// facts are the Pod's.
+func (p *Pod) facts() *Facts {
+	if p.Facts == nil {
+		return FactsOf(p.View)
+	}
+	return p.Facts
+}
+
+// Name is the Pod's name.
+func (p *Pod) Name() string { return p.View.Name }
+
+// UID is the Pod's UID.
+func (p *Pod) UID() types.UID { return p.View.UID }
+
+// Live says whether the Pod counts as a replica: not being deleted and not run to its end.
+func (p *Pod) Live() bool { return !p.View.Terminating && !p.View.Terminal }
+
+// Entry is what the ResourceContext remembers of one instance ID.
+type Entry struct {
+	ID int
+	// Data is shared with the Snapshot that it came from and never changed.
+	Data map[string]string
+}

@@ -1,0 +1,212 @@
+package grants
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// unbounded is more Pods than there can be.
+const unbounded = math.MaxInt32
+
+// policy is an availablePolicy check, and the state of its population as the decision goes on.
+type policy struct {
+	max, min         *intstr.IntOrString
+	maxFunc, minFunc *expFunc
+	domains          *domains // nil: no topology budget
+
+	in      []bool // by Pod: whether it belongs to the population
+	desired int
+	total   int // Pods there and missing ones
+	allowed int
+	keep    int  // Pods of the desired ones that must stay in service, by number
+	byMin   bool // a minAvailable is what limits
+
+	unavailable int
+	granted     int // Pods held that go on, or may
+	stuck       int // Pods held and in service that cannot go on before a rule has joined: part of unavailable, not of granted
+}
+
+// newPolicy prepares an availablePolicy. The error says what to correct.
+func newPolicy(spec *appsv1alpha1.AvailableRule) (*policy, error) {
+	p := &policy{max: spec.MaxUnavailableValue, min: spec.MinAvailableValue}
+	var errs [2]error
+	p.maxFunc, errs[0] = newExpFunc("maxUnavailablePolicy", spec.MaxUnavailablePolicy)
+	p.minFunc, errs[1] = newExpFunc("minAvailablePolicy", spec.MinAvailablePolicy)
+	if err := errors.Join(valid("maxUnavailableValue", p.max), valid("minAvailableValue", p.min), errs[0], errs[1]); err != nil {
+		return nil, err
+	}
+	if t := spec.Topology; t != nil {
+		p.domains = &domains{key: t.TopologyKey, max: int(ptr.Deref(t.MaxDisruptedDomains, 1))}
+		if t.TopologyKey == "" || p.domains.max < 0 {
+			return nil, errors.New("topology needs a topologyKey, a label of nodes, and maxDisruptedDomains from 0")
+		}
+	}
+	if p.max == nil && p.min == nil && p.maxFunc == nil && p.minFunc == nil && p.domains == nil {
+		return nil, errors.New("no bound is set: set maxUnavailableValue or minAvailableValue, or the expFunc of maxUnavailablePolicy or minAvailablePolicy, or topology")
+	}
+	return p, nil
+}
+
+func valid(field string, v *intstr.IntOrString) error {
+	if v == nil {
+		return nil
+	}
+	if n, err := scaled(v, 100, false); err != nil || n < 0 {
+		return fmt.Errorf("%s is %q: give a number of Pods from 0, or a percentage from \"0%%\" to \"100%%\"", field, v.String())
+	}
+	return nil
+}
+
+// limit sets allowed and keep from the desired Pods and the total.
+func (p *policy) limit() {
+	p.allowed, p.keep = unbounded, 0
+	if p.max != nil {
+		p.allowed, _ = scaled(p.max, p.desired, true)
+	}
+	if p.maxFunc != nil {
+		p.allowed = min(p.allowed, p.maxFunc.of(p.desired, true))
+	}
+	if p.min != nil {
+		p.keep, _ = scaled(p.min, p.desired, false)
+	}
+	if p.minFunc != nil {
+		p.keep = max(p.keep, p.minFunc.of(p.desired, false))
+	}
+	if left := p.total - p.keep; (p.min != nil || p.minFunc != nil) && left < p.allowed {
+		p.allowed, p.byMin = max(left, 0), true
+	}
+	p.keep = max(p.keep, p.desired-max(p.allowed, 0), 0)
+}
+
+// scaled is the value as a number of Pods of n.
+func scaled(v *intstr.IntOrString, n int, up bool) (int, error) {
+	if v.Type == intstr.Int {
+		return int(v.IntVal), nil
+	}
+	digits, ok := strings.CutSuffix(v.StrVal, "%")
+	percent, err := strconv.Atoi(digits)
+	if !ok || err != nil || percent < 0 || percent > 100 {
+		return 0, fmt.Errorf("%q is no percentage", v.StrVal)
+	}
+	if up {
+		return (n*percent + 99) / 100, nil
+	}
+	return n * percent / 100, nil
+}
+
+// refuses says why availability does not let the Pod pass, "" if it does.
+func (p *policy) refuses(pod *pod) string {
+	var fits bool
+	switch {
+	case p.allowed == 0:
+	case !p.in[pod.index]: // has run to its end: not counted
+		fits = true
+	case pod.stuck:
+		fits = p.granted+1 <= p.allowed && (pod.down || p.unavailable-p.stuck+1 <= p.allowed)
+	case pod.held:
+		fits = pod.down || p.unavailable-p.stuck <= p.allowed
+	case pod.down:
+		fits = p.granted+1 <= p.allowed
+	default:
+		fits = p.unavailable+1 <= p.allowed
+	}
+	switch {
+	case !fits && p.byMin:
+		return "blocked by min available policy"
+	case !fits:
+		return "blocked by max unavailable policy"
+	case p.domains != nil && !p.domains.fit(pod):
+		return fmt.Sprintf("blocked by topology policy: no further domain of %s may be disrupted now", p.domains.key)
+	}
+	return ""
+}
+
+// count adds a Pod that may go on from now on.
+func (p *policy) count(pod *pod) { p.take(pod, (*domains).count) }
+
+// reserve adds a Pod whose grant is being taken back: until that is written it may go on.
+func (p *policy) reserve(pod *pod) { p.take(pod, (*domains).reserve) }
+
+func (p *policy) take(pod *pod, inDomain func(*domains, *pod)) {
+	if !p.in[pod.index] {
+		return
+	}
+	switch {
+	case pod.down:
+	case pod.stuck:
+		p.stuck--
+	default:
+		p.unavailable++
+	}
+	p.granted++
+	if p.domains != nil {
+		inDomain(p.domains, pod)
+	}
+}
+
+// observe counts the Pods of the population as they are.
+func (p *policy) observe(d *decision, selected []bool, filter labels.Selector) {
+	p.in = make([]bool, len(d.pods))
+	if p.domains != nil {
+		p.domains.resolve(d)
+	}
+	for j, pod := range d.pods {
+		if pod.Terminal || !selected[j] || (filter != nil && !filter.Matches(pod.labels)) {
+			continue
+		}
+		p.in[j] = true
+		p.total++
+		if pod.down || pod.held {
+			p.unavailable++
+		}
+		switch {
+		case pod.held && !pod.stuck:
+			p.granted++
+		case pod.stuck && !pod.down:
+			p.stuck++
+		}
+		if p.domains != nil {
+			p.domains.observe(pod)
+		}
+	}
+}
+
+// population is the desired and the missing Pods of the Pods for which in is true. applies says whether an owner's Pod
+// template would belong to them.
+func population(d *decision, in []bool, applies func(labels.Labels) bool) (desired, missing int) {
+	selected := make([]int, len(d.owners)) // by owner
+	for i, p := range d.pods {
+		if !in[i] {
+			continue
+		}
+		if p.owner < 0 {
+			desired++
+			continue
+		}
+		selected[p.owner]++
+	}
+	for i := range d.owners {
+		o := &d.owners[i]
+		replicas := int(o.Replicas)
+		switch {
+		case replicas == 0:
+			desired += selected[i]
+		case o.live == 0 && !applies(labels.Set(o.PodLabels)):
+		case selected[i] == o.live:
+			desired += replicas
+			missing += max(0, replicas-o.live)
+		default:
+			desired += min(selected[i], replicas)
+		}
+	}
+	return desired, missing
+}
