@@ -32,7 +32,7 @@ type Step struct {
 	ServiceReady corev1.ConditionStatus
 }
 
-// IsZero says that there is nothing to write.
+// IsZero reports whether there is nothing to write.
 func (s Step) IsZero() bool {
 	return s.ServiceReady == "" && s.Change.IsZero()
 }
@@ -131,7 +131,7 @@ type advancer struct {
 	waived       Waived
 	stamp        string
 	writesStatus bool
-	// servesWithout says that missing cooperators were waived.
+	// servesWithout is true if missing cooperators were waived.
 	servesWithout bool
 }
 
@@ -142,7 +142,7 @@ func newAdvancer(v View, now time.Time) *advancer {
 	return a
 }
 
-// offline says whether any operation, as it stands so far, needs the Pod out of service.
+// offline reports whether any operation, as it stands so far, needs the Pod out of service.
 func (a *advancer) offline() bool {
 	return slices.ContainsFunc(operations(a.labels), Operation.Offline)
 }
@@ -192,7 +192,7 @@ func (a *advancer) move(o Operation) bool {
 	return true
 }
 
-// waives says whether the operation need not wait for what its phase waits for.
+// waives reports whether the operation need not wait for what its phase waits for.
 func (a *advancer) waives(o Operation) bool { return a.waived[o.ID] == o.Phase }
 
 // open lets the operator act if the Pod is out of service, or is waived to be. It waits for the end of UnheldLabel.
@@ -212,7 +212,7 @@ func (a *advancer) open(o Operation) bool {
 	return true
 }
 
-// observedOffline says whether the Pod was out of service before this step.
+// observedOffline reports whether the Pod was out of service before this step.
 func (a *advancer) observedOffline() bool {
 	return !a.Gate || a.Terminal || (a.ServiceReady == corev1.ConditionFalse && !a.Ready)
 }
@@ -266,7 +266,7 @@ func (a *advancer) finish(o Operation) {
 	a.set(PostCheckPrefix, o.ID)
 }
 
-// mayOperate says whether the Pod, as it is or as this step writes it, is out
+// mayOperate reports whether the Pod, as it is or as this step writes it, is out
 // of service for every observer that the protocol knows.
 func (a *advancer) mayOperate() bool {
 	if a.Protected() {
@@ -281,13 +281,13 @@ func (a *advancer) mayOperate() bool {
 	return a.writesStatus
 }
 
-// serving says whether the Pod, as observed, is in service and everybody who
+// serving reports whether the Pod, as observed, is in service and everybody who
 // takes part has it back.
 func (a *advancer) serving() bool {
 	return a.online() && (a.servesWithout || len(a.missingFinalizers()) == 0)
 }
 
-// online says whether the Pod, as observed, is Ready and nothing keeps it out of service.
+// online reports whether the Pod, as observed, is Ready and nothing keeps it out of service.
 func (a *advancer) online() bool {
 	on := a.ServiceReady == corev1.ConditionTrue || (!a.Gate && a.ServiceReady != corev1.ConditionFalse)
 	return !a.offline() && on && a.Ready && !a.stayOffline()
@@ -352,7 +352,7 @@ func (a *advancer) dropOrphanPermissions() {
 	}
 }
 
-// permitted says whether some ID was let pass for an operation of this type.
+// permitted reports whether some ID was let pass for an operation of this type.
 func (a *advancer) permitted(opType string) bool {
 	for key := range a.labels {
 		if id, ok := strings.CutPrefix(key, PreCheckedPrefix+"/"); ok && a.labels[OperationTypePrefix+"/"+id] == opType {

@@ -22,7 +22,7 @@ type Change struct {
 	FinalizersChanged bool
 }
 
-// IsZero says that there is nothing to write.
+// IsZero reports whether there is nothing to write.
 func (c Change) IsZero() bool {
 	return len(c.Labels) == 0 && len(c.Annotations) == 0 && !c.FinalizersChanged
 }

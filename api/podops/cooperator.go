@@ -8,13 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// MustLeave says whether a cooperator has to take the Pod out of what it keeps:
+// MustLeave reports whether a cooperator has to take the Pod out of what it keeps:
 // the Pod is on its way out of service, or gone.
 func MustLeave(v View) bool {
 	return v.Terminating || v.Terminal || v.ServiceReady == corev1.ConditionFalse || Offline(v)
 }
 
-// MayJoin says whether a cooperator may bring the Pod back: it is Ready and
+// MayJoin reports whether a cooperator may bring the Pod back: it is Ready and
 // nothing keeps it out of service.
 func MayJoin(v View) bool {
 	return v.Ready && !MustLeave(v)

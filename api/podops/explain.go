@@ -101,7 +101,8 @@ func ExplainWith(v View, s Surroundings) []Wait {
 	return waits
 }
 
-// DeletionRefused reports whether the API server refuses the graceful deletion of the Pod, which stays as it is, and why.
+// DeletionRefused reports whether the API server refuses the graceful deletion of the Pod, which stays as it is, and
+// why.
 func DeletionRefused(v View) (why string, refused bool) {
 	if _, marked := v.Labels[appsv1alpha1.ToDeleteLabel]; !marked || v.Terminating || IsDuring(v, DeletionID, TypeDelete) {
 		return "", false
@@ -220,7 +221,8 @@ func explainReturn(v View, s Surroundings) (WaitReason, string) {
 	return WaitLifecycle, "in service; the label that says so is next"
 }
 
-// annotated lists employers that do not hold the Pod, with the finalizers that are missing, and what is known about them.
+// annotated lists employers that do not hold the Pod, with the finalizers that are missing, and what is known about
+// them.
 func annotated(v View, notes map[string]string) string {
 	employers := v.missingFinalizers()
 	expected, _ := ExpectedFinalizers(v.Annotations)

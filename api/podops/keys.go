@@ -15,7 +15,7 @@ const (
 	OperationTypePrefix = "operation-type.podopslifecycle.kusionstack.io"
 	// PreCheckPrefix puts the Pod in stage PreCheck: rules are asked.
 	PreCheckPrefix = "pre-check.podopslifecycle.kusionstack.io"
-	// PreCheckedPrefix says that every rule let this request pass.
+	// PreCheckedPrefix means that every rule let this request pass.
 	PreCheckedPrefix = "pre-checked.podopslifecycle.kusionstack.io"
 	// PermissionPrefix is keyed by operation type, not by ID: at least one
 	// operation of that type has been let pass and has not finished.
@@ -34,14 +34,14 @@ const (
 	DoneOperationTypePrefix = "done-operation-type.podopslifecycle.kusionstack.io"
 	// PostCheckPrefix puts the Pod in stage PostCheck: rules are asked.
 	PostCheckPrefix = "post-check.podopslifecycle.kusionstack.io"
-	// PostCheckedPrefix says that every rule let the Pod return.
+	// PostCheckedPrefix means that every rule let the Pod return.
 	PostCheckedPrefix = "post-checked.podopslifecycle.kusionstack.io"
 	// CompletingPrefix asks cooperators to come back; the Pod returns to service.
 	CompletingPrefix = "completing.podopslifecycle.kusionstack.io"
 	// UndoOperationTypePrefix cancels: whoever advances the Pod next removes
 	// every key of the ID. Written by operators that do not use Cancel.
 	UndoOperationTypePrefix = "undo-operation-type.podopslifecycle.kusionstack.io"
-	// WaivedPrefix says that the operator may act although cooperators have not
+	// WaivedPrefix means that the operator may act although cooperators have not
 	// left: a deadline with policy Proceed expired. Its value is the request that
 	// it covers. Written by lifecycle-controller with OperatePrefix.
 	WaivedPrefix = "waived.podopslifecycle.kusionstack.io"
@@ -77,7 +77,7 @@ var prefixes = [...]string{
 
 // Labels and annotations of the Pod as a whole.
 const (
-	// ServiceAvailableLabel says that the Pod serves: Ready, in traffic, nothing
+	// ServiceAvailableLabel means that the Pod serves: Ready, in traffic, nothing
 	// under way. Written and removed through Advance.
 	ServiceAvailableLabel = "podopslifecycle.kusionstack.io/service-available"
 	// CreatingLabel marks a fresh Pod until it first serves. Written by the

@@ -85,12 +85,12 @@ func parsed(s *metav1.LabelSelector) labels.Selector {
 	return selector
 }
 
-// Selects says whether the rule's selector matches the Pod, in its namespace.
+// Selects reports whether the rule's selector matches the Pod, in its namespace.
 func (r Rule) Selects(v View) bool {
 	return r.Namespace == v.Namespace && r.selector.Matches(labels.Set(v.Labels))
 }
 
-// BearsOn says whether the rule has a say on the Pod at a stage: it selects the
+// BearsOn reports whether the rule has a say on the Pod at a stage: it selects the
 // Pod, and one of its enabled checks is for that stage, passes its filter, and is
 // not skipped by the Pod's annotation.
 func (r Rule) BearsOn(v View, stage appsv1alpha1.TransitionRuleStage) bool {
@@ -99,7 +99,7 @@ func (r Rule) BearsOn(v View, stage appsv1alpha1.TransitionRuleStage) bool {
 	})
 }
 
-// Covers says whether a grant is for this request of this operation.
+// Covers reports whether a grant is for this request of this operation.
 func Covers(g appsv1alpha1.PodGrant, o Operation) bool {
 	return slices.Contains(g.Operations, appsv1alpha1.GrantedOperation{ID: o.ID, Type: o.Type, Request: o.Request})
 }

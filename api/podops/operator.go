@@ -17,7 +17,7 @@ type Request struct {
 	ID string
 	// Type is what it does; see TypeUpdate and its siblings.
 	Type string
-	// Deletes says that the operation ends with the Pod's deletion; users' rules
+	// Deletes is true if the operation ends with the Pod's deletion; users' rules
 	// may look at it (PreparingToDeleteLabel).
 	Deletes bool
 }
@@ -84,7 +84,7 @@ func newRequest(old string, now time.Time) string {
 	return strconv.FormatInt(next, 10)
 }
 
-// IsDuring says whether the operation was begun and has not been finished or cancelled.
+// IsDuring reports whether the operation was begun and has not been finished or cancelled.
 func IsDuring(v View, id, opType string) bool {
 	o := OperationOf(v, id)
 	switch o.Phase {
@@ -95,7 +95,7 @@ func IsDuring(v View, id, opType string) bool {
 	return false
 }
 
-// Allowed says whether the operator may act on the Pod now: the operation is in
+// Allowed reports whether the operator may act on the Pod now: the operation is in
 // its Operate phase, no cooperator holds the Pod (or a deadline waived that for
 // this request), and the Pod is observed to be out of service. A Pod that
 // lacks the readiness gate cannot be taken out of service by a condition; it is

@@ -52,12 +52,12 @@ type Operation struct {
 	// Request identifies the request to rules: the value of the operating
 	// label, or of the operated label once finished.
 	Request string
-	// Held says that an earlier operation under this ID was carried out and not
+	// Held is true if an earlier operation under this ID was carried out and not
 	// post-checked: the Pod stays offline although the ID is back in PreCheck.
 	Held bool
 }
 
-// Offline says whether this operation needs the Pod out of service.
+// Offline reports whether this operation needs the Pod out of service.
 func (o Operation) Offline() bool {
 	switch o.Phase {
 	case PhasePreChecked, PhasePreparing, PhaseOperate, PhaseFinished, PhasePostCheck:
@@ -86,7 +86,7 @@ func Operations(v View) []Operation {
 	return operations(v.Labels)
 }
 
-// Offline says whether any operation needs the Pod out of service.
+// Offline reports whether any operation needs the Pod out of service.
 func Offline(v View) bool {
 	_, needed := OfflineFor(v)
 	return needed
@@ -208,7 +208,7 @@ func (k *marks) requestedPhase(labels map[string]string) (phase Phase, held bool
 	}
 }
 
-// permits says whether the labels carry a permission that covers the request: of
+// permits reports whether the labels carry a permission that covers the request: of
 // its type, and not older than it. This suite stamps a permission with the
 // request it was given for; upstream's stamps are later than the request.
 func (k *marks) permits(labels map[string]string) bool {

@@ -22,7 +22,7 @@ type View struct {
 	Annotations map[string]string
 	Finalizers  []string
 
-	// Gate says that the Pod has the service-ready readiness gate, without
+	// Gate is true if the Pod has the service-ready readiness gate, without
 	// which no condition can take it out of service.
 	Gate bool
 	// ServiceReady is the status of the service-ready condition, "" when the Pod
@@ -33,9 +33,9 @@ type View struct {
 	// ContainersReady is the Pod's ContainersReady condition: the kubelet has
 	// reported, and only readiness gates can keep the Pod from being Ready.
 	ContainersReady bool
-	// Terminating says that the Pod is being deleted; the protocol is over.
+	// Terminating is true if the Pod is being deleted; the protocol is over.
 	Terminating bool
-	// Terminal says that the Pod has run to its end (Succeeded or Failed) and
+	// Terminal is true if the Pod has run to its end (Succeeded or Failed) and
 	// will not be Ready again.
 	Terminal bool
 }
@@ -67,13 +67,13 @@ func Read(pod *corev1.Pod) View {
 	return v
 }
 
-// ServiceAvailable says whether the Pod carries the label that says it serves.
+// ServiceAvailable reports whether the Pod carries the label that says it serves.
 func (v View) ServiceAvailable() bool {
 	_, ok := v.Labels[ServiceAvailableLabel]
 	return ok
 }
 
-// Protected says whether a cooperator still holds the Pod.
+// Protected reports whether a cooperator still holds the Pod.
 func (v View) Protected() bool {
 	return slices.ContainsFunc(v.Finalizers, func(f string) bool { return strings.HasPrefix(f, ProtectionFinalizerPrefix) })
 }
@@ -124,7 +124,7 @@ func (v View) missingFinalizers() []string {
 	return missing
 }
 
-// SkipsRule says whether the Pod's owner excused it from the named rule. An
+// SkipsRule reports whether the Pod's owner excused it from the named rule. An
 // annotation that cannot be read excuses from nothing.
 func (v View) SkipsRule(name string) bool {
 	raw := v.Annotations[SkipRulesAnnotation]
@@ -137,7 +137,7 @@ func (v View) SkipsRule(name string) bool {
 	return json.Unmarshal([]byte(raw), &skip) == nil && slices.Contains(skip.SkipRules, name)
 }
 
-// returning says that the Pod is Ready and a cooperator that is expected does not
+// returning reports whether the Pod is Ready and a cooperator that is expected does not
 // hold it: traffic may already come, and nothing would keep an operation from
 // starting before it is gone again. Taking the Pod out of service has to wait
 // until the cooperator has put its finalizer on, so that it can be waited for.

@@ -1,7 +1,8 @@
 // Command bench runs benchmarks, each in a process of its own, and prints the table of goals.
 //
-// A benchmark that fails, hangs or panics does not stop the others, and what it had measured by then is kept. It ends with an
-// error if one of them failed. --table only prints the table of what was measured before, and --docs puts it into a page.
+// A benchmark that fails, hangs or panics does not stop the others, and what it had measured by then is kept. It ends
+// with an error if one of them failed. --table only prints the table of what was measured before, and --docs puts it
+// into a page.
 package main
 
 import (
@@ -96,8 +97,8 @@ func replaceTable(page, table string) error {
 	return os.WriteFile(page, []byte(before+goalsBegin+table+goalsEnd+after), 0o644)
 }
 
-// measure runs the benchmarks one after the other and says which failed. The programs are built before the first one runs, so
-// sources may change meanwhile.
+// measure runs the benchmarks one after the other and says which failed. The programs are built before the first one
+// runs, so sources may change meanwhile.
 func measure(ctx context.Context, filter string, timeout time.Duration, artifacts string) (failed []string, err error) {
 	programs, err := os.MkdirTemp("", "bench-")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 
 const modulePath = "kusionstack.io/kuperator"
 
-// compile builds a static program of cmd/ for a platform and returns its path below work. Nothing of the machine gets into
-// it: no paths, no state of git, none of the user's flags.
+// compile builds a static program of cmd/ for a platform and returns its path below work. Nothing of the machine gets
+// into it: no paths, no state of git, none of the user's flags.
 func (j *job) compile(ctx context.Context, component string, platform v1.Platform, work string) (string, error) {
 	into := filepath.Join(work, platform.OS+"-"+platform.Architecture, component)
 	ldflags := "-s -w -X " + modulePath + "/internal/bootstrap.version=" + j.version

@@ -141,8 +141,8 @@ func baseFiles() []file {
 	}
 }
 
-// authorities are Mozilla's, as the Go project publishes them. Those that Mozilla trusts in part only are left out: a file
-// of certificates cannot say so.
+// authorities are Mozilla's, as the Go project publishes them. Those that Mozilla trusts in part only are left out: a
+// file of certificates cannot say so.
 func authorities() []byte {
 	var all bytes.Buffer
 	for root := range bundle.Roots() {

@@ -48,7 +48,8 @@ func main() {
 	}
 }
 
-// parse reads the command line. epoch is a time in seconds since 1970 as text, the convention of reproducible builds; empty is 1970.
+// parse reads the command line. epoch is a time in seconds since 1970 as text, the convention of reproducible builds;
+// empty is 1970.
 func parse(args []string, epoch string) (job, error) {
 	j := job{created: time.Unix(0, 0).UTC()}
 	var components, platforms string

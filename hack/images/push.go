@@ -18,8 +18,8 @@ import (
 // sbomMediaType is registered with IANA by CycloneDX.
 const sbomMediaType = "application/vnd.cyclonedx+json"
 
-// push uploads the image below a prefix, with the credentials of docker login, and each SBOM as a referrer of its platform's image. It returns
-// the image's full name with its digest.
+// push uploads the image below a prefix, with the credentials of docker login, and each SBOM as a referrer of its
+// platform's image. It returns the image's full name with its digest.
 func (i *image) push(ctx context.Context, prefix string) (string, error) {
 	tag, err := name.NewTag(prefix + "/" + i.component + ":" + i.version)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 // authoritiesModule is where the image's certificate authorities come from.
 const authoritiesModule = "golang.org/x/crypto/x509roots/fallback"
 
-// sbom is the bill of materials of a program, CycloneDX in JSON: what the Go linker recorded in the file (go version -m),
-// Go's standard library and the certificate authorities of the image. The same program gives the same bytes.
+// sbom is the bill of materials of a program, CycloneDX in JSON: what the Go linker recorded in the file (go version
+// -m), Go's standard library and the certificate authorities of the image. The same program gives the same bytes.
 func (j *job) sbom(program, component string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -96,7 +96,8 @@ func library(module *debug.Module) cdx.Component {
 	return part
 }
 
-// purl is a package URL (github.com/package-url/purl-spec); a plus sign of a version like v2.0.0+incompatible is escaped.
+// purl is a package URL (github.com/package-url/purl-spec); a plus sign of a version like v2.0.0+incompatible is
+// escaped.
 func purl(path, version string) string {
 	return "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
 }

@@ -1,6 +1,6 @@
-// Command vulncheck runs govulncheck over the project and fails on a vulnerability that a program or a package of api/ can
-// reach and that ignored.txt does not excuse, and on an excuse that is not needed any more. Without a database that can
-// be read it says so and checks nothing.
+// Command vulncheck runs govulncheck over the project and fails on a vulnerability that a program or a package of
+// api/ can reach and that ignored.txt does not excuse, and on an excuse that is not needed any more. Without a
+// database that can be read it says so and checks nothing.
 package main
 
 import (
@@ -120,8 +120,8 @@ func scanned(ctx context.Context, root, database string, patterns ...string) (ma
 	return parseReport(&report)
 }
 
-// parseReport reads govulncheck's stream of JSON objects. Only a finding whose first frame is a function is reached; the
-// others say that a vulnerable module or package is there.
+// parseReport reads govulncheck's stream of JSON objects. Only a finding whose first frame is a function is reached;
+// the others say that a vulnerable module or package is there.
 func parseReport(report io.Reader) (map[string]finding, error) {
 	type message struct {
 		OSV *struct {

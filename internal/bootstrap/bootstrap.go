@@ -38,7 +38,7 @@ type Component struct {
 	Short string
 	// Long is the text of --help; empty means Short.
 	Long string
-	// LeaderElected says that only one replica may act at a time. False leaves out the flags of leader election.
+	// LeaderElected is true if only one replica may act at a time. False leaves out the flags of leader election.
 	LeaderElected bool
 	// Concurrency is the default of --concurrency: reconciles of one controller running at a time. Zero means 1.
 	Concurrency int

@@ -6,7 +6,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Compatibility is the value of --compatibility: whose defaults and contracts a component keeps where nothing else is said.
+// Compatibility is the value of --compatibility: whose defaults and contracts a component keeps where nothing else is
+// said.
 type Compatibility string
 
 // KuperatorV07 is the one value beside none: those of Kuperator v0.7 (docs/design/0031-drop-in-by-a-switch.md).

@@ -31,9 +31,9 @@ const (
 )
 
 // delegation lets through whom the API server knows and allows: TokenReview says who sent the bearer token, and
-// SubjectAccessReview whether they may use the method on the path (RBAC nonResourceURLs). Nobody is anonymous. A token that the API server
-// does not know is answered with 401, what is not allowed with 403, and both with 500 while the API server cannot be asked: no
-// answer means no.
+// SubjectAccessReview whether they may use the method on the path (RBAC nonResourceURLs). Nobody is anonymous. A
+// token that the API server does not know is answered with 401, what is not allowed with 403, and both with 500 while
+// the API server cannot be asked: no answer means no.
 type delegation struct {
 	tokens     authenticationclient.TokenReviewInterface
 	access     authorizationclient.SubjectAccessReviewInterface
@@ -46,8 +46,8 @@ type access struct {
 	user, verb, path string // user is all that is known of them, as JSON
 }
 
-// delegated is a metrics server's filter. It does what controller-runtime's WithAuthenticationAndAuthorization does for bearer tokens
-// without the library of API servers, which is a third of a program.
+// delegated is a metrics server's filter. It does what controller-runtime's WithAuthenticationAndAuthorization does
+// for bearer tokens without the library of API servers, which is a third of a program.
 func delegated(config *rest.Config, httpClient *http.Client) (metricsserver.Filter, error) {
 	authentication, err := authenticationclient.NewForConfigAndClient(config, httpClient)
 	if err != nil {

@@ -11,12 +11,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// fence keeps a leader that has been asleep from writing what it decided before: a process that was paused, or starved of CPU,
-// for longer than its Lease goes on where it was, and learns only some moments later that another leads.
+// fence keeps a leader that has been asleep from writing what it decided before: a process that was paused, or
+// starved of CPU, for longer than its Lease goes on where it was, and learns only some moments later that another
+// leads.
 //
-// Once this process has renewed its Lease, it writes as long as the last renewal is no older than retry period and renew deadline
-// together, which is when leader election ends the process too, and before the Lease can be somebody else's. Preconditions refuse
-// what is on its way when a process falls asleep.
+// Once this process has renewed its Lease, it writes as long as the last renewal is no older than retry period and
+// renew deadline together, which is when leader election ends the process too, and before the Lease can be somebody
+// else's. Preconditions refuse what is on its way when a process falls asleep.
 type fence struct {
 	lease    string // path of the Lease
 	deadline time.Duration
@@ -61,7 +62,7 @@ func (t *fenced) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(r)
 }
 
-// isWrite says whether a request changes something; questions about tokens and rights, which are posted, do not.
+// isWrite reports whether a request changes something; questions about tokens and rights, which are posted, do not.
 func isWrite(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:

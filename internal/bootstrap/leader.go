@@ -56,8 +56,8 @@ func newIdentity() (string, error) {
 	return host + "_" + string(uuid.NewUUID()), nil
 }
 
-// leaseClients are one for asking for Leases, where one request that hangs loses none, as controller-runtime has it, and one
-// for watching them.
+// leaseClients are one for asking for Leases, where one request that hangs loses none, as controller-runtime has it,
+// and one for watching them.
 func leaseClients(cfg *rest.Config, o *Options) (asking, watching coordinationclient.CoordinationV1Interface, err error) {
 	cfg = rest.AddUserAgent(rest.CopyConfig(cfg), "leader-election")
 	if watching, err = coordinationclient.NewForConfig(cfg); err == nil {

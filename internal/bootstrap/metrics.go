@@ -102,7 +102,8 @@ func (w *writeCounter) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// isDryRun reports whether a request changes nothing. Those that delete tell it in their bodies, in JSON or in protobuf.
+// isDryRun reports whether a request changes nothing. Those that delete tell it in their bodies, in JSON or in
+// protobuf.
 func isDryRun(r *http.Request) bool {
 	if r.URL.Query().Has("dryRun") {
 		return true

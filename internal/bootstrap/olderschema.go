@@ -20,9 +20,10 @@ type crdSchema struct {
 	Items      *crdSchema            `json:"items"`
 }
 
-// fieldsNotServed are the fields that this program's type has and the API server's CRD does not: the CRD is older than the
-// program, and the API server drops them from what is written. Paths are like spec.updateStrategy.pauseAt. It is nil, without an
-// error, where the API server publishes no schema of the kind, which it does a moment after a CRD was made.
+// fieldsNotServed are the fields that this program's type has and the API server's CRD does not: the CRD is older
+// than the program, and the API server drops them from what is written. Paths are like spec.updateStrategy.pauseAt.
+// It is nil, without an error, where the API server publishes no schema of the kind, which it does a moment after a
+// CRD was made.
 func fieldsNotServed(ctx context.Context, cfg *rest.Config, scheme *runtime.Scheme, gvk schema.GroupVersionKind) ([]string, error) {
 	object, err := scheme.New(gvk)
 	if err != nil {
@@ -67,8 +68,8 @@ func schemaOf(document []byte, gvk schema.GroupVersionKind) (*crdSchema, error) 
 	return nil, nil
 }
 
-// missingFields are the paths of fields of t, below spec and status, that the schema lacks, sorted. Types of other packages than
-// t's are not looked into: their schema is not ours to extend.
+// missingFields are the paths of fields of t, below spec and status, that the schema lacks, sorted. Types of other
+// packages than t's are not looked into: their schema is not ours to extend.
 func missingFields(t reflect.Type, served *crdSchema) []string {
 	var missing []string
 	walkFields(t, served, "", t.PkgPath(), &missing)

@@ -38,7 +38,7 @@ type Options struct {
 	// KubeAPIBurst is how far KubeAPIQPS may be exceeded for a moment, in requests. Without meaning when that is -1.
 	KubeAPIBurst int
 
-	// LeaderElect says whether to wait for the Lease. Always false for a component that elects no leader.
+	// LeaderElect is true if to wait for the Lease. Always false for a component that elects no leader.
 	LeaderElect bool
 	// LeaderElectNamespace is the namespace of the Lease; its name is Name.
 	LeaderElectNamespace string
@@ -79,8 +79,8 @@ type Options struct {
 	ShutdownTimeout time.Duration
 }
 
-// Sees says whether objects of a namespace are seen: others must not be read, and nothing be done about them, although the
-// Namespaces themselves are seen all.
+// Sees reports whether objects of a namespace are seen: others must not be read, and nothing be done about them,
+// although the Namespaces themselves are seen all.
 func (o *Options) Sees(namespace string) bool {
 	return len(o.Namespaces) == 0 || slices.Contains(o.Namespaces, namespace)
 }
@@ -217,8 +217,8 @@ func (o *Options) validateShards() error {
 	return nil
 }
 
-// validateMetricsCertificate makes sure that a certificate that was asked for is there: the server would make itself another one
-// in silence.
+// validateMetricsCertificate makes sure that a certificate that was asked for is there: the server would make itself
+// another one in silence.
 func (o *Options) validateMetricsCertificate() error {
 	if o.MetricsCertDir == "" || o.MetricsBindAddress == "0" {
 		return nil
@@ -256,7 +256,8 @@ func (o *Options) restConfig() (*rest.Config, error) {
 	cfg.QPS = o.KubeAPIQPS
 	cfg.Burst = o.KubeAPIBurst
 	countWrites(cfg)
-	// cfg.ContentType stays empty: controller-runtime then speaks protobuf for kinds that have it and JSON for custom ones.
+	// cfg.ContentType stays empty: controller-runtime then speaks protobuf for kinds that have it and JSON for custom
+	// ones.
 	return cfg, nil
 }
 

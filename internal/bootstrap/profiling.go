@@ -10,8 +10,8 @@ import (
 // profilingPath is where the profiles are, as in the programs of Kubernetes itself.
 const profilingPath = "/debug/pprof/"
 
-// profilingHandlers serve the profiles of net/http/pprof: heap, goroutine, profile (CPU), trace and the others. On a secure
-// metrics server each of them is authenticated and authorised by its own path.
+// profilingHandlers serve the profiles of net/http/pprof: heap, goroutine, profile (CPU), trace and the others. On a
+// secure metrics server each of them is authenticated and authorised by its own path.
 func profilingHandlers() map[string]http.Handler {
 	return map[string]http.Handler{
 		profilingPath:             http.HandlerFunc(pprof.Index),

@@ -30,8 +30,9 @@ const (
 // standbys too, and at most once; it adds the controllers and watches that need the kind. An error of setup ends the
 // manager, because nothing else would ever run it again.
 //
-// Setup has to add to the manager that it is given. That one runs nothing before setup has returned: a controller that a running manager
-// gets begins at once, with the watches that it has by then, whose caches may wait for those of later ones, or are all that its workers wait for.
+// Setup has to add to the manager that it is given. That one runs nothing before setup has returned: a controller
+// that a running manager gets begins at once, with the watches that it has by then, whose caches may wait for those
+// of later ones, or are all that its workers wait for.
 //
 // Use it for every kind that comes from a CRD. Call it in Component.Setup; the error it returns comes from adding a
 // runnable to a manager that is stopping.

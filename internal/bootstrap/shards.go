@@ -26,8 +26,9 @@ import (
 	"kusionstack.io/kuperator/internal/shard/placement"
 )
 
-// sharded makes of a manager, which keeps the process's cache, its probes and its metrics, one that runs a manager for each
-// shard that this replica holds. None of them is told of shards: each sees the namespaces of one (docs/design/0012-shards.md).
+// sharded makes of a manager, which keeps the process's cache, its probes and its metrics, one that runs a manager
+// for each shard that this replica holds. None of them is told of shards: each sees the namespaces of one
+// (docs/design/0012-shards.md).
 type sharded struct {
 	component Component
 	options   *Options
@@ -61,8 +62,8 @@ func newSharded(ctx context.Context, c Component, o *Options, cfg *rest.Config, 
 // shutdownMargin is how much longer the process waits than its shards do, to give their Leases back.
 const shutdownMargin = 3 * time.Second
 
-// addStandby adds a set-up that is never elected and sees no object: it fills the caches before the first shard comes, and
-// what is wrong with the set-up ends the process at its start.
+// addStandby adds a set-up that is never elected and sees no object: it fills the caches before the first shard
+// comes, and what is wrong with the set-up ends the process at its start.
 func (s *sharded) addStandby(ctx context.Context) error {
 	standby, err := s.newManager(ctx, s.logger.WithName("standby"), &shard.Fence{}, s.cache.View(func(string) bool { return false }, ""),
 		prometheus.NewRegistry(), func(o *ctrl.Options) {

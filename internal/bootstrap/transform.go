@@ -16,7 +16,8 @@ func StripManagedFields(object any) (any, error) {
 	return object, nil
 }
 
-// OnlyAnnotations returns those annotations whose keys are wanted, nil if none is: in a cache others only take memory, and some are large.
+// OnlyAnnotations returns those annotations whose keys are wanted, nil if none is: in a cache others only take
+// memory, and some are large.
 func OnlyAnnotations(all map[string]string, wanted func(key string) bool) map[string]string {
 	var kept map[string]string
 	for key, value := range all {
@@ -30,8 +31,8 @@ func OnlyAnnotations(all map[string]string, wanted func(key string) bool) map[st
 	return kept
 }
 
-// OnlyConditions returns the conditions of these types, and of each only whether it holds: without its times many Pods in a cache have the
-// same ones.
+// OnlyConditions returns the conditions of these types, and of each only whether it holds: without its times many
+// Pods in a cache have the same ones.
 func OnlyConditions(all []corev1.PodCondition, types ...corev1.PodConditionType) []corev1.PodCondition {
 	var kept []corev1.PodCondition
 	for i := range all {

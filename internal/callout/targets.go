@@ -12,10 +12,10 @@ import (
 // Targets says which servers may be asked. What decides is the address that is connected to, after names were looked
 // up, so a name that leads somewhere else tomorrow, or on a second look, leads nowhere.
 //
-// Some addresses are dangerous and hardly ever of use: those of the program's own machine, of its link, and of clouds'
-// metadata services. They are refused unless the list has an address or a network that lies within such a range; a name,
-// or a network that merely contains it (0.0.0.0/0), does not permit it. Any other address may be asked if the list is
-// empty, or has its name, its address or a network around it.
+// Some addresses are dangerous and hardly ever of use: those of the program's own machine, of its link, and of
+// clouds' metadata services. They are refused unless the list has an address or a network that lies within such a
+// range; a name, or a network that merely contains it (0.0.0.0/0), does not permit it. Any other address may be asked
+// if the list is empty, or has its name, its address or a network around it.
 type Targets struct {
 	asker    Asker
 	networks []listed[netip.Prefix]
@@ -72,8 +72,8 @@ type Refused struct{ why string }
 
 func (r *Refused) Error() string { return r.why }
 
-// ParseTargets reads a list of host, *.suffix, address and CIDR, each but the last with an optional port. The error says
-// which entry is wrong.
+// ParseTargets reads a list of host, *.suffix, address and CIDR, each but the last with an optional port. The error
+// says which entry is wrong.
 func ParseTargets(list []string, asker Asker) (*Targets, error) {
 	t := &Targets{asker: asker}
 	for _, entry := range list {

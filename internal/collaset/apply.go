@@ -103,8 +103,8 @@ type action struct {
 	do   func() error
 }
 
-// oldView says that an answer means only that the Pod has changed or is gone. NotFound for a creation is a failure: it
-// is about something that the Pod needs.
+// oldView reports whether an answer means only that the Pod has changed or is gone. NotFound for a creation is a
+// failure: it is about something that the Pod needs.
 func oldView(action string, err error) bool {
 	return apierrors.IsConflict(err) || (apierrors.IsNotFound(err) && action != actionCreate)
 }

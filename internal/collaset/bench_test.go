@@ -42,8 +42,9 @@ import (
 // mostPerPod is how many allocations one Pod more may cost a reconcile, however many there are.
 const mostPerPod = 1.0
 
-// BenchmarkCollaSetReconcile prints what one reconcile costs for each Pod of a CollaSet, among 100, 1,000 and 10,000: at
-// rest, and in the middle of an update in place. It fails if a further Pod allocates too much. Time is printed only.
+// BenchmarkCollaSetReconcile prints what one reconcile costs for each Pod of a CollaSet, among 100, 1,000 and 10,000:
+// at rest, and in the middle of an update in place. It fails if a further Pod allocates too much. Time is printed
+// only.
 func BenchmarkCollaSetReconcile(b *testing.B) {
 	results := benchresult.ForTest(b, filepath.Join("..", ".."))
 	var text strings.Builder
@@ -95,8 +96,9 @@ func BenchmarkCollaSetReconcile(b *testing.B) {
 // cost is for one of so many Pods in one reconcile; time is in seconds.
 type cost struct{ pods, time, allocations, bytes float64 }
 
-// resting is a reconciler with an API server and a cache in one: it keeps what is created, and nothing that is patched but
-// the CollaSet. What it reads is copied as the cache of controller-runtime copies it; Pods are in the cache that they are in elsewhere.
+// resting is a reconciler with an API server and a cache in one: it keeps what is created, and nothing that is
+// patched but the CollaSet. What it reads is copied as the cache of controller-runtime copies it; Pods are in the
+// cache that they are in elsewhere.
 type resting struct {
 	client.Client
 	testing.TB
@@ -231,7 +233,8 @@ func (s *resting) updateHalf() {
 	require.Greater(s, s.written, before, "updates are begun")
 }
 
-// measure reconciles so many times, after once to warm up, each time after an event of one Pod: it is not Ready, and then it is again.
+// measure reconciles so many times, after once to warm up, each time after an event of one Pod: it is not Ready, and
+// then it is again.
 func (s *resting) measure(rounds int) cost {
 	s.reconcile()
 	runtime.GC()

@@ -29,10 +29,12 @@ import (
 )
 
 // Whose a claim is. A claim with a controller is the controller's. One without is the CollaSet's that
-// ClaimOwnerAnnotation names, or whose name and the template's are what the claim's own name was made of, if it carries
-// the selector's matchLabels and is not excluded. So two CollaSets never take each other's claims, whatever their labels.
+// ClaimOwnerAnnotation names, or whose name and the template's are what the claim's own name was made of, if it
+// carries the selector's matchLabels and is not excluded. So two CollaSets never take each other's claims, whatever
+// their labels.
 //
-// A claim whose controller is an earlier CollaSet of this name has none any more. One that lacks labels is found by a list (claims_strays.go).
+// A claim whose controller is an earlier CollaSet of this name has none any more. One that lacks labels is found by a
+// list (claims_strays.go).
 //
 // Only with whenDeleted Delete do claims get an owner reference: with one, a deletion in the foreground would take them
 // along before anybody could take it off.
@@ -130,7 +132,7 @@ func claimUsers(_ context.Context, object client.Object) []reconcile.Request {
 	return requests
 }
 
-// ours says whether a claim that is found under the CollaSet's keys is its own.
+// ours reports whether a claim that is found under the CollaSet's keys is its own.
 func ours(set *appsv1alpha1.CollaSet, claim client.Object) bool {
 	if _, orphaned := claim.GetLabels()[appsv1alpha1.OrphanedLabel]; orphaned {
 		return false
@@ -250,8 +252,8 @@ func addForcing(s *setplan.Snapshot) {
 	}
 }
 
-// tells says whether an ownerless claim's name means the CollaSet for certain: by label, or because some revision has a
-// template of the name that is left.
+// tells reports whether an ownerless claim's name means the CollaSet for certain: by label, or because some revision
+// has a template of the name that is left.
 func (o *observation) tells(claim *corev1.PersistentVolumeClaim) bool {
 	if metav1.GetControllerOf(claim) != nil || claim.Labels[appsv1alpha1.ClaimTemplateNameLabel] != "" {
 		return true
@@ -283,7 +285,8 @@ func (o *observation) addClaim(claim *corev1.PersistentVolumeClaim) {
 	o.addClaimOf(claim, id, templateOf(claim, o.set.Name), false)
 }
 
-// addClaimOf fills in a claim of an instance ID, or setplan.NoID, and a template; unlabelled says that its labels do not tell.
+// addClaimOf fills in a claim of an instance ID, or setplan.NoID, and a template; unlabelled says that its labels do
+// not tell.
 func (o *observation) addClaimOf(claim *corev1.PersistentVolumeClaim, id int, template string, unlabelled bool) {
 	c := setplan.Claim{
 		Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion, ID: id, Template: template, Unlabelled: unlabelled,
@@ -372,8 +375,8 @@ func (r *reconciler) mountClaims(ctx context.Context, o *observation, c setplan.
 	return nil
 }
 
-// mount gives a Pod the volumes of its revision's claim templates, with the claims of these names. They take the place of
-// volumes of the same name.
+// mount gives a Pod the volumes of its revision's claim templates, with the claims of these names. They take the
+// place of volumes of the same name.
 func mount(pod *unstructured.Unstructured, templates []revision.ClaimTemplate, names map[string]string) {
 	if len(templates) == 0 {
 		return
@@ -487,8 +490,8 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *setp
 	}
 }
 
-// makeClaimAgain makes a claim that a Pod mounts, and reports whether it did: one of that name may exist and not be ours, which
-// the Pod mounts all the same.
+// makeClaimAgain makes a claim that a Pod mounts, and reports whether it did: one of that name may exist and not be
+// ours, which the Pod mounts all the same.
 func (r *reconciler) makeClaimAgain(ctx context.Context, o *observation, c setplan.ClaimCreation) (bool, error) {
 	templates := o.history.data[c.Pod.Revision].ClaimTemplates()
 	at := slices.IndexFunc(templates, func(t revision.ClaimTemplate) bool { return t.Name == c.Template })

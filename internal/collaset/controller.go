@@ -6,8 +6,8 @@
 // its own writes of that CollaSet. Pods are patched with their UID and resourceVersion, never updated as a whole; a
 // conflict means that the view was old, and is no error.
 //
-// The steps of an update in place that follow on single Pods from a decision, and from nothing but the Pod since, are made
-// as events come, without another decision about the set (docs/design/0013-steps-of-single-pods.md).
+// The steps of an update in place that follow on single Pods from a decision, and from nothing but the Pod since, are
+// made as events come, without another decision about the set (docs/design/0013-steps-of-single-pods.md).
 package collaset
 
 import (
@@ -129,8 +129,9 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 	}}
 }
 
-// stripPod keeps metadata, but of managedFields only what fieldsOf says, volumes that are claims, the containers' names and images, readiness
-// gates, the node, and what the status says of conditions and containers; resources only while a change in place is under way.
+// stripPod keeps metadata, but of managedFields only what fieldsOf says, volumes that are claims, the containers'
+// names and images, readiness gates, the node, and what the status says of conditions and containers; resources only
+// while a change in place is under way.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -280,8 +281,8 @@ func podOwner(object any) ([]string, error) {
 	return owners, nil
 }
 
-// ownedBy is how Pods of a CollaSet are indexed, and, under no UID, those that isFree reports. Whoever names its UID in another namespace does not own
-// anything.
+// ownedBy is how Pods of a CollaSet are indexed, and, under no UID, those that isFree reports. Whoever names its UID
+// in another namespace does not own anything.
 func ownedBy(namespace string, set types.UID) string { return namespace + "/" + string(set) }
 
 // ownerOf is the UID of the CollaSet that controls the object, if one does.

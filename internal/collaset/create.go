@@ -21,8 +21,9 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// createPods creates Pods in batches of 1, 2, 4, … and stops after a batch with a failure: what fails once, a quota or a
-// template that is refused, mostly fails for all. After failures it waits, whatever happens to other Pods meanwhile.
+// createPods creates Pods in batches of 1, 2, 4, … and stops after a batch with a failure: what fails once, a quota
+// or a template that is refused, mostly fails for all. After failures it waits, whatever happens to other Pods
+// meanwhile.
 func (r *reconciler) createPods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	now, generation := r.clock.Now(), o.set.Generation
 	if out.creationsIn = o.memory.creating.left(now, generation); out.creationsIn > 0 && len(plan.Creations) > 0 {

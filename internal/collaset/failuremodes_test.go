@@ -27,8 +27,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of Kuperator are
-// known to have failed. docs/collaset.md lists them.
+// The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of
+// Kuperator are known to have failed. docs/collaset.md lists them.
 
 // TestFailuresAreListed compares the list in docs/collaset.md with the tests that there are.
 func TestFailuresAreListed(t *testing.T) {

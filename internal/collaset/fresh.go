@@ -26,7 +26,8 @@ type baseline struct {
 	generation int64
 	entries    string // resourceVersion of the ResourceContext, "" for none
 	pods       map[types.UID]string
-	// strays are those that leftBehind reports, and unmanaged those that the CollaSet controls and the cache does not have.
+	// strays are those that leftBehind reports, and unmanaged those that the CollaSet controls and the cache does not
+	// have.
 	strays    map[types.UID]string
 	unmanaged []*corev1.Pod
 	// listed is the resourceVersion of the list of Pods, and labels are those that it was of.
@@ -34,11 +35,11 @@ type baseline struct {
 	labels labels.Selector
 }
 
-// sure compares the view that was decided on with the API server, when it may be one of the past and anything is to be done or
-// status to be written: once in the life of this process, whose lists may have come from an API server that lags, and after a
-// creation whose answer is not known. Most writes name the resourceVersion that they were decided on, and would be refused as
-// long as the view is old; but a creation cannot, and an entry is given up because of a Pod that is not there. Without it Pods
-// are made twice, and instance IDs given away that are in use.
+// sure compares the view that was decided on with the API server, when it may be one of the past and anything is to
+// be done or status to be written: once in the life of this process, whose lists may have come from an API server
+// that lags, and after a creation whose answer is not known. Most writes name the resourceVersion that they were
+// decided on, and would be refused as long as the view is old; but a creation cannot, and an entry is given up
+// because of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
 func (r *reconciler) sure(ctx context.Context, o *observation) error {
 	m := o.memory
 	if !m.podsInDoubt.Load() {
@@ -101,7 +102,7 @@ func (r *reconciler) readBaseline(ctx context.Context, o *observation) (*baselin
 	return b, nil
 }
 
-// shownBy says whether the view is at least as new.
+// shownBy reports whether the view is at least as new.
 func (b *baseline) shownBy(o *observation) bool {
 	if o.set.Generation < b.generation {
 		return false

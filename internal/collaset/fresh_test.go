@@ -56,7 +56,8 @@ func TestAnOldViewIsTold(t *testing.T) {
 	}
 }
 
-// A process that has just started writes no status either on a view of the past: it would be refused as long as that lasts.
+// A process that has just started writes no status either on a view of the past: it would be refused as long as that
+// lasts.
 func TestAViewOfThePastWritesNoStatus(t *testing.T) {
 	w := newWorld(t, true, collaSet(2))
 	w.settle()
@@ -102,7 +103,8 @@ func TestAPoolIsWrittenOnTheNewestOnly(t *testing.T) {
 	assert.Len(t, w.entries(), 5)
 }
 
-// After a restoration of etcd the ResourceContext has an older version than that which was written before, and is what there is.
+// After a restoration of etcd the ResourceContext has an older version than that which was written before, and is
+// what there is.
 func TestAPoolThatWasSetBackIsWritten(t *testing.T) {
 	now := &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Name: "pool", ResourceVersion: "5"}}
 	newest, asked, wrote := "5", 0, 0

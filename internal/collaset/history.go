@@ -211,9 +211,10 @@ func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.Colla
 	return "", fmt.Errorf("creating a revision: %d names are taken by other content; delete ControllerRevisions that nobody uses", maxCollisions)
 }
 
-// bring returns the revision of the set that says what a Pod says which comes from another CollaSet, and makes it if there is none:
-// unless it is known what lies between the Pod and the present template, the Pod has to be made anew. "" says that the Pod's
-// revision is the set's already, or that it cannot be known or be the set's; the Pod keeps its label then.
+// bring returns the revision of the set that says what a Pod says which comes from another CollaSet, and makes it if
+// there is none: unless it is known what lies between the Pod and the present template, the Pod has to be made anew.
+// "" says that the Pod's revision is the set's already, or that it cannot be known or be the set's; the Pod keeps its
+// label then.
 func (r *reconciler) bring(ctx context.Context, o *observation, pod *setplan.Pod) (string, error) {
 	if pod.Revision == "" || o.history.data[pod.Revision] != nil {
 		return "", nil

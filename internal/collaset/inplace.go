@@ -51,8 +51,8 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *set
 	return r.resize(ctx, o, pod, o.history.updated, &changed)
 }
 
-// finishedBy is the operation that lifecycle-controller is to finish, nil if that is done here: without the protocol, and where more than
-// the record of the change goes with it.
+// finishedBy is the operation that lifecycle-controller is to finish, nil if that is done here: without the protocol,
+// and where more than the record of the change goes with it.
 func (r *reconciler) finishedBy(o *observation, pod *setplan.Pod) *revision.Finish {
 	op := podops.OperationOf(pod.View, setplan.OperatorID)
 	if !o.snapshot.Protocol || pod.Included || op.Phase != podops.PhaseOperate {
@@ -64,9 +64,9 @@ func (r *reconciler) finishedBy(o *observation, pod *setplan.Pod) *revision.Fini
 // resize gives a Pod of a revision the resources of its record, if it lacks some. live is the Pod as it was read or
 // written last.
 //
-// A refusal may be for the Pod's node, which is too old or too small, or for what the Pod is: then another Pod helps, and
-// the refusal is recorded on the Pod, for the next look to decide on. Where a policy or a quota would refuse that one as
-// well, it is not: the Pod goes on as it is.
+// A refusal may be for the Pod's node, which is too old or too small, or for what the Pod is: then another Pod helps,
+// and the refusal is recorded on the Pod, for the next look to decide on. Where a policy or a quota would refuse that
+// one as well, it is not: the Pod goes on as it is.
 func (r *reconciler) resize(ctx context.Context, o *observation, pod *setplan.Pod, to string, live *corev1.Pod) error {
 	data := revision.ResizePatch(live)
 	if data == nil {

@@ -41,8 +41,9 @@ func fieldsOf(pod *corev1.Pod) setplan.Fields {
 	return setplan.FieldsOwn
 }
 
-// anew has a patch of a Pod, one that more writes follow, begin managedFields anew where they tell of nobody else: with few, or with none, if the Pod
-// is going to be deleted. What was decided on another version of the Pod, which somebody has written to since, is refused.
+// anew has a patch of a Pod, one that more writes follow, begin managedFields anew where they tell of nobody else:
+// with few, or with none, if the Pod is going to be deleted. What was decided on another version of the Pod, which
+// somebody has written to since, is refused.
 func (r *reconciler) anew(pod *setplan.Pod, goes bool, data []byte) ([]byte, error) {
 	none := pod.Fields == setplan.FieldsNone
 	switch {

@@ -47,9 +47,10 @@ func (r *reconciler) observeCandidates(ctx context.Context, o *observation, sele
 	return nil
 }
 
-// candidate reads a Pod that is to be included. Whoever lets it go first and asks us to take it then may be faster than the cache
-// of Pods, and the place that is meant for it would go to a new Pod: so a CollaSet that is asked for something new looks at the
-// API server before it believes that somebody has the Pod. What changes later is an event of the Pod.
+// candidate reads a Pod that is to be included. Whoever lets it go first and asks us to take it then may be faster
+// than the cache of Pods, and the place that is meant for it would go to a new Pod: so a CollaSet that is asked for
+// something new looks at the API server before it believes that somebody has the Pod. What changes later is an event
+// of the Pod.
 func (r *reconciler) candidate(ctx context.Context, set *appsv1alpha1.CollaSet, name string) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, types.NamespacedName{Namespace: set.Namespace, Name: name}
 	err := r.client.Get(ctx, key, pod)

@@ -36,7 +36,7 @@ func (w *world) pod(name string) *corev1.Pod {
 	return pod
 }
 
-// said says whether an event with this text was recorded, and forgets the others.
+// said reports whether an event with this text was recorded, and forgets the others.
 func (w *world) said(text string) bool {
 	recorder := w.r.events.(*events.FakeRecorder)
 	for {
@@ -204,7 +204,7 @@ func moved(t *testing.T, like *appsv1alpha1.CollaSet) (*corev1.Pod, *appsv1.Cont
 func TestAPodThatIsTakenInKeepsRunning(t *testing.T) {
 	for name, tc := range map[string]struct {
 		other, own func(*appsv1alpha1.CollaSetSpec)
-		// brought says that the set has the Pod's revision then, stays that the Pod is not made anew.
+		// brought is true if the set has the Pod's revision then, stays that the Pod is not made anew.
 		brought, stays bool
 		image          string
 	}{
@@ -362,7 +362,7 @@ func TestAResourceContextConcernsWhoUsesIt(t *testing.T) {
 func TestEntriesOfOthers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		other []client.Object
-		// unseen says that the cache does not show it.
+		// unseen is true if the cache does not show it.
 		unseen   bool
 		wantKept bool
 	}{

@@ -49,18 +49,19 @@ type setMemory struct {
 	// refused are answers of the API server to expansions of claims, by UID.
 	mu      sync.Mutex
 	refused map[types.UID]refusal
-	// claimsInDoubt and podsInDoubt say that the cache may lack a claim or a Pod that was made. baseline is what the cache has
-	// to show before Pods are in doubt no more, nil before it was read.
+	// claimsInDoubt and podsInDoubt say that the cache may lack a claim or a Pod that was made. baseline is what the
+	// cache has to show before Pods are in doubt no more, nil before it was read.
 	claimsInDoubt, podsInDoubt atomic.Bool
-	// claims are those of the last decision, and strayClaims the CollaSet's that the cache does not find as such, by name. claimsLost says that one may
-	// be among them.
+	// claims are those of the last decision, and strayClaims the CollaSet's that the cache does not find as such, by
+	// name. claimsLost says that one may be among them.
 	claims      map[string]claimIdentity
 	strayClaims map[string]*corev1.PersistentVolumeClaim
 	claimsLost  bool
 	baseline    *baseline
 	// rollout is what the last decision says of single Pods, nil for nothing.
 	rollout atomic.Pointer[rollout]
-	// identities is what events tell of Pods' identities. vacancy and unmanaged are what the last list of Pods that the cache does not have told.
+	// identities is what events tell of Pods' identities. vacancy and unmanaged are what the last list of Pods that the
+	// cache does not have told.
 	identities identities
 	vacancy    vacancy
 	unmanaged  []*corev1.Pod

@@ -96,8 +96,8 @@ const (
 	ofPod = "pod"
 )
 
-// registerMetrics is repeatable: two components in one process (a test) share the metrics. Queries find the series of what
-// happens rarely from the start.
+// registerMetrics is repeatable: two components in one process (a test) share the metrics. Queries find the series of
+// what happens rarely from the start.
 func registerMetrics() error {
 	for _, action := range []string{"create", "delete", "begin", "change", "finish"} {
 		for _, result := range []string{resultDone, resultConflict, resultFailed} {

@@ -14,8 +14,9 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// removeNames removes names that have taken effect from the spec as it was read: the API server refuses that if anybody has
-// written to the CollaSet since. Names of a list that becomes empty go with the list, so that the field is nobody's then.
+// removeNames removes names that have taken effect from the spec as it was read: the API server refuses that if
+// anybody has written to the CollaSet since. Names of a list that becomes empty go with the list, so that the field
+// is nobody's then.
 func (r *reconciler) removeNames(ctx context.Context, o *observation, names setplan.Names) error {
 	strategy := &o.set.Spec.ScaleStrategy
 	patch := map[string]any{}
@@ -59,8 +60,8 @@ func (r *reconciler) removeNames(ctx context.Context, o *observation, names setp
 	return nil
 }
 
-// sureOfNames are those names of which the API server has no Pod of the CollaSet that is left as it is asked not to be. The cache may
-// lack one: whoever names it has seen it.
+// sureOfNames are those names of which the API server has no Pod of the CollaSet that is left as it is asked not to
+// be. The cache may lack one: whoever names it has seen it.
 func (r *reconciler) sureOfNames(ctx context.Context, o *observation, names []string, left func(*metav1.PartialObjectMetadata) bool) ([]string, error) {
 	if left == nil {
 		return names, nil

@@ -16,14 +16,14 @@ import (
 // nodesPatience bounds the one wait for the cache of nodes, which is filled when a scale-in first needs it.
 const nodesPatience = 5 * time.Second
 
-// nodes reads the labels of nodes from a cache of their metadata. It is filled when the first set with a topology spread
-// constraint over more than hosts scales in: most sets have none. Nodes that cannot be read (no permission, for example
-// where the program was given some namespaces only) are nodes without labels: nothing waits for them.
+// nodes reads the labels of nodes from a cache of their metadata. It is filled when the first set with a topology
+// spread constraint over more than hosts scales in: most sets have none. Nodes that cannot be read (no permission,
+// for example where the program was given some namespaces only) are nodes without labels: nothing waits for them.
 type nodes struct {
 	cache cache.Cache
 
 	mu sync.Mutex
-	// tried says that the one wait is over.
+	// tried is true if the one wait is over.
 	tried bool
 }
 
@@ -74,8 +74,8 @@ func (n *nodes) label(ctx context.Context, node, key string) string {
 	return found.Labels[key]
 }
 
-// podTopology are the keys that the API server copies from the node to the Pod (Kubernetes 1.35), so that they can be read
-// without nodes.
+// podTopology are the keys that the API server copies from the node to the Pod (Kubernetes 1.35), so that they can be
+// read without nodes.
 var podTopology = map[string]bool{corev1.LabelTopologyZone: true, corev1.LabelTopologyRegion: true}
 
 // observeTopology fills in the domains of Pods if some are to be removed. A template that says nothing is spread over

@@ -250,8 +250,8 @@ func (m *setMemory) readPods(pods podcache.Pods, selector labels.Selector) []set
 	return all
 }
 
-// missing notes whether a Pod may have been lost since Pods were read before: past are what was known then of those that have changed or are gone, and
-// read those that are new or have changed.
+// missing notes whether a Pod may have been lost since Pods were read before: past are what was known then of those
+// that have changed or are gone, and read those that are new or have changed.
 func (m *setMemory) missing(past []setplan.Pod, read []types.UID, remembered bool) {
 	ended := m.identities.takeEnded()
 	switch {
@@ -327,8 +327,8 @@ func instanceID(object metav1.Object) int {
 	return setplan.NoID
 }
 
-// awaited is what others have to set before the Pod is available: if its containers are ready, the first of its readiness
-// gates that is not True; if it is Ready, the first cooperator's finalizer that is not on.
+// awaited is what others have to set before the Pod is available: if its containers are ready, the first of its
+// readiness gates that is not True; if it is Ready, the first cooperator's finalizer that is not on.
 func awaited(pod *corev1.Pod, v podops.View) string {
 	switch {
 	case v.Ready && !v.ServiceAvailable():

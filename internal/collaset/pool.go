@@ -17,8 +17,9 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// pools keep CollaSets that share a ResourceContext from writing it at once, or on the base of an older one than this process wrote
-// last for another of them: each waits only for the cache to show what it wrote itself, and would be refused.
+// pools keep CollaSets that share a ResourceContext from writing it at once, or on the base of an older one than this
+// process wrote last for another of them: each waits only for the cache to show what it wrote itself, and would be
+// refused.
 //
 // The zero value is ready for use.
 type pools struct {
@@ -49,9 +50,9 @@ func (p *pools) forget(key types.NamespacedName) {
 	delete(p.all, key)
 }
 
-// write calls do, which writes what was read as base and returns what the API server answered, nil for a deletion. base is nil for
-// what does not exist. A base older than what was written last is a conflict, unless newest says that it is what the API server has:
-// then that write was undone, as by a restored etcd.
+// write calls do, which writes what was read as base and returns what the API server answered, nil for a deletion.
+// base is nil for what does not exist. A base older than what was written last is a conflict, unless newest says that
+// it is what the API server has: then that write was undone, as by a restored etcd.
 func (p *pool) write(base *appsv1alpha1.ResourceContext, newest func() (version string, err error), do func() (*appsv1alpha1.ResourceContext, error)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,8 +101,9 @@ func (r *reconciler) usersOf(ctx context.Context, object client.Object) []reconc
 	return r.setsBy(ctx, object.GetNamespace(), poolIndex, object.GetName())
 }
 
-// observeOwners finds out which other owners of entries do not exist or use another ResourceContext, so that their entries
-// are free. What the cache says is confirmed at the API server: an entry may be newer than the cache of CollaSets.
+// observeOwners finds out which other owners of entries do not exist or use another ResourceContext, so that their
+// entries are free. What the cache says is confirmed at the API server: an entry may be newer than the cache of
+// CollaSets.
 func (r *reconciler) observeOwners(ctx context.Context, o *observation) error {
 	if o.snapshot.Deleting {
 		return nil

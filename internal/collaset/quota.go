@@ -9,8 +9,9 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// exceeded is how the API server's quota admission words a refusal (k8s.io/apiserver/pkg/admission/plugin/resourcequota,
-// Kubernetes 1.36): the resources that would exceed the quota, and their figures.
+// exceeded is how the API server's quota admission words a refusal
+// (k8s.io/apiserver/pkg/admission/plugin/resourcequota, Kubernetes 1.36): the resources that would exceed the quota,
+// and their figures.
 var exceeded = regexp.MustCompile(`exceeded quota: [^,]+, requested: (\S+), used: (\S+), limited: (\S+)`)
 
 // fitsAfter reports whether the Pod that a quota has no room for would fit once another is gone. A Pod that is created

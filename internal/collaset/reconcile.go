@@ -137,7 +137,8 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, r.again(set, applied.conflict))}, nil
 }
 
-// read is the CollaSet as its conventions read it. The one that the cache has is not changed, and nobody writes this spec.
+// read is the CollaSet as its conventions read it. The one that the cache has is not changed, and nobody writes this
+// spec.
 func (r *reconciler) read(set *appsv1alpha1.CollaSet) *appsv1alpha1.CollaSet {
 	read := *set
 	read.Spec = r.conventions.Apply(set.Spec)

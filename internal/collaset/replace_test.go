@@ -148,8 +148,8 @@ func TestAReplacementSurvivesEveryRefusedWrite(t *testing.T) {
 	}
 }
 
-// TestHalfDoneReplacementsAreTakenOver has two pairs as Kuperator v0.7.4 leaves them, whose new Pods cannot start, and more
-// of them than maxSurge allows.
+// TestHalfDoneReplacementsAreTakenOver has two pairs as Kuperator v0.7.4 leaves them, whose new Pods cannot start,
+// and more of them than maxSurge allows.
 func TestHalfDoneReplacementsAreTakenOver(t *testing.T) {
 	w := replacingSet(t, 2, "2")
 	w.change(image("nginx:non-exist"))

@@ -21,8 +21,9 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// statusPause is the shortest time between two writes of status that differ in numbers and texts only. Of a large set they differ all the
-// time, and a write costs the API server as much as several of Pods: its schema is that of whole Pods.
+// statusPause is the shortest time between two writes of status that differ in numbers and texts only. Of a large set
+// they differ all the time, and a write costs the API server as much as several of Pods: its schema is that of whole
+// Pods.
 const (
 	statusPause       = 200 * time.Millisecond
 	statusPausePerPod = time.Millisecond
@@ -61,8 +62,8 @@ func told(applied *outcome) setplan.Outcome {
 	return o
 }
 
-// tell writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure says that nobody made sure of the view that it
-// comes from.
+// tell writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure says that
+// nobody made sure of the view that it comes from.
 func (r *reconciler) tell(ctx context.Context, o *observation, status appsv1alpha1.CollaSetStatus, deadline time.Duration, unsure bool) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(status, o.set.Status) {
 		return deadline, nil
@@ -120,9 +121,9 @@ func (r *reconciler) storeStatus(ctx context.Context, m *setMemory, set *appsv1a
 	return nil
 }
 
-// onto makes a patch of status that holds for the CollaSet as it was read, and no later one. A patch has only what differs
-// from what was read: laid over another status, for example one that a write whose answer was lost had stored, it would
-// leave a status that contradicts itself.
+// onto makes a patch of status that holds for the CollaSet as it was read, and no later one. A patch has only what
+// differs from what was read: laid over another status, for example one that a write whose answer was lost had
+// stored, it would leave a status that contradicts itself.
 func onto(set *appsv1alpha1.CollaSet) client.Patch {
 	return client.MergeFromWithOptions(set, client.MergeFromWithOptimisticLock{})
 }
@@ -149,8 +150,8 @@ func (r *reconciler) recordTurns(o *observation, status *appsv1alpha1.CollaSetSt
 
 func note(text string) string { return fmt.Sprintf("%.*s", maxNote, text) }
 
-// turned says whether the new status says something that somebody waits for: another generation, another revision, or a
-// condition that turned.
+// turned reports whether the new status says something that somebody waits for: another generation, another revision,
+// or a condition that turned.
 func turned(before, after appsv1alpha1.CollaSetStatus) bool {
 	if !equality.Semantic.DeepEqual(before.Halted, after.Halted) || before.ObservedGeneration != after.ObservedGeneration || before.UpdatedRevision != after.UpdatedRevision || before.CurrentRevision != after.CurrentRevision {
 		return true
@@ -214,7 +215,7 @@ func each[P any](pods []P, form string, tell func(pod P, more string)) {
 	}
 }
 
-// toldOf says that status already has this failure: it is the same attempt again.
+// toldOf reports whether status already has this failure: it is the same attempt again.
 func (o *observation) toldOf(err error) bool {
 	return slices.ContainsFunc(o.set.Status.Conditions, func(c metav1.Condition) bool {
 		return c.Status == metav1.ConditionFalse && c.Message == setplan.Cut(err.Error())
@@ -235,8 +236,8 @@ func replacement(reason setplan.ReplacementEvent, pods []string) string {
 	return names
 }
 
-// recordMembers names the Pods that left or joined, each in an event of its own: the recorder counts events of one reason
-// about the same objects as one, and keeps the first text only.
+// recordMembers names the Pods that left or joined, each in an event of its own: the recorder counts events of one
+// reason about the same objects as one, and keeps the first text only.
 func (r *reconciler) recordMembers(o *observation, reason, verb string, names []string, find func(name string) *corev1.Pod) {
 	slices.Sort(names)
 	each(names, ", and so were %d more", func(name, more string) {

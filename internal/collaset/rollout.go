@@ -124,7 +124,8 @@ func (w *window) Collect(out chan<- prometheus.Metric) {
 	metric.Send(out, waitingDesc, waiting)
 }
 
-// rollout is what the last decision about a CollaSet says of single Pods, with what carrying it out takes. It is never changed.
+// rollout is what the last decision about a CollaSet says of single Pods, with what carrying it out takes. It is
+// never changed.
 type rollout struct {
 	*setplan.Rollout // nil if only Pods that are as the decision saw them may begin
 	generation       int64
@@ -147,8 +148,8 @@ func (m *setMemory) follow(o *observation, plan *setplan.Plan) {
 // errAttempted says that the same step was made, or is being made, on the same version of the Pod.
 var errAttempted = errors.New("the step is under way on this version of the Pod")
 
-// once makes a step of a Pod, unless one was made on this version of it already or is being made: the second would only conflict. begun is the
-// Pod as a begin leaves it, nil for another step.
+// once makes a step of a Pod, unless one was made on this version of it already or is being made: the second would
+// only conflict. begun is the Pod as a begin leaves it, nil for another step.
 func (r *reconciler) once(o *observation, pod *setplan.Pod, begun *podops.View, do func() error) error {
 	key := client.ObjectKeyFromObject(o.set)
 	if !ask(r.window, func(w *setplan.Window) bool { return w.Send(key, pod, begun) }) {
@@ -189,8 +190,8 @@ func setOf(object metav1.Object) (key types.NamespacedName, uid types.UID, ok bo
 	return types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}, ref.UID, true
 }
 
-// stepEvents enqueue Pods on which a step of their own is due, and tell the window of what happens to Pods. It costs the same however many Pods
-// the set has.
+// stepEvents enqueue Pods on which a step of their own is due, and tell the window of what happens to Pods. It costs
+// the same however many Pods the set has.
 func (r *reconciler) stepEvents() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
 		before, ok := e.ObjectOld.(*corev1.Pod)
@@ -231,8 +232,8 @@ func (r *reconciler) stepEvents() handler.EventHandler {
 	}}
 }
 
-// podEvents enqueue the CollaSets that a Pod concerns: the one that controls it, and, for one that nobody controls, those that
-// would take it in or whose claims it uses.
+// podEvents enqueue the CollaSets that a Pod concerns: the one that controls it, and, for one that nobody controls,
+// those that would take it in or whose claims it uses.
 func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler {
 	others := func(ctx context.Context, pod client.Object, q queue) {
 		for _, request := range slices.Concat(r.wouldInclude(ctx, pod), r.wouldAdopt(ctx, pod), r.volumeUsers(ctx, pod)) {
@@ -316,7 +317,8 @@ func (r podReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Re
 	}
 	conflict, err := r.step(ctx, req.NamespacedName)
 	if conflict {
-		// Its CollaSet may have no other Pod under way, so that no event would lead to a decision if this one has not changed after all.
+		// Its CollaSet may have no other Pod under way, so that no event would lead to a decision if this one has not
+		// changed after all.
 		return ctrl.Result{RequeueAfter: r.stepConflicts.Met(req.NamespacedName)}, nil
 	}
 	r.stepConflicts.None(req.NamespacedName)
@@ -378,8 +380,8 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 	return false, nil
 }
 
-// withdraw takes back what the last decision says of single Pods, because the API server refuses what it asks for, and has the CollaSet decided
-// on: Pods that are out for it come back.
+// withdraw takes back what the last decision says of single Pods, because the API server refuses what it asks for,
+// and has the CollaSet decided on: Pods that are out for it come back.
 func (r *reconciler) withdraw(key types.NamespacedName, m *setMemory) {
 	m.rollout.Store(nil)
 	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) })

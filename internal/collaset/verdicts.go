@@ -16,8 +16,8 @@ var errNotTaken = errors.New("the API server refuses it")
 // verdictKeptOn is for how long an answer is kept that no decision asks for.
 const verdictKeptOn = 10 * time.Minute
 
-// verdicts are the API server's answers to trials and to the writes themselves. The zero verdicts are none. They are safe
-// for concurrent use.
+// verdicts are the API server's answers to trials and to the writes themselves. The zero verdicts are none. They are
+// safe for concurrent use.
 type verdicts struct {
 	mu      sync.Mutex
 	answers map[setplan.Trial]answer
@@ -41,8 +41,8 @@ func (v *verdicts) all(now time.Time) map[setplan.Trial]setplan.Verdict {
 	return out
 }
 
-// accept notes that the API server takes a write. What only a trial showed does not shorten the wait after the next refusal:
-// a write that is refused although its trial was not must not be repeated at once.
+// accept notes that the API server takes a write. What only a trial showed does not shorten the wait after the next
+// refusal: a write that is refused although its trial was not must not be repeated at once.
 func (v *verdicts) accept(t setplan.Trial, trial bool, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

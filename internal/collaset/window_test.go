@@ -85,7 +85,8 @@ func (w *world) queue() workqueue.TypedRateLimitingInterface[reconcile.Request] 
 	return queue
 }
 
-// back shows the events of a Pod that goes out of service by our operation and comes back, and makes the steps that they ask for.
+// back shows the events of a Pod that goes out of service by our operation and comes back, and makes the steps that
+// they ask for.
 func (w *world) back(pod corev1.Pod) []reconcile.Request {
 	w.Helper()
 	queue := w.queue()
@@ -266,7 +267,8 @@ func TestAnothersPlace(t *testing.T) {
 	require.Len(t, w.begun(), 3)
 }
 
-// TestAPodThatIsHandedOver waits for others, here for its kubelet to take it out of service, and its place is free soon.
+// TestAPodThatIsHandedOver waits for others, here for its kubelet to take it out of service, and its place is free
+// soon.
 func TestAPodThatIsHandedOver(t *testing.T) {
 	w := flowing(t)
 	pod := w.one()

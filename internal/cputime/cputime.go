@@ -8,8 +8,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Start begins, and keeps the goroutine on its thread until it calls stop. That returns the CPU time since Start, and the time
-// that passed where the system does not tell (other than Linux).
+// Start begins, and keeps the goroutine on its thread until it calls stop. That returns the CPU time since Start, and
+// the time that passed where the system does not tell (other than Linux).
 func Start() (stop func() time.Duration) {
 	runtime.LockOSThread()
 	before, err := Thread()

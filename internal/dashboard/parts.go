@@ -8,8 +8,8 @@ import (
 )
 
 // Parts are a Fleet in pieces that change on their own, as JSON by keys: "about" (what is not in another piece),
-// "budget/<namespace>/<name>", "workload/<kind>/<namespace>/<name>" (without its Pods) and "pod/<namespace>/<name>" (with
-// the key of its workload).
+// "budget/<namespace>/<name>", "workload/<kind>/<namespace>/<name>" (without its Pods) and "pod/<namespace>/<name>"
+// (with the key of its workload).
 type Parts map[string]json.RawMessage
 
 // about is the piece of what is there once.
@@ -58,7 +58,7 @@ func PartsOf(fleet insight.Fleet, scope string) (Parts, error) {
 
 // Change is what leads from one picture to the next.
 type Change struct {
-	// Begin says that there was no picture before.
+	// Begin is true if there was no picture before.
 	Begin bool `json:"begin,omitempty"`
 	// Set are the pieces that are new or different, Gone the keys of those that are no more.
 	Set  Parts    `json:"set,omitempty"`

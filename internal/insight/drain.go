@@ -65,8 +65,8 @@ type DrainedPod struct {
 	Reasons   []Reason     `json:"reasons,omitempty"`
 }
 
-// CheckDrain says what a drain of the node would meet now. f.Pods are the Pods of the node, those that are not under the
-// lifecycle among them.
+// CheckDrain says what a drain of the node would meet now. f.Pods are the Pods of the node, those that are not under
+// the lifecycle among them.
 func CheckDrain(f Facts, node string, budgets []policyv1.PodDisruptionBudget) Drain {
 	x := newIndex(&f)
 	d := Drain{Node: node, Pods: []DrainedPod{}, Gaps: f.Gaps}
@@ -129,8 +129,8 @@ func (x *index) drained(pod *corev1.Pod, budgets []policyv1.PodDisruptionBudget)
 	return DrainGoes, nil
 }
 
-// budgetRefuses says whether a PodDisruptionBudget refuses the eviction now. One that mirrors a rule does not count for a
-// Pod that the rule decides about.
+// budgetRefuses says whether a PodDisruptionBudget refuses the eviction now. One that mirrors a rule does not count
+// for a Pod that the rule decides about.
 func budgetRefuses(b *policyv1.PodDisruptionBudget, pod *corev1.Pod, v podops.View, managed bool) *Reason {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil || b.Namespace != pod.Namespace || !selector.Matches(labels.Set(pod.Labels)) || b.Status.DisruptionsAllowed > 0 {
@@ -256,7 +256,7 @@ func roomOf(p *appsv1alpha1.AvailableRule, s appsv1alpha1.PodTransitionRuleStatu
 	return room, known
 }
 
-// neverRoom says that the policy lets no Pod go even when all are available.
+// neverRoom reports whether the policy lets no Pod go even when all are available.
 func neverRoom(p *appsv1alpha1.AvailableRule, desired int32) bool {
 	room, known := roomOf(p, appsv1alpha1.PodTransitionRuleStatus{Desired: desired, Available: desired})
 	known = known && desired > 0

@@ -213,8 +213,8 @@ func timeOf(t time.Time) *time.Time {
 	return &t
 }
 
-// NodesInQuestion are the nodes that may explain why a Pod does not move, sorted: those of Pods that are not Ready or are
-// being deleted, and of Pods that should not be Ready any more.
+// NodesInQuestion are the nodes that may explain why a Pod does not move, sorted: those of Pods that are not Ready or
+// are being deleted, and of Pods that should not be Ready any more.
 func NodesInQuestion(pods []corev1.Pod) []string {
 	names := map[string]bool{}
 	for i := range pods {

@@ -71,7 +71,7 @@ type Workload struct {
 	CurrentRevision string `json:"currentRevision,omitempty"`
 	UpdatedRevision string `json:"updatedRevision,omitempty"`
 	Updated         int    `json:"updated,omitempty"`
-	// Paused says that a CollaSet begins nothing.
+	// Paused is true if a CollaSet begins nothing.
 	Paused bool `json:"paused,omitempty"`
 	// Reasons are what keeps the workload as a whole from its spec, the blocker first.
 	Reasons []Reason `json:"reasons,omitempty"`
@@ -145,7 +145,7 @@ type Budget struct {
 // Holder is a Pod that takes a part of a budget: it has a grant, or is down without one.
 type Holder struct {
 	Pod string `json:"pod"`
-	// Granted says that the rule's ledger names the Pod.
+	// Granted is true if the rule's ledger names the Pod.
 	Granted bool `json:"granted"`
 	// Operation is "<type> (<id>)" of what was granted; empty without a grant.
 	Operation string `json:"operation,omitempty"`

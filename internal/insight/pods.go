@@ -196,7 +196,8 @@ func (x *index) protected(pod *corev1.Pod, v podops.View) []Reason {
 	return found
 }
 
-// lookAt is how to look at the employer of a finalizer. A key that names no object leads to the Pod that has it, and to the finalizer's writer.
+// lookAt is how to look at the employer of a finalizer. A key that names no object leads to the Pod that has it, and
+// to the finalizer's writer.
 func lookAt(employer *Ref, pod *corev1.Pod, finalizer string) string {
 	if employer.Namespace != "" {
 		return "kubectl -n " + employer.Namespace + " describe " + strings.ToLower(employer.Kind) + " " + employer.Name

@@ -13,8 +13,8 @@ import (
 	"kusionstack.io/kuperator/internal/insight"
 )
 
-// TestWhyNamesTheMissingFinalizer: what a Pod waits for whose cooperator is away, since when, and where to look, in the Pod's own
-// namespace if the key of the employer names none.
+// TestWhyNamesTheMissingFinalizer: what a Pod waits for whose cooperator is away, since when, and where to look, in
+// the Pod's own namespace if the key of the employer names none.
 func TestWhyNamesTheMissingFinalizer(t *testing.T) {
 	const finalizer = "prot.podopslifecycle.kusionstack.io/test"
 	ready := metav1.NewTime(time.Unix(1_700_000_000, 0))

@@ -258,7 +258,8 @@ func (x *index) budget(i int, namespace string) Budget {
 	return b
 }
 
-// holders are the Pods that count as out of service: those granted, and then those that are down without a grant; by name.
+// holders are the Pods that count as out of service: those granted, and then those that are down without a grant; by
+// name.
 func (x *index) holders(r *appsv1alpha1.PodTransitionRule, compiled podops.Rule) []Holder {
 	var found []Holder
 	granted := map[types.UID]bool{}

@@ -186,7 +186,7 @@ func (a *ages) explained(key types.NamespacedName, waits []podops.Wait) {
 	}
 }
 
-// firstComplaint says whether the value of the deadlines annotation has not been
+// firstComplaint reports whether the value of the deadlines annotation has not been
 // complained about yet.
 func (a *ages) firstComplaint(key types.NamespacedName, value string) bool {
 	a.mu.Lock()
@@ -255,7 +255,7 @@ func (a *ages) typeLabel(opType string) string {
 	return opType
 }
 
-// waitsForEmployers says whether the Pod could serve if a cooperator had it back:
+// waitsForEmployers reports whether the Pod could serve if a cooperator had it back:
 // new, completing, or begun upon before that.
 func waitsForEmployers(v podops.View) bool {
 	return !v.Terminating && !v.Terminal && v.Ready && v.ServiceReady != corev1.ConditionFalse &&

@@ -80,9 +80,9 @@ func cacheOptions(*bootstrap.Options) cache.Options {
 	}}
 }
 
-// stripPod keeps what the protocol reads: of the metadata all but the annotations of others, which may be large, and owners other than
-// the controller; gates, phase, and of conditions whether they hold, of the program's own one what it says. While a change in place is under
-// way it keeps what shows how far that has come.
+// stripPod keeps what the protocol reads: of the metadata all but the annotations of others, which may be large, and
+// owners other than the controller; gates, phase, and of conditions whether they hold, of the program's own one what
+// it says. While a change in place is under way it keeps what shows how far that has come.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {
@@ -110,7 +110,7 @@ func stripPod(object any) (any, error) {
 	return pod, nil
 }
 
-// isRead says whether the protocol reads the annotation, or removes it.
+// isRead reports whether the protocol reads the annotation, or removes it.
 func isRead(annotation string) bool {
 	switch annotation {
 	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation,

@@ -11,8 +11,8 @@ import (
 	"kusionstack.io/kuperator/internal/bootstrap"
 )
 
-// waitFlags say how long Pods wait: --deadline, collected over the defaults, key by key, and --cooperator-patience, of which
-// --compatibility has another default.
+// waitFlags say how long Pods wait: --deadline, collected over the defaults, key by key, and --cooperator-patience,
+// of which --compatibility has another default.
 type waitFlags struct {
 	given     []string
 	deadlines podops.Deadlines

@@ -61,8 +61,8 @@ func (d *deletions) put(pod *corev1.Pod, v podphase.Verdict, refusals int) {
 	d.pods[client.ObjectKeyFromObject(pod)] = answerOfServer{v, pod.UID, refusals}
 }
 
-// deletePod deletes a Pod, or asks whether it would be deleted, and remembers whether the API server agrees. A refusal is
-// no error.
+// deletePod deletes a Pod, or asks whether it would be deleted, and remembers whether the API server agrees. A
+// refusal is no error.
 func (r *reconciler) deletePod(ctx context.Context, pod *corev1.Pod, dryRun bool) (deleted bool, err error) {
 	options := []client.DeleteOption{client.Preconditions{UID: &pod.UID, ResourceVersion: ptr.To(pod.ResourceVersion)}}
 	if dryRun {
@@ -86,8 +86,8 @@ func (r *reconciler) deletePod(ctx context.Context, pod *corev1.Pod, dryRun bool
 	return !dryRun, nil
 }
 
-// reason is why a deletion is refused: without names that were generated, so that it is the same for Pods of one workload,
-// and no longer than an event takes, with what is said around it.
+// reason is why a deletion is refused: without names that were generated, so that it is the same for Pods of one
+// workload, and no longer than an event takes, with what is said around it.
 func reason(pod *corev1.Pod, why string) string {
 	if pod.GenerateName != "" {
 		why = writes.WithoutNames(why, pod.GenerateName)

@@ -129,7 +129,8 @@ func TestDryRunIsTheVeryRequest(t *testing.T) {
 	assert.Equal(t, inEarnest, dryRun)
 }
 
-// TestPodComesBackWhenItsDeletionIsRefused has a policy come when the Pod is out of service; and the controller restart.
+// TestPodComesBackWhenItsDeletionIsRefused has a policy come when the Pod is out of service; and the controller
+// restart.
 func TestPodComesBackWhenItsDeletionIsRefused(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		p := &policy{inEarnest: errPolicy}
@@ -179,7 +180,8 @@ func TestPodComesBackWhenItsDeletionIsRefused(t *testing.T) {
 	}
 }
 
-// TestDeletionThatIsTakenInDryRunsAloneIsTriedWithPauses: what an accepted dry run is worth there is seen by the deletion.
+// TestDeletionThatIsTakenInDryRunsAloneIsTriedWithPauses: what an accepted dry run is worth there is seen by the
+// deletion.
 func TestDeletionThatIsTakenInDryRunsAloneIsTriedWithPauses(t *testing.T) {
 	p := &policy{inEarnest: errPolicy}
 	r, c := newReconciler(t, &mapperFor{err: errNoRules}, p.funcs(), markedPod())
@@ -292,7 +294,8 @@ func (s slowLister) List(context.Context, client.ObjectList, ...client.ListOptio
 	return nil
 }
 
-// TestAnAnswerThatBecomesOldMeanwhileIsAskedAnew: nothing else would wake the Pod, which waits for nothing but the answer.
+// TestAnAnswerThatBecomesOldMeanwhileIsAskedAnew: nothing else would wake the Pod, which waits for nothing but the
+// answer.
 func TestAnAnswerThatBecomesOldMeanwhileIsAskedAnew(t *testing.T) {
 	p := &policy{}
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{

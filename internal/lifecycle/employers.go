@@ -59,7 +59,7 @@ type employers struct {
 	answers map[string]answer
 	kinds   map[string][]schema.GroupVersionKind
 	kindsAt time.Time
-	// kindsFailed says that discovery did not tell of every group.
+	// kindsFailed is true if discovery did not tell of every group.
 	kindsFailed bool
 }
 
@@ -84,7 +84,7 @@ func newEmployers(mgr ctrl.Manager, clk clock.Clock) (*employers, error) {
 	}, nil
 }
 
-// judge says whether the employer has let the Pod go: it does not exist, or it
+// judge reports whether the employer has let the Pod go: it does not exist, or it
 // does not select it. doubt says why that cannot be known. With wait above zero
 // there is no answer yet.
 // Employers in other namespaces are not looked up: whoever may annotate a Pod would learn what is there.

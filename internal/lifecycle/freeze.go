@@ -99,7 +99,7 @@ func (f *freeze) handler(wake func(ctx context.Context, namespace string, q queu
 	}
 }
 
-// ended says whether an update took the annotation away.
+// ended reports whether an update took the annotation away.
 func ended(e event.UpdateEvent, annotation string) bool {
 	_, before := e.ObjectOld.GetAnnotations()[annotation]
 	_, after := e.ObjectNew.GetAnnotations()[annotation]

@@ -97,8 +97,8 @@ func Metrics() []metric.Metric {
 // phases are those that an operation can be found in.
 var phases = []podops.Phase{podops.PhasePreCheck, podops.PhasePreparing, podops.PhaseOperate, podops.PhasePostCheck, podops.PhaseCompleting}
 
-// registerMetrics adds the metrics of the process to its registry, where a second time changes nothing, and those of a manager's
-// objects to that manager's. Queries find the series of what happens rarely from the start.
+// registerMetrics adds the metrics of the process to its registry, where a second time changes nothing, and those of
+// a manager's objects to that manager's. Queries find the series of what happens rarely from the start.
 func registerMetrics(own prometheus.Registerer, a *ages, f prometheus.Collector) error {
 	for _, serviceReady := range []string{"False", "True", "Deleted", ""} {
 		steps.WithLabelValues(serviceReady)

@@ -13,9 +13,9 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// newest asks the API server, past the cache, which rules a namespace has. The caches of Pods and of rules advance each at
-// its own pace: a request that was made after a rule was created may be seen before the rule is. So nobody is taken out of
-// service before the cache has been compared with a list that was begun after the request was seen.
+// newest asks the API server, past the cache, which rules a namespace has. The caches of Pods and of rules advance
+// each at its own pace: a request that was made after a rule was created may be seen before the rule is. So nobody is
+// taken out of service before the cache has been compared with a list that was begun after the request was seen.
 //
 // A namespace has one list at a time: all that ask while it is under way share the next one. Only metadata is read.
 type newest struct {
@@ -98,7 +98,7 @@ func (n *newest) read(ctx context.Context, namespace string) (map[types.UID]int6
 	return generations, nil
 }
 
-// upToDate says whether the cache shows every rule of the namespace as the API server has it, or later.
+// upToDate reports whether the cache shows every rule of the namespace as the API server has it, or later.
 func (r *rules) upToDate(ctx context.Context, namespace string) (bool, error) {
 	served, err := r.isServed()
 	if err != nil || !served {
@@ -124,7 +124,7 @@ func (r *rules) upToDate(ctx context.Context, namespace string) (bool, error) {
 	return true, nil
 }
 
-// permits says whether the step lets some operation out of PreCheck.
+// permits reports whether the step lets some operation out of PreCheck.
 func permits(before podops.View, step podops.Step) bool {
 	for _, o := range podops.Operations(step.Apply(before)) {
 		if o.Phase != podops.PhasePreChecked && o.Phase != podops.PhasePreparing && o.Phase != podops.PhaseOperate {

@@ -43,7 +43,7 @@ type reconciler struct {
 	deadlines podops.Deadlines
 	// patience is how long operations wait for a cooperator that does not hold a Ready Pod; zero for ever.
 	patience time.Duration
-	// notAwaited says that they do not wait for one at all.
+	// notAwaited is true if they do not wait for one at all.
 	notAwaited bool
 	ages       *ages
 	writes     *writes.Tracker
@@ -159,7 +159,7 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (podphase.Sna
 	return s, nil
 }
 
-// mayAskToGoOut says whether this look may find an operation in PreCheck.
+// mayAskToGoOut reports whether this look may find an operation in PreCheck.
 func mayAskToGoOut(v podops.View) bool {
 	if _, marked := v.Labels[appsv1alpha1.ToDeleteLabel]; marked {
 		return true
@@ -266,8 +266,8 @@ func (r *reconciler) reportOverdue(pod *corev1.Pod, s podphase.Snapshot, plan po
 	}
 }
 
-// announce says that Pods go out of service, and why: at the workload that has them, where the API server counts equal events instead of
-// keeping one for each Pod. The condition ServiceReady of each Pod says the same.
+// announce says that Pods go out of service, and why: at the workload that has them, where the API server counts
+// equal events instead of keeping one for each Pod. The condition ServiceReady of each Pod says the same.
 func (r *reconciler) announce(pod *corev1.Pod, v podops.View) {
 	o, needed := podops.OfflineFor(v)
 	if !needed {

@@ -181,7 +181,8 @@ func TestConflictIsLookedAtAgainSoon(t *testing.T) {
 	assert.GreaterOrEqual(t, result.RequeueAfter, time.Second, "while the cache lags, the same write is not refused again and again")
 }
 
-// TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView: a watch that is seconds behind costs one refused write, not one after the other.
+// TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView: a watch that is seconds behind costs one refused write, not
+// one after the other.
 func TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView(t *testing.T) {
 	tries := 0
 	r, c := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{

@@ -1,10 +1,10 @@
 // Package metric is how a component says what it measures: as data, of which the collectors, the reference page and the
 // checks of dashboards and alerts are made. Nothing that is called kuperator_* is published without being declared.
 //
-// Rules that Check holds every declaration to: names as Prometheus recommends them (_total for counters and for nothing
-// else, base units, seconds and bytes spelled out), a help text and a unit, and for each label what bounds its values. No
-// metric has a label with names of Pods. Series of single objects (CollaSets, PodTransitionRules, namespaces) exist only
-// for objects that exist, and for no more than Limit of each kind (see Bounded).
+// Rules that Check holds every declaration to: names as Prometheus recommends them (_total for counters and for
+// nothing else, base units, seconds and bytes spelled out), a help text and a unit, and for each label what bounds
+// its values. No metric has a label with names of Pods. Series of single objects (CollaSets, PodTransitionRules,
+// namespaces) exist only for objects that exist, and for no more than Limit of each kind (see Bounded).
 package metric
 
 import (
@@ -57,7 +57,7 @@ type Metric struct {
 	Labels []Label
 	// Buckets are the upper bounds of a histogram's buckets, in Unit.
 	Buckets []float64
-	// PerObject says that there is a series for each object of a kind, bounded by Limit.
+	// PerObject is true if there is a series for each object of a kind, bounded by Limit.
 	PerObject bool
 	// Stability is Stable if it is empty.
 	Stability Stability
@@ -91,7 +91,7 @@ func (m Metric) labelNames() []string {
 	return names
 }
 
-// HasLabel says whether the metric has a label of that name.
+// HasLabel reports whether the metric has a label of that name.
 func (m Metric) HasLabel(name string) bool { return slices.Contains(m.labelNames(), name) }
 
 // Prefix is what the names of all metrics of the suite begin with.
@@ -141,7 +141,8 @@ func (m Metric) Check() error {
 	return errors.Join(errs...)
 }
 
-// Register adds collectors; one that is registered already is no error, because two components of a test share a process.
+// Register adds collectors; one that is registered already is no error, because two components of a test share a
+// process.
 func Register(registry prometheus.Registerer, collectors ...prometheus.Collector) error {
 	for _, c := range collectors {
 		if err := registry.Register(c); err != nil && !errors.As(err, &prometheus.AlreadyRegisteredError{}) {

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Limit is how many objects of a kind have series of their own, so that a cluster of any size costs a Prometheus no more
-// than a known number of series. Totals count all objects.
+// Limit is how many objects of a kind have series of their own, so that a cluster of any size costs a Prometheus no
+// more than a known number of series. Totals count all objects.
 const Limit = 1000
 
 // LeftOut declares how many objects have no series of their own.
@@ -21,8 +21,8 @@ var LeftOut = Metric{
 // LeftOutDesc is for collectors that use Bounded.
 var LeftOutDesc = LeftOut.Desc()
 
-// Bounded sorts the objects of a kind by compare and keeps the first Limit of them; how many it left out is sent with the scrape.
-// Which ones are kept does not depend on the order they came in.
+// Bounded sorts the objects of a kind by compare and keeps the first Limit of them; how many it left out is sent with
+// the scrape. Which ones are kept does not depend on the order they came in.
 func Bounded[T any](out chan<- prometheus.Metric, kind string, objects []T, compare func(a, b T) int) []T {
 	slices.SortFunc(objects, compare)
 	kept := objects[:min(len(objects), Limit)]

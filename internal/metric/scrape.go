@@ -8,8 +8,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Objects is a collector of what objects say at the time of the scrape, from the cache: one that is gone has no series. A standby
-// says nothing, or everything would be counted twice.
+// Objects is a collector of what objects say at the time of the scrape, from the cache: one that is gone has no
+// series. A standby says nothing, or everything would be counted twice.
 type Objects[L client.ObjectList] struct {
 	// Process is the context of the process.
 	Process context.Context //nolint:containedctx // a scrape brings none

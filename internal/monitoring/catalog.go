@@ -1,5 +1,5 @@
-// Package monitoring is what the suite ships for those who run it: the reference page of metrics, Grafana dashboards and
-// Prometheus alerts, as data. make generate writes the files (Files); nothing that runs in a cluster imports it.
+// Package monitoring is what the suite ships for those who run it: the reference page of metrics, Grafana dashboards
+// and Prometheus alerts, as data. make generate writes the files (Files); nothing that runs in a cluster imports it.
 package monitoring
 
 import (
@@ -32,8 +32,8 @@ func Programs() []Program {
 // Common are the suite's metrics that every binary publishes.
 func Common() []metric.Metric { return bootstrap.Metrics() }
 
-// Libraries are the metrics of libraries, and of Prometheus itself, that dashboards and alerts use. The libraries publish
-// more; their names and meanings are theirs.
+// Libraries are the metrics of libraries, and of Prometheus itself, that dashboards and alerts use. The libraries
+// publish more; their names and meanings are theirs.
 func Libraries() []metric.Metric {
 	controller := metric.Label{Name: "controller", Values: "the controllers of the binary"}
 	queue := []metric.Label{controller, {Name: "name", Values: "as controller"}, {Name: "priority", Values: "a few priorities"}}

@@ -9,7 +9,8 @@ type File struct {
 	Content []byte
 }
 
-// Files are all that is generated from this package; alerts link to runbooks below the given URL. The error names a declaration that makes no sense.
+// Files are all that is generated from this package; alerts link to runbooks below the given URL. The error names a
+// declaration that makes no sense.
 func Files(runbookBase string) ([]File, error) {
 	dashboards, dashboardErr := dashboardFiles()
 	alerts, alertErr := alertFiles(runbookBase)

@@ -50,7 +50,8 @@ the drain begins may differ.`,
 	}
 }
 
-// drainCheck reads what bears on the Pods of a node. Without the right to list all Pods, those of the namespace are looked at.
+// drainCheck reads what bears on the Pods of a node. Without the right to list all Pods, those of the namespace are
+// looked at.
 func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, error) {
 	var gaps []insight.Gap
 	namespace := ""

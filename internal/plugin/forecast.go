@@ -40,17 +40,17 @@ const (
 type forecast struct {
 	ObservedAt time.Time   `json:"observedAt"`
 	CollaSet   insight.Ref `json:"collaSet"`
-	// New says that there is no such CollaSet yet.
+	// New is true if there is no such CollaSet yet.
 	New bool `json:"new,omitempty"`
 	// ReplicasFrom and ReplicasTo are the wanted numbers of Pods.
 	ReplicasFrom int32 `json:"replicasFrom"`
 	ReplicasTo   int32 `json:"replicasTo"`
-	// TemplateChanges says that the Pods' revision changes.
+	// TemplateChanges is true if the Pods' revision changes.
 	TemplateChanges bool   `json:"templateChanges"`
 	Policy          string `json:"policy"`
 	// Strategy says in words which Pods are chosen.
 	Strategy string `json:"strategy"`
-	// Paused says that nothing of it begins.
+	// Paused is true if nothing of it begins.
 	Paused bool `json:"paused,omitempty"`
 	// Ways count Pods by how they get there.
 	Ways map[way]int `json:"ways"`
@@ -153,7 +153,7 @@ func foretell(m material) (ways map[way]int, fields []string, pods []forecastPod
 	return ways, fields, pods
 }
 
-// holds says whether updates are by label and the Pod lacks it.
+// holds reports whether updates are by label and the Pod lacks it.
 func (m *material) holds(pod *corev1.Pod) bool {
 	rolling := m.set.Spec.UpdateStrategy.RollingUpdate
 	_, included := pod.Labels[appsv1alpha1.UpdateIncludedLabel]
@@ -191,8 +191,8 @@ func (m *material) forcing(from string) []string {
 	return change.Forcing
 }
 
-// order are the Pods whose updates begin, in that order, and those that scale-in removes: the decision is asked, what it
-// begins is taken as done, and it is asked again.
+// order are the Pods whose updates begin, in that order, and those that scale-in removes: the decision is asked, what
+// it begins is taken as done, and it is asked again.
 func (m *material) order() (updated, removed []string) {
 	s := m.snapshot()
 	for range len(m.pods) + 1 {
@@ -230,8 +230,8 @@ func entryOf(set, at string) map[string]string {
 	return map[string]string{appsv1alpha1.ContextOwner: set, appsv1alpha1.ContextRevision: at}
 }
 
-// snapshot is what collaset-controller would decide on if the change were made now, with nothing else under way. Replace
-// has its Pods in the order of Recreate.
+// snapshot is what collaset-controller would decide on if the change were made now, with nothing else under way.
+// Replace has its Pods in the order of Recreate.
 func (m *material) snapshot() setplan.Snapshot {
 	spec := &m.set.Spec
 	replicas := int(ptr.Deref(spec.Replicas, 0))

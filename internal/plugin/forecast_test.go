@@ -50,7 +50,8 @@ func fourPods() []corev1.Pod {
 	return pods
 }
 
-// TestForecast: what the update strategy and the policy make of a change, in the order of collaset-controller's decision.
+// TestForecast: what the update strategy and the policy make of a change, in the order of collaset-controller's
+// decision.
 func TestForecast(t *testing.T) {
 	newImage, newEnv := dataFor(t, "web:2"), dataFor(t, "web:2", map[string]any{"name": "A", "value": "b"})
 	for name, tc := range map[string]struct {

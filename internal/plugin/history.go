@@ -283,14 +283,16 @@ func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64
 	return c, err
 }
 
-// How long collaset-controller may take to see the last change of a CollaSet that is to be undone, and how often is looked.
+// How long collaset-controller may take to see the last change of a CollaSet that is to be undone, and how often is
+// looked.
 const (
 	seenWithin = 10 * time.Second
 	seenPace   = 200 * time.Millisecond
 )
 
-// whenSeen is the CollaSet once its status is about the generation that was read: somebody who undoes what they have just applied
-// is quicker than the controller. It is returned as it was read if that does not come in time, or if it is changed meanwhile.
+// whenSeen is the CollaSet once its status is about the generation that was read: somebody who undoes what they have
+// just applied is quicker than the controller. It is returned as it was read if that does not come in time, or if it
+// is changed meanwhile.
 func (s *session) whenSeen(ctx context.Context, set *appsv1alpha1.CollaSet) (*appsv1alpha1.CollaSet, error) {
 	now := set
 	for begin := s.clock.Now(); now.Status.ObservedGeneration != now.Generation && s.clock.Since(begin) < seenWithin; {

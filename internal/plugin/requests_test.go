@@ -21,8 +21,8 @@ import (
 	"kusionstack.io/kuperator/internal/insight"
 )
 
-// server answers as an API server does that has so many Pods, half of which wait for permission and are not Ready, on so
-// many nodes. It counts what it is asked.
+// server answers as an API server does that has so many Pods, half of which wait for permission and are not Ready, on
+// so many nodes. It counts what it is asked.
 type server struct {
 	pods, nodes int
 	date        time.Time

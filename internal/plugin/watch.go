@@ -204,8 +204,8 @@ func (s *session) follow(ctx context.Context, namespace string, seen func(insigh
 	}
 }
 
-// draw writes the fleet: on a terminal over what was there, elsewhere only if something but ages has changed. It returns
-// what it would compare with.
+// draw writes the fleet: on a terminal over what was there, elsewhere only if something but ages has changed. It
+// returns what it would compare with.
 func (p *plugin) draw(fleet insight.Fleet, o statusOptions, before string) (string, error) {
 	still := fleet
 	still.ObservedAt = time.Time{}

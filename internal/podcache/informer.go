@@ -1,5 +1,6 @@
-// Package podcache keeps Pods small in the cache of a controller. A Pod of Kubernetes' own Go type takes 1.3 KB whatever it
-// holds; here it takes what names it and what it alone has. Readers and event handlers get Pods of the usual type, made when they ask.
+// Package podcache keeps Pods small in the cache of a controller. A Pod of Kubernetes' own Go type takes 1.3 KB
+// whatever it holds; here it takes what names it and what it alone has. Readers and event handlers get Pods of the
+// usual type, made when they ask.
 package podcache
 
 import (
@@ -10,9 +11,9 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// NewInformer is for cache.Options: informers of Pods keep them small, others are client-go's own. It pays where a transform has
-// left little of a Pod's spec and status, and where few Pods are read at a time or a Memo remembers what was read: each read of a Pod costs an
-// allocation and, if its status is its own, the decoding of that.
+// NewInformer is for cache.Options: informers of Pods keep them small, others are client-go's own. It pays where a
+// transform has left little of a Pod's spec and status, and where few Pods are read at a time or a Memo remembers
+// what was read: each read of a Pod costs an allocation and, if its status is its own, the decoding of that.
 func NewInformer(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	if _, ok := example.(*corev1.Pod); !ok {
 		return toolscache.NewSharedIndexInformer(lw, example, resync, indexers)

@@ -9,12 +9,13 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// memoTime is how long a Memo remembers after it was last asked: through all of an operation on Pods, and not much longer, because it
-// takes about as much memory as the cache itself.
+// memoTime is how long a Memo remembers after it was last asked: through all of an operation on Pods, and not much
+// longer, because it takes about as much memory as the cache itself.
 const memoTime = 10 * time.Second
 
-// Memo remembers what was read of Pods, so that each is read again only when it has changed: to decode those that are kept small is most of
-// what it costs to look at them. It forgets all when it was not asked for memoTime. The zero Memo remembers nothing. It must not be copied.
+// Memo remembers what was read of Pods, so that each is read again only when it has changed: to decode those that are
+// kept small is most of what it costs to look at them. It forgets all when it was not asked for memoTime. The zero
+// Memo remembers nothing. It must not be copied.
 type Memo[T any] struct {
 	mu     sync.Mutex
 	known  map[any]*memory[T] // by the object that a cache keeps
@@ -28,15 +29,15 @@ type memory[T any] struct {
 	round int // when it was asked for last
 }
 
-// Read returns what there is to know of the Pods, in their order. read is called for those that have changed since the last time, with a Pod that is
-// good until it returns: only what that points to may be kept.
+// Read returns what there is to know of the Pods, in their order. read is called for those that have changed since
+// the last time, with a Pod that is good until it returns: only what that points to may be kept.
 func (m *Memo[T]) Read(pods Pods, read func(*corev1.Pod) T) []T {
 	all, _ := m.ReadChanges(pods, read, func(T) {})
 	return all
 }
 
-// ReadChanges is Read, and calls past for what the last Read knew of Pods that have changed since, or are not among them any more. It also reports
-// whether that Read is remembered.
+// ReadChanges is Read, and calls past for what the last Read knew of Pods that have changed since, or are not among
+// them any more. It also reports whether that Read is remembered.
 func (m *Memo[T]) ReadChanges(pods Pods, read func(*corev1.Pod) T, past func(T)) (all []T, remembered bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

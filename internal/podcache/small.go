@@ -14,30 +14,34 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// small is a Pod as it is kept: what names it; what else its metadata say, and its spec once it was stripped, which many Pods have in
-// common; and its status, in common too unless it says what no other Pod has, else encoded. It is never changed.
+// small is a Pod as it is kept: what names it; what else its metadata say, and its spec once it was stripped, which
+// many Pods have in common; and its status, in common too unless it says what no other Pod has, else encoded. It is
+// never changed.
 type small struct {
 	namespace *string
 	name      string
 	created   metav1.Time
-	// own are UID, resourceVersion, and the labels' values in the order of their keys, which many Pods have in common: a map for each Pod
-	// took as much memory as all the rest.
+	// own are UID, resourceVersion, and the labels' values in the order of their keys, which many Pods have in common: a
+	// map for each Pod took as much memory as all the rest.
 	own  string
 	keys *[]string
 	// rest is the metadata without what is above.
 	rest *metav1.ObjectMeta
 	spec *corev1.PodSpec
-	// status is shared; encoded is the Pod's own, in protobuf, where status is nil. Among the latest it is the one with this number.
+	// status is shared; encoded is the Pod's own, in protobuf, where status is nil. Among the latest it is the one with
+	// this number.
 	status  *corev1.PodStatus
 	encoded []byte
 	number  uint64
 }
 
-// separator is between the parts of what is a Pod's own; the API server has none in a UID, a resourceVersion or a label.
+// separator is between the parts of what is a Pod's own; the API server has none in a UID, a resourceVersion or a
+// label.
 const separator = "\x00"
 
-// latest are the labels and statuses of the Pods that came last, as they came: one event of a Pod is looked at by each index and each handler, with the Pod as it
-// was before, which mostly came shortly before. Each has the place of its number.
+// latest are the labels and statuses of the Pods that came last, as they came: one event of a Pod is looked at by
+// each index and each handler, with the Pod as it was before, which mostly came shortly before. Each has the place of
+// its number.
 var (
 	latest  [mostLatest]atomic.Pointer[numbered]
 	arrived atomic.Uint64 // the last number
@@ -121,7 +125,7 @@ func (s *small) labels() map[string]string {
 	return labels
 }
 
-// common says whether many Pods can have the same status: one without addresses, times and containers.
+// common reports whether many Pods can have the same status: one without addresses, times and containers.
 func common(s *corev1.PodStatus) bool {
 	timed := func(c corev1.PodCondition) bool { return !c.LastTransitionTime.IsZero() || !c.LastProbeTime.IsZero() }
 	return s.PodIP == "" && len(s.PodIPs) == 0 && s.StartTime == nil && len(s.ContainerStatuses) == 0 && len(s.InitContainerStatuses) == 0 &&
@@ -154,7 +158,8 @@ func (s *small) into(pod *corev1.Pod) {
 	}
 }
 
-// GetObjectMeta is part of metav1.ObjectMetaAccessor, by which the informer asks for name and version, and for nothing else: there are no labels.
+// GetObjectMeta is part of metav1.ObjectMetaAccessor, by which the informer asks for name and version, and for
+// nothing else: there are no labels.
 func (s *small) GetObjectMeta() metav1.Object {
 	m := &metav1.ObjectMeta{}
 	s.identify(m)
@@ -171,8 +176,8 @@ func (s *small) DeepCopyObject() runtime.Object {
 	return &kept
 }
 
-// mostShared bounds the values of one kind that are kept to be shared. Beyond it all are forgotten and begin anew: then Pods with equal parts
-// do not share them, and that is all.
+// mostShared bounds the values of one kind that are kept to be shared. Beyond it all are forgotten and begin anew:
+// then Pods with equal parts do not share them, and that is all.
 const mostShared = 4 << 10
 
 // parts are equal parts of Pods, by their encoding.
@@ -190,8 +195,8 @@ var (
 	texts     parts[string]
 )
 
-// rest is the metadata without what a small Pod keeps itself: in one piece of memory for all Pods that have it in common, which those being
-// deleted and those with annotations have not.
+// rest is the metadata without what a small Pod keeps itself: in one piece of memory for all Pods that have it in
+// common, which those being deleted and those with annotations have not.
 func rest(m metav1.ObjectMeta) *metav1.ObjectMeta {
 	m.Namespace, m.Name, m.ResourceVersion, m.UID, m.CreationTimestamp, m.Labels = "", "", "", "", metav1.Time{}, nil
 	if len(m.Annotations) > 0 || m.DeletionTimestamp != nil {
@@ -230,7 +235,8 @@ func sharedText(text string) string {
 	return *texts.one([]byte(text), &text)
 }
 
-// sharedTexts are the same entries of a map, in texts that many Pods have in common: a template's annotations are those of all its Pods.
+// sharedTexts are the same entries of a map, in texts that many Pods have in common: a template's annotations are
+// those of all its Pods.
 func sharedTexts(of map[string]string) map[string]string {
 	if len(of) == 0 {
 		return of

@@ -17,8 +17,9 @@ import (
 // newInformer is what cache.Options call NewInformer.
 type newInformer = func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
 
-// Store reads Pods where the informers of a cache keep them. A list from the cache of controller-runtime copies each Pod into its items,
-// which is most of what it costs to look at thousands of them. The zero Store has no informers; make one with NewStore.
+// Store reads Pods where the informers of a cache keep them. A list from the cache of controller-runtime copies each
+// Pod into its items, which is most of what it costs to look at thousands of them. The zero Store has no informers;
+// make one with NewStore.
 type Store struct {
 	indexers toolscache.Indexers
 
@@ -50,8 +51,8 @@ func (s *Store) NewInformer(of newInformer) newInformer {
 	}
 }
 
-// ByIndex returns the Pods with this value in this index. It is an error if there is no such index, and while the informers are missing or
-// filling: some Pods are not all.
+// ByIndex returns the Pods with this value in this index. It is an error if there is no such index, and while the
+// informers are missing or filling: some Pods are not all.
 func (s *Store) ByIndex(index, value string) (Pods, error) {
 	var all Pods
 	err := s.each(func(pods toolscache.Indexer) error {
@@ -69,7 +70,8 @@ func (s *Store) ByIndex(index, value string) (Pods, error) {
 	return all, nil
 }
 
-// Get returns the Pod of a name, or no Pods if there is none. It is an error while the informers are missing or filling.
+// Get returns the Pod of a name, or no Pods if there is none. It is an error while the informers are missing or
+// filling.
 func (s *Store) Get(name types.NamespacedName) (Pods, error) {
 	var one Pods
 	err := s.each(func(pods toolscache.Indexer) error {
@@ -106,7 +108,8 @@ func (s *Store) each(read func(toolscache.Indexer) error) error {
 	return nil
 }
 
-// Pods are Pods of a cache, in no order. What they are and point to is the cache's own and must not be changed. The zero Pods are none.
+// Pods are Pods of a cache, in no order. What they are and point to is the cache's own and must not be changed. The
+// zero Pods are none.
 type Pods struct {
 	kept []any // each a *small or a *corev1.Pod, which is another one when the Pod has changed
 }
@@ -126,8 +129,8 @@ func (p Pods) Len() int { return len(p.kept) }
 // At returns one of the Pods, counted from 0. It takes the memory of one that is kept small; another is the cache's.
 func (p Pods) At(i int) *corev1.Pod { return p.look(i, &corev1.Pod{}) }
 
-// All are the Pods, one after the other: each is good until the next one, only what it points to may be kept. Those that are kept small take no memory
-// for being looked at.
+// All are the Pods, one after the other: each is good until the next one, only what it points to may be kept. Those
+// that are kept small take no memory for being looked at.
 func (p Pods) All() iter.Seq[*corev1.Pod] {
 	return func(yield func(*corev1.Pod) bool) {
 		var whole corev1.Pod

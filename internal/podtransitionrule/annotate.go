@@ -45,12 +45,13 @@ type podNote struct {
 type held struct {
 	texts map[string]heldText // by annotation
 	asked time.Time           // when it was last handed over
-	// written is the Pod's resourceVersion after the last write of a note that the API server has confirmed; nil before there is one.
+	// written is the Pod's resourceVersion after the last write of a note that the API server has confirmed; nil before
+	// there is one.
 	written atomic.Pointer[string]
 }
 
-// isBehind reports whether the view of a Pod is of before the last note that was written there. After a restart of the API server
-// it may be for as long as a minute.
+// isBehind reports whether the view of a Pod is of before the last note that was written there. After a restart of
+// the API server it may be for as long as a minute.
 func (h *held) isBehind(version string) bool {
 	written := h.written.Load()
 	return written != nil && writes.Newer(*written, version)
@@ -134,8 +135,8 @@ func (a *annotator) pass(name string, ns *namespace, notes []grants.Note, now ti
 	return next
 }
 
-// sweep removes the notes that rules have left on Pods of a namespace that has no rule any more. It returns when to look
-// again, zero for never: what was on its way when the last rule went may be written after the first look.
+// sweep removes the notes that rules have left on Pods of a namespace that has no rule any more. It returns when to
+// look again, zero for never: what was on its way when the last rule went may be written after the first look.
 func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (time.Duration, error) {
 	now := r.clock.Now()
 	if clean, was := r.swept.Load(name); was {

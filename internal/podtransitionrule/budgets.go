@@ -34,8 +34,9 @@ func (r *reconciler) budgets(ctx context.Context, namespace string) ([]*policyv1
 	return budgets, nil
 }
 
-// mirror makes the PodDisruptionBudgets as the plan has them. What changed meanwhile is seen again by its watch, except that a
-// deletion which met a change is an error, so that it is tried again: changes of status, of which there are many, wake nobody.
+// mirror makes the PodDisruptionBudgets as the plan has them. What changed meanwhile is seen again by its watch,
+// except that a deletion which met a change is an error, so that it is tried again: changes of status, of which there
+// are many, wake nobody.
 func (r *reconciler) mirror(ctx context.Context, namespace string, changes []grants.BudgetChange) error {
 	var errs []error
 	failed := false

@@ -1,5 +1,6 @@
 // Package podtransitionrule is podtransitionrule-controller: it decides, for all PodTransitionRules of a namespace
-// together, which Pods may go on, and keeps the ledger of that in the rules' status. Its decisions are in package grants.
+// together, which Pods may go on, and keeps the ledger of that in the rules' status. Its decisions are in package
+// grants.
 //
 // It writes the status of PodTransitionRules; besides, the PodDisruptionBudgets that mirror rules, and notes on Pods of
 // what they wait for, which no decision depends on. It removes Kuperator's finalizer from rules that are being deleted.

@@ -20,7 +20,8 @@ import (
 const (
 	lookAgain = 25 * time.Millisecond
 	readAgain = time.Second
-	// pageSize is how many objects are asked for at a time: few enough for memory, enough for a new leader not to wait for requests.
+	// pageSize is how many objects are asked for at a time: few enough for memory, enough for a new leader not to wait
+	// for requests.
 	pageSize = 2000
 )
 
@@ -70,7 +71,7 @@ func (v *versions) read(ctx context.Context, direct client.Reader, kind schema.G
 	}
 }
 
-// shownBy says whether the cache has come at least as far.
+// shownBy reports whether the cache has come at least as far.
 func (b *baseline) shownBy(o observed) bool {
 	return shown(b.pods, o.pods, podVersion) && shown(b.rules, o.rules, ruleVersion)
 }

@@ -66,7 +66,7 @@ func (f freeze) annotation(ctx context.Context, namespace, key string) (value st
 	return value, has, nil
 }
 
-// gone says whether there is no such namespace any more.
+// gone reports whether there is no such namespace any more.
 func (f freeze) gone(ctx context.Context, namespace string) bool {
 	return apierrors.IsNotFound(f.client.Get(ctx, client.ObjectKey{Name: namespace}, partial(namespaceKind)))
 }
@@ -77,8 +77,8 @@ func partial(kind schema.GroupVersionKind) *metav1.PartialObjectMetadata {
 	return o
 }
 
-// concerned are the namespaces to decide about when a Namespace comes, goes, is frozen or thawed: itself, and all that have
-// rules if it is the suite's own.
+// concerned are the namespaces to decide about when a Namespace comes, goes, is frozen or thawed: itself, and all
+// that have rules if it is the suite's own.
 func (f freeze) concerned(ctx context.Context, o client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	if f.sees(o.GetName()) {

@@ -143,8 +143,8 @@ func (w *owners) in(ctx context.Context, namespace string) ([]grants.Owner, erro
 	return all, nil
 }
 
-// knowCollaSets says whether there are CollaSets to list. It is an error if there are, but the cache does not hold them
-// yet: without their desired replicas missing Pods would not be counted.
+// knowCollaSets reports whether there are CollaSets to list. It is an error if there are, but the cache does not hold
+// them yet: without their desired replicas missing Pods would not be counted.
 func (w *owners) knowCollaSets() (bool, error) {
 	if w.watched.Load() {
 		return true, nil

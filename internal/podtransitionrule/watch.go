@@ -71,12 +71,12 @@ func stripPod(pod *corev1.Pod) *corev1.Pod {
 	return kept
 }
 
-// hasNotes says whether rules have left notes on a Pod.
+// hasNotes reports whether rules have left notes on a Pod.
 func hasNotes(annotations map[string]string) bool {
 	return bootstrap.OnlyAnnotations(annotations, isNote) != nil
 }
 
-// isNote says whether an annotation is a rule's note on a Pod.
+// isNote reports whether an annotation is a rule's note on a Pod.
 func isNote(key string) bool { return strings.HasPrefix(key, podops.RuleDetailPrefix+"/") }
 
 func stripMeta(m *metav1.ObjectMeta) metav1.ObjectMeta {
@@ -120,7 +120,8 @@ func sourceOf(
 	})
 }
 
-// podSource enqueues the namespaces of Pods, except those where nothing is decided: most Pods of a cluster are under no rule.
+// podSource enqueues the namespaces of Pods, except those where nothing is decided: most Pods of a cluster are under
+// no rule.
 func (r *reconciler) podSource(mgr ctrl.Manager) source.Source {
 	return sourceOf(mgr, &corev1.Pod{}, func(ctx context.Context, o client.Object) []reconcile.Request {
 		if r.atRest(o.GetNamespace()) {
@@ -130,15 +131,15 @@ func (r *reconciler) podSource(mgr ctrl.Manager) source.Source {
 	}, podChanged)
 }
 
-// atRest says that a namespace had no rules when it was last looked at, and no notes of rules on its Pods. A rule that comes
-// has the namespace looked at, and whatever Pods it then has with it.
+// atRest reports whether a namespace had no rules when it was last looked at, and no notes of rules on its Pods. A
+// rule that comes has the namespace looked at, and whatever Pods it then has with it.
 func (r *reconciler) atRest(namespace string) bool {
 	since, seen := r.swept.Load(namespace)
 	clean, ok := since.(time.Time)
 	return seen && ok && clean.IsZero()
 }
 
-// podChanged says whether anything changed that a decision reads. Notes are its own writes.
+// podChanged reports whether anything changed that a decision reads. Notes are its own writes.
 func podChanged(before, after client.Object) bool {
 	b, okBefore := before.(*corev1.Pod)
 	a, okAfter := after.(*corev1.Pod)

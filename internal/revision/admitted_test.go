@@ -10,7 +10,8 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 )
 
-// TestWhatWasAdmittedIsWaitedFor has admission pin tags to digests, so that what is sent is not what comes into the Pod.
+// TestWhatWasAdmittedIsWaitedFor has admission pin tags to digests, so that what is sent is not what comes into the
+// Pod.
 func TestWhatWasAdmittedIsWaitedFor(t *testing.T) {
 	const pinned, other = "app@sha256:1", "app@sha256:2"
 	t.Run("another tag of the same content restarts nothing", func(t *testing.T) {

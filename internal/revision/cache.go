@@ -6,7 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// OnlyContainers keeps of containers what changes in place and Carried read: resources and their policy only with resize. It is for caches.
+// OnlyContainers keeps of containers what changes in place and Carried read: resources and their policy only with
+// resize. It is for caches.
 func OnlyContainers(containers []corev1.Container, resize bool) []corev1.Container {
 	var out []corev1.Container
 	for i := range containers {
@@ -32,7 +33,8 @@ func SidecarStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	return out
 }
 
-// OnlyStatuses keeps of containers' statuses what shows Carried how far a change has come: resources only with resize. It is for caches.
+// OnlyStatuses keeps of containers' statuses what shows Carried how far a change has come: resources only with
+// resize. It is for caches.
 func OnlyStatuses(statuses []corev1.ContainerStatus, resize bool) []corev1.ContainerStatus {
 	var out []corev1.ContainerStatus
 	for i := range statuses {

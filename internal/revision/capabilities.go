@@ -19,8 +19,8 @@ type Capabilities struct {
 	ResizeInit bool
 	// ResizePod: also those of the Pod as a whole, and of the containers of such a Pod (by default since v1.36).
 	ResizePod bool
-	// ImagesOnly: nothing is to be taken over but images of containers (not of init containers), labels and annotations, as in
-	// Kuperator v0.7; whatever else the server can, another Pod comes for it.
+	// ImagesOnly: nothing is to be taken over but images of containers (not of init containers), labels and annotations,
+	// as in Kuperator v0.7; whatever else the server can, another Pod comes for it.
 	ImagesOnly bool
 	// Restart are the annotations of the template that ask for a restart.
 	Restart RestartAnnotations

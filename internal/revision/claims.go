@@ -14,7 +14,8 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// ClaimTemplate is one volume claim template of a revision, with what is compared of it, worked out once. It is immutable.
+// ClaimTemplate is one volume claim template of a revision, with what is compared of it, worked out once. It is
+// immutable.
 type ClaimTemplate struct {
 	// Name is the name of the volume that its claims are mounted as.
 	Name string

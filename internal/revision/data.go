@@ -77,10 +77,10 @@ func (d *Data) unknownOf(path string) map[string]any {
 // Template is a copy of the Pod template as it was stored, with the fields that this version does not know.
 func (d *Data) Template() map[string]any { return runtime.DeepCopyJSON(d.template) }
 
-// HasClaims says whether the revision has volume claim templates.
+// HasClaims reports whether the revision has volume claim templates.
 func (d *Data) HasClaims() bool { return len(d.claims) > 0 }
 
-// Same says whether the two revisions mean the same Pods and claims.
+// Same reports whether the two revisions mean the same Pods and claims.
 func (d *Data) Same(other *Data) bool {
 	return reflect.DeepEqual(d.normal, other.normal) && reflect.DeepEqual(d.claims, other.claims) &&
 		reflect.DeepEqual(d.unknown, other.unknown)
@@ -249,5 +249,5 @@ func nameOf(m map[string]any) string {
 	return name
 }
 
-// empty says whether a value of an unknown field stands for nothing: null.
+// empty reports whether a value of an unknown field stands for nothing: null.
 func empty(value any) bool { return value == nil }

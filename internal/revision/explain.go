@@ -25,7 +25,7 @@ type Change struct {
 	// Forcing names the fields, as paths below the CollaSet's spec, that a running Pod cannot take over; sorted and
 	// bounded. Lists are by name: template.spec.containers[app].env. Empty means that the change can be made in place.
 	Forcing []string
-	// ClaimsDiffer says that volume claim templates of one name differ in more than size, labels and annotations; Forcing
+	// ClaimsDiffer is true if volume claim templates of one name differ in more than size, labels and annotations; Forcing
 	// names them. Templates that only one revision has are not meant: they change the Pod's volumes.
 	ClaimsDiffer bool
 	// Expand names the volume claim templates, sorted, that ask for more storage and do not differ otherwise. That forces
@@ -51,10 +51,11 @@ type Change struct {
 	claimsForce, allForce int
 }
 
-// InPlace says whether the change can be made on a running Pod.
+// InPlace reports whether the change can be made on a running Pod.
 func (c Change) InPlace() bool { return len(c.Forcing) == 0 }
 
-// OnlyClaimsForce says that the Pod itself could take the change over, and only claims, as ClaimsDiffer says, cannot.
+// OnlyClaimsForce reports whether the Pod itself could take the change over, and only claims, as ClaimsDiffer says,
+// cannot.
 func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsForce == c.allForce }
 
 // Explain says how a Pod gets from one revision to another: in place, or by being re-created because of the fields in
@@ -273,7 +274,7 @@ func (c *comparison) podResources(path string, before, after any) {
 	}
 }
 
-// resizable says whether the two Pods can differ in resources at all.
+// resizable reports whether the two Pods can differ in resources at all.
 func (c *comparison) resizable() bool {
 	if object(c.to["os"])["name"] == string(corev1.Windows) {
 		return false
@@ -449,8 +450,8 @@ func (c *comparison) claims(before, after []map[string]any) {
 	slices.Sort(c.change.Expand)
 }
 
-// compareClaims says whether two claims are of one kind, which leaves out their size, labels and annotations, and whether
-// the second asks for more storage.
+// compareClaims reports whether two claims are of one kind, which leaves out their size, labels and annotations, and
+// whether the second asks for more storage.
 func compareClaims(before, after map[string]any) (kind, grows bool) {
 	size := func(claim map[string]any) (q resource.Quantity, rest corev1.PersistentVolumeClaim) {
 		convert(claim, &rest)

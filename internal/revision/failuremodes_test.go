@@ -9,8 +9,8 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 )
 
-// The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of Kuperator are
-// known to have failed. docs/collaset.md lists them.
+// The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of
+// Kuperator are known to have failed. docs/collaset.md lists them.
 
 // Kuperator compared the image IDs of containers that did not change, took a record that was missing for one that was
 // fulfilled, and waited for ever for a tag with an equal digest or for a change of labels alone.

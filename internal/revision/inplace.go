@@ -30,7 +30,8 @@ type record struct {
 	Finish *Finish `json:"finish,omitempty"`
 }
 
-// Finish names an operation on a Pod: its ID, its type, and the value of its operating label, by which requests are told apart.
+// Finish names an operation on a Pod: its ID, its type, and the value of its operating label, by which requests are
+// told apart.
 type Finish struct {
 	ID      string `json:"id"`
 	Type    string `json:"type"`
@@ -63,7 +64,7 @@ func recordOf(pod *corev1.Pod) (record, error) {
 	return r, nil
 }
 
-// Recorded says whether an in-place change was made on the Pod that nobody has called finished yet.
+// Recorded reports whether an in-place change was made on the Pod that nobody has called finished yet.
 func Recorded(pod metav1.Object) bool {
 	_, ok := pod.GetAnnotations()[appsv1alpha1.LastPodStatusAnnotation]
 	return ok
@@ -89,9 +90,9 @@ const (
 
 // Progress says how far the in-place change that a Pod's annotation records has come.
 type Progress struct {
-	// Done says that the kubelet has carried all of it out.
+	// Done is true if the kubelet has carried all of it out.
 	Done bool
-	// ResizeDue says that pods/resize has yet to be written: ResizePatch.
+	// ResizeDue is true if pods/resize has yet to be written: ResizePatch.
 	ResizeDue bool
 	// ResizeRestarts reports whether that write restarts a container.
 	ResizeRestarts bool
@@ -168,8 +169,8 @@ func resizeRestarts(pod *corev1.Pod, r *record) bool {
 
 // missingRestart says what is missing of a container's restart, "" for nothing.
 //
-// Admission may change an image on its way into the Pod, for example pin a tag to a digest. A container that runs what the
-// Pod names now, as it was admitted, has nothing to restart for: the kubelet compares with that, too.
+// Admission may change an image on its way into the Pod, for example pin a tag to a digest. A container that runs
+// what the Pod names now, as it was admitted, has nothing to restart for: the kubelet compares with that, too.
 func missingRestart(pod *corev1.Pod, name string, state containerState) string {
 	container := containerOf(pod, name)
 	if container == nil || (state.LastContainerID == nil && state.LastImageID == "") {
@@ -233,7 +234,7 @@ func missingResources(pod *corev1.Pod, r *record) string {
 	return ""
 }
 
-// resizeDue says whether the Pod's spec lacks some of the recorded resources.
+// resizeDue reports whether the Pod's spec lacks some of the recorded resources.
 func resizeDue(pod *corev1.Pod, r *record) bool {
 	for name, wanted := range r.Resize {
 		if c := containerOf(pod, name); c != nil && !has(&c.Resources, wanted) {
@@ -243,7 +244,7 @@ func resizeDue(pod *corev1.Pod, r *record) bool {
 	return r.PodResize != nil && !has(pod.Spec.Resources, *r.PodResize)
 }
 
-// has says whether all wanted quantities are there.
+// has reports whether all wanted quantities are there.
 func has(have *corev1.ResourceRequirements, wanted corev1.ResourceRequirements) bool {
 	if have == nil {
 		return false
@@ -259,12 +260,14 @@ func has(have *corev1.ResourceRequirements, wanted corev1.ResourceRequirements) 
 	return all(have.Requests, wanted.Requests) && all(have.Limits, wanted.Limits)
 }
 
-// Patch returns a strategic merge patch that makes the change on a running Pod, with only what changes: images, labels,
-// annotations, tolerations, the deadline, the revision label and the record by which Carried judges. It holds the Pod's
-// UID and resourceVersion. Resources follow with ResizePatch: Carried says so. Tolerations are added to those of pod,
-// which must be there. A change that restarts nothing and sets no resources is done with the patch, and is not recorded.
+// Patch returns a strategic merge patch that makes the change on a running Pod, with only what changes: images,
+// labels, annotations, tolerations, the deadline, the revision label and the record by which Carried judges. It holds
+// the Pod's UID and resourceVersion. Resources follow with ResizePatch: Carried says so. Tolerations are added to
+// those of pod, which must be there. A change that restarts nothing and sets no resources is done with the patch, and
+// is not recorded.
 //
-// finish is recorded too, unless resources have to follow: these are the operator's to watch. Nil: the operator finishes.
+// finish is recorded too, unless resources have to follow: these are the operator's to watch. Nil: the operator
+// finishes.
 func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
 	labels := withDefault(c.Labels)
 	labels[appsv1.ControllerRevisionHashLabelKey] = &revision
@@ -370,9 +373,9 @@ func resizePatch(pod *corev1.Pod, r *record) []byte {
 	}))
 }
 
-// AdmittedPatch returns a strategic merge patch that has the Pod's record say what was admitted of its resize, and nil if
-// that is what was asked for: admission may set other resources than those, and to ask again would change nothing. pod is
-// the API server's answer to ResizePatch.
+// AdmittedPatch returns a strategic merge patch that has the Pod's record say what was admitted of its resize, and
+// nil if that is what was asked for: admission may set other resources than those, and to ask again would change
+// nothing. pod is the API server's answer to ResizePatch.
 func AdmittedPatch(pod *corev1.Pod) []byte {
 	r, err := recordOf(pod)
 	if err != nil || !resizeDue(pod, &r) {
@@ -403,8 +406,8 @@ func admitted(have, wanted corev1.ResourceRequirements) corev1.ResourceRequireme
 	return corev1.ResourceRequirements{Requests: of(have.Requests, wanted.Requests), Limits: of(have.Limits, wanted.Limits)}
 }
 
-// RefusedPatch returns a strategic merge patch that records why the API server refuses the resources: Carried says then that they
-// are infeasible. It holds the Pod's UID and resourceVersion.
+// RefusedPatch returns a strategic merge patch that records why the API server refuses the resources: Carried says
+// then that they are infeasible. It holds the Pod's UID and resourceVersion.
 func RefusedPatch(pod *corev1.Pod, why string) []byte {
 	r, err := recordOf(pod)
 	if err != nil {
@@ -531,7 +534,7 @@ func isInit(pod *corev1.Pod, name string) bool {
 	return slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == name })
 }
 
-// isSidecar says whether an init container is restarted for as long as the Pod runs.
+// isSidecar reports whether an init container is restarted for as long as the Pod runs.
 func isSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }

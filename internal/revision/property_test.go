@@ -197,7 +197,8 @@ func sortTolerations(list []corev1.Toleration) {
 	slices.SortFunc(list, func(a, b corev1.Toleration) int { return int(a.Key[0]) - int(b.Key[0]) })
 }
 
-// TestNothingIsCarriedOutBeforeTheKubeletReacts changes a Pod several times, with a kubelet that sometimes reacts in between.
+// TestNothingIsCarriedOutBeforeTheKubeletReacts changes a Pod several times, with a kubelet that sometimes reacts in
+// between.
 func TestNothingIsCarriedOutBeforeTheKubeletReacts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := spin(t, "first")
@@ -236,7 +237,7 @@ func TestNothingIsCarriedOutBeforeTheKubeletReacts(t *testing.T) {
 	})
 }
 
-// behind says whether the kubelet has something to do: what runs is not what the spec says.
+// behind reports whether the kubelet has something to do: what runs is not what the spec says.
 func behind(p *corev1.Pod, silent bool) bool {
 	if !silent && p.Status.ObservedGeneration < p.Generation {
 		return true

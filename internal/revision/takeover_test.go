@@ -63,7 +63,8 @@ func ownerOf(t *testing.T, cr *unstructured.Unstructured) string {
 	return cr.GetOwnerReferences()[0].Name
 }
 
-// TestRecordedSpecsRenderToTheRecordedBytes: were it otherwise, taking over would make a revision, and with it a rollout.
+// TestRecordedSpecsRenderToTheRecordedBytes: were it otherwise, taking over would make a revision, and with it a
+// rollout.
 func TestRecordedSpecsRenderToTheRecordedBytes(t *testing.T) {
 	revisions := recorded(t, "ControllerRevision")
 	for file, sets := range recorded(t, "CollaSet") {

@@ -22,8 +22,8 @@ type CandidateOptions struct {
 	Clock                      clock.Clock
 }
 
-// Candidate is the Lease of a component of which one replica leads. Those that wait for it watch it instead of asking every
-// retry period: they take what is given back at once, and what has run out when it has.
+// Candidate is the Lease of a component of which one replica leads. Those that wait for it watch it instead of asking
+// every retry period: they take what is given back at once, and what has run out when it has.
 type Candidate struct {
 	*lock
 	options CandidateOptions

@@ -1,6 +1,7 @@
-// Package shard lets several replicas of a component act at a time, each in other namespaces (docs/design/0012-shards.md):
-// which shard a namespace belongs to and who should hold which is in package placement, that one replica alone acts on a shard is
-// the Leases' doing, and a View shows a shard's namespaces to controllers that know nothing of all this.
+// Package shard lets several replicas of a component act at a time, each in other namespaces
+// (docs/design/0012-shards.md): which shard a namespace belongs to and who should hold which is in package placement,
+// that one replica alone acts on a shard is the Leases' doing, and a View shows a shard's namespaces to controllers
+// that know nothing of all this.
 //
 // Invariants:
 //
@@ -37,16 +38,17 @@ type Options struct {
 	Namespace string
 	// Identity tells this replica from all others, earlier ones of the same name too.
 	Identity string
-	// Client is for Leases only. Its requests should end before RenewDeadline. Watcher watches them, for as long as it likes.
+	// Client is for Leases only. Its requests should end before RenewDeadline. Watcher watches them, for as long as it
+	// likes.
 	Client, Watcher coordinationclient.CoordinationV1Interface
-	// LeaseDuration, RenewDeadline and RetryPeriod are as in client-go's leaderelection; the last two together are less than
-	// the first.
+	// LeaseDuration, RenewDeadline and RetryPeriod are as in client-go's leaderelection; the last two together are less
+	// than the first.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// Ready is closed when the caches are filled: only then does this replica ask for shards.
 	Ready <-chan struct{}
-	// Run acts for a shard until ctx ends, and returns when everything that it began has ended: nil lets another replica have
-	// the shard. An error ends the Coordinator, and the shard's Lease is left to run out. Every client that writes has to be
-	// wrapped in fence.
+	// Run acts for a shard until ctx ends, and returns when everything that it began has ended: nil lets another replica
+	// have the shard. An error ends the Coordinator, and the shard's Lease is left to run out. Every client that writes
+	// has to be wrapped in fence.
 	Run    func(ctx context.Context, shard int, fence *Fence) error
 	Logger logr.Logger
 	Clock  clock.Clock
@@ -95,8 +97,8 @@ func New(o Options) *Coordinator {
 // NeedLeaderElection is always false: every replica has one.
 func (c *Coordinator) NeedLeaderElection() bool { return false }
 
-// Start holds what should be held here until ctx ends, then gives it all up. It returns an error when a Lease was lost or a
-// shard failed: the process has to end then.
+// Start holds what should be held here until ctx ends, then gives it all up. It returns an error when a Lease was
+// lost or a shard failed: the process has to end then.
 func (c *Coordinator) Start(ctx context.Context) error {
 	select {
 	case <-c.Ready:
@@ -249,7 +251,8 @@ func (c *Coordinator) leave(ctx context.Context) {
 	}
 }
 
-// serve takes a shard's Lease, runs the shard until taking ends, and gives the Lease back. Ctx lasts longer than taking.
+// serve takes a shard's Lease, runs the shard until taking ends, and gives the Lease back. Ctx lasts longer than
+// taking.
 func (c *Coordinator) serve(ctx, taking context.Context, shard int) error {
 	own := c.newTerm()
 	electing, end := context.WithCancel(ctx)

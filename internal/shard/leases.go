@@ -25,8 +25,8 @@ func LeaseName(component string, shard int) string {
 // Identity is who all replicas of one number of shards are, as holders of the component's own Lease.
 func Identity(shards int) string { return fmt.Sprintf("%d-shards", shards) }
 
-// board is what a process has seen of Leases. A Lease has run out when it has not changed for its duration by this process's
-// clock, as client-go has it: clocks of others do not matter.
+// board is what a process has seen of Leases. A Lease has run out when it has not changed for its duration by this
+// process's clock, as client-go has it: clocks of others do not matter.
 type board struct {
 	clock clock.Clock
 	// common is the Lease that members announce themselves on; "" if none is.
@@ -54,8 +54,8 @@ func newBoard(clk clock.Clock, common string) *board {
 	return &board{clock: clk, common: common, leases: map[string]sighting{}, members: map[string]announcement{}, changed: make(chan struct{})}
 }
 
-// watch keeps the board up to date until ctx ends, and returns when every Lease was looked for, or stop is closed. It asks for
-// each by its name, as rights are given, and calls news whenever something changed.
+// watch keeps the board up to date until ctx ends, and returns when every Lease was looked for, or stop is closed. It
+// asks for each by its name, as rights are given, and calls news whenever something changed.
 func (b *board) watch(ctx context.Context, stop <-chan struct{}, client toolscache.Getter, namespace string, names []string, news func()) error {
 	known := make([]toolscache.InformerSynced, 0, len(names))
 	for _, name := range names {
@@ -141,7 +141,7 @@ func (b *board) read(name string, record *resourcelock.LeaderElectionRecord) {
 	}
 }
 
-// hasRunOut says that a Lease that says this has said so for longer than its duration.
+// hasRunOut reports whether a Lease that says this has said so for longer than its duration.
 func (b *board) hasRunOut(name string, record *resourcelock.LeaderElectionRecord) bool {
 	s, ok, _ := b.look(name)
 	return ok && same(s.record, *record) && !b.clock.Now().Before(s.ends())
@@ -150,8 +150,8 @@ func (b *board) hasRunOut(name string, record *resourcelock.LeaderElectionRecord
 // lookAgain is after how long a waiting candidate reads a Lease again whose record and what was seen of it differ.
 const lookAgain = time.Second
 
-// await waits while a Lease is held by whom the record, which was just read, names: until it is given back, deleted, taken by
-// another, or has run out. It is false if ctx ended, or nothing was seen of the Lease.
+// await waits while a Lease is held by whom the record, which was just read, names: until it is given back, deleted,
+// taken by another, or has run out. It is false if ctx ended, or nothing was seen of the Lease.
 func (b *board) await(ctx context.Context, name string, record *resourcelock.LeaderElectionRecord) bool {
 	known := false
 	for first := true; ; first = false {

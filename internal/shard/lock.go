@@ -114,8 +114,8 @@ func (l *lock) took(record resourcelock.LeaderElectionRecord, began time.Time) {
 	}
 }
 
-// term is for how long a Lease is ours by this process's clock, as far as it knows: since before the last renewal was asked
-// for. It is over before others may take the Lease, and then for good.
+// term is for how long a Lease is ours by this process's clock, as far as it knows: since before the last renewal was
+// asked for. It is over before others may take the Lease, and then for good.
 type term struct {
 	clock clock.PassiveClock
 	lasts time.Duration
@@ -125,8 +125,8 @@ type term struct {
 	over  bool
 }
 
-// newTerm is one for a Lease that an elector gives up as lost when the term ends: a try to renew begins a retry period after
-// the last renewal and lasts for the renew deadline.
+// newTerm is one for a Lease that an elector gives up as lost when the term ends: a try to renew begins a retry
+// period after the last renewal and lasts for the renew deadline.
 func newTerm(clk clock.PassiveClock, retryPeriod, renewDeadline time.Duration) *term {
 	return &term{clock: clk, lasts: retryPeriod + renewDeadline}
 }
@@ -146,14 +146,14 @@ func (t *term) end() {
 	t.over = true
 }
 
-// begun says that the Lease was ours at some time.
+// begun reports whether the Lease was ours at some time.
 func (t *term) begun() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.since.IsZero()
 }
 
-// running says that the Lease is ours.
+// running reports whether the Lease is ours.
 func (t *term) running() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -33,7 +33,8 @@ type announcement struct {
 
 func (a announcement) ends() time.Time { return a.at.Add(a.lasts) }
 
-// memberKey is where a replica announces itself, beside others of its number of shards: identities are too long for keys.
+// memberKey is where a replica announces itself, beside others of its number of shards: identities are too long for
+// keys.
 func memberKey(shards int, identity string) string {
 	sum := sha256.Sum256([]byte(identity))
 	return memberPrefix(shards) + hex.EncodeToString(sum[:6])
@@ -46,7 +47,8 @@ func announce(identity string, now time.Time) string {
 	return identity + " " + now.UTC().Format(metav1.RFC3339Micro)
 }
 
-// hear takes in what members wrote on the common Lease. One that wrote nothing new for as long as the Lease lasts is gone. The caller holds b.mu.
+// hear takes in what members wrote on the common Lease. One that wrote nothing new for as long as the Lease lasts is
+// gone. The caller holds b.mu.
 func (b *board) hear(lease *coordinationv1.Lease, now time.Time) {
 	for key, value := range lease.Annotations {
 		if strings.Contains(key, memberDomain) && b.members[key].value != value {
@@ -70,7 +72,8 @@ func (b *board) membersOf(shards int) []string {
 	return members
 }
 
-// silent are the members, of any number of shards, that have written nothing new for too long, and what they wrote last.
+// silent are the members, of any number of shards, that have written nothing new for too long, and what they wrote
+// last.
 func (b *board) silent() map[string]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -85,8 +88,8 @@ func (b *board) silent() map[string]string {
 
 // announcer makes each renewal of the component's own Lease announce this replica.
 //
-// Renewals are patches, on condition that the Lease is still held together: replicas that wrote the whole of it would be in
-// each other's way, all the more the slower the API server is, until some have lost what nobody else wanted.
+// Renewals are patches, on condition that the Lease is still held together: replicas that wrote the whole of it would
+// be in each other's way, all the more the slower the API server is, until some have lost what nobody else wanted.
 type announcer struct {
 	coordinationclient.LeasesGetter
 	board            *board
@@ -166,7 +169,8 @@ func (a *announcing) Update(ctx context.Context, lease *coordinationv1.Lease, o 
 	return a.LeaseInterface.Update(ctx, a.announced(now), o)
 }
 
-// renewal writes when the Lease was renewed, and for whom. Its duration stays: that of a replica with a longer one counts on it.
+// renewal writes when the Lease was renewed, and for whom. Its duration stays: that of a replica with a longer one
+// counts on it.
 func (a *announcing) renewal(seen, next *resourcelock.LeaderElectionRecord) []operation {
 	operations := []operation{
 		{"test", "/spec/holderIdentity", a.shared},

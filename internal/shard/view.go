@@ -52,9 +52,9 @@ func (c *Cache) indexOnce(ctx context.Context, object client.Object, field strin
 	return nil
 }
 
-// View is a cache that shows the objects of some namespaces, and of Namespaces those themselves and always. Other objects
-// without a namespace it shows all. It is filled by the Cache behind it and ends with the context of Start: handlers get no
-// event after that.
+// View is a cache that shows the objects of some namespaces, and of Namespaces those themselves and always. Other
+// objects without a namespace it shows all. It is filled by the Cache behind it and ends with the context of Start:
+// handlers get no event after that.
 type View struct {
 	scope
 	behind *Cache
@@ -67,8 +67,8 @@ type View struct {
 
 var _ cache.Cache = &View{}
 
-// View makes a view. shows is called often and from many goroutines; always is a Namespace that is shown whether or not its
-// objects are.
+// View makes a view. shows is called often and from many goroutines; always is a Namespace that is shown whether or
+// not its objects are.
 func (c *Cache) View(shows func(namespace string) bool, always string) *View {
 	return &View{
 		scope:  scope{reader: c.cached, scheme: c.scheme, shows: shows, always: always},
@@ -182,7 +182,7 @@ func (i informer) limited(handler toolscache.ResourceEventHandler) toolscache.Re
 	return toolscache.FilteringResourceEventHandler{FilterFunc: i.shown, Handler: handler}
 }
 
-// shown says whether the view shows an object that came with an event.
+// shown reports whether the view shows an object that came with an event.
 func (i informer) shown(object any) bool {
 	if gone, ok := object.(toolscache.DeletedFinalStateUnknown); ok {
 		object = gone.Obj
@@ -232,7 +232,7 @@ type scope struct {
 
 var namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace").GroupKind()
 
-// shown says whether an object is one of those that are shown.
+// shown reports whether an object is one of those that are shown.
 func (s *scope) shown(gvk schema.GroupVersionKind, namespace, name string) bool {
 	switch {
 	case gvk.GroupKind() == namespaceKind:

@@ -111,7 +111,8 @@ func validateCollaSet(_ context.Context, request admission.Request) admission.Re
 	return verdict(appsv1alpha1.Kind(appsv1alpha1.CollaSetKind), nameOf(set.ObjectMeta), errs, warnings)
 }
 
-// checkName makes sure that what is named after the CollaSet can exist. It is asked at creation only: names do not change.
+// checkName makes sure that what is named after the CollaSet can exist. It is asked at creation only: names do not
+// change.
 func checkName(name string) field.ErrorList {
 	const longest = validation.LabelValueMaxLength - revisionSuffix
 	if len(name) > longest {
@@ -153,7 +154,8 @@ func checkCollaSet(spec *appsv1alpha1.CollaSetSpec) field.ErrorList {
 	return errs
 }
 
-// checkCollaSetSelector checks the selector's syntax, that it selects anything less than everything, and that it matches the template.
+// checkCollaSetSelector checks the selector's syntax, that it selects anything less than everything, and that it
+// matches the template.
 func checkCollaSetSelector(spec *appsv1alpha1.CollaSetSpec, path *field.Path) field.ErrorList {
 	if spec.Selector == nil {
 		return nil // the schema refuses that

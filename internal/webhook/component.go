@@ -48,8 +48,8 @@ const (
 	pathValidateResourceContexts   = "/validate-resourcecontexts"
 )
 
-// guarded are all webhooks, by the kind of their configuration and their name, with their paths. To be believed at one that removes
-// Pods is to have Pods marked for deletion, and what is sent to any of them takes memory.
+// guarded are all webhooks, by the kind of their configuration and their name, with their paths. To be believed at
+// one that removes Pods is to have Pods marked for deletion, and what is sent to any of them takes memory.
 var guarded = map[string]string{
 	"mutating pods.webhook-server.kusionstack.io":                 pathMutatePods,
 	"mutating collasets.webhook-server.kusionstack.io":            pathMutateCollaSets,
@@ -89,9 +89,9 @@ type flags struct {
 	compatibility    bootstrap.Compatibility
 }
 
-// The users whose deletions are never held up: they clean up after Pods or owners that are gone already, or must not wait.
-// Those of a cluster whose controllers share the user system:kube-controller-manager are not among them: that user scales
-// ReplicaSets as well.
+// The users whose deletions are never held up: they clean up after Pods or owners that are gone already, or must not
+// wait. Those of a cluster whose controllers share the user system:kube-controller-manager are not among them: that
+// user scales ReplicaSets as well.
 var undelayedUsers = []string{
 	garbageCollector,
 	"system:serviceaccount:kube-system:namespace-controller",
@@ -152,8 +152,8 @@ type certificate interface {
 	Add(context.Context, ctrl.Manager) error
 	// NotAfter is when the one that is shown expires; zero without one.
 	NotAfter() time.Time
-	// Token is what the paths of calls end with. It is not needed where the webhook configurations have nothing that only API servers
-	// know; where it is needed and empty, no call may be believed.
+	// Token is what the paths of calls end with. It is not needed where the webhook configurations have nothing that
+	// only API servers know; where it is needed and empty, no call may be believed.
 	Token() (token string, needed bool)
 	// Check says whether the API server can call the server with it.
 	Check(*http.Request) error
@@ -179,8 +179,8 @@ func (f *flags) certificate(namespace string) (certificate, error) {
 	return mounted, nil
 }
 
-// cacheOptions let the cache hold, beside the webhook configurations, the Services that the suite controls. The informers
-// are started by setup.
+// cacheOptions let the cache hold, beside the webhook configurations, the Services that the suite controls. The
+// informers are started by setup.
 func cacheOptions() cache.Options {
 	options := certs.CacheOptions(Name)
 	options.ByObject[&corev1.Service{}] = cache.ByObject{
@@ -202,8 +202,8 @@ func stripService(object any) (any, error) {
 	return service, nil
 }
 
-// setup starts the caches that the webhooks read, and registers these. Pods outside the given namespaces are left alone, as
-// lifecycle-controller leaves them; no namespaces means all.
+// setup starts the caches that the webhooks read, and registers these. Pods outside the given namespaces are left
+// alone, as lifecycle-controller leaves them; no namespaces means all.
 func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, only []string) error {
 	namespaces := &metav1.PartialObjectMetadata{}
 	namespaces.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))

@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// connections bounds how many are open. A new one beyond that takes the place of one that has not shown the token yet: one
-// that is idle, or else the oldest of the address that has most of these. So a flood from some addresses ends its own
-// connections, and API servers, which come from others and show the token at once, keep theirs. If all have shown it, the
-// one goes that has been idle for longest: an API server keeps 25 for each webhook.
+// connections bounds how many are open. A new one beyond that takes the place of one that has not shown the token
+// yet: one that is idle, or else the oldest of the address that has most of these. So a flood from some addresses
+// ends its own connections, and API servers, which come from others and show the token at once, keep theirs. If all
+// have shown it, the one goes that has been idle for longest: an API server keeps 25 for each webhook.
 type connections struct {
 	most int
 

@@ -10,9 +10,9 @@
 //	/validate-resourcecontexts       ResourceContexts             refuses an instance ID that is there twice
 //
 // The server is a convenience on top of the schema, never a condition for anything: the CRDs validate and default
-// themselves (CEL), collaset-controller gives its Pods the gate itself, and every webhook has failurePolicy Ignore. So a
-// cluster whose webhook-server is down, slow or not installed works on. What the schema already refuses never reaches a
-// validating webhook and is not checked here a second time.
+// themselves (CEL), collaset-controller gives its Pods the gate itself, and every webhook has failurePolicy Ignore.
+// So a cluster whose webhook-server is down, slow or not installed works on. What the schema already refuses never
+// reaches a validating webhook and is not checked here a second time.
 //
 // Invariants:
 //   - of a request that does not end with the token a header is read, and no body; all that is held at once is bounded (server);

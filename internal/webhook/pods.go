@@ -36,8 +36,8 @@ type podShape struct {
 	} `json:"spec"`
 }
 
-// mutate adds the readiness gate and the employers to a managed Pod that lacks them. Gates cannot be added to a Pod that
-// exists, so only creations matter.
+// mutate adds the readiness gate and the employers to a managed Pod that lacks them. Gates cannot be added to a Pod
+// that exists, so only creations matter.
 func (m *podMutator) mutate(ctx context.Context, request admission.Request) admission.Response {
 	if !concerns(request, "pods", admissionv1.Create) {
 		return admission.Allowed("")
@@ -74,8 +74,9 @@ func addGate(pod *podShape) []jsonpatch.JsonPatchOperation {
 
 // +kubebuilder:rbac:groups="",resources=services,verbs=list;watch
 
-// announce expects the finalizer of each Service that selects the Pod, so that the Pod does not count as serving before
-// resourceconsist-controller has seen it. The error is about the Pod's annotation, which then stays as it is, or the cache.
+// announce expects the finalizer of each Service that selects the Pod, so that the Pod does not count as serving
+// before resourceconsist-controller has seen it. The error is about the Pod's annotation, which then stays as it is,
+// or the cache.
 func (m *podMutator) announce(ctx context.Context, namespace string, pod *podShape) ([]jsonpatch.JsonPatchOperation, error) {
 	if m.services == nil {
 		return nil, nil

@@ -14,9 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// checkPodTemplate finds what the API server would refuse in every Pod made of the template, as far as that can be said
-// without its internal packages: names, references between the parts, ports, quantities. What it does not know it accepts;
-// the CollaSet's condition then reports what the API server said. Claims are the volumes that come from claim templates.
+// checkPodTemplate finds what the API server would refuse in every Pod made of the template, as far as that can be
+// said without its internal packages: names, references between the parts, ports, quantities. What it does not know
+// it accepts; the CollaSet's condition then reports what the API server said. Claims are the volumes that come from
+// claim templates.
 func checkPodTemplate(template *corev1.PodTemplateSpec, claims []string, path *field.Path) field.ErrorList {
 	errs := metav1validation.ValidateLabels(template.Labels, path.Child("metadata", "labels"))
 	errs = append(errs, apivalidation.ValidateAnnotations(template.Annotations, path.Child("metadata", "annotations"))...)

@@ -25,9 +25,10 @@ type refusal struct {
 	last time.Time
 }
 
-// refusals remembers which Pod somebody was refused to evict. An Eviction names no UID, and kubectl drain repeats it without
-// looking: once the Pod is gone and another has its name (a StatefulSet's, for example), the repetition would take that one
-// out of service as well. It is a memory of one process; the API server as a rule asks the same process again.
+// refusals remembers which Pod somebody was refused to evict. An Eviction names no UID, and kubectl drain repeats it
+// without looking: once the Pod is gone and another has its name (a StatefulSet's, for example), the repetition would
+// take that one out of service as well. It is a memory of one process; the API server as a rule asks the same process
+// again.
 type refusals struct {
 	mu  sync.Mutex
 	all map[evictor]refusal
@@ -52,8 +53,8 @@ func (r *refusals) remember(e evictor, uid types.UID, now time.Time) {
 	}
 }
 
-// replaced says whether e has of late been refused to evict another Pod of the same name, and forgets it: whoever asks
-// again means the Pod that is there.
+// replaced reports whether e has of late been refused to evict another Pod of the same name, and forgets it: whoever
+// asks again means the Pod that is there.
 func (r *refusals) replaced(e evictor, uid types.UID, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

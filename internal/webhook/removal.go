@@ -12,8 +12,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// retrySeconds is what a refused eviction is told to wait. client-go repeats such a request up to ten times by itself before
-// its caller hears of it, so a longer time would keep the reason from whoever runs kubectl drain.
+// retrySeconds is what a refused eviction is told to wait. client-go repeats such a request up to ten times by itself
+// before its caller hears of it, so a longer time would keep the reason from whoever runs kubectl drain.
 const retrySeconds = 1
 
 // Values of podops.GracefulDeletionLabel.
@@ -46,32 +46,32 @@ type removal struct {
 	User   string
 	Groups []string
 	DryRun bool
-	// Forced says that a grace period of 0 seconds was asked for.
+	// Forced is true if a grace period of 0 seconds was asked for.
 	Forced bool
-	// Pinned says that an eviction names the resourceVersion of the Pod: no other version of it is removed.
+	// Pinned is true if an eviction names the resourceVersion of the Pod: no other version of it is removed.
 	Pinned bool
 
 	Pod podops.View
-	// Scheduled says that the Pod has a node; without one nothing of it runs.
+	// Scheduled is true if the Pod has a node; without one nothing of it runs.
 	Scheduled bool
 	// Leaving is the name of the Pod's CollaSet if the garbage collector deletes the Pod while that is being deleted
 	// and takes its Pods out of service itself; "" otherwise.
 	Leaving string
 
-	// NamespaceTerminating says that the Pod's namespace is being deleted.
+	// NamespaceTerminating is true if the Pod's namespace is being deleted.
 	NamespaceTerminating bool
 	// NamespaceLabel is the namespace's podops.GracefulDeletionLabel, "" without one.
 	NamespaceLabel string
 
-	// Budget is the name of a user's PodDisruptionBudget that allows no disruption of the Pod now, "" if there is none. Only
-	// the first eviction of a healthy Pod depends on it.
+	// Budget is the name of a user's PodDisruptionBudget that allows no disruption of the Pod now, "" if there is none.
+	// Only the first eviction of a healthy Pod depends on it.
 	Budget string
 }
 
 // removalAnswer is what becomes of a removal.
 type removalAnswer struct {
 	Allowed bool
-	// Mark says that the Pod is to be marked for graceful deletion before the request is refused.
+	// Mark is true if the Pod is to be marked for graceful deletion before the request is refused.
 	Mark bool
 	// Message says to the user why it is refused, what the Pod waits for, and how to cancel or to force.
 	Message string
@@ -82,8 +82,9 @@ type removalAnswer struct {
 	Warnings   []string
 }
 
-// decideRemoval admits what needs no preparation or cannot wait for it, and refuses the rest until lifecycle-controller has
-// taken the Pod out of service. It admits again once the Pod is out: a refusal is never the end.
+// decideRemoval admits what needs no preparation or cannot wait for it, and refuses the rest until
+// lifecycle-controller has taken the Pod out of service. It admits again once the Pod is out: a refusal is never the
+// end.
 func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 	if unprepared(r, policy) {
 		return removalAnswer{Allowed: true}
@@ -108,7 +109,7 @@ func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 	return answer
 }
 
-// unprepared says whether the Pod can be removed without preparation, or must be.
+// unprepared reports whether the Pod can be removed without preparation, or must be.
 func unprepared(r removal, policy removalPolicy) bool {
 	switch {
 	case r.Pod.Labels[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue:
@@ -124,11 +125,12 @@ func unprepared(r removal, policy removalPolicy) bool {
 		slices.ContainsFunc(r.Groups, func(group string) bool { return slices.Contains(policy.UndelayedGroups, group) })
 }
 
-// isOut says whether some operation has the Pod out of service, so that to remove it hurts nobody, and whether it is out when it is removed.
+// isOut reports whether some operation has the Pod out of service, so that to remove it hurts nobody, and whether it
+// is out when it is removed.
 //
-// About a deletion the API server asks again if the Pod has changed. About an eviction it asks once, and then deletes the Pod as it is: an
-// update in place may have it back in service by then. So an eviction has to name the version of the Pod, or the operation has to be the
-// Pod's own deletion, which brings nothing back.
+// About a deletion the API server asks again if the Pod has changed. About an eviction it asks once, and then deletes
+// the Pod as it is: an update in place may have it back in service by then. So an eviction has to name the version of
+// the Pod, or the operation has to be the Pod's own deletion, which brings nothing back.
 func isOut(r removal, marked bool) bool {
 	if r.Verb == removeByEviction && !r.Pinned {
 		return marked && podops.Allowed(r.Pod, podops.DeletionID, podops.TypeDelete)
@@ -136,8 +138,8 @@ func isOut(r removal, marked bool) bool {
 	return slices.ContainsFunc(podops.Operations(r.Pod), func(o podops.Operation) bool { return podops.Allowed(r.Pod, o.ID, o.Type) })
 }
 
-// gracefulFor says whether the Pod's removal is to be prepared: by its own label, else its namespace's, else the flag. A
-// value that is neither counts as absent, with a warning.
+// gracefulFor reports whether the Pod's removal is to be prepared: by its own label, else its namespace's, else the
+// flag. A value that is neither counts as absent, with a warning.
 func gracefulFor(r removal, policy removalPolicy) (graceful bool, warnings []string) {
 	for _, label := range []struct{ of, value string }{
 		{"Pod " + r.Pod.Name, r.Pod.Labels[podops.GracefulDeletionLabel]},

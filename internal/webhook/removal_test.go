@@ -190,8 +190,8 @@ func TestRefusalSaysHowToCancelAndToForce(t *testing.T) {
 	require.Contains(t, message, "kubectl delete pod -n shop web-1 --grace-period=0 --force")
 }
 
-// TestRemovalProperties: whatever the Pod and the request, a Pod is marked only when a real request is refused that was not
-// marked before, and those who must never wait never do.
+// TestRemovalProperties: whatever the Pod and the request, a Pod is marked only when a real request is refused that
+// was not marked before, and those who must never wait never do.
 func TestRemovalProperties(t *testing.T) {
 	labels := []string{
 		podops.GracefulDeletionLabel, appsv1alpha1.ToDeleteLabel, podops.OperatingPrefix + "/a", podops.OperationTypePrefix + "/a", podops.PreCheckPrefix + "/a",

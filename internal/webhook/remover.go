@@ -25,8 +25,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// remover answers requests to delete and to evict Pods. Its methods are safe for concurrent use, and any number of replicas
-// may answer: what they agree on is the mark on the Pod.
+// remover answers requests to delete and to evict Pods. Its methods are safe for concurrent use, and any number of
+// replicas may answer: what they agree on is the mark on the Pod.
 type remover struct {
 	policy removalPolicy
 	// namespaces reads metadata of Namespaces from a cache.
@@ -180,8 +180,8 @@ func (r *remover) readNamespace(ctx context.Context, asked *removal) error {
 	return nil
 }
 
-// exhaustedBudget names a PodDisruptionBudget that selects the Pod and allows no disruption now, "" if there is none. One that
-// mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes.
+// exhaustedBudget names a PodDisruptionBudget that selects the Pod and allows no disruption now, "" if there is none.
+// One that mirrors a PodTransitionRule does not count: the rule itself decides when the Pod goes.
 func (r *remover) exhaustedBudget(ctx context.Context, pod *corev1.Pod) (string, error) {
 	var budgets policyv1.PodDisruptionBudgetList
 	if err := r.live.List(ctx, &budgets, client.InNamespace(pod.Namespace)); err != nil {
@@ -195,13 +195,14 @@ func (r *remover) exhaustedBudget(ctx context.Context, pod *corev1.Pod) (string,
 	return "", nil
 }
 
-// mirrors says whether a PodTransitionRule keeps the budget.
+// mirrors reports whether a PodTransitionRule keeps the budget.
 func mirrors(budget *policyv1.PodDisruptionBudget) bool {
 	owner := metav1.GetControllerOf(budget)
 	return owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind && schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group == appsv1alpha1.GroupName
 }
 
-// covers says whether the budget selects the Pod. A selector that cannot be read selects nothing, as in the API server.
+// covers reports whether the budget selects the Pod. A selector that cannot be read selects nothing, as in the API
+// server.
 func covers(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
 	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 	return err == nil && selector.Matches(labels.Set(pod.Labels))
@@ -256,7 +257,8 @@ func replaced(pod *corev1.Pod) admission.Response {
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}
 }
 
-// failed refuses because it is not known what to do; nothing has been done to the Pod. Whoever evicts is told to try again.
+// failed refuses because it is not known what to do; nothing has been done to the Pod. Whoever evicts is told to try
+// again.
 func failed(r removal, err error) admission.Response {
 	removals.WithLabelValues(string(r.Verb), resultFailed).Inc()
 	answer := refuse(r, nil, fmt.Sprintf("the graceful deletion of Pod %s could not begin, try again, or delete it with --grace-period=0 --force: %v", r.Pod.Name, err))

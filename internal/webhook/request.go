@@ -26,8 +26,8 @@ func requestLogger(base logr.Logger, request *admission.Request) logr.Logger {
 		"namespace", request.Namespace, "name", request.Name, "requestID", request.UID)
 }
 
-// concerns says whether the request is one of operations on the resource itself. A webhook configuration that sends more
-// than it should is no reason to refuse anything.
+// concerns reports whether the request is one of operations on the resource itself. A webhook configuration that
+// sends more than it should is no reason to refuse anything.
 func concerns(request admission.Request, resource string, operations ...admissionv1.Operation) bool {
 	if request.Resource.Resource != resource || request.SubResource != "" {
 		return false
@@ -48,7 +48,7 @@ type envelope struct {
 	Spec json.RawMessage `json:"spec"`
 }
 
-// leavesSpec says whether an update leaves the spec as it is, or concerns an object that is being deleted. Both are
+// leavesSpec reports whether an update leaves the spec as it is, or concerns an object that is being deleted. Both are
 // always admitted.
 func leavesSpec(request admission.Request) (bool, error) {
 	if request.Operation != admissionv1.Update {
@@ -70,8 +70,8 @@ func undecodable(kind string, err error) admission.Response {
 	return admission.Errored(http.StatusBadRequest, fmt.Errorf("this is no %s: %w: compare it with kubectl explain", kind, err))
 }
 
-// verdict refuses with all errors at once (422, as the API server does for its own objects), or allows. Warnings go with
-// either.
+// verdict refuses with all errors at once (422, as the API server does for its own objects), or allows. Warnings go
+// with either.
 func verdict(kind schema.GroupKind, name string, errs field.ErrorList, warnings []string) admission.Response {
 	if len(errs) == 0 {
 		return admission.Allowed("").WithWarnings(warnings...)

@@ -15,8 +15,8 @@ import (
 // maxReported bounds the errors of one kind in one answer.
 const maxReported = 10
 
-// validateResourceContext refuses a pool that has an instance ID twice. Whose the entries are does not matter: a pool may
-// be shared by several CollaSets, under any name.
+// validateResourceContext refuses a pool that has an instance ID twice. Whose the entries are does not matter: a pool
+// may be shared by several CollaSets, under any name.
 func validateResourceContext(_ context.Context, request admission.Request) admission.Response {
 	if !concerns(request, "resourcecontexts", admissionv1.Create, admissionv1.Update) {
 		return admission.Allowed("")

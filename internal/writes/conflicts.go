@@ -13,9 +13,9 @@ const (
 	lastRetry  = time.Second
 )
 
-// Conflicts says when to look again after a write was refused because the object is newer than the cache shows. Usually the
-// cache has caught up in a moment. While a watch lags, looking again as soon every time would refuse the same write some
-// thirty times a second, for each object, at the expense of the API server that is already late.
+// Conflicts says when to look again after a write was refused because the object is newer than the cache shows.
+// Usually the cache has caught up in a moment. While a watch lags, looking again as soon every time would refuse the
+// same write some thirty times a second, for each object, at the expense of the API server that is already late.
 //
 // The zero value is ready for use, and safe for concurrent use. It remembers those whose last look met a conflict.
 type Conflicts struct {
@@ -23,8 +23,8 @@ type Conflicts struct {
 	inRow map[types.NamespacedName]int
 }
 
-// Met notes a conflict and says how long to wait: 20 to 50 ms after the first, twice as long after each further one in a row,
-// and 2.5 s at most.
+// Met notes a conflict and says how long to wait: 20 to 50 ms after the first, twice as long after each further one
+// in a row, and 2.5 s at most.
 func (c *Conflicts) Met(owner types.NamespacedName) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -49,9 +49,10 @@ func (c *Conflicts) None(owner types.NamespacedName) {
 	delete(c.inRow, owner)
 }
 
-// Refusal remembers that a write of one object was refused because the object is newer than the cache shows. Looks that come by
-// themselves, or by events of other objects, would have the same write refused again; it is to wait until the cache shows another
-// version of the object, or for as long as Conflicts says. What else a look has to write may go on meanwhile.
+// Refusal remembers that a write of one object was refused because the object is newer than the cache shows. Looks
+// that come by themselves, or by events of other objects, would have the same write refused again; it is to wait
+// until the cache shows another version of the object, or for as long as Conflicts says. What else a look has to
+// write may go on meanwhile.
 //
 // The zero value remembers none. It is not safe for concurrent use.
 type Refusal struct {

@@ -1,6 +1,7 @@
 package writes
 
-// ForgetTrackers makes the metrics be about Trackers that are made from now on: those of other tests may still be there.
+// ForgetTrackers makes the metrics be about Trackers that are made from now on: those of other tests may still be
+// there.
 func ForgetTrackers() {
 	trackers.mu.Lock()
 	defer trackers.mu.Unlock()

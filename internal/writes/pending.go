@@ -10,8 +10,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// pending are the writes of one owner that the cache may not show yet. Thousands of owners have one each while a controller is behind, and a
-// map of one takes ten times the memory of what is in it: so the first is kept beside the map. The nil pending are none.
+// pending are the writes of one owner that the cache may not show yet. Thousands of owners have one each while a
+// controller is behind, and a map of one takes ten times the memory of what is in it: so the first is kept beside the
+// map. The nil pending are none.
 type pending struct {
 	first  recorded // of no kind if there is none
 	others map[target]write

@@ -24,9 +24,10 @@ func Pod(object metav1.Object) *corev1.Pod {
 	}}
 }
 
-// Refused records that a write of a Pod, its own owner, was refused because the Pod is newer than the cache shows: until the cache has
-// come as far as the Pod is now, it is unobserved, as if that were an own write. Without it a controller whose watch is seconds behind
-// sends the same write again and again. A Pod that cannot be read, or is gone, records nothing.
+// Refused records that a write of a Pod, its own owner, was refused because the Pod is newer than the cache shows:
+// until the cache has come as far as the Pod is now, it is unobserved, as if that were an own write. Without it a
+// controller whose watch is seconds behind sends the same write again and again. A Pod that cannot be read, or is
+// gone, records nothing.
 func (t *Tracker) Refused(ctx context.Context, live client.Reader, pod types.NamespacedName) {
 	now := PodTarget(pod.Namespace, pod.Name)
 	if err := live.Get(ctx, pod, now); err == nil {

@@ -17,8 +17,8 @@ const (
 	lastAskAgain  = 30 * time.Second
 )
 
-// AskAgainIn is how long to wait after so many rejections of a write: a second, then twice as long each time, half a minute
-// at most.
+// AskAgainIn is how long to wait after so many rejections of a write: a second, then twice as long each time, half a
+// minute at most.
 func AskAgainIn(rejections int) time.Duration {
 	wait := firstAskAgain
 	for i := 1; i < rejections && wait < lastAskAgain; i++ {
@@ -35,9 +35,9 @@ type Rejection struct {
 	Quota bool
 }
 
-// RejectionIn reports whether an error is the API server's answer that it does not take a write to Pods, whatever is tried
-// again. It is none that the object has changed or is gone, that the API server is busy, or that it cannot be reached. A
-// webhook that does not answer rejects, too: it may be away for long.
+// RejectionIn reports whether an error is the API server's answer that it does not take a write to Pods, whatever is
+// tried again. It is none that the object has changed or is gone, that the API server is busy, or that it cannot be
+// reached. A webhook that does not answer rejects, too: it may be away for long.
 func RejectionIn(err error) (r Rejection, rejected bool) {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

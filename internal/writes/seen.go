@@ -41,8 +41,8 @@ func (w write) followedBy(next write) write {
 	return next
 }
 
-// ended says whether the API server, as it answered obj to an update, has removed it: it does with the last finalizer of an object that
-// is to be deleted without a grace period, or after it.
+// ended reports whether the API server, as it answered obj to an update, has removed it: it does with the last
+// finalizer of an object that is to be deleted without a grace period, or after it.
 func ended(obj metav1.Object) bool {
 	grace := obj.GetDeletionGracePeriodSeconds()
 	return obj.GetDeletionTimestamp() != nil && len(obj.GetFinalizers()) == 0 && (grace == nil || *grace == 0)

@@ -45,9 +45,9 @@ func Told(err error) error {
 	return &told{Text(err), err}
 }
 
-// Text is what status and events tell of failures. Attempts that fail for one reason give one text, so that they are one
-// event and one write of status: what differs by chance is left out, failures that were joined come each once and in one
-// order, and of those that differ only in what they are about one stands for all.
+// Text is what status and events tell of failures. Attempts that fail for one reason give one text, so that they are
+// one event and one write of status: what differs by chance is left out, failures that were joined come each once and
+// in one order, and of those that differ only in what they are about one stands for all.
 func Text(err error) string {
 	if err == nil {
 		return ""

@@ -68,7 +68,8 @@ func TestGeneratedNamesAreNotTold(t *testing.T) {
 	assert.NoError(t, writes.Told(nil))
 }
 
-// TestRetriesAreToldInOneText has a hundred attempts of many writes at once fail in any order, each with names of its own.
+// TestRetriesAreToldInOneText has a hundred attempts of many writes at once fail in any order, each with names of its
+// own.
 func TestRetriesAreToldInOneText(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	texts, order := map[string]bool{}, mathrand.New(mathrand.NewPCG(1, 2))

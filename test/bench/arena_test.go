@@ -106,8 +106,9 @@ func startArena(b *testing.B, what suite.Config) arena {
 	return arena{B: b, Client: c, suite: s, pods: pods, audit: audit, results: results, yard: yard, began: time.Now()}
 }
 
-// asServiceAccount may do everything, with a token of a ServiceAccount as the programs have it: an administrator's certificate, which the
-// API server checks with each request, is dearer than a token by a hundredth of what it does for a Pod that is updated.
+// asServiceAccount may do everything, with a token of a ServiceAccount as the programs have it: an administrator's
+// certificate, which the API server checks with each request, is dearer than a token by a hundredth of what it does
+// for a Pod that is updated.
 func asServiceAccount(ctx context.Context, s *suite.Suite) (*rest.Config, error) {
 	clients, err := s.Clients()
 	if err != nil {
@@ -128,8 +129,8 @@ func asServiceAccount(ctx context.Context, s *suite.Suite) (*rest.Config, error)
 	return s.Cluster.ServiceAccountConfig(ctx, account.Namespace, account.Name)
 }
 
-// patient are the flags with Leases that are kept however busy the machine is: to lose one would end a benchmark that has
-// nothing to do with it. Where flags name a duration, that is what is measured.
+// patient are the flags with Leases that are kept however busy the machine is: to lose one would end a benchmark that
+// has nothing to do with it. Where flags name a duration, that is what is measured.
 func patient(args map[string][]string) map[string][]string {
 	all := map[string][]string{}
 	for _, name := range suite.Components() {
@@ -201,8 +202,8 @@ func (a arena) observed(do func()) {
 	a.observedWith(observer.Options{}, func(func()) { do() })
 }
 
-// observedBetween is observed, where what is timed is judged afterwards only, with judge: that takes a core from the suite, whose Pods it judges, and none from
-// who is compared with it.
+// observedBetween is observed, where what is timed is judged afterwards only, with judge: that takes a core from the
+// suite, whose Pods it judges, and none from who is compared with it.
 func (a arena) observedBetween(do func(judge func())) {
 	a.observedWith(observer.Options{Hold: time.Hour}, do)
 }

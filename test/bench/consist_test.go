@@ -36,7 +36,8 @@ const (
 )
 
 // BenchmarkConsist prints what it costs to keep Services in step with operations: writes to Pods with one adapter and
-// with two, calls to a provider, and how that depends on the number of Pods. It fails on broken promises, never on time.
+// with two, calls to a provider, and how that depends on the number of Pods. It fails on broken promises, never on
+// time.
 func BenchmarkConsist(b *testing.B) {
 	provider := startProvider(b)
 	endpoints := filepath.Join(b.TempDir(), "endpoints.yaml")
@@ -203,8 +204,8 @@ func (a arena) consistCost(p *provider, pods, adapters int) consistCost {
 	return c
 }
 
-// service creates the Service "web" of all managed Pods, which the endpointslice adapter follows and, as the second, the
-// provider.
+// service creates the Service "web" of all managed Pods, which the endpointslice adapter follows and, as the second,
+// the provider.
 func (a arena) service(namespace string, adapters int) {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Namespace: namespace, Name: "web", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue},
@@ -217,10 +218,10 @@ func (a arena) service(namespace string, adapters int) {
 	require.NoError(a, a.Create(a.Context(), s))
 }
 
-// joined says that a Pod is in service, and its Service has it.
+// joined reports whether a Pod is in service, and its Service has it.
 func joined(p *corev1.Pod) bool { return serving(oldImage)(p) && inService(p) }
 
-// inService says that the Service "web" has it.
+// inService reports whether the Service "web" has it.
 func inService(p *corev1.Pod) bool {
 	return slices.Contains(p.Finalizers, resourceconsist.Finalizer("web"))
 }
@@ -245,7 +246,8 @@ func (a arena) rest(d time.Duration) {
 	}
 }
 
-// largeService has Services of different sizes found by a controller that has just started, and operates on single Pods.
+// largeService has Services of different sizes found by a controller that has just started, and operates on single
+// Pods.
 func (a arena) largeService(sizes []int) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)

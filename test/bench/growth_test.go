@@ -20,13 +20,14 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
-// growthNodes have at most a hundred Pods each, as nodes do. kube-scheduler goes through all Pods of a node when one of them changes: with
-// thousands on one node, which there are not, it takes 2 to 3 ms of CPU for each Pod that is updated.
+// growthNodes have at most a hundred Pods each, as nodes do. kube-scheduler goes through all Pods of a node when one
+// of them changes: with thousands on one node, which there are not, it takes 2 to 3 ms of CPU for each Pod that is
+// updated.
 const growthNodes = 60
 
-// BenchmarkGrowth updates CollaSets of more and more Pods in place under a rule, the smaller ones again after the largest, and as many Pods in a
-// hundred CollaSets at once. A machine that becomes slower in these minutes, or faster, so looks like that and not like growth.
-// It fails if writes for each Pod grow, never on time.
+// BenchmarkGrowth updates CollaSets of more and more Pods in place under a rule, the smaller ones again after the
+// largest, and as many Pods in a hundred CollaSets at once. A machine that becomes slower in these minutes, or
+// faster, so looks like that and not like growth. It fails if writes for each Pod grow, never on time.
 func BenchmarkGrowth(b *testing.B) {
 	sizes := numbers(b, "BENCH_SIZES", "250,1000,5000")
 	sets, each := 100, 20
@@ -135,7 +136,8 @@ func (a arena) grow(name string, sets, each int) grown {
 	return g
 }
 
-// decisions are how many seconds collaset-controller has spent on deciding about sets and about single Pods, and how often.
+// decisions are how many seconds collaset-controller has spent on deciding about sets and about single Pods, and how
+// often.
 type decisions struct{ sets, pods, ofSets, ofPods float64 }
 
 func (d decisions) less(before decisions) decisions {
@@ -153,8 +155,8 @@ func (a arena) decided() decisions {
 	return decisions{read("_sum", "set"), read("_sum", "pod"), read("_count", "set"), read("_count", "pod")}
 }
 
-// exponents of growth: of y = c·pods^e through all numbers of Pods, by least squares of logarithms. Those that a faster machine makes smaller
-// are told in pieces of work as well, which that machine does faster too.
+// exponents of growth: of y = c·pods^e through all numbers of Pods, by least squares of logarithms. Those that a
+// faster machine makes smaller are told in pieces of work as well, which that machine does faster too.
 func (a arena) exponents(all []grown) {
 	largest := slices.MaxFunc(all, func(a, b grown) int { return cmp.Compare(a.pods, b.pods) })
 	of := map[string]float64{"pods": float64(largest.pods)}
@@ -193,9 +195,9 @@ func TestSlope(t *testing.T) {
 	require.InDelta(t, 2, slope([]float64{1, 2, 4}, []float64{3, 5, 9}), 1e-9)
 }
 
-// watchSizes looks at all objects of our kinds, and the revisions, every two seconds until its result is asked for: the size of the
-// largest as JSON without managedFields, and what it was. Of 4,000 Pods these are half a megabyte, so that to look more often would be a part
-// of the growth that is measured.
+// watchSizes looks at all objects of our kinds, and the revisions, every two seconds until its result is asked for:
+// the size of the largest as JSON without managedFields, and what it was. Of 4,000 Pods these are half a megabyte, so
+// that to look more often would be a part of the growth that is measured.
 func (a arena) watchSizes(namespace string) func() (int, string) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	var most atomic.Int64
@@ -261,8 +263,8 @@ func lastSlash(path string) int {
 	return -1
 }
 
-// BenchmarkNeighbour measures the update of a small CollaSet alone, and beside that of a large one in another namespace with
-// rules of its own, in turns.
+// BenchmarkNeighbour measures the update of a small CollaSet alone, and beside that of a large one in another
+// namespace with rules of its own, in turns.
 func BenchmarkNeighbour(b *testing.B) {
 	noisy, rounds := numbers(b, "BENCH_SIZES", "1000")[0], numbers(b, "BENCH_ROUNDS", "2")[0]
 	const quiet = 20

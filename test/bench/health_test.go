@@ -23,8 +23,8 @@ import (
 // flickers is of how many Pods Ready is taken away.
 const flickers = 50
 
-// BenchmarkHealth takes Ready away from one Pod after the other of a CollaSet at rest, which its kubelet gives back, and prints what collaset-controller
-// spends on each of these events.
+// BenchmarkHealth takes Ready away from one Pod after the other of a CollaSet at rest, which its kubelet gives back,
+// and prints what collaset-controller spends on each of these events.
 func BenchmarkHealth(b *testing.B) {
 	sizes := numbers(b, "BENCH_SIZES", "250,5000")
 	a := newArenaOf(b, suite.Config{Nodes: growthNodes}, fakekubelet.Options{})

@@ -29,14 +29,14 @@ const (
 	newerImage = "app:v3"
 	// quietFor is how long nothing but Leases must be asked for, to say that a program has come to rest.
 	quietFor = 5 * time.Second
-	// memoryRest is how long after work a program is said to be at rest: it looks every 10 s for memory that is not needed any more, and
-	// gives it back at the second look.
+	// memoryRest is how long after work a program is said to be at rest: it looks every 10 s for memory that is not
+	// needed any more, and gives it back at the second look.
 	memoryRest = 30 * time.Second
 )
 
-// BenchmarkIdle measures what the programs hold and ask for while nothing happens, among more and more Pods, of which some
-// are managed and under a rule; then it restarts them, and once more when the
-// others are gone, which is what the goals are about. It fails on writes after a restart with nothing to do, never on time.
+// BenchmarkIdle measures what the programs hold and ask for while nothing happens, among more and more Pods, of which
+// some are managed and under a rule; then it restarts them, and once more when the others are gone, which is what the
+// goals are about. It fails on writes after a restart with nothing to do, never on time.
 func BenchmarkIdle(b *testing.B) {
 	args := map[string][]string{}
 	for _, name := range suite.Components() {
@@ -253,8 +253,8 @@ func (f *fleet) idle() {
 	f.result(benchresult.Figure{Goal: "P9", Name: "idle requests of the busiest binary", Params: f.of(), Values: []float64{float64(most) / window.Minutes()}, Note: who})
 }
 
-// restart has each program end and start again, with nothing to do and then with a CollaSet that gets an image. The goals of P12 and P23 are about
-// managed Pods alone.
+// restart has each program end and start again, with nothing to do and then with a CollaSet that gets an image. The
+// goals of P12 and P23 are about managed Pods alone.
 func (f *fleet) restart(image string) {
 	_, err := f.audit.Next()
 	require.NoError(f, err)
@@ -302,7 +302,8 @@ func (f *fleet) restart(image string) {
 	goal("P23", "start to ready with 10,000 Pods", slowest, slow)
 }
 
-// start has a program that runs end and start again. It returns when it was started, and how many seconds later it was ready.
+// start has a program that runs end and start again. It returns when it was started, and how many seconds later it
+// was ready.
 func (f *fleet) start(name string) (begin time.Time, ready float64) {
 	require.NoError(f, f.suite.StopComponent(name))
 	begin = time.Now()
@@ -355,8 +356,8 @@ func (f *fleet) firstWrite(image string) float64 {
 	return first.Sub(begin).Seconds()
 }
 
-// BenchmarkFailOver measures how long nobody grants anything when podtransitionrule-controller ends, asked to and by a crash, and
-// another process starts at once, with the Lease as overlay ha has it.
+// BenchmarkFailOver measures how long nobody grants anything when podtransitionrule-controller ends, asked to and by
+// a crash, and another process starts at once, with the Lease as overlay ha has it.
 func BenchmarkFailOver(b *testing.B) {
 	a := newArena(b, map[string][]string{suite.PodTransitionRule: {"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s"}})
 	namespace := a.namespace("fail-over")

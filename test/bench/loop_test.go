@@ -26,15 +26,17 @@ import (
 )
 
 const (
-	// bareLabel stands for the label by which the suite knows its Pods, so that nobody else has a hand in these. It is as long.
+	// bareLabel stands for the label by which the suite knows its Pods, so that nobody else has a hand in these. It is
+	// as long.
 	bareLabel  = "kusionstack.io/bareone"
 	bareBefore = "web-5d8f9c7b6d" // revisions
 	bareAfter  = "web-6c9b8d7f5c"
 )
 
-// loop is what all else is compared with: it makes the very writes that the suite makes to the Pods of a CollaSet, the same
-// patches of the same kinds with the same preconditions, under the names of the same two writers, one after the other, and waits for the
-// kubelet where the protocol has to. It watches nothing but the kubelet, and nobody decides.
+// loop is what all else is compared with: it makes the very writes that the suite makes to the Pods of a CollaSet,
+// the same patches of the same kinds with the same preconditions, under the names of the same two writers, one after
+// the other, and waits for the kubelet where the protocol has to. It watches nothing but the kubelet, and nobody
+// decides.
 type loop struct {
 	arena
 	m                   *meter
@@ -82,7 +84,8 @@ func (p *barePod) wrote(after podops.View, answer *metav1.PartialObjectMetadata)
 	p.view.ResourceVersion = answer.ResourceVersion
 }
 
-// patch is a patch of the operator's, which has managedFields begin anew, as collaset-controller's do (docs/design/0021-what-managedfields-tell.md).
+// patch is a patch of the operator's, which has managedFields begin anew, as collaset-controller's do
+// (docs/design/0021-what-managedfields-tell.md).
 func (l loop) patch(pod client.Object, kind types.PatchType, data []byte) error {
 	data, err := writes.WithFields(data, writes.FewFields(suite.CollaSet, bareLabel))
 	if err != nil {

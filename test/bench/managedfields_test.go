@@ -14,8 +14,9 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
-// BenchmarkManagedFields updates CollaSets in place twice, by a collaset-controller that leaves managedFields of Pods alone, by one that has them begin
-// anew and by one that clears them, one after the other, in rounds. It fails if a Pod's are not what they should be, never on time.
+// BenchmarkManagedFields updates CollaSets in place twice, by a collaset-controller that leaves managedFields of Pods
+// alone, by one that has them begin anew and by one that clears them, one after the other, in rounds. It fails if a
+// Pod's are not what they should be, never on time.
 func BenchmarkManagedFields(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500"), numbers(b, "BENCH_ROUNDS", "2")
 	a := newArenaOf(b, suite.Config{}, fakekubelet.Options{})

@@ -33,7 +33,8 @@ type spent struct {
 	// cpu are seconds by process; machine those of everything on the machine. Empty where there is no /proc.
 	cpu     map[string]float64
 	machine float64
-	// piece is what a piece of work took of a core meanwhile, in milliseconds: how fast the machine was. 0 if that is not known.
+	// piece is what a piece of work took of a core meanwhile, in milliseconds: how fast the machine was. 0 if that is
+	// not known.
 	piece float64
 	// stored are the bytes that etcd received.
 	stored float64
@@ -93,7 +94,7 @@ func (s spent) perPod(pods int) string {
 	return strings.Join(parts, ", ")
 }
 
-// changesPod says whether the request made an event of a Pod, anybody's.
+// changesPod reports whether the request made an event of a Pod, anybody's.
 func changesPod(r suite.Request) bool { return r.Resource == "pods" && r.Write() && r.OK() }
 
 // latencies are how long after the last write to a Pod the suite's next one was answered, sorted, in milliseconds: from

@@ -30,8 +30,8 @@ type meter struct {
 	metAt   []time.Time // when each Pod met the goal, in order
 	notify  func(*corev1.Pod)
 	begun   time.Time // of the lap
-	// want Pods serve while nothing happens. missing is the time that Pods were fewer, for each that was missing, until the last
-	// of them met the goal; serve are those that do since since.
+	// want Pods serve while nothing happens. missing is the time that Pods were fewer, for each that was missing, until
+	// the last of them met the goal; serve are those that do since since.
 	want, serve int
 	missing     time.Duration
 	since       time.Time

@@ -101,8 +101,9 @@ func updatePatch(policy appsv1alpha1.PodUpdatePolicy, image string) string {
 	return fmt.Sprintf(`{"spec":{"updateStrategy":{"podUpgradePolicy":%q},"template":{"spec":{"containers":[{"name":"app","image":%q}]}}}}`, policy, image)
 }
 
-// BenchmarkOperations prints how many writes every operation takes, for each Pod, without rules and with one and three, without
-// adapters and with one and two, beside the least that does it. It fails on more than a tenth above that.
+// BenchmarkOperations prints how many writes every operation takes, for each Pod, without rules and with one and
+// three, without adapters and with one and two, beside the least that does it. It fails on more than a tenth above
+// that.
 func BenchmarkOperations(b *testing.B) {
 	provider := startProvider(b)
 	endpoints := filepath.Join(b.TempDir(), "endpoints.yaml")
@@ -219,8 +220,9 @@ func (s *scene) isNew(p *corev1.Pod) bool {
 	return !s.before[p.Name]
 }
 
-// deletePods deletes each Pod as kubectl does; the refusal is the beginning. The API server may ask again because the Pod has changed meanwhile, and
-// delete it then if it is out of service already, or find that lifecycle-controller has deleted it.
+// deletePods deletes each Pod as kubectl does; the refusal is the beginning. The API server may ask again because the
+// Pod has changed meanwhile, and delete it then if it is out of service already, or find that lifecycle-controller
+// has deleted it.
 func (s *scene) deletePods() {
 	s.inFlight(slices.Collect(maps.Keys(s.before)), func(name string) error {
 		pod := &corev1.Pod{}

@@ -63,7 +63,7 @@ func (o *operator) see(pod *corev1.Pod) {
 	}
 }
 
-// finished says whether the operation was carried out.
+// finished reports whether the operation was carried out.
 func (o *operator) finished(name string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

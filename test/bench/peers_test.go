@@ -21,11 +21,12 @@ import (
 // peersInFlight is how many image patches were under way at a time where peers were measured.
 const peersInFlight = 16
 
-// BenchmarkPeers compares with a bare image patch for each Pod and with a Deployment as OpenKruise 1.9 and Kuperator 0.7.4 were compared with them: kwok plays
-// the kubelets, in a process of its own and with CPU of its own; 16 patches are under way at a time; a Pod has two containers with two
-// variables, and no volume; kube-controller-manager runs beside the Deployment only, with its client's limits lifted; the audit log has no answers; nobody
-// has a budget; and no observer watches. One watches a round before, which is not timed. Kuperator has two turns, in one of
-// which it clears managedFields of Pods. Every second round is in the opposite order, and sums of all rounds are compared.
+// BenchmarkPeers compares with a bare image patch for each Pod and with a Deployment as OpenKruise 1.9 and Kuperator
+// 0.7.4 were compared with them: kwok plays the kubelets, in a process of its own and with CPU of its own; 16 patches
+// are under way at a time; a Pod has two containers with two variables, and no volume; kube-controller-manager runs
+// beside the Deployment only, with its client's limits lifted; the audit log has no answers; nobody has a budget; and
+// no observer watches. One watches a round before, which is not timed. Kuperator has two turns, in one of which it
+// clears managedFields of Pods. Every second round is in the opposite order, and sums of all rounds are compared.
 func BenchmarkPeers(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "4")
 	a := startArena(b, suite.Config{Nodes: 3, ControllerManagerArgs: unlimited, AuditWithoutAnswers: true})
@@ -81,7 +82,8 @@ func peersTemplate(node string) corev1.PodTemplateSpec {
 	return template
 }
 
-// withoutControllers has something done while kube-controller-manager is away, once the namespace has what it makes there.
+// withoutControllers has something done while kube-controller-manager is away, once the namespace has what it makes
+// there.
 func (r *race) withoutControllers(namespace string, do func()) {
 	r.until("the namespace has its ServiceAccount", func() bool {
 		_, err := r.arena.pods.CoreV1().ServiceAccounts(namespace).Get(r.Context(), "default", metav1.GetOptions{})

@@ -35,8 +35,8 @@ const (
 	statefulSet = "StatefulSet"
 )
 
-// peer is what others took on a machine of this size on another day: seconds for an update in place of so many Pods, without
-// a budget and client limits (OpenKruise 1.9.0, Kuperator 0.7.4).
+// peer is what others took on a machine of this size on another day: seconds for an update in place of so many Pods,
+// without a budget and client limits (OpenKruise 1.9.0, Kuperator 0.7.4).
 var peers = map[int]struct{ kruise, kuperator float64 }{
 	500:  {32.8, 85.0},
 	1000: {62.5, 176.3},
@@ -47,9 +47,10 @@ var unlimited = []string{
 	"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20", "--concurrent-statefulset-syncs=20",
 }
 
-// BenchmarkRollout has the same number of Pods created, updated and removed by Kuperator, by a loop that makes the same
-// writes with nobody deciding, by a Deployment and by a StatefulSet, one after the other, in rounds, each in the opposite order of the
-// one before: a machine that becomes slower or faster on the way favours nobody twice. It fails on broken promises, never on time.
+// BenchmarkRollout has the same number of Pods created, updated and removed by Kuperator, by a loop that makes the
+// same writes with nobody deciding, by a Deployment and by a StatefulSet, one after the other, in rounds, each in the
+// opposite order of the one before: a machine that becomes slower or faster on the way favours nobody twice. It fails
+// on broken promises, never on time.
 func BenchmarkRollout(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "2")
 	const gates = "--feature-gates=MaxUnavailableStatefulSet=true" // else a StatefulSet updates one Pod at a time

@@ -95,7 +95,8 @@ func (a arena) createSet(namespace, name string, pods int) *appsv1alpha1.CollaSe
 	return a.createSetOf(templateOn(node, name), namespace, name, pods)
 }
 
-// templateOn is of Pods on one node, or where kube-scheduler puts them if that is "", with this name as the label "app".
+// templateOn is of Pods on one node, or where kube-scheduler puts them if that is "", with this name as the label
+// "app".
 func templateOn(node, name string) corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name}},
@@ -121,8 +122,8 @@ func serving(image string) func(*corev1.Pod) bool {
 	}
 }
 
-// growth has a third party operate on all of so many Pods at once, under one rule and under three that overlap, and under
-// three for the larger numbers.
+// growth has a third party operate on all of so many Pods at once, under one rule and under three that overlap, and
+// under three for the larger numbers.
 func (a arena) growth(sizes []int, window time.Duration) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -325,7 +326,8 @@ func (a arena) ruleHistograms() (reconcile, decide histogram) {
 	return reconcile, decide
 }
 
-// sampleStatus looks at the status of every rule four times a second, until its result is asked for: the most bytes one had.
+// sampleStatus looks at the status of every rule four times a second, until its result is asked for: the most bytes
+// one had.
 func (a arena) sampleStatus(namespace string) func() int {
 	done, most := make(chan struct{}), make(chan int)
 	path := fmt.Sprintf("/apis/%s/namespaces/%s/podtransitionrules", appsv1alpha1.SchemeGroupVersion, namespace)

@@ -14,9 +14,9 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
-// BenchmarkSlowContainers updates Pods in place whose containers take long to start, under several budgets, and compares
-// the time with the least that there is: one restart after the other for as many Pods as the budget allows. The observer
-// watches the budget.
+// BenchmarkSlowContainers updates Pods in place whose containers take long to start, under several budgets, and
+// compares the time with the least that there is: one restart after the other for as many Pods as the budget allows.
+// The observer watches the budget.
 func BenchmarkSlowContainers(b *testing.B) {
 	sizes := numbers(b, "BENCH_SIZES", "300,1000")
 	for _, restart := range numbers(b, "BENCH_RESTART_SECONDS", "10,30") {

@@ -30,8 +30,9 @@ import (
 // podWebhook is the one that sees new managed Pods.
 const podWebhook = "pods.webhook-server.kusionstack.io"
 
-// BenchmarkWebhook asks webhook-server about new Pods at a constant rate, as the API server asks, whether or not earlier answers
-// have come. Then it counts how often the API server asks about Pods that are not managed: it fails if that is not never.
+// BenchmarkWebhook asks webhook-server about new Pods at a constant rate, as the API server asks, whether or not
+// earlier answers have come. Then it counts how often the API server asks about Pods that are not managed: it fails
+// if that is not never.
 func BenchmarkWebhook(b *testing.B) {
 	rate := numbers(b, "BENCH_RATE", "500")[0]
 	window, err := time.ParseDuration(fromEnvironment("BENCH_WINDOW", "30s"))

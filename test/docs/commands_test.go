@@ -33,7 +33,7 @@ var instead = map[string]string{
 	"kubectl apply --server-side -k deploy/overlays/full": "kubectl apply --server-side --force-conflicts -k deploy/overlays/local",
 }
 
-// isRun says whether a page's commands are run by the short form, or by the whole.
+// isRun reports whether a page's commands are run by the short form, or by the whole.
 func isRun(page pages.Page) (short, long bool) {
 	switch dir := filepath.Dir(page.Path); {
 	case page.Path == "README.md", page.Path == "docs/quick-start.md":
@@ -44,8 +44,8 @@ func isRun(page pages.Page) (short, long bool) {
 	return false, false
 }
 
-// TestCommands runs the commands of each page in their order, in a namespace of its own, and compares what they print with
-// what the page shows.
+// TestCommands runs the commands of each page in their order, in a namespace of its own, and compares what they print
+// with what the page shows.
 func TestCommands(t *testing.T) {
 	w := everything(t)
 	bin := w.programs(t)

@@ -31,7 +31,7 @@ var kubeconfig = flag.String("cluster", "", "administrator's kubeconfig of a clu
 // fill writes what a command printed into its page, in place of a line "?".
 var fill = flag.Bool("fill", false, "replace output that a page shows as ? by what the command printed")
 
-// whole says that every page is run, not only README and quick start.
+// whole reports whether every page is run, not only README and quick start.
 func whole() bool { return os.Getenv("KUPERATOR_DOCS") == "all" }
 
 // world is a running suite, its warnings, and a user of it.

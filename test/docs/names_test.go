@@ -121,7 +121,7 @@ func TestMetricsExist(t *testing.T) {
 	}
 }
 
-// isIn says whether a text has a name as it is, or put together of a beginning and an end.
+// isIn reports whether a text has a name as it is, or put together of a beginning and an end.
 func isIn(text, name string) bool {
 	if strings.Contains(text, name) {
 		return true
@@ -213,7 +213,7 @@ type schema struct {
 	named                map[string]*schema
 }
 
-// has says whether the fields lead somewhere, through lists.
+// has reports whether the fields lead somewhere, through lists.
 func (s *schema) has(fields []string) bool {
 	if len(fields) == 0 {
 		return true

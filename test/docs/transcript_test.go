@@ -54,7 +54,7 @@ func transcript(b pages.Block) []step {
 	return steps
 }
 
-// failsByDesign says that the page shows the command being refused.
+// failsByDesign reports whether the page shows the command being refused.
 func (s step) failsByDesign() bool {
 	return len(s.shown) > 0 && (strings.HasPrefix(s.shown[0], "Error from server") || strings.HasPrefix(s.shown[0], "error: "))
 }
@@ -79,8 +79,8 @@ func alike(line string) string {
 	return strings.TrimSpace(line)
 }
 
-// missing is the first shown line that the output lacks, "" if it has all of them in their order. A line "..." stands for
-// any number of lines, and so does the space between two that are shown: a page may leave lines out.
+// missing is the first shown line that the output lacks, "" if it has all of them in their order. A line "..." stands
+// for any number of lines, and so does the space between two that are shown: a page may leave lines out.
 func missing(shown []string, output string) string {
 	lines := strings.Split(output, "\n")
 	for _, line := range shown {

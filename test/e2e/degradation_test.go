@@ -280,8 +280,9 @@ func TestWithoutTheKindOfRules(t *testing.T) {
 	requireWithin(t, o, ns, 1)
 }
 
-// waitSeen waits until the simulated kubelets run every Pod as it is, and touches those that they have overlooked: once in some hundred starts kwok v0.8.0
-// does nothing about the Pods that there are until they change, as its log shows. Kubelets look at all of theirs.
+// waitSeen waits until the simulated kubelets run every Pod as it is, and touches those that they have overlooked:
+// once in some hundred starts kwok v0.8.0 does nothing about the Pods that there are until they change, as its log
+// shows. Kubelets look at all of theirs.
 func (w *world) waitSeen(t *testing.T, ns string) {
 	t.Helper()
 	touched := time.Now()

@@ -15,9 +15,9 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// TestABadRolloutGoesBack sets an image that cannot be pulled, with every component at work. The rule lets two Pods out at a
-// time; after the deadline they serve the image before again, in the operation that they are in, and no other Pod was
-// touched.
+// TestABadRolloutGoesBack sets an image that cannot be pulled, with every component at work. The rule lets two Pods
+// out at a time; after the deadline they serve the image before again, in the operation that they are in, and no
+// other Pod was touched.
 func TestABadRolloutGoesBack(t *testing.T) {
 	w := together(t)
 	ns := w.namespace(t)

@@ -20,8 +20,9 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// TestKubeletLag has kubelets that see every change late, and write Ready by what they knew then. However late they are, no
-// image changes and no Pod is deleted by an operation while its observed Ready is True or an EndpointSlice lists it ready.
+// TestKubeletLag has kubelets that see every change late, and write Ready by what they knew then. However late they
+// are, no image changes and no Pod is deleted by an operation while its observed Ready is True or an EndpointSlice
+// lists it ready.
 func TestKubeletLag(t *testing.T) {
 	for _, lag := range []time.Duration{0, time.Second, 3 * time.Second} {
 		t.Run(lag.String(), func(t *testing.T) {
@@ -67,8 +68,8 @@ func TestKubeletLag(t *testing.T) {
 	}
 }
 
-// TestTrafficBreachIsSeen keeps TestKubeletLag honest: on the same cluster, the observer reports an operator that does not
-// wait for Ready, and one that does not wait for the EndpointSlice.
+// TestTrafficBreachIsSeen keeps TestKubeletLag honest: on the same cluster, the observer reports an operator that
+// does not wait for Ready, and one that does not wait for the EndpointSlice.
 func TestTrafficBreachIsSeen(t *testing.T) {
 	w := alone(t)
 	w.lateKubelets(t, 0)
@@ -90,8 +91,8 @@ func TestTrafficBreachIsSeen(t *testing.T) {
 	}
 }
 
-// lateKubelets replaces the simulated kubelets by late ones until the test is over. Call it before namespace, whose Pods need
-// them to go.
+// lateKubelets replaces the simulated kubelets by late ones until the test is over. Call it before namespace, whose
+// Pods need them to go.
 func (w *world) lateKubelets(t *testing.T, lag time.Duration) {
 	t.Helper()
 	const kwok = "kwok"

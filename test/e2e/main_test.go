@@ -108,8 +108,8 @@ func newWorld(ctx context.Context, config suite.Config) (*world, error) {
 // changedArgs are the components that run with other flags than usual.
 var changedArgs = map[string]bool{}
 
-// restore brings every component back to how it ships, and to work: a new process may wait for the Lease of one that was
-// killed, and a Pod that comes into service while resourceconsist-controller does not look has no cooperator yet.
+// restore brings every component back to how it ships, and to work: a new process may wait for the Lease of one that
+// was killed, and a Pod that comes into service while resourceconsist-controller does not look has no cooperator yet.
 func (w *world) restore(t *testing.T) {
 	t.Helper()
 	for _, name := range suite.Components() {

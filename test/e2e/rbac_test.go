@@ -60,8 +60,8 @@ var unused = map[permission]string{
 	{suite.Lifecycle, "patch", "", "pods"}:   "and is made to forget one that is gone; as above",
 }
 
-// delegated are the permissions of system:auth-delegator: whoever scrapes a component's metrics is shown to the API server. Here
-// they are served without; test/integration/security shows it.
+// delegated are the permissions of system:auth-delegator: whoever scrapes a component's metrics is shown to the API
+// server. Here they are served without; test/integration/security shows it.
 func delegated(component string) []permission {
 	return []permission{
 		{component, "create", "authentication.k8s.io", "tokenreviews"},
@@ -69,7 +69,7 @@ func delegated(component string) []permission {
 	}
 }
 
-// comesWithWatch says that get and list are granted for a cache: a client
+// comesWithWatch reports whether get and list are granted for a cache: a client
 // watches, lists where a watch cannot begin with the present objects, and gets
 // where a cache is not fresh enough. Who may watch learns nothing more by them.
 func comesWithWatch(p permission, used map[permission]bool) bool {
@@ -310,8 +310,8 @@ func (w *world) resizeInPlace(t *testing.T, ns string) {
 	require.NoError(t, w.client.Delete(t.Context(), set))
 }
 
-// shareFinalizer has a Pod employed by a Service and by an employer of another kind and the same name, which is recorded
-// in the Service's status.
+// shareFinalizer has a Pod employed by a Service and by an employer of another kind and the same name, which is
+// recorded in the Service's status.
 func (w *world) shareFinalizer(t *testing.T, ns string) {
 	t.Helper()
 	expected, err := podops.Expect(podops.View{}, resourceconsist.EmployerKey("Gateway", client.ObjectKey{Namespace: ns, Name: "shared"}), resourceconsist.Finalizer("shared"))

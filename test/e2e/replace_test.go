@@ -20,8 +20,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// TestReplacement updates a CollaSet whose rule lets no Pod out of service below the wanted number. Recreating or updating
-// in place would wait for ever; replacing has another Pod in service first.
+// TestReplacement updates a CollaSet whose rule lets no Pod out of service below the wanted number. Recreating or
+// updating in place would wait for ever; replacing has another Pod in service first.
 func TestReplacement(t *testing.T) {
 	const n, most = 6, 2
 	w := together(t)
@@ -64,8 +64,8 @@ func TestReplacement(t *testing.T) {
 	requireAtRest(t, o, ns)
 }
 
-// waitServedBy waits for something, and demands meanwhile that the Service has at least so many endpoints, and that there
-// are no more Pods than so many, but for those that are being deleted.
+// waitServedBy waits for something, and demands meanwhile that the Service has at least so many endpoints, and that
+// there are no more Pods than so many, but for those that are being deleted.
 func (w *world) waitServedBy(t *testing.T, namespace string, endpoints, pods int, check func() error) {
 	t.Helper()
 	await.Nil(t, "the goal", func() error {

@@ -136,7 +136,8 @@ func TestDisruptionBudgetInPercent(t *testing.T) {
 	w := alone(t)
 	ns := w.namespace(t)
 	set := ofExpressions(workload.CollaSet(ns, "web", image1, 10))
-	// Evictions go to the API server as they are: it is the budget that is looked at, not the graceful deletion of webhook-server.
+	// Evictions go to the API server as they are: it is the budget that is looked at, not the graceful deletion of
+	// webhook-server.
 	set.Spec.Template.Labels["podopslifecycle.kusionstack.io/graceful-deletion"] = "disabled"
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"},
@@ -185,8 +186,8 @@ func (w *world) waitBudget(t *testing.T, budget *policyv1.PodDisruptionBudget, w
 	})
 }
 
-// TestHorizontalPodAutoscaler: the real controller, which finds a CollaSet's Pods by the selector in its scale subresource
-// and reads their load from an aggregated metrics API, which is a stub in this process.
+// TestHorizontalPodAutoscaler: the real controller, which finds a CollaSet's Pods by the selector in its scale
+// subresource and reads their load from an aggregated metrics API, which is a stub in this process.
 func TestHorizontalPodAutoscaler(t *testing.T) {
 	w := together(t)
 	ns := w.namespace(t)
@@ -224,8 +225,8 @@ func TestHorizontalPodAutoscaler(t *testing.T) {
 
 var apiServices = schema.GroupVersionKind{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"}
 
-// metricsAPI serves metrics.k8s.io until the test ends: the Pods together use so many MiB of memory. The API server reaches the
-// stub as it would a metrics server outside of the cluster, through a Service without endpoints.
+// metricsAPI serves metrics.k8s.io until the test ends: the Pods together use so many MiB of memory. The API server
+// reaches the stub as it would a metrics server outside of the cluster, through a Service without endpoints.
 func (w *world) metricsAPI(t *testing.T) *atomic.Int64 {
 	t.Helper()
 	load := &atomic.Int64{}

@@ -475,8 +475,8 @@ func TestDoctorMissesAComponent(t *testing.T) {
 
 func first[A, B any](a A, _ B) A { return a }
 
-// TestPluginWithTheRightsOfATeam: kubectl finds the plugin; the roles view and edit of one namespace are enough, and what
-// they do not show is said.
+// TestPluginWithTheRightsOfATeam: kubectl finds the plugin; the roles view and edit of one namespace are enough, and
+// what they do not show is said.
 func TestPluginWithTheRightsOfATeam(t *testing.T) {
 	w := together(t)
 	ns := w.namespace(t)

@@ -59,14 +59,15 @@ func (p *plane) startCell(ctx context.Context, namespace string) (*cell, error) 
 	return c, nil
 }
 
-// narrowBounds are for workloads of four Pods what those of the program are for hundreds: two operations begin by a plan, and
-// one update of all workloads is on its way.
+// narrowBounds are for workloads of four Pods what those of the program are for hundreds: two operations begin by a
+// plan, and one update of all workloads is on its way.
 var narrowBounds = []sourceChange{
 	{"internal/collaset/setplan/limits.go", "		InFlight:        26,", "		InFlight:        1,"},
 	{"internal/collaset/setplan/limits.go", "		Begins:          64,", "		Begins:          2,"},
 }
 
-// narrowed has the cell's collaset-controller with narrow bounds, or as it ships. It is started again if that is another program.
+// narrowed has the cell's collaset-controller with narrow bounds, or as it ships. It is started again if that is
+// another program.
 func (p *plane) narrowed(c *cell, narrow bool) {
 	program := p.program(suite.CollaSet)
 	if narrow {
@@ -109,7 +110,7 @@ func (p *process) kill() {
 	}
 }
 
-// busy says whether it works, or would if it had a core.
+// busy reports whether it works, or would if it had a core.
 func (p *process) busy() bool {
 	p.mu.Lock()
 	running := p.running
@@ -174,8 +175,8 @@ func (p *process) deaths() []string {
 	return died
 }
 
-// blunders returns what its log says of what must not happen whatever the faults: panics that were caught, and work in namespaces of
-// others.
+// blunders returns what its log says of what must not happen whatever the faults: panics that were caught, and work
+// in namespaces of others.
 func (p *process) blunders() []string {
 	found, err := child.InLog(p.log, append(slices.Clone(child.Crashes), "unknown namespace for the cache")...)
 	if err != nil {

@@ -36,11 +36,13 @@ const (
 	longLived = 24 * time.Hour
 )
 
-// certificateScenario is how webhook-server comes to write its certificate, or whom the API server is to trust. Its configurations are
-// the whole cluster's, so these scenarios are played one at a time, by a webhook-server of their own.
+// certificateScenario is how webhook-server comes to write its certificate, or whom the API server is to trust. Its
+// configurations are the whole cluster's, so these scenarios are played one at a time, by a webhook-server of their
+// own.
 type certificateScenario struct {
 	name string
-	// before is what there is when the faulted webhook-server starts, besides configurations that trust nobody. Nil is nothing.
+	// before is what there is when the faulted webhook-server starts, besides configurations that trust nobody. Nil is
+	// nothing.
 	before func(*keeping) error
 	// then is what happens to it when it is settled. Nil faults it from its start on.
 	then func(*keeping) error
@@ -75,8 +77,8 @@ type keeping struct {
 	proc  *process
 }
 
-// keep plays a scenario with webhook-server as the program at path, with the plan's fault if it has one. It returns the writes of the
-// play by key.
+// keep plays a scenario with webhook-server as the program at path, with the plan's fault if it has one. It returns
+// the writes of the play by key.
 func (p *plane) keep(ctx context.Context, s certificateScenario, program string, o *outcome) map[string]int {
 	k := &keeping{ctx: ctx, plane: p}
 	defer func() { o.took = time.Since(o.began) }()
@@ -121,7 +123,8 @@ func certificateSecret() *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: suite.Namespace, Name: suite.Webhook + "-certs"}}
 }
 
-// prepare brings the cluster to where the scenario begins, and webhook-server, behind its proxy, to where it is faulted from.
+// prepare brings the cluster to where the scenario begins, and webhook-server, behind its proxy, to where it is
+// faulted from.
 func (k *keeping) prepare(s certificateScenario, program string) error {
 	if err := client.IgnoreNotFound(k.plane.client.Delete(k.ctx, certificateSecret())); err != nil {
 		return err
@@ -222,8 +225,8 @@ func (k *keeping) bundles() (map[string][]byte, error) {
 	return all, nil
 }
 
-// trust shakes hands with the server as an API server does that has seen these bundles. An error is that it cannot be reached, or
-// that a webhook has no bundle yet; verdict is that a bundle does not vouch for what is shown.
+// trust shakes hands with the server as an API server does that has seen these bundles. An error is that it cannot be
+// reached, or that a webhook has no bundle yet; verdict is that a bundle does not vouch for what is shown.
 func (k *keeping) trust(bundles map[string][]byte) (verdict, err error) {
 	leaf, err := k.shown()
 	if err != nil {
@@ -239,7 +242,8 @@ func (k *keeping) trust(bundles map[string][]byte) (verdict, err error) {
 	return verdict, err
 }
 
-// vouches is about the signature. A certificate that was to be renewed in time, and whose renewal is held up by a fault, may have expired.
+// vouches is about the signature. A certificate that was to be renewed in time, and whose renewal is held up by a
+// fault, may have expired.
 func vouches(bundle []byte, leaf *x509.Certificate) error {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
@@ -264,7 +268,8 @@ func (k *keeping) address() string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(k.plane.webhookPort.Numbers[0]))
 }
 
-// apiServerLag is how late an API server may learn of a bundle: somewhat less than webhook-server's --webhook-cert-settle gives it.
+// apiServerLag is how late an API server may learn of a bundle: somewhat less than webhook-server's
+// --webhook-cert-settle gives it.
 const apiServerLag = 800 * time.Millisecond
 
 // watchTrust judges, until it is stopped, what is served by what the configurations said a lag ago.
@@ -313,7 +318,8 @@ func (k *keeping) watchTrust() (stop func() (checks int, err error)) {
 	}
 }
 
-// settled is nil when one certificate of the full life is served, kept in the Secret and trusted by every webhook, and admissions come.
+// settled is nil when one certificate of the full life is served, kept in the Secret and trusted by every webhook,
+// and admissions come.
 func (k *keeping) settled() error {
 	secret := certificateSecret()
 	if err := k.plane.client.Get(k.ctx, client.ObjectKeyFromObject(secret), secret); err != nil {
@@ -386,7 +392,8 @@ func (p *plane) alone(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, p.startWebhook(context.WithoutCancel(t.Context()))) })
 }
 
-// TestCertificateAtEveryWrite breaks webhook-server at the writes by which it makes, renews and announces its certificates.
+// TestCertificateAtEveryWrite breaks webhook-server at the writes by which it makes, renews and announces its
+// certificates.
 func TestCertificateAtEveryWrite(t *testing.T) {
 	chosen := plansAskedFor(t, ofCertificates)
 	isWanted := wantedScenario(t, chosen)
@@ -434,7 +441,8 @@ var certificatesOnceFailed = []string{
 	"certificate-renewal|webhook-server|update secrets|1|TooManyRequests",
 }
 
-// TestPlantedRotationIsFound has a webhook-server serve a new certificate at once, before any API server can have learned whom to trust.
+// TestPlantedRotationIsFound has a webhook-server serve a new certificate at once, before any API server can have
+// learned whom to trust.
 func TestPlantedRotationIsFound(t *testing.T) {
 	if os.Getenv("FAULTS") != "all" {
 		t.Skip("FAULTS=all runs it")

@@ -34,7 +34,8 @@ const (
 	shortPlans, nightlyPlans = 60, 230
 	// linger is how many plans of a cell are over and watched for writes before the first of them is cleared away.
 	linger = 2
-	// settle is how long after the end state is reached something may still be written: what is written of it, and not in the snapshot.
+	// settle is how long after the end state is reached something may still be written: what is written of it, and not
+	// in the snapshot.
 	settle = 500 * time.Millisecond
 	// retryAfter is when a client may repeat what was refused with 429, as faultproxy says.
 	retryAfter = time.Second
@@ -176,8 +177,8 @@ func (p *plane) run(ctx context.Context, c *cell, s scenario, pl plan, ref *refe
 	return o
 }
 
-// restsAfter is how long nothing may have been written for a reference to be at its end: a rule counts Pods some time after it has
-// decided about them.
+// restsAfter is how long nothing may have been written for a reference to be at its end: a rule counts Pods some time
+// after it has decided about them.
 func restsAfter(p *plane, prefix string) time.Duration {
 	now, _ := p.view.state(prefix)
 	if len(these[*appsv1alpha1.PodTransitionRule](now)) > 0 {
@@ -186,8 +187,9 @@ func restsAfter(p *plane, prefix string) time.Duration {
 	return time.Second
 }
 
-// retried waits for what was refused with Retry-After: the client's library sends the same request again after that time, whatever the
-// component has decided meanwhile. A process that has ended since sends nothing; there is nothing to wait for then.
+// retried waits for what was refused with Retry-After: the client's library sends the same request again after that
+// time, whatever the component has decided meanwhile. A process that has ended since sends nothing; there is nothing
+// to wait for then.
 func (o *outcome) retried(proc *process) {
 	if proc == nil || modes[o.plan.mode].Code != http.StatusTooManyRequests {
 		return
@@ -304,7 +306,8 @@ func (p *plane) refer(ctx context.Context, c *cell, s scenario) (*reference, err
 	return ref, nil
 }
 
-// referTo runs a scenario once without a fault. It has to end as it did before; its writes are counted where they are more.
+// referTo runs a scenario once without a fault. It has to end as it did before; its writes are counted where they are
+// more.
 func (p *plane) referTo(ctx context.Context, c *cell, s scenario, ref *reference, writes map[string]map[string]int) error {
 	o := p.run(ctx, c, s, plan{scenario: s.name}, nil)
 	now, _ := p.view.state(o.play.prefix)
@@ -335,8 +338,8 @@ func (p *plane) referTo(ctx context.Context, c *cell, s scenario, ref *reference
 	return nil
 }
 
-// leave keeps what is judged when nothing waits for it any more: garbage collection of a control plane that has just started takes half
-// a minute to know our kinds.
+// leave keeps what is judged when nothing waits for it any more: garbage collection of a control plane that has just
+// started takes half a minute to know our kinds.
 func (p *plane) leave(judge func() error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -369,7 +372,8 @@ func each[T any](p *plane, items []T, do func(*cell, T)) {
 	wg.Wait()
 }
 
-// TestCrashAtEveryWrite breaks each component at its writes, in every scenario, and compares with the run without a fault.
+// TestCrashAtEveryWrite breaks each component at its writes, in every scenario, and compares with the run without a
+// fault.
 func TestCrashAtEveryWrite(t *testing.T) {
 	chosen := plansAskedFor(t, func(p plan) bool { return !ofViews(p.mode) && !ofCertificates(p) })
 	p := start(t)
@@ -398,8 +402,8 @@ func ofNight(short, nights int) int {
 	return short
 }
 
-// selection is what FAULTS and FAULT_PLANS ask for: so many of all plans, or what `make test` runs. Those that once failed are in it
-// unless a number was given. most is how many there are of all; 0 means no bound.
+// selection is what FAULTS and FAULT_PLANS ask for: so many of all plans, or what `make test` runs. Those that once
+// failed are in it unless a number was given. most is how many there are of all; 0 means no bound.
 func selection(t *testing.T, plans []plan, failed []string, short, most int) []plan {
 	t.Helper()
 	text := os.Getenv("FAULT_PLANS")
@@ -425,7 +429,8 @@ func selection(t *testing.T, plans []plan, failed []string, short, most int) []p
 	return append(chosen, sample(plans, short)...)
 }
 
-// plansAskedFor are those of the variable PLAN, one a line, that the test runs. If there are only others, it is skipped.
+// plansAskedFor are those of the variable PLAN, one a line, that the test runs. If there are only others, it is
+// skipped.
 func plansAskedFor(t *testing.T, mine func(plan) bool) []plan {
 	t.Helper()
 	var plans []plan
@@ -446,7 +451,8 @@ func plansAskedFor(t *testing.T, mine func(plan) bool) []plan {
 	return plans
 }
 
-// wantedScenario says whether plans of a scenario are run: those of FAULT_SCENARIO, and of the chosen plans if there are any.
+// wantedScenario says whether plans of a scenario are run: those of FAULT_SCENARIO, and of the chosen plans if there
+// are any.
 func wantedScenario(t *testing.T, chosen []plan) func(name string) bool {
 	t.Helper()
 	pattern := os.Getenv("FAULT_SCENARIO")
@@ -493,7 +499,8 @@ func (p *plane) references(t *testing.T, chosen []plan) map[string]*reference {
 	return refs
 }
 
-// execute runs plans over the cells: those that fault webhook-server, which all share, one after the other when the others are over.
+// execute runs plans over the cells: those that fault webhook-server, which all share, one after the other when the
+// others are over.
 func (p *plane) execute(t *testing.T, plans []plan, refs map[string]*reference) []*outcome {
 	t.Helper()
 	byName := map[string]scenario{}
@@ -587,8 +594,9 @@ func (p *plane) judge(t *testing.T, outcomes []*outcome) {
 	}
 }
 
-// unasked reports whether a budget was exceeded because the API server could not ask webhook-server, which the plan has ended: an
-// eviction goes on then, and counts (docs/deletion.md). The Pod it took away does not have the label to-delete.
+// unasked reports whether a budget was exceeded because the API server could not ask webhook-server, which the plan
+// has ended: an eviction goes on then, and counts (docs/deletion.md). The Pod it took away does not have the label
+// to-delete.
 func (o *outcome) unasked(v observer.Violation) bool {
 	isOut := func(pod string) bool { return strings.Contains(v.String(), pod) }
 	ended := o.plan.component == suite.Webhook && o.fired && strings.HasPrefix(o.plan.mode, "Kill")
@@ -597,7 +605,7 @@ func (o *outcome) unasked(v observer.Violation) bool {
 
 // injected is a fault at work.
 type injected struct {
-	// fired says whether it was done.
+	// fired reports whether it was done.
 	fired func() bool
 	// end ends what lasts, when the users have done their steps. It returns when nothing of it is left.
 	end func()
@@ -673,7 +681,8 @@ var onceFailed = []string{
 	"rollback|collaset-controller|patch pods|7|TooManyRequests",
 	// A decision left a change to the step that was making it, which met a conflict; nobody looked again.
 	"service-and-rule|collaset-controller|patch pods|6|Conflict",
-	// The begin of a Pod whose workload had waited for others, and had no other Pod under way, met a conflict; nobody looked again.
+	// The begin of a Pod whose workload had waited for others, and had no other Pod under way, met a conflict; nobody
+	// looked again.
 	"one-by-one-crowd|collaset-controller|patch pods|5|Conflict",
 	"one-by-one-crowd|collaset-controller|patch pods|9|Conflict",
 	// The judge did not know that an eviction passes the rules while there is no webhook-server.

@@ -57,7 +57,8 @@ type plane struct {
 	kubelet  *fakekubelet.Kubelet
 	provider *provider
 	dir, bin string
-	// narrow is a collaset-controller whose bounds are such that a workload of four Pods meets them, built when it is needed first.
+	// narrow is a collaset-controller whose bounds are such that a workload of four Pods meets them, built when it is
+	// needed first.
 	narrow string
 
 	webhook     *process
@@ -94,8 +95,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// withoutDetector begins anew without the detector of changes in caches, which client-go heeds before main: this process has all
-// objects of all plans in caches. The components have it.
+// withoutDetector begins anew without the detector of changes in caches, which client-go heeds before main: this
+// process has all objects of all plans in caches. The components have it.
 func withoutDetector() {
 	const detector = "KUBE_CACHE_MUTATION_DETECTOR"
 	if os.Getenv(detector) == "" {
@@ -208,7 +209,8 @@ func (p *plane) launch(ctx context.Context) (err error) {
 	return nil
 }
 
-// slicesFollow waits until Kubernetes keeps EndpointSlices: on a control plane that has just started they lag by seconds.
+// slicesFollow waits until Kubernetes keeps EndpointSlices: on a control plane that has just started they lag by
+// seconds.
 func (p *plane) slicesFollow(ctx context.Context) error {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "probe"},
@@ -230,7 +232,8 @@ func (p *plane) slicesFollow(ctx context.Context) error {
 
 const root = "../.." // of the sources
 
-// build builds the components as they ship, without the race detector: the plans are about what happens between processes.
+// build builds the components as they ship, without the race detector: the plans are about what happens between
+// processes.
 func (p *plane) build(ctx context.Context) error {
 	p.bin = filepath.Join(root, "bin", "fault") // kept, so that an unchanged component is not linked again
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join("bin", "fault")+string(filepath.Separator), "./cmd/...")
@@ -282,7 +285,8 @@ func (p *plane) startProcess(ctx context.Context, dir, component string, flags .
 // program is a component as it ships.
 func (p *plane) program(component string) string { return filepath.Join(p.bin, component) }
 
-// newProcess is a component that is yet to be started, with a proxy of its own, which has the rights of the component's ServiceAccount.
+// newProcess is a component that is yet to be started, with a proxy of its own, which has the rights of the
+// component's ServiceAccount.
 func (p *plane) newProcess(ctx context.Context, dir, component string, flags ...string) (*process, error) {
 	identity, err := p.cluster.ServiceAccountConfig(ctx, suite.Namespace, component)
 	if err != nil {

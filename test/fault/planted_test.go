@@ -29,8 +29,9 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
-// A suite that cannot fail shows nothing. Here defects are planted into components, which are built from changed copies
-// of their sources by `go build -overlay`, and the observer must find each, while the component as it ships passes the same.
+// A suite that cannot fail shows nothing. Here defects are planted into components, which are built from changed
+// copies of their sources by `go build -overlay`, and the observer must find each, while the component as it ships
+// passes the same.
 
 // bug is a planted defect.
 type bug struct {
@@ -165,8 +166,9 @@ func rollbackWhileBlocked(p *play) error {
 	return all(imaged(image1), allow(2), serving(2, image1))(p)
 }
 
-// undo takes the operation back on the Pod that a write of collaset-controller is about, while the write waits, and lets the write go
-// on when the Pod is in service again. The component sees nothing of that meanwhile: it would begin anew.
+// undo takes the operation back on the Pod that a write of collaset-controller is about, while the write waits, and
+// lets the write go on when the Pod is in service again. The component sees nothing of that meanwhile: it would begin
+// anew.
 func (p *play) undo(w faultproxy.Write) {
 	frozen := p.cell.processes[suite.CollaSet].proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze, Match: faultproxy.Match{Resource: "pods"}})
 	defer frozen.Disarm()

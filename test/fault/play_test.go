@@ -20,18 +20,20 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
 )
 
-// scenario is what users do: a setup that is never faulted, and steps that are. Both return when what they asked for has come.
+// scenario is what users do: a setup that is never faulted, and steps that are. Both return when what they asked for
+// has come.
 type scenario struct {
 	name         string
 	setup, steps func(*play) error
-	// longest are steps that come to as much work as the others may where a controller sees them late. What is written is compared with
-	// what they take; nil means the steps.
+	// longest are steps that come to as much work as the others may where a controller sees them late. What is written
+	// is compared with what they take; nil means the steps.
 	longest func(*play) error
 	// components are those whose writes are faulted; nil means those of a cell.
 	components []string
-	// anyRestarts says that it is chance which Pods are restarted.
+	// anyRestarts is true if it is chance which Pods are restarted.
 	anyRestarts bool
-	// anyInstances says that it is chance which instance IDs Pods have in the end: what gives an ID back is not waited for.
+	// anyInstances is true if it is chance which instance IDs Pods have in the end: what gives an ID back is not waited
+	// for.
 	anyInstances bool
 	// narrow has a collaset-controller that lets few Pods begin at a time, so that the others wait for the window.
 	narrow bool
@@ -199,7 +201,7 @@ func (p *play) processes() []*process {
 	return all
 }
 
-// own says whether a write is about an object of the play.
+// own reports whether a write is about an object of the play.
 func (p *play) own(w faultproxy.Write) bool { return prefixOf(w.Name) == p.prefix }
 
 // ownWrites are those that a process made about the play's objects, with their answers.
@@ -285,7 +287,8 @@ func (p *play) clear() error {
 	return errors.Join(errs...)
 }
 
-// cleared waits until nothing is left of the play. What only users may delete it deletes: claims that are retained, and Pods of nobody.
+// cleared waits until nothing is left of the play. What only users may delete it deletes: claims that are retained,
+// and Pods of nobody.
 func (p *play) cleared() error {
 	err := p.await("everything of the plan to be gone", func(s *state) error {
 		if len(s.objects) == 0 {

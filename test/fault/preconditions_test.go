@@ -13,9 +13,9 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
 )
 
-// founded checks the writes of one process, in the order in which it made them: whatever destroys names the object that it means and
-// how that looked, and nothing is written on the base of an object that is older than what the process itself was answered before.
-// It returns how often it had something to check.
+// founded checks the writes of one process, in the order in which it made them: whatever destroys names the object
+// that it means and how that looked, and nothing is written on the base of an object that is older than what the
+// process itself was answered before. It returns how often it had something to check.
 func founded(writes []faultproxy.Write) (preconditions, ownSeen int, problems []error) {
 	newest := map[string]faultproxy.Write{}
 	for _, w := range writes {
@@ -54,7 +54,7 @@ func (o *outcome) founded() {
 	}
 }
 
-// destroys says whether a write ends something that runs: a deletion, an eviction, another image.
+// destroys reports whether a write ends something that runs: a deletion, an eviction, another image.
 func destroys(w faultproxy.Write) bool {
 	switch {
 	case w.Verb == "delete" || w.Verb == "deletecollection" || w.Subresource == "eviction":

@@ -24,8 +24,8 @@ import (
 // endpointName is what Services choose that have their traffic at the provider.
 const endpointName = "pools"
 
-// provider is a system outside the cluster that sends traffic to Pods, as docs/adapters/webhook.md asks of one. It knows when it did, and
-// the API server's resourceVersions do not protect it: what it is told it does.
+// provider is a system outside the cluster that sends traffic to Pods, as docs/adapters/webhook.md asks of one. It
+// knows when it did, and the API server's resourceVersions do not protect it: what it is told it does.
 type provider struct {
 	server *httptest.Server
 	client client.Client

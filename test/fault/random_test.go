@@ -31,10 +31,10 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/observer"
 )
 
-// Random runs: users do what they like with three workloads while components die, lose replies and see nothing. A script of
-// steps is drawn from a seed, and says everything that is needed to run it again; when it is at its end, everything is
-// asked to come to rest, and has to. Time is not in the script but for pauses, so a failure may need several runs to show
-// again. One that fails is shrunk to the steps that it takes.
+// Random runs: users do what they like with three workloads while components die, lose replies and see nothing. A
+// script of steps is drawn from a seed, and says everything that is needed to run it again; when it is at its end,
+// everything is asked to come to rest, and has to. Time is not in the script but for pauses, so a failure may need
+// several runs to show again. One that fails is shrunk to the steps that it takes.
 
 // step is one line of a script.
 type step struct {
@@ -56,8 +56,8 @@ const (
 	randomSets   = 3
 	// mostFrozen bounds how long a component sees nothing of a kind, in milliseconds.
 	mostFrozen = 2500
-	// notice is how long a Pod that a user deletes need not be known to be gone, and settled how long a rule's new bound: a frozen
-	// view, and a restart, on a machine that has much else to do.
+	// notice is how long a Pod that a user deletes need not be known to be gone, and settled how long a rule's new
+	// bound: a frozen view, and a restart, on a machine that has much else to do.
 	notice  = 30 * time.Second
 	settled = 8 * time.Second
 )
@@ -495,7 +495,8 @@ func (p *plane) shrink(t *testing.T, o *observer.Observer, r result) {
 	t.Logf("%d of %d steps are left after %s, in %s; play them with FAULT_SCRIPT=%s\n%s", len(small), len(r.script), time.Since(begin).Round(time.Second), path, path, lines(small))
 }
 
-// shrunk takes steps away for as long as what is left fails: delta debugging (Zeller and Hildebrandt's ddmin, complements only).
+// shrunk takes steps away for as long as what is left fails: delta debugging (Zeller and Hildebrandt's ddmin,
+// complements only).
 func shrunk(script []step, fails func([]step) bool) []step {
 	for parts := 2; len(script) > 1; {
 		size := (len(script) + parts - 1) / parts

@@ -302,8 +302,8 @@ func lateRollback(p *play) error { return all(updated(3), imaged(image1), servin
 
 func deleteSet(p *play) error { return p.delete(&appsv1alpha1.CollaSet{}, "web") }
 
-// gone waits until neither the workload nor a Pod, revision or claim of it is left: these are the garbage collector's, which takes its
-// time, most of all on a new cluster. Claims that are retained have no owner.
+// gone waits until neither the workload nor a Pod, revision or claim of it is left: these are the garbage
+// collector's, which takes its time, most of all on a new cluster. Claims that are retained have no owner.
 func gone(p *play) error {
 	return p.await("the workload to be gone", func(s *state) error {
 		_, set := get[*appsv1alpha1.CollaSet](s, "web")
@@ -319,7 +319,8 @@ func ruled(plain string, maxUnavailable int) func(*play) error {
 	return func(p *play) error { return p.create(p.rule(plain, "web", maxUnavailable)) }
 }
 
-// twoDomains has a workload on each of two nodes, of which Pods of one alone may be out of service, and two rules over both.
+// twoDomains has a workload on each of two nodes, of which Pods of one alone may be out of service, and two rules
+// over both.
 func twoDomains(with ...func(*appsv1alpha1.CollaSet)) func(*play) error {
 	return func(p *play) error {
 		both := append([]func(*appsv1alpha1.CollaSet){func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Labels["group"] = p.prefix }}, with...)
@@ -359,7 +360,8 @@ func (p *play) eachServes(image string, workloads ...string) error {
 	return nil
 }
 
-// crowdOf are three workloads of two Pods each, which wait for each other where only one or two Pods of all are on their way.
+// crowdOf are three workloads of two Pods each, which wait for each other where only one or two Pods of all are on
+// their way.
 var crowdOf = []string{"web", "other", "third"}
 
 func crowd(p *play) error {
@@ -626,8 +628,8 @@ func twoOperations(p *play) error {
 	return p.serving("web", 2, image2)
 }
 
-// health has somebody operate on one Pod of a workload at rest after the other, of which nothing but the workload's status tells: enough Pods, so that
-// collaset-controller follows that one alone.
+// health has somebody operate on one Pod of a workload at rest after the other, of which nothing but the workload's
+// status tells: enough Pods, so that collaset-controller follows that one alone.
 func health(p *play) error {
 	for _, id := range []string{"1", "4"} {
 		now, _ := p.plane.view.state(p.prefix)
@@ -756,7 +758,8 @@ func byEviction(p *play, pod *corev1.Pod) error {
 	return errors.Join(errors.New("evicted"), p.plane.client.SubResource("eviction").Create(p.ctx, pod, eviction))
 }
 
-// evictInUpdate evicts each Pod as soon as its update may act, which may be over by the time the eviction is carried out.
+// evictInUpdate evicts each Pod as soon as its update may act, which may be over by the time the eviction is carried
+// out.
 func evictInUpdate(p *play) error {
 	now, _ := p.plane.view.state(p.prefix)
 	if err := p.image("web", image2); err != nil {

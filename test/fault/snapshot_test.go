@@ -17,8 +17,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// snapshot is a state without what differs from run to run: one sorted line for each object. Two runs of a scenario end with
-// the same, whatever happened on the way.
+// snapshot is a state without what differs from run to run: one sorted line for each object. Two runs of a scenario
+// end with the same, whatever happened on the way.
 func (s *state) snapshot(of scenario) []string {
 	revisions := map[string]string{}
 	for _, r := range these[*appsv1.ControllerRevision](s) {

@@ -16,7 +16,8 @@ const (
 	// `make test-faults` run.
 	shortViews, nightlyViews = 16, 64
 	allViews                 = 800
-	// acting is how long a component that was restarted with an old view has nothing to do, and writes nothing, before it is shown the present.
+	// acting is how long a component that was restarted with an old view has nothing to do, and writes nothing, before
+	// it is shown the present.
 	acting = 700 * time.Millisecond
 	// glance is how often a component that is to come to rest is looked at.
 	glance = 10 * time.Millisecond
@@ -28,8 +29,8 @@ const (
 
 // What a plan may do to the view of a component. All but the first three name a kind, as in "Freeze pods".
 const (
-	// timeTravel notes what the component sees at its write, kills it at its third write after that, and starts it again with
-	// that old view: the lists are of that time and the watches frozen, until it has come to rest.
+	// timeTravel notes what the component sees at its write, kills it at its third write after that, and starts it again
+	// with that old view: the lists are of that time and the watches frozen, until it has come to rest.
 	timeTravel = "TimeTravel"
 	// timeTravelFar is timeTravel with the kill at the end of the steps.
 	timeTravelFar = "TimeTravelFar"
@@ -45,7 +46,7 @@ const (
 	expire = "Expire"
 )
 
-// ofViews says whether a mode is about what a component sees.
+// ofViews reports whether a mode is about what a component sees.
 func ofViews(mode string) bool {
 	name, resource, _ := strings.Cut(mode, " ")
 	switch name {
@@ -70,8 +71,8 @@ func watched(component, scenario string) []string {
 	return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return !strings.Contains(scenario, part[kind]) })
 }
 
-// viewPlans are all plans about views for a scenario, given what its components write without a fault. Those that last from the
-// first step to the last are about no write.
+// viewPlans are all plans about views for a scenario, given what its components write without a fault. Those that
+// last from the first step to the last are about no write.
 func viewPlans(s scenario, ref *reference) []plan {
 	var plans []plan
 	for _, component := range faulted() {
@@ -97,7 +98,8 @@ func viewPlans(s scenario, ref *reference) []plan {
 	return plans
 }
 
-// TestStaleViews has each component decide on old, incomplete and late views, and compares with the run without a fault.
+// TestStaleViews has each component decide on old, incomplete and late views, and compares with the run without a
+// fault.
 func TestStaleViews(t *testing.T) {
 	chosen := plansAskedFor(t, func(p plan) bool { return ofViews(p.mode) })
 	p := start(t)
@@ -230,14 +232,14 @@ func (o *outcome) travel(proc *process, later int) injected {
 	}
 }
 
-// restartAt kills the component and has it see the world of an earlier time until it has come to rest, then the present until it has
-// again: what it decides on the way there is refused. It says whether it did.
+// restartAt kills the component and has it see the world of an earlier time until it has come to rest, then the
+// present until it has again: what it decides on the way there is refused. It says whether it did.
 func (o *outcome) restartAt(proc *process, version string) bool {
 	list := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.ListAt, ResourceVersion: version})
 	hold := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze})
 	var mu sync.Mutex
-	// idle is for how long it has had nothing to do since its last write. On a busy machine it may be a while before a component that has started
-	// takes its first decision: that does not count.
+	// idle is for how long it has had nothing to do since its last write. On a busy machine it may be a while before a
+	// component that has started takes its first decision: that does not count.
 	var idle time.Duration
 	anew := func() {
 		mu.Lock()
@@ -281,7 +283,8 @@ var staleFailed = []string{
 	// Each conflict was answered by another try 20 to 50 ms later, as long as the view was old: 835 writes instead of 18.
 	"in-place|collaset-controller|patch pods|2|TimeTravel",
 	"in-place|collaset-controller|patch pods|2|TimeTravelFar",
-	// The component had yet to take its first decision when it was taken to be at rest. The suite was wrong: it looks whether it works since.
+	// The component had yet to take its first decision when it was taken to be at rest. The suite was wrong: it looks
+	// whether it works since.
 	"replace-pod|collaset-controller|patch collasets/status|3|TimeTravelFar",
 	// All four Pods were updated when the rollback was seen, and taken back. The suite was wrong: it has three Pods since.
 	"one-by-one-rollback|collaset-controller|patch pods|1|Freeze collasets",
@@ -289,10 +292,11 @@ var staleFailed = []string{
 	"one-by-one-rollback|collaset-controller|patch pods|2|Freeze collasets",
 	// With each event status was written once more on the version that it had been refused on: 39 writes instead of 12.
 	"one-by-one-rollback|collaset-controller|patch collasets/status|3|Freeze collasets",
-	// Pods that were gone were marked again and again, and with them status, on a view that was taken for the present because all
-	// Pods that there were (none) were in it: 26 writes instead of 7.
+	// Pods that were gone were marked again and again, and with them status, on a view that was taken for the present
+	// because all Pods that there were (none) were in it: 26 writes instead of 7.
 	"delete-volumes-dd|collaset-controller|patch pods|1|TimeTravel",
-	// One of two CollaSets with one ResourceContext wrote it on an older version than the process had written for the other.
+	// One of two CollaSets with one ResourceContext wrote it on an older version than the process had written for the
+	// other.
 	"move-pod|collaset-controller|patch pods|2|TimeTravel",
 	// The same write was refused again and again while the view lagged.
 	"create|lifecycle-controller|patch pods/status|3|TimeTravel",
@@ -303,6 +307,7 @@ var staleFailed = []string{
 	"rule-deleted|podtransitionrule-controller|watches|1|Expire podtransitionrules",
 	// A Pod that lifecycle-controller had deleted was deleted once more, on what it had seen before.
 	"webhook-rule-polled|collaset-controller|patch collasets/status|5|Freeze controllerrevisions",
-	// The play itself asked for Pods again while a status told of one being deleted, whose ID is not free before it is gone.
+	// The play itself asked for Pods again while a status told of one being deleted, whose ID is not free before it is
+	// gone.
 	"scale-to-nothing|collaset-controller|watches|1|Reset",
 }

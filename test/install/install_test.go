@@ -25,8 +25,8 @@ var stories = map[string]story{
 	"webhook-only":           webhookAlone,
 }
 
-// live is the life of an installation: it is installed, becomes ready, does its job, is taken away, which changes nothing, and is
-// installed again, which goes on with what is there.
+// live is the life of an installation: it is installed, becomes ready, does its job, is taken away, which changes
+// nothing, and is installed again, which goes on with what is there.
 func (w *world) live(t *testing.T, s story, install func(t *testing.T) installed) {
 	t.Helper()
 	w.comeAndGo(t, s, install)

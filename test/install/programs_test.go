@@ -40,8 +40,8 @@ type program struct {
 	ports  *localkube.Ports
 }
 
-// rolledOut waits until the Deployments of an installation have their Pods, which means that admission, quota and scheduler took
-// them, and returns the Deployments.
+// rolledOut waits until the Deployments of an installation have their Pods, which means that admission, quota and
+// scheduler took them, and returns the Deployments.
 func (w *world) rolledOut(t *testing.T, namespace string) []appsv1.Deployment {
 	t.Helper()
 	list := &appsv1.DeploymentList{}
@@ -60,8 +60,9 @@ func (w *world) rolledOut(t *testing.T, namespace string) []appsv1.Deployment {
 	return list.Items
 }
 
-// run starts a replica of a Deployment as a process: with the arguments and the environment of its container, and the rights of its
-// ServiceAccount. Where it listens, and how it reaches the API server and is reached, is this machine's.
+// run starts a replica of a Deployment as a process: with the arguments and the environment of its container, and the
+// rights of its ServiceAccount. Where it listens, and how it reaches the API server and is reached, is this
+// machine's.
 func (w *world) run(t *testing.T, d *appsv1.Deployment, version string) *program {
 	t.Helper()
 	container := d.Spec.Template.Spec.Containers[0]
@@ -89,7 +90,8 @@ func (w *world) run(t *testing.T, d *appsv1.Deployment, version string) *program
 	return p
 }
 
-// callOutside has the API server call webhook-server at a URL, as the administrator says; the server itself may not leave its Service.
+// callOutside has the API server call webhook-server at a URL, as the administrator says; the server itself may not
+// leave its Service.
 func (w *world) callOutside(t *testing.T, address string) {
 	t.Helper()
 	at := func(config admissionregistrationv1.WebhookClientConfig) admissionregistrationv1.WebhookClientConfig {
@@ -174,8 +176,8 @@ func (p *program) logTail(t *testing.T) string {
 	return child.LogTail(p.Log, 15)
 }
 
-// start runs one replica of each Deployment of an installation and waits until all are ready. Only one webhook-server can be
-// advertised, and of the others one leads.
+// start runs one replica of each Deployment of an installation and waits until all are ready. Only one webhook-server
+// can be advertised, and of the others one leads.
 func (w *world) start(t *testing.T, namespace string) map[string]*program {
 	t.Helper()
 	programs := map[string]*program{}
@@ -192,7 +194,8 @@ func (w *world) start(t *testing.T, namespace string) map[string]*program {
 	return programs
 }
 
-// waitAsked waits until the API server asks webhook-server: it learns of the configuration a moment after that was written.
+// waitAsked waits until the API server asks webhook-server: it learns of the configuration a moment after that was
+// written.
 func (w *world) waitAsked(t *testing.T) {
 	t.Helper()
 	await.Nil(t, "the API server to ask webhook-server", func() error {

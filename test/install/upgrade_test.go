@@ -22,8 +22,8 @@ import (
 
 const newer = "v0.2.0-newer"
 
-// TestEachComponentIsUpgradedAndRolledBackAlone: in the middle of a rollout one component after another is replaced by another
-// version, and back again, while its neighbours stay. The rollout goes on and the rule holds.
+// TestEachComponentIsUpgradedAndRolledBackAlone: in the middle of a rollout one component after another is replaced
+// by another version, and back again, while its neighbours stay. The rollout goes on and the rule holds.
 func TestEachComponentIsUpgradedAndRolledBackAlone(t *testing.T) {
 	long(t)
 	w := newWorld(t)
@@ -84,7 +84,8 @@ func (w *world) replace(t *testing.T, d *appsv1.Deployment, old *program, versio
 	return fresh
 }
 
-// TestReplicasOfDifferentVersionsTakeOver: two replicas run, of different versions; one leads, and when it ends the other does.
+// TestReplicasOfDifferentVersionsTakeOver: two replicas run, of different versions; one leads, and when it ends the
+// other does.
 func TestReplicasOfDifferentVersionsTakeOver(t *testing.T) {
 	long(t)
 	long(t)
@@ -129,8 +130,8 @@ func TestReplicasOfDifferentVersionsTakeOver(t *testing.T) {
 	require.Equal(t, before, workload.UIDs(w.pods(t, storyNamespace)))
 }
 
-// TestANewerControllerOnAnOlderCRD: it starts, works, and says which fields the API server would drop; with the CRD of its own
-// version it says nothing.
+// TestANewerControllerOnAnOlderCRD: it starts, works, and says which fields the API server would drop; with the CRD
+// of its own version it says nothing.
 func TestANewerControllerOnAnOlderCRD(t *testing.T) {
 	long(t)
 	long(t)
@@ -201,8 +202,8 @@ func TestANewerControllerOnAnOlderCRD(t *testing.T) {
 	require.NotContains(t, again.log(t), "older than this program")
 }
 
-// TestCRDsOutliveReleases: Helm upgrades the CRDs, and deletes them neither with the release nor when it is told to leave them alone.
-// A release of another name takes them over when it is told to.
+// TestCRDsOutliveReleases: Helm upgrades the CRDs, and deletes them neither with the release nor when it is told to
+// leave them alone. A release of another name takes them over when it is told to.
 func TestCRDsOutliveReleases(t *testing.T) {
 	long(t)
 	w := newWorld(t)

@@ -107,8 +107,8 @@ func (w *world) namespaces(t *testing.T, names ...string) {
 	}
 }
 
-// restrict makes the namespace one of a strict cluster: Pod Security restricted, and a quota by which every Pod must say what
-// it needs.
+// restrict makes the namespace one of a strict cluster: Pod Security restricted, and a quota by which every Pod must
+// say what it needs.
 func (w *world) restrict(t *testing.T, namespace string) {
 	t.Helper()
 	w.namespaces(t, namespace)

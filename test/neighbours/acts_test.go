@@ -386,8 +386,8 @@ func evictionRefused(r *run, _ *appsv1alpha1.CollaSet) {
 	r.awaitComplete(podsOfAnAct)
 }
 
-// deletionRefused deletes a Pod gracefully, which lifecycle-controller may not carry out, for a while: the Pod serves on,
-// and says why.
+// deletionRefused deletes a Pod gracefully, which lifecycle-controller may not carry out, for a while: the Pod serves
+// on, and says why.
 func deletionRefused(r *run, _ *appsv1alpha1.CollaSet) {
 	leave := neighbourOf("refuse-delete").comes(r, change{})
 	p := r.podsNow()[0]

@@ -455,8 +455,8 @@ func TestRepairReplaced(t *testing.T) {
 	}
 }
 
-// TestMissingCooperator updates a Pod that waits for a cooperator who is away, and then deletes its CollaSet: both are done
-// without the cooperator, and what the Pod waits for afterwards is told.
+// TestMissingCooperator updates a Pod that waits for a cooperator who is away, and then deletes its CollaSet: both
+// are done without the cooperator, and what the Pod waits for afterwards is told.
 func TestMissingCooperator(t *testing.T) {
 	t.Parallel()
 	w := shared.Get(t)

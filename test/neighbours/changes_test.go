@@ -27,9 +27,9 @@ type change struct {
 	marker string
 	// inPlace is how a running Pod takes it over; "" if none can.
 	inPlace write
-	// restarts says that it restarts containers in place.
+	// restarts is true if it restarts containers in place.
 	restarts bool
-	// oneWay says that a running Pod cannot give it up again.
+	// oneWay is true if a running Pod cannot give it up again.
 	oneWay bool
 	// beside is the only neighbour with whom it is combined, who is combined with nothing else; "" for all others.
 	beside string

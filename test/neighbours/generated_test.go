@@ -38,7 +38,7 @@ type combination struct {
 	moment    moment
 	change    change
 	policy    appsv1alpha1.PodUpdatePolicy
-	// rule says that the Pods have traffic and a rule.
+	// rule is true if the Pods have traffic and a rule.
 	rule bool
 	end  ending
 }

@@ -23,7 +23,8 @@ type world struct {
 	observer *observer.Observer
 }
 
-// shared has components that are built with the race detector in every run of the tests: here they all have much to do at a time.
+// shared has components that are built with the race detector in every run of the tests: here they all have much to
+// do at a time.
 var shared = testsuite.Share(func(ctx context.Context) (*world, error) {
 	s, err := suite.Start(ctx, suite.Config{
 		Name: "neighbours", Nodes: 3, Race: race.Possible(), Progress: os.Stderr,

@@ -41,11 +41,11 @@ type run struct {
 	*world
 	*view
 	namespace string
-	// mutated says that admission changes Pods, so that they are not what their revision says.
+	// mutated is true if admission changes Pods, so that they are not what their revision says.
 	mutated bool
-	// edited says that a person edits what tells instance IDs: the observer goes by it, the view does not.
+	// edited is true if a person edits what tells instance IDs: the observer goes by it, the view does not.
 	edited bool
-	// explained says that what there was when the test failed is in its log.
+	// explained is true if what there was when the test failed is in its log.
 	explained bool
 }
 
@@ -327,8 +327,8 @@ func (r *run) awaitAllServing() {
 	})
 }
 
-// holdAll has every Pod held by a finalizer of the protocol, as by a load balancer that still sends traffic, until what it
-// returns is called.
+// holdAll has every Pod held by a finalizer of the protocol, as by a load balancer that still sends traffic, until
+// what it returns is called.
 func (r *run) holdAll() (letGo func()) {
 	r.Helper()
 	pods := r.podsNow()

@@ -23,8 +23,8 @@ const (
 	haproxyFrontend = "127.0.0.1:8088"
 )
 
-// haproxy is Debian's HAProxy in front of the Pods, which resourceconsist-controller makes its servers. It never tries a
-// request again, so that none that is lost is hidden.
+// haproxy is Debian's HAProxy in front of the Pods, which resourceconsist-controller makes its servers. It never
+// tries a request again, so that none that is lost is hidden.
 type haproxy struct {
 	// control is the way to its Runtime API, which a test can bar.
 	control *gate

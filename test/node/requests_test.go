@@ -66,7 +66,8 @@ func TestNoRequestIsLost(t *testing.T) {
 	require.Zero(t, failed, "lost requests")
 }
 
-// without updates all Pods in place to a version, takes something away in the midst of it for so long, and brings it back.
+// without updates all Pods in place to a version, takes something away in the midst of it for so long, and brings it
+// back.
 func (w *world) without(t *testing.T, l *load, what, version string, d time.Duration, takeAway, bringBack func()) {
 	t.Helper()
 	l.phase(what)

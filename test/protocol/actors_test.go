@@ -219,7 +219,7 @@ type advanceKey struct {
 	rules [maxRules]int32
 	// frozen is what it knows.
 	frozen bool
-	// later says that time has passed: a cooperator that is missing counts as absent, and a Pod that went out without
+	// later is true if time has passed: a cooperator that is missing counts as absent, and a Pod that went out without
 	// one has waited for it.
 	later bool
 }
@@ -250,8 +250,8 @@ func (w *walk) lifecycleWith(who string, i int, known advanceKey) {
 	w.try(who+" advances "+w.pod(i).view.Name, n, next.err)
 }
 
-// lifecycleLater is its next write after some time. In the time that a Pod is held that went out without its cooperator,
-// all others have taken note of that.
+// lifecycleLater is its next write after some time. In the time that a Pod is held that went out without its
+// cooperator, all others have taken note of that.
 func (w *walk) lifecycleLater(i int, known advanceKey) {
 	p := w.pod(i)
 	known.later = true

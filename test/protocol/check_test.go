@@ -59,7 +59,7 @@ func (m *model) podProblem(p podObject) error {
 	return nil
 }
 
-// selects says whether a rule of the model selects a Pod, by the scenario and not by the code under test.
+// selects reports whether a rule of the model selects a Pod, by the scenario and not by the code under test.
 func (r ruleSpec) selects(i int) bool { return r.pods == nil || slices.Contains(r.pods, i) }
 
 // allows is how many Pods of those it selects may be out, as of a version of the rule.
@@ -258,12 +258,12 @@ func (w *walk) mayAnswer(write ruleWrite) error {
 	return nil
 }
 
-// serves says whether the Pod is in service.
+// serves reports whether the Pod is in service.
 func serves(p podObject) bool {
 	return !p.gone && !p.view.Terminating && p.view.Ready && p.view.ServiceAvailable() && !podops.Offline(p.view)
 }
 
-// passes says whether some operation that waits at PreCheck could go on by the ledger.
+// passes reports whether some operation that waits at PreCheck could go on by the ledger.
 func (w *walk) passes(i int, ledger [maxRules]int32) bool {
 	p := w.pod(i)
 	var known []podops.Rule

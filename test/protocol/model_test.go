@@ -63,9 +63,10 @@ type scenario struct {
 	recreate  bool // it deletes them, and the workload's part is to create others
 	surge     bool // it creates others first, under the IDs that are free, and keeps entries for that
 	// unavailable is how many Pods its updates may take out of service at a time, as its window begins them; 0 is a
-	// collaset-controller without a window, which begins what a decision allows. places is how many may be the suite's to move.
+	// collaset-controller without a window, which begins what a decision allows. places is how many may be the suite's
+	// to move.
 	unavailable, places int
-	// cooperator says that resourceconsist-controller and a Service have every Pod; unannounced that a Pod
+	// cooperator is true if resourceconsist-controller and a Service have every Pod; unannounced that a Pod
 	// that is created does not say so from the beginning.
 	cooperator, unannounced bool
 	// secondLifecycle is another process of lifecycle-controller with a cache of its own: leader change and two
@@ -145,11 +146,11 @@ func sdk(ids ...string) []operator {
 // podObject is one version of a Pod, or of its absence.
 type podObject struct {
 	view podops.View
-	// gone says that there is no such Pod; only the name, born, done and ours mean something.
+	// gone is true if there is no such Pod; only the name, born, done and ours mean something.
 	gone bool
 	// born counts the Pods of this name before.
 	born int8
-	// ours says that the Pod is missing, or not yet in service, because of a voluntary action.
+	// ours is true if the Pod is missing, or not yet in service, because of a voluntary action.
 	ours bool
 	done int // bit per operator that has acted
 	lost bool
@@ -159,7 +160,7 @@ type podObject struct {
 	recorded bool
 	// request is the one that the record names.
 	request string
-	// listed says that the Service's EndpointSlice has the Pod as ready.
+	// listed is true if the Service's EndpointSlice has the Pod as ready.
 	listed bool
 	// begun counts requests: each has its own value, as clocks go on.
 	begun int
@@ -168,7 +169,7 @@ type podObject struct {
 // at is the time by the Pod's writers.
 func (p podObject) at() time.Time { return now.Add(time.Duration(p.begun)) }
 
-// out says whether the Pod is out of service by our doing.
+// out reports whether the Pod is out of service by our doing.
 func (p podObject) out() bool {
 	return p.ours || !p.gone && p.view.ServiceReady == corev1.ConditionFalse
 }
@@ -187,8 +188,8 @@ type state struct {
 	collasetPods   [maxPods]int32 // only with collaset
 	old            oldLeader
 	target         int8 // revision that the CollaSet asks for
-	// entries is the ResourceContext, only with surge: collaset-controller, its one writer, always sees it. ahead says that
-	// it has written a Pod and not yet seen that, so that it decides nothing.
+	// entries is the ResourceContext, only with surge: collaset-controller, its one writer, always sees it. ahead says
+	// that it has written a Pod and not yet seen that, so that it decides nothing.
 	entries int32
 	ahead   bool
 	window  int32 // what collaset-controller knows of who begins, only with unavailable
@@ -197,7 +198,7 @@ type state struct {
 	pending, ghost [maxWrites]ruleWrite
 	// unseen are the rules, as bits, that the engine has written and not yet seen so.
 	unseen uint8
-	// foreign says that another process has written rules since the engine's last look at them.
+	// foreign is true if another process has written rules since the engine's last look at them.
 	foreign bool
 	// frozen says who knows of the freeze.
 	frozen freeze
@@ -224,7 +225,7 @@ type oldLeader struct {
 	pods  [maxPods]int32
 	rules [maxRules]int32
 	left  int8 // decisions it will still make
-	// waits says that it has to see its own writes first; foreign that another process has written rules since its
+	// waits is true if it has to see its own writes first; foreign that another process has written rules since its
 	// last look at them.
 	waits, foreign bool
 }
@@ -282,7 +283,7 @@ func search(t *testing.T, s scenario) (explorer.Result, error) {
 	return result, err
 }
 
-// fair says whether a step may be counted on; users and bad luck may not.
+// fair reports whether a step may be counted on; users and bad luck may not.
 func fair(name string) bool {
 	for _, unfair := range []string{"user", "chance", "failover", "the old leader"} {
 		if strings.HasPrefix(name, unfair) {

@@ -109,8 +109,8 @@ func (w *walk) surges(act func(string, *setplan.Pod, func(*podObject) error), pl
 	}
 }
 
-// checkSurge: there is always a Pod that serves, or chance has taken one away, or users have; and never more than two for
-// one replica.
+// checkSurge: there is always a Pod that serves, or chance has taken one away, or users have; and never more than two
+// for one replica.
 func (m *model) checkSurge(s state) error {
 	live, serving := 0, 0
 	for i := range m.scenario.pods {
@@ -133,7 +133,7 @@ func (m *model) checkSurge(s state) error {
 	return nil
 }
 
-// surgeOver says that nothing tells of a replacement any more.
+// surgeOver reports whether nothing tells of a replacement any more.
 func (m *model) surgeOver(s state) bool {
 	for i := range m.scenario.pods {
 		p := m.podVersions[s.pods[i]]

@@ -10,12 +10,13 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
-// The window of collaset-controller as an actor: decisions leave to it who begins, it hears of Pods as the cache does, one after the other, and
-// the begin of a Pod is a step of its own. What it knows may be lost.
+// The window of collaset-controller as an actor: decisions leave to it who begins, it hears of Pods as the cache
+// does, one after the other, and the begin of a Pod is a step of its own. What it knows may be lost.
 
 var web = types.NamespacedName{Namespace: "default", Name: "web"}
 
-// windowState is what collaset-controller knows beside its cache: a window, and what the last decision says of single Pods.
+// windowState is what collaset-controller knows beside its cache: a window, and what the last decision says of single
+// Pods.
 type windowState struct {
 	window  *setplan.Window
 	rollout *setplan.Rollout

@@ -119,7 +119,8 @@ func (w *world) collaSet() *appsv1alpha1.CollaSet {
 	return set
 }
 
-// overlays: the API server takes everything that deploy/ installs, with nothing that it does not know or that is malformed for it.
+// overlays: the API server takes everything that deploy/ installs, with nothing that it does not know or that is
+// malformed for it.
 func overlays(t *testing.T, version string) {
 	cluster := testcluster.Start(t, localkube.Config{Name: "overlays", Kubernetes: version, WithControllerManager: true})
 	all, err := filepath.Glob("../../deploy/overlays/*/kustomization.yaml")

@@ -1,10 +1,11 @@
-// Command chart writes deploy/charts/kuperator from the kustomizations of deploy, so that the chart cannot say anything else than
-// they do.
+// Command chart writes deploy/charts/kuperator from the kustomizations of deploy, so that the chart cannot say
+// anything else than they do.
 //
-// It renders overlay full, and full with each optional part, and writes templates in which what a part adds, changes or
-// removes stands under that part's condition. What a user sets in numbers and lists (replicas, resources, ...) becomes a value
-// whose default is what overlay full has. For each overlay there is a file of values in variants/ that gives the same objects.
-// A part of deploy/components that has no switch here is an error, and so is a difference that no value can express.
+// It renders overlay full, and full with each optional part, and writes templates in which what a part adds, changes
+// or removes stands under that part's condition. What a user sets in numbers and lists (replicas, resources, ...)
+// becomes a value whose default is what overlay full has. For each overlay there is a file of values in variants/
+// that gives the same objects. A part of deploy/components that has no switch here is an error, and so is a
+// difference that no value can express.
 //
 // It runs in the root of the module and takes no arguments.
 package main
@@ -154,8 +155,8 @@ func checkComponents() error {
 	return errors.Join(errs...)
 }
 
-// addCRDs adds one template for each CRD. They are templates and not in the folder crds/, because Helm never upgrades what is
-// there; the annotation keeps them when the release goes.
+// addCRDs adds one template for each CRD. They are templates and not in the folder crds/, because Helm never upgrades
+// what is there; the annotation keeps them when the release goes.
 func addCRDs(files map[string]string) error {
 	paths, err := filepath.Glob("deploy/crd/apps.*.yaml")
 	if err != nil {

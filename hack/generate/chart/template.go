@@ -69,7 +69,7 @@ func injectDeployment(o object, c *component) {
 	container["args"] = append(slices.DeleteFunc(container["args"].([]any), isExtra), each(values+".extraArgs"))
 }
 
-// isExtra says that a flag that an overlay gives is one of extraArgs here.
+// isExtra reports whether a flag that an overlay gives is one of extraArgs here.
 func isExtra(flag any) bool { return strings.HasPrefix(fmt.Sprint(flag), "--leader-elect-") }
 
 // replaceNames returns a copy in which the namespaces of overlay namespace-scoped are those of the values.
@@ -108,7 +108,7 @@ func replaceNames(node any) any {
 	}
 }
 
-// leasesOfShards says whether a list has the names of the Leases of component sharded, which are this and a number.
+// leasesOfShards reports whether a list has the names of the Leases of component sharded, which are this and a number.
 func leasesOfShards(list []any) (of string, ok bool) {
 	for i, item := range list {
 		name, number, found := strings.Cut(fmt.Sprint(item), "-shard-")
@@ -413,7 +413,7 @@ func (w *writer) added(indent int, key string, alternatives []alternative) error
 	return w.directive("{{- end }}")
 }
 
-// containers says whether all are maps, or all lists, that are not only written differently.
+// containers reports whether all are maps, or all lists, that are not only written differently.
 func containers(value any, alternatives []alternative) bool {
 	for _, a := range alternatives {
 		if !a.present || reflect.TypeOf(a.value) != reflect.TypeOf(value) {
@@ -430,7 +430,7 @@ func containers(value any, alternatives []alternative) bool {
 	}
 }
 
-// same says whether two list items are one, perhaps changed: things with a name are known by it.
+// same reports whether two list items are one, perhaps changed: things with a name are known by it.
 func same(a, b any) bool {
 	am, aok := a.(map[string]any)
 	bm, bok := b.(map[string]any)
@@ -440,8 +440,8 @@ func same(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// continues says whether list has all items of base, in their order, and further ones only after them; the items that the
-// values give stay last.
+// continues reports whether list has all items of base, in their order, and further ones only after them; the items
+// that the values give stay last.
 func continues(list, base []any) bool {
 	at := 0
 	for _, item := range list {

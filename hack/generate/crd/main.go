@@ -178,7 +178,7 @@ func openTemplates(spec *apiextensionsv1.JSONSchemaProps) error {
 // one by one.
 var repeated = []string{"env", "hostAliases"}
 
-// keysRequired says whether every merge key of a list is required in its items; true for a list without merge keys.
+// keysRequired reports whether every merge key of a list is required in its items; true for a list without merge keys.
 func keysRequired(list *apiextensionsv1.JSONSchemaProps) bool {
 	for _, key := range list.XListMapKeys {
 		if !slices.Contains(list.Items.Schema.Required, key) {
@@ -311,8 +311,8 @@ const (
 	labelKey   = `^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
 )
 
-// relaxConditions makes status.conditions accept what Kuperator stored: without observedGeneration, and without a message
-// when there was nothing to say.
+// relaxConditions makes status.conditions accept what Kuperator stored: without observedGeneration, and without a
+// message when there was nothing to say.
 func relaxConditions(root *apiextensionsv1.JSONSchemaProps) {
 	status, ok := root.Properties["status"]
 	if !ok {

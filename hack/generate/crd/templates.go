@@ -28,8 +28,8 @@ const (
 	maxNameSubdomain = 253
 )
 
-// decodable keeps values out that are of the right type and still cannot be read by a program: one such object in a list
-// and the list of all objects of its kind is lost to every controller that reads it.
+// decodable keeps values out that are of the right type and still cannot be read by a program: one such object in a
+// list and the list of all objects of its kind is lost to every controller that reads it.
 func decodable(node *apiextensionsv1.JSONSchemaProps) error {
 	if node.XIntOrString && node.Pattern == "" {
 		node.Minimum, node.Maximum = ptr.To[float64](math.MinInt32), ptr.To[float64](math.MaxInt32)
@@ -58,8 +58,8 @@ func takeNumbers(node *apiextensionsv1.JSONSchemaProps) {
 	node.Not = &apiextensionsv1.JSONSchemaProps{Enum: []apiextensionsv1.JSON{{Raw: []byte("true")}, {Raw: []byte("false")}}}
 }
 
-// describeMetadata completes the schema of metadata inside a template: controller-gen writes the part that makes sense there,
-// and the rest, which is kept, would be kept whatever its type.
+// describeMetadata completes the schema of metadata inside a template: controller-gen writes the part that makes
+// sense there, and the rest, which is kept, would be kept whatever its type.
 func describeMetadata(node *apiextensionsv1.JSONSchemaProps) error {
 	metadata, ok := node.Properties["metadata"]
 	if !ok || !ptr.Deref(metadata.XPreserveUnknownFields, false) {
@@ -92,9 +92,9 @@ func describeMetadata(node *apiextensionsv1.JSONSchemaProps) error {
 	return nil
 }
 
-// checkTemplates refuses in the Pod template and in claim templates what the API server would refuse in every Pod and claim,
-// as far as a schema can tell: names, ports, quantities. What it cannot (keys of maps, references between lists) is refused
-// by webhook-server, and reported by collaset-controller where that is not asked.
+// checkTemplates refuses in the Pod template and in claim templates what the API server would refuse in every Pod and
+// claim, as far as a schema can tell: names, ports, quantities. What it cannot (keys of maps, references between
+// lists) is refused by webhook-server, and reported by collaset-controller where that is not asked.
 func checkTemplates(spec *apiextensionsv1.JSONSchemaProps) error {
 	if _, ok := spec.Properties["template"]; !ok {
 		return nil
@@ -184,7 +184,8 @@ func between(minimum, maximum float64) func(*apiextensionsv1.JSONSchemaProps) {
 	}
 }
 
-// labelValues checks the values of a map of labels. Its keys are out of reach of a schema, and beyond the budget of CEL.
+// labelValues checks the values of a map of labels. Its keys are out of reach of a schema, and beyond the budget of
+// CEL.
 func labelValues(node *apiextensionsv1.JSONSchemaProps) {
 	node.AdditionalProperties.Schema.Pattern = labelValue
 	node.AdditionalProperties.Schema.MaxLength = ptr.To[int64](maxLabelValueLength)

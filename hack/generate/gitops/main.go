@@ -1,5 +1,5 @@
-// Command gitops packs the scripts below a folder GROUP/KIND, laid out as in Argo CD's own resource_customizations, into
-// the ConfigMap that Argo CD reads them from.
+// Command gitops packs the scripts below a folder GROUP/KIND, laid out as in Argo CD's own resource_customizations,
+// into the ConfigMap that Argo CD reads them from.
 //
 //	gitops FOLDER > argocd-cm.yaml
 package main

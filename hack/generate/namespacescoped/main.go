@@ -34,8 +34,8 @@ var components = []string{"collaset-controller", "podtransitionrule-controller",
 // furtherRoles are ClusterRoles beside the generated ones whose rights are about objects in namespaces.
 var furtherRoles = map[string][]string{"lifecycle-controller": {"lifecycle-controller-employers"}}
 
-// scopes says of each resource that a component has rights on whether its objects are in namespaces. A resource that is not
-// here is an error: guessing wrong would leave a component without a right, or with one too many.
+// scopes says of each resource that a component has rights on whether its objects are in namespaces. A resource that
+// is not here is an error: guessing wrong would leave a component without a right, or with one too many.
 var scopes = map[string]bool{
 	"apps.kusionstack.io/collasets":                 true,
 	"apps.kusionstack.io/collasets/finalizers":      true,

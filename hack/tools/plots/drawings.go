@@ -9,8 +9,8 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// peer is what others took on a machine of this size on another day, without client limits: an update in place of 500 and of 1,000
-// Pods. Kuperator 0.7.4 and OpenKruise 1.9.0 as CloneSet.
+// peer is what others took on a machine of this size on another day, without client limits: an update in place of 500
+// and of 1,000 Pods. Kuperator 0.7.4 and OpenKruise 1.9.0 as CloneSet.
 type peer struct {
 	name             string
 	seconds          [2]float64

@@ -1,7 +1,8 @@
-// Command plots draws the results of benchmarks as SVG: go run -C hack/tools/plots . -from ../../../bin/artifacts/bench -to ../../../docs/performance.
+// Command plots draws the results of benchmarks as SVG: go run -C hack/tools/plots . -from
+// ../../../bin/artifacts/bench -to ../../../docs/performance.
 //
-// A plot whose figures were not measured is left as it is, and said so. With -page the plots that there are then are shown in
-// that page, between the lines picturesBegin and picturesEnd.
+// A plot whose figures were not measured is left as it is, and said so. With -page the plots that there are then are
+// shown in that page, between the lines picturesBegin and picturesEnd.
 package main
 
 import (

@@ -60,14 +60,16 @@ type Claim struct {
 	// Requested is the storage request in bytes.
 	Requested int64
 	Created   time.Time
-	// Owned says that an owner reference names the set; Inherited that Kuperator wrote it.
+	// Owned is true if an owner reference names the set; Inherited that Kuperator wrote it.
 	Owned, Inherited bool
-	// Dangling says that an owner reference names a CollaSet of this name that is no more, so that the garbage collector may delete the claim.
+	// Dangling is true if an owner reference names a CollaSet of this name that is no more, so that the garbage
+	// collector may delete the claim.
 	Dangling bool
-	// Unlabelled says that the claim lacks labels by which it is found. ID is NoID then if it cannot be told.
+	// Unlabelled is true if the claim lacks labels by which it is found. ID is NoID then if it cannot be told.
 	Unlabelled  bool
 	Terminating bool
-	// UsedBy is a Pod that mounts it and is not the set's, "" for none: it was left behind by another CollaSet of this name.
+	// UsedBy is a Pod that mounts it and is not the set's, "" for none: it was left behind by another CollaSet of this
+	// name.
 	UsedBy string
 	// Expanding says what a growing volume waits for, "" if it does not grow.
 	Expanding string
@@ -94,8 +96,8 @@ type Retention struct {
 	Scaled, Deleted, Changed bool
 	// Replaced: those of an instance ID that is given up as one half of a replacement, whatever Scaled says.
 	Replaced bool
-	// Renewed says that a claim differs from its template in whatever it differs, its size and labels too, and that a Pod gets a
-	// new one then.
+	// Renewed is true if a claim differs from its template in whatever it differs, its size and labels too, and that a
+	// Pod gets a new one then.
 	Renewed bool
 }
 
@@ -132,14 +134,15 @@ type CreationClaim struct {
 	Claim *Claim
 }
 
-// ClaimUpdate brings a claim in line with a template, as far as that can be done: a larger request, labels, annotations.
+// ClaimUpdate brings a claim in line with a template, as far as that can be done: a larger request, labels,
+// annotations.
 type ClaimUpdate struct {
 	Claim    *Claim
 	Template ClaimTemplate
 	Revision string
 }
 
-// refused says whether the API server refused this very change.
+// refused reports whether the API server refused this very change.
 func (u *ClaimUpdate) refused() bool {
 	return u.Claim.Refused != "" && u.Claim.RefusedHash == u.Template.Hash
 }
@@ -199,8 +202,8 @@ func (d *decision) origin(c *Claim) *ClaimTemplate {
 	return d.claims.templates[[2]string{c.Template, c.Hash}]
 }
 
-// fits says whether a claim differs from a template of its name in nothing but what can be changed; in nothing at all where
-// claims are renewed.
+// fits reports whether a claim differs from a template of its name in nothing but what can be changed; in nothing at
+// all where claims are renewed.
 func (d *decision) fits(c *Claim, t *ClaimTemplate) bool {
 	if c.Hash == t.Hash {
 		return true
@@ -212,8 +215,8 @@ func (d *decision) fits(c *Claim, t *ClaimTemplate) bool {
 	return shaped(c.Spec, t.Spec) && (!renewed || c.Requested == t.Request)
 }
 
-// shaped says whether a claim as it is could have been made from a template, its size apart: what the template leaves
-// open may have been filled in.
+// shaped reports whether a claim as it is could have been made from a template, its size apart: what the template
+// leaves open may have been filled in.
 func shaped(c, t *corev1.PersistentVolumeClaimSpec) bool {
 	if c == nil || t == nil {
 		return false
@@ -259,7 +262,7 @@ func (d *decision) creationClaims(id int, revision string) []CreationClaim {
 	return out
 }
 
-// waitsForStranger says that a claim of a Pod to be created is mounted by a Pod that is not the set's.
+// waitsForStranger reports whether a claim of a Pod to be created is mounted by a Pod that is not the set's.
 func (d *decision) waitsForStranger(c *Creation) bool {
 	for _, claim := range c.Claims {
 		if claim.Claim != nil && claim.Claim.UsedBy != "" {
@@ -271,7 +274,7 @@ func (d *decision) waitsForStranger(c *Creation) bool {
 	return false
 }
 
-// waitsForUnknown says that a claim would be made for a Pod, and one is there of which nothing tells whose it is.
+// waitsForUnknown reports whether a claim would be made for a Pod, and one is there of which nothing tells whose it is.
 func (d *decision) waitsForUnknown(c *Creation) bool {
 	for _, claim := range c.Claims {
 		i := slices.IndexFunc(d.s.Claims, func(other Claim) bool { return other.ID == NoID && other.Template == claim.Template })
@@ -291,7 +294,7 @@ func (d *decision) waitsForUnknown(c *Creation) bool {
 	return false
 }
 
-// waitsForVolumes says that the successor of a Pod on its way out may need the volumes that it still has.
+// waitsForVolumes reports whether the successor of a Pod on its way out may need the volumes that it still has.
 func (d *decision) waitsForVolumes(e *slot, gone *item) bool {
 	if len(d.s.Templates[e.revision()]) > 0 {
 		return true
@@ -299,9 +302,9 @@ func (d *decision) waitsForVolumes(e *slot, gone *item) bool {
 	return slices.ContainsFunc(gone.Mounts, func(m Mount) bool { return d.claims.byName[m.Claim] != nil })
 }
 
-// ClaimForcing names the claim templates because of which a Pod has to be re-created to get from one revision to another:
-// a running Pod gets no volume and loses none, and another claim is only made if the policy is to delete the old one, or to
-// renew it.
+// ClaimForcing names the claim templates because of which a Pod has to be re-created to get from one revision to
+// another: a running Pod gets no volume and loses none, and another claim is only made if the policy is to delete the
+// old one, or to renew it.
 func ClaimForcing(before, after []ClaimTemplate, policy Retention) []string {
 	var forcing []string
 	named := func(in []ClaimTemplate, name string) *ClaimTemplate {
@@ -326,7 +329,7 @@ func ClaimForcing(before, after []ClaimTemplate, policy Retention) []string {
 	return forcing
 }
 
-// dueUpdate says whether a claim is to be brought in line with a template that it fits.
+// dueUpdate reports whether a claim is to be brought in line with a template that it fits.
 func (d *decision) dueUpdate(c *Claim, t *ClaimTemplate) bool {
 	if c.Requested < t.Request {
 		return true
@@ -367,8 +370,9 @@ func refusal(c *Claim) string {
 	return fmt.Sprintf("claim %s cannot be expanded: %s; put the storage request back, or let the StorageClass or the quota allow it", c.Name, c.Refused)
 }
 
-// claimsFirst changes the claims that a Pod's update needs, and says whether there are any: the Pod follows when they show
-// the change. That needs no permission, as no Pod notices, and a Pod whose claim is refused has not been touched then.
+// claimsFirst changes the claims that a Pod's update needs, and says whether there are any: the Pod follows when they
+// show the change. That needs no permission, as no Pod notices, and a Pod whose claim is refused has not been touched
+// then.
 func (d *decision) claimsFirst(it *item) bool {
 	updates := d.updates(it)
 	for _, u := range updates {
@@ -452,8 +456,8 @@ func (d *decision) keepClaimsOf(it *item) {
 	}
 }
 
-// waitsForClaims reports whether the Pod has not started: it cannot, without its claims, and there is nothing in its volumes yet
-// that another claim of the same name would hide.
+// waitsForClaims reports whether the Pod has not started: it cannot, without its claims, and there is nothing in its
+// volumes yet that another claim of the same name would hide.
 func (p *Pod) waitsForClaims() bool { return phaseRank(p.Phase) == 0 }
 
 // makeAgain makes a claim for a Pod that exists, under the name that the Pod gives it.
@@ -465,8 +469,8 @@ func (d *decision) makeAgain(c ClaimCreation) {
 	d.plan.ClaimCreations = append(d.plan.ClaimCreations, c)
 }
 
-// claimTerminating says what a Pod waits for whose claim is being deleted. Kubernetes keeps the claim of a Pod that has a node until that
-// Pod is gone, and does not start the Pod meanwhile.
+// claimTerminating says what a Pod waits for whose claim is being deleted. Kubernetes keeps the claim of a Pod that
+// has a node until that Pod is gone, and does not start the Pod meanwhile.
 func claimTerminating(it *item, claim string) string {
 	if it.Scheduled {
 		return fmt.Sprintf("its claim %s is being deleted and stays until the Pod is gone, which cannot start with it: delete the Pod; the next one gets a new, empty claim", claim)
@@ -513,8 +517,8 @@ func (d *decision) keepClaim(c *Claim) {
 	}
 }
 
-// obsolete says whether a claim of an ID of the set is to be deleted now: no Pod mounts it or has its ID, and that the ID
-// is given up under such a policy is stored; or its ID has a Pod that does without it.
+// obsolete reports whether a claim of an ID of the set is to be deleted now: no Pod mounts it or has its ID, and that
+// the ID is given up under such a policy is stored; or its ID has a Pod that does without it.
 func (d *decision) obsolete(c *Claim, e *slot) bool {
 	if d.claims.mounted[c.Name] || d.leaving[c.ID] != nil {
 		return false
@@ -530,7 +534,7 @@ func (d *decision) obsolete(c *Claim, e *slot) bool {
 	return !slices.ContainsFunc(templates, func(t ClaimTemplate) bool { return t.Name == c.Template && d.fits(c, &t) })
 }
 
-// holdsClaims says whether the ID has claims that go before it is free again.
+// holdsClaims reports whether the ID has claims that go before it is free again.
 func (d *decision) holdsClaims(e *slot) bool {
 	return d.claimsGo(e) && len(d.claims.byID[e.id]) > 0
 }
@@ -540,7 +544,7 @@ func (d *decision) claimsGo(e *slot) bool {
 	return d.s.Retention.Scaled || d.s.Retention.Replaced && e.linked()
 }
 
-// hasOtherClaims says whether an ID has claims that wait for it, which are not those of a Pod that brings its own.
+// hasOtherClaims reports whether an ID has claims that wait for it, which are not those of a Pod that brings its own.
 func (d *decision) hasOtherClaims(id int, pod *Pod) bool {
 	return len(pod.Mounts) > 0 && slices.ContainsFunc(d.claims.byID[id], func(c *Claim) bool {
 		return !slices.ContainsFunc(pod.Mounts, func(m Mount) bool { return m.Claim == c.Name })

@@ -92,8 +92,8 @@ func (s *story) claims() (words []string) {
 	return words
 }
 
-// TestARevisionThatNeverServedIsNotComplete updates Pods to a revision whose image cannot be pulled, by every policy and
-// choice of Pods, with actions and kubelets in any order, and writes of status that are put off.
+// TestARevisionThatNeverServedIsNotComplete updates Pods to a revision whose image cannot be pulled, by every policy
+// and choice of Pods, with actions and kubelets in any order, and writes of status that are put off.
 func TestARevisionThatNeverServedIsNotComplete(t *testing.T) {
 	begun := false
 	rapid.Check(t, func(rt *rapid.T) {

@@ -264,8 +264,8 @@ func TestNamesThatHaveTakenEffectGo(t *testing.T) {
 	}
 }
 
-// TestNamesGoAtAnyTime has every action pass or not, so that names are removed long after they took effect, and Pods end,
-// leave and join in between.
+// TestNamesGoAtAnyTime has every action pass or not, so that names are removed long after they took effect, and Pods
+// end, leave and join in between.
 func TestNamesGoAtAnyTime(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.IntRange(1, 4).Draw(t, "replicas"))
@@ -312,8 +312,8 @@ func TestNamesGoAtAnyTime(t *testing.T) {
 	})
 }
 
-// TestAPairWhoseNewPodIsNamedEndsFirst: with replicas 0 and podToDelete naming a new Pod that does not serve, both are kept
-// until it does.
+// TestAPairWhoseNewPodIsNamedEndsFirst: with replicas 0 and podToDelete naming a new Pod that does not serve, both
+// are kept until it does.
 func TestAPairWhoseNewPodIsNamedEndsFirst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		conventions setplan.Conventions
@@ -354,7 +354,8 @@ func TestAPairWhoseNewPodIsNamedEndsFirst(t *testing.T) {
 	}
 }
 
-// TestEveryUpdateAsksTheRules: what restarts nothing goes through the lifecycle as well, and the label that asked for it goes.
+// TestEveryUpdateAsksTheRules: what restarts nothing goes through the lifecycle as well, and the label that asked for
+// it goes.
 func TestEveryUpdateAsksTheRules(t *testing.T) {
 	for _, byLabel := range []bool{false, true} {
 		for conventions, begins := range map[setplan.Conventions]int{setplan.OwnConventions: 0, setplan.KuperatorV07: 3} {

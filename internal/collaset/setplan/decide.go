@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	// minLazy is the number of entries that may lag behind their Pods before the ResourceContext is written for them alone, and lazyShare the
-	// share of them, if that is more: a write is as large as there are entries, and in an operation on all Pods there are no more than lazyShare of them.
+	// minLazy is the number of entries that may lag behind their Pods before the ResourceContext is written for them
+	// alone, and lazyShare the share of them, if that is more: a write is as large as there are entries, and in an
+	// operation on all Pods there are no more than lazyShare of them.
 	minLazy   = 64
 	lazyShare = 4
 	// maxBlockers bounds the reasons in status.
@@ -57,14 +58,14 @@ type item struct {
 	op podops.Operation
 	// during is the type of our operation while it is asked for or carried out, "" otherwise.
 	during string
-	// inService says that the Pod has the label service-available.
+	// inService is true if the Pod has the label service-available.
 	inService bool
-	// twin says that an older live Pod carries the same ID.
+	// twin is true if an older live Pod carries the same ID.
 	twin    bool
 	victim  bool
 	inScope bool
-	// frozen says that the Pod is to be excluded now: it does not count. staying says why it is not, although it should be:
-	// it counts as gone for scale-in, and nothing that would delete it is done to it.
+	// frozen is true if the Pod is to be excluded now: it does not count. staying says why it is not, although it should
+	// be: it counts as gone for scale-in, and nothing that would delete it is done to it.
 	frozen  bool
 	staying string
 	// ranks are the numbers of Pods of the same domain that scale-in would remove later, by constraint.
@@ -75,9 +76,9 @@ type item struct {
 	wish    wish
 	pair    *pair
 	newOf   *pair
-	// spared says that the Pod is named, and is not deleted for that before it has another Pod's place.
+	// spared is true if the Pod is named, and is not deleted for that before it has another Pod's place.
 	spared bool
-	// handed says that the Pod is on its way out by this plan; labels and told are for Plan.Labels.
+	// handed is true if the Pod is on its way out by this plan; labels and told are for Plan.Labels.
 	handed bool
 	labels map[string]*string
 	told   ReplacementEvent
@@ -190,7 +191,7 @@ func (d *decision) findProblems() {
 	d.checkNames(func(p Problem) { d.plan.Problems = append(d.plan.Problems, p) })
 }
 
-// holds says whether some problem holds something back.
+// holds reports whether some problem holds something back.
 func (d *decision) holds(what func(Problem) bool) bool {
 	return slices.ContainsFunc(d.plan.Problems, what)
 }
@@ -214,7 +215,8 @@ func (d *decision) look(in time.Duration) {
 	}
 }
 
-// due says whether the operator may act on the Pod now: it has permission, and the delay has passed since it first saw it.
+// due reports whether the operator may act on the Pod now: it has permission, and the delay has passed since it first
+// saw it.
 func (d *decision) due(it *item, delay time.Duration) bool {
 	if !podops.Allowed(it.View, OperatorID, it.during) {
 		reason, message := waitFor(it)
@@ -257,8 +259,8 @@ func waitFor(it *item) (reason, message string) {
 	return string(podops.WaitLifecycle), "the next step is lifecycle-controller's"
 }
 
-// unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not, or if a rule has told
-// that it holds the Pod.
+// unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not, or if a rule
+// has told that it holds the Pod.
 func unheld(it *item, id string) (reason, message string) {
 	if heldByRule(it.Pod) {
 		return "", ""
@@ -272,7 +274,8 @@ func unheld(it *item, id string) (reason, message string) {
 	return "", ""
 }
 
-// heldByRule reports whether a rule has had something against an operation on the Pod for a while, as the Pod itself tells.
+// heldByRule reports whether a rule has had something against an operation on the Pod for a while, as the Pod itself
+// tells.
 func heldByRule(pod *Pod) bool {
 	for key := range pod.View.Annotations {
 		if strings.HasPrefix(key, podops.RuleDetailPrefix+"/") {

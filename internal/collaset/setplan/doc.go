@@ -1,10 +1,11 @@
-// Package setplan decides for one CollaSet: which instance IDs it holds, which Pods to create, update, finish, cancel and
-// delete, and what its status says. Decide is a function of the Snapshot alone.
+// Package setplan decides for one CollaSet: which instance IDs it holds, which Pods to create, update, finish, cancel
+// and delete, and what its status says. Decide is a function of the Snapshot alone.
 //
-// Words. A Pod is *live* when it is neither being deleted nor terminal. An *entry* is what the ResourceContext remembers
-// of one instance ID. A *slot* is an active entry: with its live Pod, or vacant. A *victim* is a live Pod that scale-in
-// removes. A *pair* is an origin and the new Pod that replaces it: one replica, in the origin's slot. A Pod is *held* when it
-// is to be excluded now: it does not count as live. A slot is *in scope* when the update strategy wants it at the updated revision.
+// Words. A Pod is *live* when it is neither being deleted nor terminal. An *entry* is what the ResourceContext
+// remembers of one instance ID. A *slot* is an active entry: with its live Pod, or vacant. A *victim* is a live Pod
+// that scale-in removes. A *pair* is an origin and the new Pod that replaces it: one replica, in the origin's slot. A
+// Pod is *held* when it is to be excluded now: it does not count as live. A slot is *in scope* when the update
+// strategy wants it at the updated revision.
 //
 // Invariants, for every Snapshot:
 //

@@ -14,7 +14,7 @@ type slot struct {
 	data map[string]string
 	// stored is the entry as it is, nil for a new one.
 	stored map[string]string
-	// vacated says that the entry is of a Pod that was scaled in: its ID is free once the Pod is gone.
+	// vacated is true if the entry is of a Pod that was scaled in: its ID is free once the Pod is gone.
 	vacated bool
 	dropped bool
 	// asOrigin and asNew are the pair that the entry is a side of.
@@ -41,7 +41,7 @@ func (e *slot) set(key, value string) {
 
 func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
 
-// sameMap says that b may still be the very map a; equal content is enough to copy before a change.
+// sameMap reports whether b may still be the very map a; equal content is enough to copy before a change.
 func sameMap(a, b map[string]string) bool { return maps.Equal(a, b) }
 
 func (e *slot) revision() string { return e.data[appsv1alpha1.ContextRevision] }
@@ -110,7 +110,7 @@ func (d *decision) known(revision string) bool {
 	return ok
 }
 
-// active says whether the entry is a slot of the set. The new Pod of a pair fills that of its origin.
+// active reports whether the entry is a slot of the set. The new Pod of a pair fills that of its origin.
 func (e *slot) active() bool { return !e.dropped && !e.vacated && e.asNew == nil }
 
 // slots are the active entries, by ID.
@@ -169,7 +169,7 @@ func (d *decision) giveUp(e *slot) {
 	d.release++
 }
 
-// storedScaleIn says that the ResourceContext has the entry as one of a Pod that was scaled in.
+// storedScaleIn reports whether the ResourceContext has the entry as one of a Pod that was scaled in.
 func storedScaleIn(e *slot) bool {
 	return e.stored[appsv1alpha1.ContextScaleIn] == appsv1alpha1.ContextTrue
 }
@@ -193,8 +193,8 @@ func (d *decision) takenIDs() map[int]bool {
 	return taken
 }
 
-// maxAllocated bounds the IDs that one decision takes. Whoever may write a CollaSet chooses the number of replicas, up to 2^31-1, and
-// the memory of this process is everybody's. No ResourceContext holds many more entries than these.
+// maxAllocated bounds the IDs that one decision takes. Whoever may write a CollaSet chooses the number of replicas,
+// up to 2^31-1, and the memory of this process is everybody's. No ResourceContext holds many more entries than these.
 const maxAllocated = 10_000
 
 // allocate takes the lowest IDs that nobody uses, the first of them if they are very many.
@@ -343,7 +343,8 @@ func (d *decision) storeEntries() {
 	slices.SortFunc(d.plan.Entries, func(a, b Entry) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// worthStoring says whether the ResourceContext is written now; lagging is whether an entry's revision is behind its Pod's.
+// worthStoring reports whether the ResourceContext is written now; lagging is whether an entry's revision is behind
+// its Pod's.
 func (d *decision) worthStoring(lagging bool) bool {
 	lazy := max(minLazy, len(d.entries)/lazyShare)
 	switch {
@@ -356,13 +357,13 @@ func (d *decision) worthStoring(lagging bool) bool {
 	}
 }
 
-// mixed says that Pods of several revisions are wanted.
+// mixed reports whether Pods of several revisions are wanted.
 func (d *decision) mixed() bool {
 	return d.s.ByLabel || d.s.Partition > 0 || d.s.Halted != nil
 }
 
-// quiet says that no wave is under way: none of our operations is, and no Pod is on its way back from one, which would let
-// the next begin.
+// quiet reports whether no wave is under way: none of our operations is, and no Pod is on its way back from one,
+// which would let the next begin.
 func (d *decision) quiet() bool {
 	p := &d.plan
 	if len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+len(p.Cancels)+len(p.Begins) > 0 {
@@ -371,7 +372,7 @@ func (d *decision) quiet() bool {
 	return !slices.ContainsFunc(d.items, func(it *item) bool { return (it.during != "" || offline(it.op)) && it.Live() })
 }
 
-// leavingByScaleIn says whether Pods are still on their way out, or wait for their turn.
+// leavingByScaleIn reports whether Pods are still on their way out, or wait for their turn.
 func (d *decision) leavingByScaleIn() bool {
 	if slices.ContainsFunc(d.items, (*item).waitsToLeave) {
 		return true

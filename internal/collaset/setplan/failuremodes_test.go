@@ -18,8 +18,8 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
-// The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of Kuperator are
-// known to have failed. docs/collaset.md lists them.
+// The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of
+// Kuperator are known to have failed. docs/collaset.md lists them.
 
 // inScaleIn counts live Pods on which a scale-in is under way.
 func (w *world) inScaleIn() int {
@@ -125,8 +125,8 @@ func TestFailure04PartitionEdgeCases(t *testing.T) {
 	}
 }
 
-// Kuperator applied the next revision under the permission for the one before, with traffic on again meanwhile, and left
-// Pods that the partition no longer wanted in the lifecycle.
+// Kuperator applied the next revision under the permission for the one before, with traffic on again meanwhile, and
+// left Pods that the partition no longer wanted in the lifecycle.
 func TestFailure11SecondRolloutReusesHalfDoneLifecycle(t *testing.T) {
 	t.Run("every change is made under a permission of its own request", func(t *testing.T) {
 		for seed := range uint64(60) {
@@ -220,8 +220,8 @@ func describe(p setplan.Plan) []string {
 	return append(lines, fmt.Sprint(p.Entries), fmt.Sprint(p.Problems), fmt.Sprint(p.Blockers), fmt.Sprint(p.Goal))
 }
 
-// Kuperator updated healthy Pods first and left the broken ones, so that the rollout could not end. (That Pods which are
-// missing altogether count as unavailable is podtransitionrule-controller's, and tested there.)
+// Kuperator updated healthy Pods first and left the broken ones, so that the rollout could not end. (That Pods which
+// are missing altogether count as unavailable is podtransitionrule-controller's, and tested there.)
 func TestFailure14AvailabilityBlindChoices(t *testing.T) {
 	broken := func(w *world, at ...int) {
 		for _, i := range at {
@@ -280,8 +280,8 @@ func (w *world) firstPair() (origin, fresh *setplan.Pod) {
 	return nil, nil
 }
 
-// Kuperator replaced in circles, made a second new Pod when it scaled out, took one side of a pair alone, and panicked when
-// an entry was missing. (Any disturbance at any time is TestAnySubsetOfAReplacementReachesTheGoal.)
+// Kuperator replaced in circles, made a second new Pod when it scaled out, took one side of a pair alone, and
+// panicked when an entry was missing. (Any disturbance at any time is TestAnySubsetOfAReplacementReachesTheGoal.)
 func TestFailure07ReplaceUnderConcurrentUpdateAndScale(t *testing.T) {
 	for name, meanwhile := range map[string]func(w *world){
 		"scaled out":                func(w *world) { w.Replicas = 6 },

@@ -23,7 +23,8 @@ import (
 
 var updateGolden = flag.Bool("update", false, "write the logs in testdata instead of comparing with them")
 
-// story is a set under a user's hands: the template is at spec, and status is kept from round to round, as the shell does.
+// story is a set under a user's hands: the template is at spec, and status is kept from round to round, as the shell
+// does.
 type story struct {
 	*world
 	t      *testing.T
@@ -190,9 +191,9 @@ func grouped(log []string) []string {
 	return out
 }
 
-// TestGoldenRollouts simulates whole rollouts: once in the order of the plans, with a log to read (testdata, written by
-// go test ./internal/collaset/setplan -run Golden -update), and 100 times with actions and kubelets in random order, of which only
-// the end is checked, and what must hold always.
+// TestGoldenRollouts simulates whole rollouts: once in the order of the plans, with a log to read (testdata, written
+// by go test ./internal/collaset/setplan -run Golden -update), and 100 times with actions and kubelets in random
+// order, of which only the end is checked, and what must hold always.
 func TestGoldenRollouts(t *testing.T) {
 	for name, sc := range goldens {
 		t.Run(name, func(t *testing.T) {

@@ -17,10 +17,12 @@ const (
 	recordUnreadable     = "RecordUnreadable"
 )
 
-// finishPatience is for how long lifecycle-controller may leave unfinished what it is to finish. One that is older than this program never does.
+// finishPatience is for how long lifecycle-controller may leave unfinished what it is to finish. One that is older
+// than this program never does.
 const finishPatience = 5 * time.Second
 
-// left is how long the Pod's change is still left to lifecycle-controller, which finishes it and brings the Pod back in one write.
+// left is how long the Pod's change is still left to lifecycle-controller, which finishes it and brings the Pod back
+// in one write.
 func (d *decision) left(it *item) time.Duration {
 	if !it.Delegated || it.CarriedSince.IsZero() {
 		return 0
@@ -35,8 +37,9 @@ const (
 )
 
 // carried moves a change that was made in place to its end: it is finished once the kubelet has carried it out, by
-// lifecycle-controller or, if that does not, here; what still lacks its write to pods/resize gets it; and a Pod that cannot
-// get its resources where it is, is created anew, unless that is not wanted. allowed says that the Pod may be touched.
+// lifecycle-controller or, if that does not, here; what still lacks its write to pods/resize gets it; and a Pod that
+// cannot get its resources where it is, is created anew, unless that is not wanted. allowed says that the Pod may be
+// touched.
 func (d *decision) carried(it *item, allowed bool) {
 	switch {
 	case it.Carried && d.left(it) > 0:
@@ -72,15 +75,16 @@ func (d *decision) carried(it *item, allowed bool) {
 	}
 }
 
-// backInService ends an operation that cannot reach its end now. What was changed stays recorded, and is carried on while
-// the Pod serves. While a container has yet to restart the Pod stays out.
+// backInService ends an operation that cannot reach its end now. What was changed stays recorded, and is carried on
+// while the Pod serves. While a container has yet to restart the Pod stays out.
 func (d *decision) backInService(it *item) {
 	if it.during == podops.TypeUpdate && !it.Restarting {
 		d.plan.Cancels = append(d.plan.Cancels, it.Pod)
 	}
 }
 
-// forecast says how a Pod gets from status.currentRevision to status.updatedRevision; nil when they are equal or not known.
+// forecast says how a Pod gets from status.currentRevision to status.updatedRevision; nil when they are equal or not
+// known.
 func forecast(s *Snapshot, st *appsv1alpha1.CollaSetStatus) *appsv1alpha1.UpdateForecast {
 	difference, known := s.Revisions[st.CurrentRevision]
 	if !known || s.Deleting || st.CurrentRevision == st.UpdatedRevision {

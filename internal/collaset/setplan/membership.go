@@ -14,8 +14,8 @@ const (
 	includeNotAllowed = "IncludeNotAllowed"
 )
 
-// toExclude says whether a Pod is to be excluded now, and if it should be and is not, why. A Pod that the selector does
-// not match any more is excluded like one that is named.
+// toExclude reports whether a Pod is to be excluded now, and if it should be and is not, why. A Pod that the selector
+// does not match any more is excluded like one that is named.
 func (d *decision) toExclude(it *item, named map[string]bool) (now bool, staying string) {
 	switch {
 	case it.Selected && !it.Excluded && !named[it.Name()], it.View.Terminating, d.s.Deleting:
@@ -31,18 +31,19 @@ func (d *decision) toExclude(it *item, named map[string]bool) (now bool, staying
 	}
 }
 
-// markedForNew reports whether a Pod has the mark for deletion because its replacement serves. Such a mark goes when the Pod is
-// excluded: it is the replacement that wanted it, and that has its place then.
+// markedForNew reports whether a Pod has the mark for deletion because its replacement serves. Such a mark goes when
+// the Pod is excluded: it is the replacement that wanted it, and that has its place then.
 func (d *decision) markedForNew(it *item) bool {
 	id := it.pairing.newID
 	return id != NoID && slices.ContainsFunc(d.s.Pods, func(p Pod) bool { return p.ID == id && p.Live() && p.Available })
 }
 
-// putOff reports whether the Pod is to be excluded as soon as something else is over: until then it stays as it is. With names in
-// sequence that never comes: such a Pod is updated, and comes again when it has ended, like any other.
+// putOff reports whether the Pod is to be excluded as soon as something else is over: until then it stays as it is.
+// With names in sequence that never comes: such a Pod is updated, and comes again when it has ended, like any other.
 func (d *decision) putOff(it *item) bool { return it.staying != "" && !d.s.Sequential }
 
-// inAndOut lets Pods go and takes Pods in. In such a plan nothing is created or removed: the next one counts what came of it.
+// inAndOut lets Pods go and takes Pods in. In such a plan nothing is created or removed: the next one counts what
+// came of it.
 func (d *decision) inAndOut() {
 	for _, it := range d.items {
 		switch {
@@ -111,8 +112,8 @@ func (d *decision) refusal(c *Candidate) string {
 	}
 }
 
-// include takes a Pod in: under its own ID if that is free, else under the lowest one. The entry is stored first; if the
-// Pod then does not follow, the next plan finds its own entry, vacant and never used, and takes that.
+// include takes a Pod in: under its own ID if that is free, else under the lowest one. The entry is stored first; if
+// the Pod then does not follow, the next plan finds its own entry, vacant and never used, and takes that.
 func (d *decision) include(pod *Pod, taken map[int]bool) {
 	unused := func(id int) bool {
 		e := d.entries[id]

@@ -254,8 +254,8 @@ func TestPodsThatMayNotJoin(t *testing.T) {
 	}
 }
 
-// TestMembersComeAndGoAtRandom lets Pods leave by every way, join, end and be deleted while the set is scaled and updated, with
-// each action passing or not, and demands the goal and no breach on the way.
+// TestMembersComeAndGoAtRandom lets Pods leave by every way, join, end and be deleted while the set is scaled and
+// updated, with each action passing or not, and demands the goal and no breach on the way.
 func TestMembersComeAndGoAtRandom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.IntRange(0, 5).Draw(t, "replicas"))
@@ -363,8 +363,8 @@ func shuffled(w *world, random *rand.Rand) *setplan.Snapshot {
 	return &s
 }
 
-// TestSharedPools has three sets on one pool, scaled at random, each deciding on the pool as it is; a write on an old view
-// is refused.
+// TestSharedPools has three sets on one pool, scaled at random, each deciding on the pool as it is; a write on an old
+// view is refused.
 func TestSharedPools(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var sets []*world
@@ -414,8 +414,8 @@ func TestSharedPools(t *testing.T) {
 	})
 }
 
-// TestHalfOfAPairLeaves excludes one half of a pair and lowers replicas in the same change: that half stays as it is, the other stands
-// for itself, and of the rest what serves least goes.
+// TestHalfOfAPairLeaves excludes one half of a pair and lowers replicas in the same change: that half stays as it is,
+// the other stands for itself, and of the rest what serves least goes.
 func TestHalfOfAPairLeaves(t *testing.T) {
 	for _, leaves := range []string{"origin", "new"} {
 		for _, sick := range []string{"none", "origin", "new"} {
@@ -465,8 +465,9 @@ func TestHalfOfAPairLeaves(t *testing.T) {
 	}
 }
 
-// TestPodsThatAreToLeaveAreSpared names Pods to be excluded and lowers replicas in one change, in every state of replacements,
-// health, marks and pause: no such Pod is deleted, handed over or begun upon, and no replica more than is too many.
+// TestPodsThatAreToLeaveAreSpared names Pods to be excluded and lowers replicas in one change, in every state of
+// replacements, health, marks and pause: no such Pod is deleted, handed over or begun upon, and no replica more than
+// is too many.
 func TestPodsThatAreToLeaveAreSpared(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.IntRange(1, 5).Draw(t, "replicas"))

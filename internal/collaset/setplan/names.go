@@ -15,9 +15,9 @@ func (n Names) IsZero() bool { return len(n.ToDelete)+len(n.ToExclude)+len(n.ToI
 // maxNames bounds the names of a list that one decision removes: the API server is asked about each.
 const maxNames = 64
 
-// takeNames finds the names that are to go from the spec because what they ask for is done: the Pod to delete is on its way
-// out or gone, the one to exclude is not the set's any more, the one to include is. That follows from the Pods alone, so what
-// is not removed now is removed by the next decision, whatever happens in between.
+// takeNames finds the names that are to go from the spec because what they ask for is done: the Pod to delete is on
+// its way out or gone, the one to exclude is not the set's any more, the one to include is. That follows from the
+// Pods alone, so what is not removed now is removed by the next decision, whatever happens in between.
 func (d *decision) takeNames() {
 	if d.s.Conventions != KuperatorV07 {
 		return
@@ -48,8 +48,8 @@ func (d *decision) takeNames() {
 	}
 }
 
-// waitsForName reports whether the Pod of a vacant slot would have a name that is still to be removed from podToDelete: it would
-// be deleted again.
+// waitsForName reports whether the Pod of a vacant slot would have a name that is still to be removed from
+// podToDelete: it would be deleted again.
 func (d *decision) waitsForName(e *slot) bool {
 	if d.s.Conventions != KuperatorV07 || !d.s.Sequential || len(d.named) == 0 {
 		return false
@@ -62,8 +62,8 @@ func (d *decision) waitsForName(e *slot) bool {
 	return true
 }
 
-// endsFirst reports whether a pair is not scaled in before its replacement has ended: podToDelete names the new Pod and not the
-// one that it replaces.
+// endsFirst reports whether a pair is not scaled in before its replacement has ended: podToDelete names the new Pod
+// and not the one that it replaces.
 func (d *decision) endsFirst(it *item) bool {
 	p := it.pair
 	if p == nil {

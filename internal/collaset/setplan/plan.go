@@ -16,7 +16,7 @@ type Plan struct {
 	// ResourceContext goes.
 	Entries        []Entry
 	EntriesChanged bool
-	// EntriesFirst says that Creations and Deletions may only follow when Entries are stored.
+	// EntriesFirst is true if Creations and Deletions may only follow when Entries are stored.
 	EntriesFirst bool
 
 	// Exclusions are Pods to let go; Entries are stored when they are gone. There are no Creations and Deletions then.
@@ -49,7 +49,8 @@ type Plan struct {
 
 	// ClaimCreations are claims to make for Pods that exist and wait for them.
 	ClaimCreations []ClaimCreation
-	// ClaimUpdates are claims to be brought in line with a template. Updates of Pods that need them come when they show it.
+	// ClaimUpdates are claims to be brought in line with a template. Updates of Pods that need them come when they show
+	// it.
 	ClaimUpdates []ClaimUpdate
 	// ClaimAdoptions are claims to get an owner reference to the set, ClaimReleases those to lose it.
 	ClaimAdoptions, ClaimReleases []*Claim
@@ -67,12 +68,12 @@ type Plan struct {
 	// Rollout is what may be done to single Pods until the next decision, nil for nothing.
 	Rollout *Rollout
 
-	// Release says that nothing is left of a deleted CollaSet but its ResourceContext and its finalizer.
+	// Release is true if nothing is left of a deleted CollaSet but its ResourceContext and its finalizer.
 	Release bool
 
 	// NextLook is how long to wait before deciding again if no event comes first; 0 means that only events matter.
 	NextLook time.Duration
-	// More says that a bound cut the plan short: decide again as soon as it is applied.
+	// More is true if a bound cut the plan short: decide again as soon as it is applied.
 	More bool
 
 	// Problems are what keeps the whole set, or a kind of action, from going on until somebody changes something.
@@ -111,7 +112,7 @@ func (p *Plan) sortBlockers() {
 	p.Blockers = p.Blockers[:min(len(p.Blockers), maxBlockers)]
 }
 
-// IsZero says that nothing is to be written but status.
+// IsZero reports whether nothing is to be written but status.
 func (p *Plan) IsZero() bool {
 	return !p.EntriesChanged && len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+len(p.Cancels)+
 		len(p.Begins)+len(p.Marks)+len(p.Labels)+len(p.Repairs)+len(p.Exclusions)+len(p.Inclusions)+len(p.ClaimCreations)+len(p.ClaimUpdates)+len(p.ClaimAdoptions)+len(p.ClaimReleases)+len(p.ClaimRepairs)+len(p.ClaimDeletions) == 0 && p.Names.IsZero() && !p.Release
@@ -121,9 +122,9 @@ func (p *Plan) IsZero() bool {
 type Creation struct {
 	ID       int
 	Revision string
-	// Fresh says that this ID never had a Pod.
+	// Fresh is true if this ID never had a Pod.
 	Fresh bool
-	// Advance says that the entry may move to the updated revision if the API server refuses this one for good.
+	// Advance is true if the entry may move to the updated revision if the API server refuses this one for good.
 	Advance bool
 	// Origin is the name of the Pod that this one is to replace, "" for none.
 	Origin string
@@ -210,7 +211,8 @@ type Blocker struct {
 // Lack is what keeps a Pod from being available.
 type Lack int
 
-// What Pods lack, the least first. LacksTime: it has not been Ready for long enough. LacksService: it is Ready, and not in service.
+// What Pods lack, the least first. LacksTime: it has not been Ready for long enough. LacksService: it is Ready, and
+// not in service.
 const (
 	LacksNothing Lack = iota
 	LacksTime
@@ -221,30 +223,31 @@ const (
 
 // Goal is where the set stands relative to its spec.
 type Goal struct {
-	// ScaleReached says that as many live Pods exist as wanted, and none more.
+	// ScaleReached is true if as many live Pods exist as wanted, and none more.
 	ScaleReached bool
-	// UpdateReached says that every slot in scope is at the updated revision with nothing under way.
+	// UpdateReached is true if every slot in scope is at the updated revision with nothing under way.
 	UpdateReached bool
-	// Replacing says that Pods are being replaced, or are to be.
+	// Replacing is true if Pods are being replaced, or are to be.
 	Replacing bool
 	// Lacking is what live Pods that are not available lack, of whichever is furthest from it.
 	Lacking Lack
 	// Awaited is what Pods that lack that wait for others to set: a readiness gate, or a finalizer. "" if it is not known.
 	Awaited string
-	// Held says that something in scope is refused until somebody changes something.
+	// Held is true if something in scope is refused until somebody changes something.
 	Held bool
 	// Refusal is what the API server refuses of it, and why; "" if it does not. The failure policy counts that time.
 	Refusal string
-	// Waits says that the spec is reached but for updates that wait for nothing but the window, and that none is under way.
+	// Waits is true if the spec is reached but for updates that wait for nothing but the window, and that none is under
+	// way.
 	Waits bool
 	// UpdatesOnly reports whether the spec is reached but for updates of which none is under way.
 	UpdatesOnly bool
 }
 
-// Available says that every live Pod is available.
+// Available reports whether every live Pod is available.
 func (g Goal) Available() bool { return g.Lacking == LacksNothing }
 
-// Reached says that the spec is reached in every respect.
+// Reached reports whether the spec is reached in every respect.
 func (g Goal) Reached() bool {
 	return g.ScaleReached && g.UpdateReached && !g.Replacing && g.Available() && !g.Held
 }

@@ -14,13 +14,13 @@ import (
 // A rollout and its deadline.
 //
 // The clock is status.lastProgressTime: it begins when there is something left to do, and moves when something got
-// better, and with every change of the spec. It runs
-// while the spec is not reached, but not while paused or waiting for other CollaSets, and no more once the spec was reached: that a node dies a month
-// later is no rollout. A CollaSet at rest costs no write for it. Past the deadline, FailurePolicy says what happens; what it stopped is in status.halted, which is
-// bound to the revision, so that it survives restarts and ends with the next template.
+// better, and with every change of the spec. It runs while the spec is not reached, but not while paused or waiting
+// for other CollaSets, and no more once the spec was reached: that a node dies a month later is no rollout. A
+// CollaSet at rest costs no write for it. Past the deadline, FailurePolicy says what happens; what it stopped is in
+// status.halted, which is bound to the revision, so that it survives restarts and ends with the next template.
 
-// DeadlineOf is the progress deadline of a spec, which has a default as that of a Deployment; 0 for none. The default is
-// not the schema's: what people and their tools wrote stays as it is.
+// DeadlineOf is the progress deadline of a spec, which has a default as that of a Deployment; 0 for none. The default
+// is not the schema's: what people and their tools wrote stays as it is.
 func DeadlineOf(progressDeadlineSeconds *int32) time.Duration {
 	switch seconds := ptr.Deref(progressDeadlineSeconds, appsv1alpha1.DefaultProgressDeadlineSeconds); seconds {
 	case appsv1alpha1.NoProgressDeadlineSeconds:
@@ -50,7 +50,7 @@ func (f FailureHandling) Halt(status *appsv1alpha1.CollaSetStatus, spec string, 
 	return &now
 }
 
-// stops says whether the policy stops a rollout at all.
+// stops reports whether the policy stops a rollout at all.
 func (f FailureHandling) stops() bool {
 	return f.Deadline > 0 && (f.Policy == appsv1alpha1.RolloutFailurePause || f.Policy == appsv1alpha1.RolloutFailureRollback)
 }
@@ -96,7 +96,7 @@ func (s *Snapshot) halted() string {
 	return s.Halted.Revision
 }
 
-// avoided says that no Pod is to be made at this revision: it is halted, and there is another.
+// avoided reports whether no Pod is to be made at this revision: it is halted, and there is another.
 func (s *Snapshot) avoided(revision string) bool {
 	return revision != "" && revision == s.halted() && s.fallback() != revision
 }
@@ -129,14 +129,15 @@ func (d *decision) avoidHalted() {
 	}
 }
 
-// waitingShare of the limit is how much of it may seem to have passed while the clock does not run: it is moved, which is a write, only so often.
+// waitingShare of the limit is how much of it may seem to have passed while the clock does not run: it is moved,
+// which is a write, only so often.
 const waitingShare = 4
 
 // limit is the longest time without progress. A Pod needs MinReady to show that it is better, so that comes on top.
 func (s *Snapshot) limit() time.Duration { return s.Failure.Deadline + s.MinReady }
 
-// better says whether something is better than in the status before. Where Pods must have been Ready for some time, being
-// Ready is nothing yet: a container that crashes again and again is Ready again and again.
+// better reports whether something is better than in the status before. Where Pods must have been Ready for some
+// time, being Ready is nothing yet: a container that crashes again and again is Ready again and again.
 func better(s *Snapshot, before, now *appsv1alpha1.CollaSetStatus) bool {
 	far := func(st *appsv1alpha1.CollaSetStatus) int {
 		return max(int(st.Replicas)-s.Replicas, s.Replicas-int(st.Replicas))
@@ -157,16 +158,16 @@ func wasComplete(s *Snapshot, before, now *appsv1alpha1.CollaSetStatus) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == string(appsv1alpha1.ReasonRolloutComplete) && c.ObservedGeneration == s.Generation
 }
 
-// behind says that the clock, which does not run while the CollaSet waits for others, has to be moved.
+// behind reports whether the clock, which does not run while the CollaSet waits for others, has to be moved.
 func behind(s *Snapshot, g Goal, clock *metav1.Time) bool {
 	return g.Waits && s.Now.Sub(clock.Time) >= s.limit()/waitingShare
 }
 
 // rollout is how the present rollout fares.
 type rollout struct {
-	// complete says that the spec was reached; it stays so until the spec or the chosen Pods change.
+	// complete is true if the spec was reached; it stays so until the spec or the chosen Pods change.
 	complete bool
-	// exceeded says that nothing got better for longer than the deadline.
+	// exceeded is true if nothing got better for longer than the deadline.
 	exceeded bool
 }
 
@@ -196,15 +197,16 @@ func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollo
 	return r
 }
 
-// blamed reports whether the revision is to blame that nothing gets better: Pods do not get to it, or do not serve with it. What
-// its user has to change is no fault of the revision, but what the API server refuses is.
+// blamed reports whether the revision is to blame that nothing gets better: Pods do not get to it, or do not serve
+// with it. What its user has to change is no fault of the revision, but what the API server refuses is.
 func blamed(s *Snapshot, p *Plan, st *appsv1alpha1.CollaSetStatus) bool {
 	fails := !p.Goal.UpdateReached || st.UpdatedAvailableReplicas < st.UpdatedReplicas
 	held := len(p.Problems) > 0 || p.Goal.Held && p.Goal.Refusal == ""
 	return fails && !held && s.spec() != s.CurrentRevision
 }
 
-// DeadlineIn is how long it is to the progress deadline by this status, or to the next move of a clock that waits; 0 if the clock does not run or has run out.
+// DeadlineIn is how long it is to the progress deadline by this status, or to the next move of a clock that waits; 0
+// if the clock does not run or has run out.
 func DeadlineIn(s *Snapshot, g Goal, st *appsv1alpha1.CollaSetStatus) time.Duration {
 	c := meta.FindStatusCondition(st.Conditions, appsv1alpha1.CollaSetProgressing)
 	if st.LastProgressTime == nil || st.Halted != nil || s.Paused || s.Deleting || c == nil || c.Reason == string(appsv1alpha1.ReasonRolloutComplete) {

@@ -17,7 +17,7 @@ var ReplacementLabels = [...]string{
 
 // pairing is what a Pod's labels say of a replacement.
 type pairing struct {
-	// wanted says that the Pod is to be replaced; target names the revision if it is an update that wants it, and is ""
+	// wanted is true if the Pod is to be replaced; target names the revision if it is an update that wants it, and is ""
 	// if it is a user.
 	wanted bool
 	target string
@@ -75,9 +75,9 @@ type pair struct {
 	fresh *item
 	// entry is that of the new Pod.
 	entry *slot
-	// committed says that the origin is on its way out and the new Pod serves: there is no way back.
+	// committed is true if the origin is on its way out and the new Pod serves: there is no way back.
 	committed bool
-	// over says that it is no pair any more.
+	// over is true if it is no pair any more.
 	over bool
 }
 
@@ -89,7 +89,7 @@ func (p *pair) revision() string {
 	return p.entry.revision()
 }
 
-// byUser says that a user's label keeps the pair, so that it does not count against the surge of the update.
+// byUser reports whether a user's label keeps the pair, so that it does not count against the surge of the update.
 func (p *pair) byUser() bool { return p.origin.pairing.wanted && p.origin.pairing.target == "" }
 
 // replicas is the number of live replicas: pairs count as one.
@@ -106,13 +106,13 @@ func (d *decision) replicas() int {
 // link is a claim that one ID is the replacement of another.
 type link struct {
 	origin, fresh int
-	// stored says that the entry of the origin says so.
+	// stored is true if the entry of the origin says so.
 	stored bool
 }
 
 // readPairs finds out which Pods replace which. Both sides have to say so, in their entries or by their labels; where
-// entries and labels differ, entries decide, because they are written before a new Pod is made. A claim of one side alone
-// is stale: nobody becomes half of a pair, and so none too many, because of one wrong label.
+// entries and labels differ, entries decide, because they are written before a new Pod is made. A claim of one side
+// alone is stale: nobody becomes half of a pair, and so none too many, because of one wrong label.
 func (d *decision) readPairs() {
 	var links []link
 	var linked []*slot
@@ -149,7 +149,8 @@ func (d *decision) readPairs() {
 	slices.SortFunc(d.pairs, func(a, b *pair) int { return cmp.Compare(a.origin.ID, b.origin.ID) })
 }
 
-// join makes a pair of two IDs if both sides say that they are one, and lets the new one take over if the origin is gone.
+// join makes a pair of two IDs if both sides say that they are one, and lets the new one take over if the origin is
+// gone.
 func (d *decision) join(l link) {
 	o, n := d.entries[l.origin], d.entries[l.fresh]
 	if o == nil || n == nil || o == n || o.inPair() || n.inPair() || o.dropped || n.dropped || !d.agreed(l) {
@@ -192,7 +193,7 @@ func (d *decision) tookOver(o *slot, fresh *item) bool {
 	return o.marked(appsv1alpha1.ContextScaleIn) || fresh != nil && fresh.Available || d.leaving[o.id] != nil && d.leaving[o.id].ToDelete
 }
 
-// agreed says whether the new side says the same, in its entry or by its Pod's label.
+// agreed reports whether the new side says the same, in its entry or by its Pod's label.
 func (d *decision) agreed(l link) bool {
 	if parseID(d.entries[l.fresh].data[appsv1alpha1.ContextReplaceOriginPodID]) == l.origin {
 		return true
@@ -209,11 +210,11 @@ func (e *slot) linked() bool {
 	return has(e.data, appsv1alpha1.ContextReplaceNewPodID) || has(e.data, appsv1alpha1.ContextReplaceOriginPodID)
 }
 
-// inPair says whether the entry is a side of a pair.
+// inPair reports whether the entry is a side of a pair.
 func (e *slot) inPair() bool { return e.asOrigin != nil || e.asNew != nil }
 
-// replace moves every replacement one step: pairs that are wanted go on, those that are not are taken back, and then more
-// are begun. It comes before scale-in, which removes the new Pods that are taken back.
+// replace moves every replacement one step: pairs that are wanted go on, those that are not are taken back, and then
+// more are begun. It comes before scale-in, which removes the new Pods that are taken back.
 func (d *decision) replace() {
 	blocked := d.holds(func(p Problem) bool { return p.Scale || p.Update })
 	byUpdates := 0
@@ -273,9 +274,9 @@ func (d *decision) targetOf(it *item) string {
 	return d.s.fallback()
 }
 
-// aimed reports whether the new Pod is, or will be, at the revision that is wanted of it. One that serves at the revision of a
-// Pod that its user has replaced is good enough: it is updated when it has that Pod's place. One that does not may never, as its
-// revision may be what the update is to repair.
+// aimed reports whether the new Pod is, or will be, at the revision that is wanted of it. One that serves at the
+// revision of a Pod that its user has replaced is good enough: it is updated when it has that Pod's place. One that
+// does not may never, as its revision may be what the update is to repair.
 func (d *decision) aimed(p *pair) bool {
 	revision := p.revision()
 	return revision == d.targetOf(p.origin) || d.servesAsAsked(p)
@@ -337,8 +338,8 @@ func (d *decision) goOn(p *pair) {
 	}
 }
 
-// takeBack ends a pair that is not wanted any more, or not like this: the new Pod is scaled in. It says whether there was
-// none, so that the pair is over.
+// takeBack ends a pair that is not wanted any more, or not like this: the new Pod is scaled in. It says whether there
+// was none, so that the pair is over.
 func (d *decision) takeBack(p *pair) (over bool) {
 	if p.fresh != nil {
 		p.fresh.victim = p.fresh.staying == ""
@@ -355,7 +356,7 @@ func (d *decision) takeBack(p *pair) (over bool) {
 	return true
 }
 
-// mayReplace says whether a replacement of the Pod may begin now.
+// mayReplace reports whether a replacement of the Pod may begin now.
 func (d *decision) mayReplace(it *item) bool {
 	switch {
 	case d.entries[it.ID] == nil:
@@ -545,7 +546,7 @@ func (d *decision) relabelPods() {
 	}
 }
 
-// replaced says that the Pod's own update has to wait: it is a side of a pair, or becomes one.
+// replaced reports whether the Pod's own update has to wait: it is a side of a pair, or becomes one.
 func (d *decision) replaced(it *item) bool {
 	if it.pair != nil && d.outdated(it) && d.servesAsAsked(it.pair) {
 		d.block(it, "BeingReplaced", "is being replaced on request, and the new Pod is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+" to update this one now")
@@ -553,7 +554,7 @@ func (d *decision) replaced(it *item) bool {
 	return it.pair != nil || it.newOf != nil || it.wish != noWish
 }
 
-// isNamed says whether podToDelete names the Pod, or the other side of its pair.
+// isNamed reports whether podToDelete names the Pod, or the other side of its pair.
 func (d *decision) isNamed(it *item) bool {
 	p := it.pair
 	if it.newOf != nil {
@@ -571,7 +572,7 @@ func (it *item) stand() *item {
 	return it
 }
 
-// arriving says that the Pod is being replaced by one of this revision; for good says that nothing can stop that.
+// arriving reports whether the Pod is being replaced by one of this revision; for good says that nothing can stop that.
 func (it *item) arriving(revision string) (comes, forGood bool) {
 	if it.pair == nil || it.pair.revision() != revision {
 		return false, false

@@ -18,8 +18,8 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
-// newPods are the live Pods that are labelled to replace a live Pod, by the name of that. Names in sequence come again, so
-// that entries are asked, too.
+// newPods are the live Pods that are labelled to replace a live Pod, by the name of that. Names in sequence come
+// again, so that entries are asked, too.
 func (w *world) newPods() map[string]*setplan.Pod {
 	out := map[string]*setplan.Pod{}
 	for _, p := range w.live() {
@@ -748,8 +748,8 @@ func TestThereIsNoWayBackOnceTheOriginIsHandedOver(t *testing.T) {
 	w.assertNoTraces(t)
 }
 
-// TestHalfDoneReplacementsOfKuperatorAreTakenOver has the labels and entries that Kuperator v0.7.4 left of two pairs whose
-// new Pods cannot start.
+// TestHalfDoneReplacementsOfKuperatorAreTakenOver has the labels and entries that Kuperator v0.7.4 left of two pairs
+// whose new Pods cannot start.
 func TestHalfDoneReplacementsOfKuperatorAreTakenOver(t *testing.T) {
 	w := atRest(t, 2, func(w *world) { w.Policy, w.MaxSurge = appsv1alpha1.PodUpdateReplace, 1 })
 	w.Entries = nil
@@ -788,7 +788,8 @@ func TestHalfDoneReplacementsOfKuperatorAreTakenOver(t *testing.T) {
 	w.assertNoTraces(t)
 }
 
-// TestAnySubsetOfAReplacementReachesTheGoal does with replacements what TestAnySubsetOfAPlanReachesTheGoal does with the rest.
+// TestAnySubsetOfAReplacementReachesTheGoal does with replacements what TestAnySubsetOfAPlanReachesTheGoal does with
+// the rest.
 func TestAnySubsetOfAReplacementReachesTheGoal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.IntRange(0, 5).Draw(t, "replicas"))

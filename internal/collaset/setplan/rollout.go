@@ -9,10 +9,11 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// Rollout is what a decision says of the next steps of single Pods: of those on which an update in place is under way, so that a Pod that gets its
-// permission, or has carried its change out, is moved on without a decision about the whole set, and of those that are to begin. It holds for the
-// generation that it was made for, until the next decision; steps are made on the Pod as it is and under its resourceVersion, so they are among those
-// that a decision on the same Pod would plan.
+// Rollout is what a decision says of the next steps of single Pods: of those on which an update in place is under
+// way, so that a Pod that gets its permission, or has carried its change out, is moved on without a decision about
+// the whole set, and of those that are to begin. It holds for the generation that it was made for, until the next
+// decision; steps are made on the Pod as it is and under its resourceVersion, so they are among those that a decision
+// on the same Pod would plan.
 type Rollout struct {
 	// Updated is the revision that Pods go to.
 	Updated string
@@ -68,13 +69,13 @@ func (r *Rollout) NextStep(pod *Pod) Step {
 	return StepNone
 }
 
-// updatable says that nothing but the update strategy has a say about the Pod.
+// updatable reports whether nothing but the update strategy has a say about the Pod.
 func (p *Pod) updatable() bool {
 	return p.Live() && p.Selected && !p.Excluded && !p.ToDelete && !p.Replacing
 }
 
-// Back reports whether a Pod came back into service from our operation between two looks, so that another may leave. One on which the next
-// operation has begun by then is on its way out again.
+// Back reports whether a Pod came back into service from our operation between two looks, so that another may leave.
+// One on which the next operation has begun by then is on its way out again.
 func Back(before, after podops.View) bool {
 	if before.ServiceAvailable() || !after.ServiceAvailable() {
 		return false
@@ -99,9 +100,10 @@ func Operated(labels map[string]string) bool {
 	return false
 }
 
-// startRollout has the plan say what follows on single Pods, where steps of single Pods depend on nothing but their own permission: not on a delay that
-// is measured from when that was first seen, on claims that have to be changed first, on labels that choose Pods, or on the
-// choice of those that scale-in removes, which may change with every Pod.
+// startRollout has the plan say what follows on single Pods, where steps of single Pods depend on nothing but their
+// own permission: not on a delay that is measured from when that was first seen, on claims that have to be changed
+// first, on labels that choose Pods, or on the choice of those that scale-in removes, which may change with every
+// Pod.
 func (d *decision) startRollout(blocked bool) {
 	s := d.s
 	if slices.ContainsFunc(d.items, func(it *item) bool { return it.victim }) {
@@ -113,8 +115,8 @@ func (d *decision) startRollout(blocked bool) {
 	}
 }
 
-// follow names a Pod in the Rollout: one on which an update in place is under way, or that is on its way back. need says
-// that it has yet to be changed.
+// follow names a Pod in the Rollout: one on which an update in place is under way, or that is on its way back. need
+// says that it has yet to be changed.
 func (d *decision) follow(it *item, need bool) {
 	switch {
 	case d.plan.Rollout == nil:

@@ -594,8 +594,8 @@ func TestByLabel(t *testing.T) {
 	})
 }
 
-// TestRevisionsAreStoredAsSeenWhereTheyDiffer: with a partition, a Pod that is lost without having been seen to terminate
-// comes back as it was, also in the middle of a wave.
+// TestRevisionsAreStoredAsSeenWhereTheyDiffer: with a partition, a Pod that is lost without having been seen to
+// terminate comes back as it was, also in the middle of a wave.
 func TestRevisionsAreStoredAsSeenWhereTheyDiffer(t *testing.T) {
 	s := tell(t, 6, always, func(w *world) { w.budget = 1 })
 	s.silent = true
@@ -612,8 +612,8 @@ func TestRevisionsAreStoredAsSeenWhereTheyDiffer(t *testing.T) {
 	assert.Equal(t, "r2", s.first(func(p *setplan.Pod) bool { return p.ID == id }).Revision)
 }
 
-// TestUsersOfEveryKind lets users do anything at any moment, with actions and kubelets in any order, and demands that the
-// set comes to rest where the spec and the failure policy say.
+// TestUsersOfEveryKind lets users do anything at any moment, with actions and kubelets in any order, and demands that
+// the set comes to rest where the spec and the failure policy say.
 func TestUsersOfEveryKind(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		passes := sometimes(rapid.Uint64().Draw(rt, "seed"), rapid.Float64Range(0.3, 1).Draw(rt, "chance"))
@@ -658,7 +658,8 @@ func TestUsersOfEveryKind(t *testing.T) {
 	})
 }
 
-// keptByRules counts Pods that wait to be scaled in because rules let no Pod more go out of service than those that crash.
+// keptByRules counts Pods that wait to be scaled in because rules let no Pod more go out of service than those that
+// crash.
 func (s *story) keptByRules() int {
 	n := 0
 	for _, p := range s.live() {

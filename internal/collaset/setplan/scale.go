@@ -89,9 +89,9 @@ func (d *decision) scaleIn() {
 	}
 }
 
-// markAhead says in the same write of all who wait to be scaled in that they are, so that their deletions, which a rule lets go one after
-// the other, need no write each. An entry with claims is marked with its deletion only: should the Pod be lost after the CollaSet
-// has changed its mind, the mark would have its claims deleted.
+// markAhead says in the same write of all who wait to be scaled in that they are, so that their deletions, which a
+// rule lets go one after the other, need no write each. An entry with claims is marked with its deletion only: should
+// the Pod be lost after the CollaSet has changed its mind, the mark would have its claims deleted.
 func (d *decision) markAhead() {
 	for id, it := range d.holder {
 		if e := d.entries[id]; e != nil && it.waitsToLeave() && !e.inPair() && len(d.claims.byID[id]) == 0 {
@@ -100,7 +100,7 @@ func (d *decision) markAhead() {
 	}
 }
 
-// waitsToLeave says whether the Pod is a victim whose removal has been asked for.
+// waitsToLeave reports whether the Pod is a victim whose removal has been asked for.
 func (it *item) waitsToLeave() bool {
 	return it.victim && it.Live() && it.during == podops.TypeScaleIn
 }

@@ -197,8 +197,8 @@ func TestPodsThatLeaveOneByOneCostFewWritesOfTheContext(t *testing.T) {
 	assert.Empty(t, w.problems)
 }
 
-// TestAScaleInThatIsGivenUpLeavesNoMark has Pods wait for their rules when the CollaSet changes its mind: a mark would have the ID of a Pod
-// that is lost now forgotten, with its revision.
+// TestAScaleInThatIsGivenUpLeavesNoMark has Pods wait for their rules when the CollaSet changes its mind: a mark
+// would have the ID of a Pod that is lost now forgotten, with its revision.
 func TestAScaleInThatIsGivenUpLeavesNoMark(t *testing.T) {
 	w := atRest(t, 120, nil)
 	w.Replicas = 20
@@ -387,8 +387,8 @@ func TestAPodThatCannotGo(t *testing.T) {
 	}
 }
 
-// TestAnIDIsKeptUntilItsPodIsGone has a Pod deleted by somebody just before one Pod fewer is wanted: another CollaSet of the
-// pool must not get its ID while it is there.
+// TestAnIDIsKeptUntilItsPodIsGone has a Pod deleted by somebody just before one Pod fewer is wanted: another CollaSet
+// of the pool must not get its ID while it is there.
 func TestAnIDIsKeptUntilItsPodIsGone(t *testing.T) {
 	w := atRest(t, 3, nil)
 	w.Pods[2].View.Terminating = true

@@ -16,7 +16,8 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
-// world is a set with its Pods, entries, lifecycle and kubelets. Every write bumps resourceVersions, as a real one does.
+// world is a set with its Pods, entries, lifecycle and kubelets. Every write bumps resourceVersions, as a real one
+// does.
 type world struct {
 	setplan.Snapshot
 	uid int
@@ -38,13 +39,13 @@ type world struct {
 	include []string
 	// excluded are the claims of Pods that were excluded.
 	excluded []setplan.Claim
-	// resizes says that changes in place have resources to write, infeasible that nodes do not have them.
+	// resizes is true if changes in place have resources to write, infeasible that nodes do not have them.
 	resizes, infeasible bool
 	// quietResize reports whether a resize restarts nothing.
 	quietResize bool
 	// shut has the window let nothing begin.
 	shut bool
-	// older says that lifecycle-controller finishes nothing for the operator.
+	// older is true if lifecycle-controller finishes nothing for the operator.
 	older bool
 }
 
@@ -325,7 +326,7 @@ func (w *world) settle(passes func() bool) {
 	}
 }
 
-// permits says whether the rules let the Pod go out of service.
+// permits reports whether the rules let the Pod go out of service.
 func (w *world) permits(p *setplan.Pod) bool {
 	out := w.Replicas
 	for _, other := range w.live() {

@@ -29,17 +29,17 @@ type Snapshot struct {
 
 	Replicas int
 	Paused   bool
-	// Deleting says that the CollaSet is being deleted.
+	// Deleting is true if the CollaSet is being deleted.
 	Deleting bool
-	// Orphaning says that it is deleted without its Pods: the garbage collector takes the owner references off.
+	// Orphaning is true if it is deleted without its Pods: the garbage collector takes the owner references off.
 	Orphaning bool
-	// Protocol says that Pods are operated under the Pod protocol; without it, directly.
+	// Protocol is true if Pods are operated under the Pod protocol; without it, directly.
 	Protocol bool
-	// Sequential says that a Pod's name follows from its instance ID.
+	// Sequential is true if a Pod's name follows from its instance ID.
 	Sequential bool
 
 	Policy appsv1alpha1.PodUpdatePolicy
-	// ByLabel says that Pods are chosen for update by label and not by Partition.
+	// ByLabel is true if Pods are chosen for update by label and not by Partition.
 	ByLabel bool
 	// Partition is the number of slots kept at old revisions.
 	Partition int
@@ -77,7 +77,7 @@ type Snapshot struct {
 	// SpecRevision the revision of the present template. Elsewhere SpecRevision may be empty: it is UpdatedRevision.
 	Halted       *appsv1alpha1.HaltedRollout
 	SpecRevision string
-	// Returned says that status names UpdatedRevision as the one that Pods come from: what is at another revision of this
+	// Returned is true if status names UpdatedRevision as the one that Pods come from: what is at another revision of this
 	// set got there by a rollout that was taken back. Kuperator v0.7 keeps as many there as the partition says.
 	Returned bool
 
@@ -146,11 +146,11 @@ type Pod struct {
 	// Created is the creation time; ReadySince when Ready last became True, zero if it is not. A container that started
 	// later than that counts: an image may be changed so quickly that Ready is True all the while.
 	Created, ReadySince time.Time
-	// Available says that the Pod serves: under the protocol, service-available; without it, Ready for long enough.
+	// Available is true if the Pod serves: under the protocol, service-available; without it, Ready for long enough.
 	Available bool
 	// AvailableIn is how long a Ready Pod still has to stay so to be available; 0 if time does not decide it.
 	AvailableIn time.Duration
-	// Scheduled says that the Pod has a node, and Node which; "" if it has none.
+	// Scheduled is true if the Pod has a node, and Node which; "" if it has none.
 	Scheduled bool
 	Node      string
 	// Awaited is what others have to set before the Pod is available: a readiness gate while its containers are ready, or
@@ -158,11 +158,12 @@ type Pod struct {
 	Awaited string
 	// Phase is the Pod's phase.
 	Phase corev1.PodPhase
-	// DeletionCost is what the user says it costs to delete the Pod (annotation controller.kubernetes.io/pod-deletion-cost),
-	// compared with other Pods of the set. 0 if the Pod does not say, or not legibly.
+	// DeletionCost is what the user says it costs to delete the Pod (annotation
+	// controller.kubernetes.io/pod-deletion-cost), compared with other Pods of the set. 0 if the Pod does not say, or
+	// not legibly.
 	DeletionCost int
-	// Again is how long a terminal Pod is kept before its successor comes, because Pods of its instance ID have run to their
-	// ends again and again; 0 if it need not wait.
+	// Again is how long a terminal Pod is kept before its successor comes, because Pods of its instance ID have run to
+	// their ends again and again; 0 if it need not wait.
 	Again time.Duration
 	// Ended says for people how a terminal Pod ended, "" for others.
 	Ended string
@@ -174,20 +175,20 @@ type Pod struct {
 	Included, Excluded, ToDelete, Replacing bool
 	// Mounts are the Pod's volumes that are claims.
 	Mounts []Mount
-	// Selected says that the CollaSet's selector matches.
+	// Selected is true if the CollaSet's selector matches.
 	Selected bool
 	// Fields is what metadata.managedFields tell.
 	Fields Fields
-	// Recorded says that an in-place change was made that is not yet called finished; Carried that the kubelet has
+	// Recorded is true if an in-place change was made that is not yet called finished; Carried that the kubelet has
 	// carried it out; Wait, a CamelCase word, and Missing what is missing if it has not.
 	Recorded, Carried bool
 	Wait, Missing     string
-	// Delegated says that lifecycle-controller is to finish this request when it is Carried, and CarriedSince when the operator here first saw
-	// that it is; zero if it does not see it.
+	// Delegated is true if lifecycle-controller is to finish this request when it is Carried, and CarriedSince when the
+	// operator here first saw that it is; zero if it does not see it.
 	Delegated    bool
 	CarriedSince time.Time
-	// ResizeDue says that the recorded change still lacks its write to pods/resize; Infeasible that the Pod cannot get the
-	// recorded resources where it is, for the reason in Missing. Neither is Carried.
+	// ResizeDue is true if the recorded change still lacks its write to pods/resize; Infeasible that the Pod cannot get
+	// the recorded resources where it is, for the reason in Missing. Neither is Carried.
 	ResizeDue, Infeasible bool
 	// ResizeRestarts reports whether that write restarts a container, and Restarting whether a container has yet to
 	// restart for what was changed already.
@@ -201,7 +202,7 @@ type Facts struct {
 	// Op is our operation on the Pod, and During its type while it is asked for or carried out, "" otherwise.
 	Op     podops.Operation
 	During string
-	// InService says that the Pod has the label service-available.
+	// InService is true if the Pod has the label service-available.
 	InService bool
 }
 
@@ -234,7 +235,7 @@ func (p *Pod) Name() string { return p.View.Name }
 // UID is the Pod's UID.
 func (p *Pod) UID() types.UID { return p.View.UID }
 
-// Live says whether the Pod counts as a replica: not being deleted and not run to its end.
+// Live reports whether the Pod counts as a replica: not being deleted and not run to its end.
 func (p *Pod) Live() bool { return !p.View.Terminating && !p.View.Terminal }
 
 // Entry is what the ResourceContext remembers of one instance ID.

@@ -27,7 +27,7 @@ const (
 // Stray is a Pod that is the set's by what it carries, and is none of Snapshot.Pods.
 type Stray struct {
 	Pod Pod
-	// Unmanaged says that the set owns the Pod, which lacks the label that says it is managed. Of others the owner
+	// Unmanaged is true if the set owns the Pod, which lacks the label that says it is managed. Of others the owner
 	// reference is gone, or names a CollaSet of this name that is no more.
 	Unmanaged bool
 }
@@ -42,7 +42,7 @@ type Known struct {
 // Repair gives a Pod back by what it is found.
 type Repair struct {
 	Pod *Pod
-	// Adopt says that the set becomes the Pod's owner.
+	// Adopt is true if the set becomes the Pod's owner.
 	Adopt bool
 	// Unmanaged is Stray.Unmanaged.
 	Unmanaged bool

@@ -262,7 +262,8 @@ func TestClaimsThatLackLabels(t *testing.T) {
 	})
 }
 
-// Whatever is taken off Pods, and whichever writes fail: there are never two of one identity, and in the end all is as it was.
+// Whatever is taken off Pods, and whichever writes fail: there are never two of one identity, and in the end all is
+// as it was.
 func TestOnePodPerIdentity(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 7))

@@ -1,15 +1,15 @@
 package setplan
 
-// leave notes a Pod that is on its way out or has run to its end. Of several with one ID one that is being deleted counts:
-// it is the one to wait for.
+// leave notes a Pod that is on its way out or has run to its end. Of several with one ID one that is being deleted
+// counts: it is the one to wait for.
 func (d *decision) leave(it *item) {
 	if before := d.leaving[it.ID]; before == nil || it.View.Terminating {
 		d.leaving[it.ID] = it
 	}
 }
 
-// removeTerminal deletes Pods that have run to their end. One whose successor is still to come is kept until that may: its
-// logs are all that tells why.
+// removeTerminal deletes Pods that have run to their end. One whose successor is still to come is kept until that
+// may: its logs are all that tells why.
 func (d *decision) removeTerminal() {
 	if d.moving || d.holds(func(p Problem) bool { return p.Scale }) {
 		return
@@ -26,14 +26,15 @@ func (d *decision) removeTerminal() {
 	}
 }
 
-// succeeded says that the Pod is the one that its vacant entry waits for, to be filled by another one like it.
+// succeeded reports whether the Pod is the one that its vacant entry waits for, to be filled by another one like it.
 func (d *decision) succeeded(it *item) bool {
 	e := d.entries[it.ID]
 	return e != nil && !e.dropped && !e.vacated && d.holder[it.ID] == nil && d.leaving[it.ID] == it && e.revision() == it.Revision
 }
 
-// waitsForPredecessor says that a vacant slot cannot be filled yet: its last Pod ended and the next attempt waits, or the
-// name or the volumes are still in use. A Pod that cannot go is never deleted by force: its containers may still write.
+// waitsForPredecessor reports whether a vacant slot cannot be filled yet: its last Pod ended and the next attempt
+// waits, or the name or the volumes are still in use. A Pod that cannot go is never deleted by force: its containers
+// may still write.
 func (d *decision) waitsForPredecessor(e *slot) bool {
 	gone := d.leaving[e.id]
 	switch {

@@ -9,8 +9,9 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// How long the answer to a trial holds. A Pod is only deleted for an update under an answer about its successor that was
-// asked for this very decision: in any time after the answer a policy or a quota may change, and the service would pay for it.
+// How long the answer to a trial holds. A Pod is only deleted for an update under an answer about its successor that
+// was asked for this very decision: in any time after the answer a policy or a quota may change, and the service
+// would pay for it.
 const (
 	verdictLasts        = time.Minute
 	successorVerdictFor = 0
@@ -125,8 +126,8 @@ func (d *decision) stall(it *item, t Trial, why string) {
 	d.block(it, BlockChangeRefused, d.refuses)
 }
 
-// leaves blocks a Pod that lifecycle-controller is to delete. It tries that first, too, and has the Pod say what the API
-// server has against it.
+// leaves blocks a Pod that lifecycle-controller is to delete. It tries that first, too, and has the Pod say what the
+// API server has against it.
 func (d *decision) leaves(it *item, otherwise string) {
 	if why, refused := podops.DeletionRefused(it.View); refused {
 		d.stall(it, Trial{Write: TrialDelete}, why)
@@ -154,8 +155,8 @@ func (d *decision) tried(it *item, lasts time.Duration, trials ...Trial) bool {
 	return accepted
 }
 
-// anew reports whether a Pod may be deleted now for another one in its place: the API server would create that one, as it
-// says for this decision, and it would delete the Pod.
+// anew reports whether a Pod may be deleted now for another one in its place: the API server would create that one,
+// as it says for this decision, and it would delete the Pod.
 func (d *decision) anew(it *item) bool {
 	created := d.tried(it, successorVerdictFor, d.successor(it))
 	return d.tried(it, verdictLasts, Trial{Write: TrialDelete}) && created
@@ -164,8 +165,8 @@ func (d *decision) anew(it *item) bool {
 // toUpdate reports whether the Pod itself is to get to the updated revision and is not there.
 func (d *decision) toUpdate(it *item) bool { return it.newOf == nil && d.outdated(it) }
 
-// refusedRevision reports whether Pods are refused at a revision now, and whether there is another to make them at. While
-// Pods are on their way out, a quota may count them still, and says nothing of what comes after.
+// refusedRevision reports whether Pods are refused at a revision now, and whether there is another to make them at.
+// While Pods are on their way out, a quota may count them still, and says nothing of what comes after.
 func (d *decision) refusedRevision(revision string) (instead string, refused bool) {
 	v, known := d.verdict(Trial{Write: TrialCreate, To: revision}, verdictLasts)
 	if !known || v.Refused == "" || (v.Quota && len(d.leaving) > 0) {

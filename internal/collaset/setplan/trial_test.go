@@ -194,7 +194,8 @@ func TestAScaleInThatIsRefusedIsNotBegun(t *testing.T) {
 	assert.Empty(t, w.problems)
 }
 
-// TestRefusedInTheMidst has the API server change its mind when Pods are out of service: these come back, and no other follows.
+// TestRefusedInTheMidst has the API server change its mind when Pods are out of service: these come back, and no
+// other follows.
 func TestRefusedInTheMidst(t *testing.T) {
 	for name, tc := range map[string]struct {
 		setup   func(*world)

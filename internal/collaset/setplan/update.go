@@ -23,7 +23,7 @@ func (c candidate) revision() string {
 	return c.entry.revision()
 }
 
-// arriving says whether the slot's Pod is being replaced by one of this revision, and whether for good.
+// arriving reports whether the slot's Pod is being replaced by one of this revision, and whether for good.
 func (c candidate) arriving(revision string) (comes, forGood bool) {
 	if c.it == nil {
 		return false, false
@@ -88,8 +88,8 @@ func (d *decision) chooseScope() {
 	}
 }
 
-// updateOrder puts first whom an update takes first: what is done or begun, so that the choice stays, then whom it costs
-// least, then the youngest.
+// updateOrder puts first whom an update takes first: what is done or begun, so that the choice stays, then whom it
+// costs least, then the youngest.
 func (d *decision) updateOrder(a, b candidate) int {
 	updated := func(c candidate) bool {
 		_, forGood := c.arriving(d.s.UpdatedRevision)
@@ -244,8 +244,8 @@ func (d *decision) isQuiet(it *item) bool {
 	return w == quietly
 }
 
-// changeQuietly has a Pod updated while it serves: that is no operation of the protocol. New resources come to no more Pods
-// at a time than may be unavailable all the same: with too little memory they would all be killed at once.
+// changeQuietly has a Pod updated while it serves: that is no operation of the protocol. New resources come to no
+// more Pods at a time than may be unavailable all the same: with too little memory they would all be killed at once.
 func (d *decision) changeQuietly(it *item) {
 	switch {
 	case d.s.Paused:
@@ -263,7 +263,7 @@ func (d *decision) changeQuietly(it *item) {
 	}
 }
 
-// offline says that our update keeps the Pod out of service, up to the moment it serves again.
+// offline reports whether our update keeps the Pod out of service, up to the moment it serves again.
 func offline(op podops.Operation) bool {
 	return op.Offline() || op.Phase == podops.PhaseCompleting || op.Phase == podops.PhasePostChecked
 }
@@ -335,7 +335,8 @@ func (d *decision) act(it *item) {
 	d.plan.Deletions = append(d.plan.Deletions, Deletion{it.Pod, DeleteRecreate})
 }
 
-// beginUpdates asks for the updates of all Pods that the budget allows. When each begins, the window says: see Plan.Admit.
+// beginUpdates asks for the updates of all Pods that the budget allows. When each begins, the window says: see
+// Plan.Admit.
 func (d *decision) beginUpdates(ready []*item) {
 	budget := d.updateBudget()
 	slices.SortFunc(ready, costOrder)
@@ -365,10 +366,11 @@ func (d *decision) beginUpdates(ready []*item) {
 // BlockMaxUnavailable is the reason of Pods that wait because enough others are not available.
 const BlockMaxUnavailable = "MaxUnavailable"
 
-// budget is what MaxUnavailable leaves: how many available Pods updates may take out of service now, and how many of those
-// that serve, but have to do so for longer to be available. Against the first counts every Pod that is missing, not
-// available, or under an update, also one that a rule holds back: the rule may let all of them go at once. Against the second
-// only those under an update count: else a revision that never becomes available could not be repaired.
+// budget is what MaxUnavailable leaves: how many available Pods updates may take out of service now, and how many of
+// those that serve, but have to do so for longer to be available. Against the first counts every Pod that is missing,
+// not available, or under an update, also one that a rule holds back: the rule may let all of them go at once.
+// Against the second only those under an update count: else a revision that never becomes available could not be
+// repaired.
 type budget struct{ available, serving int }
 
 // updateBudget is the one budget of a decision, from which all of it takes.
@@ -397,7 +399,8 @@ func (d *decision) updateBudget() *budget {
 	return d.budget
 }
 
-// allows reports whether the Pod may be taken out of service. One that does not serve, or that counts already, may always.
+// allows reports whether the Pod may be taken out of service. One that does not serve, or that counts already, may
+// always.
 func (b *budget) allows(it *item) bool {
 	switch {
 	case it.Recorded && !it.Carried:
@@ -441,8 +444,8 @@ func (d *decision) settle(it *item, need bool) bool {
 	return false
 }
 
-// updateDirectly takes no more Pods out of service at a time than MaxUnavailable, one if it is 0: while as many are missing,
-// unavailable or being changed, only Pods that do not serve anyway are updated.
+// updateDirectly takes no more Pods out of service at a time than MaxUnavailable, one if it is 0: while as many are
+// missing, unavailable or being changed, only Pods that do not serve anyway are updated.
 func (d *decision) updateDirectly(ready []*item) {
 	slices.SortFunc(ready, costOrder)
 	serves := func(it *item) bool { return it.Available && (!it.Recorded || it.Carried) }

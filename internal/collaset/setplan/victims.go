@@ -11,9 +11,9 @@ import (
 
 // sortVictims puts first whom scale-in removes first.
 //
-// Where two Pods are equal up to their deletion cost, the one goes first that leaves the set more evenly spread: the one
-// with more Pods of its domain behind it. Of several constraints the first counts most, so ranks are made from the last
-// constraint to the first, each within the order that the later ones gave.
+// Where two Pods are equal up to their deletion cost, the one goes first that leaves the set more evenly spread: the
+// one with more Pods of its domain behind it. Of several constraints the first counts most, so ranks are made from
+// the last constraint to the first, each within the order that the later ones gave.
 func (d *decision) sortVictims(candidates []*item) {
 	slices.SortFunc(candidates, d.victimOrder)
 	constraints := 0

@@ -12,14 +12,15 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// Window decides which Pods of all CollaSets begin their update when (docs/design/0033-rollout-window.md). Decisions tell it which Pods may begin,
-// the events of Pods whose turn it is to move each, and it answers which begin now and when to look again:
+// Window decides which Pods of all CollaSets begin their update when (docs/design/0033-rollout-window.md). Decisions
+// tell it which Pods may begin, the events of Pods whose turn it is to move each, and it answers which begin now and
+// when to look again:
 //
 //	planned -> chosen -> begin sent -> ours <-> theirs -> back
 //
-// Only Pods whose next step is the suite's take one of Limits.InFlight places, each for Limits.OursFor at most. CollaSets that have Pods to begin
-// take turns. All of it is memory that may be lost at any time: the next decisions find out from the Pods what is under way. A Window is not safe
-// for concurrent use.
+// Only Pods whose next step is the suite's take one of Limits.InFlight places, each for Limits.OursFor at most.
+// CollaSets that have Pods to begin take turns. All of it is memory that may be lost at any time: the next decisions
+// find out from the Pods what is under way. A Window is not safe for concurrent use.
 type Window struct {
 	limits Limits
 	sets   map[types.NamespacedName]*windowSet
@@ -64,8 +65,8 @@ type sentStep struct {
 type Queued struct {
 	NextPod
 	Request podops.Request
-	// Version is the resourceVersion that the plan was made on, and Serving whether the Pod was in service then: one that was not costs nothing of
-	// the budget, as long as it is not.
+	// Version is the resourceVersion that the plan was made on, and Serving whether the Pod was in service then: one
+	// that was not costs nothing of the budget, as long as it is not.
 	Version string
 	Serving bool
 }
@@ -139,14 +140,15 @@ func WindowPlanOf(s *Snapshot, p *Plan) WindowPlan {
 	return w
 }
 
-// NextIsOurs reports whether it is this suite that has to move a Pod on whose update is under way: not a kubelet, a cooperator or a rule.
+// NextIsOurs reports whether it is this suite that has to move a Pod on whose update is under way: not a kubelet, a
+// cooperator or a rule.
 func NextIsOurs(pod *Pod) bool {
 	v, op := pod.View, pod.facts().Op
 	switch op.Phase {
 	case podops.PhaseRequested, podops.PhasePreCheck, podops.PhaseFinished, podops.PhasePostCheck:
 		return !heldByRule(pod)
 	case podops.PhasePreChecked, podops.PhasePreparing:
-		return !v.Protected() && !(v.Gate && v.Ready)
+		return !v.Protected() && (!v.Gate || !v.Ready)
 	case podops.PhaseOperate:
 		if pod.Recorded {
 			return pod.Carried
@@ -159,8 +161,8 @@ func NextIsOurs(pod *Pod) bool {
 	return true
 }
 
-// Hold is a decision about a CollaSet that begins to read: nothing of it is chosen until its plan is there, and what was chosen and is not
-// sent is taken back.
+// Hold is a decision about a CollaSet that begins to read: nothing of it is chosen until its plan is there, and what
+// was chosen and is not sent is taken back.
 func (w *Window) Hold(set types.NamespacedName, now time.Time) Answer {
 	s := w.of(set)
 	s.epoch++
@@ -174,8 +176,8 @@ func (w *Window) Hold(set types.NamespacedName, now time.Time) Answer {
 	return w.serve(now)
 }
 
-// Foresee lets Pods whose begin was sent and is not seen yet look as they will, and forgets the steps that are seen. It follows upon Hold, with
-// Pods that were read after that.
+// Foresee lets Pods whose begin was sent and is not seen yet look as they will, and forgets the steps that are seen.
+// It follows upon Hold, with Pods that were read after that.
 func (w *Window) Foresee(set types.NamespacedName, pods []Pod) {
 	s := w.of(set)
 	unseen := map[types.UID]bool{}
@@ -250,8 +252,9 @@ func (w *Window) Chosen(set types.NamespacedName, uid types.UID) *Queued {
 	return nil
 }
 
-// Send is a step that is about to be sent to a Pod, and reports whether it may be: each version of a Pod gets one step, for the second would only
-// conflict, and a begin needs a Pod that is chosen. begun is the Pod as a begin leaves it, nil for another step.
+// Send is a step that is about to be sent to a Pod, and reports whether it may be: each version of a Pod gets one
+// step, for the second would only conflict, and a begin needs a Pod that is chosen. begun is the Pod as a begin
+// leaves it, nil for another step.
 func (w *Window) Send(set types.NamespacedName, pod *Pod, begun *podops.View) bool {
 	s, uid, version := w.of(set), pod.UID(), pod.View.ResourceVersion
 	p := s.pods[uid]
@@ -268,8 +271,8 @@ func (w *Window) Send(set types.NamespacedName, pod *Pod, begun *podops.View) bo
 	return true
 }
 
-// Failed is a step that was sent and not done: it may be sent again. decide reports whether its CollaSet has to be decided on for that: a decision
-// may have counted on it meanwhile, and no event tells that it failed.
+// Failed is a step that was sent and not done: it may be sent again. decide reports whether its CollaSet has to be
+// decided on for that: a decision may have counted on it meanwhile, and no event tells that it failed.
 func (w *Window) Failed(set types.NamespacedName, pod *Pod) (decide bool) {
 	s := w.known(set)
 	p := s.pods[pod.UID()]
@@ -444,7 +447,8 @@ func (w *Window) Copy() *Window {
 	return c
 }
 
-// String is all that decides what the Window answers, always in one order. Epochs count only where a step is on its way.
+// String is all that decides what the Window answers, always in one order. Epochs count only where a step is on its
+// way.
 func (w *Window) String() string {
 	var b strings.Builder
 	byName := func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) }
@@ -469,7 +473,8 @@ func (w *Window) String() string {
 	return fmt.Sprint(b.String(), w.turns)
 }
 
-// MayBegin reports whether a Pod that was chosen may be begun as it is: it is as the plan had it, or differs in nothing that the plan depends on.
+// MayBegin reports whether a Pod that was chosen may be begun as it is: it is as the plan had it, or differs in
+// nothing that the plan depends on.
 func (q *Queued) MayBegin(r *Rollout, pod *Pod) bool {
 	return q.UID == pod.UID() && (q.Version == pod.View.ResourceVersion || q.Serving && r.NextStep(pod) == StepBegin)
 }

@@ -323,8 +323,8 @@ func (w *windowed) back(set types.NamespacedName, name string) {
 	w.heed(w.window.Back(set, types.UID(name), w.now))
 }
 
-// TestAWindowInAnyOrder: never more places than there are, never a Pod that no plan allows, all of them in the end, and nothing is lost
-// that was only memory.
+// TestAWindowInAnyOrder: never more places than there are, never a Pod that no plan allows, all of them in the end,
+// and nothing is lost that was only memory.
 func TestAWindowInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &windowed{T: t, now: noon, sets: map[types.NamespacedName]*windowedSet{}, ours: map[types.UID]time.Time{}}
@@ -405,7 +405,8 @@ func TestAWindowInAnyOrder(t *testing.T) {
 	})
 }
 
-// TestARolloutThroughTheWindow plays whole rollouts: decisions are rare, Pods begin by the window, and now and then all that it knows is lost.
+// TestARolloutThroughTheWindow plays whole rollouts: decisions are rare, Pods begin by the window, and now and then
+// all that it knows is lost.
 func TestARolloutThroughTheWindow(t *testing.T) {
 	settled := newWorld(30)
 	settled.run(always)

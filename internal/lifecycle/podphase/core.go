@@ -46,7 +46,7 @@ type Snapshot struct {
 	MissingSince time.Time
 	// Patience is how long operations wait for those finalizers before they go on without; zero for ever.
 	Patience time.Duration
-	// NotAwaited says that operations do not wait for those finalizers at all, as in Kuperator v0.7.
+	// NotAwaited is true if operations do not wait for those finalizers at all, as in Kuperator v0.7.
 	NotAwaited bool
 	// Employers says what is known of employers that are waited for, by key.
 	Employers map[string]string
@@ -90,7 +90,7 @@ type Plan struct {
 	NextLook time.Duration
 }
 
-// IsZero says that there is nothing to write.
+// IsZero reports whether there is nothing to write.
 func (p Plan) IsZero() bool { return !p.Delete && p.Report == nil && p.Step.IsZero() }
 
 // Decide gives the next write for the Pod.
@@ -149,7 +149,8 @@ func verdicts(v podops.View, s Snapshot) (verdicts podops.Verdicts, untried bool
 	return verdicts, untried
 }
 
-// finish ends the operation that has been carried out, with its record. Another request than the recorded one has yet to be carried out.
+// finish ends the operation that has been carried out, with its record. Another request than the recorded one has yet
+// to be carried out.
 func finish(v podops.View, done Carried, now time.Time) podops.Change {
 	if done.ID == "" {
 		return podops.Change{}

@@ -27,9 +27,9 @@ func (v Verdict) accepted(now time.Time) bool {
 // isDeleting reports whether the graceful deletion of the Pod has begun.
 func isDeleting(v podops.View) bool { return podops.IsDuring(v, podops.DeletionID, podops.TypeDelete) }
 
-// deletion asks for the deletion of a marked Pod once the API server agrees, and takes the request back when the mark is
-// gone or the API server refuses: the Pod comes back into service. The mark stays, so that it begins anew. Why it is
-// refused stays on the Pod meanwhile.
+// deletion asks for the deletion of a marked Pod once the API server agrees, and takes the request back when the mark
+// is gone or the API server refuses: the Pod comes back into service. The mark stays, so that it begins anew. Why it
+// is refused stays on the Pod meanwhile.
 func deletion(s Snapshot, marked bool) podops.Change {
 	refused, change := s.Deletion.Refused != "", podops.Change{}
 	switch {
@@ -62,7 +62,8 @@ func tryFirst(s Snapshot, marked bool) bool {
 	return s.Deletion.Refused == "" || !s.Now.Before(s.Deletion.Retry)
 }
 
-// retryIn is when the API server is asked again that has refused to delete a marked Pod; 0 if it has not, or if it is time.
+// retryIn is when the API server is asked again that has refused to delete a marked Pod; 0 if it has not, or if it is
+// time.
 func retryIn(s Snapshot, marked bool) time.Duration {
 	if !marked || s.Deletion.Refused == "" {
 		return 0

@@ -171,8 +171,9 @@ func TestWhyADeletionIsRefusedStaysOnThePod(t *testing.T) {
 	assert.NotContains(t, v.Annotations, podops.DeletionRefusedAnnotation, "it is not to be deleted any more")
 }
 
-// TestRefusedDeletionsCostNoService draws API servers that change their minds at any time, and restarts. The Pod goes out of
-// service only after the API server has agreed; while it refuses the Pod comes back and stays; and once it agrees it is gone.
+// TestRefusedDeletionsCostNoService draws API servers that change their minds at any time, and restarts. The Pod goes
+// out of service only after the API server has agreed; while it refuses the Pod comes back and stays; and once it
+// agrees it is gone.
 func TestRefusedDeletionsCostNoService(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v, s, clock := serving(appsv1alpha1.ToDeleteLabel), &server{}, now
@@ -236,7 +237,8 @@ func TestOneTryForADeletion(t *testing.T) {
 	t.Fatal("it is never deleted")
 }
 
-// TestDryRunsThatAreNotMeant: an API server that agrees to dry runs alone takes the Pod out no more often than it is asked.
+// TestDryRunsThatAreNotMeant: an API server that agrees to dry runs alone takes the Pod out no more often than it is
+// asked.
 func TestDryRunsThatAreNotMeant(t *testing.T) {
 	v, s := serving(appsv1alpha1.ToDeleteLabel), &server{refuses: true, lies: true}
 	for i := range 60 {

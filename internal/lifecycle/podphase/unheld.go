@@ -33,9 +33,9 @@ func release(s Snapshot) (podops.Change, time.Duration) {
 	return podops.Change{Labels: map[string]*string{podops.UnheldLabel: nil}}, 0
 }
 
-// unheld are the operations that take the Pod out of service although a cooperator that it expects does not hold it: the
-// cooperator has had the time to, so it is away, and the Pod counts as out of service anyway. It returns how long until
-// there are some; zero if there are or none will be.
+// unheld are the operations that take the Pod out of service although a cooperator that it expects does not hold it:
+// the cooperator has had the time to, so it is away, and the Pod counts as out of service anyway. It returns how long
+// until there are some; zero if there are or none will be.
 func unheld(v podops.View, s Snapshot) (ids podops.Waived, left time.Duration) {
 	if !s.NotAwaited && (s.Patience == 0 || s.MissingSince.IsZero()) {
 		return nil, 0

@@ -78,8 +78,8 @@ func TestTheHoldGrowsWithThePatience(t *testing.T) {
 	assert.Equal(t, 20*time.Second, plan.NextLook)
 }
 
-// TestNobodyWaitsForACooperatorThatIsMissing, in the second operation as little as in the first, while rules bind and the Pod is
-// taken out of service first.
+// TestNobodyWaitsForACooperatorThatIsMissing, in the second operation as little as in the first, while rules bind and
+// the Pod is taken out of service first.
 func TestNobodyWaitsForACooperatorThatIsMissing(t *testing.T) {
 	v := unheld(t)
 	decide := func(v podops.View, rules ...podops.Rule) podphase.Plan {

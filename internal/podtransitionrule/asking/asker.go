@@ -1,9 +1,9 @@
 // Package asking asks the servers of webhook rules, off the path of decisions: what they said is there for the next
-// decision, which is woken for it. What is asked, when, and what answers mean is decided in package exchange; this package
-// has the connections, the credentials and the concurrency.
+// decision, which is woken for it. What is asked, when, and what answers mean is decided in package exchange; this
+// package has the connections, the credentials and the concurrency.
 //
-// Servers are not trusted, and asked through package callout. Namespaces take turns (exchange.Turns), and one rule has at most
-// perRule requests on their way, so that slow servers hold up nothing but the rules that ask them.
+// Servers are not trusted, and asked through package callout. Namespaces take turns (exchange.Turns), and one rule
+// has at most perRule requests on their way, so that slow servers hold up nothing but the rules that ask them.
 package asking
 
 import (
@@ -290,7 +290,7 @@ func stateOf(rule *appsv1alpha1.PodTransitionRule, check string) *appsv1alpha1.W
 	return rule.Status.RuleStates[at].WebhookStatus
 }
 
-// sameServer says whether what one was told holds for the other: they ask the same server the same.
+// sameServer reports whether what one was told holds for the other: they ask the same server the same.
 func sameServer(a, b *appsv1alpha1.TransitionRuleWebhook) bool {
 	if a == b {
 		return true

@@ -10,8 +10,8 @@ import (
 	"kusionstack.io/kuperator/internal/metric"
 )
 
-// TestSeriesOfRulesAreBounded asks about more rules than there may be series of: the requests of further ones are counted
-// together, and the place of a rule that is gone is free.
+// TestSeriesOfRulesAreBounded asks about more rules than there may be series of: the requests of further ones are
+// counted together, and the place of a rule that is gone is free.
 func TestSeriesOfRulesAreBounded(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("bounded-%04d", i) }
 	taken := len(exported.rules)

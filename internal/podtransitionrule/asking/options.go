@@ -17,8 +17,8 @@ type Options struct {
 	// Concurrency is how many slots there are for requests; of one PodTransitionRule at most perRule are on their way at
 	// once. See exchange.Turns for the shares of namespaces, and the room beside the slots.
 	Concurrency int
-	// Strict has what cannot be asked refuse, whatever failurePolicy says: Kuperator v0.7 never reads it, and writes Ignore into every
-	// rule that has none.
+	// Strict has what cannot be asked refuse, whatever failurePolicy says: Kuperator v0.7 never reads it, and writes
+	// Ignore into every rule that has none.
 	Strict bool
 }
 

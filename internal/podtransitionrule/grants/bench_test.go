@@ -11,8 +11,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// atWork is a namespace in the middle of operating on all its Pods: six tenths still ask, a tenth of all is granted, half of
-// that is out of service. Three rules overlap, as in test/bench.
+// atWork is a namespace in the middle of operating on all its Pods: six tenths still ask, a tenth of all is granted,
+// half of that is out of service. Three rules overlap, as in test/bench.
 func atWork(pods int) Snapshot {
 	s := Snapshot{Now: testNow}
 	for i, parts := range [][]string{{"0", "1", "2"}, {"0", "1"}, {"1", "2"}} {

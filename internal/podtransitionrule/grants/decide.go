@@ -17,8 +17,8 @@ import (
 // stages in which rules are asked.
 var stages = [...]appsv1alpha1.TransitionRuleStage{appsv1alpha1.StagePreCheck, appsv1alpha1.StagePostCheck}
 
-// Decide says what the ledger of the namespace must become, and what webhooks are to be asked. It is deterministic, does
-// not depend on the order of its inputs, and gives nothing to write for a ledger that is as it should be.
+// Decide says what the ledger of the namespace must become, and what webhooks are to be asked. It is deterministic,
+// does not depend on the order of its inputs, and gives nothing to write for a ledger that is as it should be.
 func Decide(s Snapshot) Plan {
 	d := observe(s)
 	for _, c := range d.inOrder() {
@@ -200,7 +200,7 @@ func waiting(p *pod, stage appsv1alpha1.TransitionRuleStage) []podops.Operation 
 	return ops
 }
 
-// covered says whether any entry covers the operation.
+// covered reports whether any entry covers the operation.
 func (c *pending) covered(o podops.Operation) bool {
 	for _, g := range c.entries {
 		if podops.Covers(g, o) {
@@ -210,7 +210,7 @@ func (c *pending) covered(o podops.Operation) bool {
 	return false
 }
 
-// isHeld says whether the grant may have been acted on and must be kept.
+// isHeld reports whether the grant may have been acted on and must be kept.
 func (d *decision) isHeld(c *pending) bool {
 	for _, g := range c.entries {
 		for _, o := range g.Operations {
@@ -226,9 +226,9 @@ func (d *decision) isHeld(c *pending) bool {
 	return false
 }
 
-// isStuck reports whether a rule that came to bear on the held Pod, or has another spec than it granted under, keeps all
-// that it asks for from going on. Such a Pod
-// must not stand in the way of another that would go on if the rule joined: they might wait for each other for ever.
+// isStuck reports whether a rule that came to bear on the held Pod, or has another spec than it granted under, keeps
+// all that it asks for from going on. Such a Pod must not stand in the way of another that would go on if the rule
+// joined: they might wait for each other for ever.
 func (d *decision) isStuck(c *pending) bool {
 	if len(c.waiting) == 0 || len(c.waiting) < len(c.ops) {
 		return false
@@ -244,7 +244,7 @@ func (c *pending) joined(r *rule) bool {
 	return has && entry.Generation == r.Generation
 }
 
-// complete says whether every rule that is named beside the operation covers it, so that it may have been acted on.
+// complete reports whether every rule that is named beside the operation covers it, so that it may have been acted on.
 func (d *decision) complete(c *pending, o appsv1alpha1.GrantedOperation) bool {
 	for _, g := range c.entries {
 		if !slices.Contains(g.Operations, o) {
@@ -267,7 +267,8 @@ func (d *decision) complete(c *pending, o appsv1alpha1.GrantedOperation) bool {
 	return true
 }
 
-// inFlight says whether a granted operation is still on the Pod, under the same request until it has been carried out.
+// inFlight reports whether a granted operation is still on the Pod, under the same request until it has been carried
+// out.
 func inFlight(p *pod, stage appsv1alpha1.TransitionRuleStage, g appsv1alpha1.GrantedOperation) bool {
 	i := slices.IndexFunc(p.ops, func(o podops.Operation) bool { return o.ID == g.ID })
 	if i < 0 {

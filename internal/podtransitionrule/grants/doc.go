@@ -9,9 +9,9 @@
 // # Order of checks
 //
 // Labels first, then webhooks, availability last. A webhook is asked about what one rule has not granted yet: a
-// Question, known by its Subject, and only about Pods that no other check refuses but availability. Its Answer counts for
-// this Subject alone. So nobody holds budget while it waits for an answer, and no answer is inherited by a later request
-// or a later Pod.
+// Question, known by its Subject, and only about Pods that no other check refuses but availability. Its Answer counts
+// for this Subject alone. So nobody holds budget while it waits for an answer, and no answer is inherited by a later
+// request or a later Pod.
 //
 // While the namespace is frozen nothing is asked and nothing new granted at PreCheck. What is granted is kept, and
 // PostCheck goes on.
@@ -34,8 +34,8 @@
 // Pods above the desired number (a surge) therefore do not raise N, and a percentage of N does not grow with them. The
 // first kind of controller also has missing Pods: desired replicas less live Pods.
 //
-// The total is the live Pods of the population and the missing ones. A value or a function of N is maxUnavailable rounded
-// up, minAvailable rounded down, and the tightest of all that are given holds:
+// The total is the live Pods of the population and the missing ones. A value or a function of N is maxUnavailable
+// rounded up, minAvailable rounded down, and the tightest of all that are given holds:
 //
 //	allowed = min(maxUnavailable of N; total - minAvailable of N), not below 0
 //
@@ -54,9 +54,9 @@
 //
 // # Topology
 //
-// The domain of a Pod is the value of the topologyKey on its node. Nodes without the label are one domain together, a node
-// that is not known is one by itself, a Pod without a node is in none. A domain is disrupted while a Pod of the population
-// in it is unavailable. Beside the numbers, a check with a topology budget lets a Pod pass when
+// The domain of a Pod is the value of the topologyKey on its node. Nodes without the label are one domain together, a
+// node that is not known is one by itself, a Pod without a node is in none. A domain is disrupted while a Pod of the
+// population in it is unavailable. Beside the numbers, a check with a topology budget lets a Pod pass when
 //
 //   - the Pod is in service, and its domain is disrupted already or fewer than maxDisruptedDomains are, or is down; and
 //   - its domain holds granted Pods already, or fewer than maxDisruptedDomains do; or
@@ -67,10 +67,10 @@
 // # The grant
 //
 // A grant is written rule by rule, and any prefix of the writes must be safe. An operation that some named rule (one
-// that exists and still bears) does not cover was never acted on: it is completed, or withdrawn. It is withdrawn in two
-// decisions: first the rules that lack it get an entry without operations, so that no other leader's late write can
-// complete it any more, then all entries go. Meanwhile its Pod has its place in all budgets, but its domain is open to no
-// other Pod on account of it. Therefore the names in an entry that may have been acted on are only ever
+// that exists and still bears) does not cover was never acted on: it is completed, or withdrawn. It is withdrawn in
+// two decisions: first the rules that lack it get an entry without operations, so that no other leader's late write
+// can complete it any more, then all entries go. Meanwhile its Pod has its place in all budgets, but its domain is
+// open to no other Pod on account of it. Therefore the names in an entry that may have been acted on are only ever
 //
 //   - shortened by rules that are gone or stopped bearing before they had an entry, or
 //   - extended by rules that have their entry already.
@@ -84,8 +84,8 @@
 //
 // A held Pod all of whose operations wait for rules to join is stuck. What was granted before a rule came to bear
 // cannot be bounded by it, because it may have been acted on a moment ago; but stuck Pods get going again only within
-// the budget of all rules: a stuck Pod takes a new slot when it joins, and stuck Pods (and their domains) do not count against each other,
-// or against Pods that are down, which might otherwise wait for each other for ever.
+// the budget of all rules: a stuck Pod takes a new slot when it joins, and stuck Pods (and their domains) do not
+// count against each other, or against Pods that are down, which might otherwise wait for each other for ever.
 //
 // Only managed Pods are granted anything: no other Pod takes part in the lifecycle.
 //

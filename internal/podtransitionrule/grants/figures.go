@@ -28,7 +28,7 @@ func BlockReasons() []BlockReason {
 // Figures are what a rule does, in numbers of Pods.
 type Figures struct {
 	Name string
-	// Limited says that an availablePolicy bounds the rule's Pods. Allowed is how many of them may be out of service
+	// Limited is true if an availablePolicy bounds the rule's Pods. Allowed is how many of them may be out of service
 	// at a time, Unavailable how many are; of several policies it is the one with the least room.
 	Limited              bool
 	Allowed, Unavailable int

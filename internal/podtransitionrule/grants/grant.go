@@ -62,9 +62,9 @@ func (d *decision) asked(c *pending) []*answer {
 	return answers
 }
 
-// ask puts the Pod before the checks of every rule: those that look at the Pod alone first, then webhooks, so that nobody
-// is asked about a Pod that cannot pass anyway, and availability last, so that no such Pod takes budget. While the
-// namespace is frozen there is no need to ask.
+// ask puts the Pod before the checks of every rule: those that look at the Pod alone first, then webhooks, so that
+// nobody is asked about a Pod that cannot pass anyway, and availability last, so that no such Pod takes budget. While
+// the namespace is frozen there is no need to ask.
 func (d *decision) ask(c *pending, answers []*answer) {
 	if d.frozenFor(c) {
 		for _, a := range answers {
@@ -105,13 +105,13 @@ func (d *decision) ask(c *pending, answers []*answer) {
 	}
 }
 
-// frozenFor says whether nothing new is granted at the stage.
+// frozenFor reports whether nothing new is granted at the stage.
 func (d *decision) frozenFor(c *pending) bool {
 	return d.Frozen != "" && c.stage == appsv1alpha1.StagePreCheck
 }
 
-// unreadable says why a Pod could not go on if it were granted: while nobody can read by whom it gets its traffic, nobody takes
-// it out, and it would hold its budget. What is granted already goes on.
+// unreadable says why a Pod could not go on if it were granted: while nobody can read by whom it gets its traffic,
+// nobody takes it out, and it would hold its budget. What is granted already goes on.
 func (c *pending) unreadable() string {
 	if c.stage != appsv1alpha1.StagePreCheck || c.held {
 		return ""
@@ -199,8 +199,9 @@ func (d *decision) grant(c *pending, answers []*answer) entries {
 }
 
 // keep carries on a held grant beside which something waits: names of rules that are gone disappear; then rules that
-// came to bear on the Pod join, and those that have another spec by now grant anew; then all entries name them; then operations that are not covered yet are added. Each is
-// one decision, because each must be written everywhere before the next is safe (see the package comment).
+// came to bear on the Pod join, and those that have another spec by now grant anew; then all entries name them; then
+// operations that are not covered yet are added. Each is one decision, because each must be written everywhere before
+// the next is safe (see the package comment).
 func (d *decision) keep(c *pending, answers []*answer) entries {
 	grant := make(entries, len(c.entries)+1)
 	for uid, g := range c.entries {
@@ -268,10 +269,10 @@ func (d *decision) add(c *pending, grant entries, fits bool) {
 	}
 }
 
-// shut is the first half of taking back what was half written: rules that lack the grant get an entry without operations.
-// A leader that died, or does not know yet that it is none, may still mean to write their part, and its write must fail
-// before the other part goes: lifecycle-controller might see the one beside the other. Until then the Pod counts as
-// granted. It is nil if nothing is left to shut.
+// shut is the first half of taking back what was half written: rules that lack the grant get an entry without
+// operations. A leader that died, or does not know yet that it is none, may still mean to write their part, and its
+// write must fail before the other part goes: lifecycle-controller might see the one beside the other. Until then the
+// Pod counts as granted. It is nil if nothing is left to shut.
 func (d *decision) shut(c *pending) entries {
 	grant := maps.Clone(c.entries)
 	for _, uid := range slices.Sorted(maps.Keys(c.entries)) {
@@ -295,7 +296,7 @@ func lacksAny(g appsv1alpha1.PodGrant, ops []appsv1alpha1.GrantedOperation) bool
 	return slices.ContainsFunc(ops, func(o appsv1alpha1.GrantedOperation) bool { return !slices.Contains(g.Operations, o) })
 }
 
-// closed says whether what was half written is being taken back.
+// closed reports whether what was half written is being taken back.
 func (c *pending) closed() bool {
 	for _, g := range c.entries {
 		if len(g.Operations) == 0 {
@@ -355,7 +356,7 @@ func (d *decision) stillNamed(c *pending, names []appsv1alpha1.RuleReference) []
 	})
 }
 
-// mayName says whether every entry may name all these rules: nothing that may be acted on now lacks one of them.
+// mayName reports whether every entry may name all these rules: nothing that may be acted on now lacks one of them.
 func (d *decision) mayName(c *pending, names []appsv1alpha1.RuleReference) bool {
 	everywhere := c.coveredByAll()
 	return len(names) == len(c.entries) && !slices.ContainsFunc(c.waiting, func(o podops.Operation) bool {
@@ -364,7 +365,7 @@ func (d *decision) mayName(c *pending, names []appsv1alpha1.RuleReference) bool 
 	})
 }
 
-// named says whether every entry names just these rules.
+// named reports whether every entry names just these rules.
 func named(grant entries, names []appsv1alpha1.RuleReference) bool {
 	for _, g := range grant {
 		if !slices.Equal(g.Rules, names) {

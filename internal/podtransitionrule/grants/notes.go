@@ -79,8 +79,8 @@ func (d *decision) notes() []Note {
 	return slices.DeleteFunc(notes, func(n Note) bool { return len(n.Blocked) == 0 && len(n.Stale) == 0 })
 }
 
-// harmless says that a note has nothing against its Pod. Kuperator leaves such notes on every Pod, here none is written:
-// it is no reason for a write, and goes when the Pod next leaves a stage.
+// harmless reports whether a note has nothing against its Pod. Kuperator leaves such notes on every Pod, here none is
+// written: it is no reason for a write, and goes when the Pod next leaves a stage.
 func harmless(text string) bool { return strings.Contains(text, `"passed":true`) }
 
 // waiter is what rules say of a Pod that has notes.

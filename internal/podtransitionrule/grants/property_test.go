@@ -164,8 +164,8 @@ func TestWhileFrozenNothingNewIsGrantedAtPreCheckAndPostCheckGoesOn(t *testing.T
 	})
 }
 
-// TestNoGrantWithoutAnAnswerToThisVeryQuestion: whatever a rule with a webhook newly grants, that webhook has let pass for
-// this Pod and request.
+// TestNoGrantWithoutAnAnswerToThisVeryQuestion: whatever a rule with a webhook newly grants, that webhook has let
+// pass for this Pod and request.
 func TestNoGrantWithoutAnAnswerToThisVeryQuestion(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := genSnapshot().Draw(t, "snapshot")

@@ -18,12 +18,12 @@ type rule struct {
 	checks   []*check
 	// stalled says why it cannot be evaluated; "" if it can.
 	stalled string
-	// asking says that a webhook has been asked and has not answered finally, extending that a grant is on its way to all
+	// asking is true if a webhook has been asked and has not answered finally, extending that a grant is on its way to all
 	// rules of its Pod.
 	asking, extending bool
 	// wanted is the PodDisruptionBudget that the rule is to have, nil for none.
 	wanted *policyv1.PodDisruptionBudgetSpec
-	// foreignBudget says that somebody else's PodDisruptionBudget has the name of the rule's.
+	// foreignBudget is true if somebody else's PodDisruptionBudget has the name of the rule's.
 	foreignBudget bool
 	// shares names the PodDisruptionBudget that counts for the rule's Pods instead of one of its own, rival one that
 	// selects some of the same Pods besides the rule's; "" for none.
@@ -102,7 +102,7 @@ func (r *rule) compileCheck(i int, item *appsv1alpha1.TransitionRule, invalid st
 	return k
 }
 
-// appliesTo says whether the check is asked about a Pod that its rule selects.
+// appliesTo reports whether the check is asked about a Pod that its rule selects.
 func (k *check) appliesTo(p *pod, stage appsv1alpha1.TransitionRuleStage) bool {
 	return k.stage == stage && (k.filter == nil || k.filter.Matches(p.labels)) && !p.SkipsRule(k.name)
 }

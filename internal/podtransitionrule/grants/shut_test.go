@@ -53,8 +53,8 @@ func TestHalfAGrantIsTakenBackWhateverDiesInBetween(t *testing.T) {
 	assert.Equal(t, []string{"p1"}, holders(s.Rules[1]))
 }
 
-// A Pod that is being taken back has room until that is written, but it makes none: its domain is not one in which others
-// may go on.
+// A Pod that is being taken back has room until that is written, but it makes none: its domain is not one in which
+// others may go on.
 func TestHalfAGrantOpensNoDomain(t *testing.T) {
 	s := Snapshot{
 		Rules: []*appsv1alpha1.PodTransitionRule{aRule("r0", requires("app", "web")), aRule("r1", zones(1, ""))},

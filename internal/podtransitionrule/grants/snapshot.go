@@ -62,8 +62,8 @@ type Owner struct {
 	PodLabels map[string]string
 }
 
-// Subject is what a webhook is asked about: the operations of one Pod that wait at one stage, for one check of one rule.
-// Any change of what is asked is another Subject, so that no answer is inherited.
+// Subject is what a webhook is asked about: the operations of one Pod that wait at one stage, for one check of one
+// rule. Any change of what is asked is another Subject, so that no answer is inherited.
 type Subject struct {
 	Rule  types.UID
 	Check string
@@ -79,7 +79,7 @@ type Answer struct {
 	Passed bool
 	// Reason is why not, for people, without counters or IDs that change from one question to the next.
 	Reason string
-	// Final says that nothing more will come of it by itself.
+	// Final is true if nothing more will come of it by itself.
 	Final bool
 }
 
@@ -123,7 +123,7 @@ type RuleStatus struct {
 	NewlyStalled string
 }
 
-// UsesTopology says whether a decision on these rules reads Snapshot.Nodes.
+// UsesTopology reports whether a decision on these rules reads Snapshot.Nodes.
 func UsesTopology(rules []*appsv1alpha1.PodTransitionRule) bool {
 	return slices.ContainsFunc(rules, func(r *appsv1alpha1.PodTransitionRule) bool {
 		return slices.ContainsFunc(r.Spec.Rules, func(item appsv1alpha1.TransitionRule) bool {

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// maxBlockedDetails bounds the blocked Pods that status lists, maxGrantedDetails the verdicts on granted ones; it counts
-	// them all, and has every grant.
+	// maxBlockedDetails bounds the blocked Pods that status lists, maxGrantedDetails the verdicts on granted ones; it
+	// counts them all, and has every grant.
 	maxBlockedDetails = 64
 	maxGrantedDetails = 64
-	// maxTargets bounds the Pods that status names because the rule selects them, and maxTargetBytes their names together: they are
-	// written with every change of a grant.
+	// maxTargets bounds the Pods that status names because the rule selects them, and maxTargetBytes their names
+	// together: they are written with every change of a grant.
 	maxTargets     = 5000
 	maxTargetBytes = 128 << 10
 	// countersEvery is the least time between two writes of a status in which only the counters or the targets changed.
@@ -81,8 +81,8 @@ func (r *rule) told() appsv1alpha1.PodTransitionRuleStatus {
 	return told
 }
 
-// sameStatus compares by value. What grows with the Pods is compared without reflection, which would be the larger part of a
-// decision.
+// sameStatus compares by value. What grows with the Pods is compared without reflection, which would be the larger
+// part of a decision.
 func sameStatus(a, b appsv1alpha1.PodTransitionRuleStatus) bool {
 	if !slices.EqualFunc(a.Grants, b.Grants, sameGrant) || !slices.EqualFunc(a.Details, b.Details, sameDetail) || !slices.Equal(a.Targets, b.Targets) {
 		return false
@@ -223,8 +223,8 @@ func sortTasks(tasks []appsv1alpha1.TaskInfo) {
 // news is what of the conditions is worth an event; "" for nothing.
 type news struct{ stalled, foreignBudget string }
 
-// conditions says whether the rule can be evaluated, and whether its verdicts will change by themselves. Messages have no
-// counters: a condition is not written for them.
+// conditions says whether the rule can be evaluated, and whether its verdicts will change by themselves. Messages
+// have no counters: a condition is not written for them.
 func (r *rule) conditions(conditions *[]metav1.Condition, s Snapshot) news {
 	var worth news
 	ready := condition(appsv1alpha1.RuleReady, metav1.ConditionTrue, appsv1alpha1.ReasonInForce, "The rule is in force.")

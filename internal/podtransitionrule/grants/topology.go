@@ -31,7 +31,7 @@ func (t *tally) reserve(domain int) {
 	}
 }
 
-// fits says whether one Pod more in the domain leaves no more than so many domains with any.
+// fits reports whether one Pod more in the domain leaves no more than so many domains with any.
 func (t *tally) fits(domain, limit int) bool {
 	return t.pods[domain] > 0 || t.some < limit
 }
@@ -79,7 +79,7 @@ func (t *domains) observe(pod *pod) {
 	}
 }
 
-// fit says whether the budget lets the Pod pass. It is to domains what policy.refuses is to Pods.
+// fit reports whether the budget lets the Pod pass. It is to domains what policy.refuses is to Pods.
 func (t *domains) fit(pod *pod) bool {
 	domain := t.of[pod.index]
 	switch {
@@ -101,8 +101,8 @@ func (t *domains) fit(pod *pod) bool {
 // count adds a Pod that may go on from now on.
 func (t *domains) count(pod *pod) { t.take(pod, (*tally).add) }
 
-// reserve keeps room for a Pod that may go on, but not for others in its domain: it is meant not to, and what they would rely on
-// ends with it.
+// reserve keeps room for a Pod that may go on, but not for others in its domain: it is meant not to, and what they
+// would rely on ends with it.
 func (t *domains) reserve(pod *pod) { t.take(pod, (*tally).reserve) }
 
 func (t *domains) take(pod *pod, how func(*tally, int)) {

@@ -1,6 +1,7 @@
-// Package reach keeps Pods out of the cache that no rule can select: those of namespaces that have no rules. All Pods are
-// watched by one watch, of which what is out of reach is left out as it comes; while no namespace is in reach there is none. When a namespace gets its first
-// rule, its Pods are listed and put into the stream (docs/design/0014-reach.md).
+// Package reach keeps Pods out of the cache that no rule can select: those of namespaces that have no rules. All Pods
+// are watched by one watch, of which what is out of reach is left out as it comes; while no namespace is in reach
+// there is none. When a namespace gets its first rule, its Pods are listed and put into the stream
+// (docs/design/0014-reach.md).
 package reach
 
 import (
@@ -33,8 +34,8 @@ const (
 	listAgain = time.Second
 )
 
-// Reach knows the namespaces in reach: those that have had a rule, or a Pod with a note of one, since the process began. Make one with New,
-// for one cache of all namespaces. A nil Reach reaches everything.
+// Reach knows the namespaces in reach: those that have had a rule, or a Pod with a note of one, since the process
+// began. Make one with New, for one cache of all namespaces. A nil Reach reaches everything.
 type Reach struct {
 	// noted says, by its metadata, whether a rule has left a note on a Pod, which has to be found and removed.
 	noted func(metav1.Object) bool
@@ -53,11 +54,12 @@ type Reach struct {
 	reader      client.Reader
 	rulesSynced func() bool
 	namespaces  map[string]*state
-	// position is the resourceVersion that the watch has reached. Pods that were put in between are older or newer than it.
+	// position is the resourceVersion that the watch has reached. Pods that were put in between are older or newer than
+	// it.
 	position string
 	// newest is the latest resourceVersion at which a namespace was listed, "" for none.
 	newest string
-	// torn says that a namespace's Pods are being put in: should nobody read them to the end, all must be listed anew.
+	// torn is true if a namespace's Pods are being put in: should nobody read them to the end, all must be listed anew.
 	torn bool
 	// stream counts lists of all and watches. Only the last of them puts anything in.
 	stream int
@@ -65,9 +67,10 @@ type Reach struct {
 
 // state is a namespace in reach.
 type state struct {
-	// whole says that its Pods are in the cache, or on their way into it.
+	// whole is true if its Pods are in the cache, or on their way into it.
 	whole bool
-	// since is the resourceVersion at which they were listed: what the watch tells up to there is of the past. "" if they came with all others.
+	// since is the resourceVersion at which they were listed: what the watch tells up to there is of the past. "" if
+	// they came with all others.
 	since string
 }
 
@@ -79,8 +82,8 @@ func New(noted func(metav1.Object) bool, strip func(*corev1.Pod) *corev1.Pod) *R
 	}
 }
 
-// ReadFrom says who reads all namespaces past the cache: those that come into reach are listed there. To be called before any informer
-// is made. The first reader stays: shards, each with its own, come and go.
+// ReadFrom says who reads all namespaces past the cache: those that come into reach are listed there. To be called
+// before any informer is made. The first reader stays: shards, each with its own, come and go.
 func (r *Reach) ReadFrom(reader client.Reader) {
 	if r == nil {
 		return
@@ -98,8 +101,8 @@ func (r *Reach) source() client.Reader {
 	return r.reader
 }
 
-// NewInformer is for cache.Options: that of PodTransitionRules tells which namespaces are in reach, that of Pods waits for it and holds
-// Pods in reach. Others are client-go's own.
+// NewInformer is for cache.Options: that of PodTransitionRules tells which namespaces are in reach, that of Pods
+// waits for it and holds Pods in reach. Others are client-go's own.
 func (r *Reach) NewInformer(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	switch example.(type) {
 	case *corev1.Pod:
@@ -146,8 +149,8 @@ func (r *Reach) awaitRules(ctx context.Context) error {
 	return nil
 }
 
-// Ready says whether what the cache shows of a namespace's Pods is all of them, which nothing may be decided without. One that has
-// rules is in reach or about to be; of one that has none there is nothing to show unless it is.
+// Ready reports whether what the cache shows of a namespace's Pods is all of them, which nothing may be decided
+// without. One that has rules is in reach or about to be; of one that has none there is nothing to show unless it is.
 func (r *Reach) Ready(namespace string, hasRules bool) bool {
 	if r == nil {
 		return true
@@ -161,7 +164,8 @@ func (r *Reach) Ready(namespace string, hasRules bool) bool {
 	return s.whole
 }
 
-// want brings a namespace into reach, for as long as the process runs: how far a rule that went is still at work nobody has to know.
+// want brings a namespace into reach, for as long as the process runs: how far a rule that went is still at work
+// nobody has to know.
 func (r *Reach) want(namespace string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,14 +193,15 @@ func (r *Reach) missing() []string {
 	return names
 }
 
-// idle says whether no namespace is in reach, so that nothing needs to be watched.
+// idle reports whether no namespace is in reach, so that nothing needs to be watched.
 func (r *Reach) idle() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.namespaces) == 0
 }
 
-// beginIdle says that a cache of no Pods is to be shown, which is right at this resourceVersion. False means that a namespace is in reach.
+// beginIdle reports whether a cache of no Pods is to be shown, which is right at this resourceVersion. False means
+// that a namespace is in reach.
 func (r *Reach) beginIdle(resourceVersion string) (stream int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -208,8 +213,9 @@ func (r *Reach) beginIdle(resourceVersion string) (stream int, ok bool) {
 	return r.stream, true
 }
 
-// begin says that all Pods in reach will come with a list of all. It returns the resourceVersion that the list must have reached, so
-// that the cache does not go back, or what was asked for if that is any or the newest; and the number of the stream.
+// begin says that all Pods in reach will come with a list of all. It returns the resourceVersion that the list must
+// have reached, so that the cache does not go back, or what was asked for if that is any or the newest; and the
+// number of the stream.
 func (r *Reach) begin(asked string) (resourceVersion string, stream int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +253,8 @@ func (r *Reach) at() string {
 	return r.position
 }
 
-// listed takes down that a namespace's Pods have been listed, and are put in from here on. False means that another stream does so.
+// listed takes down that a namespace's Pods have been listed, and are put in from here on. False means that another
+// stream does so.
 func (r *Reach) listed(stream int, namespace, resourceVersion string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,7 +274,8 @@ func (r *Reach) put(stream int) {
 	r.torn = r.torn && r.stream != stream
 }
 
-// passes says whether a state of a Pod belongs into the cache. One with a note of a rule brings its namespace into reach.
+// passes reports whether a state of a Pod belongs into the cache. One with a note of a rule brings its namespace into
+// reach.
 func (r *Reach) passes(pod *corev1.Pod, gone bool) bool {
 	r.mu.Lock()
 	s := r.namespaces[pod.Namespace]
@@ -291,9 +299,10 @@ func later(a, b string) string {
 	return b
 }
 
-// podsOf lists the Pods of a namespace as they are now, stripped, and says at which resourceVersion. It must be one that the watch has not
-// passed: what it told of the namespace has been left out. The list of all, which informers have, cannot be asked for one namespace in
-// pages: with a selector of metadata.namespace the API server gives an empty second page (seen at 1.36.3).
+// podsOf lists the Pods of a namespace as they are now, stripped, and says at which resourceVersion. It must be one
+// that the watch has not passed: what it told of the namespace has been left out. The list of all, which informers
+// have, cannot be asked for one namespace in pages: with a selector of metadata.namespace the API server gives an
+// empty second page (seen at 1.36.3).
 func (r *Reach) podsOf(ctx context.Context, namespace string) ([]*corev1.Pod, string, error) {
 	reader := r.source()
 	if reader == nil {
@@ -320,7 +329,8 @@ func (r *Reach) podsOf(ctx context.Context, namespace string) ([]*corev1.Pod, st
 	}
 }
 
-// look brings the namespaces of Pods with notes into reach, and says at which resourceVersion there were no others. The list is live.
+// look brings the namespaces of Pods with notes into reach, and says at which resourceVersion there were no others.
+// The list is live.
 func (r *Reach) look(ctx context.Context) (resourceVersion string, err error) {
 	reader := r.source()
 	if reader == nil {

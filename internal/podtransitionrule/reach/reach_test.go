@@ -200,7 +200,8 @@ func TestALookThatFailsIsMadeAgain(t *testing.T) {
 	c.showsAll("web")
 }
 
-// Whatever happens in whatever order, the cache comes to show exactly what is in reach, and no Pod ever goes back to an earlier state.
+// Whatever happens in whatever order, the cache comes to show exactly what is in reach, and no Pod ever goes back to
+// an earlier state.
 func TestTheCacheComesToShowWhatIsInReach(t *testing.T) {
 	seed := rand.Uint64() //nolint:gosec // no secret
 	t.Logf("seed %d", seed)

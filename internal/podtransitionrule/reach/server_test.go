@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// server lists and watches Pods as an API server does: one resourceVersion for all, watches that go on from any, lists by a watch.
+// server lists and watches Pods as an API server does: one resourceVersion for all, watches that go on from any,
+// lists by a watch.
 type server struct {
 	mu      sync.Mutex
 	more    *sync.Cond
@@ -29,7 +30,7 @@ type server struct {
 	listed map[string]bool
 	// pages are what is left of lists that nobody has read to the end, by their token.
 	pages map[string]corev1.PodList
-	// onlyLists says that there are no lists by a watch.
+	// onlyLists is true if there are no lists by a watch.
 	onlyLists bool
 	// lists of all, looks at the metadata of all, and watches are counted.
 	lists, looks, watched int

@@ -37,7 +37,8 @@ func (l *listerWatcher) IsWatchListSemanticsUnSupported() bool {
 	return ok && asked.IsWatchListSemanticsUnSupported()
 }
 
-// ListWithContext is part of toolscache.ListerWatcherWithContext. It lists all Pods, or a page of them; none while none are in reach.
+// ListWithContext is part of toolscache.ListerWatcherWithContext. It lists all Pods, or a page of them; none while
+// none are in reach.
 func (l *listerWatcher) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	if err := l.reach.awaitRules(ctx); err != nil {
 		return nil, err
@@ -71,7 +72,8 @@ func (l *listerWatcher) ListWithContext(ctx context.Context, options metav1.List
 	return list, nil
 }
 
-// beginIdle says whether a cache of no Pods is right, after a look at all of them, at which resourceVersion, and the number of the stream.
+// beginIdle reports whether a cache of no Pods is right, after a look at all of them, at which resourceVersion, and
+// the number of the stream.
 func (l *listerWatcher) beginIdle(ctx context.Context) (at string, stream int, idle bool, err error) {
 	if !l.reach.idle() {
 		return "", 0, false, nil
@@ -83,8 +85,8 @@ func (l *listerWatcher) beginIdle(ctx context.Context) (at string, stream int, i
 	return at, stream, idle, nil
 }
 
-// WatchWithContext is part of toolscache.ListerWatcherWithContext. It goes on where the watch before has ended, whatever Pods were put in.
-// While none are in reach nothing is watched: the stream waits.
+// WatchWithContext is part of toolscache.ListerWatcherWithContext. It goes on where the watch before has ended,
+// whatever Pods were put in. While none are in reach nothing is watched: the stream waits.
 func (l *listerWatcher) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	if err := l.reach.awaitRules(ctx); err != nil {
 		return nil, err
@@ -135,7 +137,8 @@ func (l *listerWatcher) place(ctx context.Context, s *stream, options *metav1.Li
 	return idle, nil
 }
 
-// watchFromNow watches all Pods from the newest resourceVersion on: what was before is of no namespace in reach, or will be listed.
+// watchFromNow watches all Pods from the newest resourceVersion on: what was before is of no namespace in reach, or
+// will be listed.
 func (l *listerWatcher) watchFromNow(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	soon, cancel := context.WithTimeout(ctx, listPatience)
 	defer cancel()
@@ -163,7 +166,7 @@ type stream struct {
 	cancel context.CancelFunc
 	// first is sent before all else, if there is one.
 	first *watch.Event
-	// initial says that the stream still lists what there was when it began. Its resourceVersions are in no order.
+	// initial is true if the stream still lists what there was when it began. Its resourceVersions are in no order.
 	initial bool
 }
 

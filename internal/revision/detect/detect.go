@@ -87,7 +87,7 @@ func ask(ctx context.Context, server discovery.DiscoveryInterfaceWithContext) (r
 	return revision.Capabilities{Resize: true, ResizeInit: whole, ResizePod: whole}, nil
 }
 
-// reaches says whether a version is at least the one of wholePods. Some vendors write a minor version as 36+.
+// reaches reports whether a version is at least the one of wholePods. Some vendors write a minor version as 36+.
 func reaches(major, minor string) bool {
 	m, err := strconv.Atoi(strings.TrimRight(minor, "+"))
 	return err == nil && major == "1" && m >= wholePods

@@ -1,6 +1,6 @@
-// Package placement says to which shard a namespace belongs, and which replica should hold which shard. It is pure: replicas
-// that know the same come to the same, and what they do about it is safe when they do not, because a shard is acted on by
-// the holder of its Lease alone.
+// Package placement says to which shard a namespace belongs, and which replica should hold which shard. It is pure:
+// replicas that know the same come to the same, and what they do about it is safe when they do not, because a shard
+// is acted on by the holder of its Lease alone.
 package placement
 
 import (
@@ -11,16 +11,16 @@ import (
 	"strconv"
 )
 
-// Of is the shard of a namespace, from 0 to shards-1: the first 32 bits of the SHA-256 of its name, modulo shards. It never
-// changes: two replicas of different versions would otherwise both own a namespace. shards is at least 1.
+// Of is the shard of a namespace, from 0 to shards-1: the first 32 bits of the SHA-256 of its name, modulo shards. It
+// never changes: two replicas of different versions would otherwise both own a namespace. shards is at least 1.
 func Of(namespace string, shards int) int {
 	sum := sha256.Sum256([]byte(namespace))
 	return int(uint64(binary.BigEndian.Uint32(sum[:4])) % uint64(shards))
 }
 
-// Assign says who should hold each shard: the answer has as many entries as holders, each a member; or "" if there is none.
-// holders has for each shard the member that holds it, or "" (or somebody who is no member) if it is to be given to
-// another. The order of members does not matter, nor that one is named twice.
+// Assign says who should hold each shard: the answer has as many entries as holders, each a member; or "" if there is
+// none. holders has for each shard the member that holds it, or "" (or somebody who is no member) if it is to be
+// given to another. The order of members does not matter, nor that one is named twice.
 //
 //   - Every member gets len(holders)/len(members) shards or one more.
 //   - As few shards as that allows leave a member that holds them. So whatever is balanced stays as it is.

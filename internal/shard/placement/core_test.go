@@ -12,8 +12,8 @@ import (
 	"kusionstack.io/kuperator/internal/shard/placement"
 )
 
-// TestOf pins the hash: another one in a later version would give a namespace two owners during an update. The figures are
-// those of `printf %s NAME | sha256sum | cut -c1-8`.
+// TestOf pins the hash: another one in a later version would give a namespace two owners during an update. The
+// figures are those of `printf %s NAME | sha256sum | cut -c1-8`.
 func TestOf(t *testing.T) {
 	for name, first := range map[string]uint32{"default": 0x37a8eec1, "kube-system": 0x88007f70, "team-a": 0x96c2886c, "team-b": 0xe618ceaa} {
 		for _, shards := range []int{1, 3, 8, 64} {
@@ -70,8 +70,8 @@ func TestAssignIsBalanced(t *testing.T) {
 	})
 }
 
-// TestAssignMovesLeast compares with the least that any balanced distribution needs: a member keeps at most its share, and
-// at most as many as remain get one more.
+// TestAssignMovesLeast compares with the least that any balanced distribution needs: a member keeps at most its
+// share, and at most as many as remain get one more.
 func TestAssignMovesLeast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		members, holders := drawn(t)
@@ -174,8 +174,8 @@ func (f *fleet) settle(t *rapid.T) {
 	}
 }
 
-// TestFleetSettles: whoever comes and goes, in whatever order replicas act, every shard ends with a member, balanced; and
-// with steady members nothing that was balanced moves.
+// TestFleetSettles: whoever comes and goes, in whatever order replicas act, every shard ends with a member, balanced;
+// and with steady members nothing that was balanced moves.
 func TestFleetSettles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := rapid.IntRange(1, 12).Draw(t, "shards")

@@ -59,8 +59,8 @@ func TestEveryPageIsReached(t *testing.T) {
 	}
 }
 
-// strayBlocks are the blocks of a page that are not part of the file that they name. If one in Go names a file, those in
-// Go all have to, so that whatever the page shows compiles.
+// strayBlocks are the blocks of a page that are not part of the file that they name. If one in Go names a file, those
+// in Go all have to, so that whatever the page shows compiles.
 func strayBlocks(root string, page pages.Page) []string {
 	quotes := slices.ContainsFunc(page.Blocks, func(b pages.Block) bool { return b.Language == "go" && quoted(b) != "" })
 	var stray []string

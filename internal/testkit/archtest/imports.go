@@ -133,7 +133,8 @@ func internalName(importPath string) string {
 	return name
 }
 
-// isForeign says that a package belongs to another module than the suite's and to no part of the standard library.
+// isForeign reports whether a package belongs to another module than the suite's and to no part of the standard
+// library.
 func isForeign(importPath string) bool {
 	first, _, _ := strings.Cut(importPath, "/")
 	return strings.Contains(first, ".") && !below(importPath, []string{Module})

@@ -169,8 +169,8 @@ func toLua(machine *lua.LState, value any) lua.LValue {
 	return lua.LNil
 }
 
-// fromLua reads a value back. was is what stood there before: Lua knows neither whole numbers nor whether an empty table
-// is a list.
+// fromLua reads a value back. was is what stood there before: Lua knows neither whole numbers nor whether an empty
+// table is a list.
 func fromLua(value lua.LValue, was any) any {
 	switch v := value.(type) {
 	case lua.LBool:

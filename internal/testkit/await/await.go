@@ -15,7 +15,8 @@ const (
 	pace = 50 * time.Millisecond
 )
 
-// Nil waits until check returns nil, and fails the test if it does not within Patience or before the test's context ends.
+// Nil waits until check returns nil, and fails the test if it does not within Patience or before the test's context
+// ends.
 func Nil(t testing.TB, what string, check func() error) {
 	t.Helper()
 	if err := Until(t.Context(), check); err != nil {

@@ -15,8 +15,8 @@ const (
 	AtLeast Bound = ">="
 )
 
-// Goal is a bound on one figure. A goal with several figures (P3 has one for each set of rules and adapters) has several
-// entries with one ID.
+// Goal is a bound on one figure. A goal with several figures (P3 has one for each set of rules and adapters) has
+// several entries with one ID.
 type Goal struct {
 	// ID is "P1" to "P24", or "S1" and so on for goals about service.
 	ID string
@@ -25,7 +25,8 @@ type Goal struct {
 	Bound  Bound
 	Value  float64
 	Unit   string
-	// Asks are the parameters that a figure must have at least, such as the number of Pods, to be an answer. Nil asks for nothing.
+	// Asks are the parameters that a figure must have at least, such as the number of Pods, to be an answer. Nil asks
+	// for nothing.
 	Asks map[string]float64
 }
 
@@ -33,7 +34,7 @@ func (g Goal) String() string {
 	return fmt.Sprintf("%s %s", g.Bound, strconv.FormatFloat(g.Value, 'g', 6, 64))
 }
 
-// Met says whether a figure meets the goal.
+// Met reports whether a figure meets the goal.
 func (g Goal) Met(value float64) bool {
 	if g.Bound == AtLeast {
 		return value >= g.Value

@@ -1,8 +1,9 @@
-// Package benchresult is the form of every figure that a benchmark measures: one JSON schema, one list of goals, one table.
+// Package benchresult is the form of every figure that a benchmark measures: one JSON schema, one list of goals, one
+// table.
 //
-// A benchmark opens a Recorder and adds what it measures as it goes. Each addition is on disk before Add returns, so a
-// benchmark that is cut short leaves what it had. Files are <folder>/<benchmark>.json, an array of Result; the folder is
-// bench in KUPERATOR_ARTIFACTS, or bin/artifacts/bench of the project.
+// A benchmark opens a Recorder and adds what it measures as it goes. Each addition is on disk before Add returns, so
+// a benchmark that is cut short leaves what it had. Files are <folder>/<benchmark>.json, an array of Result; the
+// folder is bench in KUPERATOR_ARTIFACTS, or bin/artifacts/bench of the project.
 package benchresult
 
 import (
@@ -41,15 +42,16 @@ type Result struct {
 	Min   float64 `json:"min"`
 	Max   float64 `json:"max"`
 	N     int     `json:"n"`
-	// GoalValue is the goal in words, "<= 1.25"; Met whether the worst of the N figures is within. Both only with a goal, and Met
-	// only where the goal's sizes were measured: ShortOf are these sizes otherwise, and the figure says nothing about the goal.
+	// GoalValue is the goal in words, "<= 1.25"; Met whether the worst of the N figures is within. Both only with a
+	// goal, and Met only where the goal's sizes were measured: ShortOf are these sizes otherwise, and the figure says
+	// nothing about the goal.
 	GoalValue string             `json:"goalValue,omitempty"`
 	Met       *bool              `json:"met,omitempty"`
 	ShortOf   map[string]float64 `json:"shortOf,omitempty"`
 	// Load is the machine's load average over a minute when the benchmark began; -1 where it is not known.
 	Load float64 `json:"load"`
-	// Piece is what a fixed piece of work took of a core then, in milliseconds (package yardstick): how fast the machine was. 0 where
-	// it is not known.
+	// Piece is what a fixed piece of work took of a core then, in milliseconds (package yardstick): how fast the machine
+	// was. 0 where it is not known.
 	Piece float64 `json:"piece,omitempty"`
 	// Commit and Measured say of what and when, Note anything a reader must know.
 	Commit   string    `json:"commit,omitempty"`
@@ -95,8 +97,8 @@ func Open(folder, benchmark, commit string) (*Recorder, error) {
 	return r, nil
 }
 
-// ForTest opens the results of a benchmark of Go's, in bench of KUPERATOR_ARTIFACTS or of bin/artifacts below the project's
-// root, for the commit that is checked out.
+// ForTest opens the results of a benchmark of Go's, in bench of KUPERATOR_ARTIFACTS or of bin/artifacts below the
+// project's root, for the commit that is checked out.
 func ForTest(b *testing.B, root string) *Recorder {
 	b.Helper()
 	folder := os.Getenv("KUPERATOR_ARTIFACTS")
@@ -114,8 +116,8 @@ func ForTest(b *testing.B, root string) *Recorder {
 	return results
 }
 
-// Add keeps a figure and writes all that were added. Values for a figure that is known already, by everything but its values
-// and note, are added to those it has.
+// Add keeps a figure and writes all that were added. Values for a figure that is known already, by everything but its
+// values and note, are added to those it has.
 func (r *Recorder) Add(f Figure) (Result, error) {
 	if len(f.Values) == 0 {
 		return Result{}, fmt.Errorf("%s %s has no values", f.Goal, f.Name)
@@ -177,8 +179,8 @@ func Load() float64 {
 	return load
 }
 
-// Read returns all results in a folder, by benchmark and then in the order in which they were added. A folder that is not
-// there has none.
+// Read returns all results in a folder, by benchmark and then in the order in which they were added. A folder that is
+// not there has none.
 func Read(folder string) ([]Result, error) {
 	paths, err := filepath.Glob(filepath.Join(folder, "*.json"))
 	if err != nil {
@@ -230,7 +232,8 @@ func conditions(params map[string]float64) string {
 	return strings.Join(parts, " ")
 }
 
-// verdict is what a figure says about a goal. Figures are judged by the goals of today, whatever the file says that they are in.
+// verdict is what a figure says about a goal. Figures are judged by the goals of today, whatever the file says that
+// they are in.
 func (g Goal) verdict(r Result) string {
 	short, within := g.shortOf(r.Params), g.within(r)
 	switch {
@@ -244,12 +247,12 @@ func (g Goal) verdict(r Result) string {
 	return "**not met**"
 }
 
-// within says whether the worst of the figures meets the goal, at whatever size.
+// within reports whether the worst of the figures meets the goal, at whatever size.
 func (g Goal) within(r Result) bool { return g.Met(r.Min) && g.Met(r.Max) }
 
-// Table is Markdown: one line for each goal and the conditions under which it was measured, goals that were not measured
-// among them. It also says how many goals were met, missed, measured at smaller sizes than they ask for, and not measured;
-// and of each benchmark when it was run, of which commit, and how fast and how busy the machine was.
+// Table is Markdown: one line for each goal and the conditions under which it was measured, goals that were not
+// measured among them. It also says how many goals were met, missed, measured at smaller sizes than they ask for, and
+// not measured; and of each benchmark when it was run, of which commit, and how fast and how busy the machine was.
 func Table(results []Result) string {
 	var text strings.Builder
 	text.WriteString("| goal | what | figure | unit | goal | met | at | benchmark |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")

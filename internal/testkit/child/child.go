@@ -98,8 +98,9 @@ func (p *Process) Running() bool {
 	return err == nil && identity == p.Identity
 }
 
-// Busy says whether any thread of the process works, or would if it had a core: on a machine that is out of breath that is what tells a
-// process that waits for work from one that waits for a core. Where the system does not tell (other than Linux) it never is.
+// Busy reports whether any thread of the process works, or would if it had a core: on a machine that is out of breath
+// that is what tells a process that waits for work from one that waits for a core. Where the system does not tell
+// (other than Linux) it never is.
 func (p *Process) Busy() bool { return p.Running() && busy(p.PID) }
 
 // Signal sends the process a signal. It is an error if it does not run.

@@ -19,7 +19,7 @@ func attributes(detached bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// busy says whether a thread of the process is on a core or waits for one.
+// busy reports whether a thread of the process is on a core or waits for one.
 func busy(pid int) bool {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil {

@@ -23,7 +23,8 @@ func LastLines(text []byte, n int) string {
 	return string(bytes.Join(lines[max(0, len(lines)-n):], []byte("\n")))
 }
 
-// InLog returns, for each of the signs that a log has, where it is first: a little of what was before, and what came after.
+// InLog returns, for each of the signs that a log has, where it is first: a little of what was before, and what came
+// after.
 func InLog(path string, signs ...string) ([]string, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -43,7 +43,8 @@ type generator struct {
 	own, embedded []int
 }
 
-// fieldChanges are the changes of one field, by seed object. Each is the change itself after those that make what it needs.
+// fieldChanges are the changes of one field, by seed object. Each is the change itself after those that make what it
+// needs.
 type fieldChanges struct {
 	kind    string
 	field   Field
@@ -97,8 +98,8 @@ func (g *generator) verb() Verb {
 	return Update
 }
 
-// singles are all values of all fields: of the kinds' own fields with each seed object as creation and as update, of the
-// embedded ones with one of each.
+// singles are all values of all fields: of the kinds' own fields with each seed object as creation and as update, of
+// the embedded ones with one of each.
 func (g *generator) singles() (own, embedded []Operation) {
 	for _, i := range g.own {
 		of := g.fields[i]
@@ -146,8 +147,8 @@ func (g *generator) pair() Operation {
 	}
 }
 
-// locate returns where a field is in an object, as a JSON pointer, and what is there. Lists and maps are entered by their
-// first item. Prepare are changes that make what the object lacks on the way.
+// locate returns where a field is in an object, as a JSON pointer, and what is there. Lists and maps are entered by
+// their first item. Prepare are changes that make what the object lacks on the way.
 func locate(object map[string]any, steps []step) (path string, prepare []Change, current any) {
 	current = object
 	for i, s := range steps {

@@ -53,7 +53,7 @@ type Field struct {
 	// Path is a path of property names, such as spec.template.spec.containers[].image; [] stands for the items of a list,
 	// {} for the values of a map.
 	Path string
-	// Leaf says that there is no field below.
+	// Leaf is true if there is no field below.
 	Leaf bool
 
 	steps  []step
@@ -110,8 +110,8 @@ func children(node *apiextensionsv1.JSONSchemaProps) []step {
 	return below
 }
 
-// Embedded says whether the field belongs to an object of the core API that is part of the spec, such as a Pod template:
-// its schema is Kubernetes' and keeps what it does not know.
+// Embedded reports whether the field belongs to an object of the core API that is part of the spec, such as a Pod
+// template: its schema is Kubernetes' and keeps what it does not know.
 func (f Field) Embedded() bool {
 	for _, s := range f.steps[1:] {
 		if ptr.Deref(s.schema.XPreserveUnknownFields, false) {

@@ -34,9 +34,9 @@ type Model[S any] struct {
 	Key func(S) string
 	// Check says what is wrong in a state; nil if nothing is.
 	Check func(S) error
-	// Goal says whether a state is where every run should be able to get to.
+	// Goal reports whether a state is where every run should be able to get to.
 	Goal func(S) bool
-	// Fair says whether a step may be counted on to reach the goal; steps of
+	// Fair reports whether a step may be counted on to reach the goal; steps of
 	// users, crashes and losses may not. Nil means that all may.
 	Fair func(stepName string) bool
 	// MaxStates bounds the search; 0 means no bound. A search that hits the
@@ -60,7 +60,7 @@ type Violation struct {
 	Trace []string
 	// Problem says what is wrong at its end.
 	Problem error
-	// Stuck says that the problem is a state from which no goal can be reached.
+	// Stuck is true if the problem is a state from which no goal can be reached.
 	Stuck bool
 }
 

@@ -59,8 +59,8 @@ type Kubelet struct {
 	started  int // Pods, for their addresses
 }
 
-// Start starts the kubelets and returns when they have seen all Pods once. They take over Pods that run already. They end with
-// ctx or Stop.
+// Start starts the kubelets and returns when they have seen all Pods once. They take over Pods that run already. They
+// end with ctx or Stop.
 func Start(ctx context.Context, config *rest.Config, o Options) (*Kubelet, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent, config.QPS = UserAgent, -1

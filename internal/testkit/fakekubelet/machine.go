@@ -19,11 +19,11 @@ type machine struct {
 	containers map[string]corev1.ContainerStatus
 	// busyUntil is when the containers that are starting run; zero if none is starting.
 	busyUntil time.Time
-	// said is the status last written, and version the resourceVersion that this made. What was seen of the Pod before that
-	// version lacks it.
+	// said is the status last written, and version the resourceVersion that this made. What was seen of the Pod before
+	// that version lacks it.
 	said    corev1.PodStatus
 	version uint64
-	// removed says that the Pod was deleted for good, whether or not that was seen.
+	// removed is true if the Pod was deleted for good, whether or not that was seen.
 	removed bool
 }
 

@@ -52,7 +52,7 @@ const (
 	ListAt Action = "ListAt"
 )
 
-// ofWatches says whether the fault is about watches and lists rather than writes.
+// ofWatches reports whether the fault is about watches and lists rather than writes.
 func (f Fault) ofWatches() bool {
 	switch f.Action {
 	case Freeze, Lag, Coalesce, Reset, Gone410, Duplicate, ListAt:
@@ -129,7 +129,7 @@ func (m Match) includesWatch(info *request.RequestInfo) bool {
 	return m.Resource == "" || m.matchesResource(info.APIGroup, info.Resource)
 }
 
-// includes says whether the fault is done to the n-th match.
+// includes reports whether the fault is done to the n-th match.
 func (m Match) includes(n int) bool {
 	first, times := max(m.Ordinal, 1), m.Times
 	if times == 0 && m.Ordinal > 0 {

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// list passes a list on, from the past if a fault wants that and the client leaves it to the API server how old the list
-// may be.
+// list passes a list on, from the past if a fault wants that and the client leaves it to the API server how old the
+// list may be.
 func (e *exchange) list(r *http.Request, info *request.RequestInfo) (*http.Response, error) {
 	query := r.URL.Query()
 	if query.Get("resourceVersion") == "0" {
@@ -38,9 +38,9 @@ func (p *Proxy) listAt(info *request.RequestInfo) string {
 	return ""
 }
 
-// refusesWatchList says whether the watch asks for the objects that there are, while lists are to be from the past. An
-// API server that streams lists (WatchList) streams the newest. So the proxy answers as one that does not, as those
-// before Kubernetes 1.32 do, and the client lists.
+// refusesWatchList reports whether the watch asks for the objects that there are, while lists are to be from the
+// past. An API server that streams lists (WatchList) streams the newest. So the proxy answers as one that does not,
+// as those before Kubernetes 1.32 do, and the client lists.
 func (p *Proxy) refusesWatchList(info *request.RequestInfo, query url.Values) bool {
 	if query.Get("sendInitialEvents") != "true" || query.Get("resourceVersion") != "" && query.Get("resourceVersion") != "0" {
 		return false

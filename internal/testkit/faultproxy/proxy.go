@@ -139,8 +139,8 @@ func (p *Proxy) cut(l *life) {
 	}
 }
 
-// Mend lets the client through again, after whatever was on its way when it was cut off has come to its end. The process
-// that was killed must have ended. Without a Cut before, it does nothing.
+// Mend lets the client through again, after whatever was on its way when it was cut off has come to its end. The
+// process that was killed must have ended. Without a Cut before, it does nothing.
 func (p *Proxy) Mend() {
 	p.mu.Lock()
 	last, cut := p.life, p.life.cut
@@ -156,7 +156,7 @@ func (p *Proxy) Mend() {
 	}
 }
 
-// IsCut says whether the client is cut off at present.
+// IsCut reports whether the client is cut off at present.
 func (p *Proxy) IsCut() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -221,7 +221,7 @@ func (p *Proxy) enter(ctx context.Context) (*life, bool) {
 	return l, true
 }
 
-// ended says whether the life is over.
+// ended reports whether the life is over.
 func (p *Proxy) ended(l *life) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -264,8 +264,8 @@ func (p *Proxy) Mark() {
 	p.record = nil
 }
 
-// Writes are the client's writes since Mark, the last 10,000 of them, in the order in which they arrived. Events, Leases, dry runs and reviews
-// (of tokens and of access) are not among them.
+// Writes are the client's writes since Mark, the last 10,000 of them, in the order in which they arrived. Events,
+// Leases, dry runs and reviews (of tokens and of access) are not among them.
 func (p *Proxy) Writes() []Write {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -77,7 +77,7 @@ func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// exists says whether the API server has the ConfigMap.
+// exists reports whether the API server has the ConfigMap.
 func (w *world) exists(name string) bool {
 	_, err := w.direct.CoreV1().ConfigMaps(w.space).Get(w.t.Context(), name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {

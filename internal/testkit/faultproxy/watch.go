@@ -33,8 +33,9 @@ func (e *event) sameObject(other *event) bool {
 	return other != nil && e.meta.Name == other.meta.Name && e.meta.Namespace == other.meta.Namespace && e.meta.UID == other.meta.UID
 }
 
-// supersededBy says that nobody who sees next misses the event: it is the following one of the watch, of the same object.
-// With an event of another object in between it would be missed: whoever sees that one must have seen this one too.
+// supersededBy reports whether nobody who sees next misses the event: it is the following one of the watch, of the
+// same object. With an event of another object in between it would be missed: whoever sees that one must have seen
+// this one too.
 func (e *event) supersededBy(next *event) bool {
 	if !e.sameObject(next) || e.kind != watch.Added && e.kind != watch.Modified {
 		return false
@@ -297,7 +298,7 @@ func (p *Proxy) judge(s *stream, head, next *event) verdict {
 	return v
 }
 
-// goesOn says whether watches are still to be broken. It needs proxy.mu.
+// goesOn reports whether watches are still to be broken. It needs proxy.mu.
 func (a *Armed) goesOn() bool {
 	breaks := a.fault.Action == Reset || a.fault.Action == Gone410
 	return !breaks || a.fault.Match.Times == 0 || a.fired < a.fault.Match.Times

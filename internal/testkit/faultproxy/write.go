@@ -51,7 +51,7 @@ func (w Write) Key() string {
 	return w.Verb + " " + w.Resource
 }
 
-// Committed says that the API server did what the request asks for.
+// Committed reports whether the API server did what the request asks for.
 func (w Write) Committed() bool { return w.Code >= 200 && w.Code < 300 }
 
 func (w Write) String() string {
@@ -65,7 +65,7 @@ func (w Write) String() string {
 // recorded is how many writes are kept.
 const recorded = 10_000
 
-// isWrite says whether a request changes an object that matters: no events, Leases, dry runs and reviews.
+// isWrite reports whether a request changes an object that matters: no events, Leases, dry runs and reviews.
 func isWrite(info *request.RequestInfo) bool {
 	switch info.Verb {
 	case "create", "update", "patch", "delete", "deletecollection":

@@ -1,5 +1,6 @@
-// Package faultreport collects what the fault suites did, whichever packages and processes they run in, and makes one table of it.
-// A suite adds rows, which are kept as lines of JSON in a folder; the table is made of all that are there.
+// Package faultreport collects what the fault suites did, whichever packages and processes they run in, and makes one
+// table of it. A suite adds rows, which are kept as lines of JSON in a folder; the table is made of all that are
+// there.
 package faultreport
 
 import (
@@ -19,8 +20,8 @@ import (
 // ArtifactsVariable names the folder that results go into, bin/artifacts of the module if it is empty.
 const ArtifactsVariable = "KUPERATOR_ARTIFACTS"
 
-// Row is what was done to one component, or to several, in one scenario. Rows that are added for the same suite, scenario and
-// component are added up.
+// Row is what was done to one component, or to several, in one scenario. Rows that are added for the same suite,
+// scenario and component are added up.
 type Row struct {
 	// Suite is what is done: "crash at every write", "stale views".
 	Suite string `json:"suite"`
@@ -30,8 +31,8 @@ type Row struct {
 	Component string `json:"component,omitempty"`
 	// Faults counts those that were injected, by kind. A plan may inject several, or none if it did not fire.
 	Faults map[string]int `json:"faults,omitempty"`
-	// Plans were run. Of these NotFired never met what they were to fault, so that nothing was tested, and Failed broke a promise.
-	// The others passed.
+	// Plans were run. Of these NotFired never met what they were to fault, so that nothing was tested, and Failed broke
+	// a promise. The others passed.
 	Plans    int `json:"plans"`
 	NotFired int `json:"notFired"`
 	Failed   int `json:"failed"`
@@ -92,7 +93,8 @@ func add(folder string, row Row) error {
 	return errors.Join(err, file.Close())
 }
 
-// Read returns the rows of a folder, merged and in the order in which they were first added. A folder that is not there has none.
+// Read returns the rows of a folder, merged and in the order in which they were first added. A folder that is not
+// there has none.
 func Read(folder string) ([]Row, error) {
 	file, err := os.Open(filepath.Join(folder, "rows.jsonl"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -160,7 +162,8 @@ func Total(rows []Row) Row {
 	return total
 }
 
-// Markdown returns the rows as a page: the totals, a table of all rows, the faults and checks by kind, and every failure.
+// Markdown returns the rows as a page: the totals, a table of all rows, the faults and checks by kind, and every
+// failure.
 func Markdown(rows []Row) string {
 	var page strings.Builder
 	total := Total(rows)

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Lines are the series of a collector, sorted, as "name{label=value,…} number". The number of a histogram is the sum of what it
-// observed. A collector that contradicts itself fails the test.
+// Lines are the series of a collector, sorted, as "name{label=value,…} number". The number of a histogram is the sum
+// of what it observed. A collector that contradicts itself fails the test.
 func Lines(t testing.TB, c prometheus.Collector) (lines []string) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()

@@ -1,5 +1,6 @@
-// Package history keeps every state of objects that the API server shows, for tests that are about something that is so
-// for a moment only. Whoever asks for the present state again and again misses it on a busy machine; a watch misses nothing.
+// Package history keeps every state of objects that the API server shows, for tests that are about something that is
+// so for a moment only. Whoever asks for the present state again and again misses it on a busy machine; a watch
+// misses nothing.
 package history
 
 import (
@@ -84,8 +85,8 @@ func (h *Of[T]) All() []T {
 	return append([]T(nil), h.states...)
 }
 
-// Until waits until an object has been so, now or at any time since the recording began, and returns that state. It fails
-// the test if none ever is.
+// Until waits until an object has been so, now or at any time since the recording began, and returns that state. It
+// fails the test if none ever is.
 func (h *Of[T]) Until(what string, is func(T) bool) T {
 	h.t.Helper()
 	looked := 0

@@ -69,7 +69,7 @@ func AssetsOf(ctx context.Context, version string, progress io.Writer) (dir stri
 	return cachedBuild(ctx, progress, wanted)
 }
 
-// AssetsCached says whether AssetsOf would find what it needs in the cache.
+// AssetsCached reports whether AssetsOf would find what it needs in the cache.
 func AssetsCached(ctx context.Context, version string) (bool, error) {
 	wanted, err := controlPlane(version)
 	if err != nil {

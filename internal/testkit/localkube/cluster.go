@@ -411,8 +411,8 @@ func (c *Cluster) StartComponent(ctx context.Context, name string) error {
 	return nil
 }
 
-// KillComponent ends one component at once (SIGKILL), as a crash would, and returns when its process is gone. A component that
-// does not run is no error.
+// KillComponent ends one component at once (SIGKILL), as a crash would, and returns when its process is gone. A
+// component that does not run is no error.
 func (c *Cluster) KillComponent(name string) error {
 	component := c.component(name)
 	if component == nil {

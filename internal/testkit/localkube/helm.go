@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// HelmAsset returns the path of a helm, built and cached the way Assets does. It is apart because only tests of the chart need
-// it.
+// HelmAsset returns the path of a helm, built and cached the way Assets does. It is apart because only tests of the
+// chart need it.
 func HelmAsset(ctx context.Context, progress io.Writer) (path string, err error) {
 	root, err := projectRoot()
 	if err != nil {

@@ -10,20 +10,21 @@ import (
 
 const kwokModule = "sigs.k8s.io/kwok"
 
-// kwokMend is a change of kwok's source that it is built with: the text of one of its files that stands there once, and what it is
-// replaced by.
+// kwokMend is a change of kwok's source that it is built with: the text of one of its files that stands there once,
+// and what it is replaced by.
 type kwokMend struct{ file, old, new string }
 
-// kwokMends mends defects of the version in hack/kwok/go.mod. A version that has the old text no more fails to build: see whether it
-// has the defect no more either, and drop the mend.
+// kwokMends mends defects of the version in hack/kwok/go.mod. A version that has the old text no more fails to build:
+// see whether it has the defect no more either, and drop the mend.
 var kwokMends = []kwokMend{{
-	// The first two Pods of a node, started at the same time, each had a pool of addresses made for them, and got the same address.
+	// The first two Pods of a node, started at the same time, each had a pool of addresses made for them, and got the
+	// same address.
 	file: "pkg/kwok/controllers/pod_controller.go",
 	old:  "c.ipPools.Store(cidr, pool)\n",
 	new:  "pool, _ = c.ipPools.LoadOrStore(cidr, pool)\n",
 }, {
-	// A Pod is deleted once for each event of it that comes before it is gone. The last of these deletions met the next Pod of that name. A
-	// kubelet names the UID of the Pod it is done with.
+	// A Pod is deleted once for each event of it that comes before it is gone. The last of these deletions met the next
+	// Pod of that name. A kubelet names the UID of the Pod it is done with.
 	file: "pkg/kwok/controllers/pod_controller.go",
 	old:  "Delete(ctx, pod.Name, deleteOpt)\n",
 	new:  "Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: deleteOpt.GracePeriodSeconds, Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})\n",

@@ -529,7 +529,7 @@ func started(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodRunning
 }
 
-// synced says that the status is about the present spec.
+// synced reports whether the status is about the present spec.
 func synced(pod *corev1.Pod) bool {
 	return pod.Status.ObservedGeneration == pod.Generation && len(pod.Status.ContainerStatuses) > 0
 }

@@ -25,8 +25,8 @@ type Ports struct {
 	held    []*os.File
 }
 
-// LockDir makes a folder for files that this user's processes lock, below CacheDir. It is not in the temporary directory, where another
-// user could put a link of the same name first.
+// LockDir makes a folder for files that this user's processes lock, below CacheDir. It is not in the temporary
+// directory, where another user could put a link of the same name first.
 func LockDir(name string) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {

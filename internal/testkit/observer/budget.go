@@ -29,7 +29,8 @@ type rule struct {
 	// shares are the selected Pods by owner, loose those of nobody that have not run to their end.
 	shares map[types.UID]*share
 	loose  int
-	// servedLive are those of them that were Ready once and have not run to their end, out those that an operation has away.
+	// servedLive are those of them that were Ready once and have not run to their end, out those that an operation has
+	// away.
 	servedLive, out int
 
 	// losses are when Pods were deleted without an operation, if Options.Notice has them excused.
@@ -56,15 +57,15 @@ type moment struct {
 
 func (e Event) moment() moment { return moment{e.Time, e.ResourceVersion} }
 
-// settling says that a Pod that was there before need not be judged yet by what has come since.
+// settling reports whether a Pod that was there before need not be judged yet by what has come since.
 func (s *space) settling(since moment, p *pod, when time.Time) bool {
 	return when.Sub(since.time) < s.options.Settle && p.born <= since.version
 }
 
 // share are the selected Pods of one owner.
 type share struct {
-	// live are those that have not run to their end, servedLive those of them that were Ready once; served counts Pods that
-	// have run to their end too.
+	// live are those that have not run to their end, servedLive those of them that were Ready once; served counts Pods
+	// that have run to their end too.
 	live, servedLive, served int
 	// peak is the number of Pods that once served at a time, at most what was wanted since.
 	peak int
@@ -160,7 +161,7 @@ func (r *rule) part(p *pod) {
 
 func (r *rule) selects(obj *corev1.Pod) bool { return r.selector.Matches(labels.Set(obj.Labels)) }
 
-// ended says that a Pod has run to its end and is not being deleted: no rule counts it.
+// ended reports whether a Pod has run to its end and is not being deleted: no rule counts it.
 func ended(obj *corev1.Pod) bool { return isTerminal(obj) && obj.DeletionTimestamp == nil }
 
 // lose takes down that a Pod in service is deleted, if no operation does it.
@@ -206,8 +207,8 @@ func (s *space) checkBudget(p *pod, e Event) {
 	}
 }
 
-// checkGranted judges that every rule has granted what takes a Pod out of service. Rules and selections that are new are
-// the business of checkBudget alone.
+// checkGranted judges that every rule has granted what takes a Pod out of service. Rules and selections that are new
+// are the business of checkBudget alone.
 func (s *space) checkGranted(before, now *pod, id string, e Event) {
 	request := now.obj.Labels[operatingPrefix+id]
 	for _, name := range sortedKeys(s.rules) {
@@ -223,9 +224,9 @@ func (s *space) checkGranted(before, now *pod, id string, e Event) {
 	}
 }
 
-// allow brings what is wanted and allowed up to date. Pods of an owner that wants none, as after a scaling to 0, count
-// themselves until they are gone, or no percentage of them could ever go; and none of them is missing afterwards. Nor has
-// an owner lost what another of the same name had before it.
+// allow brings what is wanted and allowed up to date. Pods of an owner that wants none, as after a scaling to 0,
+// count themselves until they are gone, or no percentage of them could ever go; and none of them is missing
+// afterwards. Nor has an owner lost what another of the same name had before it.
 func (s *space) allow(r *rule, when time.Time) {
 	r.desired, r.missing = r.loose, 0
 	for uid, part := range r.shares {
@@ -271,7 +272,7 @@ func (s *space) outNames(r *rule) []string {
 	return names
 }
 
-// excused says whether the Pod's owner has freed it from the rule.
+// excused reports whether the Pod's owner has freed it from the rule.
 func excused(obj *corev1.Pod, r *appsv1alpha1.PodTransitionRule) bool {
 	var skip struct {
 		SkipRules []string `json:"skipRules"`

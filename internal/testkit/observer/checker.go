@@ -62,7 +62,7 @@ func (v Violation) String() string {
 type Options struct {
 	// Namespace is the only one to observe. Empty means all. Only Observer heeds it.
 	Namespace string
-	// Direct says that Pods are operated without the Pod protocol, so that they
+	// Direct is true if Pods are operated without the Pod protocol, so that they
 	// may be changed while they serve: Traffic is not checked.
 	Direct bool
 	// Without are promises that are not judged, such as Revision and Churn where
@@ -85,7 +85,7 @@ type Options struct {
 	// be known to be gone: Budget does not count it meanwhile. 0 is for runs in
 	// which nobody does, so that whoever deletes a Pod breaks the promise.
 	Notice time.Duration
-	// Graceful says that nobody deletes or evicts a Pod by force, so that no Pod that the
+	// Graceful is true if nobody deletes or evicts a Pod by force, so that no Pod that the
 	// protocol can take out of service may be deleted while it is Ready, whoever asked for it.
 	Graceful bool
 	// Rest is how long AtRest waits for what is not as it should be at rest. 0
@@ -104,11 +104,11 @@ type Event struct {
 	ResourceVersion uint64
 	// Time is when it was received.
 	Time time.Time
-	// Deleted says that Object is gone and Object its last state.
+	// Deleted is true if Object is gone and Object its last state.
 	Deleted bool
-	// Initial says that the object was there before: it is no news.
+	// Initial is true if the object was there before: it is no news.
 	Initial bool
-	// Blind says that a watch was broken when it happened, so that what led to it may
+	// Blind is true if a watch was broken when it happened, so that what led to it may
 	// not have been seen: it is taken up, and no promise is judged that depends on
 	// what was before.
 	Blind bool
@@ -161,9 +161,9 @@ type space struct {
 	largest  map[string]Largest
 	// weights are what providers of traffic were told, by UID of the Pod.
 	weights map[string][]weight
-	// quiet says that nothing may happen.
+	// quiet is true if nothing may happen.
 	quiet bool
-	// leaving says that the namespace is being deleted, or was.
+	// leaving is true if the namespace is being deleted, or was.
 	leaving bool
 }
 
@@ -283,7 +283,8 @@ func keep[O metav1.Object](all map[string]O, obj O, e Event) {
 	all[obj.GetName()] = obj
 }
 
-// Forget drops what was found and counted in a namespace, and what is known of objects that are gone. What exists stays known.
+// Forget drops what was found and counted in a namespace, and what is known of objects that are gone. What exists
+// stays known.
 func (c *Checker) Forget(namespace string) {
 	if s := c.spaces[namespace]; s != nil {
 		s.clear()

@@ -177,8 +177,8 @@ var (
 	twoZones = available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone", MaxDisruptedDomains: ptr.To[int32](2)}})
 )
 
-// inZones takes Pods out of service, one as each of them says, long after the rule came, if there is one. There are nodes of zones a, b and c,
-// two of each, and two without a zone.
+// inZones takes Pods out of service, one as each of them says, long after the rule came, if there is one. There are
+// nodes of zones a, b and c, two of each, and two without a zone.
 func inZones(r *appsv1alpha1.PodTransitionRule, pods ...func(*corev1.Pod)) func(*story) {
 	return func(s *story) {
 		for _, zone := range []string{"a", "b", "c"} {

@@ -32,11 +32,12 @@ func (c *Checker) applyNode(obj *corev1.Node, e Event) {
 	}
 }
 
-// checkDomains judges a Pod that goes out of service by the topology budgets of the rules that select it: it may not open a further
-// domain while operations have Pods of as many others out as a budget allows. Within a domain that is open, only numbers bound it.
+// checkDomains judges a Pod that goes out of service by the topology budgets of the rules that select it: it may not
+// open a further domain while operations have Pods of as many others out as a budget allows. Within a domain that is
+// open, only numbers bound it.
 //
-// A Pod that was down already is not judged: its domain is disrupted anyway, and Pods that were out when the rule came do not keep it from
-// being operated on. Nor is one whose node is not known, or got other labels a moment ago.
+// A Pod that was down already is not judged: its domain is disrupted anyway, and Pods that were out when the rule
+// came do not keep it from being operated on. Nor is one whose node is not known, or got other labels a moment ago.
 func (s *space) checkDomains(before, now *pod, e Event) {
 	if !isReady(before.obj) {
 		return
@@ -75,7 +76,8 @@ func (s *space) checkDomain(p *pod, r *rule, budget *appsv1alpha1.TopologyBudget
 		domain, budget.TopologyKey, r.obj.Name, limit, strings.Join(slices.Sorted(maps.Keys(open)), ", "))
 }
 
-// domain is the value of a label on the Pod's node, nothing included; false if it is not known for certain, or there is no node.
+// domain is the value of a label on the Pod's node, nothing included; false if it is not known for certain, or there
+// is no node.
 func (s *space) domain(p *pod, key string, e Event) (string, bool) {
 	n := s.nodes[p.obj.Spec.NodeName]
 	if n == nil || e.Time.Sub(n.changed) < s.options.Settle {
@@ -84,10 +86,11 @@ func (s *space) domain(p *pod, key string, e Event) (string, bool) {
 	return n.labels[key], true
 }
 
-// lost says that a Pod is being deleted by nobody's operation.
+// lost reports whether a Pod is being deleted by nobody's operation.
 func lost(obj *corev1.Pod) bool { return obj.DeletionTimestamp != nil && !hasKey(obj, operatePrefix) }
 
-// bears says that a check bounds all Pods that its rule selects. Filtered checks and those with conditions bound only a part of them.
+// bears reports whether a check bounds all Pods that its rule selects. Filtered checks and those with conditions
+// bound only a part of them.
 func bears(t *appsv1alpha1.TransitionRule) bool {
 	return !t.Disabled && t.Filter == nil && len(t.Conditions) == 0 && t.AvailablePolicy != nil && (t.Stage == nil || *t.Stage != appsv1alpha1.StagePostCheck)
 }

@@ -108,7 +108,8 @@ func (s *space) applyContext(obj *appsv1alpha1.ResourceContext, e Event) {
 	}
 }
 
-// checkReleased judges that an ID is not the CollaSet's any more: its Pod has to be gone, and its claims if they are to go.
+// checkReleased judges that an ID is not the CollaSet's any more: its Pod has to be gone, and its claims if they are
+// to go.
 func (s *space) checkReleased(pool, id, owner string, e Event) {
 	set := s.sets[owner]
 	if set == nil {

@@ -526,8 +526,8 @@ func TestLossesAreExcusedForAWhile(t *testing.T) {
 	}
 }
 
-// TestEveryPromiseIsJudged has one history in which every promise is judged at least once: a promise that is never judged
-// is not kept either.
+// TestEveryPromiseIsJudged has one history in which every promise is judged at least once: a promise that is never
+// judged is not kept either.
 func TestEveryPromiseIsJudged(t *testing.T) {
 	s := begin(Options{})
 	s.now = s.now.Add(time.Minute)
@@ -554,7 +554,8 @@ func TestEveryPromiseIsJudged(t *testing.T) {
 	require.NoError(t, s.checker.Report().Err(), "what exists stays known")
 }
 
-// TestNobodyIsAtRestUntilEndpointSlicesFollow has kube-controller-manager behind the Pods, which is no breach of anything.
+// TestNobodyIsAtRestUntilEndpointSlicesFollow has kube-controller-manager behind the Pods, which is no breach of
+// anything.
 func TestNobodyIsAtRestUntilEndpointSlicesFollow(t *testing.T) {
 	withIP := func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }
 	all := endpointSlice("uid-0", "uid-1", "uid-2", "uid-3")
@@ -611,7 +612,8 @@ func BenchmarkPodEvent(b *testing.B) {
 	}
 }
 
-// TestRuleBindsPodsThatCameAfterIt from the beginning. Those that were there before it are judged by it once it has settled.
+// TestRuleBindsPodsThatCameAfterIt from the beginning. Those that were there before it are judged by it once it has
+// settled.
 func TestRuleBindsPodsThatCameAfterIt(t *testing.T) {
 	let := labelled(preCheckedPrefix+operatorID, "1", permissionPrefix+updateType, "1", preparingPrefix+operatorID, "1")
 	bothOut := []metav1.Object{aPod(0, offline), aPod(1, offline)}

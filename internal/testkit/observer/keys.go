@@ -32,7 +32,8 @@ const (
 	protection        = "prot.podopslifecycle.kusionstack.io"
 )
 
-// checkKeys judges the keys of the protocol that a Pod has got with an event: each comes with its partners, in one write.
+// checkKeys judges the keys of the protocol that a Pod has got with an event: each comes with its partners, in one
+// write.
 func (s *space) checkKeys(before, now *pod, e Event) {
 	labels, old := now.obj.Labels, before.obj.Labels
 	if s.options.Direct || now.obj.DeletionTimestamp != nil || maps.Equal(labels, old) {
@@ -138,10 +139,10 @@ func mayServe(obj *corev1.Pod) string {
 	return ""
 }
 
-// asks says that an operation has been asked for.
+// asks reports whether an operation has been asked for.
 func asks(obj *corev1.Pod) bool { return hasKey(obj, operatingPrefix) }
 
-// explained says whether somebody says why a Pod waits in a stage.
+// explained reports whether somebody says why a Pod waits in a stage.
 func (s *space) explained(obj *corev1.Pod) bool {
 	if conditionStatus(obj, overdue) == corev1.ConditionTrue {
 		return true

@@ -31,7 +31,8 @@ const (
 	pulse = 50 * time.Millisecond
 	// lastWord bounds how long Stop waits for what has happened before it.
 	lastWord = time.Minute
-	// acceptance is how long a watch that continues may take to be refused, as the API server does with an event of its own.
+	// acceptance is how long a watch that continues may take to be refused, as the API server does with an event of its
+	// own.
 	acceptance = time.Second
 
 	// userAgent names the observer in the audit log.
@@ -55,8 +56,8 @@ type Observer struct {
 	queues  map[string]*queue // by namespace
 	// blind are the spans of resourceVersions in which changes of a kind may have been missed.
 	blind []span
-	// broken is the number of kinds that are not being watched just now. Nothing is judged meanwhile: what was missed of them
-	// is known when they are listed again.
+	// broken is the number of kinds that are not being watched just now. Nothing is judged meanwhile: what was missed of
+	// them is known when they are listed again.
 	broken int
 	late   int
 	err    error
@@ -86,7 +87,7 @@ type progress struct {
 	reached uint64
 	// known are the resourceVersions of the objects that are there, by namespace, as far as was received.
 	known map[string]map[types.UID]uint64
-	// broken says that the kind is not being watched, after it was.
+	// broken is true if the kind is not being watched, after it was.
 	broken bool
 }
 
@@ -452,7 +453,8 @@ func (o *Observer) judge(ctx context.Context) {
 	}
 }
 
-// apply judges pending events of a namespace in their order, up to the first that is not due. The caller holds the lock.
+// apply judges pending events of a namespace in their order, up to the first that is not due. The caller holds the
+// lock.
 func (o *Observer) apply(q *queue, due func(Event) bool) {
 	for len(q.pending) > 0 && due(q.pending[0]) {
 		event, _ := heap.Pop(&q.pending).(Event)
@@ -536,7 +538,7 @@ func present(ctx context.Context, s source, namespace string) (there objects, ve
 	return there, version, err
 }
 
-// has says whether what was there at a resourceVersion, and that nothing else was, has been received.
+// has reports whether what was there at a resourceVersion, and that nothing else was, has been received.
 func (o *Observer) has(far *progress, namespace string, there objects, version uint64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -628,7 +630,8 @@ func (o *Observer) Quiet(ctx context.Context, namespace string, d time.Duration)
 	return o.reportOn(func() Report { return o.checker.ReportIn(namespace) })
 }
 
-// Expect settles a namespace and says how many Pods of a workload are created and deleted from now on; see Checker.Expect.
+// Expect settles a namespace and says how many Pods of a workload are created and deleted from now on; see
+// Checker.Expect.
 func (o *Observer) Expect(ctx context.Context, namespace, workload string, want Churns) {
 	o.settle(ctx, namespace)
 	o.mu.Lock()

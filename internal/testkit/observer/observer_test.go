@@ -27,7 +27,7 @@ type kind struct {
 	mu    sync.Mutex
 	watch *watch.FakeWatcher
 	list  runtime.Object
-	// down says that nobody answers.
+	// down is true if nobody answers.
 	down bool
 }
 
@@ -151,8 +151,8 @@ func TestStopGivesUpOnAWatchThatTellsNothing(t *testing.T) {
 	})
 }
 
-// TestWhatHappenedWhileAWatchWasBrokenIsNotJudged has the watch of rules broken while a grant comes and goes, and that of Pods
-// whole. What comes after the list is judged as ever.
+// TestWhatHappenedWhileAWatchWasBrokenIsNotJudged has the watch of rules broken while a grant comes and goes, and
+// that of Pods whole. What comes after the list is judged as ever.
 func TestWhatHappenedWhileAWatchWasBrokenIsNotJudged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rulesAt := func(version, object string, r *appsv1alpha1.PodTransitionRule) *appsv1alpha1.PodTransitionRuleList {
@@ -211,7 +211,8 @@ func TestWhatHappenedWhileAWatchWasBrokenIsNotJudged(t *testing.T) {
 	})
 }
 
-// TestOneNamespace asks for what is in the namespace of the options, also where all is wanted, and for its Namespace alone.
+// TestOneNamespace asks for what is in the namespace of the options, also where all is wanted, and for its Namespace
+// alone.
 func TestOneNamespace(t *testing.T) {
 	scheme := runtime.NewScheme()
 	require.NoError(t, appsv1alpha1.AddToScheme(scheme))

@@ -66,7 +66,7 @@ func hasKey(obj *corev1.Pod, prefix string) bool {
 	return false
 }
 
-// isAway says whether an operation has the Pod out of service.
+// isAway reports whether an operation has the Pod out of service.
 func isAway(obj *corev1.Pod) bool {
 	return obj.DeletionTimestamp != nil || conditionStatus(obj, serviceReady) == corev1.ConditionFalse ||
 		hasKey(obj, preparingPrefix) || hasKey(obj, operatePrefix)

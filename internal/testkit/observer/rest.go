@@ -13,8 +13,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// AtRest judges what has to hold in a namespace when nothing is to be done any more, and says whether it holds and whether
-// EndpointSlices follow the Pods. Unless they do, nothing is taken down before the last look.
+// AtRest judges what has to hold in a namespace when nothing is to be done any more, and says whether it holds and
+// whether EndpointSlices follow the Pods. Unless they do, nothing is taken down before the last look.
 func (c *Checker) AtRest(namespace string, now time.Time, last bool) bool {
 	s := c.space(namespace)
 	r := resting{newRecord(s.options), now}
@@ -111,7 +111,7 @@ func (s *space) judgeReasons(r resting, obj *appsv1alpha1.CollaSet) {
 	r.judge(Stuck, obj, ready || held || s.unready(obj), "is not Ready (%s) and names nothing that holds it back", why)
 }
 
-// unready says that some Pod of the CollaSet is not Ready of its own accord, which is reason enough.
+// unready reports whether some Pod of the CollaSet is not Ready of its own accord, which is reason enough.
 func (s *space) unready(obj *appsv1alpha1.CollaSet) bool {
 	for _, p := range s.pods {
 		if p.owner == obj.UID && isLive(p.obj) && !p.out && !isReady(p.obj) {
@@ -208,7 +208,7 @@ func (s *space) judgeOrphans(r resting) {
 	s.judgeHistory(r)
 }
 
-// used says whether a CollaSet looks after a ResourceContext: without one, entries stay.
+// used reports whether a CollaSet looks after a ResourceContext: without one, entries stay.
 func (s *space) used(pool string) bool {
 	for _, set := range s.sets {
 		if set.pool() == pool {

@@ -135,7 +135,8 @@ func (s *space) countChurn(p *pod, created, deleted int) {
 	}
 }
 
-// Expect says how many Pods of a workload are created and deleted from now on, which AtRest judges. Counting begins anew.
+// Expect says how many Pods of a workload are created and deleted from now on, which AtRest judges. Counting begins
+// anew.
 func (c *Checker) Expect(namespace, workload string, want Churns) {
 	c.space(namespace).churn[workload] = &churn{expected: &want}
 }
@@ -167,8 +168,8 @@ func (s *space) checkCreation(p *pod, e Event) {
 	s.check(Churn, e, live-pairs <= wanted, "was created as number %d (and %d replacements) of CollaSet %s, which wants %d", live-pairs, pairs, set.obj.Name, wanted)
 }
 
-// firstOf says that a Pod is the only live replacement of another. It makes none too many, however many are on their way out
-// meanwhile; whether it may be replaced now is for checkSurge.
+// firstOf reports whether a Pod is the only live replacement of another. It makes none too many, however many are on
+// their way out meanwhile; whether it may be replaced now is for checkSurge.
 func (s *space) firstOf(p *pod) bool {
 	origin := s.replaces(p)
 	if origin == nil {
@@ -204,7 +205,7 @@ func (s *space) replaces(p *pod) *pod {
 	return origin
 }
 
-// joins says that a Pod has become one side of a replacement.
+// joins reports whether a Pod has become one side of a replacement.
 func joins(before, now *pod) bool {
 	for _, k := range []string{appsv1alpha1.ReplacePairOriginNameLabel, appsv1alpha1.ReplacePairNewIDLabel} {
 		is := now.obj.Labels[k]

@@ -38,8 +38,8 @@ func (s *space) applySlice(obj *discoveryv1.EndpointSlice, e Event) {
 	s.slices[obj.Name] = listed
 }
 
-// slicesFollow says whether the EndpointSlices tell what the Pods are. Somebody else writes them, at a pace of their own,
-// and until they follow nobody is at rest.
+// slicesFollow reports whether the EndpointSlices tell what the Pods are. Somebody else writes them, at a pace of
+// their own, and until they follow nobody is at rest.
 func (s *space) slicesFollow() bool {
 	pods := map[types.UID]*corev1.Pod{}
 	for _, p := range s.pods {
@@ -74,7 +74,7 @@ func (s *space) slicesFollow() bool {
 	return true
 }
 
-// controlled says whether a Service is under control, and not being deleted.
+// controlled reports whether a Service is under control, and not being deleted.
 func (s *space) controlled(service string) bool {
 	obj := s.services[service]
 	return obj != nil && obj.DeletionTimestamp == nil && obj.Labels[controlLabel] == "true"
@@ -110,14 +110,15 @@ func (s *space) checkTraffic(before *pod, obj *corev1.Pod, e Event) {
 	}
 }
 
-// sameImages says whether no container has got another image. It is asked for every event of a Pod.
+// sameImages reports whether no container has got another image. It is asked for every event of a Pod.
 func sameImages(a, b *corev1.Pod) bool {
 	same := func(x, y corev1.Container) bool { return x.Image == y.Image && x.Name == y.Name }
 	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, same) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, same)
 }
 
-// resized names the first container that collaset-controller had restart for other resources; "" if there is none. What
-// restarts nothing may be done while the Pod serves. Others, an autoscaler for one, resize running Pods on their own account.
+// resized names the first container that collaset-controller had restart for other resources; "" if there is none.
+// What restarts nothing may be done while the Pod serves. Others, an autoscaler for one, resize running Pods on their
+// own account.
 func resized(before, after *corev1.Pod) string {
 	for _, pair := range [][2][]corev1.Container{{before.Spec.InitContainers, after.Spec.InitContainers}, {before.Spec.Containers, after.Spec.Containers}} {
 		for i := range min(len(pair[0]), len(pair[1])) {
@@ -149,7 +150,7 @@ func sameResources(a, b *corev1.ResourceRequirements) bool {
 	return equality.Semantic.DeepEqual(a.Requests, b.Requests) && equality.Semantic.DeepEqual(a.Limits, b.Limits)
 }
 
-// resizedBy says whether collaset-controller holds the resources of a container, as far as is known.
+// resizedBy reports whether collaset-controller holds the resources of a container, as far as is known.
 func resizedBy(obj *corev1.Pod, container string) bool {
 	if len(obj.ManagedFields) == 0 {
 		return true

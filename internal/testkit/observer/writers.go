@@ -56,8 +56,8 @@ var foreignLabels = map[string]bool{lifecycleController: true, consistController
 // components are the suite's field managers.
 var components = map[string]bool{collasetController: true, lifecycleController: true, ruleController: true, consistController: true, webhookServer: true}
 
-// checkWriters judges that no component has written a field that is not its own. What it wrote is what managedFields says
-// that it holds; only what has changed since is looked at.
+// checkWriters judges that no component has written a field that is not its own. What it wrote is what managedFields
+// says that it holds; only what has changed since is looked at.
 func (s *space) checkWriters(before, now metav1.Object, e Event) {
 	old := before.GetManagedFields()
 	for _, entry := range now.GetManagedFields() {
@@ -97,7 +97,7 @@ func trespass(kind string, entry metav1.ManagedFieldsEntry) string {
 	return wrong
 }
 
-// strange says that a path is that of a Pod's label that does not belong to the protocol.
+// strange reports whether a path is that of a Pod's label that does not belong to the protocol.
 func strange(path string) bool {
 	label, ok := strings.CutPrefix(path, podLabels)
 	return ok && !strings.Contains(label, protocolDomain) && !strings.HasPrefix(label, "collaset.kusionstack.io/")
@@ -134,7 +134,7 @@ func leaves(held map[string]any, path string, visit func(string)) {
 	}
 }
 
-// holds says whether an entry of managedFields names a container.
+// holds reports whether an entry of managedFields names a container.
 func holds(entry metav1.ManagedFieldsEntry, container string) bool {
 	return entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.GetRawBytes(), []byte(`\"name\":\"`+container+`\"`))
 }

@@ -2,5 +2,5 @@
 
 package race
 
-// Enabled says whether this program was built with the race detector.
+// Enabled means that this program was built with the race detector.
 const Enabled = false

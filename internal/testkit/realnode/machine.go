@@ -36,7 +36,7 @@ func namespaces() []string {
 	return []string{"setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"}
 }
 
-// Inside says whether this process is one that Main runs in namespaces of its
+// Inside reports whether this process is one that Main runs in namespaces of its
 // own, where nodes can be started.
 func Inside() bool { return os.Getenv(folderVariable) != "" }
 
@@ -161,7 +161,8 @@ func sweep() error {
 	return errors.Join(errs...)
 }
 
-// isOurs reports whether this is a folder that the user of this process made, as os.MkdirTemp makes them: open to nobody else.
+// isOurs reports whether this is a folder that the user of this process made, as os.MkdirTemp makes them: open to
+// nobody else.
 func isOurs(info os.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && info.IsDir() && info.Mode().Perm() == 0o700 && int(stat.Uid) == os.Getuid()

@@ -1,5 +1,5 @@
-// Package story is what happens in tests of failing processes: somebody rolls out a workload on a running suite while something
-// fails, an observer judges every change, and one row of the fault report says how it went.
+// Package story is what happens in tests of failing processes: somebody rolls out a workload on a running suite while
+// something fails, an observer judges every change, and one row of the fault report says how it went.
 package story
 
 import (
@@ -52,7 +52,7 @@ func Start(ctx context.Context, config suite.Config) (*World, error) {
 	return &World{Suite: s, Client: c}, nil
 }
 
-// All says whether every plan is to run, and not a short selection (FAULTS=all).
+// All reports whether every plan is to run, and not a short selection (FAULTS=all).
 func All() bool { return os.Getenv("FAULTS") == "all" }
 
 // Times is how often a plan is to run: once in the short selection, else many times.
@@ -87,17 +87,18 @@ type Plan struct {
 	Observer *observer.Observer
 	// Random makes its choices. Its seed is logged.
 	Random *rand.Rand
-	// Lossy says that components may lose their Leases by what the plan does, and so end, and are to be started again.
+	// Lossy is true if components may lose their Leases by what the plan does, and so end, and are to be started again.
 	Lossy bool
-	// Again is done every now and then while rest is awaited, for those who play a part and do not try again by themselves. Nil does nothing.
+	// Again is done every now and then while rest is awaited, for those who play a part and do not try again by
+	// themselves. Nil does nothing.
 	Again func()
 
 	row   faultreport.Row
 	fired bool
 }
 
-// Tell runs a plan as a subtest, with a namespace and an observer of its own, and adds it to the fault report. The row says what
-// is told; its counts are filled in.
+// Tell runs a plan as a subtest, with a namespace and an observer of its own, and adds it to the fault report. The
+// row says what is told; its counts are filled in.
 func Tell(t *testing.T, w *World, name string, row faultreport.Row, tell func(*Plan)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -239,7 +240,8 @@ func (p *Plan) Within(d time.Duration) {
 	}
 }
 
-// Create creates objects, however often that must be tried: who asks for a change has to try again while the cluster fails.
+// Create creates objects, however often that must be tried: who asks for a change has to try again while the cluster
+// fails.
 func (p *Plan) Create(objects ...client.Object) {
 	p.Helper()
 	for _, obj := range objects {

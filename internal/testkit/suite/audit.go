@@ -66,12 +66,12 @@ type Request struct {
 	Namespace, Name              string
 	// Code is the HTTP status of the answer.
 	Code int
-	// Unauthorized says that no role allows the request. Admission, which runs later, has refusals with the same code: that a
-	// namespace is being deleted is one.
+	// Unauthorized is true if no role allows the request. Admission, which runs later, has refusals with the same code:
+	// that a namespace is being deleted is one.
 	Unauthorized bool
 	// ResourceVersion is that of the answered object, "" if it is not recorded.
 	ResourceVersion string
-	// NoOp says that the write succeeded and changed nothing. It is known for
+	// NoOp is true if the write succeeded and changed nothing. It is known for
 	// Pods only.
 	NoOp bool
 	// DryRun reports whether nothing was stored because nothing was to be.
@@ -102,7 +102,7 @@ func (e *auditEvent) deletesDryly() bool {
 	return json.Unmarshal(e.RequestObject, &options) == nil && slices.Contains(options.DryRun, metav1.DryRunAll)
 }
 
-// OK says whether the request succeeded.
+// OK reports whether the request succeeded.
 func (r Request) OK() bool { return r.Code >= 200 && r.Code < 300 }
 
 func (r Request) String() string {

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Replica is a process of a component beside the one that the Suite keeps: a test starts and stops it by itself. It uses a
-// token of its own, by which its requests are told from those of other replicas.
+// Replica is a process of a component beside the one that the Suite keeps: a test starts and stops it by itself. It
+// uses a token of its own, by which its requests are told from those of other replicas.
 type Replica struct {
 	// Component is its name, Credential that of its token in Request.Credential.
 	Component, Credential string
@@ -21,7 +21,8 @@ type Replica struct {
 	process *process
 }
 
-// StartReplica starts one with further flags. It may not be ready yet. The name tells its log and kubeconfig from others.
+// StartReplica starts one with further flags. It may not be ready yet. The name tells its log and kubeconfig from
+// others.
 func (s *Suite) StartReplica(ctx context.Context, component, name string, args ...string) (*Replica, error) {
 	if _, err := s.build(ctx, component); err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func credentialOf(token string) (string, error) {
 	return "JTI=" + claims.ID, nil
 }
 
-// Running says whether the process is there, stopped by a signal or not.
+// Running reports whether the process is there, stopped by a signal or not.
 func (r *Replica) Running() bool { return r.process.Running() }
 
 // Log is the path of its log.

@@ -54,8 +54,8 @@ func Components() []string {
 	return []string{CollaSet, PodTransitionRule, Lifecycle, ResourceConsist, Webhook}
 }
 
-// ReplicaName names the n-th process of a component, from 1; the first has the component's own name. All replicas have the rights of
-// the component's ServiceAccount, each with a token of its own.
+// ReplicaName names the n-th process of a component, from 1; the first has the component's own name. All replicas
+// have the rights of the component's ServiceAccount, each with a token of its own.
 func ReplicaName(component string, n int) string {
 	if n <= 1 {
 		return component
@@ -98,8 +98,8 @@ type Config struct {
 	Nodes int
 	// AuditReads lets reads be counted as well.
 	AuditReads bool
-	// AuditWithoutAnswers leaves the cluster its own audit policy, which costs the API server less: answers to writes to Pods are not recorded, so
-	// no write is known to have changed nothing, and watches are not counted.
+	// AuditWithoutAnswers leaves the cluster its own audit policy, which costs the API server less: answers to writes to
+	// Pods are not recorded, so no write is known to have changed nothing, and watches are not counted.
 	AuditWithoutAnswers bool
 	// APIServerArgs are further flags of kube-apiserver. They win over the cluster's own.
 	APIServerArgs []string
@@ -114,15 +114,16 @@ type Config struct {
 	// any component starts.
 	WithoutCRDs []string
 
-	// Components are the ones to start, and further replicas of them (ReplicaName). Nil means one of each; empty means none.
+	// Components are the ones to start, and further replicas of them (ReplicaName). Nil means one of each; empty means
+	// none.
 	Components []string
-	// Args are further flags by component or replica. They win over the suite's own. A replica without an entry has those of
-	// its component.
+	// Args are further flags by component or replica. They win over the suite's own. A replica without an entry has
+	// those of its component.
 	Args map[string][]string
 	// Env is further environment by component or replica, as "NAME=value".
 	Env map[string][]string
-	// BuildOverlay is the path of a file for `go build -overlay`: the components are built with other contents of some source
-	// files. Empty means as they are.
+	// BuildOverlay is the path of a file for `go build -overlay`: the components are built with other contents of some
+	// source files. Empty means as they are.
 	BuildOverlay string
 	// Race builds the components with the race detector; what it finds is an
 	// error of Stop.
@@ -381,7 +382,8 @@ func (s *Suite) WaitLeading(ctx context.Context, names ...string) error {
 	})
 }
 
-// Leader names the running process of a component that says it leads, or "" if none does now. Paused ones are not asked.
+// Leader names the running process of a component that says it leads, or "" if none does now. Paused ones are not
+// asked.
 func (s *Suite) Leader(ctx context.Context, component string) string {
 	client := &http.Client{Timeout: 10 * time.Second}
 	defer client.CloseIdleConnections()
@@ -402,8 +404,8 @@ func (p *process) leads(ctx context.Context, client *http.Client) (bool, error) 
 	return bytes.Contains(metrics, []byte(fmt.Sprintf("leader_election_master_status{name=%q} 1", p.component))), err
 }
 
-// Credential is what the requests of a process carry in the audit log, which tells the replicas of a component apart. It is ""
-// for a process that was never started.
+// Credential is what the requests of a process carry in the audit log, which tells the replicas of a component apart.
+// It is "" for a process that was never started.
 func (s *Suite) Credential(name string) string {
 	if p := s.processes[name]; p != nil {
 		return p.credential
@@ -411,8 +413,8 @@ func (s *Suite) Credential(name string) string {
 	return ""
 }
 
-// Pause stops a process in its tracks (SIGSTOP): its connections stay open, and nobody hears from it. Resume lets it go on. A
-// process that does not run is an error.
+// Pause stops a process in its tracks (SIGSTOP): its connections stay open, and nobody hears from it. Resume lets it
+// go on. A process that does not run is an error.
 func (s *Suite) Pause(name string) error {
 	p := s.processes[name]
 	if p == nil {
@@ -429,8 +431,8 @@ func (s *Suite) Resume(name string) error {
 	return nil
 }
 
-// Metrics returns what a running component says of itself, in the text format of Prometheus. It asks in plain HTTP: the component
-// must not have the flag --metrics-secure.
+// Metrics returns what a running component says of itself, in the text format of Prometheus. It asks in plain HTTP:
+// the component must not have the flag --metrics-secure.
 func (s *Suite) Metrics(ctx context.Context, name string) (string, error) {
 	p := s.processes[name]
 	if p == nil {
@@ -450,8 +452,8 @@ func (s *Suite) MetricsAddress(name string) string {
 	return ""
 }
 
-// WebhookAddress is host:port of a webhook-server's webhooks, "" if it was never started. The port stays its own while it does
-// not run.
+// WebhookAddress is host:port of a webhook-server's webhooks, "" if it was never started. The port stays its own
+// while it does not run.
 func (s *Suite) WebhookAddress(name string) string {
 	if p := s.processes[name]; p != nil {
 		return p.webhook
@@ -581,8 +583,8 @@ func (s *Suite) Restart(ctx context.Context, name string, args ...string) error 
 	return s.waitReady(ctx, name)
 }
 
-// Revive starts again what has ended although nobody asked it to, as a kubelet does, and returns the names; it does not wait until
-// they are ready.
+// Revive starts again what has ended although nobody asked it to, as a kubelet does, and returns the names; it does
+// not wait until they are ready.
 func (s *Suite) Revive(ctx context.Context) ([]string, error) {
 	var revived []string
 	for _, name := range slices.Sorted(maps.Keys(s.processes)) {
@@ -648,8 +650,8 @@ func (s *Suite) Logs(name string) string {
 	return ""
 }
 
-// LogTails returns the last lines of the logs of all that ever ran here: the components, and the processes of the cluster that was started.
-// Of those it says which do not run.
+// LogTails returns the last lines of the logs of all that ever ran here: the components, and the processes of the
+// cluster that was started. Of those it says which do not run.
 func (s *Suite) LogTails() string {
 	var all strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(s.processes)) {

@@ -1,5 +1,5 @@
-// Package testsuite lets all tests of a package use one running suite, which starts with the first of them that needs it and
-// ends with the last test.
+// Package testsuite lets all tests of a package use one running suite, which starts with the first of them that needs
+// it and ends with the last test.
 package testsuite
 
 import (
@@ -32,13 +32,14 @@ type World interface {
 type Shared[W World] struct {
 	new  func(context.Context) (W, error)
 	once sync.Once
-	// running says that world is there to be stopped.
+	// running is true if world is there to be stopped.
 	running bool
 	world   W
 	err     error
 }
 
-// Share returns what starts a world with the given function when it is first wanted. The context does not end with a test.
+// Share returns what starts a world with the given function when it is first wanted. The context does not end with a
+// test.
 func Share[W World](start func(context.Context) (W, error)) *Shared[W] { return &Shared[W]{new: start} }
 
 // Get returns the world. In short mode the test is skipped. When it ends, it fails if a component ended by itself or
@@ -73,7 +74,8 @@ func (s *Shared[W]) Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Explain fails the test if a component ended by itself or panicked, and logs the last lines of each, and of the cluster's processes, if the test has failed.
+// Explain fails the test if a component ended by itself or panicked, and logs the last lines of each, and of the
+// cluster's processes, if the test has failed.
 func Explain(t *testing.T, w World) {
 	t.Helper()
 	if err := w.Died(); err != nil {

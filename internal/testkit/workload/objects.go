@@ -1,5 +1,5 @@
-// Package workload is the workload that tests play with: a CollaSet, its traffic and its rule, and what its Pods are like at
-// rest. All of it goes by one name, which is also the value of the Pods' label "app".
+// Package workload is the workload that tests play with: a CollaSet, its traffic and its rule, and what its Pods are
+// like at rest. All of it goes by one name, which is also the value of the Pods' label "app".
 package workload
 
 import (
@@ -11,8 +11,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// CollaSet is a workload of n Pods with one container, main, that is updated in place if possible. Its updates ask for all
-// Pods at once, so that rules alone decide how many leave.
+// CollaSet is a workload of n Pods with one container, main, that is updated in place if possible. Its updates ask
+// for all Pods at once, so that rules alone decide how many leave.
 func CollaSet(namespace, name, image string, n int32) *appsv1alpha1.CollaSet {
 	return &appsv1alpha1.CollaSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},

@@ -46,8 +46,8 @@ func Rules(ctx context.Context, c client.Reader, namespace string) ([]podops.Rul
 	return compiled, nil
 }
 
-// AtRest is nil if exactly n Pods exist, all of them in service with the image and with no operation left on them. Otherwise it
-// says what each of the others waits for.
+// AtRest is nil if exactly n Pods exist, all of them in service with the image and with no operation left on them.
+// Otherwise it says what each of the others waits for.
 func AtRest(ctx context.Context, c client.Reader, namespace, name string, n int, image string) error {
 	pods, err := Pods(ctx, c, namespace, name)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package yardstick tells how fast the machine computes while something else runs on it: a machine that is shared changes its speed by
-// half and more within minutes, and what is compared was not measured in the same second.
+// Package yardstick tells how fast the machine computes while something else runs on it: a machine that is shared
+// changes its speed by half and more within minutes, and what is compared was not measured in the same second.
 package yardstick
 
 import (
@@ -42,7 +42,8 @@ func (y *Yardstick) Stop() {
 	<-y.stopped
 }
 
-// Lap returns what one piece of work took since the last lap: milliseconds of CPU, the median. It is 0 if none was done.
+// Lap returns what one piece of work took since the last lap: milliseconds of CPU, the median. It is 0 if none was
+// done.
 func (y *Yardstick) Lap() float64 {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -77,8 +78,9 @@ func (y *Yardstick) run() {
 	}
 }
 
-// Measure does some pieces of work at once and returns what one took: milliseconds of CPU, the median, or 0 where the CPU
-// time of a thread is not known. They find their memory in a core's caches, and take a fraction of what laps beside other work do.
+// Measure does some pieces of work at once and returns what one took: milliseconds of CPU, the median, or 0 where the
+// CPU time of a thread is not known. They find their memory in a core's caches, and take a fraction of what laps
+// beside other work do.
 func Measure() float64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -81,7 +81,7 @@ func (c configurations) callers() []caller {
 	return all
 }
 
-// trust says whether both exist and every webhook of them has just this bundle.
+// trust reports whether both exist and every webhook of them has just this bundle.
 func (c configurations) trust(bundle []byte) bool {
 	for _, webhook := range c.callers() {
 		if !bytes.Equal(webhook.config.CABundle, bundle) {
@@ -91,8 +91,8 @@ func (c configurations) trust(bundle []byte) bool {
 	return c.complete() == nil
 }
 
-// publish writes the bundle, where the server is, and the token, into every webhook that has something else. A write that rests on
-// an old copy fails with a conflict.
+// publish writes the bundle, where the server is, and the token, into every webhook that has something else. A write
+// that rests on an old copy fails with a conflict.
 func (k *Keeper) publish(ctx context.Context, c configurations, m material) error {
 	var before, after []client.Object
 	if c.mutating != nil {
@@ -118,8 +118,8 @@ func (k *Keeper) publish(ctx context.Context, c configurations, m material) erro
 	return nil
 }
 
-// point makes a webhook call this server: at its URL if it has one, else through its Service, under the same path, or the
-// guarded one.
+// point makes a webhook call this server: at its URL if it has one, else through its Service, under the same path, or
+// the guarded one.
 func (k *Keeper) point(webhook caller, m material) {
 	config := webhook.config
 	config.CABundle = m.bundle

@@ -15,8 +15,8 @@
 // (the very first one excepted: nothing worked before it); a served certificate has at least a third of its life, less
 // the settle time, before it; whoever loses a race for the Secret takes what the winner wrote.
 //
-// github.com/open-policy-agent/cert-controller (v0.16.0) does a similar job but does not fit: it trusts one authority at
-// a time, so a rotation refuses admissions until configuration, volume and process agree; it caches every Secret of the
-// namespace and every webhook configuration of the cluster; and it gets its certificate to the process through a mounted
-// volume, which a process outside the cluster does not have.
+// github.com/open-policy-agent/cert-controller (v0.16.0) does a similar job but does not fit: it trusts one authority
+// at a time, so a rotation refuses admissions until configuration, volume and process agree; it caches every Secret
+// of the namespace and every webhook configuration of the cluster; and it gets its certificate to the process through
+// a mounted volume, which a process outside the cluster does not have.
 package certs

@@ -45,9 +45,9 @@ type schedule struct {
 	settle   time.Duration
 }
 
-// renew brings m to where it has to be at now. Names are the host names and addresses that the certificate must be good
-// for; published is since when every webhook configuration has m's bundle, as far as is known, zero if one lacks it. It returns when to
-// look again.
+// renew brings m to where it has to be at now. Names are the host names and addresses that the certificate must be
+// good for; published is since when every webhook configuration has m's bundle, as far as is known, zero if one lacks
+// it. It returns when to look again.
 func renew(m material, names []string, now time.Time, s schedule, published time.Time) (_ material, nextLook time.Time, err error) {
 	before := m
 	if _, err := cert.ParseCertsPEM(m.bundle); err != nil {
@@ -181,7 +181,7 @@ func (p pair) parse() (*x509.Certificate, error) {
 	return x509.ParseCertificate(both.Certificate[0])
 }
 
-// trusts says whether the bundle vouches for c at now.
+// trusts reports whether the bundle vouches for c at now.
 func trusts(bundle []byte, c *x509.Certificate, now time.Time) bool {
 	return trustsThrough(bundle, nil, c, now)
 }
@@ -235,7 +235,8 @@ func newToken() []byte {
 	return []byte(strings.ToLower(rand.Text()))
 }
 
-// tokenFits reports whether a token may stand in the path of a Service's webhook. Earlier versions made some of capitals.
+// tokenFits reports whether a token may stand in the path of a Service's webhook. Earlier versions made some of
+// capitals.
 func tokenFits(token []byte) bool {
 	return len(token) > 0 && bytes.Equal(token, bytes.ToLower(token))
 }

@@ -26,8 +26,8 @@ func (j *judge) host() string {
 	return j.settings.Name + "." + j.settings.Namespace + ".svc"
 }
 
-// check is nil if the certificate is valid, good for the name by which the API server calls, and trusted by every webhook
-// configuration.
+// check is nil if the certificate is valid, good for the name by which the API server calls, and trusted by every
+// webhook configuration.
 func (j *judge) check(ctx context.Context, serving *tls.Certificate) error {
 	configurations, err := j.configurations(ctx)
 	if err != nil {

@@ -62,8 +62,9 @@ type Settings struct {
 	// AdvertiseURL is where the API server reaches a server outside the cluster: https, host and port, no path. Nil means
 	// through the Service.
 	AdvertiseURL *url.URL
-	// Guarded are webhooks, by the kind of their configuration and their name ("validating a.example.com"), with their paths. A token
-	// is added to the path there, so only who may read the webhook configurations can call them. Nil guards none.
+	// Guarded are webhooks, by the kind of their configuration and their name ("validating a.example.com"), with their
+	// paths. A token is added to the path there, so only who may read the webhook configurations can call them. Nil
+	// guards none.
 	Guarded map[string]string
 	// Lifetime is how long a certificate is valid. It is renewed after two thirds of that.
 	Lifetime time.Duration
@@ -71,9 +72,9 @@ type Settings struct {
 	Settle time.Duration
 }
 
-// Keeper holds the serving certificate, renews it in time, and writes the authorities to trust, and where the server is,
-// into the component's own webhook configurations. Every replica runs one; they agree through the Secret. Its methods may
-// be called concurrently.
+// Keeper holds the serving certificate, renews it in time, and writes the authorities to trust, and where the server
+// is, into the component's own webhook configurations. Every replica runs one; they agree through the Secret. Its
+// methods may be called concurrently.
 type Keeper struct {
 	judge
 	// client writes, and reads webhook configurations from the cache.
@@ -185,8 +186,8 @@ func (k *Keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: min(max(nextLook.Sub(now), shortestWait), longestWait)}, nil
 }
 
-// publishedSince is since when this process has seen the bundle in every webhook configuration, zero if one lacks it. A process that
-// has just started does not know how long before that it was written.
+// publishedSince is since when this process has seen the bundle in every webhook configuration, zero if one lacks it.
+// A process that has just started does not know how long before that it was written.
 func (k *Keeper) publishedSince(c configurations, bundle []byte, now time.Time) time.Time {
 	switch {
 	case !c.trust(bundle):
@@ -275,8 +276,8 @@ func (k *Keeper) TLS(c *tls.Config) {
 
 // Token is the last part of the paths that the webhook configurations have, empty before there is one.
 //
-// API servers do not authenticate themselves to webhooks. Without it, any client that can connect could send a review of its own and
-// have it believed, or bodies without end.
+// API servers do not authenticate themselves to webhooks. Without it, any client that can connect could send a review
+// of its own and have it believed, or bodies without end.
 func (k *Keeper) Token() (token string, needed bool) {
 	if token := k.token.Load(); token != nil {
 		return string(*token), true

@@ -223,7 +223,8 @@ func TestAnotherCopysWriteIsNotOverwritten(t *testing.T) {
 	require.Equal(t, afterConflict, result.RequeueAfter)
 }
 
-// TestACopyThatTheKeeperReplacedIsNotWrittenAgain has the cache show, until it catches up, what was there before the keeper's write.
+// TestACopyThatTheKeeperReplacedIsNotWrittenAgain has the cache show, until it catches up, what was there before the
+// keeper's write.
 func TestACopyThatTheKeeperReplacedIsNotWrittenAgain(t *testing.T) {
 	var lagging *admissionregistrationv1.MutatingWebhookConfiguration
 	writes := 0

@@ -38,8 +38,8 @@ func TestEtcd(t *testing.T) {
 	plan(t, "out of space", "etcd with its alarm NOSPACE", outOfSpace)
 }
 
-// restored goes back to before a rollout while that is under way. The suite is stopped meanwhile, as docs/operations/restore.md tells:
-// a controller that is not would act once more on what it saw before.
+// restored goes back to before a rollout while that is under way. The suite is stopped meanwhile, as
+// docs/operations/restore.md tells: a controller that is not would act once more on what it saw before.
 func restored(p *story.Plan) {
 	p.WithRules("web", image1, 6, "2")
 	before := p.UIDs("web")

@@ -28,8 +28,8 @@ const (
 	kubelets          = "kwok"
 )
 
-// everything is the suite on a cluster whose etcd waits for the disk. Leases are so long that the same processes live through most
-// outages: package leadership is about their loss.
+// everything is the suite on a cluster whose etcd waits for the disk. Leases are so long that the same processes live
+// through most outages: package leadership is about their loss.
 var everything = testsuite.Share(func(ctx context.Context) (*story.World, error) {
 	args := map[string][]string{}
 	for _, component := range suite.Components() {
@@ -82,9 +82,9 @@ func rolling(p *story.Plan) (finish func()) {
 	}
 }
 
-// startKubeletsAnew has kwok look at every Pod, once Pods can be written. It plays a change once, and when it cannot write what came of
-// it, never again; a kubelet goes on trying. The API server has a connection to etcd for Pods alone, which after a restart of etcd may
-// come back seconds after others: a get of one Pod reads by it.
+// startKubeletsAnew has kwok look at every Pod, once Pods can be written. It plays a change once, and when it cannot
+// write what came of it, never again; a kubelet goes on trying. The API server has a connection to etcd for Pods
+// alone, which after a restart of etcd may come back seconds after others: a get of one Pod reads by it.
 func startKubeletsAnew(p *story.Plan) {
 	p.Helper()
 	p.Eventually("an answer about a Pod from etcd", func() error {

@@ -24,8 +24,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// TestWebhookServer is down, half of it, hangs, or shows a certificate that nobody trusts, while Pods that are not ours are created and changed
-// and a rollout goes on. An expired certificate is in test/integration/webhook.
+// TestWebhookServer is down, half of it, hangs, or shows a certificate that nobody trusts, while Pods that are not
+// ours are created and changed and a rollout goes on. An expired certificate is in test/integration/webhook.
 func TestWebhookServer(t *testing.T) {
 	for _, fault := range []struct {
 		name string
@@ -114,8 +114,8 @@ func TestWebhookServer(t *testing.T) {
 	}
 }
 
-// oneOfTwoAway has the API server call two replicas by one address, of which one is killed: until a Service has noticed, every other
-// connection fails.
+// oneOfTwoAway has the API server call two replicas by one address, of which one is killed: until a Service has
+// noticed, every other connection fails.
 func oneOfTwoAway(p *story.Plan) func() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(p, err)
@@ -173,7 +173,8 @@ func answerNothing(listener net.Listener) {
 	}
 }
 
-// TestAWrongCertificateAuthority is written into the webhook configurations by somebody: webhook-server puts its own back.
+// TestAWrongCertificateAuthority is written into the webhook configurations by somebody: webhook-server puts its own
+// back.
 func TestAWrongCertificateAuthority(t *testing.T) {
 	if !story.All() {
 		t.Skip("FAULTS=all runs it")
@@ -204,8 +205,8 @@ func TestAWrongCertificateAuthority(t *testing.T) {
 	})
 }
 
-// TestNoEvents has an API server that refuses every event, as one does whose disk for events is full. Events tell; nothing waits
-// for one.
+// TestNoEvents has an API server that refuses every event, as one does whose disk for events is full. Events tell;
+// nothing waits for one.
 func TestNoEvents(t *testing.T) {
 	plan(t, "refused", "all events refused in a rollout", func(p *story.Plan) {
 		const policy = `
@@ -259,8 +260,8 @@ spec: {policyName: no-events, validationActions: [Deny]}
 	})
 }
 
-// TestTheNamespaceGoes deletes the namespace midway through each operation: all that is in it goes, nothing is made anew, and no
-// finalizer is left behind.
+// TestTheNamespaceGoes deletes the namespace midway through each operation: all that is in it goes, nothing is made
+// anew, and no finalizer is left behind.
 func TestTheNamespaceGoes(t *testing.T) {
 	operations := map[string]func(*story.Plan){
 		"creation": func(p *story.Plan) {

@@ -13,8 +13,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
-// TestALeaderIsKilled kills the leader of every controller, each at a random moment of a rollout under a rule. The other replica
-// goes on where it was.
+// TestALeaderIsKilled kills the leader of every controller, each at a random moment of a rollout under a rule. The
+// other replica goes on where it was.
 func TestALeaderIsKilled(t *testing.T) {
 	for i := range story.Times(40) {
 		plan(t, fmt.Sprint(i), "rollout with a rule, leaders killed", "", func(p *story.Plan) {
@@ -42,8 +42,8 @@ func TestALeaderIsKilled(t *testing.T) {
 	}
 }
 
-// TestALeaderIsAskedToStop has the leader give its Lease back. How long the other one takes until it leads, and until it has written,
-// is told beside the time after a crash; nothing is asserted about it.
+// TestALeaderIsAskedToStop has the leader give its Lease back. How long the other one takes until it leads, and until
+// it has written, is told beside the time after a crash; nothing is asserted about it.
 func TestALeaderIsAskedToStop(t *testing.T) {
 	for _, end := range []struct {
 		fault, name string
@@ -92,8 +92,9 @@ func TestALeaderIsAskedToStop(t *testing.T) {
 	}
 }
 
-// TestAPausedLeaderWakes stops a leader in its tracks until it has lost its Lease and another leads, in the midst of a rollout and of
-// a scale-out, and lets it go on. Nothing that it still writes succeeds: it decided on what it saw when it led.
+// TestAPausedLeaderWakes stops a leader in its tracks until it has lost its Lease and another leads, in the midst of
+// a rollout and of a scale-out, and lets it go on. Nothing that it still writes succeeds: it decided on what it saw
+// when it led.
 func TestAPausedLeaderWakes(t *testing.T) {
 	chosen := []string{suite.CollaSet, suite.PodTransitionRule}
 	if story.All() {

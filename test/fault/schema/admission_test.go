@@ -26,8 +26,9 @@ const (
 	maxShown       = 20
 )
 
-// onlyByWebhook are the fields for which webhook-server refuses values that the schema admits, and why the schema cannot.
-// Whatever is admitted without webhook-server is acted on or reported by the controllers: see TestReconciliation.
+// onlyByWebhook are the fields for which webhook-server refuses values that the schema admits, and why the schema
+// cannot. Whatever is admitted without webhook-server is acted on or reported by the controllers: see
+// TestReconciliation.
 var onlyByWebhook = map[string]string{
 	"CollaSet spec.template.metadata.annotations":                       keysOfMaps,
 	"CollaSet spec.template.metadata.labels":                            keysOfMaps,
@@ -112,8 +113,8 @@ func TestAdmission(t *testing.T) {
 	require.Positive(t, result.bySchema)
 }
 
-// readable is an error if a controller cannot read an object that was admitted. It would lose every object of the kind, in
-// all namespaces: lists and watches are decoded as a whole.
+// readable is an error if a controller cannot read an object that was admitted. It would lose every object of the
+// kind, in all namespaces: lists and watches are decoded as a whole.
 func readable(kind string, admitted *unstructured.Unstructured) error {
 	content, err := admitted.MarshalJSON()
 	if err != nil {

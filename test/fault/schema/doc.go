@@ -10,6 +10,6 @@
 //   - TestCorruptStorage: objects are changed in etcd, behind the API server's back: other objects are not affected, and
 //     Pods are not deleted by the dozen.
 //
-// Without FAULTS=all each is a short selection. FAULT_SEED chooses other operations, OPERATION='{"kind":…}' does a single one
-// again, as a failure prints it. Operations that once failed are in testdata/regressions and always run.
+// Without FAULTS=all each is a short selection. FAULT_SEED chooses other operations, OPERATION='{"kind":…}' does a
+// single one again, as a failure prints it. Operations that once failed are in testdata/regressions and always run.
 package schema

@@ -43,7 +43,7 @@ type corruption struct {
 	change func(*stored) error
 	// removed is how many Pods may be removed because of it, in the end; at a time it is one, as the rule says.
 	removed int
-	// reported says that the CollaSet may stay as it is, if a condition says why.
+	// reported is true if the CollaSet may stay as it is, if a condition says why.
 	reported bool
 	// mend is what a report asks for, before the CollaSet can go; nil for nothing.
 	mend func(*stored) error
@@ -261,8 +261,8 @@ func identities(pods []*corev1.Pod) map[types.UID]string {
 	return of
 }
 
-// watchRemovals returns a function that tells how many of the Pods were removed, at most at one moment and in all. A Pod counts
-// as being removed from its deletion until another Pod of its app is Ready in its place.
+// watchRemovals returns a function that tells how many of the Pods were removed, at most at one moment and in all. A
+// Pod counts as being removed from its deletion until another Pod of its app is Ready in its place.
 func (w *world) watchRemovals(t *testing.T, namespace string, pods []*corev1.Pod) func() (most, total int) {
 	t.Helper()
 	known := identities(pods)

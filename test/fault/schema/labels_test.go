@@ -43,9 +43,9 @@ var hostile = []string{
 	podops.PostCheckedPrefix, podops.CompletingPrefix, podops.UndoOperationTypePrefix, podops.DoneOperationTypePrefix, podops.WaivedPrefix,
 }
 
-// TestHostileLabels lets a user who may only patch Pods write any lifecycle keys of two operations, while a rule lets no Pod
-// go. The subsets of seven keys of two IDs are 2^14; what is tried here is a sample of those of all keys. The pure protocol is
-// searched and fuzzed whole in api/podops and test/protocol.
+// TestHostileLabels lets a user who may only patch Pods write any lifecycle keys of two operations, while a rule lets
+// no Pod go. The subsets of seven keys of two IDs are 2^14; what is tried here is a sample of those of all keys. The
+// pure protocol is searched and fuzzed whole in api/podops and test/protocol.
 func TestHostileLabels(t *testing.T) {
 	w := shared.Get(t)
 	n := someSubsets

@@ -142,7 +142,8 @@ func (w *world) effective(t *testing.T, namespace string, n int) []numbered {
 	return chosen
 }
 
-// doAndUndo does an operation on an object of its own, waits for what becomes of it, takes it back, and deletes the object.
+// doAndUndo does an operation on an object of its own, waits for what becomes of it, takes it back, and deletes the
+// object.
 func (w *world) doAndUndo(t *testing.T, namespace string, o numbered) (outcome string, err error) {
 	ctx, name := t.Context(), fmt.Sprintf("op-%d", o.number)
 	at := w.at(o.Kind, namespace)

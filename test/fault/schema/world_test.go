@@ -63,7 +63,7 @@ var shared = testsuite.Share(func(ctx context.Context) (*world, error) {
 
 func TestMain(m *testing.M) { shared.Main(m) }
 
-// all says that everything is to be tried.
+// all reports whether everything is to be tried.
 func all() bool { return os.Getenv("FAULTS") == "all" }
 
 // number reads a number from the environment.
@@ -137,8 +137,8 @@ func (w *world) readSeeds() error {
 	return nil
 }
 
-// excludeUnhooked lets the API server ask webhook-server about custom resources of some namespaces only, and returns when
-// it does.
+// excludeUnhooked lets the API server ask webhook-server about custom resources of some namespaces only, and returns
+// when it does.
 func (w *world) excludeUnhooked(ctx context.Context) error {
 	for _, configuration := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
 		text, err := w.Kubectl(ctx, "get", configuration, "webhook-server", "-o", "json")
@@ -194,8 +194,8 @@ func (w *world) namespace(t *testing.T, hooked bool) string {
 	return ns.Name
 }
 
-// waitForAdmission waits until the API server asks webhook-server about the namespace, or no longer does, for every kind:
-// it learns of namespaces and configurations a moment later.
+// waitForAdmission waits until the API server asks webhook-server about the namespace, or no longer does, for every
+// kind: it learns of namespaces and configurations a moment later.
 func (w *world) waitForAdmission(t *testing.T, namespace string, hooked bool) {
 	t.Helper()
 	probes := map[string]crdgen.Operation{ // only webhook-server refuses these
@@ -293,8 +293,8 @@ type refusal struct {
 	message string
 }
 
-// judge returns nil for an operation that was accepted, else the refusal. It is an error if the answer is neither, or if
-// the refusal does not name what is wrong.
+// judge returns nil for an operation that was accepted, else the refusal. It is an error if the answer is neither, or
+// if the refusal does not name what is wrong.
 func judge(o crdgen.Operation, answer error) (*refusal, error) {
 	if answer == nil {
 		return nil, nil //nolint:nilnil // accepted
@@ -325,7 +325,7 @@ func judge(o crdgen.Operation, answer error) (*refusal, error) {
 	return r, nil
 }
 
-// names says whether the refusal is about a field that was changed, one above or one below it, or tells its name.
+// names reports whether the refusal is about a field that was changed, one above or one below it, or tells its name.
 func (r *refusal) names(o crdgen.Operation) bool {
 	for _, change := range o.Changes {
 		if gone := change.Remove || change.Value == nil || fmt.Sprint(change.Value) == "[]"; gone && len(r.fields) > 0 {

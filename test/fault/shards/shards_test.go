@@ -84,7 +84,8 @@ func TestReplicasComeAndGo(t *testing.T) {
 	s.done("replicas come and go", shards)
 }
 
-// TestPausedReplica: one that was stopped for longer than its Leases wakes up while others act. It writes nothing and ends.
+// TestPausedReplica: one that was stopped for longer than its Leases wakes up while others act. It writes nothing and
+// ends.
 func TestPausedReplica(t *testing.T) {
 	if !everything {
 		t.Skip("takes a minute: make test-faults")
@@ -111,7 +112,8 @@ func TestPausedReplica(t *testing.T) {
 	s.done("a paused replica wakes up", shards)
 }
 
-// TestOtherNumberOfShards: a rolling update to other numbers of shards, and from and to none. There are never two owners.
+// TestOtherNumberOfShards: a rolling update to other numbers of shards, and from and to none. There are never two
+// owners.
 func TestOtherNumberOfShards(t *testing.T) {
 	if !everything {
 		t.Skip("takes a minute: make test-faults")

@@ -159,7 +159,8 @@ func (w *world) lease(t *testing.T, name string) lease {
 	return lease{ptr.Deref(l.Spec.HolderIdentity, ""), int(ptr.Deref(l.Spec.LeaseTransitions, 0))}
 }
 
-// waitSpread waits until the shards of every controller are held by so many replicas, each by as many as others or one more.
+// waitSpread waits until the shards of every controller are held by so many replicas, each by as many as others or
+// one more.
 func (w *world) waitSpread(t *testing.T, shards, replicas int) {
 	t.Helper()
 	for _, component := range controllers {
@@ -178,8 +179,8 @@ func (w *world) waitSpread(t *testing.T, shards, replicas int) {
 	}
 }
 
-// teams makes namespaces with a CollaSet each, under a rule that lets one Pod be out of service, with a Service. They stay, at
-// rest: the observer of another scenario would see them being torn down.
+// teams makes namespaces with a CollaSet each, under a rule that lets one Pod be out of service, with a Service. They
+// stay, at rest: the observer of another scenario would see them being torn down.
 func (w *world) teams(t *testing.T, n int) []string {
 	t.Helper()
 	var names []string
@@ -216,7 +217,8 @@ func (w *world) atRest(t *testing.T, ns, image string) error {
 	return workload.AtRest(t.Context(), w.client, ns, "web", replicasOfSet, image)
 }
 
-// waitUnderWay waits until some Pods of some namespace have the image and others do not, or, if all was faster, until all do.
+// waitUnderWay waits until some Pods of some namespace have the image and others do not, or, if all was faster, until
+// all do.
 func (w *world) waitUnderWay(t *testing.T, namespaces []string, image string) {
 	t.Helper()
 	await.Nil(t, "the rollout of "+image+" to be under way", func() error {
@@ -248,9 +250,9 @@ type write struct {
 	what         string
 }
 
-// requireOneWriter checks, of the audit log since a moment, that the writes of a component in a namespace come from one
-// replica at a time: those of two never overlap, and the writer changes only when the shard's Lease did. It returns how many
-// writes were looked at, and how often a writer changed. shards are the numbers that were used.
+// requireOneWriter checks, of the audit log since a moment, that the writes of a component in a namespace come from
+// one replica at a time: those of two never overlap, and the writer changes only when the shard's Lease did. It
+// returns how many writes were looked at, and how often a writer changed. shards are the numbers that were used.
 func (w *world) requireOneWriter(t *testing.T, since time.Time, namespaces []string, shards ...int) (looked, changed int) {
 	t.Helper()
 	requests, err := w.Requests(since)

@@ -171,7 +171,8 @@ func templateOf(t *testing.T, spec any) *revision.Data {
 	return data
 }
 
-// TestWhatTheAPIServerFillsInIsNoOtherTemplate fails where a Kubernetes has a default that internal/revision does not know.
+// TestWhatTheAPIServerFillsInIsNoOtherTemplate fails where a Kubernetes has a default that internal/revision does not
+// know.
 func TestWhatTheAPIServerFillsInIsNoOtherTemplate(t *testing.T) {
 	if before(t, 36) {
 		t.Skip("this API server does not know all of the fields")

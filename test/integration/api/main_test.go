@@ -1,4 +1,5 @@
-// Package api tests the generated CustomResourceDefinitions against a real API server: what they keep, default and refuse.
+// Package api tests the generated CustomResourceDefinitions against a real API server: what they keep, default and
+// refuse.
 package api
 
 import (
@@ -80,7 +81,8 @@ func run(m *testing.M) (code int, err error) {
 	return m.Run(), nil
 }
 
-// before says whether the API server is of an older minor version of Kubernetes 1 than this: make test-versions runs on 1.30.
+// before reports whether the API server is of an older minor version of Kubernetes 1 than this: make test-versions
+// runs on 1.30.
 func before(t *testing.T, minor int) bool {
 	t.Helper()
 	server, err := discovery.NewDiscoveryClientForConfigOrDie(config).ServerVersion()

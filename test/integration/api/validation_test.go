@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWhatKuperatorRefusesIsRefused names, for each row of the validations of Kuperator v0.7, the refusals of ours that
-// stand for it. Those of the Pod template are webhook-server's alone. A claim template with the name of a volume, which is
-// refused there, is accepted as in a StatefulSet.
+// TestWhatKuperatorRefusesIsRefused names, for each row of the validations of Kuperator v0.7, the refusals of ours
+// that stand for it. Those of the Pod template are webhook-server's alone. A claim template with the name of a
+// volume, which is refused there, is accepted as in a StatefulSet.
 func TestWhatKuperatorRefusesIsRefused(t *testing.T) {
 	for row, ours := range map[string][]string{
 		"replicas should not be smaller than 0":                                     {"negative replicas"},

@@ -62,7 +62,8 @@ func TestUnderTheLifecycle(t *testing.T) {
 	}
 }
 
-// tell runs stories at the same time when the test's function is over, each in a namespace of its own: most of them wait.
+// tell runs stories at the same time when the test's function is over, each in a namespace of its own: most of them
+// wait.
 func tell[E any](t *testing.T, in func(*testing.T) E, stories map[string]func(E)) {
 	t.Helper()
 	for name, test := range stories {
@@ -77,7 +78,8 @@ func withVolumes(in func(*testing.T) env) func(*testing.T) volumeEnv {
 	return func(t *testing.T) volumeEnv { return volumeEnv{in(t)} }
 }
 
-// lonelyStories have the cluster to themselves: one counts conflicts, which others at work make likelier, the other closes nodes.
+// lonelyStories have the cluster to themselves: one counts conflicts, which others at work make likelier, the other
+// closes nodes.
 var lonelyStories = map[string]func(env){
 	"an update in place costs three writes for each Pod": writeBudget,
 	"what is left is spread over racks":                  spread,
@@ -373,8 +375,8 @@ func (e env) gone(set *appsv1alpha1.CollaSet) {
 	})
 }
 
-// writes counts the controller's write requests in the namespace since a line of the audit log, as "verb resource code".
-// Dry runs begin with "try".
+// writes counts the controller's write requests in the namespace since a line of the audit log, as "verb resource
+// code". Dry runs begin with "try".
 func (e env) writes(from int) (counts map[string]int, lines int) {
 	e.Helper()
 	text, err := os.ReadFile(e.cluster.AuditLog())

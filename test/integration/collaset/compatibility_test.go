@@ -22,8 +22,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
-// TestCompatibility shows the rows of docs/migrate/from-kuperator.md that are collaset-controller's: what --compatibility=kuperator-v0.7
-// makes of a CollaSet that does not say otherwise, and that it may.
+// TestCompatibility shows the rows of docs/migrate/from-kuperator.md that are collaset-controller's: what
+// --compatibility=kuperator-v0.7 makes of a CollaSet that does not say otherwise, and that it may.
 func TestCompatibility(t *testing.T) {
 	cluster, c := start(t)
 	storageClasses(t, c)

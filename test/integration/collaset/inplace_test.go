@@ -34,7 +34,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
-// kubeletSays, on a Pod, is how the played kubelet answers to a resize: a reason of PodResizePending. Absent: it does it.
+// kubeletSays, on a Pod, is how the played kubelet answers to a resize: a reason of PodResizePending. Absent: it does
+// it.
 const kubeletSays = "kubelet-says"
 
 // inPlaceTemplate has something of everything that a running Pod can take over.
@@ -133,7 +134,7 @@ func keepUp(pod *corev1.Pod) {
 	}
 }
 
-// unlike says that a container has other resources than it should.
+// unlike reports whether a container has other resources than it should.
 func unlike(pod *corev1.Pod) bool {
 	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
 		for _, s := range slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses) {
@@ -381,8 +382,8 @@ func TestInPlaceDirectly(t *testing.T) {
 	tell(t, in, inPlaceStories)
 }
 
-// TestClearedManagedFields shows that the API server keeps no record of fields of a Pod that was changed, whoever writes it then, unless
-// somebody applies to it: they can still take away what they applied before the change.
+// TestClearedManagedFields shows that the API server keeps no record of fields of a Pod that was changed, whoever
+// writes it then, unless somebody applies to it: they can still take away what they applied before the change.
 func TestClearedManagedFields(t *testing.T) {
 	cluster, c := onePlayedNode(t)
 	run(t, cluster, "--clear-pod-managed-fields")
@@ -422,8 +423,8 @@ func TestClearedManagedFields(t *testing.T) {
 	}
 }
 
-// TestTrimmedManagedFields shows that with --trim-pod-managed-fields an update begins the record of a Pod's fields anew,
-// and that it stays whole where another client is in it.
+// TestTrimmedManagedFields shows that with --trim-pod-managed-fields an update begins the record of a Pod's fields
+// anew, and that it stays whole where another client is in it.
 func TestTrimmedManagedFields(t *testing.T) {
 	cluster, c := onePlayedNode(t)
 	run(t, cluster, "--trim-pod-managed-fields")

@@ -223,8 +223,8 @@ func running(pods []corev1.Pod, image string) int {
 	return n
 }
 
-// reachesReady waits until the CollaSet says that its present spec is reached, and checks that it is. Where the spec has not
-// changed, but Pods have, use settles: the status may still tell of the time before.
+// reachesReady waits until the CollaSet says that its present spec is reached, and checks that it is. Where the spec
+// has not changed, but Pods have, use settles: the status may still tell of the time before.
 func (e env) reachesReady(set *appsv1alpha1.CollaSet) {
 	e.Helper()
 	e.reaches(set, appsv1alpha1.CollaSetReady)
@@ -303,7 +303,7 @@ func (e env) reaches(set *appsv1alpha1.CollaSet, condition string) {
 	})
 }
 
-// is says whether the condition is True for the generation, or a later one.
+// is reports whether the condition is True for the generation, or a later one.
 func is(set *appsv1alpha1.CollaSet, condition string, generation int64) bool {
 	return set.Status.ObservedGeneration >= generation && slices.ContainsFunc(set.Status.Conditions, func(c metav1.Condition) bool {
 		return c.Type == condition && c.Status == metav1.ConditionTrue && c.ObservedGeneration >= generation
@@ -318,8 +318,8 @@ func record[T client.Object](e env, list client.ObjectList) *history.Of[T] {
 	return history.Record[T](e.T, c, list, client.InNamespace(e.namespace))
 }
 
-// seen waits until the controller's cache of Pods, in whatever namespace, has all that was written before: it comes to know
-// of a Pod that is made now.
+// seen waits until the controller's cache of Pods, in whatever namespace, has all that was written before: it comes
+// to know of a Pod that is made now.
 func (e env) seen() {
 	e.Helper()
 	there := env{e.T, e.Client, e.cluster, testcluster.Namespace(e.T, e.cluster, nil)}
@@ -328,8 +328,8 @@ func (e env) seen() {
 	require.NoError(e, e.Client.Delete(e.Context(), witness))
 }
 
-// refuses waits until the API server refuses another Pod, as a quota or a limit wants it: its admission learns of both a
-// moment after they were made.
+// refuses waits until the API server refuses another Pod, as a quota or a limit wants it: its admission learns of
+// both a moment after they were made.
 func (e env) refuses(because string, change func(*corev1.Container)) {
 	e.Helper()
 	e.eventually("another Pod is refused", func() string {

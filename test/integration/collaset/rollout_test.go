@@ -284,8 +284,8 @@ func deadline(seconds int32) func(*appsv1alpha1.CollaSetSpec) {
 	return func(s *appsv1alpha1.CollaSetSpec) { s.ProgressDeadlineSeconds = &seconds }
 }
 
-// failing has a policy, and a deadline to be shortened when the rollout is broken. minReadySeconds keeps a broken revision at
-// a quarter of the Pods.
+// failing has a policy, and a deadline to be shortened when the rollout is broken. minReadySeconds keeps a broken
+// revision at a quarter of the Pods.
 func failing(policy appsv1alpha1.RolloutFailurePolicy) func(*appsv1alpha1.CollaSet) {
 	return func(s *appsv1alpha1.CollaSet) {
 		s.Spec.MinReadySeconds = 1

@@ -1,5 +1,5 @@
-// Package deploy tests the manifests of deploy: every overlay renders and refers to nothing that is not there, and a real
-// API server takes the whole suite under Pod Security "restricted".
+// Package deploy tests the manifests of deploy: every overlay renders and refers to nothing that is not there, and a
+// real API server takes the whole suite under Pod Security "restricted".
 package deploy
 
 import (
@@ -340,7 +340,8 @@ func TestProtocolGuardTakesRulesFromTheRoleEdit(t *testing.T) {
 	}
 }
 
-// TestCertManagerIsOptionalAndRenders: what cert-manager keeps is what the server mounts, and the server may touch no Secret.
+// TestCertManagerIsOptionalAndRenders: what cert-manager keeps is what the server mounts, and the server may touch no
+// Secret.
 func TestCertManagerIsOptionalAndRenders(t *testing.T) {
 	byKey, all := map[string]unstructured.Unstructured{}, map[string]unstructured.Unstructured{}
 	for _, object := range renderWith(t, "cert-manager") {

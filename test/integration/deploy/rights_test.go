@@ -114,7 +114,8 @@ var writable = map[string][]string{
 	},
 }
 
-// TestWhatEachTokenCanDo goes through the rights of each ServiceAccount in each overlay, and in each with everything optional.
+// TestWhatEachTokenCanDo goes through the rights of each ServiceAccount in each overlay, and in each with everything
+// optional.
 func TestWhatEachTokenCanDo(t *testing.T) {
 	entries, err := os.ReadDir(deployDir("overlays"))
 	require.NoError(t, err)
@@ -140,7 +141,8 @@ func TestWhatEachTokenCanDo(t *testing.T) {
 	}
 }
 
-// checkRight is what holds for every right in every overlay: no token reads what is not its own, or makes itself more than it is.
+// checkRight is what holds for every right in every overlay: no token reads what is not its own, or makes itself more
+// than it is.
 func checkRight(t *testing.T, overlay, account string, r right) {
 	t.Helper()
 	full := strings.TrimPrefix(r.group+"/"+r.resource, "/")

@@ -1,5 +1,5 @@
-// Package podtransitionrule_test runs podtransitionrule-controller, as the program that users run, on a real API server.
-// The test plays the operator, lifecycle-controller and the kubelet.
+// Package podtransitionrule_test runs podtransitionrule-controller, as the program that users run, on a real API
+// server. The test plays the operator, lifecycle-controller and the kubelet.
 package podtransitionrule_test
 
 import (

@@ -255,8 +255,9 @@ func TestBound6PercentagesAreOfDesiredPods(t *testing.T) {
 	s.requireOut(quarter, 1)
 }
 
-// 7: a grant is not taken back when Pods crash before it is used, for nobody can know that it is not being used. It counts
-// against the bound from the moment it is given, and no other is given until the sum is within the bound again.
+// 7: a grant is not taken back when Pods crash before it is used, for nobody can know that it is not being used. It
+// counts against the bound from the moment it is given, and no other is given until the sum is within the bound
+// again.
 func TestBound7NoGrantIsAddedToPodsThatCrashedMeanwhile(t *testing.T) {
 	s := alone(t)
 	pods := s.serve(6)

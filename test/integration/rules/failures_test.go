@@ -18,7 +18,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
-// In v0.7 each of two rules approves a Pod of its own choice and keeps to it: most rollouts under two budgets never end.
+// In v0.7 each of two rules approves a Pod of its own choice and keeps to it: most rollouts under two budgets never
+// end.
 func TestF7TwoRulesOverTheSamePodsNeverWaitForEachOther(t *testing.T) {
 	s := together(t)
 	pods := s.serve(8)
@@ -133,8 +134,8 @@ func ownedBy(set *appsv1alpha1.CollaSet) func(*corev1.Pod) {
 	}
 }
 
-// In v0.7 every selected Pod without the service-available label takes a slot for ever. Here Pods that have run to their
-// end are not counted at all, and of Pods that nobody manages only those that are not Ready are missed.
+// In v0.7 every selected Pod without the service-available label takes a slot for ever. Here Pods that have run to
+// their end are not counted at all, and of Pods that nobody manages only those that are not Ready are missed.
 func TestF10PodsThatNeverServeTakeNoBudget(t *testing.T) {
 	s := together(t)
 	unmanaged := func(pod *corev1.Pod) { delete(pod.Labels, appsv1alpha1.ControlLabel); pod.Spec.ReadinessGates = nil }
@@ -167,8 +168,8 @@ func TestF10PodsThatNeverServeTakeNoBudget(t *testing.T) {
 	s.until("it is done", func() bool { return s.done(pods[0]) == 1 && s.out(pods[0]) == 0 })
 }
 
-// In v0.7 a Pod that is down passes whatever the bound: a short outage lets go of all Pods that have been asked for, and
-// they are destroyed although they would have recovered.
+// In v0.7 a Pod that is down passes whatever the bound: a short outage lets go of all Pods that have been asked for,
+// and they are destroyed although they would have recovered.
 func TestF11AnOutageLetsNoMorePodsGo(t *testing.T) {
 	t.Parallel()
 	for name, outageFirst := range map[string]bool{"asked for during the outage": true, "asked for before it": false} {
@@ -262,8 +263,8 @@ func TestF13RulesOfAnotherNamespaceDoNotMatter(t *testing.T) {
 	here.until("they pass without a rule of their own", func() bool { return here.serving(pods...) == 2 })
 }
 
-// In v0.7 nothing wakes the Pods that a rule held when it goes, or when it stops selecting them: they wait for an event of
-// their own, or ten hours.
+// In v0.7 nothing wakes the Pods that a rule held when it goes, or when it stops selecting them: they wait for an
+// event of their own, or ten hours.
 func TestF14PodsWakeWhenTheRuleThatHeldThemLetsGo(t *testing.T) {
 	t.Parallel()
 	hold := func(s *story, pods []string) *appsv1alpha1.PodTransitionRule {
@@ -325,8 +326,9 @@ func TestF14PodsWakeWhenTheRuleThatHeldThemLetsGo(t *testing.T) {
 	})
 }
 
-// In v0.7 a rule with a selector that cannot be parsed selects every Pod of its namespace, and keeps every other rule of
-// the namespace from hearing of Pods. Here the API server refuses it, without the help of webhook-server, which does not run.
+// In v0.7 a rule with a selector that cannot be parsed selects every Pod of its namespace, and keeps every other rule
+// of the namespace from hearing of Pods. Here the API server refuses it, without the help of webhook-server, which
+// does not run.
 func TestF16ABadSelectorDisturbsNobodyElse(t *testing.T) {
 	s := together(t)
 	pods := s.serve(3)

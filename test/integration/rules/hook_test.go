@@ -356,8 +356,8 @@ func (s *story) quiet(during func()) error {
 	return nil
 }
 
-// untilRest waits for a while in which the status of no rule is written, and no Pod by lifecycle-controller, and in which
-// something goes on; nil for nothing.
+// untilRest waits for a while in which the status of no rule is written, and no Pod by lifecycle-controller, and in
+// which something goes on; nil for nothing.
 func (s *story) untilRest(goesOn func() bool) {
 	s.Helper()
 	s.until("the suite comes to rest", func() bool { return s.quiet(func() { s.rest(goesOn) }) == nil })
@@ -372,8 +372,8 @@ func (s *story) rest(goesOn func() bool) {
 	}
 }
 
-// requireRest waits until the suite is at rest, but for what goes on; then makes the rules be evaluated again and again, which
-// must not write either.
+// requireRest waits until the suite is at rest, but for what goes on; then makes the rules be evaluated again and
+// again, which must not write either.
 func (s *story) requireRest(pods []string, goesOn func() bool) {
 	s.Helper()
 	s.untilRest(goesOn)

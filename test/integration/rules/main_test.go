@@ -1,7 +1,7 @@
-// Package rules_test shows on a real API server, with lifecycle-controller and podtransitionrule-controller as they ship,
-// each under its own ServiceAccount, that none of the ways in which Kuperator v0.7 exceeds, ignores or never finishes with
-// its own rules is open here. One test is named for each. The test itself is the kubelet, and an operator that knows two
-// labels.
+// Package rules_test shows on a real API server, with lifecycle-controller and podtransitionrule-controller as they
+// ship, each under its own ServiceAccount, that none of the ways in which Kuperator v0.7 exceeds, ignores or never
+// finishes with its own rules is open here. One test is named for each. The test itself is the kubelet, and an
+// operator that knows two labels.
 package rules_test
 
 import (

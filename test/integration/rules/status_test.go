@@ -13,8 +13,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// TestStatusSaysWhatIsHeldAndWhy reads what a person reads, without the project's types: counts, and details in the shape
-// of v0.7, whose reasons stay the same while numbers change.
+// TestStatusSaysWhatIsHeldAndWhy reads what a person reads, without the project's types: counts, and details in the
+// shape of v0.7, whose reasons stay the same while numbers change.
 func TestStatusSaysWhatIsHeldAndWhy(t *testing.T) {
 	s := together(t)
 	pods := s.serve(5)

@@ -114,8 +114,8 @@ func TestATenantCannotReachIntoAnotherNamespace(t *testing.T) {
 	w.budget(t, victim)
 }
 
-// TestATenantsObjectsDoNotCountElsewhere has a tenant label, forge and share all it may in its own namespace under the names
-// that the victim uses.
+// TestATenantsObjectsDoNotCountElsewhere has a tenant label, forge and share all it may in its own namespace under
+// the names that the victim uses.
 func TestATenantsObjectsDoNotCountElsewhere(t *testing.T) {
 	w := everything(t)
 	victim, own := w.victim(t), w.namespace(t)

@@ -44,8 +44,9 @@ func (w *world) as(t *testing.T, namespace, account string) client.Client {
 	return c
 }
 
-// TestAComponentsTokenIsWorthNoMoreThanItsWork tries with each component's token what the policy kuperator-confinement refuses, and
-// what the component does. The other tests of this package, of test/e2e and more show that all of the work goes on.
+// TestAComponentsTokenIsWorthNoMoreThanItsWork tries with each component's token what the policy
+// kuperator-confinement refuses, and what the component does. The other tests of this package, of test/e2e and more
+// show that all of the work goes on.
 func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 	w := everything(t)
 	namespace := w.victim(t)

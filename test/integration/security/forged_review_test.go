@@ -48,7 +48,8 @@ func post(t *testing.T, at string, pod *corev1.Pod) int {
 	return response.StatusCode
 }
 
-// TestNobodyButTheAPIServerIsBelieved: every Pod of a cluster can connect to webhook-server, and its answers to deletions mark Pods.
+// TestNobodyButTheAPIServerIsBelieved: every Pod of a cluster can connect to webhook-server, and its answers to
+// deletions mark Pods.
 func TestNobodyButTheAPIServerIsBelieved(t *testing.T) {
 	w := everything(t)
 	victim := w.victim(t)

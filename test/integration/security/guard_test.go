@@ -28,8 +28,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// TestProtocolGuard puts deploy/components/protocol-guard in force: a tenant cannot take its own Pods past a rule, and the suite
-// works as before.
+// TestProtocolGuard puts deploy/components/protocol-guard in force: a tenant cannot take its own Pods past a rule,
+// and the suite works as before.
 func TestProtocolGuard(t *testing.T) {
 	w := everything(t)
 	policy := filepath.Join("..", "..", "..", "deploy", "components", "protocol-guard", "protocol-policy.yaml")
@@ -122,8 +122,8 @@ func TestProtocolGuard(t *testing.T) {
 	w.rollOut(t, namespace)
 }
 
-// guarded are the keys of the protocol that only participants write on Pods, and whether each is a label. A template may not bring one
-// either. Prefixes have an ID added.
+// guarded are the keys of the protocol that only participants write on Pods, and whether each is a label. A template
+// may not bring one either. Prefixes have an ID added.
 var guarded = map[string]bool{
 	podops.PreCheckedPrefix + "/job": true, podops.PermissionPrefix + "/update": true, podops.PreparingPrefix + "/job": true,
 	podops.OperatePrefix + "/job": true, podops.OperatedPrefix + "/job": true, podops.DoneOperationTypePrefix + "/job": true,
@@ -134,7 +134,8 @@ var guarded = map[string]bool{
 	appsv1alpha1.LastPodStatusAnnotation: false,
 }
 
-// asCreated are labels that may not change, and undone is the one that may not in a template and not once an operation has its permission.
+// asCreated are labels that may not change, and undone is the one that may not in a template and not once an
+// operation has its permission.
 var (
 	asCreated = []string{appsv1alpha1.ControlLabel, podops.GracefulDeletionLabel}
 	undone    = podops.UndoOperationTypePrefix + "/job"
@@ -273,7 +274,8 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 		}
 		check("a new CollaSet", key, func(who client.Client) error { return asSet(who, key, label) })
 		check("a CollaSet", key, func(who client.Client) error { return changeSet(who, key, label) })
-		// Whoever makes Pods of Deployments, StatefulSets, DaemonSets, Jobs, CronJobs and the like in the cluster is no participant.
+		// Whoever makes Pods of Deployments, StatefulSets, DaemonSets, Jobs, CronJobs and the like in the cluster is no
+		// participant.
 		for _, account := range []string{"replicaset-controller", "statefulset-controller", "daemon-set-controller", "job-controller", "replication-controller"} {
 			if announced {
 				continue

@@ -33,8 +33,8 @@ func (w *world) token(t *testing.T, namespace, name string) string {
 	return granted.Status.Token
 }
 
-// scrape asks for /metrics by HTTPS, with a token if there is one, and returns the status code, the body and the certificate
-// that the server showed.
+// scrape asks for /metrics by HTTPS, with a token if there is one, and returns the status code, the body and the
+// certificate that the server showed.
 func scrape(t *testing.T, address, token string) (code int, body, certificate []byte, err error) {
 	t.Helper()
 	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // it is self-signed

@@ -20,7 +20,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// attempt is something that a user may try on the CollaSet or the Pod "subject" of its namespace, without a lasting effect.
+// attempt is something that a user may try on the CollaSet or the Pod "subject" of its namespace, without a lasting
+// effect.
 type attempt struct {
 	what string
 	try  func(ctx context.Context, c client.Client, namespace string) error

@@ -191,8 +191,8 @@ func (w *world) waitSpread(replicas ...*replica) {
 	})
 }
 
-// TestReplicasDoNotKeepEachOtherFromRenewing the Lease that they hold together, though each write takes longer than they
-// wait between two.
+// TestReplicasDoNotKeepEachOtherFromRenewing the Lease that they hold together, though each write takes longer than
+// they wait between two.
 func TestReplicasDoNotKeepEachOtherFromRenewing(t *testing.T) {
 	w := newWorld(t)
 	for i := range 6 {

@@ -1,6 +1,6 @@
 // Package takeover_test loads what Kuperator v0.7.4 left into a real API server with simulated nodes, starts our
-// controllers, and shows that nothing restarts, is re-created, changes revision or loses a volume, except where the spec
-// asks for it. See testdata for what was recorded.
+// controllers, and shows that nothing restarts, is re-created, changes revision or loses a volume, except where the
+// spec asks for it. See testdata for what was recorded.
 package takeover_test
 
 import (
@@ -185,8 +185,8 @@ func (m *moment) belongings(kinds ...schema.GroupVersionKind) map[string]unstruc
 	return out
 }
 
-// played waits until the simulated kubelets and the volume controllers have taken over what was loaded: kwok has seen a Pod
-// that is younger, and every volume is bound.
+// played waits until the simulated kubelets and the volume controllers have taken over what was loaded: kwok has seen
+// a Pod that is younger, and every volume is bound.
 func (m *moment) played() {
 	m.Helper()
 	namespace := testcluster.Namespace(m.T, m.Cluster, nil)
@@ -262,7 +262,7 @@ func (m *moment) set(name string) *appsv1alpha1.CollaSet {
 	return set
 }
 
-// is says whether the CollaSet has the condition for its present generation.
+// is reports whether the CollaSet has the condition for its present generation.
 func is(set *appsv1alpha1.CollaSet, condition string) bool {
 	return set.Status.ObservedGeneration == set.Generation && slices.ContainsFunc(set.Status.Conditions, func(c metav1.Condition) bool {
 		return c.Type == condition && c.Status == metav1.ConditionTrue && c.ObservedGeneration == set.Generation
@@ -325,7 +325,8 @@ func serves(pod *corev1.Pod) error {
 
 func revisionOf(pod *corev1.Pod) string { return pod.Labels[appsv1.ControllerRevisionHashLabelKey] }
 
-// servesAt waits until the Pods of a CollaSet are exactly those of these instance IDs, serve, and are at these revisions.
+// servesAt waits until the Pods of a CollaSet are exactly those of these instance IDs, serve, and are at these
+// revisions.
 func (m *moment) servesAt(app string, want map[string]string) map[string]corev1.Pod {
 	m.Helper()
 	var pods map[string]corev1.Pod

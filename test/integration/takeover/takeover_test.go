@@ -183,8 +183,8 @@ func (m *moment) heldFinishes() {
 	m.reaches("held", appsv1alpha1.CollaSetReady)
 }
 
-// replaceGoesOn: the new Pods that cannot start go, others come at the image's revision, and only when those serve do the
-// origins go.
+// replaceGoesOn: the new Pods that cannot start go, others come at the image's revision, and only when those serve do
+// the origins go.
 func (m *moment) replaceGoesOn() {
 	origins := map[string]bool{}
 	for _, pod := range m.pods("replace") {
@@ -368,8 +368,8 @@ func (m *moment) leavesItsClaims() {
 	}
 }
 
-// goesOnWithoutItsFinalizer: a Pod whose finalizer was taken off is operated on at once, in one update after the other, and the
-// last is finished when the finalizer is back.
+// goesOnWithoutItsFinalizer: a Pod whose finalizer was taken off is operated on at once, in one update after the
+// other, and the last is finished when the finalizer is back.
 func (m *moment) goesOnWithoutItsFinalizer() {
 	const finalizer = "prot.podopslifecycle.kusionstack.io/test"
 	for _, pod := range m.pods("held") {

@@ -74,8 +74,9 @@ func (s *suite) servedCertificate(t *testing.T) (raw string, notAfter time.Time)
 	return string(secret.Data[corev1.TLSCertKey]), parsed[0].NotAfter
 }
 
-// connect makes a connection of its own, as an API server does that has just started, and trusts what a configuration says.
-// The configuration is read first: what it says may be older than what is served by then, as with a watch that lags.
+// connect makes a connection of its own, as an API server does that has just started, and trusts what a configuration
+// says. The configuration is read first: what it says may be older than what is served by then, as with a watch that
+// lags.
 func (s *suite) connect(ctx context.Context, address string) error {
 	configuration, err := s.core.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, server, metav1.GetOptions{})
 	if err != nil {
@@ -91,8 +92,8 @@ func (s *suite) connect(ctx context.Context, address string) error {
 	return connection.Close()
 }
 
-// rotateUnderLoad sends admissions of every kind, from several clients at once, while the certificate is replaced twice. Every
-// webhook has failurePolicy Fail meanwhile, so a call that failed would fail its request.
+// rotateUnderLoad sends admissions of every kind, from several clients at once, while the certificate is replaced
+// twice. Every webhook has failurePolicy Fail meanwhile, so a call that failed would fail its request.
 func (s *suite) rotateUnderLoad(t *testing.T, p *process) {
 	pod := s.runningPod(t, "rotating", nil)
 	set, err := s.create(t, collaSets, collaSet("rotating", ""))
@@ -184,8 +185,8 @@ func TestSleptPastTheExpiry(t *testing.T) {
 	}, deadline, tick, "the same process serves with a new certificate")
 }
 
-// TestAMountedCertificate has somebody else keep the certificate and the configurations, as cert-manager does: the server reads what
-// is mounted, also when it is renewed, and no call fails meanwhile.
+// TestAMountedCertificate has somebody else keep the certificate and the configurations, as cert-manager does: the
+// server reads what is mounted, also when it is renewed, and no call fails meanwhile.
 func TestAMountedCertificate(t *testing.T) {
 	s := start(t)
 	authority, folder := testca.New(t), t.TempDir()

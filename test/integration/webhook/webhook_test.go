@@ -1,5 +1,5 @@
-// Package webhook tests webhook-server as a process, with the rights of its own service account, against a real API server
-// that calls it over TLS.
+// Package webhook tests webhook-server as a process, with the rights of its own service account, against a real API
+// server that calls it over TLS.
 package webhook
 
 import (
@@ -387,8 +387,8 @@ func calls(t *testing.T, metrics string) map[string]float64 {
 	return counts
 }
 
-// foreignPodsDoNotCallIt goes through the life of Pods that are not managed, and of a CollaSet whose spec stays as it is, and counts
-// at the server. Nobody else is at work on this cluster.
+// foreignPodsDoNotCallIt goes through the life of Pods that are not managed, and of a CollaSet whose spec stays as it
+// is, and counts at the server. Nobody else is at work on this cluster.
 func (s *suite) foreignPodsDoNotCallIt(t *testing.T, metrics string) {
 	t.Helper()
 	set, err := s.create(t, collaSets, collaSet("metadata-only", ""))

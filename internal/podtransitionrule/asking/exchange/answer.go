@@ -18,7 +18,7 @@ const (
 
 // Answer is the body of the answer to a POST.
 type Answer struct {
-	// Success says that every Pod may go on, or with Poll that the server works on it.
+	// Success is true if every Pod may go on, or with Poll that the server works on it.
 	Success bool `json:"success"`
 	// Message is for people.
 	Message string `json:"message"`
@@ -116,8 +116,8 @@ func (i *Inquiry) Failed(r Request, f Failure, now time.Time) (ignored int) {
 	return ignored
 }
 
-// Withdraw takes what is asked about one Pod out of a POST, because it cannot be asked about. A Failure without a reason
-// only puts it off.
+// Withdraw takes what is asked about one Pod out of a POST, because it cannot be asked about. A Failure without a
+// reason only puts it off.
 func (i *Inquiry) Withdraw(r *Request, pod types.UID, f Failure, now time.Time) {
 	kept := r.Questions[:0:0]
 	for _, q := range r.Questions {

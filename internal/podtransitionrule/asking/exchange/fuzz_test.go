@@ -11,8 +11,8 @@ import (
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
-// FuzzWebhookAnswer: whatever two servers say to a POST and a poll, nothing breaks, nobody passes who was not asked about,
-// and what goes to status is small and readable.
+// FuzzWebhookAnswer: whatever two servers say to a POST and a poll, nothing breaks, nobody passes who was not asked
+// about, and what goes to status is small and readable.
 func FuzzWebhookAnswer(f *testing.F) {
 	for _, post := range []string{
 		"", "null", "{}", "[]", `{"success":true}`, `{"success":false,"message":"no","finishedNames":["a"]}`, `{"success":true,"poll":true,"taskId":"t"}`,

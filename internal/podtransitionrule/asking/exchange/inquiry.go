@@ -32,9 +32,9 @@ type Settings struct {
 	// Rule and Check are what every subject belongs to.
 	Rule  types.UID
 	Check string
-	// Ignore says that a Pod passes when the server cannot be asked.
+	// Ignore is true if a Pod passes when the server cannot be asked.
 	Ignore bool
-	// Polls says that the server may answer that it needs time.
+	// Polls is true if the server may answer that it needs time.
 	Polls bool
 	// Interval is the time between two polls, Timeout the life of a task. Both above 0.
 	Interval, Timeout time.Duration
@@ -64,7 +64,7 @@ type subject struct {
 	rejections, failures int
 	answer               grants.Answer
 	answered             bool // answer holds
-	// ignored says that it passed because what could not be asked was ignored.
+	// ignored is true if it passed because what could not be asked was ignored.
 	ignored bool
 }
 
@@ -82,10 +82,10 @@ const (
 type Failure struct {
 	// Reason is for people, and the same each time the same thing fails.
 	Reason string
-	// Refused says that the server was not asked, or asked for what the rule does not have. The rule's failurePolicy is
+	// Refused is true if the server was not asked, or asked for what the rule does not have. The rule's failurePolicy is
 	// about servers that cannot be asked, not about this.
 	Refused bool
-	// Lasting says that somebody must change the rule, a Secret or a setting first.
+	// Lasting is true if somebody must change the rule, a Secret or a setting first.
 	Lasting bool
 }
 
@@ -229,7 +229,7 @@ func (i *Inquiry) Answers(into map[grants.Subject]grants.Answer) {
 // Failing says why the server could not be asked the last time; "" if it could, or was not asked yet.
 func (i *Inquiry) Failing() string { return i.failing }
 
-// Idle says that nothing is kept that a new Inquiry would not have.
+// Idle reports whether nothing is kept that a new Inquiry would not have.
 func (i *Inquiry) Idle() bool {
 	return len(i.subjects) == 0 && len(i.tasks) == 0 && len(i.history) == 0 && len(i.flights) == 0
 }
@@ -240,7 +240,7 @@ func (i *Inquiry) begin(r *Request) {
 	i.flights[r.number] = r.task == nil
 }
 
-// posting says whether a POST is on its way.
+// posting reports whether a POST is on its way.
 func (i *Inquiry) posting() bool {
 	for _, post := range i.flights {
 		if post {
@@ -296,7 +296,7 @@ func (i *Inquiry) used() int {
 	return used
 }
 
-// fits says whether status has room for one more subject. There is always room for the first.
+// fits reports whether status has room for one more subject. There is always room for the first.
 func (i *Inquiry) fits(used int, one *subject) bool {
 	return !i.settings.Polls || used == 0 || used+sizeOf(one.Question) <= i.settings.Room
 }

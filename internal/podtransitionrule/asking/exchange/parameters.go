@@ -17,7 +17,7 @@ type Pod struct {
 	Namespace, Name, UID string
 }
 
-// NeedPod says whether a parameter takes something of the Pod that must be read first.
+// NeedPod reports whether a parameter takes something of the Pod that must be read first.
 func NeedPod(parameters []appsv1alpha1.Parameter) bool {
 	return slices.ContainsFunc(parameters, func(p appsv1alpha1.Parameter) bool {
 		path := pathOf(p)

@@ -125,7 +125,7 @@ func (i *Inquiry) Known(status *appsv1alpha1.WebhookStatus) {
 	}
 }
 
-// holds says whether every subject of the task is among those that status has.
+// holds reports whether every subject of the task is among those that status has.
 func (i *Inquiry) holds(info appsv1alpha1.TaskInfo, t *task) bool {
 	type key struct {
 		pod        string
