@@ -215,7 +215,9 @@ func (r *reconciler) stepEvents() handler.EventHandler {
 		serves := metav1.HasLabel(pod.ObjectMeta, podops.ServiceAvailableLabel)
 		switch {
 		case !wasServing && serves && setplan.Back(podops.Read(before), podops.Read(pod)):
-			r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Back(set, pod.UID, now) })
+			r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer {
+				return w.Back(set, pod.UID, pod.ResourceVersion, now)
+			})
 		case wasServing && !serves && setplan.Lost(podops.Read(before), podops.Read(pod)):
 			r.window.tell(func(w *setplan.Window, _ time.Time) setplan.Answer { w.Lost(set); return setplan.Answer{} })
 		}

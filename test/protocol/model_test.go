@@ -96,6 +96,7 @@ type budget struct {
 	refusals  int8 // times that the webhook says no
 	absences  int8 // times that a cooperator is taken for absent
 	restarts  int8 // times that collaset-controller is started anew
+	lates     int8 // times that its window hears of a Pod after its cache shows it
 }
 
 // defects are planted to show that the search finds them.
@@ -193,6 +194,10 @@ type state struct {
 	entries int32
 	ahead   bool
 	window  int32 // what collaset-controller knows of who begins, only with unavailable
+	// late is the number of a Pod, from 1, of which the window has yet to hear what its cache shows, and lateFrom what
+	// it was before; 0 if it has heard everything.
+	late     int8
+	lateFrom int32
 
 	// pending and ghost are what a leader, and one that lost its Lease, still mean to write.
 	pending, ghost [maxWrites]ruleWrite
@@ -427,9 +432,12 @@ func stateKey(s state) string {
 	b = append(b, flags, s.unseen, byte(s.old.left), byte(s.target))
 	num(s.entries)
 	num(s.window)
+	b = append(b, byte(s.late))
+	num(s.lateFrom)
 	for _, n := range []int8{
 		s.left.losses, s.left.evictions, s.left.failovers, s.left.oldLeader, s.left.relapses, s.left.cancels, s.left.rollbacks,
-		s.left.creations, s.left.deletions, s.left.lowerings, s.left.marks, s.left.unmarks, s.left.freezes, s.left.refusals, s.left.restarts,
+		s.left.creations, s.left.deletions, s.left.lowerings, s.left.marks, s.left.unmarks, s.left.freezes, s.left.refusals,
+		s.left.restarts, s.left.lates, s.left.absences,
 	} {
 		b = append(b, byte(n))
 	}

@@ -10,8 +10,8 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
-// The window of collaset-controller as an actor: decisions leave to it who begins, it hears of Pods as the cache
-// does, one after the other, and the begin of a Pod is a step of its own. What it knows may be lost.
+// The window of collaset-controller as an actor: decisions leave to it who begins, it hears of one Pod after the other,
+// now and then later than the cache shows it, and the begin of a Pod is a step of its own. What it knows may be lost.
 
 var web = types.NamespacedName{Namespace: "default", Name: "web"}
 
@@ -50,6 +50,7 @@ func (w *walk) windowed() {
 		n := w.state
 		n.left.restarts--
 		n.collasetPods, n.window = w.pods, w.newWindow() // a new process reads everything afresh
+		n.late, n.lateFrom = 0, 0
 		w.add("chance: collaset starts anew", n)
 	}
 	w.decides()
@@ -70,28 +71,49 @@ func (w *walk) knows() windowState {
 	return s
 }
 
-// sees shows it one Pod as it is, of which the window hears as it does from events.
+// sees shows it one Pod as it is, of which the window hears as it does from events: at once, or after the cache has
+// shown it for a while.
 func (w *walk) sees() {
+	if w.late > 0 { // events come in order
+		i := int(w.late - 1)
+		after := w.podVersions[w.collasetPods[i]]
+		n := w.hears(i, w.podVersions[w.lateFrom], after)
+		n.late, n.lateFrom = 0, 0
+		w.add("collaset's window hears of "+after.view.Name, n)
+		return
+	}
 	for i := range w.scenario.pods {
 		if w.collasetPods[i] == w.pods[i] {
 			continue
 		}
-		before, after := w.podVersions[w.collasetPods[i]], w.pod(i)
-		s := w.knows()
-		pod := w.windowPod(i, after)
-		switch {
-		case before.gone || after.gone || before.view.UID != after.view.UID:
-		case setplan.Back(before.view, after.view):
-			s.window.Back(web, pod.UID(), now)
-		case setplan.Lost(before.view, after.view):
-			s.window.Lost(web)
-		default:
-			s.window.Moved(web, pod.UID(), setplan.NextIsOurs(&pod), now)
-		}
-		n := w.know(s)
+		after := w.pod(i)
+		n := w.hears(i, w.podVersions[w.collasetPods[i]], after)
 		n.collasetPods[i] = w.pods[i]
 		w.add("collaset sees "+after.view.Name, n)
+		if w.left.lates > 0 {
+			n := w.state
+			n.left.lates--
+			n.late, n.lateFrom = int8(i+1), w.collasetPods[i]
+			n.collasetPods[i] = w.pods[i]
+			w.add("chance: collaset's cache shows "+after.view.Name+", and its window has yet to hear of it", n)
+		}
 	}
+}
+
+// hears is the state in which the window has heard of a Pod.
+func (w *walk) hears(i int, before, after podObject) state {
+	s := w.knows()
+	pod := w.windowPod(i, after)
+	switch {
+	case before.gone || after.gone || before.view.UID != after.view.UID:
+	case setplan.Back(before.view, after.view):
+		s.window.Back(web, pod.UID(), pod.View.ResourceVersion, now)
+	case setplan.Lost(before.view, after.view):
+		s.window.Lost(web)
+	default:
+		s.window.Moved(web, pod.UID(), setplan.NextIsOurs(&pod), now)
+	}
+	return w.know(s)
 }
 
 // windowPod is a Pod as collaset-controller reads it.

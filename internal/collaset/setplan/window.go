@@ -229,9 +229,15 @@ func (w *Window) Moved(set types.NamespacedName, uid types.UID, ours bool, now t
 	return w.serve(now)
 }
 
-// Back is a Pod that came back into service from its update: another may begin.
-func (w *Window) Back(set types.NamespacedName, uid types.UID, now time.Time) Answer {
+// Back is a Pod that came back into service from its update, in this version of it: another may begin. An event may
+// come later than the cache shows the Pod. What a decision, or the begin that follows upon one, has taken into account
+// by then does not count twice.
+func (w *Window) Back(set types.NamespacedName, uid types.UID, version string, now time.Time) Answer {
 	s := w.known(set)
+	p := s.pods[uid]
+	if p == nil || !p.underWay || p.chosen != nil || p.sent != nil && p.sent.begun != nil && p.sent.version == version {
+		return Answer{}
+	}
 	s.spare++
 	w.leave(s, uid)
 	w.line(set)

@@ -58,6 +58,12 @@ func sent(w *setplan.Window, set types.NamespacedName, name string) bool {
 	return w.Send(set, pod, &begun)
 }
 
+// back has a Pod come back, in a version after that which its begin was sent on.
+func back(w *setplan.Window, set types.NamespacedName, name string, now time.Time) setplan.Answer {
+	sent(w, set, name)
+	return w.Back(set, types.UID(name), "2", now)
+}
+
 func TestOnlyPodsThatAreOursToMoveTakeAPlace(t *testing.T) {
 	limits := setplan.Limits{InFlight: 2}
 	w := setplan.NewWindow(limits)
@@ -75,24 +81,52 @@ func TestOnlyPodsThatAreOursToMoveTakeAPlace(t *testing.T) {
 	require.Empty(t, w.Moved(web, "a", true, at).Begin)
 	taken, waiting := w.Counts(at)
 	require.Equal(t, []int{3, 1}, []int{taken, waiting}, "who moves on takes a place in any case")
-	require.Empty(t, names(w.Back(web, "a", at)))
+	require.Empty(t, names(back(w, web, "a", at)))
 	require.Equal(t, []string{"d"}, names(w.Tick(noon.Add(3*time.Second))))
 	require.Zero(t, w.Tick(noon.Add(time.Minute)).Look, "nothing waits")
 }
 
 func TestPodsBeyondTheBudgetBeginAsOthersComeBack(t *testing.T) {
 	w := setplan.NewWindow(setplan.Limits{})
-	plan := setplan.WindowPlan{Allowed: queued("a"), Next: queued("b", "c", "d"), Spare: -1}
+	plan := setplan.WindowPlan{
+		Allowed: queued("a"), Next: queued("b", "c", "d"), Spare: -1, UnderWay: map[types.UID]bool{"x": false, "y": false},
+	}
 	require.Equal(t, []string{"a"}, names(w.Planned(web, plan, noon)))
+	require.True(t, sent(w, web, "a"))
 	require.True(t, w.Follows(web))
-	require.Empty(t, names(w.Back(web, "a", noon)), "more are unavailable than may be")
-	require.Equal(t, []string{"b"}, names(w.Back(web, "x", noon)))
+	require.Empty(t, names(back(w, web, "a", noon)), "more are unavailable than may be")
+	require.Equal(t, []string{"b"}, names(back(w, web, "x", noon)))
 	w.Lost(web)
-	require.Empty(t, names(w.Back(web, "b", noon)), "another is unavailable by itself")
-	require.Equal(t, []string{"c"}, names(w.Back(web, "y", noon)))
-	require.Empty(t, names(w.Back(shop, "z", noon)), "of another CollaSet")
-	require.Equal(t, []string{"d"}, names(w.Back(web, "c", noon)))
+	require.Empty(t, names(back(w, web, "b", noon)), "another is unavailable by itself")
+	require.Equal(t, []string{"c"}, names(back(w, web, "y", noon)))
+	require.Empty(t, names(back(w, shop, "z", noon)), "of another CollaSet")
+	require.Equal(t, []string{"d"}, names(back(w, web, "c", noon)))
 	require.False(t, w.Follows(web))
+}
+
+// TestAnEventThatComesLate is about a Pod that the last decision saw in service already.
+func TestAnEventThatComesLate(t *testing.T) {
+	plan := setplan.WindowPlan{Allowed: queued("a"), Next: queued("b", "c")}
+	for name, begins := range map[string]func(*setplan.Window){
+		"a Pod that has nothing to do":        func(*setplan.Window) {},
+		"a Pod that is chosen again":          func(w *setplan.Window) { require.NotNil(t, w.Chosen(web, "a")) },
+		"a Pod whose begin is on its way":     func(w *setplan.Window) { require.True(t, sent(w, web, "a")) },
+		"a Pod of which nothing is known yet": func(w *setplan.Window) { w.Hold(shop, noon) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := setplan.NewWindow(setplan.Limits{})
+			require.Equal(t, []string{"a"}, names(w.Planned(web, plan, noon)))
+			begins(w)
+			for _, late := range []types.UID{"a", "x"} {
+				require.Empty(t, names(w.Back(web, late, "1", noon)))
+			}
+		})
+	}
+	w := setplan.NewWindow(setplan.Limits{})
+	w.Planned(web, plan, noon)
+	require.True(t, sent(w, web, "a"))
+	require.Equal(t, []string{"b"}, names(back(w, web, "a", noon)), "it went out and came back")
+	require.Empty(t, names(back(w, web, "a", noon)), "once")
 }
 
 func TestADecisionThatReadsTakesBackWhatIsNotSent(t *testing.T) {
@@ -103,7 +137,7 @@ func TestADecisionThatReadsTakesBackWhatIsNotSent(t *testing.T) {
 	require.Equal(t, []string{"s"}, names(w.Hold(web, noon)), "its place is free")
 	require.False(t, sent(w, web, "b"))
 	require.Nil(t, w.Chosen(web, "b"))
-	require.Empty(t, names(w.Back(web, "x", noon)))
+	require.Empty(t, names(back(w, web, "x", noon)))
 
 	read := []setplan.Pod{*version("a", "1"), *version("b", "1")}
 	w.Foresee(web, read)
@@ -138,13 +172,13 @@ func TestCollaSetsTakeTurns(t *testing.T) {
 	require.Empty(t, names(w.Planned(shop, allowing("s", "t"), noon)))
 	var order []string
 	for last := "a"; last != ""; {
-		a := w.Back(web, types.UID(last), noon)
+		a := back(w, web, last, noon)
 		if last = ""; len(a.Begin) > 0 {
 			last = a.Begin[0].Pod.Name
 			order = append(order, last)
 			w.Forget(types.NamespacedName{Name: "unknown"}, noon)
 			if a.Begin[0].Set == shop {
-				a = w.Back(shop, types.UID(last), noon)
+				a = back(w, shop, last, noon)
 				for _, c := range a.Begin {
 					order, last = append(order, c.Pod.Name), c.Pod.Name
 				}
@@ -320,7 +354,7 @@ func (w *windowed) back(set types.NamespacedName, name string) {
 	delete(w.ours, types.UID(name))
 	s.left = slices.DeleteFunc(s.left, func(other string) bool { return other == name })
 	s.spare++
-	w.heed(w.window.Back(set, types.UID(name), w.now))
+	w.heed(back(w.window, set, name, w.now))
 }
 
 // TestAWindowInAnyOrder: never more places than there are, never a Pod that no plan allows, all of them in the end,
@@ -469,7 +503,7 @@ func TestARolloutThroughTheWindow(t *testing.T) {
 				}
 				for _, p := range w.live() {
 					if setplan.Back(before[p.UID()], p.View) {
-						heed(window.Back(web, p.UID(), w.Now))
+						heed(window.Back(web, p.UID(), p.View.ResourceVersion, w.Now))
 					} else {
 						heed(window.Moved(web, p.UID(), setplan.NextIsOurs(p), w.Now))
 					}
