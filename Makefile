@@ -190,11 +190,11 @@ bench-goals: ## Print the table of goals from what make bench measured before
 	@go run ./hack/bench --table
 
 .PHONY: plots
-plots: ## Keep what make bench measured in docs/performance/results; draw it, and put the table of goals into docs/performance.md
+plots: ## Keep what make bench measured in docs/performance/results; draw it, and put the table of goals into docs/performance/goals.md
 	mkdir -p docs/performance/results
 	cp '$(abspath $(or $(KUPERATOR_ARTIFACTS),bin/artifacts))'/bench/*.json docs/performance/results/
 	go run -C hack/tools/plots . -from ../../../docs/performance/results -to ../../../docs/performance -page ../../../docs/performance.md
-	go run ./hack/bench --table --from docs/performance/results --docs docs/performance.md >/dev/null
+	go run ./hack/bench --table --from docs/performance/results --docs docs/performance/goals.md >/dev/null
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Run the linters, import rules among them
