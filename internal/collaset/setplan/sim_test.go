@@ -37,8 +37,9 @@ type world struct {
 	// outside are Pods that nobody owns; include are the names of those that are to be included.
 	outside []setplan.Pod
 	include []string
-	// excluded are the claims of Pods that were excluded.
+	// excluded are the claims of Pods that were excluded; grown are names of claims that were expanded.
 	excluded []setplan.Claim
+	grown    map[string]bool
 	// resizes is true if changes in place have resources to write, infeasible that nodes do not have them.
 	resizes, infeasible bool
 	// quietResize reports whether a resize restarts nothing.
