@@ -497,7 +497,10 @@ func scaleInDelay(e env) {
 	e.reachesReady(set)
 	sets := record[*appsv1alpha1.CollaSet](e, &appsv1alpha1.CollaSetList{})
 	victim := e.pods()[1]
-	e.edit(&victim, func(pod *corev1.Pod) { pod.Finalizers = append(pod.Finalizers, "test/keep") })
+	e.edit(&victim, func(pod *corev1.Pod) {
+		pod.Finalizers = append(pod.Finalizers, "test/keep")
+		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, corev1.PodDeletionCost, "-1") // else the last to become Ready goes
+	})
 	e.change(set, replicas(1))
 	sets.Until("it is said that it waits", func(s *appsv1alpha1.CollaSet) bool { return blockedBy(s, "OperationDelay") })
 	e.eventually("it is deleted", func() string {
