@@ -390,7 +390,7 @@ func (r *reconciler) release(ctx context.Context, o *observation) (ctrl.Result, 
 			}
 		}
 	}
-	if err := r.letGoOfClaims(ctx, o); err != nil {
+	if err := r.releaseClaims(ctx, o); err != nil {
 		return ctrl.Result{}, err
 	}
 	patch := map[string]any{"uid": o.set.UID, "resourceVersion": o.set.ResourceVersion}

@@ -365,7 +365,7 @@ func (r *reconciler) mountClaims(ctx context.Context, o *observation, c setplan.
 		err := r.client.Create(ctx, claim)
 		countAction("create-claim", err)
 		if err != nil {
-			o.memory.claimsInDoubt.Store(true)
+			o.memory.claimsUnverified.Store(true)
 			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, writes.Unnamed(err, claim.GetGenerateName()))
 		}
 		r.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
@@ -592,9 +592,9 @@ func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *setplan
 	return nil
 }
 
-// letGoOfClaims takes the owner references of a deleted CollaSet off the claims that are to stay, as the API server has
+// releaseClaims takes the owner references of a deleted CollaSet off the claims that are to stay, as the API server has
 // them: a claim that the cache does not show yet would be collected.
-func (r *reconciler) letGoOfClaims(ctx context.Context, o *observation) error {
+func (r *reconciler) releaseClaims(ctx context.Context, o *observation) error {
 	if o.snapshot.Retention.Deleted {
 		return nil
 	}

@@ -148,7 +148,7 @@ func strayed(o *observation, claim client.Object, mounted bool) bool {
 var claimMarks = []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, appsv1alpha1.ClaimTemplateNameLabel, appsv1alpha1.ClaimTemplateHashLabel}
 
 // knows reports whether a claim was one of the CollaSet's when it was last decided on.
-func (m *setMemory) knows(claim metav1.Object) bool {
+func (m *setState) knows(claim metav1.Object) bool {
 	_, known := m.claims[claim.GetName()]
 	return known
 }
@@ -202,7 +202,7 @@ func (r *reconciler) identifyClaim(o *observation, claim *corev1.PersistentVolum
 // sureOfClaims looks at the API server before claims are made when the cache may lack one: first thing of this process,
 // and after a creation whose answer is not known. A claim made twice for one Pod would never go again by itself.
 func (r *reconciler) sureOfClaims(ctx context.Context, o *observation, plan *setplan.Plan) error {
-	if !o.memory.claimsInDoubt.Load() || !makesClaims(plan) {
+	if !o.memory.claimsUnverified.Load() || !makesClaims(plan) {
 		return nil
 	}
 	known := len(o.memory.strayClaims)
@@ -213,7 +213,7 @@ func (r *reconciler) sureOfClaims(ctx context.Context, o *observation, plan *set
 	if behind || len(o.memory.strayClaims) > known {
 		return errStale
 	}
-	o.memory.claimsInDoubt.Store(false)
+	o.memory.claimsUnverified.Store(false)
 	return nil
 }
 

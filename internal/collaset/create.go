@@ -26,14 +26,14 @@ import (
 // meanwhile.
 func (r *reconciler) createPods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	now, generation := r.clock.Now(), o.set.Generation
-	if out.creationsIn = o.memory.creating.left(now, generation); out.creationsIn > 0 && len(plan.Creations) > 0 {
-		out.creationsHeld = o.memory.creating.err
+	if out.creationsIn = o.memory.creations.left(now, generation); out.creationsIn > 0 && len(plan.Creations) > 0 {
+		out.creationsHeld = o.memory.creations.err
 		return
 	}
 	before := out.created
 	r.createInBatches(ctx, o, plan, out)
 	if len(plan.Creations) > 0 {
-		o.memory.creating.attempted(out.ScaleOut, out.created > before, now, generation)
+		o.memory.creations.attempted(out.ScaleOut, out.created > before, now, generation)
 	}
 }
 
@@ -67,7 +67,7 @@ func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *
 		out.conflict = r.run(ctx, actions) || out.conflict
 	}
 	if len(refused) > 0 {
-		o.memory.creating = creating{}
+		o.memory.creations = createBackoff{}
 		if err := r.advance(ctx, o, plan, refused); err != nil && !apierrors.IsConflict(err) {
 			out.ScaleOut = errors.Join(out.ScaleOut, err)
 		}
@@ -112,7 +112,7 @@ func (r *reconciler) createPod(ctx context.Context, o *observation, c setplan.Cr
 		_ = r.took(o, setplan.Trial{Write: setplan.TrialCreate, To: c.Revision}, err)
 	}
 	if err != nil {
-		o.memory.podsInDoubt.Store(true)
+		o.memory.podsUnverified.Store(true)
 		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, writes.Unnamed(err, pod.GetGenerateName()))
 	}
 	r.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod))

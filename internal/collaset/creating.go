@@ -9,8 +9,8 @@ const (
 	lastAttemptIn  = 30 * time.Second
 )
 
-// creating is what became of the last attempts to create Pods.
-type creating struct {
+// createBackoff is what became of the last attempts to create Pods.
+type createBackoff struct {
 	// failures is the number of attempts since one succeeded, wholly or in part; generation the spec that was tried.
 	failures   int
 	generation int64
@@ -19,7 +19,7 @@ type creating struct {
 }
 
 // left is how long creations have to wait. A changed spec is tried at once.
-func (c *creating) left(now time.Time, generation int64) time.Duration {
+func (c *createBackoff) left(now time.Time, generation int64) time.Duration {
 	if c.generation != generation || c.failures < 2 {
 		return 0
 	}
@@ -27,13 +27,13 @@ func (c *creating) left(now time.Time, generation int64) time.Duration {
 }
 
 // attempted notes how an attempt went. The first failure is tried again as soon as the work queue says so.
-func (c *creating) attempted(err error, some bool, now time.Time, generation int64) {
+func (c *createBackoff) attempted(err error, some bool, now time.Time, generation int64) {
 	if err == nil {
-		*c = creating{}
+		*c = createBackoff{}
 		return
 	}
 	if c.generation != generation || some {
-		*c = creating{}
+		*c = createBackoff{}
 	}
 	c.failures, c.generation, c.err = c.failures+1, generation, err
 	wait := firstAttemptIn

@@ -77,7 +77,7 @@ func TestAChangedSpecIsTriedAtOnce(t *testing.T) {
 }
 
 func TestPartlyCreatedIsNoSeriesOfFailures(t *testing.T) {
-	var c creating
+	var c createBackoff
 	now := time.Unix(1_700_000_000, 0)
 	for range 9 {
 		c.attempted(errQuota, false, now, 1)
@@ -88,7 +88,7 @@ func TestPartlyCreatedIsNoSeriesOfFailures(t *testing.T) {
 	c.attempted(errQuota, false, now, 1)
 	assert.Equal(t, firstAttemptIn, c.left(now, 1))
 	c.attempted(nil, false, now, 1)
-	assert.Equal(t, creating{}, c)
+	assert.Equal(t, createBackoff{}, c)
 }
 
 // TestAViewOfThePastCreatesNothing is about a process that has just started, with lists of an API server that lags.

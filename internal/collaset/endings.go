@@ -15,11 +15,11 @@ import (
 const (
 	firstAgain   = 10 * time.Second
 	longestAgain = 5 * time.Minute
-	calmAfter    = 10 * time.Minute
+	backoffReset = 10 * time.Minute
 )
 
-// endings counts, by instance ID, the Pods that ran to their ends.
-type endings struct {
+// restartBackoff counts, by instance ID, the Pods that ran to their ends.
+type restartBackoff struct {
 	// counted are those that still exist.
 	counted map[types.UID]bool
 	ids     map[int]ending
@@ -32,9 +32,9 @@ type ending struct {
 }
 
 // measure counts endings that are new and fills in how long the Pods' successors wait.
-func (e *endings) measure(pods []setplan.Pod, now time.Time) {
+func (e *restartBackoff) measure(pods []setplan.Pod, now time.Time) {
 	for id, was := range e.ids {
-		if now.Sub(was.last) > calmAfter {
+		if now.Sub(was.last) > backoffReset {
 			delete(e.ids, id)
 		}
 	}

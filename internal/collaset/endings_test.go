@@ -15,7 +15,7 @@ import (
 
 func TestWaitBetweenEndings(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	var e endings
+	var e restartBackoff
 	uid := 0
 	measure := func(id int, since time.Duration) time.Duration {
 		pods := []setplan.Pod{{View: podops.View{UID: types.UID(fmt.Sprint(uid)), Terminal: true}, ID: id}}
@@ -33,7 +33,7 @@ func TestWaitBetweenEndings(t *testing.T) {
 	uid++
 	assert.Zero(t, measure(4, at), "another ID has nothing to do with it")
 	uid++
-	assert.Zero(t, measure(3, at+calmAfter+time.Second), "long ago is forgotten")
+	assert.Zero(t, measure(3, at+backoffReset+time.Second), "long ago is forgotten")
 	assert.Len(t, e.ids, 1)
 	assert.Len(t, e.counted, 1)
 }

@@ -35,14 +35,14 @@ type baseline struct {
 	labels labels.Selector
 }
 
-// sure compares the view that was decided on with the API server, when it may be one of the past and anything is to
+// ensureFresh compares the view that was decided on with the API server, when it may be one of the past and anything is to
 // be done or status to be written: once in the life of this process, whose lists may have come from an API server
 // that lags, and after a creation whose answer is not known. Most writes name the resourceVersion that they were
 // decided on, and would be refused as long as the view is old; but a creation cannot, and an entry is given up
 // because of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
-func (r *reconciler) sure(ctx context.Context, o *observation) error {
+func (r *reconciler) ensureFresh(ctx context.Context, o *observation) error {
 	m := o.memory
-	if !m.podsInDoubt.Load() {
+	if !m.podsUnverified.Load() {
 		return nil
 	}
 	if m.baseline == nil || r.clock.Since(m.baseline.at) > readAgain {
@@ -58,7 +58,7 @@ func (r *reconciler) sure(ctx context.Context, o *observation) error {
 		return errStale
 	}
 	m.baseline = nil
-	m.podsInDoubt.Store(false)
+	m.podsUnverified.Store(false)
 	return nil
 }
 

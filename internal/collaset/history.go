@@ -101,7 +101,7 @@ func (h *history) aim(set *appsv1alpha1.CollaSet) {
 }
 
 // read takes a revision's content. One that cannot be read is left out: its Pods are of an unknown revision then.
-func (h *history) read(ctx context.Context, cr *appsv1.ControllerRevision, m *setMemory, kept map[types.UID]*revision.Data) {
+func (h *history) read(ctx context.Context, cr *appsv1.ControllerRevision, m *setState, kept map[types.UID]*revision.Data) {
 	data := m.parsed[cr.UID]
 	if data == nil {
 		var err error
@@ -116,7 +116,7 @@ func (h *history) read(ctx context.Context, cr *appsv1.ControllerRevision, m *se
 
 // render makes the content of the present template's revision, from the stored JSON: the cached object has lost what
 // its Go type does not know. It costs one read for each generation.
-func (r *reconciler) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *setMemory) error {
+func (r *reconciler) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *setState) error {
 	if m.generation == set.Generation {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (r *reconciler) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *
 }
 
 // ensureUpdated finds the revision that means the present template, or makes one. An older one becomes the newest.
-func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaSet, m *setMemory, h *history) error {
+func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaSet, m *setState, h *history) error {
 	newest := int64(0)
 	var found *appsv1.ControllerRevision
 	for i := range h.list {
@@ -177,7 +177,7 @@ func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaS
 }
 
 // createRevision makes a revision of the set and returns its name: content is what data says.
-func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *setMemory, h *history, data []byte, content *revision.Data, number int64) (string, error) {
+func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *setState, h *history, data []byte, content *revision.Data, number int64) (string, error) {
 	for range maxCollisions {
 		cr := newRevision(set, data, h.collisions, number)
 		err := r.client.Create(ctx, cr)
@@ -267,7 +267,7 @@ func ownerReference(set *appsv1alpha1.CollaSet) metav1.OwnerReference {
 }
 
 // explain works out what lies between each revision and the updated one, once for each pair.
-func (h *history) explain(m *setMemory, can revision.Capabilities) {
+func (h *history) explain(m *setState, can revision.Capabilities) {
 	var to types.UID
 	for i := range h.list {
 		if h.list[i].Name == h.updated {

@@ -14,14 +14,14 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// memory is what is kept between reconciles. All of it can be lost: it saves reads and writes, and measures delays from
+// stateCache is what is kept between reconciles. All of it can be lost: it saves reads and writes, and measures delays from
 // what this process observed. A CollaSet is reconciled by one worker at a time, so only the map needs the lock.
-type memory struct {
+type stateCache struct {
 	mu   sync.Mutex
-	sets map[types.NamespacedName]*setMemory
+	sets map[types.NamespacedName]*setState
 }
 
-type setMemory struct {
+type setState struct {
 	uid types.UID
 	// generation is the one that rendered and wanted were made from; 0 for none.
 	generation int64
@@ -40,18 +40,18 @@ type setMemory struct {
 	allowed map[types.UID]permission
 	// carried is when a change that lifecycle-controller is to finish was first seen carried out.
 	carried map[types.UID]time.Time
-	// endings are the Pods that ran to their ends.
-	endings endings
-	// creating is what became of the last creations.
-	creating creating
+	// restarts are the Pods that ran to their ends.
+	restarts restartBackoff
+	// creations is what became of the last creations.
+	creations createBackoff
 	// verdicts are answers of the API server to trials, and to the writes that they are about.
 	verdicts verdicts
 	// refused are answers of the API server to expansions of claims, by UID.
 	mu      sync.Mutex
 	refused map[types.UID]refusal
-	// claimsInDoubt and podsInDoubt say that the cache may lack a claim or a Pod that was made. baseline is what the
+	// claimsUnverified and podsUnverified say that the cache may lack a claim or a Pod that was made. baseline is what the
 	// cache has to show before Pods are in doubt no more, nil before it was read.
-	claimsInDoubt, podsInDoubt atomic.Bool
+	claimsUnverified, podsUnverified atomic.Bool
 	// claims are those of the last decision, and strayClaims the CollaSet's that the cache does not find as such, by
 	// name. claimsLost says that one may be among them.
 	claims      map[string]claimIdentity
@@ -79,24 +79,24 @@ type permission struct {
 	since   time.Time
 }
 
-func newMemory() *memory { return &memory{sets: map[types.NamespacedName]*setMemory{}} }
+func newMemory() *stateCache { return &stateCache{sets: map[types.NamespacedName]*setState{}} }
 
 // of is the memory of a CollaSet; another UID under the same name starts afresh.
-func (m *memory) of(key types.NamespacedName, uid types.UID) *setMemory {
+func (m *stateCache) of(key types.NamespacedName, uid types.UID) *setState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.sets[key]; s != nil && s.uid == uid {
 		return s
 	}
-	s := &setMemory{uid: uid, parsed: map[types.UID]*revision.Data{}, allowed: map[types.UID]permission{}, refused: map[types.UID]refusal{}}
-	s.claimsInDoubt.Store(true)
-	s.podsInDoubt.Store(true)
+	s := &setState{uid: uid, parsed: map[types.UID]*revision.Data{}, allowed: map[types.UID]permission{}, refused: map[types.UID]refusal{}}
+	s.claimsUnverified.Store(true)
+	s.podsUnverified.Store(true)
 	m.sets[key] = s
 	return s
 }
 
 // find is the memory of a CollaSet, nil if there is none.
-func (m *memory) find(key types.NamespacedName, uid types.UID) *setMemory {
+func (m *stateCache) find(key types.NamespacedName, uid types.UID) *setState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.sets[key]; s != nil && s.uid == uid {
@@ -106,7 +106,7 @@ func (m *memory) find(key types.NamespacedName, uid types.UID) *setMemory {
 }
 
 // dangles notes a Pod of an earlier CollaSet of the same name.
-func (m *memory) dangles(set types.NamespacedName, pod string) {
+func (m *stateCache) dangles(set types.NamespacedName, pod string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s := m.sets[set]; s != nil {
@@ -115,14 +115,14 @@ func (m *memory) dangles(set types.NamespacedName, pod string) {
 }
 
 // refuse remembers the answer to an attempt to expand a claim; attempts are made in parallel.
-func (s *setMemory) refuse(claim types.UID, r refusal) {
+func (s *setState) refuse(claim types.UID, r refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refused[claim] = r
 }
 
 // keepRefusals forgets the answers about claims that are no more.
-func (s *setMemory) keepRefusals(claims []setplan.Claim) {
+func (s *setState) keepRefusals(claims []setplan.Claim) {
 	if len(s.refused) == 0 {
 		return
 	}
@@ -135,7 +135,7 @@ func (s *setMemory) keepRefusals(claims []setplan.Claim) {
 	s.refused = kept
 }
 
-func (m *memory) forget(key types.NamespacedName) {
+func (m *stateCache) forget(key types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.sets, key)

@@ -40,7 +40,7 @@ type observation struct {
 	// context is the ResourceContext, nil if there is none.
 	context *appsv1alpha1.ResourceContext
 	claims  map[string]*corev1.PersistentVolumeClaim
-	memory  *setMemory
+	memory  *setState
 	// single reports whether this is about one Pod alone, for a step of its own. What is written then is not waited for
 	// before the set is decided on: neither the Pods in flight nor what may be begun depend on it.
 	single bool
@@ -220,7 +220,7 @@ func (o *observation) observePods() {
 		}
 	}
 	o.memory.allowed, o.memory.carried = allowed, carried
-	o.memory.endings.measure(o.snapshot.Pods, o.snapshot.Now)
+	o.memory.restarts.measure(o.snapshot.Pods, o.snapshot.Now)
 }
 
 // find is where the Pod of a name is in the snapshot, -1 if it is not there.
@@ -234,7 +234,7 @@ func (o *observation) find(name string) int {
 }
 
 // readPods reads those Pods that have changed, and finds the others where they were read before.
-func (m *setMemory) readPods(pods podcache.Pods, selector labels.Selector) []setplan.Pod {
+func (m *setState) readPods(pods podcache.Pods, selector labels.Selector) []setplan.Pod {
 	if by := selector.String(); by != m.selected {
 		m.pods.Forget()
 		m.selected = by
@@ -252,7 +252,7 @@ func (m *setMemory) readPods(pods podcache.Pods, selector labels.Selector) []set
 
 // missing notes whether a Pod may have been lost since Pods were read before: past are what was known then of those
 // that have changed or are gone, and read those that are new or have changed.
-func (m *setMemory) missing(past []setplan.Pod, read []types.UID, remembered bool) {
+func (m *setState) missing(past []setplan.Pod, read []types.UID, remembered bool) {
 	ended := m.identities.takeEnded()
 	switch {
 	case m.vacancy == neverListed:

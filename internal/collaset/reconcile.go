@@ -44,7 +44,7 @@ type reconciler struct {
 	conventions setplan.Conventions
 	// clearFields says to clear managedFields with every patch of a Pod, trimFields to begin them anew.
 	clearFields, trimFields bool
-	memory                  *memory
+	memory                  *stateCache
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	// decisions is the queue of CollaSets to be decided on, nil before there is one.
@@ -112,11 +112,11 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		plan = setplan.Decide(&o.snapshot)
 	}
 	if !plan.IsZero() {
-		if err := r.sure(ctx, o); err != nil {
+		if err := r.ensureFresh(ctx, o); err != nil {
 			m.rollout.Store(nil)
 			return ctrl.Result{}, err
 		}
-		if err := r.sureOfVacancy(ctx, o, &plan); err != nil {
+		if err := r.ensureVacant(ctx, o, &plan); err != nil {
 			m.rollout.Store(nil)
 			return ctrl.Result{}, err
 		}

@@ -48,11 +48,11 @@ func (r *reconciler) report(ctx context.Context, o *observation, plan *setplan.P
 	if became.ScaleOut == nil {
 		became.ScaleOut = writes.Told(applied.creationsHeld)
 	}
-	if why, refused := o.refusal(became.ScaleOut); refused && o.memory.creating.failures > 1 {
+	if why, refused := o.refusal(became.ScaleOut); refused && o.memory.creations.failures > 1 {
 		became.Refused = setplan.Trial{Write: setplan.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.Why)
 	}
 	status := setplan.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
-	return r.tell(ctx, o, status, setplan.DeadlineIn(&o.snapshot, plan.Goal, &status), plan.IsZero())
+	return r.updateStatus(ctx, o, status, setplan.DeadlineIn(&o.snapshot, plan.Goal, &status), plan.IsZero())
 }
 
 // told is the outcome as status and events tell of it.
@@ -62,21 +62,21 @@ func told(applied *outcome) setplan.Outcome {
 	return o
 }
 
-// tell writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure says that
+// updateStatus writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure says that
 // nobody made sure of the view that it comes from.
-func (r *reconciler) tell(ctx context.Context, o *observation, status appsv1alpha1.CollaSetStatus, deadline time.Duration, unsure bool) (later time.Duration, err error) {
+func (r *reconciler) updateStatus(ctx context.Context, o *observation, status appsv1alpha1.CollaSetStatus, deadline time.Duration, unsure bool) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(status, o.set.Status) {
 		return deadline, nil
 	}
 	now := r.clock.Now()
-	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0))) - now.Sub(o.memory.statusAt); pause > 0 && !turned(o.set.Status, status) {
+	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0))) - now.Sub(o.memory.statusAt); pause > 0 && !materialChange(o.set.Status, status) {
 		return pause, nil
 	}
 	if pause := o.memory.statusRefused.Wait(o.set.ResourceVersion, now); pause > 0 {
 		return pause, nil
 	}
 	if unsure {
-		if err := r.sure(ctx, o); err != nil {
+		if err := r.ensureFresh(ctx, o); err != nil {
 			return 0, err
 		}
 	}
@@ -107,10 +107,10 @@ func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaS
 }
 
 // storeStatus writes status on the CollaSet as it was read, and remembers it if that version turns out to be old.
-func (r *reconciler) storeStatus(ctx context.Context, m *setMemory, set *appsv1alpha1.CollaSet, status appsv1alpha1.CollaSetStatus, now time.Time) error {
+func (r *reconciler) storeStatus(ctx context.Context, m *setState, set *appsv1alpha1.CollaSet, status appsv1alpha1.CollaSetStatus, now time.Time) error {
 	changed := set.DeepCopy()
 	changed.Status = status
-	if err := r.client.Status().Patch(ctx, changed, onto(set)); err != nil {
+	if err := r.client.Status().Patch(ctx, changed, optimisticPatch(set)); err != nil {
 		if apierrors.IsConflict(err) {
 			m.statusRefused.Met(set.ResourceVersion, now)
 		}
@@ -121,10 +121,10 @@ func (r *reconciler) storeStatus(ctx context.Context, m *setMemory, set *appsv1a
 	return nil
 }
 
-// onto makes a patch of status that holds for the CollaSet as it was read, and no later one. A patch has only what
+// optimisticPatch makes a patch of status that holds for the CollaSet as it was read, and no later one. A patch has only what
 // differs from what was read: laid over another status, for example one that a write whose answer was lost had
 // stored, it would leave a status that contradicts itself.
-func onto(set *appsv1alpha1.CollaSet) client.Patch {
+func optimisticPatch(set *appsv1alpha1.CollaSet) client.Patch {
 	return client.MergeFromWithOptions(set, client.MergeFromWithOptimisticLock{})
 }
 
@@ -150,9 +150,9 @@ func (r *reconciler) recordTurns(o *observation, status *appsv1alpha1.CollaSetSt
 
 func note(text string) string { return fmt.Sprintf("%.*s", maxNote, text) }
 
-// turned reports whether the new status says something that somebody waits for: another generation, another revision,
+// materialChange reports whether the new status says something that somebody waits for: another generation, another revision,
 // or a condition that turned.
-func turned(before, after appsv1alpha1.CollaSetStatus) bool {
+func materialChange(before, after appsv1alpha1.CollaSetStatus) bool {
 	if !equality.Semantic.DeepEqual(before.Halted, after.Halted) || before.ObservedGeneration != after.ObservedGeneration || before.UpdatedRevision != after.UpdatedRevision || before.CurrentRevision != after.CurrentRevision {
 		return true
 	}
@@ -179,7 +179,7 @@ func (r *reconciler) recordEvents(o *observation, applied *outcome, became setpl
 	r.recordMembers(o, "Included", "Include", applied.included, func(name string) *corev1.Pod { return o.candidates[name] })
 	r.recordRepairs(o, applied.repaired)
 	for reason, err := range map[string]error{"ScaleOutFailed": became.ScaleOut, "ScaleInFailed": became.ScaleIn, "UpdateFailed": became.Update, "ReclaimFailed": became.Reclaim} {
-		if err == nil || apierrors.IsServiceUnavailable(err) || o.toldOf(err) {
+		if err == nil || apierrors.IsServiceUnavailable(err) || o.alreadyReported(err) {
 			continue
 		}
 		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, reason, "Reconcile", "%s", note(err.Error()))
@@ -215,8 +215,8 @@ func each[P any](pods []P, form string, tell func(pod P, more string)) {
 	}
 }
 
-// toldOf reports whether status already has this failure: it is the same attempt again.
-func (o *observation) toldOf(err error) bool {
+// alreadyReported reports whether status already has this failure: it is the same attempt again.
+func (o *observation) alreadyReported(err error) bool {
 	return slices.ContainsFunc(o.set.Status.Conditions, func(c metav1.Condition) bool {
 		return c.Status == metav1.ConditionFalse && c.Message == setplan.Cut(err.Error())
 	})

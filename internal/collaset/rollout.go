@@ -141,7 +141,7 @@ func (s *rollout) holds(set *appsv1alpha1.CollaSet) bool {
 }
 
 // follow puts what a decision says of single Pods in the place of what the one before did.
-func (m *setMemory) follow(o *observation, plan *setplan.Plan) {
+func (m *setState) follow(o *observation, plan *setplan.Plan) {
 	m.rollout.Store(&rollout{plan.Rollout, o.set.Generation, o.set.Status.Halted, o.selector, o.history})
 }
 
@@ -170,7 +170,7 @@ func (r *reconciler) decideAfter(set types.NamespacedName, wait time.Duration) {
 }
 
 // untilDecision is how long the next decision about a CollaSet can wait after one of its Pods changed.
-func (r *reconciler) untilDecision(set types.NamespacedName, m *setMemory) time.Duration {
+func (r *reconciler) untilDecision(set types.NamespacedName, m *setState) time.Duration {
 	if m == nil {
 		return 0
 	}
@@ -384,7 +384,7 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 
 // withdraw takes back what the last decision says of single Pods, because the API server refuses what it asks for,
 // and has the CollaSet decided on: Pods that are out for it come back.
-func (r *reconciler) withdraw(key types.NamespacedName, m *setMemory) {
+func (r *reconciler) withdraw(key types.NamespacedName, m *setState) {
 	m.rollout.Store(nil)
 	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) })
 	r.decideAfter(key, 0)

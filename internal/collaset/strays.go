@@ -136,9 +136,9 @@ func (r *reconciler) observeStrays(o *observation) error {
 	return nil
 }
 
-// sureOfVacancy looks for Pods that are the CollaSet's and that the cache does not have, before a plan relies on an
+// ensureVacant looks for Pods that are the CollaSet's and that the cache does not have, before a plan relies on an
 // instance ID being vacant, if there may be any. Where there are, it is decided anew, with them.
-func (r *reconciler) sureOfVacancy(ctx context.Context, o *observation, plan *setplan.Plan) error {
+func (r *reconciler) ensureVacant(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	m := o.memory
 	if m.vacancy == nothingLost || !plan.EntriesChanged && len(plan.Creations) == 0 && !plan.Release {
 		return nil
@@ -462,7 +462,7 @@ func hasEnded(pod metav1.Object) bool {
 }
 
 // keepUnmanaged forgets those that are members by now, and returns the others.
-func (m *setMemory) keepUnmanaged(members []setplan.Pod) []*corev1.Pod {
+func (m *setState) keepUnmanaged(members []setplan.Pod) []*corev1.Pod {
 	if len(m.unmanaged) > 0 {
 		m.unmanaged = slices.DeleteFunc(m.unmanaged, func(pod *corev1.Pod) bool {
 			return slices.ContainsFunc(members, func(p setplan.Pod) bool { return p.UID() == pod.UID })

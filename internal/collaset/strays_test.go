@@ -153,7 +153,7 @@ func TestAPodThatHasEndedIsNotLookedFor(t *testing.T) {
 		})
 	}
 	t.Run("nobody remembers what was there", func(t *testing.T) {
-		m := &setMemory{vacancy: nothingLost}
+		m := &setState{vacancy: nothingLost}
 		m.missing(nil, nil, false)
 		assert.Equal(t, somethingLost, m.vacancy)
 	})

@@ -18,11 +18,11 @@ import (
 // typesNamed bounds the values of the metrics' label type; further types are "other".
 const typesNamed = 20
 
-// ages remembers since when each operation is in its phase, as this process saw
+// phaseTimers remembers since when each operation is in its phase, as this process saw
 // it. It is a memory of times alone: without it, after a restart, the same
 // decisions are taken by the phase labels' times. It holds only Pods with an
 // operation under way or with a missing cooperator, and is safe for concurrent use.
-type ages struct {
+type phaseTimers struct {
 	clock clock.PassiveClock
 
 	mu      sync.Mutex
@@ -53,8 +53,8 @@ type phaseAge struct {
 	waits   podops.WaitReason     // as last looked at
 }
 
-func newAges(clk clock.PassiveClock) *ages {
-	return &ages{
+func newAges(clk clock.PassiveClock) *phaseTimers {
+	return &phaseTimers{
 		clock: clk, pods: map[types.NamespacedName]*podAges{}, types: map[string]bool{},
 		refused: map[types.NamespacedName]bool{},
 	}
@@ -62,7 +62,7 @@ func newAges(clk clock.PassiveClock) *ages {
 
 // observe takes in the Pod as it is and returns since when each operation is in
 // its phase, by ID.
-func (a *ages) observe(pod *corev1.Pod, v podops.View) map[string]time.Time {
+func (a *phaseTimers) observe(pod *corev1.Pod, v podops.View) map[string]time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := a.clock.Now()
@@ -100,7 +100,7 @@ func (a *ages) observe(pod *corev1.Pod, v podops.View) map[string]time.Time {
 		if known {
 			return now
 		}
-		return a.seed(podops.PhaseTime(v, o), pod.CreationTimestamp.Time, now)
+		return a.restore(podops.PhaseTime(v, o), pod.CreationTimestamp.Time, now)
 	})
 	since := make(map[string]time.Time, len(p.operations))
 	for id, o := range p.operations {
@@ -109,7 +109,7 @@ func (a *ages) observe(pod *corev1.Pod, v podops.View) map[string]time.Time {
 	return since
 }
 
-func (a *ages) observeOperations(p *podAges, ops []podops.Operation, begun func(podops.Operation) time.Time) {
+func (a *phaseTimers) observeOperations(p *podAges, ops []podops.Operation, begun func(podops.Operation) time.Time) {
 	seen := make(map[string]bool, len(ops))
 	for _, o := range ops {
 		phase := podops.DeadlinePhase(o.Phase)
@@ -134,10 +134,10 @@ func (a *ages) observeOperations(p *podAges, ops []podops.Operation, begun func(
 	}
 }
 
-// seed is when a phase began that was there before this process looked: the
+// restore is when a phase began that was there before this process looked: the
 // label's time, if it is from before and the Pod was there. A label of later is by
 // a clock that may be wrong, while this process has one of its own.
-func (a *ages) seed(labelled, created, now time.Time) time.Time {
+func (a *phaseTimers) restore(labelled, created, now time.Time) time.Time {
 	if labelled.IsZero() || !labelled.Before(a.started) {
 		return now
 	}
@@ -149,7 +149,7 @@ func (a *ages) seed(labelled, created, now time.Time) time.Time {
 
 // overdue takes in what the decision found to be late and returns what is so for
 // the first time.
-func (a *ages) overdue(key types.NamespacedName, late []podphase.Overdue) (first []podphase.Overdue) {
+func (a *phaseTimers) overdue(key types.NamespacedName, late []podphase.Overdue) (first []podphase.Overdue) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p, ok := a.pods[key]
@@ -172,7 +172,7 @@ func (a *ages) overdue(key types.NamespacedName, late []podphase.Overdue) (first
 }
 
 // explained takes in what the operations wait for.
-func (a *ages) explained(key types.NamespacedName, waits []podops.Wait) {
+func (a *phaseTimers) explained(key types.NamespacedName, waits []podops.Wait) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p, ok := a.pods[key]
@@ -188,7 +188,7 @@ func (a *ages) explained(key types.NamespacedName, waits []podops.Wait) {
 
 // firstComplaint reports whether the value of the deadlines annotation has not been
 // complained about yet.
-func (a *ages) firstComplaint(key types.NamespacedName, value string) bool {
+func (a *phaseTimers) firstComplaint(key types.NamespacedName, value string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p, ok := a.pods[key]
@@ -201,7 +201,7 @@ func (a *ages) firstComplaint(key types.NamespacedName, value string) bool {
 
 // missing is when the Pod was first seen to wait for cooperators, zero if it does
 // not, and what is known of their employers.
-func (a *ages) missing(key types.NamespacedName) (since time.Time, employers map[string]string) {
+func (a *phaseTimers) missing(key types.NamespacedName) (since time.Time, employers map[string]string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p, ok := a.pods[key]; ok {
@@ -212,7 +212,7 @@ func (a *ages) missing(key types.NamespacedName) (since time.Time, employers map
 
 // note keeps what is known of the employers that the Pod waits for and says
 // whether that is news.
-func (a *ages) note(key types.NamespacedName, employers map[string]string) bool {
+func (a *phaseTimers) note(key types.NamespacedName, employers map[string]string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p, ok := a.pods[key]
@@ -224,14 +224,14 @@ func (a *ages) note(key types.NamespacedName, employers map[string]string) bool 
 }
 
 // gone drops a Pod.
-func (a *ages) gone(key types.NamespacedName) {
+func (a *phaseTimers) gone(key types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.forget(key)
 	delete(a.refused, key)
 }
 
-func (a *ages) forget(key types.NamespacedName) {
+func (a *phaseTimers) forget(key types.NamespacedName) {
 	if p, ok := a.pods[key]; ok {
 		for _, o := range p.operations {
 			a.left(o)
@@ -240,12 +240,12 @@ func (a *ages) forget(key types.NamespacedName) {
 	}
 }
 
-func (a *ages) left(o *phaseAge) {
+func (a *phaseTimers) left(o *phaseAge) {
 	phaseAges.WithLabelValues(string(o.phase), o.opType).Observe(a.clock.Now().Sub(o.since).Seconds())
 }
 
 // typeLabel keeps the number of label values bounded, whatever types operators invent.
-func (a *ages) typeLabel(opType string) string {
+func (a *phaseTimers) typeLabel(opType string) string {
 	if !a.types[opType] {
 		if len(a.types) >= typesNamed {
 			return "other"

@@ -141,12 +141,12 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 		employers: employers,
 		deadlines: waits.deadlines,
 		patience:  waits.patience, notAwaited: waits.notAwaited(),
-		ages:   newAges(clock.RealClock{}),
+		timers: newAges(clock.RealClock{}),
 		writes: writes.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},
 	}
-	if err := registerMetrics(metric.RegistryOf(mgr), r.ages, newFreezes(ctx, r.freeze, mgr.Elected())); err != nil {
+	if err := registerMetrics(metric.RegistryOf(mgr), r.timers, newFreezes(ctx, r.freeze, mgr.Elected())); err != nil {
 		return err
 	}
 	c, err := builder.ControllerManagedBy(mgr).

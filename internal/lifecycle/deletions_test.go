@@ -100,7 +100,7 @@ func TestRefusedDeletionDoesNotBegin(t *testing.T) {
 	require.Len(t, said, 1, "once a text")
 	assert.Contains(t, said[0],
 		"Warning DeletionRefused the API server refuses to delete the Pod: forbidden: ValidatingAdmissionPolicy 'keep'")
-	assert.Contains(t, nonzero(gathered.Lines(t, r.ages)), "kuperator_lifecycle_waiting_operations{reason=DeletionRefused} 1")
+	assert.Contains(t, nonzero(gathered.Lines(t, r.timers)), "kuperator_lifecycle_waiting_operations{reason=DeletionRefused} 1")
 
 	p.dryRun = nil
 	for range 5 { // it goes on by itself
@@ -139,7 +139,7 @@ func TestPodComesBackWhenItsDeletionIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, podops.PhaseOperate, podops.PhaseOf(podops.Read(podNow(t, c)), podops.DeletionID))
 		if restart {
-			r.deletions, r.ages = deletions{}, newAges(r.clock)
+			r.deletions, r.timers = deletions{}, newAges(r.clock)
 		}
 		eventsOf(r)
 
@@ -255,10 +255,10 @@ func TestWhatIsKnownOfDeletionsIsForgotten(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.NotEmpty(t, r.deletions.pods)
-			require.NotEmpty(t, r.ages.refused)
+			require.NotEmpty(t, r.timers.refused)
 			ends(t, r, podNow(t, c))
 			assert.Empty(t, r.deletions.pods)
-			assert.Empty(t, r.ages.refused)
+			assert.Empty(t, r.timers.refused)
 		})
 	}
 	t.Run("and is not another Pod's", func(t *testing.T) {

@@ -84,11 +84,11 @@ func newEmployers(mgr ctrl.Manager, clk clock.Clock) (*employers, error) {
 	}, nil
 }
 
-// judge reports whether the employer has let the Pod go: it does not exist, or it
+// released reports whether the employer has let the Pod go: it does not exist, or it
 // does not select it. doubt says why that cannot be known. With wait above zero
 // there is no answer yet.
 // Employers in other namespaces are not looked up: whoever may annotate a Pod would learn what is there.
-func (e *employers) judge(ctx context.Context, key string, v podops.View) (letGo bool, doubt string, wait time.Duration) {
+func (e *employers) released(ctx context.Context, key string, v podops.View) (letGo bool, doubt string, wait time.Duration) {
 	if parts := strings.Split(key, "/"); len(parts) == 3 && parts[1] != v.Namespace {
 		return false, "it is in another namespace, where nothing is looked up", 0
 	}
@@ -248,7 +248,7 @@ func (e *employers) repair(ctx context.Context, v podops.View, since, now time.T
 	again = answerFor
 	var errs []error
 	for _, key := range podops.MissingEmployers(v) {
-		letGo, doubt, wait := e.judge(ctx, key, v)
+		letGo, doubt, wait := e.released(ctx, key, v)
 		switch {
 		case wait > 0:
 			again = min(again, wait)

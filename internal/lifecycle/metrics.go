@@ -99,7 +99,7 @@ var phases = []podops.Phase{podops.PhasePreCheck, podops.PhasePreparing, podops.
 
 // registerMetrics adds the metrics of the process to its registry, where a second time changes nothing, and those of
 // a manager's objects to that manager's. Queries find the series of what happens rarely from the start.
-func registerMetrics(own prometheus.Registerer, a *ages, f prometheus.Collector) error {
+func registerMetrics(own prometheus.Registerer, a *phaseTimers, f prometheus.Collector) error {
 	for _, serviceReady := range []string{"False", "True", "Deleted", ""} {
 		steps.WithLabelValues(serviceReady)
 	}
@@ -109,10 +109,10 @@ func registerMetrics(own prometheus.Registerer, a *ages, f prometheus.Collector)
 	return metric.Register(own, a, f)
 }
 
-var _ prometheus.Collector = &ages{}
+var _ prometheus.Collector = &phaseTimers{}
 
 // Describe names the gauges that Collect counts.
-func (a *ages) Describe(out chan<- *prometheus.Desc) {
+func (a *phaseTimers) Describe(out chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{operationsDesc, oldestDesc, waitingDesc, overdueDesc, namespaceOperationsDesc, namespaceOldestDesc, metric.LeftOutDesc} {
 		out <- desc
 	}
@@ -136,7 +136,7 @@ type namespaceCensus struct {
 	worst      time.Duration
 }
 
-func (a *ages) count() census {
+func (a *phaseTimers) count() census {
 	c := census{
 		operations: map[podops.Phase]int{}, oldest: map[podops.Phase]time.Duration{},
 		waiting: map[podops.WaitReason]int{}, overdue: map[lateness]int{}, namespaces: map[string]*namespaceCensus{},
@@ -168,7 +168,7 @@ func (a *ages) count() census {
 }
 
 // Collect counts the operations under way at the time of the scrape.
-func (a *ages) Collect(out chan<- prometheus.Metric) {
+func (a *phaseTimers) Collect(out chan<- prometheus.Metric) {
 	c := a.count()
 	for _, phase := range phases {
 		metric.Send(out, operationsDesc, c.operations[phase], string(phase))

@@ -40,10 +40,10 @@ func TestOperationsAreCounted(t *testing.T) {
 		"kuperator_lifecycle_operations{phase=Preparing} 1",
 		"kuperator_lifecycle_overdue_operations{phase=Preparing,policy=Wait,type=restart} 1",
 		"kuperator_lifecycle_waiting_operations{reason=WaitingForCooperatorToLeave} 1",
-	}, nonzero(gathered.Lines(t, r.ages)))
+	}, nonzero(gathered.Lines(t, r.timers)))
 	r.gone(key)
-	assert.Empty(t, nonzero(gathered.Lines(t, r.ages)))
-	assert.Len(t, gathered.Lines(t, r.ages), 2*len(phases)+len(podops.WaitReasons())+1, "queries find series while nothing happens, and how many are left out")
+	assert.Empty(t, nonzero(gathered.Lines(t, r.timers)))
+	assert.Len(t, gathered.Lines(t, r.timers), 2*len(phases)+len(podops.WaitReasons())+1, "queries find series while nothing happens, and how many are left out")
 	assert.Contains(t, gathered.Lines(t, phaseAges), "kuperator_lifecycle_phase_age_seconds{phase=Preparing,type=restart} 600")
 }
 

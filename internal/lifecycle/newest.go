@@ -13,12 +13,12 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// newest asks the API server, past the cache, which rules a namespace has. The caches of Pods and of rules advance
+// ruleFreshness asks the API server, past the cache, which rules a namespace has. The caches of Pods and of rules advance
 // each at its own pace: a request that was made after a rule was created may be seen before the rule is. So nobody is
 // taken out of service before the cache has been compared with a list that was begun after the request was seen.
 //
 // A namespace has one list at a time: all that ask while it is under way share the next one. Only metadata is read.
-type newest struct {
+type ruleFreshness struct {
 	direct client.Reader
 
 	mu    sync.Mutex
@@ -38,12 +38,12 @@ type reading struct {
 	err         error
 }
 
-func newNewest(direct client.Reader) *newest {
-	return &newest{direct: direct, lists: map[string]*lists{}}
+func newNewest(direct client.Reader) *ruleFreshness {
+	return &ruleFreshness{direct: direct, lists: map[string]*lists{}}
 }
 
 // generations returns the generation of each rule of the namespace at some moment after the call.
-func (n *newest) generations(ctx context.Context, namespace string) (map[types.UID]int64, error) {
+func (n *ruleFreshness) generations(ctx context.Context, namespace string) (map[types.UID]int64, error) {
 	n.mu.Lock()
 	l := n.lists[namespace]
 	if l == nil {
@@ -85,7 +85,7 @@ func (n *newest) generations(ctx context.Context, namespace string) (map[types.U
 	return r.generations, r.err
 }
 
-func (n *newest) read(ctx context.Context, namespace string) (map[types.UID]int64, error) {
+func (n *ruleFreshness) read(ctx context.Context, namespace string) (map[types.UID]int64, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind + "List"))
 	if err := n.direct.List(ctx, list, client.InNamespace(namespace)); err != nil {

@@ -101,7 +101,7 @@ func TestNoListWithoutAnOperationThatGoesOn(t *testing.T) {
 type asking struct {
 	*testing.T
 	lister  *lister
-	newest  *newest
+	newest  *ruleFreshness
 	pending sync.WaitGroup
 }
 

@@ -45,7 +45,7 @@ type reconciler struct {
 	patience time.Duration
 	// notAwaited is true if they do not wait for one at all.
 	notAwaited bool
-	ages       *ages
+	timers     *phaseTimers
 	writes     *writes.Tracker
 	// conflicts are those that a Pod met in a row.
 	conflicts writes.Conflicts
@@ -94,7 +94,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{RequeueAfter: cacheLag}, nil
 		}
 	}
-	r.ages.explained(req.NamespacedName, podops.ExplainWith(snapshot.Pod, podops.Surroundings{Rules: snapshot.Rules, Frozen: snapshot.Frozen, Brief: true}))
+	r.timers.explained(req.NamespacedName, podops.ExplainWith(snapshot.Pod, podops.Surroundings{Rules: snapshot.Rules, Frozen: snapshot.Frozen, Brief: true}))
 	nextLook, err := r.apply(ctx, pod, snapshot, plan)
 	if apierrors.IsConflict(err) {
 		return r.conflict(ctx, req), nil
@@ -119,7 +119,7 @@ func (r *reconciler) conflict(ctx context.Context, req ctrl.Request) ctrl.Result
 func (r *reconciler) gone(pod types.NamespacedName) {
 	r.writes.Forget(pod)
 	r.conflicts.None(pod)
-	r.ages.gone(pod)
+	r.timers.gone(pod)
 	r.deletions.forget(pod)
 }
 
@@ -128,7 +128,7 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (podphase.Sna
 	s := podphase.Snapshot{Pod: podops.Read(pod), Now: r.clock.Now(), Reported: reportedOn(pod)}
 	key := client.ObjectKeyFromObject(pod)
 	if s.Pod.Terminating {
-		r.ages.gone(key)
+		r.timers.gone(key)
 		r.deletions.forget(key)
 		return s, nil
 	}
@@ -145,13 +145,13 @@ func (r *reconciler) observe(ctx context.Context, pod *corev1.Pod) (podphase.Sna
 			return s, err
 		}
 	}
-	s.Since = r.ages.observe(pod, s.Pod)
-	s.MissingSince, s.Employers = r.ages.missing(key)
+	s.Since = r.timers.observe(pod, s.Pod)
+	s.MissingSince, s.Employers = r.timers.missing(key)
 	s.Patience, s.NotAwaited = r.patience, r.notAwaited
 	s.Deadlines = r.deadlines
 	if len(s.Since) > 0 {
 		own, err := podops.ParseDeadlines(pod.Annotations)
-		if err != nil && r.ages.firstComplaint(key, pod.Annotations[podops.DeadlinesAnnotation]) {
+		if err != nil && r.timers.firstComplaint(key, pod.Annotations[podops.DeadlinesAnnotation]) {
 			r.events.Eventf(pod, nil, corev1.EventTypeWarning, "InvalidDeadlines", "ReadDeadlines", "%s", err.Error())
 		}
 		s.Deadlines = own.Over(r.deadlines)
@@ -233,12 +233,12 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s podphase.Snap
 // repair takes expected finalizers off a Pod whose employers have let it go.
 func (r *reconciler) repair(ctx context.Context, pod *corev1.Pod, s podphase.Snapshot) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(pod)
-	since, _ := r.ages.missing(key)
+	since, _ := r.timers.missing(key)
 	forget, notes, again, err := r.employers.repair(ctx, s.Pod, since, s.Now)
 	if err != nil {
 		return 0, fmt.Errorf("reading what pod %s expects: %w", key, err)
 	}
-	if r.ages.note(key, notes) && len(podops.Operations(s.Pod)) > 0 {
+	if r.timers.note(key, notes) && len(podops.Operations(s.Pod)) > 0 {
 		again = time.Millisecond // what is reported may name it
 	}
 	if forget.IsZero() {
@@ -258,7 +258,7 @@ func (r *reconciler) repair(ctx context.Context, pod *corev1.Pod, s podphase.Sna
 
 // reportOverdue sends one event for each operation that has become late in its phase.
 func (r *reconciler) reportOverdue(pod *corev1.Pod, s podphase.Snapshot, plan podphase.Plan) {
-	for _, late := range r.ages.overdue(client.ObjectKeyFromObject(pod), plan.Overdue) {
+	for _, late := range r.timers.overdue(client.ObjectKeyFromObject(pod), plan.Overdue) {
 		if s.Reported.Status == corev1.ConditionTrue && strings.Contains(s.Reported.Message, late.Text) {
 			continue // by this program before it was restarted
 		}

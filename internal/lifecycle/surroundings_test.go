@@ -73,7 +73,7 @@ func TestOverdueIsReportedOnce(t *testing.T) {
 	assert.Equal(t, version, podNow(t, c).ResourceVersion, "nothing new, nothing written")
 	assert.Empty(t, eventsOf(r))
 
-	r.ages = newAges(r.clock) // a restart: the label's time is the only memory
+	r.timers = newAges(r.clock) // a restart: the label's time is the only memory
 	_, err = reconcilePod(t, r)
 	require.NoError(t, err)
 	assert.Equal(t, version, podNow(t, c).ResourceVersion)
@@ -91,7 +91,7 @@ func TestAgesAreSeededOnlyFromBeforeTheStart(t *testing.T) {
 		pod.Labels[podops.PreparingPrefix+"/job"] = podops.Stamp(at)
 		return pod
 	}
-	seen := func(a *ages, pod *corev1.Pod) time.Duration {
+	seen := func(a *phaseTimers, pod *corev1.Pod) time.Duration {
 		return start.Sub(a.observe(pod, podops.Read(pod))["job"])
 	}
 	for name, tc := range map[string]struct {
@@ -275,7 +275,7 @@ func TestEmployersAreLookedUp(t *testing.T) {
 			v := podops.Read(podNow(t, c))
 			assert.Equal(t, tc.gone, v.ServiceAvailable())
 			assert.Equal(t, tc.gone, len(podops.MissingEmployers(v)) == 0)
-			_, notes := r.ages.missing(key)
+			_, notes := r.timers.missing(key)
 			if tc.note == "" {
 				assert.Empty(t, notes)
 			} else {
@@ -296,18 +296,18 @@ func TestEmployerIsLookedUpOnceForManyPodsAndNotTooOften(t *testing.T) {
 	r, _ := newReconciler(t, &mapperFor{}, funcs, service("true", map[string]string{"app": "web"}))
 	v := podops.Read(returned("Service/default/s"))
 	for range 5 {
-		letGo, doubt, wait := r.employers.judge(t.Context(), "Service/default/s", v)
+		letGo, doubt, wait := r.employers.released(t.Context(), "Service/default/s", v)
 		assert.False(t, letGo)
 		assert.Empty(t, doubt)
 		assert.Zero(t, wait)
 	}
 	assert.Equal(t, 1, gets)
 	r.step(answerFor)
-	r.employers.judge(t.Context(), "Service/default/s", v)
+	r.employers.released(t.Context(), "Service/default/s", v)
 	assert.Equal(t, 2, gets)
 
 	r.employers.limit = refuses{}
-	letGo, _, wait := r.employers.judge(t.Context(), "Service/default/other", v)
+	letGo, _, wait := r.employers.released(t.Context(), "Service/default/other", v)
 	assert.False(t, letGo)
 	assert.Positive(t, wait, "not now, but soon")
 	assert.Equal(t, 2, gets)

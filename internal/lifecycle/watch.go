@@ -69,7 +69,7 @@ func add(q queue, key types.NamespacedName, priority int) {
 type rules struct {
 	client client.Client
 	mapper meta.RESTMapper
-	newest *newest
+	newest *ruleFreshness
 
 	clock clock.PassiveClock
 

@@ -139,10 +139,10 @@ func (a *annotator) pass(name string, ns *namespace, notes []grants.Note, now ti
 // look again, zero for never: what was on its way when the last rule went may be written after the first look.
 func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (time.Duration, error) {
 	now := r.clock.Now()
-	if clean, was := r.swept.Load(name); was {
+	if clean, was := r.cleanNamespaces.Load(name); was {
 		if since, ok := clean.(time.Time); ok && since.IsZero() {
 			if r.freeze.gone(ctx, name) {
-				r.swept.Delete(name)
+				r.cleanNamespaces.Delete(name)
 			}
 			return 0, nil
 		}
@@ -159,14 +159,14 @@ func (r *reconciler) sweep(ctx context.Context, name string, ns *namespace) (tim
 	}
 	notes := grants.Decide(s).Notes
 	if len(notes) > 0 {
-		r.swept.Delete(name)
+		r.cleanNamespaces.Delete(name)
 		return grants.Soonest(r.notes.pass(name, ns, notes, now), noteAgain), nil
 	}
-	first, _ := r.swept.LoadOrStore(name, now)
+	first, _ := r.cleanNamespaces.LoadOrStore(name, now)
 	if since, ok := first.(time.Time); ok && now.Sub(since) < noteAgain {
 		return noteAgain - now.Sub(since), nil
 	}
-	r.swept.Store(name, time.Time{}) // for good
+	r.cleanNamespaces.Store(name, time.Time{}) // for good
 	return 0, nil
 }
 

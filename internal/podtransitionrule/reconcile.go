@@ -47,9 +47,9 @@ type reconciler struct {
 	nodes  *nodes
 	notes  *annotator
 
-	figures    *figures
-	namespaces sync.Map // name to *namespace; one worker at a time uses one
-	swept      sync.Map // name of a namespace without rules to when it was first seen without notes
+	figures         *figures
+	namespaces      sync.Map // name to *namespace; one worker at a time uses one
+	cleanNamespaces sync.Map // name of a namespace without rules to when it was first seen without notes
 }
 
 // namespace is what is remembered of a namespace between two decisions. Losing it costs a fresh read.
@@ -87,13 +87,13 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
-	r.swept.Delete(req.Name)
+	r.cleanNamespaces.Delete(req.Name)
 	pods, err := r.pods(req.Name, ns)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	o := observed{rules: rules, pods: pods}
-	if wait, err := r.trust(ctx, req.Name, ns, o); err != nil || wait > 0 {
+	if wait, err := r.ensureFresh(ctx, req.Name, ns, o); err != nil || wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, err
 	}
 	snapshot, err := r.snapshot(ctx, req.Name, o)
@@ -123,8 +123,8 @@ func (r *reconciler) decide(namespace string, s grants.Snapshot) grants.Plan {
 	return plan
 }
 
-// trust answers zero if the cache may be decided on, else when to look again.
-func (r *reconciler) trust(ctx context.Context, name string, ns *namespace, o observed) (time.Duration, error) {
+// ensureFresh answers zero if the cache may be decided on, else when to look again.
+func (r *reconciler) ensureFresh(ctx context.Context, name string, ns *namespace, o observed) (time.Duration, error) {
 	if ns.trusted && ns.known.match(o.rules) {
 		return 0, nil
 	}

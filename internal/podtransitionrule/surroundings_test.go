@@ -332,7 +332,7 @@ func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
 	require.Empty(t, r.notes.queue, "nobody looks again")
 	require.NoError(t, c.Delete(t.Context(), namespaceWith("ns")))
 	require.Zero(t, sweep(time.Second))
-	_, remembered := r.swept.Load("ns")
+	_, remembered := r.cleanNamespaces.Load("ns")
 	require.False(t, remembered, "nothing is remembered of a namespace that is gone")
 }
 

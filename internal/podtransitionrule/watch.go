@@ -134,7 +134,7 @@ func (r *reconciler) podSource(mgr ctrl.Manager) source.Source {
 // atRest reports whether a namespace had no rules when it was last looked at, and no notes of rules on its Pods. A
 // rule that comes has the namespace looked at, and whatever Pods it then has with it.
 func (r *reconciler) atRest(namespace string) bool {
-	since, seen := r.swept.Load(namespace)
+	since, seen := r.cleanNamespaces.Load(namespace)
 	clean, ok := since.(time.Time)
 	return seen && ok && clean.IsZero()
 }

@@ -57,7 +57,7 @@ type Options struct {
 // Coordinator takes, runs and gives up shards. Start may be called once.
 type Coordinator struct {
 	Options
-	board *board
+	board *leaseView
 	// wake has room for one: that something has changed.
 	wake chan struct{}
 	// failed has room for one: why the Coordinator ends.
@@ -111,12 +111,12 @@ func (c *Coordinator) Start(ctx context.Context) error {
 	for shard := range c.Shards {
 		names = append(names, LeaseName(c.Component, shard))
 	}
-	if err := c.board.watch(lasting, ctx.Done(), c.Watcher.RESTClient(), c.Namespace, names, c.poke); err != nil || ctx.Err() != nil {
+	if err := c.board.watch(lasting, ctx.Done(), c.Watcher.RESTClient(), c.Namespace, names, c.wakeUp); err != nil || ctx.Err() != nil {
 		return err
 	}
 	c.Logger.Info("waiting for shards", "shards", c.Shards, "identity", c.Identity)
 	var running sync.WaitGroup
-	go c.elect(lasting, c.newLock(c.own, c.Component, Identity(c.Shards), c.gate, nil), false, c.poke)
+	go c.elect(lasting, c.newLock(c.own, c.Component, Identity(c.Shards), c.gate, nil), false, c.wakeUp)
 	for {
 		c.begin(lasting, &running)
 		c.wipe(lasting, &running)
@@ -139,7 +139,7 @@ func (c *Coordinator) Start(ctx context.Context) error {
 	}
 }
 
-func (c *Coordinator) poke() {
+func (c *Coordinator) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -239,7 +239,7 @@ func (c *Coordinator) enter(shard int, stage placement.Stage) {
 	if h := &c.shards[shard]; stage == placement.Idle || h.stage != placement.Leaving {
 		h.stage = stage
 	}
-	c.poke()
+	c.wakeUp()
 }
 
 // leave has others not count on this replica any more. What fails is put right when it has been silent for long enough.

@@ -25,9 +25,9 @@ func LeaseName(component string, shard int) string {
 // Identity is who all replicas of one number of shards are, as holders of the component's own Lease.
 func Identity(shards int) string { return fmt.Sprintf("%d-shards", shards) }
 
-// board is what a process has seen of Leases. A Lease has run out when it has not changed for its duration by this
+// leaseView is what a process has seen of Leases. A Lease has run out when it has not changed for its duration by this
 // process's clock, as client-go has it: clocks of others do not matter.
-type board struct {
+type leaseView struct {
 	clock clock.Clock
 	// common is the Lease that members announce themselves on; "" if none is.
 	common string
@@ -50,13 +50,13 @@ func (s sighting) ends() time.Time {
 	return s.at.Add(time.Duration(s.record.LeaseDurationSeconds) * time.Second)
 }
 
-func newBoard(clk clock.Clock, common string) *board {
-	return &board{clock: clk, common: common, leases: map[string]sighting{}, members: map[string]announcement{}, changed: make(chan struct{})}
+func newBoard(clk clock.Clock, common string) *leaseView {
+	return &leaseView{clock: clk, common: common, leases: map[string]sighting{}, members: map[string]announcement{}, changed: make(chan struct{})}
 }
 
 // watch keeps the board up to date until ctx ends, and returns when every Lease was looked for, or stop is closed. It
 // asks for each by its name, as rights are given, and calls news whenever something changed.
-func (b *board) watch(ctx context.Context, stop <-chan struct{}, client toolscache.Getter, namespace string, names []string, news func()) error {
+func (b *leaseView) watch(ctx context.Context, stop <-chan struct{}, client toolscache.Getter, namespace string, names []string, news func()) error {
 	known := make([]toolscache.InformerSynced, 0, len(names))
 	for _, name := range names {
 		one := toolscache.NewListWatchFromClient(client, "leases", namespace, fields.OneTermEqualSelector(metav1.ObjectNameField, name))
@@ -71,7 +71,7 @@ func (b *board) watch(ctx context.Context, stop <-chan struct{}, client toolscac
 	return nil
 }
 
-func (b *board) events(name string, news func()) toolscache.ResourceEventHandler {
+func (b *leaseView) events(name string, news func()) toolscache.ResourceEventHandler {
 	saw := func(o any) {
 		if lease, ok := o.(*coordinationv1.Lease); ok && lease.Name == name {
 			b.saw(lease)
@@ -86,7 +86,7 @@ func (b *board) events(name string, news func()) toolscache.ResourceEventHandler
 }
 
 // saw takes in a Lease. One that says what it said before has not been renewed.
-func (b *board) saw(lease *coordinationv1.Lease) {
+func (b *leaseView) saw(lease *coordinationv1.Lease) {
 	record := *resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,7 +100,7 @@ func (b *board) saw(lease *coordinationv1.Lease) {
 	b.tell()
 }
 
-func (b *board) forget(name string) {
+func (b *leaseView) forget(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.leases, name)
@@ -111,13 +111,13 @@ func (b *board) forget(name string) {
 }
 
 // tell wakes those that wait for news. The caller holds b.mu.
-func (b *board) tell() {
+func (b *leaseView) tell() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
 // look is what was last seen of a Lease, and the channel that is closed at the next news of any.
-func (b *board) look(name string) (seen sighting, ok bool, changed <-chan struct{}) {
+func (b *leaseView) look(name string) (seen sighting, ok bool, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen, ok = b.leases[name]
@@ -125,7 +125,7 @@ func (b *board) look(name string) (seen sighting, ok bool, changed <-chan struct
 }
 
 // holder is who holds a Lease, "" if nobody does.
-func (b *board) holder(name string) string {
+func (b *leaseView) holder(name string) string {
 	if s, ok, _ := b.look(name); ok && b.clock.Now().Before(s.ends()) {
 		return s.record.HolderIdentity
 	}
@@ -133,7 +133,7 @@ func (b *board) holder(name string) string {
 }
 
 // read takes in what a Lease says that the watch shows to have run out: the watch may be late, or silent.
-func (b *board) read(name string, record *resourcelock.LeaderElectionRecord) {
+func (b *leaseView) read(name string, record *resourcelock.LeaderElectionRecord) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if seen, ok := b.leases[name]; ok && !same(seen.record, *record) && !b.clock.Now().Before(seen.ends()) {
@@ -142,7 +142,7 @@ func (b *board) read(name string, record *resourcelock.LeaderElectionRecord) {
 }
 
 // hasRunOut reports whether a Lease that says this has said so for longer than its duration.
-func (b *board) hasRunOut(name string, record *resourcelock.LeaderElectionRecord) bool {
+func (b *leaseView) hasRunOut(name string, record *resourcelock.LeaderElectionRecord) bool {
 	s, ok, _ := b.look(name)
 	return ok && same(s.record, *record) && !b.clock.Now().Before(s.ends())
 }
@@ -152,7 +152,7 @@ const lookAgain = time.Second
 
 // await waits while a Lease is held by whom the record, which was just read, names: until it is given back, deleted,
 // taken by another, or has run out. It is false if ctx ended, or nothing was seen of the Lease.
-func (b *board) await(ctx context.Context, name string, record *resourcelock.LeaderElectionRecord) bool {
+func (b *leaseView) await(ctx context.Context, name string, record *resourcelock.LeaderElectionRecord) bool {
 	known := false
 	for first := true; ; first = false {
 		seen, ok, changed := b.look(name)
@@ -179,7 +179,7 @@ func (b *board) await(ctx context.Context, name string, record *resourcelock.Lea
 }
 
 // next is how long it takes until another Lease runs out or a member is silent for too long, at most most.
-func (b *board) next(most time.Duration) time.Duration {
+func (b *leaseView) next(most time.Duration) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.clock.Now()

@@ -25,7 +25,7 @@ import (
 type lock struct {
 	resourcelock.Interface
 	name   string
-	board  *board
+	board  *leaseView
 	shared bool
 	// patient candidates wait in Get.
 	patient bool

@@ -49,7 +49,7 @@ func announce(identity string, now time.Time) string {
 
 // hear takes in what members wrote on the common Lease. One that wrote nothing new for as long as the Lease lasts is
 // gone. The caller holds b.mu.
-func (b *board) hear(lease *coordinationv1.Lease, now time.Time) {
+func (b *leaseView) hear(lease *coordinationv1.Lease, now time.Time) {
 	for key, value := range lease.Annotations {
 		if strings.Contains(key, memberDomain) && b.members[key].value != value {
 			b.members[key] = announcement{value: value, at: now, lasts: time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second}
@@ -59,7 +59,7 @@ func (b *board) hear(lease *coordinationv1.Lease, now time.Time) {
 }
 
 // membersOf are the replicas of one number of shards that announce themselves.
-func (b *board) membersOf(shards int) []string {
+func (b *leaseView) membersOf(shards int) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var members []string
@@ -74,7 +74,7 @@ func (b *board) membersOf(shards int) []string {
 
 // silent are the members, of any number of shards, that have written nothing new for too long, and what they wrote
 // last.
-func (b *board) silent() map[string]string {
+func (b *leaseView) silent() map[string]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	gone := map[string]string{}
@@ -92,7 +92,7 @@ func (b *board) silent() map[string]string {
 // be in each other's way, all the more the slower the API server is, until some have lost what nobody else wanted.
 type announcer struct {
 	coordinationclient.LeasesGetter
-	board            *board
+	board            *leaseView
 	identity, shared string // of this replica, and of all as holders of the Lease
 	key              string
 

@@ -403,7 +403,7 @@ func (d *decision) keepClaims() {
 		return
 	}
 	for _, it := range d.live {
-		if !it.victim && !it.frozen {
+		if !it.condemned && !it.excluding {
 			d.keepClaimsOf(it)
 		}
 	}
@@ -527,7 +527,7 @@ func (d *decision) obsolete(c *Claim, e *slot) bool {
 	if e.vacated {
 		return holder == nil && !e.dropped && d.claimsGo(e) && storedScaleIn(e)
 	}
-	if !e.active() || holder == nil || holder.victim || holder.frozen || !d.s.Retention.Changed || !d.known(holder.Revision) {
+	if !e.active() || holder == nil || holder.condemned || holder.excluding || !d.s.Retention.Changed || !d.known(holder.Revision) {
 		return false
 	}
 	templates := d.s.Templates[holder.Revision]

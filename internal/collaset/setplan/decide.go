@@ -33,8 +33,8 @@ func Decide(s *Snapshot) Plan {
 	d.repair()
 	d.avoidHalted()
 	if !d.holds(func(p Problem) bool { return p.Scale }) {
-		d.inAndOut()
-		d.chooseVictims()
+		d.planMembership()
+		d.chooseCondemned()
 		d.fillSlots()
 	}
 	d.chooseScope()
@@ -44,11 +44,11 @@ func Decide(s *Snapshot) Plan {
 	d.removeTerminal()
 	d.create()
 	d.keepClaims()
-	d.markNamed()
+	d.markPodsToDelete()
 	d.takeNames()
 	d.relabelPods()
 	d.storeEntries()
-	d.judge()
+	d.computeGoal()
 	return d.done()
 }
 
@@ -61,19 +61,19 @@ type item struct {
 	// inService is true if the Pod has the label service-available.
 	inService bool
 	// twin is true if an older live Pod carries the same ID.
-	twin    bool
-	victim  bool
-	inScope bool
-	// frozen is true if the Pod is to be excluded now: it does not count. staying says why it is not, although it should
+	twin      bool
+	condemned bool
+	inScope   bool
+	// excluding is true if the Pod is to be excluded now: it does not count. staying says why it is not, although it should
 	// be: it counts as gone for scale-in, and nothing that would delete it is done to it.
-	frozen  bool
-	staying string
+	excluding bool
+	staying   string
 	// ranks are the numbers of Pods of the same domain that scale-in would remove later, by constraint.
 	ranks []int
 	// pairing is what the labels say of a replacement, and wish whether there is to be one. pair is the pair of which this
 	// is the origin, newOf the one of which it is the new Pod.
 	pairing pairing
-	wish    wish
+	wish    replaceReason
 	pair    *pair
 	newOf   *pair
 	// spared is true if the Pod is named, and is not deleted for that before it has another Pod's place.
@@ -137,7 +137,7 @@ func newDecision(s *Snapshot) *decision {
 		facts := pod.facts()
 		it := item{Pod: pod, op: facts.Op, during: facts.During, inService: facts.InService, pairing: pairingOf(pod)}
 		d.identify(&it)
-		it.frozen, it.staying = d.toExclude(&it, excluded)
+		it.excluding, it.staying = d.toExclude(&it, excluded)
 		pods[i] = it
 		d.items[i] = &pods[i]
 	}
@@ -150,14 +150,14 @@ func newDecision(s *Snapshot) *decision {
 	})
 	for _, it := range d.items {
 		switch {
-		case it.frozen:
+		case it.excluding:
 			d.freed[it.ID] = true
 		case !it.Live():
 			d.leave(it)
 		case it.ID == NoID:
 			d.live = append(d.live, it)
 		case d.holder[it.ID] != nil:
-			it.twin, it.victim = true, it.staying == ""
+			it.twin, it.condemned = true, it.staying == ""
 		default:
 			d.holder[it.ID] = it
 			d.live = append(d.live, it)
@@ -319,14 +319,14 @@ func (d *decision) reclaim() {
 	d.plan.Release = len(d.items) == 0 && !left
 }
 
-// markNamed hands the Pods of podToDelete over, as long as they are not removed by scale-in anyway.
-func (d *decision) markNamed() {
+// markPodsToDelete hands the Pods of podToDelete over, as long as they are not removed by scale-in anyway.
+func (d *decision) markPodsToDelete() {
 	if d.s.Paused || d.moving || d.holds(func(p Problem) bool { return p.Scale }) {
 		return
 	}
 	for _, it := range d.live {
 		switch {
-		case !d.named[it.Name()] || it.victim || it.handed || it.spared || it.staying != "":
+		case !d.named[it.Name()] || it.condemned || it.handed || it.spared || it.staying != "":
 		case d.s.Protocol && !it.ToDelete:
 			d.plan.Marks = append(d.plan.Marks, it.Pod)
 		case d.s.Protocol:
@@ -342,11 +342,11 @@ func (d *decision) markNamed() {
 	}
 }
 
-// judge says where the set stands, once everything is decided.
-func (d *decision) judge() {
+// computeGoal says where the set stands, once everything is decided.
+func (d *decision) computeGoal() {
 	missing := d.replicas() != d.s.Replicas
-	surplus := slices.ContainsFunc(d.items, func(it *item) bool { return it.victim })
-	var short shortfall
+	surplus := slices.ContainsFunc(d.items, func(it *item) bool { return it.condemned })
+	var short unavailableCounts
 	for _, it := range d.live {
 		short.add(it.Pod)
 		if !it.Available {
@@ -367,8 +367,8 @@ func (d *decision) judge() {
 	}
 }
 
-// shortfall is what the Pods lack that are not available.
-type shortfall struct {
+// unavailableCounts is what the Pods lack that are not available.
+type unavailableCounts struct {
 	lacking [LacksNode + 1]int // how many, by what they lack
 	awaited map[awaited]int    // how many wait for this
 }
@@ -379,11 +379,11 @@ type awaited struct {
 	name string
 }
 
-func (f *shortfall) add(pod *Pod) {
+func (f *unavailableCounts) add(pod *Pod) {
 	if pod.Available {
 		return
 	}
-	lack := lacks(pod)
+	lack := unavailableReason(pod)
 	f.lacking[lack]++
 	if pod.Awaited != "" {
 		if f.awaited == nil {
@@ -394,7 +394,7 @@ func (f *shortfall) add(pod *Pod) {
 }
 
 // most is what the Pod lacks that is furthest from being available, and the first of what such Pods wait for.
-func (f *shortfall) most() (lacking Lack, name string) {
+func (f *unavailableCounts) most() (lacking Lack, name string) {
 	for lack, n := range f.lacking {
 		if n > 0 {
 			lacking = Lack(lack)
@@ -408,8 +408,8 @@ func (f *shortfall) most() (lacking Lack, name string) {
 	return lacking, name
 }
 
-// lacks says what a Pod that is not available lacks first.
-func lacks(pod *Pod) Lack {
+// unavailableReason says what a Pod that is not available lacks first.
+func unavailableReason(pod *Pod) Lack {
 	switch {
 	case !pod.Scheduled:
 		return LacksNode

@@ -148,7 +148,7 @@ func (d *decision) fillSlots() {
 	slots := d.slots()
 	for i := len(slots) - 1; i >= 0 && len(slots) > max(wanted, 0); i-- {
 		if d.holder[slots[i].id] == nil && !d.held[slots[i].id] {
-			d.giveUp(slots[i])
+			d.giveUpID(slots[i])
 			slots = slices.Delete(slots, i, i+1)
 		}
 	}
@@ -158,8 +158,8 @@ func (d *decision) fillSlots() {
 	d.allocate(slots, wanted)
 }
 
-// giveUp frees an ID without a Pod: at once, or marked as scaled in until its claims are gone, and the Pod that had it.
-func (d *decision) giveUp(e *slot) {
+// giveUpID frees an ID without a Pod: at once, or marked as scaled in until its claims are gone, and the Pod that had it.
+func (d *decision) giveUpID(e *slot) {
 	if d.holdsClaims(e) || d.leaving[e.id] != nil {
 		d.must(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		e.vacated = true

@@ -42,12 +42,12 @@ func (d *decision) markedForNew(it *item) bool {
 // With names in sequence that never comes: such a Pod is updated, and comes again when it has ended, like any other.
 func (d *decision) putOff(it *item) bool { return it.staying != "" && !d.s.Sequential }
 
-// inAndOut lets Pods go and takes Pods in. In such a plan nothing is created or removed: the next one counts what
+// planMembership lets Pods go and takes Pods in. In such a plan nothing is created or removed: the next one counts what
 // came of it.
-func (d *decision) inAndOut() {
+func (d *decision) planMembership() {
 	for _, it := range d.items {
 		switch {
-		case it.frozen:
+		case it.excluding:
 			d.exclude(it)
 		case it.staying != "" && !it.Selected:
 			d.block(it, excludeNotAllowed, "spec.selector does not match it any more, so it should be released: "+it.staying)

@@ -136,9 +136,9 @@ const waitingShare = 4
 // limit is the longest time without progress. A Pod needs MinReady to show that it is better, so that comes on top.
 func (s *Snapshot) limit() time.Duration { return s.Failure.Deadline + s.MinReady }
 
-// better reports whether something is better than in the status before. Where Pods must have been Ready for some
+// hasProgressed reports whether something is better than in the status before. Where Pods must have been Ready for some
 // time, being Ready is nothing yet: a container that crashes again and again is Ready again and again.
-func better(s *Snapshot, before, now *appsv1alpha1.CollaSetStatus) bool {
+func hasProgressed(s *Snapshot, before, now *appsv1alpha1.CollaSetStatus) bool {
 	far := func(st *appsv1alpha1.CollaSetStatus) int {
 		return max(int(st.Replicas)-s.Replicas, s.Replicas-int(st.Replicas))
 	}
@@ -158,8 +158,8 @@ func wasComplete(s *Snapshot, before, now *appsv1alpha1.CollaSetStatus) bool {
 	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == string(appsv1alpha1.ReasonRolloutComplete) && c.ObservedGeneration == s.Generation
 }
 
-// behind reports whether the clock, which does not run while the CollaSet waits for others, has to be moved.
-func behind(s *Snapshot, g Goal, clock *metav1.Time) bool {
+// isClockStalled reports whether the clock, which does not run while the CollaSet waits for others, has to be moved.
+func isClockStalled(s *Snapshot, g Goal, clock *metav1.Time) bool {
 	return g.Waits && s.Now.Sub(clock.Time) >= s.limit()/waitingShare
 }
 
@@ -184,7 +184,7 @@ func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollo
 	st.LastProgressTime = before.LastProgressTime
 	left := !r.complete && !s.Paused && !s.Deleting && s.Halted == nil
 	begun := st.LastProgressTime != nil
-	if (!begun && left) || (begun && (better(s, before, st) || (was && !r.complete) || behind(s, g, st.LastProgressTime))) {
+	if (!begun && left) || (begun && (hasProgressed(s, before, st) || (was && !r.complete) || isClockStalled(s, g, st.LastProgressTime))) {
 		st.LastProgressTime = &now
 	}
 	r.exceeded = left && !g.Waits && s.Now.Sub(st.LastProgressTime.Time) >= s.limit()

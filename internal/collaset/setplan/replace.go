@@ -57,11 +57,11 @@ func parseID(value string) int {
 	return NoID
 }
 
-// wish is why a Pod is to be replaced.
-type wish int
+// replaceReason is why a Pod is to be replaced.
+type replaceReason int
 
 const (
-	noWish wish = iota
+	noWish replaceReason = iota
 	// byUser: the user's label asks for it; the new Pod has the revision of the old one.
 	byUser
 	// byUpdate: the update strategy wants the Pod at the updated revision, and another Pod for that.
@@ -175,7 +175,7 @@ func (d *decision) join(l link) {
 		d.must(n, appsv1alpha1.ContextReplaceOriginPodID, strconv.Itoa(l.origin))
 	case fresh == nil && d.leaving[l.fresh] == nil && n.marked(appsv1alpha1.ContextPodJustCreate):
 		// There never was a new Pod: the origin comes back as it was.
-		d.giveUp(n)
+		d.giveUpID(n)
 	default:
 		// The new Pod stands for itself, and the ID of the origin is free once that is gone, and its claims where they go.
 		if !d.tookOver(o, fresh) {
@@ -228,16 +228,16 @@ func (d *decision) replace() {
 		if it.newOf != nil {
 			continue
 		}
-		it.wish = d.wishOf(it)
+		it.wish = d.replaceReasonOf(it)
 		d.replacing = d.replacing || it.pair != nil || it.wish == byUser
 		switch {
 		case blocked:
 		case it.staying != "", it.pair != nil && it.pair.fresh != nil && it.pair.fresh.staying != "":
 			// Neither half is let go meanwhile, and none comes anew.
-		case it.pair != nil && !d.carry(it.pair):
+		case it.pair != nil && !d.advancePair(it.pair):
 		case it.wish != noWish && d.mayReplace(it):
 			ready = append(ready, it)
-		case it.wish == noWish && !it.victim:
+		case it.wish == noWish && !it.condemned:
 			d.forgetPair(it)
 		}
 	}
@@ -245,11 +245,11 @@ func (d *decision) replace() {
 	d.cleanUp()
 }
 
-// wishOf says whether a Pod is to be replaced, and why.
-func (d *decision) wishOf(it *item) wish {
+// replaceReasonOf says whether a Pod is to be replaced, and why.
+func (d *decision) replaceReasonOf(it *item) replaceReason {
 	p := it.pairing
 	switch {
-	case it.victim, it.staying != "":
+	case it.condemned, it.staying != "":
 		return noWish
 	case p.wanted && p.target == "":
 		return byUser
@@ -288,16 +288,16 @@ func (d *decision) servesAsAsked(p *pair) bool {
 		d.known(p.fresh.Revision) && !d.s.avoided(p.fresh.Revision)
 }
 
-// carry moves a pair one step and says whether it is no more: the origin may be replaced anew.
-func (d *decision) carry(p *pair) (over bool) {
+// advancePair moves a pair one step and says whether it is no more: the origin may be replaced anew.
+func (d *decision) advancePair(p *pair) (over bool) {
 	it := p.origin
 	switch {
-	case it.victim:
-		return d.takeBack(p)
+	case it.condemned:
+		return d.abortPair(p)
 	case p.committed:
 		d.leaves(it, "its replacement serves; it is handed to lifecycle-controller, which deletes it as soon as it may")
 	case it.wish == noWish || !d.aimed(p):
-		over = d.takeBack(p)
+		over = d.abortPair(p)
 		switch {
 		case over:
 		case it.wish == noWish:
@@ -308,13 +308,13 @@ func (d *decision) carry(p *pair) (over bool) {
 		return over
 	default:
 		d.labelPair(p)
-		d.goOn(p)
+		d.awaitReplacement(p)
 	}
 	return false
 }
 
-// goOn waits for the new Pod and then lets the origin go.
-func (d *decision) goOn(p *pair) {
+// awaitReplacement waits for the new Pod and then lets the origin go.
+func (d *decision) awaitReplacement(p *pair) {
 	it := p.origin
 	switch {
 	case p.fresh == nil:
@@ -338,14 +338,14 @@ func (d *decision) goOn(p *pair) {
 	}
 }
 
-// takeBack ends a pair that is not wanted any more, or not like this: the new Pod is scaled in. It says whether there
+// abortPair ends a pair that is not wanted any more, or not like this: the new Pod is scaled in. It says whether there
 // was none, so that the pair is over.
-func (d *decision) takeBack(p *pair) (over bool) {
+func (d *decision) abortPair(p *pair) (over bool) {
 	if p.fresh != nil {
-		p.fresh.victim = p.fresh.staying == ""
+		p.fresh.condemned = p.fresh.staying == ""
 		return false
 	}
-	d.giveUp(p.entry)
+	d.giveUpID(p.entry)
 	p.entry.asNew = nil
 	p.origin.pair = nil
 	if o := d.entries[p.origin.ID]; o != nil {
@@ -370,7 +370,7 @@ func (d *decision) mayReplace(it *item) bool {
 	case it.wish == byUser:
 		return true
 	default:
-		return !it.frozen && !it.Recorded
+		return !it.excluding && !it.Recorded
 	}
 	return false
 }
@@ -564,8 +564,8 @@ func (d *decision) isNamed(it *item) bool {
 	return named(it) || p != nil && (named(p.origin) || named(p.fresh))
 }
 
-// stand is the Pod of a replica that scale-in judges it by: the one that stays.
-func (it *item) stand() *item {
+// survivor is the Pod of a replica that scale-in judges it by: the one that stays.
+func (it *item) survivor() *item {
 	if it.pair != nil && it.pair.committed {
 		return it.pair.fresh
 	}

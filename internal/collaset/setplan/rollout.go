@@ -106,7 +106,7 @@ func Operated(labels map[string]string) bool {
 // Pod.
 func (d *decision) startRollout(blocked bool) {
 	s := d.s
-	if slices.ContainsFunc(d.items, func(it *item) bool { return it.victim }) {
+	if slices.ContainsFunc(d.items, func(it *item) bool { return it.condemned }) {
 		return
 	}
 	dependsOnMore := blocked || d.moving || s.UpdateDelay > 0 || s.Halted != nil || s.ByLabel || len(s.Templates) > 0
@@ -126,7 +126,7 @@ func (d *decision) follow(it *item, need bool) {
 			return
 		}
 	case need:
-		if w, _, _ := d.wayOf(it); w != inPlace || it.Recorded {
+		if w, _, _ := d.methodOf(it); w != inPlace || it.Recorded {
 			return
 		}
 	case !it.Recorded || it.Revision != d.s.UpdatedRevision:
@@ -136,7 +136,7 @@ func (d *decision) follow(it *item, need bool) {
 }
 
 // queue has a Pod begin in place when another comes back. Where Pods bake, coming back is not enough for that.
-func (d *decision) queue(it *item, w way) {
+func (d *decision) queue(it *item, w updateMethod) {
 	rollout := d.plan.Rollout
 	isFit := d.s.MinReady == 0 && w == inPlace && !it.Recorded && it.inService
 	if rollout == nil || !isFit || len(rollout.Next) >= d.s.limits().Next {

@@ -10,8 +10,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// chooseVictims marks the live Pods that are too many.
-func (d *decision) chooseVictims() {
+// chooseCondemned marks the live Pods that are too many.
+func (d *decision) chooseCondemned() {
 	// A Pod that is to be excluded counts as gone, now or later; the other half of its pair stands for itself.
 	halved := func(p *pair) bool { return p.origin.staying != "" || p.fresh != nil && p.fresh.staying != "" }
 	candidates := make([]*item, 0, len(d.live))
@@ -19,7 +19,7 @@ func (d *decision) chooseVictims() {
 		switch {
 		case it.staying != "":
 		case it.pair != nil && !halved(it.pair):
-			candidates = append(candidates, it.stand())
+			candidates = append(candidates, it.survivor())
 		case it.newOf == nil || halved(it.newOf):
 			candidates = append(candidates, it)
 		}
@@ -33,9 +33,9 @@ func (d *decision) chooseVictims() {
 		if d.endsFirst(it) {
 			continue
 		}
-		it.victim = true
+		it.condemned = true
 		if it.newOf != nil && !halved(it.newOf) {
-			it.newOf.origin.victim = true
+			it.newOf.origin.condemned = true
 		}
 	}
 }
@@ -59,7 +59,7 @@ func (d *decision) scaleIn() {
 	for _, it := range d.items {
 		switch {
 		case !it.Live() || blocked:
-		case !it.victim:
+		case !it.condemned:
 			if it.during == podops.TypeScaleIn {
 				d.plan.Cancels = append(d.plan.Cancels, it.Pod)
 			}
@@ -102,7 +102,7 @@ func (d *decision) markAhead() {
 
 // waitsToLeave reports whether the Pod is a victim whose removal has been asked for.
 func (it *item) waitsToLeave() bool {
-	return it.victim && it.Live() && it.during == podops.TypeScaleIn
+	return it.condemned && it.Live() && it.during == podops.TypeScaleIn
 }
 
 // condemn deletes a victim, and says so in its entry first, so that its ID does not come back.

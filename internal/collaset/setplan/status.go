@@ -39,7 +39,7 @@ func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatu
 	for i := range s.Pods {
 		count(s, &s.Pods[i], &st)
 	}
-	if arrived(s, &st) {
+	if rolloutComplete(s, &st) {
 		st.CurrentRevision = s.spec()
 	}
 	r := follow(s, p, &before, &st)
@@ -73,9 +73,9 @@ func FailedStatus(before appsv1alpha1.CollaSetStatus, generation int64, now time
 	return before
 }
 
-// arrived reports whether every Pod is at the revision of the template, and every wanted one Ready and available with
+// rolloutComplete reports whether every Pod is at the revision of the template, and every wanted one Ready and available with
 // it. A revision that was halted never becomes the one that Pods come from.
-func arrived(s *Snapshot, st *appsv1alpha1.CollaSetStatus) bool {
+func rolloutComplete(s *Snapshot, st *appsv1alpha1.CollaSetStatus) bool {
 	return s.spec() != "" && s.Halted == nil && int(st.UpdatedReadyReplicas) >= s.Replicas && st.UpdatedReplicas == st.Replicas &&
 		int(st.UpdatedAvailableReplicas) >= s.Replicas
 }

@@ -16,7 +16,7 @@ func (d *decision) removeTerminal() {
 	}
 	for _, it := range d.items {
 		switch {
-		case !it.View.Terminal || it.View.Terminating || it.frozen || d.putOff(it):
+		case !it.View.Terminal || it.View.Terminating || it.excluding || d.putOff(it):
 		case it.Again > 0 && d.succeeded(it):
 			d.block(it, "BackOff", it.Ended+"; Pods of its instance ID end again and again, so the next attempt waits, 5 minutes at most: see its logs and what the template runs")
 			d.look(it.Again)

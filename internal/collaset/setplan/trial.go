@@ -80,7 +80,7 @@ func (d *decision) verdict(t Trial, lasts time.Duration) (v Verdict, known bool)
 }
 
 // trialsFor are the trials that have to be accepted before a Pod is taken out of service for an update.
-func (d *decision) trialsFor(it *item, w way) []Trial {
+func (d *decision) trialsFor(it *item, w updateMethod) []Trial {
 	switch w {
 	case inPlace, quietly:
 		if !d.toUpdate(it) {

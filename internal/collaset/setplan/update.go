@@ -45,7 +45,7 @@ func (d *decision) chooseScope() {
 	}
 	candidates := make([]candidate, 0, len(d.live))
 	for _, it := range d.live {
-		if !it.victim && it.newOf == nil {
+		if !it.condemned && it.newOf == nil {
 			candidates = append(candidates, candidate{it: it})
 		}
 	}
@@ -69,7 +69,7 @@ func (d *decision) chooseScope() {
 	if d.s.Returned && d.s.Conventions != KuperatorV07 {
 		// A partition keeps Pods at the revision they come from, which is this one.
 		for _, it := range d.live {
-			it.inScope = !it.victim && d.known(it.Revision)
+			it.inScope = !it.condemned && d.known(it.Revision)
 		}
 	}
 	for _, c := range candidates[:count] {
@@ -122,11 +122,11 @@ func costOrder(a, b *item) int {
 	)
 }
 
-// way is how a Pod gets to the updated revision.
-type way int
+// updateMethod is how a Pod gets to the updated revision.
+type updateMethod int
 
 const (
-	inPlace way = iota
+	inPlace updateMethod = iota
 	// quietly is in place without a restart, so that the Pod stays in service.
 	quietly
 	recreate
@@ -135,8 +135,8 @@ const (
 	refuse
 )
 
-// wayOf says how a Pod gets to the updated revision, and if not at all, why.
-func (d *decision) wayOf(it *item) (w way, reason, message string) {
+// methodOf says how a Pod gets to the updated revision, and if not at all, why.
+func (d *decision) methodOf(it *item) (w updateMethod, reason, message string) {
 	difference, known := d.s.Revisions[it.Revision]
 	possible := known && len(difference.Forcing) == 0
 	forcing := difference.Forcing
@@ -170,7 +170,7 @@ func (d *decision) wayOf(it *item) (w way, reason, message string) {
 }
 
 // inPlaceWay is the way of a change that a running Pod takes over. Kuperator v0.7 asks the rules about each.
-func (d *decision) inPlaceWay(difference Difference) way {
+func (d *decision) inPlaceWay(difference Difference) updateMethod {
 	if difference.Quiet && d.s.Conventions != KuperatorV07 {
 		return quietly
 	}
@@ -190,7 +190,7 @@ func (d *decision) update() {
 		}
 	}
 	for _, it := range d.live {
-		if it.victim || it.during == podops.TypeScaleIn {
+		if it.condemned || it.during == podops.TypeScaleIn {
 			continue
 		}
 		d.underWay = d.underWay || offline(it.op) || it.during == podops.TypeUpdate
@@ -206,9 +206,9 @@ func (d *decision) update() {
 		}
 		d.follow(it, need)
 		if d.s.Protocol {
-			need = d.carryOn(it, need)
+			need = d.advanceUpdate(it, need)
 		} else {
-			need = d.settle(it, need)
+			need = d.finishUpdate(it, need)
 		}
 		if need {
 			ready = append(ready, it)
@@ -229,7 +229,7 @@ func (d *decision) update() {
 
 // takes reports whether a Pod can get to the updated revision; why not is a blocker.
 func (d *decision) takes(it *item) bool {
-	w, reason, message := d.wayOf(it)
+	w, reason, message := d.methodOf(it)
 	if w == refuse {
 		d.block(it, reason, message)
 		d.refused = true
@@ -240,7 +240,7 @@ func (d *decision) takes(it *item) bool {
 
 // isQuiet reports whether the Pod's update restarts nothing.
 func (d *decision) isQuiet(it *item) bool {
-	w, _, _ := d.wayOf(it)
+	w, _, _ := d.methodOf(it)
 	return w == quietly
 }
 
@@ -268,8 +268,8 @@ func offline(op podops.Operation) bool {
 	return op.Offline() || op.Phase == podops.PhaseCompleting || op.Phase == podops.PhasePostChecked
 }
 
-// carryOn moves an update under the protocol and says whether one has yet to be begun.
-func (d *decision) carryOn(it *item, need bool) (begin bool) {
+// advanceUpdate moves an update under the protocol and says whether one has yet to be begun.
+func (d *decision) advanceUpdate(it *item, need bool) (begin bool) {
 	updating := it.during == podops.TypeUpdate
 	switch {
 	case need && updating:
@@ -321,7 +321,7 @@ func (d *decision) act(it *item) {
 	if d.claimsFirst(it) {
 		return
 	}
-	if w, _, _ := d.wayOf(it); w == inPlace || w == quietly {
+	if w, _, _ := d.methodOf(it); w == inPlace || w == quietly {
 		d.plan.Changes = append(d.plan.Changes, it.Pod)
 		return
 	}
@@ -341,7 +341,7 @@ func (d *decision) beginUpdates(ready []*item) {
 	budget := d.updateBudget()
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
-		w, _, _ := d.wayOf(it)
+		w, _, _ := d.methodOf(it)
 		switch {
 		case !d.tried(it, verdictLasts, d.trialsFor(it, w)...):
 		case !budget.allows(it):
@@ -391,7 +391,7 @@ func (d *decision) updateBudget() *budget {
 		if updating {
 			d.budget.serving--
 		}
-		if it.Available && !updating && !it.victim && it.newOf == nil {
+		if it.Available && !updating && !it.condemned && it.newOf == nil {
 			d.budget.available++
 		}
 	}
@@ -432,8 +432,8 @@ func (d *decision) budgetSpent() string {
 		d.s.MaxUnavailable, d.s.Replicas)
 }
 
-// settle ends an in-place change made without the protocol and says whether another is needed.
-func (d *decision) settle(it *item, need bool) bool {
+// finishUpdate ends an in-place change made without the protocol and says whether another is needed.
+func (d *decision) finishUpdate(it *item, need bool) bool {
 	if need || !it.Recorded {
 		return need
 	}
@@ -451,7 +451,7 @@ func (d *decision) updateDirectly(ready []*item) {
 	serves := func(it *item) bool { return it.Available && (!it.Recorded || it.Carried) }
 	budget := d.updateBudget()
 	for i, it := range ready {
-		w, _, _ := d.wayOf(it)
+		w, _, _ := d.methodOf(it)
 		switch {
 		case i >= d.s.limits().Begins:
 			d.plan.More = true

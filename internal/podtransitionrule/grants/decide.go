@@ -22,7 +22,7 @@ var stages = [...]appsv1alpha1.TransitionRuleStage{appsv1alpha1.StagePreCheck, a
 func Decide(s Snapshot) Plan {
 	d := observe(s)
 	for _, c := range d.inOrder() {
-		d.settle(c)
+		d.decidePod(c)
 	}
 	return d.plan()
 }
@@ -55,15 +55,15 @@ type owner struct {
 // pod is a Pod with what the decision derives from it.
 type pod struct {
 	*Pod
-	index     int
-	owner     int // in decision.owners, -1 if unknown
-	labels    labels.Set
-	ops       []podops.Operation
-	managed   bool
-	inService bool
-	down      bool // counts as unavailable, granted or not
-	held      bool // has a PreCheck grant that may have been acted on
-	stuck     bool // is held, but nothing goes on before another rule has joined
+	index        int
+	owner        int // in decision.owners, -1 if unknown
+	labels       labels.Set
+	ops          []podops.Operation
+	managed      bool
+	inService    bool
+	down         bool // counts as unavailable, granted or not
+	held         bool // has a PreCheck grant that may have been acted on
+	awaitingRule bool // is held, but nothing goes on before another rule has joined
 }
 
 // pending is a Pod at one stage, with the entries it has and the operations that wait.
@@ -176,7 +176,7 @@ func (d *decision) observeGrants() {
 			c.held = d.isHeld(c)
 			c.partial = !c.held && slices.ContainsFunc(c.waiting, func(o podops.Operation) bool { return c.covered(o) })
 			if stage == appsv1alpha1.StagePreCheck {
-				p.held, p.stuck = c.held, c.held && d.isStuck(c)
+				p.held, p.awaitingRule = c.held, c.held && d.isStuck(c)
 			}
 			d.cases = append(d.cases, c)
 		}

@@ -16,11 +16,11 @@ import (
 // Rules mean something while the decision goes on.
 type entries map[types.UID]appsv1alpha1.PodGrant
 
-// settle decides on one Pod at one stage: what becomes of its grant, and what each rule says.
-func (d *decision) settle(c *pending) {
+// decidePod decides on one Pod at one stage: what becomes of its grant, and what each rule says.
+func (d *decision) decidePod(c *pending) {
 	answers := d.asked(c)
 	if len(c.waiting) > 0 {
-		d.ask(c, answers)
+		d.evaluate(c, answers)
 	}
 	var grant entries // stays empty if nothing waits any more, or if what was half written does not fit
 	switch {
@@ -28,12 +28,12 @@ func (d *decision) settle(c *pending) {
 		grant = c.entries
 	case c.held:
 		grant = d.keep(c, answers)
-	case c.closed():
-		grant = d.takeBack(c)
+	case c.revoking():
+		grant = d.finishRevoke(c)
 	case len(c.waiting) > 0 && allPassed(answers):
 		grant = d.grant(c, answers)
 	case c.partial:
-		grant = d.shut(c)
+		grant = d.startRevoke(c)
 	}
 	d.record(c, answers, grant)
 }
@@ -41,9 +41,9 @@ func (d *decision) settle(c *pending) {
 // answer is what one rule that bears on a Pod says about it.
 type answer struct {
 	*rule
-	passed  []string
-	rejects []appsv1alpha1.RejectInfo
-	scarce  bool // an availablePolicy is among them
+	passed     []string
+	rejects    []appsv1alpha1.RejectInfo
+	overBudget bool // an availablePolicy is among them
 }
 
 func allPassed(answers []*answer) bool {
@@ -62,25 +62,25 @@ func (d *decision) asked(c *pending) []*answer {
 	return answers
 }
 
-// ask puts the Pod before the checks of every rule: those that look at the Pod alone first, then webhooks, so that
+// evaluate puts the Pod before the checks of every rule: those that look at the Pod alone first, then webhooks, so that
 // nobody is asked about a Pod that cannot pass anyway, and availability last, so that no such Pod takes budget. While
 // the namespace is frozen there is no need to ask.
-func (d *decision) ask(c *pending, answers []*answer) {
+func (d *decision) evaluate(c *pending, answers []*answer) {
 	if d.frozenFor(c) {
 		for _, a := range answers {
-			a.hear("", "frozen: "+d.Frozen)
+			a.addResult("", "frozen: "+d.Frozen)
 		}
 		return
 	}
 	if broken := c.unreadable(); broken != "" {
 		for _, a := range answers {
-			a.hear("", broken)
+			a.addResult("", broken)
 		}
 		return
 	}
 	for a, k := range c.checksOf(answers) {
 		if k.policy == nil && !k.webhook {
-			a.hear(k.name, k.refuses(c.pod))
+			a.addResult(k.name, k.refuses(c.pod))
 		}
 	}
 	sound := allPassed(answers)
@@ -88,9 +88,9 @@ func (d *decision) ask(c *pending, answers []*answer) {
 		switch {
 		case !k.webhook:
 		case sound:
-			a.hear(k.name, d.question(c, a.rule, k))
+			a.addResult(k.name, d.question(c, a.rule, k))
 		case c.held: // must not join meanwhile
-			a.hear(k.name, "its webhook is not asked while another check refuses the Pod")
+			a.addResult(k.name, "its webhook is not asked while another check refuses the Pod")
 		}
 	}
 	if !c.held && !allPassed(answers) {
@@ -99,8 +99,8 @@ func (d *decision) ask(c *pending, answers []*answer) {
 	for a, k := range c.checksOf(answers) {
 		if k.policy != nil {
 			refusal := k.policy.refuses(c.pod)
-			a.hear(k.name, refusal)
-			a.scarce = a.scarce || refusal != ""
+			a.addResult(k.name, refusal)
+			a.overBudget = a.overBudget || refusal != ""
 		}
 	}
 }
@@ -167,7 +167,7 @@ func (d *decision) question(c *pending, r *rule, k *check) string {
 	return strings.ToValidUTF8(said.Reason[:min(len(said.Reason), longestReason)], "")
 }
 
-func (a *answer) hear(name, refusal string) {
+func (a *answer) addResult(name, refusal string) {
 	if refusal == "" {
 		a.passed = append(a.passed, name)
 		return
@@ -208,7 +208,7 @@ func (d *decision) keep(c *pending, answers []*answer) entries {
 		g.Rules = d.stillNamed(c, g.Rules)
 		grant[uid] = g
 	}
-	scarce := slices.ContainsFunc(answers, func(a *answer) bool { return a.scarce })
+	scarce := slices.ContainsFunc(answers, func(a *answer) bool { return a.overBudget })
 	joining, blocked := false, scarce
 	for _, a := range answers {
 		if c.joined(a.rule) {
@@ -227,7 +227,7 @@ func (d *decision) keep(c *pending, answers []*answer) entries {
 		grant[a.UID] = entry
 	}
 	if joining {
-		if c.stuck && !blocked {
+		if c.awaitingRule && !blocked {
 			for _, p := range d.policies {
 				p.count(c.pod)
 			}
@@ -269,11 +269,11 @@ func (d *decision) add(c *pending, grant entries, fits bool) {
 	}
 }
 
-// shut is the first half of taking back what was half written: rules that lack the grant get an entry without
+// startRevoke is the first half of taking back what was half written: rules that lack the grant get an entry without
 // operations. A leader that died, or does not know yet that it is none, may still mean to write their part, and its
 // write must fail before the other part goes: lifecycle-controller might see the one beside the other. Until then the
 // Pod counts as granted. It is nil if nothing is left to shut.
-func (d *decision) shut(c *pending) entries {
+func (d *decision) startRevoke(c *pending) entries {
 	grant := maps.Clone(c.entries)
 	for _, uid := range slices.Sorted(maps.Keys(c.entries)) {
 		half := c.entries[uid]
@@ -296,8 +296,8 @@ func lacksAny(g appsv1alpha1.PodGrant, ops []appsv1alpha1.GrantedOperation) bool
 	return slices.ContainsFunc(ops, func(o appsv1alpha1.GrantedOperation) bool { return !slices.Contains(g.Operations, o) })
 }
 
-// closed reports whether what was half written is being taken back.
-func (c *pending) closed() bool {
+// revoking reports whether what was half written is being taken back.
+func (c *pending) revoking() bool {
 	for _, g := range c.entries {
 		if len(g.Operations) == 0 {
 			return true
@@ -306,9 +306,9 @@ func (c *pending) closed() bool {
 	return false
 }
 
-// takeBack is the second half, of which the entries without operations go last: a leader that dies in between would
+// finishRevoke is the second half, of which the entries without operations go last: a leader that dies in between would
 // otherwise leave what there was before, and the next one would begin again. Until they go the Pod counts as granted.
-func (d *decision) takeBack(c *pending) entries {
+func (d *decision) finishRevoke(c *pending) entries {
 	grant := entries{}
 	for uid, g := range c.entries {
 		if len(g.Operations) == 0 {
@@ -408,7 +408,7 @@ func (d *decision) record(c *pending, answers []*answer, grant entries) {
 			d.grants[i] = append(d.grants[i], g)
 		}
 		at := slices.IndexFunc(answers, func(a *answer) bool { return a.rule == r })
-		if has && at >= 0 && len(c.waiting) > 0 && c.stuck && g.Generation != r.Generation {
+		if has && at >= 0 && len(c.waiting) > 0 && c.awaitingRule && g.Generation != r.Generation {
 			d.former[i]++
 		}
 		if at < 0 && !has || at >= 0 && len(c.waiting) == 0 && !has {
@@ -416,14 +416,14 @@ func (d *decision) record(c *pending, answers []*answer, grant entries) {
 		}
 		v := verdict{pending: c, granted: granted, order: d.served}
 		if at >= 0 {
-			v.hear(answers[at], blocker)
+			v.explain(answers[at], blocker)
 		}
 		d.verdicts[i] = append(d.verdicts[i], v)
 	}
 }
 
-// hear takes down what a rule says: nothing against a Pod that all have granted.
-func (v *verdict) hear(a *answer, blocker *rule) {
+// explain takes down what a rule says: nothing against a Pod that all have granted.
+func (v *verdict) explain(a *answer, blocker *rule) {
 	v.passed = a.passed
 	if v.granted {
 		v.passed = nil

@@ -110,7 +110,7 @@ func (p *policy) refuses(pod *pod) string {
 	case p.allowed == 0:
 	case !p.in[pod.index]: // has run to its end: not counted
 		fits = true
-	case pod.stuck:
+	case pod.awaitingRule:
 		fits = p.granted+1 <= p.allowed && (pod.down || p.unavailable-p.stuck+1 <= p.allowed)
 	case pod.held:
 		fits = pod.down || p.unavailable-p.stuck <= p.allowed
@@ -142,7 +142,7 @@ func (p *policy) take(pod *pod, inDomain func(*domains, *pod)) {
 	}
 	switch {
 	case pod.down:
-	case pod.stuck:
+	case pod.awaitingRule:
 		p.stuck--
 	default:
 		p.unavailable++
@@ -169,9 +169,9 @@ func (p *policy) observe(d *decision, selected []bool, filter labels.Selector) {
 			p.unavailable++
 		}
 		switch {
-		case pod.held && !pod.stuck:
+		case pod.held && !pod.awaitingRule:
 			p.granted++
-		case pod.stuck && !pod.down:
+		case pod.awaitingRule && !pod.down:
 			p.stuck++
 		}
 		if p.domains != nil {

@@ -71,10 +71,10 @@ func (t *domains) observe(pod *pod) {
 	if pod.down || pod.held {
 		t.disrupted.add(domain)
 	}
-	if pod.down || pod.held && !pod.stuck {
+	if pod.down || pod.held && !pod.awaitingRule {
 		t.moving.add(domain)
 	}
-	if pod.held && !pod.stuck {
+	if pod.held && !pod.awaitingRule {
 		t.granted.add(domain)
 	}
 }
@@ -87,7 +87,7 @@ func (t *domains) fit(pod *pod) bool {
 		return false
 	case domain < 0:
 		return true
-	case pod.stuck:
+	case pod.awaitingRule:
 		return t.granted.fits(domain, t.max) && (pod.down || t.moving.fits(domain, t.max))
 	case pod.held:
 		return pod.down || t.moving.some <= t.max
@@ -110,7 +110,7 @@ func (t *domains) take(pod *pod, how func(*tally, int)) {
 	if domain < 0 {
 		return
 	}
-	if !pod.down && !pod.stuck {
+	if !pod.down && !pod.awaitingRule {
 		how(&t.disrupted, domain)
 	}
 	if !pod.down {
