@@ -254,7 +254,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Pod{}, r.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.keepQueue)).
-		Watches(&appsv1.ControllerRevision{}, handler.EnqueueRequestsFromMapFunc(controllerOf), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(r.usersOf)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		// The name is unique in a binary; tests run two in one process.

@@ -274,15 +274,6 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 	}
 }
 
-// controllerOf is the CollaSet that controls an object.
-func controllerOf(_ context.Context, object client.Object) []reconcile.Request {
-	set, _, owned := setOf(object)
-	if !owned {
-		return nil
-	}
-	return []reconcile.Request{{NamespacedName: set}}
-}
-
 // noteDangling notes a Pod whose controller has the name of a CollaSet and another UID. Where nothing is known of that
 // CollaSet yet, its Pods are read before anything is decided.
 func (r *reconciler) noteDangling(pod client.Object) {

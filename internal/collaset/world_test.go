@@ -348,8 +348,6 @@ func (w *world) hearing(of client.Object) handler.EventHandler {
 	switch of.(type) {
 	case *corev1.Pod:
 		return w.r.podEvents(handler.Funcs{})
-	case *appsv1.ControllerRevision:
-		return handler.EnqueueRequestsFromMapFunc(controllerOf)
 	case *appsv1alpha1.ResourceContext:
 		return handler.EnqueueRequestsFromMapFunc(w.r.usersOf)
 	case *corev1.PersistentVolumeClaim:

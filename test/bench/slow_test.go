@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
@@ -46,9 +45,7 @@ func (r *race) slowly(restart time.Duration, budgets []int) {
 	for i, percent := range budgets {
 		r.merge(set, fmt.Sprintf(`{"spec":{"updateStrategy":{"rollingUpdate":{"maxUnavailable":"%d%%"}}}}`, percent))
 		image := fmt.Sprintf("%s-%d", newImage, i)
-		budget := intstr.FromString(fmt.Sprintf("%d%%", percent))
-		allowed, err := intstr.GetScaledValueFromIntOrPercent(&budget, r.pods, false)
-		require.NoError(r, err)
+		allowed := r.pods * percent / 100
 		s := r.leg(m, namespace, kuperator, fmt.Sprintf("in place, %d %% at a time, restart of %s", percent, restart), serving(image),
 			func() { r.merge(set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image)) })
 		turns := (r.pods + allowed - 1) / allowed

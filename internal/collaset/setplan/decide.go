@@ -346,14 +346,21 @@ func (d *decision) markPodsToDelete() {
 func (d *decision) computeGoal() {
 	missing := d.replicas() != d.s.Replicas
 	surplus := slices.ContainsFunc(d.items, func(it *item) bool { return it.condemned })
-	var short unavailableCounts
+	// lacking is what the Pod lacks that is furthest from being available, awaited the first of what such Pods wait for.
+	lacking, awaited := LacksNothing, ""
 	for _, it := range d.live {
-		short.add(it.Pod)
-		if !it.Available {
-			d.look(it.AvailableIn)
+		if it.Available {
+			continue
+		}
+		d.look(it.AvailableIn)
+		lack := unavailableReason(it.Pod)
+		if lack > lacking {
+			lacking, awaited = lack, ""
+		}
+		if lack == lacking && it.Awaited != "" && (awaited == "" || it.Awaited < awaited) {
+			awaited = it.Awaited
 		}
 	}
-	lacking, awaited := short.most()
 	scaled := !missing && !surplus && !d.moving
 	d.plan.Goal = Goal{
 		ScaleReached:  scaled,
@@ -365,47 +372,6 @@ func (d *decision) computeGoal() {
 		Refusal:       d.refuses,
 		UpdatesOnly:   d.waiting > 0 && !d.underWay && scaled && lacking == LacksNothing && !d.replacing && !d.refused,
 	}
-}
-
-// unavailableCounts is what the Pods lack that are not available.
-type unavailableCounts struct {
-	lacking [LacksNode + 1]int // how many, by what they lack
-	awaited map[awaited]int    // how many wait for this
-}
-
-// awaited is what others have to set on a Pod that lacks something.
-type awaited struct {
-	lack Lack
-	name string
-}
-
-func (f *unavailableCounts) add(pod *Pod) {
-	if pod.Available {
-		return
-	}
-	lack := unavailableReason(pod)
-	f.lacking[lack]++
-	if pod.Awaited != "" {
-		if f.awaited == nil {
-			f.awaited = map[awaited]int{}
-		}
-		f.awaited[awaited{lack, pod.Awaited}]++
-	}
-}
-
-// most is what the Pod lacks that is furthest from being available, and the first of what such Pods wait for.
-func (f *unavailableCounts) most() (lacking Lack, name string) {
-	for lack, n := range f.lacking {
-		if n > 0 {
-			lacking = Lack(lack)
-		}
-	}
-	for a, n := range f.awaited {
-		if n > 0 && a.lack == lacking && (name == "" || a.name < name) {
-			name = a.name
-		}
-	}
-	return lacking, name
 }
 
 // unavailableReason says what a Pod that is not available lacks first.

@@ -121,7 +121,8 @@ func TestPodsThatAreNotFitAreNotBegun(t *testing.T) {
 	order := setplan.Decide(&w.Snapshot).Rollout
 	require.NotEmpty(t, order.Next)
 	next := w.find(order.Next[0].Name)
-	queued := setplan.Queued{NextPod: order.Next[0], Version: "another", Serving: true}
+	queued := order.Next[0]
+	queued.Version = "another"
 	require.Equal(t, setplan.StepBegin, order.NextStep(next))
 	require.True(t, queued.MayBegin(order, next))
 	for name, change := range map[string]func(*setplan.Pod){

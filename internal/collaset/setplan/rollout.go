@@ -20,7 +20,7 @@ type Rollout struct {
 	// From is the revision that each of these Pods had, by UID. Only Pods at that revision are changed.
 	From map[types.UID]string
 	// Next are Pods that the budget does not allow yet, in the order in which they begin as others come back.
-	Next []NextPod
+	Next []Queued
 	// Spare is what the plan leaves of the budget: less than none if more Pods are unavailable than may be.
 	Spare int
 }
@@ -143,5 +143,5 @@ func (d *decision) queue(it *item, w updateMethod) {
 		return
 	}
 	rollout.From[it.UID()] = it.Revision
-	rollout.Next = append(rollout.Next, NextPod{it.Name(), it.UID()})
+	rollout.Next = append(rollout.Next, queuedAs(it.Pod, podops.Request{ID: OperatorID, Type: podops.TypeUpdate}))
 }

@@ -105,39 +105,31 @@ func NewWindow(limits Limits) *Window {
 // WindowPlanOf is what a plan leaves to the Window.
 func WindowPlanOf(s *Snapshot, p *Plan) WindowPlan {
 	w := WindowPlan{UnderWay: map[types.UID]bool{}}
-	version := map[types.UID]string{}
 	for i := range s.Pods {
 		pod := &s.Pods[i]
 		if facts := pod.facts(); pod.Live() && (facts.During == podops.TypeUpdate || offline(facts.Op)) {
 			w.UnderWay[pod.UID()] = NextIsOurs(pod)
 		}
-		if p.Rollout != nil && len(p.Rollout.Next) > 0 {
-			version[pod.UID()] = pod.View.ResourceVersion
-		}
 	}
 	for _, b := range p.Begins {
 		if b.Request.Type == podops.TypeUpdate {
-			w.Allowed = append(w.Allowed, Queued{
-				NextPod: NextPod{b.Pod.Name(), b.Pod.UID()},
-				Request: b.Request,
-				Version: b.Pod.View.ResourceVersion,
-				Serving: b.Pod.facts().InService,
-			})
+			w.Allowed = append(w.Allowed, queuedAs(b.Pod, b.Request))
 		}
 	}
-	if p.Rollout == nil {
-		return w
-	}
-	w.Spare = p.Rollout.Spare
-	for _, next := range p.Rollout.Next {
-		w.Next = append(w.Next, Queued{
-			NextPod: next,
-			Request: podops.Request{ID: OperatorID, Type: podops.TypeUpdate},
-			Version: version[next.UID],
-			Serving: true,
-		})
+	if p.Rollout != nil {
+		w.Next, w.Spare = p.Rollout.Next, p.Rollout.Spare
 	}
 	return w
+}
+
+// queuedAs is a Pod whose update may begin, as the plan saw it.
+func queuedAs(pod *Pod, request podops.Request) Queued {
+	return Queued{
+		NextPod: NextPod{pod.Name(), pod.UID()},
+		Request: request,
+		Version: pod.View.ResourceVersion,
+		Serving: pod.facts().InService,
+	}
 }
 
 // NextIsOurs reports whether it is this suite that has to move a Pod on whose update is under way: not a kubelet, a
@@ -167,11 +159,8 @@ func (w *Window) Hold(set types.NamespacedName, now time.Time) Answer {
 	s := w.of(set)
 	s.epoch++
 	s.allowed, s.next, s.spare = nil, nil, 0
-	for uid, p := range s.pods {
-		if p.chosen != nil {
-			p.chosen = nil
-			w.leave(s, uid)
-		}
+	for uid := range s.pods {
+		w.takeBack(s, uid)
 	}
 	return w.serve(now)
 }
@@ -301,11 +290,7 @@ func (w *Window) Failed(set types.NamespacedName, pod *Pod) (decide bool) {
 
 // Drop takes back what was chosen: the Pod is not fit to begin.
 func (w *Window) Drop(set types.NamespacedName, uid types.UID, now time.Time) Answer {
-	s := w.known(set)
-	if p := s.pods[uid]; p != nil && p.chosen != nil {
-		p.chosen = nil
-		w.leave(s, uid)
-	}
+	w.takeBack(w.known(set), uid)
 	return w.serve(now)
 }
 
@@ -363,6 +348,14 @@ func (w *Window) turn(s *windowSet, uid types.UID, ours bool, now time.Time) {
 	p := s.pod(uid)
 	p.underWay, p.ours = true, ours
 	w.places[uid] = now.Add(most)
+}
+
+// takeBack takes back what was chosen and is not sent, if there is anything.
+func (w *Window) takeBack(s *windowSet, uid types.UID) {
+	if p := s.pods[uid]; p != nil && p.chosen != nil {
+		p.chosen = nil
+		w.leave(s, uid)
+	}
 }
 
 // leave is a Pod whose update is not under way, or not any more.

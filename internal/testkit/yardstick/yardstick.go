@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"kusionstack.io/kuperator/internal/cputime"
+	"kusionstack.io/kuperator/internal/testkit/cputime"
 )
 
 const (
