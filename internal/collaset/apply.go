@@ -145,9 +145,9 @@ func (r *reconciler) patch(ctx context.Context, o *observation, pod *setplan.Pod
 
 // patchMeta is patch, with the answer.
 func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
-	if r.clearFields && pod.Fields != setplan.FieldsApplied { // what was decided on another version of the Pod, which somebody had applied to since, is refused
+	if r.clearFields && !pod.Applied { // a patch that was decided on before a client applied is refused for its resourceVersion
 		var err error
-		if data, err = writes.WithFields(data, writes.NoFields); err != nil {
+		if data, err = writes.ClearFields(data); err != nil {
 			return nil, err
 		}
 	}
@@ -181,11 +181,7 @@ func (r *reconciler) begin(ctx context.Context, o *observation, b setplan.Begin)
 
 // request writes what begins an operation.
 func (r *reconciler) request(ctx context.Context, o *observation, b setplan.Begin, change podops.Change) error {
-	data, err := r.anew(b.Pod, b.Request.Deletes, change.MergePatch(b.Pod.View))
-	if err != nil {
-		return err
-	}
-	if err := r.patch(ctx, o, b.Pod, types.MergePatchType, data); err != nil {
+	if err := r.patch(ctx, o, b.Pod, types.MergePatchType, change.MergePatch(b.Pod.View)); err != nil {
 		return fmt.Errorf("beginning %s of Pod %s: %w", b.Request.Type, b.Pod.Name(), err)
 	}
 	return nil
@@ -225,11 +221,7 @@ func (r *reconciler) cancel(ctx context.Context, o *observation, pod *setplan.Po
 	if change.IsZero() {
 		return nil
 	}
-	data, err := r.anew(pod, false, change.MergePatch(pod.View)) // its begin may have ended the tracking
-	if err != nil {
-		return err
-	}
-	if err := r.patch(ctx, o, pod, types.MergePatchType, data); err != nil {
+	if err := r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
 		return fmt.Errorf("cancelling the operation on Pod %s: %w", pod.Name(), err)
 	}
 	return nil

@@ -64,8 +64,8 @@ const (
 type settings struct {
 	// podOpsLifecycle says to operate Pods under the Pod protocol.
 	podOpsLifecycle bool
-	// clearFields says to clear metadata.managedFields of Pods, trimFields to begin them anew.
-	clearFields, trimFields bool
+	// clearFields has every patch of a Pod clear its metadata.managedFields.
+	clearFields bool
 	// limits are those of the window and of decisions.
 	limits setplan.Limits
 	// restart are the annotations of templates that ask for a restart.
@@ -98,11 +98,8 @@ func Component() bootstrap.Component {
 		AddFlags: func(fs *pflag.FlagSet) {
 			fs.BoolVar(&own.podOpsLifecycle, "pod-ops-lifecycle", own.podOpsLifecycle,
 				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, within maxUnavailable, without a readiness gate; no other component is needed then.")
-			fs.BoolVar(&own.trimFields, "trim-pod-managed-fields", own.trimFields,
-				"Have metadata.managedFields of a Pod begin anew when an operation begins and when the Pod is changed in place, if they tell of nothing but what this suite wrote and what is in the Pod's status: "+
-					"each write to the Pod costs the API server less then. Of a Pod that is going to be deleted they are cleared. Where anybody else has written, they stay as they are.")
 			fs.BoolVar(&own.clearFields, "clear-pod-managed-fields", own.clearFields,
-				"Clear metadata.managedFields of a Pod with every change of it, unless somebody has applied to it on the server side. The API server then keeps no record "+
+				"Clear metadata.managedFields of a Pod with every change of it, unless a client has applied to it on the server side. The API server then keeps no record "+
 					"of who wrote which field of the Pod, and its later changes cost it little more than half.")
 			fs.IntVar(&own.limits.InFlight, "max-pods-in-flight", own.limits.InFlight,
 				"How many Pods of all CollaSets may be on their way through an update at a time whose next step is this suite's. One that waits for its kubelet, "+
@@ -129,7 +126,7 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 	}}
 }
 
-// stripPod keeps metadata, but of managedFields only what fieldsOf says, volumes that are claims, the containers'
+// stripPod keeps metadata, but of managedFields only whether a client has applied, volumes that are claims, the containers'
 // names and images, readiness gates, the node, and what the status says of conditions and containers; resources only
 // while a change in place is under way.
 func stripPod(object any) (any, error) {
@@ -137,7 +134,11 @@ func stripPod(object any) (any, error) {
 	if !ok {
 		return bootstrap.StripManagedFields(object)
 	}
-	pod.ManagedFields = keptFields[fieldsOf(pod)]
+	if hasApplied(pod) {
+		pod.ManagedFields = applyEntry
+	} else {
+		pod.ManagedFields = nil
+	}
 	changed := revision.Recorded(pod)
 	containers, inits := revision.OnlyContainers(pod.Spec.Containers, changed), revision.OnlyContainers(pod.Spec.InitContainers, changed)
 	statuses, sidecars := revision.OnlyStatuses(pod.Status.ContainerStatuses, changed), revision.OnlyStatuses(revision.SidecarStatuses(pod), changed)
@@ -213,7 +214,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		writes:   writes.New(mgr.GetCache(), clock.RealClock{}),
 		events:   mgr.GetEventRecorder(Name),
 		clock:    clock.RealClock{},
-		protocol: own.podOpsLifecycle, conventions: own.conventions(), clearFields: own.clearFields, trimFields: own.trimFields && !own.clearFields,
+		protocol: own.podOpsLifecycle, conventions: own.conventions(), clearFields: own.clearFields,
 		window: newWindow(own.limits, clock.RealClock{}),
 		limits: own.limits,
 		memory: newMemory(),

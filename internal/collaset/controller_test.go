@@ -123,7 +123,6 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 				Manager: "somebody", Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{}}`),
 			})
 		},
-		"a Pod that the suite alone wrote": func(p *corev1.Pod) { p.ManagedFields = []metav1.ManagedFieldsEntry{byCollaSet, byKubelet} },
 		"a Pod that failed":                func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
 		"a Pod that is being deleted":      func(p *corev1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp },
 		"a Pod with nothing in it":         func(p *corev1.Pod) { *p = corev1.Pod{} },
@@ -142,7 +141,7 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 			again, err := stripPod(kept.DeepCopy())
 			require.NoError(t, err)
 			assert.Empty(t, cmp.Diff(kept, again), "it can be done twice")
-			assert.Equal(t, keptFields[podOf(pod, labels.Everything()).Fields], kept.ManagedFields)
+			assert.Equal(t, hasApplied(pod), len(kept.ManagedFields) > 0)
 			assert.Empty(t, kept.Spec.Volumes)
 			for _, c := range slices.Concat(kept.Spec.Containers, kept.Spec.InitContainers) {
 				assert.Empty(t, c.Env)

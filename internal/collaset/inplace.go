@@ -39,10 +39,7 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *set
 		}
 		changed.Spec.Tolerations = live.Spec.Tolerations // the patch fails if they are newer than the rest
 	}
-	data, err := r.anew(pod, false, change.Patch(&changed, o.history.updated, r.finishedBy(o, pod)))
-	if err != nil {
-		return err
-	}
+	data := change.Patch(&changed, o.history.updated, r.finishedBy(o, pod))
 	answer, err := r.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
 	if err = r.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated}, err); err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)

@@ -280,7 +280,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) setplan.Pod {
 		View: podops.Read(pod), Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
 		Created: pod.CreationTimestamp.Time, Recorded: revision.Recorded(pod),
 		Phase: pod.Status.Phase, DeletionCost: deletionCost(pod), Node: pod.Spec.NodeName,
-		Selected: selector.Matches(labels.Set(pod.Labels)), Mounts: mountsIn(pod), Fields: fieldsOf(pod),
+		Selected: selector.Matches(labels.Set(pod.Labels)), Mounts: mountsIn(pod), Applied: hasApplied(pod),
 	}
 	p.ID = instanceID(pod)
 	p.Facts = setplan.FactsOf(p.View)

@@ -42,8 +42,8 @@ type reconciler struct {
 	protocol      bool
 	// conventions are those by which specs are read.
 	conventions setplan.Conventions
-	// clearFields says to clear managedFields with every patch of a Pod, trimFields to begin them anew.
-	clearFields, trimFields bool
+	// clearFields has every patch of a Pod clear its metadata.managedFields.
+	clearFields bool
 	memory                  *stateCache
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)

@@ -2,20 +2,13 @@ package writes
 
 import "encoding/json"
 
-// NoFields has the API server forget who wrote what of an object, and track it no longer until somebody applies to it
+// noFields has the API server forget who wrote what of an object, and track it no longer until a client applies to it
 // on the server side (https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields).
-var NoFields = json.RawMessage(`[{}]`)
+var noFields = json.RawMessage(`[{}]`)
 
-// FewFields has managedFields of one entry, about a label of this writer's: the API server goes on to track, and adds
-// what is written from then on.
-func FewFields(writer, label string) json.RawMessage {
-	return json.RawMessage(`[{"manager":"` + writer + `","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1",` +
-		`"fieldsV1":{"f:metadata":{"f:labels":{"f:` + label + `":{}}}}}]`)
-}
-
-// WithFields has a merge patch, strategic or not, replace metadata.managedFields too. A patch of a subresource
-// cannot. It is an error if the patch, or its metadata, is no JSON object.
-func WithFields(data []byte, fields json.RawMessage) ([]byte, error) {
+// ClearFields has a merge patch, strategic or not, clear metadata.managedFields too. A patch of a subresource cannot.
+// It is an error if the patch, or its metadata, is no JSON object.
+func ClearFields(data []byte) ([]byte, error) {
 	patch := map[string]json.RawMessage{}
 	if err := json.Unmarshal(data, &patch); err != nil {
 		return nil, err
@@ -26,7 +19,7 @@ func WithFields(data []byte, fields json.RawMessage) ([]byte, error) {
 			return nil, err
 		}
 	}
-	metadata["managedFields"] = fields
+	metadata["managedFields"] = noFields
 	var err error
 	if patch["metadata"], err = json.Marshal(metadata); err != nil {
 		return nil, err

@@ -84,13 +84,8 @@ func (p *barePod) wrote(after podops.View, answer *metav1.PartialObjectMetadata)
 	p.view.ResourceVersion = answer.ResourceVersion
 }
 
-// patch is a patch of the operator's, which has managedFields begin anew, as collaset-controller's do
-// (docs/design/0021-what-managedfields-tell.md).
+// patch is a patch of the operator's.
 func (l loop) patch(pod client.Object, kind types.PatchType, data []byte) error {
-	data, err := writes.WithFields(data, writes.FewFields(suite.CollaSet, bareLabel))
-	if err != nil {
-		return err
-	}
 	return l.operator.Patch(l.Context(), pod, client.RawPatch(kind, data))
 }
 

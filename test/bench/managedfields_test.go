@@ -15,8 +15,8 @@ import (
 )
 
 // BenchmarkManagedFields updates CollaSets in place twice, by a collaset-controller that leaves managedFields of Pods
-// alone, by one that has them begin anew and by one that clears them, one after the other, in rounds. It fails if a
-// Pod's are not what they should be, never on time.
+// alone and by one that clears them, one after the other, in rounds. It fails if a Pod's are not what they should be,
+// never on time.
 func BenchmarkManagedFields(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500"), numbers(b, "BENCH_ROUNDS", "2")
 	a := newArenaOf(b, suite.Config{}, fakekubelet.Options{})
@@ -25,8 +25,7 @@ func BenchmarkManagedFields(b *testing.B) {
 			r := a.newRace(pods, round)
 			r.observed(func() {
 				r.patches()
-				r.updates("kept", "--trim-pod-managed-fields=false")
-				r.updates("trimmed", "--trim-pod-managed-fields=true")
+				r.updates("kept", "--clear-pod-managed-fields=false")
 				r.updates("cleared", "--clear-pod-managed-fields=true")
 			})
 			ratio := func(name, of, to string, what func(spent) float64) {
@@ -35,13 +34,11 @@ func BenchmarkManagedFields(b *testing.B) {
 			took := func(s spent) float64 { return s.took.Seconds() }
 			for _, update := range []string{"first", "second"} {
 				kept := kuperator + "/" + update + " update, managedFields kept"
-				for _, fields := range []string{"trimmed", "cleared"} {
-					of := kuperator + "/" + update + " update, managedFields " + fields
-					ratio(update+" update, time with managedFields "+fields+" / kept", of, kept, took)
-					ratio(update+" update, API server's CPU with managedFields "+fields+" / kept", of, kept, func(s spent) float64 { return s.cpu[apiServer] })
-					ratio(update+" update, bytes to etcd with managedFields "+fields+" / kept", of, kept, func(s spent) float64 { return s.stored })
-					ratio(update+" update, time with managedFields "+fields+" / bare image patches", of, barePatches+"/in place", took)
-				}
+				cleared := kuperator + "/" + update + " update, managedFields cleared"
+				ratio(update+" update, time with managedFields cleared / kept", cleared, kept, took)
+				ratio(update+" update, API server's CPU with managedFields cleared / kept", cleared, kept, func(s spent) float64 { return s.cpu[apiServer] })
+				ratio(update+" update, bytes to etcd with managedFields cleared / kept", cleared, kept, func(s spent) float64 { return s.stored })
+				ratio(update+" update, time with managedFields cleared / bare image patches", cleared, barePatches+"/in place", took)
 			}
 		}
 	}

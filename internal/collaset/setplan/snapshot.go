@@ -117,20 +117,6 @@ type Difference struct {
 	Resizes bool
 }
 
-// Fields is what metadata.managedFields of a Pod tell that somebody may want to know.
-type Fields int
-
-const (
-	// FieldsOthers is what somebody outside this suite wrote.
-	FieldsOthers Fields = iota
-	// FieldsNone is nothing: the API server does not track the Pod's fields.
-	FieldsNone
-	// FieldsOwn is only what this suite wrote, and what is in the status.
-	FieldsOwn
-	// FieldsApplied is what somebody has applied on the server side, and is theirs to remove.
-	FieldsApplied
-)
-
 // Pod is what a decision reads of one Pod that the CollaSet owns.
 type Pod struct {
 	// View is the Pod as the protocol sees it; it also gives name, UID and resourceVersion.
@@ -177,8 +163,8 @@ type Pod struct {
 	Mounts []Mount
 	// Selected is true if the CollaSet's selector matches.
 	Selected bool
-	// Fields is what metadata.managedFields tell.
-	Fields Fields
+	// Applied reports whether a client has applied to the Pod on the server side.
+	Applied bool
 	// Recorded is true if an in-place change was made that is not yet called finished; Carried that the kubelet has
 	// carried it out; Wait, a CamelCase word, and Missing what is missing if it has not.
 	Recorded, Carried bool

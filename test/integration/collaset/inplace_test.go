@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
@@ -421,97 +420,6 @@ func TestClearedManagedFields(t *testing.T) {
 	for _, p := range e.pods() {
 		require.Empty(t, p.ManagedFields)
 	}
-}
-
-// TestTrimmedManagedFields shows that with --trim-pod-managed-fields an update begins the record of a Pod's fields
-// anew, and that it stays whole where another client is in it.
-func TestTrimmedManagedFields(t *testing.T) {
-	cluster, c := onePlayedNode(t)
-	run(t, cluster, "--trim-pod-managed-fields")
-	runKubelet(t, c)
-	playLifecycle(t, c)
-	e := env{t, c, cluster, testcluster.Namespace(t, cluster, nil)}
-	set := e.createInPlace(2)
-	const ofCreation = "f:terminationMessagePath"
-	recorded := func(p *corev1.Pod) map[string]string {
-		by := map[string]string{}
-		for _, entry := range p.ManagedFields {
-			require.NotNil(t, entry.FieldsV1)
-			by[entry.Manager] += entry.FieldsV1.GetRawString()
-		}
-		return by
-	}
-	for _, p := range e.pods() {
-		require.Contains(t, recorded(&p)["collaset-controller"], ofCreation)
-	}
-
-	// A Pod that is going to be deleted needs none; one that stays after all has some again.
-	protect := func(finalizers string) {
-		for _, p := range e.pods() {
-			patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":`+finalizers+`}}`))
-			require.NoError(t, c.Patch(t.Context(), &p, patch, client.FieldOwner("resourceconsist-controller")))
-		}
-	}
-	victims := func() (all []corev1.Pod) {
-		for _, p := range e.pods() {
-			if podops.OperationOf(podops.Read(&p), "collaset").Phase != podops.PhaseNone {
-				all = append(all, p)
-			}
-		}
-		return all
-	}
-	protect(`["prot.podopslifecycle.kusionstack.io/traffic"]`)
-	e.change(set, func(s *appsv1alpha1.CollaSetSpec) { s.Replicas = ptr.To[int32](1) })
-	var going corev1.Pod
-	e.eventually("a Pod is asked for", func() string {
-		all := victims()
-		if len(all) != 1 {
-			return fmt.Sprintf("%d are", len(all))
-		}
-		going = all[0]
-		return ""
-	})
-	require.Empty(t, going.ManagedFields)
-	e.change(set, func(s *appsv1alpha1.CollaSetSpec) { s.Replicas = ptr.To[int32](2) })
-	e.eventually("it is let go", func() string {
-		if n := len(victims()); n > 0 {
-			return fmt.Sprintf("%d are asked for", n)
-		}
-		return ""
-	})
-	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&going), &going))
-	require.NotEmpty(t, going.ManagedFields)
-	protect("[]")
-	e.reachesReady(set)
-
-	pod := e.pods()[0]
-	before := pod.DeepCopy()
-	pod.Labels["hand"] = "made"
-	require.NoError(t, c.Patch(t.Context(), &pod, client.MergeFrom(before), client.FieldOwner("somebody")))
-
-	e.changeTemplate(set, appsv1alpha1.PodUpdateInPlaceOnly, "nginx:1", "nginx:2")
-	e.reachesReady(set)
-	for _, p := range e.pods() {
-		require.Equal(t, "nginx:2", p.Spec.Containers[0].Image)
-		by := recorded(&p)
-		require.Contains(t, by["collaset-controller"], "f:image", "what is written from then on is recorded")
-		if p.Name == pod.Name {
-			require.Contains(t, by["somebody"], "f:hand")
-			require.Contains(t, by["collaset-controller"], ofCreation)
-		} else {
-			require.NotContains(t, by["collaset-controller"], ofCreation)
-			pod = p
-		}
-	}
-
-	applied := corev1ac.Pod(pod.Name, pod.Namespace).WithAnnotations(map[string]string{"owned-by": "somebody"})
-	require.NoError(t, c.Apply(t.Context(), applied, client.FieldOwner("somebody")))
-	e.changeTemplate(set, appsv1alpha1.PodUpdateInPlaceOnly, "nginx:1", "nginx:3")
-	e.reachesReady(set)
-	require.NoError(t, c.Apply(t.Context(), corev1ac.Pod(pod.Name, pod.Namespace), client.FieldOwner("somebody")))
-	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(&pod), &pod))
-	require.Equal(t, "nginx:3", pod.Spec.Containers[0].Image)
-	require.NotContains(t, pod.Annotations, "owned-by")
 }
 
 // createInPlace makes a CollaSet of inPlaceTemplate.
