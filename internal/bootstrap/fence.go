@@ -11,14 +11,14 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// fence keeps a leader that has been asleep from writing what it decided before: a process that was paused, or
+// leaseFence keeps a leader that has been asleep from writing what it decided before: a process that was paused, or
 // starved of CPU, for longer than its Lease goes on where it was, and learns only some moments later that another
 // leads.
 //
 // Once this process has renewed its Lease, it writes as long as the last renewal is no older than retry period and
 // renew deadline together, which is when leader election ends the process too, and before the Lease can be somebody
 // else's. Preconditions refuse what is on its way when a process falls asleep.
-type fence struct {
+type leaseFence struct {
 	lease    string // path of the Lease
 	deadline time.Duration
 	clock    clock.PassiveClock
@@ -26,22 +26,22 @@ type fence struct {
 	renewed atomic.Pointer[time.Time]
 }
 
-// fenceOff makes all clients of the configuration heed the component's Lease.
-func fenceOff(cfg *rest.Config, o *Options) {
-	f := &fence{
+// fenceClients makes all clients of the configuration heed the component's Lease.
+func fenceClients(cfg *rest.Config, o *Options) {
+	f := &leaseFence{
 		lease:    fmt.Sprintf("/apis/coordination.k8s.io/v1/namespaces/%s/leases/%s", o.LeaderElectNamespace, o.Name),
 		deadline: o.RetryPeriod + o.RenewDeadline, clock: clock.RealClock{},
 	}
-	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &fenced{fence: f, next: next} })
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &fencedTransport{fence: f, next: next} })
 }
 
-type fenced struct {
-	fence *fence
+type fencedTransport struct {
+	fence *leaseFence
 	next  http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t *fenced) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	f := t.fence
 	if !isWrite(r) {
 		return t.next.RoundTrip(r)
@@ -72,11 +72,11 @@ func isWrite(r *http.Request) bool {
 }
 
 // CloseIdleConnections passes on what http.Client asks for.
-func (t *fenced) CloseIdleConnections() {
+func (t *fencedTransport) CloseIdleConnections() {
 	if closer, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		closer.CloseIdleConnections()
 	}
 }
 
 // WrappedRoundTripper lets client-go find the transport below.
-func (t *fenced) WrappedRoundTripper() http.RoundTripper { return t.next }
+func (t *fencedTransport) WrappedRoundTripper() http.RoundTripper { return t.next }

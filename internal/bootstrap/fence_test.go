@@ -21,7 +21,7 @@ func TestAnOldLeaderWritesNothing(t *testing.T) {
 	now := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	refuse := false
 	sent := 0
-	transport := &fenced{fence: &fence{lease: lease, deadline: 10 * time.Second, clock: now}, next: roundTripper(func(*http.Request) (*http.Response, error) {
+	transport := &fencedTransport{fence: &leaseFence{lease: lease, deadline: 10 * time.Second, clock: now}, next: roundTripper(func(*http.Request) (*http.Response, error) {
 		sent++
 		recorder := httptest.NewRecorder()
 		if refuse {

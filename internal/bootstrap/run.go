@@ -40,7 +40,7 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 		return err
 	}
 	if c.LeaderElected && o.LeaderElect && o.Shards == 1 {
-		fenceOff(cfg, o) // shards have fences of their own
+		fenceClients(cfg, o) // shards have fences of their own
 	}
 	managerOptions, err := c.managerOptions(o)
 	if err != nil {

@@ -65,7 +65,7 @@ const shutdownMargin = 3 * time.Second
 // addStandby adds a set-up that is never elected and sees no object: it fills the caches before the first shard
 // comes, and what is wrong with the set-up ends the process at its start.
 func (s *sharded) addStandby(ctx context.Context) error {
-	standby, err := s.newManager(ctx, s.logger.WithName("standby"), &shard.Fence{}, s.cache.View(func(string) bool { return false }, ""),
+	standby, err := s.newManager(ctx, s.logger.WithName("standby"), &shard.LeaseFence{}, s.cache.View(func(string) bool { return false }, ""),
 		prometheus.NewRegistry(), func(o *ctrl.Options) {
 			o.LeaderElection, o.LeaderElectionResourceLockInterface = true, heldByShards{}
 			o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(never), ptr.To(never/2), ptr.To(never/4)
@@ -109,7 +109,7 @@ func (s *sharded) addCoordinator() error {
 }
 
 // run acts for one shard until ctx ends. It returns nil when all that it began has ended.
-func (s *sharded) run(ctx context.Context, which int, fence *shard.Fence) error {
+func (s *sharded) run(ctx context.Context, which int, fence *shard.LeaseFence) error {
 	logger := s.logger.WithValues("shard", which)
 	view := s.cache.View(func(namespace string) bool { return placement.Of(namespace, s.options.Shards) == which }, s.options.LeaderElectNamespace)
 	registry := &leaving{Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"shard": strconv.Itoa(which)}, metrics.Registry)}
@@ -122,7 +122,7 @@ func (s *sharded) run(ctx context.Context, which int, fence *shard.Fence) error 
 }
 
 // newManager is a manager over a view of the process's cache, with the component set up in it.
-func (s *sharded) newManager(ctx context.Context, logger logr.Logger, fence *shard.Fence, view *shard.View, registry prometheus.Registerer, change func(*ctrl.Options)) (ctrl.Manager, error) {
+func (s *sharded) newManager(ctx context.Context, logger logr.Logger, fence *shard.LeaseFence, view *shard.View, registry prometheus.Registerer, change func(*ctrl.Options)) (ctrl.Manager, error) {
 	options := s.manager
 	options.Logger = logger
 	options.Cache = cache.Options{}

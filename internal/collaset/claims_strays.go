@@ -199,9 +199,9 @@ func (r *reconciler) identifyClaim(o *observation, claim *corev1.PersistentVolum
 	return id, template
 }
 
-// sureOfClaims looks at the API server before claims are made when the cache may lack one: first thing of this process,
-// and after a creation whose answer is not known. A claim made twice for one Pod would never go again by itself.
-func (r *reconciler) sureOfClaims(ctx context.Context, o *observation, plan *setplan.Plan) error {
+// ensureFreshClaims looks at the API server before claims are made when the cache may lack one: first thing of this
+// process, and after a creation whose answer is not known. A claim made twice for one Pod would never go by itself.
+func (r *reconciler) ensureFreshClaims(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	if !o.memory.claimsUnverified.Load() || !makesClaims(plan) {
 		return nil
 	}

@@ -123,9 +123,9 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 				Manager: "somebody", Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{}}`),
 			})
 		},
-		"a Pod that failed":                func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
-		"a Pod that is being deleted":      func(p *corev1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp },
-		"a Pod with nothing in it":         func(p *corev1.Pod) { *p = corev1.Pod{} },
+		"a Pod that failed":           func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+		"a Pod that is being deleted": func(p *corev1.Pod) { p.DeletionTimestamp = &p.CreationTimestamp },
+		"a Pod with nothing in it":    func(p *corev1.Pod) { *p = corev1.Pod{} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := fullPod()

@@ -38,7 +38,7 @@ func (r *reconciler) createPods(ctx context.Context, o *observation, plan *setpl
 }
 
 func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
-	if err := r.sureOfClaims(ctx, o, plan); err != nil {
+	if err := r.ensureFreshClaims(ctx, o, plan); err != nil {
 		if errors.Is(err, errStale) {
 			out.conflict = true
 			return

@@ -29,7 +29,7 @@ func (r *reconciler) removeNames(ctx context.Context, o *observation, names setp
 		{"podToExclude", strategy.PodToExclude, names.ToExclude, func(*metav1.PartialObjectMetadata) bool { return true }},
 		{"podToInclude", strategy.PodToInclude, names.ToInclude, nil},
 	} {
-		done, err := r.sureOfNames(ctx, o, list.done, list.left)
+		done, err := r.unusedNames(ctx, o, list.done, list.left)
 		if err != nil {
 			return err
 		}
@@ -60,9 +60,9 @@ func (r *reconciler) removeNames(ctx context.Context, o *observation, names setp
 	return nil
 }
 
-// sureOfNames are those names of which the API server has no Pod of the CollaSet that is left as it is asked not to
+// unusedNames are those names of which the API server has no Pod of the CollaSet that is left as it is asked not to
 // be. The cache may lack one: whoever names it has seen it.
-func (r *reconciler) sureOfNames(ctx context.Context, o *observation, names []string, left func(*metav1.PartialObjectMetadata) bool) ([]string, error) {
+func (r *reconciler) unusedNames(ctx context.Context, o *observation, names []string, left func(*metav1.PartialObjectMetadata) bool) ([]string, error) {
 	if left == nil {
 		return names, nil
 	}

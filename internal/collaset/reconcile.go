@@ -44,7 +44,7 @@ type reconciler struct {
 	conventions setplan.Conventions
 	// clearFields has every patch of a Pod clear its metadata.managedFields.
 	clearFields bool
-	memory                  *stateCache
+	memory      *stateCache
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	// decisions is the queue of CollaSets to be decided on, nil before there is one.

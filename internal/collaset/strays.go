@@ -182,7 +182,7 @@ func (r *reconciler) repair(ctx context.Context, o *observation, plan *setplan.P
 		return
 	}
 	if slices.ContainsFunc(plan.Repairs, func(p setplan.Repair) bool { return p.Adopt }) {
-		switch err := r.sureOfSet(ctx, o.set); {
+		switch err := r.ensureSetExists(ctx, o.set); {
 		case errors.Is(err, errStale):
 			out.conflict = true
 			return
@@ -218,8 +218,8 @@ func (r *reconciler) repair(ctx context.Context, o *observation, plan *setplan.P
 	}
 }
 
-// sureOfSet makes sure that the CollaSet is still there and not being deleted, before it adopts anything.
-func (r *reconciler) sureOfSet(ctx context.Context, set *appsv1alpha1.CollaSet) error {
+// ensureSetExists makes sure that the CollaSet is still there and not being deleted, before it adopts anything.
+func (r *reconciler) ensureSetExists(ctx context.Context, set *appsv1alpha1.CollaSet) error {
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
 	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(set), now); {
@@ -305,7 +305,7 @@ func adoptable(cr *appsv1.ControllerRevision, set *appsv1alpha1.CollaSet) bool {
 }
 
 func (r *reconciler) adoptRevision(ctx context.Context, set *appsv1alpha1.CollaSet, cr *appsv1.ControllerRevision) error {
-	if err := r.sureOfSet(ctx, set); err != nil {
+	if err := r.ensureSetExists(ctx, set); err != nil {
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{

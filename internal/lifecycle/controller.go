@@ -141,7 +141,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 		employers: employers,
 		deadlines: waits.deadlines,
 		patience:  waits.patience, notAwaited: waits.notAwaited(),
-		timers: newAges(clock.RealClock{}),
+		timers: newPhaseTimers(clock.RealClock{}),
 		writes: writes.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},

@@ -139,7 +139,7 @@ func TestPodComesBackWhenItsDeletionIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, podops.PhaseOperate, podops.PhaseOf(podops.Read(podNow(t, c)), podops.DeletionID))
 		if restart {
-			r.deletions, r.timers = deletions{}, newAges(r.clock)
+			r.deletions, r.timers = deletions{}, newPhaseTimers(r.clock)
 		}
 		eventsOf(r)
 

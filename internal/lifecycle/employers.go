@@ -67,9 +67,9 @@ type employers struct {
 // otherwise it wants the Pods that one of the selectors matches, of which there is
 // none if it does not exist.
 type answer struct {
-	at        time.Time
-	selectors []labels.Selector
-	doubt     string
+	at            time.Time
+	selectors     []labels.Selector
+	unknownReason string
 }
 
 func newEmployers(mgr ctrl.Manager, clk clock.Clock) (*employers, error) {
@@ -101,7 +101,7 @@ func (e *employers) released(ctx context.Context, key string, v podops.View) (le
 			return false, "", 0
 		}
 	}
-	return a.doubt == "", a.doubt, 0
+	return a.unknownReason == "", a.unknownReason, 0
 }
 
 // answer returns what is known of the employer, and asks if that is too old.
@@ -138,15 +138,15 @@ func (e *employers) answer(ctx context.Context, key string) (answer, time.Durati
 func (e *employers) lookUp(ctx context.Context, key string) answer {
 	parts := strings.Split(key, "/")
 	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
-		return answer{doubt: "its key is not <Kind>/<namespace>/<name>"}
+		return answer{unknownReason: "its key is not <Kind>/<namespace>/<name>"}
 	}
 	kinds, complete := e.kindsCalled(parts[0])
 	if len(kinds) == 0 {
-		return answer{doubt: "the API server serves no kind of that name"}
+		return answer{unknownReason: "the API server serves no kind of that name"}
 	}
 	var a answer
 	if !complete {
-		a.doubt = "the API server did not tell of all its kinds"
+		a.unknownReason = "the API server did not tell of all its kinds"
 	}
 	for _, kind := range kinds {
 		object := &unstructured.Unstructured{}
@@ -155,14 +155,14 @@ func (e *employers) lookUp(ctx context.Context, key string) answer {
 		switch {
 		case apierrors.IsNotFound(err):
 		case apierrors.IsForbidden(err):
-			a.doubt = fmt.Sprintf("lifecycle-controller may not get %s, allow it in a ClusterRole that joins %s", kind.GroupKind(), EmployersRole)
+			a.unknownReason = fmt.Sprintf("lifecycle-controller may not get %s, allow it in a ClusterRole that joins %s", kind.GroupKind(), EmployersRole)
 		case err != nil:
 			ctrl.LoggerFrom(ctx).Error(err, "looking up an employer", "employer", key)
-			a.doubt = "looking it up failed"
+			a.unknownReason = "looking it up failed"
 		default:
 			selector, doubt := selectorOf(object)
 			if doubt != "" {
-				a.doubt = doubt
+				a.unknownReason = doubt
 			} else {
 				a.selectors = append(a.selectors, selector)
 			}

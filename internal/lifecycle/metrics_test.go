@@ -60,7 +60,7 @@ func TestMetricsAreSound(t *testing.T) {
 // TestSeriesOfNamespacesAreBounded has more namespaces with operations than there may be series of: the oldest count.
 func TestSeriesOfNamespacesAreBounded(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0))
-	a := newAges(clk)
+	a := newPhaseTimers(clk)
 	const extra = 5
 	for i := range metric.Limit + extra {
 		a.pods[types.NamespacedName{Namespace: fmt.Sprintf("ns-%04d", i), Name: "a"}] = &podAges{operations: map[string]*phaseAge{

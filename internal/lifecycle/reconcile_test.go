@@ -85,7 +85,7 @@ func newReconciler(t *testing.T, mapper *mapperFor, funcs interceptor.Funcs, obj
 			asking: map[string]bool{}, answers: map[string]answer{},
 		},
 		deadlines: defaultDeadlines(),
-		timers:    newAges(clk),
+		timers:    newPhaseTimers(clk),
 		rules:     &rules{client: c, mapper: mapper, newest: newNewest(c), clock: clk, compiled: map[types.UID]compiledRule{}},
 		writes:    writes.New(c, clk),
 		events:    events.NewFakeRecorder(10),

@@ -73,7 +73,7 @@ func TestOverdueIsReportedOnce(t *testing.T) {
 	assert.Equal(t, version, podNow(t, c).ResourceVersion, "nothing new, nothing written")
 	assert.Empty(t, eventsOf(r))
 
-	r.timers = newAges(r.clock) // a restart: the label's time is the only memory
+	r.timers = newPhaseTimers(r.clock) // a restart: the label's time is the only memory
 	_, err = reconcilePod(t, r)
 	require.NoError(t, err)
 	assert.Equal(t, version, podNow(t, c).ResourceVersion)
@@ -103,16 +103,16 @@ func TestAgesAreSeededOnlyFromBeforeTheStart(t *testing.T) {
 		"from the future, by a clock that is wrong": {start.Add(time.Hour), 0},
 		"a label that is no time at all":            {time.Unix(0, -1), 0},
 	} {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, seen(newAges(clk), preparing(tc.at))) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, seen(newPhaseTimers(clk), preparing(tc.at))) })
 	}
 	t.Run("a phase that begins before our eyes begins now, whatever its writer's clock says", func(t *testing.T) {
-		a := newAges(clk)
+		a := newPhaseTimers(clk)
 		pod := beginning()
 		a.observe(pod, podops.Read(pod))
 		assert.Zero(t, seen(a, preparing(start.Add(-time.Hour))))
 	})
 	t.Run("nothing is remembered of Pods at rest or gone", func(t *testing.T) {
-		a := newAges(clk)
+		a := newPhaseTimers(clk)
 		a.observe(beginning(), podops.Read(beginning()))
 		a.observe(servingPod(), podops.Read(servingPod()))
 		assert.Empty(t, a.pods)
@@ -121,7 +121,7 @@ func TestAgesAreSeededOnlyFromBeforeTheStart(t *testing.T) {
 		assert.Empty(t, a.pods)
 	})
 	t.Run("the metrics name a bounded number of types", func(t *testing.T) {
-		a := newAges(clk)
+		a := newPhaseTimers(clk)
 		for i := range typesNamed {
 			name := string(rune('a' + i))
 			assert.Equal(t, name, a.typeLabel(name))

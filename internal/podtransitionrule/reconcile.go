@@ -54,7 +54,7 @@ type reconciler struct {
 
 // namespace is what is remembered of a namespace between two decisions. Losing it costs a fresh read.
 type namespace struct {
-	trusted  bool // the cache has shown the baseline, and no write of ours has an unknown outcome
+	verified bool // the cache has shown the baseline, and no write of ours has an unknown outcome
 	baseline *baseline
 	known    ownLedgers // while trusted
 	next     time.Time  // when the next decision may be made
@@ -125,11 +125,11 @@ func (r *reconciler) decide(namespace string, s grants.Snapshot) grants.Plan {
 
 // ensureFresh answers zero if the cache may be decided on, else when to look again.
 func (r *reconciler) ensureFresh(ctx context.Context, name string, ns *namespace, o observed) (time.Duration, error) {
-	if ns.trusted && ns.known.match(o.rules) {
+	if ns.verified && ns.known.match(o.rules) {
 		return 0, nil
 	}
-	if ns.trusted { // another leader has granted, or taken back, for reasons that our Pods may not show yet
-		ns.trusted, ns.baseline = false, nil
+	if ns.verified { // another leader has granted, or taken back, for reasons that our Pods may not show yet
+		ns.verified, ns.baseline = false, nil
 	}
 	now := r.clock.Now()
 	if ns.baseline == nil || now.Sub(ns.baseline.at) > readAgain {
@@ -142,7 +142,7 @@ func (r *reconciler) ensureFresh(ctx context.Context, name string, ns *namespace
 	if !ns.baseline.shownBy(o) {
 		return lookAgain, nil
 	}
-	ns.trusted, ns.baseline, ns.known = true, nil, knownFrom(o.rules)
+	ns.verified, ns.baseline, ns.known = true, nil, knownFrom(o.rules)
 	return 0, nil
 }
 
@@ -188,7 +188,7 @@ func (r *reconciler) after(ctx context.Context, ns *namespace, err error) (ctrl.
 		ctrl.LoggerFrom(ctx).V(1).Info("a rule changed meanwhile; deciding anew", "answer", err.Error())
 		return ctrl.Result{RequeueAfter: interval + rand.N(interval)}, nil
 	default:
-		ns.trusted, ns.baseline = false, nil
+		ns.verified, ns.baseline = false, nil
 		return ctrl.Result{}, err
 	}
 }

@@ -38,14 +38,14 @@ func NewCandidate(o CandidateOptions) *Candidate {
 			LeaseMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}, Client: o.Client,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity, EventRecorder: o.Events},
 		},
-		name: o.Name, board: newBoard(o.Clock, ""), patient: true,
-		lease: newTerm(o.Clock, o.RetryPeriod, o.RenewDeadline),
+		name: o.Name, view: newLeaseView(o.Clock, ""), patient: true,
+		lease: newLeaseTerm(o.Clock, o.RetryPeriod, o.RenewDeadline),
 	}}
 }
 
 // Start watches the Lease until ctx ends.
 func (c *Candidate) Start(ctx context.Context) error {
-	if err := c.board.watch(ctx, ctx.Done(), c.options.Watcher.RESTClient(), c.options.Namespace, []string{c.options.Name}, func() {}); err != nil {
+	if err := c.view.watch(ctx, ctx.Done(), c.options.Watcher.RESTClient(), c.options.Namespace, []string{c.options.Name}, func() {}); err != nil {
 		return err
 	}
 	<-ctx.Done()

@@ -5,8 +5,8 @@
 //
 // Invariants:
 //
-//   - A shard runs only while its Lease and the component's own are held by this process, by its own clock; a Fence keeps
-//     writes back as soon as that is not so.
+//   - A shard runs only while its Lease and the component's own are held by this process, by its own clock; a LeaseFence
+//     keeps writes back as soon as that is not so.
 //   - A Lease is given back only after everything that ran for the shard has ended.
 //   - A Lease that is lost, rather than given up, ends the process.
 package shard
@@ -49,7 +49,7 @@ type Options struct {
 	// Run acts for a shard until ctx ends, and returns when everything that it began has ended: nil lets another replica
 	// have the shard. An error ends the Coordinator, and the shard's Lease is left to run out. Every client that writes
 	// has to be wrapped in fence.
-	Run    func(ctx context.Context, shard int, fence *Fence) error
+	Run    func(ctx context.Context, shard int, fence *LeaseFence) error
 	Logger logr.Logger
 	Clock  clock.Clock
 }
@@ -57,13 +57,13 @@ type Options struct {
 // Coordinator takes, runs and gives up shards. Start may be called once.
 type Coordinator struct {
 	Options
-	board *leaseView
+	view *leaseView
 	// wake has room for one: that something has changed.
 	wake chan struct{}
 	// failed has room for one: why the Coordinator ends.
 	failed chan error
 	// gate is our term of the component's own Lease.
-	gate *term
+	gate *leaseTerm
 	// own makes renewals of that Lease announce this replica.
 	own *announcer
 	// wiping says that announcements of members that are gone are being taken back.
@@ -83,12 +83,12 @@ type held struct {
 // New makes a Coordinator.
 func New(o Options) *Coordinator {
 	c := &Coordinator{
-		Options: o, board: newBoard(o.Clock, o.Component), wake: make(chan struct{}, 1), failed: make(chan error, 1),
+		Options: o, view: newLeaseView(o.Clock, o.Component), wake: make(chan struct{}, 1), failed: make(chan error, 1),
 		shards: make([]held, o.Shards),
 	}
-	c.gate = c.newTerm()
+	c.gate = c.newLeaseTerm()
 	c.own = &announcer{
-		LeasesGetter: o.Client, board: c.board,
+		LeasesGetter: o.Client, board: c.view,
 		identity: o.Identity, shared: Identity(o.Shards), key: memberKey(o.Shards, o.Identity),
 	}
 	return c
@@ -111,7 +111,7 @@ func (c *Coordinator) Start(ctx context.Context) error {
 	for shard := range c.Shards {
 		names = append(names, LeaseName(c.Component, shard))
 	}
-	if err := c.board.watch(lasting, ctx.Done(), c.Watcher.RESTClient(), c.Namespace, names, c.wakeUp); err != nil || ctx.Err() != nil {
+	if err := c.view.watch(lasting, ctx.Done(), c.Watcher.RESTClient(), c.Namespace, names, c.wakeUp); err != nil || ctx.Err() != nil {
 		return err
 	}
 	c.Logger.Info("waiting for shards", "shards", c.Shards, "identity", c.Identity)
@@ -119,8 +119,8 @@ func (c *Coordinator) Start(ctx context.Context) error {
 	go c.elect(lasting, c.newLock(c.own, c.Component, Identity(c.Shards), c.gate, nil), false, c.wakeUp)
 	for {
 		c.begin(lasting, &running)
-		c.wipe(lasting, &running)
-		timer := c.Clock.NewTimer(c.board.next(c.RetryPeriod))
+		c.removeStaleMembers(lasting, &running)
+		timer := c.Clock.NewTimer(c.view.next(c.RetryPeriod))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -186,9 +186,9 @@ func (c *Coordinator) begin(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// wipe begins to take back what members announced that are gone.
-func (c *Coordinator) wipe(ctx context.Context, running *sync.WaitGroup) {
-	gone := c.board.silent()
+// removeStaleMembers begins to take back what members announced that are gone.
+func (c *Coordinator) removeStaleMembers(ctx context.Context, running *sync.WaitGroup) {
+	gone := c.view.silent()
 	if len(gone) == 0 || !c.gate.running() || !c.wiping.CompareAndSwap(false, true) {
 		return
 	}
@@ -196,17 +196,17 @@ func (c *Coordinator) wipe(ctx context.Context, running *sync.WaitGroup) {
 		defer c.wiping.Store(false)
 		ctx, cancel := context.WithTimeout(ctx, c.RenewDeadline)
 		defer cancel()
-		c.own.wipe(ctx, c.Namespace, c.Component, gone)
+		c.own.removeStale(ctx, c.Namespace, c.Component, gone)
 	})
 }
 
 func (c *Coordinator) snapshot() placement.Snapshot {
 	s := placement.Snapshot{
-		Me: c.Identity, Members: c.board.membersOf(c.Shards),
+		Me: c.Identity, Members: c.view.membersOf(c.Shards),
 		Holders: make([]string, c.Shards), Stages: make([]placement.Stage, c.Shards),
 	}
 	for shard := range c.shards {
-		s.Holders[shard] = c.board.holder(LeaseName(c.Component, shard))
+		s.Holders[shard] = c.view.holder(LeaseName(c.Component, shard))
 		s.Stages[shard] = c.shards[shard].stage
 	}
 	return s
@@ -254,7 +254,7 @@ func (c *Coordinator) leave(ctx context.Context) {
 // serve takes a shard's Lease, runs the shard until taking ends, and gives the Lease back. Ctx lasts longer than
 // taking.
 func (c *Coordinator) serve(ctx, taking context.Context, shard int) error {
-	own := c.newTerm()
+	own := c.newLeaseTerm()
 	electing, end := context.WithCancel(ctx)
 	defer end()
 	lease := c.newLock(c.Client, LeaseName(c.Component, shard), c.Identity, own, c.labels())
@@ -276,7 +276,7 @@ func (c *Coordinator) serve(ctx, taking context.Context, shard int) error {
 	c.enter(shard, placement.Held)
 	c.Logger.Info("holding a shard", "shard", shard)
 	moves.WithLabelValues(gained).Inc()
-	if err := c.Run(taking, shard, &Fence{shard: shard, terms: []*term{own, c.gate}}); err != nil {
+	if err := c.Run(taking, shard, &LeaseFence{shard: shard, terms: []*leaseTerm{own, c.gate}}); err != nil {
 		return fmt.Errorf("running shard %d: %w", shard, err)
 	}
 	if taking.Err() == nil {
@@ -316,15 +316,17 @@ func (c *Coordinator) labels() map[string]string {
 	return map[string]string{ComponentLabel: c.Component, "app.kubernetes.io/part-of": "kuperator"}
 }
 
-func (c *Coordinator) newTerm() *term { return newTerm(c.Clock, c.RetryPeriod, c.RenewDeadline) }
+func (c *Coordinator) newLeaseTerm() *leaseTerm {
+	return newLeaseTerm(c.Clock, c.RetryPeriod, c.RenewDeadline)
+}
 
 // newLock is a Lease for an election.
-func (c *Coordinator) newLock(client coordinationclient.LeasesGetter, name, identity string, own *term, labels map[string]string) *lock {
+func (c *Coordinator) newLock(client coordinationclient.LeasesGetter, name, identity string, own *leaseTerm, labels map[string]string) *lock {
 	return &lock{
 		Interface: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: name}, Client: client,
 			LockConfig: resourcelock.ResourceLockConfig{Identity: identity}, Labels: labels,
 		},
-		name: name, board: c.board, shared: name == c.Component, patient: name == c.Component, lease: own,
+		name: name, view: c.view, shared: name == c.Component, patient: name == c.Component, lease: own,
 	}
 }

@@ -33,25 +33,25 @@ type leaseView struct {
 	common string
 
 	mu     sync.Mutex
-	leases map[string]sighting
+	leases map[string]observedLease
 	// members are what replicas wrote of themselves on the component's own Lease, by key.
 	members map[string]announcement
 	// changed is closed, and another put in its place, when there is news.
 	changed chan struct{}
 }
 
-// sighting is what a Lease said when it was last seen, and when it came to say so.
-type sighting struct {
+// observedLease is what a Lease said when it was last seen, and when it came to say so.
+type observedLease struct {
 	record resourcelock.LeaderElectionRecord
 	at     time.Time
 }
 
-func (s sighting) ends() time.Time {
+func (s observedLease) ends() time.Time {
 	return s.at.Add(time.Duration(s.record.LeaseDurationSeconds) * time.Second)
 }
 
-func newBoard(clk clock.Clock, common string) *leaseView {
-	return &leaseView{clock: clk, common: common, leases: map[string]sighting{}, members: map[string]announcement{}, changed: make(chan struct{})}
+func newLeaseView(clk clock.Clock, common string) *leaseView {
+	return &leaseView{clock: clk, common: common, leases: map[string]observedLease{}, members: map[string]announcement{}, changed: make(chan struct{})}
 }
 
 // watch keeps the board up to date until ctx ends, and returns when every Lease was looked for, or stop is closed. It
@@ -92,7 +92,7 @@ func (b *leaseView) saw(lease *coordinationv1.Lease) {
 	defer b.mu.Unlock()
 	now := b.clock.Now()
 	if seen, ok := b.leases[lease.Name]; !ok || !same(seen.record, record) {
-		b.leases[lease.Name] = sighting{record: record, at: now}
+		b.leases[lease.Name] = observedLease{record: record, at: now}
 	}
 	if lease.Name == b.common {
 		b.hear(lease, now)
@@ -117,7 +117,7 @@ func (b *leaseView) tell() {
 }
 
 // look is what was last seen of a Lease, and the channel that is closed at the next news of any.
-func (b *leaseView) look(name string) (seen sighting, ok bool, changed <-chan struct{}) {
+func (b *leaseView) look(name string) (seen observedLease, ok bool, changed <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen, ok = b.leases[name]
@@ -137,7 +137,7 @@ func (b *leaseView) read(name string, record *resourcelock.LeaderElectionRecord)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if seen, ok := b.leases[name]; ok && !same(seen.record, *record) && !b.clock.Now().Before(seen.ends()) {
-		b.leases[name] = sighting{record: *record, at: b.clock.Now()}
+		b.leases[name] = observedLease{record: *record, at: b.clock.Now()}
 	}
 }
 

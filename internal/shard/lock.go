@@ -25,11 +25,11 @@ import (
 type lock struct {
 	resourcelock.Interface
 	name   string
-	board  *leaseView
+	view   *leaseView
 	shared bool
 	// patient candidates wait in Get.
 	patient bool
-	lease   *term
+	lease   *leaseTerm
 	// inUse says that something runs that the Lease is held for: it is not given back.
 	inUse atomic.Bool
 	// holder is whom the Lease named when it was last read or written.
@@ -48,13 +48,13 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 		if held && l.holder != l.Identity() {
 			l.lease.end()
 		}
-		l.board.read(l.name, record)
-		if !held && l.board.hasRunOut(l.name, record) {
+		l.view.read(l.name, record)
+		if !held && l.view.hasRunOut(l.name, record) {
 			free := *record
 			free.HolderIdentity = ""
 			return &free, raw, nil
 		}
-		if held || !l.patient || l.holder == "" || l.holder == l.Identity() || !l.board.await(ctx, l.name, record) {
+		if held || !l.patient || l.holder == "" || l.holder == l.Identity() || !l.view.await(ctx, l.name, record) {
 			return record, raw, nil
 		}
 	}
@@ -114,9 +114,9 @@ func (l *lock) took(record resourcelock.LeaderElectionRecord, began time.Time) {
 	}
 }
 
-// term is for how long a Lease is ours by this process's clock, as far as it knows: since before the last renewal was
-// asked for. It is over before others may take the Lease, and then for good.
-type term struct {
+// leaseTerm is for how long a Lease is ours by this process's clock, as far as it knows: since before the last renewal
+// was asked for. It is over before others may take the Lease, and then for good.
+type leaseTerm struct {
 	clock clock.PassiveClock
 	lasts time.Duration
 
@@ -125,14 +125,14 @@ type term struct {
 	over  bool
 }
 
-// newTerm is one for a Lease that an elector gives up as lost when the term ends: a try to renew begins a retry
+// newLeaseTerm is one for a Lease that an elector gives up as lost when the term ends: a try to renew begins a retry
 // period after the last renewal and lasts for the renew deadline.
-func newTerm(clk clock.PassiveClock, retryPeriod, renewDeadline time.Duration) *term {
-	return &term{clock: clk, lasts: retryPeriod + renewDeadline}
+func newLeaseTerm(clk clock.PassiveClock, retryPeriod, renewDeadline time.Duration) *leaseTerm {
+	return &leaseTerm{clock: clk, lasts: retryPeriod + renewDeadline}
 }
 
 // renewed extends the term, unless it was over at some time since the renewal was asked for.
-func (t *term) renewed(at time.Time) {
+func (t *leaseTerm) renewed(at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lapse()
@@ -140,21 +140,21 @@ func (t *term) renewed(at time.Time) {
 }
 
 // end ends the term for good.
-func (t *term) end() {
+func (t *leaseTerm) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.over = true
 }
 
 // begun reports whether the Lease was ours at some time.
-func (t *term) begun() bool {
+func (t *leaseTerm) begun() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return !t.since.IsZero()
 }
 
 // running reports whether the Lease is ours.
-func (t *term) running() bool {
+func (t *leaseTerm) running() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lapse()
@@ -162,19 +162,19 @@ func (t *term) running() bool {
 }
 
 // lapse notes that the Lease was not renewed in time. The caller holds t.mu.
-func (t *term) lapse() {
+func (t *leaseTerm) lapse() {
 	if !t.since.IsZero() && t.clock.Now().Sub(t.since) >= t.lasts {
 		t.over = true
 	}
 }
 
-// Fence lets a shard's requests pass while its Leases are held. The zero Fence lets no write pass.
-type Fence struct {
+// LeaseFence lets a shard's requests pass while its Leases are held. The zero LeaseFence lets no write pass.
+type LeaseFence struct {
 	shard int
-	terms []*term
+	terms []*leaseTerm
 }
 
-func (f *Fence) open() bool {
+func (f *LeaseFence) open() bool {
 	for _, t := range f.terms {
 		if !t.running() {
 			return false
@@ -184,15 +184,17 @@ func (f *Fence) open() bool {
 }
 
 // Wrap is for rest.Config.Wrap. Reads always pass.
-func (f *Fence) Wrap(next http.RoundTripper) http.RoundTripper { return &fenced{fence: f, next: next} }
+func (f *LeaseFence) Wrap(next http.RoundTripper) http.RoundTripper {
+	return &fencedTransport{fence: f, next: next}
+}
 
-type fenced struct {
-	fence *Fence
+type fencedTransport struct {
+	fence *LeaseFence
 	next  http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (f *fenced) RoundTrip(r *http.Request) (*http.Response, error) {
+func (f *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
 	default:
@@ -207,10 +209,10 @@ func (f *fenced) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // WrappedRoundTripper lets client-go find the transport below.
-func (f *fenced) WrappedRoundTripper() http.RoundTripper { return f.next }
+func (f *fencedTransport) WrappedRoundTripper() http.RoundTripper { return f.next }
 
 // CloseIdleConnections passes on what http.Client asks for.
-func (f *fenced) CloseIdleConnections() {
+func (f *fencedTransport) CloseIdleConnections() {
 	if closer, ok := f.next.(interface{ CloseIdleConnections() }); ok {
 		closer.CloseIdleConnections()
 	}

@@ -65,8 +65,8 @@ func lease(r resourcelock.LeaderElectionRecord) *coordinationv1.Lease {
 
 func newTestLock(clk *clocktesting.FakeClock, holder string) (*lock, *server) {
 	s := &server{me: "me", record: ptr.To(record(holder, clk.Now()))}
-	l := &lock{Interface: s, name: name, board: newBoard(clk, ""), patient: true, lease: &term{clock: clk, lasts: term10and15}}
-	l.board.saw(lease(*s.record))
+	l := &lock{Interface: s, name: name, view: newLeaseView(clk, ""), patient: true, lease: &leaseTerm{clock: clk, lasts: term10and15}}
+	l.view.saw(lease(*s.record))
 	return l, s
 }
 
@@ -102,7 +102,7 @@ func TestAHolderThatSleptHoldsNothing(t *testing.T) {
 			clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 			l, s := newTestLock(clk, "")
 			require.NoError(t, l.Update(t.Context(), record("me", clk.Now())))
-			fence := &Fence{terms: []*term{l.lease}}
+			fence := &LeaseFence{terms: []*leaseTerm{l.lease}}
 			require.True(t, fence.open())
 
 			clk.Step(tc.sleep)
@@ -126,7 +126,7 @@ func TestAHolderThatSleptHoldsNothing(t *testing.T) {
 // TestARenewalThatTookTooLong does not open the fence again.
 func TestARenewalThatTookTooLong(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	own := &term{clock: clk, lasts: term10and15}
+	own := &leaseTerm{clock: clk, lasts: term10and15}
 	own.renewed(clk.Now())
 	asked := clk.Now().Add(term10and15 - time.Second)
 	clk.Step(term10and15)
@@ -168,14 +168,14 @@ func TestACandidateWaits(t *testing.T) {
 	}{
 		"until it is given back": {func(l *lock, s *server, clk *clocktesting.FakeClock) {
 			*s.record = record("", clk.Now())
-			l.board.saw(lease(*s.record))
+			l.view.saw(lease(*s.record))
 		}, ""},
 		"until it has run out": {func(_ *lock, _ *server, clk *clocktesting.FakeClock) { clk.Step(lasts) }, ""},
 		"however often it is renewed": {func(l *lock, s *server, clk *clocktesting.FakeClock) {
 			for range 5 {
 				clk.Step(10 * time.Second)
 				*s.record = record("other", clk.Now())
-				l.board.saw(lease(*s.record))
+				l.view.saw(lease(*s.record))
 			}
 			clk.Step(lasts)
 		}, ""},
@@ -213,7 +213,7 @@ func TestACandidateWaits(t *testing.T) {
 	t.Run("not without seeing it, as without a right to watch", func(t *testing.T) {
 		clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 		l, s := newTestLock(clk, "other")
-		l.board.forget(name)
+		l.view.forget(name)
 		got := getting(t, clk, l)
 		clk.Step(lookAgain)
 		require.Equal(t, "other", <-got)
@@ -250,15 +250,15 @@ func (s *sent) RoundTrip(*http.Request) (*http.Response, error) {
 
 func TestAFenceHoldsWritesBack(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
-	own, gate := &term{clock: clk, lasts: term10and15}, &term{clock: clk, lasts: term10and15}
+	own, gate := &leaseTerm{clock: clk, lasts: term10and15}, &leaseTerm{clock: clk, lasts: term10and15}
 	tests := map[string]struct {
-		fence *Fence
+		fence *LeaseFence
 		open  bool
 	}{
-		"of nothing":                 {&Fence{}, false},
-		"before a renewal":           {&Fence{terms: []*term{own}}, false},
-		"without the component's":    {&Fence{terms: []*term{gate, own}}, false},
-		"while both Leases are held": {&Fence{terms: []*term{gate, gate}}, true},
+		"of nothing":                 {&LeaseFence{}, false},
+		"before a renewal":           {&LeaseFence{terms: []*leaseTerm{own}}, false},
+		"without the component's":    {&LeaseFence{terms: []*leaseTerm{gate, own}}, false},
+		"while both Leases are held": {&LeaseFence{terms: []*leaseTerm{gate, gate}}, true},
 	}
 	gate.renewed(clk.Now())
 	for name, tc := range tests {

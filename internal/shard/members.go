@@ -117,8 +117,8 @@ func (a *announcer) leave(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// wipe takes back the announcements of members that are gone, unless they have written others since.
-func (a *announcer) wipe(ctx context.Context, namespace, name string, gone map[string]string) {
+// removeStale takes back the announcements of members that are gone, unless they have written others since.
+func (a *announcer) removeStale(ctx context.Context, namespace, name string, gone map[string]string) {
 	for key, value := range gone {
 		path := annotationPath(key)
 		_, err := patchLease(ctx, a.LeasesGetter.Leases(namespace), name, operation{"test", path, value}, operation{Op: "remove", Path: path})

@@ -45,7 +45,7 @@ func newRenewed(t *testing.T) *renewed {
 
 func (r *renewed) replica(shards int, identity string) *announcer {
 	a := &announcer{
-		LeasesGetter: r.client.CoordinationV1(), board: newBoard(r.clock, name),
+		LeasesGetter: r.client.CoordinationV1(), board: newLeaseView(r.clock, name),
 		identity: identity, shared: Identity(shards), key: memberKey(shards, identity),
 	}
 	r.replicas = append(r.replicas, a)
@@ -116,14 +116,14 @@ func TestMembers(t *testing.T) {
 	require.Len(t, gone, 1)
 	require.Contains(t, gone, a.key)
 	r.renews(a)
-	b.wipe(t.Context(), system, name, gone)
+	b.removeStale(t.Context(), system, name, gone)
 	r.show()
 	require.ElementsMatch(t, []string{"a", "b"}, b.board.membersOf(4), "it is there again, which b did not know")
 
 	r.clock.Step(lasts - time.Second)
 	r.renews(b)
 	r.clock.Step(time.Second)
-	b.wipe(t.Context(), system, name, b.board.silent())
+	b.removeStale(t.Context(), system, name, b.board.silent())
 	require.Len(t, r.lease().Annotations, 1, "a is wiped out")
 	r.renews(a)
 

@@ -56,7 +56,7 @@ func (c *Coordinator) Describe(out chan<- *prometheus.Desc) {
 
 // Collect is part of prometheus.Collector.
 func (c *Coordinator) Collect(out chan<- prometheus.Metric) {
-	metric.Send(out, membersDesc, len(c.board.membersOf(c.Shards)))
+	metric.Send(out, membersDesc, len(c.view.membersOf(c.Shards)))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for shard, h := range c.shards {

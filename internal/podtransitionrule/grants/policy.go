@@ -30,9 +30,9 @@ type policy struct {
 	keep    int  // Pods of the desired ones that must stay in service, by number
 	byMin   bool // a minAvailable is what limits
 
-	unavailable int
-	granted     int // Pods held that go on, or may
-	stuck       int // Pods held and in service that cannot go on before a rule has joined: part of unavailable, not of granted
+	unavailable  int
+	granted      int // Pods held that go on, or may
+	awaitingRule int // Pods held and in service that cannot go on before a rule has joined: part of unavailable, not of granted
 }
 
 // newPolicy prepares an availablePolicy. The error says what to correct.
@@ -111,9 +111,9 @@ func (p *policy) refuses(pod *pod) string {
 	case !p.in[pod.index]: // has run to its end: not counted
 		fits = true
 	case pod.awaitingRule:
-		fits = p.granted+1 <= p.allowed && (pod.down || p.unavailable-p.stuck+1 <= p.allowed)
+		fits = p.granted+1 <= p.allowed && (pod.down || p.unavailable-p.awaitingRule+1 <= p.allowed)
 	case pod.held:
-		fits = pod.down || p.unavailable-p.stuck <= p.allowed
+		fits = pod.down || p.unavailable-p.awaitingRule <= p.allowed
 	case pod.down:
 		fits = p.granted+1 <= p.allowed
 	default:
@@ -143,7 +143,7 @@ func (p *policy) take(pod *pod, inDomain func(*domains, *pod)) {
 	switch {
 	case pod.down:
 	case pod.awaitingRule:
-		p.stuck--
+		p.awaitingRule--
 	default:
 		p.unavailable++
 	}
@@ -172,7 +172,7 @@ func (p *policy) observe(d *decision, selected []bool, filter labels.Selector) {
 		case pod.held && !pod.awaitingRule:
 			p.granted++
 		case pod.awaitingRule && !pod.down:
-			p.stuck++
+			p.awaitingRule++
 		}
 		if p.domains != nil {
 			p.domains.observe(pod)

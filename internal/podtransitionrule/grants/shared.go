@@ -48,7 +48,7 @@ func (d *decision) share() {
 	slices.SortStableFunc(wanting, func(a, b *covering) int {
 		return cmp.Or(cmp.Compare(b.size, a.size), strings.Compare(a.rule.Name, b.rule.Name))
 	})
-	standing := d.standing()
+	standing := d.fixedBudgets()
 	for _, c := range wanting {
 		standing = d.place(c, standing)
 	}
@@ -107,9 +107,9 @@ func (d *decision) barred() map[types.UID]bool {
 	return barred
 }
 
-// standing are the PodDisruptionBudgets that stay whatever is decided: of people, and of rules that cannot be
+// fixedBudgets are the PodDisruptionBudgets that stay whatever is decided: of people, and of rules that cannot be
 // evaluated.
-func (d *decision) standing() []*covering {
+func (d *decision) fixedBudgets() []*covering {
 	var all []*covering
 	for _, b := range d.Budgets {
 		if b.DeletionTimestamp != nil {

@@ -6,18 +6,18 @@ type domains struct {
 	max int
 	of  []int // by Pod: its domain, -1 for none
 
-	disrupted tally // Pods that are down or held
-	moving    tally // those of them that are down, or held and not stuck
-	granted   tally // Pods held that go on, or may
+	disrupted podCounts // Pods that are down or held
+	moving    podCounts // those of them that are down, or held and not awaiting a rule
+	granted   podCounts // Pods held that go on, or may
 }
 
-// tally counts Pods by domain.
-type tally struct {
+// podCounts counts Pods by domain.
+type podCounts struct {
 	pods []int
 	some int // domains with any Pod
 }
 
-func (t *tally) add(domain int) {
+func (t *podCounts) add(domain int) {
 	if t.pods[domain] == 0 {
 		t.some++
 	}
@@ -25,14 +25,14 @@ func (t *tally) add(domain int) {
 }
 
 // reserve keeps room for a Pod that may be in the domain, and is not to be counted on.
-func (t *tally) reserve(domain int) {
+func (t *podCounts) reserve(domain int) {
 	if t.pods[domain] == 0 {
 		t.some++
 	}
 }
 
 // fits reports whether one Pod more in the domain leaves no more than so many domains with any.
-func (t *tally) fits(domain, limit int) bool {
+func (t *podCounts) fits(domain, limit int) bool {
 	return t.pods[domain] > 0 || t.some < limit
 }
 
@@ -57,7 +57,7 @@ func (t *domains) resolve(d *decision) {
 		}
 		t.of[j] = number
 	}
-	for _, each := range []*tally{&t.disrupted, &t.moving, &t.granted} {
+	for _, each := range []*podCounts{&t.disrupted, &t.moving, &t.granted} {
 		each.pods = make([]int, len(numbers))
 	}
 }
@@ -99,13 +99,13 @@ func (t *domains) fit(pod *pod) bool {
 }
 
 // count adds a Pod that may go on from now on.
-func (t *domains) count(pod *pod) { t.take(pod, (*tally).add) }
+func (t *domains) count(pod *pod) { t.take(pod, (*podCounts).add) }
 
 // reserve keeps room for a Pod that may go on, but not for others in its domain: it is meant not to, and what they
 // would rely on ends with it.
-func (t *domains) reserve(pod *pod) { t.take(pod, (*tally).reserve) }
+func (t *domains) reserve(pod *pod) { t.take(pod, (*podCounts).reserve) }
 
-func (t *domains) take(pod *pod, how func(*tally, int)) {
+func (t *domains) take(pod *pod, how func(*podCounts, int)) {
 	domain := t.of[pod.index]
 	if domain < 0 {
 		return

@@ -116,7 +116,7 @@ func (w *world) start(identity string) *replica {
 		Component: component, Shards: shards, Namespace: namespace, Identity: identity,
 		Client: client.CoordinationV1(), Watcher: watching.CoordinationV1(),
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod, Ready: ready,
-		Run:    func(ctx context.Context, _ int, _ *shard.Fence) error { <-ctx.Done(); return nil },
+		Run:    func(ctx context.Context, _ int, _ *shard.LeaseFence) error { <-ctx.Done(); return nil },
 		Logger: logr.Discard(), Clock: clock.RealClock{},
 	})
 	ctx, stop := context.WithCancel(w.Context())

@@ -53,7 +53,7 @@ type phaseAge struct {
 	waits   podops.WaitReason     // as last looked at
 }
 
-func newAges(clk clock.PassiveClock) *phaseTimers {
+func newPhaseTimers(clk clock.PassiveClock) *phaseTimers {
 	return &phaseTimers{
 		clock: clk, pods: map[types.NamespacedName]*podAges{}, types: map[string]bool{},
 		refused: map[types.NamespacedName]bool{},
