@@ -4,7 +4,7 @@
 // An employer is the object that selects Pods and owns the outside resource, a Service by default. Its Pods are its
 // employees. For every employer kind there is one Adapter or more; each answers which Pods an employer employs and
 // whether the backend sends traffic to one of them. An adapter that also is a Mover changes the backend; one that is
-// not only watches somebody else do it, as the endpointslice adapter watches Kubernetes' own controller.
+// not only watches another system do it.
 //
 // The framework does the rest, for each Pod on its own:
 //

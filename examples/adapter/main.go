@@ -64,8 +64,8 @@ func managerOptions() ctrl.Options {
 // addAdapters adds all adapters for Services in one call, and admission for new Pods if it is wanted.
 func addAdapters(mgr ctrl.Manager, url string, drain time.Duration, admission bool) error {
 	backend := &balancer.Backend{Client: &balancer.Client{URL: url, HTTP: http.DefaultClient}}
-	adapters := []resourceconsist.Adapter[*corev1.Service]{
-		setup.Bulk(backend, resourceconsist.BulkOptions{QPS: 20, Burst: 40}),
+	adapters := []setup.Backend[*corev1.Service]{
+		setup.BackendOf(backend, resourceconsist.CallOptions{QPS: 20, Burst: 40}),
 		setup.EndpointSlices(), // leave it out if traffic comes from the load balancer alone
 	}
 	if err := setup.AddToManager(mgr, resourceconsist.Options{DrainTime: drain}, adapters...); err != nil {

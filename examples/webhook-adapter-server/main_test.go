@@ -29,13 +29,13 @@ import (
 // TestConformance has the server pass the suite for adapters, through the webhook adapter, and with it the adapter.
 func TestConformance(t *testing.T) {
 	ca := testca.New(t)
-	conformance.RunBulk(t, func(t testing.TB) conformance.BulkFixture[*corev1.Service, *corev1.Pod, webhook.State] {
+	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, webhook.State] {
 		p := &provider{changed: make(chan struct{})}
 		endpoints := filepath.Join(t.TempDir(), "endpoints.yaml")
 		url := ca.Serve(t, false, p.ServeHTTP).URL
 		require.NoError(t, os.WriteFile(endpoints, fmt.Appendf(nil, "endpoints: [{name: pools, url: '%s', namespaces: ['*'], caBundle: %q, timeout: 30s}]", url, ca.PEM()), 0o600))
-		return conformance.BulkFixture[*corev1.Service, *corev1.Pod, webhook.State]{
-			Connect: func() api.Reader[*corev1.Service, *corev1.Pod, webhook.State] {
+		return conformance.Fixture[*corev1.Service, webhook.State]{
+			Connect: func() api.Adapter[*corev1.Service, webhook.State] {
 				backend, err := webhook.New(webhook.Options{Endpoints: endpoints, Allow: []string{"127.0.0.0/8"}}, nil)
 				require.NoError(t, err)
 				return backend

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
 // absences remembers which employers a live read did not find, so that the events of many Pods cost one read. The zero
@@ -52,11 +52,11 @@ func (a *absences) add(key client.ObjectKey, now time.Time) {
 
 // find returns an employer that a Pod names and the cache does not have: nil if it does not exist. One that exists has
 // lost its label while nobody looked; it stays a stray in the index until its Pods are released.
-func (c *podController[E]) find(ctx context.Context, key client.ObjectKey) (*employer[E], error) {
+func (c *podController) find(ctx context.Context, key client.ObjectKey) (*employer, error) {
 	if !c.holdsEmployers() || c.absent.has(key, c.clock.Now()) {
 		return nil, nil
 	}
-	object := bulk.NewObject[E]()
+	object := backend.New(c.example)
 	err := c.live.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) {
 		c.absent.add(key, c.clock.Now())
@@ -69,7 +69,7 @@ func (c *podController[E]) find(ctx context.Context, key client.ObjectKey) (*emp
 }
 
 // addStray puts an employer that is not in the cache into the index, if it is not there yet, and has it looked after.
-func (c *podController[E]) addStray(key client.ObjectKey, object E) *employer[E] {
+func (c *podController) addStray(key client.ObjectKey, object client.Object) *employer {
 	e := c.employer(object)
 	e.stray = true
 	if !c.employers.replace(key, nil, e) {
@@ -81,7 +81,7 @@ func (c *podController[E]) addStray(key client.ObjectKey, object E) *employer[E]
 
 // findLeftBehind finds, once after the start, employers that hold the clean-up finalizer, take no part any more and are
 // not in the cache: they lost their label, or their last Pod, while nobody looked.
-func (r *employerController[E]) findLeftBehind(ctx context.Context) error {
+func (r *employerController) findLeftBehind(ctx context.Context) error {
 	look := func(ctx context.Context) (bool, error) {
 		err := r.leftBehind(ctx)
 		if apierrors.IsForbidden(err) {
@@ -100,7 +100,7 @@ func (r *employerController[E]) findLeftBehind(ctx context.Context) error {
 	return nil
 }
 
-func (r *employerController[E]) leftBehind(ctx context.Context) error {
+func (r *employerController) leftBehind(ctx context.Context) error {
 	var held []client.ObjectKey
 	err := eachLive(ctx, r.live, r.pods.gvk, func(o *metav1.PartialObjectMetadata) {
 		if len(cleanFinalizers(o)) > 0 {
@@ -111,7 +111,7 @@ func (r *employerController[E]) leftBehind(ctx context.Context) error {
 		return err
 	}
 	for _, key := range held {
-		object := bulk.NewObject[E]()
+		object := backend.New(r.pods.example)
 		if err := r.client.Get(ctx, key, object); !apierrors.IsNotFound(err) {
 			continue // it is in the cache, or in a namespace that is none of ours
 		}

@@ -3,7 +3,6 @@ package resourceconsist
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -22,26 +21,26 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
 // announcer announces the employers of one kind on new Pods.
-type announcer[E client.Object] struct {
+type announcer struct {
 	kind     string
-	adapters []api.Adapter[E]
+	adapters []backend.Backend
 	// employers reads the employers from a cache, into a list of their kind.
 	employers client.Reader
 	list      func() (client.ObjectList, error)
 }
 
-// AddAdmissionToManager adds the webhook for employers of kind E; see api/resourceconsist/setup.
-func AddAdmissionToManager[E client.Object](mgr manager.Manager, adapters ...api.Adapter[E]) error {
-	gvk, err := kindOf[E](mgr, adapters)
+// AddAdmissionToManager adds the webhook for employers of the example's kind; see api/resourceconsist/setup.
+func AddAdmissionToManager(mgr manager.Manager, example client.Object, adapters ...backend.Backend) error {
+	gvk, err := kindOf(mgr, example, adapters)
 	if err != nil {
 		return err
 	}
 	listKind := gvk.GroupVersion().WithKind(gvk.Kind + "List")
-	a := &announcer[E]{kind: gvk.Kind, adapters: adapters, employers: mgr.GetCache(), list: func() (client.ObjectList, error) {
+	a := &announcer{kind: gvk.Kind, adapters: adapters, employers: mgr.GetCache(), list: func() (client.ObjectList, error) {
 		object, err := mgr.GetScheme().New(listKind)
 		if err != nil {
 			return nil, err
@@ -64,7 +63,7 @@ func AddAdmissionToManager[E client.Object](mgr manager.Manager, adapters ...api
 			return fmt.Errorf("adding the admission webhook for %s: %w", gvk.Kind, err)
 		}
 	}
-	return mgr.Add(unelected{explainSync(mgr, gvk, bulk.NewObject[E]())})
+	return mgr.Add(unelected{explainSync(mgr, gvk, backend.New(example))})
 }
 
 // unelected is a Runnable of every replica.
@@ -86,7 +85,7 @@ func register(server webhook.Server, path string, handler http.Handler) (err err
 
 // handle announces, on a managed Pod that is being created, the employers that select it. It reads a cache and changes
 // nothing else, so a dry run is like any other.
-func (a *announcer[E]) handle(ctx context.Context, request admission.Request) admission.Response {
+func (a *announcer) handle(ctx context.Context, request admission.Request) admission.Response {
 	if request.Resource.Resource != "pods" || request.SubResource != "" || request.Operation != admissionv1.Create {
 		return admission.Allowed("")
 	}
@@ -110,7 +109,7 @@ func (a *announcer[E]) handle(ctx context.Context, request admission.Request) ad
 }
 
 // of lists the employers of the namespace that employ the Pod.
-func (a *announcer[E]) of(ctx context.Context, namespace string, pod *corev1.Pod) ([]client.ObjectKey, error) {
+func (a *announcer) of(ctx context.Context, namespace string, pod *corev1.Pod) ([]client.ObjectKey, error) {
 	list, err := a.list()
 	if err != nil {
 		return nil, err
@@ -121,9 +120,9 @@ func (a *announcer[E]) of(ctx context.Context, namespace string, pod *corev1.Pod
 	gated := podops.Read(pod).Gate
 	var found []client.ObjectKey
 	err = meta.EachListItem(list, func(o runtime.Object) error {
-		employer, ok := o.(E)
+		employer, ok := o.(client.Object)
 		if !ok {
-			return errors.New("the cache holds another type")
+			return fmt.Errorf("the cache holds a %T", o)
 		}
 		if a.employs(employer, pod.Labels, gated) {
 			found = append(found, client.ObjectKeyFromObject(employer))
@@ -134,12 +133,12 @@ func (a *announcer[E]) of(ctx context.Context, namespace string, pod *corev1.Pod
 }
 
 // employs says whether the employer takes part in the Pod's life, as traffic.Decide will see it.
-func (a *announcer[E]) employs(employer E, podLabels labels.Set, gated bool) bool {
+func (a *announcer) employs(employer client.Object, podLabels labels.Set, gated bool) bool {
 	if employer.GetDeletionTimestamp() != nil {
 		return false
 	}
-	return slices.ContainsFunc(a.adapters, func(adapter api.Adapter[E]) bool {
-		_, moves := adapter.(api.Mover[E])
+	return slices.ContainsFunc(a.adapters, func(adapter backend.Backend) bool {
+		_, moves := adapter.(backend.Mover)
 		selector := selectorOf(adapter, employer)
 		return (moves || gated) && selector != nil && selector.Matches(podLabels)
 	})

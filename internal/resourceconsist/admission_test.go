@@ -20,9 +20,10 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
-func announcerOf(t *testing.T, listErr error, adapters []api.Adapter[*corev1.Service], services ...client.Object) *announcer[*corev1.Service] {
+func announcerOf(t *testing.T, listErr error, adapters []backend.Backend, services ...client.Object) *announcer {
 	t.Helper()
 	reader := fake.NewClientBuilder().WithObjects(services...).WithInterceptorFuncs(interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
@@ -32,7 +33,7 @@ func announcerOf(t *testing.T, listErr error, adapters []api.Adapter[*corev1.Ser
 			return c.List(ctx, list, opts...)
 		},
 	}).Build()
-	return &announcer[*corev1.Service]{
+	return &announcer{
 		kind: "Service", adapters: adapters, employers: reader, list: func() (client.ObjectList, error) { return &corev1.ServiceList{}, nil },
 	}
 }
@@ -113,7 +114,7 @@ func TestAdmissionAnnouncesTheEmployersOfANewPod(t *testing.T) {
 			if tc.request != nil {
 				tc.request(&request)
 			}
-			response := announcerOf(t, tc.listErr, []api.Adapter[*corev1.Service]{&proxy{}}, services...).handle(t.Context(), request)
+			response := announcerOf(t, tc.listErr, []backend.Backend{&proxy{}}, services...).handle(t.Context(), request)
 			if tc.wantCode != 0 {
 				require.False(t, response.Allowed)
 				require.Equal(t, tc.wantCode, response.Result.Code)
@@ -141,11 +142,11 @@ func TestAdmissionAnnouncesTheEmployersOfANewPod(t *testing.T) {
 	}
 }
 
-// gateless is an Adapter that only observes.
-type gateless struct{ api.Adapter[*corev1.Service] }
+// gateless is a Backend that only observes.
+type gateless struct{ backend.Backend }
 
 func TestAdmissionDoesNotAnnounceWhatAPodWithoutGateCouldNotWaitFor(t *testing.T) {
-	adapters := []api.Adapter[*corev1.Service]{gateless{&proxy{}}}
+	adapters := []backend.Backend{gateless{&proxy{}}}
 	pod := webPod()
 	require.Len(t, announcerOf(t, nil, adapters, webService()).handle(t.Context(), creation(t, pod)).Patches, 1)
 	pod.Spec.ReadinessGates = nil

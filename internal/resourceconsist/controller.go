@@ -36,15 +36,14 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/metric"
-	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
-	"kusionstack.io/kuperator/internal/resourceconsist/podqueue"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-type queue = podqueue.Queue
+type queue = backend.Queue
 
 // podController looks after the employees of all employers of one kind.
-type podController[E client.Object] struct {
+type podController struct {
 	client   client.Client
 	live     client.Reader
 	recorder events.EventRecorder
@@ -53,18 +52,20 @@ type podController[E client.Object] struct {
 	// conflicts are those that a Pod met in a row.
 	conflicts writes.Conflicts
 
-	kind     string
-	gvk      schema.GroupVersionKind
-	adapters []api.Adapter[E]
+	kind string
+	gvk  schema.GroupVersionKind
+	// example is an empty employer.
+	example  client.Object
+	adapters []backend.Backend
 	options  api.Options
 	// finalizer is api.Finalizer.
-	finalizer  func(employerName string) string
-	employers  *employers[E]
-	absent     absences
-	provisions provisions
-	standings  *standings
-	records    *records
-	strays     strays
+	finalizer         func(employerName string) string
+	employers         *employers
+	absent            absences
+	provisions        provisions
+	backendConditions *backendConditions
+	records           *records
+	unmanagedPods     unmanagedPods
 	// started says that workers run, so that all employers there are have been seen.
 	started atomic.Bool
 	// statusless says that the kind has conditions and no status subresource, so that nothing can be recorded there.
@@ -82,15 +83,15 @@ const (
 )
 
 // newPodController makes the controller with what can be had without a manager.
-func newPodController[E client.Object](gvk schema.GroupVersionKind, options api.Options, adapters []api.Adapter[E]) *podController[E] {
+func newPodController(gvk schema.GroupVersionKind, example client.Object, options api.Options, adapters []backend.Backend) *podController {
 	if options.MaxBackoff <= 0 {
 		options.MaxBackoff = defaultMaxBackoff
 	}
-	c := &podController[E]{
-		clock: clock.RealClock{}, kind: gvk.Kind, gvk: gvk, adapters: adapters, options: options, finalizer: api.Finalizer,
-		employers: newEmployers[E](), records: newRecords(), podQueue: &waker{}, employerQueue: &waker{},
+	c := &podController{
+		clock: clock.RealClock{}, kind: gvk.Kind, gvk: gvk, example: example, adapters: adapters, options: options, finalizer: api.Finalizer,
+		employers: newEmployers(), records: newRecords(), podQueue: &waker{}, employerQueue: &waker{},
 	}
-	c.standings = newStandings(c.employerQueue.wake)
+	c.backendConditions = newBackendConditions(c.employerQueue.wake)
 	return c
 }
 
@@ -98,9 +99,9 @@ func rateLimiter(options api.Options) workqueue.TypedRateLimiter[reconcile.Reque
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstBackoff, options.MaxBackoff)
 }
 
-// AddToManager adds the controllers for employers of kind E; see api/resourceconsist/setup.
-func AddToManager[E client.Object](mgr manager.Manager, options api.Options, adapters ...api.Adapter[E]) error {
-	gvk, err := kindOf[E](mgr, adapters)
+// AddToManager adds the controllers for employers of the example's kind; see api/resourceconsist/setup.
+func AddToManager(mgr manager.Manager, example client.Object, options api.Options, adapters ...backend.Backend) error {
+	gvk, err := kindOf(mgr, example, adapters)
 	if err != nil {
 		return err
 	}
@@ -108,20 +109,20 @@ func AddToManager[E client.Object](mgr manager.Manager, options api.Options, ada
 		options.Concurrency = defaultWorkers
 	}
 	kind := gvk.Kind
-	c := newPodController(gvk, options, adapters)
+	c := newPodController(gvk, example, options, adapters)
 	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
 	c.writes = writes.New(mgr.GetCache(), nil)
-	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records, c.standings); err != nil {
+	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records, c.backendConditions); err != nil {
 		return err
 	}
 	indexer := func(o client.Object) []string { return expectedKeys(kind, o) }
 	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, indexName(kind), indexer); err != nil { //nolint:forbidigo // nothing is read or awaited here
 		return fmt.Errorf("indexing Pods by the %s that they name: %w", kind, err)
 	}
-	return errors.Join(c.watch(mgr), addEmployerController(mgr, c), mgr.Add(explainSync(mgr, gvk, bulk.NewObject[E]())))
+	return errors.Join(c.watch(mgr), addEmployerController(mgr, c), mgr.Add(explainSync(mgr, gvk, backend.New(example))))
 }
 
-func kindOf[E client.Object](mgr manager.Manager, adapters []api.Adapter[E]) (schema.GroupVersionKind, error) {
+func kindOf(mgr manager.Manager, example client.Object, adapters []backend.Backend) (schema.GroupVersionKind, error) {
 	if len(adapters) == 0 {
 		return schema.GroupVersionKind{}, errors.New("adding resourceconsist adapters: give at least one")
 	}
@@ -132,50 +133,46 @@ func kindOf[E client.Object](mgr manager.Manager, adapters []api.Adapter[E]) (sc
 		}
 		names[a.Name()] = true
 	}
-	gvk, err := apiutil.GVKForObject(bulk.NewObject[E](), mgr.GetScheme())
+	gvk, err := apiutil.GVKForObject(example, mgr.GetScheme())
 	if err != nil {
 		return schema.GroupVersionKind{}, fmt.Errorf("adding resourceconsist adapters: %w", err)
 	}
 	return gvk, nil
 }
 
-func (c *podController[E]) watch(mgr manager.Manager) error {
+func (c *podController) watch(mgr manager.Manager) error {
 	name := "resourceconsist-" + strings.ToLower(c.kind) + "-employees"
 	for _, a := range c.adapters {
-		if own, ok := a.(bulk.Reporter); ok {
-			own.ReportTo(func(employer client.ObjectKey, condition metav1.Condition) {
-				c.standings.report(subject{employer, a.Name(), "backend"}, condition)
+		if caller, ok := a.(backend.Caller); ok {
+			caller.ReportTo(func(employer client.ObjectKey, condition metav1.Condition) {
+				c.backendConditions.report(subject{employer, a.Name(), "backend"}, condition)
 			})
 		}
 	}
 	sources := []source.Source{
 		c.podQueue,
-		source.Kind(mgr.GetCache(), client.Object(bulk.NewObject[E]()), c.employerEvents()),
+		source.Kind(mgr.GetCache(), backend.New(c.example), c.employerEvents()),
 		source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), c.podEvents()),
 	}
 	for _, a := range c.adapters {
-		w, ok := a.(api.Watcher)
-		if !ok {
-			continue
-		}
-		own, err := w.Sources(mgr)
+		own, err := a.Sources(mgr)
 		if err != nil {
 			return fmt.Errorf("watching the backend of adapter %s: %w", a.Name(), err)
 		}
 		sources = append(sources, own...)
 	}
-	return bulk.AddController(mgr, name, controller.Options{
+	return backend.AddController(mgr, name, controller.Options{
 		Reconciler: c, MaxConcurrentReconciles: c.options.Concurrency, RateLimiter: rateLimiter(c.options),
 	}, sources...)
 }
 
 // podEvents enqueues Pods for which something that is read of them has changed, and that may concern us. Most Pods of most clusters are
 // behind no Service that takes part, and what happens to them costs no more than this look.
-func (c *podController[E]) podEvents() handler.EventHandler {
+func (c *podController) podEvents() handler.EventHandler {
 	saw := func(pod *corev1.Pod, q queue) {
 		view := podops.Read(pod)
 		c.records.saw(pod, view, c.clock.Now())
-		podqueue.Enqueue(q, client.ObjectKeyFromObject(pod), podops.MustLeave(view) && view.Protected() || len(podops.Operations(view)) > 0)
+		backend.Enqueue(q, client.ObjectKeyFromObject(pod), podops.MustLeave(view) && view.Protected() || len(podops.Operations(view)) > 0)
 	}
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
@@ -194,10 +191,10 @@ func (c *podController[E]) podEvents() handler.EventHandler {
 			key := client.ObjectKeyFromObject(e.Object)
 			// A Pod that lost its control label leaves the cache with a delete event, though nobody deletes it.
 			if e.Object.GetDeletionTimestamp() == nil && len(expectedKeys(c.kind, e.Object)) > 0 {
-				c.strays.add(key)
+				c.unmanagedPods.add(key)
 			}
 			if pod, ok := e.Object.(*corev1.Pod); !ok || c.concerns(pod) || c.records.has(key) {
-				podqueue.Enqueue(q, key, false) // to drop its record when no work on it is under way
+				backend.Enqueue(q, key, false) // to drop its record when no work on it is under way
 			}
 		},
 	}
@@ -206,8 +203,8 @@ func (c *podController[E]) podEvents() handler.EventHandler {
 // concerns says whether anything may be due on a Pod: an employer selects it, somebody holds it, or its annotation names one or is
 // broken. An employer that comes to select it later wakes it, and so does one that goes. Before workers run, some employers may not
 // have been seen, and any Pod may be theirs.
-func (c *podController[E]) concerns(pod *corev1.Pod) bool {
-	return !c.started.Load() || noted(pod) || c.strays.has(client.ObjectKeyFromObject(pod)) || c.employers.selected(pod)
+func (c *podController) concerns(pod *corev1.Pod) bool {
+	return !c.started.Load() || noted(pod) || c.unmanagedPods.has(client.ObjectKeyFromObject(pod)) || c.employers.selected(pod)
 }
 
 // changed says whether two states of a Pod can lead to different decisions.
@@ -221,12 +218,8 @@ func changed(a, b *corev1.Pod) bool {
 }
 
 // employerEvents keeps the index of employers and enqueues the Pods of employers that have changed for them.
-func (c *podController[E]) employerEvents() handler.EventHandler {
-	put := func(ctx context.Context, o client.Object, initial bool) {
-		object, ok := o.(E)
-		if !ok {
-			return
-		}
+func (c *podController) employerEvents() handler.EventHandler {
+	put := func(ctx context.Context, object client.Object, initial bool) {
 		e, key := c.employer(object), client.ObjectKeyFromObject(object)
 		old := c.employers.put(e)
 		if now := c.refresh(key); now != nil {
@@ -250,11 +243,11 @@ func (c *podController[E]) employerEvents() handler.EventHandler {
 
 // left takes in that an employer has left the cache. It may be gone, or have lost its control label: where that makes a
 // difference nothing is decided before employerController has read it live.
-func (c *podController[E]) left(ctx context.Context, key client.ObjectKey) {
+func (c *podController) left(ctx context.Context, key client.ObjectKey) {
 	old := c.employers.get(key)
 	if old == nil || !c.holdsEmployers() {
 		c.wakeEmployees(ctx, key, c.employers.remove(key))
-		c.standings.forget(key)
+		c.backendConditions.forget(key)
 		return
 	}
 	stray := *old
@@ -265,7 +258,7 @@ func (c *podController[E]) left(ctx context.Context, key client.ObjectKey) {
 }
 
 // wakeEmployees enqueues the Pods that these states of an employer select and those that name it.
-func (c *podController[E]) wakeEmployees(ctx context.Context, key client.ObjectKey, states ...*employer[E]) {
+func (c *podController) wakeEmployees(ctx context.Context, key client.ObjectKey, states ...*employer) {
 	lists := []client.ListOption{client.MatchingFields{indexName(c.kind): api.EmployerKey(c.kind, key)}}
 	for _, e := range states {
 		if e == nil {

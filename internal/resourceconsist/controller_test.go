@@ -23,47 +23,59 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// proxy is a Mover with a backend in memory.
+// proxy is a backend.Mover in memory.
 type proxy struct {
 	serving map[string]bool
-	err     error
+	unknown bool
 	calls   int
 }
 
-func (p *proxy) Name() string                               { return "proxy" }
-func (p *proxy) Selector(s *corev1.Service) labels.Selector { return api.ServiceSelector(s) }
-func (p *proxy) Observe(_ context.Context, _ *corev1.Service, pod *corev1.Pod) (api.Observation, error) {
-	return api.Observation{Serving: p.serving[pod.Name], LookAgain: time.Second}, p.err
+func (p *proxy) Name() string { return "proxy" }
+func (p *proxy) Selector(employer client.Object) labels.Selector {
+	return api.ServiceSelector(employer.(*corev1.Service))
 }
 
-func (p *proxy) Register(_ context.Context, _ *corev1.Service, pod *corev1.Pod) error {
+func (p *proxy) Observe(_ client.Object, pod *corev1.Pod) backend.Observation {
+	return backend.Observation{Serving: p.serving[pod.Name], LookAgain: time.Second, Unknown: p.unknown}
+}
+
+func (p *proxy) Register(_ client.Object, pod *corev1.Pod) {
 	p.calls++
 	p.serving[pod.Name] = true
-	return nil
 }
 
-func (p *proxy) Deregister(_ context.Context, _ *corev1.Service, pod *corev1.Pod) error {
+func (p *proxy) Deregister(_ client.Object, pod *corev1.Pod) {
 	p.calls++
 	delete(p.serving, pod.Name)
-	return nil
 }
 
-var _ api.Mover[*corev1.Service] = &proxy{}
+func (p *proxy) Sources(manager.Manager) ([]source.Source, error) { return nil, nil }
+func (p *proxy) ReportTo(backend.Report)                          {}
+func (p *proxy) Forget(types.NamespacedName)                      {}
+func (p *proxy) Provisioner() backend.Provisioner                 { return nil }
+func (p *proxy) Clean(client.Object) bool                         { return true }
+func (p *proxy) Place(client.Object) string                       { return "" }
+func (p *proxy) CleanAt(client.Object, string) bool               { return true }
+
+var _ backend.Mover = &proxy{}
 
 // bench is both controllers over a fake API server.
 type bench struct {
 	t         *testing.T
 	client    client.Client
-	pods      *podController[*corev1.Service]
-	employers *employerController[*corev1.Service]
+	pods      *podController
+	employers *employerController
 	clock     *testclock.FakePassiveClock
 	proxy     *proxy
 	recorder  *events.FakeRecorder
@@ -83,10 +95,10 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 			}
 			return c.Patch(ctx, o, p, opts...)
 		}}).Build()
-	b.pods = newPodController(corev1.SchemeGroupVersion.WithKind("Service"), api.Options{DrainTime: 2 * time.Second}, []api.Adapter[*corev1.Service]{b.proxy})
+	b.pods = newPodController(corev1.SchemeGroupVersion.WithKind("Service"), &corev1.Service{}, api.Options{DrainTime: 2 * time.Second}, []backend.Backend{b.proxy})
 	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock, writes.New(b.client, b.clock)
 	var err error
-	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records, b.pods.standings)
+	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records, b.pods.backendConditions)
 	require.NoError(t, err)
 	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
@@ -232,14 +244,14 @@ func TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView(t *testing.T) {
 	require.Equal(t, 1, b.patches)
 }
 
-func TestABackendThatCannotBeAskedIsAnErrorAndKeepsThePod(t *testing.T) {
+func TestABackendOfWhichNothingIsKnownKeepsThePod(t *testing.T) {
 	pod := webPod()
 	pod.Finalizers = []string{api.Finalizer("web")}
 	b := newBench(t, webService(), pod)
 	b.serviceReady(corev1.ConditionFalse)
-	b.proxy.err = errors.New("no route")
+	b.proxy.unknown = true
 	_, err := b.reconcilePod()
-	require.ErrorContains(t, err, "no route")
+	require.NoError(t, err)
 	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"))
 	require.Equal(t, 1.0, testutil.ToFloat64(oneReason{waitingPods{"Service", b.pods.records}, "BackendUnknown"}))
 }
@@ -278,8 +290,8 @@ func TestAWrongDrainTimeIsReportedOnce(t *testing.T) {
 }
 
 func TestEmployersIndex(t *testing.T) {
-	c := newPodController(corev1.SchemeGroupVersion.WithKind("Service"), api.Options{}, []api.Adapter[*corev1.Service]{&proxy{}})
-	x := newEmployers[*corev1.Service]()
+	c := newPodController(corev1.SchemeGroupVersion.WithKind("Service"), &corev1.Service{}, api.Options{}, []backend.Backend{&proxy{}})
+	x := newEmployers()
 	add := func(name string, selector map[string]string) {
 		service := webService()
 		service.Name, service.Spec.Selector = name, selector
@@ -289,7 +301,7 @@ func TestEmployersIndex(t *testing.T) {
 		names := []string{}
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Labels: podLabels}}
 		for _, e := range x.of(pod) {
-			names = append(names, e.object.Name)
+			names = append(names, e.object.GetName())
 		}
 		return names
 	}
@@ -344,12 +356,14 @@ type renting struct {
 	provisionErr             error
 }
 
-func (r *renting) Provision(context.Context, *corev1.Service) error {
+func (r *renting) Provisioner() backend.Provisioner { return r }
+
+func (r *renting) Provision(context.Context, client.Object) error {
 	r.provisions++
 	return r.provisionErr
 }
 
-func (r *renting) Deprovision(context.Context, *corev1.Service) error {
+func (r *renting) Deprovision(context.Context, client.Object) error {
 	r.deprovisions++
 	return r.provisionErr
 }
@@ -357,7 +371,7 @@ func (r *renting) Deprovision(context.Context, *corev1.Service) error {
 // rent gives the bench a Mover that is a Provisioner.
 func (b *bench) rent() *renting {
 	r := &renting{proxy: b.proxy}
-	b.pods.adapters = []api.Adapter[*corev1.Service]{r}
+	b.pods.adapters = []backend.Backend{r}
 	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.employers.clock = b.clock
 	b.index("web")
@@ -624,17 +638,16 @@ func TestTwoEmployersOfOneFinalizerAreBothTold(t *testing.T) {
 	require.Len(t, b.told(), 2)
 }
 
-func TestStandingsMergeAndTellOnlyChanges(t *testing.T) {
+func TestBackendConditionsMergeAndTellOnlyChanges(t *testing.T) {
 	web := client.ObjectKey{Namespace: "shop", Name: "web"}
 	a, z := subject{web, "a", "pods"}, subject{web, "z", "provision"}
 	changes := 0
-	s := newStandings(func(client.ObjectKey) { changes++ })
+	s := newBackendConditions(func(client.ObjectKey) { changes++ })
 	pod := func(name string) types.NamespacedName { return types.NamespacedName{Namespace: "shop", Name: name} }
 	fails := func(text string) map[subject]metav1.Condition {
 		return map[subject]metav1.Condition{a: outcome(errors.New(text))}
 	}
-	all := func(string) bool { return true }
-	message := func() string { c, _ := s.of(web, all); return c.Message }
+	message := func() string { c, _ := s.of(web); return c.Message }
 
 	s.reportPod(pod("p0"), fails("no route"))
 	s.report(z, outcome(errors.New("no quota")))
@@ -648,49 +661,13 @@ func TestStandingsMergeAndTellOnlyChanges(t *testing.T) {
 	require.Equal(t, 1, s.failures())
 	s.reportPod(pod("p1"), nil) // it is gone
 	s.report(z, success())
-	condition, known := s.of(web, all)
+	condition, known := s.of(web)
 	require.Equal(t, metav1.ConditionTrue, condition.Status)
 	require.Equal(t, []string{"a", "z"}, known)
 	require.Zero(t, s.failures())
 	require.Empty(t, s.failing)
 	s.forget(web)
 	require.Empty(t, s.employers)
-}
-
-// recording is a proxy that records for itself.
-type recording struct {
-	*proxy
-	recorded []string
-}
-
-func (r *recording) RecordStatus(_ context.Context, s *corev1.Service, c metav1.Condition) error {
-	r.recorded = append(r.recorded, s.Name+" "+c.Reason)
-	return nil
-}
-
-func TestAStatusRecorderIsToldInsteadOfTheCondition(t *testing.T) {
-	service := webService()
-	service.Finalizers = []string{api.CleanFinalizer}
-	b := newBench(t, service, webPod())
-	r := &recording{proxy: b.proxy}
-	b.pods.adapters = []api.Adapter[*corev1.Service]{r}
-	b.employers = newEmployerController(b.pods, b.pods.client)
-	b.index("web")
-	b.proxy.err = errors.New("no route")
-	for range 3 {
-		_, err := b.reconcilePod()
-		require.Error(t, err)
-		b.reconcileService()
-	}
-	b.proxy.err = nil
-	for range 3 {
-		_, err := b.reconcilePod()
-		require.NoError(t, err)
-		b.reconcileService()
-	}
-	require.Equal(t, []string{"web BackendFailed", "web InSync"}, r.recorded)
-	require.Nil(t, conditionOn(b.service()))
-	require.Len(t, b.told(), 2)
 }
 
 // elsewhere is a proxy that a Service uses or not.
@@ -701,16 +678,16 @@ type elsewhere struct {
 }
 
 func (e *elsewhere) Name() string { return "elsewhere" }
-func (e *elsewhere) Selector(s *corev1.Service) labels.Selector {
+func (e *elsewhere) Selector(employer client.Object) labels.Selector {
 	if !e.used {
 		return nil
 	}
-	return api.ServiceSelector(s)
+	return e.proxy.Selector(employer)
 }
 
-func (e *elsewhere) Observe(ctx context.Context, s *corev1.Service, pod *corev1.Pod) (api.Observation, error) {
+func (e *elsewhere) Observe(employer client.Object, pod *corev1.Pod) backend.Observation {
 	e.asked++
-	return e.proxy.Observe(ctx, s, pod)
+	return e.proxy.Observe(employer, pod)
 }
 
 func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
@@ -721,8 +698,8 @@ func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
 	pod.Finalizers = []string{api.Finalizer("web")}
 	pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Service/shop/web":"` + api.Finalizer("web") + `"}}`}
 	b := newBench(t, service, pod)
-	other := &elsewhere{proxy: &proxy{serving: map[string]bool{"web-0": true}, err: errors.New("down")}}
-	b.pods.adapters = []api.Adapter[*corev1.Service]{b.proxy, other}
+	other := &elsewhere{proxy: &proxy{serving: map[string]bool{"web-0": true}, unknown: true}}
+	b.pods.adapters = []backend.Backend{b.proxy, other}
 	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
 	b.reconcileService()
@@ -730,21 +707,21 @@ func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
 
 	b.serviceReady(corev1.ConditionFalse)
 	_, err := b.reconcilePod()
-	require.ErrorContains(t, err, "down")
+	require.NoError(t, err)
 	b.clock.SetTime(b.clock.Now().Add(time.Minute))
 	_, err = b.reconcilePod()
-	require.ErrorContains(t, err, "down")
+	require.NoError(t, err)
 	require.Contains(t, b.pod().Finalizers, api.Finalizer("web"), "what was used may still send traffic")
 	require.Positive(t, b.reconcileService().RequeueAfter)
 
-	other.err = nil
+	other.unknown = false
 	_, err = b.reconcilePod()
 	require.NoError(t, err)
 	require.Empty(t, other.serving, "it is taken out of there")
 	b.reconcileService()
 	require.Equal(t, "proxy,somebody-elses", b.service().Annotations[api.AdaptersAnnotation], "nothing is left there")
 
-	other.err = errors.New("down again")
+	other.unknown = true
 	asked := other.asked
 	b.clock.SetTime(b.clock.Now().Add(time.Minute))
 	for range 3 {
@@ -774,7 +751,7 @@ func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
 	pod := webPod()
 	b := newBench(t, service, pod)
 	other := &elsewhere{proxy: &proxy{serving: map[string]bool{"web-0": true}}}
-	b.pods.adapters = []api.Adapter[*corev1.Service]{b.proxy, other}
+	b.pods.adapters = []backend.Backend{b.proxy, other}
 	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
 	b.reconcileService()

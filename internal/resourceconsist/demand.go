@@ -19,7 +19,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
 const (
@@ -34,18 +34,18 @@ const (
 
 // AddToManagerOnDemand is AddToManager, once there is something to do: an employer in the cache, a Pod that somebody may have to let go, or an employer that
 // has to be. Until then only employers are watched (docs/design/0015-on-demand.md). The manager's user may read all namespaces.
-func AddToManagerOnDemand[E client.Object](mgr manager.Manager, options api.Options, adapters ...api.Adapter[E]) error {
-	gvk, err := kindOf[E](mgr, adapters)
+func AddToManagerOnDemand(mgr manager.Manager, example client.Object, options api.Options, adapters ...backend.Backend) error {
+	gvk, err := kindOf(mgr, example, adapters)
 	if err != nil {
 		return err
 	}
 	d := &demand{
-		gvk: gvk, example: bulk.NewObject[E](), informers: mgr.GetCache(), live: mgr.GetAPIReader(), clock: clock.RealClock{},
+		gvk: gvk, example: backend.New(example), informers: mgr.GetCache(), live: mgr.GetAPIReader(), clock: clock.RealClock{},
 		logger: mgr.GetLogger().WithName("demand").WithValues("kind", gvk.Kind),
-		held:   slices.ContainsFunc(adapters, holds[E]),
-		add:    func() error { return AddToManager(mgr, options, adapters...) },
+		held:   slices.ContainsFunc(adapters, holds),
+		add:    func() error { return AddToManager(mgr, example, options, adapters...) },
 	}
-	if err := mgr.Add(explainSync(mgr, gvk, bulk.NewObject[E]())); err != nil {
+	if err := mgr.Add(explainSync(mgr, gvk, backend.New(example))); err != nil {
 		return err
 	}
 	return mgr.Add(d)

@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -35,20 +35,20 @@ import (
 // clean-up finalizer, makes their own resources, lets them go when their last Pod is released, and records how their
 // backends stand. Employers that are only observed need no finalizer: their Pods name them, and are released when they
 // are gone.
-type employerController[E client.Object] struct {
+type employerController struct {
 	client   client.Client
 	live     client.Reader
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 	kind     string
-	adapters []api.Adapter[E]
+	adapters []backend.Backend
 	writes   *writes.Tracker
 	// conflicts are those that an employer met in a row.
 	conflicts writes.Conflicts
 	// pods is the controller that shares the index of employers.
-	pods      *podController[E]
-	standings *standings
-	notes     notes
+	pods              *podController
+	backendConditions *backendConditions
+	notes             notes
 
 	mu sync.Mutex
 	// told holds the annotation of drain seconds that was reported as invalid, by the employer's UID.
@@ -67,21 +67,21 @@ const (
 )
 
 // newEmployerController takes what shows it its own writes.
-func newEmployerController[E client.Object](pods *podController[E], cached client.Reader) *employerController[E] {
-	return &employerController[E]{
+func newEmployerController(pods *podController, cached client.Reader) *employerController {
+	return &employerController{
 		writes: writes.New(cached, pods.clock),
 		client: pods.client, live: pods.live, recorder: pods.recorder, clock: pods.clock, kind: pods.kind, adapters: pods.adapters,
-		pods: pods, standings: pods.standings, told: map[types.UID]string{},
+		pods: pods, backendConditions: pods.backendConditions, told: map[types.UID]string{},
 	}
 }
 
-func addEmployerController[E client.Object](mgr manager.Manager, pods *podController[E]) error {
+func addEmployerController(mgr manager.Manager, pods *podController) error {
 	r := newEmployerController(pods, mgr.GetCache())
 	name := "resourceconsist-" + strings.ToLower(pods.kind) + "-employers"
-	err := bulk.AddController(mgr, name, controller.Options{
+	err := backend.AddController(mgr, name, controller.Options{
 		Reconciler: r, MaxConcurrentReconciles: pods.options.Concurrency, RateLimiter: rateLimiter(pods.options),
 	},
-		source.Kind(mgr.GetCache(), client.Object(bulk.NewObject[E]()), handler.EventHandler(&handler.EnqueueRequestForObject{}), predicate.NewPredicateFuncs(r.due)),
+		source.Kind(mgr.GetCache(), backend.New(pods.example), handler.EventHandler(&handler.EnqueueRequestForObject{}), predicate.NewPredicateFuncs(r.due)),
 		source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), r.podEvents()),
 		pods.employerQueue,
 	)
@@ -95,14 +95,14 @@ func addEmployerController[E client.Object](mgr manager.Manager, pods *podContro
 }
 
 // due says whether there may be something to do for an employer in the cache.
-func (r *employerController[E]) due(o client.Object) bool {
+func (r *employerController) due(o client.Object) bool {
 	_, drainErr := api.DrainTime(o, 0)
 	existing := conditionOn(o)
 	return drainErr != nil || r.pods.holdsEmployers() || len(cleanFinalizers(o)) > 0 || existing != nil && existing.Status != metav1.ConditionTrue
 }
 
 // podEvents enqueues employers that take no part any more when a Pod stops naming them.
-func (r *employerController[E]) podEvents() handler.EventHandler {
+func (r *employerController) podEvents() handler.EventHandler {
 	released := func(before []string, after []string, q queue) {
 		for _, key := range before {
 			name, ok := keyOf(r.kind, key)
@@ -125,7 +125,7 @@ func (r *employerController[E]) podEvents() handler.EventHandler {
 }
 
 // Reconcile does what is due for one employer, and says once what its owner has to mend.
-func (r *employerController[E]) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *employerController) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	wait, err := r.writes.Unobserved(ctx, req.NamespacedName) // before the employer is read: the cache may catch up in between
 	if err != nil {
 		return reconcile.Result{}, err
@@ -165,28 +165,27 @@ func soonest(a, b time.Duration) time.Duration {
 
 // read returns the employer from the cache, or live if it has left the cache and somebody may still need it. Nil means
 // that there is nothing to do.
-func (r *employerController[E]) read(ctx context.Context, key client.ObjectKey) (E, *employer[E], error) {
-	var none E
-	object := bulk.NewObject[E]()
+func (r *employerController) read(ctx context.Context, key client.ObjectKey) (client.Object, *employer, error) {
+	object := backend.New(r.pods.example)
 	err := r.client.Get(ctx, key, object)
 	if err == nil {
 		return object, r.pods.employer(object), nil
 	}
 	if !apierrors.IsNotFound(err) {
-		return none, nil, fmt.Errorf("reading %s %s from the cache: %w", r.kind, key, err)
+		return nil, nil, fmt.Errorf("reading %s %s from the cache: %w", r.kind, key, err)
 	}
 	known := r.pods.employers.get(key)
 	if known == nil || !known.stray { // gone, or its delete event is on the way
-		r.standings.forget(key)
-		return none, nil, nil
+		r.backendConditions.forget(key)
+		return nil, nil, nil
 	}
 	err = r.live.Get(ctx, key, object)
 	if apierrors.IsNotFound(err) {
 		r.forget(ctx, key, known)
-		return none, nil, nil
+		return nil, nil, nil
 	}
 	if err != nil {
-		return none, nil, fmt.Errorf("reading %s %s, which is not in the cache: %w", r.kind, key, err)
+		return nil, nil, fmt.Errorf("reading %s %s, which is not in the cache: %w", r.kind, key, err)
 	}
 	next := r.pods.employer(object)
 	next.stray = true
@@ -197,18 +196,18 @@ func (r *employerController[E]) read(ctx context.Context, key client.ObjectKey) 
 }
 
 // forget drops an employer that is gone or has nothing to do with the suite any more.
-func (r *employerController[E]) forget(ctx context.Context, key client.ObjectKey, e *employer[E]) {
+func (r *employerController) forget(ctx context.Context, key client.ObjectKey, e *employer) {
 	if r.pods.employers.replace(key, e, nil) {
 		r.pods.wakeEmployees(ctx, key, e)
 	}
-	r.standings.forget(key)
+	r.backendConditions.forget(key)
 	r.pods.provisions.forget(e.object.GetUID())
 	r.notes.forget(e.object.GetUID())
 }
 
 // manage holds the employer, makes its resources or lets it go, and returns when to look again, zero if an event will
 // tell.
-func (r *employerController[E]) manage(ctx context.Context, object E, e *employer[E]) (time.Duration, error) {
+func (r *employerController) manage(ctx context.Context, object client.Object, e *employer) (time.Duration, error) {
 	held := cleanFinalizers(object)
 	alive := object.GetDeletionTimestamp() == nil
 	named := slices.Contains(e.holders, true)
@@ -236,7 +235,7 @@ func without(finalizers, gone []string) []string {
 }
 
 // provide makes the resources of the adapters by which the employer employs Pods, and removes those of the others.
-func (r *employerController[E]) provide(ctx context.Context, object E, e *employer[E]) (time.Duration, error) {
+func (r *employerController) provide(ctx context.Context, object client.Object, e *employer) (time.Duration, error) {
 	if !slices.Contains(object.GetFinalizers(), api.CleanFinalizer) {
 		return 0, nil // it never had any
 	}
@@ -259,7 +258,7 @@ func (r *employerController[E]) provide(ctx context.Context, object E, e *employ
 			}
 			wait = soonest(wait, later)
 		}
-		left, later := r.leftBehindPlaces(object, a, e.selectors[i] != nil)
+		left, later := r.abandonedPlaces(object, a, e.selectors[i] != nil)
 		released, wait = append(released, left...), soonest(wait, later)
 	}
 	if changed {
@@ -273,23 +272,23 @@ func (r *employerController[E]) provide(ctx context.Context, object E, e *employ
 }
 
 // namesOf are the names that the employer has for an adapter.
-func namesOf[E client.Object](object E, a api.Adapter[E]) []string {
+func namesOf(object client.Object, a backend.Backend) []string {
 	return slices.DeleteFunc(api.HeldBy(object), func(name string) bool { return api.HolderOf(name) != a.Name() })
 }
 
-// leftBehindPlaces are the names of an adapter that employs Pods for the employer, where nothing is left because the
+// abandonedPlaces are the names of an adapter that employs Pods for the employer, where nothing is left because the
 // members belong elsewhere now, and how soon to look again at those where something is.
-func (r *employerController[E]) leftBehindPlaces(object E, a api.Adapter[E], employs bool) (empty []string, wait time.Duration) {
-	placed, ok := a.(bulk.Placed[E])
-	if !ok || !employs {
+func (r *employerController) abandonedPlaces(object client.Object, a backend.Backend, employs bool) (empty []string, wait time.Duration) {
+	mover, moves := a.(backend.Mover)
+	if !moves || !employs {
 		return nil, 0
 	}
-	now := api.HolderName(a.Name(), placed.Place(object))
+	now := api.HolderName(a.Name(), mover.Place(object))
 	for _, name := range namesOf(object, a) {
 		place := strings.TrimPrefix(strings.TrimPrefix(name, a.Name()), ".")
 		switch {
 		case name == now:
-		case placed.Empty(object, place):
+		case mover.CleanAt(object, place):
 			empty = append(empty, name)
 		default:
 			wait = cleanPoll
@@ -299,14 +298,14 @@ func (r *employerController[E]) leftBehindPlaces(object E, a api.Adapter[E], emp
 }
 
 // hold makes the employer stay, and name all that may hold something for it.
-func (r *employerController[E]) hold(ctx context.Context, object E, e *employer[E], held []string) error {
+func (r *employerController) hold(ctx context.Context, object client.Object, e *employer, held []string) error {
 	return r.writeHolders(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer), r.pods.holderNames(e))
 }
 
 // writeHolders writes who may hold something for the employer, twice: to its status, which survives that somebody replaces its
 // metadata, and to its metadata, together with its finalizers. What only one of them names is held, so it does not matter
 // where this is cut off.
-func (r *employerController[E]) writeHolders(ctx context.Context, object E, finalizers, names []string) error {
+func (r *employerController) writeHolders(ctx context.Context, object client.Object, finalizers, names []string) error {
 	existing, has := api.ConditionsOf(object)
 	subresource := true
 	if has && !r.pods.statusless.Load() && !slices.Equal(names, api.ConditionedHolders(object)) {
@@ -334,7 +333,7 @@ func (r *employerController[E]) writeHolders(ctx context.Context, object E, fina
 }
 
 // refresh has its Pods looked at again if more is known of an employer now.
-func (r *employerController[E]) refresh(ctx context.Context, key client.ObjectKey) {
+func (r *employerController) refresh(ctx context.Context, key client.ObjectKey) {
 	if now := r.pods.refresh(key); now != nil {
 		r.pods.wakeEmployees(ctx, key, now)
 	}
@@ -342,11 +341,11 @@ func (r *employerController[E]) refresh(ctx context.Context, key client.ObjectKe
 
 // dismiss takes back what an adapter holds for an employer that does not use it any more, and says whether nothing is
 // left, or how long to wait.
-func (r *employerController[E]) dismiss(ctx context.Context, object E, adapter api.Adapter[E]) (gone bool, wait time.Duration) {
-	if serves, err := r.serves(ctx, object, adapter); err != nil || serves { // those who ask about Pods report the error
+func (r *employerController) dismiss(ctx context.Context, object client.Object, adapter backend.Backend) (gone bool, wait time.Duration) {
+	if serves, err := r.serves(ctx, object, adapter); err != nil || serves { // a list from the cache fails only at the end
 		return false, strayPoll
 	}
-	if memory, ok := adapter.(bulk.Cleaner[E]); ok && !memory.Clean(object) {
+	if mover, moves := adapter.(backend.Mover); moves && !mover.Clean(object) {
 		return false, cleanPoll
 	}
 	_, wait = r.bring(ctx, object, adapter, "")
@@ -354,8 +353,8 @@ func (r *employerController[E]) dismiss(ctx context.Context, object E, adapter a
 }
 
 // serves says whether a backend that does not employ Pods for the employer any more still has one of them.
-func (r *employerController[E]) serves(ctx context.Context, object E, adapter api.Adapter[E]) (bool, error) {
-	if _, moves := adapter.(api.Mover[E]); !moves {
+func (r *employerController) serves(ctx context.Context, object client.Object, adapter backend.Backend) (bool, error) {
+	if _, moves := adapter.(backend.Mover); !moves {
 		return false, nil
 	}
 	pods, err := r.employees(ctx, client.ObjectKeyFromObject(object))
@@ -363,9 +362,8 @@ func (r *employerController[E]) serves(ctx context.Context, object E, adapter ap
 		return false, err
 	}
 	for i := range pods {
-		seen, err := adapter.Observe(ctx, object, &pods[i])
-		if err != nil || seen.Serving {
-			return true, err
+		if seen := adapter.Observe(object, &pods[i]); seen.Unknown || seen.Serving {
+			return true, nil
 		}
 	}
 	return false, nil
@@ -373,13 +371,13 @@ func (r *employerController[E]) serves(ctx context.Context, object E, adapter ap
 
 // letGo lets go of an employer that takes no part any more: when no Pod names it, its resources are removed, and then
 // its clean-up finalizers.
-func (r *employerController[E]) letGo(ctx context.Context, object E, e *employer[E], held []string) (time.Duration, error) {
+func (r *employerController) letGo(ctx context.Context, object client.Object, e *employer, held []string) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(object)
 	employed, err := r.employs(ctx, key)
 	if err != nil || employed { // the release of its last Pod is an event
 		return 0, err
 	}
-	if employed, err = r.employsStrays(ctx, key); err != nil || employed {
+	if employed, err = r.employsUnmanaged(ctx, key); err != nil || employed {
 		return strayPoll, err
 	}
 	if len(held) > 0 || len(api.HeldBy(object)) > 0 {
@@ -402,7 +400,7 @@ func (r *employerController[E]) letGo(ctx context.Context, object E, e *employer
 	return 0, nil
 }
 
-func (r *employerController[E]) report(object E) {
+func (r *employerController) report(object client.Object) {
 	_, err := api.DrainTime(object, 0)
 	raw := object.GetAnnotations()[api.DrainSecondsAnnotation]
 	r.mu.Lock()
@@ -420,7 +418,7 @@ func (r *employerController[E]) report(object E) {
 
 // write writes the employer's finalizers and the adapters that it names, if it is still as it was read. One that is gone
 // needs none; exists says whether it is there.
-func (r *employerController[E]) write(ctx context.Context, object E, finalizers, holders []string) (exists bool, err error) {
+func (r *employerController) write(ctx context.Context, object client.Object, finalizers, holders []string) (exists bool, err error) {
 	if finalizers == nil {
 		finalizers = []string{}
 	}
@@ -434,7 +432,7 @@ func (r *employerController[E]) write(ctx context.Context, object E, finalizers,
 	if err != nil {
 		return false, fmt.Errorf("encoding the finalizers of %s %s: %w", r.kind, client.ObjectKeyFromObject(object), err)
 	}
-	written := bulk.NewObject[E]()
+	written := backend.New(r.pods.example)
 	written.SetNamespace(object.GetNamespace())
 	written.SetName(object.GetName())
 	err = r.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))
@@ -449,7 +447,7 @@ func (r *employerController[E]) write(ctx context.Context, object E, finalizers,
 }
 
 // wrote takes in what the API server answered: writes that follow rest on it, and decisions wait until the cache shows it.
-func (r *employerController[E]) wrote(object, answered E) {
+func (r *employerController) wrote(object, answered client.Object) {
 	newer := answered.GetResourceVersion()
 	if newer == "" {
 		return
@@ -467,7 +465,7 @@ func orNull(text string) any {
 }
 
 // employees are the Pods in the cache that name the employer. They are not to be changed.
-func (r *employerController[E]) employees(ctx context.Context, key client.ObjectKey) ([]corev1.Pod, error) {
+func (r *employerController) employees(ctx context.Context, key client.ObjectKey) ([]corev1.Pod, error) {
 	var pods corev1.PodList
 	err := r.client.List(ctx, &pods, client.InNamespace(key.Namespace), client.UnsafeDisableDeepCopy,
 		client.MatchingFields{indexName(r.kind): api.EmployerKey(r.kind, key)})
@@ -478,19 +476,19 @@ func (r *employerController[E]) employees(ctx context.Context, key client.Object
 }
 
 // employs says whether some Pod in the cache still names the employer.
-func (r *employerController[E]) employs(ctx context.Context, key client.ObjectKey) (bool, error) {
+func (r *employerController) employs(ctx context.Context, key client.ObjectKey) (bool, error) {
 	pods, err := r.employees(ctx, key)
 	return len(pods) > 0, err
 }
 
-// employsStrays says whether some Pod that is not in the cache still names the employer, because it is not managed any
+// employsUnmanaged says whether some Pod that is not in the cache still names the employer, because it is not managed any
 // more, and has it released. The list is live: it is the last look before the employer may go.
-func (r *employerController[E]) employsStrays(ctx context.Context, key client.ObjectKey) (bool, error) {
+func (r *employerController) employsUnmanaged(ctx context.Context, key client.ObjectKey) (bool, error) {
 	found := false
 	err := eachLive(ctx, r.live, corev1.SchemeGroupVersion.WithKind("Pod"), func(pod *metav1.PartialObjectMetadata) {
 		if slices.Contains(expectedKeys(r.kind, pod), api.EmployerKey(r.kind, key)) {
 			found = true
-			r.pods.strays.add(client.ObjectKeyFromObject(pod))
+			r.pods.unmanagedPods.add(client.ObjectKeyFromObject(pod))
 			r.pods.podQueue.wake(client.ObjectKeyFromObject(pod))
 		}
 	}, client.InNamespace(key.Namespace))
@@ -501,7 +499,7 @@ func (r *employerController[E]) employsStrays(ctx context.Context, key client.Ob
 }
 
 // needsHold says whether an adapter that moves traffic or has a resource for it employs Pods for the employer.
-func (r *employerController[E]) needsHold(e *employer[E]) bool {
+func (r *employerController) needsHold(e *employer) bool {
 	for i, a := range r.adapters {
 		if e.selectors[i] != nil && holds(a) {
 			return true
@@ -511,14 +509,13 @@ func (r *employerController[E]) needsHold(e *employer[E]) bool {
 }
 
 // holds says whether the adapter needs its employers to stay until it has cleaned up.
-func holds[E client.Object](a api.Adapter[E]) bool {
-	_, moves := a.(api.Mover[E])
-	_, provisions := a.(api.Provisioner[E])
-	return moves || provisions
+func holds(a backend.Backend) bool {
+	_, moves := a.(backend.Mover)
+	return moves || a.Provisioner() != nil
 }
 
 // holdsEmployers says whether employers of this kind may be held at all.
-func (c *podController[E]) holdsEmployers() bool { return slices.ContainsFunc(c.adapters, holds[E]) }
+func (c *podController) holdsEmployers() bool { return slices.ContainsFunc(c.adapters, holds) }
 
 // cleanFinalizers are the finalizers on the object that hold it until its backend is clean, in both forms.
 func cleanFinalizers(object client.Object) []string {

@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
 // employer is what the controller keeps of one employer. It never changes once it is in the index.
-type employer[E client.Object] struct {
-	object E
+type employer struct {
+	object client.Object
 	// selectors holds what each adapter selects, by the adapter's position; nil selects nothing.
 	selectors []labels.Selector
 	// holders says which adapters may hold something for it, by position.
@@ -31,17 +31,17 @@ type employer[E client.Object] struct {
 }
 
 // takesPart says whether the employer employs Pods at all.
-func (e *employer[E]) takesPart() bool {
+func (e *employer) takesPart() bool {
 	return slices.ContainsFunc(e.selectors, func(s labels.Selector) bool { return s != nil })
 }
 
 // employs says whether the adapter at this position employs Pods with these labels.
-func (e *employer[E]) employs(adapter int, podLabels labels.Labels) bool {
+func (e *employer) employs(adapter int, podLabels labels.Labels) bool {
 	return e.selectors[adapter] != nil && e.selectors[adapter].Matches(podLabels)
 }
 
 // same says whether no decision about a Pod can differ between the two, and nothing that an adapter may read of the employer.
-func (e *employer[E]) same(o *employer[E]) bool {
+func (e *employer) same(o *employer) bool {
 	text := func(s labels.Selector) string {
 		if s == nil {
 			return "-"
@@ -49,24 +49,24 @@ func (e *employer[E]) same(o *employer[E]) bool {
 		return s.String()
 	}
 	return e.drain == o.drain && e.prepared == o.prepared && slices.Equal(e.holders, o.holders) &&
-		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) }) && !bulk.Differ(e.object, o.object)
+		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) }) && !backend.Differ(e.object, o.object)
 }
 
 // employers answers which employers select a Pod without looking at all of them: each selector stands under one of the
 // labels that it requires. It is filled by the employers' events and safe for concurrent use.
-type employers[E client.Object] struct {
+type employers struct {
 	mu    sync.RWMutex
-	byKey map[client.ObjectKey]*employer[E]
+	byKey map[client.ObjectKey]*employer
 	// anchored holds the employers of a namespace under "<label>=<value>", or "" if no selector names one.
 	anchored map[string]map[string]map[client.ObjectKey]struct{}
 }
 
-func newEmployers[E client.Object]() *employers[E] {
-	return &employers[E]{byKey: map[client.ObjectKey]*employer[E]{}, anchored: map[string]map[string]map[client.ObjectKey]struct{}{}}
+func newEmployers() *employers {
+	return &employers{byKey: map[client.ObjectKey]*employer{}, anchored: map[string]map[string]map[client.ObjectKey]struct{}{}}
 }
 
 // put takes in the newest state of an employer and returns the one before, nil if there was none.
-func (x *employers[E]) put(e *employer[E]) *employer[E] {
+func (x *employers) put(e *employer) *employer {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	key := client.ObjectKeyFromObject(e.object)
@@ -75,7 +75,7 @@ func (x *employers[E]) put(e *employer[E]) *employer[E] {
 	return old
 }
 
-func (x *employers[E]) add(key client.ObjectKey, e *employer[E]) {
+func (x *employers) add(key client.ObjectKey, e *employer) {
 	x.byKey[key] = e
 	for _, anchor := range anchors(e.selectors) {
 		if x.anchored[key.Namespace] == nil {
@@ -89,7 +89,7 @@ func (x *employers[E]) add(key client.ObjectKey, e *employer[E]) {
 }
 
 // replace puts next in the place of old, which may be nil, unless somebody was quicker; a nil next forgets the employer.
-func (x *employers[E]) replace(key client.ObjectKey, old, next *employer[E]) bool {
+func (x *employers) replace(key client.ObjectKey, old, next *employer) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.byKey[key] != old {
@@ -103,13 +103,13 @@ func (x *employers[E]) replace(key client.ObjectKey, old, next *employer[E]) boo
 }
 
 // remove forgets an employer and returns what it was, nil if it was not known.
-func (x *employers[E]) remove(key client.ObjectKey) *employer[E] {
+func (x *employers) remove(key client.ObjectKey) *employer {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.drop(key)
 }
 
-func (x *employers[E]) drop(key client.ObjectKey) *employer[E] {
+func (x *employers) drop(key client.ObjectKey) *employer {
 	old, ok := x.byKey[key]
 	if !ok {
 		return nil
@@ -128,16 +128,16 @@ func (x *employers[E]) drop(key client.ObjectKey) *employer[E] {
 }
 
 // get returns one employer, nil if it is not known.
-func (x *employers[E]) get(key client.ObjectKey) *employer[E] {
+func (x *employers) get(key client.ObjectKey) *employer {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.byKey[key]
 }
 
 // of returns the employers that select the Pod.
-func (x *employers[E]) of(pod *corev1.Pod) []*employer[E] {
-	var found []*employer[E]
-	x.each(pod, func(e *employer[E]) bool {
+func (x *employers) of(pod *corev1.Pod) []*employer {
+	var found []*employer
+	x.each(pod, func(e *employer) bool {
 		if !slices.Contains(found, e) {
 			found = append(found, e)
 		}
@@ -147,9 +147,9 @@ func (x *employers[E]) of(pod *corev1.Pod) []*employer[E] {
 }
 
 // selected says whether some employer selects the Pod.
-func (x *employers[E]) selected(pod *corev1.Pod) bool {
+func (x *employers) selected(pod *corev1.Pod) bool {
 	found := false
-	x.each(pod, func(*employer[E]) bool {
+	x.each(pod, func(*employer) bool {
 		found = true
 		return false
 	})
@@ -157,7 +157,7 @@ func (x *employers[E]) selected(pod *corev1.Pod) bool {
 }
 
 // each calls yield with the employers that select the Pod, with some more than once, until it says false.
-func (x *employers[E]) each(pod *corev1.Pod, yield func(*employer[E]) bool) {
+func (x *employers) each(pod *corev1.Pod, yield func(*employer) bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	anchored := x.anchored[pod.Namespace]
@@ -212,8 +212,8 @@ func anchor(s labels.Selector) string {
 }
 
 // employer reads an employer as the adapters see it.
-func (c *podController[E]) employer(object E) *employer[E] {
-	e := &employer[E]{object: object, selectors: make([]labels.Selector, len(c.adapters)), holders: make([]bool, len(c.adapters))}
+func (c *podController) employer(object client.Object) *employer {
+	e := &employer{object: object, selectors: make([]labels.Selector, len(c.adapters)), holders: make([]bool, len(c.adapters))}
 	e.drain, _ = api.DrainTime(object, c.options.DrainTime) // employerController reports the error
 	if object.GetDeletionTimestamp() == nil {
 		for i, a := range c.adapters {
@@ -230,7 +230,7 @@ func (c *podController[E]) employer(object E) *employer[E] {
 // refresh has the index tell what is known of an employer besides its object, such as that its resource is made, and returns what it tells
 // now, nil if that is what it told before. Whoever changes what is known calls it after that, and whoever puts an employer into the index after that: so the later
 // of the two sees both, although what is put was read before.
-func (c *podController[E]) refresh(key client.ObjectKey) *employer[E] {
+func (c *podController) refresh(key client.ObjectKey) *employer {
 	for {
 		known := c.employers.get(key)
 		if known == nil {
@@ -248,7 +248,7 @@ func (c *podController[E]) refresh(key client.ObjectKey) *employer[E] {
 }
 
 // recorded says whether the employer names all that may hold something for it, wherever it can.
-func (c *podController[E]) recorded(e *employer[E]) bool {
+func (c *podController) recorded(e *employer) bool {
 	names := c.holderNames(e)
 	_, has := api.ConditionsOf(e.object)
 	annotated := api.AnnotatedHolders(e.object)
@@ -258,7 +258,7 @@ func (c *podController[E]) recorded(e *employer[E]) bool {
 
 // holderNames are the names of all that may hold something for the employer, sorted: those that it names, and those that
 // are about to. Adapters that this process does not know are kept.
-func (c *podController[E]) holderNames(e *employer[E]) []string {
+func (c *podController) holderNames(e *employer) []string {
 	names := api.HeldBy(e.object)
 	for i, a := range c.adapters {
 		if e.selectors[i] != nil && holds(a) {
@@ -270,16 +270,16 @@ func (c *podController[E]) holderNames(e *employer[E]) []string {
 }
 
 // placeOf is where an adapter has the employer's members, "" if it has but one place.
-func placeOf[E client.Object](a api.Adapter[E], employer E) string {
-	if placed, ok := a.(bulk.Placed[E]); ok {
-		return placed.Place(employer)
+func placeOf(a backend.Backend, employer client.Object) string {
+	if mover, moves := a.(backend.Mover); moves {
+		return mover.Place(employer)
 	}
 	return ""
 }
 
 // selectorOf is what the employer selects through the adapter; nil if nothing. A selector without requirements selects
 // nothing: a Service that has none would otherwise employ its whole namespace.
-func selectorOf[E client.Object](a api.Adapter[E], object E) labels.Selector {
+func selectorOf(a backend.Backend, object client.Object) labels.Selector {
 	s := a.Selector(object)
 	if s == nil || s.Empty() {
 		return nil

@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"kusionstack.io/kuperator/internal/metric"
-	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 )
 
@@ -42,24 +42,24 @@ type podMetrics struct {
 }
 
 // newPodMetrics registers those of the process in the first registry, and those that tell of a manager's objects in the second.
-func newPodMetrics(registry, own prometheus.Registerer, kind string, records *records, standings *standings) (*podMetrics, error) {
-	actions, err := bulk.Registered(registry, actionsMetric.CounterVec())
+func newPodMetrics(registry, own prometheus.Registerer, kind string, records *records, backendConditions *backendConditions) (*podMetrics, error) {
+	actions, err := backend.Registered(registry, actionsMetric.CounterVec())
 	if err != nil {
 		return nil, err
 	}
-	lost, err := bulk.Registered(registry, lostMetric.CounterVec())
+	lost, err := backend.Registered(registry, lostMetric.CounterVec())
 	if err != nil {
 		return nil, err
 	}
-	if _, err := bulk.Registered(own, waitingPods{kind: kind, records: records}); err != nil {
+	if _, err := backend.Registered(own, waitingPods{kind: kind, records: records}); err != nil {
 		return nil, err
 	}
 	failing := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        failingMetric.Name,
 		Help:        failingMetric.Help,
 		ConstLabels: prometheus.Labels{"kind": kind},
-	}, func() float64 { return float64(standings.failures()) })
-	if _, err := bulk.Registered(own, failing); err != nil {
+	}, func() float64 { return float64(backendConditions.failures()) })
+	if _, err := backend.Registered(own, failing); err != nil {
 		return nil, err
 	}
 	for _, verb := range []traffic.Verb{traffic.Expect, traffic.Join, traffic.Leave, traffic.Forget, traffic.Register, traffic.Deregister} {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
 // provisions remembers what was made for which employer. The zero value is ready to use. Losing it all, at a restart,
@@ -62,9 +63,9 @@ func (p *provisions) forget(uid types.UID) {
 
 // made says whether everything is there that the adapters by which the employer employs Pods have to make. A state of
 // the employer that could not be made yet does not undo an earlier one.
-func (c *podController[E]) made(object E, selectors []labels.Selector) bool {
+func (c *podController) made(object client.Object, selectors []labels.Selector) bool {
 	for i, a := range c.adapters {
-		if _, ok := a.(api.Provisioner[E]); ok && selectors[i] != nil && !c.provisions.get(provisionKey{object.GetUID(), a.Name()}).made {
+		if a.Provisioner() != nil && selectors[i] != nil && !c.provisions.get(provisionKey{object.GetUID(), a.Name()}).made {
 			return false
 		}
 	}
@@ -76,9 +77,9 @@ const firstRetry = 100 * time.Millisecond
 
 // bring makes the resource of one adapter as it is wanted, "" for none, unless it is that already or a failure is too
 // recent. It returns whether it was made or removed now, and how long to wait otherwise, zero if there is nothing to do.
-func (r *employerController[E]) bring(ctx context.Context, object E, adapter api.Adapter[E], wanted string) (changed bool, wait time.Duration) {
-	provisioner, ok := adapter.(api.Provisioner[E])
-	if !ok {
+func (r *employerController) bring(ctx context.Context, object client.Object, adapter backend.Backend, wanted string) (changed bool, wait time.Duration) {
+	provisioner := adapter.Provisioner()
+	if provisioner == nil {
 		return false, 0
 	}
 	key := provisionKey{object.GetUID(), adapter.Name()}
@@ -98,7 +99,7 @@ func (r *employerController[E]) bring(ctx context.Context, object E, adapter api
 	if err != nil {
 		said.Message = what + ": " + said.Message
 	}
-	r.standings.report(subject{client.ObjectKeyFromObject(object), adapter.Name(), "provision"}, said)
+	r.backendConditions.report(subject{client.ObjectKeyFromObject(object), adapter.Name(), "provision"}, said)
 	if err == nil {
 		r.pods.provisions.put(key, provision{made: wanted != "", wanted: &wanted})
 		return true, 0

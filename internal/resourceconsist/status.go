@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -21,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -50,19 +49,19 @@ type subject struct {
 	adapter, about string
 }
 
-// standings holds how the backends of each employer stand, and says which employers are to be looked at because that
+// backendConditions holds how the backends of each employer stand, and says which employers are to be looked at because that
 // has changed. It is safe for concurrent use. Losing it all, at a restart, costs nothing but time.
-type standings struct {
+type backendConditions struct {
 	mu        sync.Mutex
-	employers map[client.ObjectKey]map[subject]*standing
+	employers map[client.ObjectKey]map[subject]*subjectState
 	// failing holds what fails for a Pod.
 	failing map[types.NamespacedName]map[subject]struct{}
-	// changed is told of employers whose standing has changed; it must not call back.
+	// changed is told of employers whose subjectState has changed; it must not call back.
 	changed func(client.ObjectKey)
 }
 
-// standing is how one subject stands.
-type standing struct {
+// subjectState is how one subject stands.
+type subjectState struct {
 	// condition is what was said of it, apart from single Pods.
 	condition metav1.Condition
 	// pods are those for which it fails, and named is the one whose condition is shown: it changes only when that Pod is
@@ -71,27 +70,27 @@ type standing struct {
 	named types.NamespacedName
 }
 
-func newStandings(changed func(client.ObjectKey)) *standings {
-	return &standings{
-		employers: map[client.ObjectKey]map[subject]*standing{}, failing: map[types.NamespacedName]map[subject]struct{}{}, changed: changed,
+func newBackendConditions(changed func(client.ObjectKey)) *backendConditions {
+	return &backendConditions{
+		employers: map[client.ObjectKey]map[subject]*subjectState{}, failing: map[types.NamespacedName]map[subject]struct{}{}, changed: changed,
 	}
 }
 
 // report takes in what is said of a subject.
-func (s *standings) report(of subject, condition metav1.Condition) {
+func (s *backendConditions) report(of subject, condition metav1.Condition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.change(of, func(st *standing) { st.condition = condition })
+	s.change(of, func(st *subjectState) { st.condition = condition })
 }
 
 // reportPod takes in how each subject stands for one Pod. A subject that failed for it and is missing here is not
 // concerned with the Pod any more.
-func (s *standings) reportPod(pod types.NamespacedName, said map[subject]metav1.Condition) {
+func (s *backendConditions) reportPod(pod types.NamespacedName, said map[subject]metav1.Condition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for of := range s.failing[pod] {
 		if condition, ok := said[of]; !ok || condition.Status == metav1.ConditionTrue {
-			s.change(of, func(st *standing) { delete(st.pods, pod) })
+			s.change(of, func(st *subjectState) { delete(st.pods, pod) })
 			delete(s.failing[pod], of)
 		}
 	}
@@ -99,9 +98,9 @@ func (s *standings) reportPod(pod types.NamespacedName, said map[subject]metav1.
 		switch {
 		case condition.Status == metav1.ConditionTrue && s.employers[of.employer][of] != nil: // nothing new
 		case condition.Status == metav1.ConditionTrue:
-			s.change(of, func(*standing) {})
+			s.change(of, func(*subjectState) {})
 		default:
-			s.change(of, func(st *standing) { st.pods[pod] = condition })
+			s.change(of, func(st *subjectState) { st.pods[pod] = condition })
 			if s.failing[pod] == nil {
 				s.failing[pod] = map[subject]struct{}{}
 			}
@@ -113,13 +112,13 @@ func (s *standings) reportPod(pod types.NamespacedName, said map[subject]metav1.
 	}
 }
 
-// change changes a standing and tells if that shows.
-func (s *standings) change(of subject, by func(*standing)) {
+// change changes a subjectState and tells if that shows.
+func (s *backendConditions) change(of subject, by func(*subjectState)) {
 	st := s.employers[of.employer][of]
 	if st == nil {
-		st = &standing{condition: success(), pods: map[types.NamespacedName]metav1.Condition{}}
+		st = &subjectState{condition: success(), pods: map[types.NamespacedName]metav1.Condition{}}
 		if s.employers[of.employer] == nil {
-			s.employers[of.employer] = map[subject]*standing{}
+			s.employers[of.employer] = map[subject]*subjectState{}
 		}
 		s.employers[of.employer][of] = st
 		defer s.changed(of.employer) // that it is known at all is news
@@ -134,17 +133,17 @@ func (s *standings) change(of subject, by func(*standing)) {
 	}
 }
 
-// shown is the condition of a standing.
-func (st *standing) shown() metav1.Condition {
+// shown is the condition of a subjectState.
+func (st *subjectState) shown() metav1.Condition {
 	if condition, ok := st.pods[st.named]; ok && st.condition.Status == metav1.ConditionTrue {
 		return condition
 	}
 	return st.condition
 }
 
-// of merges what is known of the employer's subjects for which which says true: one that fails makes all fail. It also
-// returns the adapters that have said something.
-func (s *standings) of(employer client.ObjectKey, which func(adapter string) bool) (metav1.Condition, []string) {
+// of merges what is known of the employer's subjects: one that fails makes all fail. It also returns the adapters of
+// which something is known.
+func (s *backendConditions) of(employer client.ObjectKey) (metav1.Condition, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	subjects := slices.SortedFunc(maps.Keys(s.employers[employer]), func(a, b subject) int {
@@ -153,9 +152,6 @@ func (s *standings) of(employer client.ObjectKey, which func(adapter string) boo
 	merged := success()
 	var known, failing []string
 	for _, of := range subjects {
-		if !which(of.adapter) {
-			continue
-		}
 		known = append(known, of.adapter)
 		shown := s.employers[employer][of].shown()
 		if shown.Status == metav1.ConditionTrue {
@@ -177,7 +173,7 @@ func (s *standings) of(employer client.ObjectKey, which func(adapter string) boo
 }
 
 // forget drops what is known of an employer.
-func (s *standings) forget(employer client.ObjectKey) {
+func (s *backendConditions) forget(employer client.ObjectKey) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for of, st := range s.employers[employer] {
@@ -192,7 +188,7 @@ func (s *standings) forget(employer client.ObjectKey) {
 }
 
 // failures is the number of employers of which something fails.
-func (s *standings) failures() int {
+func (s *backendConditions) failures() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	count := 0
@@ -224,118 +220,88 @@ func sameCondition(a, b metav1.Condition) bool {
 // notes remembers what was recorded on employers, so that each change is recorded once.
 type notes struct {
 	mu       sync.Mutex
-	recorded map[noteKey]note
+	recorded map[types.UID]note
 }
 
 // mostNotes bounds the memory.
 const mostNotes = 10_000
-
-type noteKey struct {
-	uid types.UID
-	// adapter is that of a StatusRecorder, or "" for the condition of all others.
-	adapter string
-}
 
 type note struct {
 	condition metav1.Condition
 	at        time.Time
 }
 
-func (n *notes) get(key noteKey) (note, bool) {
+func (n *notes) get(uid types.UID) (note, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	found, ok := n.recorded[key]
+	found, ok := n.recorded[uid]
 	return found, ok
 }
 
-func (n *notes) put(key noteKey, condition metav1.Condition, at time.Time) {
+func (n *notes) put(uid types.UID, condition metav1.Condition, at time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.recorded == nil || len(n.recorded) >= mostNotes { // what was written can be read again
-		n.recorded = map[noteKey]note{}
+		n.recorded = map[types.UID]note{}
 	}
-	n.recorded[key] = note{condition, at}
+	n.recorded[uid] = note{condition, at}
 }
 
 func (n *notes) forget(uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	maps.DeleteFunc(n.recorded, func(k noteKey, _ note) bool { return k.uid == uid })
+	delete(n.recorded, uid)
 }
 
 // messagePause is how long a failure whose message alone changes stays as it is recorded.
 const messagePause = 30 * time.Second
 
-// record publishes how the employer's backends stand, if that has changed, and returns when to look again, zero if
-// there is no need. Adapters with a StatusRecorder record for themselves; the condition is that of all others.
-func (r *employerController[E]) record(ctx context.Context, object E) (time.Duration, error) {
-	var own []string
-	for _, a := range r.adapters {
-		if _, ok := a.(api.StatusRecorder[E]); ok {
-			own = append(own, a.Name())
-		}
-	}
-	again, err := r.recordOf(ctx, object, "", func(adapter string) bool { return !slices.Contains(own, adapter) }, r.patchCondition)
-	errs := []error{err}
-	for _, a := range r.adapters {
-		recorder, ok := a.(api.StatusRecorder[E])
-		if !ok {
-			continue
-		}
-		later, err := r.recordOf(ctx, object, a.Name(), func(adapter string) bool { return adapter == a.Name() }, recorder.RecordStatus)
-		again = soonest(again, later)
-		errs = append(errs, err)
-	}
-	return again, errors.Join(errs...)
-}
-
-func (r *employerController[E]) recordOf(ctx context.Context, object E, recorder string, which func(string) bool,
-	write func(context.Context, E, metav1.Condition) error,
-) (time.Duration, error) {
+// record publishes how the employer's backends follow, if that has changed, and returns when to look again, zero if there
+// is no need.
+func (r *employerController) record(ctx context.Context, object client.Object) (time.Duration, error) {
 	now := r.clock.Now()
-	key := noteKey{object.GetUID(), recorder}
-	condition, known := r.standings.of(client.ObjectKeyFromObject(object), which)
-	last, recorded := r.notes.get(key)
-	if existing := conditionOn(object); !recorded && recorder == "" && existing != nil {
+	condition, known := r.backendConditions.of(client.ObjectKeyFromObject(object))
+	last, recorded := r.notes.get(object.GetUID())
+	if existing := conditionOn(object); !recorded && existing != nil {
 		last, recorded = note{condition: *existing}, true
 	}
 	fine := condition.Status == metav1.ConditionTrue
 	switch {
 	case recorded && sameCondition(last.condition, condition), recorded && fine && last.condition.Status == metav1.ConditionTrue:
 		return 0, nil
-	case fine && !recorded && recorder == "", fine && !r.allKnown(ctx, object, known, which): // never was bad, or nobody can tell yet
+	case fine && !recorded, fine && !r.allKnown(ctx, object, known): // never was bad, or nobody can tell yet
 		return 0, nil
 	case !fine && recorded && last.condition.Status == condition.Status && last.condition.Reason == condition.Reason && now.Sub(last.at) < messagePause:
 		return messagePause - now.Sub(last.at), nil
 	}
 	condition.LastTransitionTime, condition.ObservedGeneration = metav1.NewTime(now), object.GetGeneration()
-	if err := write(ctx, object, condition); err != nil {
+	if err := r.patchCondition(ctx, object, condition); err != nil {
 		return 0, fmt.Errorf("recording that %s %s is %s: %w", r.kind, client.ObjectKeyFromObject(object), condition.Reason, err)
 	}
-	r.notes.put(key, condition, now)
-	switch {
-	case !fine:
-		r.recorder.Eventf(object, nil, corev1.EventTypeWarning, condition.Reason, "Sync", "%s", condition.Message)
-	case recorded:
+	r.notes.put(object.GetUID(), condition, now)
+	if fine {
 		r.recorder.Eventf(object, nil, corev1.EventTypeNormal, condition.Reason, "Sync", "%s", condition.Message)
+	} else {
+		r.recorder.Eventf(object, nil, corev1.EventTypeWarning, condition.Reason, "Sync", "%s", condition.Message)
 	}
 	return 0, nil
 }
 
-// allKnown says whether every adapter that employs Pods for the employer has said something since the process started.
-// One that employs nobody has nothing to say, and nobody has if no Pod is there.
-func (r *employerController[E]) allKnown(ctx context.Context, object E, known []string, which func(string) bool) bool {
+// allKnown reports whether every backend that makes calls for Pods of the employer has reported since the process started.
+// None needs to if there is no Pod.
+func (r *employerController) allKnown(ctx context.Context, object client.Object, known []string) bool {
 	employed, err := r.employs(ctx, client.ObjectKeyFromObject(object))
 	if err == nil && !employed {
 		return true
 	}
-	return !slices.ContainsFunc(r.adapters, func(a api.Adapter[E]) bool {
-		return which(a.Name()) && selectorOf(a, object) != nil && !slices.Contains(known, a.Name())
+	return !slices.ContainsFunc(r.adapters, func(a backend.Backend) bool {
+		_, calls := a.(backend.Caller)
+		return calls && selectorOf(a, object) != nil && !slices.Contains(known, a.Name())
 	})
 }
 
 // patchCondition writes the condition to status.conditions, if the kind has such.
-func (r *employerController[E]) patchCondition(ctx context.Context, object E, condition metav1.Condition) error {
+func (r *employerController) patchCondition(ctx context.Context, object client.Object, condition metav1.Condition) error {
 	held, ok := api.ConditionsOf(object)
 	if !ok {
 		return nil
@@ -348,7 +314,7 @@ func (r *employerController[E]) patchCondition(ctx context.Context, object E, co
 
 // patchConditions writes all of status.conditions, if the employer is still as it was read, and takes them over. It says
 // whether there was a status to write: not if the employer is gone, or has no such subresource.
-func (r *employerController[E]) patchConditions(ctx context.Context, object E, conditions []metav1.Condition) (bool, error) {
+func (r *employerController) patchConditions(ctx context.Context, object client.Object, conditions []metav1.Condition) (bool, error) {
 	if conditions == nil {
 		conditions = []metav1.Condition{}
 	}
@@ -359,7 +325,7 @@ func (r *employerController[E]) patchConditions(ctx context.Context, object E, c
 	if err != nil {
 		return false, err
 	}
-	written := bulk.NewObject[E]()
+	written := backend.New(r.pods.example)
 	written.SetNamespace(object.GetNamespace())
 	written.SetName(object.GetName())
 	err = r.client.Status().Patch(ctx, written, client.RawPatch(types.MergePatchType, patch))

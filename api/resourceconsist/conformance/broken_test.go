@@ -75,53 +75,9 @@ func failuresOf(t *testing.T, all []named, name string) []string {
 	return r.failures
 }
 
-// bent is the reference in the per-Pod form with some methods replaced.
-type bent struct {
-	*wholeAdapter
-	name                 func() string
-	selector             func(service) labels.Selector
-	observe              func(context.Context, service, pod) (api.Observation, error)
-	register, deregister func(context.Context, service, pod) error
-}
-
-func (b *bent) Name() string {
-	if b.name != nil {
-		return b.name()
-	}
-	return b.wholeAdapter.Name()
-}
-
-func (b *bent) Selector(s service) labels.Selector {
-	if b.selector != nil {
-		return b.selector(s)
-	}
-	return b.wholeAdapter.Selector(s)
-}
-
-func (b *bent) Observe(ctx context.Context, s service, p pod) (api.Observation, error) {
-	if b.observe != nil {
-		return b.observe(ctx, s, p)
-	}
-	return b.wholeAdapter.Observe(ctx, s, p)
-}
-
-func (b *bent) Register(ctx context.Context, s service, p pod) error {
-	if b.register != nil {
-		return b.register(ctx, s, p)
-	}
-	return b.wholeAdapter.Register(ctx, s, p)
-}
-
-func (b *bent) Deregister(ctx context.Context, s service, p pod) error {
-	if b.deregister != nil {
-		return b.deregister(ctx, s, p)
-	}
-	return b.wholeAdapter.Deregister(ctx, s, p)
-}
-
 // provisioned fails when it is asked to make what is there.
 type provisioned struct {
-	*bent
+	*bentBackend
 	mu   sync.Mutex
 	made map[string]bool
 }
@@ -145,316 +101,6 @@ func (b *provisioned) Deprovision(_ context.Context, s service) error {
 
 var errExists = errors.New("the member exists already")
 
-func TestBrokenAdaptersFailAtTheirCheck(t *testing.T) {
-	for name, tc := range map[string]struct {
-		bend func(*bent)
-		// wrap replaces the whole adapter.
-		wrap  func(*bent) api.Adapter[service]
-		check string
-		says  string
-	}{
-		"it says that nobody is served when it cannot ask": {
-			bend: func(b *bent) {
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					o, _ := b.wholeAdapter.Observe(ctx, s, p)
-					return o, nil
-				}
-			},
-			check: "a failing provider is an error and never no traffic", says: "the framework would let it be operated now",
-		},
-		"it says so when it is throttled": {
-			bend: func(b *bent) {
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					o, err := b.wholeAdapter.Observe(ctx, s, p)
-					if errors.Is(err, simulated.ErrThrottled) {
-						err = nil
-					}
-					return o, err
-				}
-			},
-			check: "a throttling provider delays and confuses nothing", says: "the framework would let it be operated now",
-		},
-		"it says so at random times": {
-			bend: func(b *bent) {
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					o, err := b.wholeAdapter.Observe(ctx, s, p)
-					if errors.Is(err, simulated.ErrThrottled) {
-						err = nil
-					}
-					return o, err
-				}
-			},
-			check: "lives of Pods at random", says: "the framework would let it be operated now",
-		},
-		"it says so while a slow provider has not answered": {
-			bend: func(b *bent) {
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					o, err := b.wholeAdapter.Observe(ctx, s, p)
-					if errors.Is(err, context.DeadlineExceeded) {
-						err = nil
-					}
-					return o, err
-				}
-			},
-			check: "a call that is given up returns", says: "the framework would let it be operated now",
-		},
-		"it waits for a slow provider for ever": {
-			bend: func(b *bent) {
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					return b.wholeAdapter.Observe(context.WithoutCancel(ctx), s, p)
-				}
-			},
-			check: "a call that is given up returns", says: "pass the context on",
-		},
-		"it removes members of others": {
-			bend: func(b *bent) {
-				b.deregister = func(ctx context.Context, s service, p pod) error {
-					members, err := b.lb.List(ctx, group(s))
-					if err != nil {
-						return err
-					}
-					for _, m := range members {
-						if slices.Contains(addresses(p), m.Address) || m.Owner != owner {
-							_, err = b.lb.Remove(ctx, group(s), m.ID)
-						}
-					}
-					return err
-				}
-			},
-			check: "members of others stay as they are", says: "members that somebody else put into the backend were changed by Deregister",
-		},
-		"it refuses what is there": {
-			bend: func(b *bent) {
-				b.register = func(ctx context.Context, s service, p pod) error {
-					if members, err := b.lb.List(ctx, group(s), addresses(p)...); err != nil || len(members) > 0 {
-						return errors.Join(err, errExists)
-					}
-					return b.wholeAdapter.Register(ctx, s, p)
-				}
-			},
-			check: "registering and deregistering again change nothing", says: "Register fails for a Pod that is registered already",
-		},
-		"it adds a member each time": {
-			bend: func(b *bent) {
-				var mu sync.Mutex
-				made := 0
-				b.register = func(ctx context.Context, s service, p pod) error {
-					mu.Lock()
-					made++
-					id := addresses(p)[0]
-					if made > 2 {
-						id = fmt.Sprintf("%s-%d", id, made)
-					}
-					mu.Unlock()
-					_, err := b.lb.Put(ctx, group(s), simulated.Member{ID: id, Address: addresses(p)[0], Weight: 1, Owner: owner})
-					return err
-				}
-			},
-			check: "registering and deregistering again change nothing", says: "must not add it again",
-		},
-		"it asks about every member": {
-			bend: func(b *bent) {
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					members, err := b.lb.List(ctx, group(s))
-					for _, m := range members {
-						if _, failed := b.lb.List(ctx, group(s), m.ID); failed != nil {
-							err = failed
-						}
-					}
-					return api.Observation{Serving: slices.ContainsFunc(members, func(m simulated.Member) bool { return slices.Contains(addresses(p), m.Address) })}, err
-				}
-			},
-			check: "calls for a Pod do not grow with the number of Pods", says: "ask only about the Pods that the call names",
-		},
-		"it swallows errors": {
-			bend: func(b *bent) {
-				b.deregister = func(ctx context.Context, s service, p pod) error {
-					_ = b.wholeAdapter.Deregister(ctx, s, p)
-					return nil
-				}
-			},
-			check: "a failing provider is an error and never no traffic", says: "Deregister returned nil while every call",
-		},
-		"it swallows the error of one Pod": {
-			bend: func(b *bent) {
-				b.register = func(ctx context.Context, s service, p pod) error {
-					err := b.wholeAdapter.Register(ctx, s, p)
-					if failed := (api.MemberErrors{}); errors.As(err, &failed) {
-						return nil
-					}
-					return err
-				}
-			},
-			check: "failures of single Pods are told apart", says: "Register of Pod web-1 returned <nil>",
-		},
-		"it changes Pods": {
-			bend: func(b *bent) {
-				b.register = func(ctx context.Context, s service, p pod) error {
-					p.Labels["registered"] = "true"
-					return b.wholeAdapter.Register(ctx, s, p)
-				}
-			},
-			check: "arguments stay as they are", says: "Register changes what it is given",
-		},
-		"it believes that what it asked for is done": {
-			bend: func(b *bent) {
-				gone := map[string]bool{}
-				b.deregister = func(ctx context.Context, s service, p pod) error {
-					err := b.wholeAdapter.Deregister(ctx, s, p)
-					gone[p.Name] = err == nil
-					return err
-				}
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					o, err := b.wholeAdapter.Observe(ctx, s, p)
-					o.Serving = o.Serving && !gone[p.Name]
-					return o, err
-				}
-			},
-			check: "what is accepted counts when it is carried out", says: "the framework would let it be operated now",
-		},
-		"it knows only what it did itself": {
-			bend: func(b *bent) {
-				on := map[string]bool{}
-				b.register = func(ctx context.Context, s service, p pod) error {
-					err := b.wholeAdapter.Register(ctx, s, p)
-					on[p.Name] = err == nil
-					return err
-				}
-				b.observe = func(_ context.Context, _ service, p pod) (api.Observation, error) {
-					return api.Observation{Serving: on[p.Name]}, nil
-				}
-			},
-			check: "a restarted adapter knows what its provider serves", says: "the framework would let it be operated now",
-		},
-		"its name is no label": {
-			bend:  func(b *bent) { b.name = func() string { return "My Adapter" } },
-			check: "the name is a DNS label and stays the same", says: "has to be a DNS label",
-		},
-		"its name changes": {
-			bend: func(b *bent) {
-				n := 0
-				b.name = func() string { n++; return fmt.Sprintf("adapter-%d", n) }
-			},
-			check: "the name is a DNS label and stays the same", says: "return a constant",
-		},
-		"its selector changes": {
-			bend: func(b *bent) {
-				n := 0
-				b.selector = func(service) labels.Selector {
-					n++
-					return labels.SelectorFromSet(labels.Set{Label: LabelValue, "n": fmt.Sprint(n)})
-				}
-			},
-			check: "the selector is a function of the employer", says: "has to select Pods labelled app=conformance",
-		},
-		"its selector asks the provider": {
-			bend: func(b *bent) {
-				b.selector = func(s service) labels.Selector {
-					_, _ = b.lb.List(context.Background(), group(s))
-					return b.wholeAdapter.Selector(s)
-				}
-			},
-			check: "the selector is a function of the employer", says: "Selector calls the provider",
-		},
-		"every Service takes part": {
-			bend: func(b *bent) {
-				b.selector = func(s service) labels.Selector { return labels.SelectorFromSet(s.Spec.Selector) }
-			},
-			check: "a Service that takes no part employs nobody", says: "for a Service without the label",
-		},
-		"it mixes up namespaces": {
-			bend: func(b *bent) {
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					s = s.DeepCopy()
-					s.Namespace = namespace
-					return b.wholeAdapter.Observe(ctx, s, p)
-				}
-			},
-			check: "employers of the same Pods do not disturb each other", says: "the framework would let it be operated now",
-		},
-		"it mixes up employers": {
-			bend: func(b *bent) {
-				b.deregister = func(ctx context.Context, s service, p pod) error {
-					other := s.DeepCopy()
-					other.Name = "admin"
-					return errors.Join(b.wholeAdapter.Deregister(ctx, s, p), b.wholeAdapter.Deregister(ctx, other, p))
-				}
-			},
-			check: "employers of the same Pods do not disturb each other", says: "taking a Pod out of another employer stopped the traffic of Pod web-0 of shop/admin",
-		},
-		"it forgets the second address": {
-			bend: func(b *bent) {
-				b.deregister = func(ctx context.Context, s service, p pod) error {
-					_, err := b.lb.Remove(ctx, group(s), addresses(p)[0])
-					return err
-				}
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					if p = p.DeepCopy(); len(p.Status.PodIPs) > 1 {
-						p.Status.PodIPs = p.Status.PodIPs[:1]
-					}
-					return b.wholeAdapter.Observe(ctx, s, p)
-				}
-			},
-			check: "a Pod of two addresses comes and goes as one", says: "the framework would let it be operated now",
-		},
-		"it never gives an address again": {
-			bend: func(b *bent) {
-				had := map[string]string{}
-				b.register = func(ctx context.Context, s service, p pod) error {
-					a := addresses(p)[0]
-					if who, taken := had[a]; taken && who != p.Name {
-						return nil
-					}
-					had[a] = p.Name
-					return b.wholeAdapter.Register(ctx, s, p)
-				}
-			},
-			check: "an address used again serves its new Pod", says: "until web serves web-1 after Register",
-		},
-		"no address means all members": {
-			bend: func(b *bent) {
-				b.observe = func(ctx context.Context, s service, p pod) (api.Observation, error) {
-					members, err := b.lb.List(ctx, group(s), addresses(p)...)
-					return api.Observation{Serving: len(members) > 0}, err
-				}
-			},
-			check: "a Pod without an address disturbs nobody", says: "the Pod could never be deleted",
-		},
-		"it makes its resource twice": {
-			wrap:  func(b *bent) api.Adapter[service] { return &provisioned{bent: b, made: map[string]bool{}} },
-			check: "the resource of an employer is made and removed, twice too", says: "a second Provision fails",
-		},
-		"it promises to tell and is no Watcher": {
-			bend: func(b *bent) {
-				b.observe = func(context.Context, service, pod) (api.Observation, error) { return api.Observation{}, api.ErrPending }
-			},
-			check: "an observation can be followed up", says: "is no Watcher that would enqueue",
-		},
-		"it never says when to look again": {
-			wrap:  func(b *bent) api.Adapter[service] { return observed{b} },
-			check: "an observation can be followed up", says: "LookAgain is zero",
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			all := perPodChecks(func(testing.TB) Fixture[service] {
-				lb := simulated.NewLoadBalancer()
-				return Fixture[service]{Provider: impatient(lb), Connect: func() api.Adapter[service] {
-					b := &bent{wholeAdapter: &wholeAdapter{lb}}
-					if tc.bend != nil {
-						tc.bend(b)
-					}
-					if tc.wrap != nil {
-						return tc.wrap(b)
-					}
-					return b
-				}}
-			})
-			failsWith(t, all, tc.check, tc.says)
-		})
-	}
-}
-
 // impatient is for checks that are to fail. What does not fail takes no time, so this is plenty on a busy machine too.
 func impatient(lb *simulated.LoadBalancer) Provider[service] {
 	p := moved(lb)
@@ -471,12 +117,47 @@ func failsWith(t *testing.T, all []named, check, says string) {
 	}
 }
 
-// bentBackend is the reference in the bulk form with some methods replaced.
+// bentBackend is the reference with some methods replaced.
 type bentBackend struct {
 	*wholeBackend
-	members func(service, pod, bool) (map[string]state, error)
-	read    func(context.Context, service, []string) ([]api.Held[state], error)
-	apply   func(context.Context, service, []api.Change[state]) error
+	name     func() string
+	selector func(service) labels.Selector
+	members  func(service, pod, bool) (map[string]state, error)
+	read     func(context.Context, service, []string) ([]api.Held[state], error)
+	apply    func(context.Context, service, []api.Change[state]) error
+}
+
+func (b *bentBackend) Name() string {
+	if b.name != nil {
+		return b.name()
+	}
+	return b.wholeBackend.Name()
+}
+
+func (b *bentBackend) Selector(s service) labels.Selector {
+	if b.selector != nil {
+		return b.selector(s)
+	}
+	return b.wholeBackend.Selector(s)
+}
+
+// forgive makes an empty answer of an error.
+func (b *bentBackend) forgive(which error) {
+	b.read = func(ctx context.Context, s service, ids []string) ([]api.Held[state], error) {
+		held, err := b.wholeBackend.Read(ctx, s, ids)
+		if errors.Is(err, which) {
+			err = nil
+		}
+		return held, err
+	}
+}
+
+// without is Read without some members.
+func (b *bentBackend) without(which func(id string) bool) func(context.Context, service, []string) ([]api.Held[state], error) {
+	return func(ctx context.Context, s service, ids []string) ([]api.Held[state], error) {
+		held, err := b.wholeBackend.Read(ctx, s, ids)
+		return slices.DeleteFunc(held, func(h api.Held[state]) bool { return which(h.ID) }), err
+	}
 }
 
 func (b *bentBackend) Members(s service, p pod, serve bool) (map[string]state, error) {
@@ -502,10 +183,267 @@ func (b *bentBackend) Apply(ctx context.Context, s service, changes []api.Change
 
 func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 	for name, tc := range map[string]struct {
-		bend  func(*bentBackend)
+		bend func(*bentBackend)
+		// wrap replaces the whole adapter.
+		wrap  func(*bentBackend) api.Adapter[service, state]
 		check string
 		says  string
 	}{
+		"it says so when it is throttled": {
+			bend:  func(b *bentBackend) { b.forgive(simulated.ErrThrottled) },
+			check: "a throttling provider delays and confuses nothing", says: "the framework would let it be operated now",
+		},
+		"it says so at random times": {
+			bend:  func(b *bentBackend) { b.forgive(simulated.ErrThrottled) },
+			check: "lives of Pods at random", says: "the framework would let it be operated now",
+		},
+		"it says so while a slow provider has not answered": {
+			bend:  func(b *bentBackend) { b.forgive(context.DeadlineExceeded) },
+			check: "a call that is given up returns", says: "the framework would let it be operated now",
+		},
+		"it waits for a slow provider for ever": {
+			bend: func(b *bentBackend) {
+				b.read = func(ctx context.Context, s service, ids []string) ([]api.Held[state], error) {
+					return b.wholeBackend.Read(context.WithoutCancel(ctx), s, ids)
+				}
+			},
+			check: "a call that is given up returns", says: "pass the context on",
+		},
+		"it removes members of others": {
+			bend: func(b *bentBackend) {
+				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
+					if changes[0].Remove {
+						members, err := b.lb.List(ctx, group(s))
+						if err != nil {
+							return err
+						}
+						for _, m := range members {
+							if m.Owner != owner {
+								_, _ = b.lb.Remove(ctx, group(s), m.ID)
+							}
+						}
+					}
+					return b.wholeBackend.Apply(ctx, s, changes)
+				}
+			},
+			check: "members of others stay as they are", says: "members that somebody else put into the backend were changed by Apply",
+		},
+		"it refuses what is there": {
+			bend: func(b *bentBackend) {
+				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
+					if members, err := b.lb.List(ctx, group(s), changes[0].ID); err != nil || len(members) > 0 && !changes[0].Remove {
+						return errors.Join(err, errExists)
+					}
+					return b.wholeBackend.Apply(ctx, s, changes)
+				}
+			},
+			check: "registering and deregistering again change nothing", says: "Apply fails for a Pod that is registered already",
+		},
+		"it adds a member each time": {
+			bend: func(b *bentBackend) {
+				var mu sync.Mutex
+				made := 0
+				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
+					if changes[0].Remove {
+						return b.wholeBackend.Apply(ctx, s, changes)
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					var members []simulated.Member
+					for _, c := range changes {
+						made++
+						id := c.ID
+						if made > 2 {
+							id = fmt.Sprintf("%s-%d", id, made)
+						}
+						members = append(members, simulated.Member{ID: id, Address: c.State.address, Weight: 1, Owner: owner})
+					}
+					_, err := b.lb.Put(ctx, group(s), members...)
+					return err
+				}
+			},
+			check: "registering and deregistering again change nothing", says: "must not add it again",
+		},
+		"it swallows errors": {
+			bend: func(b *bentBackend) {
+				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
+					_ = b.wholeBackend.Apply(ctx, s, changes)
+					return nil
+				}
+			},
+			check: "a failing provider is an error and never no traffic", says: "Apply returned nil while every call",
+		},
+		"it changes Pods": {
+			bend: func(b *bentBackend) {
+				b.members = func(s service, p pod, serve bool) (map[string]state, error) {
+					p.Labels["registered"] = "true"
+					return b.wholeBackend.Members(s, p, serve)
+				}
+			},
+			check: "arguments stay as they are", says: "Members changes what it is given",
+		},
+		"it believes that what it asked for is done": {
+			bend: func(b *bentBackend) {
+				var mu sync.Mutex
+				gone := map[string]bool{}
+				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
+					err := b.wholeBackend.Apply(ctx, s, changes)
+					mu.Lock()
+					defer mu.Unlock()
+					for _, c := range changes {
+						gone[c.ID] = err == nil && c.Remove
+					}
+					return err
+				}
+				b.read = b.without(func(id string) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return gone[id]
+				})
+			},
+			check: "what is accepted counts when it is carried out", says: "the framework would let it be operated now",
+		},
+		"it knows only what it did itself": {
+			bend: func(b *bentBackend) {
+				var mu sync.Mutex
+				on := map[string]bool{}
+				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
+					err := b.wholeBackend.Apply(ctx, s, changes)
+					mu.Lock()
+					defer mu.Unlock()
+					for _, c := range changes {
+						on[c.ID] = err == nil && !c.Remove
+					}
+					return err
+				}
+				b.read = b.without(func(id string) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return !on[id]
+				})
+			},
+			check: "a restarted adapter knows what its provider serves", says: "the framework would let it be operated now",
+		},
+		"its name is no label": {
+			bend:  func(b *bentBackend) { b.name = func() string { return "My Adapter" } },
+			check: "the name is a DNS label and stays the same", says: "has to be a DNS label",
+		},
+		"its name changes": {
+			bend: func(b *bentBackend) {
+				n := 0
+				b.name = func() string { n++; return fmt.Sprintf("adapter-%d", n) }
+			},
+			check: "the name is a DNS label and stays the same", says: "return a constant",
+		},
+		"its selector changes": {
+			bend: func(b *bentBackend) {
+				n := 0
+				b.selector = func(service) labels.Selector {
+					n++
+					return labels.SelectorFromSet(labels.Set{Label: LabelValue, "n": fmt.Sprint(n)})
+				}
+			},
+			check: "the selector is a function of the employer", says: "has to select Pods labelled app=conformance",
+		},
+		"its selector asks the provider": {
+			bend: func(b *bentBackend) {
+				b.selector = func(s service) labels.Selector {
+					_, _ = b.lb.List(context.Background(), group(s))
+					return b.wholeBackend.Selector(s)
+				}
+			},
+			check: "the selector is a function of the employer", says: "Selector calls the provider",
+		},
+		"every Service takes part": {
+			bend: func(b *bentBackend) {
+				b.selector = func(s service) labels.Selector { return labels.SelectorFromSet(s.Spec.Selector) }
+			},
+			check: "a Service that takes no part employs nobody", says: "for a Service without the label",
+		},
+		"it mixes up namespaces": {
+			bend: func(b *bentBackend) {
+				b.read = func(ctx context.Context, s service, ids []string) ([]api.Held[state], error) {
+					s = s.DeepCopy()
+					s.Namespace = namespace
+					return b.wholeBackend.Read(ctx, s, ids)
+				}
+			},
+			check: "employers of the same Pods do not disturb each other", says: "until web serves web-0 after Apply",
+		},
+		"it mixes up employers": {
+			bend: func(b *bentBackend) {
+				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
+					err := b.wholeBackend.Apply(ctx, s, changes)
+					if changes[0].Remove {
+						other := s.DeepCopy()
+						other.Name = "admin"
+						err = errors.Join(err, b.wholeBackend.Apply(ctx, other, changes))
+					}
+					return err
+				}
+			},
+			check: "employers of the same Pods do not disturb each other", says: "taking a Pod out of another employer stopped the traffic of Pod web-0 of shop/admin",
+		},
+		"it forgets the second address": {
+			bend: func(b *bentBackend) {
+				added := map[string]string{} // second addresses, by the first
+				b.members = func(s service, p pod, serve bool) (map[string]state, error) {
+					if p = p.DeepCopy(); len(p.Status.PodIPs) > 1 {
+						added[p.Status.PodIPs[0].IP] = p.Status.PodIPs[1].IP
+						p.Status.PodIPs = p.Status.PodIPs[:1]
+					}
+					return b.wholeBackend.Members(s, p, serve)
+				}
+				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
+					for _, c := range changes {
+						if second := added[c.ID]; second != "" && !c.Remove {
+							_, _ = b.lb.Put(ctx, group(s), simulated.Member{ID: second, Address: second, Weight: 1, Owner: owner})
+						}
+					}
+					return b.wholeBackend.Apply(ctx, s, changes)
+				}
+			},
+			check: "a Pod of two addresses comes and goes as one", says: "the framework would let it be operated now",
+		},
+		"it never gives an address again": {
+			bend: func(b *bentBackend) {
+				had := map[string]string{} // Pods by address
+				refused := map[string]bool{}
+				b.members = func(s service, p pod, serve bool) (map[string]state, error) {
+					for _, a := range addresses(p) {
+						if had[a] == "" {
+							had[a] = p.Name
+						}
+						refused[a] = had[a] != p.Name
+					}
+					return b.wholeBackend.Members(s, p, serve)
+				}
+				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
+					if refused[changes[0].ID] {
+						return nil
+					}
+					return b.wholeBackend.Apply(ctx, s, changes)
+				}
+			},
+			check: "an address used again serves its new Pod", says: "until web serves web-1 after Apply",
+		},
+		"no address means a member of all": {
+			bend: func(b *bentBackend) {
+				b.members = func(s service, p pod, serve bool) (map[string]state, error) {
+					if len(addresses(p)) == 0 {
+						return map[string]state{address(0): {address(0), 1}}, nil
+					}
+					return b.wholeBackend.Members(s, p, serve)
+				}
+			},
+			check: "a Pod without an address disturbs nobody", says: "the Pod could never be deleted",
+		},
+		"it makes its resource twice": {
+			wrap: func(b *bentBackend) api.Adapter[service, state] {
+				return &provisioned{bentBackend: b, made: map[string]bool{}}
+			},
+			check: "the resource of an employer is made and removed, twice too", says: "a second Provision fails",
+		},
 		"it reads nothing when it cannot ask": {
 			bend: func(b *bentBackend) {
 				b.read = func(ctx context.Context, s service, ids []string) ([]api.Held[state], error) {
@@ -623,7 +561,7 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return members, err
 				}
 			},
-			check: "members are a function of employer and employee", says: "function of employer and employee alone",
+			check: "members are a function of employer and Pod", says: "function of employer and Pod alone",
 		},
 		"its members are those of all Pods": {
 			bend: func(b *bentBackend) {
@@ -636,7 +574,7 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return members, err
 				}
 			},
-			check: "members are a function of employer and employee", says: "the same member ID",
+			check: "members are a function of employer and Pod", says: "the same member ID",
 		},
 		"its members are the same without traffic": {
 			bend: func(b *bentBackend) {
@@ -644,7 +582,7 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return b.wholeBackend.Members(s, p, true)
 				}
 			},
-			check: "members are a function of employer and employee", says: "so it could never be taken out",
+			check: "members are a function of employer and Pod", says: "so it could never be taken out",
 		},
 		"it fails for a Pod without an address": {
 			bend: func(b *bentBackend) {
@@ -659,9 +597,9 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 		},
 		"it sorts the changes that it is given": {
 			bend: func(b *bentBackend) {
-				b.apply = func(ctx context.Context, s service, changes []api.Change[state]) error {
-					slices.Reverse(changes)
-					return b.wholeBackend.Apply(ctx, s, changes)
+				b.apply = func(ctx context.Context, s service, wished []api.Change[state]) error {
+					slices.Reverse(wished)
+					return b.wholeBackend.Apply(ctx, s, wished)
 				}
 			},
 			check: "arguments stay as they are", says: "Apply changes the slice of changes",
@@ -684,10 +622,13 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			all := bulkChecks(func(testing.TB) BulkFixture[service, pod, state] {
+			all := checksOf(func(testing.TB) Fixture[service, state] {
 				lb := simulated.NewLoadBalancer()
-				return BulkFixture[service, pod, state]{Provider: impatient(lb), Connect: func() api.Reader[service, pod, state] {
+				return Fixture[service, state]{Provider: impatient(lb), Connect: func() api.Adapter[service, state] {
 					b := &bentBackend{wholeBackend: &wholeBackend{lb: lb}}
+					if tc.wrap != nil {
+						return tc.wrap(b)
+					}
 					tc.bend(b)
 					return b
 				}}
@@ -700,26 +641,26 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 // TestFixturesThatLackSomethingSaySo: an author's first run is with half a fixture.
 func TestFixturesThatLackSomethingSaySo(t *testing.T) {
 	lb := simulated.NewLoadBalancer()
-	connect := func() api.Adapter[service] { return &wholeAdapter{lb} }
+	connect := func() api.Adapter[service, state] { return &wholeBackend{lb: lb} }
 	truth := lbProvider(lb).Serves
 	for name, tc := range map[string]struct {
-		fixture Fixture[service]
+		fixture Fixture[service, state]
 		says    string
 	}{
-		"no adapter":                {Fixture[service]{Provider: Provider[service]{Serves: truth}}, "Connect is nil"},
-		"no truth":                  {Fixture[service]{Connect: connect}, "Provider.Serves is nil"},
-		"nothing moves the traffic": {Fixture[service]{Connect: func() api.Adapter[service] { return observed{connect()} }, Provider: Provider[service]{Serves: truth}}, "Provider.Move is nil"},
+		"no adapter":                {Fixture[service, state]{Provider: Provider[service]{Serves: truth}}, "Connect is nil"},
+		"no truth":                  {Fixture[service, state]{Connect: connect}, "Provider.Serves is nil"},
+		"nothing moves the traffic": {Fixture[service, state]{Connect: func() api.Adapter[service, state] { return onlyReader{connect()} }, Provider: Provider[service]{Serves: truth}}, "Provider.Move is nil"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			all := perPodChecks(func(testing.TB) Fixture[service] { return tc.fixture })
+			all := checksOf(func(testing.TB) Fixture[service, state] { return tc.fixture })
 			failsWith(t, all, all[0].name, tc.says)
 		})
 	}
 	t.Run("truth is enough for most checks", func(t *testing.T) {
-		Run(t, func(testing.TB) Fixture[service] {
+		Run(t, func(testing.TB) Fixture[service, state] {
 			lb := simulated.NewLoadBalancer()
-			return Fixture[service]{
-				Connect:  func() api.Adapter[service] { return &wholeAdapter{lb} },
+			return Fixture[service, state]{
+				Connect:  func() api.Adapter[service, state] { return &wholeBackend{lb: lb} },
 				Provider: Provider[service]{Serves: lbProvider(lb).Serves},
 			}
 		})

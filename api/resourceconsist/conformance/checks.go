@@ -18,64 +18,66 @@ import (
 )
 
 // check is one check of adapters with employers of kind E.
-type check[E client.Object] struct {
+type check[E client.Object, S comparable] struct {
 	name string
-	run  func(*world[E])
+	run  func(*world[E, S])
 }
 
-// checks are those of both forms and then those of one, each in a world of its own.
-func checks[E client.Object](make func(testing.TB) *world[E], own []check[E]) []named {
-	all := append([]check[E]{
-		{"the name is a DNS label and stays the same", theName[E]},
-		{"the selector is a function of the employer", theSelector[E]},
-		{"a Service that takes no part employs nobody", noPart[E]},
-		{"the resource of an employer is made and removed, twice too", provisioning[E]},
-		{"a Pod is served once registered and not once deregistered", inAndOut[E]},
-		{"registering and deregistering again change nothing", idempotent[E]},
-		{"a failing provider is an error and never no traffic", failing[E]},
-		{"a throttling provider delays and confuses nothing", throttling[E]},
-		{"what is accepted counts when it is carried out", holding[E]},
-		{"a call that is given up returns", cancelled[E]},
-		{"a restarted adapter knows what its provider serves", restarted[E]},
-		{"members of others stay as they are", foreign[E]},
-		{"employers of the same Pods do not disturb each other", employers[E]},
-		{"an address used again serves its new Pod", reusedAddress[E]},
-		{"a Pod without an address disturbs nobody", noAddress[E]},
-		{"a Pod of two addresses comes and goes as one", dualStack[E]},
-		{"failures of single Pods are told apart", partialFailure[E]},
-		{"calls for a Pod do not grow with the number of Pods", calls[E]},
-		{"arguments stay as they are", arguments[E]},
-		{"many Pods at the same time", concurrent[E]},
-		{"lives of Pods at random", lives[E]},
-	}, own...)
+// checks are all checks, each in a world of its own.
+func checks[E client.Object, S comparable](make func(testing.TB) *world[E, S]) []named {
+	all := []check[E, S]{
+		{"the name is a DNS label and stays the same", theName[E, S]},
+		{"the selector is a function of the employer", theSelector[E, S]},
+		{"a Service that takes no part employs nobody", noPart[E, S]},
+		{"the resource of an employer is made and removed, twice too", provisioning[E, S]},
+		{"a Pod is served once registered and not once deregistered", inAndOut[E, S]},
+		{"registering and deregistering again change nothing", idempotent[E, S]},
+		{"a failing provider is an error and never no traffic", failing[E, S]},
+		{"a throttling provider delays and confuses nothing", throttling[E, S]},
+		{"what is accepted counts when it is carried out", holding[E, S]},
+		{"a call that is given up returns", cancelled[E, S]},
+		{"a restarted adapter knows what its provider serves", restarted[E, S]},
+		{"members of others stay as they are", foreign[E, S]},
+		{"employers of the same Pods do not disturb each other", employers[E, S]},
+		{"an address used again serves its new Pod", reusedAddress[E, S]},
+		{"a Pod without an address disturbs nobody", noAddress[E, S]},
+		{"a Pod of two addresses comes and goes as one", dualStack[E, S]},
+		{"failures of single Pods are told apart", partialFailure[E, S]},
+		{"calls for a Pod do not grow with the number of Pods", calls[E, S]},
+		{"arguments stay as they are", arguments[E, S]},
+		{"many Pods at the same time", concurrent[E, S]},
+		{"lives of Pods at random", lives[E, S]},
+		{"members are a function of employer and Pod", memberFunction[E, S]},
+		{"members of a Pod that is gone are found and removed", orphans[E, S]},
+	}
 	bound := []named{}
 	for _, c := range all {
 		bound = append(bound, named{c.name, func(t testing.TB) {
 			w := make(t)
-			w.fresh = func() *world[E] { return make(t) }
+			w.fresh = func() *world[E, S] { return make(t) }
 			c.run(w)
 		}})
 	}
 	return bound
 }
 
-func theName[E client.Object](w *world[E]) {
-	name := w.name()
+func theName[E client.Object, S comparable](w *world[E, S]) {
+	name := w.Adapter.Name()
 	for _, wrong := range validation.IsDNS1123Label(name) {
 		w.Errorf("Name is %q, and has to be a DNS label: %s", name, wrong)
 	}
 	for range 10 {
-		if again := w.name(); again != name {
+		if again := w.Adapter.Name(); again != name {
 			w.Fatalf("Name is %q and then %q: return a constant", name, again)
 		}
 	}
 	w.restart()
-	if again := w.name(); again != name {
+	if again := w.Adapter.Name(); again != name {
 		w.Errorf("Name is %q, and %q for another adapter of the same kind: return a constant", name, again)
 	}
 }
 
-func theSelector[E client.Object](w *world[E]) {
+func theSelector[E client.Object, S comparable](w *world[E, S]) {
 	employer := w.employer(namespace, "web")
 	before := employer.DeepCopyObject()
 	calls := w.calls()
@@ -100,7 +102,7 @@ func theSelector[E client.Object](w *world[E]) {
 	}
 }
 
-func noPart[E client.Object](w *world[E]) {
+func noPart[E client.Object, S comparable](w *world[E, S]) {
 	for name, change := range map[string]func(*corev1.Service){
 		"without the label kusionstack.io/control=true": func(s *corev1.Service) { s.Labels = nil },
 		"with an empty selector":                        func(s *corev1.Service) { s.Spec.Selector = map[string]string{} },
@@ -119,8 +121,8 @@ func noPart[E client.Object](w *world[E]) {
 	}
 }
 
-func provisioning[E client.Object](w *world[E]) {
-	p, ok := w.adapter().(api.Provisioner[E])
+func provisioning[E client.Object, S comparable](w *world[E, S]) {
+	p, ok := any(w.Adapter).(api.Provisioner[E])
 	if !ok {
 		w.Skip("the adapter is no Provisioner")
 	}
@@ -143,24 +145,24 @@ func provisioning[E client.Object](w *world[E]) {
 	w.join(employer, pods...)
 }
 
-func inAndOut[E client.Object](w *world[E]) {
+func inAndOut[E client.Object, S comparable](w *world[E, S]) {
 	employer := w.employer(namespace, "web")
 	pods := w.pods(3)
 	for _, pod := range pods {
 		if a, err := w.look(employer, pod); err == nil && a.serving {
-			w.Errorf("%s says that Pod %s is served, which the provider has never heard of", w.asks(), pod.Name)
+			w.Errorf("%s says that Pod %s is served, which the provider has never heard of", asks, pod.Name)
 		}
 	}
 	w.join(employer, pods...)
 	w.leave(employer, pods[1])
-	w.stay(w.drops()+" of another Pod", employer, pods[0], pods[2])
+	w.stay(changes+" of another Pod", employer, pods[0], pods[2])
 	w.join(employer, pods[1])
-	w.stay(w.puts()+" of another Pod", employer, pods[0], pods[2])
+	w.stay(changes+" of another Pod", employer, pods[0], pods[2])
 	w.leave(employer, pods...)
-	w.deny(w.drops(), employer, pods...)
+	w.deny(changes, employer, pods...)
 }
 
-func idempotent[E client.Object](w *world[E]) {
+func idempotent[E client.Object, S comparable](w *world[E, S]) {
 	if !w.moves() {
 		w.Skip("the adapter moves no traffic")
 	}
@@ -169,16 +171,16 @@ func idempotent[E client.Object](w *world[E]) {
 	again := func(method string, call func(context.Context, E, ...*corev1.Pod) error, what string) {
 		for range 2 {
 			if err := call(w.Context(), employer, pods[0]); err != nil {
-				w.Errorf("%s fails for a Pod that %s: %v; it is called again until %s confirms it, so return nil for what is so already", method, what, err, w.asks())
+				w.Errorf("%s fails for a Pod that %s: %v; it is called again until %s confirms it, so return nil for what is so already", method, what, err, asks)
 			}
 		}
 	}
-	again(w.drops(), w.deregister, "was never registered")
+	again(changes, w.deregister, "was never registered")
 	w.join(employer, pods...)
-	again(w.puts(), w.register, "is registered already")
+	again(changes, w.register, "is registered already")
 	w.join(employer, pods...)
 	if err := w.deregister(w.Context(), employer, pods[0]); err != nil {
-		w.Errorf("%s: %v", w.drops(), err)
+		w.Errorf("%s: %v", changes, err)
 	}
 	if err := w.await("nobody is left of a Pod that was registered three times and deregistered once", func() string {
 		if w.serves(employer, pods[0]) {
@@ -188,12 +190,12 @@ func idempotent[E client.Object](w *world[E]) {
 	}); err != nil {
 		w.Error(err)
 	}
-	again(w.drops(), w.deregister, "is deregistered already")
+	again(changes, w.deregister, "is deregistered already")
 	w.leave(employer, pods[0])
-	w.stay(w.drops()+" of another Pod", employer, pods[1])
+	w.stay(changes+" of another Pod", employer, pods[1])
 }
 
-func failing[E client.Object](w *world[E]) {
+func failing[E client.Object, S comparable](w *world[E, S]) {
 	w.needs("Fail", w.provider.Fail != nil)
 	employer := w.employer(namespace, "web")
 	pods := w.pods(3)
@@ -209,8 +211,8 @@ func failing[E client.Object](w *world[E]) {
 		put := w.register(w.Context(), employer, pods[2])
 		_, _ = w.look(employer, pods[0])
 		w.provider.Fail(false)
-		w.honest(w.drops(), dropped, func() bool { return !w.serves(employer, pods[0]) })
-		w.honest(w.puts(), put, func() bool { return w.serves(employer, pods[2]) })
+		w.honest(changes, dropped, func() bool { return !w.serves(employer, pods[0]) })
+		w.honest(changes, put, func() bool { return w.serves(employer, pods[2]) })
 	}
 	w.provider.Fail(false)
 	w.leave(employer, pods[0])
@@ -219,7 +221,7 @@ func failing[E client.Object](w *world[E]) {
 }
 
 // honest checks that a call that returned nil while the provider failed takes effect by itself.
-func (w *world[E]) honest(method string, returned error, done func() bool) {
+func (w *world[E, S]) honest(method string, returned error, done func() bool) {
 	w.Helper()
 	if returned != nil {
 		return
@@ -234,7 +236,7 @@ func (w *world[E]) honest(method string, returned error, done func() bool) {
 	}
 }
 
-func throttling[E client.Object](w *world[E]) {
+func throttling[E client.Object, S comparable](w *world[E, S]) {
 	w.needs("Throttle", w.provider.Throttle != nil)
 	employer := w.employer(namespace, "web")
 	pods := w.pods(6)
@@ -245,7 +247,7 @@ func throttling[E client.Object](w *world[E]) {
 	w.stay("a provider that throttles", employer, pods[3:]...)
 }
 
-func holding[E client.Object](w *world[E]) {
+func holding[E client.Object, S comparable](w *world[E, S]) {
 	w.needs("Hold", w.provider.Hold != nil)
 	if !w.moves() {
 		w.Skip("the adapter moves no traffic")
@@ -266,20 +268,20 @@ func holding[E client.Object](w *world[E]) {
 	w.join(employer, pods[1])
 }
 
-func cancelled[E client.Object](w *world[E]) {
+func cancelled[E client.Object, S comparable](w *world[E, S]) {
 	w.needs("Delay", w.provider.Delay != nil)
 	employer := w.employer(namespace, "web")
 	pods := w.pods(2)
 	w.join(employer, pods[0])
 	w.provider.Delay(24 * time.Hour)
 	w.Cleanup(func() { w.provider.Delay(0) })
-	w.returns(w.asks(), func(ctx context.Context) error {
+	w.returns(asks, func(ctx context.Context) error {
 		_, err := w.lookWithin(ctx, employer, pods[0])
 		return err
 	})
 	if w.moves() {
-		w.returns(w.puts(), func(ctx context.Context) error { return w.register(ctx, employer, pods[1]) })
-		w.returns(w.drops(), func(ctx context.Context) error { return w.deregister(ctx, employer, pods[0]) })
+		w.returns(changes, func(ctx context.Context) error { return w.register(ctx, employer, pods[1]) })
+		w.returns(changes, func(ctx context.Context) error { return w.deregister(ctx, employer, pods[0]) })
 	}
 	w.provider.Delay(0)
 	w.leave(employer, pods[0])
@@ -287,7 +289,7 @@ func cancelled[E client.Object](w *world[E]) {
 }
 
 // returns checks that a call comes back after its context has ended.
-func (w *world[E]) returns(method string, call func(context.Context) error) {
+func (w *world[E, S]) returns(method string, call func(context.Context) error) {
 	w.Helper()
 	const soon = 10 * time.Millisecond
 	ctx, cancel := context.WithTimeout(w.Context(), soon)
@@ -305,7 +307,7 @@ func (w *world[E]) returns(method string, call func(context.Context) error) {
 	}
 }
 
-func restarted[E client.Object](w *world[E]) {
+func restarted[E client.Object, S comparable](w *world[E, S]) {
 	employer := w.employer(namespace, "web")
 	pods := w.pods(3)
 	w.join(employer, pods[:2]...)
@@ -320,7 +322,7 @@ func restarted[E client.Object](w *world[E]) {
 		w.provider.Fail(false)
 	}
 	for _, pod := range pods[:2] {
-		w.eventually(w.asks()+" knows after a restart that "+pod.Name+" is served", func() string {
+		w.eventually(asks+" knows after a restart that "+pod.Name+" is served", func() string {
 			a, err := w.look(employer, pod)
 			switch {
 			case err != nil:
@@ -336,7 +338,7 @@ func restarted[E client.Object](w *world[E]) {
 	w.stay("a restart", employer, pods[1])
 }
 
-func foreign[E client.Object](w *world[E]) {
+func foreign[E client.Object, S comparable](w *world[E, S]) {
 	w.needs("Foreign", w.provider.Foreign != nil)
 	employer := w.employer(namespace, "web")
 	untouched := w.provider.Foreign(employer)
@@ -349,25 +351,24 @@ func foreign[E client.Object](w *world[E]) {
 	intact("Provider.Foreign itself")
 	pods := w.pods(3)
 	w.join(employer, pods...)
-	intact(w.puts())
+	intact(changes)
 	w.leave(employer, pods[0])
-	intact(w.drops())
+	intact(changes)
 	w.restart()
-	if able, err := w.sweep(w.Context(), employer, pods[1:]); err != nil {
-		w.Errorf("reading all members or removing those of nobody: %v", err)
-	} else if able {
+	if w.moves() {
+		w.swept(employer, pods[1:]...)
 		intact("the removal of what Read returned without ids and belongs to no Pod")
 	}
 	w.leave(employer, pods...)
-	intact(w.drops() + " of the last Pod")
+	intact(changes + " of the last Pod")
 }
 
-func employers[E client.Object](w *world[E]) {
+func employers[E client.Object, S comparable](w *world[E, S]) {
 	web, admin, elsewhere := w.employer(namespace, "web"), w.employer(namespace, "admin"), w.employer("elsewhere", "web")
 	pods := w.pods(2)
 	there := w.pod("elsewhere", pods[0].Name, address(1000))
 	w.join(web, pods...)
-	w.deny(w.puts()+" for another employer", admin, pods...)
+	w.deny(changes+" for another employer", admin, pods...)
 	w.join(admin, pods...)
 	w.join(elsewhere, there)
 	w.leave(web, pods[0])
@@ -381,7 +382,7 @@ func employers[E client.Object](w *world[E]) {
 	w.stay(why+" of the same name in another namespace", web, pods...)
 }
 
-func reusedAddress[E client.Object](w *world[E]) {
+func reusedAddress[E client.Object, S comparable](w *world[E, S]) {
 	employer := w.employer(namespace, "web")
 	first, other := w.pod(namespace, "web-0", address(0)), w.pod(namespace, "web-9", address(9))
 	w.join(employer, first, other)
@@ -393,22 +394,19 @@ func reusedAddress[E client.Object](w *world[E]) {
 	w.join(employer, same)
 	w.stay("another Pod with an address used before", employer, other)
 
-	// The Pod vanishes without being deregistered; only the bulk form can clean up after it.
-	heir := w.pod(namespace, "web-2", address(0))
-	if able, err := w.sweep(w.Context(), employer, []*corev1.Pod{other, heir}); !able {
+	if !w.moves() {
 		return
-	} else if err != nil {
-		w.Fatalf("reading all members or removing those of nobody: %v", err)
 	}
+	// The Pod vanishes without being deregistered.
+	heir := w.pod(namespace, "web-2", address(0))
+	w.swept(employer, other, heir)
 	w.join(employer, heir)
-	if _, err := w.sweep(w.Context(), employer, []*corev1.Pod{other, heir}); err != nil {
-		w.Fatalf("reading all members or removing those of nobody: %v", err)
-	}
+	w.swept(employer, other, heir)
 	w.stay("the removal of members of a Pod that is gone, whose address another has now,", employer, heir, other)
 	w.leave(employer, heir)
 }
 
-func noAddress[E client.Object](w *world[E]) {
+func noAddress[E client.Object, S comparable](w *world[E, S]) {
 	employer := w.employer(namespace, "web")
 	pods := w.pods(2)
 	w.join(employer, pods...)
@@ -416,7 +414,7 @@ func noAddress[E client.Object](w *world[E]) {
 	consistent := func(after string) {
 		w.Helper()
 		for _, pod := range bare {
-			w.eventually(w.asks()+" tells the truth of a Pod without an address "+after, func() string {
+			w.eventually(asks+" tells the truth of a Pod without an address "+after, func() string {
 				a, err := w.look(employer, pod)
 				switch {
 				case err != nil:
@@ -432,9 +430,9 @@ func noAddress[E client.Object](w *world[E]) {
 	consistent("at first")
 	if w.moves() {
 		_ = w.register(w.Context(), employer, bare...)
-		consistent("after " + w.puts())
+		consistent("after " + changes)
 		_ = w.deregister(w.Context(), employer, bare[0])
-		consistent("after " + w.drops())
+		consistent("after " + changes)
 		w.leave(employer, bare...)
 	}
 	addressed := w.pod(namespace, "bare-0", address(20))
@@ -443,22 +441,22 @@ func noAddress[E client.Object](w *world[E]) {
 	w.leave(employer, pods[0])
 }
 
-func dualStack[E client.Object](w *world[E]) {
+func dualStack[E client.Object, S comparable](w *world[E, S]) {
 	employer := w.employer(namespace, "web")
 	pods := []*corev1.Pod{
 		w.pod(namespace, "dual-0", address(0), "fd00::1"), w.pod(namespace, "dual-1", "fd00::2", address(1)), w.pod(namespace, "six-2", "fd00::3"),
 	}
 	w.join(employer, pods[:2]...)
 	w.leave(employer, pods[0])
-	w.stay(w.drops()+" of another Pod", employer, pods[1])
+	w.stay(changes+" of another Pod", employer, pods[1])
 	w.join(employer, pods[0])
 	if a, err := w.look(employer, pods[2]); err == nil && a.serving {
-		w.Errorf("%s says that a Pod of one IPv6 address is served, which the provider has never heard of", w.asks())
+		w.Errorf("%s says that a Pod of one IPv6 address is served, which the provider has never heard of", asks)
 	}
 	w.leave(employer, pods[:2]...)
 }
 
-func partialFailure[E client.Object](w *world[E]) {
+func partialFailure[E client.Object, S comparable](w *world[E, S]) {
 	w.needs("FailFor", w.provider.FailFor != nil)
 	if !w.moves() {
 		w.Skip("the adapter moves no traffic")
@@ -473,16 +471,16 @@ func partialFailure[E client.Object](w *world[E]) {
 	}
 
 	w.provider.FailFor(bad...)
-	w.toldApart(w.puts(), w.register, employer, pods, bad)
-	w.settles(w.puts(), good, func(pod *corev1.Pod) bool { return w.serves(employer, pod) })
+	w.toldApart(changes, w.register, employer, pods, bad)
+	w.settles(changes, good, func(pod *corev1.Pod) bool { return w.serves(employer, pod) })
 	look()
 	w.join(employer, good...)
 	w.provider.FailFor()
 	w.join(employer, pods...)
 
 	w.provider.FailFor(bad...)
-	w.toldApart(w.drops(), w.deregister, employer, pods, bad)
-	w.settles(w.drops(), good, func(pod *corev1.Pod) bool { return !w.serves(employer, pod) })
+	w.toldApart(changes, w.deregister, employer, pods, bad)
+	w.settles(changes, good, func(pod *corev1.Pod) bool { return !w.serves(employer, pod) })
 	look()
 	w.leave(employer, good...)
 	w.provider.FailFor()
@@ -490,23 +488,8 @@ func partialFailure[E client.Object](w *world[E]) {
 }
 
 // toldApart checks the errors of a call for many Pods of which some are bad.
-func (w *world[E]) toldApart(method string, call func(context.Context, E, ...*corev1.Pod) error, employer E, pods, bad []*corev1.Pod) {
+func (w *world[E, S]) toldApart(method string, call func(context.Context, E, ...*corev1.Pod) error, employer E, pods, bad []*corev1.Pod) {
 	w.Helper()
-	namer, ok := w.driver.(interface {
-		ids(employer E, pod *corev1.Pod) ([]string, error)
-	})
-	if !ok {
-		for _, pod := range pods {
-			isBad := false
-			for _, b := range bad {
-				isBad = isBad || b == pod
-			}
-			if err := call(w.Context(), employer, pod); (err != nil) != isBad {
-				w.Errorf("%s of Pod %s returned %v; the provider fails for %s: return the error of this Pod, and only its own", method, pod.Name, err, some(bad))
-			}
-		}
-		return
-	}
 	err := call(w.Context(), employer, pods...)
 	failed, told := memberErrors(err)
 	if err == nil {
@@ -519,7 +502,7 @@ func (w *world[E]) toldApart(method string, call func(context.Context, E, ...*co
 	}
 	want := map[string]bool{}
 	for _, pod := range bad {
-		ids, err := namer.ids(employer, pod)
+		ids, err := w.ids(employer, pod)
 		if err != nil {
 			w.Fatal(err)
 		}
@@ -539,7 +522,7 @@ func (w *world[E]) toldApart(method string, call func(context.Context, E, ...*co
 }
 
 // settles waits until the changes of Pods that did not fail took effect, without another call.
-func (w *world[E]) settles(method string, pods []*corev1.Pod, done func(*corev1.Pod) bool) {
+func (w *world[E, S]) settles(method string, pods []*corev1.Pod, done func(*corev1.Pod) bool) {
 	w.Helper()
 	if err := w.await(method+" took effect for the Pods that did not fail", func() string {
 		for _, pod := range pods {
@@ -553,14 +536,14 @@ func (w *world[E]) settles(method string, pods []*corev1.Pod, done func(*corev1.
 	}
 }
 
-func (w *world[E]) calls() int {
+func (w *world[E, S]) calls() int {
 	if w.provider.Calls == nil {
 		return 0
 	}
 	return w.provider.Calls()
 }
 
-func calls[E client.Object](w *world[E]) {
+func calls[E client.Object, S comparable](w *world[E, S]) {
 	w.needs("Calls", w.provider.Calls != nil)
 	first, base := 0, 0
 	for _, size := range w.provider.Sizes {
@@ -586,13 +569,13 @@ func calls[E client.Object](w *world[E]) {
 }
 
 // cost is how many calls it takes to bring in so many Pods, and then to take out and bring back one of them.
-func (w *world[E]) cost(size int) (all, one int) {
+func (w *world[E, S]) cost(size int) (all, one int) {
 	w.Helper()
 	employer := w.employer(namespace, "web")
 	pods := w.pods(size)
 	start := w.calls()
 	if err := w.register(w.Context(), employer, pods...); err != nil {
-		w.Fatalf("%s of %d Pods: %v", w.puts(), size, err)
+		w.Fatalf("%s of %d Pods: %v", changes, size, err)
 	}
 	var late []*corev1.Pod
 	for _, pod := range pods {
@@ -607,21 +590,18 @@ func (w *world[E]) cost(size int) (all, one int) {
 	pod := pods[size/2]
 	start = w.calls()
 	if err := errors.Join(w.deregister(w.Context(), employer, pod), w.seenOnce(employer, pod), w.register(w.Context(), employer, pod), w.seenOnce(employer, pod)); err != nil {
-		w.Fatalf("%s and %s of one Pod among %d: %v", w.drops(), w.puts(), size, err)
+		w.Fatalf("%s and %s of one Pod among %d: %v", changes, changes, size, err)
 	}
 	one = w.calls() - start
 	return all, one
 }
 
-func (w *world[E]) seenOnce(employer E, pod *corev1.Pod) error {
+func (w *world[E, S]) seenOnce(employer E, pod *corev1.Pod) error {
 	_, err := w.look(employer, pod)
-	if errors.Is(err, api.ErrPending) {
-		return nil
-	}
 	return err
 }
 
-func arguments[E client.Object](w *world[E]) {
+func arguments[E client.Object, S comparable](w *world[E, S]) {
 	w.inspecting = true
 	employer := w.employer(namespace, "web")
 	pods := append(w.pods(3), w.pod(namespace, "dual", address(50), "fd00::50"))
@@ -637,11 +617,13 @@ func arguments[E client.Object](w *world[E]) {
 		}
 		w.provider.Fail(false)
 	}
-	_, _ = w.sweep(w.Context(), employer, pods)
+	if w.moves() {
+		_ = w.sweep(w.Context(), employer, pods)
+	}
 	w.leave(employer, pods...)
 }
 
-func concurrent[E client.Object](w *world[E]) {
+func concurrent[E client.Object, S comparable](w *world[E, S]) {
 	const workers, each, rounds = 8, 2, 2
 	web, admin := w.employer(namespace, "web"), w.employer(namespace, "admin")
 	pods := w.pods(workers * each)
@@ -656,7 +638,7 @@ func concurrent[E client.Object](w *world[E]) {
 					w.once("with %d callers at the same time: %v", workers, err)
 					return
 				}
-				_ = w.name()
+				_ = w.Adapter.Name()
 				_ = w.Selector(web)
 			}
 		})

@@ -2,18 +2,18 @@
 // behind it, simulated or real:
 //
 //	func TestConformance(t *testing.T) {
-//		conformance.RunBulk(t, func(t testing.TB) conformance.BulkFixture[*corev1.Service, *corev1.Pod, State] {
+//		conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, State] {
 //			provider := startProvider(t)
-//			return conformance.BulkFixture[*corev1.Service, *corev1.Pod, State]{
-//				Connect:  func() api.Reader[*corev1.Service, *corev1.Pod, State] { return New(provider.URL) },
+//			return conformance.Fixture[*corev1.Service, State]{
+//				Connect:  func() api.Adapter[*corev1.Service, State] { return New(provider.URL) },
 //				Provider: conformance.Provider[*corev1.Service]{Serves: provider.Serves, Fail: provider.Fail},
 //			}
 //		})
 //	}
 //
-// Run is for the per-Pod form, RunBulk for the bulk form; the checks are the same as far as they can be. Each is a
-// subtest that begins with a fresh provider. The one that matters most is made all the time: an adapter never says that
-// a Pod is not served while the provider sends it traffic, because the framework lets the Pod be operated then.
+// Each check is a subtest that begins with a fresh provider. The one that matters most is made all the time: an adapter
+// never tells that a Pod is not served while the provider sends it traffic, because the framework lets the Pod be operated
+// then.
 //
 // Run the tests with -race: some checks are there to give the race detector something to see.
 package conformance
@@ -84,38 +84,20 @@ type Provider[E client.Object] struct {
 	Seeds []uint64
 }
 
-// Fixture is a fresh provider and the adapter for it, in the per-Pod form.
-type Fixture[E client.Object] struct {
+// Fixture is a fresh provider and the adapter for it.
+type Fixture[E client.Object, S comparable] struct {
 	// Connect makes an adapter for the provider, as a process that has just started does. It is called again for what
-	// happens after a restart; the adapters made earlier are not used any more then.
-	Connect func() api.Adapter[E]
+	// happens after a restart; the adapters made earlier are not used any more then. An adapter that is an api.Mover as
+	// well is tested as one.
+	Connect func() api.Adapter[E, S]
 	// Provider is the provider.
 	Provider Provider[E]
 }
 
-// BulkFixture is a fresh provider and the adapter for it, in the bulk form.
-type BulkFixture[E, P client.Object, S comparable] struct {
-	// Connect is as in Fixture. A Reader that is a Backend as well is tested as a Backend.
-	Connect func() api.Reader[E, P, S]
-	// Employee makes an employee that stands for the Pod: one of its name, namespace, labels and addresses, each
-	// employee its own. Nil is for employees that are Pods.
-	Employee func(pod *corev1.Pod) P
-	// Provider is the provider.
-	Provider Provider[E]
-}
-
-// Run tests an adapter of the per-Pod form. A Mover is tested as a Mover.
-func Run[E client.Object](t *testing.T, fresh func(t testing.TB) Fixture[E]) {
+// Run tests an adapter.
+func Run[E client.Object, S comparable](t *testing.T, fresh func(t testing.TB) Fixture[E, S]) {
 	t.Helper()
-	for _, c := range perPodChecks(fresh) {
-		t.Run(c.name, func(t *testing.T) { c.run(t) })
-	}
-}
-
-// RunBulk tests an adapter of the bulk form.
-func RunBulk[E, P client.Object, S comparable](t *testing.T, fresh func(t testing.TB) BulkFixture[E, P, S]) {
-	t.Helper()
-	for _, c := range bulkChecks(fresh) {
+	for _, c := range checksOf(fresh) {
 		t.Run(c.name, func(t *testing.T) { c.run(t) })
 	}
 }
@@ -140,31 +122,12 @@ type named struct {
 	run  func(testing.TB)
 }
 
-func perPodChecks[E client.Object](fresh func(testing.TB) Fixture[E]) []named {
-	return checks(func(t testing.TB) *world[E] {
+func checksOf[E client.Object, S comparable](fresh func(testing.TB) Fixture[E, S]) []named {
+	return checks(func(t testing.TB) *world[E, S] {
 		f := fresh(t)
 		if f.Connect == nil {
 			t.Fatal("Fixture.Connect is nil: give a function that makes the adapter")
 		}
-		return newWorld(t, f.Provider, func(w *world[E]) driver[E] { return newPerPod(w, f.Connect()) })
-	}, perPodOnly[E]())
-}
-
-func bulkChecks[E, P client.Object, S comparable](fresh func(testing.TB) BulkFixture[E, P, S]) []named {
-	return checks(func(t testing.TB) *world[E] {
-		f := fresh(t)
-		if f.Connect == nil {
-			t.Fatal("BulkFixture.Connect is nil: give a function that makes the adapter")
-		}
-		if f.Employee == nil {
-			f.Employee = func(pod *corev1.Pod) P {
-				employee, ok := any(pod).(P)
-				if !ok {
-					t.Fatal("BulkFixture.Employee is nil: give a function that makes an employee, since employees are no Pods")
-				}
-				return employee
-			}
-		}
-		return newWorld(t, f.Provider, func(w *world[E]) driver[E] { return newBulk(w, f.Connect(), f.Employee) })
-	}, bulkOnly[E, P, S]())
+		return newWorld(t, f.Provider, func(w *world[E, S]) *driver[E, S] { return newDriver(w, f.Connect()) })
+	})
 }

@@ -8,34 +8,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
-
-// driver is an adapter of either form, driven as the framework does.
-type driver[E client.Object] interface {
-	name() string
-	Selector(employer E) labels.Selector
-	// adapter is the adapter itself, for its optional parts.
-	adapter() any
-	// moves says whether the adapter moves traffic itself.
-	moves() bool
-	// asks is the name of the method that observe calls, for messages; puts and drops those of register and deregister.
-	asks() string
-	puts() string
-	drops() string
-	// observe says what the adapter knows of a Pod.
-	observe(ctx context.Context, employer E, pod *corev1.Pod) (answer, error)
-	// register asks for the Pods to be served, deregister for them not to be; without waiting for it. An adapter that
-	// moves nothing has it done by the Provider.
-	register(ctx context.Context, employer E, pods ...*corev1.Pod) error
-	deregister(ctx context.Context, employer E, pods ...*corev1.Pod) error
-	// sweep removes members of the backend that are none of these Pods', as the framework does for Pods that are gone.
-	// It is false if the adapter's form has no way to.
-	sweep(ctx context.Context, employer E, living []*corev1.Pod) (bool, error)
-}
 
 // answer is what an adapter knows of a Pod.
 type answer struct {
@@ -48,7 +24,7 @@ type answer struct {
 }
 
 // inspect compares an argument of a call before and after it, if the world asks for that.
-func inspect[E client.Object](w *world[E], method string, arguments ...any) (compare func()) {
+func inspect[E client.Object, S comparable](w *world[E, S], method string, arguments ...any) (compare func()) {
 	if !w.inspecting {
 		return func() {}
 	}
@@ -75,107 +51,49 @@ func copied(a any) any {
 	return a
 }
 
-// perPod drives an adapter of the per-Pod form.
-type perPod[E client.Object] struct {
-	api.Adapter[E]
-	mover api.Mover[E] // nil for one that only observes
-	world *world[E]
-}
-
-func newPerPod[E client.Object](w *world[E], a api.Adapter[E]) driver[E] {
-	d := &perPod[E]{Adapter: a, world: w}
-	d.mover, _ = a.(api.Mover[E])
-	return d
-}
-
-func (d *perPod[E]) name() string  { return d.Name() }
-func (d *perPod[E]) adapter() any  { return d.Adapter }
-func (d *perPod[E]) moves() bool   { return d.mover != nil }
-func (d *perPod[E]) asks() string  { return "Observe" }
-func (d *perPod[E]) puts() string  { return "Register" }
-func (d *perPod[E]) drops() string { return "Deregister" }
-
-func (d *perPod[E]) observe(ctx context.Context, employer E, pod *corev1.Pod) (answer, error) {
-	defer inspect(d.world, "Observe", employer, pod)()
-	o, err := d.Observe(ctx, employer, pod)
-	return answer{serving: o.Serving, complete: o.Serving}, err
-}
-
-func (d *perPod[E]) register(ctx context.Context, employer E, pods ...*corev1.Pod) error {
-	return d.each(pods, func(pod *corev1.Pod) error {
-		if d.mover == nil {
-			return d.world.move(employer, pod, true)
-		}
-		defer inspect(d.world, "Register", employer, pod)()
-		return d.mover.Register(ctx, employer, pod)
-	})
-}
-
-func (d *perPod[E]) deregister(ctx context.Context, employer E, pods ...*corev1.Pod) error {
-	return d.each(pods, func(pod *corev1.Pod) error {
-		if d.mover == nil {
-			return d.world.move(employer, pod, false)
-		}
-		defer inspect(d.world, "Deregister", employer, pod)()
-		return d.mover.Deregister(ctx, employer, pod)
-	})
-}
-
-func (d *perPod[E]) each(pods []*corev1.Pod, do func(*corev1.Pod) error) error {
-	var errs []error
-	for _, pod := range pods {
-		errs = append(errs, do(pod))
-	}
-	return errors.Join(errs...)
-}
-
-func (d *perPod[E]) sweep(context.Context, E, []*corev1.Pod) (bool, error) { return false, nil }
-
 // batch is the most changes in one Apply: the framework's default.
 const batch = 100
 
-// bulk drives an adapter of the bulk form.
-type bulk[E, P client.Object, S comparable] struct {
-	api.Reader[E, P, S]
-	backend  api.Backend[E, P, S] // nil for one that only observes
-	employee func(*corev1.Pod) P
-	world    *world[E]
+// asks and changes are the methods of an adapter, for messages.
+const asks, changes = "Read", "Apply"
+
+// driver is an adapter, driven as the framework does.
+type driver[E client.Object, S comparable] struct {
+	api.Adapter[E, S]
+	mover api.Mover[E, S] // nil for one that only observes
+	world *world[E, S]
 }
 
-func newBulk[E, P client.Object, S comparable](w *world[E], r api.Reader[E, P, S], employee func(*corev1.Pod) P) driver[E] {
-	d := &bulk[E, P, S]{Reader: r, world: w, employee: employee}
-	d.backend, _ = r.(api.Backend[E, P, S])
+func newDriver[E client.Object, S comparable](w *world[E, S], a api.Adapter[E, S]) *driver[E, S] {
+	d := &driver[E, S]{Adapter: a, world: w}
+	d.mover, _ = a.(api.Mover[E, S])
 	return d
 }
 
-func (d *bulk[E, P, S]) name() string  { return d.Name() }
-func (d *bulk[E, P, S]) adapter() any  { return d.Reader }
-func (d *bulk[E, P, S]) moves() bool   { return d.backend != nil }
-func (d *bulk[E, P, S]) asks() string  { return "Read" }
-func (d *bulk[E, P, S]) puts() string  { return "Apply" }
-func (d *bulk[E, P, S]) drops() string { return "Apply" }
+// moves reports whether the adapter moves traffic itself.
+func (d *driver[E, S]) moves() bool { return d.mover != nil }
 
 // members are those of a Pod with and without traffic.
-func (d *bulk[E, P, S]) members(employer E, pod *corev1.Pod) (on, off map[string]S, err error) {
-	employee := d.employee(pod)
-	defer inspect(d.world, "Members", employer, employee)()
-	on, err = d.Members(employer, employee, true)
+func (d *driver[E, S]) members(employer E, pod *corev1.Pod) (on, off map[string]S, err error) {
+	defer inspect(d.world, "Members", employer, pod)()
+	on, err = d.Members(employer, pod, true)
 	if err != nil {
 		return nil, nil, err
 	}
-	off, err = d.Members(employer, employee, false)
+	off, err = d.Members(employer, pod, false)
 	return on, off, err
 }
 
 // ids are the member IDs of a Pod, in order.
-func (d *bulk[E, P, S]) ids(employer E, pod *corev1.Pod) ([]string, error) {
+func (d *driver[E, S]) ids(employer E, pod *corev1.Pod) ([]string, error) {
 	on, off, err := d.members(employer, pod)
 	all := slices.AppendSeq(slices.Collect(maps.Keys(on)), maps.Keys(off))
 	slices.Sort(all)
 	return slices.Compact(all), err
 }
 
-func (d *bulk[E, P, S]) observe(ctx context.Context, employer E, pod *corev1.Pod) (answer, error) {
+// observe is what the adapter knows of a Pod.
+func (d *driver[E, S]) observe(ctx context.Context, employer E, pod *corev1.Pod) (answer, error) {
 	on, _, err := d.members(employer, pod)
 	if err != nil {
 		return answer{}, err
@@ -202,7 +120,7 @@ func (d *bulk[E, P, S]) observe(ctx context.Context, employer E, pod *corev1.Pod
 			a.complete, a.lacks = false, "Read does not return member "+id
 		case !h.Serving:
 			a.complete, a.lacks = false, "Read returns member "+id+" without Serving"
-		case d.backend != nil && h.State != want:
+		case d.mover != nil && h.State != want:
 			a.complete = false
 			a.lacks = "Read returns member " + id + " with another State than Members wants, so it would be applied for ever: make State what the provider gives back unchanged"
 		}
@@ -211,7 +129,7 @@ func (d *bulk[E, P, S]) observe(ctx context.Context, employer E, pod *corev1.Pod
 }
 
 // read reads some members or, with no ids, all.
-func (d *bulk[E, P, S]) read(ctx context.Context, employer E, ids []string) (map[string]api.Held[S], error) {
+func (d *driver[E, S]) read(ctx context.Context, employer E, ids []string) (map[string]api.Held[S], error) {
 	defer inspect(d.world, "Read", employer, ids)()
 	all, err := d.Read(ctx, employer, ids)
 	if err != nil {
@@ -227,19 +145,21 @@ func (d *bulk[E, P, S]) read(ctx context.Context, employer E, ids []string) (map
 	return held, nil
 }
 
-func (d *bulk[E, P, S]) register(ctx context.Context, employer E, pods ...*corev1.Pod) error {
+// register asks for the Pods to be served, deregister for them not to be, without waiting for it. The Provider does it for
+// an adapter that moves nothing.
+func (d *driver[E, S]) register(ctx context.Context, employer E, pods ...*corev1.Pod) error {
 	return d.change(ctx, employer, pods, true)
 }
 
-func (d *bulk[E, P, S]) deregister(ctx context.Context, employer E, pods ...*corev1.Pod) error {
+func (d *driver[E, S]) deregister(ctx context.Context, employer E, pods ...*corev1.Pod) error {
 	return d.change(ctx, employer, pods, false)
 }
 
-func (d *bulk[E, P, S]) change(ctx context.Context, employer E, pods []*corev1.Pod, serve bool) error {
-	var changes []api.Change[S]
+func (d *driver[E, S]) change(ctx context.Context, employer E, pods []*corev1.Pod, serve bool) error {
+	var wished []api.Change[S]
 	var errs []error
 	for _, pod := range pods {
-		if d.backend == nil {
+		if d.mover == nil {
 			errs = append(errs, d.world.move(employer, pod, serve))
 			continue
 		}
@@ -250,23 +170,23 @@ func (d *bulk[E, P, S]) change(ctx context.Context, employer E, pods []*corev1.P
 			wanted = off
 		}
 		for _, id := range slices.Sorted(maps.Keys(wanted)) {
-			changes = append(changes, api.Change[S]{ID: id, State: wanted[id]})
+			wished = append(wished, api.Change[S]{ID: id, State: wanted[id]})
 		}
 		for _, id := range slices.Sorted(maps.Keys(on)) {
 			if _, stays := off[id]; !serve && !stays {
-				changes = append(changes, api.Change[S]{ID: id, Remove: true})
+				wished = append(wished, api.Change[S]{ID: id, Remove: true})
 			}
 		}
 	}
-	return errors.Join(append(errs, d.apply(ctx, employer, changes))...)
+	return errors.Join(append(errs, d.apply(ctx, employer, wished))...)
 }
 
 // apply makes changes in batches.
-func (d *bulk[E, P, S]) apply(ctx context.Context, employer E, changes []api.Change[S]) error {
+func (d *driver[E, S]) apply(ctx context.Context, employer E, wished []api.Change[S]) error {
 	var errs []error
-	for some := range slices.Chunk(changes, batch) {
+	for some := range slices.Chunk(wished, batch) {
 		before, compare := slices.Clone(some), inspect(d.world, "Apply", employer)
-		errs = append(errs, d.backend.Apply(ctx, employer, some))
+		errs = append(errs, d.mover.Apply(ctx, employer, some))
 		compare()
 		if d.world.inspecting && !slices.Equal(before, some) {
 			d.world.once("Apply changes the slice of changes that it is given: copy it with slices.Clone")
@@ -275,15 +195,14 @@ func (d *bulk[E, P, S]) apply(ctx context.Context, employer E, changes []api.Cha
 	return errors.Join(errs...)
 }
 
-func (d *bulk[E, P, S]) sweep(ctx context.Context, employer E, living []*corev1.Pod) (bool, error) {
-	if d.backend == nil {
-		return false, nil
-	}
+// sweep removes members of the backend that are none of these Pods', as the framework does for Pods that are gone. It is
+// for an adapter that moves traffic.
+func (d *driver[E, S]) sweep(ctx context.Context, employer E, living []*corev1.Pod) error {
 	claimed := map[string]bool{}
 	for _, pod := range living {
 		ids, err := d.ids(employer, pod)
 		if err != nil {
-			return true, err
+			return err
 		}
 		for _, id := range ids {
 			claimed[id] = true
@@ -291,13 +210,13 @@ func (d *bulk[E, P, S]) sweep(ctx context.Context, employer E, living []*corev1.
 	}
 	held, err := d.read(ctx, employer, nil)
 	if err != nil {
-		return true, err
+		return err
 	}
-	var changes []api.Change[S]
+	var wished []api.Change[S]
 	for _, id := range slices.Sorted(maps.Keys(held)) {
 		if !claimed[id] {
-			changes = append(changes, api.Change[S]{ID: id, Remove: true})
+			wished = append(wished, api.Change[S]{ID: id, Remove: true})
 		}
 	}
-	return true, d.apply(ctx, employer, changes)
+	return d.apply(ctx, employer, wished)
 }

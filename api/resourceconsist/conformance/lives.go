@@ -32,8 +32,8 @@ type life struct {
 }
 
 // community are the Pods of a random run, under the framework's rules.
-type community[E client.Object] struct {
-	*world[E]
+type community[E client.Object, S comparable] struct {
+	*world[E, S]
 	seed      uint64
 	random    *rand.Rand
 	employers []E
@@ -53,10 +53,10 @@ const (
 	actionsEach = 400
 )
 
-func lives[E client.Object](w *world[E]) {
+func lives[E client.Object, S comparable](w *world[E, S]) {
 	for _, seed := range w.provider.Seeds {
 		fresh := w.fresh()
-		c := &community[E]{world: fresh, seed: seed, random: rand.New(rand.NewPCG(seed, seed))}
+		c := &community[E, S]{world: fresh, seed: seed, random: rand.New(rand.NewPCG(seed, seed))}
 		c.employers = []E{fresh.employer(namespace, "web"), fresh.employer(namespace, "admin")}
 		for range actionsEach {
 			if c.step(); c.ended || w.Failed() {
@@ -68,7 +68,7 @@ func lives[E client.Object](w *world[E]) {
 }
 
 // step takes one action at random: most are a look of the framework at one Pod.
-func (c *community[E]) step() {
+func (c *community[E, S]) step() {
 	switch n := c.random.IntN(100); {
 	case n < 8 && len(c.living) < livesAtOnce:
 		c.birth()
@@ -88,19 +88,19 @@ func (c *community[E]) step() {
 	}
 }
 
-func (c *community[E]) note(format string, arguments ...any) {
+func (c *community[E, S]) note(format string, arguments ...any) {
 	c.actions = append(c.actions, fmt.Sprintf(format, arguments...))
 }
 
 // wrong ends the run and tells what led to it.
-func (c *community[E]) wrong(format string, arguments ...any) {
+func (c *community[E, S]) wrong(format string, arguments ...any) {
 	c.Helper()
 	const last = 15
 	c.ended = true
 	c.Errorf("seed %d: %s. Before: %q", c.seed, fmt.Sprintf(format, arguments...), c.actions[max(0, len(c.actions)-last):])
 }
 
-func (c *community[E]) birth() {
+func (c *community[E, S]) birth() {
 	c.born++
 	ip := address(c.born)
 	if n := len(c.free); n > 0 {
@@ -112,7 +112,7 @@ func (c *community[E]) birth() {
 }
 
 // send begins an operation or a deletion of a Pod that is in.
-func (c *community[E]) send(to stage) {
+func (c *community[E, S]) send(to stage) {
 	for _, l := range c.living {
 		if l.stage == in {
 			l.stage = to
@@ -123,20 +123,17 @@ func (c *community[E]) send(to stage) {
 }
 
 // vanish takes a Pod away without a word, where its members can be swept. Its address stays unused until they are.
-func (c *community[E]) vanish() {
+func (c *community[E, S]) vanish() {
 	if c.faulty || len(c.living) == 0 || !c.moves() {
 		return
 	}
 	i := c.random.IntN(len(c.living))
 	l, left := c.living[i], slices.Delete(slices.Clone(c.living), i, i+1)
-	if able, err := c.sweep(c.Context(), c.employers[0], c.podsOf(c.living)); !able || err != nil {
-		return
-	}
 	c.living = left
 	c.note("%s vanishes", l.pod.Name)
 	for _, e := range c.employers {
 		c.eventually("members of a Pod that is gone are removed", func() string {
-			if _, err := c.sweep(c.Context(), e, c.podsOf(left)); err != nil {
+			if err := c.sweep(c.Context(), e, c.podsOf(left)); err != nil {
 				return err.Error()
 			}
 			if c.serves(e, l.pod) {
@@ -148,7 +145,7 @@ func (c *community[E]) vanish() {
 	c.free = append(c.free, l.pod.Status.PodIP)
 }
 
-func (c *community[E]) podsOf(lives []*life) []*corev1.Pod {
+func (c *community[E, S]) podsOf(lives []*life) []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, l := range lives {
 		pods = append(pods, l.pod)
@@ -157,7 +154,7 @@ func (c *community[E]) podsOf(lives []*life) []*corev1.Pod {
 }
 
 // disturb makes the provider misbehave in one way, or in none.
-func (c *community[E]) disturb() {
+func (c *community[E, S]) disturb() {
 	c.mend()
 	switch n := c.random.IntN(8); {
 	case n == 0 && c.provider.Fail != nil:
@@ -180,7 +177,7 @@ func (c *community[E]) disturb() {
 	c.faulty = true
 }
 
-func (c *community[E]) mend() {
+func (c *community[E, S]) mend() {
 	c.faulty = false
 	if c.provider.Fail != nil {
 		c.provider.Fail(false)
@@ -198,7 +195,7 @@ func (c *community[E]) mend() {
 
 // visit does for one Pod what the framework does: it asks every backend, makes the calls that are due, and lets the Pod
 // go on when no call is.
-func (c *community[E]) visit(l *life) {
+func (c *community[E, S]) visit(l *life) {
 	for i, e := range c.employers {
 		a, err := c.look(e, l.pod)
 		switch {
@@ -236,7 +233,7 @@ func outcome(err error) string {
 }
 
 // operate is where harm would be done.
-func (c *community[E]) operate(l *life, how string) {
+func (c *community[E, S]) operate(l *life, how string) {
 	for _, e := range c.employers {
 		if c.serves(e, l.pod) {
 			c.wrong("%s is %s while %s sends it traffic", l.pod.Name, how, e.GetName())
@@ -246,7 +243,7 @@ func (c *community[E]) operate(l *life, how string) {
 }
 
 // settle lets the provider work and everybody come to rest.
-func (c *community[E]) settle() {
+func (c *community[E, S]) settle() {
 	c.mend()
 	c.note("the provider works")
 	c.eventually(fmt.Sprintf("seed %d: all Pods are in or gone", c.seed), func() string {

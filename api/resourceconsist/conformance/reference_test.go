@@ -30,38 +30,6 @@ func addresses(p pod) []string {
 	return all
 }
 
-// wholeAdapter is the reference in the per-Pod form.
-type wholeAdapter struct{ lb *simulated.LoadBalancer }
-
-func (a *wholeAdapter) Name() string                       { return "reference" }
-func (a *wholeAdapter) Selector(s service) labels.Selector { return api.ServiceSelector(s) }
-
-func (a *wholeAdapter) Observe(ctx context.Context, s service, p pod) (api.Observation, error) {
-	if len(addresses(p)) == 0 {
-		return api.Observation{}, nil
-	}
-	members, err := a.lb.List(ctx, group(s), addresses(p)...)
-	if err != nil {
-		return api.Observation{}, err
-	}
-	serving := slices.ContainsFunc(members, func(m simulated.Member) bool { return m.Owner == owner && m.Weight > 0 })
-	return api.Observation{Serving: serving}, nil
-}
-
-func (a *wholeAdapter) Register(ctx context.Context, s service, p pod) error {
-	var members []simulated.Member
-	for _, address := range addresses(p) {
-		members = append(members, simulated.Member{ID: address, Address: address, Weight: 1, Owner: owner})
-	}
-	refused, err := a.lb.Put(ctx, group(s), members...)
-	return outcomeOf(refused, err)
-}
-
-func (a *wholeAdapter) Deregister(ctx context.Context, s service, p pod) error {
-	refused, err := a.lb.Remove(ctx, group(s), addresses(p)...)
-	return outcomeOf(refused, err)
-}
-
 func outcomeOf(refused map[string]error, err error) error {
 	if err != nil || len(refused) == 0 {
 		return err
@@ -69,7 +37,7 @@ func outcomeOf(refused map[string]error, err error) error {
 	return api.MemberErrors(refused)
 }
 
-// wholeBackend is the reference in the bulk form. It parks members at weight 0 if keep is set, instead of removing them.
+// wholeBackend is the reference. It parks members at weight 0 if keep is set, instead of removing them.
 type wholeBackend struct {
 	lb   *simulated.LoadBalancer
 	keep bool
@@ -121,19 +89,9 @@ func (b *wholeBackend) Apply(ctx context.Context, s service, changes []api.Chang
 	return outcomeOf(failed, err)
 }
 
-// observed is an adapter without what moves traffic; onlyReader is the same for the bulk form.
-type observed struct{ api.Adapter[service] }
-
-type looking struct{ *wholeAdapter }
-
-func (l looking) Observe(ctx context.Context, s service, p pod) (api.Observation, error) {
-	o, err := l.wholeAdapter.Observe(ctx, s, p)
-	o.LookAgain = 1
-	return o, err
-}
-
+// onlyReader is an adapter without what moves traffic.
 type onlyReader struct {
-	api.Reader[service, pod, state]
+	api.Adapter[service, state]
 }
 
 func lbProvider(lb *simulated.LoadBalancer) Provider[service] {
@@ -173,41 +131,29 @@ func moved(lb *simulated.LoadBalancer) Provider[service] {
 }
 
 func TestTheReferenceConforms(t *testing.T) {
-	t.Run("per Pod", func(t *testing.T) {
-		Run(t, func(testing.TB) Fixture[service] {
-			lb := simulated.NewLoadBalancer()
-			return Fixture[service]{Connect: func() api.Adapter[service] { return &wholeAdapter{lb} }, Provider: lbProvider(lb)}
-		})
-	})
-	t.Run("per Pod, observing", func(t *testing.T) {
-		Run(t, func(testing.TB) Fixture[service] {
-			lb := simulated.NewLoadBalancer()
-			return Fixture[service]{Connect: func() api.Adapter[service] { return observed{looking{&wholeAdapter{lb}}} }, Provider: moved(lb)}
-		})
-	})
-	for name, keep := range map[string]bool{"in bulk": false, "in bulk, keeping members at weight 0": true} {
+	for name, keep := range map[string]bool{"removing members": false, "keeping members at weight 0": true} {
 		t.Run(name, func(t *testing.T) {
-			RunBulk(t, func(testing.TB) BulkFixture[service, pod, state] {
+			Run(t, func(testing.TB) Fixture[service, state] {
 				lb := simulated.NewLoadBalancer()
-				return BulkFixture[service, pod, state]{
-					Connect:  func() api.Reader[service, pod, state] { return &wholeBackend{lb, keep} },
+				return Fixture[service, state]{
+					Connect:  func() api.Adapter[service, state] { return &wholeBackend{lb, keep} },
 					Provider: lbProvider(lb),
 				}
 			})
 		})
 	}
-	t.Run("in bulk, observing", func(t *testing.T) {
-		RunBulk(t, func(testing.TB) BulkFixture[service, pod, state] {
+	t.Run("observing", func(t *testing.T) {
+		Run(t, func(testing.TB) Fixture[service, state] {
 			lb := simulated.NewLoadBalancer()
-			return BulkFixture[service, pod, state]{
-				Connect:  func() api.Reader[service, pod, state] { return onlyReader{&wholeBackend{lb, false}} },
+			return Fixture[service, state]{
+				Connect:  func() api.Adapter[service, state] { return onlyReader{&wholeBackend{lb, false}} },
 				Provider: moved(lb),
 			}
 		})
 	})
 }
 
-// pool is a backend whose employers are ConfigMaps and whose employees are Nodes.
+// pool is a backend whose employers are ConfigMaps.
 type pool struct{ lb *simulated.LoadBalancer }
 
 func (b pool) Name() string { return "reference-pool" }
@@ -216,14 +162,9 @@ func (b pool) Selector(*corev1.ConfigMap) labels.Selector {
 	return labels.SelectorFromSet(labels.Set{Label: LabelValue})
 }
 
-func (b pool) Members(_ *corev1.ConfigMap, node *corev1.Node, serve bool) (map[string]state, error) {
-	members := map[string]state{}
-	for _, a := range node.Status.Addresses {
-		if serve {
-			members[a.Address] = state{a.Address, 1}
-		}
-	}
-	return members, nil
+func (b pool) Members(m *corev1.ConfigMap, p pod, serve bool) (map[string]state, error) {
+	w, s := b.whole(m)
+	return w.Members(s, p, serve)
 }
 
 // whole is the reference for an employer of the same name.
@@ -242,17 +183,10 @@ func (b pool) Apply(ctx context.Context, m *corev1.ConfigMap, changes []api.Chan
 }
 
 func TestOtherKindsConform(t *testing.T) {
-	RunBulk(t, func(testing.TB) BulkFixture[*corev1.ConfigMap, *corev1.Node, state] {
+	Run(t, func(testing.TB) Fixture[*corev1.ConfigMap, state] {
 		lb := simulated.NewLoadBalancer()
-		return BulkFixture[*corev1.ConfigMap, *corev1.Node, state]{
-			Connect: func() api.Reader[*corev1.ConfigMap, *corev1.Node, state] { return pool{lb} },
-			Employee: func(p pod) *corev1.Node {
-				node := &corev1.Node{ObjectMeta: *p.ObjectMeta.DeepCopy()}
-				for _, a := range addresses(p) {
-					node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
-				}
-				return node
-			},
+		return Fixture[*corev1.ConfigMap, state]{
+			Connect: func() api.Adapter[*corev1.ConfigMap, state] { return pool{lb} },
 			Provider: Provider[*corev1.ConfigMap]{
 				Employer: func(namespace, name string) *corev1.ConfigMap {
 					return &corev1.ConfigMap{ObjectMeta: Service(namespace, name).ObjectMeta}

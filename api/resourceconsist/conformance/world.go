@@ -28,13 +28,13 @@ const (
 )
 
 // world is one check: a provider, the adapter connected to it, and what the check has made.
-type world[E client.Object] struct {
+type world[E client.Object, S comparable] struct {
 	testing.TB
-	driver[E]
+	*driver[E, S]
 	provider Provider[E]
-	connect  func(*world[E]) driver[E]
+	connect  func(*world[E, S]) *driver[E, S]
 	// fresh makes another world, with a provider of its own.
-	fresh func() *world[E]
+	fresh func() *world[E, S]
 	// inspecting says that arguments of calls are compared before and after.
 	inspecting bool
 
@@ -46,7 +46,7 @@ type world[E client.Object] struct {
 	made int
 }
 
-func newWorld[E client.Object](t testing.TB, p Provider[E], connect func(*world[E]) driver[E]) *world[E] {
+func newWorld[E client.Object, S comparable](t testing.TB, p Provider[E], connect func(*world[E, S]) *driver[E, S]) *world[E, S] {
 	t.Helper()
 	if p.Serves == nil {
 		t.Fatal("Provider.Serves is nil: give a function that asks the provider itself whether a request would reach the Pod")
@@ -69,7 +69,7 @@ func newWorld[E client.Object](t testing.TB, p Provider[E], connect func(*world[
 	if p.Seeds == nil {
 		p.Seeds = []uint64{1, 2, 3, 4, 5}
 	}
-	w := &world[E]{TB: t, provider: p, connect: connect, seen: map[string]bool{}, said: map[string]bool{}}
+	w := &world[E, S]{TB: t, provider: p, connect: connect, seen: map[string]bool{}, said: map[string]bool{}}
 	w.restart()
 	if !w.moves() && p.Move == nil {
 		t.Fatal("Provider.Move is nil, and the adapter moves nothing itself: give a function that makes the provider send traffic to a Pod, or none")
@@ -78,7 +78,7 @@ func newWorld[E client.Object](t testing.TB, p Provider[E], connect func(*world[
 }
 
 // restart takes a new adapter, as a process that has just started does.
-func (w *world[E]) restart() {
+func (w *world[E, S]) restart() {
 	w.mu.Lock()
 	clear(w.seen)
 	w.mu.Unlock()
@@ -86,7 +86,7 @@ func (w *world[E]) restart() {
 }
 
 // needs skips the check unless the provider can do something.
-func (w *world[E]) needs(field string, there bool) {
+func (w *world[E, S]) needs(field string, there bool) {
 	w.Helper()
 	if !there {
 		w.Skipf("Provider.%s is nil: give it to have this checked", field)
@@ -94,7 +94,7 @@ func (w *world[E]) needs(field string, there bool) {
 }
 
 // once reports a failure, the same one only once.
-func (w *world[E]) once(format string, arguments ...any) {
+func (w *world[E, S]) once(format string, arguments ...any) {
 	w.Helper()
 	text := fmt.Sprintf(format, arguments...)
 	w.mu.Lock()
@@ -107,17 +107,17 @@ func (w *world[E]) once(format string, arguments ...any) {
 }
 
 // employer makes an employer that takes part, with its own resource.
-func (w *world[E]) employer(namespace, name string) E {
+func (w *world[E, S]) employer(namespace, name string) E {
 	w.Helper()
 	employer := w.provider.Employer(namespace, name)
-	if p, ok := w.adapter().(api.Provisioner[E]); ok {
+	if p, ok := any(w.Adapter).(api.Provisioner[E]); ok {
 		w.eventually("Provision succeeds", func() string { return text(p.Provision(w.Context(), employer)) })
 	}
 	return employer
 }
 
 // pod makes a Pod with these addresses; no other Pod of the world has its UID.
-func (w *world[E]) pod(namespace, name string, addresses ...string) *corev1.Pod {
+func (w *world[E, S]) pod(namespace, name string, addresses ...string) *corev1.Pod {
 	w.mu.Lock()
 	w.made++
 	uid := types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", w.made))
@@ -146,7 +146,7 @@ func (w *world[E]) pod(namespace, name string, addresses ...string) *corev1.Pod 
 }
 
 // pods makes n Pods in the namespace of most checks, each of one address.
-func (w *world[E]) pods(n int) []*corev1.Pod {
+func (w *world[E, S]) pods(n int) []*corev1.Pod {
 	made := make([]*corev1.Pod, n)
 	for i := range made {
 		made[i] = w.pod(namespace, fmt.Sprintf("web-%d", i), address(i))
@@ -157,14 +157,16 @@ func (w *world[E]) pods(n int) []*corev1.Pod {
 // address is the i-th address for Pods, beginning with 10.0.0.1.
 func address(i int) string { return fmt.Sprintf("10.%d.%d.%d", (i+1)>>16&255, (i+1)>>8&255, (i+1)&255) }
 
-func key[E client.Object](employer E, pod *corev1.Pod) string {
+func key(employer client.Object, pod *corev1.Pod) string {
 	return strings.Join([]string{employer.GetNamespace(), employer.GetName(), string(pod.UID)}, "/")
 }
 
-func (w *world[E]) serves(employer E, pod *corev1.Pod) bool { return w.provider.Serves(employer, pod) }
+func (w *world[E, S]) serves(employer E, pod *corev1.Pod) bool {
+	return w.provider.Serves(employer, pod)
+}
 
 // move moves the traffic of an adapter that observes.
-func (w *world[E]) move(employer E, pod *corev1.Pod, on bool) error {
+func (w *world[E, S]) move(employer E, pod *corev1.Pod, on bool) error {
 	w.mu.Lock()
 	delete(w.seen, key(employer, pod))
 	w.mu.Unlock()
@@ -173,12 +175,12 @@ func (w *world[E]) move(employer E, pod *corev1.Pod, on bool) error {
 }
 
 // look asks the adapter about a Pod, with the check that is made always.
-func (w *world[E]) look(employer E, pod *corev1.Pod) (answer, error) {
+func (w *world[E, S]) look(employer E, pod *corev1.Pod) (answer, error) {
 	w.Helper()
 	return w.lookWithin(w.Context(), employer, pod)
 }
 
-func (w *world[E]) lookWithin(ctx context.Context, employer E, pod *corev1.Pod) (answer, error) {
+func (w *world[E, S]) lookWithin(ctx context.Context, employer E, pod *corev1.Pod) (answer, error) {
 	w.Helper()
 	k := key(employer, pod)
 	w.mu.Lock()
@@ -195,13 +197,13 @@ func (w *world[E]) lookWithin(ctx context.Context, employer E, pod *corev1.Pod) 
 		w.mu.Unlock()
 	case mustKnow && before && after:
 		w.once("%s says that Pod %s of %s is not served, while the provider sends it traffic: the framework would let it be operated now. "+
-			"Return an error, or ErrPending, whenever the provider itself did not just say so", w.asks(), pod.Name, employer.GetName())
+			"Return an error whenever the provider itself did not just say so", asks, pod.Name, employer.GetName())
 	}
 	return a, err
 }
 
 // await waits until holds returns "", and says otherwise what it was in the end.
-func (w *world[E]) await(what string, holds func() string) error {
+func (w *world[E, S]) await(what string, holds func() string) error {
 	deadline := time.Now().Add(w.provider.Patience)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		why := holds()
@@ -220,7 +222,7 @@ func (w *world[E]) await(what string, holds func() string) error {
 }
 
 // eventually is await for the check's own goroutine: the check ends if it does not come.
-func (w *world[E]) eventually(what string, holds func() string) {
+func (w *world[E, S]) eventually(what string, holds func() string) {
 	w.Helper()
 	if err := w.await(what, holds); err != nil {
 		w.Fatal(err)
@@ -228,22 +230,22 @@ func (w *world[E]) eventually(what string, holds func() string) {
 }
 
 // join brings Pods into the backend as the framework does: by asking again until the adapter confirms it.
-func (w *world[E]) join(employer E, pods ...*corev1.Pod) {
+func (w *world[E, S]) join(employer E, pods ...*corev1.Pod) {
 	w.Helper()
 	if err := w.joined(employer, pods...); err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *world[E]) joined(employer E, pods ...*corev1.Pod) error {
+func (w *world[E, S]) joined(employer E, pods ...*corev1.Pod) error {
 	done := map[*corev1.Pod]bool{}
-	return w.await(fmt.Sprintf("%s serves %s after %s", employer.GetName(), some(pods), w.puts()), func() string {
+	return w.await(fmt.Sprintf("%s serves %s after %s", employer.GetName(), some(pods), changes), func() string {
 		return w.round(employer, pods, done, w.register, func(pod *corev1.Pod, a answer) (finished bool, why string) {
 			switch {
 			case !a.complete:
-				return false, w.asks() + " does not say that " + pod.Name + " is served. " + a.lacks
+				return false, asks + " does not say that " + pod.Name + " is served. " + a.lacks
 			case !w.serves(employer, pod):
-				return true, w.asks() + " says that " + pod.Name + " is served, and the provider sends it no traffic"
+				return true, asks + " says that " + pod.Name + " is served, and the provider sends it no traffic"
 			}
 			return true, ""
 		})
@@ -251,31 +253,37 @@ func (w *world[E]) joined(employer E, pods ...*corev1.Pod) error {
 }
 
 // leave takes Pods out of the backend as the framework does.
-func (w *world[E]) leave(employer E, pods ...*corev1.Pod) {
+func (w *world[E, S]) leave(employer E, pods ...*corev1.Pod) {
 	w.Helper()
 	if err := w.left(employer, pods...); err != nil {
 		w.Fatal(err)
 	}
 }
 
-func (w *world[E]) left(employer E, pods ...*corev1.Pod) error {
+func (w *world[E, S]) left(employer E, pods ...*corev1.Pod) error {
 	done := map[*corev1.Pod]bool{}
-	return w.await(fmt.Sprintf("%s serves no more %s after %s", employer.GetName(), some(pods), w.drops()), func() string {
+	return w.await(fmt.Sprintf("%s serves no more %s after %s", employer.GetName(), some(pods), changes), func() string {
 		return w.round(employer, pods, done, w.deregister, func(pod *corev1.Pod, a answer) (finished bool, why string) {
 			switch {
 			case a.serving:
-				return false, w.asks() + " says that " + pod.Name + " is served still"
+				return false, asks + " says that " + pod.Name + " is served still"
 			case w.serves(employer, pod):
-				return true, w.asks() + " says that " + pod.Name + " is not served, and the provider sends it traffic"
+				return true, asks + " says that " + pod.Name + " is not served, and the provider sends it traffic"
 			}
 			return true, ""
 		})
 	})
 }
 
+// swept is sweep, again and again until it succeeds.
+func (w *world[E, S]) swept(employer E, living ...*corev1.Pod) {
+	w.Helper()
+	w.eventually("members of no Pod are removed", func() string { return text(w.sweep(w.Context(), employer, living)) })
+}
+
 // round looks at the Pods that are not done and makes the call for those that are known and not finished. It returns
 // what is still missing.
-func (w *world[E]) round(employer E, pods []*corev1.Pod, done map[*corev1.Pod]bool, call func(context.Context, E, ...*corev1.Pod) error,
+func (w *world[E, S]) round(employer E, pods []*corev1.Pod, done map[*corev1.Pod]bool, call func(context.Context, E, ...*corev1.Pod) error,
 	judge func(*corev1.Pod, answer) (bool, string),
 ) (missing string) {
 	var due []*corev1.Pod
@@ -285,7 +293,7 @@ func (w *world[E]) round(employer E, pods []*corev1.Pod, done map[*corev1.Pod]bo
 		}
 		a, err := w.look(employer, pod)
 		if err != nil {
-			missing = fmt.Sprintf("%s for %s: %v", w.asks(), pod.Name, err)
+			missing = fmt.Sprintf("%s for %s: %v", asks, pod.Name, err)
 			continue
 		}
 		finished, why := judge(pod, a)
@@ -306,7 +314,7 @@ func (w *world[E]) round(employer E, pods []*corev1.Pod, done map[*corev1.Pod]bo
 }
 
 // stay checks that Pods are served and known to be.
-func (w *world[E]) stay(why string, employer E, pods ...*corev1.Pod) {
+func (w *world[E, S]) stay(why string, employer E, pods ...*corev1.Pod) {
 	w.Helper()
 	for _, pod := range pods {
 		if !w.serves(employer, pod) {
@@ -317,7 +325,7 @@ func (w *world[E]) stay(why string, employer E, pods ...*corev1.Pod) {
 }
 
 // deny checks that the provider sends no traffic to Pods.
-func (w *world[E]) deny(why string, employer E, pods ...*corev1.Pod) {
+func (w *world[E, S]) deny(why string, employer E, pods ...*corev1.Pod) {
 	w.Helper()
 	for _, pod := range pods {
 		if w.serves(employer, pod) {

@@ -3,14 +3,35 @@
 package setup
 
 import (
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
+	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 )
 
-// AddToManager makes mgr look after the employees of all employers of kind E. All adapters for one kind belong in one
+// Backend is an adapter for employers of kind E, ready for one call of AddToManager. Make one with BackendOf.
+type Backend[E client.Object] struct{ of backend.Backend }
+
+// BackendOf has the framework use an adapter: what Pods need is changed in batches, and what is known of them comes from
+// what was read for all waiting Pods together. An api.Mover is one that moves traffic; api.Provisioner and api.Placer are
+// used if the adapter is one. AddToManager returns what is wrong with the options.
+func BackendOf[E client.Object, S comparable](adapter api.Adapter[E, S], options api.CallOptions) Backend[E] {
+	return Backend[E]{bulk.New(adapter, options, nil)}
+}
+
+// EndpointSlices is the adapter that resourceconsist-controller has built in, for traffic that follows Kubernetes' own
+// endpoints. A program that looks after Services in place of that controller adds it beside its own adapters, in the same
+// call of AddToManager. Its manager's user may also get, list and watch EndpointSlices.
+func EndpointSlices() Backend[*corev1.Service] {
+	return Backend[*corev1.Service]{endpointslice.New(nil)}
+}
+
+// AddToManager makes mgr look after the Pods of all employers of kind E. All adapters for one kind belong in one
 // call, because they share the employer's finalizer: a Pod leaves when the last backend has dropped it, and joins when
 // every backend has it. A second call for the same kind, no adapter, or two adapters of one name is an error, as is a
 // kind that the manager's scheme does not know.
@@ -18,8 +39,8 @@ import (
 // The manager's user may get, list, watch and patch Pods, get, list, watch and patch employers, patch their status if
 // that has conditions, and create and patch events (events.k8s.io). Its cache may be limited to Pods and employers
 // labelled kusionstack.io/control=true.
-func AddToManager[E client.Object](mgr manager.Manager, options api.Options, adapters ...api.Adapter[E]) error {
-	return resourceconsist.AddToManager(mgr, options, adapters...)
+func AddToManager[E client.Object](mgr manager.Manager, options api.Options, adapters ...Backend[E]) error {
+	return resourceconsist.AddToManager(mgr, backend.New(*new(E)), options, backends(adapters)...)
 }
 
 // AddAdmissionToManager serves, on the manager's webhook server, an admission webhook for new Pods: it announces on a
@@ -58,6 +79,14 @@ func AddToManager[E client.Object](mgr manager.Manager, options api.Options, ada
 //	    resources: [pods]
 //	    operations: [CREATE]
 //	    scope: Namespaced
-func AddAdmissionToManager[E client.Object](mgr manager.Manager, adapters ...api.Adapter[E]) error {
-	return resourceconsist.AddAdmissionToManager(mgr, adapters...)
+func AddAdmissionToManager[E client.Object](mgr manager.Manager, adapters ...Backend[E]) error {
+	return resourceconsist.AddAdmissionToManager(mgr, backend.New(*new(E)), backends(adapters)...)
+}
+
+func backends[E client.Object](adapters []Backend[E]) []backend.Backend {
+	all := make([]backend.Backend, 0, len(adapters))
+	for _, a := range adapters {
+		all = append(all, a.of)
+	}
+	return all
 }

@@ -1,5 +1,4 @@
-// Package balancer has two adapters for one load balancer with an HTTP API: Backend, the bulk form, and Mover, the
-// per-Pod form. A platform needs one of them.
+// Package balancer is an adapter for a load balancer with an HTTP API.
 package balancer
 
 import (

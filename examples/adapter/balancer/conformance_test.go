@@ -12,23 +12,11 @@ import (
 )
 
 func TestBackendConforms(t *testing.T) {
-	conformance.RunBulk(t, func(t testing.TB) conformance.BulkFixture[*corev1.Service, *corev1.Pod, balancer.State] {
+	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, balancer.State] {
 		s := startSimulated(t)
-		return conformance.BulkFixture[*corev1.Service, *corev1.Pod, balancer.State]{
-			Connect: func() resourceconsist.Reader[*corev1.Service, *corev1.Pod, balancer.State] {
+		return conformance.Fixture[*corev1.Service, balancer.State]{
+			Connect: func() resourceconsist.Adapter[*corev1.Service, balancer.State] {
 				return &balancer.Backend{Client: &balancer.Client{URL: s.URL, HTTP: http.DefaultClient}}
-			},
-			Provider: s.provider(),
-		}
-	})
-}
-
-func TestMoverConforms(t *testing.T) {
-	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service] {
-		s := startSimulated(t)
-		return conformance.Fixture[*corev1.Service]{
-			Connect: func() resourceconsist.Adapter[*corev1.Service] {
-				return &balancer.Mover{Client: &balancer.Client{URL: s.URL, HTTP: http.DefaultClient}}
 			},
 			Provider: s.provider(),
 		}

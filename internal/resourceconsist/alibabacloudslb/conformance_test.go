@@ -127,7 +127,7 @@ func TestOwningConforms(t *testing.T) {
 
 // owningConforms tests the owning half with Services that say what becomes of a Pod out of service.
 func owningConforms(t *testing.T, out string) {
-	conformance.RunBulk(t, func(t testing.TB) conformance.BulkFixture[*corev1.Service, *corev1.Pod, Weight] {
+	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, Weight] {
 		a := newAccount(t)
 		p := a.provider()
 		employer := p.Employer
@@ -152,8 +152,8 @@ func owningConforms(t *testing.T, out string) {
 			a.cloud.ChangeServers(groupIDOf(service), func(all []standin.Server) []standin.Server { return append(all, other) })
 			return func() bool { return slices.Contains(a.cloud.Servers(groupIDOf(service)), other) }
 		}
-		return conformance.BulkFixture[*corev1.Service, *corev1.Pod, Weight]{
-			Connect: func() api.Reader[*corev1.Service, *corev1.Pod, Weight] {
+		return conformance.Fixture[*corev1.Service, Weight]{
+			Connect: func() api.Adapter[*corev1.Service, Weight] {
 				_, owning := a.halves()
 				return owning
 			},
@@ -163,7 +163,7 @@ func owningConforms(t *testing.T, out string) {
 }
 
 func TestObservingConforms(t *testing.T) {
-	conformance.RunBulk(t, func(t testing.TB) conformance.BulkFixture[*corev1.Service, *corev1.Pod, Listed] {
+	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, Listed] {
 		a := newAccount(t)
 		p := a.provider()
 		p.Serves = func(service *corev1.Service, pod *corev1.Pod) bool {
@@ -172,8 +172,8 @@ func TestObservingConforms(t *testing.T) {
 			return slices.ContainsFunc(a.listed[balancerOf(service)], func(address string) bool { return hasAddress(pod, address) })
 		}
 		p.Move = a.move
-		return conformance.BulkFixture[*corev1.Service, *corev1.Pod, Listed]{
-			Connect: func() api.Reader[*corev1.Service, *corev1.Pod, Listed] {
+		return conformance.Fixture[*corev1.Service, Listed]{
+			Connect: func() api.Adapter[*corev1.Service, Listed] {
 				observing, _ := a.halves()
 				return observing
 			},

@@ -50,7 +50,7 @@ type Observing struct {
 // Listed is the state of a Pod that a load balancer has; there is nothing to set.
 type Listed struct{}
 
-var _ api.Reader[*corev1.Service, *corev1.Pod, Listed] = &Observing{}
+var _ api.Adapter[*corev1.Service, Listed] = &Observing{}
 
 // Owning moves Pods into and out of virtual server groups. Make one with New.
 type Owning struct {
@@ -70,19 +70,19 @@ func New(config Config) (*Observing, *Owning, error) {
 	return &Observing{cloud: made}, &Owning{cloud: made, groups: config.groups}, nil
 }
 
-// Options are how the halves want to be driven: gathering changes and asking seldom, since each call counts against a
+// CallOptions are how the halves want to be driven: gathering changes and asking seldom, since each call counts against a
 // limit of the account. Calls are bounded in Config, where requests are counted one by one.
-func Options() api.BulkOptions {
-	return api.BulkOptions{
+func CallOptions() api.CallOptions {
+	return api.CallOptions{
 		BatchSize: 2 * maxServersPerCall, BatchWindow: 200 * time.Millisecond, QPS: -1,
 		Timeout: 20 * time.Second, Poll: 500 * time.Millisecond, MaxPoll: 5 * time.Second,
 	}
 }
 
-// Name is part of api.Reader.
+// Name is part of api.Adapter.
 func (o *Observing) Name() string { return Name }
 
-// Selector is part of api.Reader: controlled Services that have a load balancer of this kind, or shall get one.
+// Selector is part of api.Adapter: controlled Services that have a load balancer of this kind, or shall get one.
 func (o *Observing) Selector(service *corev1.Service) labels.Selector {
 	class := service.Spec.LoadBalancerClass
 	wantsOne := service.Spec.Type == corev1.ServiceTypeLoadBalancer && (class == nil || *class == classCLB)
@@ -93,7 +93,7 @@ func (o *Observing) Selector(service *corev1.Service) labels.Selector {
 	return api.ServiceSelector(service)
 }
 
-// Members is part of api.Reader. A member is the Pod's address: the same Pod behind several listeners is one.
+// Members is part of api.Adapter. A member is the Pod's address: the same Pod behind several listeners is one.
 func (o *Observing) Members(service *corev1.Service, pod *corev1.Pod, serve bool) (map[string]Listed, error) {
 	if strings.EqualFold(service.Annotations[backendTypeAnnotation], "ecs") {
 		return nil, fmt.Errorf("annotation %s is ecs: the load balancer forwards to nodes, so nobody can tell when it leaves a Pod alone; set it to eni, or remove label kusionstack.io/control",
@@ -106,7 +106,7 @@ func (o *Observing) Members(service *corev1.Service, pod *corev1.Pod, serve bool
 	return map[string]Listed{address: {}}, nil
 }
 
-// Read is part of api.Reader. A backend server of any health counts as serving: it might. A Service whose load balancer
+// Read is part of api.Adapter. A backend server of any health counts as serving: it might. A Service whose load balancer
 // is not known yet is an error, since nobody can say then what it does.
 func (o *Observing) Read(ctx context.Context, service *corev1.Service, _ []string) ([]api.Held[Listed], error) {
 	loadBalancer := service.Labels[LoadBalancerIDLabel]

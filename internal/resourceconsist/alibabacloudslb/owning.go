@@ -15,12 +15,12 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
-var _ api.Backend[*corev1.Service, *corev1.Pod, Weight] = &Owning{}
+var _ api.Mover[*corev1.Service, Weight] = &Owning{}
 
-// Name is part of api.Reader.
+// Name is part of api.Adapter.
 func (o *Owning) Name() string { return OwningName }
 
-// Selector is part of api.Reader: controlled Services that name server groups.
+// Selector is part of api.Adapter: controlled Services that name server groups.
 func (o *Owning) Selector(service *corev1.Service) labels.Selector {
 	if _, ok := service.Annotations[ServerGroupsAnnotation]; !ok {
 		return nil
@@ -28,7 +28,7 @@ func (o *Owning) Selector(service *corev1.Service) labels.Selector {
 	return api.ServiceSelector(service)
 }
 
-// Members is part of api.Reader: one member for each server group and port that the Service names.
+// Members is part of api.Adapter: one member for each server group and port that the Service names.
 func (o *Owning) Members(service *corev1.Service, pod *corev1.Pod, serve bool) (map[string]Weight, error) {
 	w, err := o.groups.wishesOf(service)
 	if err != nil {
@@ -52,7 +52,7 @@ func (o *Owning) Members(service *corev1.Service, pod *corev1.Pod, serve bool) (
 	return members, nil
 }
 
-// Read is part of api.Reader. Without IDs it reads the groups that the Service names and those that are for its
+// Read is part of api.Adapter. Without IDs it reads the groups that the Service names and those that are for its
 // namespace by name: what an earlier annotation left there is found, and what it left in a group for all namespaces is
 // not, as reading all of those would cost a call each.
 func (o *Owning) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[Weight], error) {
@@ -90,7 +90,7 @@ func (o *Owning) Read(ctx context.Context, service *corev1.Service, ids []string
 	return held, nil
 }
 
-// Apply is part of api.Backend. For each group it reads what is there, and makes a call for each kind of change that is
+// Apply is part of api.Mover. For each group it reads what is there, and makes a call for each kind of change that is
 // missing: weights first, since Pods wait for those.
 func (o *Owning) Apply(ctx context.Context, service *corev1.Service, changes []api.Change[Weight]) error {
 	failed := api.MemberErrors{}

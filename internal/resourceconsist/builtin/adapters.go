@@ -9,11 +9,10 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/resourceconsist/haproxy"
@@ -29,22 +28,22 @@ type builtIn struct {
 	validate func() error
 	// make makes the adapter for a manager that has not started: one, or several that go together, each of a name of
 	// its own.
-	make func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error)
+	make func(context.Context, ctrl.Manager) ([]backend.Backend, error)
 }
 
 // builtIns are all adapters that the binary knows, each with flags of its own.
 func builtIns() []builtIn {
 	hook := webhook.DefaultOptions()
 	return append(ofClouds(), []builtIn{
-		{name: endpointslice.Name, make: func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
-			return []api.Adapter[*corev1.Service]{endpointslice.New(nil)}, nil
+		{name: endpointslice.Name, make: func(context.Context, ctrl.Manager) ([]backend.Backend, error) {
+			return []backend.Backend{endpointslice.New(nil)}, nil
 		}},
-		{name: webhook.Name, addFlags: hook.AddFlags, validate: hook.Validate, make: func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
-			backend, err := webhook.New(hook, nil)
+		{name: webhook.Name, addFlags: hook.AddFlags, validate: hook.Validate, make: func(context.Context, ctrl.Manager) ([]backend.Backend, error) {
+			adapter, err := webhook.New(hook, nil)
 			if err != nil {
 				return nil, err
 			}
-			return []api.Adapter[*corev1.Service]{bulk.NewMoving(backend, hook.Bulk(), nil)}, nil
+			return []backend.Backend{bulk.New(adapter, hook.Calls(), nil)}, nil
 		}},
 		haproxyAdapter(),
 	}...)
@@ -56,18 +55,18 @@ func haproxyAdapter() builtIn {
 		name:     haproxy.Name,
 		addFlags: options.AddFlags,
 		validate: options.Validate,
-		make: func(_ context.Context, mgr ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
+		make: func(_ context.Context, mgr ctrl.Manager) ([]backend.Backend, error) {
 			adapter, err := haproxy.New(options, nil)
 			if err != nil {
 				return nil, err
 			}
-			if _, err := bulk.Registered(metrics.Registry, adapter.Collector()); err != nil {
+			if _, err := backend.Registered(metrics.Registry, adapter.Collector()); err != nil {
 				return nil, err
 			}
 			if err := mgr.Add(adapter); err != nil {
 				return nil, err
 			}
-			return []api.Adapter[*corev1.Service]{bulk.NewMoving(adapter, haproxy.BulkOptions(), nil)}, nil
+			return []backend.Backend{bulk.New(adapter, haproxy.CallOptions(), nil)}, nil
 		},
 	}
 }

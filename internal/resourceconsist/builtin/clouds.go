@@ -5,11 +5,10 @@ package builtin
 import (
 	"context"
 
-	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 
-	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist/alibabacloudslb"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 )
 
@@ -20,13 +19,13 @@ func ofClouds() []builtIn {
 		name:     alibabacloudslb.Name,
 		addFlags: slb.AddFlags,
 		validate: slb.Validate,
-		make: func(context.Context, ctrl.Manager) ([]api.Adapter[*corev1.Service], error) {
+		make: func(context.Context, ctrl.Manager) ([]backend.Backend, error) {
 			observing, owning, err := alibabacloudslb.New(slb)
 			if err != nil {
 				return nil, err
 			}
-			options := alibabacloudslb.Options()
-			return []api.Adapter[*corev1.Service]{bulk.NewWatching(observing, options, nil), bulk.NewMoving(owning, options, nil)}, nil
+			options := alibabacloudslb.CallOptions()
+			return []backend.Backend{bulk.New(observing, options, nil), bulk.New(owning, options, nil)}, nil
 		},
 	}}
 }

@@ -22,6 +22,7 @@ import (
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 )
 
@@ -56,7 +57,7 @@ func Component() bootstrap.Component {
 		},
 		Validate: func(*bootstrap.Options) error { return validate(known, adapters, drainTime) },
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
-			var chosen []api.Adapter[*corev1.Service]
+			var chosen []backend.Backend
 			for _, b := range enabled(known, adapters) {
 				made, err := b.make(ctx, mgr)
 				if err != nil {
@@ -64,11 +65,11 @@ func Component() bootstrap.Component {
 				}
 				chosen = append(chosen, made...)
 			}
-			add := resourceconsist.AddToManagerOnDemand[*corev1.Service]
+			add := resourceconsist.AddToManagerOnDemand
 			if len(o.Namespaces) > 0 { // its user need not be allowed to look at all namespaces
-				add = resourceconsist.AddToManager[*corev1.Service]
+				add = resourceconsist.AddToManager
 			}
-			return add(mgr, api.Options{DrainTime: drainTime, Concurrency: o.Concurrency}, chosen...)
+			return add(mgr, &corev1.Service{}, api.Options{DrainTime: drainTime, Concurrency: o.Concurrency}, chosen...)
 		},
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // tell is the answer about an employee, which is remembered: the employee is notified when it changes.
-func (g *group[S]) tell(e *employee[S], now time.Time) answer {
+func (g *group) tell(e *employee, now time.Time) answer {
 	a, waits := g.answerFor(e)
 	e.told = a
 	delete(g.notify, e.key)
@@ -18,7 +18,7 @@ func (g *group[S]) tell(e *employee[S], now time.Time) answer {
 }
 
 // await has the employee wait for a reading, or not. One that goes on waiting does not make readings quicker again.
-func (g *group[S]) await(e *employee[S], waits bool, now time.Time) {
+func (g *group) await(e *employee, waits bool, now time.Time) {
 	lapsed := e.lapsed
 	e.lapsed = false
 	if !waits {
@@ -41,8 +41,8 @@ func (g *group[S]) await(e *employee[S], waits bool, now time.Time) {
 //
 // What serves by an old reading serves, for one that leaves; what does not serve by an old reading does not, for one
 // that joins. The opposite takes a reading that began after the employee had set out.
-func (g *group[S]) answerFor(e *employee[S]) (a answer, waits bool) {
-	switch e.stance.direction {
+func (g *group) answerFor(e *employee) (a answer, waits bool) {
+	switch e.intent.direction {
 	case joining:
 		return g.joins(e)
 	case leaving:
@@ -58,8 +58,8 @@ func (g *group[S]) answerFor(e *employee[S]) (a answer, waits bool) {
 	}
 }
 
-func (g *group[S]) joins(e *employee[S]) (a answer, waits bool) {
-	if len(e.serve) == 0 || e.invalid != nil && !e.stance.arrived {
+func (g *group) joins(e *employee) (a answer, waits bool) {
+	if len(e.serve) == 0 || e.invalid != nil && !e.intent.arrived {
 		return answer{}, false
 	}
 	for id := range e.serve {
@@ -70,10 +70,10 @@ func (g *group[S]) joins(e *employee[S]) (a answer, waits bool) {
 		case m.known() && !m.serving() && len(m.sent) > 0: // it may be on its way
 			a.unknown = true
 		case m.known() && !m.serving():
-			return answer{}, !e.stance.arrived && (e.registered || !g.moves) // the core will register it otherwise
-		case !m.known(), !e.stance.arrived && m.seen <= e.asked:
+			return answer{}, !e.intent.arrived && (e.registered || !g.moves) // the core will register it otherwise
+		case !m.known(), !e.intent.arrived && m.seen <= e.asked:
 			a.unknown = true
-		case !e.stance.arrived && m.maySee(func(c api.Change[S]) bool { return c.Remove }): // it may be on its way out
+		case !e.intent.arrived && m.maySee(func(c api.Change[any]) bool { return c.Remove }): // it may be on its way out
 			a.unknown = true
 		}
 	}
@@ -81,11 +81,11 @@ func (g *group[S]) joins(e *employee[S]) (a answer, waits bool) {
 	return a, a.unknown
 }
 
-func (g *group[S]) leaves(e *employee[S]) (a answer, waits bool) {
+func (g *group) leaves(e *employee) (a answer, waits bool) {
 	if e.registered {
 		return answer{serving: true}, false // the core will take that back
 	}
-	if e.invalid != nil && len(e.claims) == 0 && !e.stance.arrived {
+	if e.invalid != nil && len(e.claims) == 0 && !e.intent.arrived {
 		return answer{unknown: true}, false
 	}
 	for _, m := range e.claims {
@@ -95,10 +95,10 @@ func (g *group[S]) leaves(e *employee[S]) (a answer, waits bool) {
 			a.unknown = true
 		case m.serving():
 			a.serving = true
-		case m.maySee(func(c api.Change[S]) bool { return !c.Remove && c != e.change(m.id, false) }):
+		case m.maySee(func(c api.Change[any]) bool { return !c.Remove && c != e.change(m.id, false) }):
 			idles := m.wished && m.wish == e.change(m.id, false)
 			a.unknown, a.serving = a.unknown || idles, a.serving || !idles
-		case !e.stance.arrived && m.seen <= e.asked:
+		case !e.intent.arrived && m.seen <= e.asked:
 			a.unknown = true
 		case m.idleSince.After(a.since):
 			a.since = m.idleSince
@@ -114,7 +114,7 @@ func (g *group[S]) leaves(e *employee[S]) (a answer, waits bool) {
 }
 
 // compare notifies an employee of which something else has to be said than was told.
-func (g *group[S]) compare(e *employee[S], now time.Time) {
+func (g *group) compare(e *employee, now time.Time) {
 	if g.moves && e.registered && !e.gone {
 		g.keepUp(e, now)
 	}
@@ -128,8 +128,8 @@ func (g *group[S]) compare(e *employee[S], now time.Time) {
 }
 
 // drifted says whether a member of an employee that serves is known to be other than it should be.
-func (g *group[S]) drifted(e *employee[S]) bool {
-	if !g.moves || e.gone || e.stance.direction != joining {
+func (g *group) drifted(e *employee) bool {
+	if !g.moves || e.gone || e.intent.direction != joining {
 		return false
 	}
 	for id, state := range e.serve {
@@ -142,7 +142,7 @@ func (g *group[S]) drifted(e *employee[S]) bool {
 
 // lapse lets employees that nobody has looked at for long wait no more; they are notified, and ask again if they still
 // wait.
-func (g *group[S]) lapse(now time.Time) {
+func (g *group) lapse(now time.Time) {
 	for e := range g.waiting {
 		if now.Sub(e.lookedAt) >= 2*g.options.MaxBackoff {
 			delete(g.waiting, e)
@@ -153,7 +153,7 @@ func (g *group[S]) lapse(now time.Time) {
 }
 
 // notified are the employees about which something else has to be said than was told, once.
-func (g *group[S]) notified() []employeeKey {
+func (g *group) notified() []employeeKey {
 	if len(g.notify) == 0 {
 		return nil
 	}

@@ -18,19 +18,19 @@ const (
 )
 
 // call is one call to the provider.
-type call[S comparable] struct {
+type call struct {
 	verb verb
 	// ids are the members that a read asks for; none means all.
 	ids []string
 	// changes are those of an apply.
-	changes []api.Change[S]
+	changes []api.Change[any]
 	// began is the group's step at which the call was made.
 	began int64
 }
 
 // due is when the next call is due, zero for not before something happens.
-func (g *group[S]) due(now time.Time) time.Time {
-	if g.away != nil {
+func (g *group) due(now time.Time) time.Time {
+	if g.inCall != nil {
 		return time.Time{}
 	}
 	g.removeOrphans(now)
@@ -38,7 +38,7 @@ func (g *group[S]) due(now time.Time) time.Time {
 }
 
 // next is the call that is due now, which is taken to be made; nil if there is none. Readings and changes take turns.
-func (g *group[S]) next(now time.Time) *call[S] {
+func (g *group) next(now time.Time) *call {
 	if due := g.due(now); due.IsZero() || due.After(now) {
 		return nil
 	}
@@ -61,10 +61,10 @@ func (g *group[S]) next(now time.Time) *call[S] {
 	return nil
 }
 
-func (g *group[S]) send(c *call[S]) *call[S] {
+func (g *group) send(c *call) *call {
 	g.step++
 	c.began = g.step
-	g.away, g.last = c, c.verb
+	g.inCall, g.last = c, c.verb
 	for _, change := range c.changes {
 		g.members[change.ID].moved = g.step
 	}
@@ -72,10 +72,10 @@ func (g *group[S]) send(c *call[S]) *call[S] {
 }
 
 // answered takes in what the provider answered to the call that next gave.
-func (g *group[S]) answered(held []api.Held[S], err error, now time.Time) {
+func (g *group) answered(held []api.Held[any], err error, now time.Time) {
 	g.step++
-	c := g.away
-	g.away = nil
+	c := g.inCall
+	g.inCall = nil
 	var partial api.MemberErrors
 	failed := err != nil && (c.verb == read || !errors.As(err, &partial))
 	g.callErrs[c.verb] = nil
@@ -100,9 +100,9 @@ func (g *group[S]) answered(held []api.Held[S], err error, now time.Time) {
 }
 
 // fails says whether the last reading or change failed.
-func (g *group[S]) fails() bool { return g.failures[read] > 0 || g.failures[apply] > 0 }
+func (g *group) fails() bool { return g.failures[read] > 0 || g.failures[apply] > 0 }
 
-func (g *group[S]) backoff(failures int, first time.Duration) time.Duration {
+func (g *group) backoff(failures int, first time.Duration) time.Duration {
 	d := first
 	for range failures - 1 {
 		if d >= g.options.MaxBackoff {

@@ -8,11 +8,11 @@ import (
 )
 
 // want wishes a change of a member, which is queued unless the member is as wished, or the change is on its way.
-func (g *group[S]) want(m *member[S], c api.Change[S], now time.Time) {
+func (g *group) want(m *member, c api.Change[any], now time.Time) {
 	same := m.wished && m.wish == c
 	m.wished, m.wish = true, c
 	switch {
-	case m.place == placeAway: // its answer will tell
+	case m.place == placeInCall: // its answer will tell
 	case m.confirmed():
 		g.dequeue(m)
 		g.healed(m)
@@ -24,31 +24,31 @@ func (g *group[S]) want(m *member[S], c api.Change[S], now time.Time) {
 }
 
 // unwish takes back what was wished of a member.
-func (g *group[S]) unwish(m *member[S]) {
-	m.wished, m.wish = false, api.Change[S]{}
-	if m.place != placeAway {
+func (g *group) unwish(m *member) {
+	m.wished, m.wish = false, api.Change[any]{}
+	if m.place != placeInCall {
 		g.dequeue(m)
 	}
 	g.healed(m)
 }
 
-func (g *group[S]) healed(m *member[S]) {
+func (g *group) healed(m *member) {
 	m.tries, m.err = 0, nil
 	delete(g.unconfirmed, m)
 	delete(g.failing, m)
 }
 
-func (g *group[S]) enqueue(m *member[S], now time.Time) {
+func (g *group) enqueue(m *member, now time.Time) {
 	m.place, m.queued = placeFresh, now
 	g.fresh = append(g.fresh, m)
 }
 
-func (g *group[S]) enqueueRetry(m *member[S], due time.Time) {
+func (g *group) enqueueRetry(m *member, due time.Time) {
 	m.place, m.due = placeRetry, due
 	g.retry.push(m)
 }
 
-func (g *group[S]) dequeue(m *member[S]) {
+func (g *group) dequeue(m *member) {
 	if m.place == placeRetry {
 		g.retry.remove(m)
 	}
@@ -56,7 +56,7 @@ func (g *group[S]) dequeue(m *member[S]) {
 }
 
 // applyDue is when the next change is due, zero if there is none. Nothing is changed before the first reading.
-func (g *group[S]) applyDue() time.Time {
+func (g *group) applyDue() time.Time {
 	if g.full == 0 {
 		return time.Time{}
 	}
@@ -78,15 +78,15 @@ func (g *group[S]) applyDue() time.Time {
 
 // nextApply takes the oldest changes that have not been tried, or else those that are to be tried again: one that
 // fails for ever must not take others down with it.
-func (g *group[S]) nextApply(now time.Time) *call[S] {
-	c := &call[S]{verb: apply}
-	take := func(m *member[S]) {
+func (g *group) nextApply(now time.Time) *call {
+	c := &call{verb: apply}
+	take := func(m *member) {
 		if m.confirmed() {
 			m.place = placeNone
 			g.healed(m)
 			return
 		}
-		m.place = placeAway
+		m.place = placeInCall
 		if !slices.Contains(m.sent, m.wish) {
 			m.sent = append(m.sent, m.wish)
 		}
@@ -112,7 +112,7 @@ func (g *group[S]) nextApply(now time.Time) *call[S] {
 }
 
 // applied takes in the answer to an apply.
-func (g *group[S]) applied(c *call[S], err error, partial api.MemberErrors, failed bool, now time.Time) {
+func (g *group) applied(c *call, err error, partial api.MemberErrors, failed bool, now time.Time) {
 	if failed {
 		g.limit = max(1, len(c.changes)/2) // one bad change may have failed them all
 	} else {
@@ -126,7 +126,7 @@ func (g *group[S]) applied(c *call[S], err error, partial api.MemberErrors, fail
 			changeErr = err
 		}
 		if changeErr == nil {
-			m.sent = []api.Change[S]{change}
+			m.sent = []api.Change[any]{change}
 		}
 		switch {
 		case !m.wished:

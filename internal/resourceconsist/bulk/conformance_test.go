@@ -12,10 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/api/resourceconsist/conformance"
 	"kusionstack.io/kuperator/api/resourceconsist/conformance/simulated"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend/backendtest"
 )
 
 // parking is a Backend on a simulated load balancer, with a member for each address. It keeps idle members at weight 0
@@ -84,11 +86,16 @@ func (p *parking) Apply(ctx context.Context, s *corev1.Service, changes []api.Ch
 	return failed
 }
 
-// TestTheEngineConforms has the framework's own conformance kit drive a Mover made of a Backend, and an Adapter made of
-// a Reader.
+// onlyReader moves nothing.
+type onlyReader struct {
+	api.Adapter[*corev1.Service, int32]
+}
+
+// TestTheEngineConforms has the conformance kit drive backends made of adapters, as the controller does.
 func TestTheEngineConforms(t *testing.T) {
-	options := api.BulkOptions{BatchWindow: time.Millisecond, Poll: 2 * time.Millisecond, MaxPoll: 20 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, QPS: -1}
-	started := func(t testing.TB, lb *simulated.LoadBalancer, connect func() (api.Adapter[*corev1.Service], func(context.Context) error)) conformance.Fixture[*corev1.Service] {
+	options := api.CallOptions{BatchWindow: time.Millisecond, Poll: 2 * time.Millisecond, MaxPoll: 20 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, QPS: -1}
+	started := func(t testing.TB, lb *simulated.LoadBalancer, options api.CallOptions, adapter api.Adapter[*corev1.Service, int32]) conformance.Fixture[*corev1.Service, backendtest.Serving] {
+		pods := &backendtest.Pods{}
 		stop := func() {}
 		t.Cleanup(func() { stop() })
 		addresses := func(pods ...*corev1.Pod) (all []string) {
@@ -99,15 +106,16 @@ func TestTheEngineConforms(t *testing.T) {
 			}
 			return all
 		}
-		return conformance.Fixture[*corev1.Service]{
-			Connect: func() api.Adapter[*corev1.Service] {
+		return conformance.Fixture[*corev1.Service, backendtest.Serving]{
+			Connect: func() api.Adapter[*corev1.Service, backendtest.Serving] {
 				stop()
-				adapter, start := connect()
+				b := New(adapter, options, nil)
+				start := b.(manager.Runnable).Start
 				ctx, cancel := context.WithCancel(context.Background())
 				var running sync.WaitGroup
 				running.Go(func() { _ = start(ctx) })
 				stop = func() { cancel(); running.Wait() }
-				return adapter
+				return backendtest.Adapter(b, pods)
 			},
 			Provider: conformance.Provider[*corev1.Service]{
 				Serves: func(s *corev1.Service, p *corev1.Pod) bool {
@@ -122,7 +130,7 @@ func TestTheEngineConforms(t *testing.T) {
 						lb.Set(parkingOf(s), m)
 					}
 				},
-				// There is no FailFor: the failure of one member is told by the condition, not by Register.
+				// There is no FailFor: the failure of one member is told by the condition.
 				Fail: lb.Fail, Throttle: lb.Throttle, Delay: lb.Delay, Hold: lb.Hold, Calls: lb.Calls,
 				Foreign: func(s *corev1.Service) func() bool {
 					m := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Weight: 3, Owner: "somebody else"}
@@ -134,24 +142,18 @@ func TestTheEngineConforms(t *testing.T) {
 	}
 	for name, parks := range map[string]bool{"members are removed": false, "members are kept at weight 0": true} {
 		t.Run(name, func(t *testing.T) {
-			conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service] {
+			conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, backendtest.Serving] {
 				lb := simulated.NewLoadBalancer()
-				return started(t, lb, func() (api.Adapter[*corev1.Service], func(context.Context) error) {
-					m := NewMoving[*corev1.Service, int32](&parking{lb, parks}, options, nil)
-					return m, m.Start
-				})
+				return started(t, lb, options, &parking{lb, parks})
 			})
 		})
 	}
 	t.Run("somebody else moves", func(t *testing.T) {
-		conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service] {
+		conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, backendtest.Serving] {
 			lb := simulated.NewLoadBalancer()
-			return started(t, lb, func() (api.Adapter[*corev1.Service], func(context.Context) error) {
-				often := options
-				often.Resync = 5 * time.Millisecond // the kit lets Pods at rest come and go
-				w := NewWatching[*corev1.Service, int32](&parking{lb: lb}, often, nil)
-				return w, w.Start
-			})
+			often := options
+			often.Resync = 5 * time.Millisecond // the kit lets Pods at rest come and go
+			return started(t, lb, often, onlyReader{&parking{lb: lb}})
 		})
 	})
 }

@@ -15,13 +15,13 @@ type employeeKey struct {
 }
 
 // view is an employee as the adapter sees it now.
-type view[S comparable] struct {
+type view struct {
 	key     employeeKey
 	created time.Time
-	// dying says that the employee is being deleted or has run to its end.
-	dying bool
+	// terminating says that the employee is being deleted or has run to its end.
+	terminating bool
 	// serve and idle are the members as they should be with and without traffic.
-	serve, idle map[string]S
+	serve, idle map[string]any
 	// invalid says why these are not known; the employee keeps the members that it has.
 	invalid error
 }
@@ -38,8 +38,8 @@ const (
 	leaving direction = "leaving"
 )
 
-// stance is what an employee's object says about where it is going.
-type stance struct {
+// intent is what an employee's object says about where it is going.
+type intent struct {
 	direction direction
 	// arrived says that nothing depends on the answer any more: one that joins is known to serve, one that leaves is
 	// known not to. Then what was read earlier will do.
@@ -59,12 +59,12 @@ type answer struct {
 }
 
 // employee is what is kept of one employee.
-type employee[S comparable] struct {
-	view[S]
-	stance stance
+type employee struct {
+	view
+	intent intent
 	gone   bool
 	// claims are its members by ID: those of its view, and former ones that are still in the backend.
-	claims map[string]*member[S]
+	claims map[string]*member
 	// asked is the step at which its direction last changed, or it got another member.
 	asked int64
 	// registered says that its members were last wished to have traffic.
@@ -76,25 +76,25 @@ type employee[S comparable] struct {
 }
 
 // current says whether the member is one of those that the employee should have.
-func (e *employee[S]) current(id string) bool {
+func (e *employee) current(id string) bool {
 	_, serves := e.serve[id]
 	_, idles := e.idle[id]
 	return !e.gone && (serves || idles)
 }
 
 // change is what makes a member of the employee take traffic, or none.
-func (e *employee[S]) change(id string, serve bool) api.Change[S] {
+func (e *employee) change(id string, serve bool) api.Change[any] {
 	states := e.idle
 	if serve {
 		states = e.serve
 	}
 	state, stays := states[id]
-	return api.Change[S]{ID: id, State: state, Remove: !stays}
+	return api.Change[any]{ID: id, State: state, Remove: !stays}
 }
 
 // look takes in an employee as it is now, and says what the provider does with it. If that is not known, or not what
 // the employee waits for, it is read, and the employee is among those to notify when the answer changes.
-func (g *group[S]) look(v view[S], s stance, now time.Time) answer {
+func (g *group) look(v view, s intent, now time.Time) answer {
 	g.step++
 	e := g.take(v, s, now)
 	if g.moves {
@@ -108,7 +108,7 @@ func (g *group[S]) look(v view[S], s stance, now time.Time) answer {
 }
 
 // release forgets an employee that has nothing to do with the employer any more, once none of its members is left.
-func (g *group[S]) release(e *employee[S], now time.Time) {
+func (g *group) release(e *employee, now time.Time) {
 	for _, m := range e.claims {
 		if m.owner() == e && g.moves && !m.absent() {
 			return
@@ -118,13 +118,13 @@ func (g *group[S]) release(e *employee[S], now time.Time) {
 }
 
 // take brings an employee and its claims up to date.
-func (g *group[S]) take(v view[S], s stance, now time.Time) *employee[S] {
+func (g *group) take(v view, s intent, now time.Time) *employee {
 	e := g.employees[v.key]
 	if e == nil {
 		if before := g.byName[v.key.NamespacedName]; before != nil {
 			g.leave(before, now)
 		}
-		e = &employee[S]{claims: map[string]*member[S]{}, stance: stance{direction: resting}}
+		e = &employee{claims: map[string]*member{}, intent: intent{direction: resting}}
 		g.employees[v.key], g.byName[v.key.NamespacedName] = e, e
 	}
 	if v.invalid != nil {
@@ -133,13 +133,13 @@ func (g *group[S]) take(v view[S], s stance, now time.Time) *employee[S] {
 	} else {
 		delete(g.invalid, e)
 	}
-	changed := e.dying != v.dying || e.gone
+	changed := e.terminating != v.terminating || e.gone
 	if e.gone { // it was only out of sight
 		e.gone = false
 		g.byName[v.key.NamespacedName] = e
 	}
-	changed = changed || e.stance.forGood != s.forGood
-	if e.stance.direction != s.direction {
+	changed = changed || e.intent.forGood != s.forGood
+	if e.intent.direction != s.direction {
 		e.asked = g.step
 	}
 	former := func() bool {
@@ -151,9 +151,9 @@ func (g *group[S]) take(v view[S], s stance, now time.Time) *employee[S] {
 		return false
 	}
 	changed = changed || former() // it may have one of them again
-	e.view, e.stance, e.lookedAt = v, s, now
+	e.view, e.intent, e.lookedAt = v, s, now
 	changed = changed || former()
-	for _, members := range []map[string]S{v.serve, v.idle} {
+	for _, members := range []map[string]any{v.serve, v.idle} {
 		for id := range members {
 			if _, ok := e.claims[id]; !ok {
 				g.claim(e, g.member(id), now)
@@ -170,7 +170,7 @@ func (g *group[S]) take(v view[S], s stance, now time.Time) *employee[S] {
 }
 
 // keepUp wishes what follows from the employee's object without anybody asking for it.
-func (g *group[S]) keepUp(e *employee[S], now time.Time) {
+func (g *group) keepUp(e *employee, now time.Time) {
 	for id, m := range e.claims {
 		if m.owner() != e {
 			if !e.current(id) {
@@ -183,25 +183,25 @@ func (g *group[S]) keepUp(e *employee[S], now time.Time) {
 			if m.absent() {
 				g.disclaim(e, m, now)
 			} else {
-				g.want(m, api.Change[S]{ID: id, Remove: true}, now)
+				g.want(m, api.Change[any]{ID: id, Remove: true}, now)
 			}
-		case e.stance.direction == joining && serves && (m.wished && !m.wish.Remove && e.registered || m.known() && m.serving() && e.stance.arrived ||
+		case e.intent.direction == joining && serves && (m.wished && !m.wish.Remove && e.registered || m.known() && m.serving() && e.intent.arrived ||
 			!m.wished && len(m.sent) > 0): // what was sent for somebody before may still take effect, and nobody tries it any more
 			e.registered = true
-			g.want(m, api.Change[S]{ID: id, State: state}, now)
+			g.want(m, api.Change[any]{ID: id, State: state}, now)
 		}
 	}
-	if a, _ := g.answerFor(e); e.stance.forGood && e.stance.direction == leaving && !a.unknown && !a.serving {
+	if a, _ := g.answerFor(e); e.intent.forGood && e.intent.direction == leaving && !a.unknown && !a.serving {
 		for id, m := range e.claims {
 			if m.owner() == e {
-				g.want(m, api.Change[S]{ID: id, Remove: true}, now)
+				g.want(m, api.Change[any]{ID: id, Remove: true}, now)
 			}
 		}
 	}
 }
 
 // register takes in that an employee should have traffic, or none.
-func (g *group[S]) register(v view[S], s stance, serve bool, now time.Time) {
+func (g *group) register(v view, s intent, serve bool, now time.Time) {
 	e := g.employees[v.key]
 	if e == nil {
 		g.look(v, s, now)
@@ -225,10 +225,10 @@ func (g *group[S]) register(v view[S], s stance, serve bool, now time.Time) {
 }
 
 // leave takes in that an employee is gone.
-func (g *group[S]) leave(e *employee[S], now time.Time) {
+func (g *group) leave(e *employee, now time.Time) {
 	e.gone, e.registered = true, false
-	e.stance = stance{direction: resting}
-	for _, set := range []map[*employee[S]]struct{}{g.waiting, g.invalid} {
+	e.intent = intent{direction: resting}
+	for _, set := range []map[*employee]struct{}{g.waiting, g.invalid} {
 		delete(set, e)
 	}
 	for _, m := range e.claims {
@@ -237,7 +237,7 @@ func (g *group[S]) leave(e *employee[S], now time.Time) {
 		case m.owner() != e:
 			g.disclaim(e, m, now)
 		case g.moves && !m.absent():
-			g.want(m, api.Change[S]{ID: m.id, Remove: true}, now)
+			g.want(m, api.Change[any]{ID: m.id, Remove: true}, now)
 		default:
 			g.disclaim(e, m, now)
 		}
@@ -246,14 +246,14 @@ func (g *group[S]) leave(e *employee[S], now time.Time) {
 }
 
 // forget takes in that the employee of this name is gone.
-func (g *group[S]) forget(name types.NamespacedName, now time.Time) {
+func (g *group) forget(name types.NamespacedName, now time.Time) {
 	g.step++
 	if e := g.byName[name]; e != nil {
 		g.leave(e, now)
 	}
 }
 
-func (g *group[S]) forgetIfDone(e *employee[S]) {
+func (g *group) forgetIfDone(e *employee) {
 	if !e.gone || len(e.claims) > 0 {
 		return
 	}

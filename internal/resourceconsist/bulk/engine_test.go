@@ -33,7 +33,7 @@ type balancer struct {
 	fails   map[string]error
 	refuse  map[string]error
 	reads   int
-	applies [][]api.Change[int]
+	applies [][]api.Change[any]
 }
 
 func newBalancer() *balancer {
@@ -45,11 +45,11 @@ func (b *balancer) Selector(service *corev1.Service) labels.Selector {
 	return api.ServiceSelector(service)
 }
 
-func (b *balancer) Members(_ *corev1.Service, pod *corev1.Pod, serve bool) (map[string]int, error) {
+func (b *balancer) Members(_ *corev1.Service, pod *corev1.Pod, serve bool) (map[string]any, error) {
 	if !serve || pod.Status.PodIP == "" {
 		return nil, nil
 	}
-	return map[string]int{pod.Status.PodIP: 1}, nil
+	return map[string]any{pod.Status.PodIP: 1}, nil
 }
 
 func (b *balancer) wait(ctx context.Context, service *corev1.Service) error {
@@ -71,7 +71,7 @@ func (b *balancer) change(how func()) {
 	how()
 }
 
-func (b *balancer) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[int], error) {
+func (b *balancer) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[any], error) {
 	err := b.wait(ctx, service)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -82,7 +82,7 @@ func (b *balancer) Read(ctx context.Context, service *corev1.Service, ids []stri
 	return b.provider.read(ids), nil
 }
 
-func (b *balancer) Apply(ctx context.Context, service *corev1.Service, changes []api.Change[int]) error {
+func (b *balancer) Apply(ctx context.Context, service *corev1.Service, changes []api.Change[any]) error {
 	err := b.wait(ctx, service)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -140,18 +140,18 @@ func turn(pod *corev1.Pod, up bool) {
 // desk plays the controller for some Pods: it observes those of whom there is news, and does what core would.
 type desk struct {
 	t      *testing.T
-	moving *Moving[*corev1.Service, int]
+	moving mover
 	news   chan types.NamespacedName
 	pods   map[string]*corev1.Pod
 	owner  map[string]*corev1.Service
 }
 
 // open starts an engine in a bubble of synctest, where time passes when all wait.
-func open(t *testing.T, backend *balancer, o api.BulkOptions) *desk {
+func open(t *testing.T, backend *balancer, o api.CallOptions) *desk {
 	t.Helper()
-	d := &desk{t: t, moving: NewMoving[*corev1.Service, int](backend, o, nil), news: make(chan types.NamespacedName, 100_000), pods: map[string]*corev1.Pod{}, owner: map[string]*corev1.Service{}}
+	d := &desk{t: t, moving: New[*corev1.Service, any](backend, o, nil).(mover), news: make(chan types.NamespacedName, 100_000), pods: map[string]*corev1.Pod{}, owner: map[string]*corev1.Service{}}
 	require.NoError(t, d.moving.err)
-	d.moving.changed = func(_, pod types.NamespacedName) { d.news <- pod }
+	d.moving.changed = func(pod types.NamespacedName) { d.news <- pod }
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = d.moving.Start(ctx) })
@@ -171,19 +171,18 @@ func (d *desk) add(s *corev1.Service, pods ...*corev1.Pod) {
 
 func (d *desk) reconcile(pod *corev1.Pod) {
 	s := d.owner[pod.Name]
-	o, err := d.moving.Observe(d.t.Context(), s, pod)
-	if errors.Is(err, api.ErrPending) {
+	o := d.moving.Observe(s, pod)
+	if o.Unknown {
 		return
 	}
-	require.NoError(d.t, err)
 	held := len(pod.Finalizers) > 0
 	switch view := podops.Read(pod); {
 	case podops.MustLeave(view) && o.Serving:
-		require.NoError(d.t, d.moving.Deregister(d.t.Context(), s, pod))
+		d.moving.Deregister(s, pod)
 	case podops.MustLeave(view):
 		pod.Finalizers = nil
 	case podops.MayJoin(view) && !o.Serving:
-		require.NoError(d.t, d.moving.Register(d.t.Context(), s, pod))
+		d.moving.Register(s, pod)
 	case podops.MayJoin(view) && !held:
 		pod.Finalizers = []string{api.Finalizer(s.Name)}
 	}
@@ -228,7 +227,7 @@ func (d *desk) held(service string) (n int) {
 func TestPodsGoInAndOutInFewCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
-		d := open(t, b, api.BulkOptions{})
+		d := open(t, b, api.CallOptions{})
 		s := service("web")
 		const pods = 90
 		for i := range pods {
@@ -255,7 +254,7 @@ func TestASlowProviderHoldsUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
 		b.latency["slow"] = 30 * time.Second
-		d := open(t, b, api.BulkOptions{Timeout: time.Minute})
+		d := open(t, b, api.CallOptions{Timeout: time.Minute})
 		d.add(service("slow"), podOf("slow", 0))
 		d.add(service("web"), podOf("web", 0))
 		d.until("the quick one joined", 2*time.Second, func() bool { return d.held("web") == 1 })
@@ -268,7 +267,7 @@ func TestASlowProviderHoldsUpNobodyElse(t *testing.T) {
 func TestManySlowEmployersHoldUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
-		d := open(t, b, api.BulkOptions{Timeout: 50 * time.Second, Concurrency: 3, QPS: -1})
+		d := open(t, b, api.CallOptions{Timeout: 50 * time.Second, Concurrency: 3, QPS: -1})
 		const slow = 15
 		for i := range slow {
 			name := fmt.Sprintf("slow-%d", i)
@@ -304,7 +303,7 @@ func TestManySlowEmployersHoldUpNobodyElse(t *testing.T) {
 func TestManyFailingEmployersHoldUpNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
-		d := open(t, b, api.BulkOptions{MaxPoll: time.Second, MaxBackoff: time.Second, QPS: 10, Burst: 10})
+		d := open(t, b, api.CallOptions{MaxPoll: time.Second, MaxBackoff: time.Second, QPS: 10, Burst: 10})
 		const failing = 50
 		for i := range failing {
 			name := fmt.Sprintf("bad-%d", i)
@@ -322,7 +321,7 @@ func TestManyFailingEmployersHoldUpNobodyElse(t *testing.T) {
 func TestAFailingProviderLetsNoPodLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
-		d := open(t, b, api.BulkOptions{})
+		d := open(t, b, api.CallOptions{})
 		var conditions []metav1.Condition
 		d.moving.ReportTo(func(_ types.NamespacedName, c metav1.Condition) { conditions = append(conditions, c) })
 		s := service("web")
@@ -359,7 +358,7 @@ func TestMembersThatFailAreTriedAgainAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
 		b.refuse["web-1"] = errors.New("quota")
-		d := open(t, b, api.BulkOptions{})
+		d := open(t, b, api.CallOptions{})
 		s := service("web")
 		d.add(s, podOf("web", 0), podOf("web", 1), podOf("web", 2))
 		d.until("the others joined", time.Minute, func() bool { return d.held("web") == 2 })
@@ -367,7 +366,7 @@ func TestMembersThatFailAreTriedAgainAlone(t *testing.T) {
 		b.mu.Lock()
 		require.Len(t, b.applies[0], 3)
 		for _, changes := range b.applies[1:] {
-			require.Equal(t, []api.Change[int]{{ID: "web-1", State: 1}}, changes)
+			require.Equal(t, []api.Change[any]{{ID: "web-1", State: 1}}, changes)
 		}
 		delete(b.refuse, "web-1")
 		b.mu.Unlock()
@@ -378,7 +377,7 @@ func TestMembersThatFailAreTriedAgainAlone(t *testing.T) {
 func TestAPodThatIsGoneIsTakenOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
-		d := open(t, b, api.BulkOptions{})
+		d := open(t, b, api.CallOptions{})
 		s := service("web")
 		d.add(s, podOf("web", 0), podOf("web", 1))
 		d.until("joined", time.Minute, func() bool { return d.held("web") == 2 })
@@ -399,7 +398,7 @@ func TestOneChangeCostsTheSameCallsInALargeGroup(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBalancer()
 			b.latency["web"] = 100 * time.Millisecond
-			d := open(t, b, api.BulkOptions{})
+			d := open(t, b, api.CallOptions{})
 			s := service("web")
 			all := make([]*corev1.Pod, pods)
 			for i := range all {
@@ -436,14 +435,14 @@ func BenchmarkOneChange(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			now := epoch
 			p := newProvider()
-			g := newGroup[int](withDefaults(api.BulkOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
-			v := func(i int) view[int] {
+			g := newGroup(withDefaults(api.CallOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
+			v := func(i int) view {
 				name := fmt.Sprintf("web-%d", i)
-				return view[int]{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: name}, types.UID(name)}, serve: map[string]int{name: 1}}
+				return view{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: name}, types.UID(name)}, serve: map[string]any{name: 1}}
 			}
 			move := func(i int, s direction) {
-				g.look(v(i), stance{direction: s}, now)
-				g.register(v(i), stance{direction: s}, s == joining, now)
+				g.look(v(i), intent{direction: s}, now)
+				g.register(v(i), intent{direction: s}, s == joining, now)
 			}
 			calls := func() {
 				for due := g.due(now); !due.IsZero() && due.Before(epoch.Add(time.Hour*1e5)); due = g.due(now) {
@@ -458,7 +457,7 @@ func BenchmarkOneChange(b *testing.B) {
 						p.accept(change)
 						p.settle(change.ID)
 					}
-					var held []api.Held[int]
+					var held []api.Held[any]
 					if c.verb == read {
 						held = p.read(c.ids)
 					}

@@ -11,31 +11,31 @@ import (
 
 // group is all that is known about one employer's backend, and what is due with it. It is a function of what it was
 // told: it makes no call, reads no clock, and is not safe for concurrent use.
-type group[S comparable] struct {
-	options api.BulkOptions
+type group struct {
+	options api.CallOptions
 	// moves says that members may be changed.
 	moves bool
 
 	// step counts what happened, so that "after" does not depend on clocks.
 	step      int64
-	members   map[string]*member[S]
-	employees map[employeeKey]*employee[S]
-	byName    map[types.NamespacedName]*employee[S]
+	members   map[string]*member
+	employees map[employeeKey]*employee
+	byName    map[types.NamespacedName]*employee
 	// waiting are employees that wait for a reading, unconfirmed members whose change no reading has shown yet,
-	// failing those whose last change failed, invalid employees whose members are not known, strays members that
+	// failing those whose last change failed, invalid employees whose members are not known, unclaimed members that
 	// nobody claims.
-	waiting     map[*employee[S]]struct{}
-	unconfirmed map[*member[S]]struct{}
-	failing     map[*member[S]]struct{}
-	invalid     map[*employee[S]]struct{}
-	strays      map[*member[S]]struct{}
+	waiting     map[*employee]struct{}
+	unconfirmed map[*member]struct{}
+	failing     map[*member]struct{}
+	invalid     map[*employee]struct{}
+	unclaimed   map[*member]struct{}
 	notify      map[employeeKey]struct{}
 
-	fresh []*member[S]
-	retry retries[S]
+	fresh []*member
+	retry retries
 
-	away *call[S]
-	last verb
+	inCall *call
+	last   verb
 	// full is the step at which the last full reading began that succeeded; zero if there was none.
 	full int64
 	// fullSince is the step after which a full reading has to have begun.
@@ -55,12 +55,12 @@ type group[S comparable] struct {
 
 // newGroup makes the group of an employer that was first seen now. Options are those of withDefaults; resyncSpan adds
 // jitter.
-func newGroup[S comparable](options api.BulkOptions, moves bool, resyncSpan func(time.Duration) time.Duration, now time.Time) *group[S] {
-	g := &group[S]{
+func newGroup(options api.CallOptions, moves bool, resyncSpan func(time.Duration) time.Duration, now time.Time) *group {
+	g := &group{
 		options: options, moves: moves, resyncSpan: resyncSpan,
-		members: map[string]*member[S]{}, employees: map[employeeKey]*employee[S]{}, byName: map[types.NamespacedName]*employee[S]{},
-		waiting: map[*employee[S]]struct{}{}, unconfirmed: map[*member[S]]struct{}{}, failing: map[*member[S]]struct{}{},
-		invalid: map[*employee[S]]struct{}{}, strays: map[*member[S]]struct{}{}, notify: map[employeeKey]struct{}{},
+		members: map[string]*member{}, employees: map[employeeKey]*employee{}, byName: map[types.NamespacedName]*employee{},
+		waiting: map[*employee]struct{}{}, unconfirmed: map[*member]struct{}{}, failing: map[*member]struct{}{},
+		invalid: map[*employee]struct{}{}, unclaimed: map[*member]struct{}{}, notify: map[employeeKey]struct{}{},
 		notBefore: map[verb]time.Time{}, failures: map[verb]int{}, callErrs: map[verb]error{}, limit: options.BatchSize, pollDelay: options.Poll,
 	}
 	if moves {
@@ -69,11 +69,8 @@ func newGroup[S comparable](options api.BulkOptions, moves bool, resyncSpan func
 	return g
 }
 
-// clean says whether nothing of the group is left in the backend: no member, and none that could come.
-func (g *group[S]) clean() bool { return g.cleanOf(func(string) bool { return true }) }
-
-// cleanOf is clean for the members that which chooses by their ID.
-func (g *group[S]) cleanOf(which func(id string) bool) bool {
+// cleanOf reports whether nothing of the members that which chooses by their ID is left in the backend, nor could come.
+func (g *group) cleanOf(which func(id string) bool) bool {
 	if !g.moves {
 		return true
 	}
@@ -82,17 +79,17 @@ func (g *group[S]) cleanOf(which func(id string) bool) bool {
 			return false
 		}
 	}
-	return g.full > g.fullSince && g.away == nil
+	return g.full > g.fullSince && g.inCall == nil
 }
 
 // readAllAgain has everything read once more, without which nothing is known to be clean.
-func (g *group[S]) readAllAgain(now time.Time) {
+func (g *group) readAllAgain(now time.Time) {
 	g.step++
 	g.fullSince, g.fullDue = g.step, now
 }
 
 // problem says what is wrong with the backend, as reason and message of api.ConditionInSync.
-func (g *group[S]) problem() (reason, message string) {
+func (g *group) problem() (reason, message string) {
 	for _, v := range []verb{apply, read} {
 		if err := g.callErrs[v]; err != nil {
 			return api.ConditionReasonBackendFailed, fmt.Sprintf("%s: %v", v, err)

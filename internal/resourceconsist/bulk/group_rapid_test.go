@@ -19,21 +19,21 @@ var epoch = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 
 // provider is a backend whose changes take effect some time after they were accepted: the last accepted one wins.
 type provider struct {
-	target, actual map[string]api.Held[int]
+	target, actual map[string]api.Held[any]
 	// ill are members that get no traffic although they should, for a reason of their own.
 	ill map[string]bool
 }
 
 func newProvider() *provider {
-	return &provider{target: map[string]api.Held[int]{}, actual: map[string]api.Held[int]{}, ill: map[string]bool{}}
+	return &provider{target: map[string]api.Held[any]{}, actual: map[string]api.Held[any]{}, ill: map[string]bool{}}
 }
 
-func (p *provider) accept(c api.Change[int]) {
+func (p *provider) accept(c api.Change[any]) {
 	if c.Remove {
 		delete(p.target, c.ID)
 		return
 	}
-	p.target[c.ID] = api.Held[int]{ID: c.ID, State: c.State, Serving: c.State > 0}
+	p.target[c.ID] = api.Held[any]{ID: c.ID, State: c.State, Serving: c.State.(int) > 0}
 }
 
 // settle lets the accepted state of a member take effect.
@@ -54,11 +54,11 @@ func (p *provider) settleAll() {
 // serves says whether the member gets traffic.
 func (p *provider) serves(id string) bool { return p.actual[id].Serving && !p.ill[id] }
 
-func (p *provider) read(ids []string) []api.Held[int] {
+func (p *provider) read(ids []string) []api.Held[any] {
 	if len(ids) == 0 {
 		ids = slices.Collect(maps.Keys(p.actual))
 	}
-	var held []api.Held[int]
+	var held []api.Held[any]
 	for _, id := range ids {
 		if h, ok := p.actual[id]; ok {
 			h.Serving = p.serves(id)
@@ -75,9 +75,9 @@ type pod struct {
 	address string
 	// known is the address that the group knows.
 	known string
-	// up says that it should have traffic, else none; held that it has the finalizer; dying that it is to go then.
-	up, held, dying     bool
-	unemployed, invalid bool
+	// up says that it should have traffic, else none; held that it has the finalizer; terminating that it is to go then.
+	up, held, terminating bool
+	unemployed, invalid   bool
 	// stays says that it stays with weight 0 when it is idle.
 	stays bool
 }
@@ -87,21 +87,21 @@ var ids = []string{"a", "b", "c"}
 // machine runs a group with the framework and the provider around it, in any interleaving.
 type machine struct {
 	t        *rapid.T
-	g        *group[int]
+	g        *group
 	now      time.Time
 	provider *provider
 	pods     map[string]*pod
 	uids     int
 	calls    int
-	flight   *call[int]
+	flight   *call
 	weight   int
 }
 
-func (m *machine) view(p *pod) view[int] {
-	v := view[int]{
+func (m *machine) view(p *pod) view {
+	v := view{
 		key:     employeeKey{types.NamespacedName{Namespace: "shop", Name: p.name}, types.UID(fmt.Sprint(p.uid))},
-		created: epoch.Add(time.Duration(p.uid) * time.Second), dying: p.dying,
-		serve: map[string]int{}, idle: map[string]int{},
+		created: epoch.Add(time.Duration(p.uid) * time.Second), terminating: p.terminating,
+		serve: map[string]any{}, idle: map[string]any{},
 	}
 	if p.invalid {
 		v.invalid, v.serve, v.idle = errors.New("no such port"), nil, nil
@@ -114,20 +114,20 @@ func (m *machine) view(p *pod) view[int] {
 	return v
 }
 
-func (m *machine) stance(p *pod) stance {
+func (m *machine) intent(p *pod) intent {
 	switch {
 	case p.unemployed:
-		return stance{direction: leaving, arrived: !p.held, forGood: true}
-	case p.up && !p.dying:
-		return stance{direction: joining, arrived: p.held}
+		return intent{direction: leaving, arrived: !p.held, forGood: true}
+	case p.up && !p.terminating:
+		return intent{direction: joining, arrived: p.held}
 	default:
-		return stance{direction: leaving, arrived: !p.held}
+		return intent{direction: leaving, arrived: !p.held}
 	}
 }
 
 // reconcile does for one Pod what core decides.
 func (m *machine) reconcile(p *pod) {
-	v, s := m.view(p), m.stance(p)
+	v, s := m.view(p), m.intent(p)
 	if !p.invalid {
 		p.known = p.address
 	}
@@ -154,7 +154,7 @@ func (m *machine) reconcile(p *pod) {
 		}
 		p.held = false
 	}
-	if p.dying && !p.held {
+	if p.terminating && !p.held {
 		m.g.forget(v.key.NamespacedName, m.now)
 		delete(m.pods, p.name)
 	}
@@ -167,7 +167,7 @@ func (m *machine) ownerOf(address string) *pod {
 		switch {
 		case p.unemployed:
 			return 2
-		case p.dying:
+		case p.terminating:
 			return 1
 		}
 		return 0
@@ -208,7 +208,7 @@ func (m *machine) answer(outcome string) {
 		return
 	}
 	m.flight = nil
-	var held []api.Held[int]
+	var held []api.Held[any]
 	var err error
 	switch {
 	case outcome == "fail" || outcome == "fail after effect":
@@ -241,8 +241,8 @@ func (m *machine) answer(outcome string) {
 	}
 }
 
-func options() api.BulkOptions {
-	o := withDefaults(api.BulkOptions{BatchSize: 2})
+func options() api.CallOptions {
+	o := withDefaults(api.CallOptions{BatchSize: 2})
 	return o
 }
 
@@ -252,7 +252,7 @@ func (m *machine) restart() {
 	for _, p := range m.pods {
 		p.known = ""
 	}
-	m.g = newGroup[int](options(), true, func(d time.Duration) time.Duration { return d }, m.now)
+	m.g = newGroup(options(), true, func(d time.Duration) time.Duration { return d }, m.now)
 	m.flight = nil
 }
 
@@ -261,7 +261,7 @@ func TestGroupProperties(t *testing.T) {
 		m := &machine{t: t, now: epoch, provider: newProvider(), pods: map[string]*pod{}, weight: 1}
 		m.restart()
 		if rapid.Bool().Draw(t, "stray") {
-			m.provider.accept(api.Change[int]{ID: "c", State: 7})
+			m.provider.accept(api.Change[any]{ID: "c", State: 7})
 			m.provider.settleAll()
 		}
 		some := func(label string) *pod {
@@ -277,7 +277,7 @@ func TestGroupProperties(t *testing.T) {
 					return
 				}
 				address := rapid.SampledFrom(append([]string{""}, ids...)).Draw(t, "address")
-				if o := m.ownerOf(address); address != "" && o != nil && !o.dying {
+				if o := m.ownerOf(address); address != "" && o != nil && !o.terminating {
 					return
 				}
 				m.uids++
@@ -304,7 +304,7 @@ func TestGroupProperties(t *testing.T) {
 			},
 			"a Pod dies": func(*rapid.T) {
 				if p := some("pod"); p != nil {
-					p.dying = true
+					p.terminating = true
 					m.reconcile(p)
 				}
 			},
@@ -315,7 +315,7 @@ func TestGroupProperties(t *testing.T) {
 				}
 			},
 			"a member becomes ill": func(*rapid.T) {
-				if p := some("pod"); p != nil && p.held && p.up && !p.dying && !p.unemployed && m.ownerOf(p.known) == p {
+				if p := some("pod"); p != nil && p.held && p.up && !p.terminating && !p.unemployed && m.ownerOf(p.known) == p {
 					m.provider.ill[p.known] = true
 				}
 			},

@@ -18,23 +18,23 @@ const (
 	placeFresh place = "fresh"
 	// placeRetry: a change has to be made again at its time.
 	placeRetry place = "retry"
-	// placeAway: a change is being made.
-	placeAway place = "away"
+	// placeInCall: a change is being made.
+	placeInCall place = "inCall"
 )
 
 // member is what is known and wished of one member.
-type member[S comparable] struct {
+type member struct {
 	id        string
-	claimants []*employee[S]
+	claimants []*employee
 
 	wished bool
-	wish   api.Change[S]
+	wish   api.Change[any]
 	// sent are the changes whose effect may still come: the last one that succeeded, and those that failed since. It is
 	// empty once a reading has shown the effect of the only one.
-	sent []api.Change[S]
+	sent []api.Change[any]
 
 	exists bool
-	held   api.Held[S]
+	held   api.Held[any]
 	// seen is the step at which the newest reading began, moved the one of the last change: a reading that began
 	// before a change ended says nothing. Both are zero if there was none.
 	seen, moved int64
@@ -50,33 +50,33 @@ type member[S comparable] struct {
 }
 
 // known says whether what was read of the member still holds.
-func (m *member[S]) known() bool { return m.seen > m.moved && m.place != placeAway }
+func (m *member) known() bool { return m.seen > m.moved && m.place != placeInCall }
 
 // serving says whether the member was last seen to take traffic.
-func (m *member[S]) serving() bool { return m.exists && m.held.Serving }
+func (m *member) serving() bool { return m.exists && m.held.Serving }
 
 // shows says whether the member is known to be as a change would make it.
-func (m *member[S]) shows(c api.Change[S]) bool {
+func (m *member) shows(c api.Change[any]) bool {
 	return m.known() && c.Remove != m.exists && (c.Remove || m.held.State == c.State)
 }
 
 // confirmed says whether the member is known to be as it is wished, and will stay so.
-func (m *member[S]) confirmed() bool {
-	return m.wished && m.shows(m.wish) && !m.maySee(func(c api.Change[S]) bool { return c != m.wish })
+func (m *member) confirmed() bool {
+	return m.wished && m.shows(m.wish) && !m.maySee(func(c api.Change[any]) bool { return c != m.wish })
 }
 
 // absent says whether the member is known not to be there, and will stay so.
-func (m *member[S]) absent() bool {
-	return m.known() && !m.exists && !m.maySee(func(c api.Change[S]) bool { return !c.Remove })
+func (m *member) absent() bool {
+	return m.known() && !m.exists && !m.maySee(func(c api.Change[any]) bool { return !c.Remove })
 }
 
 // maySee says whether a change like that may still take effect.
-func (m *member[S]) maySee(like func(api.Change[S]) bool) bool {
+func (m *member) maySee(like func(api.Change[any]) bool) bool {
 	return slices.ContainsFunc(m.sent, like)
 }
 
 // owner is the employee that the member belongs to, nil if nobody claims it.
-func (m *member[S]) owner() *employee[S] {
+func (m *member) owner() *employee {
 	if len(m.claimants) == 0 {
 		return nil
 	}
@@ -85,14 +85,14 @@ func (m *member[S]) owner() *employee[S] {
 
 // precedes says whether a member belongs to a rather than to b: one that has it now before one that had it, one that is
 // employed before one that is not, one that lives before one that dies, and the younger.
-func (m *member[S]) precedes(a, b *employee[S]) int {
-	rank := func(e *employee[S]) int {
+func (m *member) precedes(a, b *employee) int {
+	rank := func(e *employee) int {
 		switch {
 		case !e.current(m.id):
 			return 3
-		case e.stance.forGood:
+		case e.intent.forGood:
 			return 2
-		case e.dying:
+		case e.terminating:
 			return 1
 		}
 		return 0
@@ -107,27 +107,27 @@ func (m *member[S]) precedes(a, b *employee[S]) int {
 }
 
 // member is the member of this ID. What a full reading did not name was not there.
-func (g *group[S]) member(id string) *member[S] {
+func (g *group) member(id string) *member {
 	m := g.members[id]
 	if m == nil {
-		m = &member[S]{id: id, seen: g.full, seenAt: g.readEnded, idleSince: g.readEnded}
+		m = &member{id: id, seen: g.full, seenAt: g.readEnded, idleSince: g.readEnded}
 		g.members[id] = m
 	}
 	return m
 }
 
-func (g *group[S]) claim(e *employee[S], m *member[S], now time.Time) {
+func (g *group) claim(e *employee, m *member, now time.Time) {
 	e.claims[m.id] = m
 	if len(m.claimants) == 0 && m.wished { // it was to go because nobody claimed it
 		g.unwish(m)
 	}
 	m.claimants = append(m.claimants, e)
-	delete(g.strays, m)
+	delete(g.unclaimed, m)
 	g.settleOwner(m, now)
 }
 
 // settleOwner puts the claimants of a member in order. A new owner is not bound by what was wished for the earlier one.
-func (g *group[S]) settleOwner(m *member[S], now time.Time) {
+func (g *group) settleOwner(m *member, now time.Time) {
 	before := m.owner()
 	slices.SortStableFunc(m.claimants, m.precedes)
 	if after := m.owner(); len(m.claimants) > 1 && before != after {
@@ -135,53 +135,53 @@ func (g *group[S]) settleOwner(m *member[S], now time.Time) {
 		g.notify[before.key] = struct{}{}
 		g.notify[after.key] = struct{}{}
 		if after.gone {
-			g.want(m, api.Change[S]{ID: m.id, Remove: true}, now)
+			g.want(m, api.Change[any]{ID: m.id, Remove: true}, now)
 		}
 	}
 }
 
-func (g *group[S]) disclaim(e *employee[S], m *member[S], now time.Time) {
+func (g *group) disclaim(e *employee, m *member, now time.Time) {
 	owned := m.owner() == e
 	delete(e.claims, m.id)
-	m.claimants = slices.DeleteFunc(m.claimants, func(c *employee[S]) bool { return c == e })
+	m.claimants = slices.DeleteFunc(m.claimants, func(c *employee) bool { return c == e })
 	if next := m.owner(); next != nil {
 		if owned {
 			g.unwish(m)
 			g.notify[next.key] = struct{}{}
 			if next.gone {
-				g.want(m, api.Change[S]{ID: m.id, Remove: true}, now)
+				g.want(m, api.Change[any]{ID: m.id, Remove: true}, now)
 			}
 		}
 		return
 	}
-	g.tidy(m)
+	g.dropIfUnused(m)
 }
 
-// tidy forgets a member that nobody claims and that is not there, and remembers one that is.
-func (g *group[S]) tidy(m *member[S]) {
+// dropIfUnused forgets a member that nobody claims and that is not there, and remembers one that is.
+func (g *group) dropIfUnused(m *member) {
 	switch {
 	case len(m.claimants) > 0:
 	case m.absent():
 		g.unwish(m)
-		delete(g.strays, m)
+		delete(g.unclaimed, m)
 		delete(g.members, m.id)
 	case m.known():
-		g.strays[m] = struct{}{}
+		g.unclaimed[m] = struct{}{}
 	}
 }
 
 // lookedAtAll takes in that every employee there is has been looked at: members that nobody claims are to go.
-func (g *group[S]) lookedAtAll() { g.looked = true }
+func (g *group) lookedAtAll() { g.looked = true }
 
 // orphans says whether there are members that only wait for lookedAtAll.
-func (g *group[S]) orphans() bool { return g.moves && !g.looked && len(g.strays) > 0 }
+func (g *group) orphans() bool { return g.moves && !g.looked && len(g.unclaimed) > 0 }
 
-// removeOrphans wishes strays away.
-func (g *group[S]) removeOrphans(now time.Time) {
+// removeOrphans wishes unclaimed away.
+func (g *group) removeOrphans(now time.Time) {
 	if !g.moves || !g.looked || len(g.invalid) > 0 { // the members of an invalid employee may be among them
 		return
 	}
-	for m := range g.strays {
-		g.want(m, api.Change[S]{ID: m.id, Remove: true}, now)
+	for m := range g.unclaimed {
+		g.want(m, api.Change[any]{ID: m.id, Remove: true}, now)
 	}
 }

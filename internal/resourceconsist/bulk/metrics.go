@@ -2,13 +2,13 @@ package bulk
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
 var (
@@ -53,11 +53,11 @@ type callMetrics struct {
 func newCallMetrics(registry prometheus.Registerer, adapter string) (*callMetrics, error) {
 	m := &callMetrics{adapter: adapter}
 	var errs [4]error
-	m.calls, errs[0] = Registered(registry, callsMetric.CounterVec())
-	m.seconds, errs[1] = Registered(registry, secondsMetric.HistogramVec())
-	members, err := Registered(registry, failingMembersMetric.GaugeVec())
+	m.calls, errs[0] = backend.Registered(registry, callsMetric.CounterVec())
+	m.seconds, errs[1] = backend.Registered(registry, secondsMetric.HistogramVec())
+	members, err := backend.Registered(registry, failingMembersMetric.GaugeVec())
 	errs[2] = err
-	groups, err := Registered(registry, failingEmployersMetric.GaugeVec())
+	groups, err := backend.Registered(registry, failingEmployersMetric.GaugeVec())
 	errs[3] = err
 	m.members, m.groups = members.WithLabelValues(adapter), groups.WithLabelValues(adapter)
 	for _, v := range []verb{read, apply} {
@@ -80,20 +80,4 @@ func (m *callMetrics) called(v verb, err error, took time.Duration) {
 	}
 	m.calls.WithLabelValues(m.adapter, string(v), result).Inc()
 	m.seconds.WithLabelValues(m.adapter, string(v)).Observe(took.Seconds())
-}
-
-// Registered registers a collector, or returns the one that is registered already: two managers in one process share
-// their metrics.
-func Registered[C prometheus.Collector](registry prometheus.Registerer, c C) (C, error) {
-	err := registry.Register(c)
-	var already prometheus.AlreadyRegisteredError
-	if errors.As(err, &already) {
-		if existing, ok := already.ExistingCollector.(C); ok {
-			return existing, nil
-		}
-	}
-	if err != nil {
-		return c, fmt.Errorf("registering metrics: %w", err)
-	}
-	return c, nil
 }

@@ -9,8 +9,8 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
-// withDefaults fills in what the documentation of api.BulkOptions says for zero.
-func withDefaults(o api.BulkOptions) api.BulkOptions {
+// withDefaults fills in what the documentation of api.CallOptions says for zero.
+func withDefaults(o api.CallOptions) api.CallOptions {
 	o.BatchSize = cmp.Or(o.BatchSize, 100)
 	o.BatchWindow = cmp.Or(o.BatchWindow, 50*time.Millisecond)
 	o.QPS, o.Burst = cmp.Or(o.QPS, 10), cmp.Or(o.Burst, 20)
@@ -25,7 +25,7 @@ func withDefaults(o api.BulkOptions) api.BulkOptions {
 }
 
 // validate says what cannot be done.
-func validate(o api.BulkOptions) error {
+func validate(o api.CallOptions) error {
 	var errs []error
 	for _, v := range []struct {
 		name     string
@@ -42,7 +42,7 @@ func validate(o api.BulkOptions) error {
 		{"MaxBackoff", o.MaxBackoff < 0, o.MaxBackoff},
 	} {
 		if v.negative {
-			errs = append(errs, fmt.Errorf("BulkOptions.%s is %v: give zero for the default, or more", v.name, v.value))
+			errs = append(errs, fmt.Errorf("CallOptions.%s is %v: give zero for the default, or more", v.name, v.value))
 		}
 	}
 	return errors.Join(errs...)

@@ -2,15 +2,11 @@ package bulk
 
 import (
 	"context"
-	"reflect"
 	"slices"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -20,183 +16,187 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist/podqueue"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
-// Watching is an adapter for Pods that knows what its provider does from the engine's memory.
-type Watching[E client.Object, S comparable] struct {
-	*Engine[E, *corev1.Pod, S]
-	queue atomic.Pointer[podqueue.Queue]
+// mover is the engine of an adapter that moves traffic.
+type mover struct{ *Engine }
+
+var (
+	_ backend.Caller = &Engine{}
+	_ backend.Mover  = mover{}
+)
+
+// Name is part of backend.Backend.
+func (e *Engine) Name() string { return e.adapter.Name() }
+
+// Selector is part of backend.Backend.
+func (e *Engine) Selector(employer client.Object) labels.Selector {
+	return e.adapter.Selector(employer)
 }
 
-// Moving is a Watching that also changes the provider.
-type Moving[E client.Object, S comparable] struct {
-	*Watching[E, S]
-}
-
-// NewWatching makes an adapter of a Reader. Sources says what is wrong with the options. A nil clock means the real one.
-func NewWatching[E client.Object, S comparable](reader api.Reader[E, *corev1.Pod, S], options api.BulkOptions, clk clock.WithTicker) *Watching[E, S] {
-	return newWatching(reader, nil, options, clk)
-}
-
-// NewMoving makes a Mover of a Backend. Sources says what is wrong with the options. A nil clock means the real one.
-func NewMoving[E client.Object, S comparable](backend api.Backend[E, *corev1.Pod, S], options api.BulkOptions, clk clock.WithTicker) *Moving[E, S] {
-	return &Moving[E, S]{newWatching(backend, backend, options, clk)}
-}
-
-func newWatching[E client.Object, S comparable](reader api.Reader[E, *corev1.Pod, S], backend api.Backend[E, *corev1.Pod, S], options api.BulkOptions, clk clock.WithTicker) *Watching[E, S] {
-	w := &Watching[E, S]{Engine: newEngine(reader, backend, options, clk)}
-	w.changed = func(_, pod types.NamespacedName) {
-		if q := w.queue.Load(); q != nil {
-			podqueue.Enqueue(*q, pod, true)
-		}
+// Provisioner is part of backend.Backend.
+func (e *Engine) Provisioner() backend.Provisioner {
+	if e.adapter.provisioner == nil {
+		return nil
 	}
-	return w
+	return e.adapter.provisioner
 }
 
-// Name is part of api.Adapter.
-func (w *Watching[E, S]) Name() string { return w.reader.Name() }
-
-// Selector is part of api.Adapter.
-func (w *Watching[E, S]) Selector(employer E) labels.Selector { return w.reader.Selector(employer) }
-
-// Observe is part of api.Adapter. It asks nobody, and answers api.ErrPending where it does not know.
-func (w *Watching[E, S]) Observe(_ context.Context, employer E, pod *corev1.Pod) (api.Observation, error) {
-	dying, st := w.stanceOf(employer, pod)
-	a := w.look(employer, pod, dying, st)
-	if a.unknown {
-		return api.Observation{}, api.ErrPending
-	}
+// Observe is part of backend.Backend.
+func (e *Engine) Observe(employer client.Object, pod *corev1.Pod) backend.Observation {
+	v, i := e.viewOf(employer, pod), e.intentOf(employer, pod)
+	var a answer
+	e.with(employer, pod, func(s *slot) { a = s.group.look(v, i, e.clock.Now()) })
 	// The Pod is enqueued when there is news; this is for a Pod that waits for long, so that it goes on being waited for.
-	return api.Observation{Serving: a.serving, Since: a.since, LookAgain: w.options.MaxBackoff}, nil
+	return backend.Observation{Unknown: a.unknown, Serving: a.serving, Since: a.since, LookAgain: e.options.MaxBackoff}
 }
 
-// Register is part of api.Mover. It returns before the provider is called.
-func (m *Moving[E, S]) Register(_ context.Context, employer E, pod *corev1.Pod) error {
-	dying, st := m.stanceOf(employer, pod)
-	m.register(employer, pod, dying, st, true)
-	return nil
+// Register is part of backend.Mover.
+func (m mover) Register(employer client.Object, pod *corev1.Pod) { m.register(employer, pod, true) }
+
+// Deregister is part of backend.Mover.
+func (m mover) Deregister(employer client.Object, pod *corev1.Pod) { m.register(employer, pod, false) }
+
+func (e *Engine) register(employer client.Object, pod *corev1.Pod, serve bool) {
+	v, i := e.viewOf(employer, pod), e.intentOf(employer, pod)
+	e.with(employer, pod, func(s *slot) { s.group.register(v, i, serve, e.clock.Now()) })
 }
 
-// Deregister is part of api.Mover. It returns before the provider is called.
-func (m *Moving[E, S]) Deregister(_ context.Context, employer E, pod *corev1.Pod) error {
-	dying, st := m.stanceOf(employer, pod)
-	m.register(employer, pod, dying, st, false)
-	return nil
+// viewOf asks the adapter for the Pod's members.
+func (e *Engine) viewOf(employer client.Object, pod *corev1.Pod) view {
+	p := podops.Read(pod)
+	v := view{
+		key:     employeeKey{client.ObjectKeyFromObject(pod), pod.UID},
+		created: pod.CreationTimestamp.Time, terminating: p.Terminating || p.Terminal,
+	}
+	if v.serve, v.invalid = e.adapter.Members(employer, pod, true); v.invalid == nil {
+		v.idle, v.invalid = e.adapter.Members(employer, pod, false)
+	}
+	return v
 }
 
-// stanceOf says where a Pod is going, as core decides it.
-func (w *Watching[E, S]) stanceOf(employer E, pod *corev1.Pod) (dying bool, s stance) {
+// intentOf is where a Pod is going, as core decides it.
+func (e *Engine) intentOf(employer client.Object, pod *corev1.Pod) intent {
 	v := podops.Read(pod)
 	held := slices.Contains(pod.Finalizers, api.Finalizer(employer.GetName()))
 	switch {
-	case !api.Controlled(pod) || !w.employs(employer, pod):
-		s = stance{direction: leaving, arrived: !held, forGood: true}
+	case !api.Controlled(pod) || !e.employs(employer, pod):
+		return intent{direction: leaving, arrived: !held, forGood: true}
 	case podops.MustLeave(v):
-		s = stance{direction: leaving, arrived: !held}
+		return intent{direction: leaving, arrived: !held}
 	case podops.MayJoin(v):
-		s = stance{direction: joining, arrived: held}
-	default:
-		s = stance{direction: resting}
+		return intent{direction: joining, arrived: held}
 	}
-	return v.Terminating || v.Terminal, s
+	return intent{direction: resting}
 }
 
-func (w *Watching[E, S]) employs(employer E, pod *corev1.Pod) bool {
+func (e *Engine) employs(employer client.Object, pod *corev1.Pod) bool {
 	if employer.GetDeletionTimestamp() != nil {
 		return false
 	}
-	s := w.reader.Selector(employer)
+	s := e.adapter.Selector(employer)
 	return s != nil && s.Matches(labels.Set(pod.Labels))
 }
 
-// Sources is part of api.Watcher: the Pods of whom there is news, and what the engine has to know of employers.
-func (w *Watching[E, S]) Sources(mgr manager.Manager) ([]source.Source, error) {
-	if w.err != nil {
-		return nil, w.err
+// Sources is part of backend.Backend: the Pods of which there is news, and what the engine has to know of employers. It
+// returns what is wrong with the options.
+func (e *Engine) Sources(mgr manager.Manager) ([]source.Source, error) {
+	if e.err != nil {
+		return nil, e.err
 	}
-	gvk, err := apiutil.GVKForObject(NewObject[E](), mgr.GetScheme())
+	gvk, err := apiutil.GVKForObject(e.adapter.example, mgr.GetScheme())
 	if err != nil {
 		return nil, err
 	}
-	w.allLooked = func(ctx context.Context, employer E, looked func(types.NamespacedName, types.UID) bool) (bool, error) {
-		return w.everyPodLooked(ctx, mgr.GetClient(), gvk.Kind, employer, looked)
-	}
-	if err := mgr.Add(w.Engine); err != nil {
+	e.pods, e.kind = mgr.GetClient(), gvk.Kind
+	if err := mgr.Add(e); err != nil {
 		return nil, err
 	}
 	return []source.Source{
-		source.Func(func(_ context.Context, q podqueue.Queue) error {
-			w.queue.Store(&q)
+		source.Func(func(_ context.Context, q backend.Queue) error {
+			e.podQueue.Store(&q)
 			return nil
 		}),
-		source.Kind(mgr.GetCache(), client.Object(NewObject[E]()), w.employerEvents()),
+		source.Kind(mgr.GetCache(), e.adapter.example, e.employerEvents()),
 	}, nil
 }
 
-// employerEvents takes in employers. Their Pods come from the controller, once it will ask about them with what is new: a Pod that
-// is looked at before that is looked at with the old employer.
-func (w *Watching[E, S]) employerEvents() handler.EventHandler {
-	put := func(o client.Object) {
-		employer, ok := o.(E)
-		switch {
-		case !ok:
+// employerEvents takes in employers. Their Pods come from the controller, once it will ask about them with what is new: a
+// Pod that is looked at before that is looked at with the old employer.
+func (e *Engine) employerEvents() handler.EventHandler {
+	put := func(employer client.Object) {
+		if e.adapter.Selector(employer) == nil && (!e.adapter.moves || !api.MayHold(employer, e.Name())) {
+			e.employerGone(client.ObjectKeyFromObject(employer))
 			return
-		case w.reader.Selector(employer) == nil && (w.backend == nil || !api.MayHold(o, w.Name())):
-			w.employerGone(client.ObjectKeyFromObject(o))
-		default:
-			w.employerIs(employer)
 		}
+		e.employerIs(employer)
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, _ podqueue.Queue) { put(e.Object) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ podqueue.Queue) { put(e.ObjectNew) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ podqueue.Queue) {
-			w.employerGone(client.ObjectKeyFromObject(e.Object))
+		CreateFunc: func(_ context.Context, ev event.CreateEvent, _ backend.Queue) { put(ev.Object) },
+		UpdateFunc: func(_ context.Context, ev event.UpdateEvent, _ backend.Queue) { put(ev.ObjectNew) },
+		DeleteFunc: func(_ context.Context, ev event.DeleteEvent, _ backend.Queue) {
+			e.employerGone(client.ObjectKeyFromObject(ev.Object))
 		},
 	}
 }
 
-// everyPodLooked says whether all Pods that the employer employs, or that name it, have been looked at.
-func (w *Watching[E, S]) everyPodLooked(ctx context.Context, reader client.Reader, kind string, employer E, looked func(types.NamespacedName, types.UID) bool) (bool, error) {
+// everyPodLooked reports whether all Pods that the employer employs, or that name it, have been looked at.
+func (e *Engine) everyPodLooked(ctx context.Context, employer client.Object, looked func(employeeKey) bool) (bool, error) {
 	var pods corev1.PodList
-	if err := reader.List(ctx, &pods, client.InNamespace(employer.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+	if err := e.pods.List(ctx, &pods, client.InNamespace(employer.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
 		return false, err
 	}
-	employerKey := api.EmployerKey(kind, client.ObjectKeyFromObject(employer))
+	employerKey := api.EmployerKey(e.kind, client.ObjectKeyFromObject(employer))
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		expected, _ := podops.ExpectedFinalizers(pod.Annotations) // the controller reports the error
 		_, names := expected[employerKey]
-		if (names || api.Controlled(pod) && w.employs(employer, pod)) && !looked(client.ObjectKeyFromObject(pod), pod.UID) {
+		if (names || api.Controlled(pod) && e.employs(employer, pod)) && !looked(employeeKey{client.ObjectKeyFromObject(pod), pod.UID}) {
 			return false, nil
 		}
 	}
 	return true, nil
 }
 
-// Differ says whether two states of an object differ in anything but status and book-keeping.
-func Differ(before, after client.Object) bool {
-	return !equality.Semantic.DeepEqual(essence(before), essence(after))
-}
+// ReportTo is part of backend.Caller.
+func (e *Engine) ReportTo(report backend.Report) { e.report = report }
 
-func essence(o client.Object) client.Object {
-	o, ok := o.DeepCopyObject().(client.Object)
-	if !ok {
-		return nil // cannot be: a copy has the same type
+// Forget is part of backend.Caller: the Pod's members are removed.
+func (e *Engine) Forget(pod types.NamespacedName) {
+	e.mu.Lock()
+	slots := map[types.NamespacedName]*slot{}
+	for key := range e.employersOf[pod] {
+		slots[key] = e.slots[key]
 	}
-	o.SetResourceVersion("")
-	o.SetManagedFields(nil)
-	o.SetFinalizers(nil)
-	if v := reflect.ValueOf(o); v.Kind() == reflect.Pointer && v.Elem().Kind() == reflect.Struct {
-		if status := v.Elem().FieldByName("Status"); status.IsValid() && status.CanSet() {
-			status.SetZero()
+	delete(e.employersOf, pod)
+	e.mu.Unlock()
+	for key, s := range slots {
+		if s != nil {
+			e.locked(key, s, func() { s.group.forget(pod, e.clock.Now()) })
 		}
 	}
-	return o
 }
 
-// NewObject is an empty object of type E.
-func NewObject[E client.Object]() E {
-	return reflect.New(reflect.TypeFor[E]().Elem()).Interface().(E) //nolint:forcetypeassert // a pointer to E's own type is an E
+// Clean is part of backend.Mover. It has the backend read if that was not done yet, for an employer that is not in the
+// cache.
+func (m mover) Clean(employer client.Object) bool {
+	return m.cleanOf(employer, func(string) bool { return true })
 }
+
+// CleanAt is part of backend.Mover.
+func (m mover) CleanAt(employer client.Object, place string) bool {
+	return m.cleanOf(employer, func(id string) bool { return m.adapter.PlaceOf(id) == place })
+}
+
+func (e *Engine) cleanOf(employer client.Object, which func(id string) bool) (clean bool) {
+	s := e.slot(employer)
+	e.locked(client.ObjectKeyFromObject(employer), s, func() {
+		e.renew(s, employer)
+		clean = s.group.cleanOf(which)
+	})
+	return clean
+}
+
+// Place is part of backend.Mover.
+func (m mover) Place(employer client.Object) string { return m.adapter.Place(employer) }

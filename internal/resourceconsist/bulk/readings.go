@@ -9,7 +9,7 @@ import (
 )
 
 // ask wants a reading at this time, and quicker ones from then on.
-func (g *group[S]) ask(at time.Time) {
+func (g *group) ask(at time.Time) {
 	g.pollDelay = g.options.Poll
 	if g.askAt.IsZero() || at.Before(g.askAt) {
 		g.askAt = at
@@ -17,7 +17,7 @@ func (g *group[S]) ask(at time.Time) {
 }
 
 // readDue is when the next reading is due, zero if nobody wants one.
-func (g *group[S]) readDue() time.Time {
+func (g *group) readDue() time.Time {
 	due := earliest(g.askAt, g.fullDue)
 	if due.IsZero() {
 		return due
@@ -28,13 +28,13 @@ func (g *group[S]) readDue() time.Time {
 	return latest(due, g.notBefore[read])
 }
 
-func (g *group[S]) nextRead(now time.Time) *call[S] {
+func (g *group) nextRead(now time.Time) *call {
 	if g.full == 0 || !g.fullDue.IsZero() && !g.fullDue.After(now) {
-		return &call[S]{verb: read}
+		return &call{verb: read}
 	}
 	g.askAt = time.Time{}
 	ids := map[string]struct{}{}
-	need := func(m *member[S]) {
+	need := func(m *member) {
 		// A known member with a change in the queue is read when that has been made.
 		_, unconfirmed := g.unconfirmed[m]
 		if m.place == placeNone || unconfirmed || !m.known() {
@@ -54,19 +54,19 @@ func (g *group[S]) nextRead(now time.Time) *call[S] {
 	if len(ids) == 0 {
 		return nil
 	}
-	return &call[S]{verb: read, ids: slices.Sorted(maps.Keys(ids))}
+	return &call{verb: read, ids: slices.Sorted(maps.Keys(ids))}
 }
 
 // wasRead takes in a reading.
-func (g *group[S]) wasRead(c *call[S], held []api.Held[S], now time.Time) {
+func (g *group) wasRead(c *call, held []api.Held[any], now time.Time) {
 	found := make(map[string]struct{}, len(held))
 	for i := range held {
 		found[held[i].ID] = struct{}{}
 		g.saw(g.member(held[i].ID), c.began, true, held[i], now)
 	}
-	absent := func(m *member[S]) {
+	absent := func(m *member) {
 		if _, ok := found[m.id]; !ok {
-			g.saw(m, c.began, false, api.Held[S]{ID: m.id}, now)
+			g.saw(m, c.began, false, api.Held[any]{ID: m.id}, now)
 		}
 	}
 	if len(c.ids) == 0 {
@@ -95,7 +95,7 @@ func (g *group[S]) wasRead(c *call[S], held []api.Held[S], now time.Time) {
 }
 
 // saw takes in what a reading says of a member.
-func (g *group[S]) saw(m *member[S], began int64, exists bool, held api.Held[S], now time.Time) {
+func (g *group) saw(m *member, began int64, exists bool, held api.Held[any], now time.Time) {
 	changed := !m.known() || m.exists != exists || m.held != held
 	serving := exists && held.Serving
 	watched := now.Sub(m.seenAt) <= 2*g.options.MaxPoll && m.seen > 0 && !m.serving()
@@ -116,14 +116,14 @@ func (g *group[S]) saw(m *member[S], began int64, exists bool, held api.Held[S],
 			g.forgetIfDone(owner)
 			return
 		}
-		if m.wish.Remove && owner != nil && owner.stance.forGood && owner.stance.arrived {
+		if m.wish.Remove && owner != nil && owner.intent.forGood && owner.intent.arrived {
 			g.release(owner, now)
 		}
 	case !m.wished || m.tries > patience:
 		delete(g.unconfirmed, m)
 	}
 	if owner == nil {
-		g.tidy(m)
+		g.dropIfUnused(m)
 	}
 	if changed && owner != nil {
 		g.compare(owner, now)
@@ -131,7 +131,7 @@ func (g *group[S]) saw(m *member[S], began int64, exists bool, held api.Held[S],
 }
 
 // repeat wants the next reading while somebody waits, later each time.
-func (g *group[S]) repeat(now time.Time) {
+func (g *group) repeat(now time.Time) {
 	if len(g.waiting) == 0 && len(g.unconfirmed) == 0 {
 		g.askAt, g.pollDelay = time.Time{}, g.options.Poll
 		return

@@ -16,6 +16,7 @@ import (
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/api/resourceconsist/conformance"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend/backendtest"
 )
 
 // endpoints is Kubernetes' own controller: one EndpointSlice for each Pod of a Service, of which the adapter at hand gets
@@ -37,7 +38,7 @@ func newEndpoints(t testing.TB) *endpoints {
 }
 
 // connect makes an adapter that begins with all there is, as its watch would.
-func (e *endpoints) connect() api.Adapter[*corev1.Service] {
+func (e *endpoints) connect() *Adapter {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.adapter = New(nil)
@@ -84,10 +85,12 @@ func (e *endpoints) serves(service *corev1.Service, pod *corev1.Pod) bool {
 }
 
 func TestConformance(t *testing.T) {
-	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service] {
-		e := newEndpoints(t)
-		return conformance.Fixture[*corev1.Service]{
-			Connect:  e.connect,
+	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, backendtest.Serving] {
+		e, pods := newEndpoints(t), &backendtest.Pods{}
+		return conformance.Fixture[*corev1.Service, backendtest.Serving]{
+			Connect: func() api.Adapter[*corev1.Service, backendtest.Serving] {
+				return backendtest.Adapter(e.connect(), pods)
+			},
 			Provider: conformance.Provider[*corev1.Service]{Serves: e.serves, Move: e.move, Calls: func() int { return 0 }},
 		}
 	})

@@ -33,7 +33,7 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/resourceconsist/podqueue"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
 // Name is the adapter's name.
@@ -72,10 +72,7 @@ type listing struct {
 	since         time.Time
 }
 
-var (
-	_ api.Adapter[*corev1.Service] = &Adapter{}
-	_ api.Watcher                  = &Adapter{}
-)
+var _ backend.Backend = &Adapter{}
 
 // New makes an adapter for one manager. A nil clock means the real one.
 func New(clk clock.PassiveClock) *Adapter {
@@ -85,19 +82,27 @@ func New(clk clock.PassiveClock) *Adapter {
 	return &Adapter{clock: clk, slices: map[types.NamespacedName]map[endpoint]bool{}, listings: map[endpoint]listing{}}
 }
 
-// Name is part of api.Adapter.
+// Name is part of backend.Backend.
 func (a *Adapter) Name() string { return Name }
 
-// Selector is part of api.Adapter: Services labelled kusionstack.io/control=true employ the Pods that they select.
-func (a *Adapter) Selector(service *corev1.Service) labels.Selector {
+// Selector is part of backend.Backend: Services labelled kusionstack.io/control=true employ the Pods that they select.
+func (a *Adapter) Selector(employer client.Object) labels.Selector {
+	service, ok := employer.(*corev1.Service)
+	if !ok {
+		return nil
+	}
 	return api.ServiceSelector(service)
 }
 
-// Observe is part of api.Adapter. It never fails and asks nobody.
-func (a *Adapter) Observe(_ context.Context, service *corev1.Service, pod *corev1.Pod) (api.Observation, error) {
+// Observe is part of backend.Backend.
+func (a *Adapter) Observe(employer client.Object, pod *corev1.Pod) backend.Observation {
+	service, ok := employer.(*corev1.Service)
+	if !ok {
+		return backend.Observation{Unknown: true}
+	}
 	a.mu.RLock()
 	defer a.mu.RUnlock()
-	o := api.Observation{}
+	o := backend.Observation{}
 	missing := familiesOf(service, pod)
 	for _, family := range addressTypes {
 		for _, e := range endpointsOf(service, pod, family) {
@@ -117,10 +122,13 @@ func (a *Adapter) Observe(_ context.Context, service *corev1.Service, pod *corev
 		}
 	}
 	if o.Serving && len(missing) > 0 && joins(service, pod) {
-		return api.Observation{LookAgain: addressPoll}, nil
+		return backend.Observation{LookAgain: addressPoll}
 	}
-	return o, nil
+	return o
 }
+
+// Provisioner is part of backend.Backend.
+func (a *Adapter) Provisioner() backend.Provisioner { return nil }
 
 // endpointsOf are the forms in which a slice of the family may list the Pod: by its UID, by its name alone, by an
 // address.
@@ -159,21 +167,21 @@ func joins(service *corev1.Service, pod *corev1.Pod) bool {
 	return podops.MayJoin(podops.Read(pod)) && !slices.Contains(pod.Finalizers, api.Finalizer(service.Name))
 }
 
-// Sources is part of api.Watcher.
+// Sources is part of backend.Backend.
 func (a *Adapter) Sources(mgr manager.Manager) ([]source.Source, error) {
 	return []source.Source{source.Kind(mgr.GetCache(), client.Object(&discoveryv1.EndpointSlice{}), a.events())}, nil
 }
 
 func (a *Adapter) events() handler.EventHandler {
-	put := func(o client.Object, q podqueue.Queue) {
+	put := func(o client.Object, q backend.Queue) {
 		if s, ok := o.(*discoveryv1.EndpointSlice); ok {
 			enqueue(q, a.update(client.ObjectKeyFromObject(s), read(s)))
 		}
 	}
 	return handler.Funcs{
-		CreateFunc: func(_ context.Context, e event.CreateEvent, q podqueue.Queue) { put(e.Object, q) },
-		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q podqueue.Queue) { put(e.ObjectNew, q) },
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q podqueue.Queue) {
+		CreateFunc: func(_ context.Context, e event.CreateEvent, q backend.Queue) { put(e.Object, q) },
+		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q backend.Queue) { put(e.ObjectNew, q) },
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q backend.Queue) {
 			enqueue(q, a.update(client.ObjectKeyFromObject(e.Object), nil))
 		},
 	}
@@ -282,9 +290,9 @@ func Listed(c discoveryv1.EndpointConditions) bool {
 	return ptr.Deref(c.Ready, true) && ptr.Deref(c.Serving, true) && !ptr.Deref(c.Terminating, false)
 }
 
-func enqueue(q podqueue.Queue, dropped map[types.NamespacedName]bool) {
+func enqueue(q backend.Queue, dropped map[types.NamespacedName]bool) {
 	for pod, first := range dropped {
-		podqueue.Enqueue(q, pod, first)
+		backend.Enqueue(q, pod, first)
 	}
 }
 

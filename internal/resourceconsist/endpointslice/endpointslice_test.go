@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
 func TestListed(t *testing.T) {
@@ -70,16 +71,14 @@ func TestObserve(t *testing.T) {
 		}
 		return changed
 	}
-	observe := func(pod, uid string) api.Observation {
-		o, err := a.Observe(t.Context(), service, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: pod, UID: types.UID(uid)}})
-		require.NoError(t, err)
-		return o
+	observe := func(pod, uid string) backend.Observation {
+		return a.Observe(service, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: pod, UID: types.UID(uid)}})
 	}
 
-	require.Equal(t, api.Observation{}, observe("a", "1"), "a Pod that no slice names")
+	require.Equal(t, backend.Observation{}, observe("a", "1"), "a Pod that no slice names")
 	require.Empty(t, cmp.Diff(map[string]bool{"a": false}, put(slice("v4", "web", said{"a", "1", true}, said{"b", "2", false}))))
 	listedAt := clk.Now()
-	require.Equal(t, api.Observation{Serving: true, Since: listedAt}, observe("a", "1"))
+	require.Equal(t, backend.Observation{Serving: true, Since: listedAt}, observe("a", "1"))
 	require.False(t, observe("b", "2").Serving)
 	require.Equal(t, listedAt, observe("b", "2").Since)
 	require.False(t, observe("a", "other").Serving, "an earlier Pod of the same name")
@@ -88,11 +87,11 @@ func TestObserve(t *testing.T) {
 	require.Empty(t, put(slice("more", "web", said{"a", "1", true})), "a second slice of the family changes nothing")
 	require.Empty(t, put(slice("more", "web")))
 	require.Empty(t, cmp.Diff(map[string]bool{"a": false}, put(slice("v6", "web", said{"a", "1", true}))))
-	require.Equal(t, api.Observation{Serving: true, Since: listedAt}, observe("a", "1"), "it served before")
+	require.Equal(t, backend.Observation{Serving: true, Since: listedAt}, observe("a", "1"), "it served before")
 	require.Empty(t, cmp.Diff(map[string]bool{"a": true}, put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", false}))))
 	require.True(t, observe("a", "1").Serving, "the other family still lists it")
 	require.Empty(t, cmp.Diff(map[string]bool{"a": true}, put(slice("v6", "web", said{"a", "1", false}))))
-	require.Equal(t, api.Observation{Since: clk.Now()}, observe("a", "1"))
+	require.Equal(t, backend.Observation{Since: clk.Now()}, observe("a", "1"))
 
 	require.Empty(t, cmp.Diff(map[string]bool{"b": false}, put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", true}))))
 	require.Empty(t, cmp.Diff(map[string]bool{"b": true}, put(slice("v4", "web"))), "a slice that is emptied drops its Pods")
@@ -146,8 +145,7 @@ func TestFamilies(t *testing.T) {
 			if tc.leaving {
 				pod.DeletionTimestamp = ptr.To(metav1.Now())
 			}
-			o, err := a.Observe(t.Context(), service, pod)
-			require.NoError(t, err)
+			o := a.Observe(service, pod)
 			require.Equal(t, tc.want, o.Serving)
 			if !tc.want && len(tc.listed) > 0 {
 				require.Positive(t, o.LookAgain, "the Service may lose the family, of which no slice tells")
@@ -162,10 +160,8 @@ func TestEndpointsThatNameNoPod(t *testing.T) {
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a", UID: "1"}}
 	pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}
-	observe := func() api.Observation {
-		o, err := a.Observe(t.Context(), service, pod)
-		require.NoError(t, err)
-		return o
+	observe := func() backend.Observation {
+		return a.Observe(service, pod)
 	}
 	put := func(name string, ready bool, ref *corev1.ObjectReference, addresses ...string) {
 		s := slice(name, "web")
@@ -175,7 +171,7 @@ func TestEndpointsThatNameNoPod(t *testing.T) {
 		require.Empty(t, a.update(types.NamespacedName{Namespace: "shop", Name: name}, read(stripped.(*discoveryv1.EndpointSlice))), "it names nobody to enqueue")
 	}
 	put("other", true, nil, "10.0.0.2")
-	require.Equal(t, api.Observation{}, observe(), "another address")
+	require.Equal(t, backend.Observation{}, observe(), "another address")
 	for name, ref := range map[string]*corev1.ObjectReference{"nobody": nil, "a node": {Kind: "Node", Name: "a"}, "a Pod without a name": {Kind: "Pod"}} {
 		put("own", true, ref, "fd00:0:0::1")
 		require.True(t, observe().Serving, name)
@@ -184,7 +180,7 @@ func TestEndpointsThatNameNoPod(t *testing.T) {
 		require.False(t, observe().Serving, name)
 		require.NotZero(t, observe().Since)
 		put("own", true, ref, "example.com")
-		require.Equal(t, api.Observation{}, observe(), "a name is nobody's address")
+		require.Equal(t, backend.Observation{}, observe(), "a name is nobody's address")
 	}
 }
 

@@ -19,13 +19,13 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	conformance.RunBulk(t, func(t testing.TB) conformance.BulkFixture[*corev1.Service, *corev1.Pod, Server] {
+	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, Server] {
 		h := realhaproxy.Start(t, "backend shop_web\n    server static 127.0.0.1:9 disabled\n", "backend shop_admin\n", "backend elsewhere_web\n")
 		fault := newFault(t, strings.TrimPrefix(h.Runtime, "unix:"))
 		o := DefaultOptions()
 		o.Runtimes = []string{"tcp:" + fault.listener.Addr().String()}
-		return conformance.BulkFixture[*corev1.Service, *corev1.Pod, Server]{
-			Connect: func() api.Reader[*corev1.Service, *corev1.Pod, Server] {
+		return conformance.Fixture[*corev1.Service, Server]{
+			Connect: func() api.Adapter[*corev1.Service, Server] {
 				a, err := New(o, nil)
 				require.NoError(t, err)
 				return a

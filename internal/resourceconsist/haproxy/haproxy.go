@@ -51,9 +51,9 @@ type Server struct {
 	Out bool
 }
 
-// BulkOptions are those for setup.Bulk: HAProxy is near and answers in less than a millisecond.
-func BulkOptions() api.BulkOptions {
-	return api.BulkOptions{QPS: 100, Burst: 100, Poll: 100 * time.Millisecond, MaxPoll: time.Second, MaxBackoff: 10 * time.Second, Resync: time.Minute}
+// CallOptions are those for setup.BackendOf: HAProxy is near and answers in less than a millisecond.
+func CallOptions() api.CallOptions {
+	return api.CallOptions{QPS: 100, Burst: 100, Poll: 100 * time.Millisecond, MaxPoll: time.Second, MaxBackoff: 10 * time.Second, Resync: time.Minute}
 }
 
 // Adapter speaks to one or several HAProxy instances. Make one with New.
@@ -63,7 +63,7 @@ type Adapter struct {
 	up        *prometheus.GaugeVec
 }
 
-var _ api.Backend[*corev1.Service, *corev1.Pod, Server] = &Adapter{}
+var _ api.Mover[*corev1.Service, Server] = &Adapter{}
 
 var upMetric = metric.Metric{
 	Name: "kuperator_resourceconsist_haproxy_up", Kind: metric.Gauge, Unit: "1 or 0",
@@ -96,13 +96,13 @@ func New(options Options, clk clock.PassiveClock) (*Adapter, error) {
 	return a, nil
 }
 
-// Name is part of api.Reader.
+// Name is part of api.Adapter.
 func (a *Adapter) Name() string { return Name }
 
 // Collector are the adapter's metrics.
 func (a *Adapter) Collector() prometheus.Collector { return a.up }
 
-// Selector is part of api.Reader: Services labelled kusionstack.io/control=true that name a backend employ the Pods
+// Selector is part of api.Adapter: Services labelled kusionstack.io/control=true that name a backend employ the Pods
 // that they select.
 func (a *Adapter) Selector(service *corev1.Service) labels.Selector {
 	if _, ok := service.Annotations[BackendAnnotation]; !ok {
@@ -114,7 +114,7 @@ func (a *Adapter) Selector(service *corev1.Service) labels.Selector {
 // memberID names a server in an instance: "<backend>/<server>@<instance>". No name in HAProxy has an @ or a slash.
 func memberID(path string, i *instance) string { return path + "@" + i.name }
 
-// Members is part of api.Reader: in every instance, a server for each of the Pod's addresses that the Service wants.
+// Members is part of api.Adapter: in every instance, a server for each of the Pod's addresses that the Service wants.
 func (a *Adapter) Members(service *corev1.Service, pod *corev1.Pod, serve bool) (map[string]Server, error) {
 	if _, ok := service.Annotations[BackendAnnotation]; !ok {
 		return nil, nil // it takes no part any more: its members are those that Read finds
@@ -141,7 +141,7 @@ func (a *Adapter) Members(service *corev1.Service, pod *corev1.Pod, serve bool) 
 	return members, nil
 }
 
-// Read is part of api.Reader. All instances that are asked for have to answer.
+// Read is part of api.Adapter. All instances that are asked for have to answer.
 func (a *Adapter) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[Server], error) {
 	wanted := make(map[string]map[string]bool, len(a.instances)) // by instance, the paths of its servers
 	for _, id := range ids {
@@ -186,7 +186,7 @@ func (a *Adapter) Read(ctx context.Context, service *corev1.Service, ids []strin
 	return held, nil
 }
 
-// Apply is part of api.Backend. The members in an instance that does not answer fail, those in others do not.
+// Apply is part of api.Mover. The members in an instance that does not answer fail, those in others do not.
 func (a *Adapter) Apply(ctx context.Context, service *corev1.Service, changes []api.Change[Server]) error {
 	most, _ := maxDrain(service, a.options.MaxDrain) // Members reports the error
 	prefix := a.prefix(service)

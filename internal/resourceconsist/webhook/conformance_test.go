@@ -93,7 +93,7 @@ func addressesOf(p *corev1.Pod) string {
 }
 
 func TestConformance(t *testing.T) {
-	conformance.RunBulk(t, func(t testing.TB) conformance.BulkFixture[*corev1.Service, *corev1.Pod, State] {
+	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, State] {
 		p := pools{simulated.NewLoadBalancer()}
 		server := httptest.NewServer(p)
 		t.Cleanup(server.Close)
@@ -101,8 +101,8 @@ func TestConformance(t *testing.T) {
 		file := fmt.Sprintf("endpoints:\n- {name: pools, url: %q, namespaces: [\"*\"]}\n", server.URL)
 		path := dir + "/endpoints.yaml"
 		require.NoError(t, os.WriteFile(path, []byte(file), 0o600))
-		return conformance.BulkFixture[*corev1.Service, *corev1.Pod, State]{
-			Connect: func() api.Reader[*corev1.Service, *corev1.Pod, State] {
+		return conformance.Fixture[*corev1.Service, State]{
+			Connect: func() api.Adapter[*corev1.Service, State] {
 				b, err := New(Options{Endpoints: path, Allow: []string{"127.0.0.0/8"}, QPS: 1}, nil)
 				require.NoError(t, err)
 				return b

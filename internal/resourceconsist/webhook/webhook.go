@@ -86,8 +86,8 @@ type pause struct {
 }
 
 var (
-	_ api.Backend[*corev1.Service, *corev1.Pod, State] = &Backend{}
-	_ api.Placer[*corev1.Service]                      = &Backend{}
+	_ api.Mover[*corev1.Service, State] = &Backend{}
+	_ api.Placer[*corev1.Service]       = &Backend{}
 )
 
 // New makes a backend. A nil clock means the real one. The error is about the flags.
@@ -111,15 +111,15 @@ func New(o Options, clk clock.PassiveClock) (*Backend, error) {
 	}, nil
 }
 
-// Bulk are the options for setup.Bulk.
-func (o *Options) Bulk() api.BulkOptions {
-	return api.BulkOptions{QPS: o.QPS, Burst: int(2*o.QPS) + 1, Concurrency: 16, Timeout: time.Minute}
+// Calls are the options for setup.BackendOf.
+func (o *Options) Calls() api.CallOptions {
+	return api.CallOptions{QPS: o.QPS, Burst: int(2*o.QPS) + 1, Concurrency: 16, Timeout: time.Minute}
 }
 
-// Name is part of api.Reader.
+// Name is part of api.Adapter.
 func (b *Backend) Name() string { return Name }
 
-// Selector is part of api.Reader: managed Services that name an endpoint employ the Pods that they select.
+// Selector is part of api.Adapter: managed Services that name an endpoint employ the Pods that they select.
 func (b *Backend) Selector(service *corev1.Service) labels.Selector {
 	if service.Annotations[EndpointAnnotation] == "" {
 		return nil
@@ -127,7 +127,7 @@ func (b *Backend) Selector(service *corev1.Service) labels.Selector {
 	return api.ServiceSelector(service)
 }
 
-// Members is part of api.Reader. The error is about the Service's parameters.
+// Members is part of api.Adapter. The error is about the Service's parameters.
 func (b *Backend) Members(service *corev1.Service, pod *corev1.Pod, serve bool) (map[string]State, error) {
 	if _, err := parametersOf(service); err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func idAt(member string) string {
 	return id
 }
 
-// Read is part of api.Reader. A Service that has never named an endpoint has no members.
+// Read is part of api.Adapter. A Service that has never named an endpoint has no members.
 func (b *Backend) Read(ctx context.Context, service *corev1.Service, ids []string) ([]api.Held[State], error) {
 	var held []api.Held[State]
 	add := func(endpoint string, found []api.Held[State], err error) error {
@@ -298,7 +298,7 @@ func heldOf(ctx context.Context, members []answerMember) []api.Held[State] {
 	return held
 }
 
-// Apply is part of api.Backend. Members at an endpoint that fails fail, those at others do not.
+// Apply is part of api.Mover. Members at an endpoint that fails fail, those at others do not.
 func (b *Backend) Apply(ctx context.Context, service *corev1.Service, changes []api.Change[State]) error {
 	at := map[string][]api.Change[State]{}
 	for _, c := range changes {

@@ -22,7 +22,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/api/resourceconsist/setup"
+	"kusionstack.io/kuperator/internal/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 )
 
@@ -83,7 +84,7 @@ func (s shop) newPod(name string) *corev1.Pod {
 }
 
 // serveAdmission serves the webhook and tells the API server.
-func (w *world) serveAdmission(t *testing.T, adapters ...api.Adapter[*corev1.Service]) {
+func (w *world) serveAdmission(t *testing.T, adapters ...backend.Backend) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -104,8 +105,8 @@ func (w *world) serveAdmission(t *testing.T, adapters ...api.Adapter[*corev1.Ser
 		WebhookServer: webhook.NewServer(webhook.Options{Host: host, Port: number, CertDir: dir}),
 	})
 	require.NoError(t, err)
-	require.NoError(t, setup.AddAdmissionToManager(mgr, adapters...))
-	require.ErrorContains(t, setup.AddAdmissionToManager(mgr, adapters...), "/mutate-pods-service", "the same kind a second time")
+	require.NoError(t, resourceconsist.AddAdmissionToManager(mgr, &corev1.Service{}, adapters...))
+	require.ErrorContains(t, resourceconsist.AddAdmissionToManager(mgr, &corev1.Service{}, adapters...), "/mutate-pods-service", "the same kind a second time")
 	run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)

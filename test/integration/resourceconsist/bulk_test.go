@@ -17,7 +17,8 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/api/resourceconsist/conformance/simulated"
-	"kusionstack.io/kuperator/api/resourceconsist/setup"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
+	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 )
 
 // pool is a bulk backend on a load balancer in memory. A member is a Pod's address.
@@ -78,8 +79,8 @@ func (p pool) Apply(ctx context.Context, s *corev1.Service, changes []api.Change
 	return failed
 }
 
-func (p pool) adapter() api.Adapter[*corev1.Service] {
-	return setup.Bulk(p, api.BulkOptions{Poll: 50 * time.Millisecond, MaxPoll: 500 * time.Millisecond, MaxBackoff: time.Second, QPS: 50})
+func (p pool) adapter() backend.Backend {
+	return bulk.New(p, api.CallOptions{Poll: 50 * time.Millisecond, MaxPoll: 500 * time.Millisecond, MaxBackoff: time.Second, QPS: 50}, nil)
 }
 
 // poolShop is a shop whose Services are in a pool.

@@ -28,11 +28,14 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/api/resourceconsist/setup"
+	"kusionstack.io/kuperator/internal/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
@@ -40,7 +43,7 @@ import (
 // balancerLabel says which balancer a Service is for.
 const balancerLabel = "example.org/balancer"
 
-// balancer is a Mover with a provider in memory, which can be told to fail.
+// balancer is a backend.Mover with a provider in memory, which can be told to fail.
 type balancer struct {
 	name string
 
@@ -53,6 +56,8 @@ type balancer struct {
 	tries map[client.ObjectKey]int
 	// down holds the namespaces for which the provider fails.
 	down map[string]bool
+	// report takes in how it follows.
+	report backend.Report
 }
 
 func newBalancer(name string) *balancer {
@@ -64,33 +69,67 @@ func newBalancer(name string) *balancer {
 
 func (b *balancer) Name() string { return b.name }
 
-func (b *balancer) Selector(s *corev1.Service) labels.Selector {
+func (b *balancer) Selector(employer client.Object) labels.Selector {
+	s := employer.(*corev1.Service)
 	if !api.Controlled(s) || s.Labels[balancerLabel] != b.name {
 		return nil
 	}
 	return labels.SelectorFromSet(s.Spec.Selector) // of an empty one the framework has to beware
 }
 
-func (b *balancer) Observe(_ context.Context, s *corev1.Service, pod *corev1.Pod) (api.Observation, error) {
+func (b *balancer) Observe(s client.Object, pod *corev1.Pod) backend.Observation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return api.Observation{Serving: b.members[client.ObjectKeyFromObject(s)][pod.Name], LookAgain: poll}, nil
+	if !b.down[s.GetNamespace()] {
+		b.tell(s, nil)
+	}
+	return backend.Observation{Serving: b.members[client.ObjectKeyFromObject(s)][pod.Name], LookAgain: poll}
 }
 
-func (b *balancer) Register(_ context.Context, s *corev1.Service, pod *corev1.Pod) error {
-	return b.change(s, "register "+pod.Name, func(members map[string]bool) { members[pod.Name] = true })
+// tell reports how the provider follows.
+func (b *balancer) tell(s client.Object, err error) {
+	c := metav1.Condition{Type: api.ConditionInSync, Status: metav1.ConditionTrue, Reason: api.ConditionReasonInSync}
+	if err != nil {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, api.ConditionReasonBackendFailed, err.Error()
+	}
+	b.report(client.ObjectKeyFromObject(s), c)
 }
 
-func (b *balancer) Deregister(_ context.Context, s *corev1.Service, pod *corev1.Pod) error {
-	return b.change(s, "deregister "+pod.Name, func(members map[string]bool) { delete(members, pod.Name) })
+func (b *balancer) Register(s client.Object, pod *corev1.Pod) {
+	b.move(s, "register "+pod.Name, func(members map[string]bool) { members[pod.Name] = true })
 }
 
-func (b *balancer) change(s *corev1.Service, call string, change func(map[string]bool)) error {
+func (b *balancer) Deregister(s client.Object, pod *corev1.Pod) {
+	b.move(s, "deregister "+pod.Name, func(members map[string]bool) { delete(members, pod.Name) })
+}
+
+// move is change for a Pod, and reports what came of it.
+func (b *balancer) move(s client.Object, call string, change func(map[string]bool)) {
+	err := b.change(s, call, change)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tell(s, err)
+}
+
+func (b *balancer) Sources(manager.Manager) ([]source.Source, error) { return nil, nil }
+func (b *balancer) Forget(types.NamespacedName)                      {}
+func (b *balancer) Provisioner() backend.Provisioner                 { return nil }
+func (b *balancer) Clean(client.Object) bool                         { return true }
+func (b *balancer) Place(client.Object) string                       { return "" }
+func (b *balancer) CleanAt(client.Object, string) bool               { return true }
+
+func (b *balancer) ReportTo(report backend.Report) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.report = report
+}
+
+func (b *balancer) change(s client.Object, call string, change func(map[string]bool)) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := client.ObjectKeyFromObject(s)
 	b.tries[key]++
-	if b.down[s.Namespace] {
+	if b.down[s.GetNamespace()] {
 		return errors.New("the provider is down")
 	}
 	if b.members[key] == nil {
@@ -128,17 +167,19 @@ func (b *balancer) called(s *corev1.Service) []string {
 // renting is a balancer with something of its own for each Service.
 type renting struct{ *balancer }
 
-func (r renting) Provision(_ context.Context, s *corev1.Service) error {
-	return r.change(s, "provision "+s.Annotations["size"], func(map[string]bool) {})
+func (r renting) Provisioner() backend.Provisioner { return r }
+
+func (r renting) Provision(_ context.Context, s client.Object) error {
+	return r.change(s, "provision "+s.GetAnnotations()["size"], func(map[string]bool) {})
 }
 
-func (r renting) Deprovision(_ context.Context, s *corev1.Service) error {
+func (r renting) Deprovision(_ context.Context, s client.Object) error {
 	return r.change(s, "deprovision", func(map[string]bool) {})
 }
 
 var (
-	_ api.Mover[*corev1.Service]       = &balancer{}
-	_ api.Provisioner[*corev1.Service] = renting{}
+	_ backend.Mover       = &balancer{}
+	_ backend.Provisioner = renting{}
 )
 
 // market is a world with a controller that has three adapters.
@@ -241,12 +282,12 @@ func TestEmployers(t *testing.T) {
 }
 
 // endpointsOf is the adapter for EndpointSlices of Services that have no balancer.
-func endpointsOf() api.Adapter[*corev1.Service] { return plain{endpointslice.New(nil)} }
+func endpointsOf() backend.Backend { return plain{endpointslice.New(nil)} }
 
 type plain struct{ *endpointslice.Adapter }
 
-func (p plain) Selector(s *corev1.Service) labels.Selector {
-	if s.Labels[balancerLabel] != "" {
+func (p plain) Selector(s client.Object) labels.Selector {
+	if s.GetLabels()[balancerLabel] != "" {
 		return nil
 	}
 	return p.Adapter.Selector(s)
@@ -603,7 +644,7 @@ func TestAKindThatMayNotBeWatchedIsNamed(t *testing.T) {
 		},
 	})
 	require.NoError(t, err)
-	require.NoError(t, setup.AddToManager(mgr, api.Options{}, api.Adapter[*corev1.Service](newBalancer("pool"))))
+	require.NoError(t, resourceconsist.AddToManager(mgr, &corev1.Service{}, api.Options{}, newBalancer("pool")))
 	go func() { _ = mgr.Start(t.Context()) }() // not waited for: a manager whose caches never fill may not end
 	require.Eventually(t, func() bool {
 		found := false

@@ -41,7 +41,7 @@ func startHAProxyManager(t *testing.T, w *world, backends string, runtimes ...st
 	})
 	require.NoError(t, err)
 	require.NoError(t, mgr.Add(adapter))
-	require.NoError(t, setup.AddToManager[*corev1.Service](mgr, api.Options{DrainTime: drainTime}, setup.Bulk(adapter, haproxy.BulkOptions())))
+	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime}, setup.BackendOf(adapter, haproxy.CallOptions())))
 	return run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)

@@ -33,6 +33,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
 	"kusionstack.io/kuperator/internal/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
@@ -96,7 +97,7 @@ func (w *world) restricted(t *testing.T) *rest.Config {
 
 // startManager starts the controllers with these adapters, or else with that for EndpointSlices; stop ends them before
 // the test does.
-func startManager(t *testing.T, cfg *rest.Config, adapters ...api.Adapter[*corev1.Service]) (stop func()) {
+func startManager(t *testing.T, cfg *rest.Config, adapters ...backend.Backend) (stop func()) {
 	t.Helper()
 	if len(adapters) == 0 {
 		adapters = append(adapters, endpointslice.New(nil))
@@ -108,7 +109,7 @@ func startManager(t *testing.T, cfg *rest.Config, adapters ...api.Adapter[*corev
 		Controller: config.Controller{SkipNameValidation: &skip, MaxConcurrentReconciles: 4},
 	})
 	require.NoError(t, err)
-	require.NoError(t, resourceconsist.AddToManagerOnDemand(mgr, api.Options{DrainTime: drainTime, MaxBackoff: time.Second}, adapters...))
+	require.NoError(t, resourceconsist.AddToManagerOnDemand(mgr, &corev1.Service{}, api.Options{DrainTime: drainTime, MaxBackoff: time.Second}, adapters...))
 	stop = run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)

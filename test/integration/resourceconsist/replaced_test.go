@@ -122,9 +122,9 @@ func TestAServiceChoosesAnotherEndpoint(t *testing.T) {
 				o.Endpoints, o.Allow = file, []string{"127.0.0.0/8"}
 				backend, err := webhook.New(o, nil)
 				require.NoError(t, err)
-				options := o.Bulk()
+				options := o.Calls()
 				options.QPS, options.MaxPoll, options.MaxBackoff = -1, 500*time.Millisecond, time.Second
-				stop = startManager(t, w.config, endpointslice.New(nil), bulk.NewMoving(backend, options, nil))
+				stop = startManager(t, w.config, endpointslice.New(nil), bulk.New(backend, options, nil))
 			}
 			restart()
 			s := w.shop(t)

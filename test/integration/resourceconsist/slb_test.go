@@ -61,7 +61,7 @@ func startSLB(t *testing.T, w *world, cloud *standin.Cloud) {
 		Controller: config.Controller{SkipNameValidation: &skip, MaxConcurrentReconciles: 4},
 	})
 	require.NoError(t, err)
-	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime}, setup.Polled(observing, slb.Options()), api.Adapter[*corev1.Service](setup.Bulk(owning, slb.Options()))))
+	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime}, setup.BackendOf(observing, slb.CallOptions()), setup.BackendOf(owning, slb.CallOptions())))
 	run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)

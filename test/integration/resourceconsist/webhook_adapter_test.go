@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/api/podops"
-	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/bulk"
 	"kusionstack.io/kuperator/internal/resourceconsist/endpointslice"
 	"kusionstack.io/kuperator/internal/resourceconsist/webhook"
@@ -113,7 +113,7 @@ func (p *pools) renew(t *testing.T, ca testca.Authority) {
 	require.NoError(t, os.WriteFile(filepath.Join(p.dir, "tls.key"), key, 0o600))
 }
 
-func (p *pools) adapter(t *testing.T) api.Adapter[*corev1.Service] {
+func (p *pools) adapter(t *testing.T) backend.Backend {
 	t.Helper()
 	file := filepath.Join(p.dir, "endpoints.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `endpoints:
@@ -130,9 +130,9 @@ func (p *pools) adapter(t *testing.T) api.Adapter[*corev1.Service] {
 	require.NoError(t, o.Validate())
 	backend, err := webhook.New(o, nil)
 	require.NoError(t, err)
-	options := o.Bulk()
+	options := o.Calls()
 	options.QPS, options.MaxPoll, options.MaxBackoff = -1, 500*time.Millisecond, time.Second
-	return bulk.NewMoving(backend, options, nil)
+	return bulk.New(backend, options, nil)
 }
 
 func (p *pools) ServeHTTP(w http.ResponseWriter, r *http.Request) {

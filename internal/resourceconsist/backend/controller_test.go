@@ -1,4 +1,4 @@
-package bulk
+package backend
 
 import (
 	"context"
@@ -16,8 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
-
-	"kusionstack.io/kuperator/internal/resourceconsist/podqueue"
 )
 
 // running is a manager that runs already: when Add returns, the workers of a controller work.
@@ -51,7 +49,7 @@ func (r *running) Add(runnable manager.Runnable) error {
 // filling is a source of a cache that fills.
 type filling struct{ filled atomic.Bool }
 
-func (*filling) Start(context.Context, podqueue.Queue) error { return nil }
+func (*filling) Start(context.Context, Queue) error { return nil }
 
 func (f *filling) WaitForSync(context.Context) error { f.filled.Store(true); return nil }
 
@@ -63,7 +61,7 @@ func TestWorkersOfAControllerThatIsAddedLateWaitForAllOfItsCaches(t *testing.T) 
 			seen <- cache.filled.Load()
 			return reconcile.Result{}, nil
 		}),
-	}, source.Func(func(_ context.Context, q podqueue.Queue) error { q.Add(request); return nil }), cache)
+	}, source.Func(func(_ context.Context, q Queue) error { q.Add(request); return nil }), cache)
 	require.NoError(t, err)
 	require.True(t, <-seen)
 }

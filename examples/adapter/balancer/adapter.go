@@ -20,23 +20,23 @@ type State struct {
 	Weight int32
 }
 
-// Backend is the bulk form of the adapter.
+// Backend is the adapter.
 type Backend struct{ Client *Client }
 
 var (
-	_ resourceconsist.Backend[*corev1.Service, *corev1.Pod, State] = &Backend{}
-	_ resourceconsist.Provisioner[*corev1.Service]                 = &Backend{}
+	_ resourceconsist.Mover[*corev1.Service, State] = &Backend{}
+	_ resourceconsist.Provisioner[*corev1.Service]  = &Backend{}
 )
 
-// Name is part of resourceconsist.Reader.
+// Name is part of resourceconsist.Adapter.
 func (b *Backend) Name() string { return "example-balancer" }
 
-// Selector is part of resourceconsist.Reader.
+// Selector is part of resourceconsist.Adapter.
 func (b *Backend) Selector(service *corev1.Service) labels.Selector {
 	return resourceconsist.ServiceSelector(service)
 }
 
-// Members is part of resourceconsist.Reader: one member for each address of the Pod, which is also its ID. Without
+// Members is part of resourceconsist.Adapter: one member for each address of the Pod, which is also its ID. Without
 // traffic there is none.
 func (b *Backend) Members(service *corev1.Service, pod *corev1.Pod, serve bool) (map[string]State, error) {
 	if !serve {
@@ -63,7 +63,7 @@ func portOf(service *corev1.Service) (int32, error) {
 	return service.Spec.Ports[0].Port, nil
 }
 
-// Read is part of resourceconsist.Reader. It leaves out members of others, and never makes an answer of an error.
+// Read is part of resourceconsist.Adapter. It leaves out members of others, and never makes an answer of an error.
 func (b *Backend) Read(ctx context.Context, service *corev1.Service, ids []string) ([]resourceconsist.Held[State], error) {
 	members, err := b.Client.Members(ctx, group(service), ids...)
 	if err != nil {
@@ -78,7 +78,7 @@ func (b *Backend) Read(ctx context.Context, service *corev1.Service, ids []strin
 	return held, nil
 }
 
-// Apply is part of resourceconsist.Backend.
+// Apply is part of resourceconsist.Mover.
 func (b *Backend) Apply(ctx context.Context, service *corev1.Service, changes []resourceconsist.Change[State]) error {
 	var call Changes
 	for _, c := range changes {

@@ -1,5 +1,4 @@
-// Package podqueue is how a Pod gets into the work queue of resourceconsist-controller.
-package podqueue
+package backend
 
 import (
 	"k8s.io/apimachinery/pkg/types"
