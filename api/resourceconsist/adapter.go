@@ -151,8 +151,7 @@ type CallOptions struct {
 	MaxPoll time.Duration
 	// MaxBackoff bounds the delay after failures, which starts at Poll and doubles. Zero means 1 min.
 	MaxBackoff time.Duration
-	// Resync is how old a reading of a backend at rest may become, with jitter. Zero means 10 min; negative means that
-	// the adapter alone changes it.
+	// Resync is how old a reading of a backend at rest may become, with jitter. Zero means 10 min.
 	Resync time.Duration
 }
 

@@ -656,7 +656,7 @@ func TestBackendConditionsMergeAndTellOnlyChanges(t *testing.T) {
 	s.reportPod(pod("p1"), fails("no route to p1"))
 	s.reportPod(pod("p0"), fails("no route"))
 	require.Equal(t, before, changes, "a second Pod that fails is no change, and neither is a second try")
-	s.reportPod(pod("p0"), map[subject]metav1.Condition{a: success()})
+	s.reportPod(pod("p0"), nil) // it is no more
 	require.Equal(t, "a: no route to p1; z: no quota", message())
 	require.Equal(t, 1, s.failures())
 	s.reportPod(pod("p1"), nil) // it is gone

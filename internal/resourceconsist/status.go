@@ -83,29 +83,22 @@ func (s *backendConditions) report(of subject, condition metav1.Condition) {
 	s.change(of, func(st *subjectState) { st.condition = condition })
 }
 
-// reportPod takes in how each subject stands for one Pod. A subject that failed for it and is missing here is not
-// concerned with the Pod any more.
-func (s *backendConditions) reportPod(pod types.NamespacedName, said map[subject]metav1.Condition) {
+// reportPod takes in what fails for one Pod. A subject that failed for it and is missing here does so no more.
+func (s *backendConditions) reportPod(pod types.NamespacedName, failing map[subject]metav1.Condition) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for of := range s.failing[pod] {
-		if condition, ok := said[of]; !ok || condition.Status == metav1.ConditionTrue {
+		if _, still := failing[of]; !still {
 			s.change(of, func(st *subjectState) { delete(st.pods, pod) })
 			delete(s.failing[pod], of)
 		}
 	}
-	for of, condition := range said {
-		switch {
-		case condition.Status == metav1.ConditionTrue && s.employers[of.employer][of] != nil: // nothing new
-		case condition.Status == metav1.ConditionTrue:
-			s.change(of, func(*subjectState) {})
-		default:
-			s.change(of, func(st *subjectState) { st.pods[pod] = condition })
-			if s.failing[pod] == nil {
-				s.failing[pod] = map[subject]struct{}{}
-			}
-			s.failing[pod][of] = struct{}{}
+	for of, condition := range failing {
+		s.change(of, func(st *subjectState) { st.pods[pod] = condition })
+		if s.failing[pod] == nil {
+			s.failing[pod] = map[subject]struct{}{}
 		}
+		s.failing[pod][of] = struct{}{}
 	}
 	if len(s.failing[pod]) == 0 {
 		delete(s.failing, pod)

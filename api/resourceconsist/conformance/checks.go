@@ -17,15 +17,19 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
-// check is one check of adapters with employers of kind E.
-type check[E client.Object, S comparable] struct {
+// named is one check.
+type named struct {
 	name string
-	run  func(*world[E, S])
+	run  func(testing.TB)
 }
 
-// checks are all checks, each in a world of its own.
-func checks[E client.Object, S comparable](make func(testing.TB) *world[E, S]) []named {
-	all := []check[E, S]{
+// checksOf are all checks, each in a world of its own.
+func checksOf[E client.Object, S comparable](fresh func(testing.TB) Fixture[E, S]) []named {
+	var all []named
+	for _, c := range []struct {
+		name string
+		run  func(*world[E, S])
+	}{
 		{"the name is a DNS label and stays the same", theName[E, S]},
 		{"the selector is a function of the employer", theSelector[E, S]},
 		{"a Service that takes no part employs nobody", noPart[E, S]},
@@ -49,30 +53,24 @@ func checks[E client.Object, S comparable](make func(testing.TB) *world[E, S]) [
 		{"lives of Pods at random", lives[E, S]},
 		{"members are a function of employer and Pod", memberFunction[E, S]},
 		{"members of a Pod that is gone are found and removed", orphans[E, S]},
+	} {
+		all = append(all, named{c.name, func(t testing.TB) { c.run(newWorld(t, fresh)) }})
 	}
-	bound := []named{}
-	for _, c := range all {
-		bound = append(bound, named{c.name, func(t testing.TB) {
-			w := make(t)
-			w.fresh = func() *world[E, S] { return make(t) }
-			c.run(w)
-		}})
-	}
-	return bound
+	return all
 }
 
 func theName[E client.Object, S comparable](w *world[E, S]) {
-	name := w.Adapter.Name()
+	name := w.adapter.Name()
 	for _, wrong := range validation.IsDNS1123Label(name) {
 		w.Errorf("Name is %q, and has to be a DNS label: %s", name, wrong)
 	}
 	for range 10 {
-		if again := w.Adapter.Name(); again != name {
+		if again := w.adapter.Name(); again != name {
 			w.Fatalf("Name is %q and then %q: return a constant", name, again)
 		}
 	}
 	w.restart()
-	if again := w.Adapter.Name(); again != name {
+	if again := w.adapter.Name(); again != name {
 		w.Errorf("Name is %q, and %q for another adapter of the same kind: return a constant", name, again)
 	}
 }
@@ -81,7 +79,7 @@ func theSelector[E client.Object, S comparable](w *world[E, S]) {
 	employer := w.employer(namespace, "web")
 	before := employer.DeepCopyObject()
 	calls := w.calls()
-	selector := w.Selector(employer)
+	selector := w.adapter.Selector(employer)
 	if selector == nil || !selector.Matches(labels.Set{Label: LabelValue}) || selector.Matches(labels.Set{Label: "other"}) {
 		w.Fatalf("Selector is %v for an employer that takes part: it, or Provider.Employer, has to select Pods labelled %s=%s and no others", selector, Label, LabelValue)
 	}
@@ -90,7 +88,7 @@ func theSelector[E client.Object, S comparable](w *world[E, S]) {
 		defer w.provider.Fail(false)
 	}
 	for range 10 {
-		if again := w.Selector(employer); again == nil || again.String() != selector.String() {
+		if again := w.adapter.Selector(employer); again == nil || again.String() != selector.String() {
 			w.Fatalf("Selector is %v and then %v for the same employer: make it a function of the employer alone", selector, again)
 		}
 	}
@@ -115,14 +113,14 @@ func noPart[E client.Object, S comparable](w *world[E, S]) {
 			w.Skip("employers are no Services")
 		}
 		change(service)
-		if s := w.Selector(employer); s != nil && !s.Empty() {
+		if s := w.adapter.Selector(employer); s != nil && !s.Empty() {
 			w.Errorf("Selector is %q for a Service %s: return nil, or use resourceconsist.ServiceSelector", s, name)
 		}
 	}
 }
 
 func provisioning[E client.Object, S comparable](w *world[E, S]) {
-	p, ok := any(w.Adapter).(api.Provisioner[E])
+	p, ok := any(w.adapter).(api.Provisioner[E])
 	if !ok {
 		w.Skip("the adapter is no Provisioner")
 	}
@@ -168,16 +166,16 @@ func idempotent[E client.Object, S comparable](w *world[E, S]) {
 	}
 	employer := w.employer(namespace, "web")
 	pods := w.pods(2)
-	again := func(method string, call func(context.Context, E, ...*corev1.Pod) error, what string) {
+	again := func(call func(context.Context, E, ...*corev1.Pod) error, what string) {
 		for range 2 {
 			if err := call(w.Context(), employer, pods[0]); err != nil {
-				w.Errorf("%s fails for a Pod that %s: %v; it is called again until %s confirms it, so return nil for what is so already", method, what, err, asks)
+				w.Errorf("%s fails for a Pod that %s: %v; it is called again until %s confirms it, so return nil for what is so already", changes, what, err, asks)
 			}
 		}
 	}
-	again(changes, w.deregister, "was never registered")
+	again(w.deregister, "was never registered")
 	w.join(employer, pods...)
-	again(changes, w.register, "is registered already")
+	again(w.register, "is registered already")
 	w.join(employer, pods...)
 	if err := w.deregister(w.Context(), employer, pods[0]); err != nil {
 		w.Errorf("%s: %v", changes, err)
@@ -190,7 +188,7 @@ func idempotent[E client.Object, S comparable](w *world[E, S]) {
 	}); err != nil {
 		w.Error(err)
 	}
-	again(changes, w.deregister, "is deregistered already")
+	again(w.deregister, "is deregistered already")
 	w.leave(employer, pods[0])
 	w.stay(changes+" of another Pod", employer, pods[1])
 }
@@ -211,8 +209,8 @@ func failing[E client.Object, S comparable](w *world[E, S]) {
 		put := w.register(w.Context(), employer, pods[2])
 		_, _ = w.look(employer, pods[0])
 		w.provider.Fail(false)
-		w.honest(changes, dropped, func() bool { return !w.serves(employer, pods[0]) })
-		w.honest(changes, put, func() bool { return w.serves(employer, pods[2]) })
+		w.honest(dropped, func() bool { return !w.serves(employer, pods[0]) })
+		w.honest(put, func() bool { return w.serves(employer, pods[2]) })
 	}
 	w.provider.Fail(false)
 	w.leave(employer, pods[0])
@@ -221,7 +219,7 @@ func failing[E client.Object, S comparable](w *world[E, S]) {
 }
 
 // honest checks that a call that returned nil while the provider failed takes effect by itself.
-func (w *world[E, S]) honest(method string, returned error, done func() bool) {
+func (w *world[E, S]) honest(returned error, done func() bool) {
 	w.Helper()
 	if returned != nil {
 		return
@@ -232,7 +230,7 @@ func (w *world[E, S]) honest(method string, returned error, done func() bool) {
 		}
 		return "not yet"
 	}) != nil {
-		w.once("%s returned nil while every call to the provider failed, and nothing came of it: return the error, so that it is reported and retried", method)
+		w.once("%s returned nil while every call to the provider failed, and nothing came of it: return the error, so that it is reported and retried", changes)
 	}
 }
 
@@ -471,16 +469,16 @@ func partialFailure[E client.Object, S comparable](w *world[E, S]) {
 	}
 
 	w.provider.FailFor(bad...)
-	w.toldApart(changes, w.register, employer, pods, bad)
-	w.settles(changes, good, func(pod *corev1.Pod) bool { return w.serves(employer, pod) })
+	w.toldApart(w.register, employer, pods, bad)
+	w.settles(good, func(pod *corev1.Pod) bool { return w.serves(employer, pod) })
 	look()
 	w.join(employer, good...)
 	w.provider.FailFor()
 	w.join(employer, pods...)
 
 	w.provider.FailFor(bad...)
-	w.toldApart(changes, w.deregister, employer, pods, bad)
-	w.settles(changes, good, func(pod *corev1.Pod) bool { return !w.serves(employer, pod) })
+	w.toldApart(w.deregister, employer, pods, bad)
+	w.settles(good, func(pod *corev1.Pod) bool { return !w.serves(employer, pod) })
 	look()
 	w.leave(employer, good...)
 	w.provider.FailFor()
@@ -488,16 +486,16 @@ func partialFailure[E client.Object, S comparable](w *world[E, S]) {
 }
 
 // toldApart checks the errors of a call for many Pods of which some are bad.
-func (w *world[E, S]) toldApart(method string, call func(context.Context, E, ...*corev1.Pod) error, employer E, pods, bad []*corev1.Pod) {
+func (w *world[E, S]) toldApart(call func(context.Context, E, ...*corev1.Pod) error, employer E, pods, bad []*corev1.Pod) {
 	w.Helper()
 	err := call(w.Context(), employer, pods...)
 	failed, told := memberErrors(err)
 	if err == nil {
-		w.Errorf("%s returned nil although the members of %s failed: return MemberErrors with one error for each of them", method, some(bad))
+		w.Errorf("%s returned nil although the members of %s failed: return MemberErrors with one error for each of them", changes, some(bad))
 		return
 	}
 	if !told {
-		w.Errorf("%s returned %v, which says that every change failed, although only those of %s did: return MemberErrors with one error for each of them", method, err, some(bad))
+		w.Errorf("%s returned %v, which says that every change failed, although only those of %s did: return MemberErrors with one error for each of them", changes, err, some(bad))
 		return
 	}
 	want := map[string]bool{}
@@ -512,19 +510,19 @@ func (w *world[E, S]) toldApart(method string, call func(context.Context, E, ...
 	}
 	for _, id := range failed {
 		if !want[id] {
-			w.Errorf("%s names member %q in MemberErrors, which did not fail: it would be retried with growing delays", method, id)
+			w.Errorf("%s names member %q in MemberErrors, which did not fail: it would be retried with growing delays", changes, id)
 		}
 		delete(want, id)
 	}
 	for id := range want {
-		w.Errorf("%s does not name member %q in MemberErrors, which failed: it would count as done", method, id)
+		w.Errorf("%s does not name member %q in MemberErrors, which failed: it would count as done", changes, id)
 	}
 }
 
 // settles waits until the changes of Pods that did not fail took effect, without another call.
-func (w *world[E, S]) settles(method string, pods []*corev1.Pod, done func(*corev1.Pod) bool) {
+func (w *world[E, S]) settles(pods []*corev1.Pod, done func(*corev1.Pod) bool) {
 	w.Helper()
-	if err := w.await(method+" took effect for the Pods that did not fail", func() string {
+	if err := w.await(changes+" took effect for the Pods that did not fail", func() string {
 		for _, pod := range pods {
 			if !done(pod) {
 				return "it did not for " + pod.Name
@@ -551,7 +549,7 @@ func calls[E client.Object, S comparable](w *world[E, S]) {
 			break
 		}
 		w.Logf("%d Pods:", size)
-		fresh := w.fresh()
+		fresh := newWorld(w.TB, w.fixture)
 		all, one := fresh.cost(size)
 		w.Logf("  %d calls to bring all in and look at each; %d calls for one Pod that leaves and comes back", all, one)
 		if first == 0 {
@@ -638,8 +636,8 @@ func concurrent[E client.Object, S comparable](w *world[E, S]) {
 					w.once("with %d callers at the same time: %v", workers, err)
 					return
 				}
-				_ = w.Adapter.Name()
-				_ = w.Selector(web)
+				_ = w.adapter.Name()
+				_ = w.adapter.Selector(web)
 			}
 		})
 	}

@@ -115,19 +115,3 @@ func Service(namespace, name string) *corev1.Service {
 		},
 	}
 }
-
-// named is one check.
-type named struct {
-	name string
-	run  func(testing.TB)
-}
-
-func checksOf[E client.Object, S comparable](fresh func(testing.TB) Fixture[E, S]) []named {
-	return checks(func(t testing.TB) *world[E, S] {
-		f := fresh(t)
-		if f.Connect == nil {
-			t.Fatal("Fixture.Connect is nil: give a function that makes the adapter")
-		}
-		return newWorld(t, f.Provider, func(w *world[E, S]) *driver[E, S] { return newDriver(w, f.Connect()) })
-	})
-}

@@ -57,55 +57,43 @@ const batch = 100
 // asks and changes are the methods of an adapter, for messages.
 const asks, changes = "Read", "Apply"
 
-// driver is an adapter, driven as the framework does.
-type driver[E client.Object, S comparable] struct {
-	api.Adapter[E, S]
-	mover api.Mover[E, S] // nil for one that only observes
-	world *world[E, S]
-}
-
-func newDriver[E client.Object, S comparable](w *world[E, S], a api.Adapter[E, S]) *driver[E, S] {
-	d := &driver[E, S]{Adapter: a, world: w}
-	d.mover, _ = a.(api.Mover[E, S])
-	return d
-}
-
 // moves reports whether the adapter moves traffic itself.
-func (d *driver[E, S]) moves() bool { return d.mover != nil }
+func (w *world[E, S]) moves() bool { return w.mover != nil }
 
 // members are those of a Pod with and without traffic.
-func (d *driver[E, S]) members(employer E, pod *corev1.Pod) (on, off map[string]S, err error) {
-	defer inspect(d.world, "Members", employer, pod)()
-	on, err = d.Members(employer, pod, true)
+func (w *world[E, S]) members(employer E, pod *corev1.Pod) (on, off map[string]S, err error) {
+	defer inspect(w, "Members", employer, pod)()
+	on, err = w.adapter.Members(employer, pod, true)
 	if err != nil {
 		return nil, nil, err
 	}
-	off, err = d.Members(employer, pod, false)
+	off, err = w.adapter.Members(employer, pod, false)
 	return on, off, err
 }
 
 // ids are the member IDs of a Pod, in order.
-func (d *driver[E, S]) ids(employer E, pod *corev1.Pod) ([]string, error) {
-	on, off, err := d.members(employer, pod)
+func (w *world[E, S]) ids(employer E, pod *corev1.Pod) ([]string, error) {
+	on, off, err := w.members(employer, pod)
+	return idsOf(on, off), err
+}
+
+func idsOf[S any](on, off map[string]S) []string {
 	all := slices.AppendSeq(slices.Collect(maps.Keys(on)), maps.Keys(off))
 	slices.Sort(all)
-	return slices.Compact(all), err
+	return slices.Compact(all)
 }
 
 // observe is what the adapter knows of a Pod.
-func (d *driver[E, S]) observe(ctx context.Context, employer E, pod *corev1.Pod) (answer, error) {
-	on, _, err := d.members(employer, pod)
+func (w *world[E, S]) observe(ctx context.Context, employer E, pod *corev1.Pod) (answer, error) {
+	on, off, err := w.members(employer, pod)
 	if err != nil {
 		return answer{}, err
 	}
-	ids, err := d.ids(employer, pod)
-	if err != nil {
-		return answer{}, err
-	}
+	ids := idsOf(on, off)
 	if len(ids) == 0 {
 		return answer{lacks: "Members names no member of it"}, nil
 	}
-	held, err := d.read(ctx, employer, ids)
+	held, err := w.read(ctx, employer, ids)
 	if err != nil {
 		return answer{}, err
 	}
@@ -120,7 +108,7 @@ func (d *driver[E, S]) observe(ctx context.Context, employer E, pod *corev1.Pod)
 			a.complete, a.lacks = false, "Read does not return member "+id
 		case !h.Serving:
 			a.complete, a.lacks = false, "Read returns member "+id+" without Serving"
-		case d.mover != nil && h.State != want:
+		case w.mover != nil && h.State != want:
 			a.complete = false
 			a.lacks = "Read returns member " + id + " with another State than Members wants, so it would be applied for ever: make State what the provider gives back unchanged"
 		}
@@ -129,16 +117,16 @@ func (d *driver[E, S]) observe(ctx context.Context, employer E, pod *corev1.Pod)
 }
 
 // read reads some members or, with no ids, all.
-func (d *driver[E, S]) read(ctx context.Context, employer E, ids []string) (map[string]api.Held[S], error) {
-	defer inspect(d.world, "Read", employer, ids)()
-	all, err := d.Read(ctx, employer, ids)
+func (w *world[E, S]) read(ctx context.Context, employer E, ids []string) (map[string]api.Held[S], error) {
+	defer inspect(w, "Read", employer, ids)()
+	all, err := w.adapter.Read(ctx, employer, ids)
 	if err != nil {
 		return nil, err
 	}
 	held := make(map[string]api.Held[S], len(all))
 	for _, h := range all {
 		if _, twice := held[h.ID]; twice {
-			d.world.once("Read returns member %q twice: a member ID must be unique in the backend of one employer", h.ID)
+			w.once("Read returns member %q twice: a member ID must be unique in the backend of one employer", h.ID)
 		}
 		held[h.ID] = h
 	}
@@ -147,23 +135,23 @@ func (d *driver[E, S]) read(ctx context.Context, employer E, ids []string) (map[
 
 // register asks for the Pods to be served, deregister for them not to be, without waiting for it. The Provider does it for
 // an adapter that moves nothing.
-func (d *driver[E, S]) register(ctx context.Context, employer E, pods ...*corev1.Pod) error {
-	return d.change(ctx, employer, pods, true)
+func (w *world[E, S]) register(ctx context.Context, employer E, pods ...*corev1.Pod) error {
+	return w.change(ctx, employer, pods, true)
 }
 
-func (d *driver[E, S]) deregister(ctx context.Context, employer E, pods ...*corev1.Pod) error {
-	return d.change(ctx, employer, pods, false)
+func (w *world[E, S]) deregister(ctx context.Context, employer E, pods ...*corev1.Pod) error {
+	return w.change(ctx, employer, pods, false)
 }
 
-func (d *driver[E, S]) change(ctx context.Context, employer E, pods []*corev1.Pod, serve bool) error {
+func (w *world[E, S]) change(ctx context.Context, employer E, pods []*corev1.Pod, serve bool) error {
 	var wished []api.Change[S]
 	var errs []error
 	for _, pod := range pods {
-		if d.mover == nil {
-			errs = append(errs, d.world.move(employer, pod, serve))
+		if w.mover == nil {
+			w.move(employer, pod, serve)
 			continue
 		}
-		on, off, err := d.members(employer, pod)
+		on, off, err := w.members(employer, pod)
 		errs = append(errs, err)
 		wanted := on
 		if !serve {
@@ -178,18 +166,18 @@ func (d *driver[E, S]) change(ctx context.Context, employer E, pods []*corev1.Po
 			}
 		}
 	}
-	return errors.Join(append(errs, d.apply(ctx, employer, wished))...)
+	return errors.Join(append(errs, w.apply(ctx, employer, wished))...)
 }
 
 // apply makes changes in batches.
-func (d *driver[E, S]) apply(ctx context.Context, employer E, wished []api.Change[S]) error {
+func (w *world[E, S]) apply(ctx context.Context, employer E, wished []api.Change[S]) error {
 	var errs []error
 	for some := range slices.Chunk(wished, batch) {
-		before, compare := slices.Clone(some), inspect(d.world, "Apply", employer)
-		errs = append(errs, d.mover.Apply(ctx, employer, some))
+		before, compare := slices.Clone(some), inspect(w, "Apply", employer)
+		errs = append(errs, w.mover.Apply(ctx, employer, some))
 		compare()
-		if d.world.inspecting && !slices.Equal(before, some) {
-			d.world.once("Apply changes the slice of changes that it is given: copy it with slices.Clone")
+		if w.inspecting && !slices.Equal(before, some) {
+			w.once("Apply changes the slice of changes that it is given: copy it with slices.Clone")
 		}
 	}
 	return errors.Join(errs...)
@@ -197,10 +185,10 @@ func (d *driver[E, S]) apply(ctx context.Context, employer E, wished []api.Chang
 
 // sweep removes members of the backend that are none of these Pods', as the framework does for Pods that are gone. It is
 // for an adapter that moves traffic.
-func (d *driver[E, S]) sweep(ctx context.Context, employer E, living []*corev1.Pod) error {
+func (w *world[E, S]) sweep(ctx context.Context, employer E, living []*corev1.Pod) error {
 	claimed := map[string]bool{}
 	for _, pod := range living {
-		ids, err := d.ids(employer, pod)
+		ids, err := w.ids(employer, pod)
 		if err != nil {
 			return err
 		}
@@ -208,7 +196,7 @@ func (d *driver[E, S]) sweep(ctx context.Context, employer E, living []*corev1.P
 			claimed[id] = true
 		}
 	}
-	held, err := d.read(ctx, employer, nil)
+	held, err := w.read(ctx, employer, nil)
 	if err != nil {
 		return err
 	}
@@ -218,5 +206,5 @@ func (d *driver[E, S]) sweep(ctx context.Context, employer E, living []*corev1.P
 			wished = append(wished, api.Change[S]{ID: id, Remove: true})
 		}
 	}
-	return d.apply(ctx, employer, wished)
+	return w.apply(ctx, employer, wished)
 }

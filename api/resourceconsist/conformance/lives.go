@@ -55,7 +55,7 @@ const (
 
 func lives[E client.Object, S comparable](w *world[E, S]) {
 	for _, seed := range w.provider.Seeds {
-		fresh := w.fresh()
+		fresh := newWorld(w.TB, w.fixture)
 		c := &community[E, S]{world: fresh, seed: seed, random: rand.New(rand.NewPCG(seed, seed))}
 		c.employers = []E{fresh.employer(namespace, "web"), fresh.employer(namespace, "admin")}
 		for range actionsEach {

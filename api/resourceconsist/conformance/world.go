@@ -30,11 +30,12 @@ const (
 // world is one check: a provider, the adapter connected to it, and what the check has made.
 type world[E client.Object, S comparable] struct {
 	testing.TB
-	*driver[E, S]
+	adapter  api.Adapter[E, S]
+	mover    api.Mover[E, S] // nil for an adapter that only observes
 	provider Provider[E]
-	connect  func(*world[E, S]) *driver[E, S]
-	// fresh makes another world, with a provider of its own.
-	fresh func() *world[E, S]
+	connect  func() api.Adapter[E, S]
+	// fixture makes another fixture, with a provider of its own.
+	fixture func(testing.TB) Fixture[E, S]
 	// inspecting says that arguments of calls are compared before and after.
 	inspecting bool
 
@@ -46,8 +47,13 @@ type world[E client.Object, S comparable] struct {
 	made int
 }
 
-func newWorld[E client.Object, S comparable](t testing.TB, p Provider[E], connect func(*world[E, S]) *driver[E, S]) *world[E, S] {
+func newWorld[E client.Object, S comparable](t testing.TB, fixture func(testing.TB) Fixture[E, S]) *world[E, S] {
 	t.Helper()
+	f := fixture(t)
+	if f.Connect == nil {
+		t.Fatal("Fixture.Connect is nil: give a function that makes the adapter")
+	}
+	p := f.Provider
 	if p.Serves == nil {
 		t.Fatal("Provider.Serves is nil: give a function that asks the provider itself whether a request would reach the Pod")
 	}
@@ -69,7 +75,7 @@ func newWorld[E client.Object, S comparable](t testing.TB, p Provider[E], connec
 	if p.Seeds == nil {
 		p.Seeds = []uint64{1, 2, 3, 4, 5}
 	}
-	w := &world[E, S]{TB: t, provider: p, connect: connect, seen: map[string]bool{}, said: map[string]bool{}}
+	w := &world[E, S]{TB: t, fixture: fixture, provider: p, connect: f.Connect, seen: map[string]bool{}, said: map[string]bool{}}
 	w.restart()
 	if !w.moves() && p.Move == nil {
 		t.Fatal("Provider.Move is nil, and the adapter moves nothing itself: give a function that makes the provider send traffic to a Pod, or none")
@@ -82,7 +88,8 @@ func (w *world[E, S]) restart() {
 	w.mu.Lock()
 	clear(w.seen)
 	w.mu.Unlock()
-	w.driver = w.connect(w)
+	w.adapter = w.connect()
+	w.mover, _ = w.adapter.(api.Mover[E, S])
 }
 
 // needs skips the check unless the provider can do something.
@@ -110,7 +117,7 @@ func (w *world[E, S]) once(format string, arguments ...any) {
 func (w *world[E, S]) employer(namespace, name string) E {
 	w.Helper()
 	employer := w.provider.Employer(namespace, name)
-	if p, ok := any(w.Adapter).(api.Provisioner[E]); ok {
+	if p, ok := any(w.adapter).(api.Provisioner[E]); ok {
 		w.eventually("Provision succeeds", func() string { return text(p.Provision(w.Context(), employer)) })
 	}
 	return employer
@@ -166,12 +173,11 @@ func (w *world[E, S]) serves(employer E, pod *corev1.Pod) bool {
 }
 
 // move moves the traffic of an adapter that observes.
-func (w *world[E, S]) move(employer E, pod *corev1.Pod, on bool) error {
+func (w *world[E, S]) move(employer E, pod *corev1.Pod, on bool) {
 	w.mu.Lock()
 	delete(w.seen, key(employer, pod))
 	w.mu.Unlock()
 	w.provider.Move(employer, pod, on)
-	return nil
 }
 
 // look asks the adapter about a Pod, with the check that is made always.

@@ -2,8 +2,6 @@ package bulk
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -68,22 +66,11 @@ func (p *parking) Apply(ctx context.Context, s *corev1.Service, changes []api.Ch
 			puts = append(puts, simulated.Member{ID: c.ID, Address: c.ID, Weight: c.State, Owner: parkingOwner})
 		}
 	}
-	failed := api.MemberErrors{}
-	var errs []error
-	if len(puts) > 0 {
-		refused, err := p.lb.Put(ctx, parkingOf(s), puts...)
-		maps.Copy(failed, refused)
-		errs = append(errs, err)
-	}
-	if len(removes) > 0 {
-		refused, err := p.lb.Remove(ctx, parkingOf(s), removes...)
-		maps.Copy(failed, refused)
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil || len(failed) == 0 {
+	refused, err := p.lb.Change(ctx, parkingOf(s), puts, removes)
+	if err != nil || len(refused) == 0 {
 		return err
 	}
-	return failed
+	return api.MemberErrors(refused)
 }
 
 // onlyReader moves nothing.

@@ -40,6 +40,7 @@ func validate(o api.CallOptions) error {
 		{"Poll", o.Poll < 0, o.Poll},
 		{"MaxPoll", o.MaxPoll < 0, o.MaxPoll},
 		{"MaxBackoff", o.MaxBackoff < 0, o.MaxBackoff},
+		{"Resync", o.Resync < 0, o.Resync},
 	} {
 		if v.negative {
 			errs = append(errs, fmt.Errorf("CallOptions.%s is %v: give zero for the default, or more", v.name, v.value))

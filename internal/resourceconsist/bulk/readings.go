@@ -71,10 +71,7 @@ func (g *group) wasRead(c *call, held []api.Held[any], now time.Time) {
 	}
 	if len(c.ids) == 0 {
 		g.full = c.began
-		g.fullDue = time.Time{}
-		if g.options.Resync > 0 {
-			g.fullDue = now.Add(g.resyncSpan(g.options.Resync))
-		}
+		g.fullDue = now.Add(g.resyncSpan(g.options.Resync))
 		if g.full < g.fullSince {
 			g.fullDue = now
 		}
