@@ -16,9 +16,9 @@ import (
 // Adapter reads one kind of backend. setup.BackendOf has the framework use it: it caches, batches, paces and repeats
 // the calls. An adapter that moves traffic itself is a Mover too.
 //
-// E is the kind of the employers, *corev1.Service in most cases. S is what the adapter sets of one member, for example a
-// port and a weight; two that are equal need no change. Methods are called from many goroutines. Employers and Pods come
-// from a cache: they are not to be changed, and a Pod may lack what the manager's cache drops (most of its spec).
+// E is the kind of the employers, *corev1.Service in most cases. S is what the adapter sets of one member, for example
+// a port and a weight; two that are equal need no change. Methods are called from many goroutines. Employers and Pods
+// come from a cache: they are not to be changed, and a Pod may lack what the manager's cache drops (most of its spec).
 type Adapter[E client.Object, S comparable] interface {
 	// Name tells adapters of one employer kind apart in logs and flags: a DNS label, always the same.
 	Name() string
@@ -44,8 +44,8 @@ type Adapter[E client.Object, S comparable] interface {
 // Mover is an Adapter that changes the backend itself.
 //
 // An employer with a Mover holds CleanFinalizer, so that it is there until no Pod is left. The manager's cache may be
-// limited to employers that take part: one that leaves it is read live, and Apply is passed what was read. Selector must
-// be nil for what the cache leaves out.
+// limited to employers that take part: one that leaves it is read live, and Apply is passed what was read. Selector
+// must be nil for what the cache leaves out.
 type Mover[E client.Object, S comparable] interface {
 	Adapter[E, S]
 	// Apply makes the changes, at most CallOptions.BatchSize at a time and each member at most once. It is called again
@@ -100,18 +100,18 @@ type Provisioner[E client.Object] interface {
 	// Provision makes the resource as the employer wants it now. It is called before the employer's first member is
 	// registered, after each change of the employer other than of its status, and once after a restart.
 	Provision(ctx context.Context, employer E) error
-	// Deprovision removes it, if it is there. It is called when the employer is being deleted or takes no part any more,
-	// after its last Pod has been released. The employer may be as it was last read before it left the cache.
+	// Deprovision removes it, if it is there. It is called when the employer is being deleted or takes no part any
+	// more, after its last Pod has been released. The employer may be as it was last read before it left the cache.
 	Deprovision(ctx context.Context, employer E) error
 }
 
 // Placer is an optional part of a Mover whose employers choose between several places, each of which holds members of
-// its own, for example servers. An employer that chooses another place leaves the earlier one: its members are taken out
-// there, and until none is left the place is one of PlacesOf, also after a restart. Read with no ids has to read all of
-// PlacesOf.
+// its own, for example servers. An employer that chooses another place leaves the earlier one: its members are taken
+// out there, and until none is left the place is one of PlacesOf, also after a restart. Read with no ids has to read
+// all of PlacesOf.
 type Placer[E client.Object] interface {
-	// Place is where the employer's members belong, "" for nowhere: a DNS label that together with the adapter's name has
-	// at most 62 characters. It is a function of the employer alone.
+	// Place is where the employer's members belong, "" for nowhere: a DNS label that together with the adapter's name
+	// has at most 62 characters. It is a function of the employer alone.
 	Place(employer E) string
 	// PlaceOf is the place of a member. It is a function of the ID alone.
 	PlaceOf(id string) string
@@ -119,11 +119,11 @@ type Placer[E client.Object] interface {
 
 // Options are the choices for one employer kind.
 type Options struct {
-	// DrainTime is how long a backend must have stopped sending traffic before the Pod may be operated, for requests
-	// in flight and for proxies that follow later. Zero means no wait. DrainSecondsAnnotation on an employer replaces it.
+	// DrainTime is how long a backend must have stopped sending traffic before the Pod may be operated, for requests in
+	// flight and for proxies that follow later. Zero means no wait. DrainSecondsAnnotation on an employer replaces it.
 	DrainTime time.Duration
-	// Concurrency is how many Pods are worked on at a time, and how many employers. Zero means the manager's default, or
-	// 5 if it has none.
+	// Concurrency is how many Pods are worked on at a time, and how many employers. Zero means the manager's default,
+	// or 5 if it has none.
 	Concurrency int
 	// MaxBackoff bounds the delay between tries after failures, which starts at some ten milliseconds and doubles. Zero
 	// means 30 s.
@@ -157,7 +157,8 @@ type CallOptions struct {
 
 // ConditionInSync is the type of the condition of an employer that tells whether its backends follow. It is True with
 // reason ConditionReasonInSync; an employer that never had a failure has none. An employer that has status.conditions,
-// as a Service has, gets it there, one for all its adapters: the message names those that fail. A change is also an event.
+// as a Service has, gets it there, one for all its adapters: the message names those that fail. A change is also an
+// event.
 const ConditionInSync = "resource-consist.kusionstack.io/InSync"
 
 // Reasons of ConditionInSync.

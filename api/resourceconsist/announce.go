@@ -10,7 +10,7 @@ import (
 )
 
 // Announce returns the operations that announce employers of a kind on a Pod that is being created with these
-// annotations, nil if they all are announced; see podops.Expect. What others announced stays. The error says that the
+// annotations, nil if they all are announced; see podops.Expect. What others announced stays. The error is that the
 // annotation cannot be read.
 func Announce(annotations map[string]string, kind string, employers ...client.ObjectKey) ([]jsonpatch.JsonPatchOperation, error) {
 	view := podops.View{Annotations: annotations}

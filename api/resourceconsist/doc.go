@@ -22,5 +22,5 @@
 // The keys are those of Kuperator v0.7 and resourceconsist v0.0.7. A finalizer is made from the employer's name alone,
 // so two employers of different kinds and one name share it. While the Pod's annotation names an employer of a kind
 // that this process does not look after under the same finalizer, the finalizer of a living Pod is not removed:
-// nobody here can tell whether that employer still sends traffic. Give such employers different names.
+// this process cannot tell whether that employer still sends traffic. Give such employers different names.
 package resourceconsist

@@ -9,8 +9,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// HeldBy are the names that AdaptersAnnotation or a condition of HeldConditionPrefix has for the employer, sorted; nil if
-// there is none.
+// HeldBy are the names that AdaptersAnnotation or a condition of HeldConditionPrefix has for the employer, sorted; nil
+// if there is none.
 func HeldBy(employer client.Object) []string {
 	names := append(AnnotatedHolders(employer), ConditionedHolders(employer)...)
 	slices.Sort(names)
@@ -39,7 +39,7 @@ func ConditionedHolders(employer client.Object) []string {
 	return names
 }
 
-// MayHold says whether the adapter may hold something for the employer.
+// MayHold reports whether the adapter may hold something for the employer.
 func MayHold(employer client.Object, adapter string) bool {
 	return slices.ContainsFunc(HeldBy(employer), func(name string) bool { return HolderOf(name) == adapter })
 }

@@ -23,16 +23,16 @@ const (
 	CleanFinalizer = "resource-consist.kusionstack.io/clean-finalizer"
 
 	// AdaptersAnnotation, on an employer, names the adapters that may hold something for it: those that move traffic or
-	// own a resource, and employ Pods for it or did. An adapter that is not named is not asked, so that an employer does
-	// not depend on backends that it does not use.
+	// own a resource, and employ Pods for it or did. An adapter that is not named is not asked, so that an employer
+	// does not depend on backends that it does not use.
 	// Writer: the controller, together with CleanFinalizer and before the first call that changes a backend. Format:
-	// names separated by commas, in order; one of a Placer is "<adapter>.<place>". Lifetime: a name goes when nothing of
-	// the employer is left there, the annotation goes with CleanFinalizer.
+	// names separated by commas, in order; one of a Placer is "<adapter>.<place>". Lifetime: a name goes when nothing
+	// of the employer is left there, the annotation goes with CleanFinalizer.
 	AdaptersAnnotation = "resource-consist.kusionstack.io/adapters"
 
-	// HeldConditionPrefix begins the types of conditions, with status True, that say the same in the status of an employer
-	// that has conditions, one for each name. Whoever replaces the employer's metadata (a PUT of a manifest) takes
-	// annotation and finalizer away, but not these: what either of them names is held.
+	// HeldConditionPrefix begins the types of conditions, with status True, that say the same in the status of an
+	// employer that has conditions, one for each name. Whoever replaces the employer's metadata (a PUT of a manifest)
+	// takes annotation and finalizer away, but not these: what either of them names is held.
 	// Writer and lifetime: as AdaptersAnnotation.
 	HeldConditionPrefix = "held.resource-consist.kusionstack.io/"
 
@@ -60,13 +60,13 @@ func LegacyCleanFinalizer(employerName string) string {
 	return "resource-consist.kusionstack.io/clean-" + employerName
 }
 
-// Controlled says whether the object is labelled as managed by the suite.
+// Controlled reports whether the object is labelled as managed by the suite.
 func Controlled(object client.Object) bool {
 	return object.GetLabels()[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue
 }
 
 // ServiceSelector is the default Selector of adapters for Services: that of the Service, if it is Controlled. It is
-// nil for a Service without a selector, whose endpoints are somebody else's, and for one of type ExternalName.
+// nil for a Service without a selector, whose endpoints are maintained by others, and for one of type ExternalName.
 func ServiceSelector(service *corev1.Service) labels.Selector {
 	if !Controlled(service) || len(service.Spec.Selector) == 0 || service.Spec.Type == corev1.ServiceTypeExternalName {
 		return nil

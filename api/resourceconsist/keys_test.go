@@ -74,7 +74,7 @@ func TestDrainTime(t *testing.T) {
 func TestHeldBy(t *testing.T) {
 	service := &corev1.Service{}
 	if resourceconsist.HeldBy(service) != nil || resourceconsist.MayHold(service, "webhook") {
-		t.Fatal("nobody holds anything")
+		t.Fatal("no adapter holds anything")
 	}
 	service.Annotations = map[string]string{resourceconsist.AdaptersAnnotation: "haproxy,webhook.pools"}
 	service.Status.Conditions = []metav1.Condition{

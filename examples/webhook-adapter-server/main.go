@@ -1,5 +1,5 @@
-// webhook-adapter-server answers the webhook adapter of resourceconsist-controller and keeps in memory who is in traffic:
-// a start for one that tells a real system. See docs/adapters/webhook.md.
+// webhook-adapter-server answers the webhook adapter of resourceconsist-controller and keeps in memory who is in
+// traffic: a start for one that tells a real system. See docs/adapters/webhook.md.
 package main
 
 import (

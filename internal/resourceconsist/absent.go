@@ -51,7 +51,7 @@ func (a *absences) add(key client.ObjectKey, now time.Time) {
 }
 
 // find returns an employer that a Pod names and the cache does not have: nil if it does not exist. One that exists has
-// lost its label while nobody looked; it stays a stray in the index until its Pods are released.
+// lost its label while no process looked; it stays a stray in the index until its Pods are released.
 func (c *podController) find(ctx context.Context, key client.ObjectKey) (*employer, error) {
 	if !c.holdsEmployers() || c.absent.has(key, c.clock.Now()) {
 		return nil, nil
@@ -80,7 +80,7 @@ func (c *podController) addStray(key client.ObjectKey, object client.Object) *em
 }
 
 // findLeftBehind finds, once after the start, employers that hold the clean-up finalizer, take no part any more and are
-// not in the cache: they lost their label, or their last Pod, while nobody looked.
+// not in the cache: they lost their label, or their last Pod, while no process looked.
 func (r *employerController) findLeftBehind(ctx context.Context) error {
 	look := func(ctx context.Context) (bool, error) {
 		err := r.leftBehind(ctx)
@@ -126,7 +126,8 @@ func (r *employerController) leftBehind(ctx context.Context) error {
 	return nil
 }
 
-// eachLive calls f with the metadata of every object of a kind, read from the API server in pages of pageSize, or of a limit among the options.
+// eachLive calls f with the metadata of every object of a kind, read from the API server in pages of pageSize, or of a
+// limit among the options.
 func eachLive(ctx context.Context, live client.Reader, gvk schema.GroupVersionKind, f func(*metav1.PartialObjectMetadata), options ...client.ListOption) error {
 	list := &metav1.PartialObjectMetadataList{}
 	for {

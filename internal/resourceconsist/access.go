@@ -14,14 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// syncPatience is how long a cache may take to fill before somebody looks why.
-const syncPatience = 10 * time.Second
+// syncTimeout is how long a cache may take to fill before the reason is looked for.
+const syncTimeout = 10 * time.Second
 
 // explainSync says what right is missing if the cache of a kind does not fill. The manager ends by itself some minutes
 // later, and then says only that it has waited too long.
 func explainSync(mgr manager.Manager, gvk schema.GroupVersionKind, example client.Object) manager.RunnableFunc {
 	return func(ctx context.Context) error {
-		waiting, cancel := context.WithTimeout(ctx, syncPatience)
+		waiting, cancel := context.WithTimeout(ctx, syncTimeout)
 		defer cancel()
 		if _, err := mgr.GetCache().GetInformer(waiting, example); err == nil || ctx.Err() != nil {
 			return nil

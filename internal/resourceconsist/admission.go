@@ -132,7 +132,7 @@ func (a *announcer) of(ctx context.Context, namespace string, pod *corev1.Pod) (
 	return found, err
 }
 
-// employs says whether the employer takes part in the Pod's life, as traffic.Decide will see it.
+// employs reports whether the employer takes part in the Pod's life, as traffic.Decide will see it.
 func (a *announcer) employs(employer client.Object, podLabels labels.Set, gated bool) bool {
 	if employer.GetDeletionTimestamp() != nil {
 		return false

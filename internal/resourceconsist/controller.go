@@ -66,9 +66,9 @@ type podController struct {
 	backendConditions *backendConditions
 	records           *records
 	unmanagedPods     unmanagedPods
-	// started says that workers run, so that all employers there are have been seen.
+	// started is true if workers run, so that all employers there are have been seen.
 	started atomic.Bool
-	// statusless says that the kind has conditions and no status subresource, so that nothing can be recorded there.
+	// statusless is true if the kind has conditions and no status subresource, so that nothing can be recorded there.
 	statusless atomic.Bool
 	metrics    *podMetrics
 	// podQueue and employerQueue enqueue into this controller and that of employers.
@@ -166,8 +166,8 @@ func (c *podController) watch(mgr manager.Manager) error {
 	}, sources...)
 }
 
-// podEvents enqueues Pods for which something that is read of them has changed, and that may concern us. Most Pods of most clusters are
-// behind no Service that takes part, and what happens to them costs no more than this look.
+// podEvents enqueues Pods for which something that is read of them has changed, and that may concern us. Most Pods of
+// most clusters are behind no Service that takes part, and what happens to them costs no more than this look.
 func (c *podController) podEvents() handler.EventHandler {
 	saw := func(pod *corev1.Pod, q queue) {
 		view := podops.Read(pod)
@@ -189,7 +189,7 @@ func (c *podController) podEvents() handler.EventHandler {
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
 			key := client.ObjectKeyFromObject(e.Object)
-			// A Pod that lost its control label leaves the cache with a delete event, though nobody deletes it.
+			// A Pod that lost its control label leaves the cache with a delete event, though it is not deleted.
 			if e.Object.GetDeletionTimestamp() == nil && len(expectedKeys(c.kind, e.Object)) > 0 {
 				c.unmanagedPods.add(key)
 			}
@@ -200,14 +200,14 @@ func (c *podController) podEvents() handler.EventHandler {
 	}
 }
 
-// concerns says whether anything may be due on a Pod: an employer selects it, somebody holds it, or its annotation names one or is
-// broken. An employer that comes to select it later wakes it, and so does one that goes. Before workers run, some employers may not
-// have been seen, and any Pod may be theirs.
+// concerns reports whether anything may be due on a Pod: an employer selects it, a finalizer holds it, or its
+// annotation names one or is broken. An employer that comes to select it later wakes it, and so does one that goes.
+// Before workers run, some employers may not have been seen, and any Pod may be theirs.
 func (c *podController) concerns(pod *corev1.Pod) bool {
 	return !c.started.Load() || noted(pod) || c.unmanagedPods.has(client.ObjectKeyFromObject(pod)) || c.employers.selected(pod)
 }
 
-// changed says whether two states of a Pod can lead to different decisions.
+// changed reports whether two states of a Pod can lead to different decisions.
 func changed(a, b *corev1.Pod) bool {
 	v, w := podops.Read(a), podops.Read(b)
 	return v.UID != w.UID || v.Gate != w.Gate || v.ServiceReady != w.ServiceReady || v.Ready != w.Ready ||

@@ -228,7 +228,8 @@ func TestFailuresOfTheAPIServer(t *testing.T) {
 	}
 }
 
-// TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView: a watch that is seconds behind costs one refused write, not one after the other.
+// TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView: a watch that is seconds behind costs one refused write, not one
+// after the other.
 func TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView(t *testing.T) {
 	b := newBench(t, webService(), webPod())
 	b.patchErr = apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "web-0", errors.New("newer"))
@@ -321,8 +322,9 @@ func TestEmployersIndex(t *testing.T) {
 	require.Empty(t, x.anchored)
 }
 
-// TestPodsAreLookedAtAgainWhenTheirEmployerHasChanged: an adapter may read anything of the employer, such as an annotation with
-// parameters. A Pod that was looked at just before the change was indexed was looked at with the old employer.
+// TestPodsAreLookedAtAgainWhenTheirEmployerHasChanged: an adapter may read anything of the employer, such as an
+// annotation with parameters. A Pod that was looked at just before the change was indexed was looked at with the old
+// employer.
 func TestPodsAreLookedAtAgainWhenTheirEmployerHasChanged(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*corev1.Service)
@@ -415,7 +417,7 @@ func TestPodsOfNoEmployerAreNotLookedAt(t *testing.T) {
 		"an annotation that cannot be read": {begun: true, looks: 1, change: func(_, after *corev1.Pod) {
 			after.Annotations = map[string]string{podops.AvailableConditionsAnnotation: "{"}
 		}},
-		"somebody holds it": {begun: true, looks: 1, change: func(before, _ *corev1.Pod) {
+		"a finalizer holds it": {begun: true, looks: 1, change: func(before, _ *corev1.Pod) {
 			before.Finalizers = []string{podops.ProtectionFinalizerPrefix + "/x"}
 		}},
 	} {
@@ -693,7 +695,7 @@ func (e *elsewhere) Observe(employer client.Object, pod *corev1.Pod) backend.Obs
 func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
 	service := webService()
 	service.Finalizers = []string{api.CleanFinalizer}
-	service.Annotations = map[string]string{api.AdaptersAnnotation: "elsewhere,somebody-elses"}
+	service.Annotations = map[string]string{api.AdaptersAnnotation: "elsewhere,unknown"}
 	pod := webPod()
 	pod.Finalizers = []string{api.Finalizer("web")}
 	pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Service/shop/web":"` + api.Finalizer("web") + `"}}`}
@@ -703,7 +705,7 @@ func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
 	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
 	b.reconcileService()
-	require.Equal(t, "elsewhere,proxy,somebody-elses", b.service().Annotations[api.AdaptersAnnotation])
+	require.Equal(t, "elsewhere,proxy,unknown", b.service().Annotations[api.AdaptersAnnotation])
 
 	b.serviceReady(corev1.ConditionFalse)
 	_, err := b.reconcilePod()
@@ -719,7 +721,7 @@ func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, other.serving, "it is taken out of there")
 	b.reconcileService()
-	require.Equal(t, "proxy,somebody-elses", b.service().Annotations[api.AdaptersAnnotation], "nothing is left there")
+	require.Equal(t, "proxy,unknown", b.service().Annotations[api.AdaptersAnnotation], "nothing is left there")
 
 	other.unknown = true
 	asked := other.asked
@@ -731,7 +733,7 @@ func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
 		b.clock.SetTime(b.clock.Now().Add(time.Minute))
 	}
 	require.Equal(t, asked, other.asked, "it is not asked any more")
-	require.NotContains(t, b.pod().Finalizers, api.Finalizer("web"), "and nobody waits for it")
+	require.NotContains(t, b.pod().Finalizers, api.Finalizer("web"), "and it is not waited for")
 
 	service = b.service()
 	service.Spec.Selector = map[string]string{"app": "other"}
@@ -763,7 +765,7 @@ func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
 	put.Finalizers, put.Annotations = nil, map[string]string{"of": "the manifest"}
 	require.NoError(t, b.client.Update(t.Context(), put))
 	b.index("web")
-	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared, "nobody joins before all is written again")
+	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared, "no Pod joins before all is written again")
 	_, err := b.reconcilePod()
 	require.NoError(t, err)
 	require.Positive(t, other.asked, "whoever may hold the Pod is asked")
@@ -778,8 +780,8 @@ func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
 	require.Equal(t, []string{"proxy"}, api.ConditionedHolders(b.service()))
 }
 
-// TestWhatIsMadeMeanwhileIsNotForgotten has the resource of an employer made at the moment at which an event tells of the employer: whoever comes last,
-// the Pods learn that it is made.
+// TestWhatIsMadeMeanwhileIsNotForgotten has the resource of an employer made at the moment at which an event tells of
+// the employer: whoever comes last, the Pods learn that it is made.
 func TestWhatIsMadeMeanwhileIsNotForgotten(t *testing.T) {
 	b := newBench(t, webService(), webPod())
 	b.rent()

@@ -23,17 +23,20 @@ import (
 )
 
 const (
-	// lookEvery is how often Pods that wait for nobody are looked for while no employer takes part, lookAgain how soon after an error.
-	lookEvery = 10 * time.Minute
-	lookAgain = 10 * time.Second
-	// fillPatience is how long the cache of employers may take to fill; it is controller-runtime's for those of controllers.
-	fillPatience = 2 * time.Minute
+	// recheckInterval is how often Pods that wait in vain are looked for while no employer takes part, retryInterval
+	// how soon after an error.
+	recheckInterval = 10 * time.Minute
+	retryInterval   = 10 * time.Second
+	// fillTimeout is how long the cache of employers may take to fill; it is controller-runtime's for those of
+	// controllers.
+	fillTimeout = 2 * time.Minute
 	// mostMetadata is how many Pods are asked for at a time.
 	mostMetadata = 1000
 )
 
-// AddToManagerOnDemand is AddToManager, once there is something to do: an employer in the cache, a Pod that somebody may have to let go, or an employer that
-// has to be. Until then only employers are watched (docs/design/0015-on-demand.md). The manager's user may read all namespaces.
+// AddToManagerOnDemand is AddToManager, once there is something to do: an employer in the cache, a Pod that may have to
+// be let go, or an employer that has to be. Until then only employers are watched (docs/design/0015-on-demand.md). The
+// manager's user may read all namespaces.
 func AddToManagerOnDemand(mgr manager.Manager, example client.Object, options api.Options, adapters ...backend.Backend) error {
 	gvk, err := kindOf(mgr, example, adapters)
 	if err != nil {
@@ -59,7 +62,7 @@ type demand struct {
 	live      client.Reader
 	clock     clock.Clock
 	logger    logr.Logger
-	// held says that employers of this kind may be held by the clean-up finalizer.
+	// held is true if employers of this kind may be held by the clean-up finalizer.
 	held bool
 	add  func() error
 }
@@ -80,7 +83,7 @@ func (d *demand) Start(ctx context.Context) error {
 	return nil
 }
 
-// wait says whether there is something to do, and otherwise that ctx has ended.
+// wait reports whether there is something to do, and otherwise that ctx has ended.
 func (d *demand) wait(ctx context.Context) (bool, error) {
 	employer := make(chan struct{}, 1)
 	informer, err := d.informers.GetInformer(ctx, d.example, cache.BlockUntilSynced(false))
@@ -97,25 +100,25 @@ func (d *demand) wait(ctx context.Context) (bool, error) {
 		return false, fmt.Errorf("watching %ss: %w", d.gvk.Kind, err)
 	}
 	defer func() { _ = informer.RemoveEventHandler(registration) }() // it fails for a handler that is gone only
-	filling, cancel := context.WithTimeout(ctx, fillPatience)
+	filling, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
 	if !toolscache.WaitForCacheSync(filling.Done(), registration.HasSynced) {
 		if ctx.Err() != nil {
 			return false, nil
 		}
-		return false, fmt.Errorf("the cache of %ss has not filled within %s", d.gvk.Kind, fillPatience)
+		return false, fmt.Errorf("the cache of %ss has not filled within %s", d.gvk.Kind, fillTimeout)
 	}
 	for looked := false; ; {
 		if len(employer) > 0 {
 			return true, nil
 		}
-		next := lookEvery
+		next := recheckInterval
 		switch left, err := d.left(ctx, !looked); {
 		case ctx.Err() != nil:
 			return false, nil
 		case err != nil:
-			d.logger.Error(err, "trying again", "after", lookAgain)
-			next = lookAgain
+			d.logger.Error(err, "trying again", "after", retryInterval)
+			next = retryInterval
 		case left != "":
 			d.logger.Info("no employer takes part, and something is left of one: Pods are watched", "left", left)
 			return true, nil
@@ -134,8 +137,8 @@ func (d *demand) wait(ctx context.Context) (bool, error) {
 	}
 }
 
-// left names something that an employer that takes no part any more has left behind, "" if there is nothing. Employers themselves are looked at
-// once: those that lose their label later are in the cache before.
+// left names something that an employer that takes no part any more has left behind, "" if there is nothing. Employers
+// themselves are looked at once: those that lose their label later are in the cache before.
 func (d *demand) left(ctx context.Context, employers bool) (found string, err error) {
 	managed := client.MatchingLabels{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}
 	err = eachLive(ctx, d.live, corev1.SchemeGroupVersion.WithKind("Pod"), func(pod *metav1.PartialObjectMetadata) {
@@ -160,7 +163,7 @@ func (d *demand) left(ctx context.Context, employers bool) (found string, err er
 	return found, nil
 }
 
-// noted says whether a Pod may wait for somebody to let it go, or to have it serve.
+// noted reports whether a Pod may wait to be let go, or to serve.
 func noted(pod metav1.Object) bool {
 	return pod.GetAnnotations()[podops.AvailableConditionsAnnotation] != "" || (podops.View{Finalizers: pod.GetFinalizers()}).Protected()
 }

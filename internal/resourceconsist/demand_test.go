@@ -129,7 +129,7 @@ func TestNothingBeginsWithoutNeed(t *testing.T) {
 	d.start()
 	d.rests()
 	require.Equal(t, []string{"PodList", "ServiceList"}, d.looked())
-	d.clock.Step(lookEvery)
+	d.clock.Step(recheckInterval)
 	d.rests()
 	require.Equal(t, []string{"PodList"}, d.looked(), "Services that lose their label from here on are in the cache")
 	d.stop()
@@ -170,7 +170,7 @@ func TestWhatIsNeededBegins(t *testing.T) {
 		d.start()
 		d.rests()
 		require.NoError(t, d.server.Create(t.Context(), heldPod()))
-		d.clock.Step(lookEvery)
+		d.clock.Step(recheckInterval)
 		d.begins()
 	})
 	t.Run("a Service that lost its label, after an error", func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestWhatIsNeededBegins(t *testing.T) {
 		d.failing = 1
 		d.start()
 		d.rests()
-		d.clock.Step(lookAgain)
+		d.clock.Step(retryInterval)
 		d.begins()
 	})
 }

@@ -94,7 +94,7 @@ func addEmployerController(mgr manager.Manager, pods *podController) error {
 	return mgr.Add(manager.RunnableFunc(r.findLeftBehind))
 }
 
-// due says whether there may be something to do for an employer in the cache.
+// due reports whether there may be something to do for an employer in the cache.
 func (r *employerController) due(o client.Object) bool {
 	_, drainErr := api.DrainTime(o, 0)
 	existing := conditionOn(o)
@@ -163,7 +163,7 @@ func soonest(a, b time.Duration) time.Duration {
 	return a
 }
 
-// read returns the employer from the cache, or live if it has left the cache and somebody may still need it. Nil means
+// read returns the employer from the cache, or live if it has left the cache and may still be needed. Nil means
 // that there is nothing to do.
 func (r *employerController) read(ctx context.Context, key client.ObjectKey) (client.Object, *employer, error) {
 	object := backend.New(r.pods.example)
@@ -302,9 +302,9 @@ func (r *employerController) hold(ctx context.Context, object client.Object, e *
 	return r.writeHolders(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer), r.pods.holderNames(e))
 }
 
-// writeHolders writes who may hold something for the employer, twice: to its status, which survives that somebody replaces its
-// metadata, and to its metadata, together with its finalizers. What only one of them names is held, so it does not matter
-// where this is cut off.
+// writeHolders writes who may hold something for the employer, twice: to its status, which survives that a user
+// replaces its metadata, and to its metadata, together with its finalizers. What only one of them names is held, so it
+// does not matter where this is cut off.
 func (r *employerController) writeHolders(ctx context.Context, object client.Object, finalizers, names []string) error {
 	existing, has := api.ConditionsOf(object)
 	subresource := true
@@ -339,8 +339,8 @@ func (r *employerController) refresh(ctx context.Context, key client.ObjectKey) 
 	}
 }
 
-// dismiss takes back what an adapter holds for an employer that does not use it any more, and says whether nothing is
-// left, or how long to wait.
+// dismiss takes back what an adapter holds for an employer that does not use it any more, and reports whether nothing
+// is left, or how long to wait.
 func (r *employerController) dismiss(ctx context.Context, object client.Object, adapter backend.Backend) (gone bool, wait time.Duration) {
 	if serves, err := r.serves(ctx, object, adapter); err != nil || serves { // a list from the cache fails only at the end
 		return false, strayPoll
@@ -352,7 +352,7 @@ func (r *employerController) dismiss(ctx context.Context, object client.Object, 
 	return wait == 0, wait
 }
 
-// serves says whether a backend that does not employ Pods for the employer any more still has one of them.
+// serves reports whether a backend that does not employ Pods for the employer any more still has one of them.
 func (r *employerController) serves(ctx context.Context, object client.Object, adapter backend.Backend) (bool, error) {
 	if _, moves := adapter.(backend.Mover); !moves {
 		return false, nil
@@ -416,8 +416,8 @@ func (r *employerController) report(object client.Object) {
 		"annotation %s is %q: give whole seconds, at least 0; the default counts until then", api.DrainSecondsAnnotation, raw)
 }
 
-// write writes the employer's finalizers and the adapters that it names, if it is still as it was read. One that is gone
-// needs none; exists says whether it is there.
+// write writes the employer's finalizers and the adapters that it names, if it is still as it was read. One that is
+// gone needs none; exists reports whether it is there.
 func (r *employerController) write(ctx context.Context, object client.Object, finalizers, holders []string) (exists bool, err error) {
 	if finalizers == nil {
 		finalizers = []string{}
@@ -446,7 +446,8 @@ func (r *employerController) write(ctx context.Context, object client.Object, fi
 	return true, nil
 }
 
-// wrote takes in what the API server answered: writes that follow rest on it, and decisions wait until the cache shows it.
+// wrote takes in what the API server answered: writes that follow rest on it, and decisions wait until the cache shows
+// it.
 func (r *employerController) wrote(object, answered client.Object) {
 	newer := answered.GetResourceVersion()
 	if newer == "" {
@@ -475,14 +476,14 @@ func (r *employerController) employees(ctx context.Context, key client.ObjectKey
 	return pods.Items, nil
 }
 
-// employs says whether some Pod in the cache still names the employer.
+// employs reports whether some Pod in the cache still names the employer.
 func (r *employerController) employs(ctx context.Context, key client.ObjectKey) (bool, error) {
 	pods, err := r.employees(ctx, key)
 	return len(pods) > 0, err
 }
 
-// employsUnmanaged says whether some Pod that is not in the cache still names the employer, because it is not managed any
-// more, and has it released. The list is live: it is the last look before the employer may go.
+// employsUnmanaged reports whether some Pod that is not in the cache still names the employer, because it is not
+// managed any more, and has it released. The list is live: it is the last look before the employer may go.
 func (r *employerController) employsUnmanaged(ctx context.Context, key client.ObjectKey) (bool, error) {
 	found := false
 	err := eachLive(ctx, r.live, corev1.SchemeGroupVersion.WithKind("Pod"), func(pod *metav1.PartialObjectMetadata) {
@@ -498,7 +499,7 @@ func (r *employerController) employsUnmanaged(ctx context.Context, key client.Ob
 	return found, nil
 }
 
-// needsHold says whether an adapter that moves traffic or has a resource for it employs Pods for the employer.
+// needsHold reports whether an adapter that moves traffic or has a resource for it employs Pods for the employer.
 func (r *employerController) needsHold(e *employer) bool {
 	for i, a := range r.adapters {
 		if e.selectors[i] != nil && holds(a) {
@@ -508,13 +509,13 @@ func (r *employerController) needsHold(e *employer) bool {
 	return false
 }
 
-// holds says whether the adapter needs its employers to stay until it has cleaned up.
+// holds reports whether the adapter needs its employers to stay until it has cleaned up.
 func holds(a backend.Backend) bool {
 	_, moves := a.(backend.Mover)
 	return moves || a.Provisioner() != nil
 }
 
-// holdsEmployers says whether employers of this kind may be held at all.
+// holdsEmployers reports whether employers of this kind may be held at all.
 func (c *podController) holdsEmployers() bool { return slices.ContainsFunc(c.adapters, holds) }
 
 // cleanFinalizers are the finalizers on the object that hold it until its backend is clean, in both forms.

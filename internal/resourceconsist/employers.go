@@ -24,23 +24,24 @@ type employer struct {
 	// holders says which adapters may hold something for it, by position.
 	holders []bool
 	drain   time.Duration
-	// prepared says that the employer stays until its Pods are deregistered, and that its own resource is there.
+	// prepared is true if the employer stays until its Pods are deregistered, and that its own resource is there.
 	prepared bool
-	// stray says that the employer is not in the cache: object is what was last seen of it.
+	// stray is true if the employer is not in the cache: object is what was last seen of it.
 	stray bool
 }
 
-// takesPart says whether the employer employs Pods at all.
+// takesPart reports whether the employer employs Pods at all.
 func (e *employer) takesPart() bool {
 	return slices.ContainsFunc(e.selectors, func(s labels.Selector) bool { return s != nil })
 }
 
-// employs says whether the adapter at this position employs Pods with these labels.
+// employs reports whether the adapter at this position employs Pods with these labels.
 func (e *employer) employs(adapter int, podLabels labels.Labels) bool {
 	return e.selectors[adapter] != nil && e.selectors[adapter].Matches(podLabels)
 }
 
-// same says whether no decision about a Pod can differ between the two, and nothing that an adapter may read of the employer.
+// same reports whether no decision about a Pod can differ between the two, and nothing that an adapter may read of the
+// employer.
 func (e *employer) same(o *employer) bool {
 	text := func(s labels.Selector) string {
 		if s == nil {
@@ -88,7 +89,8 @@ func (x *employers) add(key client.ObjectKey, e *employer) {
 	}
 }
 
-// replace puts next in the place of old, which may be nil, unless somebody was quicker; a nil next forgets the employer.
+// replace puts next in the place of old, which may be nil, unless another writer was quicker; a nil next forgets the
+// employer.
 func (x *employers) replace(key client.ObjectKey, old, next *employer) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -146,7 +148,7 @@ func (x *employers) of(pod *corev1.Pod) []*employer {
 	return found
 }
 
-// selected says whether some employer selects the Pod.
+// selected reports whether some employer selects the Pod.
 func (x *employers) selected(pod *corev1.Pod) bool {
 	found := false
 	x.each(pod, func(*employer) bool {
@@ -227,9 +229,10 @@ func (c *podController) employer(object client.Object) *employer {
 	return e
 }
 
-// refresh has the index tell what is known of an employer besides its object, such as that its resource is made, and returns what it tells
-// now, nil if that is what it told before. Whoever changes what is known calls it after that, and whoever puts an employer into the index after that: so the later
-// of the two sees both, although what is put was read before.
+// refresh has the index tell what is known of an employer besides its object, such as that its resource is made, and
+// returns what it tells now, nil if that is what it told before. Whoever changes what is known calls it after that, and
+// whoever puts an employer into the index after that: so the later of the two sees both, although what is put was read
+// before.
 func (c *podController) refresh(key client.ObjectKey) *employer {
 	for {
 		known := c.employers.get(key)
@@ -247,7 +250,7 @@ func (c *podController) refresh(key client.ObjectKey) *employer {
 	}
 }
 
-// recorded says whether the employer names all that may hold something for it, wherever it can.
+// recorded reports whether the employer names all that may hold something for it, wherever it can.
 func (c *podController) recorded(e *employer) bool {
 	names := c.holderNames(e)
 	_, has := api.ConditionsOf(e.object)
@@ -256,8 +259,8 @@ func (c *podController) recorded(e *employer) bool {
 	return slices.Equal(names, annotated) && (!has || c.statusless.Load() || slices.Equal(names, api.ConditionedHolders(e.object)))
 }
 
-// holderNames are the names of all that may hold something for the employer, sorted: those that it names, and those that
-// are about to. Adapters that this process does not know are kept.
+// holderNames are the names of all that may hold something for the employer, sorted: those that it names, and those
+// that are about to. Adapters that this process does not know are kept.
 func (c *podController) holderNames(e *employer) []string {
 	names := api.HeldBy(e.object)
 	for i, a := range c.adapters {

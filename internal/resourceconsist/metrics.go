@@ -41,7 +41,8 @@ type podMetrics struct {
 	lost    prometheus.Counter
 }
 
-// newPodMetrics registers those of the process in the first registry, and those that tell of a manager's objects in the second.
+// newPodMetrics registers those of the process in the first registry, and those that tell of a manager's objects in the
+// second.
 func newPodMetrics(registry, own prometheus.Registerer, kind string, records *records, backendConditions *backendConditions) (*podMetrics, error) {
 	actions, err := backend.Registered(registry, actionsMetric.CounterVec())
 	if err != nil {
@@ -70,7 +71,7 @@ func newPodMetrics(registry, own prometheus.Registerer, kind string, records *re
 
 func (m *podMetrics) did(verb traffic.Verb) { m.actions.WithLabelValues(m.kind, string(verb)).Inc() }
 
-// waitingPods publishes how many waits there are, when somebody asks.
+// waitingPods publishes how many waits there are, when it is scraped.
 type waitingPods struct {
 	kind    string
 	records *records

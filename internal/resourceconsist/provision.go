@@ -31,7 +31,7 @@ type provisionKey struct {
 
 // provision is the state of one adapter's resource for one employer.
 type provision struct {
-	// made says that the resource was made, wanted says for which state of the employer, "" for none: it was removed.
+	// made is true if the resource was made, wanted is for which state of the employer, "" for none: it was removed.
 	made   bool
 	wanted *string
 	// failures is how often in a row the last call for tried failed, notBefore when the next may be made.
@@ -61,8 +61,8 @@ func (p *provisions) forget(uid types.UID) {
 	maps.DeleteFunc(p.done, func(k provisionKey, _ provision) bool { return k.uid == uid })
 }
 
-// made says whether everything is there that the adapters by which the employer employs Pods have to make. A state of
-// the employer that could not be made yet does not undo an earlier one.
+// made reports whether everything is there that the adapters by which the employer employs Pods have to make. A state
+// of the employer that could not be made yet does not undo an earlier one.
 func (c *podController) made(object client.Object, selectors []labels.Selector) bool {
 	for i, a := range c.adapters {
 		if a.Provisioner() != nil && selectors[i] != nil && !c.provisions.get(provisionKey{object.GetUID(), a.Name()}).made {
@@ -76,7 +76,8 @@ func (c *podController) made(object client.Object, selectors []labels.Selector) 
 const firstRetry = 100 * time.Millisecond
 
 // bring makes the resource of one adapter as it is wanted, "" for none, unless it is that already or a failure is too
-// recent. It returns whether it was made or removed now, and how long to wait otherwise, zero if there is nothing to do.
+// recent. It returns whether it was made or removed now, and how long to wait otherwise, zero if there is nothing to
+// do.
 func (r *employerController) bring(ctx context.Context, object client.Object, adapter backend.Backend, wanted string) (changed bool, wait time.Duration) {
 	provisioner := adapter.Provisioner()
 	if provisioner == nil {
@@ -95,11 +96,11 @@ func (r *employerController) bring(ctx context.Context, object client.Object, ad
 		call, what = provisioner.Deprovision, "deprovisioning"
 	}
 	err := call(ctx, object)
-	said := outcome(err)
+	condition := outcome(err)
 	if err != nil {
-		said.Message = what + ": " + said.Message
+		condition.Message = what + ": " + condition.Message
 	}
-	r.backendConditions.report(subject{client.ObjectKeyFromObject(object), adapter.Name(), "provision"}, said)
+	r.backendConditions.report(subject{client.ObjectKeyFromObject(object), adapter.Name(), "provision"}, condition)
 	if err == nil {
 		r.pods.provisions.put(key, provision{made: wanted != "", wanted: &wanted})
 		return true, 0

@@ -143,13 +143,13 @@ func (c *podController) observe(ctx context.Context, pod *corev1.Pod) (traffic.S
 // finalizerConflicts are what to tell employers of the Pod whose finalizer another one has, too.
 func (c *podController) finalizerConflicts(plan traffic.Plan) map[subject]metav1.Condition {
 	told := map[subject]metav1.Condition{}
-	for _, clash := range plan.Clashes {
-		key, ok := keyOf(c.kind, clash.Employer)
+	for _, conflict := range plan.FinalizerConflicts {
+		key, ok := keyOf(c.kind, conflict.Employer)
 		if !ok {
 			continue
 		}
-		told[subject{key, "", "finalizer of " + clash.With}] = failure(api.ConditionReasonFinalizerShared, fmt.Sprintf(
-			"the finalizer %s is also that of %s, so Pods of both wait until both have let go of them: %s", c.finalizer(key.Name), clash.With, c.toRename(key, clash.With)))
+		told[subject{key, "", "finalizer of " + conflict.With}] = failure(api.ConditionReasonFinalizerShared, fmt.Sprintf(
+			"the finalizer %s is also that of %s, so Pods of both wait until both have let go of them: %s", c.finalizer(key.Name), conflict.With, c.toRename(key, conflict.With)))
 	}
 	return told
 }
@@ -281,8 +281,8 @@ func contains(list []*employer, e *employer) bool {
 	return false
 }
 
-// unmanagedPods are Pods that left the cache without being deleted: they are not managed any more and may have to be released.
-// The zero value is ready to use.
+// unmanagedPods are Pods that left the cache without being deleted: they are not managed any more and may have to be
+// released. The zero value is ready to use.
 type unmanagedPods struct {
 	keys sync.Map
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // records holds what this process has seen of each Pod over time: delays are counted from one's own observation. It is
-// safe for concurrent use. A record goes with its Pod, or when nothing is left in it; losing it all, at a restart, only lengthens delays.
+// safe for concurrent use. A record goes with its Pod, or when nothing is left in it; losing it all, at a restart, only
+// lengthens delays.
 type records struct {
 	mu   sync.Mutex
 	pods map[types.NamespacedName]*record
@@ -86,7 +87,7 @@ func (r *records) waits(pod *corev1.Pod, waits []traffic.Wait) {
 	take(r.of(pod))
 }
 
-// tellBroken says whether this value of the annotation has not been reported yet, and takes it as reported.
+// tellBroken reports whether this value of the annotation has not been reported yet, and takes it as reported.
 func (r *records) tellBroken(pod *corev1.Pod, value string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,15 +114,15 @@ func (r *records) waitingFor(reason traffic.Reason) int {
 	return r.waiting[reason]
 }
 
-// has says whether there is a record of a Pod.
+// has reports whether there is a record of a Pod.
 func (r *records) has(key types.NamespacedName) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.pods[key] != nil
 }
 
-// change takes something off the record of a Pod, if there is one, and drops a record with nothing left in it: most Pods serve, and
-// need none.
+// change takes something off the record of a Pod, if there is one, and drops a record with nothing left in it: most
+// Pods serve, and need none.
 func (r *records) change(pod *corev1.Pod, by func(*record)) {
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if r.pods[key] == nil {

@@ -49,8 +49,8 @@ type subject struct {
 	adapter, about string
 }
 
-// backendConditions holds how the backends of each employer stand, and says which employers are to be looked at because that
-// has changed. It is safe for concurrent use. Losing it all, at a restart, costs nothing but time.
+// backendConditions holds how the backends of each employer stand, and says which employers are to be looked at because
+// that has changed. It is safe for concurrent use. Losing it all, at a restart, costs nothing but time.
 type backendConditions struct {
 	mu        sync.Mutex
 	employers map[client.ObjectKey]map[subject]*subjectState
@@ -64,8 +64,8 @@ type backendConditions struct {
 type subjectState struct {
 	// condition is what was said of it, apart from single Pods.
 	condition metav1.Condition
-	// pods are those for which it fails, and named is the one whose condition is shown: it changes only when that Pod is
-	// done with, so that many Pods that fail in turn are one change.
+	// pods are those for which it fails, and named is the one whose condition is shown: it changes only when that Pod
+	// is done with, so that many Pods that fail in turn are one change.
 	pods  map[types.NamespacedName]metav1.Condition
 	named types.NamespacedName
 }
@@ -249,8 +249,8 @@ func (n *notes) forget(uid types.UID) {
 // messagePause is how long a failure whose message alone changes stays as it is recorded.
 const messagePause = 30 * time.Second
 
-// record publishes how the employer's backends follow, if that has changed, and returns when to look again, zero if there
-// is no need.
+// record publishes how the employer's backends follow, if that has changed, and returns when to look again, zero if
+// there is no need.
 func (r *employerController) record(ctx context.Context, object client.Object) (time.Duration, error) {
 	now := r.clock.Now()
 	condition, known := r.backendConditions.of(client.ObjectKeyFromObject(object))
@@ -262,7 +262,7 @@ func (r *employerController) record(ctx context.Context, object client.Object) (
 	switch {
 	case recorded && sameCondition(last.condition, condition), recorded && fine && last.condition.Status == metav1.ConditionTrue:
 		return 0, nil
-	case fine && !recorded, fine && !r.allKnown(ctx, object, known): // never was bad, or nobody can tell yet
+	case fine && !recorded, fine && !r.allKnown(ctx, object, known): // never was bad, or it is not known yet
 		return 0, nil
 	case !fine && recorded && last.condition.Status == condition.Status && last.condition.Reason == condition.Reason && now.Sub(last.at) < messagePause:
 		return messagePause - now.Sub(last.at), nil
@@ -280,8 +280,8 @@ func (r *employerController) record(ctx context.Context, object client.Object) (
 	return 0, nil
 }
 
-// allKnown reports whether every backend that makes calls for Pods of the employer has reported since the process started.
-// None needs to if there is no Pod.
+// allKnown reports whether every backend that makes calls for Pods of the employer has reported since the process
+// started. None needs to if there is no Pod.
 func (r *employerController) allKnown(ctx context.Context, object client.Object, known []string) bool {
 	employed, err := r.employs(ctx, client.ObjectKeyFromObject(object))
 	if err == nil && !employed {
@@ -305,8 +305,8 @@ func (r *employerController) patchCondition(ctx context.Context, object client.O
 	return err
 }
 
-// patchConditions writes all of status.conditions, if the employer is still as it was read, and takes them over. It says
-// whether there was a status to write: not if the employer is gone, or has no such subresource.
+// patchConditions writes all of status.conditions, if the employer is still as it was read, and takes them over. It
+// says whether there was a status to write: not if the employer is gone, or has no such subresource.
 func (r *employerController) patchConditions(ctx context.Context, object client.Object, conditions []metav1.Condition) (bool, error) {
 	if conditions == nil {
 		conditions = []metav1.Condition{}

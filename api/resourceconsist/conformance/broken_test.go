@@ -226,7 +226,7 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return b.wholeBackend.Apply(ctx, s, changes)
 				}
 			},
-			check: "members of others stay as they are", says: "members that somebody else put into the backend were changed by Apply",
+			check: "members of others stay as they are", says: "members that another system put into the backend were changed by Apply",
 		},
 		"it refuses what is there": {
 			bend: func(b *bentBackend) {
@@ -358,7 +358,7 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 			bend: func(b *bentBackend) {
 				b.selector = func(s service) labels.Selector { return labels.SelectorFromSet(s.Spec.Selector) }
 			},
-			check: "a Service that takes no part employs nobody", says: "for a Service without the label",
+			check: "a Service that takes no part employs no Pod", says: "for a Service without the label",
 		},
 		"it mixes up namespaces": {
 			bend: func(b *bentBackend) {
@@ -436,7 +436,7 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return b.wholeBackend.Members(s, p, serve)
 				}
 			},
-			check: "a Pod without an address disturbs nobody", says: "the Pod could never be deleted",
+			check: "a Pod without an address disturbs no other", says: "the Pod could never be deleted",
 		},
 		"it makes its resource twice": {
 			wrap: func(b *bentBackend) api.Adapter[service, state] {
@@ -593,7 +593,7 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return b.wholeBackend.Members(s, p, serve)
 				}
 			},
-			check: "a Pod without an address disturbs nobody", says: "is no failure",
+			check: "a Pod without an address disturbs no other", says: "is no failure",
 		},
 		"it sorts the changes that it is given": {
 			bend: func(b *bentBackend) {

@@ -32,7 +32,7 @@ func checksOf[E client.Object, S comparable](fresh func(testing.TB) Fixture[E, S
 	}{
 		{"the name is a DNS label and stays the same", theName[E, S]},
 		{"the selector is a function of the employer", theSelector[E, S]},
-		{"a Service that takes no part employs nobody", noPart[E, S]},
+		{"a Service that takes no part employs no Pod", noPart[E, S]},
 		{"the resource of an employer is made and removed, twice too", provisioning[E, S]},
 		{"a Pod is served once registered and not once deregistered", inAndOut[E, S]},
 		{"registering and deregistering again change nothing", idempotent[E, S]},
@@ -44,7 +44,7 @@ func checksOf[E client.Object, S comparable](fresh func(testing.TB) Fixture[E, S
 		{"members of others stay as they are", foreign[E, S]},
 		{"employers of the same Pods do not disturb each other", employers[E, S]},
 		{"an address used again serves its new Pod", reusedAddress[E, S]},
-		{"a Pod without an address disturbs nobody", noAddress[E, S]},
+		{"a Pod without an address disturbs no other", noAddress[E, S]},
 		{"a Pod of two addresses comes and goes as one", dualStack[E, S]},
 		{"failures of single Pods are told apart", partialFailure[E, S]},
 		{"calls for a Pod do not grow with the number of Pods", calls[E, S]},
@@ -180,7 +180,7 @@ func idempotent[E client.Object, S comparable](w *world[E, S]) {
 	if err := w.deregister(w.Context(), employer, pods[0]); err != nil {
 		w.Errorf("%s: %v", changes, err)
 	}
-	if err := w.await("nobody is left of a Pod that was registered three times and deregistered once", func() string {
+	if err := w.await("nothing is left of a Pod that was registered three times and deregistered once", func() string {
 		if w.serves(employer, pods[0]) {
 			return "the provider still sends it traffic: registering again must not add it again"
 		}
@@ -343,7 +343,7 @@ func foreign[E client.Object, S comparable](w *world[E, S]) {
 	intact := func(after string) {
 		w.Helper()
 		if !untouched() {
-			w.once("members that somebody else put into the backend were changed by %s: touch, and let Read return, only what the adapter itself put there", after)
+			w.once("members that another system put into the backend were changed by %s: touch, and let Read return, only what the adapter itself put there", after)
 		}
 	}
 	intact("Provider.Foreign itself")

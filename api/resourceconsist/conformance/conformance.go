@@ -12,8 +12,8 @@
 //	}
 //
 // Each check is a subtest that begins with a fresh provider. The one that matters most is made all the time: an adapter
-// never tells that a Pod is not served while the provider sends it traffic, because the framework lets the Pod be operated
-// then.
+// never tells that a Pod is not served while the provider sends it traffic, because the framework lets the Pod be
+// operated then.
 //
 // Run the tests with -race: some checks are there to give the race detector something to see.
 package conformance
@@ -41,19 +41,19 @@ const (
 // functions are called from many goroutines and are no calls of the provider, so Calls does not count them.
 type Provider[E client.Object] struct {
 	// Employer makes an employer that takes part and selects the Pods with Label; the checks use several namespaces and
-	// names. Nil means Service, for adapters whose employers are Services. The adapter's Provision is called with it, if
-	// there is one.
+	// names. Nil means Service, for adapters whose employers are Services. The adapter's Provision is called with it,
+	// if there is one.
 	Employer func(namespace, name string) E
 	// Pod changes a Pod that the checks have made, before they use it, for what the adapter needs of one, for example
 	// an annotation; nil means nothing. The Pod has what the framework's cache keeps: metadata, node name, readiness
 	// gates, phase, conditions and addresses.
 	Pod func(pod *corev1.Pod)
 
-	// Serves says whether a request to the employer can reach the Pod now, under any address in its status. It is the
-	// truth, taken from the provider and not from the adapter: it must not fail, and must not go through what Fail,
+	// Serves reports whether a request to the employer can reach the Pod now, under any address in its status. It is
+	// the truth, taken from the provider and not from the adapter: it must not fail, and must not go through what Fail,
 	// Delay and the like disturb.
 	Serves func(employer E, pod *corev1.Pod) bool
-	// Move makes the provider send traffic to the Pod, or none, as somebody else does whom the adapter observes. It
+	// Move makes the provider send traffic to the Pod, or none, as the system does that the adapter observes. It
 	// returns when this is so.
 	Move func(employer E, pod *corev1.Pod, on bool)
 

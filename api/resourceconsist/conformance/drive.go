@@ -15,9 +15,9 @@ import (
 
 // answer is what an adapter knows of a Pod.
 type answer struct {
-	// serving says that the Pod is sent traffic, or might be.
+	// serving is true if the Pod is sent traffic, or might be.
 	serving bool
-	// complete says that it is sent all the traffic that it is to have.
+	// complete is true if it is sent all the traffic that it is to have.
 	complete bool
 	// lacks says what is missing, if not complete.
 	lacks string
@@ -133,8 +133,8 @@ func (w *world[E, S]) read(ctx context.Context, employer E, ids []string) (map[s
 	return held, nil
 }
 
-// register asks for the Pods to be served, deregister for them not to be, without waiting for it. The Provider does it for
-// an adapter that moves nothing.
+// register asks for the Pods to be served, deregister for them not to be, without waiting for it. The Provider does it
+// for an adapter that moves nothing.
 func (w *world[E, S]) register(ctx context.Context, employer E, pods ...*corev1.Pod) error {
 	return w.change(ctx, employer, pods, true)
 }
@@ -183,8 +183,8 @@ func (w *world[E, S]) apply(ctx context.Context, employer E, wished []api.Change
 	return errors.Join(errs...)
 }
 
-// sweep removes members of the backend that are none of these Pods', as the framework does for Pods that are gone. It is
-// for an adapter that moves traffic.
+// sweep removes members of the backend that are none of these Pods', as the framework does for Pods that are gone. It
+// is for an adapter that moves traffic.
 func (w *world[E, S]) sweep(ctx context.Context, employer E, living []*corev1.Pod) error {
 	claimed := map[string]bool{}
 	for _, pod := range living {

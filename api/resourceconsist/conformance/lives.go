@@ -42,9 +42,9 @@ type community[E client.Object, S comparable] struct {
 	free    []string
 	born    int
 	actions []string
-	// faulty says that the provider is disturbed now.
+	// faulty is true if the provider is disturbed now.
 	faulty bool
-	// ended says that the run found a failure.
+	// ended is true if the run found a failure.
 	ended bool
 }
 

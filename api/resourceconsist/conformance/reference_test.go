@@ -108,7 +108,7 @@ func lbProvider(lb *simulated.LoadBalancer) Provider[service] {
 			lb.FailFor(all...)
 		},
 		Foreign: func(s service) func() bool {
-			member := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Weight: 3, Owner: "somebody else"}
+			member := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Weight: 3, Owner: "another owner"}
 			lb.Set(group(s), member)
 			return func() bool { return lb.Has(group(s), member) }
 		},

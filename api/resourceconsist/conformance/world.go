@@ -36,7 +36,7 @@ type world[E client.Object, S comparable] struct {
 	connect  func() api.Adapter[E, S]
 	// fixture makes another fixture, with a provider of its own.
 	fixture func(testing.TB) Fixture[E, S]
-	// inspecting says that arguments of calls are compared before and after.
+	// inspecting is true if arguments of calls are compared before and after.
 	inspecting bool
 
 	mu sync.Mutex
@@ -324,7 +324,7 @@ func (w *world[E, S]) stay(why string, employer E, pods ...*corev1.Pod) {
 	w.Helper()
 	for _, pod := range pods {
 		if !w.serves(employer, pod) {
-			w.once("%s stopped the traffic of Pod %s of %s/%s, which nobody asked for", why, pod.Name, employer.GetNamespace(), employer.GetName())
+			w.once("%s stopped the traffic of Pod %s of %s/%s, which was not asked for", why, pod.Name, employer.GetNamespace(), employer.GetName())
 		}
 		_, _ = w.look(employer, pod)
 	}
@@ -335,7 +335,7 @@ func (w *world[E, S]) deny(why string, employer E, pods ...*corev1.Pod) {
 	w.Helper()
 	for _, pod := range pods {
 		if w.serves(employer, pod) {
-			w.once("%s brought traffic to Pod %s of %s/%s, which nobody asked for", why, pod.Name, employer.GetNamespace(), employer.GetName())
+			w.once("%s brought traffic to Pod %s of %s/%s, which was not asked for", why, pod.Name, employer.GetNamespace(), employer.GetName())
 		}
 	}
 }

@@ -17,16 +17,16 @@ import (
 // Backend is an adapter for employers of kind E, ready for one call of AddToManager. Make one with BackendOf.
 type Backend[E client.Object] struct{ of backend.Backend }
 
-// BackendOf has the framework use an adapter: what Pods need is changed in batches, and what is known of them comes from
-// what was read for all waiting Pods together. An api.Mover is one that moves traffic; api.Provisioner and api.Placer are
-// used if the adapter is one. AddToManager returns what is wrong with the options.
+// BackendOf has the framework use an adapter: what Pods need is changed in batches, and what is known of them comes
+// from what was read for all waiting Pods together. An api.Mover is one that moves traffic; api.Provisioner and
+// api.Placer are used if the adapter is one. AddToManager returns what is wrong with the options.
 func BackendOf[E client.Object, S comparable](adapter api.Adapter[E, S], options api.CallOptions) Backend[E] {
 	return Backend[E]{bulk.New(adapter, options, nil)}
 }
 
 // EndpointSlices is the adapter that resourceconsist-controller has built in, for traffic that follows Kubernetes' own
-// endpoints. A program that looks after Services in place of that controller adds it beside its own adapters, in the same
-// call of AddToManager. Its manager's user may also get, list and watch EndpointSlices.
+// endpoints. A program that looks after Services in place of that controller adds it beside its own adapters, in the
+// same call of AddToManager. Its manager's user may also get, list and watch EndpointSlices.
 func EndpointSlices() Backend[*corev1.Service] {
 	return Backend[*corev1.Service]{endpointslice.New(nil)}
 }

@@ -42,7 +42,7 @@ func (c *Client) Members(ctx context.Context, group string, ids ...string) ([]Me
 	return members, err
 }
 
-// Change changes members. It returns those that failed, by ID; all others are accepted. An error says that none is.
+// Change changes members. It returns those that failed, by ID; all others are accepted. With an error none is.
 func (c *Client) Change(ctx context.Context, group string, changes Changes) (failed map[string]string, err error) {
 	err = c.call(ctx, http.MethodPost, "/groups/"+url.PathEscape(group)+"/changes", changes, &failed)
 	return failed, err

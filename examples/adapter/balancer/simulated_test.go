@@ -99,7 +99,7 @@ func (s *simulatedAPI) provider() conformance.Provider[*corev1.Service] {
 			s.balancer.FailFor(bad...)
 		},
 		Foreign: func(service *corev1.Service) func() bool {
-			member := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Port: 80, Weight: 1, Owner: "somebody else"}
+			member := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Port: 80, Weight: 1, Owner: "another owner"}
 			s.balancer.Set(group(service), member)
 			return func() bool { return s.balancer.Has(group(service), member) }
 		},

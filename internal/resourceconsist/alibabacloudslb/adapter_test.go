@@ -127,15 +127,15 @@ func TestWhichServicesTakePart(t *testing.T) {
 		"a load balancer and server groups: both":          {func(*corev1.Service) {}, true, true},
 		"a load balancer that has no ID yet is waited for": {func(s *corev1.Service) { delete(s.Labels, LoadBalancerIDLabel) }, true, true},
 		"without annotation nothing is owned":              {func(s *corev1.Service) { s.Annotations = nil }, true, false},
-		"another kind of load balancer is somebody else's": {func(s *corev1.Service) { s.Spec.LoadBalancerClass = ptr.To("alibabacloud.com/nlb") }, false, true},
+		"another kind of load balancer is not ours":        {func(s *corev1.Service) { s.Spec.LoadBalancerClass = ptr.To("alibabacloud.com/nlb") }, false, true},
 		"the class of this kind is ours":                   {func(s *corev1.Service) { s.Spec.LoadBalancerClass = ptr.To("alibabacloud.com/clb") }, true, true},
 		"a Service inside the cluster with server groups": {func(s *corev1.Service) {
 			s.Spec.Type = corev1.ServiceTypeClusterIP
 			delete(s.Labels, LoadBalancerIDLabel)
 		}, false, true},
-		"an ID is enough, whatever the type":                                {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }, true, true},
-		"without the label of the suite a Service takes no part":            {func(s *corev1.Service) { delete(s.Labels, appsv1alpha1.ControlLabel) }, false, false},
-		"without a selector a Service employs nobody, instead of everybody": {func(s *corev1.Service) { s.Spec.Selector = nil }, false, false},
+		"an ID is enough, whatever the type":                          {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }, true, true},
+		"without the label of the suite a Service takes no part":      {func(s *corev1.Service) { delete(s.Labels, appsv1alpha1.ControlLabel) }, false, false},
+		"without a selector a Service employs no Pod, instead of all": {func(s *corev1.Service) { s.Spec.Selector = nil }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := service()
@@ -200,7 +200,7 @@ func TestMembersOfAnOwnedService(t *testing.T) {
 		},
 		"no address, no member":              {map[string]string{ServerGroupsAnnotation: "shop-http"}, nil, pod(), map[string]Weight{}, map[string]Weight{}, ""},
 		"a group of another namespace":       {map[string]string{ServerGroupsAnnotation: "bank"}, nil, pod("10.0.0.1"), nil, nil, "namespace shop may not use: give one of shop-http, shop-v6, everyone"},
-		"a group that nobody knows":          {map[string]string{ServerGroupsAnnotation: "x"}, nil, pod("10.0.0.1"), nil, nil, "give one of"},
+		"an unknown group":                   {map[string]string{ServerGroupsAnnotation: "x"}, nil, pod("10.0.0.1"), nil, nil, "give one of"},
 		"an empty list":                      {map[string]string{ServerGroupsAnnotation: ""}, nil, pod("10.0.0.1"), nil, nil, "give one of"},
 		"a group twice":                      {map[string]string{ServerGroupsAnnotation: "shop-http,shop-http:8080"}, nil, pod("10.0.0.1"), nil, nil, "twice"},
 		"a port that is none":                {map[string]string{ServerGroupsAnnotation: "shop-http:http"}, nil, pod("10.0.0.1"), nil, nil, "from 1 to 65535"},

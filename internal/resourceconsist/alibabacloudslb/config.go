@@ -37,8 +37,8 @@ type Config struct {
 	// QPS and Burst bound the requests to the API, all together.
 	QPS   float32
 	Burst int
-	// Endpoint, ECSEndpoint and STSEndpoint are hosts, with a port or without. Empty means those of the region; Endpoint
-	// is read from EnvEndpoint if empty.
+	// Endpoint, ECSEndpoint and STSEndpoint are hosts, with a port or without. Empty means those of the region;
+	// Endpoint is read from EnvEndpoint if empty.
 	Endpoint, ECSEndpoint, STSEndpoint string
 	// HTTP makes the requests. Nil means one that trusts the system's authorities and follows HTTPS_PROXY.
 	HTTP *http.Client
@@ -65,7 +65,7 @@ func (c *Config) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.STSEndpoint, flagSTSEndpoint, c.STSEndpoint, "Host of the STS API for RAM roles, for example sts-vpc.cn-hangzhou.aliyuncs.com, if not the default.")
 }
 
-// Validate says what is wrong with the choices. It reads files and the environment, and calls nobody.
+// Validate says what is wrong with the choices. It reads files and the environment, and makes no call.
 func (c *Config) Validate() error {
 	prepared := *c
 	return prepared.prepare()

@@ -148,7 +148,7 @@ func owningConforms(t *testing.T, out string) {
 			}
 		}
 		p.Foreign = func(service *corev1.Service) func() bool {
-			other := standin.Server{ServerID: "eni-other", ServerIP: "192.0.2.1", Port: 8080, Weight: 7, Type: "eni", Description: "somebody else"}
+			other := standin.Server{ServerID: "eni-other", ServerIP: "192.0.2.1", Port: 8080, Weight: 7, Type: "eni", Description: "another owner"}
 			a.cloud.ChangeServers(groupIDOf(service), func(all []standin.Server) []standin.Server { return append(all, other) })
 			return func() bool { return slices.Contains(a.cloud.Servers(groupIDOf(service)), other) }
 		}

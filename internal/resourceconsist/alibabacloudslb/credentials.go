@@ -18,7 +18,8 @@ const (
 	// EnvKeyID and EnvKeySecret are an access key. A folder of credentials has files of these names.
 	EnvKeyID     = "ALIYUN_SLB_AK_KEY"
 	EnvKeySecret = "ALIYUN_SLB_AK_SECRET"
-	// EnvEndpoint is the host of the SLB API, for example slb-vpc.cn-hangzhou.aliyuncs.com. Empty means that of the region.
+	// EnvEndpoint is the host of the SLB API, for example slb-vpc.cn-hangzhou.aliyuncs.com. Empty means that of the
+	// region.
 	EnvEndpoint = "ALIYUN_SLB_ENDPOINT"
 	// EnvRoleARN, EnvOIDCProviderARN and EnvOIDCTokenFile are a RAM role and what this Pod proves its identity with.
 	EnvRoleARN         = "ALIBABA_CLOUD_ROLE_ARN"

@@ -66,7 +66,7 @@ func (e *CallError) Error() string {
 // Unwrap is the failure on the way, nil when the provider answered.
 func (e *CallError) Unwrap() error { return e.cause }
 
-// isRejected says whether the provider said no to what was asked, as opposed to who asked or when.
+// isRejected reports whether the provider said no to what was asked, as opposed to who asked or when.
 func isRejected(err error) bool {
 	var call *CallError
 	return errors.As(err, &call) && call.Fault == FaultRejected

@@ -30,7 +30,8 @@ const (
 
 // Keys of Alibaba Cloud's cloud controller manager, on Services.
 const (
-	// LoadBalancerIDLabel is the ID of the Service's load balancer. Writer: the cloud controller manager, once it exists.
+	// LoadBalancerIDLabel is the ID of the Service's load balancer. Writer: the cloud controller manager, once it
+	// exists.
 	LoadBalancerIDLabel = "service.k8s.alibaba/loadbalancer-id"
 	// backendTypeAnnotation is what the load balancer forwards to: eni, the Pods themselves, or ecs, the nodes.
 	backendTypeAnnotation = "service.beta.kubernetes.io/backend-type"
@@ -70,8 +71,8 @@ func New(config Config) (*Observing, *Owning, error) {
 	return &Observing{cloud: made}, &Owning{cloud: made, groups: config.groups}, nil
 }
 
-// CallOptions are how the halves want to be driven: gathering changes and asking seldom, since each call counts against a
-// limit of the account. Calls are bounded in Config, where requests are counted one by one.
+// CallOptions are how the halves want to be driven: gathering changes and asking seldom, since each call counts against
+// a limit of the account. Calls are bounded in Config, where requests are counted one by one.
 func CallOptions() api.CallOptions {
 	return api.CallOptions{
 		BatchSize: 2 * maxServersPerCall, BatchWindow: 200 * time.Millisecond, QPS: -1,
@@ -96,7 +97,7 @@ func (o *Observing) Selector(service *corev1.Service) labels.Selector {
 // Members is part of api.Adapter. A member is the Pod's address: the same Pod behind several listeners is one.
 func (o *Observing) Members(service *corev1.Service, pod *corev1.Pod, serve bool) (map[string]Listed, error) {
 	if strings.EqualFold(service.Annotations[backendTypeAnnotation], "ecs") {
-		return nil, fmt.Errorf("annotation %s is ecs: the load balancer forwards to nodes, so nobody can tell when it leaves a Pod alone; set it to eni, or remove label kusionstack.io/control",
+		return nil, fmt.Errorf("annotation %s is ecs: the load balancer forwards to nodes, so it cannot be told when it leaves a Pod alone; set it to eni, or remove label kusionstack.io/control",
 			backendTypeAnnotation)
 	}
 	address := addressOf(pod, strings.EqualFold(service.Annotations[backendIPVersionAnnotation], "ipv6"))
@@ -106,8 +107,8 @@ func (o *Observing) Members(service *corev1.Service, pod *corev1.Pod, serve bool
 	return map[string]Listed{address: {}}, nil
 }
 
-// Read is part of api.Adapter. A backend server of any health counts as serving: it might. A Service whose load balancer
-// is not known yet is an error, since nobody can say then what it does.
+// Read is part of api.Adapter. A backend server of any health counts as serving: it might. A Service whose load
+// balancer is not known yet is an error, since it is not known then what it does.
 func (o *Observing) Read(ctx context.Context, service *corev1.Service, _ []string) ([]api.Held[Listed], error) {
 	loadBalancer := service.Labels[LoadBalancerIDLabel]
 	if loadBalancer == "" {

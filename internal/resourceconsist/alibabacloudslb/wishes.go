@@ -19,7 +19,8 @@ const (
 	ServerGroupsAnnotation = Name + ".resource-consist.kusionstack.io/server-groups"
 	// WeightAnnotation is the weight of a Pod that serves: 1 to 100. Absent means 100.
 	WeightAnnotation = Name + ".resource-consist.kusionstack.io/weight"
-	// OutOfServiceAnnotation says what becomes of a Pod that leaves service: WeightZero or Remove. Absent means WeightZero.
+	// OutOfServiceAnnotation says what becomes of a Pod that leaves service: WeightZero or Remove. Absent means
+	// WeightZero.
 	OutOfServiceAnnotation = Name + ".resource-consist.kusionstack.io/out-of-service"
 )
 

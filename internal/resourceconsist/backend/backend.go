@@ -1,6 +1,6 @@
 // Package backend is what the controllers of resourceconsist see of an adapter: one Backend, asked about one Pod at a
-// time. Package bulk makes one of every api.Adapter; package endpointslice is one of its own, because EndpointSlices are
-// watched and need no calls.
+// time. Package bulk makes one of every api.Adapter; package endpointslice is one of its own, because EndpointSlices
+// are watched and need no calls.
 package backend
 
 import (
@@ -26,8 +26,8 @@ type Backend interface {
 	Selector(employer client.Object) labels.Selector
 	// Observe is what is known of the Pod now.
 	Observe(employer client.Object, pod *corev1.Pod) Observation
-	// Sources returns what to watch, and adds to mgr what has to run. It is called once. Each source enqueues the Pods whose
-	// Observation changed.
+	// Sources returns what to watch, and adds to mgr what has to run. It is called once. Each source enqueues the Pods
+	// whose Observation changed.
 	Sources(mgr manager.Manager) ([]source.Source, error)
 	// Provisioner makes the employers' own resources; nil if there are none.
 	Provisioner() Provisioner

@@ -86,8 +86,8 @@ func CacheOptions() cache.Options {
 	}}
 }
 
-// stripPod keeps of a Pod what is read here: its metadata, readiness gates, the protocol's conditions, phase, addresses and the ports
-// that have a name, by which a Service's targetPort may find them.
+// stripPod keeps of a Pod what is read here: its metadata, readiness gates, the protocol's conditions, phase, addresses
+// and the ports that have a name, by which a Service's targetPort may find them.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {

@@ -50,7 +50,7 @@ func TestFlags(t *testing.T) {
 		"the defaults are fine":         {[]string{"endpointslice"}, time.Second, ""},
 		"no drain time is fine":         {[]string{"endpointslice"}, 0, ""},
 		"no adapter":                    {nil, 0, "--adapters is empty"},
-		"an adapter that nobody knows":  {[]string{"slb"}, 0, `--adapters has "slb"`},
+		"an unknown adapter":            {[]string{"slb"}, 0, `--adapters has "slb"`},
 		"the same adapter twice":        {[]string{"endpointslice", "endpointslice"}, 0, "twice"},
 		"an adapter that lacks a flag":  {[]string{"endpointslice", "haproxy"}, 0, "--haproxy-runtime is missing"},
 		"a drain time that is negative": {[]string{"endpointslice"}, -1, "--drain-time"},

@@ -96,7 +96,7 @@ func (g *group) leaves(e *employee) (a answer, waits bool) {
 		case m.serving():
 			a.serving = true
 		case m.maySee(func(c api.Change[any]) bool { return !c.Remove && c != e.change(m.id, false) }):
-			idles := m.wished && m.wish == e.change(m.id, false)
+			idles := m.desires(e.change(m.id, false))
 			a.unknown, a.serving = a.unknown || idles, a.serving || !idles
 		case !e.intent.arrived && m.seen <= e.asked:
 			a.unknown = true
@@ -127,7 +127,7 @@ func (g *group) compare(e *employee, now time.Time) {
 	}
 }
 
-// drifted says whether a member of an employee that serves is known to be other than it should be.
+// drifted reports whether a member of an employee that serves is known to be other than it should be.
 func (g *group) drifted(e *employee) bool {
 	if !g.moves || e.gone || e.intent.direction != joining {
 		return false
@@ -140,8 +140,8 @@ func (g *group) drifted(e *employee) bool {
 	return false
 }
 
-// lapse lets employees that nobody has looked at for long wait no more; they are notified, and ask again if they still
-// wait.
+// lapse lets employees that have not been looked at for long wait no more; they are notified, and ask again if they
+// still wait.
 func (g *group) lapse(now time.Time) {
 	for e := range g.waiting {
 		if now.Sub(e.lookedAt) >= 2*g.options.MaxBackoff {

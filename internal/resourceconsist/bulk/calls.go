@@ -99,7 +99,7 @@ func (g *group) answered(held []api.Held[any], err error, now time.Time) {
 	g.lapse(now)
 }
 
-// fails says whether the last reading or change failed.
+// fails reports whether the last reading or change failed.
 func (g *group) fails() bool { return g.failures[read] > 0 || g.failures[apply] > 0 }
 
 func (g *group) backoff(failures int, first time.Duration) time.Duration {

@@ -7,10 +7,10 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
-// want wishes a change of a member, which is queued unless the member is as wished, or the change is on its way.
+// want has a change made of a member. It is queued unless the member is so already, or the change is on its way.
 func (g *group) want(m *member, c api.Change[any], now time.Time) {
-	same := m.wished && m.wish == c
-	m.wished, m.wish = true, c
+	same := m.desires(c)
+	m.desired = &c
 	switch {
 	case m.place == placeInCall: // its answer will tell
 	case m.confirmed():
@@ -23,9 +23,9 @@ func (g *group) want(m *member, c api.Change[any], now time.Time) {
 	}
 }
 
-// unwish takes back what was wished of a member.
-func (g *group) unwish(m *member) {
-	m.wished, m.wish = false, api.Change[any]{}
+// clearDesired takes back what was wanted of a member.
+func (g *group) clearDesired(m *member) {
+	m.desired = nil
 	if m.place != placeInCall {
 		g.dequeue(m)
 	}
@@ -87,10 +87,10 @@ func (g *group) nextApply(now time.Time) *call {
 			return
 		}
 		m.place = placeInCall
-		if !slices.Contains(m.sent, m.wish) {
-			m.sent = append(m.sent, m.wish)
+		if !slices.Contains(m.sent, *m.desired) {
+			m.sent = append(m.sent, *m.desired)
 		}
-		c.changes = append(c.changes, m.wish)
+		c.changes = append(c.changes, *m.desired)
 	}
 	for len(g.fresh) > 0 && len(c.changes) < g.limit {
 		m := g.fresh[0]
@@ -129,14 +129,14 @@ func (g *group) applied(c *call, err error, partial api.MemberErrors, failed boo
 			m.sent = []api.Change[any]{change}
 		}
 		switch {
-		case !m.wished:
+		case m.desired == nil:
 			g.unconfirmed[m] = struct{}{}
 			if m.owner() != nil {
 				g.notify[m.owner().key] = struct{}{}
 			}
-		case m.wish != change:
+		case *m.desired != change:
 			g.enqueue(m, now)
-		case failed && len(c.changes) > 1: // nobody knows which one it was
+		case failed && len(c.changes) > 1: // it is not known which one it was
 			g.enqueue(m, now)
 		case changeErr != nil:
 			m.tries++
@@ -154,5 +154,5 @@ func (g *group) applied(c *call, err error, partial api.MemberErrors, failed boo
 	g.ask(now)
 }
 
-// patience is how many times a change is made before it is read only once each time.
-const patience = 3
+// maxAttempts is how many times a change is made before it is read only once each time.
+const maxAttempts = 3

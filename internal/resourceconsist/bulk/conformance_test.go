@@ -120,7 +120,7 @@ func TestTheEngineConforms(t *testing.T) {
 				// There is no FailFor: the failure of one member is told by the condition.
 				Fail: lb.Fail, Throttle: lb.Throttle, Delay: lb.Delay, Hold: lb.Hold, Calls: lb.Calls,
 				Foreign: func(s *corev1.Service) func() bool {
-					m := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Weight: 3, Owner: "somebody else"}
+					m := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Weight: 3, Owner: "another owner"}
 					lb.Set(parkingOf(s), m)
 					return func() bool { return lb.Has(parkingOf(s), m) }
 				},
@@ -135,7 +135,7 @@ func TestTheEngineConforms(t *testing.T) {
 			})
 		})
 	}
-	t.Run("somebody else moves", func(t *testing.T) {
+	t.Run("another system moves", func(t *testing.T) {
 		conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, backendtest.Serving] {
 			lb := simulated.NewLoadBalancer()
 			often := options

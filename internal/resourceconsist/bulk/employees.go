@@ -18,7 +18,7 @@ type employeeKey struct {
 type view struct {
 	key     employeeKey
 	created time.Time
-	// terminating says that the employee is being deleted or has run to its end.
+	// terminating is true if the employee is being deleted or has run to its end.
 	terminating bool
 	// serve and idle are the members as they should be with and without traffic.
 	serve, idle map[string]any
@@ -30,7 +30,7 @@ type view struct {
 type direction string
 
 const (
-	// resting: nobody waits for anything.
+	// resting: nothing waits for it.
 	resting direction = "resting"
 	// joining: it should have traffic.
 	joining direction = "joining"
@@ -41,18 +41,18 @@ const (
 // intent is what an employee's object says about where it is going.
 type intent struct {
 	direction direction
-	// arrived says that nothing depends on the answer any more: one that joins is known to serve, one that leaves is
+	// arrived is true if nothing depends on the answer any more: one that joins is known to serve, one that leaves is
 	// known not to. Then what was read earlier will do.
 	arrived bool
-	// forGood says that one that leaves will not come back.
+	// forGood is true if one that leaves will not come back.
 	forGood bool
 }
 
 // answer is what is said about an employee.
 type answer struct {
-	// unknown says that nothing can be said yet.
+	// unknown is true if nothing can be said yet.
 	unknown bool
-	// serving says that the provider sends traffic to a member, or, of an employee that joins, to all of them.
+	// serving is true if the provider sends traffic to a member, or, of an employee that joins, to all of them.
 	serving bool
 	// since is when serving was first seen false; zero if it is true, or there is no member.
 	since time.Time
@@ -67,15 +67,15 @@ type employee struct {
 	claims map[string]*member
 	// asked is the step at which its direction last changed, or it got another member.
 	asked int64
-	// registered says that its members were last wished to have traffic.
+	// registered is true if its members were last wanted to have traffic.
 	registered bool
 	told       answer
 	lookedAt   time.Time
-	// lapsed says that it was made to wait no more, because nobody had looked at it for long.
+	// lapsed is true if it was made to wait no more, because it had not been looked at for long.
 	lapsed bool
 }
 
-// current says whether the member is one of those that the employee should have.
+// current reports whether the member is one of those that the employee should have.
 func (e *employee) current(id string) bool {
 	_, serves := e.serve[id]
 	_, idles := e.idle[id]
@@ -169,7 +169,7 @@ func (g *group) take(v view, s intent, now time.Time) *employee {
 	return e
 }
 
-// keepUp wishes what follows from the employee's object without anybody asking for it.
+// keepUp wants what follows from the employee's object without being asked for.
 func (g *group) keepUp(e *employee, now time.Time) {
 	for id, m := range e.claims {
 		if m.owner() != e {
@@ -185,8 +185,8 @@ func (g *group) keepUp(e *employee, now time.Time) {
 			} else {
 				g.want(m, api.Change[any]{ID: id, Remove: true}, now)
 			}
-		case e.intent.direction == joining && serves && (m.wished && !m.wish.Remove && e.registered || m.known() && m.serving() && e.intent.arrived ||
-			!m.wished && len(m.sent) > 0): // what was sent for somebody before may still take effect, and nobody tries it any more
+		case e.intent.direction == joining && serves && (m.desired != nil && !m.desired.Remove && e.registered || m.known() && m.serving() && e.intent.arrived ||
+			m.desired == nil && len(m.sent) > 0): // what was sent for an earlier one may still take effect, and is not tried any more
 			e.registered = true
 			g.want(m, api.Change[any]{ID: id, State: state}, now)
 		}

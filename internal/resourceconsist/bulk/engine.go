@@ -1,15 +1,16 @@
 // Package bulk makes per-Pod adapters of providers whose API answers for, and changes, many members in one call.
 //
-// One group per employer holds what its employees wish, what the provider was last seen to hold, and what is due. It is
-// pure (group.go, with what it knows in employees.go and members.go, what it says in answers.go, and what is due in calls.go,
-// readings.go and changes.go): it says which call is due next, and takes in what was answered. The Engine around it makes the
-// calls, one at a time for each employer, a few employers at a time, all within one token bucket, each with a timeout.
+// One group per employer holds what its employees want, what the provider was last seen to hold, and what is due. It is
+// pure (group.go, with what it knows in employees.go and members.go, what it says in answers.go, and what is due in
+// calls.go, readings.go and changes.go): it says which call is due next, and takes in what was answered. The Engine
+// around it makes the calls, one at a time for each employer, a few employers at a time, all within one token bucket,
+// each with a timeout.
 //
 // No employer holds up others. A call that takes longer than slowCall gives its place to the next employer, and its
-// employer's calls have places of their own until one is quick; an employer whose calls fail gets tokens that nobody else
+// employer's calls have places of their own until one is quick; an employer whose calls fail gets tokens that no other
 // wants.
 //
-// Words: an employee has members, each an entry of the backend with an ID. A wish is what a member should be. A member
+// Words: an employee has members, each an entry of the backend with an ID. What a member should be is desired. A member
 // is confirmed when a reading that began after its last change shows it so. An unclaimed
 // member is one that no employee claims.
 //
@@ -166,11 +167,11 @@ func (e *Engine) workQuickly(ctx context.Context, key types.NamespacedName, call
 		defer close(done)
 		e.work(ctx, key, false)
 	})
-	patience := e.clock.NewTimer(slowCall)
-	defer patience.Stop()
+	slow := e.clock.NewTimer(slowCall)
+	defer slow.Stop()
 	select {
 	case <-done:
-	case <-patience.C():
+	case <-slow.C():
 	}
 }
 
@@ -315,11 +316,11 @@ func (e *Engine) work(ctx context.Context, key types.NamespacedName, amongSlow b
 	})
 }
 
-// leftover is how soon an employer whose calls fail looks again for a token that nobody else wants.
+// leftover is how soon an employer whose calls fail looks again for a token that no other wants.
 const leftover = 500 * time.Millisecond
 
-// admitted says whether the token bucket lets the slot's next call pass; wait is how long it takes if not. An employer
-// whose calls fail has no token kept for it.
+// admitted reports whether the token bucket lets the slot's next call pass; wait is how long it takes if not. An
+// employer whose calls fail has no token kept for it.
 func (e *Engine) admitted(s *slot, now time.Time, wait *time.Duration) bool {
 	if !s.token && s.group.fails() {
 		if !e.limiter.AllowN(now, 1) {
@@ -378,8 +379,8 @@ func (e *Engine) lookForOrphans(ctx context.Context, key types.NamespacedName, s
 	e.locked(key, s, func() { s.group.lookedAtAll() })
 }
 
-// renew takes in the newest state of a slot's employer. If it names other places, everything is read again: what was read
-// before says nothing of them.
+// renew takes in the newest state of a slot's employer. If it names other places, everything is read again: what was
+// read before says nothing of them.
 func (e *Engine) renew(s *slot, employer client.Object) {
 	s.employer = employer
 	if places := e.places(employer); places != s.places {

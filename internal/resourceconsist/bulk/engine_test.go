@@ -250,7 +250,7 @@ func TestPodsGoInAndOutInFewCalls(t *testing.T) {
 	})
 }
 
-func TestASlowProviderHoldsUpNobodyElse(t *testing.T) {
+func TestASlowProviderHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
 		b.latency["slow"] = 30 * time.Second
@@ -263,8 +263,8 @@ func TestASlowProviderHoldsUpNobodyElse(t *testing.T) {
 	})
 }
 
-// TestManySlowEmployersHoldUpNobodyElse: more than may be worked on at a time, at the start and for good.
-func TestManySlowEmployersHoldUpNobodyElse(t *testing.T) {
+// TestManySlowEmployersHoldUpNoOther: more than may be worked on at a time, at the start and for good.
+func TestManySlowEmployersHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
 		d := open(t, b, api.CallOptions{Timeout: 50 * time.Second, Concurrency: 3, QPS: -1})
@@ -299,8 +299,8 @@ func TestManySlowEmployersHoldUpNobodyElse(t *testing.T) {
 	})
 }
 
-// TestManyFailingEmployersHoldUpNobodyElse: their retries want more calls than may be made.
-func TestManyFailingEmployersHoldUpNobodyElse(t *testing.T) {
+// TestManyFailingEmployersHoldUpNoOther: their retries want more calls than may be made.
+func TestManyFailingEmployersHoldUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBalancer()
 		d := open(t, b, api.CallOptions{MaxPoll: time.Second, MaxBackoff: time.Second, QPS: 10, Burst: 10})
@@ -427,8 +427,8 @@ func TestOneChangeCostsTheSameCallsInALargeGroup(t *testing.T) {
 	require.Equal(t, cost[100], cost[5000])
 }
 
-// BenchmarkOneChange is one employee's way out and back in a group at rest: wish, call, answer, reading. It prints how
-// much more that costs among 5,000 employees than among 100.
+// BenchmarkOneChange is one employee's way out and back in a group at rest: change, call, answer, reading. It prints
+// how much more that costs among 5,000 employees than among 100.
 func BenchmarkOneChange(b *testing.B) {
 	took := map[int]time.Duration{}
 	for _, size := range []int{100, 5000} {

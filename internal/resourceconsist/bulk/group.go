@@ -13,7 +13,7 @@ import (
 // told: it makes no call, reads no clock, and is not safe for concurrent use.
 type group struct {
 	options api.CallOptions
-	// moves says that members may be changed.
+	// moves is true if members may be changed.
 	moves bool
 
 	// step counts what happened, so that "after" does not depend on clocks.
@@ -23,7 +23,7 @@ type group struct {
 	byName    map[types.NamespacedName]*employee
 	// waiting are employees that wait for a reading, unconfirmed members whose change no reading has shown yet,
 	// failing those whose last change failed, invalid employees whose members are not known, unclaimed members that
-	// nobody claims.
+	// no employee claims.
 	waiting     map[*employee]struct{}
 	unconfirmed map[*member]struct{}
 	failing     map[*member]struct{}
@@ -48,7 +48,7 @@ type group struct {
 	failures  map[verb]int
 	callErrs  map[verb]error
 	limit     int
-	// looked says that every employee has been looked at.
+	// looked is true if every employee has been looked at.
 	looked     bool
 	resyncSpan func(time.Duration) time.Duration
 }

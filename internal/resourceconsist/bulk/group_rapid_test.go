@@ -51,7 +51,7 @@ func (p *provider) settleAll() {
 	}
 }
 
-// serves says whether the member gets traffic.
+// serves reports whether the member gets traffic.
 func (p *provider) serves(id string) bool { return p.actual[id].Serving && !p.ill[id] }
 
 func (p *provider) read(ids []string) []api.Held[any] {
@@ -75,10 +75,10 @@ type pod struct {
 	address string
 	// known is the address that the group knows.
 	known string
-	// up says that it should have traffic, else none; held that it has the finalizer; terminating that it is to go then.
+	// up is true if it should have traffic, held if it has the finalizer, terminating if it is to go then.
 	up, held, terminating bool
 	unemployed, invalid   bool
-	// stays says that it stays with weight 0 when it is idle.
+	// stays is true if it stays with weight 0 when it is idle.
 	stays bool
 }
 
@@ -398,7 +398,7 @@ func (m *machine) converge() {
 		}
 	}
 	for id := range m.provider.actual {
-		require.NotNil(m.t, m.ownerOf(id), "%s is nobody's", id)
+		require.NotNil(m.t, m.ownerOf(id), "%s has no owner", id)
 	}
 	before := m.calls
 	for range 100 {

@@ -39,12 +39,12 @@ func TestAPlaceIsEmptyAfterAFullReadingThatCoversIt(t *testing.T) {
 	require.False(t, at("old"), "the reading had begun before")
 	read(nothing, api.Held[any]{ID: "new/a", State: 1, Serving: true})
 	require.True(t, at("old"))
-	require.False(t, at("new"), "somebody is there")
+	require.False(t, at("new"), "an employee is there")
 	require.False(t, g.cleanOf(func(string) bool { return true }))
 }
 
-// TestAMemberThatIsTakenOverIsWishedAgain: what was sent for the one before may still take effect, but nobody tries it any
-// more; whoever has the member now must not wait for it.
+// TestAMemberThatIsTakenOverIsWishedAgain: what was sent for the one before may still take effect, but it is not tried
+// any more; whoever has the member now must not wait for it.
 func TestAMemberThatIsTakenOverIsWishedAgain(t *testing.T) {
 	now := epoch
 	g := newGroup(withDefaults(api.CallOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
@@ -95,7 +95,7 @@ func TestAMemberThatIsTakenOverIsWishedAgain(t *testing.T) {
 			return
 		}
 	}
-	t.Fatal("it is never known that the Pod gets no traffic, so nobody asks for it")
+	t.Fatal("it is never known that the Pod gets no traffic, so it is not asked for")
 }
 
 // TestAMemberThatCameWhileLeavingIsReadFirst: what was read before the Pod had it is no ground to let the Pod go.

@@ -22,13 +22,13 @@ const (
 	placeInCall place = "inCall"
 )
 
-// member is what is known and wished of one member.
+// member is what is known and wanted of one member.
 type member struct {
 	id        string
 	claimants []*employee
 
-	wished bool
-	wish   api.Change[any]
+	// desired is the change that makes it what it should be; nil if that does not matter.
+	desired *api.Change[any]
 	// sent are the changes whose effect may still come: the last one that succeeded, and those that failed since. It is
 	// empty once a reading has shown the effect of the only one.
 	sent []api.Change[any]
@@ -49,33 +49,36 @@ type member struct {
 	err    error
 }
 
-// known says whether what was read of the member still holds.
+// known reports whether what was read of the member still holds.
 func (m *member) known() bool { return m.seen > m.moved && m.place != placeInCall }
 
-// serving says whether the member was last seen to take traffic.
+// serving reports whether the member was last seen to take traffic.
 func (m *member) serving() bool { return m.exists && m.held.Serving }
 
-// shows says whether the member is known to be as a change would make it.
+// desires reports whether this is the change that makes the member what it should be.
+func (m *member) desires(c api.Change[any]) bool { return m.desired != nil && *m.desired == c }
+
+// shows reports whether the member is known to be as a change would make it.
 func (m *member) shows(c api.Change[any]) bool {
 	return m.known() && c.Remove != m.exists && (c.Remove || m.held.State == c.State)
 }
 
-// confirmed says whether the member is known to be as it is wished, and will stay so.
+// confirmed reports whether the member is known to be as it should be, and will stay so.
 func (m *member) confirmed() bool {
-	return m.wished && m.shows(m.wish) && !m.maySee(func(c api.Change[any]) bool { return c != m.wish })
+	return m.desired != nil && m.shows(*m.desired) && !m.maySee(func(c api.Change[any]) bool { return c != *m.desired })
 }
 
-// absent says whether the member is known not to be there, and will stay so.
+// absent reports whether the member is known not to be there, and will stay so.
 func (m *member) absent() bool {
 	return m.known() && !m.exists && !m.maySee(func(c api.Change[any]) bool { return !c.Remove })
 }
 
-// maySee says whether a change like that may still take effect.
+// maySee reports whether a change like that may still take effect.
 func (m *member) maySee(like func(api.Change[any]) bool) bool {
 	return slices.ContainsFunc(m.sent, like)
 }
 
-// owner is the employee that the member belongs to, nil if nobody claims it.
+// owner is the employee that the member belongs to, nil if no employee claims it.
 func (m *member) owner() *employee {
 	if len(m.claimants) == 0 {
 		return nil
@@ -83,8 +86,8 @@ func (m *member) owner() *employee {
 	return m.claimants[0]
 }
 
-// precedes says whether a member belongs to a rather than to b: one that has it now before one that had it, one that is
-// employed before one that is not, one that lives before one that dies, and the younger.
+// precedes reports whether a member belongs to a rather than to b: one that has it now before one that had it, one that
+// is employed before one that is not, one that lives before one that dies, and the younger.
 func (m *member) precedes(a, b *employee) int {
 	rank := func(e *employee) int {
 		switch {
@@ -118,20 +121,20 @@ func (g *group) member(id string) *member {
 
 func (g *group) claim(e *employee, m *member, now time.Time) {
 	e.claims[m.id] = m
-	if len(m.claimants) == 0 && m.wished { // it was to go because nobody claimed it
-		g.unwish(m)
+	if len(m.claimants) == 0 && m.desired != nil { // it was to go because no employee claimed it
+		g.clearDesired(m)
 	}
 	m.claimants = append(m.claimants, e)
 	delete(g.unclaimed, m)
 	g.settleOwner(m, now)
 }
 
-// settleOwner puts the claimants of a member in order. A new owner is not bound by what was wished for the earlier one.
+// settleOwner puts the claimants of a member in order. A new owner is not bound by what was wanted for the earlier one.
 func (g *group) settleOwner(m *member, now time.Time) {
 	before := m.owner()
 	slices.SortStableFunc(m.claimants, m.precedes)
 	if after := m.owner(); len(m.claimants) > 1 && before != after {
-		g.unwish(m)
+		g.clearDesired(m)
 		g.notify[before.key] = struct{}{}
 		g.notify[after.key] = struct{}{}
 		if after.gone {
@@ -146,7 +149,7 @@ func (g *group) disclaim(e *employee, m *member, now time.Time) {
 	m.claimants = slices.DeleteFunc(m.claimants, func(c *employee) bool { return c == e })
 	if next := m.owner(); next != nil {
 		if owned {
-			g.unwish(m)
+			g.clearDesired(m)
 			g.notify[next.key] = struct{}{}
 			if next.gone {
 				g.want(m, api.Change[any]{ID: m.id, Remove: true}, now)
@@ -157,12 +160,12 @@ func (g *group) disclaim(e *employee, m *member, now time.Time) {
 	g.dropIfUnused(m)
 }
 
-// dropIfUnused forgets a member that nobody claims and that is not there, and remembers one that is.
+// dropIfUnused forgets a member that no employee claims and that is not there, and remembers one that is.
 func (g *group) dropIfUnused(m *member) {
 	switch {
 	case len(m.claimants) > 0:
 	case m.absent():
-		g.unwish(m)
+		g.clearDesired(m)
 		delete(g.unclaimed, m)
 		delete(g.members, m.id)
 	case m.known():
@@ -170,13 +173,13 @@ func (g *group) dropIfUnused(m *member) {
 	}
 }
 
-// lookedAtAll takes in that every employee there is has been looked at: members that nobody claims are to go.
+// lookedAtAll takes in that every employee there is has been looked at: members that no employee claims are to go.
 func (g *group) lookedAtAll() { g.looked = true }
 
-// orphans says whether there are members that only wait for lookedAtAll.
+// orphans reports whether there are members that only wait for lookedAtAll.
 func (g *group) orphans() bool { return g.moves && !g.looked && len(g.unclaimed) > 0 }
 
-// removeOrphans wishes unclaimed away.
+// removeOrphans has unclaimed members removed.
 func (g *group) removeOrphans(now time.Time) {
 	if !g.moves || !g.looked || len(g.invalid) > 0 { // the members of an invalid employee may be among them
 		return

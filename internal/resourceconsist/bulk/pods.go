@@ -48,7 +48,8 @@ func (e *Engine) Observe(employer client.Object, pod *corev1.Pod) backend.Observ
 	v, i := e.viewOf(employer, pod), e.intentOf(employer, pod)
 	var a answer
 	e.with(employer, pod, func(s *slot) { a = s.group.look(v, i, e.clock.Now()) })
-	// The Pod is enqueued when there is news; this is for a Pod that waits for long, so that it goes on being waited for.
+	// The Pod is enqueued when there is news; this is for a Pod that waits for long, so that it goes on being waited
+	// for.
 	return backend.Observation{Unknown: a.unknown, Serving: a.serving, Since: a.since, LookAgain: e.options.MaxBackoff}
 }
 
@@ -122,8 +123,8 @@ func (e *Engine) Sources(mgr manager.Manager) ([]source.Source, error) {
 	}, nil
 }
 
-// employerEvents takes in employers. Their Pods come from the controller, once it will ask about them with what is new: a
-// Pod that is looked at before that is looked at with the old employer.
+// employerEvents takes in employers. Their Pods come from the controller, once it will ask about them with what is new:
+// a Pod that is looked at before that is looked at with the old employer.
 func (e *Engine) employerEvents() handler.EventHandler {
 	put := func(employer client.Object) {
 		if e.adapter.Selector(employer) == nil && (!e.adapter.moves || !api.MayHold(employer, e.Name())) {

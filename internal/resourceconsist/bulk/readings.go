@@ -16,7 +16,7 @@ func (g *group) ask(at time.Time) {
 	}
 }
 
-// readDue is when the next reading is due, zero if nobody wants one.
+// readDue is when the next reading is due, zero if none is wanted.
 func (g *group) readDue() time.Time {
 	due := earliest(g.askAt, g.fullDue)
 	if due.IsZero() {
@@ -108,15 +108,15 @@ func (g *group) saw(m *member, began int64, exists bool, held api.Held[any], now
 	case m.confirmed():
 		g.dequeue(m)
 		g.healed(m)
-		if m.wish.Remove && owner != nil && !owner.current(m.id) {
+		if m.desired.Remove && owner != nil && !owner.current(m.id) {
 			g.disclaim(owner, m, now)
 			g.forgetIfDone(owner)
 			return
 		}
-		if m.wish.Remove && owner != nil && owner.intent.forGood && owner.intent.arrived {
+		if m.desired.Remove && owner != nil && owner.intent.forGood && owner.intent.arrived {
 			g.release(owner, now)
 		}
-	case !m.wished || m.tries > patience:
+	case m.desired == nil || m.tries > maxAttempts:
 		delete(g.unconfirmed, m)
 	}
 	if owner == nil {
@@ -127,7 +127,7 @@ func (g *group) saw(m *member, began int64, exists bool, held api.Held[any], now
 	}
 }
 
-// repeat wants the next reading while somebody waits, later each time.
+// repeat wants the next reading while an employee waits, later each time.
 func (g *group) repeat(now time.Time) {
 	if len(g.waiting) == 0 && len(g.unconfirmed) == 0 {
 		g.askAt, g.pollDelay = time.Time{}, g.options.Poll

@@ -19,8 +19,8 @@ import (
 	"kusionstack.io/kuperator/internal/resourceconsist/backend/backendtest"
 )
 
-// endpoints is Kubernetes' own controller: one EndpointSlice for each Pod of a Service, of which the adapter at hand gets
-// the events.
+// endpoints is Kubernetes' own controller: one EndpointSlice for each Pod of a Service, of which the adapter at hand
+// gets the events.
 type endpoints struct {
 	t  testing.TB
 	mu sync.Mutex

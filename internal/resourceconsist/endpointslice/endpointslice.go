@@ -50,12 +50,12 @@ type Adapter struct {
 	listings map[endpoint]listing
 }
 
-// addressPoll is how soon to look again at what no event of a slice tells: whether slices that name no Pod still list its
-// address, and whether the Service still has an address family in which the Pod is not listed.
+// addressPoll is how soon to look again at what no event of a slice tells: whether slices that name no Pod still list
+// its address, and whether the Service still has an address family in which the Pod is not listed.
 const addressPoll = time.Second
 
-// endpoint is one Pod of one Service in one address family. The UID keeps a Pod apart from an earlier one of its name; a
-// slice that somebody else maintains may lack it. If it names no Pod at all, there is only the address.
+// endpoint is one Pod of one Service in one address family. The UID keeps a Pod apart from an earlier one of its name;
+// a slice that another controller maintains may lack it. If it names no Pod at all, there is only the address.
 type endpoint struct {
 	namespace, service, pod string
 	uid                     types.UID
@@ -162,7 +162,7 @@ func familiesOf(service *corev1.Service, pod *corev1.Pod) map[discoveryv1.Addres
 	return families
 }
 
-// joins says that the Pod is on its way into traffic. For all others any listing counts.
+// joins reports whether the Pod is on its way into traffic. For all others any listing counts.
 func joins(service *corev1.Service, pod *corev1.Pod) bool {
 	return podops.MayJoin(podops.Read(pod)) && !slices.Contains(pod.Finalizers, api.Finalizer(service.Name))
 }
@@ -209,7 +209,7 @@ func (a *Adapter) update(slice types.NamespacedName, now map[endpoint]bool) map[
 	} else {
 		a.slices[slice] = now
 	}
-	return a.settle(was)
+	return a.stamp(was)
 }
 
 // count adds what a slice says of an endpoint, or takes it away; was keeps how it stood before.
@@ -225,8 +225,8 @@ func (a *Adapter) count(e endpoint, was map[endpoint]bool, by int, listed bool) 
 	a.listings[e] = l
 }
 
-// settle stamps the endpoints that are listed now and were not, or the reverse, and returns their Pods.
-func (a *Adapter) settle(was map[endpoint]bool) map[types.NamespacedName]bool {
+// stamp stamps the endpoints that are listed now and were not, or the reverse, and returns their Pods.
+func (a *Adapter) stamp(was map[endpoint]bool) map[types.NamespacedName]bool {
 	dropped := map[types.NamespacedName]bool{}
 	for e, listed := range was {
 		l := a.listings[e]
@@ -256,20 +256,20 @@ func read(s *discoveryv1.EndpointSlice) map[endpoint]bool {
 	if service == "" {
 		return nil
 	}
-	said := make(map[endpoint]bool, len(s.Endpoints))
+	listed := make(map[endpoint]bool, len(s.Endpoints))
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		if namesPod(e) {
 			key := endpoint{namespace: s.Namespace, service: service, pod: e.TargetRef.Name, uid: e.TargetRef.UID, family: s.AddressType}
-			said[key] = said[key] || Listed(e.Conditions)
+			listed[key] = listed[key] || Listed(e.Conditions)
 			continue
 		}
 		for _, address := range e.Addresses {
 			key := endpoint{namespace: s.Namespace, service: service, address: canonical(address), family: s.AddressType}
-			said[key] = said[key] || Listed(e.Conditions)
+			listed[key] = listed[key] || Listed(e.Conditions)
 		}
 	}
-	return said
+	return listed
 }
 
 func namesPod(e *discoveryv1.Endpoint) bool {
@@ -284,8 +284,8 @@ func canonical(address string) string {
 	return address
 }
 
-// Listed says whether an endpoint with these conditions is to be sent traffic. As the API has it, a nil ready counts as
-// true, a nil serving follows ready, and a nil terminating counts as false.
+// Listed reports whether an endpoint with these conditions is to be sent traffic. As the API has it, a nil ready counts
+// as true, a nil serving follows ready, and a nil terminating counts as false.
 func Listed(c discoveryv1.EndpointConditions) bool {
 	return ptr.Deref(c.Ready, true) && ptr.Deref(c.Serving, true) && !ptr.Deref(c.Terminating, false)
 }

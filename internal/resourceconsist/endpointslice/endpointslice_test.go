@@ -83,7 +83,7 @@ func TestObserve(t *testing.T) {
 	require.Equal(t, listedAt, observe("b", "2").Since)
 	require.False(t, observe("a", "other").Serving, "an earlier Pod of the same name")
 
-	require.Empty(t, put(slice("v4", "web", said{"a", "1", true}, said{"b", "2", false})), "nothing new enqueues nobody")
+	require.Empty(t, put(slice("v4", "web", said{"a", "1", true}, said{"b", "2", false})), "nothing new enqueues no Pod")
 	require.Empty(t, put(slice("more", "web", said{"a", "1", true})), "a second slice of the family changes nothing")
 	require.Empty(t, put(slice("more", "web")))
 	require.Empty(t, cmp.Diff(map[string]bool{"a": false}, put(slice("v6", "web", said{"a", "1", true}))))
@@ -168,11 +168,11 @@ func TestEndpointsThatNameNoPod(t *testing.T) {
 		s.Endpoints = []discoveryv1.Endpoint{{Addresses: addresses, TargetRef: ref, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(ready)}}}
 		stripped, err := Strip(s)
 		require.NoError(t, err)
-		require.Empty(t, a.update(types.NamespacedName{Namespace: "shop", Name: name}, read(stripped.(*discoveryv1.EndpointSlice))), "it names nobody to enqueue")
+		require.Empty(t, a.update(types.NamespacedName{Namespace: "shop", Name: name}, read(stripped.(*discoveryv1.EndpointSlice))), "it names no Pod to enqueue")
 	}
 	put("other", true, nil, "10.0.0.2")
 	require.Equal(t, backend.Observation{}, observe(), "another address")
-	for name, ref := range map[string]*corev1.ObjectReference{"nobody": nil, "a node": {Kind: "Node", Name: "a"}, "a Pod without a name": {Kind: "Pod"}} {
+	for name, ref := range map[string]*corev1.ObjectReference{"nothing": nil, "a node": {Kind: "Node", Name: "a"}, "a Pod without a name": {Kind: "Pod"}} {
 		put("own", true, ref, "fd00:0:0::1")
 		require.True(t, observe().Serving, name)
 		require.Positive(t, observe().LookAgain, "its changes tell of no Pod")
@@ -180,7 +180,7 @@ func TestEndpointsThatNameNoPod(t *testing.T) {
 		require.False(t, observe().Serving, name)
 		require.NotZero(t, observe().Since)
 		put("own", true, ref, "example.com")
-		require.Equal(t, backend.Observation{}, observe(), "a name is nobody's address")
+		require.Equal(t, backend.Observation{}, observe(), "a name is no Pod's address")
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// FuzzAnnotations: whatever a tenant writes into its Service's annotations, what is accepted is one word of HAProxy's command
-// language, and the backend is one of its own namespace.
+// FuzzAnnotations: whatever a tenant writes into its Service's annotations, what is accepted is one word of HAProxy's
+// command language, and the backend is one of its own namespace.
 func FuzzAnnotations(f *testing.F) {
 	for _, seed := range [][3]string{
 		{"shop_web", "5", "IPv4,IPv6"}, {"shop_web; disable frontend entrance", "1", ""}, {"shop_web\nset server other_db/a state maint", "1", ""},

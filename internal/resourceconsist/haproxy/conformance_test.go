@@ -155,7 +155,7 @@ func (f *fault) serve(client net.Conn) {
 	}
 }
 
-// pass counts a command, and says whether it gets through, after the delay.
+// pass counts a command, and reports whether it gets through, after the delay.
 func (f *fault) pass() bool {
 	f.mu.Lock()
 	f.calls++

@@ -10,11 +10,11 @@
 // are left are cut. It counts as serving until every instance has it in maintenance without a session. It stays there
 // as long as it lives, so that coming back costs one command, and is removed when it is gone.
 //
-// An instance that does not answer makes its members unknown: nobody leaves or joins. One that was restarted has lost
+// An instance that does not answer makes its members unknown: no Pod leaves or joins. One that was restarted has lost
 // its dynamic servers; the adapter notices by asking each instance for its process, and fills it again at once.
 //
-// Sessions are our own (session.go), not those of HAProxy's client library, which cannot tell an answer that was cut off
-// from a whole one.
+// Sessions are our own (session.go), not those of HAProxy's client library, which cannot tell an answer that was cut
+// off from a whole one.
 package haproxy
 
 import (
@@ -47,7 +47,7 @@ type Server struct {
 	Endpoint netip.AddrPort
 	// Weight is the server's, 1 to 256.
 	Weight int
-	// Out says that HAProxy chooses the server for no new sessions.
+	// Out is true if HAProxy chooses the server for no new sessions.
 	Out bool
 }
 
@@ -74,7 +74,7 @@ var upMetric = metric.Metric{
 // Metrics are what the adapter publishes beside what every adapter does.
 func Metrics() []metric.Metric { return []metric.Metric{upMetric} }
 
-// New makes an adapter for validated options. A nil clock means the real one. Somebody has to Start it.
+// New makes an adapter for validated options. A nil clock means the real one. It has to be started, with Start.
 func New(options Options, clk clock.PassiveClock) (*Adapter, error) {
 	if err := options.Validate(); err != nil {
 		return nil, err

@@ -124,7 +124,7 @@ func (s *shop) all() map[string]api.Held[Server] {
 	return found
 }
 
-// serving says whether some instance might send traffic to the Pod.
+// serving reports whether some instance might send traffic to the Pod.
 func (s *shop) serving(name string) bool {
 	s.Helper()
 	held, err := s.adapter.Read(s.Context(), s.service, s.ids(name))
@@ -192,7 +192,7 @@ func TestAPodComesAndGoes(t *testing.T) {
 
 	s.leave("a")
 	s.remove("a", "b")
-	s.eventually(func() bool { return len(s.all()) == 0 }, "servers that nobody wants are removed")
+	s.eventually(func() bool { return len(s.all()) == 0 }, "servers that are not wanted are removed")
 	s.remove("a")
 	_, err := realhaproxy.Get(client, "/")
 	require.ErrorContains(t, err, "503")
@@ -256,7 +256,7 @@ func TestTheLimitIsThatOfTheServiceAlways(t *testing.T) {
 		killed        bool
 	}{
 		"a limit of its own, and the controller was killed": {before: "30", after: "30", killed: true},
-		"one that came while nobody looked":                 {before: "0", after: "30", killed: true},
+		"one that came while no process looked":             {before: "0", after: "30", killed: true},
 		"one that is changed midway":                        {before: "0", after: "30"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -334,7 +334,7 @@ type user struct{ http.RoundTripper }
 
 func (u user) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.Header.Set("X-User", "somebody")
+	r.Header.Set("X-User", "someone")
 	return u.RoundTripper.RoundTrip(r)
 }
 
@@ -384,7 +384,7 @@ func TestARestartedInstanceIsFilledAgain(t *testing.T) {
 	require.Equal(t, map[string]int{"a": 10}, s.answers(client, 10))
 }
 
-// Nobody asks for a Pod that is as it should be. The adapter has to know it all the same, from reading.
+// A Pod that is as it should be is not asked for. The adapter has to know it all the same, from reading.
 func TestServersFromBeforeAreFilledAgain(t *testing.T) {
 	h := realhaproxy.Start(t, backend)
 	first := newShop(t, nil, []string{h.Runtime}, "a", "b")
@@ -419,7 +419,7 @@ func TestAServerThatAnEarlierProcessLeftOnItsWayOutLeaves(t *testing.T) {
 	require.True(t, second.serving("a"))
 	first.webs["a"].Release()
 	require.NoError(t, <-slow, "the request that was under way")
-	second.eventually(func() bool { return !second.serving("a") }, "nobody asks for what is wished already, so it has to go on by itself")
+	second.eventually(func() bool { return !second.serving("a") }, "what is wished already is not asked for, so it has to go on by itself")
 }
 
 func TestSeveralInstances(t *testing.T) {
@@ -546,7 +546,7 @@ func TestServerOptions(t *testing.T) {
 	s := newShop(t, func(o *Options) { o.ServerOptions = "check inter 100ms fall 1 rise 1" }, []string{h.Runtime}, "a", "b")
 	s.serve("a", "b")
 	s.webs["a"].End()
-	s.eventually(func() bool { return strings.Contains(h.Say("show stat shop_web 4 -1"), ",DOWN,") }, "HAProxy checks nobody's health")
+	s.eventually(func() bool { return strings.Contains(h.Say("show stat shop_web 4 -1"), ",DOWN,") }, "HAProxy checks no health")
 	require.Equal(t, map[string]int{"b": 5}, s.answers(h.Client(), 5))
 }
 

@@ -38,13 +38,13 @@ type instance struct {
 // wish is what a server is to be.
 type wish struct {
 	server Server
-	// gone says that there is to be none.
+	// gone is true if there is to be none.
 	gone bool
 	// maxDrain is after how long its sessions are cut; 0 is for never.
 	maxDrain time.Duration
 }
 
-// leaves says that the server is to have no sessions.
+// leaves reports whether the server is to have no sessions.
 func (w wish) leaves() bool { return w.gone || w.server.Out }
 
 func newInstance(runtime string, o Options, clk clock.PassiveClock) (*instance, error) {
@@ -77,9 +77,9 @@ func (i *instance) read(ctx context.Context, backends []string, pick func(path s
 	return seen, nil
 }
 
-// learn takes servers that are there for wished. Of those from before this process started nobody says so, because
+// learn takes servers that are there for wished. Of those from before this process started it is not known, because
 // nothing about them has to change. One that an earlier process left in the midst of its way out, in drain, is taken
-// further: what is wished of it is set already, so nobody asks for it again, but it has not left yet.
+// further: what is wished of it is set already, so it is not asked for again, but it has not left yet.
 func (i *instance) learn(began int, seen map[string]found, maxDrain time.Duration) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -122,7 +122,7 @@ func (i *instance) observe(s *session, backends []string, pick func(path string)
 	return seen, nil
 }
 
-// overdue says that a server has been on its way out for too long.
+// overdue reports whether a server has been on its way out for too long.
 func (i *instance) overdue(path string, most time.Duration) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -169,7 +169,7 @@ func (i *instance) refill(ctx context.Context) (map[string]error, error) {
 	})
 }
 
-// change carries out the wishes that it gets when nobody else changes servers.
+// change carries out the wishes that it gets when no other changes servers.
 func (i *instance) change(ctx context.Context, wishes func() map[string]wish) (map[string]error, error) {
 	select {
 	case i.changing <- struct{}{}:
@@ -198,8 +198,8 @@ func (i *instance) change(ctx context.Context, wishes func() map[string]wish) (m
 	return i.carryOut(s, open)
 }
 
-// carryOut takes servers as far as they can go. One leaves in up to three steps, drain, maintenance and removal, each of
-// which begins with a look; a last look finds nothing to do.
+// carryOut takes servers as far as they can go. One leaves in up to three steps, drain, maintenance and removal, each
+// of which begins with a look; a last look finds nothing to do.
 func (i *instance) carryOut(s *session, open map[string]wish) (map[string]error, error) {
 	failed := map[string]error{}
 	for range 4 {

@@ -26,10 +26,11 @@ const (
 	drain       = 0x08 | 0x10
 )
 
-// taking says that HAProxy chooses the server for new sessions.
+// taking reports whether HAProxy chooses the server for new sessions.
 func (f found) taking() bool { return f.admin&(maintenance|drain) == 0 }
 
-// held says that no session at all gets to the server. One that only drains still gets those of clients that stick to it.
+// held reports whether no session at all gets to the server. One that only drains still gets those of clients that
+// stick to it.
 func (f found) held() bool { return f.admin&maintenance != 0 }
 
 // server is what is set of it.
@@ -37,8 +38,8 @@ func (f found) server() Server {
 	return Server{Endpoint: f.endpoint, Weight: f.weight, Out: !f.taking()}
 }
 
-// observe reads the servers of these backends that pick chooses, by path, "<backend>/<server>"; nil stands for all backends. A backend that
-// does not exist has none.
+// observe reads the servers of these backends that pick chooses, by path, "<backend>/<server>"; nil stands for all
+// backends. A backend that does not exist has none.
 //
 // States are read before sessions, so that a server that is out is seen with all the sessions it will ever have.
 func (s *session) observe(backends []string, pick func(path string) bool) (map[string]found, error) {
@@ -208,7 +209,8 @@ func (s *session) process() (process, error) {
 	return p, nil
 }
 
-// follows says that p answered after earlier in the life of one process. In a container every process may have one ID.
+// follows reports whether p answered after earlier in the life of one process. In a container every process may have
+// one ID.
 func (p process) follows(earlier process) bool {
 	return p.pid == earlier.pid && p.uptime >= earlier.uptime
 }

@@ -114,7 +114,7 @@ func parseRuntime(runtime string) (network, address string, err error) {
 	return "", "", fmt.Errorf("--haproxy-runtime has %q: give unix:<absolute path> or tcp:<host>:<port>", runtime)
 }
 
-// allows says whether the namespace may use the backend.
+// allows reports whether the namespace may use the backend.
 func (o *Options) allows(namespace, backend string) bool {
 	return slices.ContainsFunc(o.Backends, func(rule string) bool {
 		namespaces, backends, _ := strings.Cut(rule, "/")
@@ -122,7 +122,7 @@ func (o *Options) allows(namespace, backend string) bool {
 	})
 }
 
-// matches says whether text is pattern, in which * stands for any text.
+// matches reports whether text is pattern, in which * stands for any text.
 func matches(pattern, text string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1
@@ -143,7 +143,7 @@ func matches(pattern, text string) bool {
 	return strings.HasSuffix(text, parts[last])
 }
 
-// hasChecks says that HAProxy checks the health of the servers that are added.
+// hasChecks reports whether HAProxy checks the health of the servers that are added.
 func (o *Options) hasChecks() bool {
 	return slices.Contains(strings.Fields(o.ServerOptions), "check")
 }

@@ -244,7 +244,7 @@ func TestAllows(t *testing.T) {
 		"another's":                            {nil, "shop", "bank_web", false},
 		"another's, that ends with its own":    {nil, "shop", "bank_shop_web", false},
 		"a shared backend":                     {[]string{"shop/edge", "*/{namespace}_*"}, "shop", "edge", true},
-		"a shared backend, somebody else":      {[]string{"shop/edge", "*/{namespace}_*"}, "bank", "edge", false},
+		"a shared backend, another tenant":     {[]string{"shop/edge", "*/{namespace}_*"}, "bank", "edge", false},
 		"everything":                           {[]string{"*/*"}, "bank", "edge", true},
 		"stars inside":                         {[]string{"team-*/web-*-v*"}, "team-a", "web-x-v2", true},
 		"stars inside, no match":               {[]string{"team-*/web-*-v*"}, "team-a", "web-v2", false},

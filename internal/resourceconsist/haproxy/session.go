@@ -67,8 +67,8 @@ func (s *session) close() {
 // severity is how an answer that is a message begins; 0 to 3 are errors.
 var severity = regexp.MustCompile(`^\[([0-7])\]: `)
 
-// do sends one command and returns what HAProxy answers. A *commandError says that HAProxy refused it; any other error,
-// that it is not known whether the command was carried out.
+// do sends one command and returns what HAProxy answers. A *commandError means that HAProxy refused it; any other
+// error, that it is not known whether the command was carried out.
 func (s *session) do(command string) (string, error) {
 	if strings.ContainsAny(command, ";\\\r\n") { // names are checked where they come from; this is the last line of defence
 		return "", fmt.Errorf("command %q holds more than one command", command)

@@ -11,8 +11,8 @@
 //     have been so for the drain time; only then does the finalizer go. A Pod that merely fails its probes keeps it.
 //
 // An employer that does not want the Pod (any more) is forgotten: annotation and finalizer go in one write, after every
-// backend that can be told to has dropped the Pod for the drain time. So is one that is named in the annotation and does
-// not exist, which makes clean-up possible after the employer is gone.
+// backend that can be told to has dropped the Pod for the drain time. So is one that is named in the annotation and
+// does not exist, which makes clean-up possible after the employer is gone.
 //
 // Two employers may have the same finalizer, since it is made from a hash of the name. Those of one kind then join
 // together and leave together: the finalizer comes when all may join, and goes when none needs it. One of a kind that
@@ -38,9 +38,9 @@ import (
 type Snapshot struct {
 	// Pod is the Pod as the cache has it.
 	Pod podops.View
-	// Managed says that the Pod takes part in the lifecycle. One that does not is released by everybody.
+	// Managed is true if the Pod takes part in the lifecycle. One that does not is released by everybody.
 	Managed bool
-	// Kind is the employers' kind. What the Pod's annotation says of other kinds is somebody else's.
+	// Kind is the employers' kind. What the Pod's annotation says of other kinds is for others.
 	Kind string
 	// Employers are those that want the Pod, and those that exist and are named in its annotation. An employer of Kind
 	// that is named there and missing here does not exist.
@@ -59,7 +59,7 @@ type Employer struct {
 	Finalizer string
 	// Drain is how long its backends must have stopped sending traffic before the Pod leaves.
 	Drain time.Duration
-	// Prepared says that the employer will stay until the Pod is deregistered; without it no Mover registers the Pod.
+	// Prepared is true if the employer will stay until the Pod is deregistered; without it no Mover registers the Pod.
 	Prepared bool
 	// Backends are those that an adapter reads for it.
 	Backends []Backend
@@ -69,13 +69,13 @@ type Employer struct {
 type Backend struct {
 	// Adapter is the adapter's name.
 	Adapter string
-	// Employs says that the employer selects the Pod through this adapter.
+	// Employs is true if the employer selects the Pod through this adapter.
 	Employs bool
-	// Moves says that the adapter moves traffic itself.
+	// Moves is true if the adapter moves traffic itself.
 	Moves bool
-	// Unknown says that the adapter could not tell: the Pod neither joins nor leaves.
+	// Unknown is true if the adapter could not tell: the Pod neither joins nor leaves.
 	Unknown bool
-	// Serving says that the backend sends traffic to the Pod, or might. It says nothing while Unknown.
+	// Serving is true if the backend sends traffic to the Pod, or might. It says nothing while Unknown.
 	Serving bool
 	// NotServingSince is when Serving was first seen false. Zero counts as Now. It says nothing while Serving.
 	NotServingSince time.Time
@@ -142,8 +142,8 @@ type Wait struct {
 	Reason   Reason
 }
 
-// Clash is an employer whose finalizer another one has, too.
-type Clash struct {
+// FinalizerConflict is an employer whose finalizer another one has, too.
+type FinalizerConflict struct {
 	// Employer is the one of this kind, With the other of any kind, as the Pod's annotation names them.
 	Employer, With string
 }
@@ -158,8 +158,9 @@ type Plan struct {
 	Moves []Action
 	// Waits is what stands in the way, by employer.
 	Waits []Wait
-	// Clashes are the employers of the Pod that share a finalizer, in order; each pair of this kind is there both ways.
-	Clashes []Clash
+	// FinalizerConflicts are the employers of the Pod that share a finalizer, in order; each pair of this kind is there
+	// both ways.
+	FinalizerConflicts []FinalizerConflict
 	// NextLook is how soon to decide again if nothing happens; zero if there is no need.
 	NextLook time.Duration
 	// Broken is the error of an annotation that cannot be read; nil otherwise.
@@ -169,7 +170,7 @@ type Plan struct {
 // lookAfterMove is how soon a backend is asked whether a call took effect, if it does not say itself.
 const lookAfterMove = time.Second
 
-// OutOfService says whether the Pod, as observed, can be given no traffic by anything that follows its readiness: it
+// OutOfService reports whether the Pod, as observed, can be given no traffic by anything that follows its readiness: it
 // is being deleted or has run to its end, or its gate is off and Ready has followed. Without the gate there is nothing
 // to observe.
 func OutOfService(v podops.View) bool {
@@ -191,7 +192,7 @@ func Decide(s Snapshot) Plan {
 	}
 	d.forgetGone(employers)
 	d.joinTogether()
-	d.clashes()
+	d.finalizerConflicts()
 	d.compose()
 	return d.plan
 }
@@ -205,8 +206,8 @@ type decision struct {
 	expect, join, leave, forget []Employer
 }
 
-// wants says whether some backend of the employer takes part. One that only observes has nothing to wait for on a Pod
-// that no condition can take out of service.
+// wants reports whether some backend of the employer takes part. One that only observes has nothing to wait for on a
+// Pod that no condition can take out of service.
 func (d *decision) wants(e Employer) bool {
 	return slices.ContainsFunc(e.Backends, d.takesPart)
 }
@@ -235,7 +236,7 @@ func (d *decision) keep(e Employer) {
 	}
 }
 
-// deregister takes the Pod out of every backend that can be told to drop it, and says whether one had to be told.
+// deregister takes the Pod out of every backend that can be told to drop it, and reports whether one had to be told.
 func (d *decision) deregister(e Employer) bool {
 	return d.deregisterThose(e, func(b Backend) bool { return b.Moves && b.Serving && !b.Unknown })
 }
@@ -403,36 +404,36 @@ func (d *decision) joinTogether() {
 	})
 }
 
-// clashes says which employers of the Pod share a finalizer.
-func (d *decision) clashes() {
+// finalizerConflicts finds which employers of the Pod share a finalizer.
+func (d *decision) finalizerConflicts() {
 	if !d.Managed {
 		return
 	}
 	for _, e := range d.Employers {
 		for _, o := range d.Employers {
 			if shares(e, o) && d.wants(e) && d.wants(o) {
-				d.plan.Clashes = append(d.plan.Clashes, Clash{Employer: e.Key, With: o.Key})
+				d.plan.FinalizerConflicts = append(d.plan.FinalizerConflicts, FinalizerConflict{Employer: e.Key, With: o.Key})
 			}
 		}
 		for key, finalizer := range d.expected {
 			if kind, _, _ := strings.Cut(key, "/"); finalizer == e.Finalizer && kind != "" && kind != d.Kind && d.wants(e) {
-				d.plan.Clashes = append(d.plan.Clashes, Clash{Employer: e.Key, With: key})
+				d.plan.FinalizerConflicts = append(d.plan.FinalizerConflicts, FinalizerConflict{Employer: e.Key, With: key})
 			}
 		}
 	}
-	slices.SortFunc(d.plan.Clashes, func(a, b Clash) int {
+	slices.SortFunc(d.plan.FinalizerConflicts, func(a, b FinalizerConflict) int {
 		return cmp.Or(cmp.Compare(a.Employer, b.Employer), cmp.Compare(a.With, b.With))
 	})
 }
 
-// shares says whether two employers are different ones with the same finalizer.
+// shares reports whether two employers are different ones with the same finalizer.
 func shares(a, b Employer) bool { return a.Key != b.Key && a.Finalizer == b.Finalizer }
 
 func has(list []Employer, e Employer) bool {
 	return slices.ContainsFunc(list, func(o Employer) bool { return o.Key == e.Key })
 }
 
-// sharedWithOtherKind says whether the annotation names an employer of another kind under the same finalizer.
+// sharedWithOtherKind reports whether the annotation names an employer of another kind under the same finalizer.
 func (d *decision) sharedWithOtherKind(e Employer) bool {
 	for key, finalizer := range d.expected {
 		if kind, _, _ := strings.Cut(key, "/"); finalizer == e.Finalizer && kind != "" && kind != d.Kind {
@@ -485,8 +486,8 @@ func (d *decision) compose() {
 	}
 }
 
-// mayRemove says whether nobody else needs the finalizer: no employer of this kind that has not let go itself, and, as
-// long as the Pod lives, nobody that the annotation names. A finalizer that is no protection finalizer is never ours,
+// mayRemove reports whether no other needs the finalizer: no employer of this kind that has not let go itself, and, as
+// long as the Pod lives, none that the annotation names. A finalizer that is no protection finalizer is never ours,
 // whatever the annotation says.
 func (d *decision) mayRemove(v podops.View, e Employer) bool {
 	if !strings.HasPrefix(e.Finalizer, podops.ProtectionFinalizerPrefix+"/") {

@@ -327,15 +327,15 @@ func TestTheLastToLeaveLetsTheOperatorAct(t *testing.T) {
 	require.Equal(t, podops.PhaseOperate, podops.PhaseOf(plan.Change.Apply(pod), "op"))
 }
 
-func TestClashes(t *testing.T) {
+func TestFinalizerConflicts(t *testing.T) {
 	gateway := "Gateway/shop/web"
 	plan := traffic.Decide(traffic.Snapshot{
 		Pod: view(announced, expecting(otherKey, finalizer, gateway, finalizer)), Managed: true, Kind: "Service", Now: now,
 		Employers: []traffic.Employer{web(watched(true, 0)), sharing(watched(true, 0))},
 	})
-	require.Equal(t, []traffic.Clash{{otherKey, gateway}, {otherKey, key}, {key, gateway}, {key, otherKey}}, plan.Clashes)
+	require.Equal(t, []traffic.FinalizerConflict{{otherKey, gateway}, {otherKey, key}, {key, gateway}, {key, otherKey}}, plan.FinalizerConflicts)
 	plan = traffic.Decide(traffic.Snapshot{
 		Pod: view(announced, expecting(otherKey, otherFin)), Managed: true, Kind: "Service", Now: now, Employers: []traffic.Employer{web(watched(true, 0))},
 	})
-	require.Empty(t, plan.Clashes)
+	require.Empty(t, plan.FinalizerConflicts)
 }

@@ -77,7 +77,7 @@ func openEndpoints(path string) (*endpoints, error) {
 	return &endpoints{path: path, raw: raw, known: known}, nil
 }
 
-// errNotOffered is what an error is that says that a Service may not use an endpoint, or that there is none of the name.
+// errNotOffered is the error of an endpoint that a Service may not use, or of which there is none.
 var errNotOffered = errors.New("the endpoint is not offered")
 
 // notOffered is an errNotOffered that says why.

@@ -1,12 +1,13 @@
 // Package webhook is the adapter for systems that have none of their own: it asks a server, by a documented HTTPS call,
 // to put members into traffic, to take them out, and to say who is in. docs/adapters/webhook.md has the wire format.
 //
-// The platform team configures the servers (endpoints); a Service chooses one of them by name, never by address, and may
-// give parameters. Every call goes through internal/callout: bounded in time and size, no redirects, no proxies, and
-// only to addresses that may be called.
+// The platform team configures the servers (endpoints); a Service chooses one of them by name, never by address, and
+// may give parameters. Every call goes through internal/callout: bounded in time and size, no redirects, no proxies,
+// and only to addresses that may be called.
 //
-// A member is a Pod at an endpoint. It is in traffic or it is not: what is to serve no more is not kept at the server. A
-// Service that names another endpoint has its Pods taken out at the earlier one, which the framework remembers for it.
+// A member is a Pod at an endpoint. It is in traffic or it is not: what is to serve no more is not kept at the server.
+// A Service that names another endpoint has its Pods taken out at the earlier one, which the framework remembers for
+// it.
 package webhook
 
 import (
@@ -238,8 +239,8 @@ func (b *Backend) byEndpoint(members []string) map[string][]string {
 	return at
 }
 
-// left says that the error is about an endpoint that the Service has left and that the platform team does not offer it
-// any more. Nobody can be asked about its members then, and it is taken that they are gone.
+// left reports whether the error is about an endpoint that the Service has left and that the platform team does not
+// offer it any more. No endpoint can be asked about its members then, and it is taken that they are gone.
 func (b *Backend) left(service *corev1.Service, endpoint string, err error) bool {
 	return errors.Is(err, errNotOffered) && endpoint != b.Place(service)
 }

@@ -296,7 +296,7 @@ func TestApplyTellsFailuresApart(t *testing.T) {
 		"one failed":              {`{VERSION,"errors":[{"id":"b/u-b","message":"no such pool"}]}`, map[string]string{"pools/b/u-b": "no such pool"}, ""},
 		"one failed for nothing":  {`{VERSION,"errors":[{"id":"b/u-b"}]}`, map[string]string{"pools/b/u-b": "the server gives no reason"}, ""},
 		"one says much":           {`{VERSION,"errors":[{"id":"a/u-a","message":"` + strings.Repeat("x", 9999) + `"}]}`, map[string]string{"pools/a/u-a": strings.Repeat("x", 256) + "…"}, ""},
-		"somebody else failed":    {`{VERSION,"errors":[{"id":"z","message":"what?"}]}`, nil, `an error about member "z", which was not asked about: what?`},
+		"another one failed":      {`{VERSION,"errors":[{"id":"z","message":"what?"}]}`, nil, `an error about member "z", which was not asked about: what?`},
 		"nothing is said":         {`{}`, nil, "the answer's apiVersion"},
 		"something else answered": {`ok`, nil, "is not the JSON that it should be"},
 	} {
@@ -335,7 +335,7 @@ func TestAServerThatAsksForAPauseIsLeftAlone(t *testing.T) {
 		"not now, at a time":             {http.StatusServiceUnavailable, "Mon, 04 May 2026 03:02:11 GMT", 10 * time.Second},
 		"for ever is not for ever":       {http.StatusTooManyRequests, "999999999", mostPause},
 		"without a word":                 {http.StatusTooManyRequests, "", 0},
-		"in words that nobody knows":     {http.StatusTooManyRequests, "soon", 0},
+		"in unknown words":               {http.StatusTooManyRequests, "soon", 0},
 		"a failure of another kind":      {http.StatusInternalServerError, "7", 0},
 		"a time that has already passed": {http.StatusServiceUnavailable, "Mon, 04 May 2026 03:02:00 GMT", 0},
 	} {
@@ -395,7 +395,7 @@ func TestAServiceThatNamesAnotherEndpoint(t *testing.T) {
 	b, _ := configured(t, p.URL, ca)
 	silent := service(func(s *corev1.Service) { delete(s.Annotations, EndpointAnnotation) })
 	held, err := b.Read(t.Context(), silent, nil)
-	require.NoError(t, err, "nobody may wait for a backend that a Service does not have")
+	require.NoError(t, err, "no Pod may wait for a backend that a Service does not have")
 	require.Empty(t, held)
 	require.Empty(t, p.requests())
 
@@ -538,7 +538,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		"two authorities":            {good + ", caFile: x, caBundle: y", "give one of them"},
 		"a bundle of nothing":        {good + ", caBundle: y", "the caBundle has no certificate"},
 		"too patient":                {good + ", timeout: 1h", "at most 30s"},
-		"a field that nobody knows":  {good + ", URL2: x", "unknown field"},
+		"an unknown field":           {good + ", URL2: x", "unknown field"},
 		"good":                       {good, ""},
 		"twice":                      {good + "}, {" + good, "two of this name"},
 	} {

@@ -83,7 +83,7 @@ func (m answerMember) state() State {
 }
 
 // readAnswer decodes an answer and checks that it is one. An empty object, a page of a portal, or an answer of another
-// version must never pass for "nobody is in traffic".
+// version must never pass for "no Pod is in traffic".
 func readAnswer(body []byte, a action) (*answer, error) {
 	said := &answer{}
 	if err := json.Unmarshal(body, said); err != nil {

@@ -89,7 +89,7 @@ type poolShop struct {
 	lb *simulated.LoadBalancer
 }
 
-// sends says whether the Service's pool sends requests to the Pod.
+// sends reports whether the Service's pool sends requests to the Pod.
 func (p poolShop) sends(service, address string) bool {
 	return p.lb.Serves(p.namespace+"/"+service, address)
 }
@@ -149,7 +149,7 @@ func TestBulk(t *testing.T) {
 
 func outAndIn(t *testing.T, p poolShop) {
 	service := p.createService(t, "web")
-	foreign := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Weight: 3, Owner: "somebody else"}
+	foreign := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Weight: 3, Owner: "another owner"}
 	p.lb.Set(poolOf(service), foreign)
 	const pods, operated = 12, 6
 	names := p.createPods(t, pods)
@@ -183,7 +183,7 @@ func outAndIn(t *testing.T, p poolShop) {
 		done, _ := p.writes(t, name)
 		require.Equal(t, born[name], done, "a Pod at rest was written")
 	}
-	require.True(t, p.lb.Has(poolOf(service), foreign), "a member of somebody else was touched")
+	require.True(t, p.lb.Has(poolOf(service), foreign), "a member of another owner was touched")
 }
 
 func throttled(t *testing.T, p poolShop) {
@@ -253,8 +253,8 @@ func deletedInBulk(t *testing.T, p poolShop) {
 	})
 }
 
-// TestBulkGoesOnAfterARestart: what was under way is finished, what happened meanwhile is made good, and members of Pods
-// that are gone are removed.
+// TestBulkGoesOnAfterARestart: what was under way is finished, what happened meanwhile is made good, and members of
+// Pods that are gone are removed.
 func TestBulkGoesOnAfterARestart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")
@@ -281,7 +281,7 @@ func TestBulkGoesOnAfterARestart(t *testing.T) {
 	lb.Fail(false)
 	p.begin(t, names[1])
 	orphan := simulated.Member{ID: "192.0.2.9", Address: "192.0.2.9", Weight: 10, Owner: poolOwner}
-	foreign := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Weight: 3, Owner: "somebody else"}
+	foreign := simulated.Member{ID: "192.0.2.1", Address: "192.0.2.1", Weight: 3, Owner: "another owner"}
 	lb.Set(poolOf(service), orphan)
 	lb.Set(poolOf(service), foreign)
 
@@ -296,5 +296,5 @@ func TestBulkGoesOnAfterARestart(t *testing.T) {
 	for _, name := range names {
 		require.True(t, p.sends("web", addresses[name]))
 	}
-	require.True(t, lb.Has(poolOf(service), foreign), "a member of somebody else was touched")
+	require.True(t, lb.Has(poolOf(service), foreign), "a member of another owner was touched")
 }

@@ -17,7 +17,8 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/localkube"
 )
 
-// TestDualStack is about Services and Pods with addresses of both families, whose slices Kubernetes' own controller makes.
+// TestDualStack is about Services and Pods with addresses of both families, whose slices Kubernetes' own controller
+// makes.
 func TestDualStack(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")

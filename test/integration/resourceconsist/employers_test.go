@@ -96,16 +96,19 @@ func (b *balancer) tell(s client.Object, err error) {
 }
 
 func (b *balancer) Register(s client.Object, pod *corev1.Pod) {
-	b.move(s, "register "+pod.Name, func(members map[string]bool) { members[pod.Name] = true })
+	b.move(s, "register", pod, func(members map[string]bool) { members[pod.Name] = true })
 }
 
 func (b *balancer) Deregister(s client.Object, pod *corev1.Pod) {
-	b.move(s, "deregister "+pod.Name, func(members map[string]bool) { delete(members, pod.Name) })
+	b.move(s, "deregister", pod, func(members map[string]bool) { delete(members, pod.Name) })
 }
 
 // move is change for a Pod, and reports what came of it.
-func (b *balancer) move(s client.Object, call string, change func(map[string]bool)) {
-	err := b.change(s, call, change)
+func (b *balancer) move(s client.Object, verb string, pod *corev1.Pod, change func(map[string]bool)) {
+	err := b.change(s, verb+" "+pod.Name, change)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", verb, err)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.tell(s, err)
@@ -266,7 +269,7 @@ func TestEmployers(t *testing.T) {
 	for name, story := range map[string]func(*testing.T, market){
 		"a resource is provisioned before the first Pod, after changes, and removed after the last": provisioned,
 		"a Service that loses its label lets its Pods go through the same steps":                    unlabelledEmployer,
-		"a Service whose selector becomes empty employs nobody":                                     emptySelector,
+		"a Service whose selector becomes empty employs no Pod":                                     emptySelector,
 		"two Services of different adapters on the same Pod":                                        differentAdapters,
 		"several Services of one adapter on a Pod":                                                  severalServices,
 		"a Service is deleted while a Pod is Preparing and its provider fails":                      deletedWhilePreparing,
@@ -517,7 +520,7 @@ func TestEmployersThatChangeWhileTheControllerIsDown(t *testing.T) {
 	stop := startManager(t, w.config, renting{pool})
 	m := market{w.shop(t), pool, nil}
 	unlabelled, deleted, idle := m.balanced(t, "unlabelled", "pool"), m.balanced(t, "deleted", "pool"), m.balanced(t, "idle", "pool", func(s *corev1.Service) {
-		s.Spec.Selector = map[string]string{"app": "nobody"}
+		s.Spec.Selector = map[string]string{"app": "none"}
 	})
 	m.createPod(t, "web-0")
 	m.createPod(t, "web-1")
@@ -559,7 +562,7 @@ func TestAnEmployerOfAThousandPods(t *testing.T) {
 	for worker := range 8 {
 		group.Go(func() {
 			for i := worker; i < count; i += 8 {
-				m.createPod(t, fmt.Sprintf("web-%d", i), func(pod *corev1.Pod) { // nobody runs it
+				m.createPod(t, fmt.Sprintf("web-%d", i), func(pod *corev1.Pod) { // no kubelet runs it
 					pod.Spec.NodeName = ""
 					pod.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.org/never"}}
 				})

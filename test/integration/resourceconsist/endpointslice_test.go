@@ -32,7 +32,7 @@ func TestEndpointSliceAdapter(t *testing.T) {
 		"each Service has its own drain time":                                       drainTimes,
 		"a headless Service":                                                        headless,
 		"a headless Service that publishes Pods before they are Ready":              publishing,
-		"Services that employ nobody":                                               employNobody,
+		"Services that employ no Pod":                                               employNoPod,
 		"an operation waits for the Service and costs two writes":                   operation,
 		"two Services share the writes":                                             twoServices,
 		"a deleted Service releases its Pods":                                       serviceDeleted,
@@ -230,7 +230,8 @@ func brokenAnnotation(t *testing.T, s shop) {
 	s.serving(t, "web-0", "web")
 }
 
-// slice makes an EndpointSlice of the Service beside those of Kubernetes, as another controller does, that lists the Pod.
+// slice makes an EndpointSlice of the Service beside those of Kubernetes, as another controller does, that lists the
+// Pod.
 func (s shop) slice(t *testing.T, name, service string, family discoveryv1.AddressType, endpoint discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	t.Helper()
 	own := &discoveryv1.EndpointSlice{
@@ -243,8 +244,8 @@ func (s shop) slice(t *testing.T, name, service string, family discoveryv1.Addre
 	return own
 }
 
-// held waits until nothing but these EndpointSlices lists the Pod, which is not Ready, and whose operation waits for the
-// Service.
+// held waits until nothing but these EndpointSlices lists the Pod, which is not Ready, and whose operation waits for
+// the Service.
 func (s shop) held(t *testing.T, pod, service string, by ...string) {
 	t.Helper()
 	s.eventually(t, "only "+strings.Join(by, " and ")+" lists "+pod, func() bool {
@@ -299,7 +300,8 @@ func slicesOfAddresses(t *testing.T, s shop) {
 	s.outAndIn(t, seen)
 }
 
-// slicesDeleted has all slices of a Service deleted while its Pod serves, and while it is out. Kubernetes makes them anew.
+// slicesDeleted has all slices of a Service deleted while its Pod serves, and while it is out. Kubernetes makes them
+// anew.
 func slicesDeleted(t *testing.T, s shop) {
 	s.createService(t, "web")
 	s.createPod(t, "web-0")
@@ -374,8 +376,8 @@ func publishing(t *testing.T, s shop) {
 	s.eventually(t, "the Pod is gone", func() bool { return s.pod(t, "web-0") == nil })
 }
 
-// employNobody has Services that have endpoints of others, or none, although they are labelled.
-func employNobody(t *testing.T, s shop) {
+// employNoPod has Services that have endpoints of others, or none, although they are labelled.
+func employNoPod(t *testing.T, s shop) {
 	s.createService(t, "outside", func(service *corev1.Service) { service.Spec.Selector = nil })
 	s.createService(t, "elsewhere", func(service *corev1.Service) {
 		service.Spec.Type, service.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.com"
@@ -384,7 +386,7 @@ func employNobody(t *testing.T, s shop) {
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "web")
 	pod := s.pod(t, "web-0")
-	// Kubernetes mirrors what somebody writes about the first, and lists the Pod.
+	// Kubernetes mirrors what a user writes about the first, and lists the Pod.
 	require.NoError(t, s.client.Create(t.Context(), &corev1.Endpoints{ //nolint:staticcheck // what is mirrored is an Endpoints
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "outside"},
 		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above

@@ -220,7 +220,8 @@ func TestHAProxyAdapter(t *testing.T) {
 	})
 }
 
-// TestHAProxyInstancesAgree: a Pod has left when it has left all instances, whatever happens to the controller meanwhile.
+// TestHAProxyInstancesAgree: a Pod has left when it has left all instances, whatever happens to the controller
+// meanwhile.
 func TestHAProxyInstancesAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")

@@ -240,7 +240,7 @@ func (s shop) patchService(t *testing.T, name, patch string) {
 	require.NoError(t, err)
 }
 
-// write writes a Change that is decided on the live Pod, again when somebody was quicker.
+// write writes a Change that is decided on the live Pod, again when another writer was quicker.
 func (s shop) write(t *testing.T, name string, decide func(podops.View) podops.Change) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -288,7 +288,7 @@ func (s shop) serving(t *testing.T, name string, services ...string) {
 	})
 }
 
-// bound says whether the Pod names exactly these Services and has exactly their finalizers.
+// bound reports whether the Pod names exactly these Services and has exactly their finalizers.
 func (s shop) bound(t *testing.T, pod *corev1.Pod, services ...string) bool {
 	t.Helper()
 	expected, err := podops.ExpectedFinalizers(pod.Annotations)
@@ -304,9 +304,9 @@ func (s shop) bound(t *testing.T, pod *corev1.Pod, services ...string) bool {
 	return true
 }
 
-// costs waits until the controllers have made so many writes to the Pod that the API server received since a moment, and
-// demands that there are no more. What a write did is seen before its line is in the log, so that two counts of all writes do
-// not tell what was written between them.
+// costs waits until the controllers have made so many writes to the Pod that the API server received since a moment,
+// and demands that there are no more. What a write did is seen before its line is in the log, so that two counts of all
+// writes do not tell what was written between them.
 func (s shop) costs(t *testing.T, pod string, since time.Time, want int, why string) {
 	t.Helper()
 	s.eventually(t, why, func() bool { done, _ := s.writes(t, pod, since); return done >= want })
@@ -315,7 +315,8 @@ func (s shop) costs(t *testing.T, pod string, since time.Time, want int, why str
 	require.Equal(t, want, done, why)
 }
 
-// writes counts the Pod's writes by the controllers since a moment, or all, and says how many of their requests were refused.
+// writes counts the Pod's writes by the controllers since a moment, or all, and says how many of their requests were
+// refused.
 func (s shop) writes(t *testing.T, pod string, since ...time.Time) (done, refused int) {
 	t.Helper()
 	file, err := os.Open(s.cluster.AuditLog())
@@ -370,7 +371,7 @@ func (s shop) record(t *testing.T, pod, service string) *history {
 	return h
 }
 
-// lists says whether the EndpointSlice has the Pod as one to send traffic to.
+// lists reports whether the EndpointSlice has the Pod as one to send traffic to.
 func lists(s *discoveryv1.EndpointSlice, pod, address string) bool {
 	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
 		if e.TargetRef == nil {
@@ -425,8 +426,8 @@ func (h *history) removedAt() int {
 	return 0
 }
 
-// removals waits until the finalizer has gone, and the record has every EndpointSlice as it is: the two watches are not in
-// step, and what was listed before may be told later. It returns what the record then says.
+// removals waits until the finalizer has gone, and the record has every EndpointSlice as it is: the two watches are not
+// in step, and what was listed before may be told later. It returns what the record then says.
 func (s shop) removals(t *testing.T, seen *history) (listed []bool) {
 	t.Helper()
 	s.eventually(t, "the finalizer goes", func() bool { return len(seen.removals()) > 0 })
@@ -436,7 +437,7 @@ func (s shop) removals(t *testing.T, seen *history) (listed []bool) {
 	return seen.removals()
 }
 
-// has says whether the EndpointSlices were seen as they are, or later, and the others go.
+// has reports whether the EndpointSlices were seen as they are, or later, and the others go.
 func (h *history) has(there []discoveryv1.EndpointSlice) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"kusionstack.io/kuperator/internal/resourceconsist/webhook"
 )
 
-// TestAServiceIsReplaced: somebody puts a manifest in the place of a Service, without what the controller wrote into its
+// TestAServiceIsReplaced: a user puts a manifest in the place of a Service, without what the controller wrote into its
 // metadata, while the controller runs and while it does not. Nothing is left in a backend, and nothing is stuck.
 func TestAServiceIsReplaced(t *testing.T) {
 	if testing.Short() {
@@ -60,7 +60,7 @@ func TestAServiceIsReplaced(t *testing.T) {
 				case metadata[balancerLabel] == "":
 					m.eventually(t, "the Pod is out of the backend", func() bool { return !edge.has(service, "web-0") })
 					m.serving(t, "web-0", "web")
-					m.eventually(t, "nobody holds anything", func() bool { return len(api.HeldBy(m.service(t, "web"))) == 0 })
+					m.eventually(t, "no adapter holds anything", func() bool { return len(api.HeldBy(m.service(t, "web"))) == 0 })
 				default:
 					m.eventually(t, "it is held again", func() bool {
 						s := m.service(t, "web")
@@ -112,7 +112,7 @@ func TestAServiceChoosesAnotherEndpoint(t *testing.T) {
 		"while the controller is down":                       movesWhileDown,
 		"and the controller is killed before all have left":  movesAndIsKilled,
 		"none any more, while the controller is down":        leavesWhileDown,
-		"and its metadata are replaced by those of nobody":   movesAndIsReplaced,
+		"and its metadata are replaced by empty ones":        movesAndIsReplaced,
 		"and another again, before it has left the earliest": movesTwice,
 	} {
 		t.Run(name, func(t *testing.T) {

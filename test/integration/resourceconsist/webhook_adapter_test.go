@@ -262,7 +262,7 @@ func serverDown(t *testing.T, s shop, p *pools) {
 	s.createPod(t, "web-2")
 	s.waits(t, "web-0")
 	s.eventually(t, "Pod web-2 is Ready", func() bool { return podops.Read(s.pod(t, "web-2")).Ready })
-	require.Empty(t, podops.ProtectionFinalizers(s.pod(t, "web-2").Finalizers), "nobody has said that it serves")
+	require.Empty(t, podops.ProtectionFinalizers(s.pod(t, "web-2").Finalizers), "it is not known to serve")
 	still := s.now(t)
 	p.set(func() { p.down = false })
 	s.released(t, p, "web-0", seen, still)

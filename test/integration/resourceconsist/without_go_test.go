@@ -15,8 +15,8 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
-// TestThePageWithoutGo runs every command of the page in its order, with no controller for Services: the page's reader is
-// that controller.
+// TestThePageWithoutGo runs every command of the page in its order, with no controller for Services: the page's reader
+// is that controller.
 func TestThePageWithoutGo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")

@@ -1,5 +1,5 @@
 // Package simulated has providers that live in memory, to test adapters against. They can be slow, refuse calls, fail
-// for single members and take their time, which a real provider does only when nobody is looking.
+// for single members and take their time, which a real provider does only when it is not looked at.
 package simulated
 
 import (
@@ -80,7 +80,7 @@ func (l *LoadBalancer) List(ctx context.Context, group string, ids ...string) ([
 }
 
 // Put is a call that adds members to a group or changes those that are there. Members that were refused are named in
-// the first result, all others are accepted; an error says that none is.
+// the first result, all others are accepted; with an error none is.
 func (l *LoadBalancer) Put(ctx context.Context, group string, members ...Member) (refused map[string]error, err error) {
 	return l.Change(ctx, group, members, nil)
 }
@@ -173,7 +173,7 @@ func (l *LoadBalancer) set(group, id string, to *Member) {
 	}
 }
 
-// Serves says whether a request to the group can reach the address now. It is no call.
+// Serves reports whether a request to the group can reach the address now. It is no call.
 func (l *LoadBalancer) Serves(group, address string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,7 +185,8 @@ func (l *LoadBalancer) Serves(group, address string) bool {
 	return false
 }
 
-// Set puts a member into a group as somebody else does: at once, whatever the load balancer suffers from. It is no call.
+// Set puts a member into a group as another system does: at once, whatever the load balancer suffers from. It is no
+// call.
 func (l *LoadBalancer) Set(group string, member Member) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +194,7 @@ func (l *LoadBalancer) Set(group string, member Member) {
 	l.groups[group][member.ID].now = &member
 }
 
-// Has says whether a group has exactly this member. It is no call.
+// Has reports whether a group has exactly this member. It is no call.
 func (l *LoadBalancer) Has(group string, member Member) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -244,7 +245,8 @@ func (l *LoadBalancer) Delay(delay time.Duration) {
 	l.woken = make(chan struct{})
 }
 
-// Hold makes changes that are accepted from now on wait, or lets all that wait take effect. List shows what is in effect.
+// Hold makes changes that are accepted from now on wait, or lets all that wait take effect. List shows what is in
+// effect.
 func (l *LoadBalancer) Hold(holding bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package standin is an Alibaba Cloud for tests: a server on 127.0.0.1 that answers the calls that the adapter makes, of
-// SLB (2014-05-15), ECS (2014-05-26) and STS (2015-04-01), over TLS. It is written from the public documentation of the
-// API and of its signature, not from the SDK, so that a test finds out if the SDK and the documentation part.
+// Package standin is an Alibaba Cloud for tests: a server on 127.0.0.1 that answers the calls that the adapter makes,
+// of SLB (2014-05-15), ECS (2014-05-26) and STS (2015-04-01), over TLS. It is written from the public documentation of
+// the API and of its signature, not from the SDK, so that a test finds out if the SDK and the documentation part.
 //
 // It refuses what the real one refuses: signatures that do not match, dates more than 15 minutes off, a nonce used
 // twice, unknown and expired keys, lists of more than 20 backend servers, a server added twice, descriptions with
@@ -172,7 +172,7 @@ func (c *Cloud) Servers(group string) []Server {
 	return slices.Clone(c.groups[group].servers)
 }
 
-// ChangeServers changes the backend servers of a group, as somebody else does.
+// ChangeServers changes the backend servers of a group, as another system does.
 func (c *Cloud) ChangeServers(id string, change func([]Server) []Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,7 +208,7 @@ func (c *Cloud) HoldChanges(holding bool) {
 	}
 }
 
-// TakeOnly makes each addition take the first n servers and say that all went well; 0 takes all.
+// TakeOnly makes each addition take the first n servers and report success; 0 takes all.
 func (c *Cloud) TakeOnly(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
