@@ -113,22 +113,37 @@ func contextName(set *appsv1alpha1.CollaSet) string {
 // describe fills in what the snapshot has of the spec, its revisions and the ResourceContext.
 func (o *observation) describe(now time.Time, protocol bool, selector labels.Selector) {
 	spec := &o.set.Spec
+	replicas := int(ptr.Deref(spec.Replicas, 0))
+	naming := ptr.Deref(spec.NamingStrategy, appsv1alpha1.NamingStrategy{})
 	s := setplan.Snapshot{
-		Now: now, Name: o.set.Name, Generation: o.set.Generation, Selector: selector.String(),
-		Replicas: int(ptr.Deref(spec.Replicas, 0)), Paused: spec.Paused, Deleting: o.set.DeletionTimestamp != nil, Protocol: protocol,
-		Orphaning:    slices.Contains(o.set.Finalizers, metav1.FinalizerOrphanDependents),
-		Sequential:   spec.NamingStrategy != nil && spec.NamingStrategy.PodNamingSuffixPolicy == appsv1alpha1.PodNamingSuffixPersistentSequence,
-		Policy:       spec.UpdateStrategy.PodUpdatePolicy,
-		UpdateDelay:  seconds(spec.UpdateStrategy.OperationDelaySeconds),
-		ScaleInDelay: seconds(spec.ScaleStrategy.OperationDelaySeconds),
-		MaxSurge:     max(1, scaled(ptr.To(ptr.Deref(spec.UpdateStrategy.MaxSurge, intstr.FromString("25%"))), int(ptr.Deref(spec.Replicas, 0)))),
-		Verdicts:     o.memory.verdicts.all(now),
-		ToDelete:     spec.ScaleStrategy.PodToDelete, ToExclude: spec.ScaleStrategy.PodToExclude, ToInclude: spec.ScaleStrategy.PodToInclude,
-		UpdatedRevision: o.history.updated, CurrentRevision: o.set.Status.CurrentRevision,
-		SpecRevision: o.history.spec, Halted: o.history.halted, Failure: failureHandling(o.set),
-		Returned:  o.history.halted == nil && o.set.Status.CurrentRevision == o.history.updated,
-		MinReady:  time.Duration(spec.MinReadySeconds) * time.Second,
-		Revisions: make(map[string]setplan.Difference, len(o.history.changes)),
+		Generation: o.set.Generation, Selector: selector.String(), Verdicts: o.memory.verdicts.all(now),
+		Failure: failureHandling(o.set),
+		Mode: setplan.Mode{
+			Now: now, Paused: spec.Paused, Deleting: o.set.DeletionTimestamp != nil, Protocol: protocol,
+			Orphaning: slices.Contains(o.set.Finalizers, metav1.FinalizerOrphanDependents),
+		},
+		Identity: setplan.Identity{
+			Name:       o.set.Name,
+			Sequential: naming.PodNamingSuffixPolicy == appsv1alpha1.PodNamingSuffixPersistentSequence,
+		},
+		Scale: setplan.Scale{
+			Replicas:     replicas,
+			ScaleInDelay: seconds(spec.ScaleStrategy.OperationDelaySeconds),
+			ToDelete:     spec.ScaleStrategy.PodToDelete, ToExclude: spec.ScaleStrategy.PodToExclude,
+			ToInclude: spec.ScaleStrategy.PodToInclude,
+		},
+		Strategy: setplan.Strategy{
+			Policy:      spec.UpdateStrategy.PodUpdatePolicy,
+			UpdateDelay: seconds(spec.UpdateStrategy.OperationDelaySeconds),
+			MaxSurge:    max(1, scaled(ptr.To(ptr.Deref(spec.UpdateStrategy.MaxSurge, intstr.FromString("25%"))), replicas)),
+			MinReady:    time.Duration(spec.MinReadySeconds) * time.Second,
+		},
+		History: setplan.History{
+			UpdatedRevision: o.history.updated, CurrentRevision: o.set.Status.CurrentRevision,
+			SpecRevision: o.history.spec, Halted: o.history.halted,
+			Returned:  o.history.halted == nil && o.set.Status.CurrentRevision == o.history.updated,
+			Revisions: make(map[string]setplan.Difference, len(o.history.changes)),
+		},
 	}
 	if s.Policy == "" {
 		s.Policy = appsv1alpha1.PodUpdateInPlaceIfPossible
@@ -278,9 +293,11 @@ func (m *setState) missing(past []setplan.Pod, read []types.UID, remembered bool
 func podOf(pod *corev1.Pod, selector labels.Selector) setplan.Pod {
 	p := setplan.Pod{
 		View: podops.Read(pod), Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
-		Created: pod.CreationTimestamp.Time, Recorded: revision.Recorded(pod),
-		Phase: pod.Status.Phase, DeletionCost: deletionCost(pod), Node: pod.Spec.NodeName,
-		Selected: selector.Matches(labels.Set(pod.Labels)), Mounts: mountsIn(pod), Applied: hasApplied(pod),
+		Created: pod.CreationTimestamp.Time, DeletionCost: deletionCost(pod), Mounts: mountsIn(pod),
+		Applied: hasApplied(pod),
+		Service: setplan.Service{Phase: pod.Status.Phase, Node: pod.Spec.NodeName},
+		Wishes:  setplan.Wishes{Selected: selector.Matches(labels.Set(pod.Labels))},
+		Change:  setplan.Change{Recorded: revision.Recorded(pod)},
 	}
 	p.ID = instanceID(pod)
 	p.Facts = setplan.FactsOf(p.View)

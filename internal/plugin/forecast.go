@@ -236,10 +236,16 @@ func (m *material) snapshot() setplan.Snapshot {
 	spec := &m.set.Spec
 	replicas := int(ptr.Deref(spec.Replicas, 0))
 	s := setplan.Snapshot{
-		Now: m.now, Name: m.set.Name, Generation: m.set.Generation + 1, Replicas: replicas, Protocol: true, MaxSurge: 1,
-		Policy: appsv1alpha1.PodUpdateRecreate, UpdatedRevision: m.wantedIs, SpecRevision: m.wantedIs,
-		CurrentRevision: m.set.Status.CurrentRevision, Returned: m.set.Status.CurrentRevision == m.wantedIs,
-		Revisions: map[string]setplan.Difference{m.wantedIs: {}},
+		Generation: m.set.Generation + 1,
+		Mode:       setplan.Mode{Now: m.now, Protocol: true},
+		Identity:   setplan.Identity{Name: m.set.Name},
+		Scale:      setplan.Scale{Replicas: replicas},
+		Strategy:   setplan.Strategy{MaxSurge: 1, Policy: appsv1alpha1.PodUpdateRecreate},
+		History: setplan.History{
+			UpdatedRevision: m.wantedIs, SpecRevision: m.wantedIs,
+			CurrentRevision: m.set.Status.CurrentRevision, Returned: m.set.Status.CurrentRevision == m.wantedIs,
+			Revisions: map[string]setplan.Difference{m.wantedIs: {}},
+		},
 	}
 	for name := range m.contents {
 		s.Revisions[name] = setplan.Difference{Forcing: m.forcing(name)}
@@ -268,8 +274,10 @@ func (m *material) snapshot() setplan.Snapshot {
 // pod is what the order of updates depends on.
 func (m *material) pod(pod *corev1.Pod) setplan.Pod {
 	p := setplan.Pod{
-		View: withoutUpdate(podops.Read(pod)), ID: setplan.NoID, Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
-		Created: pod.CreationTimestamp.Time, Phase: pod.Status.Phase, Selected: true,
+		View: withoutUpdate(podops.Read(pod)), ID: setplan.NoID,
+		Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey], Created: pod.CreationTimestamp.Time,
+		Service: setplan.Service{Phase: pod.Status.Phase},
+		Wishes:  setplan.Wishes{Selected: true},
 	}
 	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
 		p.ID = id

@@ -656,9 +656,14 @@ func (w *walk) collaSetSnapshot() setplan.Snapshot {
 		policy = appsv1alpha1.PodUpdateRecreate
 	}
 	snapshot := setplan.Snapshot{
-		Now: now, Name: "web", Replicas: w.replicas, Protocol: true, Policy: policy,
-		UpdatedRevision: revision(w.target), CurrentRevision: revision(1),
-		Revisions: map[string]setplan.Difference{revision(1): {}, revision(2): {}},
+		Mode:     setplan.Mode{Now: now, Protocol: true},
+		Identity: setplan.Identity{Name: "web"},
+		Scale:    setplan.Scale{Replicas: w.replicas},
+		Strategy: setplan.Strategy{Policy: policy},
+		History: setplan.History{
+			UpdatedRevision: revision(w.target), CurrentRevision: revision(1),
+			Revisions: map[string]setplan.Difference{revision(1): {}, revision(2): {}},
+		},
 	}
 	if w.surge {
 		w.describeSurge(&snapshot)
@@ -675,8 +680,10 @@ func (w *walk) collaSetSnapshot() setplan.Snapshot {
 		} else {
 			_, marked := p.view.Labels[appsv1alpha1.ToDeleteLabel]
 			snapshot.Pods = append(snapshot.Pods, setplan.Pod{
-				View: p.view, ID: i, Revision: revision(p.revision), Available: p.view.ServiceAvailable(), Scheduled: true, Selected: true,
-				Recorded: p.recorded, Carried: p.recorded, AllowedSince: now, ToDelete: marked,
+				View: p.view, ID: i, Revision: revision(p.revision), AllowedSince: now,
+				Service: setplan.Service{Available: p.view.ServiceAvailable(), Scheduled: true},
+				Wishes:  setplan.Wishes{Selected: true, ToDelete: marked},
+				Change:  setplan.Change{Recorded: p.recorded, Carried: p.recorded},
 			})
 		}
 		snapshot.Entries = append(snapshot.Entries, setplan.Entry{ID: i, Data: map[string]string{

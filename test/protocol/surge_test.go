@@ -56,9 +56,13 @@ func (w *walk) describeSurge(s *setplan.Snapshot) {
 		}
 		has := func(key string) bool { _, ok := p.view.Labels[key]; return ok }
 		s.Pods = append(s.Pods, setplan.Pod{
-			View: p.view, ID: i, Revision: fmt.Sprintf("web-%d", p.revision), Available: p.view.ServiceAvailable() || w.hopeful, Scheduled: true,
-			Selected: true, AllowedSince: now, ToDelete: has(appsv1alpha1.ToDeleteLabel),
-			Replacing: has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) || has(appsv1alpha1.ReplacePairOriginNameLabel),
+			View: p.view, ID: i, Revision: fmt.Sprintf("web-%d", p.revision), AllowedSince: now,
+			Service: setplan.Service{Available: p.view.ServiceAvailable() || w.hopeful, Scheduled: true},
+			Wishes: setplan.Wishes{
+				Selected: true, ToDelete: has(appsv1alpha1.ToDeleteLabel),
+				Replacing: has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) ||
+					has(appsv1alpha1.ReplacePairOriginNameLabel),
+			},
 		})
 	}
 	s.Entries = w.contexts[w.entries]

@@ -119,8 +119,10 @@ func (w *walk) hears(i int, before, after podObject) state {
 // windowPod is a Pod as collaset-controller reads it.
 func (w *walk) windowPod(i int, p podObject) setplan.Pod {
 	return setplan.Pod{
-		View: p.view, ID: i, Revision: fmt.Sprintf("web-%d", p.revision), Available: p.view.ServiceAvailable(), Scheduled: true, Selected: true,
-		Recorded: p.recorded, Carried: p.recorded, AllowedSince: now,
+		View: p.view, ID: i, Revision: fmt.Sprintf("web-%d", p.revision), AllowedSince: now,
+		Service: setplan.Service{Available: p.view.ServiceAvailable(), Scheduled: true},
+		Wishes:  setplan.Wishes{Selected: true},
+		Change:  setplan.Change{Recorded: p.recorded, Carried: p.recorded},
 	}
 }
 

@@ -617,7 +617,9 @@ func benchWorld(n int) *world {
 		w.Pods = append(w.Pods, setplan.Pod{
 			View: podops.View{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true, ServiceReady: "True",
 				Labels: map[string]string{podops.ServiceAvailableLabel: "1", "app": "web", "kusionstack.io/control": "true"}},
-			ID: id, Revision: "r1", Created: w.Now, ReadySince: w.Now, Available: true, Scheduled: true, Selected: true,
+			ID: id, Revision: "r1", Created: w.Now,
+			Service: setplan.Service{ReadySince: w.Now, Available: true, Scheduled: true},
+			Wishes:  setplan.Wishes{Selected: true},
 		})
 	}
 	return w

@@ -52,8 +52,8 @@ func DefaultLimits() Limits {
 	}
 }
 
-// limits are those of the snapshot.
-func (s *Snapshot) limits() Limits { return s.Limits.orDefault() }
+// limits are the bounds in force.
+func (m *Mode) limits() Limits { return m.Limits.orDefault() }
 
 // orDefault fills in what is 0.
 func (l Limits) orDefault() Limits {

@@ -166,7 +166,9 @@ func stranger(w *world, name string, id int, change func(*setplan.Pod)) {
 	p := setplan.Pod{
 		View: podops.View{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true, ServiceReady: "True",
 			Labels: map[string]string{podops.ServiceAvailableLabel: "1"}},
-		ID: id, Revision: "r1", Created: w.Now, ReadySince: w.Now, Available: true, Scheduled: true, Selected: true,
+		ID: id, Revision: "r1", Created: w.Now,
+		Service: setplan.Service{ReadySince: w.Now, Available: true, Scheduled: true},
+		Wishes:  setplan.Wishes{Selected: true},
 	}
 	if change != nil {
 		change(&p)

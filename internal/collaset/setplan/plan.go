@@ -27,37 +27,8 @@ type Plan struct {
 	// Repairs are Pods that get back by what they are found, once Entries are stored.
 	Repairs []Repair
 
-	// Creations are Pods to create, lowest ID first, and after those the new Pods of pairs.
-	Creations []Creation
-	// Finishes are Pods whose operation, or in-place change without the protocol, has been carried out.
-	Finishes []*Pod
-	// Changes are Pods to bring to the updated revision in place.
-	Changes []*Pod
-	// Resizes are Pods whose change in place still lacks its write to pods/resize.
-	Resizes []*Pod
-	// Deletions are Pods to delete now.
-	Deletions []Deletion
-	// Cancels are Pods whose operation is no longer wanted.
-	Cancels []*Pod
-	// Begins are operations to ask for.
-	Begins []Begin
-	// Marks are Pods to be handed to lifecycle-controller for deletion.
-	Marks []*Pod
-	// Labels are Pods whose labels do not say what the entries say of their replacement. No other write of this plan is
-	// about one of them.
-	Labels []Relabel
-
-	// ClaimCreations are claims to make for Pods that exist and wait for them.
-	ClaimCreations []ClaimCreation
-	// ClaimUpdates are claims to be brought in line with a template. Updates of Pods that need them come when they show
-	// it.
-	ClaimUpdates []ClaimUpdate
-	// ClaimAdoptions are claims to get an owner reference to the set, ClaimReleases those to lose it.
-	ClaimAdoptions, ClaimReleases []*Claim
-	// ClaimRepairs are claims to get their labels back.
-	ClaimRepairs []*Claim
-	// ClaimDeletions are claims to delete now.
-	ClaimDeletions []*Claim
+	PodActions
+	ClaimActions
 
 	// Names are to be removed from spec.scaleStrategy. Pods with names in sequence are created when that is done.
 	Names Names
@@ -82,6 +53,44 @@ type Plan struct {
 	Blockers []Blocker
 	// Goal is where the set stands.
 	Goal Goal
+}
+
+// PodActions are what is done to single Pods.
+type PodActions struct {
+	// Creations are Pods to create, lowest ID first, and after those the new Pods of pairs.
+	Creations []Creation
+	// Finishes are Pods whose operation, or in-place change without the protocol, has been carried out.
+	Finishes []*Pod
+	// Changes are Pods to bring to the updated revision in place.
+	Changes []*Pod
+	// Resizes are Pods whose change in place still lacks its write to pods/resize.
+	Resizes []*Pod
+	// Deletions are Pods to delete now.
+	Deletions []Deletion
+	// Cancels are Pods whose operation is no longer wanted.
+	Cancels []*Pod
+	// Begins are operations to ask for.
+	Begins []Begin
+	// Marks are Pods to be handed to lifecycle-controller for deletion.
+	Marks []*Pod
+	// Labels are Pods whose labels do not say what the entries say of their replacement. No other write of this plan is
+	// about one of them.
+	Labels []Relabel
+}
+
+// ClaimActions are what is done to claims.
+type ClaimActions struct {
+	// ClaimCreations are claims to make for Pods that exist and wait for them.
+	ClaimCreations []ClaimCreation
+	// ClaimUpdates are claims to be brought in line with a template. Updates of Pods that need them come when they show
+	// it.
+	ClaimUpdates []ClaimUpdate
+	// ClaimAdoptions are claims to get an owner reference to the set, ClaimReleases those to lose it.
+	ClaimAdoptions, ClaimReleases []*Claim
+	// ClaimRepairs are claims to get their labels back.
+	ClaimRepairs []*Claim
+	// ClaimDeletions are claims to delete now.
+	ClaimDeletions []*Claim
 }
 
 // Admit leaves of the updates to begin those that a window has chosen; the others wait, and the plan says so.

@@ -81,32 +81,32 @@ func Target(spec string, halted *appsv1alpha1.HaltedRollout) string {
 }
 
 // spec is the revision of the present template.
-func (s *Snapshot) spec() string {
-	if s.SpecRevision != "" {
-		return s.SpecRevision
+func (h *History) spec() string {
+	if h.SpecRevision != "" {
+		return h.SpecRevision
 	}
-	return s.UpdatedRevision
+	return h.UpdatedRevision
 }
 
 // halted is the revision to which no Pod goes any more; "" for none.
-func (s *Snapshot) halted() string {
-	if s.Halted == nil {
+func (h *History) halted() string {
+	if h.Halted == nil {
 		return ""
 	}
-	return s.Halted.Revision
+	return h.Halted.Revision
 }
 
 // avoided reports whether no Pod is to be made at this revision: it is halted, and there is another.
-func (s *Snapshot) avoided(revision string) bool {
-	return revision != "" && revision == s.halted() && s.fallback() != revision
+func (h *History) avoided(revision string) bool {
+	return revision != "" && revision == h.halted() && h.fallback() != revision
 }
 
 // fallback is the revision of Pods whose own is halted or not known any more.
-func (s *Snapshot) fallback() string {
-	if s.Halted != nil && s.UpdatedRevision == s.Halted.Revision && s.CurrentRevision != "" {
-		return s.CurrentRevision
+func (h *History) fallback() string {
+	if h.Halted != nil && h.UpdatedRevision == h.Halted.Revision && h.CurrentRevision != "" {
+		return h.CurrentRevision
 	}
-	return s.UpdatedRevision
+	return h.UpdatedRevision
 }
 
 // chooseHalted says which Pods a halted rollout still wants elsewhere: those at its revision, if they go back. No other

@@ -437,7 +437,9 @@ func TestUpdateOrder(t *testing.T) {
 		p := setplan.Pod{
 			View: podops.View{Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true, ServiceReady: "True",
 				Labels: map[string]string{podops.ServiceAvailableLabel: "1"}},
-			ID: id, Revision: "r1", Created: at(0), ReadySince: at(10), Available: true, Scheduled: true, Selected: true,
+			ID: id, Revision: "r1", Created: at(0),
+			Service: setplan.Service{ReadySince: at(10), Available: true, Scheduled: true},
+			Wishes:  setplan.Wishes{Selected: true},
 		}
 		if change != nil {
 			change(&p)

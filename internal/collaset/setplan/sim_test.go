@@ -52,9 +52,15 @@ type world struct {
 
 func newWorld(replicas int) *world {
 	w := &world{Snapshot: setplan.Snapshot{
-		Now: time.Unix(1_700_000_000, 0), Name: "web", Generation: 1, Replicas: replicas, Protocol: true,
-		Policy: appsv1alpha1.PodUpdateInPlaceIfPossible, UpdatedRevision: "r1", CurrentRevision: "r1",
-		Revisions: map[string]setplan.Difference{"r1": {}, "r2": {}, "r3": {}, "r4": {}},
+		Generation: 1,
+		Mode:       setplan.Mode{Now: time.Unix(1_700_000_000, 0), Protocol: true},
+		Identity:   setplan.Identity{Name: "web"},
+		Scale:      setplan.Scale{Replicas: replicas},
+		Strategy:   setplan.Strategy{Policy: appsv1alpha1.PodUpdateInPlaceIfPossible},
+		History: setplan.History{
+			UpdatedRevision: "r1", CurrentRevision: "r1",
+			Revisions: map[string]setplan.Difference{"r1": {}, "r2": {}, "r3": {}, "r4": {}},
+		},
 	}}
 	return w
 }
@@ -259,7 +265,9 @@ func (w *world) create(c setplan.Creation) {
 	p := setplan.Pod{
 		View: podops.View{Namespace: "ns", Name: name, UID: types.UID(strconv.Itoa(w.uid)), ResourceVersion: "1", Gate: w.Protocol,
 			Labels: map[string]string{podops.CreatingLabel: "1"}},
-		ID: c.ID, Revision: c.Revision, Created: w.Now, Selected: true, Scheduled: true,
+		ID: c.ID, Revision: c.Revision, Created: w.Now,
+		Service: setplan.Service{Scheduled: true},
+		Wishes:  setplan.Wishes{Selected: true},
 	}
 	if w.find(name) != nil {
 		w.wrong("the name %s is in use", name)

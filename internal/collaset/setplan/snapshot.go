@@ -16,28 +16,70 @@ const OperatorID = "collaset"
 // NoID is the instance ID of a Pod that carries none, or one that cannot be read.
 const NoID = -1
 
-// Snapshot is all that a decision reads. Defaults are filled in, lists may be in any order, and nothing in it is
-// changed by this package.
+// Snapshot is all that a decision reads, by the question that asks for it. Defaults are filled in, lists may be in any
+// order, and nothing in it is changed by this package.
 type Snapshot struct {
-	// Now is the shell's clock.
-	Now time.Time
-
-	Name       string
 	Generation int64
 	// Selector is spec.selector as a string, for the scale subresource.
 	Selector string
+	Pods     []Pod
+	// Verdicts are the API server's answers to trials. Nil: it takes everything, and is not asked.
+	Verdicts map[Trial]Verdict
+	// Failure says what becomes of a rollout that does not progress.
+	Failure FailureHandling
 
-	Replicas int
-	Paused   bool
+	Mode
+	Identity
+	Scale
+	Strategy
+	History
+	Volumes
+}
+
+// Mode is what every question is asked under.
+type Mode struct {
+	// Now is the shell's clock.
+	Now    time.Time
+	Paused bool
 	// Deleting is true if the CollaSet is being deleted.
 	Deleting bool
 	// Orphaning is true if it is deleted without its Pods: the garbage collector takes the owner references off.
 	Orphaning bool
 	// Protocol is true if Pods are operated under the Pod protocol; without it, directly.
 	Protocol bool
+	// Conventions are those by which the spec was read.
+	Conventions Conventions
+	// Limits bound what one decision does.
+	Limits Limits
+}
+
+// Identity is whose the instance IDs are.
+type Identity struct {
+	// Name is that of the CollaSet.
+	Name string
 	// Sequential is true if a Pod's name follows from its instance ID.
 	Sequential bool
+	// Entries is the whole ResourceContext.
+	Entries []Entry
+	// StaleOwners are those owners of entries that do not exist or use another ResourceContext.
+	StaleOwners map[string]bool
+	// Strays are Pods that are the set's by what they carry, and none of Snapshot.Pods.
+	Strays []Stray
+}
 
+// Scale is how many Pods are wanted, and which of them not.
+type Scale struct {
+	Replicas int
+	// ScaleInDelay is the wait between a permission, as seen here first, and acting on it.
+	ScaleInDelay time.Duration
+	// ToDelete, ToExclude and ToInclude are the names in scaleStrategy.
+	ToDelete, ToExclude, ToInclude []string
+	// Candidates are the Pods that scaleStrategy.podToInclude names and that the CollaSet does not own, each once.
+	Candidates []Candidate
+}
+
+// Strategy is how Pods get to the updated revision, and how many at a time.
+type Strategy struct {
 	Policy appsv1alpha1.PodUpdatePolicy
 	// ByLabel is true if Pods are chosen for update by label and not by Partition.
 	ByLabel bool
@@ -48,31 +90,18 @@ type Snapshot struct {
 	MaxUnavailable int
 	// MaxSurge is how many Pods updates may replace at a time, each with an old and a new Pod. Less than 1 is 1.
 	MaxSurge int
-	// UpdateDelay and ScaleInDelay are the waits between a permission, as seen here first, and acting on it.
-	UpdateDelay, ScaleInDelay time.Duration
+	// UpdateDelay is the wait between a permission, as seen here first, and acting on it.
+	UpdateDelay time.Duration
+	// MinReady is how long a Pod must have been Ready to be available, which Pod.Available says.
+	MinReady time.Duration
+}
 
-	// Conventions are those by which the spec was read.
-	Conventions Conventions
-	// ToDelete, ToExclude and ToInclude are the names in scaleStrategy.
-	ToDelete, ToExclude, ToInclude []string
-	// Candidates are the Pods that scaleStrategy.podToInclude names and that the CollaSet does not own, each once.
-	Candidates []Candidate
-	// Templates are the volume claim templates of revisions that have any, by the revision's name, in their order.
-	Templates map[string][]ClaimTemplate
-	// Claims are the set's claims that are not excluded.
-	Claims []Claim
-	// Retention says which of them are deleted.
-	Retention Retention
-
+// History is which revisions there are.
+type History struct {
 	// UpdatedRevision is the revision of the present template; CurrentRevision the one Pods come from.
 	UpdatedRevision, CurrentRevision string
 	// Revisions has every revision of the set that still exists, by name, and what lies between it and UpdatedRevision.
 	Revisions map[string]Difference
-
-	// MinReady is how long a Pod must have been Ready to be available, which Pod.Available says.
-	MinReady time.Duration
-	// Failure says what becomes of a rollout that does not progress.
-	Failure FailureHandling
 	// Halted is the rollout that Failure stopped, nil for none. UpdatedRevision is then its RollbackTo, if it has one, and
 	// SpecRevision the revision of the present template. Elsewhere SpecRevision may be empty: it is UpdatedRevision.
 	Halted       *appsv1alpha1.HaltedRollout
@@ -80,19 +109,16 @@ type Snapshot struct {
 	// Returned is true if status names UpdatedRevision as the one that Pods come from: what is at another revision of this
 	// set got there by a rollout that was taken back. Kuperator v0.7 keeps as many there as the partition says.
 	Returned bool
+}
 
-	// Verdicts are the API server's answers to trials. Nil: it takes everything, and is not asked.
-	Verdicts map[Trial]Verdict
-
-	Pods []Pod
-	// Strays are Pods that are the set's by what they carry, and none of Pods.
-	Strays []Stray
-	// Limits bound what one decision does.
-	Limits Limits
-	// Entries is the whole ResourceContext.
-	Entries []Entry
-	// StaleOwners are those owners of entries that do not exist or use another ResourceContext.
-	StaleOwners map[string]bool
+// Volumes are the claims of the set, and what becomes of them.
+type Volumes struct {
+	// Templates are the volume claim templates of revisions that have any, by the revision's name, in their order.
+	Templates map[string][]ClaimTemplate
+	// Claims are the set's claims that are not excluded.
+	Claims []Claim
+	// Retention says which of them are deleted.
+	Retention Retention
 }
 
 // Candidate is a Pod that is to be included.
@@ -129,21 +155,8 @@ type Pod struct {
 	Revision string
 	// Known is what the Pod said of itself before somebody changed its labels; nil if that is what they say.
 	Known *Known
-	// Created is the creation time; ReadySince when Ready last became True, zero if it is not. A container that started
-	// later than that counts: an image may be changed so quickly that Ready is True all the while.
-	Created, ReadySince time.Time
-	// Available is true if the Pod serves: under the protocol, service-available; without it, Ready for long enough.
-	Available bool
-	// AvailableIn is how long a Ready Pod still has to stay so to be available; 0 if time does not decide it.
-	AvailableIn time.Duration
-	// Scheduled is true if the Pod has a node, and Node which; "" if it has none.
-	Scheduled bool
-	Node      string
-	// Awaited is what others have to set before the Pod is available: a readiness gate while its containers are ready, or
-	// the finalizer of a cooperator while it is Ready. "" if nothing is.
-	Awaited string
-	// Phase is the Pod's phase.
-	Phase corev1.PodPhase
+	// Created is the creation time.
+	Created time.Time
 	// DeletionCost is what the user says it costs to delete the Pod (annotation
 	// controller.kubernetes.io/pod-deletion-cost), compared with other Pods of the set. 0 if the Pod does not say, or
 	// not legibly.
@@ -156,15 +169,48 @@ type Pod struct {
 	// Domains are the topology domains over which the template spreads its Pods, in the order of its constraints; "" is a
 	// domain that is not known. Nil if nothing is to be removed. All Pods of a Snapshot have the same number.
 	Domains []string
+	// Mounts are the Pod's volumes that are claims.
+	Mounts []Mount
+	// Applied reports whether a client has applied to the Pod on the server side.
+	Applied bool
+	// AllowedSince is when the operator here first saw the permission to act; zero if there is none.
+	AllowedSince time.Time
+
+	Service
+	Wishes
+	Change
+}
+
+// Service is how far a Pod is from serving.
+type Service struct {
+	// Phase is the Pod's phase.
+	Phase corev1.PodPhase
+	// Scheduled is true if the Pod has a node, and Node which; "" if it has none.
+	Scheduled bool
+	Node      string
+	// ReadySince is when Ready last became True, zero if it is not. A container that started later than that counts: an
+	// image may be changed so quickly that Ready is True all the while.
+	ReadySince time.Time
+	// Available is true if the Pod serves: under the protocol, service-available; without it, Ready for long enough.
+	Available bool
+	// AvailableIn is how long a Ready Pod still has to stay so to be available; 0 if time does not decide it.
+	AvailableIn time.Duration
+	// Awaited is what others have to set before the Pod is available: a readiness gate while its containers are ready,
+	// or the finalizer of a cooperator while it is Ready. "" if nothing is.
+	Awaited string
+}
+
+// Wishes are what a Pod's labels ask for.
+type Wishes struct {
 	// Included, Excluded, ToDelete and Replacing say that the Pod has the labels for update by label, exclusion,
 	// deletion, and replacement (as origin or as new Pod).
 	Included, Excluded, ToDelete, Replacing bool
-	// Mounts are the Pod's volumes that are claims.
-	Mounts []Mount
 	// Selected is true if the CollaSet's selector matches.
 	Selected bool
-	// Applied reports whether a client has applied to the Pod on the server side.
-	Applied bool
+}
+
+// Change is how far a change in place has come.
+type Change struct {
 	// Recorded is true if an in-place change was made that is not yet called finished; Carried that the kubelet has
 	// carried it out; Wait, a CamelCase word, and Missing what is missing if it has not.
 	Recorded, Carried bool
@@ -179,8 +225,6 @@ type Pod struct {
 	// ResizeRestarts reports whether that write restarts a container, and Restarting whether a container has yet to
 	// restart for what was changed already.
 	ResizeRestarts, Restarting bool
-	// AllowedSince is when the operator here first saw the permission to act; zero if there is none.
-	AllowedSince time.Time
 }
 
 // Facts are what decisions work out from a Pod's labels. They are never changed.

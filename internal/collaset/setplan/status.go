@@ -67,7 +67,7 @@ func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatu
 // changed.
 func FailedStatus(before appsv1alpha1.CollaSetStatus, generation int64, now time.Time, failure error) appsv1alpha1.CollaSetStatus {
 	before.ObservedGeneration = generation
-	w := conditionWriter{&before, &Snapshot{Generation: generation, Now: now}}
+	w := conditionWriter{&before, &Snapshot{Generation: generation, Mode: Mode{Now: now}}}
 	w.set(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonFailed, failure.Error())
 	w.set(appsv1alpha1.CollaSetReconciling, true, appsv1alpha1.ReasonFailed, trying(appsv1alpha1.CollaSetReady))
 	return before

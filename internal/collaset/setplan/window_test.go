@@ -463,7 +463,8 @@ func TestARolloutThroughTheWindow(t *testing.T) {
 			for _, c := range a.Begin {
 				p := w.find(c.Pod.Name)
 				if q := window.Chosen(web, c.Pod.UID); p != nil && q != nil && q.MayBegin(plan.Rollout, p) && sentOn(window, p, q.Request) && passes() {
-					w.apply(setplan.Plan{Begins: []setplan.Begin{{Pod: p, Request: q.Request}}}, always)
+					begins := []setplan.Begin{{Pod: p, Request: q.Request}}
+					w.apply(setplan.Plan{PodActions: setplan.PodActions{Begins: begins}}, always)
 				} else if p != nil {
 					window.Failed(web, p)
 				}
