@@ -126,7 +126,7 @@ func (d *decision) observePods() {`},
 		{
 			name: "forgets-to-undo", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/setplan/update.go", "		d.plan.Cancels = append(d.plan.Cancels, it.Pod)\n", ""},
+				{"internal/collaset/setplan/update.go", "		u.do.Cancels = append(u.do.Cancels, it.Pod)\n", ""},
 			},
 			play:  scenario{name: "rollback before anything is done", setup: all(ruled("budget", 0), running(2)), steps: rollbackWhileBlocked},
 			finds: []observer.Invariant{observer.Keys, observer.Stuck},

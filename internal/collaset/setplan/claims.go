@@ -9,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
-
-	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // Claims belong to an instance ID and a claim template. Which claim a Pod gets follows from its ID and its revision:
@@ -147,69 +145,66 @@ func (u *ClaimUpdate) refused() bool {
 	return u.Claim.Refused != "" && u.Claim.RefusedHash == u.Template.Hash
 }
 
-// claimIndex is what a decision knows of claims. The zero value is that of a set without any.
+// claimIndex is what a decision knows of claims. That of a set without any is empty.
 type claimIndex struct {
+	*Volumes
+	begins  int // Limits.Begins
+	notes   *notes
 	byID    map[int][]*Claim
 	byName  map[string]*Claim
 	mounted map[string]bool // names of claims that some Pod mounts, in whatever state it is
 	// templates are all known ones by name and hash.
 	templates map[[2]string]*ClaimTemplate
-	// updated are those that the plan changes.
+	// due are those that the plan changes, updated their names.
+	due     []ClaimUpdate
 	updated map[string]bool
 }
 
-func (d *decision) indexClaims() {
-	s := d.s
+func newClaimIndex(s *Snapshot, notes *notes) *claimIndex {
+	x := &claimIndex{Volumes: &s.Volumes, begins: s.limits().Begins, notes: notes}
 	if len(s.Claims) == 0 && len(s.Templates) == 0 {
-		return
+		return x
 	}
-	d.claims = claimIndex{
-		byID: make(map[int][]*Claim, len(s.Claims)), byName: make(map[string]*Claim, len(s.Claims)), mounted: make(map[string]bool, len(s.Claims)),
-		templates: map[[2]string]*ClaimTemplate{}, updated: map[string]bool{},
-	}
+	x.byID, x.byName = make(map[int][]*Claim, len(s.Claims)), make(map[string]*Claim, len(s.Claims))
+	x.mounted, x.updated = make(map[string]bool, len(s.Claims)), map[string]bool{}
+	x.templates = map[[2]string]*ClaimTemplate{}
 	for i := range s.Claims {
 		c := &s.Claims[i]
-		d.claims.byName[c.Name] = c
-		d.claims.mounted[c.Name] = c.UsedBy != ""
+		x.byName[c.Name] = c
+		x.mounted[c.Name] = c.UsedBy != ""
 		if !c.Terminating && c.ID != NoID {
-			d.claims.byID[c.ID] = append(d.claims.byID[c.ID], c)
+			x.byID[c.ID] = append(x.byID[c.ID], c)
 		}
 	}
-	for _, claims := range d.claims.byID {
+	for _, claims := range x.byID {
 		slices.SortFunc(claims, func(a, b *Claim) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name)) })
 	}
 	for _, templates := range s.Templates {
 		for i := range templates {
-			d.claims.templates[[2]string{templates[i].Name, templates[i].Hash}] = &templates[i]
+			x.templates[[2]string{templates[i].Name, templates[i].Hash}] = &templates[i]
 		}
 	}
-}
-
-// indexMounts notes which claims Pods mount.
-func (d *decision) indexMounts() {
-	if d.claims.byName == nil {
-		return
-	}
-	for _, it := range d.items {
-		for _, m := range it.Mounts {
-			d.claims.mounted[m.Claim] = true
+	for i := range s.Pods {
+		for _, m := range s.Pods[i].Mounts {
+			x.mounted[m.Claim] = true
 		}
 	}
+	return x
 }
 
 // origin is the template that a claim was last brought in line with; nil if no known revision has it.
-func (d *decision) origin(c *Claim) *ClaimTemplate {
-	return d.claims.templates[[2]string{c.Template, c.Hash}]
+func (x *claimIndex) origin(c *Claim) *ClaimTemplate {
+	return x.templates[[2]string{c.Template, c.Hash}]
 }
 
 // fits reports whether a claim differs from a template of its name in nothing but what can be changed; in nothing at
 // all where claims are renewed.
-func (d *decision) fits(c *Claim, t *ClaimTemplate) bool {
+func (x *claimIndex) fits(c *Claim, t *ClaimTemplate) bool {
 	if c.Hash == t.Hash {
 		return true
 	}
-	renewed := d.s.Retention.Renewed
-	if origin := d.origin(c); origin != nil {
+	renewed := x.Retention.Renewed
+	if origin := x.origin(c); origin != nil {
 		return origin.Shape == t.Shape && (!renewed || origin.same(t))
 	}
 	return shaped(c.Spec, t.Spec) && (!renewed || c.Requested == t.Request)
@@ -233,13 +228,13 @@ func shaped(c, t *corev1.PersistentVolumeClaimSpec) bool {
 }
 
 // pick is the claim of an ID that stands for a template; nil if there is none.
-func (d *decision) pick(id int, t *ClaimTemplate) *Claim {
+func (x *claimIndex) pick(id int, t *ClaimTemplate) *Claim {
 	var best *Claim
 	order := func(a, b *Claim) int {
-		return cmp.Or(first(d.fits(a, t), d.fits(b, t)), first(d.claims.mounted[a.Name], d.claims.mounted[b.Name]))
+		return cmp.Or(first(x.fits(a, t), x.fits(b, t)), first(x.mounted[a.Name], x.mounted[b.Name]))
 	}
-	for _, c := range d.claims.byID[id] {
-		if c.Template != t.Name || (d.s.Retention.renews() && !d.fits(c, t)) {
+	for _, c := range x.byID[id] {
+		if c.Template != t.Name || (x.Retention.renews() && !x.fits(c, t)) {
 			continue
 		}
 		if best == nil || order(c, best) < 0 {
@@ -250,56 +245,24 @@ func (d *decision) pick(id int, t *ClaimTemplate) *Claim {
 }
 
 // creationClaims are what a Pod of an ID and a revision gets.
-func (d *decision) creationClaims(id int, revision string) []CreationClaim {
-	templates := d.s.Templates[revision]
+func (x *claimIndex) creationClaims(id int, revision string) []CreationClaim {
+	templates := x.Templates[revision]
 	if len(templates) == 0 {
 		return nil
 	}
 	out := make([]CreationClaim, len(templates))
 	for i := range templates {
-		out[i] = CreationClaim{Template: templates[i].Name, Claim: d.pick(id, &templates[i])}
+		out[i] = CreationClaim{Template: templates[i].Name, Claim: x.pick(id, &templates[i])}
 	}
 	return out
 }
 
-// waitsForStranger reports whether a claim of a Pod to be created is mounted by a Pod that is not the set's.
-func (d *decision) waitsForStranger(c *Creation) bool {
-	for _, claim := range c.Claims {
-		if claim.Claim != nil && claim.Claim.UsedBy != "" {
-			d.blockName(claim.Claim.UsedBy, BlockVolumesInUse, fmt.Sprintf(
-				"mounts claim %s of instance ID %d and is not this CollaSet's: delete the Pod, or take it in with spec.scaleStrategy.podToInclude", claim.Claim.Name, c.ID))
-			return true
-		}
-	}
-	return false
-}
-
-// waitsForUnknown reports whether a claim would be made for a Pod, and one is there of which nothing tells whose it is.
-func (d *decision) waitsForUnknown(c *Creation) bool {
-	for _, claim := range c.Claims {
-		i := slices.IndexFunc(d.s.Claims, func(other Claim) bool { return other.ID == NoID && other.Template == claim.Template })
-		if claim.Claim != nil || i < 0 {
-			continue
-		}
-		b := d.blockers[BlockClaimUnknown]
-		if b == nil {
-			b = &Blocker{Reason: BlockClaimUnknown, Message: fmt.Sprintf("claim %s was made for this CollaSet, and no label, Pod or memory tells for which instance ID; no claim is made for instance ID %d, "+
-				"which it may be: set its labels %s and %s, or label it %s=%s if it is to be left alone", d.s.Claims[i].Name, c.ID,
-				appsv1alpha1.InstanceIDLabel, appsv1alpha1.ControlLabel, appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)}
-			d.blockers[BlockClaimUnknown] = b
-		}
-		b.Count++
-		return true
-	}
-	return false
-}
-
 // waitsForVolumes reports whether the successor of a Pod on its way out may need the volumes that it still has.
-func (d *decision) waitsForVolumes(e *slot, gone *item) bool {
-	if len(d.s.Templates[e.revision()]) > 0 {
+func (x *claimIndex) waitsForVolumes(e *slot, gone *item) bool {
+	if len(x.Templates[e.revision()]) > 0 {
 		return true
 	}
-	return slices.ContainsFunc(gone.Mounts, func(m Mount) bool { return d.claims.byName[m.Claim] != nil })
+	return slices.ContainsFunc(gone.Mounts, func(m Mount) bool { return x.byName[m.Claim] != nil })
 }
 
 // ClaimForcing names the claim templates because of which a Pod has to be re-created to get from one revision to
@@ -330,234 +293,88 @@ func ClaimForcing(before, after []ClaimTemplate, policy Retention) []string {
 }
 
 // dueUpdate reports whether a claim is to be brought in line with a template that it fits.
-func (d *decision) dueUpdate(c *Claim, t *ClaimTemplate) bool {
+func (x *claimIndex) dueUpdate(c *Claim, t *ClaimTemplate) bool {
 	if c.Requested < t.Request {
 		return true
 	}
 	if c.Hash == t.Hash {
 		return false
 	}
-	origin := d.origin(c)
+	origin := x.origin(c)
 	return origin != nil && origin.Meta != t.Meta
 }
 
-// updates are the claims of a Pod that have to be changed before it moves to the updated revision.
-func (d *decision) updates(it *item) []ClaimUpdate {
-	templates := d.s.Templates[d.s.UpdatedRevision]
+// updates are the claims of a Pod that have to be changed before it moves to a revision.
+func (x *claimIndex) updates(it *item, revision string) []ClaimUpdate {
+	templates := x.Templates[revision]
 	var out []ClaimUpdate
 	for i := range templates {
 		t := &templates[i]
-		if c := d.pick(it.ID, t); c != nil && d.fits(c, t) && d.dueUpdate(c, t) {
-			out = append(out, ClaimUpdate{c, *t, d.s.UpdatedRevision})
+		if c := x.pick(it.ID, t); c != nil && x.fits(c, t) && x.dueUpdate(c, t) {
+			out = append(out, ClaimUpdate{c, *t, revision})
 		}
 	}
 	return out
-}
-
-// refusedExpansion is why a Pod's claim cannot become what the updated revision asks for, "" if nothing is known to be
-// in the way, or it is time to try again.
-func (d *decision) refusedExpansion(it *item) string {
-	for _, u := range d.updates(it) {
-		if u.refused() && u.Claim.RetryIn > 0 {
-			d.look(u.Claim.RetryIn)
-			return refusal(u.Claim)
-		}
-	}
-	return ""
 }
 
 func refusal(c *Claim) string {
 	return fmt.Sprintf("claim %s cannot be expanded: %s; put the storage request back, or let the StorageClass or the quota allow it", c.Name, c.Refused)
 }
 
-// claimsFirst changes the claims that a Pod's update needs, and says whether there are any: the Pod follows when they
-// show the change. That needs no permission, as no Pod notices, and a Pod whose claim is refused has not been touched
-// then.
-func (d *decision) claimsFirst(it *item) bool {
-	updates := d.updates(it)
-	for _, u := range updates {
-		if u.refused() {
-			d.block(it, BlockExpansionRefused, refusal(u.Claim))
-			d.refused = true
-		}
-		d.updateClaim(u)
-	}
-	return len(updates) > 0
-}
-
-func (d *decision) updateClaim(u ClaimUpdate) {
+// update has a claim brought in line, once.
+func (x *claimIndex) update(u ClaimUpdate) {
 	switch {
-	case d.claims.updated[u.Claim.Name]:
-	case len(d.plan.ClaimUpdates) >= d.s.limits().Begins:
-		d.plan.More = true
+	case x.updated[u.Claim.Name]:
+	case len(x.due) >= x.begins:
+		x.notes.more = true
 	default:
-		d.claims.updated[u.Claim.Name] = true
-		d.plan.ClaimUpdates = append(d.plan.ClaimUpdates, u)
+		x.updated[u.Claim.Name] = true
+		x.due = append(x.due, u)
 	}
-}
-
-// keepClaims looks after the claims of the set as it is: of live Pods, of IDs that are given up, and those that nobody
-// needs any more.
-func (d *decision) keepClaims() {
-	if d.claims.byName == nil {
-		return
-	}
-	for _, it := range d.live {
-		if !it.condemned && !it.excluding {
-			d.keepClaimsOf(it)
-		}
-	}
-	for i := range d.s.Claims {
-		d.keepClaim(&d.s.Claims[i])
-	}
-	sortClaims(d.plan.ClaimAdoptions)
-	sortClaims(d.plan.ClaimReleases)
-	sortClaims(d.plan.ClaimRepairs)
-	sortClaims(d.plan.ClaimDeletions)
-	slices.SortFunc(d.plan.ClaimUpdates, func(a, b ClaimUpdate) int { return cmp.Compare(a.Claim.Name, b.Claim.Name) })
-}
-
-func sortClaims(claims []*Claim) {
-	slices.SortFunc(claims, func(a, b *Claim) int { return cmp.Compare(a.Name, b.Name) })
-}
-
-// keepClaimsOf expands what a Pod's own revision wants larger, and says what is odd about the Pod's claims.
-func (d *decision) keepClaimsOf(it *item) {
-	templates := d.s.Templates[it.Revision]
-	for i := range templates {
-		t := &templates[i]
-		at := slices.IndexFunc(it.Mounts, func(m Mount) bool { return m.Volume == t.Name })
-		if at < 0 {
-			continue
-		}
-		name := it.Mounts[at].Claim
-		c := d.claims.byName[name]
-		switch {
-		case c == nil && it.waitsForClaims():
-			d.makeAgain(ClaimCreation{it.Pod, name, t.Name})
-			continue
-		case c != nil && c.Terminating && it.waitsForClaims():
-			d.block(it, BlockClaimTerminating, claimTerminating(it, name))
-			continue
-		case c == nil || c.Terminating:
-			d.block(it, NoteClaimLost, fmt.Sprintf("its claim %s is deleted: the Pod goes on with the volume that it has, and gets a new, empty one when it is re-created; save the data before", name))
-			continue
-		case !d.fits(c, t):
-			d.block(it, NoteTemplateKept, fmt.Sprintf("its claim %s differs from the claim template %s and is kept; only new instance IDs get the template (whenTemplateChanged)", name, t.Name))
-			continue
-		case c.Requested < t.Request:
-			d.expand(it, ClaimUpdate{c, *t, it.Revision})
-		case c.Requested > t.Request && c.Hash != t.Hash && it.Revision == d.s.UpdatedRevision:
-			d.block(it, NoteCannotShrink, fmt.Sprintf("its claim %s is larger than the claim template %s asks for; it stays as it is, as volumes cannot shrink", name, t.Name))
-		}
-		if c.Expanding != "" {
-			d.block(it, NoteExpanding, fmt.Sprintf("the volume of claim %s is being expanded: %s", name, c.Expanding))
-		}
-	}
-}
-
-// waitsForClaims reports whether the Pod has not started: it cannot, without its claims, and there is nothing in its
-// volumes yet that another claim of the same name would hide.
-func (p *Pod) waitsForClaims() bool { return phaseRank(p.Phase) == 0 }
-
-// makeAgain makes a claim for a Pod that exists, under the name that the Pod gives it.
-func (d *decision) makeAgain(c ClaimCreation) {
-	if len(d.plan.ClaimCreations) >= d.s.limits().Begins {
-		d.plan.More = true
-		return
-	}
-	d.plan.ClaimCreations = append(d.plan.ClaimCreations, c)
-}
-
-// claimTerminating says what a Pod waits for whose claim is being deleted. Kubernetes keeps the claim of a Pod that
-// has a node until that Pod is gone, and does not start the Pod meanwhile.
-func claimTerminating(it *item, claim string) string {
-	if it.Scheduled {
-		return fmt.Sprintf("its claim %s is being deleted and stays until the Pod is gone, which cannot start with it: delete the Pod; the next one gets a new, empty claim", claim)
-	}
-	return fmt.Sprintf("its claim %s is being deleted; a new, empty one is made when it is gone: see its finalizers", claim)
-}
-
-// expand brings a claim of a Pod to the size of its own revision. The Pod does not wait for that.
-func (d *decision) expand(it *item, u ClaimUpdate) {
-	if u.refused() {
-		d.block(it, BlockExpansionRefused, refusal(u.Claim))
-		if u.Claim.RetryIn > 0 {
-			d.look(u.Claim.RetryIn)
-			return
-		}
-	}
-	if !d.s.Paused {
-		d.updateClaim(u)
-	}
-}
-
-// keepClaim adopts, releases or deletes a claim.
-func (d *decision) keepClaim(c *Claim) {
-	if c.Terminating {
-		return
-	}
-	e := d.entries[c.ID]
-	switch {
-	case c.Unlabelled:
-		if c.ID != NoID {
-			d.plan.ClaimRepairs = append(d.plan.ClaimRepairs, c)
-		}
-	case c.Dangling && d.s.Retention.Deleted:
-		d.plan.ClaimAdoptions = append(d.plan.ClaimAdoptions, c)
-	case c.Dangling:
-		d.plan.ClaimReleases = append(d.plan.ClaimReleases, c)
-	case e != nil && d.obsolete(c, e):
-		d.plan.ClaimDeletions = append(d.plan.ClaimDeletions, c)
-	case c.Owned && !c.Inherited && !d.s.Retention.Deleted:
-		// So that no way of deleting the CollaSet takes the claim along.
-		d.plan.ClaimReleases = append(d.plan.ClaimReleases, c)
-	case !c.Owned && d.s.Retention.Deleted && e != nil && e.active():
-		d.plan.ClaimAdoptions = append(d.plan.ClaimAdoptions, c)
-	}
-}
-
-// obsolete reports whether a claim of an ID of the set is to be deleted now: no Pod mounts it or has its ID, and that
-// the ID is given up under such a policy is stored; or its ID has a Pod that does without it.
-func (d *decision) obsolete(c *Claim, e *slot) bool {
-	if d.claims.mounted[c.Name] || d.leaving[c.ID] != nil {
-		return false
-	}
-	holder := d.holder[c.ID]
-	if e.vacated {
-		return holder == nil && !e.dropped && d.claimsGo(e) && storedScaleIn(e)
-	}
-	if !e.active() || holder == nil || holder.condemned || holder.excluding || !d.s.Retention.Changed || !d.known(holder.Revision) {
-		return false
-	}
-	templates := d.s.Templates[holder.Revision]
-	return !slices.ContainsFunc(templates, func(t ClaimTemplate) bool { return t.Name == c.Template && d.fits(c, &t) })
 }
 
 // holdsClaims reports whether the ID has claims that go before it is free again.
-func (d *decision) holdsClaims(e *slot) bool {
-	return d.claimsGo(e) && len(d.claims.byID[e.id]) > 0
+func (x *claimIndex) holdsClaims(e *slot) bool {
+	return x.claimsGo(e) && len(x.byID[e.id]) > 0
 }
 
 // claimsGo reports whether the claims of an ID go when it is given up.
-func (d *decision) claimsGo(e *slot) bool {
-	return d.s.Retention.Scaled || d.s.Retention.Replaced && e.linked()
+func (x *claimIndex) claimsGo(e *slot) bool {
+	return x.Retention.Scaled || x.Retention.Replaced && e.linked()
 }
 
 // hasOtherClaims reports whether an ID has claims that wait for it, which are not those of a Pod that brings its own.
-func (d *decision) hasOtherClaims(id int, pod *Pod) bool {
-	return len(pod.Mounts) > 0 && slices.ContainsFunc(d.claims.byID[id], func(c *Claim) bool {
+func (x *claimIndex) hasOtherClaims(id int, pod *Pod) bool {
+	return len(pod.Mounts) > 0 && slices.ContainsFunc(x.byID[id], func(c *Claim) bool {
 		return !slices.ContainsFunc(pod.Mounts, func(m Mount) bool { return m.Claim == c.Name })
 	})
 }
 
-// releaseClaims takes the owner references off before a deleted CollaSet, or a garbage collector on its behalf, takes
-// the claims along.
-func (d *decision) releaseClaims() {
-	for i := range d.s.Claims {
-		if c := &d.s.Claims[i]; c.Owned && !c.Terminating && !d.s.Retention.Deleted {
-			d.plan.ClaimReleases = append(d.plan.ClaimReleases, c)
+// releases are the claims whose owner references go before a deleted CollaSet, or a garbage collector on its behalf,
+// takes them along.
+func (x *claimIndex) releases() (released []*Claim) {
+	for i := range x.Claims {
+		if c := &x.Claims[i]; c.Owned && !c.Terminating && !x.Retention.Deleted {
+			released = append(released, c)
 		}
 	}
-	sortClaims(d.plan.ClaimReleases)
+	sortClaims(released)
+	return released
+}
+
+// claimedID is the instance ID of the claims that a Pod mounts, NoID if it mounts none of the set's, or such of several
+// IDs.
+func (x *claimIndex) claimedID(pod *Pod) int {
+	id := NoID
+	for _, m := range pod.Mounts {
+		c := x.byName[m.Claim]
+		switch {
+		case c == nil || c.ID == NoID:
+		case id != NoID && id != c.ID:
+			return NoID
+		default:
+			id = c.ID
+		}
+	}
+	return id
 }

@@ -23,11 +23,11 @@ const finishPatience = 5 * time.Second
 
 // left is how long the Pod's change is still left to lifecycle-controller, which finishes it and brings the Pod back
 // in one write.
-func (d *decision) left(it *item) time.Duration {
+func (u *updating) left(it *item) time.Duration {
 	if !it.Delegated || it.CarriedSince.IsZero() {
 		return 0
 	}
-	return finishPatience - d.s.Now.Sub(it.CarriedSince)
+	return finishPatience - u.Now.Sub(it.CarriedSince)
 }
 
 // What the API allows of status.nextUpdate.fields: their number, and the length of each in bytes.
@@ -40,46 +40,46 @@ const (
 // lifecycle-controller or, if that does not, here; what still lacks its write to pods/resize gets it; and a Pod that
 // cannot get its resources where it is, is created anew, unless that is not wanted. allowed says that the Pod may be
 // touched.
-func (d *decision) carried(it *item, allowed bool) {
+func (u *updating) carried(it *item, allowed bool) {
 	switch {
-	case it.Carried && d.left(it) > 0:
-		d.look(d.left(it))
+	case it.Carried && u.left(it) > 0:
+		u.notes.look(u.left(it))
 	case it.Carried:
-		d.plan.Finishes = append(d.plan.Finishes, it.Pod)
-	case it.ResizeDue && d.refusedBy(it, Trial{Write: TrialResize, To: it.Revision}):
-		d.backInService(it)
+		u.do.Finishes = append(u.do.Finishes, it.Pod)
+	case it.ResizeDue && u.api.refusedBy(it, Trial{Write: TrialResize, To: it.Revision}):
+		u.backInService(it)
 	case it.ResizeDue && allowed:
-		d.plan.Resizes = append(d.plan.Resizes, it.Pod)
-	case it.Infeasible && d.s.Policy == appsv1alpha1.PodUpdateInPlaceOnly:
-		d.refused = true
-		d.block(it, resizeInfeasible, it.Missing+"; ask for less, or set podUpgradePolicy to InPlaceIfPossible")
-		d.backInService(it)
-	case it.Infeasible && d.known(it.Revision) && d.refusedBy(it, d.trialsFor(it, recreate)...):
-		d.backInService(it)
-	case it.Infeasible && allowed && d.known(it.Revision) && !d.putOff(it):
-		if d.moving || !d.anew(it) {
+		u.do.Resizes = append(u.do.Resizes, it.Pod)
+	case it.Infeasible && u.Policy == appsv1alpha1.PodUpdateInPlaceOnly:
+		u.notes.refused = true
+		u.notes.block(it, resizeInfeasible, it.Missing+"; ask for less, or set podUpgradePolicy to InPlaceIfPossible")
+		u.backInService(it)
+	case it.Infeasible && u.known(it.Revision) && u.api.refusedBy(it, u.trialsFor(it, recreate)...):
+		u.backInService(it)
+	case it.Infeasible && allowed && u.known(it.Revision) && !it.putOff:
+		if u.isMoving || !u.anew(it) {
 			return
 		}
-		if e := d.entries[it.ID]; e != nil {
-			d.must(e, appsv1alpha1.ContextRevision, it.Revision)
-			d.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
+		if e := u.ledger.entries[it.ID]; e != nil {
+			u.ledger.must(e, appsv1alpha1.ContextRevision, it.Revision)
+			u.ledger.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
 		}
-		d.plan.Deletions = append(d.plan.Deletions, Deletion{it.Pod, DeleteRecreate})
+		u.do.Deletions = append(u.do.Deletions, Deletion{it.Pod, DeleteRecreate})
 	case it.Wait == recordUnreadable:
-		d.refused = true
-		d.block(it, recordUnreadable, it.Missing)
+		u.notes.refused = true
+		u.notes.block(it, recordUnreadable, it.Missing)
 	case it.Wait != "":
-		d.block(it, it.Wait, it.Missing)
+		u.notes.block(it, it.Wait, it.Missing)
 	default:
-		d.block(it, waitingForContainers, it.Missing)
+		u.notes.block(it, waitingForContainers, it.Missing)
 	}
 }
 
 // backInService ends an operation that cannot reach its end now. What was changed stays recorded, and is carried on
 // while the Pod serves. While a container has yet to restart the Pod stays out.
-func (d *decision) backInService(it *item) {
+func (u *updating) backInService(it *item) {
 	if it.during == podops.TypeUpdate && !it.Restarting {
-		d.plan.Cancels = append(d.plan.Cancels, it.Pod)
+		u.do.Cancels = append(u.do.Cancels, it.Pod)
 	}
 }
 

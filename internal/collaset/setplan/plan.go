@@ -47,7 +47,7 @@ type Plan struct {
 	// More is true if a bound cut the plan short: decide again as soon as it is applied.
 	More bool
 
-	// Problems are what keeps the whole set, or a kind of action, from going on until somebody changes something.
+	// Problems are what keeps the set from adding and removing Pods until somebody changes something.
 	Problems []Problem
 	// Blockers are what single Pods wait for, by reason, most Pods first.
 	Blockers []Blocker
@@ -76,6 +76,22 @@ type PodActions struct {
 	// Labels are Pods whose labels do not say what the entries say of their replacement. No other write of this plan is
 	// about one of them.
 	Labels []Relabel
+}
+
+// add joins what another question wants done.
+func (a *PodActions) add(more PodActions) {
+	a.Finishes = append(a.Finishes, more.Finishes...)
+	a.Changes = append(a.Changes, more.Changes...)
+	a.Resizes = append(a.Resizes, more.Resizes...)
+	a.Deletions = append(a.Deletions, more.Deletions...)
+	a.Cancels = append(a.Cancels, more.Cancels...)
+	a.Begins = append(a.Begins, more.Begins...)
+	a.Marks = append(a.Marks, more.Marks...)
+}
+
+// begin asks for an operation, unless one of that type is under way.
+func (a *PodActions) begin(it *item, opType string, deletes bool) {
+	a.Begins = append(a.Begins, Begin{it.Pod, podops.Request{ID: OperatorID, Type: opType, Deletes: deletes}})
 }
 
 // ClaimActions are what is done to claims.
@@ -200,14 +216,12 @@ type Begin struct {
 	Request podops.Request
 }
 
-// Problem keeps the set from going on until somebody changes something.
+// Problem keeps the set from adding and removing Pods until somebody changes something.
 type Problem struct {
 	// Reason is a CamelCase word.
 	Reason string
 	// Message says what to change.
 	Message string
-	// Scale, Update and Deletion say what it holds back.
-	Scale, Update, Deletion bool
 }
 
 // Blocker is one reason that keeps Pods from getting where they should be.

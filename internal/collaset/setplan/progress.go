@@ -101,32 +101,18 @@ func (h *History) avoided(revision string) bool {
 	return revision != "" && revision == h.halted() && h.fallback() != revision
 }
 
+// known reports whether a revision of the set still exists.
+func (h *History) known(revision string) bool {
+	_, ok := h.Revisions[revision]
+	return ok
+}
+
 // fallback is the revision of Pods whose own is halted or not known any more.
 func (h *History) fallback() string {
 	if h.Halted != nil && h.UpdatedRevision == h.Halted.Revision && h.CurrentRevision != "" {
 		return h.CurrentRevision
 	}
 	return h.UpdatedRevision
-}
-
-// chooseHalted says which Pods a halted rollout still wants elsewhere: those at its revision, if they go back. No other
-// Pod is touched, and what is vacant is not filled at that revision.
-func (d *decision) chooseHalted() {
-	for _, it := range d.live {
-		it.inScope = it.Revision == d.s.halted() && it.Revision != d.s.UpdatedRevision
-	}
-}
-
-// avoidHalted takes vacant slots off a halted revision.
-func (d *decision) avoidHalted() {
-	if d.s.Halted == nil {
-		return
-	}
-	for id, e := range d.entries {
-		if e.active() && d.holder[id] == nil && d.s.avoided(e.revision()) {
-			d.must(e, appsv1alpha1.ContextRevision, d.s.fallback())
-		}
-	}
 }
 
 // waitingShare of the limit is how much of it may seem to have passed while the clock does not run: it is moved,

@@ -104,42 +104,41 @@ func Operated(labels map[string]string) bool {
 // own permission: not on a delay that is measured from when that was first seen, on claims that have to be changed
 // first, on labels that choose Pods, or on the choice of those that scale-in removes, which may change with every
 // Pod.
-func (d *decision) startRollout(blocked bool) {
-	s := d.s
-	if slices.ContainsFunc(d.items, func(it *item) bool { return it.condemned }) {
+func (u *updating) startRollout() {
+	if slices.ContainsFunc(u.pods.items, func(it *item) bool { return it.condemned }) {
 		return
 	}
-	dependsOnMore := blocked || d.moving || s.UpdateDelay > 0 || s.Halted != nil || s.ByLabel || len(s.Templates) > 0
-	if s.Protocol && !dependsOnMore {
-		d.plan.Rollout = &Rollout{Updated: s.UpdatedRevision, From: map[types.UID]string{}}
+	dependsOnMore := u.isMoving || u.UpdateDelay > 0 || u.Halted != nil || u.ByLabel || len(u.claims.Templates) > 0
+	if u.Protocol && !dependsOnMore {
+		u.rollout = &Rollout{Updated: u.UpdatedRevision, From: map[types.UID]string{}}
 	}
 }
 
 // follow names a Pod in the Rollout: one on which an update in place is under way, or that is on its way back. need
 // says that it has yet to be changed.
-func (d *decision) follow(it *item, need bool) {
+func (u *updating) follow(it *item, need bool) {
 	switch {
-	case d.plan.Rollout == nil:
+	case u.rollout == nil:
 		return
 	case it.during != podops.TypeUpdate:
 		if !offline(it.op) {
 			return
 		}
 	case need:
-		if w, _, _ := d.methodOf(it); w != inPlace || it.Recorded {
+		if w, _, _ := u.methodOf(it); w != inPlace || it.Recorded {
 			return
 		}
-	case !it.Recorded || it.Revision != d.s.UpdatedRevision:
+	case !it.Recorded || it.Revision != u.UpdatedRevision:
 		return
 	}
-	d.plan.Rollout.From[it.UID()] = it.Revision
+	u.rollout.From[it.UID()] = it.Revision
 }
 
 // queue has a Pod begin in place when another comes back. Where Pods bake, coming back is not enough for that.
-func (d *decision) queue(it *item, w updateMethod) {
-	rollout := d.plan.Rollout
-	isFit := d.s.MinReady == 0 && w == inPlace && !it.Recorded && it.inService
-	if rollout == nil || !isFit || len(rollout.Next) >= d.s.limits().Next {
+func (u *updating) queue(it *item, w updateMethod) {
+	rollout := u.rollout
+	isFit := u.MinReady == 0 && w == inPlace && !it.Recorded && it.inService
+	if rollout == nil || !isFit || len(rollout.Next) >= u.limits().Next {
 		return
 	}
 	rollout.From[it.UID()] = it.Revision

@@ -1,21 +1,32 @@
 package setplan
 
 import (
-	"fmt"
-	"strconv"
-
-	"k8s.io/apimachinery/pkg/util/validation"
+	"slices"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 )
 
+// scaling removes the Pods that are too many, and has slots for those that lack.
+type scaling struct {
+	*Mode
+	*Scale
+	*Strategy
+	*History
+	pods   *members
+	ledger *ledger
+	claims *claimIndex
+	api    *asking
+	notes  *notes
+	do     PodActions
+}
+
 // chooseCondemned marks the live Pods that are too many.
-func (d *decision) chooseCondemned() {
+func (s *scaling) chooseCondemned() {
 	// A Pod that is to be excluded counts as gone, now or later; the other half of its pair stands for itself.
 	halved := func(p *pair) bool { return p.origin.staying != "" || p.fresh != nil && p.fresh.staying != "" }
-	candidates := make([]*item, 0, len(d.live))
-	for _, it := range d.live {
+	candidates := make([]*item, 0, len(s.pods.live))
+	for _, it := range s.pods.live {
 		switch {
 		case it.staying != "":
 		case it.pair != nil && !halved(it.pair):
@@ -24,13 +35,13 @@ func (d *decision) chooseCondemned() {
 			candidates = append(candidates, it)
 		}
 	}
-	surplus := len(candidates) - d.s.Replicas
+	surplus := len(candidates) - s.Replicas
 	if surplus <= 0 {
 		return
 	}
-	d.sortVictims(candidates)
+	sortVictims(candidates)
 	for _, it := range candidates[:surplus] {
-		if d.endsFirst(it) {
+		if s.endsFirst(it) {
 			continue
 		}
 		it.condemned = true
@@ -53,49 +64,49 @@ func first(a, b bool) int {
 }
 
 // scaleIn removes victims and lets off Pods that are victims no more.
-func (d *decision) scaleIn() {
-	blocked := d.moving || d.holds(func(p Problem) bool { return p.Scale })
-	unmarked := d.mustStore
-	for _, it := range d.items {
+func (s *scaling) scaleIn() PodActions {
+	unmarked := s.ledger.mustStore
+	for _, it := range s.pods.items {
 		switch {
-		case !it.Live() || blocked:
+		case !it.Live():
 		case !it.condemned:
 			if it.during == podops.TypeScaleIn {
-				d.plan.Cancels = append(d.plan.Cancels, it.Pod)
+				s.do.Cancels = append(s.do.Cancels, it.Pod)
 			}
-		case d.refusedBy(it, Trial{Write: TrialDelete}):
+		case s.api.refusedBy(it, Trial{Write: TrialDelete}):
 			if it.during == podops.TypeScaleIn {
-				d.plan.Cancels = append(d.plan.Cancels, it.Pod)
+				s.do.Cancels = append(s.do.Cancels, it.Pod)
 			}
-		case !d.s.Protocol:
-			if !d.s.Paused {
-				d.condemn(it)
+		case !s.Protocol:
+			if !s.Paused {
+				s.condemn(it)
 			}
 		case it.during == podops.TypeScaleIn:
-			if d.due(it, d.s.ScaleInDelay) {
-				d.condemn(it)
+			if s.notes.due(it, s.ScaleInDelay) {
+				s.condemn(it)
 			}
-		case d.s.Paused:
-			d.block(it, "Paused", "is to be removed, but the CollaSet is paused")
-		case len(d.plan.Begins) >= d.s.limits().Begins:
-			d.plan.More = true
-		case !d.tried(it, verdictLasts, Trial{Write: TrialDelete}):
+		case s.Paused:
+			s.notes.block(it, "Paused", "is to be removed, but the CollaSet is paused")
+		case len(s.do.Begins) >= s.limits().Begins:
+			s.notes.more = true
+		case !s.api.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 		default:
-			d.begin(it, podops.TypeScaleIn, true)
+			s.do.begin(it, podops.TypeScaleIn, true)
 		}
 	}
-	if d.mustStore > unmarked {
-		d.markAhead()
+	if s.ledger.mustStore > unmarked {
+		s.markAhead()
 	}
+	return s.do
 }
 
 // markAhead says in the same write of all who wait to be scaled in that they are, so that their deletions, which a
 // rule lets go one after the other, need no write each. An entry with claims is marked with its deletion only: should
 // the Pod be lost after the CollaSet has changed its mind, the mark would have its claims deleted.
-func (d *decision) markAhead() {
-	for id, it := range d.holder {
-		if e := d.entries[id]; e != nil && it.waitsToLeave() && !e.inPair() && len(d.claims.byID[id]) == 0 {
-			d.may(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
+func (s *scaling) markAhead() {
+	for id, it := range s.pods.holder {
+		if e := s.ledger.entries[id]; e != nil && it.waitsToLeave() && !e.inPair() && len(s.claims.byID[id]) == 0 {
+			s.ledger.may(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		}
 	}
 }
@@ -106,30 +117,103 @@ func (it *item) waitsToLeave() bool {
 }
 
 // condemn deletes a victim, and says so in its entry first, so that its ID does not come back.
-func (d *decision) condemn(it *item) {
-	if e := d.entries[it.ID]; e != nil && !it.twin {
-		d.must(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
+func (s *scaling) condemn(it *item) {
+	if e := s.ledger.entries[it.ID]; e != nil && !it.twin {
+		s.ledger.must(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		e.vacated = true
 	}
-	d.plan.Deletions = append(d.plan.Deletions, Deletion{it.Pod, DeleteScaleIn})
+	s.do.Deletions = append(s.do.Deletions, Deletion{it.Pod, DeleteScaleIn})
 }
 
-// checkNames makes sure that names in sequence, which are hostnames as well, can be given.
-func (d *decision) checkNames(add func(Problem)) {
-	if !d.s.Sequential {
+// handOver hands the Pods of podToDelete over, as long as they are not removed by scale-in anyway.
+func handOver(mode *Mode, isSequential bool, pods *members, notes *notes) (do PodActions) {
+	for _, it := range pods.live {
+		switch {
+		case !it.named || it.condemned || it.handed || it.spared || it.staying != "":
+		case mode.Protocol && !it.ToDelete:
+			do.Marks = append(do.Marks, it.Pod)
+		case mode.Protocol:
+			if why, refused := podops.DeletionRefused(it.View); refused {
+				notes.stall(it, Trial{Write: TrialDelete}, why)
+			}
+		case isSequential && mode.Conventions != KuperatorV07:
+			// Its successor has the same name and would be deleted again, for ever.
+			notes.block(it, "PodToDeleteIgnored", "podToDelete with PersistentSequence names only chooses what scale-in removes when the lifecycle is off; delete the Pod instead")
+		default:
+			do.Deletions = append(do.Deletions, Deletion{it.Pod, DeleteNamed})
+		}
+	}
+	return do
+}
+
+// fillSlots gives up slots that are too many and takes IDs for those that lack, lowest first.
+func (s *scaling) fillSlots() {
+	wanted := s.Replicas
+	for _, it := range s.pods.live {
+		if s.ledger.entries[it.ID] == nil {
+			wanted--
+		}
+	}
+	active := 0
+	for _, e := range s.ledger.entries {
+		if e.active() {
+			active++
+		}
+	}
+	if active == max(wanted, 0) {
 		return
 	}
-	highest := d.s.Replicas
-	for _, e := range d.s.Entries {
-		highest = max(highest, e.ID)
+	slots := s.ledger.slots()
+	for i := len(slots) - 1; i >= 0 && len(slots) > max(wanted, 0); i-- {
+		if s.pods.holder[slots[i].id] == nil && !s.ledger.held[slots[i].id] {
+			s.ledger.giveUpID(slots[i])
+			slots = slices.Delete(slots, i, i+1)
+		}
 	}
-	name := d.s.Name + "-" + strconv.Itoa(highest)
-	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		add(Problem{
-			Reason: "NameUnfit",
-			Message: fmt.Sprintf("with names in persistent sequence a Pod's name is its hostname as well, and %s is none: %s; set spec.namingStrategy.podNamingSuffixPolicy to Random, "+
-				"or create a CollaSet with a shorter name and without dots; no Pod is created or removed meanwhile", name, problems[0]),
-			Scale: true,
-		})
+	if len(slots) >= wanted {
+		return
+	}
+	s.allocate(slots, wanted)
+}
+
+// maxAllocated bounds the IDs that one decision takes. Whoever may write a CollaSet chooses the number of replicas,
+// up to 2^31-1, and the memory of this process is everybody's. No ResourceContext holds many more entries than these.
+const maxAllocated = 10_000
+
+// allocate takes the lowest IDs that nobody uses, the first of them if they are very many.
+func (s *scaling) allocate(slots []*slot, wanted int) {
+	taken := s.ledger.takenIDs()
+	updated := 0
+	for _, e := range slots {
+		// Entries may lag behind their Pods.
+		revision := e.revision()
+		if it := s.pods.holder[e.id]; it != nil {
+			revision = it.Revision
+			if it.pair != nil {
+				revision = it.pair.revision()
+			}
+		}
+		if revision == s.UpdatedRevision {
+			updated++
+		}
+	}
+	count := wanted - len(slots)
+	last := max(count-maxAllocated, 0)
+	s.notes.more = s.notes.more || last > 0
+	for id := 0; count > last; id++ {
+		if taken[id] {
+			continue
+		}
+		// The highest of the new IDs make up what is missing at the updated revision.
+		atUpdated := !s.ByLabel && count <= max(s.Replicas-s.Partition, 0)-updated
+		revision := s.CurrentRevision
+		if atUpdated || !s.known(revision) || (!s.ByLabel && s.Partition <= 0) {
+			revision = s.UpdatedRevision
+		}
+		if s.Halted != nil {
+			revision = s.fallback()
+		}
+		s.ledger.add(id, revision).set(appsv1alpha1.ContextPodJustCreate, appsv1alpha1.ContextTrue)
+		count--
 	}
 }

@@ -251,6 +251,25 @@ func FactsOf(v podops.View) *Facts {
 	return atRest
 }
 
+// operationOf is our operation on a Pod. Most Pods have none, which one look at their labels shows.
+func operationOf(v podops.View) (op podops.Operation, known bool) {
+	if Operated(v.Labels) {
+		return podops.OperationOf(v, OperatorID), true
+	}
+	return podops.Operation{ID: OperatorID}, false
+}
+
+// duringOf is the type of an operation while it is asked for or carried out, "" otherwise.
+func duringOf(o podops.Operation) string {
+	switch o.Phase {
+	case podops.PhaseRequested, podops.PhasePreCheck, podops.PhasePreChecked, podops.PhasePreparing, podops.PhaseOperate:
+		return o.Type
+	case podops.PhaseNone, podops.PhaseFinished, podops.PhasePostCheck, podops.PhasePostChecked, podops.PhaseCompleting,
+		podops.PhaseUndone, podops.PhaseAbandoned:
+	}
+	return ""
+}
+
 // facts are the Pod's.
 func (p *Pod) facts() *Facts {
 	if p.Facts == nil {

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
-
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
@@ -50,83 +48,30 @@ type Repair struct {
 	Labels map[string]string
 }
 
-// identify finds out which instance ID and revision a member really has. For the decision it has those; the labels
-// follow.
-func (d *decision) identify(it *item) {
-	id, revision := d.trueID(it.Pod), it.Revision
-	if k := it.Known; revision == "" && k != nil && d.known(k.Revision) {
-		revision = k.Revision
-	}
-	d.assume(it, id, revision)
-}
-
-// assume has a member be of an instance ID and a revision, whatever its labels say.
-func (d *decision) assume(it *item, id int, revision string) {
-	if id == it.ID && revision == it.Revision {
-		return
-	}
-	labels := map[string]string{}
-	if id != it.ID {
-		labels[appsv1alpha1.InstanceIDLabel] = strconv.Itoa(id)
-	}
-	if revision != it.Revision {
-		labels[appsv1.ControllerRevisionHashLabelKey] = revision
-	}
-	d.repairs = append(d.repairs, Repair{Pod: it.Pod, Labels: labels})
-	pod := *it.Pod // the snapshot's is not changed
-	pod.ID, pod.Revision = id, revision
-	it.Pod = &pod
+// repairing has Pods be members that are, by what they carry.
+type repairing struct {
+	*Identity
+	*Scale
+	*History
+	pods   *members
+	ledger *ledger
+	notes  *notes
 }
 
 // repair gives members back what they lack, and adopts strays. It notes in held whose IDs are not vacant although no
 // member has them.
-func (d *decision) repair() {
-	d.held = map[int]bool{}
-	d.repairStrays()
-	d.repairLost()
-	slices.SortFunc(d.repairs, func(a, b Repair) int { return cmp.Compare(a.Pod.Name(), b.Pod.Name()) })
-	d.plan.Repairs = d.repairs
-}
-
-// trueID is the instance ID that a member has by its claims, which nobody gives another one, by what it said before, or
-// else by its label.
-func (d *decision) trueID(pod *Pod) int {
-	if id := d.claimedID(pod); id != NoID {
-		return id
-	}
-	if pod.Known != nil && pod.Known.ID != NoID {
-		return pod.Known.ID
-	}
-	if pod.ID == NoID && d.s.Sequential {
-		if suffix, ok := strings.CutPrefix(pod.Name(), d.s.Name+"-"); ok {
-			return parseID(suffix)
-		}
-	}
-	return pod.ID
-}
-
-// claimedID is the instance ID of the claims that a Pod mounts, NoID if it mounts none of the set's, or such of several
-// IDs.
-func (d *decision) claimedID(pod *Pod) int {
-	id := NoID
-	for _, m := range pod.Mounts {
-		c := d.claims.byName[m.Claim]
-		switch {
-		case c == nil || c.ID == NoID:
-		case id != NoID && id != c.ID:
-			return NoID
-		default:
-			id = c.ID
-		}
-	}
-	return id
+func (r *repairing) repair() []Repair {
+	r.repairStrays()
+	r.repairLost()
+	slices.SortFunc(r.pods.repairs, func(a, b Repair) int { return cmp.Compare(a.Pod.Name(), b.Pod.Name()) })
+	return r.pods.repairs
 }
 
 // repairLost gives a Pod of which nothing tells its instance ID the one that is vacant. If several are, each of them
 // may be the Pod's, so none is given to another one.
-func (d *decision) repairLost() {
+func (r *repairing) repairLost() {
 	var lost []*item
-	for _, it := range d.live {
+	for _, it := range r.pods.live {
 		if it.ID == NoID {
 			lost = append(lost, it)
 		}
@@ -135,22 +80,22 @@ func (d *decision) repairLost() {
 		return
 	}
 	var vacant []int
-	for _, e := range d.slots() {
-		if d.holder[e.id] == nil && d.leaving[e.id] == nil && !d.held[e.id] {
+	for _, e := range r.ledger.slots() {
+		if r.pods.holder[e.id] == nil && r.pods.leaving[e.id] == nil && !r.ledger.held[e.id] {
 			vacant = append(vacant, e.id)
 		}
 	}
 	if len(lost) == 1 && len(vacant) == 1 {
-		d.assume(lost[0], vacant[0], lost[0].Revision)
-		d.holder[vacant[0]] = lost[0]
+		r.pods.assume(lost[0], vacant[0], lost[0].Revision)
+		r.pods.holder[vacant[0]] = lost[0]
 		return
 	}
 	for _, id := range vacant {
-		d.held[id] = true
+		r.ledger.held[id] = true
 	}
 	for _, it := range lost {
 		if len(vacant) > 0 {
-			d.block(it, BlockIDLost, fmt.Sprintf("its label %s is gone, and it cannot be told what it said; no Pod is created for those IDs that are vacant (%s): "+
+			r.notes.block(it, BlockIDLost, fmt.Sprintf("its label %s is gone, and it cannot be told what it said; no Pod is created for those IDs that are vacant (%s): "+
 				"set the label, or delete the Pod", appsv1alpha1.InstanceIDLabel, listed(vacant)))
 		}
 	}
@@ -171,13 +116,13 @@ func listed(ids []int) string {
 
 // repairStrays makes members of strays again: of those that the set owns at once; of others as far as there are places,
 // so that no Pod has to go because another one was adopted.
-func (d *decision) repairStrays() {
-	strays := make([]*Stray, len(d.s.Strays))
-	for i := range d.s.Strays {
-		strays[i] = &d.s.Strays[i]
+func (r *repairing) repairStrays() {
+	strays := make([]*Stray, len(r.Strays))
+	for i := range r.Strays {
+		strays[i] = &r.Strays[i]
 	}
-	room := d.s.Replicas - d.replicas()
-	place := func(st *Stray) bool { e := d.entries[st.Pod.ID]; return e != nil && e.active() }
+	room := r.Replicas - r.pods.replicas()
+	place := func(st *Stray) bool { e := r.ledger.entries[st.Pod.ID]; return e != nil && e.active() }
 	slices.SortFunc(strays, func(a, b *Stray) int {
 		return cmp.Or(first(a.Unmanaged, b.Unmanaged), first(place(a), place(b)), cmp.Compare(a.Pod.ID, b.Pod.ID), a.Pod.Created.Compare(b.Pod.Created), cmp.Compare(a.Pod.Name(), b.Pod.Name()))
 	})
@@ -189,25 +134,25 @@ func (d *decision) repairStrays() {
 				room--
 				had[p.ID] = p.Name()
 			}
-			d.manage(p)
+			r.manage(p)
 			if p.ID == NoID {
-				d.holdVacant() // its ID is told once it is a member
+				r.holdVacant() // its ID is told once it is a member
 			}
 			continue
 		}
-		if p.Excluded || slices.Contains(d.s.ToExclude, p.Name()) {
+		if p.Excluded || slices.Contains(r.ToExclude, p.Name()) {
 			continue // it is to be let go, and was
 		}
 		other := had[p.ID]
-		if it := d.holder[p.ID]; it != nil {
+		if it := r.pods.holder[p.ID]; it != nil {
 			other = it.Name()
 		}
 		refusal := ""
 		switch {
 		case p.ID == NoID:
 			refusal = "its instance ID cannot be read: correct its label " + appsv1alpha1.InstanceIDLabel
-		case d.foreign[p.ID] != "":
-			refusal = fmt.Sprintf("its instance ID %d belongs to %s", p.ID, d.foreign[p.ID])
+		case r.ledger.foreign[p.ID] != "":
+			refusal = fmt.Sprintf("its instance ID %d belongs to %s", p.ID, r.ledger.foreign[p.ID])
 		case other != "":
 			refusal = fmt.Sprintf("Pod %s has its instance ID %d: delete one of the two", other, p.ID)
 		case !p.Selected:
@@ -216,70 +161,57 @@ func (d *decision) repairStrays() {
 			refusal = fmt.Sprintf("there are as many Pods as spec.replicas asks for: raise that, delete the Pod, or set %s=%s if it is to be left alone", appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)
 		}
 		if refusal != "" {
-			d.hold(p)
-			d.blockName(p.Name(), BlockNotAdopted, fmt.Sprintf("has no owner, was made for this CollaSet and is not adopted: %s; no other Pod is created for its instance ID", refusal))
+			r.hold(p)
+			r.notes.blockName(p.Name(), BlockNotAdopted, fmt.Sprintf("has no owner, was made for this CollaSet and is not adopted: %s; no other Pod is created for its instance ID", refusal))
 			continue
 		}
 		if p.Live() {
 			room--
 			had[p.ID] = p.Name()
 		}
-		d.adopt(p)
+		r.adopt(p)
 	}
 }
 
 // hold notes that an ID is not vacant.
-func (d *decision) hold(p *Pod) {
+func (r *repairing) hold(p *Pod) {
 	if p.ID != NoID {
-		d.held[p.ID] = true
+		r.ledger.held[p.ID] = true
 	}
 }
 
 // holdVacant notes that no ID is vacant.
-func (d *decision) holdVacant() {
-	for id, e := range d.entries {
-		if e.active() && d.holder[id] == nil {
-			d.held[id] = true
+func (r *repairing) holdVacant() {
+	for id, e := range r.ledger.entries {
+		if e.active() && r.pods.holder[id] == nil {
+			r.ledger.held[id] = true
 		}
 	}
 }
 
 // manage gives a Pod of the set back the label that it is managed.
-func (d *decision) manage(p *Pod) {
-	d.repairs = append(d.repairs, Repair{Pod: p, Unmanaged: true, Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}})
-	if p.ID != NoID && d.held != nil {
-		d.keepPlace(p)
+func (r *repairing) manage(p *Pod) {
+	r.pods.manage(p)
+	if p.ID != NoID {
+		r.keepPlace(p)
 	}
 }
 
 // adopt makes a Pod a member under its own ID.
-func (d *decision) adopt(p *Pod) {
-	d.repairs = append(d.repairs, Repair{Pod: p, Adopt: true})
-	d.keepPlace(p)
+func (r *repairing) adopt(p *Pod) {
+	r.pods.repairs = append(r.pods.repairs, Repair{Pod: p, Adopt: true})
+	r.keepPlace(p)
 }
 
 // keepPlace has the ID of a Pod that is going to be a member be its own. The entry is stored first.
-func (d *decision) keepPlace(p *Pod) {
-	d.hold(p)
-	if e := d.entries[p.ID]; !p.Live() || d.foreign[p.ID] != "" || (e != nil && !e.dropped) {
+func (r *repairing) keepPlace(p *Pod) {
+	r.hold(p)
+	if e := r.ledger.entries[p.ID]; !p.Live() || r.ledger.foreign[p.ID] != "" || (e != nil && !e.dropped) {
 		return
 	}
 	revision := p.Revision
-	if !d.known(revision) {
-		revision = d.s.UpdatedRevision
+	if !r.known(revision) {
+		revision = r.UpdatedRevision
 	}
-	d.entries[p.ID] = &slot{id: p.ID, data: map[string]string{appsv1alpha1.ContextOwner: d.s.Name, appsv1alpha1.ContextRevision: revision}}
-	d.mustStore++
-}
-
-// repairLast has the Pods of a deleted set be found that it owns, so that they go as the others do. It reports whether
-// there are any.
-func (d *decision) repairLast() bool {
-	for i := range d.s.Strays {
-		if st := &d.s.Strays[i]; st.Unmanaged && !d.s.Orphaning {
-			d.manage(&st.Pod)
-		}
-	}
-	d.plan.Repairs = d.repairs
-	return len(d.repairs) > 0
+	r.ledger.add(p.ID, revision)
 }

@@ -63,121 +63,117 @@ type Verdict struct {
 	Quota bool
 }
 
+// asking is what the API server has answered, and is to be asked.
+type asking struct {
+	*History
+	verdicts map[Trial]Verdict
+	// leaving is true if Pods are on their way out.
+	leaving bool
+	notes   *notes
+	asked   []PodTrial
+}
+
 // verdict is the answer to a trial as far as it still counts. known reports whether there is one; an answer that was
 // refused counts until it is time to ask again, one that was not for as long as lasts.
-func (d *decision) verdict(t Trial, lasts time.Duration) (v Verdict, known bool) {
-	if d.s.Verdicts == nil {
+func (a *asking) verdict(t Trial, lasts time.Duration) (v Verdict, known bool) {
+	if a.verdicts == nil {
 		return Verdict{}, true
 	}
-	v, known = d.s.Verdicts[t]
+	v, known = a.verdicts[t]
 	switch {
 	case !known:
 		return v, false
 	case v.Refused != "":
-		return v, d.s.Now.Before(v.Retry)
+		return v, a.notes.now.Before(v.Retry)
 	}
-	return v, d.s.Now.Sub(v.At) <= lasts
+	return v, a.notes.now.Sub(v.At) <= lasts
 }
 
 // trialsFor are the trials that have to be accepted before a Pod is taken out of service for an update.
-func (d *decision) trialsFor(it *item, w updateMethod) []Trial {
+func (u *updating) trialsFor(it *item, w updateMethod) []Trial {
 	switch w {
 	case inPlace, quietly:
-		if !d.toUpdate(it) {
+		if !u.toUpdate(it) {
 			return []Trial{{Write: TrialResize, To: it.Revision}}
 		}
-		trials := []Trial{{Write: TrialPatch, From: it.Revision, To: d.s.UpdatedRevision}}
-		if d.s.Revisions[it.Revision].Resizes {
-			trials = append(trials, Trial{Write: TrialResize, To: d.s.UpdatedRevision})
+		trials := []Trial{{Write: TrialPatch, From: it.Revision, To: u.UpdatedRevision}}
+		if u.Revisions[it.Revision].Resizes {
+			trials = append(trials, Trial{Write: TrialResize, To: u.UpdatedRevision})
 		}
 		return trials
 	case recreate:
-		return []Trial{d.successor(it), {Write: TrialDelete}}
+		return []Trial{u.successor(it), {Write: TrialDelete}}
 	case replaceIt, refuse:
 	}
 	return nil
 }
 
 // successor is the trial of the Pod that is created in the place of one that is deleted.
-func (d *decision) successor(it *item) Trial {
-	if it.unfit() && !d.toUpdate(it) {
+func (u *updating) successor(it *item) Trial {
+	if it.unfit() && !u.toUpdate(it) {
 		return Trial{Write: TrialCreate, To: it.Revision}
 	}
-	return Trial{Write: TrialCreate, To: d.s.UpdatedRevision}
+	return Trial{Write: TrialCreate, To: u.UpdatedRevision}
 }
 
 // refusedBy blocks a Pod if the API server refuses one of the trials, and reports whether it does.
-func (d *decision) refusedBy(it *item, trials ...Trial) bool {
+func (a *asking) refusedBy(it *item, trials ...Trial) bool {
 	for _, t := range trials {
-		v, known := d.verdict(t, verdictLasts)
+		v, known := a.verdict(t, verdictLasts)
 		if !known || v.Refused == "" {
 			continue
 		}
-		d.stall(it, t, v.Refused)
-		d.look(v.Retry.Sub(d.s.Now))
+		a.notes.stall(it, t, v.Refused)
+		a.notes.look(v.Retry.Sub(a.notes.now))
 		return true
 	}
 	return false
 }
 
 // stall blocks a Pod because the API server refuses the write of a trial.
-func (d *decision) stall(it *item, t Trial, why string) {
-	d.refused, d.refuses = true, t.Refusal(why)
-	d.block(it, BlockChangeRefused, d.refuses)
+func (n *notes) stall(it *item, t Trial, why string) {
+	n.refused, n.refuses = true, t.Refusal(why)
+	n.block(it, BlockChangeRefused, n.refuses)
 }
 
 // leaves blocks a Pod that lifecycle-controller is to delete. It tries that first, too, and has the Pod say what the
 // API server has against it.
-func (d *decision) leaves(it *item, otherwise string) {
+func (n *notes) leaves(it *item, otherwise string) {
 	if why, refused := podops.DeletionRefused(it.View); refused {
-		d.stall(it, Trial{Write: TrialDelete}, why)
+		n.stall(it, Trial{Write: TrialDelete}, why)
 		return
 	}
-	d.block(it, "WaitingForDeletion", otherwise)
+	n.block(it, "WaitingForDeletion", otherwise)
 }
 
 // tried reports whether the API server has accepted the trials. What it has not been asked of yet, the plan asks.
-func (d *decision) tried(it *item, lasts time.Duration, trials ...Trial) bool {
+func (a *asking) tried(it *item, lasts time.Duration, trials ...Trial) bool {
 	accepted := true
 	for _, t := range trials {
-		v, known := d.verdict(t, lasts)
+		v, known := a.verdict(t, lasts)
 		if known && v.Refused == "" {
 			continue
 		}
 		accepted = false
-		if !known && !slices.ContainsFunc(d.plan.Trials, func(p PodTrial) bool { return p.Trial == t }) {
-			d.plan.Trials = append(d.plan.Trials, PodTrial{t, it.Pod})
+		if !known && !slices.ContainsFunc(a.asked, func(p PodTrial) bool { return p.Trial == t }) {
+			a.asked = append(a.asked, PodTrial{t, it.Pod})
 		}
 	}
-	if !accepted && !d.refusedBy(it, trials...) {
-		d.block(it, blockTrying, "the API server is asked first whether it would take the change")
+	if !accepted && !a.refusedBy(it, trials...) {
+		a.notes.block(it, blockTrying, "the API server is asked first whether it would take the change")
 	}
 	return accepted
 }
 
 // anew reports whether a Pod may be deleted now for another one in its place: the API server would create that one,
 // as it says for this decision, and it would delete the Pod.
-func (d *decision) anew(it *item) bool {
-	created := d.tried(it, successorVerdictFor, d.successor(it))
-	return d.tried(it, verdictLasts, Trial{Write: TrialDelete}) && created
+func (u *updating) anew(it *item) bool {
+	created := u.api.tried(it, successorVerdictFor, u.successor(it))
+	return u.api.tried(it, verdictLasts, Trial{Write: TrialDelete}) && created
 }
 
 // toUpdate reports whether the Pod itself is to get to the updated revision and is not there.
-func (d *decision) toUpdate(it *item) bool { return it.newOf == nil && d.outdated(it) }
-
-// refusedRevision reports whether Pods are refused at a revision now, and whether there is another to make them at.
-// While Pods are on their way out, a quota may count them still, and says nothing of what comes after.
-func (d *decision) refusedRevision(revision string) (instead string, refused bool) {
-	v, known := d.verdict(Trial{Write: TrialCreate, To: revision}, verdictLasts)
-	if !known || v.Refused == "" || (v.Quota && len(d.leaving) > 0) {
-		return "", false
-	}
-	before := d.s.CurrentRevision
-	if before == revision || !d.known(before) || d.s.avoided(before) {
-		return "", false
-	}
-	return before, true
-}
+func (h *History) toUpdate(it *item) bool { return it.newOf == nil && h.outdated(it) }
 
 // Refusal tells people that the API server refuses the write of the trial.
 func (t Trial) Refusal(why string) string {
@@ -199,4 +195,18 @@ func sortTrials(trials []PodTrial) {
 	slices.SortFunc(trials, func(a, b PodTrial) int {
 		return cmp.Or(cmp.Compare(a.Write, b.Write), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
 	})
+}
+
+// refusedRevision reports whether Pods are refused at a revision now, and whether there is another to make them at.
+// While Pods are on their way out, a quota may count them still, and says nothing of what comes after.
+func (a *asking) refusedRevision(revision string) (instead string, refused bool) {
+	v, known := a.verdict(Trial{Write: TrialCreate, To: revision}, verdictLasts)
+	if !known || v.Refused == "" || (v.Quota && a.leaving) {
+		return "", false
+	}
+	before := a.CurrentRevision
+	if before == revision || !a.known(before) || a.avoided(before) {
+		return "", false
+	}
+	return before, true
 }

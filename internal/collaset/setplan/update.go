@@ -1,7 +1,6 @@
 package setplan
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,118 +8,6 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 )
-
-// candidate is a slot that the update strategy may choose: a live Pod, or a vacant entry.
-type candidate struct {
-	it    *item
-	entry *slot
-}
-
-func (c candidate) revision() string {
-	if c.it != nil {
-		return c.it.Revision
-	}
-	return c.entry.revision()
-}
-
-// arriving reports whether the slot's Pod is being replaced by one of this revision, and whether for good.
-func (c candidate) arriving(revision string) (comes, forGood bool) {
-	if c.it == nil {
-		return false, false
-	}
-	return c.it.arriving(revision)
-}
-
-// chooseScope says which slots the update strategy wants at the updated revision.
-func (d *decision) chooseScope() {
-	if d.s.Halted != nil {
-		d.chooseHalted()
-		return
-	}
-	if d.s.ByLabel {
-		for _, it := range d.live {
-			it.inScope = it.Included || it.Revision == d.s.UpdatedRevision
-		}
-		return
-	}
-	candidates := make([]candidate, 0, len(d.live))
-	for _, it := range d.live {
-		if !it.condemned && it.newOf == nil {
-			candidates = append(candidates, candidate{it: it})
-		}
-	}
-	var vacant []*slot
-	for id, e := range d.entries {
-		if e.active() && d.holder[id] == nil {
-			vacant = append(vacant, e)
-		}
-	}
-	slices.SortFunc(vacant, func(a, b *slot) int { return cmp.Compare(a.id, b.id) })
-	for _, e := range vacant {
-		candidates = append(candidates, candidate{entry: e})
-	}
-	count := len(candidates)
-	if d.s.Partition > 0 {
-		count = min(count, max(d.s.Replicas-d.s.Partition, 0))
-	}
-	if count < len(candidates) {
-		slices.SortFunc(candidates, d.updateOrder)
-	}
-	if d.s.Returned && d.s.Conventions != KuperatorV07 {
-		// A partition keeps Pods at the revision they come from, which is this one.
-		for _, it := range d.live {
-			it.inScope = !it.condemned && d.known(it.Revision)
-		}
-	}
-	for _, c := range candidates[:count] {
-		switch {
-		case c.it != nil:
-			c.it.inScope = true
-		case d.s.Paused:
-		default:
-			// A vacant slot needs no Pod to be touched: it is filled at the updated revision, if that can be had.
-			revision := d.s.UpdatedRevision
-			if instead, refused := d.refusedRevision(revision); refused {
-				revision = instead
-			}
-			d.must(c.entry, appsv1alpha1.ContextRevision, revision)
-		}
-	}
-}
-
-// updateOrder puts first whom an update takes first: what is done or begun, so that the choice stays, then whom it
-// costs least, then the youngest.
-func (d *decision) updateOrder(a, b candidate) int {
-	updated := func(c candidate) bool {
-		_, forGood := c.arriving(d.s.UpdatedRevision)
-		return forGood || c.revision() == d.s.UpdatedRevision
-	}
-	begun := func(c candidate) bool {
-		comes, _ := c.arriving(d.s.UpdatedRevision)
-		return comes || c.it != nil && c.it.during == podops.TypeUpdate
-	}
-	if o := cmp.Or(first(updated(a), updated(b)), first(begun(a), begun(b)),
-		first(a.it != nil, b.it != nil)); o != 0 {
-		return o
-	}
-	if a.it == nil {
-		return -cmp.Compare(a.entry.id, b.entry.id)
-	}
-	return costOrder(a.it, b.it)
-}
-
-// costOrder puts first the Pods whose update costs least service.
-func costOrder(a, b *item) int {
-	return cmp.Or(
-		first(!a.Available, !b.Available),
-		first(!a.Scheduled, !b.Scheduled),
-		first(!a.View.Ready, !b.View.Ready),
-		-a.ReadySince.Compare(b.ReadySince),
-		-a.Created.Compare(b.Created),
-		-cmp.Compare(a.ID, b.ID),
-		cmp.Compare(a.Name(), b.Name()),
-	)
-}
 
 // updateMethod is how a Pod gets to the updated revision.
 type updateMethod int
@@ -136,23 +23,23 @@ const (
 )
 
 // methodOf says how a Pod gets to the updated revision, and if not at all, why.
-func (d *decision) methodOf(it *item) (w updateMethod, reason, message string) {
-	difference, known := d.s.Revisions[it.Revision]
+func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
+	difference, known := u.Revisions[it.Revision]
 	possible := known && len(difference.Forcing) == 0
 	forcing := difference.Forcing
 	if !known {
 		forcing = []string{fmt.Sprintf("its revision %q is not known any more", it.Revision)}
 	}
-	if d.s.Policy == appsv1alpha1.PodUpdateReplace {
+	if u.Policy == appsv1alpha1.PodUpdateReplace {
 		return replaceIt, "", "" // another Pod has other claims
 	}
-	if it.unfit() && it.Revision == d.s.UpdatedRevision {
+	if it.unfit() && it.Revision == u.UpdatedRevision {
 		return recreate, "", ""
 	}
-	if message := d.refusedExpansion(it); message != "" {
+	if message := u.refusedExpansion(it); message != "" {
 		return refuse, BlockExpansionRefused, message
 	}
-	switch d.s.Policy {
+	switch u.Policy {
 	case appsv1alpha1.PodUpdateRecreate:
 		return recreate, "", ""
 	case appsv1alpha1.PodUpdateInPlaceOnly:
@@ -160,55 +47,76 @@ func (d *decision) methodOf(it *item) (w updateMethod, reason, message string) {
 			return refuse, "InPlaceImpossible", "podUpgradePolicy is InPlaceOnly, but a running Pod cannot take over: " + strings.Join(forcing, ", ") +
 				"; put these fields back, or set podUpgradePolicy to InPlaceIfPossible"
 		}
-		return d.inPlaceWay(difference), "", ""
+		return u.inPlaceWay(difference), "", ""
 	default:
 		if possible {
-			return d.inPlaceWay(difference), "", ""
+			return u.inPlaceWay(difference), "", ""
 		}
 		return recreate, "", ""
 	}
 }
 
 // inPlaceWay is the way of a change that a running Pod takes over. Kuperator v0.7 asks the rules about each.
-func (d *decision) inPlaceWay(difference Difference) updateMethod {
-	if difference.Quiet && d.s.Conventions != KuperatorV07 {
+func (u *updating) inPlaceWay(difference Difference) updateMethod {
+	if difference.Quiet && u.Conventions != KuperatorV07 {
 		return quietly
 	}
 	return inPlace
 }
 
+// updating brings Pods to the updated revision.
+type updating struct {
+	*Mode
+	*Strategy
+	*History
+	replicas int
+	pods     *members
+	ledger   *ledger
+	claims   *claimIndex
+	api      *asking
+	notes    *notes
+	isMoving bool
+	budget   budget
+
+	do      PodActions
+	rollout *Rollout
+	waiting int // Pods in scope that are not at their goal
+	// underWay is true if the update of some Pod is.
+	underWay bool
+}
+
 // update moves every Pod's update one step: what is done is finished, what is allowed is changed, what is no longer
 // wanted is cancelled, and then more is begun.
-func (d *decision) update() {
+func (u *updating) update() PodActions {
 	var ready []*item
-	blocked := d.holds(func(p Problem) bool { return p.Update })
-	d.startRollout(blocked)
-	for id, e := range d.entries {
-		if e.active() && d.holder[id] == nil && e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
-			d.underWay = true // between its deletion and its creation
-			d.waiting++
+	u.budget = newBudget(u.MaxUnavailable, u.replicas, u.Protocol, u.pods)
+	u.startRollout()
+	for id, e := range u.ledger.entries {
+		if e.active() && u.pods.holder[id] == nil && e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
+			u.underWay = true // between its deletion and its creation
+			u.waiting++
 		}
 	}
-	for _, it := range d.live {
+	for _, it := range u.pods.live {
 		if it.condemned || it.during == podops.TypeScaleIn {
 			continue
 		}
-		d.underWay = d.underWay || offline(it.op) || it.during == podops.TypeUpdate
-		need := d.toUpdate(it)
+		u.underWay = u.underWay || offline(it.op) || it.during == podops.TypeUpdate
+		need := u.toUpdate(it)
 		if need {
-			d.waiting++
-			need = d.takes(it)
+			u.waiting++
+			need = u.takes(it)
 		}
-		need = need && !blocked && !d.putOff(it) && !d.replaced(it)
-		if need && it.during == "" && d.isQuiet(it) {
-			d.changeQuietly(it)
+		need = need && !it.putOff && !u.replaced(it)
+		if need && it.during == "" && u.isQuiet(it) {
+			u.changeQuietly(it)
 			continue
 		}
-		d.follow(it, need)
-		if d.s.Protocol {
-			need = d.advanceUpdate(it, need)
+		u.follow(it, need)
+		if u.Protocol {
+			need = u.advanceUpdate(it, need)
 		} else {
-			need = d.finishUpdate(it, need)
+			need = u.finishUpdate(it, need)
 		}
 		if need {
 			ready = append(ready, it)
@@ -216,50 +124,51 @@ func (d *decision) update() {
 	}
 	switch {
 	case len(ready) == 0:
-	case d.s.Paused:
+	case u.Paused:
 		for _, it := range ready {
-			d.block(it, "Paused", "is to be updated, but the CollaSet is paused")
+			u.notes.block(it, "Paused", "is to be updated, but the CollaSet is paused")
 		}
-	case d.s.Protocol:
-		d.beginUpdates(ready)
+	case u.Protocol:
+		u.beginUpdates(ready)
 	default:
-		d.updateDirectly(ready)
+		u.updateDirectly(ready)
 	}
+	return u.do
 }
 
 // takes reports whether a Pod can get to the updated revision; why not is a blocker.
-func (d *decision) takes(it *item) bool {
-	w, reason, message := d.methodOf(it)
+func (u *updating) takes(it *item) bool {
+	w, reason, message := u.methodOf(it)
 	if w == refuse {
-		d.block(it, reason, message)
-		d.refused = true
+		u.notes.block(it, reason, message)
+		u.notes.refused = true
 		return false
 	}
-	return !d.refusedBy(it, d.trialsFor(it, w)...)
+	return !u.api.refusedBy(it, u.trialsFor(it, w)...)
 }
 
 // isQuiet reports whether the Pod's update restarts nothing.
-func (d *decision) isQuiet(it *item) bool {
-	w, _, _ := d.methodOf(it)
+func (u *updating) isQuiet(it *item) bool {
+	w, _, _ := u.methodOf(it)
 	return w == quietly
 }
 
 // changeQuietly has a Pod updated while it serves: that is no operation of the protocol. New resources come to no
 // more Pods at a time than may be unavailable all the same: with too little memory they would all be killed at once.
-func (d *decision) changeQuietly(it *item) {
+func (u *updating) changeQuietly(it *item) {
 	switch {
-	case d.s.Paused:
-		d.block(it, "Paused", "is to be updated, but the CollaSet is paused")
-	case d.s.Protocol && it.ToDelete:
-		d.leaves(it, "is being deleted and comes back")
-	case len(d.plan.Changes) >= d.s.limits().Begins:
-		d.plan.More = true
-	case d.s.Revisions[it.Revision].Resizes && !d.updateBudget().allows(it):
-		d.block(it, BlockMaxUnavailable, d.budgetSpent())
-	case !d.tried(it, verdictLasts, d.trialsFor(it, quietly)...), d.claimsFirst(it):
+	case u.Paused:
+		u.notes.block(it, "Paused", "is to be updated, but the CollaSet is paused")
+	case u.Protocol && it.ToDelete:
+		u.notes.leaves(it, "is being deleted and comes back")
+	case len(u.do.Changes) >= u.limits().Begins:
+		u.notes.more = true
+	case u.Revisions[it.Revision].Resizes && !u.budget.allows(it):
+		u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
+	case !u.api.tried(it, verdictLasts, u.trialsFor(it, quietly)...), u.claimsFirst(it):
 	default:
-		d.updateBudget().take(it)
-		d.plan.Changes = append(d.plan.Changes, it.Pod)
+		u.budget.take(it)
+		u.do.Changes = append(u.do.Changes, it.Pod)
 	}
 }
 
@@ -269,26 +178,26 @@ func offline(op podops.Operation) bool {
 }
 
 // advanceUpdate moves an update under the protocol and says whether one has yet to be begun.
-func (d *decision) advanceUpdate(it *item, need bool) (begin bool) {
+func (u *updating) advanceUpdate(it *item, need bool) (begin bool) {
 	updating := it.during == podops.TypeUpdate
 	switch {
 	case need && updating:
-		if d.due(it, d.s.UpdateDelay) {
-			d.act(it)
+		if u.notes.due(it, u.UpdateDelay) {
+			u.act(it)
 		}
 	case updating && it.Recorded:
-		if it.Revision == d.s.UpdatedRevision {
-			d.waiting++
+		if it.Revision == u.UpdatedRevision {
+			u.waiting++
 		}
-		d.carried(it, podops.Allowed(it.View, OperatorID, it.during))
-	case updating && d.s.Conventions == KuperatorV07 && it.Included && it.Revision == d.s.UpdatedRevision && podops.Allowed(it.View, OperatorID, it.during):
-		d.plan.Finishes = append(d.plan.Finishes, it.Pod) // what restarts nothing is not recorded, and the label goes with its end
+		u.carried(it, podops.Allowed(it.View, OperatorID, it.during))
+	case updating && u.Conventions == KuperatorV07 && it.Included && it.Revision == u.UpdatedRevision && podops.Allowed(it.View, OperatorID, it.during):
+		u.do.Finishes = append(u.do.Finishes, it.Pod) // what restarts nothing is not recorded, and the label goes with its end
 	case updating:
-		d.plan.Cancels = append(d.plan.Cancels, it.Pod)
+		u.do.Cancels = append(u.do.Cancels, it.Pod)
 	case need && it.ToDelete:
-		d.leaves(it, "is being deleted and comes back")
+		u.notes.leaves(it, "is being deleted and comes back")
 	case !need && it.Recorded && !offline(it.op):
-		return d.carriedQuietly(it)
+		return u.carriedQuietly(it)
 	default:
 		return need
 	}
@@ -297,173 +206,146 @@ func (d *decision) advanceUpdate(it *item, need bool) (begin bool) {
 
 // carriedQuietly moves a change that was made on a serving Pod to its end. It reports whether the Pod has to be created
 // anew, which is an operation of its own.
-func (d *decision) carriedQuietly(it *item) (begin bool) {
+func (u *updating) carriedQuietly(it *item) (begin bool) {
 	if !it.Carried {
-		d.waiting++
+		u.waiting++
 	}
 	way := inPlace
 	switch {
 	case it.ResizeDue && it.ResizeRestarts:
-	case it.unfit() && d.s.Policy != appsv1alpha1.PodUpdateInPlaceOnly && d.known(it.Revision):
+	case it.unfit() && u.Policy != appsv1alpha1.PodUpdateInPlaceOnly && u.known(it.Revision):
 		way = recreate
 	default:
-		d.carried(it, true)
+		u.carried(it, true)
 		return false
 	}
-	return !it.ToDelete && !d.putOff(it) && !d.refusedBy(it, d.trialsFor(it, way)...)
+	return !it.ToDelete && !it.putOff && !u.api.refusedBy(it, u.trialsFor(it, way)...)
 }
 
 // unfit reports whether the Pod cannot get the resources of its revision where it is.
 func (it *item) unfit() bool { return it.Recorded && it.Infeasible }
 
 // act changes or deletes a Pod on which that is allowed.
-func (d *decision) act(it *item) {
-	if d.claimsFirst(it) {
+func (u *updating) act(it *item) {
+	if u.claimsFirst(it) {
 		return
 	}
-	if w, _, _ := d.methodOf(it); w == inPlace || w == quietly {
-		d.plan.Changes = append(d.plan.Changes, it.Pod)
+	if w, _, _ := u.methodOf(it); w == inPlace || w == quietly {
+		u.do.Changes = append(u.do.Changes, it.Pod)
 		return
 	}
-	if d.moving || !d.anew(it) {
+	if u.isMoving || !u.anew(it) {
 		return // nothing is removed in this plan
 	}
-	if e := d.entries[it.ID]; e != nil {
-		d.must(e, appsv1alpha1.ContextRevision, d.s.UpdatedRevision)
-		d.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
+	if e := u.ledger.entries[it.ID]; e != nil {
+		u.ledger.must(e, appsv1alpha1.ContextRevision, u.UpdatedRevision)
+		u.ledger.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
 	}
-	d.plan.Deletions = append(d.plan.Deletions, Deletion{it.Pod, DeleteRecreate})
+	u.do.Deletions = append(u.do.Deletions, Deletion{it.Pod, DeleteRecreate})
 }
 
 // beginUpdates asks for the updates of all Pods that the budget allows. When each begins, the window says: see
 // Plan.Admit.
-func (d *decision) beginUpdates(ready []*item) {
-	budget := d.updateBudget()
+func (u *updating) beginUpdates(ready []*item) {
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
-		w, _, _ := d.methodOf(it)
+		w, _, _ := u.methodOf(it)
 		switch {
-		case !d.tried(it, verdictLasts, d.trialsFor(it, w)...):
-		case !budget.allows(it):
-			d.block(it, BlockMaxUnavailable, d.budgetSpent())
-			d.queue(it, w)
+		case !u.api.tried(it, verdictLasts, u.trialsFor(it, w)...):
+		case !u.budget.allows(it):
+			u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
+			u.queue(it, w)
 		default:
-			budget.take(it)
-			if d.claimsFirst(it) {
+			u.budget.take(it)
+			if u.claimsFirst(it) {
 				continue
 			}
-			d.begin(it, podops.TypeUpdate, w == recreate)
-			if w == inPlace && d.plan.Rollout != nil && !it.Recorded {
-				d.plan.Rollout.From[it.UID()] = it.Revision
+			u.do.begin(it, podops.TypeUpdate, w == recreate)
+			if w == inPlace && u.rollout != nil && !it.Recorded {
+				u.rollout.From[it.UID()] = it.Revision
 			}
 		}
 	}
-	if d.plan.Rollout != nil {
-		d.plan.Rollout.Spare = budget.available
+	if u.rollout != nil {
+		u.rollout.Spare = u.budget.available
 	}
 }
 
 // BlockMaxUnavailable is the reason of Pods that wait because enough others are not available.
 const BlockMaxUnavailable = "MaxUnavailable"
 
-// budget is what MaxUnavailable leaves: how many available Pods updates may take out of service now, and how many of
-// those that serve, but have to do so for longer to be available. Against the first counts every Pod that is missing,
-// not available, or under an update, also one that a rule holds back: the rule may let all of them go at once.
-// Against the second only those under an update count: else a revision that never becomes available could not be
-// repaired.
-type budget struct{ available, serving int }
-
-// updateBudget is the one budget of a decision, from which all of it takes.
-func (d *decision) updateBudget() *budget {
-	if d.budget != nil {
-		return d.budget
-	}
-	most := d.s.MaxUnavailable
-	switch {
-	case most == 0 && d.s.Protocol:
-		most = 2 * (len(d.live) + d.s.Replicas)
-	case most == 0:
-		most = 1
-	}
-	d.budget = &budget{available: most - d.s.Replicas, serving: most}
-	for _, it := range d.live {
-		updating := it.during == podops.TypeUpdate || offline(it.op) || it.Recorded && !it.Carried
-		if updating {
-			d.budget.serving--
-		}
-		if it.Available && !updating && !it.condemned && it.newOf == nil {
-			d.budget.available++
-		}
-	}
-	d.budget.available = min(d.budget.available, most)
-	return d.budget
-}
-
-// allows reports whether the Pod may be taken out of service. One that does not serve, or that counts already, may
-// always.
-func (b *budget) allows(it *item) bool {
-	switch {
-	case it.Recorded && !it.Carried:
-		return true
-	case it.Available:
-		return b.available > 0
-	case it.inService && it.View.Ready:
-		return b.serving > 0
-	}
-	return true
-}
-
-// take counts a Pod that is taken out.
-func (b *budget) take(it *item) {
-	if it.Recorded && !it.Carried {
-		return
-	}
-	if it.Available {
-		b.available--
-	}
-	if it.inService {
-		b.serving--
-	}
-}
-
 // budgetSpent names the bound, and what ends the wait.
-func (d *decision) budgetSpent() string {
+func (u *updating) budgetSpent() string {
 	return fmt.Sprintf("as many Pods are being updated or not available as updateStrategy.rollingUpdate.maxUnavailable allows (%d of %d); the next begins when one is available",
-		d.s.MaxUnavailable, d.s.Replicas)
+		u.MaxUnavailable, u.replicas)
 }
 
 // finishUpdate ends an in-place change made without the protocol and says whether another is needed.
-func (d *decision) finishUpdate(it *item, need bool) bool {
+func (u *updating) finishUpdate(it *item, need bool) bool {
 	if need || !it.Recorded {
 		return need
 	}
 	if !it.Carried {
-		d.waiting++
+		u.waiting++
 	}
-	d.carried(it, true)
+	u.carried(it, true)
 	return false
 }
 
 // updateDirectly takes no more Pods out of service at a time than MaxUnavailable, one if it is 0: while as many are
 // missing, unavailable or being changed, only Pods that do not serve anyway are updated.
-func (d *decision) updateDirectly(ready []*item) {
+func (u *updating) updateDirectly(ready []*item) {
 	slices.SortFunc(ready, costOrder)
 	serves := func(it *item) bool { return it.Available && (!it.Recorded || it.Carried) }
-	budget := d.updateBudget()
 	for i, it := range ready {
-		w, _, _ := d.methodOf(it)
+		w, _, _ := u.methodOf(it)
 		switch {
-		case i >= d.s.limits().Begins:
-			d.plan.More = true
+		case i >= u.limits().Begins:
+			u.notes.more = true
 			return
-		case !d.tried(it, verdictLasts, d.trialsFor(it, w)...):
-		case serves(it) && budget.available <= 0:
-			d.block(it, BlockMaxUnavailable, d.budgetSpent())
+		case !u.api.tried(it, verdictLasts, u.trialsFor(it, w)...):
+		case serves(it) && u.budget.available <= 0:
+			u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
 		default:
 			if serves(it) {
-				budget.take(it)
+				u.budget.take(it)
 			}
-			d.act(it)
+			u.act(it)
 		}
 	}
+}
+
+// refusedExpansion is why a Pod's claim cannot become what the updated revision asks for, "" if nothing is known to be
+// in the way, or it is time to try again.
+func (u *updating) refusedExpansion(it *item) string {
+	for _, due := range u.claims.updates(it, u.UpdatedRevision) {
+		if due.refused() && due.Claim.RetryIn > 0 {
+			u.notes.look(due.Claim.RetryIn)
+			return refusal(due.Claim)
+		}
+	}
+	return ""
+}
+
+// claimsFirst changes the claims that a Pod's update needs, and says whether there are any: the Pod follows when they
+// show the change. That needs no permission, as no Pod notices, and a Pod whose claim is refused has not been touched
+// then.
+func (u *updating) claimsFirst(it *item) bool {
+	updates := u.claims.updates(it, u.UpdatedRevision)
+	for _, due := range updates {
+		if due.refused() {
+			u.notes.block(it, BlockExpansionRefused, refusal(due.Claim))
+			u.notes.refused = true
+		}
+		u.claims.update(due)
+	}
+	return len(updates) > 0
+}
+
+// replaced reports whether the Pod's own update has to wait: it is a side of a pair, or becomes one.
+func (u *updating) replaced(it *item) bool {
+	if it.pair != nil && u.outdated(it) && u.servesAsAsked(it.pair) {
+		u.notes.block(it, "BeingReplaced", "is being replaced on request, and the new Pod is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+" to update this one now")
+	}
+	return it.pair != nil || it.newOf != nil || it.wish != noWish
 }

@@ -14,8 +14,8 @@ import (
 // Where two Pods are equal up to their deletion cost, the one goes first that leaves the set more evenly spread: the
 // one with more Pods of its domain behind it. Of several constraints the first counts most, so ranks are made from
 // the last constraint to the first, each within the order that the later ones gave.
-func (d *decision) sortVictims(candidates []*item) {
-	slices.SortFunc(candidates, d.victimOrder)
+func sortVictims(candidates []*item) {
+	slices.SortFunc(candidates, victimOrder)
 	constraints := 0
 	for _, it := range candidates {
 		it.ranks = make([]int, len(it.Domains))
@@ -29,16 +29,16 @@ func (d *decision) sortVictims(candidates []*item) {
 				behind[it.Domains[i]]++
 			}
 		}
-		slices.SortFunc(candidates, d.victimOrder)
+		slices.SortFunc(candidates, victimOrder)
 	}
 }
 
 // victimOrder is what scale-in goes by. What was begun comes before what was not, so that the choice does not change
 // under way; then those that serve least, those that the user gives up most readily, those of the fullest domains, and
 // the youngest.
-func (d *decision) victimOrder(a, b *item) int {
+func victimOrder(a, b *item) int {
 	return cmp.Or(
-		first(d.isNamed(a), d.isNamed(b)),
+		first(a.isNamed(), b.isNamed()),
 		first(a.during == podops.TypeScaleIn, b.during == podops.TypeScaleIn),
 		-cmp.Compare(progress(a), progress(b)),
 		first(a.ToDelete, b.ToDelete),

@@ -1,0 +1,173 @@
+package setplan
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+// members are the Pods of the set, by what they really are.
+type members struct {
+	items   []*item       // all, by ID
+	live    []*item       // live, not twins; by ID
+	holder  map[int]*item // the live Pod of an ID
+	leaving map[int]*item // a terminating or terminal Pod of an ID
+	freed   map[int]bool  // IDs of Pods that are excluded in this plan
+	named   map[string]bool
+	pairs   []*pair // by the origin's ID
+	// repairs are due to members whose labels do not say what they are.
+	repairs []Repair
+}
+
+func newMembers(s *Snapshot, claims *claimIndex) *members {
+	m := &members{
+		items: make([]*item, len(s.Pods)), live: make([]*item, 0, len(s.Pods)), holder: make(map[int]*item, len(s.Pods)),
+		leaving: map[int]*item{}, freed: map[int]bool{}, named: setOf(s.ToDelete),
+	}
+	excluded := setOf(s.ToExclude)
+	pods := make([]item, len(s.Pods))
+	for i := range s.Pods {
+		pod, it := &s.Pods[i], &pods[i]
+		facts := pod.facts()
+		*it = item{
+			Pod: pod, op: facts.Op, during: facts.During, inService: facts.InService, pairing: pairingOf(pod),
+			named: m.named[pod.Name()],
+		}
+		m.identify(it, &s.Identity, &s.History, claims)
+		if !it.Selected || it.Excluded || excluded[it.Name()] {
+			it.excluding, it.staying = toExclude(s, it)
+			it.putOff = it.staying != "" && !s.Sequential
+		}
+		m.items[i] = it
+	}
+	// Of several live Pods with one ID the oldest comes first and keeps it.
+	slices.SortFunc(m.items, func(a, b *item) int {
+		if a.ID != b.ID {
+			return cmp.Compare(a.ID, b.ID)
+		}
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name(), b.Name()))
+	})
+	for _, it := range m.items {
+		switch {
+		case it.excluding:
+			m.freed[it.ID] = true
+		case !it.Live():
+			m.leave(it)
+		case it.ID == NoID:
+			m.live = append(m.live, it)
+		case m.holder[it.ID] != nil:
+			it.twin, it.condemned = true, it.staying == ""
+		default:
+			m.holder[it.ID] = it
+			m.live = append(m.live, it)
+		}
+	}
+	return m
+}
+
+func setOf(names []string) map[string]bool {
+	set := make(map[string]bool, len(names))
+	for _, name := range names {
+		set[name] = true
+	}
+	return set
+}
+
+// leave notes a Pod that is on its way out or has run to its end. Of several with one ID one that is being deleted
+// counts: it is the one to wait for.
+func (m *members) leave(it *item) {
+	if before := m.leaving[it.ID]; before == nil || it.View.Terminating {
+		m.leaving[it.ID] = it
+	}
+}
+
+// replicas is the number of live replicas: pairs count as one.
+func (m *members) replicas() int {
+	n := len(m.live)
+	for _, p := range m.pairs {
+		if p.fresh != nil {
+			n--
+		}
+	}
+	return n
+}
+
+// identify finds out which instance ID and revision a member really has. For the decision it has those; the labels
+// follow.
+func (m *members) identify(it *item, identity *Identity, history *History, claims *claimIndex) {
+	id, revision := trueID(it.Pod, identity, claims), it.Revision
+	if k := it.Known; revision == "" && k != nil && history.known(k.Revision) {
+		revision = k.Revision
+	}
+	m.assume(it, id, revision)
+}
+
+// assume has a member be of an instance ID and a revision, whatever its labels say.
+func (m *members) assume(it *item, id int, revision string) {
+	if id == it.ID && revision == it.Revision {
+		return
+	}
+	labels := map[string]string{}
+	if id != it.ID {
+		labels[appsv1alpha1.InstanceIDLabel] = strconv.Itoa(id)
+	}
+	if revision != it.Revision {
+		labels[appsv1.ControllerRevisionHashLabelKey] = revision
+	}
+	m.repairs = append(m.repairs, Repair{Pod: it.Pod, Labels: labels})
+	pod := *it.Pod // the snapshot's is not changed
+	pod.ID, pod.Revision = id, revision
+	it.Pod = &pod
+}
+
+// manage gives a Pod of the set back the label that it is managed.
+func (m *members) manage(p *Pod) {
+	labels := map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}
+	m.repairs = append(m.repairs, Repair{Pod: p, Unmanaged: true, Labels: labels})
+}
+
+// trueID is the instance ID that a member has by its claims, which are never another one's, by what it said before, or
+// else by its label.
+func trueID(pod *Pod, identity *Identity, claims *claimIndex) int {
+	if id := claims.claimedID(pod); id != NoID {
+		return id
+	}
+	if pod.Known != nil && pod.Known.ID != NoID {
+		return pod.Known.ID
+	}
+	if pod.ID == NoID && identity.Sequential {
+		if suffix, ok := strings.CutPrefix(pod.Name(), identity.Name+"-"); ok {
+			return parseID(suffix)
+		}
+	}
+	return pod.ID
+}
+
+// toExclude reports whether a Pod that should be excluded is, now, and if not, why. A Pod that the selector does not
+// match any more is excluded like one that is named.
+func toExclude(s *Snapshot, it *item) (now bool, staying string) {
+	switch {
+	case it.View.Terminating, s.Deleting:
+		return false, ""
+	case s.Sequential:
+		return false, "a Pod cannot be excluded with names in persistent sequence, because its successor would need its name"
+	case it.named || it.ToDelete && !markedForNew(s.Pods, it):
+		return false, "it is to be deleted as well: take back one of the two"
+	case s.Paused:
+		return false, "the CollaSet is paused"
+	default:
+		return true, ""
+	}
+}
+
+// markedForNew reports whether a Pod has the mark for deletion because its replacement serves. Such a mark goes when
+// the Pod is excluded: it is the replacement that wanted it, and that has its place then.
+func markedForNew(pods []Pod, it *item) bool {
+	id := it.pairing.newID
+	return id != NoID && slices.ContainsFunc(pods, func(p Pod) bool { return p.ID == id && p.Live() && p.Available })
+}

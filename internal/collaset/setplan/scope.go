@@ -1,0 +1,140 @@
+package setplan
+
+import (
+	"cmp"
+	"slices"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+)
+
+// candidate is a slot that the update strategy may choose: a live Pod, or a vacant entry.
+type candidate struct {
+	it    *item
+	entry *slot
+}
+
+func (c candidate) revision() string {
+	if c.it != nil {
+		return c.it.Revision
+	}
+	return c.entry.revision()
+}
+
+// arriving reports whether the slot's Pod is being replaced by one of this revision, and whether for good.
+func (c candidate) arriving(revision string) (comes, forGood bool) {
+	if c.it == nil {
+		return false, false
+	}
+	return c.it.arriving(revision)
+}
+
+// scope is which slots the update strategy wants at the updated revision.
+type scope struct {
+	*Mode
+	*Strategy
+	*History
+	replicas int
+	pods     *members
+	ledger   *ledger
+	api      *asking
+}
+
+// choose says which slots the update strategy wants at the updated revision.
+func (s *scope) choose() {
+	if s.Halted != nil {
+		s.chooseHalted()
+		return
+	}
+	if s.ByLabel {
+		for _, it := range s.pods.live {
+			it.inScope = it.Included || it.Revision == s.UpdatedRevision
+		}
+		return
+	}
+	candidates := make([]candidate, 0, len(s.pods.live))
+	for _, it := range s.pods.live {
+		if !it.condemned && it.newOf == nil {
+			candidates = append(candidates, candidate{it: it})
+		}
+	}
+	var vacant []*slot
+	for id, e := range s.ledger.entries {
+		if e.active() && s.pods.holder[id] == nil {
+			vacant = append(vacant, e)
+		}
+	}
+	slices.SortFunc(vacant, func(a, b *slot) int { return cmp.Compare(a.id, b.id) })
+	for _, e := range vacant {
+		candidates = append(candidates, candidate{entry: e})
+	}
+	count := len(candidates)
+	if s.Partition > 0 {
+		count = min(count, max(s.replicas-s.Partition, 0))
+	}
+	if count < len(candidates) {
+		slices.SortFunc(candidates, s.updateOrder)
+	}
+	if s.Returned && s.Conventions != KuperatorV07 {
+		// A partition keeps Pods at the revision they come from, which is this one.
+		for _, it := range s.pods.live {
+			it.inScope = !it.condemned && s.known(it.Revision)
+		}
+	}
+	for _, c := range candidates[:count] {
+		switch {
+		case c.it != nil:
+			c.it.inScope = true
+		case s.Paused:
+		default:
+			// A vacant slot needs no Pod to be touched: it is filled at the updated revision, if that can be had.
+			revision := s.UpdatedRevision
+			if instead, refused := s.api.refusedRevision(revision); refused {
+				revision = instead
+			}
+			s.ledger.must(c.entry, appsv1alpha1.ContextRevision, revision)
+		}
+	}
+}
+
+// updateOrder puts first whom an update takes first: what is done or begun, so that the choice stays, then whom it
+// costs least, then the youngest.
+func (s *scope) updateOrder(a, b candidate) int {
+	updated := func(c candidate) bool {
+		_, forGood := c.arriving(s.UpdatedRevision)
+		return forGood || c.revision() == s.UpdatedRevision
+	}
+	begun := func(c candidate) bool {
+		comes, _ := c.arriving(s.UpdatedRevision)
+		return comes || c.it != nil && c.it.during == podops.TypeUpdate
+	}
+	if o := cmp.Or(first(updated(a), updated(b)), first(begun(a), begun(b)),
+		first(a.it != nil, b.it != nil)); o != 0 {
+		return o
+	}
+	if a.it == nil {
+		return -cmp.Compare(a.entry.id, b.entry.id)
+	}
+	return costOrder(a.it, b.it)
+}
+
+// costOrder puts first the Pods whose update costs least service.
+func costOrder(a, b *item) int {
+	return cmp.Or(
+		first(!a.Available, !b.Available),
+		first(!a.Scheduled, !b.Scheduled),
+		first(!a.View.Ready, !b.View.Ready),
+		-a.ReadySince.Compare(b.ReadySince),
+		-a.Created.Compare(b.Created),
+		-cmp.Compare(a.ID, b.ID),
+		cmp.Compare(a.Name(), b.Name()),
+	)
+}
+
+// chooseHalted says which Pods a halted rollout still wants elsewhere: those at its revision, if they go back. No other
+// Pod is touched, and what is vacant is not filled at that revision.
+func (s *scope) chooseHalted() {
+	for _, it := range s.pods.live {
+		it.inScope = it.Revision == s.halted() && it.Revision != s.UpdatedRevision
+	}
+}
