@@ -7,11 +7,30 @@
 // Pod is *held* when it is to be excluded now: it does not count as live. A slot is *in scope* when the update
 // strategy wants it at the updated revision.
 //
+// Decide asks one question after the other. Each has a part of the Snapshot as its input, a type or a function of its
+// own, and gives actions; what else it finds is written to the item of a Pod or to the ledger, for those after it:
+//
+//	question     type or function         input                                      answers
+//	-----------  -----------------------  -----------------------------------------  ----------------------------------
+//	identity     members, ledger          Pods, Identity, History, Volumes           who has which ID, which Pods are pairs
+//	             repairing                + Scale                                    Repairs, IDs that are not vacant
+//	membership   membership               Identity, Scale, History                   Exclusions, Inclusions
+//	scale        scaling                  Scale, Strategy, History                   who is condemned, slots; then scale-in
+//	rollout      scope                    Strategy, History, who is condemned        who is in scope
+//	replacement  replacing                Strategy, History, who is in scope         pairs; Marks, Deletions
+//	rollout      updating                 Strategy, History, scope, pairs            Changes, Begins, Rollout and others
+//	scale        filling                  Scale, History, slots                      Creations
+//	volumes      claimIndex, keeping      Volumes, History, who is condemned         ClaimActions
+//	the rest     handOver, takenNames,    all of the above                           Marks, Names, Labels, Entries, Goal
+//	             relabels, store, goalOf
+//
+// All of them know the Mode, and what the API server said (asking); what users are to know goes to notes.
+//
 // Invariants, for every Snapshot:
 //
 //   - no Pod is created for an ID that a live Pod carries, and live replicas plus creations never exceed the replicas wanted;
 //   - an origin has at most one new Pod, which is created after the entries of both say so, and goes only when that is
-//     available; updates have at most Snapshot.MaxSurge pairs;
+//     available; updates have at most Strategy.MaxSurge pairs;
 //   - no Pod is touched (changed, deleted) under the lifecycle before podops.Allowed says so;
 //   - with partition p no Pod beyond replicas-p is moved to the updated revision, and none is moved back;
 //   - with names in sequence or volumes no Pod is created for an ID of which any Pod is left;

@@ -94,17 +94,17 @@ func (l *ledger) drop(e *slot) {
 	l.release++
 }
 
-// must changes an entry in a way on which an action of this plan depends.
+// must changes an entry, if there is one, in a way on which an action of this plan depends.
 func (l *ledger) must(e *slot, key, value string) {
-	if e.data[key] != value {
+	if e != nil && e.data[key] != value {
 		e.set(key, value)
 		l.mustStore++
 	}
 }
 
-// may changes an entry in a way that can wait for company.
+// may changes an entry, if there is one, in a way that can wait for company.
 func (l *ledger) may(e *slot, key, value string) {
-	if e.data[key] != value {
+	if e != nil && e.data[key] != value {
 		e.set(key, value)
 		l.mayStore++
 	}
@@ -161,7 +161,7 @@ func (l *ledger) readVacant() {
 			}
 			continue
 		}
-		// A Pod on its way out that was deleted by somebody else comes back as it was, although the entry lags behind.
+		// A Pod on its way out that was deleted by others comes back as it was, although the entry lags behind.
 		gone := l.pods.leaving[id]
 		if gone != nil && l.pods.holder[id] == nil && gone.Revision != "" && !e.marked(appsv1alpha1.ContextPodRecreateUpdate) &&
 			l.known(gone.Revision) && e.revision() != l.UpdatedRevision && !l.avoided(gone.Revision) {
@@ -174,10 +174,16 @@ func (l *ledger) readVacant() {
 func (e *slot) active() bool { return !e.dropped && !e.vacated && e.asNew == nil }
 
 // slots are the active entries, by ID.
-func (l *ledger) slots() []*slot {
-	out := make([]*slot, 0, len(l.entries))
+func (l *ledger) slots() []*slot { return l.sorted((*slot).active) }
+
+// vacant are the active entries without a live Pod, by ID.
+func (l *ledger) vacant() []*slot {
+	return l.sorted(func(e *slot) bool { return e.active() && l.pods.holder[e.id] == nil })
+}
+
+func (l *ledger) sorted(isWanted func(*slot) bool) (out []*slot) {
 	for _, e := range l.entries {
-		if e.active() {
+		if isWanted(e) {
 			out = append(out, e)
 		}
 	}
@@ -200,7 +206,7 @@ func storedScaleIn(e *slot) bool {
 	return e.stored[appsv1alpha1.ContextScaleIn] == appsv1alpha1.ContextTrue
 }
 
-// takenIDs are those that somebody uses: an entry, a Pod, even one on its way out.
+// takenIDs are those of entries and of Pods, even of such on their way out.
 func (l *ledger) takenIDs() map[int]bool {
 	taken := make(map[int]bool, len(l.Entries)+len(l.pods.items))
 	for id := range l.foreign {
@@ -219,7 +225,7 @@ func (l *ledger) takenIDs() map[int]bool {
 	return taken
 }
 
-// freeID is the lowest ID that nobody uses: no entry, no Pod, not even one on its way out.
+// freeID takes the lowest free ID.
 func (l *ledger) freeID() int {
 	if l.taken == nil {
 		l.taken = l.takenIDs()
@@ -236,9 +242,103 @@ func (l *ledger) avoidHalted() {
 	if l.Halted == nil {
 		return
 	}
-	for id, e := range l.entries {
-		if e.active() && l.pods.holder[id] == nil && l.avoided(e.revision()) {
+	for _, e := range l.vacant() {
+		if l.avoided(e.revision()) {
 			l.must(e, appsv1alpha1.ContextRevision, l.fallback())
 		}
 	}
+}
+
+const (
+	// minLazy is the number of entries that may lag behind their Pods before the ResourceContext is written for them
+	// alone, and lazyShare the share of them, if that is more: a write is as large as there are entries, and in an
+	// operation on all Pods there are no more than lazyShare of them.
+	minLazy   = 64
+	lazyShare = 4
+)
+
+// store follows the Pods, and decides whether the ResourceContext is worth a write now.
+//
+// Creations and deletions depend on what is stored. That an entry's revision follows a Pod that was updated in place,
+// that a mark has served, and that an ID is free again can wait until the wave is over, so that a rollout costs a few
+// writes of this object and not one for each Pod. Where not all Pods are to be at one revision, revisions are stored as
+// they are seen: a Pod that is lost comes back as it was.
+func (l *ledger) store(plan *Plan, isMixed, isMoving bool) {
+	deleting := map[int]bool{}
+	for _, del := range plan.Deletions {
+		deleting[del.Pod.ID] = true
+	}
+	lagging := false
+	for id, e := range l.entries {
+		it := l.pods.holder[id]
+		if it == nil || e.dropped || deleting[id] {
+			continue
+		}
+		lagging = lagging || (it.Revision != "" && it.Revision != e.revision())
+		if !it.waitsToLeave() {
+			l.must(e, appsv1alpha1.ContextScaleIn, "") // lost now, the Pod comes back as it was
+		}
+		l.may(e, appsv1alpha1.ContextPodJustCreate, "")
+		l.may(e, appsv1alpha1.ContextPodRecreateUpdate, "")
+		if it.Revision != "" {
+			l.may(e, appsv1alpha1.ContextRevision, it.Revision)
+		}
+	}
+	plan.EntriesFirst = l.mustStore > 0
+	if !l.worthStoring(plan, lagging && isMixed, isMoving) {
+		return
+	}
+	plan.EntriesChanged = true
+	for _, e := range l.Entries {
+		if owner := e.Data[appsv1alpha1.ContextOwner]; owner != l.Name && !l.StaleOwners[owner] {
+			plan.Entries = append(plan.Entries, e)
+		}
+	}
+	for id, e := range l.entries {
+		if !e.dropped {
+			plan.Entries = append(plan.Entries, Entry{ID: id, Data: e.data})
+		}
+	}
+	slices.SortFunc(plan.Entries, func(a, b Entry) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// worthStoring reports whether the ResourceContext is written now; isLagging is whether the revision of an entry is
+// behind its Pod's where several are wanted.
+func (l *ledger) worthStoring(plan *Plan, isLagging, isMoving bool) bool {
+	lazy := max(minLazy, len(l.entries)/lazyShare)
+	switch {
+	case l.mustStore > 0, isLagging, l.mayStore >= lazy, l.release >= lazy:
+		return true
+	case l.mayStore > 0 && l.isQuiet(&plan.PodActions):
+		return true
+	default:
+		return l.release > 0 && (isMoving || !l.leavingByScaleIn())
+	}
+}
+
+// isMixed reports whether Pods of several revisions are wanted.
+func (s *Snapshot) isMixed() bool {
+	return s.ByLabel || s.Partition > 0 || s.Halted != nil
+}
+
+// isQuiet reports whether no wave is under way: none of our operations is, and no Pod is on its way back from one,
+// which would let the next begin.
+func (l *ledger) isQuiet(p *PodActions) bool {
+	if len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+len(p.Cancels)+len(p.Begins) > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(l.pods.items, func(it *item) bool { return (it.During != "" || offline(it.Op)) && it.Live() })
+}
+
+// leavingByScaleIn reports whether Pods are still on their way out, or wait for their turn.
+func (l *ledger) leavingByScaleIn() bool {
+	if slices.ContainsFunc(l.pods.items, (*item).waitsToLeave) {
+		return true
+	}
+	for id, e := range l.entries {
+		if e.vacated && !e.dropped && l.pods.leaving[id] != nil {
+			return true
+		}
+	}
+	return false
 }

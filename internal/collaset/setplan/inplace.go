@@ -38,8 +38,8 @@ const (
 
 // carried moves a change that was made in place to its end: it is finished once the kubelet has carried it out, by
 // lifecycle-controller or, if that does not, here; what still lacks its write to pods/resize gets it; and a Pod that
-// cannot get its resources where it is, is created anew, unless that is not wanted. allowed says that the Pod may be
-// touched.
+// cannot get its resources where it is, is created anew, unless that is not wanted. allowed reports whether the Pod
+// may be touched.
 func (u *updating) carried(it *item, allowed bool) {
 	switch {
 	case it.Carried && u.left(it) > 0:
@@ -57,14 +57,7 @@ func (u *updating) carried(it *item, allowed bool) {
 	case it.Infeasible && u.known(it.Revision) && u.api.refusedBy(it, u.trialsFor(it, recreate)...):
 		u.backInService(it)
 	case it.Infeasible && allowed && u.known(it.Revision) && !it.putOff:
-		if u.isMoving || !u.anew(it) {
-			return
-		}
-		if e := u.ledger.entries[it.ID]; e != nil {
-			u.ledger.must(e, appsv1alpha1.ContextRevision, it.Revision)
-			u.ledger.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
-		}
-		u.do.Deletions = append(u.do.Deletions, Deletion{it.Pod, DeleteRecreate})
+		u.recreate(it, it.Revision)
 	case it.Wait == recordUnreadable:
 		u.notes.refused = true
 		u.notes.block(it, recordUnreadable, it.Missing)
@@ -78,7 +71,7 @@ func (u *updating) carried(it *item, allowed bool) {
 // backInService ends an operation that cannot reach its end now. What was changed stays recorded, and is carried on
 // while the Pod serves. While a container has yet to restart the Pod stays out.
 func (u *updating) backInService(it *item) {
-	if it.during == podops.TypeUpdate && !it.Restarting {
+	if it.During == podops.TypeUpdate && !it.Restarting {
 		u.do.Cancels = append(u.do.Cancels, it.Pod)
 	}
 }

@@ -17,8 +17,7 @@ type keeping struct {
 	do     ClaimActions
 }
 
-// keepClaims looks after the claims of the set as it is: of live Pods, of IDs that are given up, and those that nobody
-// needs any more.
+// keepClaims looks after the claims of live Pods, of IDs that are given up, and those that are not needed any more.
 func (k *keeping) keepClaims() ClaimActions {
 	if k.claims.byName == nil {
 		return k.do

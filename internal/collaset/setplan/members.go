@@ -33,11 +33,7 @@ func newMembers(s *Snapshot, claims *claimIndex) *members {
 	pods := make([]item, len(s.Pods))
 	for i := range s.Pods {
 		pod, it := &s.Pods[i], &pods[i]
-		facts := pod.facts()
-		*it = item{
-			Pod: pod, op: facts.Op, during: facts.During, inService: facts.InService, pairing: pairingOf(pod),
-			named: m.named[pod.Name()],
-		}
+		*it = item{Pod: pod, Facts: pod.facts(), pairing: pairingOf(pod), named: m.named[pod.Name()]}
 		m.identify(it, &s.Identity, &s.History, claims)
 		if !it.Selected || it.Excluded || excluded[it.Name()] {
 			it.excluding, it.staying = toExclude(s, it)
@@ -170,4 +166,86 @@ func toExclude(s *Snapshot, it *item) (now bool, staying string) {
 func markedForNew(pods []Pod, it *item) bool {
 	id := it.pairing.newID
 	return id != NoID && slices.ContainsFunc(pods, func(p Pod) bool { return p.ID == id && p.Live() && p.Available })
+}
+
+// item is a Pod with what the questions find out about it, in the order in which they are asked.
+type item struct {
+	*Pod
+	*Facts
+	// Identity. named is true if podToDelete names the Pod, twin if an older live Pod carries the same ID. pairing is what
+	// the labels say of a replacement; pair is the pair of which this is the origin, newOf the one of which it is the new
+	// Pod.
+	named, twin bool
+	pairing     pairing
+	pair, newOf *pair
+	// Membership. excluding is true if the Pod is to be excluded now: it does not count. staying is why it is not,
+	// although it should be: it counts as gone for scale-in, and nothing that would delete it is done to it.
+	excluding bool
+	staying   string
+	// putOff is true if a Pod that stays is to be excluded as soon as something else is over: until then it stays as it is.
+	// With names in sequence that never comes: such a Pod is updated, and comes again when it has ended, like any other.
+	putOff bool
+	// Scale. condemned is true if the Pod is too many, as a twin, as one of the surplus, or as a new Pod that is taken
+	// back. ranks are the numbers of Pods of the same domain that scale-in would remove later, by constraint. spared is
+	// true if the Pod is named, and is not deleted for that before it has another Pod's place.
+	condemned, spared bool
+	ranks             []int
+	// Rollout. inScope is true if the update strategy wants the Pod at the updated revision; method is how it gets there,
+	// once that is known to be due.
+	inScope bool
+	method  updateMethod
+	// Replacement. wish is why there is to be one. handed is true if the Pod is on its way out because its replacement
+	// serves; labels and told are for Plan.Labels.
+	wish   replaceReason
+	handed bool
+	labels map[string]*string
+	told   ReplacementEvent
+}
+
+// isNamed reports whether podToDelete names the Pod, or the other side of its pair.
+func (it *item) isNamed() bool {
+	p := cmp.Or(it.newOf, it.pair)
+	named := func(half *item) bool { return half != nil && half.staying == "" && half.named }
+	return named(it) || p != nil && (named(p.origin) || named(p.fresh))
+}
+
+// label sets a label, and reports whether that changes it.
+func (it *item) label(key, value string) bool {
+	if before, ok := it.View.Labels[key]; ok && before == value {
+		return false
+	}
+	it.relabel(key, &value)
+	return true
+}
+
+// unlabel removes a label, and reports whether it was there.
+func (it *item) unlabel(key string) bool {
+	if _, ok := it.View.Labels[key]; !ok {
+		return false
+	}
+	it.relabel(key, nil)
+	return true
+}
+
+func (it *item) relabel(key string, value *string) {
+	if it.labels == nil {
+		it.labels = map[string]*string{}
+	}
+	it.labels[key] = value
+}
+
+// survivor is the Pod of a replica that scale-in judges it by: the one that stays.
+func (it *item) survivor() *item {
+	if it.pair != nil && it.pair.committed {
+		return it.pair.fresh
+	}
+	return it
+}
+
+// arriving reports whether the Pod is being replaced by one of this revision; forGood whether nothing can stop that.
+func (it *item) arriving(revision string) (comes, forGood bool) {
+	if it.pair == nil || it.pair.revision() != revision {
+		return false, false
+	}
+	return true, it.pair.committed
 }

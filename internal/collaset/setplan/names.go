@@ -1,6 +1,7 @@
 package setplan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -54,10 +55,7 @@ func takenNames(s *Snapshot, pods *members) (taken Names) {
 // endsFirst reports whether a pair is not scaled in before its replacement has ended: podToDelete names the new Pod
 // and not the one that it replaces.
 func (s *scaling) endsFirst(it *item) bool {
-	p := it.pair
-	if p == nil {
-		p = it.newOf
-	}
+	p := cmp.Or(it.newOf, it.pair)
 	if s.Conventions != KuperatorV07 || p == nil || p.fresh == nil || !p.fresh.named || p.origin.named || p.origin.staying != "" {
 		return false
 	}

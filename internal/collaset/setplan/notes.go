@@ -57,7 +57,7 @@ func (n *notes) look(in time.Duration) {
 // due reports whether the operator may act on the Pod now: it has permission, and the delay has passed since it first
 // saw it.
 func (n *notes) due(it *item, delay time.Duration) bool {
-	if !podops.Allowed(it.View, OperatorID, it.during) {
+	if !podops.Allowed(it.View, OperatorID, it.During) {
 		reason, message := waitFor(it)
 		n.block(it, reason, message)
 		return false
@@ -77,11 +77,11 @@ func (n *notes) due(it *item, delay time.Duration) bool {
 // waitFor says what our operation on a Pod waits for. Rules are not read here, so a Pod before the rules is named as
 // such; the rules' own status says which of them blocks it.
 func waitFor(it *item) (reason, message string) {
-	if stage, waits := podops.StageOfPhase(it.op.Phase); waits && stage == appsv1alpha1.StagePreCheck {
+	if stage, waits := podops.StageOfPhase(it.Op.Phase); waits && stage == appsv1alpha1.StagePreCheck {
 		if reason, message := unheld(it, OperatorID); reason != "" {
 			return reason, message
 		}
-		return "WaitingForPermission", "PodTransitionRules have not let the " + it.during + " pass; their status says why"
+		return "WaitingForPermission", "PodTransitionRules have not let the " + it.During + " pass; their status says why"
 	}
 	for _, w := range podops.Explain(it.View, nil) {
 		if w.ID == OperatorID {

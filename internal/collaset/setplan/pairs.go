@@ -17,7 +17,7 @@ type link struct {
 
 // readPairs finds out which Pods replace which. Both sides have to say so, in their entries or by their labels; where
 // entries and labels differ, entries decide, because they are written before a new Pod is made. A claim of one side
-// alone is stale: nobody becomes half of a pair, and so none too many, because of one wrong label.
+// alone is stale: no Pod becomes half of a pair, and so none too many, because of one wrong label.
 func (l *ledger) readPairs() {
 	var links []link
 	var linked []*slot

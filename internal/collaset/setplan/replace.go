@@ -24,7 +24,7 @@ type pairing struct {
 	// newID is the instance ID of the new Pod, NoID if the Pod names none. unreadable is what it names instead of an ID.
 	newID      int
 	unreadable string
-	// origin is the name of the Pod that this one replaces; isNew says that the label is there.
+	// origin is the name of the Pod that this one replaces; isNew reports whether the label is there.
 	origin string
 	isNew  bool
 }
@@ -141,7 +141,7 @@ func (r *replacing) replace(isSound bool) PodActions {
 	return r.do
 }
 
-// replaceReasonOf says whether a Pod is to be replaced, and why.
+// replaceReasonOf is why a Pod is to be replaced, if it is.
 func (r *replacing) replaceReasonOf(it *item) replaceReason {
 	p := it.pairing
 	switch {
@@ -150,7 +150,7 @@ func (r *replacing) replaceReasonOf(it *item) replaceReason {
 	case p.wanted && p.target == "":
 		return byUser
 	case !r.outdated(it), p.target != "" && !p.wanted && it.pair != nil:
-		// The second: somebody took the label away, and it is begun anew when the new Pod is gone.
+		// The second: the label was taken away, and it is begun anew when the new Pod is gone.
 		return noWish
 	case r.Policy == appsv1alpha1.PodUpdateReplace, p.wanted && p.target == r.UpdatedRevision:
 		return byUpdate
@@ -184,7 +184,7 @@ func (h *History) servesAsAsked(p *pair) bool {
 		h.known(p.fresh.Revision) && !h.avoided(p.fresh.Revision)
 }
 
-// advancePair moves a pair one step and says whether it is no more: the origin may be replaced anew.
+// advancePair moves a pair one step and reports whether it is no more: the origin may be replaced anew.
 func (r *replacing) advancePair(p *pair) (over bool) {
 	it := p.origin
 	switch {
@@ -227,15 +227,13 @@ func (r *replacing) awaitReplacement(p *pair) {
 		r.notes.block(it, "WaitingForDeletion", "its replacement serves; it is deleted in the next round, because Pods are excluded or included in this one")
 	default:
 		it.handed = true
-		if e := r.ledger.entries[it.ID]; e != nil {
-			r.ledger.must(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
-		}
+		r.ledger.must(r.ledger.entries[it.ID], appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
 		r.do.Deletions = append(r.do.Deletions, Deletion{it.Pod, DeleteReplaced})
 	}
 }
 
-// abortPair ends a pair that is not wanted any more, or not like this: the new Pod is scaled in. It says whether there
-// was none, so that the pair is over.
+// abortPair ends a pair that is not wanted any more, or not like this: the new Pod is scaled in. It reports whether
+// there was none, so that the pair is over.
 func (r *replacing) abortPair(p *pair) (over bool) {
 	if p.fresh != nil {
 		p.fresh.condemned = p.fresh.staying == ""
@@ -261,7 +259,7 @@ func (r *replacing) mayReplace(it *item) bool {
 		r.notes.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label", appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
 	case r.Protocol && it.ToDelete, it.named && (r.Protocol || !r.Sequential):
 		r.notes.leaves(it, "is being deleted and comes back")
-	case it.during == podops.TypeScaleIn, it.during == podops.TypeUpdate && !it.Recorded:
+	case it.During == podops.TypeScaleIn, it.During == podops.TypeUpdate && !it.Recorded:
 		// Cancelled first.
 	case it.wish == byUser:
 		return true

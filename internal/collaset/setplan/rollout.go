@@ -120,12 +120,12 @@ func (u *updating) follow(it *item, need bool) {
 	switch {
 	case u.rollout == nil:
 		return
-	case it.during != podops.TypeUpdate:
-		if !offline(it.op) {
+	case it.During != podops.TypeUpdate:
+		if !offline(it.Op) {
 			return
 		}
 	case need:
-		if w, _, _ := u.methodOf(it); w != inPlace || it.Recorded {
+		if it.method != inPlace || it.Recorded {
 			return
 		}
 	case !it.Recorded || it.Revision != u.UpdatedRevision:
@@ -137,7 +137,7 @@ func (u *updating) follow(it *item, need bool) {
 // queue has a Pod begin in place when another comes back. Where Pods bake, coming back is not enough for that.
 func (u *updating) queue(it *item, w updateMethod) {
 	rollout := u.rollout
-	isFit := u.MinReady == 0 && w == inPlace && !it.Recorded && it.inService
+	isFit := u.MinReady == 0 && w == inPlace && !it.Recorded && it.InService
 	if rollout == nil || !isFit || len(rollout.Next) >= u.limits().Next {
 		return
 	}

@@ -69,19 +69,15 @@ func (s *scaling) scaleIn() PodActions {
 	for _, it := range s.pods.items {
 		switch {
 		case !it.Live():
-		case !it.condemned:
-			if it.during == podops.TypeScaleIn {
-				s.do.Cancels = append(s.do.Cancels, it.Pod)
-			}
-		case s.api.refusedBy(it, Trial{Write: TrialDelete}):
-			if it.during == podops.TypeScaleIn {
+		case !it.condemned || s.api.refusedBy(it, Trial{Write: TrialDelete}):
+			if it.During == podops.TypeScaleIn {
 				s.do.Cancels = append(s.do.Cancels, it.Pod)
 			}
 		case !s.Protocol:
 			if !s.Paused {
 				s.condemn(it)
 			}
-		case it.during == podops.TypeScaleIn:
+		case it.During == podops.TypeScaleIn:
 			if s.notes.due(it, s.ScaleInDelay) {
 				s.condemn(it)
 			}
@@ -113,7 +109,7 @@ func (s *scaling) markAhead() {
 
 // waitsToLeave reports whether the Pod is a victim whose removal has been asked for.
 func (it *item) waitsToLeave() bool {
-	return it.condemned && it.Live() && it.during == podops.TypeScaleIn
+	return it.condemned && it.Live() && it.During == podops.TypeScaleIn
 }
 
 // condemn deletes a victim, and says so in its entry first, so that its ID does not come back.
@@ -180,7 +176,7 @@ func (s *scaling) fillSlots() {
 // up to 2^31-1, and the memory of this process is everybody's. No ResourceContext holds many more entries than these.
 const maxAllocated = 10_000
 
-// allocate takes the lowest IDs that nobody uses, the first of them if they are very many.
+// allocate takes the lowest IDs that are free, the first of them if they are very many.
 func (s *scaling) allocate(slots []*slot, wanted int) {
 	taken := s.ledger.takenIDs()
 	updated := 0

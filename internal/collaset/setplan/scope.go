@@ -58,14 +58,7 @@ func (s *scope) choose() {
 			candidates = append(candidates, candidate{it: it})
 		}
 	}
-	var vacant []*slot
-	for id, e := range s.ledger.entries {
-		if e.active() && s.pods.holder[id] == nil {
-			vacant = append(vacant, e)
-		}
-	}
-	slices.SortFunc(vacant, func(a, b *slot) int { return cmp.Compare(a.id, b.id) })
-	for _, e := range vacant {
+	for _, e := range s.ledger.vacant() {
 		candidates = append(candidates, candidate{entry: e})
 	}
 	count := len(candidates)
@@ -106,7 +99,7 @@ func (s *scope) updateOrder(a, b candidate) int {
 	}
 	begun := func(c candidate) bool {
 		comes, _ := c.arriving(s.UpdatedRevision)
-		return comes || c.it != nil && c.it.during == podops.TypeUpdate
+		return comes || c.it != nil && c.it.During == podops.TypeUpdate
 	}
 	if o := cmp.Or(first(updated(a), updated(b)), first(begun(a), begun(b)),
 		first(a.it != nil, b.it != nil)); o != 0 {

@@ -202,7 +202,7 @@ type Service struct {
 
 // Wishes are what a Pod's labels ask for.
 type Wishes struct {
-	// Included, Excluded, ToDelete and Replacing say that the Pod has the labels for update by label, exclusion,
+	// Included, Excluded, ToDelete and Replacing report whether the Pod has the labels for update by label, exclusion,
 	// deletion, and replacement (as origin or as new Pod).
 	Included, Excluded, ToDelete, Replacing bool
 	// Selected is true if the CollaSet's selector matches.

@@ -80,8 +80,8 @@ func (r *repairing) repairLost() {
 		return
 	}
 	var vacant []int
-	for _, e := range r.ledger.slots() {
-		if r.pods.holder[e.id] == nil && r.pods.leaving[e.id] == nil && !r.ledger.held[e.id] {
+	for _, e := range r.ledger.vacant() {
+		if r.pods.leaving[e.id] == nil && !r.ledger.held[e.id] {
 			vacant = append(vacant, e.id)
 		}
 	}
@@ -182,10 +182,8 @@ func (r *repairing) hold(p *Pod) {
 
 // holdVacant notes that no ID is vacant.
 func (r *repairing) holdVacant() {
-	for id, e := range r.ledger.entries {
-		if e.active() && r.pods.holder[id] == nil {
-			r.ledger.held[id] = true
-		}
+	for _, e := range r.ledger.vacant() {
+		r.ledger.held[e.id] = true
 	}
 }
 

@@ -91,24 +91,24 @@ func (u *updating) update() PodActions {
 	var ready []*item
 	u.budget = newBudget(u.MaxUnavailable, u.replicas, u.Protocol, u.pods)
 	u.startRollout()
-	for id, e := range u.ledger.entries {
-		if e.active() && u.pods.holder[id] == nil && e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
+	for _, e := range u.ledger.vacant() {
+		if e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
 			u.underWay = true // between its deletion and its creation
 			u.waiting++
 		}
 	}
 	for _, it := range u.pods.live {
-		if it.condemned || it.during == podops.TypeScaleIn {
+		if it.condemned || it.During == podops.TypeScaleIn {
 			continue
 		}
-		u.underWay = u.underWay || offline(it.op) || it.during == podops.TypeUpdate
+		u.underWay = u.underWay || offline(it.Op) || it.During == podops.TypeUpdate
 		need := u.toUpdate(it)
 		if need {
 			u.waiting++
 			need = u.takes(it)
 		}
 		need = need && !it.putOff && !u.replaced(it)
-		if need && it.during == "" && u.isQuiet(it) {
+		if need && it.During == "" && it.method == quietly {
 			u.changeQuietly(it)
 			continue
 		}
@@ -139,18 +139,13 @@ func (u *updating) update() PodActions {
 // takes reports whether a Pod can get to the updated revision; why not is a blocker.
 func (u *updating) takes(it *item) bool {
 	w, reason, message := u.methodOf(it)
+	it.method = w
 	if w == refuse {
 		u.notes.block(it, reason, message)
 		u.notes.refused = true
 		return false
 	}
 	return !u.api.refusedBy(it, u.trialsFor(it, w)...)
-}
-
-// isQuiet reports whether the Pod's update restarts nothing.
-func (u *updating) isQuiet(it *item) bool {
-	w, _, _ := u.methodOf(it)
-	return w == quietly
 }
 
 // changeQuietly has a Pod updated while it serves: that is no operation of the protocol. New resources come to no
@@ -177,9 +172,9 @@ func offline(op podops.Operation) bool {
 	return op.Offline() || op.Phase == podops.PhaseCompleting || op.Phase == podops.PhasePostChecked
 }
 
-// advanceUpdate moves an update under the protocol and says whether one has yet to be begun.
+// advanceUpdate moves an update under the protocol and reports whether one has yet to be begun.
 func (u *updating) advanceUpdate(it *item, need bool) (begin bool) {
-	updating := it.during == podops.TypeUpdate
+	updating := it.During == podops.TypeUpdate
 	switch {
 	case need && updating:
 		if u.notes.due(it, u.UpdateDelay) {
@@ -189,14 +184,14 @@ func (u *updating) advanceUpdate(it *item, need bool) (begin bool) {
 		if it.Revision == u.UpdatedRevision {
 			u.waiting++
 		}
-		u.carried(it, podops.Allowed(it.View, OperatorID, it.during))
-	case updating && u.Conventions == KuperatorV07 && it.Included && it.Revision == u.UpdatedRevision && podops.Allowed(it.View, OperatorID, it.during):
+		u.carried(it, podops.Allowed(it.View, OperatorID, it.During))
+	case updating && u.Conventions == KuperatorV07 && it.Included && it.Revision == u.UpdatedRevision && podops.Allowed(it.View, OperatorID, it.During):
 		u.do.Finishes = append(u.do.Finishes, it.Pod) // what restarts nothing is not recorded, and the label goes with its end
 	case updating:
 		u.do.Cancels = append(u.do.Cancels, it.Pod)
 	case need && it.ToDelete:
 		u.notes.leaves(it, "is being deleted and comes back")
-	case !need && it.Recorded && !offline(it.op):
+	case !need && it.Recorded && !offline(it.Op):
 		return u.carriedQuietly(it)
 	default:
 		return need
@@ -230,17 +225,21 @@ func (u *updating) act(it *item) {
 	if u.claimsFirst(it) {
 		return
 	}
-	if w, _, _ := u.methodOf(it); w == inPlace || w == quietly {
+	if it.method == inPlace || it.method == quietly {
 		u.do.Changes = append(u.do.Changes, it.Pod)
 		return
 	}
+	u.recreate(it, u.UpdatedRevision)
+}
+
+// recreate deletes a Pod for another one in its place, unless Pods are excluded or included in this plan.
+func (u *updating) recreate(it *item, revision string) {
 	if u.isMoving || !u.anew(it) {
-		return // nothing is removed in this plan
+		return
 	}
-	if e := u.ledger.entries[it.ID]; e != nil {
-		u.ledger.must(e, appsv1alpha1.ContextRevision, u.UpdatedRevision)
-		u.ledger.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
-	}
+	e := u.ledger.entries[it.ID]
+	u.ledger.must(e, appsv1alpha1.ContextRevision, revision)
+	u.ledger.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
 	u.do.Deletions = append(u.do.Deletions, Deletion{it.Pod, DeleteRecreate})
 }
 
@@ -280,7 +279,7 @@ func (u *updating) budgetSpent() string {
 		u.MaxUnavailable, u.replicas)
 }
 
-// finishUpdate ends an in-place change made without the protocol and says whether another is needed.
+// finishUpdate ends an in-place change made without the protocol and reports whether another is needed.
 func (u *updating) finishUpdate(it *item, need bool) bool {
 	if need || !it.Recorded {
 		return need
@@ -298,12 +297,11 @@ func (u *updating) updateDirectly(ready []*item) {
 	slices.SortFunc(ready, costOrder)
 	serves := func(it *item) bool { return it.Available && (!it.Recorded || it.Carried) }
 	for i, it := range ready {
-		w, _, _ := u.methodOf(it)
 		switch {
 		case i >= u.limits().Begins:
 			u.notes.more = true
 			return
-		case !u.api.tried(it, verdictLasts, u.trialsFor(it, w)...):
+		case !u.api.tried(it, verdictLasts, u.trialsFor(it, it.method)...):
 		case serves(it) && u.budget.available <= 0:
 			u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
 		default:
@@ -327,7 +325,7 @@ func (u *updating) refusedExpansion(it *item) string {
 	return ""
 }
 
-// claimsFirst changes the claims that a Pod's update needs, and says whether there are any: the Pod follows when they
+// claimsFirst changes the claims that a Pod's update needs, and reports whether there are any: the Pod follows when they
 // show the change. That needs no permission, as no Pod notices, and a Pod whose claim is refused has not been touched
 // then.
 func (u *updating) claimsFirst(it *item) bool {
@@ -348,4 +346,61 @@ func (u *updating) replaced(it *item) bool {
 		u.notes.block(it, "BeingReplaced", "is being replaced on request, and the new Pod is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+" to update this one now")
 	}
 	return it.pair != nil || it.newOf != nil || it.wish != noWish
+}
+
+// budget is what MaxUnavailable leaves: how many available Pods updates may take out of service now, and how many of
+// those that serve, but have to do so for longer to be available. Against the first counts every Pod that is missing,
+// not available, or under an update, also one that a rule holds back: the rule may let all of them go at once.
+// Against the second only those under an update count: else a revision that never becomes available could not be
+// repaired.
+type budget struct{ available, serving int }
+
+// newBudget is the one budget of a decision, from which all of it takes.
+func newBudget(maxUnavailable, replicas int, isProtocol bool, pods *members) budget {
+	most := maxUnavailable
+	switch {
+	case most == 0 && isProtocol:
+		most = 2 * (len(pods.live) + replicas)
+	case most == 0:
+		most = 1
+	}
+	b := budget{available: most - replicas, serving: most}
+	for _, it := range pods.live {
+		isUpdating := it.During == podops.TypeUpdate || offline(it.Op) || it.Recorded && !it.Carried
+		if isUpdating {
+			b.serving--
+		}
+		if it.Available && !isUpdating && !it.condemned && it.newOf == nil {
+			b.available++
+		}
+	}
+	b.available = min(b.available, most)
+	return b
+}
+
+// allows reports whether the Pod may be taken out of service. One that does not serve, or that counts already, may
+// always.
+func (b *budget) allows(it *item) bool {
+	switch {
+	case it.Recorded && !it.Carried:
+		return true
+	case it.Available:
+		return b.available > 0
+	case it.InService && it.View.Ready:
+		return b.serving > 0
+	}
+	return true
+}
+
+// take counts a Pod that is taken out.
+func (b *budget) take(it *item) {
+	if it.Recorded && !it.Carried {
+		return
+	}
+	if it.Available {
+		b.available--
+	}
+	if it.InService {
+		b.serving--
+	}
 }

@@ -39,7 +39,7 @@ func sortVictims(candidates []*item) {
 func victimOrder(a, b *item) int {
 	return cmp.Or(
 		first(a.isNamed(), b.isNamed()),
-		first(a.during == podops.TypeScaleIn, b.during == podops.TypeScaleIn),
+		first(a.During == podops.TypeScaleIn, b.During == podops.TypeScaleIn),
 		-cmp.Compare(progress(a), progress(b)),
 		first(a.ToDelete, b.ToDelete),
 		first(!a.Scheduled, !b.Scheduled),
@@ -69,10 +69,10 @@ func phaseRank(phase corev1.PodPhase) int {
 
 // progress is how far our scale-in of the Pod has come.
 func progress(it *item) int {
-	if it.during != podops.TypeScaleIn {
+	if it.During != podops.TypeScaleIn {
 		return 0
 	}
-	switch it.op.Phase {
+	switch it.Op.Phase {
 	case podops.PhaseOperate:
 		return 3
 	case podops.PhasePreChecked, podops.PhasePreparing:
