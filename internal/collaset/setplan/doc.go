@@ -12,10 +12,10 @@
 //
 //	question     type or function         input                                      answers
 //	-----------  -----------------------  -----------------------------------------  ----------------------------------
-//	identity     members, ledger          Pods, Identity, History, Volumes           who has which ID, which Pods are pairs
+//	identity     members, ledger          Pods, Identity, History, Volumes           who has which ID; pairs
 //	             repairing                + Scale                                    Repairs, IDs that are not vacant
 //	membership   membership               Identity, Scale, History                   Exclusions, Inclusions
-//	scale        scaling                  Scale, Strategy, History                   who is condemned, slots; then scale-in
+//	scale        scaling                  Scale, Strategy, History                   who is condemned, slots; scale-in
 //	rollout      scope                    Strategy, History, who is condemned        who is in scope
 //	replacement  replacing                Strategy, History, who is in scope         pairs; Marks, Deletions
 //	rollout      updating                 Strategy, History, scope, pairs            Changes, Begins, Rollout and others

@@ -182,8 +182,8 @@ type item struct {
 	// although it should be: it counts as gone for scale-in, and nothing that would delete it is done to it.
 	excluding bool
 	staying   string
-	// putOff is true if a Pod that stays is to be excluded as soon as something else is over: until then it stays as it is.
-	// With names in sequence that never comes: such a Pod is updated, and comes again when it has ended, like any other.
+	// putOff is true if a Pod that stays is to be excluded as soon as something else is over: until then it stays as it
+	// is. With names in sequence that never comes: such a Pod is updated, and comes again when it has ended.
 	putOff bool
 	// Scale. condemned is true if the Pod is too many, as a twin, as one of the surplus, or as a new Pod that is taken
 	// back. ranks are the numbers of Pods of the same domain that scale-in would remove later, by constraint. spared is

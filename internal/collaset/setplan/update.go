@@ -325,8 +325,8 @@ func (u *updating) refusedExpansion(it *item) string {
 	return ""
 }
 
-// claimsFirst changes the claims that a Pod's update needs, and reports whether there are any: the Pod follows when they
-// show the change. That needs no permission, as no Pod notices, and a Pod whose claim is refused has not been touched
+// claimsFirst changes the claims that a Pod's update needs, and reports whether there are any: the Pod follows when
+// they show the change. That needs no permission, as no Pod notices, and a Pod whose claim is refused has not been touched
 // then.
 func (u *updating) claimsFirst(it *item) bool {
 	updates := u.claims.updates(it, u.UpdatedRevision)
