@@ -151,7 +151,7 @@ func (a *advancer) offline() bool {
 func (a *advancer) move(o Operation) bool {
 	switch o.Phase {
 	case PhaseUndone, PhaseAbandoned:
-		a.wipe(o.ID)
+		a.clearKeys(o.ID)
 	case PhaseRequested:
 		a.ask(o)
 	case PhasePreCheck:
@@ -223,7 +223,7 @@ func (a *advancer) complete(o Operation) bool {
 	if !waived && !a.Terminal && !a.serving() {
 		return false
 	}
-	a.wipe(o.ID)
+	a.clearKeys(o.ID)
 	a.servesWithout = a.servesWithout || waived
 	return true
 }
@@ -335,8 +335,8 @@ func (a *advancer) available() {
 	}
 }
 
-// wipe removes every key of an ID, and the mark of a deletion that will not come.
-func (a *advancer) wipe(id string) {
+// clearKeys removes every key of an ID, and the mark of a deletion that will not come.
+func (a *advancer) clearKeys(id string) {
 	a.unset(id, prefixes[:]...)
 	if !slices.ContainsFunc(operations(a.labels), func(o Operation) bool { return o.Type != "" }) {
 		delete(a.labels, PreparingToDeleteLabel)

@@ -54,7 +54,7 @@ func Begin(v View, r Request, now time.Time) (Change, error) {
 	}
 	a := newAdvancer(v, now)
 	if o.Phase == PhaseUndone || o.Phase == PhaseAbandoned {
-		a.wipe(r.ID)
+		a.clearKeys(r.ID)
 	}
 	if o.Phase == PhaseOperate {
 		// Another type: what was done under the old permission is not

@@ -296,7 +296,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) setplan.Pod {
 		Created: pod.CreationTimestamp.Time, DeletionCost: deletionCost(pod), Mounts: mountsIn(pod),
 		Applied: hasApplied(pod),
 		Service: setplan.Service{Phase: pod.Status.Phase, Node: pod.Spec.NodeName},
-		Wishes:  setplan.Wishes{Selected: selector.Matches(labels.Set(pod.Labels))},
+		Marks:   setplan.Marks{Selected: selector.Matches(labels.Set(pod.Labels))},
 		Change:  setplan.Change{Recorded: revision.Recorded(pod)},
 	}
 	p.ID = instanceID(pod)

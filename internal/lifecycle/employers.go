@@ -63,7 +63,7 @@ type employers struct {
 	kindsFailed bool
 }
 
-// answer is what is known of one employer. With doubt nothing may be concluded;
+// answer is what is known of one employer. With an unknownReason nothing may be concluded;
 // otherwise it wants the Pods that one of the selectors matches, of which there is
 // none if it does not exist.
 type answer struct {
@@ -85,10 +85,10 @@ func newEmployers(mgr ctrl.Manager, clk clock.Clock) (*employers, error) {
 }
 
 // released reports whether the employer has let the Pod go: it does not exist, or it
-// does not select it. doubt says why that cannot be known. With wait above zero
+// does not select it. unknownReason says why that cannot be known. With wait above zero
 // there is no answer yet.
 // Employers in other namespaces are not looked up: whoever may annotate a Pod would learn what is there.
-func (e *employers) released(ctx context.Context, key string, v podops.View) (letGo bool, doubt string, wait time.Duration) {
+func (e *employers) released(ctx context.Context, key string, v podops.View) (letGo bool, unknownReason string, wait time.Duration) {
 	if parts := strings.Split(key, "/"); len(parts) == 3 && parts[1] != v.Namespace {
 		return false, "it is in another namespace, where nothing is looked up", 0
 	}
@@ -160,9 +160,9 @@ func (e *employers) lookUp(ctx context.Context, key string) answer {
 			ctrl.LoggerFrom(ctx).Error(err, "looking up an employer", "employer", key)
 			a.unknownReason = "looking it up failed"
 		default:
-			selector, doubt := selectorOf(object)
-			if doubt != "" {
-				a.unknownReason = doubt
+			selector, unknownReason := selectorOf(object)
+			if unknownReason != "" {
+				a.unknownReason = unknownReason
 			} else {
 				a.selectors = append(a.selectors, selector)
 			}
@@ -211,7 +211,7 @@ func kindsByName(lists []*metav1.APIResourceList) map[string][]schema.GroupVersi
 
 // selectorOf reads spec.selector, a map of labels or a label selector. A Service
 // that is not under the suite's control any more selects nothing.
-func selectorOf(object *unstructured.Unstructured) (selector labels.Selector, doubt string) {
+func selectorOf(object *unstructured.Unstructured) (selector labels.Selector, unknownReason string) {
 	gk := object.GroupVersionKind().GroupKind()
 	if gk == (schema.GroupKind{Kind: "Service"}) && object.GetLabels()[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue {
 		return labels.Nothing(), ""
@@ -248,15 +248,15 @@ func (e *employers) repair(ctx context.Context, v podops.View, since, now time.T
 	again = answerFor
 	var errs []error
 	for _, key := range podops.MissingEmployers(v) {
-		letGo, doubt, wait := e.released(ctx, key, v)
+		letGo, unknownReason, wait := e.released(ctx, key, v)
 		switch {
 		case wait > 0:
 			again = min(again, wait)
-		case doubt != "":
+		case unknownReason != "":
 			if notes == nil {
 				notes = map[string]string{}
 			}
-			notes[key] = doubt
+			notes[key] = unknownReason
 		case letGo:
 			one, err := podops.Forget(forget.Apply(v), key, now)
 			errs = append(errs, err)

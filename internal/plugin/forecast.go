@@ -277,7 +277,7 @@ func (m *material) pod(pod *corev1.Pod) setplan.Pod {
 		View: withoutUpdate(podops.Read(pod)), ID: setplan.NoID,
 		Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey], Created: pod.CreationTimestamp.Time,
 		Service: setplan.Service{Phase: pod.Status.Phase},
-		Wishes:  setplan.Wishes{Selected: true},
+		Marks:   setplan.Marks{Selected: true},
 	}
 	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil && id >= 0 {
 		p.ID = id

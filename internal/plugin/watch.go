@@ -94,7 +94,7 @@ func (l *live) readable(s source) bool {
 // start begins the watches and waits until each has been listed.
 func (l *live) start(ctx context.Context) error {
 	var synced []cache.InformerSynced
-	poke := func(any) {
+	wakeUp := func(any) {
 		select {
 		case l.changed <- struct{}{}:
 		default:
@@ -105,7 +105,7 @@ func (l *live) start(ctx context.Context) error {
 			continue
 		}
 		lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{ListWithContextFunc: s.list, WatchFuncWithContext: s.watch}, l.s.kube)
-		handler := cache.ResourceEventHandlerFuncs{AddFunc: poke, UpdateFunc: func(_, now any) { poke(now) }, DeleteFunc: poke}
+		handler := cache.ResourceEventHandlerFuncs{AddFunc: wakeUp, UpdateFunc: func(_, now any) { wakeUp(now) }, DeleteFunc: wakeUp}
 		if s.store == &l.leases {
 			handler = cache.ResourceEventHandlerFuncs{} // they are renewed all the time
 		}

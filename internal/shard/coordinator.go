@@ -88,7 +88,7 @@ func New(o Options) *Coordinator {
 	}
 	c.gate = c.newLeaseTerm()
 	c.own = &announcer{
-		LeasesGetter: o.Client, board: c.view,
+		LeasesGetter: o.Client, view: c.view,
 		identity: o.Identity, shared: Identity(o.Shards), key: memberKey(o.Shards, o.Identity),
 	}
 	return c

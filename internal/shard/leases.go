@@ -54,7 +54,7 @@ func newLeaseView(clk clock.Clock, common string) *leaseView {
 	return &leaseView{clock: clk, common: common, leases: map[string]observedLease{}, members: map[string]announcement{}, changed: make(chan struct{})}
 }
 
-// watch keeps the board up to date until ctx ends, and returns when every Lease was looked for, or stop is closed. It
+// watch keeps the view up to date until ctx ends, and returns when every Lease was looked for, or stop is closed. It
 // asks for each by its name, as rights are given, and calls news whenever something changed.
 func (b *leaseView) watch(ctx context.Context, stop <-chan struct{}, client toolscache.Getter, namespace string, names []string, news func()) error {
 	known := make([]toolscache.InformerSynced, 0, len(names))

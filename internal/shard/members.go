@@ -92,7 +92,7 @@ func (b *leaseView) silent() map[string]string {
 // be in each other's way, all the more the slower the API server is, until some have lost what nobody else wanted.
 type announcer struct {
 	coordinationclient.LeasesGetter
-	board            *leaseView
+	view             *leaseView
 	identity, shared string // of this replica, and of all as holders of the Lease
 	key              string
 
@@ -145,7 +145,7 @@ func (a *announcing) Create(ctx context.Context, lease *coordinationv1.Lease, o 
 func (a *announcing) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	seen, ok, _ := a.board.look(lease.Name)
+	seen, ok, _ := a.view.look(lease.Name)
 	next := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
 	if !ok || seen.record.HolderIdentity != a.shared || next.HolderIdentity != a.shared {
 		return a.LeaseInterface.Update(ctx, a.announced(lease), o)
@@ -180,14 +180,14 @@ func (a *announcing) renewal(seen, next *resourcelock.LeaderElectionRecord) []op
 	if a.leaving {
 		return operations
 	}
-	return append(operations, operation{"add", annotationPath(a.key), announce(a.identity, a.board.clock.Now())})
+	return append(operations, operation{"add", annotationPath(a.key), announce(a.identity, a.view.clock.Now())})
 }
 
 // announced is the Lease with this replica's announcement.
 func (a *announcing) announced(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	lease = lease.DeepCopy()
 	if !a.leaving {
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, a.key, announce(a.identity, a.board.clock.Now()))
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, a.key, announce(a.identity, a.view.clock.Now()))
 	}
 	return lease
 }

@@ -45,7 +45,7 @@ func newRenewed(t *testing.T) *renewed {
 
 func (r *renewed) replica(shards int, identity string) *announcer {
 	a := &announcer{
-		LeasesGetter: r.client.CoordinationV1(), board: newLeaseView(r.clock, name),
+		LeasesGetter: r.client.CoordinationV1(), view: newLeaseView(r.clock, name),
 		identity: identity, shared: Identity(shards), key: memberKey(shards, identity),
 	}
 	r.replicas = append(r.replicas, a)
@@ -64,7 +64,7 @@ func (r *renewed) lease() *coordinationv1.Lease {
 func (r *renewed) show() {
 	r.Helper()
 	for _, a := range r.replicas {
-		a.board.saw(r.lease())
+		a.view.saw(r.lease())
 	}
 }
 
@@ -103,36 +103,36 @@ func TestMembers(t *testing.T) {
 	a, b, other := r.replica(4, "a"), r.replica(4, "b"), r.replica(3, "c")
 
 	require.Equal(t, []string{"update"}, r.renews(a), "it was nobody's")
-	require.Equal(t, []string{"a"}, b.board.membersOf(4))
+	require.Equal(t, []string{"a"}, b.view.membersOf(4))
 	require.Equal(t, []string{"patch"}, r.renews(b))
-	require.ElementsMatch(t, []string{"a", "b"}, a.board.membersOf(4))
-	require.Empty(t, other.board.membersOf(4-1), "those of another number are others")
+	require.ElementsMatch(t, []string{"a", "b"}, a.view.membersOf(4))
+	require.Empty(t, other.view.membersOf(4-1), "those of another number are others")
 
 	r.clock.Step(10 * time.Second)
 	r.renews(b)
 	r.clock.Step(lasts - 10*time.Second)
-	require.Equal(t, []string{"b"}, b.board.membersOf(4), "a has written nothing for as long as a Lease lasts")
-	gone := b.board.silent()
+	require.Equal(t, []string{"b"}, b.view.membersOf(4), "a has written nothing for as long as a Lease lasts")
+	gone := b.view.silent()
 	require.Len(t, gone, 1)
 	require.Contains(t, gone, a.key)
 	r.renews(a)
 	b.removeStale(t.Context(), system, name, gone)
 	r.show()
-	require.ElementsMatch(t, []string{"a", "b"}, b.board.membersOf(4), "it is there again, which b did not know")
+	require.ElementsMatch(t, []string{"a", "b"}, b.view.membersOf(4), "it is there again, which b did not know")
 
 	r.clock.Step(lasts - time.Second)
 	r.renews(b)
 	r.clock.Step(time.Second)
-	b.removeStale(t.Context(), system, name, b.board.silent())
+	b.removeStale(t.Context(), system, name, b.view.silent())
 	require.Len(t, r.lease().Annotations, 1, "a is wiped out")
 	r.renews(a)
 
 	require.NoError(t, b.leave(t.Context(), system, name))
 	require.NoError(t, b.leave(t.Context(), system, name), "a second time changes nothing")
 	r.renews(b)
-	require.Equal(t, []string{"a"}, a.board.membersOf(4), "who leaves announces itself no more, though it renews")
-	a.board.forget(name)
-	require.Empty(t, a.board.membersOf(4), "the Lease was deleted")
+	require.Equal(t, []string{"a"}, a.view.membersOf(4), "who leaves announces itself no more, though it renews")
+	a.view.forget(name)
+	require.Empty(t, a.view.membersOf(4), "the Lease was deleted")
 }
 
 // TestRenewing the Lease together, when what is on the server is not what this replica has seen.

@@ -40,12 +40,12 @@ func (c *connections) add(conn net.Conn) net.Conn {
 	}
 	added := &connection{Conn: conn, all: c, from: from}
 	c.mu.Lock()
-	var victim *connection
+	var evicted *connection
 	full := len(c.open) >= c.most
 	if full {
-		victim = c.victim()
+		evicted = c.evictable()
 	}
-	if full && victim == nil {
+	if full && evicted == nil {
 		c.mu.Unlock()
 		_ = conn.Close()
 		return nil
@@ -53,19 +53,19 @@ func (c *connections) add(conn net.Conn) net.Conn {
 	if c.open == nil {
 		c.open = map[*connection]struct{}{}
 	}
-	delete(c.open, victim)
+	delete(c.open, evicted)
 	c.made++
 	added.number = c.made
 	c.open[added] = struct{}{}
 	c.mu.Unlock()
-	if victim != nil {
-		_ = victim.Conn.Close()
+	if evicted != nil {
+		_ = evicted.Conn.Close()
 	}
 	return added
 }
 
-// victim is the connection that goes first, nil if all are believed and have requests. It is called with mu held.
-func (c *connections) victim() *connection {
+// evictable is the connection that goes first, nil if all are believed and have requests. It is called with mu held.
+func (c *connections) evictable() *connection {
 	by := map[string]int{} // connections that are not believed
 	for one := range c.open {
 		if !one.believed {

@@ -58,7 +58,7 @@ func (w *walk) describeSurge(s *setplan.Snapshot) {
 		s.Pods = append(s.Pods, setplan.Pod{
 			View: p.view, ID: i, Revision: fmt.Sprintf("web-%d", p.revision), AllowedSince: now,
 			Service: setplan.Service{Available: p.view.ServiceAvailable() || w.hopeful, Scheduled: true},
-			Wishes: setplan.Wishes{
+			Marks: setplan.Marks{
 				Selected: true, ToDelete: has(appsv1alpha1.ToDeleteLabel),
 				Replacing: has(appsv1alpha1.ToReplaceLabel) || has(appsv1alpha1.ReplacePairNewIDLabel) ||
 					has(appsv1alpha1.ReplacePairOriginNameLabel),

@@ -597,9 +597,9 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 		},
 		"it sorts the changes that it is given": {
 			bend: func(b *bentBackend) {
-				b.apply = func(ctx context.Context, s service, wished []api.Change[state]) error {
-					slices.Reverse(wished)
-					return b.wholeBackend.Apply(ctx, s, wished)
+				b.apply = func(ctx context.Context, s service, desired []api.Change[state]) error {
+					slices.Reverse(desired)
+					return b.wholeBackend.Apply(ctx, s, desired)
 				}
 			},
 			check: "arguments stay as they are", says: "Apply changes the slice of changes",

@@ -144,7 +144,7 @@ func (w *world[E, S]) deregister(ctx context.Context, employer E, pods ...*corev
 }
 
 func (w *world[E, S]) change(ctx context.Context, employer E, pods []*corev1.Pod, serve bool) error {
-	var wished []api.Change[S]
+	var desired []api.Change[S]
 	var errs []error
 	for _, pod := range pods {
 		if w.mover == nil {
@@ -158,21 +158,21 @@ func (w *world[E, S]) change(ctx context.Context, employer E, pods []*corev1.Pod
 			wanted = off
 		}
 		for _, id := range slices.Sorted(maps.Keys(wanted)) {
-			wished = append(wished, api.Change[S]{ID: id, State: wanted[id]})
+			desired = append(desired, api.Change[S]{ID: id, State: wanted[id]})
 		}
 		for _, id := range slices.Sorted(maps.Keys(on)) {
 			if _, stays := off[id]; !serve && !stays {
-				wished = append(wished, api.Change[S]{ID: id, Remove: true})
+				desired = append(desired, api.Change[S]{ID: id, Remove: true})
 			}
 		}
 	}
-	return errors.Join(append(errs, w.apply(ctx, employer, wished))...)
+	return errors.Join(append(errs, w.apply(ctx, employer, desired))...)
 }
 
 // apply makes changes in batches.
-func (w *world[E, S]) apply(ctx context.Context, employer E, wished []api.Change[S]) error {
+func (w *world[E, S]) apply(ctx context.Context, employer E, desired []api.Change[S]) error {
 	var errs []error
-	for some := range slices.Chunk(wished, batch) {
+	for some := range slices.Chunk(desired, batch) {
 		before, compare := slices.Clone(some), inspect(w, "Apply", employer)
 		errs = append(errs, w.mover.Apply(ctx, employer, some))
 		compare()
@@ -200,11 +200,11 @@ func (w *world[E, S]) sweep(ctx context.Context, employer E, living []*corev1.Po
 	if err != nil {
 		return err
 	}
-	var wished []api.Change[S]
+	var desired []api.Change[S]
 	for _, id := range slices.Sorted(maps.Keys(held)) {
 		if !claimed[id] {
-			wished = append(wished, api.Change[S]{ID: id, Remove: true})
+			desired = append(desired, api.Change[S]{ID: id, Remove: true})
 		}
 	}
-	return w.apply(ctx, employer, wished)
+	return w.apply(ctx, employer, desired)
 }

@@ -619,7 +619,7 @@ func benchWorld(n int) *world {
 				Labels: map[string]string{podops.ServiceAvailableLabel: "1", "app": "web", "kusionstack.io/control": "true"}},
 			ID: id, Revision: "r1", Created: w.Now,
 			Service: setplan.Service{ReadySince: w.Now, Available: true, Scheduled: true},
-			Wishes:  setplan.Wishes{Selected: true},
+			Marks:   setplan.Marks{Selected: true},
 		})
 	}
 	return w

@@ -196,10 +196,10 @@ type item struct {
 	method  updateMethod
 	// Replacement. wish is why there is to be one. handed is true if the Pod is on its way out because its replacement
 	// serves; labels and told are for Plan.Labels.
-	wish   replaceReason
-	handed bool
-	labels map[string]*string
-	told   ReplacementEvent
+	replaceFor replaceReason
+	handed     bool
+	labels     map[string]*string
+	told       ReplacementEvent
 }
 
 // isNamed reports whether podToDelete names the Pod, or the other side of its pair.

@@ -168,7 +168,7 @@ func stranger(w *world, name string, id int, change func(*setplan.Pod)) {
 			Labels: map[string]string{podops.ServiceAvailableLabel: "1"}},
 		ID: id, Revision: "r1", Created: w.Now,
 		Service: setplan.Service{ReadySince: w.Now, Available: true, Scheduled: true},
-		Wishes:  setplan.Wishes{Selected: true},
+		Marks:   setplan.Marks{Selected: true},
 	}
 	if change != nil {
 		change(&p)

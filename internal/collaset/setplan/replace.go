@@ -61,7 +61,7 @@ func parseID(value string) int {
 type replaceReason int
 
 const (
-	noWish replaceReason = iota
+	notReplaced replaceReason = iota
 	// byUser: the user's label asks for it; the new Pod has the revision of the old one.
 	byUser
 	// byUpdate: the update strategy wants the Pod at the updated revision, and another Pod for that.
@@ -123,16 +123,16 @@ func (r *replacing) replace(isSound bool) PodActions {
 		if it.newOf != nil {
 			continue
 		}
-		it.wish = r.replaceReasonOf(it)
-		r.any = r.any || it.pair != nil || it.wish == byUser
+		it.replaceFor = r.replaceReasonOf(it)
+		r.any = r.any || it.pair != nil || it.replaceFor == byUser
 		switch {
 		case !isSound:
 		case it.staying != "", it.pair != nil && it.pair.fresh != nil && it.pair.fresh.staying != "":
 			// Neither half is let go meanwhile, and none comes anew.
 		case it.pair != nil && !r.advancePair(it.pair):
-		case it.wish != noWish && r.mayReplace(it):
+		case it.replaceFor != notReplaced && r.mayReplace(it):
 			ready = append(ready, it)
-		case it.wish == noWish && !it.condemned:
+		case it.replaceFor == notReplaced && !it.condemned:
 			r.forgetPair(it)
 		}
 	}
@@ -146,16 +146,16 @@ func (r *replacing) replaceReasonOf(it *item) replaceReason {
 	p := it.pairing
 	switch {
 	case it.condemned, it.staying != "":
-		return noWish
+		return notReplaced
 	case p.wanted && p.target == "":
 		return byUser
 	case !r.outdated(it), p.target != "" && !p.wanted && it.pair != nil:
 		// The second: the label was taken away, and it is begun anew when the new Pod is gone.
-		return noWish
+		return notReplaced
 	case r.Policy == appsv1alpha1.PodUpdateReplace, p.wanted && p.target == r.UpdatedRevision:
 		return byUpdate
 	default:
-		return noWish
+		return notReplaced
 	}
 }
 
@@ -164,7 +164,7 @@ func (h *History) outdated(it *item) bool { return it.inScope && it.Revision != 
 
 // targetOf is the revision at which a Pod's replacement is created: where the Pod should be.
 func (r *replacing) targetOf(it *item) string {
-	if it.wish == byUser && !r.outdated(it) && r.known(it.Revision) && !r.avoided(it.Revision) {
+	if it.replaceFor == byUser && !r.outdated(it) && r.known(it.Revision) && !r.avoided(it.Revision) {
 		return it.Revision
 	}
 	return r.fallback()
@@ -180,7 +180,7 @@ func (r *replacing) aimed(p *pair) bool {
 
 // servesAsAsked reports whether a user has the Pod replaced, and another serves at its revision.
 func (h *History) servesAsAsked(p *pair) bool {
-	return p.origin.wish == byUser && p.fresh != nil && p.fresh.Available && p.fresh.Revision == p.origin.Revision &&
+	return p.origin.replaceFor == byUser && p.fresh != nil && p.fresh.Available && p.fresh.Revision == p.origin.Revision &&
 		h.known(p.fresh.Revision) && !h.avoided(p.fresh.Revision)
 }
 
@@ -192,11 +192,11 @@ func (r *replacing) advancePair(p *pair) (over bool) {
 		return r.abortPair(p)
 	case p.committed:
 		r.notes.leaves(it, "its replacement serves; it is handed to lifecycle-controller, which deletes it as soon as it may")
-	case it.wish == noWish || !r.aimed(p):
+	case it.replaceFor == notReplaced || !r.aimed(p):
 		over = r.abortPair(p)
 		switch {
 		case over:
-		case it.wish == noWish:
+		case it.replaceFor == notReplaced:
 			r.forgetPair(it)
 		default:
 			r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is at revision "+p.fresh.Revision+", which is not wanted any more: it goes, and another one comes at "+r.targetOf(it))
@@ -261,7 +261,7 @@ func (r *replacing) mayReplace(it *item) bool {
 		r.notes.leaves(it, "is being deleted and comes back")
 	case it.During == podops.TypeScaleIn, it.During == podops.TypeUpdate && !it.Recorded:
 		// Cancelled first.
-	case it.wish == byUser:
+	case it.replaceFor == byUser:
 		return true
 	default:
 		return !it.excluding && !it.Recorded
@@ -272,21 +272,21 @@ func (r *replacing) mayReplace(it *item) bool {
 // replaceMore begins replacements, of updates no more at a time than the surge allows.
 func (r *replacing) replaceMore(ready []*item, byUpdates int) {
 	slices.SortFunc(ready, func(a, b *item) int {
-		return cmp.Or(first(a.wish == byUser, b.wish == byUser), first(a.pairing.wanted, b.pairing.wanted), costOrder(a, b))
+		return cmp.Or(first(a.replaceFor == byUser, b.replaceFor == byUser), first(a.pairing.wanted, b.pairing.wanted), costOrder(a, b))
 	})
 	room, begun := max(r.MaxSurge, 1)-byUpdates, 0
 	for _, it := range ready {
 		switch {
 		case r.Paused:
 			r.notes.block(it, "Paused", "is to be replaced, but the CollaSet is paused")
-		case it.wish == byUpdate && room <= 0:
+		case it.replaceFor == byUpdate && room <= 0:
 			r.notes.block(it, "MaxSurge", fmt.Sprintf("%d Pods are being replaced, as many as updateStrategy.maxSurge allows", byUpdates))
 		case begun >= r.limits().Begins:
 			r.notes.more = true
 		case it.Available && !r.api.tried(it, verdictLasts, Trial{Write: TrialDelete}):
 			// It would stay, and the new Pod would be one too many. One that does not serve is replaced all the same.
 		default:
-			if it.wish == byUpdate {
+			if it.replaceFor == byUpdate {
 				room--
 				byUpdates++
 			}
@@ -313,7 +313,7 @@ func (r *replacing) beginPair(it *item) {
 // labelPair makes the labels of a pair say what its entries say.
 func (r *replacing) labelPair(p *pair) {
 	it := p.origin
-	if it.wish == byUpdate {
+	if it.replaceFor == byUpdate {
 		if !it.pairing.wanted {
 			it.label(appsv1alpha1.ToReplaceLabel, appsv1alpha1.ContextTrue)
 		}

@@ -439,7 +439,7 @@ func TestUpdateOrder(t *testing.T) {
 				Labels: map[string]string{podops.ServiceAvailableLabel: "1"}},
 			ID: id, Revision: "r1", Created: at(0),
 			Service: setplan.Service{ReadySince: at(10), Available: true, Scheduled: true},
-			Wishes:  setplan.Wishes{Selected: true},
+			Marks:   setplan.Marks{Selected: true},
 		}
 		if change != nil {
 			change(&p)

@@ -39,7 +39,7 @@ func (s *scaling) chooseCondemned() {
 	if surplus <= 0 {
 		return
 	}
-	sortVictims(candidates)
+	sortCondemned(candidates)
 	for _, it := range candidates[:surplus] {
 		if s.endsFirst(it) {
 			continue

@@ -267,7 +267,7 @@ func (w *world) create(c setplan.Creation) {
 			Labels: map[string]string{podops.CreatingLabel: "1"}},
 		ID: c.ID, Revision: c.Revision, Created: w.Now,
 		Service: setplan.Service{Scheduled: true},
-		Wishes:  setplan.Wishes{Selected: true},
+		Marks:   setplan.Marks{Selected: true},
 	}
 	if w.find(name) != nil {
 		w.wrong("the name %s is in use", name)

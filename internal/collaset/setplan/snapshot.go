@@ -177,7 +177,7 @@ type Pod struct {
 	AllowedSince time.Time
 
 	Service
-	Wishes
+	Marks
 	Change
 }
 
@@ -200,8 +200,8 @@ type Service struct {
 	Awaited string
 }
 
-// Wishes are what a Pod's labels ask for.
-type Wishes struct {
+// Marks are what a Pod's labels ask for.
+type Marks struct {
 	// Included, Excluded, ToDelete and Replacing report whether the Pod has the labels for update by label, exclusion,
 	// deletion, and replacement (as origin or as new Pod).
 	Included, Excluded, ToDelete, Replacing bool

@@ -345,7 +345,7 @@ func (u *updating) replaced(it *item) bool {
 	if it.pair != nil && u.outdated(it) && u.servesAsAsked(it.pair) {
 		u.notes.block(it, "BeingReplaced", "is being replaced on request, and the new Pod is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+" to update this one now")
 	}
-	return it.pair != nil || it.newOf != nil || it.wish != noWish
+	return it.pair != nil || it.newOf != nil || it.replaceFor != notReplaced
 }
 
 // budget is what MaxUnavailable leaves: how many available Pods updates may take out of service now, and how many of

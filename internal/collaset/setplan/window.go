@@ -184,7 +184,7 @@ func (w *Window) Foresee(set types.NamespacedName, pods []Pod) {
 	for uid, p := range s.pods {
 		if !unseen[uid] {
 			p.sent = nil
-			s.tidy(uid)
+			s.dropIfEmpty(uid)
 		}
 	}
 }
@@ -277,7 +277,7 @@ func (w *Window) Failed(set types.NamespacedName, pod *Pod) (decide bool) {
 	sent := p.sent
 	p.sent = nil
 	if sent.begun == nil {
-		s.tidy(pod.UID())
+		s.dropIfEmpty(pod.UID())
 		return true
 	}
 	if sent.epoch == s.epoch {
@@ -363,12 +363,12 @@ func (w *Window) leave(s *windowSet, uid types.UID) {
 	delete(w.places, uid)
 	if p := s.pods[uid]; p != nil {
 		p.underWay = false
-		s.tidy(uid)
+		s.dropIfEmpty(uid)
 	}
 }
 
-// tidy forgets a Pod of which nothing is left to know.
-func (s *windowSet) tidy(uid types.UID) {
+// dropIfEmpty forgets a Pod of which nothing is left to know.
+func (s *windowSet) dropIfEmpty(uid types.UID) {
 	if p := s.pods[uid]; p.chosen == nil && p.sent == nil && !p.underWay {
 		delete(s.pods, uid)
 	}

@@ -208,15 +208,15 @@ func (d *decision) keep(c *pending, answers []*answer) entries {
 		g.Rules = d.stillNamed(c, g.Rules)
 		grant[uid] = g
 	}
-	scarce := slices.ContainsFunc(answers, func(a *answer) bool { return a.overBudget })
-	joining, blocked := false, scarce
+	noRoom := slices.ContainsFunc(answers, func(a *answer) bool { return a.overBudget })
+	joining, blocked := false, noRoom
 	for _, a := range answers {
 		if c.joined(a.rule) {
 			continue
 		}
 		joining = true
 		blocked = blocked || len(a.rejects) > 0
-		if len(a.rejects) > 0 || scarce {
+		if len(a.rejects) > 0 || noRoom {
 			continue
 		}
 		entry, has := grant[a.UID]

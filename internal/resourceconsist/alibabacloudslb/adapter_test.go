@@ -316,9 +316,9 @@ func TestACallEndsWithItsContext(t *testing.T) {
 const removed = -1
 
 // changes are what makes members have these weights.
-func changes(wishes map[string]int) []api.Change[Weight] {
+func changes(desiredStates map[string]int) []api.Change[Weight] {
 	var all []api.Change[Weight]
-	for id, weight := range wishes {
+	for id, weight := range desiredStates {
 		c := api.Change[Weight]{ID: id, State: Weight(weight)}
 		if weight == removed {
 			c = api.Change[Weight]{ID: id, Remove: true}
@@ -394,13 +394,13 @@ func TestFullReadFindsWhatAnEarlierAnnotationLeft(t *testing.T) {
 
 // manyPods gives n Pods interfaces, and asks for all of them.
 func manyPods(cloud *standin.Cloud, n, weight int) map[string]int {
-	wishes := map[string]int{}
+	desiredStates := map[string]int{}
 	for i := range n {
 		address := fmt.Sprintf("10.0.1.%d", i+1)
 		cloud.AddInterface(fmt.Sprintf("eni-%d", i), address)
-		wishes["rsp-http/"+address+":8080"] = weight
+		desiredStates["rsp-http/"+address+":8080"] = weight
 	}
-	return wishes
+	return desiredStates
 }
 
 func TestManyPodsCostFewCalls(t *testing.T) {
@@ -420,9 +420,9 @@ func TestManyPodsCostFewCalls(t *testing.T) {
 func TestOneServerThatIsRejectedDoesNotHoldUpOthers(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
-	wishes := manyPods(cloud, 20, 100)
+	desiredStates := manyPods(cloud, 20, 100)
 	cloud.Fail("AddVServerGroupBackendServers", standin.Fault{Times: -1, ServerIP: "10.0.1.7", Status: 400, Code: "InvalidBackendServers", Message: "The interface is of another VPC."})
-	err := owning.Apply(within(t), service(), changes(wishes))
+	err := owning.Apply(within(t), service(), changes(desiredStates))
 	var failed api.MemberErrors
 	require.ErrorAs(t, err, &failed)
 	require.Len(t, failed, 1)
@@ -434,18 +434,18 @@ func TestOneServerThatIsRejectedDoesNotHoldUpOthers(t *testing.T) {
 func TestARejectionOfAllIsNotTriedForEver(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
-	wishes := manyPods(cloud, 40, 100)
+	desiredStates := manyPods(cloud, 40, 100)
 	cloud.Fail("AddVServerGroupBackendServers", standin.Fault{Times: -1, Status: 400, Code: "QuotaExceeded", Message: "Too many servers."})
-	require.ErrorContains(t, owning.Apply(within(t), service(), changes(wishes)), "QuotaExceeded")
+	require.ErrorContains(t, owning.Apply(within(t), service(), changes(desiredStates)), "QuotaExceeded")
 	require.LessOrEqual(t, cloud.Calls("AddVServerGroupBackendServers"), 2*maxCallsPerGroup)
 }
 
 func TestThrottlingEndsABatchAtOnce(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
-	wishes := manyPods(cloud, 40, 100)
+	desiredStates := manyPods(cloud, 40, 100)
 	cloud.Fail("AddVServerGroupBackendServers", standin.Throttled(1))
-	err := owning.Apply(within(t), service(), changes(wishes))
+	err := owning.Apply(within(t), service(), changes(desiredStates))
 	var call *CallError
 	require.ErrorAs(t, err, &call)
 	require.Equal(t, FaultThrottled, call.Fault)
@@ -454,7 +454,7 @@ func TestThrottlingEndsABatchAtOnce(t *testing.T) {
 	var failed api.MemberErrors
 	require.NotErrorAs(t, err, &failed, "nothing succeeded, so the group as a whole waits")
 	require.Equal(t, 1, cloud.Calls("AddVServerGroupBackendServers"))
-	require.NoError(t, owning.Apply(within(t), service(), changes(wishes)))
+	require.NoError(t, owning.Apply(within(t), service(), changes(desiredStates)))
 	require.Len(t, cloud.Servers("rsp-http"), 40)
 }
 
@@ -487,10 +487,10 @@ func TestAnAddressWithoutInterfaceFailsAlone(t *testing.T) {
 func TestAListOfWhichAPartWasTakenIsFinishedNextTime(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
-	wishes := manyPods(cloud, 5, 100)
+	desiredStates := manyPods(cloud, 5, 100)
 	cloud.TakeOnly(2)
 	for range 3 {
-		require.NoError(t, owning.Apply(within(t), service(), changes(wishes)))
+		require.NoError(t, owning.Apply(within(t), service(), changes(desiredStates)))
 	}
 	require.Len(t, cloud.Servers("rsp-http"), 5)
 }

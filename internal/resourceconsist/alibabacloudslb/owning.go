@@ -30,7 +30,7 @@ func (o *Owning) Selector(service *corev1.Service) labels.Selector {
 
 // Members is part of api.Adapter: one member for each server group and port that the Service names.
 func (o *Owning) Members(service *corev1.Service, pod *corev1.Pod, serve bool) (map[string]Weight, error) {
-	w, err := o.groups.wishesOf(service)
+	w, err := o.groups.desiredOf(service)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (o *Owning) Read(ctx context.Context, service *corev1.Service, ids []string
 		for _, group := range o.groups.ownOf(service.Namespace) {
 			groups[group] = true
 		}
-		if w, err := o.groups.wishesOf(service); err == nil { // if not, it names none that it may use
+		if w, err := o.groups.desiredOf(service); err == nil { // if not, it names none that it may use
 			for _, t := range w.targets {
 				groups[t.group.ID] = true
 			}

@@ -190,7 +190,7 @@ func (a *Adapter) Read(ctx context.Context, service *corev1.Service, ids []strin
 func (a *Adapter) Apply(ctx context.Context, service *corev1.Service, changes []api.Change[Server]) error {
 	most, _ := maxDrain(service, a.options.MaxDrain) // Members reports the error
 	prefix := a.prefix(service)
-	wishes := make(map[string]map[string]wish, len(a.instances)) // by instance
+	desired := make(map[string]map[string]desiredServer, len(a.instances)) // by instance
 	failed := api.MemberErrors{}
 	for _, c := range changes {
 		path, at, _ := strings.Cut(c.ID, "@")
@@ -199,14 +199,14 @@ func (a *Adapter) Apply(ctx context.Context, service *corev1.Service, changes []
 			failed[c.ID] = fmt.Errorf("%s is no server of Service %s/%s", c.ID, service.Namespace, service.Name)
 			continue
 		}
-		if wishes[at] == nil {
-			wishes[at] = map[string]wish{}
+		if desired[at] == nil {
+			desired[at] = map[string]desiredServer{}
 		}
-		wishes[at][path] = wish{server: c.State, gone: c.Remove, maxDrain: most}
+		desired[at][path] = desiredServer{server: c.State, gone: c.Remove, maxDrain: most}
 	}
 	var mu sync.Mutex
 	errs := a.each(func(i *instance) error {
-		refused, err := i.apply(ctx, wishes[i.name])
+		refused, err := i.apply(ctx, desired[i.name])
 		mu.Lock()
 		defer mu.Unlock()
 		for path, err := range refused {
@@ -214,11 +214,11 @@ func (a *Adapter) Apply(ctx context.Context, service *corev1.Service, changes []
 		}
 		return err
 	})
-	if len(errs) > 0 && len(errs) == len(wishes) && len(failed) == 0 {
+	if len(errs) > 0 && len(errs) == len(desired) && len(failed) == 0 {
 		return a.join(errs)
 	}
 	for i, err := range errs {
-		for path := range wishes[i.name] {
+		for path := range desired[i.name] {
 			failed[memberID(path, i)] = err
 		}
 	}

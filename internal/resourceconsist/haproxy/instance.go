@@ -25,18 +25,18 @@ type instance struct {
 	changing chan struct{}
 
 	mu sync.Mutex
-	// wishes are what the servers are to be, for a process that has lost them.
-	wishes map[string]Server
+	// desired are what the servers are to be, for a process that has lost them.
+	desired map[string]Server
 	// leaving are the servers that are under way to having no session, or to being gone.
-	leaving map[string]wish
+	leaving map[string]desiredServer
 	// outSince is since when a server that takes no new sessions has been seen with some.
 	outSince map[string]time.Time
 	// changes counts the calls of apply that began and ended: a reading that one of them overlaps is not remembered.
 	changes int
 }
 
-// wish is what a server is to be.
-type wish struct {
+// desiredServer is what a server is to be.
+type desiredServer struct {
 	server Server
 	// gone is true if there is to be none.
 	gone bool
@@ -45,7 +45,7 @@ type wish struct {
 }
 
 // leaves reports whether the server is to have no sessions.
-func (w wish) leaves() bool { return w.gone || w.server.Out }
+func (w desiredServer) leaves() bool { return w.gone || w.server.Out }
 
 func newInstance(runtime string, o Options, clk clock.PassiveClock) (*instance, error) {
 	network, address, err := parseRuntime(runtime)
@@ -54,7 +54,7 @@ func newInstance(runtime string, o Options, clk clock.PassiveClock) (*instance, 
 	}
 	return &instance{
 		name: runtime, network: network, address: address, clock: clk, serverOptions: o.ServerOptions, checks: o.hasChecks(),
-		changing: make(chan struct{}, 1), wishes: map[string]Server{}, leaving: map[string]wish{}, outSince: map[string]time.Time{},
+		changing: make(chan struct{}, 1), desired: map[string]Server{}, leaving: map[string]desiredServer{}, outSince: map[string]time.Time{},
 	}, nil
 }
 
@@ -93,13 +93,13 @@ func (i *instance) learn(began int, seen map[string]found, maxDrain time.Duratio
 		return
 	}
 	for path, f := range seen {
-		_, known := i.wishes[path]
+		_, known := i.desired[path]
 		if _, leaves := i.leaving[path]; known || leaves {
 			continue
 		}
-		i.wishes[path] = f.server()
+		i.desired[path] = f.server()
 		if !f.taking() && (!f.held() || f.sessions > 0) {
-			i.leaving[path] = wish{server: f.server(), maxDrain: maxDrain}
+			i.leaving[path] = desiredServer{server: f.server(), maxDrain: maxDrain}
 		}
 	}
 }
@@ -130,47 +130,47 @@ func (i *instance) overdue(path string, most time.Duration) bool {
 	return most > 0 && known && i.clock.Since(since) >= most
 }
 
-// apply takes servers as far towards the wishes as they can go now; advance takes those that have to wait for their
+// apply takes servers as far towards what they are to be as they can go now; advance takes those that have to wait for their
 // sessions further. It returns the errors of servers, and an error if it is not known how far all of them got.
-func (i *instance) apply(ctx context.Context, wishes map[string]wish) (map[string]error, error) {
-	if len(wishes) == 0 {
+func (i *instance) apply(ctx context.Context, desired map[string]desiredServer) (map[string]error, error) {
+	if len(desired) == 0 {
 		return nil, nil
 	}
-	return i.change(ctx, func() map[string]wish {
-		for path, w := range wishes {
+	return i.change(ctx, func() map[string]desiredServer {
+		for path, w := range desired {
 			delete(i.leaving, path)
 			if w.leaves() {
 				i.leaving[path] = w
 			}
 			if w.gone {
-				delete(i.wishes, path)
+				delete(i.desired, path)
 			} else {
-				i.wishes[path] = w.server
+				i.desired[path] = w.server
 			}
 		}
-		return maps.Clone(wishes)
+		return maps.Clone(desired)
 	})
 }
 
 // advance takes the servers that are on their way out further.
 func (i *instance) advance(ctx context.Context) (map[string]error, error) {
-	return i.change(ctx, func() map[string]wish { return maps.Clone(i.leaving) })
+	return i.change(ctx, func() map[string]desiredServer { return maps.Clone(i.leaving) })
 }
 
 // refill gives a process that has lost its servers all of them.
 func (i *instance) refill(ctx context.Context) (map[string]error, error) {
-	return i.change(ctx, func() map[string]wish {
-		wishes := make(map[string]wish, len(i.wishes))
-		for path, server := range i.wishes {
-			wishes[path] = wish{server: server}
+	return i.change(ctx, func() map[string]desiredServer {
+		desired := make(map[string]desiredServer, len(i.desired))
+		for path, server := range i.desired {
+			desired[path] = desiredServer{server: server}
 		}
-		maps.Copy(wishes, i.leaving)
-		return wishes
+		maps.Copy(desired, i.leaving)
+		return desired
 	})
 }
 
-// change carries out the wishes that it gets when no other changes servers.
-func (i *instance) change(ctx context.Context, wishes func() map[string]wish) (map[string]error, error) {
+// change carries out what it gets when no other changes servers.
+func (i *instance) change(ctx context.Context, desired func() map[string]desiredServer) (map[string]error, error) {
 	select {
 	case i.changing <- struct{}{}:
 		defer func() { <-i.changing }()
@@ -178,7 +178,7 @@ func (i *instance) change(ctx context.Context, wishes func() map[string]wish) (m
 		return nil, ctx.Err()
 	}
 	i.mu.Lock()
-	open := wishes()
+	open := desired()
 	if len(open) == 0 {
 		i.mu.Unlock()
 		return nil, nil
@@ -200,7 +200,7 @@ func (i *instance) change(ctx context.Context, wishes func() map[string]wish) (m
 
 // carryOut takes servers as far as they can go. One leaves in up to three steps, drain, maintenance and removal, each
 // of which begins with a look; a last look finds nothing to do.
-func (i *instance) carryOut(s *session, open map[string]wish) (map[string]error, error) {
+func (i *instance) carryOut(s *session, open map[string]desiredServer) (map[string]error, error) {
 	failed := map[string]error{}
 	for range 4 {
 		seen, err := i.observe(s, backendsOf(maps.Keys(open)), func(path string) bool { _, ok := open[path]; return ok })
@@ -242,7 +242,7 @@ func (i *instance) left(path string) {
 
 // commands are those that take a server one step towards what it is to be; none if it is there, or has to wait for its
 // sessions.
-func (i *instance) commands(path string, f found, there bool, w wish, overdue bool) []string {
+func (i *instance) commands(path string, f found, there bool, w desiredServer, overdue bool) []string {
 	switch {
 	case !there && w.gone:
 		return nil

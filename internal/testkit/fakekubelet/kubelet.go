@@ -114,7 +114,7 @@ func (k *Kubelet) watch(ctx context.Context) error {
 		}
 		pod, ok := obj.(*corev1.Pod)
 		if ok && pod.Spec.NodeName != "" && (len(k.nodes) == 0 || k.nodes[pod.Spec.NodeName]) {
-			k.late.add(sighting{pod: pod, gone: gone})
+			k.late.add(seenPod{pod: pod, gone: gone})
 		}
 	}
 	registered, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -143,7 +143,7 @@ func strip(obj any) (any, error) {
 }
 
 // see makes what was sighted the kubelets' view, their lag later.
-func (k *Kubelet) see(s sighting) {
+func (k *Kubelet) see(s seenPod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if s.gone {

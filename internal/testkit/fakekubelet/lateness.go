@@ -8,8 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sighting is one change of a Pod, as the API server told it.
-type sighting struct {
+// seenPod is one change of a Pod, as the API server told it.
+type seenPod struct {
 	pod  *corev1.Pod
 	gone bool
 	due  time.Time
@@ -21,14 +21,14 @@ type lateness struct {
 	wake chan struct{}
 
 	mu      sync.Mutex
-	waiting []sighting
+	waiting []seenPod
 }
 
 func newLateness(lag time.Duration) *lateness {
 	return &lateness{lag: lag, wake: make(chan struct{}, 1)}
 }
 
-func (l *lateness) add(s sighting) {
+func (l *lateness) add(s seenPod) {
 	s.due = time.Now().Add(l.lag)
 	l.mu.Lock()
 	l.waiting = append(l.waiting, s)
@@ -40,7 +40,7 @@ func (l *lateness) add(s sighting) {
 }
 
 // due takes out what is due by now, and says how long until the next is; 0 if none waits.
-func (l *lateness) due(now time.Time) (due []sighting, next time.Duration) {
+func (l *lateness) due(now time.Time) (due []seenPod, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
@@ -54,7 +54,7 @@ func (l *lateness) due(now time.Time) (due []sighting, next time.Duration) {
 	return due, next
 }
 
-func (l *lateness) run(ctx context.Context, see func(sighting)) {
+func (l *lateness) run(ctx context.Context, see func(seenPod)) {
 	for {
 		due, next := l.due(time.Now())
 		for _, s := range due {

@@ -353,7 +353,7 @@ func (s *space) applyPod(obj *corev1.Pod, e Event) {
 	}
 	s.checkKeys(before, now, e)
 	s.checkWriters(before.obj, obj, e)
-	s.checkBaking(before, now, e)
+	s.checkRecentlyReady(before, now, e)
 	if before.obj.Labels[revisionLabel] != obj.Labels[revisionLabel] || before.owner != now.owner {
 		s.checkRevision(now, e)
 	}

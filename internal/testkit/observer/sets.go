@@ -240,9 +240,9 @@ func (s *space) checkSurge(p *pod, e Event) {
 	s.check(Budget, e, n <= most, "takes part in replacement number %d at a time of CollaSet %s, whose maxSurge is %d", n, set.obj.Name, most)
 }
 
-// checkBaking judges that with spec.minReadySeconds no more than a quarter of the Pods are being updated or have been
-// updated just now.
-func (s *space) checkBaking(before, now *pod, e Event) {
+// checkRecentlyReady judges that with spec.minReadySeconds no more than a quarter of the Pods are being updated or have
+// been updated just now.
+func (s *space) checkRecentlyReady(before, now *pod, e Event) {
 	set := s.setsByUID[now.owner]
 	if set == nil || set.obj.Spec.MinReadySeconds == 0 || updating(before) || !updating(now) {
 		return
@@ -253,8 +253,8 @@ func (s *space) checkBaking(before, now *pod, e Event) {
 		if p.owner != now.owner || !isLive(p.obj) {
 			continue
 		}
-		baking := p.obj.Labels[revisionLabel] == set.obj.Status.UpdatedRevision && isReady(p.obj) && readySince(p.obj).After(recent)
-		if updating(p) || baking {
+		recentlyReady := p.obj.Labels[revisionLabel] == set.obj.Status.UpdatedRevision && isReady(p.obj) && readySince(p.obj).After(recent)
+		if updating(p) || recentlyReady {
 			n++
 		}
 	}

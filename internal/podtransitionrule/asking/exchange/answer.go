@@ -106,7 +106,7 @@ func (i *Inquiry) Answered(r Request, a Answer, now time.Time) {
 // Failed takes in that a POST was not answered. It returns how many subjects pass nevertheless, by failurePolicy.
 func (i *Inquiry) Failed(r Request, f Failure, now time.Time) (ignored int) {
 	delete(i.flights, r.number)
-	f.Reason = tidy(f.Reason)
+	f.Reason = printable(f.Reason)
 	i.failing = f.Reason
 	for _, one := range i.flown(r) {
 		if i.fail(one, f, now) {
@@ -131,7 +131,7 @@ func (i *Inquiry) Withdraw(r *Request, pod types.UID, f Failure, now time.Time) 
 		case f.Reason == "":
 			one.state, one.due = waiting, now
 		default:
-			f.Reason = tidy(f.Reason)
+			f.Reason = printable(f.Reason)
 			i.fail(one, f, now)
 		}
 	}
@@ -162,14 +162,14 @@ func namesOf(names []string) map[string]bool {
 
 // said joins what happened and what the server said about it.
 func said(what, message string) string {
-	if message = tidy(message); message == "" {
+	if message = printable(message); message == "" {
 		return what
 	}
 	return what + ": " + message
 }
 
-// tidy makes one line of bounded length of what somebody else wrote.
-func tidy(text string) string {
+// printable makes one line of bounded length of what somebody else wrote.
+func printable(text string) string {
 	var b strings.Builder
 	length, space := 0, false
 	for _, r := range text {

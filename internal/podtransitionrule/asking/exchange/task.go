@@ -39,7 +39,7 @@ type ended struct {
 }
 
 func (i *Inquiry) startTask(id, message string, members []*subject, now time.Time) {
-	t := &task{id: id, begun: now, spoke: now, message: tidy(message), next: now.Add(i.settings.Interval)}
+	t := &task{id: id, begun: now, spoke: now, message: printable(message), next: now.Add(i.settings.Interval)}
 	for _, one := range members {
 		one.state = tasked
 		t.members = append(t.members, one.Subject)
@@ -52,7 +52,7 @@ func (i *Inquiry) startTask(id, message string, members []*subject, now time.Tim
 func (i *Inquiry) explain(t *task) {
 	for _, s := range t.members {
 		if one := i.subjects[s]; one != nil && one.state == tasked {
-			one.answer, one.answered = grants.Answer{Reason: said("the webhook works on it, task "+tidy(t.id), t.message)}, true
+			one.answer, one.answered = grants.Answer{Reason: said("the webhook works on it, task "+printable(t.id), t.message)}, true
 		}
 	}
 }
@@ -71,7 +71,7 @@ func (i *Inquiry) Adopt(status *appsv1alpha1.WebhookStatus, now time.Time) {
 	}
 	for _, info := range status.TaskStates {
 		t := &task{
-			id: info.TaskID, begun: past(info.BeginTime, now), spoke: past(info.LastTime, now), message: tidy(info.Message),
+			id: info.TaskID, begun: past(info.BeginTime, now), spoke: past(info.LastTime, now), message: printable(info.Message),
 			known: true, next: now,
 		}
 		for _, s := range info.Subjects {
@@ -172,7 +172,7 @@ func (i *Inquiry) Polled(r Request, a PollAnswer, now time.Time) {
 		}
 	}
 	t.failures, t.next = 0, now.Add(i.settings.Interval)
-	if message := tidy(a.Message); news || message != t.message {
+	if message := printable(a.Message); news || message != t.message {
 		t.message, t.spoke = message, now
 	}
 	switch {
@@ -191,7 +191,7 @@ func (i *Inquiry) Polled(r Request, a PollAnswer, now time.Time) {
 // PollFailed takes in that a poll was not answered. The task goes on until its time is over.
 func (i *Inquiry) PollFailed(r Request, f Failure, now time.Time) {
 	i.landed(r)
-	i.failing = tidy(f.Reason)
+	i.failing = printable(f.Reason)
 	t := r.task
 	t.failures++
 	t.message = i.failing

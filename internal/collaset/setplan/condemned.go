@@ -9,13 +9,13 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// sortVictims puts first whom scale-in removes first.
+// sortCondemned puts first whom scale-in removes first.
 //
 // Where two Pods are equal up to their deletion cost, the one goes first that leaves the set more evenly spread: the
 // one with more Pods of its domain behind it. Of several constraints the first counts most, so ranks are made from
 // the last constraint to the first, each within the order that the later ones gave.
-func sortVictims(candidates []*item) {
-	slices.SortFunc(candidates, victimOrder)
+func sortCondemned(candidates []*item) {
+	slices.SortFunc(candidates, condemnedOrder)
 	constraints := 0
 	for _, it := range candidates {
 		it.ranks = make([]int, len(it.Domains))
@@ -29,14 +29,14 @@ func sortVictims(candidates []*item) {
 				behind[it.Domains[i]]++
 			}
 		}
-		slices.SortFunc(candidates, victimOrder)
+		slices.SortFunc(candidates, condemnedOrder)
 	}
 }
 
-// victimOrder is what scale-in goes by. What was begun comes before what was not, so that the choice does not change
+// condemnedOrder is what scale-in goes by. What was begun comes before what was not, so that the choice does not change
 // under way; then those that serve least, those that the user gives up most readily, those of the fullest domains, and
 // the youngest.
-func victimOrder(a, b *item) int {
+func condemnedOrder(a, b *item) int {
 	return cmp.Or(
 		first(a.isNamed(), b.isNamed()),
 		first(a.During == podops.TypeScaleIn, b.During == podops.TypeScaleIn),

@@ -41,34 +41,34 @@ type target struct {
 	port  int
 }
 
-// wishes are what a Service's annotations say.
-type wishes struct {
+// desiredStates are what a Service's annotations say.
+type desiredStates struct {
 	targets []target
 	weight  Weight
 	remove  bool
 }
 
-func (g *ServerGroups) wishesOf(service *corev1.Service) (wishes, error) {
-	w := wishes{weight: 100}
+func (g *ServerGroups) desiredOf(service *corev1.Service) (desiredStates, error) {
+	w := desiredStates{weight: 100}
 	for entry := range strings.SplitSeq(service.Annotations[ServerGroupsAnnotation], ",") {
 		name, port, err := splitEntry(service, strings.TrimSpace(entry))
 		if err != nil {
-			return wishes{}, err
+			return desiredStates{}, err
 		}
 		group, ok := g.named(name, service.Namespace)
 		if !ok {
-			return wishes{}, fmt.Errorf("annotation %s names server group %q, which namespace %s may not use: %s",
+			return desiredStates{}, fmt.Errorf("annotation %s names server group %q, which namespace %s may not use: %s",
 				ServerGroupsAnnotation, name, service.Namespace, oneOf(g.usableBy(service.Namespace)))
 		}
 		if slices.ContainsFunc(w.targets, func(t target) bool { return t.group.ID == group.ID && t.port == port }) {
-			return wishes{}, fmt.Errorf("annotation %s has %s:%d twice: give it once", ServerGroupsAnnotation, name, port)
+			return desiredStates{}, fmt.Errorf("annotation %s has %s:%d twice: give it once", ServerGroupsAnnotation, name, port)
 		}
 		w.targets = append(w.targets, target{group: group, port: port})
 	}
 	if raw, ok := service.Annotations[WeightAnnotation]; ok {
 		weight, err := strconv.Atoi(raw)
 		if err != nil || weight < 1 || weight > 100 {
-			return wishes{}, fmt.Errorf("annotation %s is %q: give a whole number from 1 to 100", WeightAnnotation, raw)
+			return desiredStates{}, fmt.Errorf("annotation %s is %q: give a whole number from 1 to 100", WeightAnnotation, raw)
 		}
 		w.weight = Weight(weight)
 	}
@@ -76,7 +76,7 @@ func (g *ServerGroups) wishesOf(service *corev1.Service) (wishes, error) {
 	case raw == Remove:
 		w.remove = true
 	case ok && raw != WeightZero:
-		return wishes{}, fmt.Errorf("annotation %s is %q: give %s or %s", OutOfServiceAnnotation, raw, WeightZero, Remove)
+		return desiredStates{}, fmt.Errorf("annotation %s is %q: give %s or %s", OutOfServiceAnnotation, raw, WeightZero, Remove)
 	}
 	return w, nil
 }
