@@ -107,12 +107,12 @@ func (s *scaling) markAhead() {
 	}
 }
 
-// waitsToLeave reports whether the Pod is a victim whose removal has been asked for.
+// waitsToLeave reports whether the Pod is condemned and its removal has been asked for.
 func (it *item) waitsToLeave() bool {
 	return it.condemned && it.Live() && it.During == podops.TypeScaleIn
 }
 
-// condemn deletes a victim, and says so in its entry first, so that its ID does not come back.
+// condemn deletes a condemned Pod, and says so in its entry first, so that its ID does not come back.
 func (s *scaling) condemn(it *item) {
 	if e := s.ledger.entries[it.ID]; e != nil && !it.twin {
 		s.ledger.must(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
