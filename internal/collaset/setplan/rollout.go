@@ -134,7 +134,7 @@ func (u *updating) follow(it *item, need bool) {
 	u.rollout.From[it.UID()] = it.Revision
 }
 
-// queue has a Pod begin in place when another comes back. Where Pods bake, coming back is not enough for that.
+// queue has a Pod begin in place when another comes back. With minReadySeconds, coming back is not enough for that.
 func (u *updating) queue(it *item, w updateMethod) {
 	rollout := u.rollout
 	isFit := u.MinReady == 0 && w == inPlace && !it.Recorded && it.InService

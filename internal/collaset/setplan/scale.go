@@ -63,7 +63,7 @@ func first(a, b bool) int {
 	}
 }
 
-// scaleIn removes victims and lets off Pods that are victims no more.
+// scaleIn removes condemned Pods, and lets off those that are condemned no more.
 func (s *scaling) scaleIn() PodActions {
 	unmarked := s.ledger.mustStore
 	for _, it := range s.pods.items {
