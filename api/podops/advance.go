@@ -147,7 +147,7 @@ func (a *advancer) offline() bool {
 	return slices.ContainsFunc(operations(a.labels), Operation.Offline)
 }
 
-// move takes the one step that is due for an operation and says whether it took one.
+// move takes the one step that is due for an operation and reports whether it took one.
 func (a *advancer) move(o Operation) bool {
 	switch o.Phase {
 	case PhaseUndone, PhaseAbandoned:
@@ -343,7 +343,7 @@ func (a *advancer) clearKeys(id string) {
 	}
 }
 
-// dropOrphanPermissions removes permissions of types that nobody was let pass for.
+// dropOrphanPermissions removes permissions of types for which no operation of the Pod has passed PreCheck.
 func (a *advancer) dropOrphanPermissions() {
 	for key := range a.labels {
 		if t, ok := strings.CutPrefix(key, PermissionPrefix+"/"); ok && !a.permitted(t) {

@@ -139,9 +139,8 @@ type conditionPatch struct {
 	Message            string       `json:"message"`
 }
 
-// StatusPatch returns the step as a strategic merge patch for the Pod's status
-// subresource. The API server keeps changes of metadata made there, so labels
-// and readiness change in one write and nobody sees one without the other.
+// StatusPatch returns the step as a strategic merge patch for the Pod's status subresource. The API server keeps
+// changes of metadata made there, so labels and readiness change in one write and no client sees one without the other.
 // Going offline writes Ready=False with it: the kubelet would only repeat it later.
 //
 // more are further conditions to write. One with a zero LastTransitionTime keeps

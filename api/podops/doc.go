@@ -16,8 +16,8 @@
 //
 // Invariants, for every label set and any mix of IDs:
 //
-//   - The Pod is offline, service-ready=False, while any ID is between Preparing
-//     and PostCheck; an ID that waits in PreCheck holds nobody up.
+//   - The Pod is offline, service-ready=False, while any ID is between Preparing and PostCheck; an ID that waits in
+//     PreCheck does not hold up the others.
 //   - A permission covers one request of one type. A request that is changed or
 //     repeated starts at PreCheck again.
 //   - Undo works in every phase and leaves nothing behind.

@@ -52,7 +52,8 @@ func write(ctx context.Context, clients kubernetes.Interface, pod *corev1.Pod, c
 	return err
 }
 
-// cooperate keeps one Pod in step with a balancer: send and stop change what it sends, and say whether it has followed.
+// cooperate keeps one Pod in step with a balancer: send and stop change what it sends, and report whether it has
+// followed.
 func cooperate(ctx context.Context, clients kubernetes.Interface, pod *corev1.Pod, send, stop func(address string) bool, now time.Time) error {
 	const finalizer = podops.ProtectionFinalizerPrefix + "/shop-balancer"
 	view := podops.Read(pod)

@@ -24,10 +24,9 @@ const (
 	PreparingPrefix = "preparing.podopslifecycle.kusionstack.io"
 	// OperatePrefix is the permission to act. Its value is the time it was given.
 	OperatePrefix = "operate.podopslifecycle.kusionstack.io"
-	// OperatedPrefix marks a finished operation until the Pod is back in
-	// service. Beside OperatingPrefix it says that the Pod was operated on, has
-	// not been post-checked, and must stay offline while the ID asks again. Its
-	// value identifies the request to PostCheck rules.
+	// OperatedPrefix marks a finished operation until the Pod is back in service. Beside OperatingPrefix it means that the
+	// Pod was operated on, has not been post-checked, and must stay offline while the ID asks again. Its value identifies
+	// the request to PostCheck rules.
 	OperatedPrefix = "operated.podopslifecycle.kusionstack.io"
 	// DoneOperationTypePrefix holds the type of a finished operation; always
 	// together with OperatedPrefix.
@@ -144,7 +143,7 @@ const (
 	TypeUpdate = "update"
 	// TypeScaleIn removes a Pod because fewer are wanted.
 	TypeScaleIn = "scale-in"
-	// TypeDelete removes a Pod on somebody's word.
+	// TypeDelete removes a Pod that a user or a controller asks to delete.
 	TypeDelete = "delete"
 )
 

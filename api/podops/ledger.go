@@ -119,8 +119,8 @@ func (r Rule) lets(v View, o Operation, stage appsv1alpha1.TransitionRuleStage) 
 	return has && Covers(g, o) && g.Generation == r.generation
 }
 
-// StageOfPhase is the stage at which an operation waits for rules; false if it
-// waits for none. A request that nobody has moved on yet waits in PreCheck.
+// StageOfPhase is the stage at which an operation waits for rules; false if it waits for none. A request that has not
+// been advanced yet waits in PreCheck.
 func StageOfPhase(p Phase) (appsv1alpha1.TransitionRuleStage, bool) {
 	switch p {
 	case PhaseRequested, PhasePreCheck:

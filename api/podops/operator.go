@@ -122,10 +122,9 @@ func OperateTime(v View, id string) (time.Time, bool) {
 	return TimeOf(v.Labels[OperatePrefix+"/"+id])
 }
 
-// Finish says that the operation has been carried out; the Pod may return to
-// service once rules agree. Before the Operate phase nothing can have been
-// carried out, and Finish cancels. It changes nothing unless the operation is
-// under way with this type.
+// Finish marks the operation as carried out; the Pod may return to service once rules agree. Before the Operate phase
+// nothing can have been carried out, and Finish cancels. It changes nothing unless the operation is under way with this
+// type.
 func Finish(v View, id, opType string, now time.Time) Change {
 	if v.Terminating || !IsDuring(v, id, opType) {
 		return Change{}

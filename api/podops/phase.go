@@ -24,8 +24,7 @@ const (
 	PhasePreparing Phase = "Preparing"
 	// PhaseOperate: operating with permission, operate; the operator acts.
 	PhaseOperate Phase = "Operate"
-	// PhaseFinished: operate without operating; the operator has finished and
-	// nobody has moved the ID on.
+	// PhaseFinished: operate without operating; the operator has finished and the ID has not been advanced yet.
 	PhaseFinished Phase = "Finished"
 	// PhasePostCheck: operated and post-check; the Pod stays offline.
 	PhasePostCheck Phase = "PostCheck"
@@ -35,8 +34,8 @@ const (
 	PhaseCompleting Phase = "Completing"
 	// PhaseUndone: undo-operation-type; every key of the ID must go.
 	PhaseUndone Phase = "Undone"
-	// PhaseAbandoned: keys of an operation that was never carried out and that
-	// nobody asks for any more; every key of the ID must go.
+	// PhaseAbandoned: keys of an operation that was never carried out and that no operator asks for any more; every key of
+	// the ID must go.
 	PhaseAbandoned Phase = "Abandoned"
 )
 

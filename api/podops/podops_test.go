@@ -49,7 +49,7 @@ func (p *pod) tick() time.Time { p.now = p.now.Add(time.Second); return p.now }
 
 func (p *pod) write(c podops.Change) { p.View = c.Apply(p.View) }
 
-// lifecycle takes one step of lifecycle-controller and says whether there was one.
+// lifecycle takes one step of lifecycle-controller and reports whether there was one.
 func (p *pod) lifecycle() bool {
 	verdicts := podops.Verdicts{}
 	for _, o := range podops.Operations(p.View) {

@@ -106,9 +106,8 @@ func MissingEmployers(v View) []string {
 	return v.missingFinalizers()
 }
 
-// missingFinalizers returns the employers whose expected finalizer is not on the
-// Pod, sorted. An annotation that cannot be read counts as one missing employer:
-// a Pod of which nobody knows who must have it back is not declared available.
+// missingFinalizers returns the employers whose expected finalizer is not on the Pod, sorted. An annotation that cannot
+// be read counts as one missing employer: a Pod whose employers are unknown is not declared available.
 func (v View) missingFinalizers() []string {
 	expected, err := ExpectedFinalizers(v.Annotations)
 	if err != nil {

@@ -210,8 +210,8 @@ func TestExplainFrozen(t *testing.T) {
 	assert.Equal(t, podops.WaitOperator, podops.ExplainWith(p.View, podops.Surroundings{Frozen: "x"})[0].Reason, "what is out already goes on")
 }
 
-// An undo that names an ID of which nothing is on the Pod is taken away (upstream
-// v0.7 leaves it for ever); a key without an ID is nobody's operation.
+// An undo that names an ID of which nothing is on the Pod is taken away (upstream v0.7 leaves it for ever); a key
+// without an ID belongs to no operation.
 func TestUndoOfAnUnknownIDAndKeysWithoutAnID(t *testing.T) {
 	p := servingPod(t)
 	p.Labels = maps.Clone(p.Labels)

@@ -155,7 +155,7 @@ type CallOptions struct {
 	Resync time.Duration
 }
 
-// ConditionInSync is the type of the condition of an employer that tells whether its backends follow. It is True with
+// ConditionInSync is the type of the condition of an employer that reports whether its backends follow. It is True with
 // reason ConditionReasonInSync; an employer that never had a failure has none. An employer that has status.conditions,
 // as a Service has, gets it there, one for all its adapters: the message names those that fail. A change is also an
 // event.

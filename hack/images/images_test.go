@@ -35,7 +35,7 @@ import (
 
 const projectRoot = "../.."
 
-// whole says whether all images are built, for all platforms: make test-images.
+// whole is true if all images are built, for all platforms: make test-images.
 var whole = os.Getenv("KUPERATOR_IMAGES") == "all"
 
 // tiny is a project with one program, which compiles in seconds for any platform.
@@ -102,7 +102,7 @@ func twoFolders(t *testing.T) (here, there string) {
 func TestTheSameSourcesGiveTheSameBytesWhereverTheyAre(t *testing.T) {
 	root, copied := twoFolders(t)
 	here := contents(t, run(t, "1700000000", "-root", root, "-revision", "abc"))
-	t.Setenv("GOFLAGS", "-tags=anything") // somebody's own settings
+	t.Setenv("GOFLAGS", "-tags=anything") // a developer's own settings
 	t.Setenv("TZ", "Asia/Shanghai")
 	there := contents(t, run(t, "1700000000", "-root", copied, "-revision", "abc"))
 	want := 3 // an archive and two SBOMs

@@ -102,7 +102,7 @@ func purl(path, version string) string {
 	return "pkg:golang/" + path + "@" + strings.ReplaceAll(version, "+", "%2B")
 }
 
-// dependencies says that the program has all of them in it. Which of them needs which is not recorded in a program.
+// dependencies states that the program contains all of them. Which of them needs which is not recorded in a program.
 func dependencies(subject string, parts []cdx.Component) *[]cdx.Dependency {
 	all := []cdx.Dependency{{Ref: subject}}
 	var direct []string

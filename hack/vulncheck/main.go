@@ -121,7 +121,7 @@ func scanned(ctx context.Context, root, database string, patterns ...string) (ma
 }
 
 // parseReport reads govulncheck's stream of JSON objects. Only a finding whose first frame is a function is reached;
-// the others say that a vulnerable module or package is there.
+// the others mean that a vulnerable module or package is there.
 func parseReport(report io.Reader) (map[string]finding, error) {
 	type message struct {
 		OSV *struct {

@@ -27,7 +27,7 @@ func write(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// database says that two functions of Go's standard library are vulnerable in every version.
+// database is one by which two functions of Go's standard library are vulnerable in every version.
 func database(t *testing.T) string {
 	t.Helper()
 	const time = "2025-01-01T00:00:00Z"

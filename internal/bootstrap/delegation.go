@@ -31,9 +31,9 @@ const (
 )
 
 // delegation lets through whom the API server knows and allows: TokenReview says who sent the bearer token, and
-// SubjectAccessReview whether they may use the method on the path (RBAC nonResourceURLs). Nobody is anonymous. A
-// token that the API server does not know is answered with 401, what is not allowed with 403, and both with 500 while
-// the API server cannot be asked: no answer means no.
+// SubjectAccessReview whether they may use the method on the path (RBAC nonResourceURLs). Anonymous requests are not
+// served. A token that the API server does not know is answered with 401, what is not allowed with 403, and both with
+// 500 while the API server cannot be asked: no answer means no.
 type delegation struct {
 	tokens     authenticationclient.TokenReviewInterface
 	access     authorizationclient.SubjectAccessReviewInterface
@@ -41,7 +41,7 @@ type delegation struct {
 	answers    *cache.LRUExpireCache // of bool by access
 }
 
-// access is what somebody wants to do.
+// access is what a client requests.
 type access struct {
 	user, verb, path string // user is all that is known of them, as JSON
 }

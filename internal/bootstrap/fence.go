@@ -16,8 +16,8 @@ import (
 // leads.
 //
 // Once this process has renewed its Lease, it writes as long as the last renewal is no older than retry period and
-// renew deadline together, which is when leader election ends the process too, and before the Lease can be somebody
-// else's. Preconditions refuse what is on its way when a process falls asleep.
+// renew deadline together, which is when leader election ends the process too, and before another process can hold the
+// Lease. Preconditions refuse what is on its way when a process falls asleep.
 type leaseFence struct {
 	lease    string // path of the Lease
 	deadline time.Duration

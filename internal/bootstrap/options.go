@@ -59,8 +59,8 @@ type Options struct {
 
 	// MetricsBindAddress is host:port of /metrics; "0" turns it off.
 	MetricsBindAddress string
-	// MetricsSecure serves /metrics by HTTPS to whom the API server lets `get` the path /metrics (RBAC nonResourceURLs),
-	// and to nobody else. False serves plain HTTP to everybody who reaches the address.
+	// MetricsSecure serves /metrics by HTTPS, and only to clients that the API server lets `get` the path /metrics (RBAC
+	// nonResourceURLs). False serves plain HTTP to every client that reaches the address.
 	MetricsSecure bool
 	// MetricsCertDir is a folder with tls.crt and tls.key for /metrics, read again when they change. Empty means a
 	// self-signed certificate made at start.

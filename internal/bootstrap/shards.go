@@ -200,7 +200,7 @@ func (unelected) NeedLeaderElection() bool { return false }
 // never is how long the standby of a sharded process waits to be elected.
 const never = time.Duration(math.MaxInt32) * time.Second
 
-// heldByShards is the Lease of a standby: somebody else always holds it.
+// heldByShards is the Lease of a standby: it is always held by another identity.
 type heldByShards struct{}
 
 var _ resourcelock.Interface = heldByShards{}

@@ -31,8 +31,8 @@ import (
 // maxTransports bounds the sets of connections with different certificates.
 const maxTransports = 64
 
-// Misconfigured is an error that lasts until somebody changes what was to be called, its credentials or a flag. Nothing
-// was sent.
+// Misconfigured is an error that lasts until a user changes the URL to call, its credentials or a flag. Nothing was
+// sent.
 type Misconfigured struct {
 	// Err says what is wrong.
 	Err error

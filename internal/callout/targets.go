@@ -67,7 +67,7 @@ var carriers = []struct {
 	{netip.MustParsePrefix("2002::/16"), 2},       // 6to4
 }
 
-// Refused says that a server may not be asked.
+// Refused is the error for a server that may not be asked.
 type Refused struct{ why string }
 
 func (r *Refused) Error() string { return r.why }
@@ -109,7 +109,7 @@ func (t *Targets) add(entry string) error {
 	return nil
 }
 
-// Check says whether the address that a host of a URL stands for may be connected to. The error is a *Refused.
+// Check returns an error, a *Refused, if the address that a host of a URL stands for may not be connected to.
 func (t *Targets) Check(host, port string, address netip.Addr) error {
 	address = plain(address)
 	for _, a := range append(carried(address), address) {

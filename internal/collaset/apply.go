@@ -109,7 +109,7 @@ func oldView(action string, err error) bool {
 	return apierrors.IsConflict(err) || (apierrors.IsNotFound(err) && action != actionCreate)
 }
 
-// run does writes in parallel and says whether any met a conflict. A Pod that is gone is no failure.
+// run does writes in parallel and reports whether any met a conflict. A Pod that is gone is no failure.
 func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -187,7 +187,7 @@ func (r *reconciler) request(ctx context.Context, o *observation, b setplan.Begi
 	return nil
 }
 
-// finish says that a change has been carried out, and drops what was kept for it, in one write.
+// finish marks a change as carried out, and drops what was kept for it, in one write.
 func (r *reconciler) finish(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	var change podops.Change
 	if o.snapshot.Protocol {
@@ -286,7 +286,7 @@ func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *setpl
 	out.conflict = r.run(ctx, actions) || out.conflict
 }
 
-// store writes the ResourceContext if the plan says so, and says whether what depends on it may follow.
+// store writes the ResourceContext if the plan has it written, and reports whether what depends on it may follow.
 func (r *reconciler) store(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) bool {
 	if !plan.EntriesChanged {
 		return true

@@ -119,7 +119,7 @@ type resting struct {
 	written int
 }
 
-// TestASetComesToItsGoalForBenchmarks, which nobody runs every day.
+// TestASetComesToItsGoalForBenchmarks tests what the benchmarks rely on, as they are not run every day.
 func TestASetComesToItsGoalForBenchmarks(t *testing.T) {
 	s := atGoal(t, 5)
 	s.updateHalf()

@@ -48,7 +48,7 @@ const mountIndex = "collaset.mounts"
 // retryRefused is how long a refused expansion is not tried again, unless the claim or the template changes.
 const retryRefused = time.Minute
 
-// errRefused says that the API server refuses a change of a claim that may be allowed some time later.
+// errRefused means that the API server refuses a change of a claim that may be allowed some time later.
 var errRefused = errors.New("refused by the API server")
 
 func ownedKey(uid types.UID) string { return "uid/" + string(uid) }
@@ -227,7 +227,7 @@ func mountsOf(object client.Object) []string {
 	return claims
 }
 
-// volumeUsers are the CollaSets whose claims a Pod mounts that nobody controls: they wait for it to go.
+// volumeUsers are the CollaSets whose claims are mounted by a Pod without a controller: they wait for it to go.
 func (r *reconciler) volumeUsers(ctx context.Context, object client.Object) []reconcile.Request {
 	if metav1.GetControllerOfNoCopy(object) != nil {
 		return nil
@@ -280,12 +280,12 @@ func claimTemplates(templates []revision.ClaimTemplate) []setplan.ClaimTemplate 
 func (o *observation) addClaim(claim *corev1.PersistentVolumeClaim) {
 	id := instanceID(claim)
 	if id == setplan.NoID {
-		return // it is nobody's: no Pod gets it, and it is never touched
+		return // it belongs to no instance ID: no Pod gets it, and it is never touched
 	}
 	o.addClaimOf(claim, id, templateOf(claim, o.set.Name), false)
 }
 
-// addClaimOf fills in a claim of an instance ID, or setplan.NoID, and a template; unlabelled says that its labels do
+// addClaimOf fills in a claim of an instance ID, or setplan.NoID, and a template; unlabelled is true if its labels do
 // not tell.
 func (o *observation) addClaimOf(claim *corev1.PersistentVolumeClaim, id int, template string, unlabelled bool) {
 	c := setplan.Claim{

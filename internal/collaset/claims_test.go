@@ -370,7 +370,7 @@ func TestAPodLeftBehindKeepsItsVolume(t *testing.T) {
 	w.settle()
 	pod, claim := w.pods()[0], w.claims()[0]
 	pod.OwnerReferences = nil
-	pod.Labels[appsv1alpha1.OrphanedLabel] = "true" // somebody wants it left alone
+	pod.Labels[appsv1alpha1.OrphanedLabel] = "true" // a user wants it left alone
 	set := withClaims(1)
 	set.UID = "another"
 	again := newWorld(t, true, set, &pod, &claim)

@@ -63,7 +63,7 @@ func TestFailure03HistoryCleanupDeletesRevisionsInUse(t *testing.T) {
 	w := newWorld(t, true, set)
 	w.settle()
 	first := w.set().Status.UpdatedRevision
-	w.change(both(image("nginx:2"), partition(2))) // nobody carries updates out here: the Pods stay at the first
+	w.change(both(image("nginx:2"), partition(2))) // nothing carries updates out here: the Pods stay at the first
 	w.settle()
 	second := w.set().Status.UpdatedRevision
 	got := w.pods()[1]

@@ -211,10 +211,10 @@ func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.Colla
 	return "", fmt.Errorf("creating a revision: %d names are taken by other content; delete ControllerRevisions that nobody uses", maxCollisions)
 }
 
-// bring returns the revision of the set that says what a Pod says which comes from another CollaSet, and makes it if
-// there is none: unless it is known what lies between the Pod and the present template, the Pod has to be made anew.
-// "" says that the Pod's revision is the set's already, or that it cannot be known or be the set's; the Pod keeps its
-// label then.
+// bring returns the set's revision with the content of the revision of a Pod that comes from another CollaSet, and
+// creates it if there is none: unless the difference between the Pod and the present template is known, the Pod has to
+// be created again. "" means that the Pod's revision is the set's already, or that it cannot be known or be the set's;
+// the Pod keeps its label then.
 func (r *reconciler) bring(ctx context.Context, o *observation, pod *setplan.Pod) (string, error) {
 	if pod.Revision == "" || o.history.data[pod.Revision] != nil {
 		return "", nil
@@ -288,8 +288,8 @@ func (h *history) explain(m *setState, can revision.Capabilities) {
 	}
 }
 
-// pruneHistory deletes the oldest revisions that nobody uses, beyond the limit. Used is what a Pod or an entry of the
-// ResourceContext names, and what status names.
+// pruneHistory deletes the oldest unused revisions, beyond the limit. A revision is used if a Pod, an entry of the
+// ResourceContext or status names it.
 func (r *reconciler) pruneHistory(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	limit := defaultHistoryLimit
 	if o.set.Spec.HistoryLimit != nil {

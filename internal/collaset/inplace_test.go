@@ -61,7 +61,7 @@ func (w *world) kubelet(say func(*corev1.Pod)) {
 	w.see()
 }
 
-// resized says that the first container has the resources of its spec.
+// resized has the status report the resources of the spec for the first container.
 func resized(pod *corev1.Pod) {
 	app := &pod.Spec.Containers[0]
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{

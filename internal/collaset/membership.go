@@ -47,10 +47,10 @@ func (r *reconciler) observeCandidates(ctx context.Context, o *observation, sele
 	return nil
 }
 
-// candidate reads a Pod that is to be included. Whoever lets it go first and asks us to take it then may be faster
-// than the cache of Pods, and the place that is meant for it would go to a new Pod: so a CollaSet that is asked for
-// something new looks at the API server before it believes that somebody has the Pod. What changes later is an event
-// of the Pod.
+// candidate reads a Pod that is to be included. A user who has one CollaSet exclude the Pod and then asks this one to
+// include it may be faster than the cache of Pods, and the place that is meant for it would go to a new Pod: so a
+// CollaSet that is asked for something new looks at the API server before it believes that the Pod still has a
+// controller. What changes later is an event of the Pod.
 func (r *reconciler) candidate(ctx context.Context, set *appsv1alpha1.CollaSet, name string) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, types.NamespacedName{Namespace: set.Namespace, Name: name}
 	err := r.client.Get(ctx, key, pod)
@@ -82,8 +82,8 @@ func newMembership(pod *setplan.Pod, change podops.Change, owners []metav1.Owner
 	return m
 }
 
-// exclude lets Pods go and says whether all of them went, so that entries may follow. Our operation on a Pod is undone
-// and the owner reference goes in one write; lifecycle-controller brings the Pod back into service.
+// exclude releases Pods and reports whether all of them were released, so that entries may follow. Our operation on a
+// Pod is undone and the owner reference goes in one write; lifecycle-controller brings the Pod back into service.
 func (r *reconciler) exclude(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) (all bool) {
 	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Exclusions))
@@ -197,7 +197,7 @@ func includedBy(object client.Object) []string {
 	return nil
 }
 
-// wouldInclude are the CollaSets that wait to include a Pod which nobody has.
+// wouldInclude are the CollaSets that wait to include a Pod which has no controller.
 func (r *reconciler) wouldInclude(ctx context.Context, object client.Object) []reconcile.Request {
 	if metav1.GetControllerOfNoCopy(object) != nil {
 		return nil

@@ -135,7 +135,7 @@ func TestAPodThatIsNotLetGoKeepsItsEntry(t *testing.T) {
 	}
 }
 
-// ownerless is a managed Pod that nobody controls.
+// ownerless is a managed Pod without a controller.
 func ownerless(name string) *corev1.Pod {
 	pod := fullPod()
 	pod.Name, pod.UID, pod.OwnerReferences, pod.ResourceVersion = name, "ownerless", nil, ""

@@ -49,11 +49,11 @@ type setState struct {
 	// refused are answers of the API server to expansions of claims, by UID.
 	mu      sync.Mutex
 	refused map[types.UID]refusal
-	// claimsUnverified and podsUnverified say that the cache may lack a claim or a Pod that was made. baseline is what the
-	// cache has to show before Pods are in doubt no more, nil before it was read.
+	// claimsUnverified and podsUnverified are true if the cache may lack a claim or a Pod that was created. baseline is
+	// what the cache has to show before Pods are in doubt no more, nil before it was read.
 	claimsUnverified, podsUnverified atomic.Bool
-	// claims are those of the last decision, and strayClaims the CollaSet's that the cache does not find as such, by
-	// name. claimsLost says that one may be among them.
+	// claims are those of the last decision, and strayClaims the CollaSet's that the cache does not find as such, by name.
+	// claimsLost is true if one may be among them.
 	claims      map[string]claimIdentity
 	strayClaims map[string]*corev1.PersistentVolumeClaim
 	claimsLost  bool

@@ -14,9 +14,9 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// removeNames removes names that have taken effect from the spec as it was read: the API server refuses that if
-// anybody has written to the CollaSet since. Names of a list that becomes empty go with the list, so that the field
-// is nobody's then.
+// removeNames removes names that have taken effect from the spec as it was read: the API server refuses that if the
+// CollaSet has been written since. A list that becomes empty is removed as a whole, so that no field manager owns the
+// field then.
 func (r *reconciler) removeNames(ctx context.Context, o *observation, names setplan.Names) error {
 	strategy := &o.set.Spec.ScaleStrategy
 	patch := map[string]any{}

@@ -44,7 +44,7 @@ func stripNode(object any) (any, error) {
 	}}, nil
 }
 
-// synced starts the cache if need be and says whether it can be read. The first caller waits for it.
+// synced starts the cache if need be and reports whether it can be read. The first caller waits for it.
 func (n *nodes) synced(ctx context.Context) bool {
 	if n == nil {
 		return false

@@ -379,7 +379,7 @@ func mountsIn(pod *corev1.Pod) (mounts []setplan.Mount) {
 	return mounts
 }
 
-// available says whether the Pod serves, and if time decides it, when it will.
+// available records whether the Pod is available, and if that depends on time only, when it will be.
 func available(p *setplan.Pod, s *setplan.Snapshot) {
 	serves, minimum := p.View.Ready, s.MinReady
 	if s.Protocol {

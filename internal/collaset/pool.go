@@ -50,9 +50,9 @@ func (p *pools) forget(key types.NamespacedName) {
 	delete(p.all, key)
 }
 
-// write calls do, which writes what was read as base and returns what the API server answered, nil for a deletion.
-// base is nil for what does not exist. A base older than what was written last is a conflict, unless newest says that
-// it is what the API server has: then that write was undone, as by a restored etcd.
+// write calls do, which writes what was read as base and returns what the API server answered, nil for a deletion. base
+// is nil for what does not exist. A base older than what was written last is a conflict, unless newest reports that it
+// is what the API server has: then that write was undone, as by a restored etcd.
 func (p *pool) write(base *appsv1alpha1.ResourceContext, newest func() (version string, err error), do func() (*appsv1alpha1.ResourceContext, error)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// errStale says that a cache is behind what was read directly: look again soon.
+// errStale means that a cache is behind what was read directly: look again soon.
 var errStale = errors.New("the cache is behind the API server")
 
 // reconciler brings one CollaSet at a time closer to its spec.
@@ -137,8 +137,8 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, r.again(set, applied.conflict))}, nil
 }
 
-// read is the CollaSet as its conventions read it. The one that the cache has is not changed, and nobody writes this
-// spec.
+// read is the CollaSet as its conventions read it. The one that the cache has is not changed, and this spec is never
+// written.
 func (r *reconciler) read(set *appsv1alpha1.CollaSet) *appsv1alpha1.CollaSet {
 	read := *set
 	read.Spec = r.conventions.Apply(set.Spec)

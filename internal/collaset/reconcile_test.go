@@ -118,7 +118,7 @@ func TestOwnWritesAreWaitedFor(t *testing.T) {
 	})
 }
 
-// A status that has all of one moment and some of another would say Ready and count nobody, until something happens.
+// A status that has all of one moment and some of another would show Ready and count no Pod, until something happens.
 func TestStatusIsOfOneMoment(t *testing.T) {
 	unserving := func(t *testing.T) *world {
 		w := newWorld(t, true, collaSet(2))

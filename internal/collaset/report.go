@@ -62,8 +62,8 @@ func told(applied *outcome) setplan.Outcome {
 	return o
 }
 
-// updateStatus writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure says that
-// nobody made sure of the view that it comes from.
+// updateStatus writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure is true
+// if the view that status comes from has not been confirmed.
 func (r *reconciler) updateStatus(ctx context.Context, o *observation, status appsv1alpha1.CollaSetStatus, deadline time.Duration, unsure bool) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(status, o.set.Status) {
 		return deadline, nil
@@ -87,7 +87,7 @@ func (r *reconciler) updateStatus(ctx context.Context, o *observation, status ap
 	r.recordClaimTurns(o.set, o.set.Status.Blockers, status.Blockers)
 	r.recordTurns(o, &status)
 	if !equality.Semantic.DeepEqual(o.set.Status.Halted, status.Halted) {
-		// What it means for Pods is decided on the status that is stored, which wakes nobody up.
+		// What it means for Pods is decided on the status that is stored, and storing it causes no reconcile.
 		return time.Millisecond, nil
 	}
 	return deadline, nil
@@ -150,8 +150,8 @@ func (r *reconciler) recordTurns(o *observation, status *appsv1alpha1.CollaSetSt
 
 func note(text string) string { return fmt.Sprintf("%.*s", maxNote, text) }
 
-// materialChange reports whether the new status says something that somebody waits for: another generation, another revision,
-// or a condition that turned.
+// materialChange reports whether the new status has something that users wait for: another generation, another
+// revision, or a condition that turned.
 func materialChange(before, after appsv1alpha1.CollaSetStatus) bool {
 	if !equality.Semantic.DeepEqual(before.Halted, after.Halted) || before.ObservedGeneration != after.ObservedGeneration || before.UpdatedRevision != after.UpdatedRevision || before.CurrentRevision != after.CurrentRevision {
 		return true

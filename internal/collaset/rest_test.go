@@ -82,7 +82,7 @@ func TestStatusFollowsTheHealthOfPods(t *testing.T) {
 	require.Len(t, w.written, 6, "nothing changed")
 }
 
-// A status that was refused, because somebody else had changed the CollaSet, is not lost.
+// A status that was refused, because another client had changed the CollaSet, is not lost.
 func TestAStatusThatWasRefusedIsWrittenAgain(t *testing.T) {
 	for name, refusal := range map[string]struct {
 		err  error

@@ -145,7 +145,7 @@ func (m *setState) follow(o *observation, plan *setplan.Plan) {
 	m.rollout.Store(&rollout{plan.Rollout, o.set.Generation, o.set.Status.Halted, o.selector, o.history})
 }
 
-// errAttempted says that the same step was made, or is being made, on the same version of the Pod.
+// errAttempted means that the same step was made, or is being made, on the same version of the Pod.
 var errAttempted = errors.New("the step is under way on this version of the Pod")
 
 // once makes a step of a Pod, unless one was made on this version of it already or is being made: the second would
@@ -234,7 +234,7 @@ func (r *reconciler) stepEvents() handler.EventHandler {
 	}}
 }
 
-// podEvents enqueue the CollaSets that a Pod concerns: the one that controls it, and, for one that nobody controls,
+// podEvents enqueue the CollaSets that a Pod concerns: the one that controls it, and, for one without a controller,
 // those that would take it in or whose claims it uses.
 func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler {
 	others := func(ctx context.Context, pod client.Object, q queue) {

@@ -39,9 +39,9 @@ import (
 type vacancy int
 
 const (
-	// neverListed: nobody has looked yet.
+	// neverListed: the Pods have not been listed yet.
 	neverListed vacancy = iota
-	// nothingLost: every Pod that has left the cache since somebody looked has ended.
+	// nothingLost: every Pod that has left the cache since the last list has ended.
 	nothingLost
 	// somethingLost: a Pod may have left the cache that has not ended.
 	somethingLost
@@ -338,7 +338,7 @@ func revisionOwner(object client.Object) []string {
 	return keys
 }
 
-// wouldAdopt are the CollaSets for which a Pod was made that nobody has.
+// wouldAdopt are the CollaSets for which a Pod without a controller was made.
 func (r *reconciler) wouldAdopt(ctx context.Context, pod client.Object) []reconcile.Request {
 	if !isFree(pod) {
 		return nil
@@ -359,7 +359,7 @@ func (r *reconciler) wouldAdopt(ctx context.Context, pod client.Object) []reconc
 // identities are what events tell of the Pods of one CollaSet. They are safe for concurrent use.
 type identities struct {
 	mu sync.Mutex
-	// known is what Pods said of themselves whose labels somebody changed.
+	// known is what the labels of Pods held before another client changed them.
 	known map[types.UID]setplan.Known
 	// ended are Pods that have left the cache since they were last read, and have ended.
 	ended map[types.UID]bool
@@ -454,7 +454,7 @@ func saysOf(pod metav1.Object) setplan.Known {
 	return setplan.Known{ID: instanceID(pod), Revision: pod.GetLabels()[appsv1.ControllerRevisionHashLabelKey]}
 }
 
-// hasEnded reports whether a Pod whose last state this is has ended: its node, or somebody by force, has deleted it.
+// hasEnded reports whether a Pod whose last state this is has ended: its node, or a client by force, has deleted it.
 // The cache drops a Pod as well that is not selected any more.
 func hasEnded(pod metav1.Object) bool {
 	grace := pod.GetDeletionGracePeriodSeconds()

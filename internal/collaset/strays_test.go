@@ -47,7 +47,7 @@ func (w *world) settleManaged() {
 	w.Fatalf("writes without end: %v", w.written)
 }
 
-// edit changes an object as somebody else does.
+// edit changes an object as another client does.
 func edit[T client.Object](w *world, object T, change func(T)) {
 	w.Helper()
 	require.NoError(w, w.store.Get(w.Context(), client.ObjectKeyFromObject(object), object))
@@ -126,7 +126,7 @@ func TestAnEventTellsOfALabelThatWasPutBack(t *testing.T) {
 		"to take a Pod out, name it in spec.scaleStrategy.podToExclude")
 }
 
-// Nobody looks for Pods that were seen to end, so that what goes as it should costs no list.
+// Pods that were seen to end are not looked for, so that what goes as it should costs no list.
 func TestAPodThatHasEndedIsNotLookedFor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		last  func(*corev1.Pod)
@@ -287,7 +287,7 @@ func TestRestoredPodsThatTheCacheLacksAreWaitedFor(t *testing.T) {
 	assert.Len(t, w.pods(), 2)
 }
 
-// What was made for another CollaSet, or is to be left alone, is nobody's to take, whatever the selectors say.
+// What was made for another CollaSet, or is to be left alone, is not taken by any CollaSet, whatever the selectors say.
 func TestPodsOfOthersAreNotAdopted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change  func(*corev1.Pod)
@@ -402,7 +402,7 @@ func TestAClaimIsFoundWhateverItLacks(t *testing.T) {
 	}
 }
 
-// A claim that only has a name like the CollaSet's is somebody's own.
+// A claim that only has a name like the CollaSet's is a user's own.
 func TestAClaimThatOnlyHasTheNameIsLeftAlone(t *testing.T) {
 	own := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "web-data-backup"}}
 	w := newWorld(t, true, withClaims(1), own)

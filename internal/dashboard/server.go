@@ -97,7 +97,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// local reports whether a request was meant for this machine: a name that somebody made resolve to it is not its own.
+// local reports whether a request was meant for this machine: a foreign name that resolves to it is not its own.
 func local(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -36,7 +36,7 @@ const (
 	CodeContainerWaiting Code = "ContainerWaiting"
 	// CodeProbeFailing: a container runs and is not ready.
 	CodeProbeFailing Code = "ProbeFailing"
-	// CodeReadinessGate: somebody else's readiness gate is closed.
+	// CodeReadinessGate: a readiness gate of another program is closed.
 	CodeReadinessGate Code = "ReadinessGate"
 	// CodeKubeletBehind: the Pod's kubelet has not acted on, or not reported, what is written already.
 	CodeKubeletBehind Code = "KubeletBehind"

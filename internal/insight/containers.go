@@ -86,7 +86,7 @@ func nodeRef(pod *corev1.Pod) *Ref {
 	return &Ref{Kind: "Node", Name: pod.Spec.NodeName}
 }
 
-// badNode says that the Pod's node is gone or not Ready; nil if it is Ready, or not known.
+// badNode is the reason that the Pod's node is gone or not Ready; nil if it is Ready, or not known.
 func (x *index) badNode(pod *corev1.Pod) *Reason {
 	node, known := x.Nodes[pod.Spec.NodeName]
 	if !known || pod.Spec.NodeName == "" {

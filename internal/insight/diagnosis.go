@@ -103,7 +103,7 @@ func Diagnose(f Facts, where string, d *Diagnosis) {
 	x.leftovers(where, d)
 }
 
-// leftovers are marks on Pods that nobody looks after.
+// leftovers are marks on Pods that no component looks after.
 func (x *index) leftovers(where string, d *Diagnosis) {
 	strange, noGate, deleting := map[string]int{}, 0, 0
 	for i := range x.Pods {

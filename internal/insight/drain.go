@@ -20,7 +20,7 @@ import (
 type DrainVerdict string
 
 const (
-	// DrainHeld: the Pod stays until somebody does something.
+	// DrainHeld: the Pod stays until a user does something.
 	DrainHeld DrainVerdict = "held"
 	// DrainWaits: the Pod goes when others are back.
 	DrainWaits DrainVerdict = "waits"
@@ -40,7 +40,7 @@ const (
 	CodeMirrorPod Code = "MirrorPod"
 	// CodeUnmanaged: the Pod is not under the lifecycle and is evicted as it is.
 	CodeUnmanaged Code = "Unmanaged"
-	// CodeNoController: nobody makes another Pod; kubectl drain asks for --force.
+	// CodeNoController: no controller creates another Pod; kubectl drain asks for --force.
 	CodeNoController Code = "NoController"
 )
 
@@ -129,8 +129,8 @@ func (x *index) drained(pod *corev1.Pod, budgets []policyv1.PodDisruptionBudget)
 	return DrainGoes, nil
 }
 
-// budgetRefuses says whether a PodDisruptionBudget refuses the eviction now. One that mirrors a rule does not count
-// for a Pod that the rule decides about.
+// budgetRefuses is the reason for which a PodDisruptionBudget refuses the eviction now; nil if it does not. One that
+// mirrors a rule does not count for a Pod that the rule decides about.
 func budgetRefuses(b *policyv1.PodDisruptionBudget, pod *corev1.Pod, v podops.View, managed bool) *Reason {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil || b.Namespace != pod.Namespace || !selector.Matches(labels.Set(pod.Labels)) || b.Status.DisruptionsAllowed > 0 {

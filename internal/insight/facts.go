@@ -47,7 +47,7 @@ type Facts struct {
 	Namespaces map[string]map[string]string
 	// Nodes are those that could be read, by name. A nil value is a node that does not exist; no entry means not known.
 	Nodes map[string]*corev1.Node
-	// Leases are those of the suite's namespace; LeasesKnown says that they could be listed.
+	// Leases are those of the suite's namespace; LeasesKnown is true if they could be listed.
 	Leases      []coordinationv1.Lease
 	LeasesKnown bool
 	// Gaps are what could not be read.

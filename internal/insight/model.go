@@ -60,7 +60,7 @@ func States() []State {
 }
 
 // Workload is what owns Pods: a CollaSet, a Deployment (told by the name of its ReplicaSet), or any other controller. A
-// Pod that nobody controls is a workload of its own, of kind Pod.
+// Pod without a controller is a workload by itself, of kind Pod.
 type Workload struct {
 	Ref
 	// Desired is the wanted number of Pods; nil if the workload's own object was not read.
@@ -157,15 +157,15 @@ type Holder struct {
 	WaitsFor *Reason `json:"waitsFor,omitempty"`
 }
 
-// ComponentState says whether a component leads.
+// ComponentState is whether a component has a leader.
 type ComponentState string
 
 const (
 	// ComponentRunning: its Lease is renewed.
 	ComponentRunning ComponentState = "Running"
-	// ComponentStale: its Lease was not renewed in time: nobody does its work.
+	// ComponentStale: its Lease was not renewed in time: its work is not done.
 	ComponentStale ComponentState = "Stale"
-	// ComponentAbsent: it has no Lease, or nobody holds it.
+	// ComponentAbsent: it has no Lease, or one without a holder.
 	ComponentAbsent ComponentState = "Absent"
 )
 

@@ -81,7 +81,7 @@ func countText(n int32) string {
 	return fmt.Sprintf(" (%d Pods)", n)
 }
 
-// away says that the present spec was not looked at.
+// away is the reason that the present spec has not been observed; nil if it has.
 func (x *index) away(set *appsv1alpha1.CollaSet) *Reason {
 	if set.Status.ObservedGeneration >= set.Generation {
 		return nil
@@ -92,7 +92,7 @@ func (x *index) away(set *appsv1alpha1.CollaSet) *Reason {
 	}
 }
 
-// refusedCreation says that the API server refuses the CollaSet's Pods.
+// refusedCreation is the reason that the API server refuses the CollaSet's Pods; nil if it does not.
 func refusedCreation(set *appsv1alpha1.CollaSet) *Reason {
 	c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetScale)
 	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != string(appsv1alpha1.ReasonScaleOutFailed) {

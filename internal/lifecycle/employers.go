@@ -30,7 +30,7 @@ const (
 	repairAfter = 5 * time.Second
 	// answerFor is how long an answer about an employer, or about kinds, holds.
 	answerFor = 30 * time.Second
-	// askAgain is the wait when somebody else asks, or too much was asked already.
+	// askAgain is the wait when another worker asks, or too much was asked already.
 	askAgain = time.Second
 	// lookUpWithin bounds one look at the API server.
 	lookUpWithin = 5 * time.Second

@@ -31,8 +31,8 @@ func namespaceMetadata() *metav1.PartialObjectMetadata {
 	return m
 }
 
-// why says why nothing in the namespace may be taken out of service; "" if it may.
-// Any doubt is an error: nobody passes a stop because we could not look.
+// why says why nothing in the namespace may be taken out of service; "" if it may. Any doubt is an error: no Pod passes
+// a freeze because it could not be read.
 func (f *freeze) why(ctx context.Context, namespace string) (string, error) {
 	annotations, known, err := f.annotations(ctx, namespace)
 	if err != nil {

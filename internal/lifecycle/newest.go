@@ -13,9 +13,9 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// ruleFreshness asks the API server, past the cache, which rules a namespace has. The caches of Pods and of rules advance
-// each at its own pace: a request that was made after a rule was created may be seen before the rule is. So nobody is
-// taken out of service before the cache has been compared with a list that was begun after the request was seen.
+// ruleFreshness asks the API server, past the cache, which rules a namespace has. The caches of Pods and of rules
+// advance each at its own pace: a request that was made after a rule was created may be seen before the rule is. So no
+// Pod is taken out of service before the cache has been compared with a list that was begun after the request was seen.
 //
 // A namespace has one list at a time: all that ask while it is under way share the next one. Only metadata is read.
 type ruleFreshness struct {

@@ -118,7 +118,7 @@ func (a *asking) ask() {
 	})
 }
 
-// waits reports whether somebody is about to begin a list.
+// waits reports whether a worker is about to begin a list.
 func (a *asking) waits() bool {
 	a.newest.mu.Lock()
 	defer a.newest.mu.Unlock()

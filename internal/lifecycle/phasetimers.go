@@ -210,8 +210,7 @@ func (a *phaseTimers) missing(key types.NamespacedName) (since time.Time, employ
 	return time.Time{}, nil
 }
 
-// note keeps what is known of the employers that the Pod waits for and says
-// whether that is news.
+// note keeps what is known of the employers that the Pod waits for and reports whether that is news.
 func (a *phaseTimers) note(key types.NamespacedName, employers map[string]string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

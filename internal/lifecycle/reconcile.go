@@ -266,8 +266,8 @@ func (r *reconciler) reportOverdue(pod *corev1.Pod, s podphase.Snapshot, plan po
 	}
 }
 
-// announce says that Pods go out of service, and why: at the workload that has them, where the API server counts
-// equal events instead of keeping one for each Pod. The condition ServiceReady of each Pod says the same.
+// announce reports in an event that Pods go out of service, and why: at the workload that has them, where the API
+// server counts equal events instead of keeping one for each Pod. The condition ServiceReady of each Pod says the same.
 func (r *reconciler) announce(pod *corev1.Pod, v podops.View) {
 	o, needed := podops.OfflineFor(v)
 	if !needed {

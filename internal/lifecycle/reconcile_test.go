@@ -54,7 +54,7 @@ func beginning() *corev1.Pod {
 	return pod
 }
 
-// mapperFor says whether rules are served, or that nobody knows.
+// mapperFor is a RESTMapper for which rules are served, or are not, or which does not know.
 type mapperFor struct {
 	meta.RESTMapper
 	err   error

@@ -142,7 +142,7 @@ func (r *rules) isServed() (bool, error) {
 	return true, nil
 }
 
-// known says that PodTransitionRules are served, whatever discovery last said.
+// known records that PodTransitionRules are served, whatever discovery last returned.
 func (r *rules) known() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,8 +161,8 @@ func (r *rules) forget(uid types.UID) {
 func (r *rules) source(mgr ctrl.Manager) source.Source {
 	return source.Kind(mgr.GetCache(), client.Object(&appsv1alpha1.PodTransitionRule{}), handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			// Those of the initial list too: this watch may begin long after the one of Pods, when the kind is served at
-			// last, and a grant that came in between would wake nobody.
+			// Those of the initial list too: this watch may begin long after the one of Pods, when the kind is served at last,
+			// and a grant that came in between would enqueue no Pod.
 			r.enqueueWaiting(ctx, e.Object.GetNamespace(), q)
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {

@@ -8,15 +8,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Severity says how soon somebody has to look.
+// Severity is how soon an operator has to look.
 type Severity string
 
 const (
 	// Critical: operations, admission or a whole controller stand still.
 	Critical Severity = "critical"
-	// Warning: somebody waits for longer than is usual, or will.
+	// Warning: users wait for longer than is usual, or will.
 	Warning Severity = "warning"
-	// Info: a state that somebody chose, and may have forgotten.
+	// Info: a state that a user chose, and may have forgotten.
 	Info Severity = "info"
 )
 

@@ -33,7 +33,7 @@ const (
 	codeFindings = 2
 )
 
-// errFindings says that a command worked and found something that its caller should know by the exit code.
+// errFindings means that a command worked and found something that its caller should know by the exit code.
 var errFindings = errors.New("findings")
 
 // Main runs the plugin and returns its exit code.

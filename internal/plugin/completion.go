@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// maxCompletions bounds what completion offers: more helps nobody.
+// maxCompletions bounds what completion offers: more is of no help.
 const maxCompletions = 500
 
 type completion = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)

@@ -198,7 +198,7 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 	}
 }
 
-// checkWebhooks says whether the API server can ask webhook-server.
+// checkWebhooks checks whether the API server can call webhook-server.
 func (s *session) checkWebhooks(ctx context.Context, d *insight.Diagnosis) {
 	const check = "webhooks"
 	mutating, err := s.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, webhookServer, metav1.GetOptions{})

@@ -39,7 +39,7 @@ type historyEntry struct {
 	Pods int `json:"pods"`
 	// Images are those of its containers, as <container>=<image>.
 	Images []string `json:"images"`
-	// InPlace says that a Pod gets here from the revision before without being created anew; Fields are those that force
+	// InPlace is true if a Pod gets here from the revision before without being created again; Fields are those that force
 	// it otherwise. Both are empty for the oldest.
 	InPlace *bool    `json:"inPlace,omitempty"`
 	Fields  []string `json:"fields,omitempty"`
@@ -290,9 +290,9 @@ const (
 	seenPace   = 200 * time.Millisecond
 )
 
-// whenSeen is the CollaSet once its status is about the generation that was read: somebody who undoes what they have
-// just applied is quicker than the controller. It is returned as it was read if that does not come in time, or if it
-// is changed meanwhile.
+// whenSeen is the CollaSet once its status is about the generation that was read: a user who undoes what they have just
+// applied is quicker than the controller. It is returned as it was read if that does not come in time, or if it is
+// changed meanwhile.
 func (s *session) whenSeen(ctx context.Context, set *appsv1alpha1.CollaSet) (*appsv1alpha1.CollaSet, error) {
 	now := set
 	for begin := s.clock.Now(); now.Status.ObservedGeneration != now.Generation && s.clock.Since(begin) < seenWithin; {

@@ -75,7 +75,7 @@ type applied struct {
 }
 
 // apply says what the manifest would make of the CollaSet. The API server is asked in a dry run; without the right to
-// patch, the manifest is merged here, and nobody has checked it.
+// patch, the manifest is merged here, and has not been validated.
 func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured) (applied, error) {
 	warnings := &warningCollector{}
 	config := rest.CopyConfig(s.config)

@@ -66,7 +66,7 @@ func TestUndoDependsOnTheSpec(t *testing.T) {
 func TestUndoWaitsForTheController(t *testing.T) {
 	for name, tc := range map[string]struct {
 		after    time.Duration // until the controller has seen the change, 0 for never
-		changed  time.Duration // until somebody changes it again, 0 for never
+		changed  time.Duration // until a user changes it again, 0 for never
 		observed int64
 		took     time.Duration
 	}{

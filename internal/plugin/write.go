@@ -56,7 +56,7 @@ func (d dryRun) options() metav1.PatchOptions {
 	return o
 }
 
-// report prints what was done. It is called after the write, so that nothing is said that did not happen.
+// report prints what was done. It is called after the write, so that nothing is reported that did not happen.
 func (p *plugin) report(c change, d dryRun) error {
 	if d != dryRunNone {
 		c.DryRun = string(d)

@@ -34,9 +34,9 @@ func (r *reconciler) budgets(ctx context.Context, namespace string) ([]*policyv1
 	return budgets, nil
 }
 
-// mirror makes the PodDisruptionBudgets as the plan has them. What changed meanwhile is seen again by its watch,
-// except that a deletion which met a change is an error, so that it is tried again: changes of status, of which there
-// are many, wake nobody.
+// mirror makes the PodDisruptionBudgets as the plan has them. What changed meanwhile is seen again by its watch, except
+// that a deletion which met a change is an error, so that it is tried again: changes of status, of which there are
+// many, enqueue nothing.
 func (r *reconciler) mirror(ctx context.Context, namespace string, changes []grants.BudgetChange) error {
 	var errs []error
 	failed := false
@@ -62,7 +62,7 @@ func (r *reconciler) writeBudget(ctx context.Context, namespace string, c grants
 		rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Name: c.Name, UID: c.Rule}}
 		kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)
 		owner := metav1.NewControllerRef(rule, kind)
-		owner.BlockOwnerDeletion = nil // nobody need wait for it, and setting it takes a right of its own
+		owner.BlockOwnerDeletion = nil // no deletion need wait for it, and setting it takes a separate permission
 		target.OwnerReferences = []metav1.OwnerReference{*owner}
 		target.Labels = map[string]string{managedBy: Name}
 		target.Spec = *c.Spec
@@ -79,7 +79,8 @@ func (r *reconciler) writeBudget(ctx context.Context, namespace string, c grants
 	}
 }
 
-// budgetSource tells of budgets that somebody changed. Their status changes with every Pod and means nothing here.
+// budgetSource tells of budgets whose metadata or spec changed. Their status changes with every Pod and means nothing
+// here.
 func budgetSource(mgr ctrl.Manager) source.Source {
 	return sourceOf(mgr, &policyv1.PodDisruptionBudget{}, byNamespace, func(before, after client.Object) bool {
 		return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||

@@ -77,7 +77,7 @@ func (r *reconciler) snapshot(ctx context.Context, namespace string, o observed)
 
 var collaSetKind = appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind)
 
-// errCollaSetsUnknown says that CollaSets are served, but not in the cache yet.
+// errCollaSetsUnknown means that CollaSets are served, but not in the cache yet.
 var errCollaSetsUnknown = errors.New("the cache of CollaSets is being filled")
 
 // askAgainAfter is how long a no of discovery holds.
@@ -88,12 +88,12 @@ type owners struct {
 	client client.Reader
 	mapper meta.RESTMapper
 	clock  clock.PassiveClock
-	// watched is set when the cache of CollaSets was started. Before that they are asked for by nobody: where their CRD
-	// is missing, asking would wait for it.
+	// watched is set when the cache of CollaSets was started. Before that they are not asked for: where their CRD is
+	// missing, asking would wait for it.
 	watched atomic.Bool
 
 	mu       sync.Mutex
-	notKnown time.Time // when discovery last said that there are no CollaSets
+	notKnown time.Time // when discovery last showed that there are no CollaSets
 }
 
 func newOwners(c client.Reader, mapper meta.RESTMapper, clk clock.PassiveClock) *owners {

@@ -357,7 +357,7 @@ func TestAnnotating(t *testing.T) {
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod), fresh))
 	require.Equal(t, map[string]string{"b": "kept", "c": "new"}, fresh.Annotations)
 	fails = errors.New("no right")
-	a.write(t.Context(), n) // fails nobody
+	a.write(t.Context(), n) // the error has no consequences
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- a.Start(ctx) }()

@@ -306,7 +306,7 @@ func (r *employerController) patchCondition(ctx context.Context, object client.O
 }
 
 // patchConditions writes all of status.conditions, if the employer is still as it was read, and takes them over. It
-// says whether there was a status to write: not if the employer is gone, or has no such subresource.
+// reports whether there was a status to write: not if the employer is gone, or has no such subresource.
 func (r *employerController) patchConditions(ctx context.Context, object client.Object, conditions []metav1.Condition) (bool, error) {
 	if conditions == nil {
 		conditions = []metav1.Condition{}

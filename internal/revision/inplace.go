@@ -64,7 +64,7 @@ func recordOf(pod *corev1.Pod) (record, error) {
 	return r, nil
 }
 
-// Recorded reports whether an in-place change was made on the Pod that nobody has called finished yet.
+// Recorded reports whether an in-place change was made on the Pod that has not been finished yet.
 func Recorded(pod metav1.Object) bool {
 	_, ok := pod.GetAnnotations()[appsv1alpha1.LastPodStatusAnnotation]
 	return ok
@@ -84,7 +84,7 @@ const (
 	WaitResizeDeferred Wait = "ResizeDeferred"
 	// WaitResizeInfeasible: the Pod cannot get the resources where it is, or the API server refuses them.
 	WaitResizeInfeasible Wait = "ResizeInfeasible"
-	// WaitRecordUnreadable: the Pod's record of the change is not JSON. Somebody has to correct it.
+	// WaitRecordUnreadable: the Pod's record of the change is not JSON. A user has to correct it.
 	WaitRecordUnreadable Wait = "RecordUnreadable"
 )
 
@@ -105,8 +105,8 @@ type Progress struct {
 	Finish *Finish
 }
 
-// Carried says whether the kubelet has carried out the in-place change that the Pod's annotation records, and if not,
-// what is missing. A Pod without the record has nothing to carry out.
+// Carried reports whether the kubelet has carried out the in-place change that the Pod's annotation records, and if
+// not, what is missing. A Pod without the record has nothing to carry out.
 //
 // A container counts when it runs under another container ID than before, or has been restarted, so a new tag with an
 // equal digest is done as well; only records without container IDs (Kuperator's) are judged by the image ID. Resources

@@ -66,7 +66,7 @@ type Coordinator struct {
 	gate *leaseTerm
 	// own makes renewals of that Lease announce this replica.
 	own *announcer
-	// wiping says that announcements of members that are gone are being taken back.
+	// wiping is true while announcements of members that are gone are being taken back.
 	wiping atomic.Bool
 
 	mu     sync.Mutex
@@ -267,7 +267,7 @@ func (c *Coordinator) serve(ctx, taking context.Context, shard int) error {
 	case <-acquired:
 	case <-over:
 		return nil
-	case <-taking.Done(): // somebody else has it, or should
+	case <-taking.Done(): // another member holds it, or should
 		end()
 		<-over
 		return nil

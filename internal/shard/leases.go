@@ -124,7 +124,7 @@ func (b *leaseView) look(name string) (seen observedLease, ok bool, changed <-ch
 	return seen, ok, b.changed
 }
 
-// holder is who holds a Lease, "" if nobody does.
+// holder is the identity that holds a Lease, "" for none.
 func (b *leaseView) holder(name string) string {
 	if s, ok, _ := b.look(name); ok && b.clock.Now().Before(s.ends()) {
 		return s.record.HolderIdentity
@@ -132,7 +132,7 @@ func (b *leaseView) holder(name string) string {
 	return ""
 }
 
-// read takes in what a Lease says that the watch shows to have run out: the watch may be late, or silent.
+// read reads a Lease that has run out by the watch: the watch may be late, or silent.
 func (b *leaseView) read(name string, record *resourcelock.LeaderElectionRecord) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -18,10 +18,10 @@ import (
 //   - A holder that was seen to have run out is shown as none, so that a candidate that comes late does not wait once more.
 //   - A patient candidate reads the Lease when it is free, instead of every retry period.
 //   - Where several processes hold it together, each takes what the others wrote for its own.
-//   - What was lost is lost: a process that held the Lease, did not renew it in time or saw somebody else in its place, does not get
-//     it back, which client-go does once the other is gone. What it knows is of the time before.
-//   - Nothing is given back that somebody else has taken meanwhile, which client-go does when the last renewal ended without an
-//     answer.
+//   - What was lost is lost: a process that held the Lease, did not renew it in time or saw another holder, does not
+//     get it back, which client-go does once the other is gone. What it knows is of the time before.
+//   - Nothing is given back that another process has taken meanwhile, which client-go does when the last renewal ended
+//     without an answer.
 type lock struct {
 	resourcelock.Interface
 	name   string
@@ -30,7 +30,7 @@ type lock struct {
 	// patient candidates wait in Get.
 	patient bool
 	lease   *leaseTerm
-	// inUse says that something runs that the Lease is held for: it is not given back.
+	// inUse is true if something runs that the Lease is held for: it is not given back.
 	inUse atomic.Bool
 	// holder is whom the Lease named when it was last read or written.
 	holder string

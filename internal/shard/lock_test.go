@@ -84,7 +84,7 @@ func getting(t *testing.T, clk *clocktesting.FakeClock, l *lock) <-chan string {
 	return got
 }
 
-// TestAHolderThatSleptHoldsNothing: whether or not somebody else has had the Lease meanwhile, and gave it back.
+// TestAHolderThatSleptHoldsNothing: whether or not another process has had the Lease meanwhile, and gave it back.
 func TestAHolderThatSleptHoldsNothing(t *testing.T) {
 	tests := map[string]struct {
 		sleep time.Duration

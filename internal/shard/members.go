@@ -89,7 +89,8 @@ func (b *leaseView) silent() map[string]string {
 // announcer makes each renewal of the component's own Lease announce this replica.
 //
 // Renewals are patches, on condition that the Lease is still held together: replicas that wrote the whole of it would
-// be in each other's way, all the more the slower the API server is, until some have lost what nobody else wanted.
+// be in each other's way, all the more the slower the API server is, until some have lost Leases that no other replica
+// wanted.
 type announcer struct {
 	coordinationclient.LeasesGetter
 	view             *leaseView
@@ -122,7 +123,7 @@ func (a *announcer) removeStale(ctx context.Context, namespace, name string, gon
 	for key, value := range gone {
 		path := annotationPath(key)
 		_, err := patchLease(ctx, a.LeasesGetter.Leases(namespace), name, operation{"test", path, value}, operation{Op: "remove", Path: path})
-		if err != nil && !apierrors.IsInvalid(err) { // somebody else may have done it
+		if err != nil && !apierrors.IsInvalid(err) { // another replica may have done it
 			return
 		}
 	}
@@ -140,7 +141,7 @@ func (a *announcing) Create(ctx context.Context, lease *coordinationv1.Lease, o 
 	return a.LeaseInterface.Create(ctx, a.announced(lease), o)
 }
 
-// Update renews the Lease by a patch if it is held together already. What cannot be patched, as when somebody took all
+// Update renews the Lease by a patch if it is held together already. What cannot be patched, as when a user took all
 // annotations away, is read afresh and written, if it is still held together.
 func (a *announcing) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	a.mu.Lock()

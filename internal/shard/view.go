@@ -28,7 +28,7 @@ type Cache struct {
 	indexed map[string]bool
 }
 
-// NewCache makes views of a cache possible. Somebody else starts it.
+// NewCache makes views of a cache possible. The caller starts it.
 func NewCache(cached cache.Cache, scheme *runtime.Scheme) *Cache {
 	return &Cache{cached: cached, scheme: scheme, indexed: map[string]bool{}}
 }
@@ -83,7 +83,7 @@ func (v *View) Reader(direct client.Reader) client.Reader {
 	return &limited
 }
 
-// Start is part of cache.Cache: the cache behind is started by somebody else.
+// Start is part of cache.Cache: the cache behind it is started by the caller of NewCache.
 func (v *View) Start(ctx context.Context) error {
 	<-ctx.Done()
 	v.mu.Lock()

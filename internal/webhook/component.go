@@ -155,7 +155,7 @@ type certificate interface {
 	// Token is what the paths of calls end with. It is not needed where the webhook configurations have nothing that
 	// only API servers know; where it is needed and empty, no call may be believed.
 	Token() (token string, needed bool)
-	// Check says whether the API server can call the server with it.
+	// Check returns an error if the API server cannot call the server with it.
 	Check(*http.Request) error
 }
 

@@ -18,8 +18,8 @@
 //   - of a request that does not end with the token a header is read, and no body; all that is held at once is bounded (server);
 //   - a mutation is a JSON patch made from the bytes of the request. Objects are never sent through the Go types and
 //     back, so a field that this version does not know is never lost; running a mutation twice changes nothing;
-//   - nothing is dialled but the API server, so nobody can make the server call an address of his choice. Answers about
-//     the suite's own objects depend on the request alone;
+//   - nothing is dialled but the API server, so no client can make the server call an address of its choice. Answers
+//     about the suite's own objects depend on the request alone;
 //   - a removal is refused only while something is on its way that ends it: the Pod is marked, lifecycle-controller
 //     deletes it, and a Pod that is out of service is admitted. The mark is all that is ever written, once, under the
 //     Pod's UID, and never in a dry run; what decides is a pure function (decideRemoval);

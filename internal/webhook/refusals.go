@@ -14,7 +14,7 @@ const (
 	mostEvictions = 10000
 )
 
-// evictor is somebody who evicts a Pod by its name.
+// evictor is a user who evicts a Pod by its name.
 type evictor struct {
 	user string
 	pod  types.NamespacedName
@@ -25,7 +25,7 @@ type refusal struct {
 	last time.Time
 }
 
-// refusals remembers which Pod somebody was refused to evict. An Eviction names no UID, and kubectl drain repeats it
+// refusals remembers which Pod a user was refused to evict. An Eviction names no UID, and kubectl drain repeats it
 // without looking: once the Pod is gone and another has its name (a StatefulSet's, for example), the repetition would
 // take that one out of service as well. It is a memory of one process; the API server as a rule asks the same process
 // again.

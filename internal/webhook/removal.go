@@ -117,7 +117,7 @@ func unprepared(r removal, policy removalPolicy) bool {
 	case !r.Pod.Gate:
 		return true // it cannot be taken out of service first
 	case r.Pod.Terminating, r.Pod.Terminal, !r.Scheduled:
-		return true // it serves nobody, and nothing brings it back
+		return true // it does not serve, and nothing brings it back
 	case r.Forced, r.NamespaceTerminating:
 		return true
 	}
@@ -125,8 +125,8 @@ func unprepared(r removal, policy removalPolicy) bool {
 		slices.ContainsFunc(r.Groups, func(group string) bool { return slices.Contains(policy.UndelayedGroups, group) })
 }
 
-// isOut reports whether some operation has the Pod out of service, so that to remove it hurts nobody, and whether it
-// is out when it is removed.
+// isOut reports whether some operation has the Pod out of service, so that its removal does no harm, and whether it is
+// out when it is removed.
 //
 // About a deletion the API server asks again if the Pod has changed. About an eviction it asks once, and then deletes
 // the Pod as it is: an update in place may have it back in service by then. So an eviction has to name the version of

@@ -27,7 +27,7 @@ func Metrics() []metric.Metric { return []metric.Metric{waitsMetric, oldestMetri
 
 var waits = prometheus.NewCounter(prometheus.CounterOpts{Name: waitsMetric.Name, Help: waitsMetric.Help})
 
-// trackers are those of the process, as long as somebody uses them.
+// trackers are those of the process, as long as a controller uses them.
 var trackers registered
 
 type registered struct {

@@ -23,11 +23,11 @@ import (
 const (
 	// podsPerSet is the size of the CollaSets that hold Pods at rest.
 	podsPerSet = 100
-	// otherNode is where Pods are that are not managed; nobody plays its kubelet.
+	// otherNode is where Pods are that are not managed; it has no kubelet.
 	otherNode = "node-1"
 	// newerImage is for CollaSets that may have newImage already.
 	newerImage = "app:v3"
-	// quietFor is how long nothing but Leases must be asked for, to say that a program has come to rest.
+	// quietFor is how long nothing but Leases must be asked for until a program counts as idle.
 	quietFor = 5 * time.Second
 	// memoryRest is how long after work a program is said to be at rest: it looks every 10 s for memory that is not
 	// needed any more, and gives it back at the second look.
@@ -132,7 +132,7 @@ func (f *fleet) calm() {
 	})
 }
 
-// foreignPod is of usual size, about 5 KB, and belongs to nobody.
+// foreignPod is of usual size, about 5 KB, and has no owner.
 func foreignPod(name string) *corev1.Pod {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "other"}},
@@ -356,8 +356,8 @@ func (f *fleet) firstWrite(image string) float64 {
 	return first.Sub(begin).Seconds()
 }
 
-// BenchmarkFailOver measures how long nobody grants anything when podtransitionrule-controller ends, asked to and by
-// a crash, and another process starts at once, with the Lease as overlay ha has it.
+// BenchmarkFailOver measures how long nothing is granted when podtransitionrule-controller ends, asked to and by a
+// crash, and another process starts at once, with the Lease as overlay ha has it.
 func BenchmarkFailOver(b *testing.B) {
 	a := newArena(b, map[string][]string{suite.PodTransitionRule: {"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s"}})
 	namespace := a.namespace("fail-over")

@@ -19,10 +19,10 @@ import (
 )
 
 // BenchmarkInPlace has as many Pods of four owners updated in place again and again, in turn: by Kuperator, by a loop
-// that makes the same writes with nobody deciding, to as many Pods at a time as Kuperator and to 64, and by one image
-// patch each. Every second round is in the opposite order, and what is compared are the sums of all rounds: a machine
-// that becomes slower or faster meanwhile, as shared ones do, does so for all of them. Each has a node of its own,
-// because kube-scheduler goes through all Pods of a node when one of them changes, and finds those that came first
+// that makes the same writes without deciding anything, to as many Pods at a time as Kuperator and to 64, and by one
+// image patch each. Every second round is in the opposite order, and what is compared are the sums of all rounds: a
+// machine that becomes slower or faster meanwhile, as shared ones do, does so for all of them. Each has a node of its
+// own, because kube-scheduler goes through all Pods of a node when one of them changes, and finds those that came first
 // sooner.
 func BenchmarkInPlace(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "4")
@@ -88,7 +88,7 @@ func (r *race) inTurn(rounds int, judge func()) {
 	goal("P7", "CPU of all binaries, in place", ours.sum(spent.ours)*1e3/float64(r.pods*rounds), fmt.Sprintf("mean of %d rounds", rounds))
 }
 
-// bareUpdater is a loop in which nobody decides, with so many Pods at a time.
+// bareUpdater is a loop without decisions, with so many Pods at a time.
 func (r *race) bareUpdater(who, node string, most int) *updater {
 	namespace := r.namespaceOf(fmt.Sprintf("bare-%d", most))
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
@@ -106,7 +106,7 @@ func (r *race) bareUpdater(who, node string, most int) *updater {
 	}
 }
 
-// patchUpdater makes one write to each of as many Pods that nobody takes out of service, so many at a time.
+// patchUpdater makes one write to each of as many Pods that are not taken out of service, so many at a time.
 func (r *race) patchUpdater(namespace string, template corev1.PodTemplateSpec, most int) *updater {
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	pods := r.arena.pods.CoreV1().Pods(namespace)
@@ -132,7 +132,7 @@ func (r *race) patchUpdater(namespace string, template corev1.PodTemplateSpec, m
 	}
 }
 
-// restarted says whether a Pod that nobody takes out of service runs an image.
+// restarted reports whether a Pod that is not taken out of service runs an image.
 func restarted(image string) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
 		return podops.Read(p).Ready && len(p.Status.ContainerStatuses) > 0 && p.Status.ContainerStatuses[0].Image == image

@@ -26,17 +26,16 @@ import (
 )
 
 const (
-	// bareLabel stands for the label by which the suite knows its Pods, so that nobody else has a hand in these. It is
-	// as long.
+	// bareLabel stands for the label by which the suite knows its Pods, so that no other program changes these. It is as
+	// long.
 	bareLabel  = "kusionstack.io/bareone"
 	bareBefore = "web-5d8f9c7b6d" // revisions
 	bareAfter  = "web-6c9b8d7f5c"
 )
 
-// loop is what all else is compared with: it makes the very writes that the suite makes to the Pods of a CollaSet,
-// the same patches of the same kinds with the same preconditions, under the names of the same two writers, one after
-// the other, and waits for the kubelet where the protocol has to. It watches nothing but the kubelet, and nobody
-// decides.
+// loop is what all else is compared with: it makes the very writes that the suite makes to the Pods of a CollaSet, the
+// same patches of the same kinds with the same preconditions, under the names of the same two writers, one after the
+// other, and waits for the kubelet where the protocol has to. It watches nothing but the kubelet, and decides nothing.
 type loop struct {
 	arena
 	m                   *meter

@@ -247,7 +247,7 @@ func (s *scene) evictPods() {
 	})
 }
 
-// settled waits until the CollaSet says that it has just these Pods, and there are no others.
+// settled waits until the CollaSet's status has just these Pods, and there are no others.
 func (a arena) settled(m *meter, set *appsv1alpha1.CollaSet, pods int) {
 	a.until("the CollaSet is at its goal", func() bool {
 		if a.Get(a.Context(), client.ObjectKeyFromObject(set), set) != nil {

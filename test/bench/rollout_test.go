@@ -26,7 +26,7 @@ import (
 const (
 	controllerManager = "kube-controller-manager"
 
-	bareLoop    = "bare loop" // the protocol's writes, with nobody deciding
+	bareLoop    = "bare loop" // the protocol's writes, without decisions
 	pacedLoop   = "bare loop, as many at a time as Kuperator"
 	barePatches = "bare patches" // one image patch for each Pod
 	kuperator   = "Kuperator"
@@ -47,10 +47,10 @@ var unlimited = []string{
 	"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20", "--concurrent-statefulset-syncs=20",
 }
 
-// BenchmarkRollout has the same number of Pods created, updated and removed by Kuperator, by a loop that makes the
-// same writes with nobody deciding, by a Deployment and by a StatefulSet, one after the other, in rounds, each in the
-// opposite order of the one before: a machine that becomes slower or faster on the way favours nobody twice. It fails
-// on broken promises, never on time.
+// BenchmarkRollout has the same number of Pods created, updated and removed by Kuperator, by a loop that makes the same
+// writes without deciding anything, by a Deployment and by a StatefulSet, one after the other, in rounds, each in the
+// opposite order of the one before: a machine that becomes slower or faster on the way favours none of them twice. It
+// fails on broken promises, never on time.
 func BenchmarkRollout(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "2")
 	const gates = "--feature-gates=MaxUnavailableStatefulSet=true" // else a StatefulSet updates one Pod at a time

@@ -114,7 +114,7 @@ func (a arena) createSetOf(template corev1.PodTemplateSpec, namespace, name stri
 	return set
 }
 
-// serving says that a Pod is in service, and nothing left to do on it.
+// serving reports whether a Pod is in service, with nothing left to do on it.
 func serving(image string) func(*corev1.Pod) bool {
 	return func(p *corev1.Pod) bool {
 		v := podops.Read(p)

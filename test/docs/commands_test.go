@@ -199,7 +199,7 @@ func filled(t *testing.T, page pages.Page, steps []step, printed []string) {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// TestDemo runs what README offers first, as long as nobody else runs it: it has a cluster of its own.
+// TestDemo runs what README offers first, as long as no other process runs it: it has a cluster of its own.
 func TestDemo(t *testing.T) {
 	if !whole() {
 		t.Skip("takes minutes: make test-docs")

@@ -202,7 +202,7 @@ func TestWhatIsInGitStaysAsItIs(t *testing.T) {
 			live := apply(t, manifest)
 			if manifest.GetKind() == "CollaSet" {
 				if manifest.GetName() == "web" {
-					w.scale(t, ns, "web", 3) // replicas belong to somebody else
+					w.scale(t, ns, "web", 3) // another field manager owns replicas
 				}
 				w.kubectl(t, ns, "wait", "cls/"+manifest.GetName(), "--for=condition=Ready", "--timeout="+await.Patience.String())
 			} else {

@@ -155,7 +155,7 @@ func TestDisruptionBudgetInPercent(t *testing.T) {
 		return clients.PolicyV1().Evictions(ns).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: pod.Name}})
 	}
 	pods := w.pods(t, ns, "web")
-	w.down(t, suite.CollaSet) // nobody makes up for the one that goes
+	w.down(t, suite.CollaSet) // no controller makes up for the one that goes
 	require.NoError(t, evict(&pods[0]), "one of ten")
 	err = evict(&pods[1])
 	require.True(t, apierrors.IsTooManyRequests(err), "a second is one too many: %v", err)

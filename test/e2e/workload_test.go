@@ -87,8 +87,8 @@ func (w *world) label(t *testing.T, pod *corev1.Pod, labels map[string]any) {
 	require.NoError(t, w.client.Patch(t.Context(), pod.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
 }
 
-// operateByLabels is an operator that knows nothing but the published labels: it
-// asks, waits for its permission, changes the image and says that it is done.
+// operateByLabels is an operator that knows nothing but the published labels: it asks, waits for its permission,
+// changes the image and marks the operation as finished.
 func (w *world) operateByLabels(t *testing.T, pod *corev1.Pod, id, image string) {
 	t.Helper()
 	w.label(t, pod, map[string]any{
@@ -121,7 +121,7 @@ func (w *world) operateByLabels(t *testing.T, pod *corev1.Pod, id, image string)
 	require.Equal(t, pod.UID, now.UID)
 }
 
-// inService says whether n Pods are in service with the image, whatever waits on them.
+// inService checks whether n Pods are in service with the image, whatever waits on them.
 func (w *world) inService(t *testing.T, namespace, name string, n int, image string) error {
 	t.Helper()
 	pods := w.pods(t, namespace, name)

@@ -19,7 +19,7 @@ import (
 type cell struct {
 	namespace string
 	processes map[string]*process
-	// lingering are plans that are over and whose objects are still there: nobody may touch them any more.
+	// lingering are plans that are over and whose objects are still there: no component may touch them any more.
 	lingering []*outcome
 }
 
@@ -137,7 +137,7 @@ func (p *process) supervise() {
 	}()
 }
 
-// run runs it once, and says whether it is to run again.
+// run runs it once, and reports whether it is to run again.
 func (p *process) run() bool {
 	p.mu.Lock()
 	if p.ending {
@@ -166,7 +166,7 @@ func (p *process) run() bool {
 	return !p.ending
 }
 
-// deaths returns, once, why it ended although nobody killed it.
+// deaths returns, once, why it ended although the test did not kill it.
 func (p *process) deaths() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

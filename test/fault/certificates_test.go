@@ -41,8 +41,8 @@ const (
 // own.
 type certificateScenario struct {
 	name string
-	// before is what there is when the faulted webhook-server starts, besides configurations that trust nobody. Nil is
-	// nothing.
+	// before is what there is when the faulted webhook-server starts, besides configurations without trusted certificates.
+	// Nil is nothing.
 	before func(*keeping) error
 	// then is what happens to it when it is settled. Nil faults it from its start on.
 	then func(*keeping) error
@@ -212,7 +212,7 @@ func clientConfigs(mutating *admissionregistrationv1.MutatingWebhookConfiguratio
 	return all
 }
 
-// bundles are whom each webhook trusts. None is a webhook that trusts nobody.
+// bundles are the CA bundles that each webhook trusts. None is a webhook without a trusted certificate.
 func (k *keeping) bundles() (map[string][]byte, error) {
 	mutating, validating, err := k.configurations()
 	if err != nil {

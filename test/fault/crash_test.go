@@ -73,7 +73,7 @@ type outcome struct {
 	lap   time.Time
 }
 
-// part says that a part of the run is over.
+// part records that a part of the run is over.
 func (o *outcome) part(name string) {
 	o.spent[name] += time.Since(o.lap)
 	o.lap = time.Now()
@@ -451,7 +451,7 @@ func plansAskedFor(t *testing.T, mine func(plan) bool) []plan {
 	return plans
 }
 
-// wantedScenario says whether plans of a scenario are run: those of FAULT_SCENARIO, and of the chosen plans if there
+// wantedScenario reports whether plans of a scenario are run: those of FAULT_SCENARIO, and of the chosen plans if there
 // are any.
 func wantedScenario(t *testing.T, chosen []plan) func(name string) bool {
 	t.Helper()
@@ -679,10 +679,10 @@ var onceFailed = []string{
 	"move-pod|collaset-controller|patch pods|1|KillAfterCommit",
 	// The repeat of what was refused came when the plan was over: the suite was wrong.
 	"rollback|collaset-controller|patch pods|7|TooManyRequests",
-	// A decision left a change to the step that was making it, which met a conflict; nobody looked again.
+	// A decision left a change to the step that was making it, which met a conflict; the controller did not look again.
 	"service-and-rule|collaset-controller|patch pods|6|Conflict",
-	// The begin of a Pod whose workload had waited for others, and had no other Pod under way, met a conflict; nobody
-	// looked again.
+	// The begin of a Pod whose workload had waited for others, and had no other Pod under way, met a conflict; the
+	// controller did not look again.
 	"one-by-one-crowd|collaset-controller|patch pods|5|Conflict",
 	"one-by-one-crowd|collaset-controller|patch pods|9|Conflict",
 	// The judge did not know that an eviction passes the rules while there is no webhook-server.

@@ -247,7 +247,8 @@ func (b bug) report(t *testing.T, found bool) {
 	require.NoError(t, faultreport.Add(row))
 }
 
-// tryBug plays the scenario in which a defect shows, and says whether the fault was done and what promises were broken.
+// tryBug plays the scenario in which a defect shows, and reports whether the fault was injected and what promises were
+// broken.
 func (p *plane) tryBug(t *testing.T, o *observer.Observer, c *cell, b bug) (fired bool, violations []observer.Violation) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -287,8 +287,8 @@ func (p *play) clear() error {
 	return errors.Join(errs...)
 }
 
-// cleared waits until nothing is left of the play. What only users may delete it deletes: claims that are retained,
-// and Pods of nobody.
+// cleared waits until nothing is left of the play. What only users may delete it deletes: claims that are retained, and
+// Pods without an owner.
 func (p *play) cleared() error {
 	err := p.await("everything of the plan to be gone", func(s *state) error {
 		if len(s.objects) == 0 {

@@ -381,7 +381,7 @@ func (p *plane) randomObserver(t *testing.T) *observer.Observer {
 	t.Cleanup(func() {
 		_, err := o.Stop()
 		assert.NoError(t, err)
-		for _, c := range p.all { // the plane's own observer expects that nobody deletes Pods
+		for _, c := range p.all { // the plane's own observer expects that Pods are not deleted
 			p.observer.Forget(context.WithoutCancel(t.Context()), c.namespace)
 		}
 	})

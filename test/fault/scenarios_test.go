@@ -377,7 +377,7 @@ func crowd(p *play) error {
 
 func crowdUpdated(p *play) error { return p.eachUpdated(crowdOf...) }
 
-// waitingForRule waits until the rule says that it blocks all Pods.
+// waitingForRule waits until the rule's status reports all Pods as blocked.
 func waitingForRule(p *play) error {
 	return p.await("the rule to block", func(s *state) error {
 		rule, ok := get[*appsv1alpha1.PodTransitionRule](s, "budget")
@@ -628,7 +628,7 @@ func twoOperations(p *play) error {
 	return p.serving("web", 2, image2)
 }
 
-// health has somebody operate on one Pod of a workload at rest after the other, of which nothing but the workload's
+// health has an operator act on one Pod of a workload at rest after the other, of which nothing but the workload's
 // status tells: enough Pods, so that collaset-controller follows that one alone.
 func health(p *play) error {
 	for _, id := range []string{"1", "4"} {
@@ -647,7 +647,7 @@ func health(p *play) error {
 	return p.serving("web", 8, image1)
 }
 
-// available waits until the workload says that so many Pods are.
+// available waits until the workload's status reports so many Pods as available.
 func available(n int32) func(*play) error {
 	return func(p *play) error {
 		return p.await("the workload to count its Pods", func(s *state) error {

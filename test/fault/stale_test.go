@@ -232,8 +232,8 @@ func (o *outcome) travel(proc *process, later int) injected {
 	}
 }
 
-// restartAt kills the component and has it see the world of an earlier time until it has come to rest, then the
-// present until it has again: what it decides on the way there is refused. It says whether it did.
+// restartAt kills the component and has it see the world of an earlier time until it has come to rest, then the present
+// until it has again: what it decides on the way there is refused. It reports whether it did.
 func (o *outcome) restartAt(proc *process, version string) bool {
 	list := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.ListAt, ResourceVersion: version})
 	hold := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze})

@@ -61,7 +61,7 @@ func (w *world) comeAndGo(t *testing.T, s story, install func(t *testing.T) inst
 	w.requireGone(t, first.namespace)
 }
 
-// calm waits until nobody writes to the Pods any more, and returns their states.
+// calm waits until the Pods are not written to any more, and returns their states.
 func (w *world) calm(t *testing.T) []string {
 	t.Helper()
 	var last []string

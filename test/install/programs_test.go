@@ -211,7 +211,7 @@ func (w *world) waitAsked(t *testing.T) {
 	})
 }
 
-// managedPod is a Pod that belongs to nobody.
+// managedPod is a managed Pod without an owner.
 func managedPod(namespace, name string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},

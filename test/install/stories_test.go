@@ -186,7 +186,7 @@ var collaSetAlone = story{
 	scene: func() []client.Object { return []client.Object{workload.CollaSet(storyNamespace, "web", image1, 3)} },
 }
 
-// gatedPod is a managed Pod that somebody operates by labels.
+// gatedPod is a managed Pod that an operator of labels acts on.
 func gatedPod() *corev1.Pod {
 	pod := managedPod(storyNamespace, "web")
 	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}
@@ -227,7 +227,7 @@ func operation(t *testing.T, w *world) {
 	w.view(t, "back in service", func(_ *corev1.Pod, v podops.View) bool { return v.Ready && len(podops.Operations(v)) == 0 })
 }
 
-// lifecycleAlone: the Pod of somebody else goes through an operation.
+// lifecycleAlone: a Pod that is no CollaSet's goes through an operation.
 var lifecycleAlone = story{
 	begin: func(t *testing.T, w *world) {
 		w.create(t, gatedPod())
@@ -272,7 +272,7 @@ func judged(t *testing.T, w *world) {
 	w.ruleStatus(t, "no grant", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return len(s.Grants) == 0 })
 }
 
-// rulesAlone: a request of somebody else is judged.
+// rulesAlone: a request of another operator is judged.
 var rulesAlone = story{
 	begin: func(t *testing.T, w *world) {
 		w.create(t, workload.Rule(storyNamespace, "web", "1"))

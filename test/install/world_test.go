@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// version is what the programs say that they are, where a test does not ask for another.
+	// version is what the programs report as theirs, where a test does not ask for another.
 	version = "v0.1.0-installed"
 )
 

@@ -79,7 +79,7 @@ var situations = map[string]situation{
 				`kuperator_podtransitionrule_blocked_pods{namespace="a",rule="r"}`: "3" + hours, `kuperator_podtransitionrule_unavailable_pods{namespace="a",rule="r"}`: "1" + hours,
 				`kuperator_podtransitionrule_budget_pods{namespace="a",rule="r"}`: "2" + hours,
 			},
-			{ // nobody waits
+			{ // no Pod waits
 				`kuperator_podtransitionrule_blocked_pods{namespace="a",rule="r"}`: "0" + hours, `kuperator_podtransitionrule_unavailable_pods{namespace="a",rule="r"}`: "2" + hours,
 				`kuperator_podtransitionrule_budget_pods{namespace="a",rule="r"}`: "2" + hours,
 			},

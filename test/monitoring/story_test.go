@@ -15,7 +15,7 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
-// world is the running suite, and somebody who uses it with kubectl.
+// world is the running suite, and a user with kubectl.
 type world struct{ *suite.Suite }
 
 func newWorld(t *testing.T) world {

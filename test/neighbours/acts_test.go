@@ -24,7 +24,7 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// podsOfAnAct are the Pods of a workload on which somebody else acts.
+// podsOfAnAct are the Pods of a workload on which another program acts.
 const podsOfAnAct = 4
 
 // acts are what others do to a workload at rest, which is the same under every update policy, and what must come of it.

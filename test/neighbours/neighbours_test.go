@@ -234,8 +234,8 @@ func rule(operation admissionv1.OperationType, resources ...string) []admissionv
 	}}}
 }
 
-// constraints are those of a policy in the run's namespace. It judges a ConfigMap named probe too, which tells
-// whether it is in force.
+// constraints are those of a policy in the run's namespace. It judges a ConfigMap named probe too, which shows whether
+// it is in force.
 func (r *run) constraints(rules []admissionv1.NamedRuleWithOperations) *admissionv1.MatchResources {
 	return &admissionv1.MatchResources{
 		NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.namespace}},

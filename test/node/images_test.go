@@ -18,7 +18,7 @@ import (
 )
 
 // TestOurImagesRun: the images that make images builds run in real containers, as little trusted as the manifests have
-// them: not as root, with a file system that nobody can write.
+// them: not as root, with a read-only file system.
 func TestOurImagesRun(t *testing.T) {
 	needsRealNodes(t)
 	var archives []realnode.Image

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// requestTimeout makes a request that nobody answers a failed one.
+	// requestTimeout makes a request without an answer a failed one.
 	requestTimeout = 20 * time.Second
 	// pause between two requests of one client. With the 5 ms that the server works on each, a client asks about 60
 	// times a second.
@@ -27,8 +27,8 @@ const (
 
 // path is a way to the Pods.
 type path interface {
-	// client returns how one client sends its requests: over connections that it keeps, or each over a new one. Next
-	// gives the base URL of the next request, or an error if there is nobody to ask.
+	// client returns how one client sends its requests: over connections that it keeps, or each over a new one. Next gives
+	// the base URL of the next request, or an error if there is no server to ask.
 	client(keepAlive bool) (transport func(base string) http.RoundTripper, next func() (base string, err error))
 }
 

@@ -133,7 +133,7 @@ func (p podObject) labelled(labels map[string]*string) podObject {
 	return p.changed(podops.Change{Labels: labels})
 }
 
-// deleted is what is left of a Pod; ours says that the protocol allowed it.
+// deleted is what is left of a Pod; ours is true if the protocol allowed it.
 func (m *model) deleted(p podObject, ours bool) podObject {
 	p.gone, p.ours = true, ours || p.out()
 	p.done = 0

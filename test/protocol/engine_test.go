@@ -244,7 +244,7 @@ func (m *model) decide(key ledgerKey) decision {
 	return plan
 }
 
-// decideApart is a defect: each rule decides alone and prefers other Pods, as nobody coordinates them.
+// decideApart is a defect: each rule decides alone and prefers other Pods, as the rules are not coordinated.
 func decideApart(s grants.Snapshot) []grants.RuleStatus {
 	var statuses []grants.RuleStatus
 	for _, r := range s.Rules {

@@ -78,7 +78,7 @@ type scenario struct {
 	maxStates int
 }
 
-// budget bounds what nobody can count on: users' whims and bad luck.
+// budget bounds what cannot be relied on: users' whims and bad luck.
 type budget struct {
 	losses    int8 // Pods that stop being Ready by themselves
 	evictions int8 // Pods that are deleted past the protocol and replaced under the same name
@@ -127,7 +127,7 @@ type ruleSpec struct {
 	asks   bool  // at PreCheck, a webhook is asked
 }
 
-// operator is somebody who wants to act once on every Pod.
+// operator is a program that wants to act once on every Pod.
 type operator struct {
 	id      string
 	deletes bool // acting is deleting; the workload replaces the Pod if it is missed
@@ -155,8 +155,7 @@ type podObject struct {
 	ours bool
 	done int // bit per operator that has acted
 	lost bool
-	// revision is the CollaSet's; 0 without one. recorded says that a change in
-	// place was made and not yet called finished.
+	// revision is the CollaSet's; 0 without one. recorded is true if a change in place was made and not yet finished.
 	revision int8
 	recorded bool
 	// request is the one that the record names.
@@ -189,8 +188,8 @@ type state struct {
 	collasetPods   [maxPods]int32 // only with collaset
 	old            oldLeader
 	target         int8 // revision that the CollaSet asks for
-	// entries is the ResourceContext, only with surge: collaset-controller, its one writer, always sees it. ahead says
-	// that it has written a Pod and not yet seen that, so that it decides nothing.
+	// entries is the ResourceContext, only with surge: collaset-controller, its one writer, always sees it. ahead is true
+	// if it has written a Pod and not yet seen that, so that it decides nothing.
 	entries int32
 	ahead   bool
 	window  int32 // what collaset-controller knows of who begins, only with unavailable
@@ -214,7 +213,7 @@ type state struct {
 	left   budget
 }
 
-// freeze says whether nothing may be taken out of service, and who knows.
+// freeze is whether nothing may be taken out of service, and which components know.
 type freeze struct {
 	set, lifecycle, second, engine bool
 }
@@ -354,7 +353,7 @@ func (m *model) newPod(i int, born int8) podObject {
 	return podObject{view: v, born: born}
 }
 
-// announced is the Pod as admission leaves it: it says that the Service is to have it.
+// announced is the Pod as admission leaves it: it names the Service as an employer.
 func (m *model) announced(v podops.View) podops.View {
 	expect, err := podops.Expect(v, employer, finalizer)
 	if err != nil {

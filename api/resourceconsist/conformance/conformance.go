@@ -12,8 +12,8 @@
 //	}
 //
 // Each check is a subtest that begins with a fresh provider. The one that matters most is made all the time: an adapter
-// never tells that a Pod is not served while the provider sends it traffic, because the framework lets the Pod be
-// operated then.
+// never reports a Pod as not served while the provider sends it traffic, because the framework lets the Pod be operated
+// then.
 //
 // Run the tests with -race: some checks are there to give the race detector something to see.
 package conformance

@@ -17,8 +17,8 @@ const (
 	KuperatorV07 Conventions = "kuperator-v0.7"
 )
 
-// Apply fills in what a spec does not say, in its own words, so that each CollaSet can say otherwise. Nobody writes
-// the result back, and what the spec shares with a cache is not changed.
+// Apply fills in what a spec does not say, in its own words, so that each CollaSet can say otherwise. The result is
+// never written back, and what the spec shares with a cache is not changed.
 func (c Conventions) Apply(spec appsv1alpha1.CollaSetSpec) appsv1alpha1.CollaSetSpec {
 	if c != KuperatorV07 {
 		return spec

@@ -279,7 +279,7 @@ type golden struct {
 	end      func(*testing.T, *story)
 }
 
-// reached says that every Pod is at the revision and the set is Ready.
+// reached checks that every Pod is at the revision and the set is Ready.
 func reached(revision string) func(*testing.T, *story) {
 	return func(t *testing.T, s *story) {
 		assert.Equal(t, s.Replicas, s.atRevision(revision))
@@ -478,7 +478,7 @@ var goldens = map[string]golden{
 					s.look()
 				}
 				back := s.first(func(p *setplan.Pod) bool { return p.ID == id })
-				if entry == revision { // the one look in which it was not yet stored is nobody's to bridge
+				if entry == revision { // no component can bridge the one look in which it was not yet stored
 					assert.Equal(s.t, revision, back.Revision, "ID %d", id)
 				}
 			}
@@ -609,7 +609,7 @@ var goldens = map[string]golden{
 	},
 }
 
-// rolledBack says that every Pod serves at r1 although the template is r2, and that this is said.
+// rolledBack checks that every Pod serves at r1 although the template is r2, and that status reports this.
 func rolledBack(t *testing.T, s *story) {
 	t.Helper()
 	assert.Equal(t, s.Replicas, s.atRevision("r1"))

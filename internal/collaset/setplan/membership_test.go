@@ -19,7 +19,7 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
-// exclude carries out exclusions and says whether entries may follow.
+// exclude carries out exclusions and reports whether entries may follow.
 func (w *world) exclude(plan setplan.Plan, passes func() bool) (all bool) {
 	left := len(plan.Exclusions)
 	each(plan.Exclusions, passes, func(p *setplan.Pod) {
@@ -161,7 +161,7 @@ func TestPodsThatMayNotLeave(t *testing.T) {
 	}
 }
 
-// stranger is a Pod that nobody owns.
+// stranger is a Pod without an owner.
 func stranger(w *world, name string, id int, change func(*setplan.Pod)) {
 	p := setplan.Pod{
 		View: podops.View{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true, ServiceReady: "True",

@@ -54,8 +54,7 @@ func (l *ledger) readPairs() {
 	slices.SortFunc(l.pods.pairs, func(a, b *pair) int { return cmp.Compare(a.origin.ID, b.origin.ID) })
 }
 
-// join makes a pair of two IDs if both sides say that they are one, and lets the new one take over if the origin is
-// gone.
+// join makes a pair of two IDs if both entries name each other, and lets the new one take over if the origin is gone.
 func (l *ledger) join(ln link) {
 	o, n := l.entries[ln.origin], l.entries[ln.fresh]
 	if o == nil || n == nil || o == n || o.inPair() || n.inPair() || o.dropped || n.dropped || !l.agreed(ln) {
@@ -110,7 +109,7 @@ func (l *ledger) agreed(ln link) bool {
 	return fresh != nil && origin != nil && fresh.pairing.isNew && fresh.pairing.origin == origin.Name()
 }
 
-// linked reports whether the entry says that its ID is one half of a replacement, or was until it was given up.
+// linked reports whether the ID is one half of a replacement by its entry, or was until it was given up.
 func (e *slot) linked() bool {
 	return has(e.data, appsv1alpha1.ContextReplaceNewPodID) || has(e.data, appsv1alpha1.ContextReplaceOriginPodID)
 }

@@ -47,7 +47,7 @@ type Plan struct {
 	// More is true if a bound cut the plan short: decide again as soon as it is applied.
 	More bool
 
-	// Problems are what keeps the set from adding and removing Pods until somebody changes something.
+	// Problems are what keeps the set from adding and removing Pods until a user changes something.
 	Problems []Problem
 	// Blockers are what single Pods wait for, by reason, most Pods first.
 	Blockers []Blocker
@@ -216,7 +216,7 @@ type Begin struct {
 	Request podops.Request
 }
 
-// Problem keeps the set from adding and removing Pods until somebody changes something.
+// Problem keeps the set from adding and removing Pods until a user changes something.
 type Problem struct {
 	// Reason is a CamelCase word.
 	Reason string
@@ -256,7 +256,7 @@ type Goal struct {
 	Lacking Lack
 	// Awaited is what Pods that lack that wait for others to set: a readiness gate, or a finalizer. "" if it is not known.
 	Awaited string
-	// Held is true if something in scope is refused until somebody changes something.
+	// Held is true if something in scope is refused until a user changes something.
 	Held bool
 	// Refusal is what the API server refuses of it, and why; "" if it does not. The failure policy counts that time.
 	Refusal string

@@ -38,8 +38,9 @@ type FailureHandling struct {
 	Policy appsv1alpha1.RolloutFailurePolicy
 }
 
-// Halt says what is halted now of what status says was: nil when the template is another one, or when the policy or the
-// deadline was taken away. spec is the revision of the present template, known says whether a revision still exists.
+// Halt returns what is still halted of what was halted by status: nil when the template is another one, or when the
+// policy or the deadline was taken away. spec is the revision of the present template, known reports whether a revision
+// still exists.
 func (f FailureHandling) Halt(status *appsv1alpha1.CollaSetStatus, spec string, known func(revision string) bool) *appsv1alpha1.HaltedRollout {
 	h := status.Halted
 	if h == nil || h.Revision != spec || !f.stops() {

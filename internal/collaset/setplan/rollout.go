@@ -114,8 +114,8 @@ func (u *updating) startRollout() {
 	}
 }
 
-// follow names a Pod in the Rollout: one on which an update in place is under way, or that is on its way back. need
-// says that it has yet to be changed.
+// follow names a Pod in the Rollout: one on which an update in place is under way, or that is on its way back. need is
+// true if it has yet to be changed.
 func (u *updating) follow(it *item, need bool) {
 	switch {
 	case u.rollout == nil:

@@ -40,7 +40,7 @@ func (s *story) condition(conditionType string) metav1.Condition {
 	return *c
 }
 
-// pass lets time go by with nobody doing anything, and looks.
+// pass lets time go by without any other change, and looks.
 func (s *story) pass(d time.Duration) {
 	s.Now = s.Now.Add(d - time.Second)
 	passes := s.passes

@@ -173,7 +173,7 @@ func (w *world) trickle() {
 	w.settleClaims()
 }
 
-// leavingIDs are those whose entries say that their Pods are scaled in.
+// leavingIDs are those whose entries mark their Pods as scaled in.
 func (w *world) leavingIDs() (ids []int) {
 	for _, e := range w.Entries {
 		if e.Data[appsv1alpha1.ContextScaleIn] == appsv1alpha1.ContextTrue {
@@ -387,8 +387,8 @@ func TestAPodThatCannotGo(t *testing.T) {
 	}
 }
 
-// TestAnIDIsKeptUntilItsPodIsGone has a Pod deleted by somebody just before one Pod fewer is wanted: another CollaSet
-// of the pool must not get its ID while it is there.
+// TestAnIDIsKeptUntilItsPodIsGone has a Pod deleted by a user just before one Pod fewer is wanted: another CollaSet of
+// the pool must not get its ID while it is there.
 func TestAnIDIsKeptUntilItsPodIsGone(t *testing.T) {
 	w := atRest(t, 3, nil)
 	w.Pods[2].View.Terminating = true

@@ -29,12 +29,12 @@ type world struct {
 	problems []string
 	// asked are the Pods whose replacement a user asked for.
 	asked map[string]bool
-	// broken are revisions whose containers never run; keeps says that nothing lets a marked Pod be deleted, and
-	// refusesDeletions that the API server refuses it, as lifecycle-controller notes.
+	// broken are revisions whose containers never run; keeps is true if nothing lets a marked Pod be deleted, and
+	// refusesDeletions if the API server refuses it, as lifecycle-controller notes.
 	broken           map[string]bool
 	keeps            bool
 	refusesDeletions bool
-	// outside are Pods that nobody owns; include are the names of those that are to be included.
+	// outside are Pods without an owner; include are the names of those that are to be included.
 	outside []setplan.Pod
 	include []string
 	// excluded are the claims of Pods that were excluded; grown are names of claims that were expanded.
@@ -400,7 +400,7 @@ func (w *world) slotsAt(revision string) int {
 	return n
 }
 
-// round is one decision and what follows; it says whether anything was due.
+// round is one decision and what follows; it reports whether anything was due.
 func (w *world) round(passes func() bool) bool {
 	plan := setplan.Decide(&w.Snapshot)
 	w.mayCreate(plan)
@@ -410,7 +410,7 @@ func (w *world) round(passes func() bool) bool {
 	return !plan.IsZero()
 }
 
-// run goes on until nothing is due for three rounds, and says whether it got there.
+// run goes on until nothing is due for three rounds, and reports whether it got there.
 func (w *world) run(passes func() bool) bool {
 	quiet := 0
 	for range 60*(w.Replicas+len(w.Pods)) + 400 {

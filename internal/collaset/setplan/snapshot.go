@@ -153,7 +153,7 @@ type Pod struct {
 	ID int
 	// Revision is the name of the Pod's revision, "" if it has none.
 	Revision string
-	// Known is what the Pod said of itself before somebody changed its labels; nil if that is what they say.
+	// Known is what the Pod's labels held before another client changed them; nil if they still hold it.
 	Known *Known
 	// Created is the creation time.
 	Created time.Time

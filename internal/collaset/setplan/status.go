@@ -214,7 +214,7 @@ func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
 	}
 }
 
-// stalled says what has to be changed by somebody, "" and nothing if nothing has to.
+// stalled returns what a user has to change, and nothing and "" if there is nothing to change.
 func (w conditionWriter) stalled(p *Plan, o Outcome) (reasons []string, message string) {
 	var messages []string
 	for _, problem := range p.Problems {

@@ -30,7 +30,7 @@ type Stray struct {
 	Unmanaged bool
 }
 
-// Known is what a Pod said of itself when it was seen last, before somebody changed it.
+// Known is what a Pod's labels held when it was seen last, before another client changed them.
 type Known struct {
 	// ID is the instance ID, or NoID, and Revision the name of the revision, "" if it had none.
 	ID       int

@@ -28,8 +28,7 @@ import (
 type Snapshot struct {
 	// Pod is the Pod as last observed.
 	Pod podops.View
-	// Carried is the operation whose record says that it has been carried out, and
-	// that it is to be finished here; zero if there is none.
+	// Carried is the operation that has been carried out by its record, and is to be finished here; zero if there is none.
 	Carried Carried
 	// Rules are all rules of the Pod's namespace; nil if there are none.
 	Rules []podops.Rule
@@ -131,9 +130,9 @@ func Decide(s Snapshot) Plan {
 	return plan
 }
 
-// verdicts reads the ledger. While frozen nobody leaves PreCheck, with rules or
-// without, granted or not. A graceful deletion does not leave it before the API
-// server has agreed of late; untried reports whether that is all that it waits for.
+// verdicts reads the ledger. While frozen no operation leaves PreCheck, with rules or without, granted or not. A
+// graceful deletion does not leave it before the API server has agreed of late; untried reports whether that is all
+// that it waits for.
 func verdicts(v podops.View, s Snapshot) (verdicts podops.Verdicts, untried bool) {
 	verdicts = podops.VerdictsFor(v, s.Rules)
 	for ask := range verdicts {

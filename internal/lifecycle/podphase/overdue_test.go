@@ -265,8 +265,8 @@ func TestPodThatIsMarkedDuringAnotherOperation(t *testing.T) {
 	assert.True(t, decide(v).Delete, "the Pod is out of service, and nobody objects")
 }
 
-// Whatever expires under whatever policy, with whatever readiness: the Pod is
-// offline while anybody may act, and nobody may act on a Pod that is seen Ready.
+// Whatever expires under whatever policy, with whatever readiness: the Pod is offline while any operator may act, and
+// no operator may act on a Pod that is seen Ready.
 func TestDeadlinesNeverOperateOnAServingPod(t *testing.T) {
 	phases := []podops.Phase{podops.PhasePreCheck, podops.PhasePreparing, podops.PhaseOperate, podops.PhasePostCheck, podops.PhaseCompleting}
 	policies := []podops.DeadlinePolicy{podops.DeadlineWait, podops.DeadlineCancel, podops.DeadlineProceed}

@@ -464,7 +464,7 @@ func (a *Asker) post(ctx context.Context, i *inquiry, r exchange.Request) (took 
 		answer, err = exchange.ParseAnswer(said)
 	}
 	if ctx.Err() != nil {
-		return took // the process ends: nobody may pass by failurePolicy for that
+		return took // the process ends: no Pod may pass by failurePolicy for that
 	}
 	a.count(ctx, i, r, err)
 	a.mu.Lock()

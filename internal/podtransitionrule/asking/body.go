@@ -21,7 +21,7 @@ import (
 const readersPerPost, readersPerSlot = 8, 8
 
 // body is what to post about the request's questions. Questions that cannot be asked are taken out of it, with the
-// reason; false says that none is left, or that the process ends.
+// reason; false means that none is left, or that the process ends.
 func (a *Asker) body(ctx context.Context, i *inquiry, check *appsv1alpha1.TransitionRule, r *exchange.Request) ([]byte, bool) {
 	parameters, failures := a.parameters(ctx, i.namespace, check.Webhook.Parameters, r.Questions)
 	if ctx.Err() != nil {

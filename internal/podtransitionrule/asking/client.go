@@ -18,7 +18,7 @@ const (
 	emptyBundle = "Cg=="
 )
 
-// misconfigured is an error that lasts until somebody changes the rule, a Secret or a flag.
+// misconfigured is an error that lasts until a user changes the rule, a Secret or a flag.
 type misconfigured struct{ error }
 
 func (m misconfigured) Unwrap() error { return m.error }

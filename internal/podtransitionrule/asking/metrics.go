@@ -65,7 +65,7 @@ func countRequest(namespace, rule string, result outcome) {
 	requests.WithLabelValues(namespace, rule, string(result)).Inc()
 }
 
-// countIgnored counts Pods that passed although nobody could be asked.
+// countIgnored counts Pods that passed although the webhook could not be asked.
 func countIgnored(namespace, rule string, pods int) {
 	exported.publish(namespace, rule)
 	namespace, rule = exported.labels(namespace, rule)

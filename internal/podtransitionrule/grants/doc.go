@@ -10,7 +10,7 @@
 //
 // Labels first, then webhooks, availability last. A webhook is asked about what one rule has not granted yet: a
 // Question, known by its Subject, and only about Pods that no other check refuses but availability. Its Answer counts
-// for this Subject alone. So nobody holds budget while it waits for an answer, and no answer is inherited by a later
+// for this Subject alone. So no Pod holds budget while it waits for an answer, and no answer is inherited by a later
 // request or a later Pod.
 //
 // While the namespace is frozen nothing is asked and nothing new granted at PreCheck. What is granted is kept, and
@@ -26,8 +26,8 @@
 //
 //   - the controller's desired replicas, if every live Pod of it is in the population (or it has no live Pod and its
 //     Pod template would be);
-//   - the number of its Pods in the population, at most its desired replicas, if only some are: nobody knows how many
-//     of the others will be;
+//   - the number of its Pods in the population, at most its desired replicas, if only some are: it is not known how
+//     many of the others will be;
 //   - the number of its Pods in the population, if it wants none (scaled to zero, being deleted) or is not known, and
 //     likewise for Pods without a controller.
 //
@@ -50,7 +50,7 @@
 //   - the Pod is down already, and the Pods granted + 1 <= allowed; or
 //   - the Pod is held and goes on, and is down already or unavailable <= allowed.
 //
-// At PostCheck an availablePolicy passes every Pod: holding back a Pod that could serve helps nobody.
+// At PostCheck an availablePolicy passes every Pod: holding back a Pod that could serve is of no use.
 //
 // # Topology
 //

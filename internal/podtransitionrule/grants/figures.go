@@ -14,7 +14,7 @@ const (
 	BlockedByFreeze BlockReason = "frozen"
 	// BlockedByInvalidRule: the rule cannot be evaluated.
 	BlockedByInvalidRule BlockReason = "invalid"
-	// BlockedByAnnotation: nobody can read what gives the Pod its traffic.
+	// BlockedByAnnotation: the annotation that names the Pod's employers cannot be read.
 	BlockedByAnnotation BlockReason = "annotation"
 	// BlockedByOtherRule: this rule has nothing against the Pod, another one of its rules has.
 	BlockedByOtherRule BlockReason = "other_rule"

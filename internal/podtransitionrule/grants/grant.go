@@ -63,8 +63,8 @@ func (d *decision) asked(c *pending) []*answer {
 }
 
 // evaluate puts the Pod before the checks of every rule: those that look at the Pod alone first, then webhooks, so that
-// nobody is asked about a Pod that cannot pass anyway, and availability last, so that no such Pod takes budget. While
-// the namespace is frozen there is no need to ask.
+// no webhook is asked about a Pod that cannot pass anyway, and availability last, so that no such Pod takes budget.
+// While the namespace is frozen there is no need to ask.
 func (d *decision) evaluate(c *pending, answers []*answer) {
 	if d.frozenFor(c) {
 		for _, a := range answers {
@@ -110,8 +110,8 @@ func (d *decision) frozenFor(c *pending) bool {
 	return d.Frozen != "" && c.stage == appsv1alpha1.StagePreCheck
 }
 
-// unreadable says why a Pod could not go on if it were granted: while nobody can read by whom it gets its traffic,
-// nobody takes it out, and it would hold its budget. What is granted already goes on.
+// unreadable says why a Pod could not go on if it were granted: while its employers cannot be read,
+// lifecycle-controller does not take it out of service, and it would hold its budget. What is granted already goes on.
 func (c *pending) unreadable() string {
 	if c.stage != appsv1alpha1.StagePreCheck || c.held {
 		return ""

@@ -86,7 +86,7 @@ func (r *rule) mirror(old *policyv1.PodDisruptionBudget) *BudgetChange {
 // deleted, and a rule that cannot be evaluated knows of no better one.
 func (r *rule) leavesBudget() bool { return r.DeletionTimestamp != nil || r.stalled != "" }
 
-// ownership reports whether the object is the rule's, or somebody else's. That of an earlier rule of the same name is
+// ownership reports whether the object is the rule's, or another owner's. That of an earlier rule of the same name is
 // neither: the garbage collector is about to remove it.
 func ownership(o *policyv1.PodDisruptionBudget, rule types.UID) (owned, foreign bool) {
 	owner := metav1.GetControllerOfNoCopy(o)

@@ -25,7 +25,7 @@ type Note struct {
 	Blocked map[string]string
 	// Present are the annotations of rules that the Pod has, by key.
 	Present map[string]string
-	// Stale are the keys of those that nobody will remove by moving the Pod on.
+	// Stale are the keys of those that are not removed when the Pod advances.
 	Stale []string
 }
 
@@ -111,7 +111,7 @@ func (v *verdict) text() string {
 	return string(text)
 }
 
-// Differences are the annotations that a Pod must be given, "" for those to be removed. ripe says whether a text has
+// Differences are the annotations that a Pod must be given, "" for those to be removed. ripe reports whether a text has
 // been true for long enough.
 func (n Note) Differences(ripe func(key, text string) bool) map[string]string {
 	changes := map[string]string{}

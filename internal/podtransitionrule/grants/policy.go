@@ -180,8 +180,8 @@ func (p *policy) observe(d *decision, selected []bool, filter labels.Selector) {
 	}
 }
 
-// population is the desired and the missing Pods of the Pods for which in is true. applies says whether an owner's Pod
-// template would belong to them.
+// population is the desired and the missing Pods of the Pods for which in is true. applies reports whether an owner's
+// Pod template would belong to them.
 func population(d *decision, in []bool, applies func(labels.Labels) bool) (desired, missing int) {
 	selected := make([]int, len(d.owners)) // by owner
 	for i, p := range d.pods {

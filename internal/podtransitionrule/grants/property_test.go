@@ -86,7 +86,7 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 	})
 }
 
-// genAnswers answers some of the questions, and some that nobody asks.
+// genAnswers answers some of the questions, and some that are not asked.
 func genAnswers(t *rapid.T, questions []Question) map[Subject]Answer {
 	answers := map[Subject]Answer{}
 	for _, q := range questions {
@@ -307,7 +307,7 @@ func (w *world) policies() map[*policy]*appsv1alpha1.PodTransitionRule {
 	return all
 }
 
-// inBounds says whether what is out of service keeps all bounds.
+// inBounds checks that what is out of service keeps all bounds.
 func (w *world) inBounds(t *rapid.T) {
 	down := map[string]bool{}
 	for _, p := range w.pods {
@@ -366,7 +366,7 @@ func (w *world) answer(t *rapid.T) {
 	w.answers = answers
 }
 
-// act lets somebody do something.
+// act has one of the world's participants do something.
 func (w *world) act(t *rapid.T) {
 	i := rapid.IntRange(0, len(w.pods)-1).Draw(t, "pod")
 	p := w.pods[i]
@@ -463,7 +463,7 @@ func (w *world) edit(t *rapid.T) {
 	}
 }
 
-// grantsInBounds says that no rule ever grants more Pods than it allows.
+// grantsInBounds checks that no rule ever grants more Pods than it allows.
 func (w *world) grantsInBounds(t *rapid.T) {
 	for policy, r := range w.policies() {
 		granted, zones := 0, map[string]bool{}
@@ -516,7 +516,7 @@ func (w *world) String() string {
 }
 
 // TestEverythingAskedForHappens: whatever happened before, once Pods recover, operators finish what they began and
-// nobody edits rules, every request is served and the ledger is empty.
+// rules are not edited, every request is served and the ledger is empty.
 func TestEverythingAskedForHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)

@@ -23,7 +23,7 @@ type rule struct {
 	asking, extending bool
 	// wanted is the PodDisruptionBudget that the rule is to have, nil for none.
 	wanted *policyv1.PodDisruptionBudgetSpec
-	// foreignBudget is true if somebody else's PodDisruptionBudget has the name of the rule's.
+	// foreignBudget is true if a PodDisruptionBudget that is not the rule's has the name of the rule's.
 	foreignBudget bool
 	// shares names the PodDisruptionBudget that counts for the rule's Pods instead of one of its own, rival one that
 	// selects some of the same Pods besides the rule's; "" for none.

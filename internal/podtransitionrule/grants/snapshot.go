@@ -32,8 +32,8 @@ type Snapshot struct {
 	Answers map[Subject]Answer
 	// Tasks become the RuleStates of each rule's status, by the rule's UID. A rule that is missing has none.
 	Tasks map[types.UID][]appsv1alpha1.RuleState
-	// Invalid says what is wrong with the webhook checks of a rule, by the rule's UID: nobody can be asked before the rule
-	// is changed. Its webhook checks refuse every Pod.
+	// Invalid says what is wrong with the webhook checks of a rule, by the rule's UID: no webhook can be asked before the
+	// rule is changed. Its webhook checks refuse every Pod.
 	Invalid map[types.UID]string
 	// Unreachable says which webhook of a rule does not answer, by the rule's UID, for people and without anything that
 	// changes from one attempt to the next. It is only reported.
@@ -116,8 +116,8 @@ type RuleStatus struct {
 	// ResourceVersion is that of the rule it was decided on; the write must depend on it.
 	ResourceVersion string
 	Status          appsv1alpha1.PodTransitionRuleStatus
-	// NewlyForeignBudget says that the rule's PodDisruptionBudget cannot be, because another object has its name, if that
-	// was not known before; "" otherwise. It is worth an event.
+	// NewlyForeignBudget is the message that the rule's PodDisruptionBudget cannot be created, because another object has
+	// its name, if that was not known before; "" otherwise. It is worth an event.
 	NewlyForeignBudget string
 	// NewlyStalled says what is wrong with the rule, if that was not known before; "" otherwise. It is worth an event.
 	NewlyStalled string

@@ -223,7 +223,7 @@ func sortTasks(tasks []appsv1alpha1.TaskInfo) {
 // news is what of the conditions is worth an event; "" for nothing.
 type news struct{ stalled, foreignBudget string }
 
-// conditions says whether the rule can be evaluated, and whether its verdicts will change by themselves. Messages
+// conditions reports whether the rule can be evaluated, and whether its verdicts will change by themselves. Messages
 // have no counters: a condition is not written for them.
 func (r *rule) conditions(conditions *[]metav1.Condition, s Snapshot) news {
 	var worth news

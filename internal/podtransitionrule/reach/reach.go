@@ -47,7 +47,7 @@ type Reach struct {
 
 	// rulesMade is closed when rulesSynced is set.
 	rulesMade chan struct{}
-	// changed says that a namespace came into reach.
+	// changed signals that a namespace came into reach.
 	changed chan struct{}
 
 	mu          sync.Mutex
@@ -59,7 +59,7 @@ type Reach struct {
 	position string
 	// newest is the latest resourceVersion at which a namespace was listed, "" for none.
 	newest string
-	// torn is true if a namespace's Pods are being put in: should nobody read them to the end, all must be listed anew.
+	// torn is true if a namespace's Pods are being put in: if the reader stops before their end, all must be listed again.
 	torn bool
 	// stream counts lists of all and watches. Only the last of them puts anything in.
 	stream int
@@ -164,8 +164,8 @@ func (r *Reach) Ready(namespace string, hasRules bool) bool {
 	return s.whole
 }
 
-// want brings a namespace into reach, for as long as the process runs: how far a rule that went is still at work
-// nobody has to know.
+// want brings a namespace into reach, for as long as the process runs: so it need not be known how far a deleted rule
+// is still in effect.
 func (r *Reach) want(namespace string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,9 +213,9 @@ func (r *Reach) beginIdle(resourceVersion string) (stream int, ok bool) {
 	return r.stream, true
 }
 
-// begin says that all Pods in reach will come with a list of all. It returns the resourceVersion that the list must
-// have reached, so that the cache does not go back, or what was asked for if that is any or the newest; and the
-// number of the stream.
+// begin records that all Pods in reach will come with a list of all. It returns the resourceVersion that the list must
+// have reached, so that the cache does not go back, or what was asked for if that is any or the newest; and the number
+// of the stream.
 func (r *Reach) begin(asked string) (resourceVersion string, stream int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,7 +267,7 @@ func (r *Reach) listed(stream int, namespace, resourceVersion string) bool {
 	return true
 }
 
-// put takes down that somebody has read all of them.
+// put records that all of them have been read.
 func (r *Reach) put(stream int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

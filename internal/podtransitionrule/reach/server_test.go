@@ -28,7 +28,7 @@ type server struct {
 	failing int
 	// listed are the namespaces that were listed alone.
 	listed map[string]bool
-	// pages are what is left of lists that nobody has read to the end, by their token.
+	// pages are what is left of lists that have not been read to the end, by their token.
 	pages map[string]corev1.PodList
 	// onlyLists is true if there are no lists by a watch.
 	onlyLists bool

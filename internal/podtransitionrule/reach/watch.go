@@ -221,7 +221,8 @@ func (s *stream) run(ctx context.Context) {
 	}
 }
 
-// begin waits until a namespace is in reach and begins the watch then. False means that nobody reads any more.
+// begin waits until a namespace is in reach and begins the watch then. False means that the stream is not read any
+// more.
 func (s *stream) begin(ctx context.Context) bool {
 	for s.reach.idle() {
 		select {
@@ -247,7 +248,7 @@ func (s *stream) begin(ctx context.Context) bool {
 	}
 }
 
-// hand hands an event on if it concerns a Pod in reach, and says whether somebody still reads.
+// hand hands an event on if it concerns a Pod in reach, and reports whether the stream is still read.
 func (s *stream) hand(ctx context.Context, event watch.Event) bool {
 	pod, ok := event.Object.(*corev1.Pod)
 	if !ok || event.Type == watch.Error {
@@ -278,7 +279,7 @@ func (s *stream) send(ctx context.Context, event watch.Event) bool {
 	}
 }
 
-// addMissing puts in the Pods of namespaces that have come into reach, and says whether all are in.
+// addMissing puts in the Pods of namespaces that have come into reach, and reports whether all are in.
 func (s *stream) addMissing(ctx context.Context) bool {
 	all := true
 	for _, namespace := range s.reach.missing() {
@@ -297,7 +298,7 @@ func (s *stream) addMissing(ctx context.Context) bool {
 	return all
 }
 
-// put hands on Pods that were listed, and says whether they were read to the end.
+// put hands on Pods that were listed, and reports whether they were read to the end.
 func (s *stream) put(ctx context.Context, pods []*corev1.Pod) bool {
 	for _, pod := range pods {
 		if !s.send(ctx, watch.Event{Type: watch.Added, Object: pod}) {

@@ -22,8 +22,8 @@ const (
 	// refreshAfter is how long an answer is used, retryAfter how long an old one still is when the server does not answer.
 	refreshAfter = 10 * time.Minute
 	retryAfter   = time.Minute
-	// wholePods is the minor version of Kubernetes 1 from which on pods/resize is about init containers and whole Pods
-	// as well. Discovery does not tell; a server where somebody has turned that off refuses, which is handled.
+	// wholePods is the minor version of Kubernetes 1 from which on pods/resize is about init containers and whole Pods as
+	// well. Discovery does not tell; a server where that is turned off refuses, which is handled.
 	wholePods = 36
 )
 

@@ -19,7 +19,7 @@ func Of(namespace string, shards int) int {
 }
 
 // Assign says who should hold each shard: the answer has as many entries as holders, each a member; or "" if there is
-// none. holders has for each shard the member that holds it, or "" (or somebody who is no member) if it is to be
+// none. holders has for each shard the member that holds it, or "" (or an identity that is no member) if it is to be
 // given to another. The order of members does not matter, nor that one is named twice.
 //
 //   - Every member gets len(holders)/len(members) shards or one more.
@@ -114,7 +114,7 @@ type Snapshot struct {
 	Me string
 	// Members are the replicas that announce themselves.
 	Members []string
-	// Holders are, for each shard, who holds its Lease; "" if nobody does or it has run out.
+	// Holders are, for each shard, the holder of its Lease; "" for none, or if it has run out.
 	Holders []string
 	// Stages are, for each shard, what goes on here. It is as long as Holders.
 	Stages []Stage

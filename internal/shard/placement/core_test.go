@@ -226,7 +226,7 @@ func TestWhoIsNoMemberGivesUp(t *testing.T) {
 	assert.Equal(t, placement.Plan{GiveUp: []int{0}}, placement.Decide(placement.Snapshot{Me: "a", Holders: []string{"a"}, Stages: []placement.Stage{placement.Held}}))
 }
 
-// TestHeldByWhoLeaves: a live Lease of somebody who is no member any more is waited for.
+// TestHeldByWhoLeaves: a live Lease of a holder that is no member any more is waited for.
 func TestHeldByWhoLeaves(t *testing.T) {
 	s := placement.Snapshot{Me: "a", Members: []string{"a"}, Holders: []string{"leaving"}, Stages: []placement.Stage{placement.Idle}}
 	assert.Empty(t, placement.Decide(s))

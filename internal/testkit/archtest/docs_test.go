@@ -38,7 +38,7 @@ func TestLinksInDocsLeadSomewhere(t *testing.T) {
 	}
 }
 
-// TestEveryPageIsReached: a page that no other links to is found by nobody.
+// TestEveryPageIsReached: a page that no other links to is not found by readers.
 func TestEveryPageIsReached(t *testing.T) {
 	all := allPages(t)
 	reached := map[string]bool{"README.md": true}

@@ -20,8 +20,8 @@ type Package struct {
 	Imports, TestImports, XTestImports []string
 }
 
-// door is the one package of api that reaches into a component: it adds a platform's adapter to a manager. It counts
-// as a part of that component, so nobody else may import it.
+// door is the one package of api that reaches into a component: it adds a platform's adapter to a manager. It counts as
+// a part of that component, so no other component may import it.
 const door, behindDoor = Module + "/api/resourceconsist/setup", "resourceconsist"
 
 var (

@@ -232,8 +232,7 @@ func conditions(params map[string]float64) string {
 	return strings.Join(parts, " ")
 }
 
-// verdict is what a figure says about a goal. Figures are judged by the goals of today, whatever the file says that
-// they are in.
+// verdict is what a figure means for a goal. Figures are judged by the present goals, whatever the file has.
 func (g Goal) verdict(r Result) string {
 	short, within := g.shortOf(r.Params), g.within(r)
 	switch {

@@ -62,7 +62,7 @@ type Field struct {
 
 // step leads from a field to one below it.
 type step struct {
-	// property is the name of a property; list and values say that it is the items of a list or the values of a map.
+	// property is the name of a property; list and values are true if it is the items of a list or the values of a map.
 	property     string
 	list, values bool
 	schema       *apiextensionsv1.JSONSchemaProps

@@ -92,8 +92,7 @@ type search[S any] struct {
 	goals  []int32
 }
 
-// Search visits all states. The error is a *Violation, or says that the bound
-// was hit.
+// Search visits all states. The error is a *Violation, or means that the bound was hit.
 func Search[S any](m Model[S]) (Result, error) {
 	s := &search[S]{
 		model: m, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, index: map[key]int32{}, byName: map[string]int32{},

@@ -215,7 +215,7 @@ func TestLateViewDoesNotUndoOwnWrites(t *testing.T) {
 	written.ResourceVersion = "12"
 	m.wrote(written)
 
-	seen.ResourceVersion = "11" // somebody's label, written before the kubelet's status
+	seen.ResourceVersion = "11" // another client's label, written before the kubelet's status
 	patch, err = m.report(seen, now)
 	require.NoError(t, err)
 	require.Nil(t, patch, "the kubelet knows what it said")

@@ -38,7 +38,7 @@ type Options struct {
 	RestartTime time.Duration
 	// Workers is the number of writes that are under way at a time. 0 means 32.
 	Workers int
-	// Log receives what went wrong and is tried again. Nil means nobody reads it.
+	// Log receives what went wrong and is tried again. Nil discards it.
 	Log func(format string, args ...any)
 }
 

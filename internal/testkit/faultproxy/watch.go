@@ -33,9 +33,9 @@ func (e *event) sameObject(other *event) bool {
 	return other != nil && e.meta.Name == other.meta.Name && e.meta.Namespace == other.meta.Namespace && e.meta.UID == other.meta.UID
 }
 
-// supersededBy reports whether nobody who sees next misses the event: it is the following one of the watch, of the
-// same object. With an event of another object in between it would be missed: whoever sees that one must have seen
-// this one too.
+// supersededBy reports whether no client that sees next misses the event: it is the following one of the watch, of the
+// same object. With an event of another object in between it would be missed: a client that sees that one must have
+// seen this one too.
 func (e *event) supersededBy(next *event) bool {
 	if !e.sameObject(next) || e.kind != watch.Added && e.kind != watch.Modified {
 		return false

@@ -45,13 +45,11 @@ const (
 // controlPlaneRoles are the names under which hack/cluster/kubernetes answers.
 var controlPlaneRoles = []string{etcd, kubeAPIServer, kubeControllerManager, kubeScheduler, kubectl}
 
-// Assets returns a folder with etcd, kube-apiserver, kube-controller-manager,
-// kube-scheduler, kubectl and kwok, fit to be KUBEBUILDER_ASSETS. When the cache
-// has no such folder for the present sources, Go version and platform, Assets
-// builds one with the local go command, which takes minutes the first time ever
-// and writes to progress (nil: nobody reads it) what it is doing. With a filled
-// cache it writes nothing and takes milliseconds. Two processes never build the
-// same folder at once, and a folder that is there is complete.
+// Assets returns a folder with etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl and kwok, fit to
+// be KUBEBUILDER_ASSETS. When the cache has no such folder for the present sources, Go version and platform, Assets
+// builds one with the local go command, which takes minutes the first time ever and writes to progress (nil: discarded)
+// what it is doing. With a filled cache it writes nothing and takes milliseconds. Two processes never build the same
+// folder at once, and a folder that is there is complete.
 func Assets(ctx context.Context, progress io.Writer) (dir string, err error) {
 	return AssetsOf(ctx, "", progress)
 }
@@ -330,9 +328,8 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// lockFile takes an exclusive lock that ends with the process at the latest. It
-// calls onWait once if somebody else holds it. The file stays: removing it would
-// let two processes lock two files of one name.
+// lockFile takes an exclusive lock that ends with the process at the latest. It calls onWait once if another process
+// holds it. The file stays: removing it would let two processes lock two files of one name.
 func lockFile(ctx context.Context, path string, onWait func()) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

@@ -55,8 +55,8 @@ type Config struct {
 	// etcd uses the two ports after it.
 	Port int
 
-	// WithControllerManager runs kube-controller-manager. Without it nobody makes
-	// default service accounts, so Pods are then admitted without one.
+	// WithControllerManager runs kube-controller-manager. Without it there are no default service accounts, so Pods are
+	// then admitted without one.
 	WithControllerManager bool
 	// WithScheduler runs kube-scheduler.
 	WithScheduler bool
@@ -89,8 +89,7 @@ type Config struct {
 
 	// Detached lets the cluster outlive this process. Attach finds it again.
 	Detached bool
-	// Progress receives a line about each step that takes long. Nil means nobody
-	// reads them.
+	// Progress receives a line about each step that takes long. Nil discards them.
 	Progress io.Writer
 	// StartTimeout bounds Start, the building of binaries apart. 0 means five
 	// minutes.
@@ -112,7 +111,7 @@ type Cluster struct {
 	mu    sync.Mutex // guards the components' processes and the state file
 	state state
 	admin *rest.Config
-	// reserved are the ports, if they were chosen here: nobody else gets one while a component restarts.
+	// reserved are the ports, if they were chosen here: no other process gets one while a component restarts.
 	reserved *Ports
 }
 
@@ -423,7 +422,7 @@ func (c *Cluster) KillComponent(name string) error {
 	return errors.Join(component.kill(), c.state.save(c.Dir))
 }
 
-// PauseComponent stops a component in its tracks (SIGSTOP): its connections stay open, and nobody hears from it.
+// PauseComponent stops a component in its tracks (SIGSTOP): its connections stay open, and it does not answer.
 // ResumeComponent lets it go on.
 func (c *Cluster) PauseComponent(name string) error { return c.signal(name, syscall.SIGSTOP) }
 

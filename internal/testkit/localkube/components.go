@@ -104,7 +104,7 @@ func components(dir string, config Config, of release, ports ports) []*component
 		"--service-cluster-ip-range=" + services,
 	}
 	if !config.WithControllerManager {
-		apiServer = append(apiServer, "--disable-admission-plugins=ServiceAccount") // nobody makes default accounts
+		apiServer = append(apiServer, "--disable-admission-plugins=ServiceAccount") // there are no default accounts
 	}
 	if config.Audit {
 		apiServer = append(apiServer,

@@ -17,8 +17,8 @@ const (
 	portAttempts        = 1000
 )
 
-// Ports are TCP ports on the loopback address that nobody listens on and nobody else who reserves ports here, in
-// whatever process, is given before Release or the end of this process.
+// Ports are TCP ports on the loopback address on which no process listens, and which are not given to any other process
+// that reserves ports here before Release or the end of this process.
 type Ports struct {
 	// Numbers are the ports, all different.
 	Numbers []int
@@ -70,7 +70,7 @@ func (p *Ports) try(dir string, port int) error {
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(port)))
 	if err != nil {
-		return file.Close() // somebody who does not reserve has it
+		return file.Close() // a process that does not reserve ports has it
 	}
 	if err := listener.Close(); err != nil {
 		return errors.Join(err, file.Close())

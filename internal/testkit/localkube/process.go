@@ -19,7 +19,7 @@ const (
 	logTailLines = 25
 )
 
-// errLocked says that another process holds a lock.
+// errLocked means that another process holds a lock.
 var errLocked = errors.New("locked by another process")
 
 // component is one process of a cluster, as state.json keeps it.
@@ -82,9 +82,8 @@ func waitFor(ctx context.Context, what string, lifeline []component, check func(
 	}
 }
 
-// childEnvironment is the present environment without what would steer a
-// Kubernetes client elsewhere, or its calls through somebody's proxy: all that a
-// cluster here talks to is on this machine. Nor is what watches over the caches of
+// childEnvironment is the present environment without what would steer a Kubernetes client elsewhere, or its calls
+// through a user's proxy: all that a cluster here talks to is on this machine. Nor is what watches over the caches of
 // programs under test meant for those of Kubernetes.
 func childEnvironment() []string {
 	var kept []string

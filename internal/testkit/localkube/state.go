@@ -35,9 +35,8 @@ func (s *state) save(dir string) error {
 	return os.Rename(temporary, filepath.Join(dir, stateFile))
 }
 
-// Attach returns the cluster whose folder is dir, usually one that another
-// process started detached. It does not say whether the cluster runs; Processes
-// does. An absent folder or one without a cluster is an error that matches
+// Attach returns the cluster whose folder is dir, usually one that another process started detached. It does not report
+// whether the cluster runs; Processes does. An absent folder or one without a cluster is an error that matches
 // os.ErrNotExist.
 func Attach(dir string) (*Cluster, error) {
 	dir, err := filepath.Abs(dir)

@@ -26,7 +26,7 @@ type rule struct {
 	// created and changed are when the rule and its present spec were first seen.
 	created, changed moment
 
-	// shares are the selected Pods by owner, loose those of nobody that have not run to their end.
+	// shares are the selected Pods by owner, loose those without an owner that have not run to their end.
 	shares map[types.UID]*share
 	loose  int
 	// servedLive are those of them that were Ready once and have not run to their end, out those that an operation has
@@ -176,7 +176,7 @@ func (s *space) lose(before *pod, e Event) {
 	}
 }
 
-// excusedLosses is how many Pods were lost so recently that nobody need know.
+// excusedLosses is how many Pods were lost so recently that no component need know.
 func (r *rule) excusedLosses(since time.Time) int {
 	r.losses = slices.DeleteFunc(r.losses, func(t time.Time) bool { return t.Before(since) })
 	return len(r.losses)

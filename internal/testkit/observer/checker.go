@@ -68,8 +68,8 @@ type Options struct {
 	// Without are promises that are not judged, such as Revision and Churn where
 	// a test makes the Pods of CollaSets itself.
 	Without []Invariant
-	// StuckAfter is how long a Pod may stay out of service, or wait while nobody says
-	// why, without any change of its protocol state. 0 means a minute; negative means for ever.
+	// StuckAfter is how long a Pod may stay out of service, or wait without a stated reason, without any change of its
+	// protocol state. 0 means a minute; negative means for ever.
 	StuckAfter time.Duration
 	// Settle is how long a new rule, or a smaller allowance of a rule, need not
 	// be known to everybody: what is in flight meanwhile is judged by what held
@@ -81,12 +81,11 @@ type Options struct {
 	// other by milliseconds, on a machine that is out of breath by seconds. 0
 	// means 5 s. Only Observer heeds it.
 	Hold time.Duration
-	// Notice is how long a Pod that somebody deletes without an operation need not
-	// be known to be gone: Budget does not count it meanwhile. 0 is for runs in
-	// which nobody does, so that whoever deletes a Pod breaks the promise.
+	// Notice is how long a Pod that is deleted without an operation need not be known to be gone: Budget does not count it
+	// meanwhile. 0 is for runs in which no client deletes Pods that way, so that every such deletion breaks the promise.
 	Notice time.Duration
-	// Graceful is true if nobody deletes or evicts a Pod by force, so that no Pod that the
-	// protocol can take out of service may be deleted while it is Ready, whoever asked for it.
+	// Graceful is true if no client deletes or evicts a Pod by force, so that no Pod that the protocol can take out of
+	// service may be deleted while it is Ready, no matter which client asked for it.
 	Graceful bool
 	// Rest is how long AtRest waits for what is not as it should be at rest. 0
 	// means 30 s. Only Observer heeds it.
@@ -184,7 +183,7 @@ type pod struct {
 	out    bool
 	// outSince is when it went out, stateSince when its protocol state last changed.
 	outSince, stateSince time.Time
-	explained            time.Time // when somebody last said why it waits
+	explained            time.Time // when a reason for its waiting was last stated
 	stuck                bool      // reported
 }
 
@@ -237,7 +236,7 @@ func (c *Checker) Apply(e Event) {
 	}
 	if e.Blind || s.leaving {
 		found := s.record
-		s.record = newRecord(s.options) // for nobody
+		s.record = newRecord(s.options) // discarded
 		defer func() { s.record = found }()
 	}
 	switch obj := e.Object.(type) {

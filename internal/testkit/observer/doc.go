@@ -1,6 +1,5 @@
-// Package observer watches a cluster from outside and says whether the suite
-// kept its promises. It shares nothing with the controllers but the types of the
-// API: not their code, not their caches, and not the Pod protocol's package
+// Package observer watches a cluster from outside and reports whether the suite kept its promises. It shares nothing
+// with the controllers but the types of the API: not their code, not their caches, and not the Pod protocol's package
 // either, so that a mistake there cannot hide itself here.
 //
 // Checker is the judgement: a plain function of a sequence of events in the
@@ -46,9 +45,8 @@
 //     counters in status equal a recount.
 //   - Orphan, at rest: every claim, entry of a ResourceContext and revision
 //     belongs to something that is there, or is kept by policy.
-//   - Stuck: no Pod stays out of service in one and the same state, or waits in a
-//     stage without a reason that somebody states, for longer than a limit. At
-//     rest no Pod waits, and no CollaSet is not Ready, without a stated reason.
+//   - Stuck: no Pod stays out of service in one and the same state, or waits in a stage without a stated reason, for
+//     longer than a limit. At rest no Pod waits, and no CollaSet is not Ready, without a stated reason.
 //   - Keys: no key of the Pod protocol comes without its partners. At rest
 //     operations that are over have left none.
 //   - Churn: a CollaSet creates no Pod that it does not want. At rest as many

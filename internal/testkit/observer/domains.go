@@ -86,7 +86,7 @@ func (s *space) domain(p *pod, key string, e Event) (string, bool) {
 	return n.labels[key], true
 }
 
-// lost reports whether a Pod is being deleted by nobody's operation.
+// lost reports whether a Pod is being deleted without an operation.
 func lost(obj *corev1.Pod) bool { return obj.DeletionTimestamp != nil && !hasKey(obj, operatePrefix) }
 
 // bears reports whether a check bounds all Pods that its rule selects. Filtered checks and those with conditions

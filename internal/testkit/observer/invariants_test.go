@@ -319,7 +319,7 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 	}
 }
 
-// letGo has a Pod wait for two minutes for a rule that says so, and then for some time for nobody.
+// letGo has a Pod wait for two minutes for a rule that reports it, and then for some time without a reason.
 func letGo(since time.Duration) func(*story) {
 	return func(s *story) {
 		s.apply(aPod(0, asking))
@@ -505,7 +505,7 @@ func restingRule() *appsv1alpha1.PodTransitionRule {
 
 func notReadySet(set *appsv1alpha1.CollaSet) { set.Status.Conditions[0].Status = metav1.ConditionFalse }
 
-// TestLossesAreExcusedForAWhile has a Pod deleted by somebody while another goes out of service by an operation.
+// TestLossesAreExcusedForAWhile has a Pod deleted by a user while another goes out of service by an operation.
 func TestLossesAreExcusedForAWhile(t *testing.T) {
 	for name, tc := range map[string]struct {
 		notice, later time.Duration

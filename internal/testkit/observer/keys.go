@@ -142,7 +142,7 @@ func mayServe(obj *corev1.Pod) string {
 // asks reports whether an operation has been asked for.
 func asks(obj *corev1.Pod) bool { return hasKey(obj, operatingPrefix) }
 
-// explained reports whether somebody says why a Pod waits in a stage.
+// explained reports whether a reason is stated for which a Pod waits in a stage.
 func (s *space) explained(obj *corev1.Pod) bool {
 	if conditionStatus(obj, overdue) == corev1.ConditionTrue {
 		return true

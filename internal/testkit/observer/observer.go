@@ -129,7 +129,7 @@ func start(ctx context.Context, all []source, options Options) (*Observer, error
 		hold: cmp.Or(options.Hold, defaultHold), rest: cmp.Or(options.Rest, defaultRest),
 	}
 	far := make([]*progress, len(all))
-	listed := make(chan error, len(all)) // nobody is left waiting when one fails
+	listed := make(chan error, len(all)) // no goroutine is left waiting when one fails
 	for i, s := range all {
 		far[i] = &progress{known: map[string]map[types.UID]uint64{}}
 		o.done.Go(func() { o.follow(ctx, s, far[i], listed) })
@@ -251,7 +251,8 @@ func (o *Observer) follow(ctx context.Context, s source, far *progress, listed c
 	}
 }
 
-// lost says that a kind is not being watched any more, and whole that nothing of it is missing, or can be known to be.
+// lost records that a kind is not being watched any more, and whole that nothing of it is missing, or can be known to
+// be.
 func (o *Observer) lost(far *progress) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -270,7 +271,7 @@ func (o *Observer) whole(far *progress) {
 	}
 }
 
-// gap says that up to a resourceVersion, of what happened to a kind only the last states were received.
+// gap records that up to a resourceVersion, of what happened to a kind only the last states were received.
 func (o *Observer) gap(far *progress, version string) {
 	to, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {
@@ -421,7 +422,7 @@ func (o *Observer) receive(far *progress, obj metav1.Object, version string, e E
 	}
 }
 
-// reach says that everything of a kind up to a resourceVersion has been received.
+// reach records that everything of a kind up to a resourceVersion has been received.
 func (o *Observer) reach(far *progress, version string) {
 	number, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

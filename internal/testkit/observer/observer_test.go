@@ -27,7 +27,7 @@ type kind struct {
 	mu    sync.Mutex
 	watch *watch.FakeWatcher
 	list  runtime.Object
-	// down is true if nobody answers.
+	// down is true if the server does not answer.
 	down bool
 }
 

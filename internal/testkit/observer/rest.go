@@ -13,7 +13,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// AtRest judges what has to hold in a namespace when nothing is to be done any more, and says whether it holds and
+// AtRest judges what has to hold in a namespace when nothing is to be done any more, and reports whether it holds and
 // whether EndpointSlices follow the Pods. Unless they do, nothing is taken down before the last look.
 func (c *Checker) AtRest(namespace string, now time.Time, last bool) bool {
 	s := c.space(namespace)
@@ -318,7 +318,7 @@ func (s *space) judgeChurn(r resting) {
 	}
 }
 
-// Hush says that from now on nothing may happen in a namespace, and Unhush that it may again.
+// Hush has the Checker expect that from now on nothing happens in a namespace, and Unhush ends that.
 func (c *Checker) Hush(namespace string) {
 	s := c.space(namespace)
 	s.quiet = true

@@ -28,7 +28,7 @@ type set struct {
 	sample sample
 }
 
-// lately is a number that may not be known to everybody yet after it has become smaller.
+// lately is a number that may not be known to every component yet after it has become smaller.
 type lately struct {
 	now, before int
 	until       time.Time
@@ -41,7 +41,7 @@ func (l *lately) set(n int, when time.Time, settle time.Duration) {
 	l.now = n
 }
 
-// most is the largest number that somebody may still go by.
+// most is the largest number that a component may still go by.
 func (l *lately) most(when time.Time) int {
 	if when.Before(l.until) {
 		return max(l.now, l.before)

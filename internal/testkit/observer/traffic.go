@@ -38,8 +38,8 @@ func (s *space) applySlice(obj *discoveryv1.EndpointSlice, e Event) {
 	s.slices[obj.Name] = listed
 }
 
-// slicesFollow reports whether the EndpointSlices tell what the Pods are. Somebody else writes them, at a pace of
-// their own, and until they follow nobody is at rest.
+// slicesFollow reports whether the EndpointSlices tell what the Pods are. The EndpointSlice controller writes them,
+// later than the Pods, and until they follow nothing is at rest.
 func (s *space) slicesFollow() bool {
 	pods := map[types.UID]*corev1.Pod{}
 	for _, p := range s.pods {

@@ -56,8 +56,8 @@ var foreignLabels = map[string]bool{lifecycleController: true, consistController
 // components are the suite's field managers.
 var components = map[string]bool{collasetController: true, lifecycleController: true, ruleController: true, consistController: true, webhookServer: true}
 
-// checkWriters judges that no component has written a field that is not its own. What it wrote is what managedFields
-// says that it holds; only what has changed since is looked at.
+// checkWriters judges that no component has written a field that is not its own. What it wrote is what it holds by
+// managedFields; only what has changed since is looked at.
 func (s *space) checkWriters(before, now metav1.Object, e Event) {
 	old := before.GetManagedFields()
 	for _, entry := range now.GetManagedFields() {

@@ -186,7 +186,7 @@ func StartLoad(client *http.Client, atATime int) *Load {
 	return l
 }
 
-// one sends a request, and says whether to go on: not when enough have failed.
+// one sends a request, and reports whether to send more: not when enough have failed.
 func (l *Load) one(client *http.Client) bool {
 	const enough = 10
 	select {
@@ -275,7 +275,7 @@ func tryWebs(t testing.TB, names []string) map[string]*Web {
 	return webs
 }
 
-// Loopback is a loopback address that nobody else is likely to listen on.
+// Loopback is a loopback address that no other process is likely to listen on.
 func Loopback() string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 }

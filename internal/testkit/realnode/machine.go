@@ -113,8 +113,8 @@ func outside() (code int, err error) {
 	return 0, err
 }
 
-// claimFolder makes the run's folder, locked for as long as this process lives,
-// and removes what runs left whose folders nobody holds.
+// claimFolder makes the run's folder, locked for as long as this process lives, and removes what runs left whose
+// folders are not locked.
 func claimFolder() (dir string, release func(), err error) {
 	locks, err := localkube.LockDir("real-nodes")
 	if err != nil {
@@ -161,8 +161,8 @@ func sweep() error {
 	return errors.Join(errs...)
 }
 
-// isOurs reports whether this is a folder that the user of this process made, as os.MkdirTemp makes them: open to
-// nobody else.
+// isOurs reports whether this is a folder that the user of this process made, as os.MkdirTemp makes them: open to no
+// other user.
 func isOurs(info os.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && info.IsDir() && info.Mode().Perm() == 0o700 && int(stat.Uid) == os.Getuid()

@@ -193,7 +193,7 @@ func (n *Node) kubeletConfig(number int, cgroup string) any {
 		"address":                  address(number),
 		"healthzPort":              0,
 		"readOnlyPort":             0,
-		// Nobody but this run can reach the address.
+		// Only this run can reach the address.
 		"authentication":                map[string]any{"anonymous": map[string]any{"enabled": true}, "webhook": map[string]any{"enabled": false}},
 		"authorization":                 map[string]any{"mode": "AlwaysAllow"},
 		"evictionHard":                  map[string]string{"memory.available": never, "nodefs.available": never, "nodefs.inodesFree": never, "imagefs.available": never, "imagefs.inodesFree": never},

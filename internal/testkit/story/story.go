@@ -1,4 +1,4 @@
-// Package story is what happens in tests of failing processes: somebody rolls out a workload on a running suite while
+// Package story is what happens in tests of failing processes: a user rolls out a workload on a running suite while
 // something fails, an observer judges every change, and one row of the fault report says how it went.
 package story
 

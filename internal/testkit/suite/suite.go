@@ -131,8 +131,7 @@ type Config struct {
 
 	// Detached lets processes and cluster outlive this process.
 	Detached bool
-	// Progress receives a line about each step that takes long. Nil means nobody
-	// reads them.
+	// Progress receives a line about each step that takes long. Nil discards them.
 	Progress io.Writer
 }
 
@@ -413,8 +412,8 @@ func (s *Suite) Credential(name string) string {
 	return ""
 }
 
-// Pause stops a process in its tracks (SIGSTOP): its connections stay open, and nobody hears from it. Resume lets it
-// go on. A process that does not run is an error.
+// Pause stops a process in its tracks (SIGSTOP): its connections stay open, and it does not answer. Resume lets it go
+// on. A process that does not run is an error.
 func (s *Suite) Pause(name string) error {
 	p := s.processes[name]
 	if p == nil {
@@ -583,8 +582,8 @@ func (s *Suite) Restart(ctx context.Context, name string, args ...string) error 
 	return s.waitReady(ctx, name)
 }
 
-// Revive starts again what has ended although nobody asked it to, as a kubelet does, and returns the names; it does
-// not wait until they are ready.
+// Revive starts again what has ended without being asked to, as a kubelet does, and returns the names; it does not wait
+// until they are ready.
 func (s *Suite) Revive(ctx context.Context) ([]string, error) {
 	var revived []string
 	for _, name := range slices.Sorted(maps.Keys(s.processes)) {
@@ -622,8 +621,8 @@ func (s *Suite) Processes() map[string]int {
 	return pids
 }
 
-// Died returns an error about each component that ended although nobody asked it
-// to, with the last lines of its log, and about each data race; nil if none did.
+// Died returns an error about each component that ended without being asked to, with the last lines of its log, and
+// about each data race; nil if none did.
 func (s *Suite) Died() error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(s.processes)) {

@@ -27,7 +27,7 @@ type Authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-// New makes an authority that nobody else has.
+// New makes an authority that no other test has.
 func New(t testing.TB) Authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -51,7 +51,7 @@ type schedule struct {
 func renew(m material, names []string, now time.Time, s schedule, published time.Time) (_ material, nextLook time.Time, err error) {
 	before := m
 	if _, err := cert.ParseCertsPEM(m.bundle); err != nil {
-		m.bundle = nil // nobody trusts anything by it
+		m.bundle = nil // nothing is trusted by it
 	}
 	serving, err := m.serving.parse()
 	if err != nil || !now.Before(serving.NotAfter) || !trusts(m.bundle, serving, now) {

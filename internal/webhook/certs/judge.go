@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// judge says whether the API server can call the server with the certificate that it has.
+// judge checks whether the API server can call the server with the certificate that it has.
 type judge struct {
 	settings Settings
 	clock    clock.Clock

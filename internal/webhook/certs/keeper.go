@@ -42,12 +42,12 @@ const (
 
 // Waits of the keeper.
 const (
-	// longestWait bounds the time between two looks at the Secret, in case that somebody removes or changes it: it is not
+	// longestWait bounds the time between two looks at the Secret, in case that a user removes or changes it: it is not
 	// watched.
 	longestWait = 10 * time.Minute
 	// shortestWait keeps a decision that is due, but waits for something else, from being asked for too often.
 	shortestWait = time.Second
-	// afterConflict is the wait after somebody else was quicker to write.
+	// afterConflict is the wait after another client was quicker to write.
 	afterConflict = 200 * time.Millisecond
 )
 

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Mounted serves a certificate that somebody else keeps in a folder, cert-manager for example, and whose authority
-// somebody else writes into the webhook configurations. It reads the files again when they change. Nothing is written.
+// Mounted serves a certificate that another program, cert-manager for example, keeps in a folder, and whose authority
+// that program writes into the webhook configurations. It reads the files again when they change. Nothing is written.
 type Mounted struct {
 	judge
 	watcher *certwatcher.CertWatcher

@@ -24,8 +24,9 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
-// TestWebhookServer is down, half of it, hangs, or shows a certificate that nobody trusts, while Pods that are not
-// ours are created and changed and a rollout goes on. An expired certificate is in test/integration/webhook.
+// TestWebhookServer is down, half of it, hangs, or shows a certificate that the API server does not trust, while Pods
+// that are not ours are created and changed and a rollout goes on. An expired certificate is in
+// test/integration/webhook.
 func TestWebhookServer(t *testing.T) {
 	for _, fault := range []struct {
 		name string
@@ -173,7 +174,7 @@ func answerNothing(listener net.Listener) {
 	}
 }
 
-// TestAWrongCertificateAuthority is written into the webhook configurations by somebody: webhook-server puts its own
+// TestAWrongCertificateAuthority is written into the webhook configurations by a user: webhook-server puts its own
 // back.
 func TestAWrongCertificateAuthority(t *testing.T) {
 	if !story.All() {

@@ -83,7 +83,7 @@ var corruptions = map[string]corruption{
 				p.Annotations = map[string]string{appsv1alpha1.LastPodStatusAnnotation: "{", appsv1alpha1.PodDecorationRevisionsAnnotation: "[", podops.AvailableConditionsAnnotation: "}"}
 			})
 		}, reported: true, removed: 1,
-		mend: func(s *stored) error { // an event says that it must be corrected or removed: nobody else knows who is to have the Pod back
+		mend: func(s *stored) error { // an event asks the user to correct or remove it: only they know whose the Pod is
 			return s.pod(0, func(p *corev1.Pod) { delete(p.Annotations, podops.AvailableConditionsAnnotation) })
 		},
 	},
@@ -371,7 +371,7 @@ func (s *stored) binary(key string, object runtime.Object, change func()) error 
 	})
 }
 
-// rewrite changes a value in etcd, as long as nobody else does. It speaks etcd's JSON gateway.
+// rewrite changes a value in etcd, unless another client does so meanwhile. It speaks etcd's JSON gateway.
 func (s *stored) rewrite(key string, change func([]byte) ([]byte, error)) error {
 	return await.Until(s.ctx, func() error {
 		var found struct {

@@ -100,7 +100,7 @@ func (w *world) effective(t *testing.T, namespace string, n int) []numbered {
 	seen := map[string]bool{}
 	for i, o := range w.generate(t, pool) {
 		if o.Kind == appsv1alpha1.ResourceContextKind || o.Kind == appsv1alpha1.CollaSetKind && o.Seed != "plain" {
-			continue // the others are paused, or have claims that nobody binds
+			continue // the others are paused, or have claims that are never bound
 		}
 		admitted, err := w.try(t.Context(), namespace, crdgen.Operation{Kind: o.Kind, Verb: crdgen.Create, Seed: o.Seed, Changes: o.Changes})
 		if err != nil {
@@ -354,7 +354,7 @@ func (w *world) state(ctx context.Context, kind, namespace, name string) (state,
 			s.never = "have no node"
 		case int64(set.Spec.MinReadySeconds) > int64(await.Patience.Seconds()):
 			s.never = "spec.minReadySeconds"
-		case len(set.Spec.Template.Spec.ReadinessGates) > 0: // which nobody sets here
+		case len(set.Spec.Template.Spec.ReadinessGates) > 0: // which is not set here
 			s.never = "readiness gate"
 		}
 		pods := &corev1.PodList{}

@@ -12,7 +12,7 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/observer"
 )
 
-// everything says that make test-faults runs.
+// everything is true for make test-faults.
 var everything = os.Getenv("FAULTS") == "all"
 
 // observed is what a scenario is checked by.

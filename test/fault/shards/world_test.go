@@ -136,7 +136,7 @@ func (r *replica) waitEnded(t *testing.T) {
 	})
 }
 
-// holders are who holds the shards of a component, from the Leases; "" for one that nobody holds.
+// holders are who holds the shards of a component, from the Leases; "" for one without a holder.
 func (w *world) holders(t *testing.T, component string, shards int) []string {
 	t.Helper()
 	holders := make([]string, shards)

@@ -308,7 +308,7 @@ var compatibilityStories = map[string]func(volumeEnv){
 		e.waitsFor(set, 2, appsv1alpha1.Blocker{Reason: "WaitingForReplacement", Count: 2})
 		e.quiet()
 		require.Len(e, e.pods(), 2)
-		// Whoever repairs the new Pod ends the replacement. (A label that says that it serves would be taken off again.)
+		// A user who repairs the new Pod ends the replacement. (A label that marks it as serving would be taken off again.)
 		repair := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/containers/0/image","value":"nginx:3"}]`))
 		require.NoError(e, e.Patch(e.Context(), &fresh, repair))
 		e.are("there", 0, 0, ready)

@@ -381,8 +381,9 @@ func TestInPlaceDirectly(t *testing.T) {
 	tell(t, in, inPlaceStories)
 }
 
-// TestClearedManagedFields shows that the API server keeps no record of fields of a Pod that was changed, whoever
-// writes it then, unless somebody applies to it: they can still take away what they applied before the change.
+// TestClearedManagedFields shows that the API server keeps no record of fields of a Pod that was changed, no matter
+// which client writes it then, unless one applies to it: that client can still take away what it applied before the
+// change.
 func TestClearedManagedFields(t *testing.T) {
 	cluster, c := onePlayedNode(t)
 	run(t, cluster, "--clear-pod-managed-fields")
@@ -618,7 +619,7 @@ var inPlaceStories = map[string]func(env){
 		assert.Equal(e, []string{"100m", "100m"}, e.cpus())
 	},
 	"a resize that the API server refuses is done by a new Pod": func(e env) {
-		// What the template asks for keeps the class; this Pod was given another by somebody.
+		// What the template asks for keeps the class; this Pod was given another by a user.
 		set := e.createInPlace(1)
 		before := e.pods()[0]
 		e.change(set, func(s *appsv1alpha1.CollaSetSpec) {

@@ -223,8 +223,8 @@ func running(pods []corev1.Pod, image string) int {
 	return n
 }
 
-// reachesReady waits until the CollaSet says that its present spec is reached, and checks that it is. Where the spec
-// has not changed, but Pods have, use settles: the status may still tell of the time before.
+// reachesReady waits until the CollaSet reports its present spec as reached, and checks that it is. Where the spec has
+// not changed, but Pods have, use settles: the status may still be of the time before.
 func (e env) reachesReady(set *appsv1alpha1.CollaSet) {
 	e.Helper()
 	e.reaches(set, appsv1alpha1.CollaSetReady)
@@ -232,7 +232,7 @@ func (e env) reachesReady(set *appsv1alpha1.CollaSet) {
 	e.hasItsContext(set)
 }
 
-// settles waits until the CollaSet says that its spec is reached, and it is.
+// settles waits until the CollaSet reports its spec as reached, and it is.
 func (e env) settles(set *appsv1alpha1.CollaSet) {
 	e.Helper()
 	e.eventually(set.Name+" is at its goal", func() string {

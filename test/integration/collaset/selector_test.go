@@ -98,7 +98,7 @@ var expressionStories = map[string]func(env){
 			}
 			return out
 		}
-		// Nobody provides volumes here, so the Pods are made and do not run.
+		// Volumes are not provisioned here, so the Pods are made and do not run.
 		e.eventually("two Pods with a claim each", func() string { return e.owned(set, 2, "") })
 		before := claims()
 		require.Len(e, before, 2)

@@ -179,7 +179,8 @@ func quiet(t *testing.T, w *world) {
 	eventually(t, "all are available", func() bool { s := l.get(t, rule).Status; return s.Available == 3 && s.Granted == 0 })
 }
 
-// own makes a CollaSet that wants so many Pods the controller of those there are. Nobody runs it.
+// own makes a CollaSet that wants so many Pods the controller of those there are. collaset-controller does not run
+// here.
 func (l workload) own(t *testing.T, replicas int32) *appsv1alpha1.CollaSet {
 	t.Helper()
 	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: "web"}}

@@ -62,7 +62,7 @@ func (s *story) hasLabel(pod, key string) bool {
 	return has
 }
 
-// 2: in v0.7 a Pod that is gone and not yet replaced is missed by nobody, except some of CollaSets'.
+// 2: in v0.7 a Pod that is gone and not yet replaced is not missed by any rule, except some of CollaSets'.
 func TestBound2MissingPodsAreUnavailable(t *testing.T) {
 	t.Parallel()
 	t.Run("of a ReplicaSet that may not make new ones", func(t *testing.T) {
@@ -255,9 +255,8 @@ func TestBound6PercentagesAreOfDesiredPods(t *testing.T) {
 	s.requireOut(quarter, 1)
 }
 
-// 7: a grant is not taken back when Pods crash before it is used, for nobody can know that it is not being used. It
-// counts against the bound from the moment it is given, and no other is given until the sum is within the bound
-// again.
+// 7: a grant is not taken back when Pods crash before it is used, for it cannot be known that it is not being used. It
+// counts against the bound from the moment it is given, and no other is given until the sum is within the bound again.
 func TestBound7NoGrantIsAddedToPodsThatCrashedMeanwhile(t *testing.T) {
 	s := alone(t)
 	pods := s.serve(6)

@@ -135,7 +135,7 @@ func ownedBy(set *appsv1alpha1.CollaSet) func(*corev1.Pod) {
 }
 
 // In v0.7 every selected Pod without the service-available label takes a slot for ever. Here Pods that have run to
-// their end are not counted at all, and of Pods that nobody manages only those that are not Ready are missed.
+// their end are not counted at all, and of Pods that are not managed only those that are not Ready are missed.
 func TestF10PodsThatNeverServeTakeNoBudget(t *testing.T) {
 	s := together(t)
 	unmanaged := func(pod *corev1.Pod) { delete(pod.Labels, appsv1alpha1.ControlLabel); pod.Spec.ReadinessGates = nil }
@@ -239,7 +239,7 @@ func TestF12ARuleBindsFromItsCreation(t *testing.T) {
 		for i, pod := range pods {
 			s.label(pod, map[string]any{"app": fmt.Sprint("web-", i)})
 		}
-		for i, pod := range pods { // asked for as soon as the API server has the rule, and nobody has seen it
+		for i, pod := range pods { // asked for as soon as the API server has the rule, and no controller has seen it
 			require.NoError(t, s.Create(t.Context(), s.aRule(fmt.Sprint("never-", i), map[string]string{"app": fmt.Sprint("web-", i)}, atMost("0"))))
 			s.ask(pod)
 		}

@@ -45,7 +45,7 @@ const (
 
 	before, after = "web:1", "web:2"
 
-	nobody  = "nobody" // no such scheduler: Pods get no node, and nobody but the test is their kubelet
+	nobody  = "nobody" // no such scheduler: Pods get no node, and only the test is their kubelet
 	holding = "example.com/hold"
 )
 

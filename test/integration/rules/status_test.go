@@ -70,7 +70,7 @@ func TestStatusSaysWhatIsHeldAndWhy(t *testing.T) {
 	}
 	require.Equal(t, want, status["details"])
 
-	s.crash(pods[4]) // numbers change, for nobody's better
+	s.crash(pods[4]) // numbers change, but no Pod may pass for that
 	s.until("the crash is counted", func() bool {
 		status = read()
 		return status["available"] != int64(4) && status["available"] != float64(4)

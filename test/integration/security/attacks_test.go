@@ -48,7 +48,7 @@ func (w *world) victim(t *testing.T) (namespace string) {
 	return namespace
 }
 
-// budget waits until the victim's rule counts its own Pods, all of them in service, and nobody else's.
+// budget waits until the victim's rule counts its own Pods, all of them in service, and no other Pods.
 func (w *world) budget(t *testing.T, namespace string) {
 	t.Helper()
 	eventually(t, func(c *assert.CollectT) {

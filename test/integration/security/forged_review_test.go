@@ -25,7 +25,7 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
-// post sends a review of a deletion that nobody asked the API server for, and returns the status code.
+// post sends a review of a deletion that the API server was not asked for, and returns the status code.
 func post(t *testing.T, at string, pod *corev1.Pod) int {
 	t.Helper()
 	raw, err := json.Marshal(pod)

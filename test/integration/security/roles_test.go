@@ -25,7 +25,7 @@ import (
 type attempt struct {
 	what string
 	try  func(ctx context.Context, c client.Client, namespace string) error
-	// view, operate and edit say whether a user with that role may; who operates has view as well.
+	// view, operate and edit are true if a user with that role may; those who operate have view as well.
 	view, operate, edit bool
 }
 

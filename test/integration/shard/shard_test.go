@@ -130,7 +130,7 @@ func (w *world) start(identity string) *replica {
 	return r
 }
 
-// runs says whether the replica has ended by itself.
+// runs returns an error if the replica has ended by itself.
 func (r *replica) runs() error {
 	select {
 	case <-r.ended:
@@ -162,7 +162,7 @@ func (w *world) announced() ([]string, error) {
 	return all, nil
 }
 
-// waitSpread waits until these hold as many shards each and nobody else is announced.
+// waitSpread waits until these hold as many shards each and no other member is announced.
 func (w *world) waitSpread(replicas ...*replica) {
 	w.Helper()
 	want := map[string]int{}
@@ -210,7 +210,7 @@ func TestReplicasDoNotKeepEachOtherFromRenewing(t *testing.T) {
 	w.waitSpread(w.replicas...)
 }
 
-// TestMembers come, die and leave. Somebody takes the annotations away meanwhile.
+// TestMembers come, die and leave. A user takes the annotations away meanwhile.
 func TestMembers(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.start("a"), w.start("b")

@@ -45,7 +45,7 @@ const (
 // controllers are the components that take over.
 var controllers = []string{suite.CollaSet, suite.PodTransitionRule, suite.Lifecycle}
 
-// world is a cluster with our kinds and nobody of ours running yet.
+// world is a cluster with our kinds and none of our controllers running yet.
 type world struct {
 	*suite.Suite
 	client.Client

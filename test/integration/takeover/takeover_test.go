@@ -20,7 +20,7 @@ import (
 )
 
 // TestTakeover is the whole story: first nothing at all in any of the three moments, then each goes on from where it is
-// when, and only when, somebody changes something. With --compatibility it is the same, to the last write.
+// when, and only when, a user changes something. With --compatibility it is the same, to the last write.
 func TestTakeover(t *testing.T) {
 	w := newWorld(t)
 	t.Run("as we ship it", func(t *testing.T) {

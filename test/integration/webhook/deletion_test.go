@@ -71,7 +71,7 @@ func (s *suite) now(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	return found
 }
 
-// as is a client of somebody who may do everything.
+// as is a client of a user who may do everything.
 func (s *suite) as(user string) kubernetes.Interface {
 	config := s.cluster.RESTConfig()
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:masters"}}
@@ -89,7 +89,7 @@ func evict(ctx context.Context, client rest.Interface, pod *corev1.Pod, options 
 		Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}).Do(ctx).Error()
 }
 
-// TestGracefulDeletion has webhook-server alone: nobody prepares what it marks.
+// TestGracefulDeletion has webhook-server alone: what it marks is not prepared.
 func TestGracefulDeletion(t *testing.T) {
 	s := start(t)
 	_, err := s.core.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})

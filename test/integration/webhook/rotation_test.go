@@ -185,7 +185,7 @@ func TestSleptPastTheExpiry(t *testing.T) {
 	}, deadline, tick, "the same process serves with a new certificate")
 }
 
-// TestAMountedCertificate has somebody else keep the certificate and the configurations, as cert-manager does: the
+// TestAMountedCertificate has another program keep the certificate and the configurations, as cert-manager does: the
 // server reads what is mounted, also when it is renewed, and no call fails meanwhile.
 func TestAMountedCertificate(t *testing.T) {
 	s := start(t)

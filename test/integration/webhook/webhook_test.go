@@ -164,7 +164,7 @@ func (s *suite) asked(t *testing.T, p *process) {
 	}, deadline, tick)
 }
 
-// get returns the status code, 0 while nobody answers.
+// get returns the status code, 0 while there is no answer.
 func get(t *testing.T, url string) int {
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
@@ -388,7 +388,7 @@ func calls(t *testing.T, metrics string) map[string]float64 {
 }
 
 // foreignPodsDoNotCallIt goes through the life of Pods that are not managed, and of a CollaSet whose spec stays as it
-// is, and counts at the server. Nobody else is at work on this cluster.
+// is, and counts at the server. No other program works on this cluster.
 func (s *suite) foreignPodsDoNotCallIt(t *testing.T, metrics string) {
 	t.Helper()
 	set, err := s.create(t, collaSets, collaSet("metadata-only", ""))

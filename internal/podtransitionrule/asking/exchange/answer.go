@@ -24,7 +24,7 @@ type Answer struct {
 	Message string `json:"message"`
 	// FinishedNames are the names of the Pods that may go on although not all may.
 	FinishedNames []string `json:"finishedNames"`
-	// Poll, or Async, its old name, says that the result is to be polled.
+	// Poll, or Async, its old name, is true if the result is to be polled.
 	Poll  bool `json:"poll"`
 	Async bool `json:"async"`
 	// TaskID is what to poll; TraceID if it is empty.
@@ -34,7 +34,7 @@ type Answer struct {
 
 // PollAnswer is the body of the answer to a poll.
 type PollAnswer struct {
-	// Success and Finished together say that every Pod of the task may go on.
+	// Success and Finished together mean that every Pod of the task may proceed.
 	Success  bool `json:"success"`
 	Finished bool `json:"finished"`
 	// Message is for people.
@@ -168,7 +168,7 @@ func said(what, message string) string {
 	return what + ": " + message
 }
 
-// printable makes one line of bounded length of what somebody else wrote.
+// printable makes one line of bounded length of what a webhook wrote.
 func printable(text string) string {
 	var b strings.Builder
 	length, space := 0, false

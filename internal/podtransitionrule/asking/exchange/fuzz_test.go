@@ -11,7 +11,7 @@ import (
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
-// FuzzWebhookAnswer: whatever two servers say to a POST and a poll, nothing breaks, nobody passes who was not asked
+// FuzzWebhookAnswer: whatever two servers say to a POST and a poll, nothing breaks, no Pod passes that was not asked
 // about, and what goes to status is small and readable.
 func FuzzWebhookAnswer(f *testing.F) {
 	for _, post := range []string{

@@ -78,14 +78,14 @@ const (
 	passed  state = "Passed"  // it may go on
 )
 
-// Failure says that a request told nothing about its subjects.
+// Failure is a request without an answer about its subjects.
 type Failure struct {
 	// Reason is for people, and the same each time the same thing fails.
 	Reason string
 	// Refused is true if the server was not asked, or asked for what the rule does not have. The rule's failurePolicy is
 	// about servers that cannot be asked, not about this.
 	Refused bool
-	// Lasting is true if somebody must change the rule, a Secret or a setting first.
+	// Lasting is true if a user must change the rule, a Secret or a setting first.
 	Lasting bool
 }
 
