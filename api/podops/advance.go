@@ -26,9 +26,8 @@ type Verdicts map[Ask]bool
 // means at rest, or waiting.
 type Step struct {
 	Change
-	// ServiceReady is the status to give the service-ready condition; "" leaves
-	// it as it is. Whoever writes False writes Ready=False with it, if the Pod
-	// has the gate.
+	// ServiceReady is the status to give the service-ready condition; "" leaves it as it is. A writer of False writes
+	// Ready=False with it, if the Pod has the gate.
 	ServiceReady corev1.ConditionStatus
 }
 
@@ -37,10 +36,9 @@ func (s Step) IsZero() bool {
 	return s.ServiceReady == "" && s.Change.IsZero()
 }
 
-// Advance gives everything that is due on the Pod, in one step: the structural
-// steps of every ID, the steps that the verdicts allow, and the readiness and
-// availability that follow. It is for the one program that may write the Pod's
-// status, lifecycle-controller; everybody else uses Structural, through the SDK.
+// Advance gives everything that is due on the Pod, in one step: the structural steps of every ID, the steps that the
+// verdicts allow, and the readiness and availability that follow. It is for the one program that may write the Pod's
+// status, lifecycle-controller; all others use Structural, through the SDK.
 //
 // It is total (defined for every label set) and does nothing to a Pod that is
 // being deleted. It is idempotent: applied to its own result it gives the zero
@@ -281,8 +279,7 @@ func (a *advancer) mayOperate() bool {
 	return a.writesStatus
 }
 
-// serving reports whether the Pod, as observed, is in service and everybody who
-// takes part has it back.
+// serving reports whether the Pod, as observed, is in service and every cooperator has it back.
 func (a *advancer) serving() bool {
 	return a.online() && (a.servesWithout || len(a.missingFinalizers()) == 0)
 }

@@ -37,8 +37,8 @@ const (
 	PostCheckedPrefix = "post-checked.podopslifecycle.kusionstack.io"
 	// CompletingPrefix asks cooperators to come back; the Pod returns to service.
 	CompletingPrefix = "completing.podopslifecycle.kusionstack.io"
-	// UndoOperationTypePrefix cancels: whoever advances the Pod next removes
-	// every key of the ID. Written by operators that do not use Cancel.
+	// UndoOperationTypePrefix cancels: the program that advances the Pod next removes every key of the ID. Written by
+	// operators that do not use Cancel.
 	UndoOperationTypePrefix = "undo-operation-type.podopslifecycle.kusionstack.io"
 	// WaivedPrefix means that the operator may act although cooperators have not
 	// left: a deadline with policy Proceed expired. Its value is the request that

@@ -169,7 +169,7 @@ func granted(v View, rules []Rule, o Operation, stage appsv1alpha1.TransitionRul
 	for _, ref := range named {
 		i := slices.IndexFunc(rules, func(r Rule) bool { return r.UID == ref.UID })
 		if i < 0 {
-			return false // gone since: the engine issues the grant anew
+			return false // gone since: the engine issues the grant again
 		}
 		if g, ok := rules[i].grants[grantKey{v.UID, stage}]; !ok || !Covers(g, o) {
 			return false

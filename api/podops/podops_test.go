@@ -305,8 +305,7 @@ func TestNewRequestNeedsItsOwnPermission(t *testing.T) {
 	p := servingPod(t)
 	p.begin(t, "a", "update")
 	p.settle()
-	// A program that knows only the labels ends one operation and begins the
-	// next before anybody has moved the Pod on.
+	// A program that knows only the labels ends one operation and begins the next before the Pod has been advanced.
 	p.View = podops.Change{Labels: map[string]*string{podops.OperatingPrefix + "/a": ptr.To(podops.Stamp(p.tick()))}}.Apply(p.View)
 	p.allow = func(podops.Ask) bool { return false }
 	assert.False(t, podops.Allowed(p.View, "a", "update"))

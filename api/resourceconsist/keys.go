@@ -30,10 +30,10 @@ const (
 	// of the employer is left there, the annotation goes with CleanFinalizer.
 	AdaptersAnnotation = "resource-consist.kusionstack.io/adapters"
 
-	// HeldConditionPrefix begins the types of conditions, with status True, that say the same in the status of an
-	// employer that has conditions, one for each name. Whoever replaces the employer's metadata (a PUT of a manifest)
-	// takes annotation and finalizer away, but not these: what either of them names is held.
-	// Writer and lifetime: as AdaptersAnnotation.
+	// HeldConditionPrefix begins the types of conditions, with status True, that say the same in the status of an employer
+	// that has conditions, one for each name. A client that replaces the employer's metadata (a PUT of a manifest) takes
+	// annotation and finalizer away, but not these: what either of them names is held. Writer and lifetime: as
+	// AdaptersAnnotation.
 	HeldConditionPrefix = "held.resource-consist.kusionstack.io/"
 
 	// DrainSecondsAnnotation, on an employer, replaces Options.DrainTime for it.

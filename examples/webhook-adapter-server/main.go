@@ -43,7 +43,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			s.held.Store(key, m)
 		} else if known, ok := s.held.Load(key); ok {
 			m = known.(member)
-		} // whoever is not known is out of traffic
+		} // a member that is not known is out of traffic
 		answer.Members = append(answer.Members, m)
 	}
 	s.held.Range(func(key, m any) bool {

@@ -22,7 +22,7 @@ func profilingHandlers() map[string]http.Handler {
 	}
 }
 
-// validateProfiling refuses profiles for everybody: they show names and code, and taking them costs CPU.
+// validateProfiling refuses profiles that every client may read: they show names and code, and taking them costs CPU.
 func (o *Options) validateProfiling() error {
 	if !o.Profiling {
 		return nil

@@ -108,8 +108,8 @@ func (c *Component) managerOptions(o *Options) (ctrl.Options, error) {
 		GracefulShutdownTimeout:       ptr.To(o.ShutdownTimeout),
 		Controller: config.Controller{
 			MaxConcurrentReconciles: o.Concurrency,
-			// Standbys fill their caches before they are elected, so that a hand-over costs a Lease and not a list of
-			// all Pods. Whoever decides on a budget reads once afresh after it was elected.
+			// Standbys fill their caches before they are elected, so that a hand-over costs a Lease and not a list of all Pods.
+			// A controller that decides on a budget reads once afresh after it was elected.
 			EnableWarmup: ptr.To(true),
 		},
 	}

@@ -37,7 +37,7 @@ import (
 // list (claims_strays.go).
 //
 // Only with whenDeleted Delete do claims get an owner reference: with one, a deletion in the foreground would take them
-// along before anybody could take it off.
+// along before it could be taken off.
 
 // claimIndex is the cache index of claims by what claimKeys says.
 const claimIndex = "collaset.claims"

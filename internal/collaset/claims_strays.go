@@ -17,9 +17,9 @@ import (
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
 
-// Anybody who may edit a claim can take off it what it is found by. Nothing else happens to it: it holds the data of
-// its instance ID, which is to have no second claim. So before a claim is made, and when one is not found any more that
-// was, all claims of the namespace are listed.
+// Every user who may edit a claim can remove what the claim is found by. Nothing else happens to it: it holds the data
+// of its instance ID, which is to have no second claim. So before a claim is made, and when one is not found any more
+// that was, all claims of the namespace are listed.
 
 // claimIdentity is what was known of a claim.
 type claimIdentity struct {
@@ -126,8 +126,8 @@ func namedFor(o *observation, claim client.Object) bool {
 }
 
 // strayed reports whether a claim that lacks labels is the CollaSet's: it owns the claim, or no controller does and the
-// claim's annotation or its name says so, which is made of the CollaSet's and a template's. Of what only has such a
-// name, as anybody may give it, something else has to tell it as well.
+// claim's annotation or its name says so, which is made of the CollaSet's and a template's. What only has such a name,
+// which every user may give, needs further evidence.
 func strayed(o *observation, claim client.Object, mounted bool) bool {
 	if _, orphaned := claim.GetLabels()[appsv1alpha1.OrphanedLabel]; orphaned {
 		return false

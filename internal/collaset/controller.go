@@ -282,8 +282,8 @@ func podOwner(object any) ([]string, error) {
 	return owners, nil
 }
 
-// ownedBy is how Pods of a CollaSet are indexed, and, under no UID, those that isFree reports. Whoever names its UID
-// in another namespace does not own anything.
+// ownedBy is how Pods of a CollaSet are indexed, and, under no UID, those that isFree reports. An object of another
+// namespace that names its UID is not owned.
 func ownedBy(namespace string, set types.UID) string { return namespace + "/" + string(set) }
 
 // ownerOf is the UID of the CollaSet that controls the object, if one does.

@@ -213,7 +213,7 @@ func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.Colla
 
 // bring returns the set's revision with the content of the revision of a Pod that comes from another CollaSet, and
 // creates it if there is none: unless the difference between the Pod and the present template is known, the Pod has to
-// be created again. "" means that the Pod's revision is the set's already, or that it cannot be known or be the set's;
+// be re-created. "" means that the Pod's revision is the set's already, or that it cannot be known or be the set's;
 // the Pod keeps its label then.
 func (r *reconciler) bring(ctx context.Context, o *observation, pod *setplan.Pod) (string, error) {
 	if pod.Revision == "" || o.history.data[pod.Revision] != nil {

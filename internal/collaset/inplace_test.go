@@ -148,7 +148,7 @@ func TestAResizeIsWrittenAgainUntilItIs(t *testing.T) {
 }
 
 // A limit goes between the resize that it forbids and the question whether another Pod would be taken: no node forbade
-// anything, so no Pod is made anew.
+// anything, so no Pod is re-created.
 func TestALimitThatGoesIsNotTakenForTheNode(t *testing.T) {
 	w := sized(t, 1)
 	before := w.pods()[0].UID

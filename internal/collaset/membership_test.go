@@ -204,7 +204,7 @@ func moved(t *testing.T, like *appsv1alpha1.CollaSet) (*corev1.Pod, *appsv1.Cont
 func TestAPodThatIsTakenInKeepsRunning(t *testing.T) {
 	for name, tc := range map[string]struct {
 		other, own func(*appsv1alpha1.CollaSetSpec)
-		// brought is true if the set has the Pod's revision then, stays that the Pod is not made anew.
+		// brought is true if the set has the Pod's revision then, stays that the Pod is not re-created.
 		brought, stays bool
 		image          string
 	}{

@@ -60,8 +60,8 @@ func (r *reconciler) removeNames(ctx context.Context, o *observation, names setp
 	return nil
 }
 
-// unusedNames are those names of which the API server has no Pod of the CollaSet that is left as it is asked not to
-// be. The cache may lack one: whoever names it has seen it.
+// unusedNames are those names of which the API server has no Pod of the CollaSet that is left as it is asked not to be.
+// The cache may lack one: the user who names it has seen it.
 func (r *reconciler) unusedNames(ctx context.Context, o *observation, names []string, left func(*metav1.PartialObjectMetadata) bool) ([]string, error) {
 	if left == nil {
 		return names, nil

@@ -77,7 +77,7 @@ func TestNamesAreRemovedFromTheSpecAsItWasRead(t *testing.T) {
 	assert.Zero(t, w.count("patch CollaSet"))
 }
 
-// TestANameIsNotRemovedWhileTheCacheLacksItsPod: whoever names a Pod has seen it.
+// TestANameIsNotRemovedWhileTheCacheLacksItsPod: the user who names a Pod has seen it.
 func TestANameIsNotRemovedWhileTheCacheLacksItsPod(t *testing.T) {
 	w := dropIn(t, true, collaSet(2))
 	w.settle()

@@ -196,7 +196,7 @@ func maxUnavailable(rolling *appsv1alpha1.RollingUpdateStrategy, replicas int) i
 	return max(1, rounded(&value, replicas, false))
 }
 
-// inPlaceOnly reports whether Pods are never created anew for an update.
+// inPlaceOnly reports whether Pods are never re-created for an update.
 func (o *observation) inPlaceOnly() bool {
 	return o.set.Spec.UpdateStrategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly
 }

@@ -142,8 +142,8 @@ func TestAStepThatFailedIsMadeAgain(t *testing.T) {
 	require.Equal(t, "nginx:2", w.image(), "by itself")
 }
 
-// TestAStepThatFailsBesideADecision: the decision left the step to whoever was making it, whose write then met a
-// conflict although the Pod had not changed (as an admission plugin answers, or a store that gives up). Nothing else
+// TestAStepThatFailsBesideADecision: the decision left the step to the worker that was making it, whose write then met
+// a conflict although the Pod had not changed (as an admission plugin answers, or a store that gives up). Nothing else
 // happens to the set any more.
 func TestAStepThatFailsBesideADecision(t *testing.T) {
 	w := permitted(t)

@@ -15,7 +15,7 @@ import (
 var exceeded = regexp.MustCompile(`exceeded quota: [^,]+, requested: (\S+), used: (\S+), limited: (\S+)`)
 
 // fitsAfter reports whether the Pod that a quota has no room for would fit once another is gone. A Pod that is created
-// anew comes after that one, but a dry run of its creation counts both. False if the answer cannot be read.
+// again comes after that one, but a dry run of its creation counts both. False if the answer cannot be read.
 func fitsAfter(message string, gone *corev1.Pod) bool {
 	m := exceeded.FindStringSubmatch(message)
 	if m == nil {

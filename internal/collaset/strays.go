@@ -137,7 +137,7 @@ func (r *reconciler) observeStrays(o *observation) error {
 }
 
 // ensureVacant looks for Pods that are the CollaSet's and that the cache does not have, before a plan relies on an
-// instance ID being vacant, if there may be any. Where there are, it is decided anew, with them.
+// instance ID being vacant, if there may be any. Where there are, the plan is decided again, with them.
 func (r *reconciler) ensureVacant(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	m := o.memory
 	if m.vacancy == nothingLost || !plan.EntriesChanged && len(plan.Creations) == 0 && !plan.Release {

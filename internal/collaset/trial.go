@@ -66,7 +66,7 @@ func (r *reconciler) makeTrial(ctx context.Context, o *observation, t setplan.Po
 	}
 	err := r.client.SubResource("resize").Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && r.tryCreate(ctx, o, live.Name, t.Pod.ID, t.To) == nil {
-		return nil // the Pod is created anew where its node or its kind does not let it be resized
+		return nil // the Pod is re-created where its node or its kind does not let it be resized
 	}
 	return err
 }

@@ -86,7 +86,7 @@ func TestPieces(t *testing.T) {
 	assert.Equal(t, 1.0, fields("budget/shop/web")["desired"])
 }
 
-// TestChangesAddUp: whoever takes every change has the last picture.
+// TestChangesAddUp: a client that takes every change has the last picture.
 func TestChangesAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		fleets := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) insight.Fleet {

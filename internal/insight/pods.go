@@ -164,7 +164,7 @@ func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
 			found[i].Since = last.Since
 		}
 	}
-	// Whoever takes the next step must run, whatever else is missing.
+	// The component that takes the next step must run, whatever else is missing.
 	if r := x.missing(LifecycleController); r != nil && w.Reason != podops.WaitLifecycle && w.Reason != podops.WaitOperator {
 		found = append(found, *r)
 	}

@@ -52,7 +52,7 @@ func somePod(t *rapid.T, i int) corev1.Pod {
 	return pod
 }
 
-// TestAnyPodIsExplained: for every label set a Pod is in one state, whoever is not in service has a reason, every
+// TestAnyPodIsExplained: for every label set a Pod is in one state, one that is not in service has a reason, every
 // operation has one, and the last of those is what the protocol says.
 func TestAnyPodIsExplained(t *testing.T) {
 	base := load(t, "rule")

@@ -2,12 +2,10 @@
 // the operations that others ask for, owns the readiness gate and the
 // service-available label, and deletes Pods that are marked for deletion.
 //
-// It writes `pods/status` (labels and conditions in one patch), deletes, and takes
-// expected finalizers off Pods whose employer is gone; every write carries the
-// Pod's UID and resourceVersion. It keeps no state but the age of phases, which it
-// takes from the labels after a restart, and what the API server said of
-// deletions, which it asks anew: after a crash at any point the next look at the
-// Pod gives the same decision, or one that is as safe.
+// It writes `pods/status` (labels and conditions in one patch), deletes, and takes expected finalizers off Pods whose
+// employer is gone; every write carries the Pod's UID and resourceVersion. It keeps no state but the age of phases,
+// which it takes from the labels after a restart, and what the API server said of deletions, which it asks again: after
+// a crash at any point the next look at the Pod gives the same decision, or one that is as safe.
 package lifecycle
 
 import (

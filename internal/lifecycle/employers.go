@@ -84,10 +84,9 @@ func newEmployers(mgr ctrl.Manager, clk clock.Clock) (*employers, error) {
 	}, nil
 }
 
-// released reports whether the employer has let the Pod go: it does not exist, or it
-// does not select it. unknownReason says why that cannot be known. With wait above zero
-// there is no answer yet.
-// Employers in other namespaces are not looked up: whoever may annotate a Pod would learn what is there.
+// released reports whether the employer has let the Pod go: it does not exist, or it does not select it. unknownReason
+// says why that cannot be known. With wait above zero there is no answer yet. Employers in other namespaces are not
+// looked up: a user who may annotate a Pod would learn what is there.
 func (e *employers) released(ctx context.Context, key string, v podops.View) (letGo bool, unknownReason string, wait time.Duration) {
 	if parts := strings.Split(key, "/"); len(parts) == 3 && parts[1] != v.Namespace {
 		return false, "it is in another namespace, where nothing is looked up", 0

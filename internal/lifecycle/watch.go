@@ -204,7 +204,7 @@ func (r *rules) enqueueWaiting(ctx context.Context, namespace string, q queue) {
 	}
 }
 
-// newlyGranted names the Pods with a grant that is new, covers something else, or was given anew.
+// newlyGranted names the Pods with a grant that is new, covers something else, or was given again.
 func newlyGranted(before, after *appsv1alpha1.PodTransitionRule) []string {
 	type key struct {
 		uid   types.UID

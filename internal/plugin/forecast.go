@@ -54,7 +54,7 @@ type forecast struct {
 	Paused bool `json:"paused,omitempty"`
 	// Ways count Pods by how they get there.
 	Ways map[way]int `json:"ways"`
-	// Fields force Pods to be created anew: those of all Pods that are.
+	// Fields force Pods to be re-created: those of all Pods that are.
 	Fields []string `json:"fields,omitempty"`
 	// Pods are in the order in which their updates begin; those that do not change follow.
 	Pods []forecastPod `json:"pods"`
@@ -72,7 +72,7 @@ type forecastPod struct {
 	Way      way    `json:"way"`
 	// Order is its place among those whose update begins, from 1; 0 for the others.
 	Order int `json:"order,omitempty"`
-	// Fields force it to be created anew.
+	// Fields force it to be re-created.
 	Fields []string `json:"fields,omitempty"`
 }
 

@@ -39,7 +39,7 @@ type historyEntry struct {
 	Pods int `json:"pods"`
 	// Images are those of its containers, as <container>=<image>.
 	Images []string `json:"images"`
-	// InPlace is true if a Pod gets here from the revision before without being created again; Fields are those that force
+	// InPlace is true if a Pod gets here from the revision before without being re-created; Fields are those that force
 	// it otherwise. Both are empty for the oldest.
 	InPlace *bool    `json:"inPlace,omitempty"`
 	Fields  []string `json:"fields,omitempty"`

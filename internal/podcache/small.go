@@ -112,7 +112,7 @@ func (s *small) identify(m *metav1.ObjectMeta) {
 	m.Namespace, m.Name, m.CreationTimestamp, m.UID, m.ResourceVersion = *s.namespace, s.name, s.created, types.UID(uid), version
 }
 
-// labels are made anew, nil for none.
+// labels is a new map, nil for none.
 func (s *small) labels() map[string]string {
 	if s.keys == nil {
 		return nil
@@ -176,7 +176,7 @@ func (s *small) DeepCopyObject() runtime.Object {
 	return &kept
 }
 
-// mostShared bounds the values of one kind that are kept to be shared. Beyond it all are forgotten and begin anew:
+// mostShared bounds the values of one kind that are kept to be shared. Beyond it all are forgotten and collected again:
 // then Pods with equal parts do not share them, and that is all.
 const mostShared = 4 << 10
 

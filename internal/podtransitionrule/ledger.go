@@ -7,11 +7,10 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// ownLedgers are what this process knows to be granted, by rule: what it has written, or has seen beside Pods at
-// least as recent. Grants of anybody else (a leader before or after this one, whose last write came late) may be for
-// operations that the cache of Pods does not show yet; deciding on such a cache would take them for leftovers and
-// grant their budget again. test/protocol shows how two leaders break the bound without this, and that they cannot
-// with it.
+// ownLedgers are what this process knows to be granted, by rule: what it has written, or has seen beside Pods at least
+// as recent. Grants of another process (a leader before or after this one, whose last write came late) may be for
+// operations that the cache of Pods does not show yet; deciding on such a cache would take them for leftovers and grant
+// their budget again. test/protocol shows how two leaders break the bound without this, and that they cannot with it.
 type ownLedgers map[types.UID]ledger
 
 // ledger is the status of one rule as it is known.

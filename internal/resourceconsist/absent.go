@@ -146,7 +146,7 @@ func eachLive(ctx context.Context, live client.Reader, gvk schema.GroupVersionKi
 	}
 }
 
-// waker is a source by which anybody may enqueue into a controller's queue. The zero value is ready to use.
+// waker is a source by which other code may enqueue into a controller's queue. The zero value is ready to use.
 type waker struct {
 	mu    sync.Mutex
 	queue queue

@@ -781,7 +781,7 @@ func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
 }
 
 // TestWhatIsMadeMeanwhileIsNotForgotten has the resource of an employer made at the moment at which an event tells of
-// the employer: whoever comes last, the Pods learn that it is made.
+// the employer: whichever comes last, the Pods learn that it is made.
 func TestWhatIsMadeMeanwhileIsNotForgotten(t *testing.T) {
 	b := newBench(t, webService(), webPod())
 	b.rent()

@@ -230,9 +230,9 @@ func (c *podController) employer(object client.Object) *employer {
 }
 
 // refresh has the index tell what is known of an employer besides its object, such as that its resource is made, and
-// returns what it tells now, nil if that is what it told before. Whoever changes what is known calls it after that, and
-// whoever puts an employer into the index after that: so the later of the two sees both, although what is put was read
-// before.
+// returns what it tells now, nil if that is what it told before. A caller that changes what is known calls it after
+// that, and one that puts an employer into the index after that: so the later of the two sees both, although what is
+// put was read before.
 func (c *podController) refresh(key client.ObjectKey) *employer {
 	for {
 		known := c.employers.get(key)

@@ -31,7 +31,7 @@ type forecaster struct {
 	// serverCan tells what the API server lets change on a running Pod.
 	serverCan func(context.Context) (revision.Capabilities, error)
 	// renews is true if collaset-controller goes by Kuperator v0.7: a claim is renewed for any change of its template,
-	// unless whenTemplateChanged says what becomes of it, and InPlaceOnly creates Pods anew.
+	// unless whenTemplateChanged says what becomes of it, and InPlaceOnly re-creates Pods.
 	renews bool
 }
 

@@ -151,7 +151,8 @@ func checkHTTPS(given string, path *field.Path) field.ErrorList {
 	return field.ErrorList{field.Invalid(path, u.Redacted(), "credentials are sent over https only: use https, or remove secretName")}
 }
 
-// checkURL looks at the parts that CEL cannot: the port, and a password that everybody who may read the rule would see.
+// checkURL looks at the parts that CEL cannot: the port, and a password that every user who may read the rule would
+// see.
 func checkURL(given string, path *field.Path) field.ErrorList {
 	u, err := url.Parse(given)
 	if err != nil {

@@ -53,7 +53,7 @@ func (r *refusals) remember(e evictor, uid types.UID, now time.Time) {
 	}
 }
 
-// replaced reports whether e has of late been refused to evict another Pod of the same name, and forgets it: whoever
+// replaced reports whether e has of late been refused to evict another Pod of the same name, and forgets it: a user who
 // asks again means the Pod that is there.
 func (r *refusals) replaced(e evictor, uid types.UID, now time.Time) bool {
 	r.mu.Lock()

@@ -13,7 +13,7 @@ import (
 )
 
 // retrySeconds is what a refused eviction is told to wait. client-go repeats such a request up to ten times by itself
-// before its caller hears of it, so a longer time would keep the reason from whoever runs kubectl drain.
+// before its caller hears of it, so a longer time would keep the reason from the user of kubectl drain.
 const retrySeconds = 1
 
 // Values of podops.GracefulDeletionLabel.
@@ -159,7 +159,7 @@ func gracefulFor(r removal, policy removalPolicy) (graceful bool, warnings []str
 	return policy.Graceful, warnings
 }
 
-// refuse answers an eviction with 429, so that whoever drains tries again, and a deletion with 409.
+// refuse answers an eviction with 429, so that a drain tries again, and a deletion with 409.
 func refuse(r removal, warnings []string, message string) removalAnswer {
 	if r.Verb == removeByEviction {
 		return removalAnswer{

@@ -213,8 +213,8 @@ const cheapest = "-2147483648"
 
 // mark hands the Pod to lifecycle-controller. A Pod that is gone, or is another one by now (a conflict), needs no mark.
 //
-// A ReplicaSet that is refused to delete a Pod chooses anew next time, and its order changes as Pods go. The marked Pod
-// becomes the cheapest to delete, unless its owner has set a cost, so that not a second one is marked in its place.
+// A ReplicaSet that is refused to delete a Pod chooses again next time, and its order changes as Pods go. The marked
+// Pod becomes the cheapest to delete, unless its owner has set a cost, so that not a second one is marked in its place.
 func (r *remover) mark(ctx context.Context, pod *corev1.Pod) error {
 	metadata := map[string]any{
 		"uid":    pod.UID,
@@ -257,8 +257,8 @@ func replaced(pod *corev1.Pod) admission.Response {
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}
 }
 
-// failed refuses because it is not known what to do; nothing has been done to the Pod. Whoever evicts is told to try
-// again.
+// failed refuses because it is not known what to do; nothing has been done to the Pod. The client that evicts is told
+// to try again.
 func failed(r removal, err error) admission.Response {
 	removals.WithLabelValues(string(r.Verb), resultFailed).Inc()
 	answer := refuse(r, nil, fmt.Sprintf("the graceful deletion of Pod %s could not begin, try again, or delete it with --grace-period=0 --force: %v", r.Pod.Name, err))

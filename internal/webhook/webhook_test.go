@@ -408,7 +408,7 @@ func TestValidateResourceContext(t *testing.T) {
 	}
 }
 
-// The manifest and the code must agree, and nothing of ours may stand in the way of anybody's Pods.
+// The manifest and the code must agree, and nothing of ours may stand in the way of other users' Pods.
 func TestManifestMatchesTheHandlers(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("..", "..", "deploy", "webhook-server", "webhooks.yaml"))
 	require.NoError(t, err)

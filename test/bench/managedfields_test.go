@@ -45,7 +45,7 @@ func BenchmarkManagedFields(b *testing.B) {
 	require.NoError(b, a.suite.Died())
 }
 
-// restartCollaSets has collaset-controller start anew, with a flag.
+// restartCollaSets restarts collaset-controller, with a flag.
 func (r *race) restartCollaSets(flag string) {
 	// One that is asked to end gives its Lease back; else the next would wait for it.
 	require.NoError(r, r.suite.StopComponent(suite.CollaSet))

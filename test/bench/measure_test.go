@@ -94,7 +94,7 @@ func (s spent) perPod(pods int) string {
 	return strings.Join(parts, ", ")
 }
 
-// changesPod reports whether the request made an event of a Pod, anybody's.
+// changesPod reports whether the request made an event of a Pod, no matter which client sent it.
 func changesPod(r suite.Request) bool { return r.Resource == "pods" && r.Write() && r.OK() }
 
 // latencies are how long after the last write to a Pod the suite's next one was answered, sorted, in milliseconds: from

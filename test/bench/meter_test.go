@@ -168,7 +168,7 @@ func (m *meter) judge(p *metered, now time.Time) {
 	m.metAt = append(m.metAt, now)
 }
 
-// lap starts measuring anew, with what a Pod has to come to.
+// lap starts measuring again, with what a Pod has to come to.
 func (m *meter) lap(goal func(*corev1.Pod) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -35,7 +35,7 @@ type operation struct {
 	// that a Service which resourceconsist-controller follows costs besides: the Pod's way out. On its way in, that
 	// controller's write makes the Pod available; a new Pod is created as one that has joined.
 	least, leave int
-	// ask are those that rules cost: the step into PreCheck, where whoever begins does not write it with the mark.
+	// ask are those that rules cost: the step into PreCheck, where the operator does not write it with the mark.
 	ask   int
 	steps string
 	// begin is what the user does.

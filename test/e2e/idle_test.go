@@ -29,7 +29,7 @@ func TestIdle(t *testing.T) {
 		require.NoError(t, err)
 		var ours []suite.Request
 		for _, r := range requests {
-			if r.Component() != "" && r.Resource != "leases" && r.Verb != "watch" { // a long watch ends and begins anew
+			if r.Component() != "" && r.Resource != "leases" && r.Verb != "watch" { // a long watch ends and begins again
 				ours = append(ours, r)
 			}
 		}

@@ -60,8 +60,8 @@ var unused = map[permission]string{
 	{suite.Lifecycle, "patch", "", "pods"}:   "and is made to forget one that is gone; as above",
 }
 
-// delegated are the permissions of system:auth-delegator: whoever scrapes a component's metrics is shown to the API
-// server. Here they are served without; test/integration/security shows it.
+// delegated are the permissions of system:auth-delegator: the API server is asked about each client that scrapes a
+// component's metrics. Here they are served without; test/integration/security shows it.
 func delegated(component string) []permission {
 	return []permission{
 		{component, "create", "authentication.k8s.io", "tokenreviews"},

@@ -540,7 +540,7 @@ func (p *plane) execute(t *testing.T, plans []plan, refs map[string]*reference) 
 			one(p.all[0], pl)
 		}
 	}
-	_ = pass(t.Context(), quiet) // whoever ends it early is told by what follows
+	_ = pass(t.Context(), quiet) // what follows reports an early end
 	for _, c := range p.all {
 		for _, o := range c.lingering {
 			waits = append(waits, o.retire())
@@ -675,7 +675,7 @@ func (o *outcome) named() string {
 
 // onceFailed are plans that found a defect, each with what was wrong.
 var onceFailed = []string{
-	// The Pod was of a revision that the CollaSet which takes it in did not know, and was made anew.
+	// The Pod was of a revision that the CollaSet which takes it in did not know, and was re-created.
 	"move-pod|collaset-controller|patch pods|1|KillAfterCommit",
 	// The repeat of what was refused came when the plan was over: the suite was wrong.
 	"rollback|collaset-controller|patch pods|7|TooManyRequests",

@@ -95,8 +95,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// withoutDetector begins anew without the detector of changes in caches, which client-go heeds before main: this
-// process has all objects of all plans in caches. The components have it.
+// withoutDetector executes the process again without the detector of changes in caches, which client-go heeds before
+// main: this process has all objects of all plans in caches. The components have it.
 func withoutDetector() {
 	const detector = "KUBE_CACHE_MUTATION_DETECTOR"
 	if os.Getenv(detector) == "" {

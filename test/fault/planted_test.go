@@ -168,7 +168,7 @@ func rollbackWhileBlocked(p *play) error {
 
 // undo takes the operation back on the Pod that a write of collaset-controller is about, while the write waits, and
 // lets the write go on when the Pod is in service again. The component sees nothing of that meanwhile: it would begin
-// anew.
+// again.
 func (p *play) undo(w faultproxy.Write) {
 	frozen := p.cell.processes[suite.CollaSet].proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze, Match: faultproxy.Match{Resource: "pods"}})
 	defer frozen.Disarm()

@@ -182,7 +182,7 @@ func collected(propagation metav1.DeletionPropagation) func(*run, *appsv1alpha1.
 	}
 }
 
-// orphaned deletes the CollaSet, leaves its Pods, and makes it anew: the Pods are its own again as they run.
+// orphaned deletes the CollaSet, leaves its Pods, and re-creates it: the Pods are its own again as they run.
 func orphaned(r *run, set *appsv1alpha1.CollaSet) {
 	require.NoError(r, r.client.Delete(r.Context(), set, client.PropagationPolicy(metav1.DeletePropagationOrphan)))
 	r.await("the CollaSet to go", func() error {

@@ -54,7 +54,8 @@ func (c combination) String() string {
 	return strings.Join(parts, "_")
 }
 
-// writes are those by which a Pod gets the change here: one that cannot be resized is created anew, if that is allowed.
+// writes are those by which a Pod gets the change here: one that cannot be resized is re-created, if that is
+// allowed.
 func (c combination) writes() []write {
 	writes := c.change.writes(c.policy)
 	if c.policy == appsv1alpha1.PodUpdateInPlaceIfPossible && slices.Equal(writes, []write{resize}) &&
@@ -132,7 +133,7 @@ func combinations() (all []combination) {
 func (c combination) endings() []ending {
 	w, says := c.refused()
 	switch {
-	case len(c.change.writes(c.policy)) == 0: // whoever else is there: a person has to put the template back
+	case len(c.change.writes(c.policy)) == 0: // whatever else is there: a person has to put the template back
 		if c.moment == first {
 			return []ending{back}
 		}

@@ -187,8 +187,8 @@ func (m *model) mayPass(before, after podObject, known advanceKey) error {
 	return nil
 }
 
-// mayGrant says what is wrong with a plan of an engine that knows everything:
-// a Pod in service that can go on by it must leave enough others, counted here anew.
+// mayGrant says what is wrong with a plan of an engine that knows everything: a Pod in service that can go on by it
+// must leave enough others, counted here independently.
 func (w *walk) mayGrant(plan []ruleWrite) error {
 	if w.enginePods != w.pods || w.engineRules != w.rules || w.lax {
 		return nil
@@ -280,7 +280,7 @@ func (w *walk) passes(i int, ledger [maxRules]int32) bool {
 	return false
 }
 
-// goal: everything is done, everybody serves, nothing is left behind.
+// goal: everything is done, every Pod serves, nothing is left behind.
 func (m *model) goal(s state) bool {
 	live := 0
 	for i := range m.scenario.pods {

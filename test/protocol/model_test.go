@@ -95,7 +95,7 @@ type budget struct {
 	freezes   int8 // times that everything is frozen
 	refusals  int8 // times that the webhook says no
 	absences  int8 // times that a cooperator is taken for absent
-	restarts  int8 // times that collaset-controller is started anew
+	restarts  int8 // times that collaset-controller is restarted
 	lates     int8 // times that its window hears of a Pod after its cache shows it
 }
 

@@ -181,7 +181,7 @@ func (w *walk) begins() {
 	}
 }
 
-// mayBegin is what is wrong with taking one more Pod out of service, counted anew on the Pods as they are.
+// mayBegin is what is wrong with taking one more Pod out of service, counted again on the Pods as they are.
 func (w *walk) mayBegin(i int) error {
 	if !w.pod(i).view.ServiceAvailable() {
 		return nil // it costs no service

@@ -219,7 +219,7 @@ func (w *world) rollouts(t *testing.T, resizes bool) {
 	w.requireOneAtATime(t)
 }
 
-// requireOneAtATime: whoever watches from outside saw a Pod out of service, and never two.
+// requireOneAtATime: an observer from outside saw a Pod out of service, and never two.
 func (w *world) requireOneAtATime(t *testing.T) {
 	t.Helper()
 	report := w.watching.Settled(t.Context())

@@ -242,7 +242,7 @@ func (c *community[E, S]) operate(l *life, how string) {
 	c.note("%s is %s", l.pod.Name, how)
 }
 
-// settle lets the provider work and everybody come to rest.
+// settle lets the provider work and waits until every Pod is in service or gone.
 func (c *community[E, S]) settle() {
 	c.mend()
 	c.note("the provider works")

@@ -196,7 +196,7 @@ func boundLength(length int64) func(*apiextensionsv1.JSONSchemaProps) {
 	return func(node *apiextensionsv1.JSONSchemaProps) { node.MaxLength = ptr.To(length) }
 }
 
-// requireImage demands an image of a container, which the core schema leaves to whoever creates the Pod.
+// requireImage demands an image of a container, which the core schema leaves to the client that creates the Pod.
 func requireImage(container *apiextensionsv1.JSONSchemaProps) {
 	container.XValidations = apiextensionsv1.ValidationRules{{
 		Rule:              `has(self.image) && size(self.image) > 0`,

@@ -102,7 +102,7 @@ type Retention struct {
 // renews reports whether a Pod does not take a claim that differs from its template.
 func (r Retention) renews() bool { return r.Changed || r.Renewed }
 
-// forces reports whether a Pod has to be created anew to get from one template of a claim to another.
+// forces reports whether a Pod has to be re-created to get from one template of a claim to another.
 func (r Retention) forces(before, after *ClaimTemplate) bool {
 	if r.Renewed {
 		return !before.same(after)

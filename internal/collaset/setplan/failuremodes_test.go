@@ -32,7 +32,7 @@ func (w *world) inScaleIn() int {
 	return n
 }
 
-// Kuperator chose anew in each round, until every Pod had been taken out of service.
+// Kuperator chose again in each round, until every Pod had been taken out of service.
 func TestFailure01UnstableVictimChoice(t *testing.T) {
 	for seed := range uint64(50) {
 		w := atRest(t, 8, nil)

@@ -38,7 +38,7 @@ const (
 
 // carried moves a change that was made in place to its end: it is finished once the kubelet has carried it out, by
 // lifecycle-controller or, if that does not, here; what still lacks its write to pods/resize gets it; and a Pod that
-// cannot get its resources where it is, is created anew, unless that is not wanted. allowed reports whether the Pod
+// cannot get its resources where it is, is re-created, unless that is not wanted. allowed reports whether the Pod
 // may be touched.
 func (u *updating) carried(it *item, allowed bool) {
 	switch {

@@ -30,7 +30,7 @@ type Limits struct {
 	// that restart nothing) one decision begins. At half, large CollaSets take more decisions; at double, a decision
 	// holds its CollaSet up for longer.
 	Begins int
-	// Creations is how many Pods one decision creates. At half, status is written more often than anybody reads it; at
+	// Creations is how many Pods one decision creates. At half, status is written more often than users read it; at
 	// double, a large CollaSet tells less often how far it is.
 	Creations int
 	// Next is how many Pods beyond the budget a decision names as next. At half, a fast API server has begun them all

@@ -71,7 +71,7 @@ const (
 // pair is a live origin and the instance ID that takes its place. The two are one replica.
 type pair struct {
 	origin *item
-	// fresh is the live new Pod; nil while it is still to be created, or to be created again.
+	// fresh is the live new Pod; nil while it is still to be created, or to be re-created.
 	fresh *item
 	// entry is that of the new Pod.
 	entry *slot
@@ -128,7 +128,7 @@ func (r *replacing) replace(isSound bool) PodActions {
 		switch {
 		case !isSound:
 		case it.staying != "", it.pair != nil && it.pair.fresh != nil && it.pair.fresh.staying != "":
-			// Neither half is let go meanwhile, and none comes anew.
+			// Neither half is released meanwhile, and no new one is created.
 		case it.pair != nil && !r.advancePair(it.pair):
 		case it.replaceFor != notReplaced && r.mayReplace(it):
 			ready = append(ready, it)
@@ -150,7 +150,7 @@ func (r *replacing) replaceReasonOf(it *item) replaceReason {
 	case p.wanted && p.target == "":
 		return byUser
 	case !r.outdated(it), p.target != "" && !p.wanted && it.pair != nil:
-		// The second: the label was taken away, and it is begun anew when the new Pod is gone.
+		// The second: the label was taken away, and it begins again when the new Pod is gone.
 		return notReplaced
 	case r.Policy == appsv1alpha1.PodUpdateReplace, p.wanted && p.target == r.UpdatedRevision:
 		return byUpdate
@@ -184,7 +184,7 @@ func (h *History) servesAsAsked(p *pair) bool {
 		h.known(p.fresh.Revision) && !h.avoided(p.fresh.Revision)
 }
 
-// advancePair moves a pair one step and reports whether it is no more: the origin may be replaced anew.
+// advancePair moves a pair one step and reports whether it is no more: the origin may be replaced again.
 func (r *replacing) advancePair(p *pair) (over bool) {
 	it := p.origin
 	switch {

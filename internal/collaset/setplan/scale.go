@@ -172,8 +172,9 @@ func (s *scaling) fillSlots() {
 	s.allocate(slots, wanted)
 }
 
-// maxAllocated bounds the IDs that one decision takes. Whoever may write a CollaSet chooses the number of replicas,
-// up to 2^31-1, and the memory of this process is everybody's. No ResourceContext holds many more entries than these.
+// maxAllocated bounds the IDs that one decision takes. Every user who may write a CollaSet chooses the number of
+// replicas, up to 2^31-1, and the memory of this process is shared by all CollaSets. No ResourceContext holds many more
+// entries than these.
 const maxAllocated = 10_000
 
 // allocate takes the lowest IDs that are free, the first of them if they are very many.

@@ -10,8 +10,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// Members are found by an owner reference, a label and an instance ID, and anybody who may edit a Pod can take one of
-// these off it. The Pod runs on, with its volumes, so its ID is not vacant: no other Pod is made for it, and the Pod
+// Members are found by an owner reference, a label and an instance ID, and every user who may edit a Pod can take one
+// of these off it. The Pod runs on, with its volumes, so its ID is not vacant: no other Pod is made for it, and the Pod
 // gets back what it lacks. To let a Pod go there is exclusion, which leaves a mark on it.
 
 // Reasons of blockers that are about Pods which lack something by which members are found.

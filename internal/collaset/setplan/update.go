@@ -200,7 +200,7 @@ func (u *updating) advanceUpdate(it *item, need bool) (begin bool) {
 }
 
 // carriedQuietly moves a change that was made on a serving Pod to its end. It reports whether the Pod has to be created
-// anew, which is an operation of its own.
+// again, which is a separate operation.
 func (u *updating) carriedQuietly(it *item) (begin bool) {
 	if !it.Carried {
 		u.waiting++

@@ -77,8 +77,8 @@ type Plan struct {
 	Step podops.Step
 	// Report is the condition to write with it; nil leaves it as it is.
 	Report *Report
-	// Try says to ask the API server by a dry run whether it would delete the Pod,
-	// and to decide anew with its answer. The rest of the plan does without one.
+	// Try is true if the API server is to be asked by a dry run whether it would delete the Pod, and the decision made
+	// again with its answer. The rest of the plan does without one.
 	Try bool
 	// Delete says to delete the Pod; then Step is zero.
 	Delete bool

@@ -28,7 +28,7 @@ func (v Verdict) accepted(now time.Time) bool {
 func isDeleting(v podops.View) bool { return podops.IsDuring(v, podops.DeletionID, podops.TypeDelete) }
 
 // deletion asks for the deletion of a marked Pod once the API server agrees, and takes the request back when the mark
-// is gone or the API server refuses: the Pod comes back into service. The mark stays, so that it begins anew. Why it
+// is gone or the API server refuses: the Pod comes back into service. The mark stays, so that it begins again. Why it
 // is refused stays on the Pod meanwhile.
 func deletion(s Snapshot, marked bool) podops.Change {
 	refused, change := s.Deletion.Refused != "", podops.Change{}

@@ -9,8 +9,8 @@ import (
 // minHold is the least time between a Pod's way out without a cooperator and the operation on it.
 const minHold = 2 * time.Second
 
-// hold is how long a Pod that went out of service without a cooperator waits for one that was just bringing it back.
-// A third of the patience that was shown before has proven enough for whoever takes part.
+// hold is how long a Pod that went out of service without a cooperator waits for one that was just bringing it back. A
+// third of the patience that was shown before has proven enough for cooperators.
 func hold(s Snapshot) time.Duration {
 	if s.NotAwaited {
 		return 0

@@ -202,7 +202,7 @@ func (ts *taskServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	ts.query.Store(r.URL.RawQuery)
-	ts.polls.Add(1) // whoever sees it finds the query
+	ts.polls.Add(1) // a test that sees it finds the query
 	_, _ = fmt.Fprintf(w, `{"success":true,"finished":%t}`, ts.finish.Load())
 }
 

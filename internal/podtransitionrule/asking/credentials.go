@@ -90,7 +90,7 @@ func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*credenti
 		token: strings.TrimSpace(string(secret.Data["token"])), certificate: secret.Data[corev1.TLSCertKey], key: secret.Data[corev1.TLSPrivateKeyKey],
 	}
 	switch {
-	case secret.Type == corev1.SecretTypeServiceAccountToken: // its reader could be whoever may write rules
+	case secret.Type == corev1.SecretTypeServiceAccountToken: // its reader could be any user who may write rules
 		return nil, misconfigured{fmt.Errorf("the Secret %s is the token of a service account, which is not sent to webhooks: put a token for the server into a Secret of its own", key.Name)}
 	case found.token == "" && len(found.certificate) == 0:
 		return nil, misconfigured{fmt.Errorf("the Secret %s has neither token nor tls.crt: add one of them", key.Name)}

@@ -40,7 +40,7 @@ type decision struct {
 	// grants and verdicts are the outcome, by rule.
 	grants   [][]appsv1alpha1.PodGrant
 	verdicts [][]verdict
-	// former counts the entries among them that let nothing go on before the rule has granted anew, by rule.
+	// former counts the entries among them that let nothing go on before the rule has granted again, by rule.
 	former []int
 	served int
 	// questions are what webhooks are to be asked.

@@ -251,7 +251,7 @@ func TestHowLongAGrantIsHeld(t *testing.T) {
 		"while it is terminating":                            {aPod("p").terminating(), true},
 		"while it is asked anew, out of service":             {aPod("p").operates(1).asks(2).without(podops.PreCheckedPrefix + "/op"), true},
 		"until it is back in service":                        {aPod("p"), false},
-		"until the request is replaced by another":           {aPod("p").asksAs("other", 5), true}, // the other one is granted anew
+		"until the request is replaced by another":           {aPod("p").asksAs("other", 5), true}, // the other one is granted again
 		"until it is gone and another has its name":          {&podBuilder{Pod{View: podops.View{Namespace: "ns", Name: "p", UID: "second", Ready: true, Labels: aPod("p").Labels}}}, false},
 		"until the request is cancelled in service":          {aPod("p").label("x", "y"), false},
 		"until it has run to its end with nothing under way": {aPod("p").terminal(), false},

@@ -80,7 +80,7 @@
 //
 // An entry that was given under another generation of its rule than the present one lets nothing go on that still waits
 // (podops.VerdictsFor), and is to the decision what a rule is that has yet to join: it stays, and gets the present
-// generation when the rule would grant anew.
+// generation when the rule would grant again.
 //
 // A held Pod all of whose operations wait for rules to join is stuck. What was granted before a rule came to bear
 // cannot be bounded by it, because it may have been acted on a moment ago; but stuck Pods get going again only within

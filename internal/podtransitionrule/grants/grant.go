@@ -198,8 +198,8 @@ func (d *decision) grant(c *pending, answers []*answer) entries {
 	return grant
 }
 
-// keep carries on a held grant beside which something waits: names of rules that are gone disappear; then rules that
-// came to bear on the Pod join, and those that have another spec by now grant anew; then all entries name them; then
+// keep continues a held grant beside which something waits: names of rules that are gone disappear; then rules that
+// came to bear on the Pod join, and those that have another spec by now grant again; then all entries name them; then
 // operations that are not covered yet are added. Each is one decision, because each must be written everywhere before
 // the next is safe (see the package comment).
 func (d *decision) keep(c *pending, answers []*answer) entries {

@@ -217,8 +217,8 @@ func TestBearingIsWhatTheProtocolSays(t *testing.T) {
 	})
 }
 
-// world is a namespace in which everybody acts in any order: lifecycle-controller by the protocol's own functions, an
-// operator, the kubelet, and the engine, whose view of the Pods lags and whose writes may break off.
+// world is a namespace in which all participants act in any order: lifecycle-controller by the protocol's own
+// functions, an operator, the kubelet, and the engine, whose view of the Pods lags and whose writes may break off.
 type world struct {
 	rules   []*appsv1alpha1.PodTransitionRule
 	pods    []Pod

@@ -38,7 +38,7 @@ type check struct {
 	requires labels.Selector // labelCheck; nil: none
 	policy   *policy         // availablePolicy at PreCheck; nil: none
 	webhook  bool            // a webhook is asked
-	refusal  string          // why it refuses everybody; "" if it does not
+	refusal  string          // why it refuses every Pod; "" if it does not
 }
 
 // compile prepares a rule. invalid says what is wrong with its webhook checks, "" for nothing.

@@ -231,7 +231,7 @@ func (r *Reach) begin(asked string) (resourceVersion string, stream int) {
 	return later(r.position, r.newest), r.stream
 }
 
-// resume says where a watch goes on, and the number of its stream. False means that all must be listed anew.
+// resume says where a watch goes on, and the number of its stream. False means that all must be listed again.
 func (r *Reach) resume() (resourceVersion string, stream int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -44,7 +44,7 @@ func TestAPlaceIsEmptyAfterAFullReadingThatCoversIt(t *testing.T) {
 }
 
 // TestAMemberThatIsTakenOverIsWishedAgain: what was sent for the one before may still take effect, but it is not tried
-// any more; whoever has the member now must not wait for it.
+// any more; the present Pod of the member must not wait for it.
 func TestAMemberThatIsTakenOverIsWishedAgain(t *testing.T) {
 	now := epoch
 	g := newGroup(withDefaults(api.CallOptions{}), true, func(d time.Duration) time.Duration { return d }, now)

@@ -6,10 +6,11 @@
 // are not ready keeps them ready for ever; that they do not serve is what counts then, since nothing that happens to
 // the Pod could take them out.
 //
-// All slices of a Service count, whoever maintains them, because traffic follows all of them: one for each address
-// family, mirrored ones, those of other controllers. A Pod is left only when none lists it, and has joined when it is
-// listed in each address family of the Service that it has an address of: a proxy of the other family would otherwise
-// lose its last endpoint while the next Pod is operated. Endpoints that name no Pod count by their address.
+// All slices of a Service count, no matter which controller maintains them, because traffic follows all of them: one
+// for each address family, mirrored ones, those of other controllers. A Pod is left only when none lists it, and has
+// joined when it is listed in each address family of the Service that it has an address of: a proxy of the other family
+// would otherwise lose its last endpoint while the next Pod is operated. Endpoints that name no Pod count by their
+// address.
 package endpointslice
 
 import (

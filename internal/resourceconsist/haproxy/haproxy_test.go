@@ -249,7 +249,8 @@ func TestSessionsAreCutAtTheLimit(t *testing.T) {
 	s.eventually(func() bool { return !s.serving("a") }, "the Pod does not leave at its limit")
 }
 
-// TestTheLimitIsThatOfTheServiceAlways: whoever put the server into drain, and whatever the limit was then.
+// TestTheLimitIsThatOfTheServiceAlways: no matter which client put the server into drain, and whatever the limit was
+// then.
 func TestTheLimitIsThatOfTheServiceAlways(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before, after string
@@ -297,7 +298,7 @@ func TestWithoutALimitNothingIsCut(t *testing.T) {
 	require.NoError(t, <-slow)
 }
 
-// A Pod that comes back while it drains has its limit start anew the next time.
+// A Pod that comes back while it drains has its limit start again the next time.
 func TestTheLimitStartsWithEachLeaving(t *testing.T) {
 	h := realhaproxy.Start(t, backend)
 	s := newShop(t, nil, []string{h.Runtime}, "a")

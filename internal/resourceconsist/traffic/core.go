@@ -38,7 +38,7 @@ import (
 type Snapshot struct {
 	// Pod is the Pod as the cache has it.
 	Pod podops.View
-	// Managed is true if the Pod takes part in the lifecycle. One that does not is released by everybody.
+	// Managed is true if the Pod takes part in the lifecycle. One that does not is released by every employer.
 	Managed bool
 	// Kind is the employers' kind. What the Pod's annotation says of other kinds is for others.
 	Kind string

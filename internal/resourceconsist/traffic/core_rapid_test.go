@@ -172,7 +172,7 @@ func TestAnOperationCostsTwoWrites(t *testing.T) {
 		for range 120 {
 			actors[rapid.IntRange(0, len(actors)-1).Draw(t, "actor")]()
 		}
-		for range 60 { // and now everybody in turn, until all is done
+		for range 60 { // and now each actor in turn, until all is done
 			for _, act := range actors {
 				act()
 			}

@@ -174,8 +174,8 @@ func (f *fleet) settle(t *rapid.T) {
 	}
 }
 
-// TestFleetSettles: whoever comes and goes, in whatever order replicas act, every shard ends with a member, balanced;
-// and with steady members nothing that was balanced moves.
+// TestFleetSettles: whichever members come and go, in whatever order replicas act, every shard ends with a member,
+// balanced; and with steady members nothing that was balanced moves.
 func TestFleetSettles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		shards := rapid.IntRange(1, 12).Draw(t, "shards")

@@ -90,7 +90,7 @@ func (p *Page) Becomes(t *testing.T, expression string) {
 	defer cancel()
 	if err := chromedp.Run(waiting, chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0))); err != nil {
 		var text string
-		_ = chromedp.Run(p.ctx, chromedp.Evaluate(`document.body.innerText`, &text)) // the page as it is, for whoever reads the failure
+		_ = chromedp.Run(p.ctx, chromedp.Evaluate(`document.body.innerText`, &text)) // the page as it is, for the reader of the failure
 		t.Fatalf("%s: %v\n%s", expression, err, text)
 	}
 }

@@ -209,7 +209,7 @@ func (p *Proxy) forget(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// enter takes part in the life of a request's connection: false if that is over. Whoever entered must leave.
+// enter takes part in the life of a request's connection: false if that is over. A caller that entered must leave.
 func (p *Proxy) enter(ctx context.Context) (*life, bool) {
 	l, _ := ctx.Value(lifeKey{}).(*life)
 	p.mu.Lock()

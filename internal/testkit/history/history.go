@@ -1,6 +1,6 @@
-// Package history keeps every state of objects that the API server shows, for tests that are about something that is
-// so for a moment only. Whoever asks for the present state again and again misses it on a busy machine; a watch
-// misses nothing.
+// Package history keeps every state of objects that the API server shows, for tests that are about something that is so
+// for a moment only. A test that asks for the present state again and again misses it on a busy machine; a watch misses
+// nothing.
 package history
 
 import (

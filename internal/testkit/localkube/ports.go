@@ -10,7 +10,7 @@ import (
 	"strconv"
 )
 
-// The ports that are reserved: below those that systems give to whoever asks for any (from 32768 on Linux, 49152
+// The ports that are reserved: below those that systems give to processes that ask for any (from 32768 on Linux, 49152
 // elsewhere), so that no connection or server of another program gets one by chance between its choice and its use.
 const (
 	firstPort, lastPort = 20000, 29999

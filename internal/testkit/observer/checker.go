@@ -71,9 +71,8 @@ type Options struct {
 	// StuckAfter is how long a Pod may stay out of service, or wait without a stated reason, without any change of its
 	// protocol state. 0 means a minute; negative means for ever.
 	StuckAfter time.Duration
-	// Settle is how long a new rule, or a smaller allowance of a rule, need not
-	// be known to everybody: what is in flight meanwhile is judged by what held
-	// before. Pods that came after the rule are judged by it from the beginning. 0
+	// Settle is how long a new rule, or a smaller allowance of a rule, need not be known to every component: what is in
+	// flight meanwhile is judged by what held before. Pods that came after the rule are judged by it from the beginning. 0
 	// means 2 s.
 	Settle time.Duration
 	// Hold is how long an event waits for events of other kinds with a lower

@@ -2,18 +2,15 @@
 // with the controllers but the types of the API: not their code, not their caches, and not the Pod protocol's package
 // either, so that a mistake there cannot hide itself here.
 //
-// Checker is the judgement: a plain function of a sequence of events in the
-// order of their resourceVersions. Observer feeds it from watches of its own, of
-// Pods, Services, EndpointSlices, ReplicaSets, PersistentVolumeClaims,
-// ControllerRevisions, CollaSets, PodTransitionRules, ResourceContexts, Nodes
-// and Namespaces. No promise reaches beyond a namespace, and each is judged and
-// reported by itself. Whoever deletes a namespace asks no rule and no operator:
+// Checker is the judgement: a plain function of a sequence of events in the order of their resourceVersions. Observer
+// feeds it from watches of its own, of Pods, Services, EndpointSlices, ReplicaSets, PersistentVolumeClaims,
+// ControllerRevisions, CollaSets, PodTransitionRules, ResourceContexts, Nodes and Namespaces. No promise reaches beyond
+// a namespace, and each is judged and reported by itself. The deletion of a namespace asks no rule and no operator:
 // from then on nothing in it is judged.
 //
-// What happened while a watch was broken, until its kind was listed anew, is not
-// judged: of an object that changed twice meanwhile only the last state was seen.
-// A grant that was given and used may have come and gone. From the list on
-// everything is known again.
+// What happened while a watch was broken, until its kind was listed again, is not judged: of an object that changed
+// twice meanwhile only the last state was seen. A grant that was given and used may have come and gone. From the list
+// on everything is known again.
 //
 // What is promised, and when it is judged: on every event, at rest (AtRest:
 // when nothing is to be done any more, and EndpointSlices, which others write,

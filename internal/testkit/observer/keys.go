@@ -72,7 +72,7 @@ func (s *space) checkKeys(before, now *pod, e Event) {
 	}
 }
 
-// checkPermission judges that a Pod is out of service, for everybody, when an operator is let act.
+// checkPermission judges that a Pod is out of service, for every employer, when an operator is allowed to act.
 func (s *space) checkPermission(obj *corev1.Pod, key string, waived bool, e Event) {
 	s.checks[Traffic]++
 	if hasGate(obj) && !isTerminal(obj) && (isReady(obj) || conditionStatus(obj, serviceReady) != corev1.ConditionFalse) {

@@ -327,8 +327,7 @@ func (s source) object(item runtime.Object) (metav1.Object, error) {
 	return meta.Accessor(item)
 }
 
-// watchFrom follows one watch to its end and returns where the next one
-// continues, "" if objects must be listed anew.
+// watchFrom follows one watch to its end and returns where the next one continues, "" if objects must be listed again.
 func (o *Observer) watchFrom(ctx context.Context, s source, far *progress, version string, known map[types.UID]metav1.Object) string {
 	w, err := s.watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 	if err != nil {
@@ -360,7 +359,7 @@ func (o *Observer) watchFrom(ctx context.Context, s source, far *progress, versi
 	}
 }
 
-// take takes one event of a watch, and returns where the watch has come to; "" if objects must be listed anew.
+// take takes one event of a watch, and returns where the watch has come to; "" if objects must be listed again.
 func (o *Observer) take(s source, far *progress, event watch.Event, known map[types.UID]metav1.Object) string {
 	if event.Type == watch.Error {
 		return "" // too old, as a rule
@@ -459,8 +458,8 @@ func (o *Observer) judge(ctx context.Context) {
 func (o *Observer) apply(q *queue, due func(Event) bool) {
 	for len(q.pending) > 0 && due(q.pending[0]) {
 		event, _ := heap.Pop(&q.pending).(Event)
-		// The first list of one kind may come after the first events of another,
-		// but whoever has been judged was received hold ago: this is for stalls.
+		// The first list of one kind may come after the first events of another, but what has been judged was received hold
+		// ago: this is for stalls.
 		if event.ResourceVersion < q.applied {
 			o.late++
 		}

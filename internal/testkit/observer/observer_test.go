@@ -169,7 +169,7 @@ func TestWhatHappenedWhileAWatchWasBrokenIsNotJudged(t *testing.T) {
 		pods := newKind(podsAt("9", versioned("2", aPod(0, asking)), versioned("3", aPod(1, asking)), versioned("4", aPod(2, asking))))
 		o, err := start(t.Context(), []source{pods.source("pods"), rules.source("podtransitionrules")}, Options{StuckAfter: -1})
 		require.NoError(t, err)
-		time.Sleep(time.Minute) // the rule is known to everybody
+		time.Sleep(time.Minute) // the rule is known to every component
 		synctest.Wait()
 
 		expires := func(w *watch.FakeWatcher) { w.Error(&metav1.Status{Reason: metav1.StatusReasonExpired}) }

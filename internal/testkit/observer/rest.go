@@ -289,7 +289,7 @@ func (s *space) judgeHistory(r resting) {
 				unused--
 			}
 		}
-		// The controller keeps limit+1 whoever uses them before it looks closer.
+		// The controller keeps limit+1 revisions, used or not, before it looks closer.
 		r.judge(Orphan, set.obj, unused <= limit || len(kept[set]) <= limit+1, "keeps %d revisions that nobody uses, and historyLimit is %d", unused, limit)
 	}
 }

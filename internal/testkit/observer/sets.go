@@ -136,7 +136,7 @@ func (s *space) countChurn(p *pod, created, deleted int) {
 }
 
 // Expect says how many Pods of a workload are created and deleted from now on, which AtRest judges. Counting begins
-// anew.
+// again.
 func (c *Checker) Expect(namespace, workload string, want Churns) {
 	c.space(namespace).churn[workload] = &churn{expected: &want}
 }

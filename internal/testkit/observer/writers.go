@@ -128,7 +128,7 @@ func leaves(held map[string]any, path string, visit func(string)) {
 			leaves(m, at, visit)
 			continue
 		}
-		if step != "." { // the map itself, which whoever writes the first entry holds
+		if step != "." { // the map itself, which the writer of the first entry holds
 			visit(at)
 		}
 	}

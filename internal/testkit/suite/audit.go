@@ -147,9 +147,8 @@ type auditEvent struct {
 	Answered    metav1.MicroTime  `json:"stageTimestamp"`
 }
 
-// Requests returns the requests that the API server received since a moment, by
-// anybody, in the order in which it answered them. It is an error on a cluster
-// that was not started by Start.
+// Requests returns the requests that the API server received since a moment, by any client, in the order in which it
+// answered them. It is an error on a cluster that was not started by Start.
 func (s *Suite) Requests(since time.Time) ([]Request, error) {
 	if s.Cluster == nil {
 		return nil, errors.New("the requests of a cluster that existed before are not counted: its audit log is its own")
@@ -260,8 +259,7 @@ type Counts struct {
 // Total is the number of writes, whatever their end.
 func (c Counts) Total() int { return c.Writes + c.Conflicts + c.Refused }
 
-// PodWrites counts writes to Pods and their subresources by component, and by
-// user name for everybody else.
+// PodWrites counts writes to Pods and their subresources by component, and by user name for all other clients.
 func PodWrites(requests []Request) map[string]Counts {
 	return countWrites(requests, func(r Request) bool { return r.Group == "" && r.Resource == "pods" })
 }

@@ -13,7 +13,7 @@
 //
 // Invariants: a certificate is served only while the API server has had its authority in the bundle for the settle time
 // (the very first one excepted: nothing worked before it); a served certificate has at least a third of its life, less
-// the settle time, before it; whoever loses a race for the Secret takes what the winner wrote.
+// the settle time, before it; a replica that loses a race for the Secret takes what the winner wrote.
 //
 // github.com/open-policy-agent/cert-controller (v0.16.0) does a similar job but does not fit: it trusts one authority
 // at a time, so a rotation refuses admissions until configuration, volume and process agree; it caches every Secret

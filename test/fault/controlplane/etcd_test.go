@@ -65,7 +65,7 @@ func restored(p *story.Plan) {
 	require.NoError(p, os.RemoveAll(p.Cluster.EtcdDir()))
 	require.NoError(p, os.CopyFS(p.Cluster.EtcdDir(), os.DirFS(snapshot)))
 	p.Fault("etcd restored from a snapshot")
-	// Whoever administers a cluster restarts what watches for itself: Kubernetes says so of its own components.
+	// The administrator of a cluster restarts the components that watch: Kubernetes documents this for its own components.
 	for _, component := range []string{controllerManager, scheduler, kubelets} {
 		require.NoError(p, p.Cluster.StopComponent(component))
 	}

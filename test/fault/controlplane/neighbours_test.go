@@ -261,8 +261,8 @@ spec: {policyName: no-events, validationActions: [Deny]}
 	})
 }
 
-// TestTheNamespaceGoes deletes the namespace midway through each operation: all that is in it goes, nothing is made
-// anew, and no finalizer is left behind.
+// TestTheNamespaceGoes deletes the namespace midway through each operation: all that is in it goes, nothing is created
+// again, and no finalizer is left behind.
 func TestTheNamespaceGoes(t *testing.T) {
 	operations := map[string]func(*story.Plan){
 		"creation": func(p *story.Plan) {
@@ -307,7 +307,7 @@ func TestTheNamespaceGoes(t *testing.T) {
 		for range story.Times(2) {
 			plan(t, name, "namespace deleted in a "+name, func(p *story.Plan) {
 				operations[name](p)
-				require.NoError(p, p.StopObserver()) // whoever deletes a namespace asks no rule
+				require.NoError(p, p.StopObserver()) // the deletion of a namespace asks no rule
 				p.Within(500 * time.Millisecond)
 				deleted := time.Now()
 				namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: p.Namespace}}

@@ -5,8 +5,8 @@
 //     never is an answer a failure of the server. What only webhook-server refuses is on a list with a reason.
 //   - TestReconciliation: what is accepted is reconciled to what it says, or a condition says what to change; and when the
 //     change is taken back, everything is as if it had never been made.
-//   - TestHostileLabels: whoever may patch Pods writes lifecycle labels at will: no operation that no rule granted takes a
-//     Pod away, and the Pod comes back when the labels go.
+//   - TestHostileLabels: a user who may patch Pods writes lifecycle labels at will: no operation that no rule granted
+//     takes a Pod away, and the Pod comes back when the labels go.
 //   - TestCorruptStorage: objects are changed in etcd, behind the API server's back: other objects are not affected, and
 //     Pods are not deleted by the dozen.
 //

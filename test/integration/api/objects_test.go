@@ -44,7 +44,7 @@ func newNamespace(t *testing.T) string {
 	return namespace.Name
 }
 
-// fetch reads an object anew.
+// fetch reads an object again.
 func fetch(ctx context.Context, t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	found := &unstructured.Unstructured{}

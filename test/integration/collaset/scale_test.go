@@ -418,7 +418,7 @@ func move(e env) {
 		assert.NotContains(e, p.Labels, appsv1alpha1.ToDeleteLabel)
 		names = append(names, p.Name)
 	}
-	// byLabel: the Pods are of a revision that the new set does not know, and would be made anew otherwise.
+	// byLabel: the Pods are of a revision that the new set does not know, and would be re-created otherwise.
 	set := e.create("web", 3, func(s *appsv1alpha1.CollaSet) {
 		s.Spec.ScaleStrategy.PodToInclude = names
 		s.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{ByLabel: &appsv1alpha1.ByLabel{}}

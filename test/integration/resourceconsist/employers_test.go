@@ -510,7 +510,7 @@ func strayPod(t *testing.T, m market) {
 	m.eventually(t, "the Pod is released", func() bool { return m.bound(t, m.pod(t, "web-0")) })
 }
 
-// TestEmployersThatChangeWhileTheControllerIsDown: what an employer is was not seen by anybody.
+// TestEmployersThatChangeWhileTheControllerIsDown: no process saw what an employer was meanwhile.
 func TestEmployersThatChangeWhileTheControllerIsDown(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")

@@ -300,8 +300,8 @@ func slicesOfAddresses(t *testing.T, s shop) {
 	s.outAndIn(t, seen)
 }
 
-// slicesDeleted has all slices of a Service deleted while its Pod serves, and while it is out. Kubernetes makes them
-// anew.
+// slicesDeleted has all slices of a Service deleted while its Pod serves, and while it is out. Kubernetes creates them
+// again.
 func slicesDeleted(t *testing.T, s shop) {
 	s.createService(t, "web")
 	s.createPod(t, "web-0")

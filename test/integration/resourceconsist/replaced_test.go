@@ -98,7 +98,7 @@ func (m market) replace(t *testing.T, name string, labels map[string]string) {
 	})
 }
 
-// TestAServiceChoosesAnotherEndpoint: its Pods are taken out at the earlier one, by whoever runs then.
+// TestAServiceChoosesAnotherEndpoint: its Pods are taken out at the earlier one, by the replica that runs then.
 func TestAServiceChoosesAnotherEndpoint(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a control plane")

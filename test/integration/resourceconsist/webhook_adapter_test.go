@@ -105,7 +105,7 @@ func (p *pools) trust(ca testca.Authority) {
 	p.trusted.AppendCertsFromPEM(ca.PEM())
 }
 
-// renew writes the client certificate anew.
+// renew replaces the client certificate.
 func (p *pools) renew(t *testing.T, ca testca.Authority) {
 	t.Helper()
 	certificate, key := ca.Issue(t)

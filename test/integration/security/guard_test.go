@@ -152,7 +152,7 @@ var free = map[string]string{
 	"." + strings.SplitN(podops.OperatingPrefix, ".", 2)[1]: "the end of prefixes",
 }
 
-// TestEveryKeyOfTheProtocolIsGuardedOrFree: whoever adds a key decides which.
+// TestEveryKeyOfTheProtocolIsGuardedOrFree: the author of a new key decides which.
 func TestEveryKeyOfTheProtocolIsGuardedOrFree(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "..", "api", "podops", "keys.go"), nil, 0)
 	require.NoError(t, err)
@@ -274,8 +274,8 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 		}
 		check("a new CollaSet", key, func(who client.Client) error { return asSet(who, key, label) })
 		check("a CollaSet", key, func(who client.Client) error { return changeSet(who, key, label) })
-		// Whoever makes Pods of Deployments, StatefulSets, DaemonSets, Jobs, CronJobs and the like in the cluster is no
-		// participant.
+		// The controllers that create Pods of Deployments, StatefulSets, DaemonSets, Jobs, CronJobs and the like in the
+		// cluster are no participants.
 		for _, account := range []string{"replicaset-controller", "statefulset-controller", "daemon-set-controller", "job-controller", "replication-controller"} {
 			if announced {
 				continue

@@ -162,7 +162,7 @@ func (m *moment) bylabelGoesOn() {
 	}
 }
 
-// heldFinishes: the operations that Kuperator began are carried out and finished, not begun anew.
+// heldFinishes: the operations that Kuperator began are carried out and finished, not begun again.
 func (m *moment) heldFinishes() {
 	before := m.pods("held")
 	begin := time.Now()

@@ -12,9 +12,8 @@
 // An answer counts for the subjects of the request that it answers, and for nothing else: names that were not asked
 // about are ignored, and a subject that stopped waiting takes its answer along.
 //
-// A task is polled only after the rule's status was seen to hold it with its subjects (Known), so that whoever takes
-// over finds every task that was ever polled (Adopt). Before that its subjects are asked about anew, which is a new
-// task.
+// A task is polled only after the rule's status was seen to hold it with its subjects (Known), so that the next leader
+// finds every task that was ever polled (Adopt). Before that its subjects are asked about again, which is a new task.
 //
 // # Rests
 //

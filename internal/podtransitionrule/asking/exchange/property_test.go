@@ -49,7 +49,7 @@ func (m *model) want(t *rapid.T) {
 			since[q.Subject] = before
 		}
 	}
-	for s := range m.since { // what is not wanted any more will be asked about anew
+	for s := range m.since { // what is not wanted any more will be asked about again
 		if since[s] == 0 {
 			delete(m.approvals, s)
 		}
@@ -197,7 +197,7 @@ func TestAnyServerAndAnyTimes(t *testing.T) {
 	})
 }
 
-// settle: from wherever it is, a server that says yes lets everybody pass.
+// settle: from wherever it is, a server that says yes lets every Pod pass.
 func (m *model) settle(t *rapid.T) {
 	for _, r := range m.flying {
 		if r.TaskID != "" {
