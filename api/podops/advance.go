@@ -133,7 +133,7 @@ type advancer struct {
 	servesWithout bool
 }
 
-// newAdvancer starts from the view's labels, in a copy of their own.
+// newAdvancer starts from the view's labels, in their own copy.
 func newAdvancer(v View, now time.Time) *advancer {
 	a := &advancer{View: v, labels: make(map[string]string, len(v.Labels)), stamp: Stamp(now)}
 	maps.Copy(a.labels, v.Labels)

@@ -70,7 +70,7 @@ type Held[S comparable] struct {
 type Change[S comparable] struct {
 	// ID names the member.
 	ID string
-	// State is what the member is to be, whether it is there already or not. It means nothing with Remove.
+	// State is the desired state of the member, whether it is there already or not. It means nothing with Remove.
 	State S
 	// Remove is true if the member is to go.
 	Remove bool

@@ -1,4 +1,4 @@
-// Command bench runs benchmarks, each in a process of its own, and prints the table of goals.
+// Command bench runs benchmarks, each in its own process, and prints the table of goals.
 //
 // A benchmark that fails, hangs or panics does not stop the others, and what it had measured by then is kept. It ends
 // with an error if one of them failed. --table only prints the table of what was measured before, and --docs puts it

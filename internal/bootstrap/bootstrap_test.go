@@ -26,7 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// example is a component with one flag of its own.
+// example is a component with its own flag.
 func example(leaderElected bool) Component {
 	return Component{
 		Name:          "example-controller",

@@ -49,7 +49,7 @@ type Options struct {
 	// RetryPeriod is the time between two tries to take or renew the Lease.
 	RetryPeriod time.Duration
 
-	// Shards is into how many parts namespaces are divided, each with a leader of its own; 1 means one leader for all.
+	// Shards is into how many parts namespaces are divided, each with its own leader; 1 means one leader for all.
 	Shards int
 
 	// LogFormat is "json" or "console".

@@ -237,7 +237,7 @@ func (r *reconciler) mark(ctx context.Context, o *observation, pod *setplan.Pod)
 	return nil
 }
 
-// relabel makes the labels of a Pod say what is to be told of its replacement.
+// relabel has the labels of a Pod report its replacement.
 func (r *reconciler) relabel(ctx context.Context, o *observation, l setplan.Relabel, out *outcome) error {
 	change := podops.Change{Labels: l.Labels}
 	if err := r.patch(ctx, o, l.Pod, types.MergePatchType, change.MergePatch(l.Pod.View)); err != nil {

@@ -41,7 +41,7 @@ type observation struct {
 	context *appsv1alpha1.ResourceContext
 	claims  map[string]*corev1.PersistentVolumeClaim
 	memory  *setState
-	// single reports whether this is about one Pod alone, for a step of its own. What is written then is not waited for
+	// single reports whether this is about one Pod alone, for a separate step. What is written then is not waited for
 	// before the set is decided on: neither the Pods in flight nor what may be begun depend on it.
 	single bool
 }

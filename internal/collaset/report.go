@@ -236,8 +236,8 @@ func replacement(reason setplan.ReplacementEvent, pods []string) string {
 	return names
 }
 
-// recordMembers names the Pods that left or joined, each in an event of its own: the recorder counts events of one
-// reason about the same objects as one, and keeps the first text only.
+// recordMembers names the Pods that left or joined, each in a separate event: the recorder counts events of one reason
+// about the same objects as one, and keeps the first text only.
 func (r *reconciler) recordMembers(o *observation, reason, verb string, names []string, find func(name string) *corev1.Pod) {
 	slices.Sort(names)
 	each(names, ", and so were %d more", func(name, more string) {

@@ -190,8 +190,8 @@ func setOf(object metav1.Object) (key types.NamespacedName, uid types.UID, ok bo
 	return types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}, ref.UID, true
 }
 
-// stepEvents enqueue Pods on which a step of their own is due, and tell the window of what happens to Pods. It costs
-// the same however many Pods the set has.
+// stepEvents enqueue Pods on which a separate step is due, and tell the window of what happens to Pods. It costs the
+// same however many Pods the set has.
 func (r *reconciler) stepEvents() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
 		before, ok := e.ObjectOld.(*corev1.Pod)

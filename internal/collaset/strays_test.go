@@ -426,7 +426,7 @@ func TestWhoWouldAdopt(t *testing.T) {
 	assert.Empty(t, w.r.wouldAdopt(t.Context(), &pod))
 }
 
-// Where it cannot be told whether an instance ID is vacant, no Pod is made for it.
+// Where it is unknown whether an instance ID is vacant, no Pod is made for it.
 func TestWithoutTheListNothingIsMade(t *testing.T) {
 	w := newWorld(t, true, collaSet(2))
 	w.settleManaged()

@@ -160,7 +160,7 @@ func TestRunbooks(t *testing.T) {
 	assert.Empty(t, pages, "runbooks without an alert")
 }
 
-// TestDashboardsAreReadable: every panel has a title of its own in its row, and what it shows is said.
+// TestDashboardsAreReadable: every panel has its own title in its row, and what it shows is said.
 func TestDashboardsAreReadable(t *testing.T) {
 	for _, d := range Dashboards() {
 		for _, row := range d.Rows {

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// running are Pods with a status of their own, which is kept encoded.
+// running are Pods with their own status, which is kept encoded.
 func running(names ...string) Pods {
 	var pods []corev1.Pod
 	for _, name := range names {

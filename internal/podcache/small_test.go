@@ -52,7 +52,7 @@ func TestAPodIsShownAsItWas(t *testing.T) {
 	}
 }
 
-// othersCame has as many Pods with a status of their own come as are remembered.
+// othersCame has as many Pods with their own status come as are remembered.
 func othersCame() {
 	for range mostLatest {
 		shrink(&corev1.Pod{Status: corev1.PodStatus{PodIP: "10.9.9.9"}})

@@ -31,7 +31,7 @@ func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
 							Spec:       corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%2)},
 							Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 						}
-						if i > 1 { // a status of its own
+						if i > 1 { // its own status
 							pod.Status.PodIP = fmt.Sprintf("10.0.%d.%d", n, i)
 						}
 						want[pod.Name] = pod.DeepCopy()

@@ -228,7 +228,7 @@ func (c *podController) employerEvents() handler.EventHandler {
 		if old != nil && old.same(e) {
 			return
 		}
-		if !initial { // every Pod has an event of its own then
+		if !initial { // every Pod has a separate event then
 			c.wakeEmployees(ctx, key, old, e)
 		}
 	}

@@ -162,7 +162,7 @@ func (c *Coordinator) failure() error {
 	}
 }
 
-// begin does what is to be done now.
+// begin does what is due now.
 func (c *Coordinator) begin(ctx context.Context, running *sync.WaitGroup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

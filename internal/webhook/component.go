@@ -108,7 +108,7 @@ var undelayedGroups = []string{"system:nodes"}
 // shortestSettle is what an API server needs at the very least to see a webhook configuration.
 const shortestSettle = time.Second
 
-// Component describes webhook-server. Each call gives a component of its own.
+// Component describes webhook-server. Each call gives a separate component.
 func Component() bootstrap.Component {
 	var f flags
 	var certificate certificate

@@ -300,7 +300,7 @@ type neighbours struct {
 	quiet, noisy tenant
 }
 
-// tenant is one CollaSet in a namespace of its own, under three rules.
+// tenant is one CollaSet in its own namespace, under three rules.
 type tenant struct {
 	meter *meter
 	set   *appsv1alpha1.CollaSet

@@ -21,8 +21,8 @@ import (
 // BenchmarkInPlace has as many Pods of four owners updated in place again and again, in turn: by Kuperator, by a loop
 // that makes the same writes without deciding anything, to as many Pods at a time as Kuperator and to 64, and by one
 // image patch each. Every second round is in the opposite order, and what is compared are the sums of all rounds: a
-// machine that becomes slower or faster meanwhile, as shared ones do, does so for all of them. Each has a node of its
-// own, because kube-scheduler goes through all Pods of a node when one of them changes, and finds those that came first
+// machine that becomes slower or faster meanwhile, as shared ones do, does so for all of them. Each has its own node,
+// because kube-scheduler goes through all Pods of a node when one of them changes, and finds those that came first
 // sooner.
 func BenchmarkInPlace(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "4")

@@ -22,11 +22,11 @@ import (
 const peersInFlight = 16
 
 // BenchmarkPeers compares with a bare image patch for each Pod and with a Deployment as OpenKruise 1.9 and Kuperator
-// 0.7.4 were compared with them: kwok plays the kubelets, in a process of its own and with CPU of its own; 16 patches
-// are under way at a time; a Pod has two containers with two variables, and no volume; kube-controller-manager runs
-// beside the Deployment only, with its client's limits lifted; the audit log has no answers; there are no budgets; and
-// no observer watches. One watches a round before, which is not timed. Kuperator has two turns, in one of which it
-// clears managedFields of Pods. Every second round is in the opposite order, and sums of all rounds are compared.
+// 0.7.4 were compared with them: kwok plays the kubelets, in its own process and with CPU of its own; 16 patches are
+// under way at a time; a Pod has two containers with two variables, and no volume; kube-controller-manager runs beside
+// the Deployment only, with its client's limits lifted; the audit log has no answers; there are no budgets; and no
+// observer watches. One watches a round before, which is not timed. Kuperator has two turns, in one of which it clears
+// managedFields of Pods. Every second round is in the opposite order, and sums of all rounds are compared.
 func BenchmarkPeers(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "4")
 	a := startArena(b, suite.Config{Nodes: 3, ControllerManagerArgs: unlimited, AuditWithoutAnswers: true})

@@ -44,8 +44,8 @@ func isRun(page pages.Page) (short, long bool) {
 	return false, false
 }
 
-// TestCommands runs the commands of each page in their order, in a namespace of its own, and compares what they print
-// with what the page shows.
+// TestCommands runs the commands of each page in their order, in its own namespace, and compares what they print with
+// what the page shows.
 func TestCommands(t *testing.T) {
 	w := everything(t)
 	bin := w.programs(t)
@@ -199,7 +199,7 @@ func filled(t *testing.T, page pages.Page, steps []step, printed []string) {
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-// TestDemo runs what README offers first, as long as no other process runs it: it has a cluster of its own.
+// TestDemo runs what README offers first, as long as no other process runs it: it has its own cluster.
 func TestDemo(t *testing.T) {
 	if !whole() {
 		t.Skip("takes minutes: make test-docs")

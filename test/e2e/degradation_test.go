@@ -236,7 +236,7 @@ func TestDegradation(t *testing.T) {
 	})
 }
 
-// TestWithoutTheKindOfRules has a cluster of its own, to which the CRD of rules comes late.
+// TestWithoutTheKindOfRules has its own cluster, to which the CRD of rules comes late.
 func TestWithoutTheKindOfRules(t *testing.T) {
 	t.Parallel()
 	w := own(t, suite.Config{

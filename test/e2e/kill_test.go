@@ -27,8 +27,8 @@ var moments = []struct {
 	{"five Pods have the new image", 5, func(p *corev1.Pod) bool { return p.Spec.Containers[0].Image == image2 }},
 }
 
-// TestKillAnyProcess kills each component at a moment of a rollout; every night each at every moment, in a rollout of
-// its own. The rollout completes, and no promise breaks. test/fault kills them at their writes.
+// TestKillAnyProcess kills each component at a moment of a rollout; every night each at every moment, in its own
+// rollout. The rollout completes, and no promise breaks. test/fault kills them at their writes.
 func TestKillAnyProcess(t *testing.T) {
 	if !nightly.Run() {
 		killed := make([][]string, len(moments))

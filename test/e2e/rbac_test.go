@@ -282,7 +282,7 @@ func (w *world) doEverything(t *testing.T) {
 	await.Nil(t, "the CollaSet gone", func() error { return gone(w.client.Get(t.Context(), keyOf(set), &appsv1alpha1.CollaSet{})) })
 }
 
-// resizeInPlace gives the Pod of a CollaSet of its own more cpu.
+// resizeInPlace gives the Pod of a separate CollaSet more cpu.
 func (w *world) resizeInPlace(t *testing.T, ns string) {
 	t.Helper()
 	t.Log("a resize")

@@ -37,8 +37,7 @@ const (
 )
 
 // certificateScenario is how webhook-server comes to write its certificate, or whom the API server is to trust. Its
-// configurations are the whole cluster's, so these scenarios are played one at a time, by a webhook-server of their
-// own.
+// configurations are the whole cluster's, so these scenarios are played one at a time, by their own webhook-server.
 type certificateScenario struct {
 	name string
 	// before is what there is when the faulted webhook-server starts, besides configurations without trusted certificates.

@@ -107,7 +107,7 @@ func newOutcome(pl plan) *outcome {
 	return &outcome{plan: pl, began: time.Now(), lap: time.Now(), checks: map[string]int{}, spent: map[string]time.Duration{}}
 }
 
-// numbers gives every run of a scenario a prefix of its own.
+// numbers gives every run of a scenario its own prefix.
 var numbers atomic.Int64
 
 // run plays a scenario once, with the plan's fault if there is a reference to compare it with.

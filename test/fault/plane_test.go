@@ -273,7 +273,7 @@ func (p *plane) newWebhook(ctx context.Context, flags ...string) (_ *process, er
 // asked is nil if the API server asks webhook-server about a Pod.
 func (p *plane) asked(ctx context.Context) error { return suite.AsksWebhook(ctx, p.clients) }
 
-// startProcess starts a component behind a proxy of its own.
+// startProcess starts a component behind its own proxy.
 func (p *plane) startProcess(ctx context.Context, dir, component string, flags ...string) (*process, error) {
 	proc, err := p.newProcess(ctx, dir, component, flags...)
 	if err == nil {
@@ -285,8 +285,8 @@ func (p *plane) startProcess(ctx context.Context, dir, component string, flags .
 // program is a component as it ships.
 func (p *plane) program(component string) string { return filepath.Join(p.bin, component) }
 
-// newProcess is a component that is yet to be started, with a proxy of its own, which has the rights of the
-// component's ServiceAccount.
+// newProcess is a component that is yet to be started, with its own proxy, which has the rights of the component's
+// ServiceAccount.
 func (p *plane) newProcess(ctx context.Context, dir, component string, flags ...string) (*process, error) {
 	identity, err := p.cluster.ServiceAccountConfig(ctx, suite.Namespace, component)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// aPod is one in service with an instance ID, and a claim of its own.
+// aPod is one in service with an instance ID, and its own claim.
 func aPod(uid, id string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

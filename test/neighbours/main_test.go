@@ -16,7 +16,7 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/testsuite"
 )
 
-// world is the suite that all tests use at a time, each in a namespace of its own, and an observer of all of them.
+// world is the suite that all tests use at a time, each in its own namespace, and an observer of all of them.
 type world struct {
 	*suite.Suite
 	client   client.WithWatch

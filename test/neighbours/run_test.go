@@ -35,7 +35,7 @@ const (
 	name = "web" // of the workload, its Service and its rule
 )
 
-// run is one test in a namespace of its own.
+// run is one test in its own namespace.
 type run struct {
 	*testing.T
 	*world
@@ -164,7 +164,7 @@ func (r *run) until(ctx context.Context, check func(context.Context) error) erro
 	}
 }
 
-// create creates objects, those without a scope of their own in the run's namespace. They go with the test.
+// create creates objects, those without their own scope in the run's namespace. They go with the test.
 func (r *run) create(objects ...client.Object) {
 	r.Helper()
 	for _, o := range objects {
@@ -199,7 +199,7 @@ func (r *run) workload(n int32, policy appsv1alpha1.PodUpdatePolicy) *appsv1alph
 	return set
 }
 
-// withClaims gives every Pod a claim of its own, and makes its volume.
+// withClaims gives every Pod its own claim, and makes its volume.
 func (r *run) withClaims(set *appsv1alpha1.CollaSet) {
 	class := r.namespace
 	set.Spec.Template.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "data", MountPath: "/data"}}

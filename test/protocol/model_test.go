@@ -69,8 +69,7 @@ type scenario struct {
 	// cooperator is true if resourceconsist-controller and a Service have every Pod; unannounced that a Pod
 	// that is created does not say so from the beginning.
 	cooperator, unannounced bool
-	// secondLifecycle is another process of lifecycle-controller with a cache of its own: leader change and two
-	// leaders in one.
+	// secondLifecycle is another process of lifecycle-controller with its own cache: leader change and two leaders in one.
 	secondLifecycle bool
 
 	budget

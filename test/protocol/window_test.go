@@ -11,7 +11,7 @@ import (
 )
 
 // The window of collaset-controller as an actor: decisions leave to it who begins, it hears of one Pod after the other,
-// now and then later than the cache shows it, and the begin of a Pod is a step of its own. What it knows may be lost.
+// now and then later than the cache shows it, and the begin of a Pod is a separate step. What it knows may be lost.
 
 var web = types.NamespacedName{Namespace: "default", Name: "web"}
 

@@ -23,7 +23,7 @@ type named struct {
 	run  func(testing.TB)
 }
 
-// checksOf are all checks, each in a world of its own.
+// checksOf are all checks, each in its own world.
 func checksOf[E client.Object, S comparable](fresh func(testing.TB) Fixture[E, S]) []named {
 	var all []named
 	for _, c := range []struct {

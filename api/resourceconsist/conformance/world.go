@@ -34,7 +34,7 @@ type world[E client.Object, S comparable] struct {
 	mover    api.Mover[E, S] // nil for an adapter that only observes
 	provider Provider[E]
 	connect  func() api.Adapter[E, S]
-	// fixture makes another fixture, with a provider of its own.
+	// fixture makes another fixture, with its own provider.
 	fixture func(testing.TB) Fixture[E, S]
 	// inspecting is true if arguments of calls are compared before and after.
 	inspecting bool

@@ -1,6 +1,5 @@
-// Command monitoring does what needs libraries that the suite itself has no use for: it parses PromQL with
-// Prometheus' own parser, and draws the data of dashboards. It is a module of its own so that their dependencies do
-// not become ours.
+// Command monitoring does what needs libraries that the suite itself has no use for: it parses PromQL with Prometheus'
+// own parser, and draws the data of dashboards. It is a separate module so that their dependencies do not become ours.
 //
 //	monitoring parse        reads a JSON list of queries, writes a JSON list of what each selects, or of what is wrong
 //	monitoring draw FOLDER  reads the data of dashboards as JSON, writes an SVG for each into FOLDER

@@ -7,8 +7,8 @@
 // Pod that is *excluding* leaves the set now: it does not count as live. A slot is *in scope* when the update strategy
 // wants it at the updated revision.
 //
-// Decide asks one question after the other. Each has a part of the Snapshot as its input, a type or a function of its
-// own, and gives actions; what else it finds is written to the item of a Pod or to the ledger, for those after it:
+// Decide asks one question after the other. Each has a part of the Snapshot as its input, its own type or function, and
+// gives actions; what else it finds is written to the item of a Pod or to the ledger, for those after it:
 //
 //	question     type or function         input                                      answers
 //	-----------  -----------------------  -----------------------------------------  ----------------------------------

@@ -98,8 +98,8 @@ func waitFor(it *item) (reason, message string) {
 	return string(podops.WaitLifecycle), "the next step is lifecycle-controller's"
 }
 
-// unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not, or if a rule
-// has told that it holds the Pod.
+// unheld says which finalizer an operation on a Pod waits for, and since when, if it does; "" if not, or if a rule has
+// reported that it holds the Pod.
 func unheld(it *item, id string) (reason, message string) {
 	if heldByRule(it.Pod) {
 		return "", ""

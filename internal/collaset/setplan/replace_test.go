@@ -149,7 +149,7 @@ func (w *world) assertNoTraces(t require.TestingT) {
 
 func replacing(w *world) { w.Policy, w.MaxSurge = appsv1alpha1.PodUpdateReplace, 2 }
 
-// withClaims gives every Pod a volume of its own.
+// withClaims gives every Pod its own volume.
 func withClaims(w *world) {
 	w.Templates = map[string][]setplan.ClaimTemplate{}
 	for name := range w.Revisions {

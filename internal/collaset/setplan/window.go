@@ -47,7 +47,7 @@ type windowSet struct {
 type windowPod struct {
 	// underWay reports whether its update has begun, or is about to; ours whether its next step is the suite's.
 	underWay, ours bool
-	// chosen is what is to be begun now, nil for nothing.
+	// chosen is the update to begin now, nil for none.
 	chosen *Queued
 	// sent is the last step that was sent and is neither seen nor known to have failed, nil for none.
 	sent *sentStep
@@ -239,7 +239,7 @@ func (w *Window) Lost(set types.NamespacedName) { w.known(set).spare-- }
 // Tick is time that has passed.
 func (w *Window) Tick(now time.Time) Answer { return w.serve(now) }
 
-// Chosen is what is to be begun on a Pod now, nil for nothing.
+// Chosen is the update to begin on a Pod now, nil for none.
 func (w *Window) Chosen(set types.NamespacedName, uid types.UID) *Queued {
 	if p := w.known(set).pods[uid]; p != nil {
 		return p.chosen
@@ -267,7 +267,7 @@ func (w *Window) Send(set types.NamespacedName, pod *Pod, begun *podops.View) bo
 }
 
 // Failed is a step that was sent and not done: it may be sent again. decide reports whether its CollaSet has to be
-// decided on for that: a decision may have counted on it meanwhile, and no event tells that it failed.
+// decided on for that: a decision may have counted on it meanwhile, and no event reports the failure.
 func (w *Window) Failed(set types.NamespacedName, pod *Pod) (decide bool) {
 	s := w.known(set)
 	p := s.pods[pod.UID()]

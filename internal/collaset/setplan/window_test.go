@@ -234,7 +234,7 @@ func TestWhoseTurnItIsToMoveAPod(t *testing.T) {
 	}
 }
 
-// windowed plays events in any order on a Window, and judges every answer by a model of its own.
+// windowed plays events in any order on a Window, and judges every answer by its own model.
 type windowed struct {
 	*rapid.T
 	limits setplan.Limits

@@ -4,9 +4,8 @@
 //
 //   - the reading of the rules' ledger, and the freeze, which withholds every
 //     verdict of PreCheck;
-//   - graceful deletion: a Pod marked to-delete gets an operation of its own (ID
-//     "pod-delete"), passes the rules and its cooperators like any other, and is
-//     deleted when the protocol allows it; taking the mark away cancels. The API
+//   - graceful deletion: a Pod marked to-delete gets a separate operation (ID "pod-delete"), passes the rules and its
+//     cooperators like any other, and is deleted when the protocol allows it; taking the mark away cancels. The API
 //     server is asked first by a dry run: a refused deletion takes no Pod out;
 //   - finishing for an operator that has recorded on the Pod what has to be seen
 //     before its operation is carried out;

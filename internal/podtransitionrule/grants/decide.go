@@ -17,8 +17,8 @@ import (
 // stages in which rules are asked.
 var stages = [...]appsv1alpha1.TransitionRuleStage{appsv1alpha1.StagePreCheck, appsv1alpha1.StagePostCheck}
 
-// Decide says what the ledger of the namespace must become, and what webhooks are to be asked. It is deterministic,
-// does not depend on the order of its inputs, and gives nothing to write for a ledger that is as it should be.
+// Decide returns what the ledger of the namespace must become, and the questions to webhooks. It is deterministic, does
+// not depend on the order of its inputs, and gives nothing to write for a ledger that is as it should be.
 func Decide(s Snapshot) Plan {
 	d := observe(s)
 	for _, c := range d.inOrder() {
@@ -43,7 +43,7 @@ type decision struct {
 	// former counts the entries among them that let nothing go on before the rule has granted again, by rule.
 	former []int
 	served int
-	// questions are what webhooks are to be asked.
+	// questions are the questions to webhooks.
 	questions []Question
 }
 

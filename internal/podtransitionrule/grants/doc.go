@@ -75,8 +75,8 @@
 //   - shortened by rules that are gone or stopped bearing before they had an entry, or
 //   - extended by rules that have their entry already.
 //
-// A rule that comes to bear on a held Pod joins with one entry of its own; the other entries follow in the next
-// decision, and operations are added to the grant after that.
+// A rule that comes to bear on a held Pod joins with its own entry; the other entries follow in the next decision, and
+// operations are added to the grant after that.
 //
 // An entry that was given under another generation of its rule than the present one lets nothing go on that still waits
 // (podops.VerdictsFor), and is to the decision what a rule is that has yet to join: it stays, and gets the present

@@ -30,7 +30,7 @@ type covering struct {
 	barred bool
 }
 
-// share decides which rules have a PodDisruptionBudget of their own, and what it demands.
+// share decides which rules have their own PodDisruptionBudget, and what it demands.
 func (d *decision) share() {
 	var wanting []*covering
 	barred := d.barred()
@@ -65,7 +65,7 @@ func (d *decision) share() {
 	}
 }
 
-// place gives the rule a budget of its own, or one of those that stand.
+// place gives the rule its own budget, or one of those that stand.
 func (d *decision) place(c *covering, standing []*covering) []*covering {
 	room := d.populationOf(c, nil) - c.keep
 	for _, other := range standing {

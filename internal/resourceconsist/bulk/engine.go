@@ -245,8 +245,8 @@ func (e *Engine) locked(key types.NamespacedName, s *slot, f func()) {
 	}
 }
 
-// conditionOf is what is to be reported of a slot, nil if nothing has changed. A message that changes with every retry,
-// because the provider puts a number into it, is not a change.
+// conditionOf is the condition to report of a slot, nil if nothing has changed. A message that changes with every
+// retry, because the provider puts a number into it, is not a change.
 func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 	reason, message := s.group.problem()
 	message = writes.Steady(message)

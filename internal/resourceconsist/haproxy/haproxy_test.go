@@ -24,7 +24,7 @@ import (
 
 const poll = 10 * time.Millisecond
 
-// shop is a Service with an adapter of its own for real HAProxys, and Pods that are real HTTP servers.
+// shop is a Service with its own adapter for real HAProxys, and Pods that are real HTTP servers.
 type shop struct {
 	*testing.T
 	adapter *Adapter

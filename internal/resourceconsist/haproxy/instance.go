@@ -25,7 +25,7 @@ type instance struct {
 	changing chan struct{}
 
 	mu sync.Mutex
-	// desired are what the servers are to be, for a process that has lost them.
+	// desired are the desired states of the servers, for a process that has lost them.
 	desired map[string]Server
 	// leaving are the servers that are under way to having no session, or to being gone.
 	leaving map[string]desiredServer
@@ -35,7 +35,7 @@ type instance struct {
 	changes int
 }
 
-// desiredServer is what a server is to be.
+// desiredServer is the desired state of a server.
 type desiredServer struct {
 	server Server
 	// gone is true if there is to be none.
@@ -130,8 +130,8 @@ func (i *instance) overdue(path string, most time.Duration) bool {
 	return most > 0 && known && i.clock.Since(since) >= most
 }
 
-// apply takes servers as far towards what they are to be as they can go now; advance takes those that have to wait for their
-// sessions further. It returns the errors of servers, and an error if it is not known how far all of them got.
+// apply takes servers as far towards their desired states as they can go now; advance takes those that have to wait for
+// their sessions further. It returns the errors of servers, and an error if it is not known how far all of them got.
 func (i *instance) apply(ctx context.Context, desired map[string]desiredServer) (map[string]error, error) {
 	if len(desired) == 0 {
 		return nil, nil
@@ -240,7 +240,7 @@ func (i *instance) left(path string) {
 	delete(i.outSince, path)
 }
 
-// commands are those that take a server one step towards what it is to be; none if it is there, or has to wait for its
+// commands are those that take a server one step towards its desired state; none if it is there, or has to wait for its
 // sessions.
 func (i *instance) commands(path string, f found, there bool, w desiredServer, overdue bool) []string {
 	switch {

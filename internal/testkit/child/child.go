@@ -35,7 +35,7 @@ type Process struct {
 	exited chan struct{}
 }
 
-// Tail returns the last lines of its log, at most n, under its name, and says if it does not run.
+// Tail returns the last lines of its log, at most n, under its name, with a note if it does not run.
 func (p *Process) Tail(n int) string {
 	stopped := ""
 	if !p.Running() {
@@ -44,8 +44,8 @@ func (p *Process) Tail(n int) string {
 	return fmt.Sprintf("the last lines of %s%s:\n%s\n", p.Name, stopped, LogTail(p.Log, n))
 }
 
-// Start runs a program. A process that is not detached ends with its parent where
-// the system can do that (Linux); a detached one lives on in a session of its own.
+// Start runs a program. A process that is not detached ends with its parent where the system can do that (Linux); a
+// detached one lives on in its own session.
 func (p *Process) Start(path string, args, env []string, detached bool) error {
 	log, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -42,7 +42,7 @@ const (
 	Coalesce Action = "Coalesce"
 	// Reset breaks each watch after Fault.Every events, as a network does. The client goes on where it was.
 	Reset Action = "Reset"
-	// Gone410 ends each watch after Fault.Every events, Fault.Delay after the next one came, by saying that the
+	// Gone410 ends each watch after Fault.Every events, Fault.Delay after the next one came, with the error that the
 	// resourceVersion is too old. The client lists again, and never sees what was superseded meanwhile.
 	Gone410 Action = "Gone410"
 	// Duplicate delivers additions and modifications twice.

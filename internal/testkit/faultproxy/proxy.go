@@ -27,7 +27,7 @@ type Options struct {
 	// Name is the client's name in its kubeconfig. Empty means "client".
 	Name string
 	// Kill ends the client's process at once (SIGKILL). It is called for each KillBefore and KillAfterCommit that fires,
-	// after the client was cut off, from a goroutine of its own; Mend waits for it. Nil only cuts off.
+	// after the client was cut off, from its own goroutine; Mend waits for it. Nil only cuts off.
 	Kill func()
 }
 

@@ -426,7 +426,7 @@ func auditEvents(t *testing.T, cluster *localkube.Cluster, match func(*auditv1.E
 	return found
 }
 
-// livePod is a Pod "p" in a namespace of its own with the containers main and side.
+// livePod is a Pod "p" in its own namespace with the containers main and side.
 type livePod struct {
 	t         *testing.T
 	cluster   *localkube.Cluster

@@ -123,7 +123,7 @@ func (h *HAProxy) Resume() {
 	}
 }
 
-// Say sends one command, by a connection of its own, and returns the answer.
+// Say sends one command, by its own connection, and returns the answer.
 func (h *HAProxy) Say(command string) string {
 	h.t.Helper()
 	conn, err := net.Dial("unix", h.dir+"/admin")
@@ -237,7 +237,7 @@ type Web struct {
 	waiting  atomic.Int64
 }
 
-// Webs starts servers of these names, all on one port, each on a loopback address of its own.
+// Webs starts servers of these names, all on one port, each on its own loopback address.
 func Webs(t testing.TB, names ...string) map[string]*Web {
 	t.Helper()
 	for range 100 {

@@ -40,12 +40,10 @@ func namespaces() []string {
 // own, where nodes can be started.
 func Inside() bool { return os.Getenv(folderVariable) != "" }
 
-// Main runs this program once more, with the same arguments, as root of a
-// machine of its own: network, mounts and processes are its own, files are not.
-// Inside, it calls run. It returns the exit code of whichever ran. Temporary
-// files that are made inside are removed afterwards, as is everything that an
-// earlier run left which was killed. A signal that ends this process ends all of
-// it. Call it only where Missing returns nil.
+// Main runs this program once more, with the same arguments, as root of its own machine: network, mounts and processes
+// are its own, files are not. Inside, it calls run. It returns the exit code of whichever ran. Temporary files that are
+// made inside are removed afterwards, as is everything that an earlier run left which was killed. A signal that ends
+// this process ends all of it. Call it only where Missing returns nil.
 func Main(run func() int) int {
 	if Inside() {
 		return run()

@@ -97,8 +97,8 @@ type Plan struct {
 	fired bool
 }
 
-// Tell runs a plan as a subtest, with a namespace and an observer of its own, and adds it to the fault report. The
-// row says what is told; its counts are filled in.
+// Tell runs a plan as a subtest, with its own namespace and observer, and adds it to the fault report. The row says
+// what is told; its counts are filled in.
 func Tell(t *testing.T, w *World, name string, row faultreport.Row, tell func(*Plan)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 )
 
 // Replica is a process of a component beside the one that the Suite keeps: a test starts and stops it by itself. It
-// uses a token of its own, by which its requests are told from those of other replicas.
+// uses its own token, by which its requests are told from those of other replicas.
 type Replica struct {
 	// Component is its name, Credential that of its token in Request.Credential.
 	Component, Credential string

@@ -54,8 +54,8 @@ func Components() []string {
 	return []string{CollaSet, PodTransitionRule, Lifecycle, ResourceConsist, Webhook}
 }
 
-// ReplicaName names the n-th process of a component, from 1; the first has the component's own name. All replicas
-// have the rights of the component's ServiceAccount, each with a token of its own.
+// ReplicaName names the n-th process of a component, from 1; the first has the component's own name. All replicas have
+// the rights of the component's ServiceAccount, each with its own token.
 func ReplicaName(component string, n int) string {
 	if n <= 1 {
 		return component

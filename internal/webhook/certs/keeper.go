@@ -276,8 +276,8 @@ func (k *Keeper) TLS(c *tls.Config) {
 
 // Token is the last part of the paths that the webhook configurations have, empty before there is one.
 //
-// API servers do not authenticate themselves to webhooks. Without it, any client that can connect could send a review
-// of its own and have it believed, or bodies without end.
+// API servers do not authenticate themselves to webhooks. Without it, any client that can connect could send its own
+// review and have it believed, or bodies without end.
 func (k *Keeper) Token() (token string, needed bool) {
 	if token := k.token.Load(); token != nil {
 		return string(*token), true

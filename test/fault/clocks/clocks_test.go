@@ -46,8 +46,8 @@ func start(t *testing.T) (*story.World, clocks) {
 	return w, c
 }
 
-// TestClocksApart puts the clocks of all components wrong, each by a time of its own, and in the midst of a rollout
-// by another one, as where a component is moved to another node.
+// TestClocksApart puts the clocks of all components wrong, each by a different time, and in the midst of a rollout by
+// another one, as where a component is moved to another node.
 func TestClocksApart(t *testing.T) {
 	w, clocks := start(t)
 	for i := range 6 {

@@ -84,7 +84,7 @@ func (r *reconciled) add(o crdgen.Operation, outcome string, err error) {
 	r.outcomes[outcome]++
 }
 
-// numbered is an operation with a number of its own, for names.
+// numbered is an operation with its own number, for names.
 type numbered struct {
 	crdgen.Operation
 	number int
@@ -142,8 +142,7 @@ func (w *world) effective(t *testing.T, namespace string, n int) []numbered {
 	return chosen
 }
 
-// doAndUndo does an operation on an object of its own, waits for what becomes of it, takes it back, and deletes the
-// object.
+// doAndUndo does an operation on its own object, waits for what becomes of it, takes it back, and deletes the object.
 func (w *world) doAndUndo(t *testing.T, namespace string, o numbered) (outcome string, err error) {
 	ctx, name := t.Context(), fmt.Sprintf("op-%d", o.number)
 	at := w.at(o.Kind, namespace)

@@ -62,8 +62,7 @@ func TestUnderTheLifecycle(t *testing.T) {
 	}
 }
 
-// tell runs stories at the same time when the test's function is over, each in a namespace of its own: most of them
-// wait.
+// tell runs stories at the same time when the test's function is over, each in its own namespace: most of them wait.
 func tell[E any](t *testing.T, in func(*testing.T) E, stories map[string]func(E)) {
 	t.Helper()
 	for name, test := range stories {

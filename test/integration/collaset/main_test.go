@@ -37,7 +37,7 @@ import (
 
 const patience = 3 * time.Minute // for what takes seconds, on a busy machine
 
-// env is one test in a namespace of its own.
+// env is one test in its own namespace.
 type env struct {
 	*testing.T
 	client.Client

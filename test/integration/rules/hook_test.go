@@ -397,7 +397,7 @@ func TestF17ARuleAtRestIsNotWritten(t *testing.T) {
 		h.later = true
 		pods := s.serve(8)
 		rule := s.rule("slow", asks(h.URL, polling(h.URL)))
-		for _, pod := range pods { // one after the other: a task of its own for each
+		for _, pod := range pods { // one after the other: its own task for each
 			s.ask(pod)
 			s.until(pod+" is polled", func() bool { return h.polled(pod) > 0 })
 		}

@@ -79,7 +79,7 @@ func newWorld(ctx context.Context) (*world, error) {
 	return &world{Suite: s, Client: c}, nil
 }
 
-// story is one test in a namespace of its own, watched by an observer that fails it for any broken promise.
+// story is one test in its own namespace, watched by an observer that fails it for any broken promise.
 type story struct {
 	*testing.T
 	*world

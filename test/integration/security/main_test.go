@@ -61,7 +61,7 @@ func newWorld(ctx context.Context) (*world, error) {
 	return &world{Suite: s, admin: admin, clients: clients}, nil
 }
 
-// namespace makes one with a name of its own.
+// namespace makes one with its own name.
 func (w *world) namespace(t *testing.T) string {
 	t.Helper()
 	made, err := w.clients.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "tenant-"}}, metav1.CreateOptions{})

@@ -45,7 +45,7 @@ type world struct {
 	replicas []*replica
 }
 
-// replica is one Coordinator, with a way of its own to the API server.
+// replica is one Coordinator, with its own way to the API server.
 type replica struct {
 	identity string
 	proxy    *faultproxy.Proxy

@@ -78,7 +78,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// moment is one recording in a namespace of its own.
+// moment is one recording in its own namespace.
 type moment struct {
 	*testing.T
 	*world

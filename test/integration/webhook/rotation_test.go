@@ -74,9 +74,8 @@ func (s *suite) servedCertificate(t *testing.T) (raw string, notAfter time.Time)
 	return string(secret.Data[corev1.TLSCertKey]), parsed[0].NotAfter
 }
 
-// connect makes a connection of its own, as an API server does that has just started, and trusts what a configuration
-// says. The configuration is read first: what it says may be older than what is served by then, as with a watch that
-// lags.
+// connect makes its own connection, as an API server does that has just started, and trusts what a configuration says.
+// The configuration is read first: what it says may be older than what is served by then, as with a watch that lags.
 func (s *suite) connect(ctx context.Context, address string) error {
 	configuration, err := s.core.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, server, metav1.GetOptions{})
 	if err != nil {
