@@ -126,9 +126,9 @@ func cacheOptions(pods *podcache.Store) cache.Options {
 	}}
 }
 
-// stripPod keeps metadata, but of managedFields only whether a client has applied, volumes that are claims, the containers'
-// names and images, readiness gates, the node, and what the status says of conditions and containers; resources only
-// while a change in place is under way.
+// stripPod keeps metadata, but of managedFields only whether a client has applied, volumes that are claims, the
+// containers' names and images, readiness gates, the node, and what the status says of conditions and containers;
+// resources only while a change in place is under way.
 func stripPod(object any) (any, error) {
 	pod, ok := object.(*corev1.Pod)
 	if !ok {

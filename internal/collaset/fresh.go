@@ -35,11 +35,11 @@ type baseline struct {
 	labels labels.Selector
 }
 
-// ensureFresh compares the view that was decided on with the API server, when it may be one of the past and anything is to
-// be done or status to be written: once in the life of this process, whose lists may have come from an API server
+// ensureFresh compares the view that was decided on with the API server, when it may be one of the past and anything is
+// to be done or status to be written: once in the life of this process, whose lists may have come from an API server
 // that lags, and after a creation whose answer is not known. Most writes name the resourceVersion that they were
-// decided on, and would be refused as long as the view is old; but a creation cannot, and an entry is given up
-// because of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
+// decided on, and would be refused as long as the view is old; but a creation cannot, and an entry is given up because
+// of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
 func (r *reconciler) ensureFresh(ctx context.Context, o *observation) error {
 	m := o.memory
 	if !m.podsUnverified.Load() {

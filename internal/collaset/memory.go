@@ -14,8 +14,8 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
-// stateCache is what is kept between reconciles. All of it can be lost: it saves reads and writes, and measures delays from
-// what this process observed. A CollaSet is reconciled by one worker at a time, so only the map needs the lock.
+// stateCache is what is kept between reconciles. All of it can be lost: it saves reads and writes, and measures delays
+// from what this process observed. A CollaSet is reconciled by one worker at a time, so only the map needs the lock.
 type stateCache struct {
 	mu   sync.Mutex
 	sets map[types.NamespacedName]*setState

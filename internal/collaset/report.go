@@ -121,9 +121,9 @@ func (r *reconciler) storeStatus(ctx context.Context, m *setState, set *appsv1al
 	return nil
 }
 
-// optimisticPatch makes a patch of status that holds for the CollaSet as it was read, and no later one. A patch has only what
-// differs from what was read: laid over another status, for example one that a write whose answer was lost had
-// stored, it would leave a status that contradicts itself.
+// optimisticPatch makes a patch of status that holds for the CollaSet as it was read, and no later one. A patch has
+// only what differs from what was read: laid over another status, for example one that a write whose answer was lost
+// had stored, it would leave a status that contradicts itself.
 func optimisticPatch(set *appsv1alpha1.CollaSet) client.Patch {
 	return client.MergeFromWithOptions(set, client.MergeFromWithOptimisticLock{})
 }

@@ -5,8 +5,8 @@
 //
 // Invariants:
 //
-//   - A shard runs only while its Lease and the component's own are held by this process, by its own clock; a LeaseFence
-//     keeps writes back as soon as that is not so.
+//   - A shard runs only while its Lease and the component's own are held by this process, by its own clock; a
+//     LeaseFence keeps writes back as soon as that is not so.
 //   - A Lease is given back only after everything that ran for the shard has ended.
 //   - A Lease that is lost, rather than given up, ends the process.
 package shard

@@ -15,7 +15,8 @@ import (
 
 // lock is a Lease for client-go's elections, which differs in what a candidate and a holder see:
 //
-//   - A holder that was seen to have run out is shown as none, so that a candidate that comes late does not wait once more.
+//   - A holder that was seen to have run out is shown as none, so that a candidate that comes late does not wait once
+//     more.
 //   - A patient candidate reads the Lease when it is free, instead of every retry period.
 //   - Where several processes hold it together, each takes what the others wrote for its own.
 //   - What was lost is lost: a process that held the Lease, did not renew it in time or saw another holder, does not

@@ -15,7 +15,8 @@
 // reaches a validating webhook and is not checked here a second time.
 //
 // Invariants:
-//   - of a request that does not end with the token a header is read, and no body; all that is held at once is bounded (server);
+//   - of a request that does not end with the token a header is read, and no body; all that is held at once is bounded
+//     (server);
 //   - a mutation is a JSON patch made from the bytes of the request. Objects are never sent through the Go types and
 //     back, so a field that this version does not know is never lost; running a mutation twice changes nothing;
 //   - nothing is dialled but the API server, so no client can make the server call an address of its choice. Answers
@@ -23,7 +24,7 @@
 //   - a removal is refused only while something is on its way that ends it: the Pod is marked, lifecycle-controller
 //     deletes it, and a Pod that is out of service is admitted. The mark is all that is ever written, once, under the
 //     Pod's UID, and never in a dry run; what decides is a pure function (decideRemoval);
-//   - an update that leaves the spec as it is, and any update of an object that is being deleted, is admitted: finalizers
-//     can always be removed;
+//   - an update that leaves the spec as it is, and any update of an object that is being deleted, is admitted:
+//     finalizers can always be removed;
 //   - an error names the field, the value and what to do.
 package webhook

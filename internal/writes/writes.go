@@ -9,10 +9,11 @@
 //   - the cache holds the object at that resourceVersion or a later one, or
 //   - a deletion was written, the cache has come as far as the object that was deleted, and that object is gone, is
 //     marked for deletion or has another UID, or
-//   - the last finalizer of an object on its way out was taken, the cache has come as far as the answer, and that object is gone or has
-//     another UID: such an answer has the resourceVersion from before, for there is no later one of the object, or
-//   - an update or a deletion was written and a cache that cannot say how far it has got does not hold the object: it was deleted or
-//     left the cache's selector since, or
+//   - the last finalizer of an object on its way out was taken, the cache has come as far as the answer, and that
+//     object is gone or has another UID: such an answer has the resourceVersion from before, for there is no later one
+//     of the object, or
+//   - an update or a deletion was written and a cache that cannot say how far it has got does not hold the object: it
+//     was deleted or left the cache's selector since, or
 //   - it is older than GiveUpAfter: for example an object created and deleted while the watch was broken, in a cache
 //     that cannot say how far it has got. By then every watch has been renewed.
 //

@@ -9,15 +9,15 @@
 //     default (container ports) is therefore merged as a whole.
 //   - Lists of which Kubernetes accepts two items with one key in a Pod are lists here as well: see repeated.
 //   - Quantities in them may be numbers with a fraction, as in Pods: see takeNumbers.
-//   - Names, ports and quantities in them are as the API server wants them in Pods and claims; their metadata has the types that
-//     it must have, also where controller-gen leaves it undescribed.
-//   - A number or a string is no larger than the 32 bits that programs read it into: an object that cannot be decoded makes
-//     lists of its kind unreadable to every controller.
+//   - Names, ports and quantities in them are as the API server wants them in Pods and claims; their metadata has the
+//     types that it must have, also where controller-gen leaves it undescribed.
+//   - A number or a string is no larger than the 32 bits that programs read it into: an object that cannot be decoded
+//     makes lists of its kind unreadable to every controller.
 //   - Label selectors are validated, and bounded so that CEL rules over them stay within the API server's budget.
 //   - A value that is a number or a percentage is neither negative nor anything but "0%" to "100%".
 //   - Conditions require their type and status only, as those that Kuperator stored have no message.
-//   - Descriptions in the templates are cut to their first paragraph, and left out below the depth at which the CRD would
-//     outgrow maxBytes.
+//   - Descriptions in the templates are cut to their first paragraph, and left out below the depth at which the CRD
+//     would outgrow maxBytes.
 //
 // Usage: crd INPUT-DIRECTORY OUTPUT-DIRECTORY
 package main

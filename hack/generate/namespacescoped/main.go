@@ -1,10 +1,10 @@
 // Command namespacescoped writes what an installation needs that works in named namespaces only, from the roles that
 // deploy/<component> has:
 //
-//   - deploy/components/namespace-scoped/cluster-rights.yaml: for each component a ClusterRole with those of its rules that are
-//     about objects outside any namespace, which no RoleBinding can grant, and its binding;
-//   - deploy/components/namespace-rights/role-bindings.yaml: the RoleBindings by which one namespace gives the components their
-//     rights in it.
+//   - deploy/components/namespace-scoped/cluster-rights.yaml: for each component a ClusterRole with those of its rules
+//     that are about objects outside any namespace, which no RoleBinding can grant, and its binding;
+//   - deploy/components/namespace-rights/role-bindings.yaml: the RoleBindings by which one namespace gives the
+//     components their rights in it.
 //
 // It runs in the root of the module and takes no arguments.
 package main

@@ -13,7 +13,8 @@ import (
 
 // Claims belong to an instance ID and a claim template. Which claim a Pod gets follows from its ID and its revision:
 //
-//   - a claim that fits the template, or, unless Retention.Changed deletes or Retention.Renewed renews, any claim of that ID and template;
+//   - a claim that fits the template, or, unless Retention.Changed deletes or Retention.Renewed renews, any claim of
+//     that ID and template;
 //   - else a new one, made before the Pod.
 //
 // Nothing is deleted without a policy that says so, and nothing that a Pod mounts, whatever state the Pod is in. With

@@ -191,7 +191,8 @@ func (l *ledger) sorted(isWanted func(*slot) bool) (out []*slot) {
 	return out
 }
 
-// giveUpID frees an ID without a Pod: at once, or marked as scaled in until its claims are gone, and the Pod that had it.
+// giveUpID frees an ID without a Pod: at once, or marked as scaled in until its claims are gone, and the Pod that had
+// it.
 func (l *ledger) giveUpID(e *slot) {
 	if l.claims.holdsClaims(e) || l.pods.leaving[e.id] != nil {
 		l.must(e, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)

@@ -73,8 +73,8 @@ func FailedStatus(before appsv1alpha1.CollaSetStatus, generation int64, now time
 	return before
 }
 
-// rolloutComplete reports whether every Pod is at the revision of the template, and every wanted one Ready and available with
-// it. A revision that was halted never becomes the one that Pods come from.
+// rolloutComplete reports whether every Pod is at the revision of the template, and every wanted one Ready and
+// available with it. A revision that was halted never becomes the one that Pods come from.
 func rolloutComplete(s *Snapshot, st *appsv1alpha1.CollaSetStatus) bool {
 	return s.spec() != "" && s.Halted == nil && int(st.UpdatedReadyReplicas) >= s.Replicas && st.UpdatedReplicas == st.Replicas &&
 		int(st.UpdatedAvailableReplicas) >= s.Replicas

@@ -326,8 +326,8 @@ func (u *updating) refusedExpansion(it *item) string {
 }
 
 // claimsFirst changes the claims that a Pod's update needs, and reports whether there are any: the Pod follows when
-// they show the change. That needs no permission, as no Pod notices, and a Pod whose claim is refused has not been touched
-// then.
+// they show the change. That needs no permission, as no Pod notices, and a Pod whose claim is refused has not been
+// touched then.
 func (u *updating) claimsFirst(it *item) bool {
 	updates := u.claims.updates(it, u.UpdatedRevision)
 	for _, due := range updates {
