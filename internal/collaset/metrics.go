@@ -140,7 +140,7 @@ const (
 
 var states = []state{stateHalted, stateStalled, stateOverdue, statePaused, stateDeleting, stateReconciling, stateReady, stateUnknown}
 
-// stateOf gives the state that an operator who has to act should see first.
+// stateOf gives the state that a person who has to act should see first.
 func stateOf(set *appsv1alpha1.CollaSet) state {
 	holds := func(conditionType string, reason appsv1alpha1.ConditionReason) bool {
 		c := meta.FindStatusCondition(set.Status.Conditions, conditionType)

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Severity is how soon an operator has to look.
+// Severity is how soon a person on call has to look.
 type Severity string
 
 const (

@@ -133,8 +133,8 @@ func unknown(p parsedQuery) (wrong []string) {
 	return wrong
 }
 
-// TestRunbooks wants a page for each alert, with an answer to each of the four questions of an operator who was woken
-// up.
+// TestRunbooks wants a page for each alert, with an answer to each of the four questions of a person on call who was
+// woken up.
 func TestRunbooks(t *testing.T) {
 	const folder = "../../docs/operations/runbooks"
 	entries, err := os.ReadDir(folder)

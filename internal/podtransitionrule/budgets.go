@@ -79,8 +79,8 @@ func (r *reconciler) writeBudget(ctx context.Context, namespace string, c grants
 	}
 }
 
-// budgetSource tells of budgets whose metadata or spec changed. Their status changes with every Pod and means nothing
-// here.
+// budgetSource tells of budgets whose spec or owner changed, or whose deletion began. Their status changes with every
+// Pod and means nothing here.
 func budgetSource(mgr ctrl.Manager) source.Source {
 	return sourceOf(mgr, &policyv1.PodDisruptionBudget{}, byNamespace, func(before, after client.Object) bool {
 		return before.GetUID() != after.GetUID() || before.GetGeneration() != after.GetGeneration() ||

@@ -194,7 +194,7 @@ func (f *figures) single(out chan<- prometheus.Metric, rules []*appsv1alpha1.Pod
 	}
 }
 
-// stateOf gives the state that an operator who has to act should see first.
+// stateOf gives the state that a person who has to act should see first.
 func stateOf(rule *appsv1alpha1.PodTransitionRule) string {
 	ready := meta.FindStatusCondition(rule.Status.Conditions, appsv1alpha1.RuleReady)
 	switch {

@@ -186,7 +186,7 @@ var collaSetAlone = story{
 	scene: func() []client.Object { return []client.Object{workload.CollaSet(storyNamespace, "web", image1, 3)} },
 }
 
-// gatedPod is a managed Pod that an operator of labels acts on.
+// gatedPod is a managed Pod on which an operator acts by labels.
 func gatedPod() *corev1.Pod {
 	pod := managedPod(storyNamespace, "web")
 	pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}

@@ -164,8 +164,8 @@ func (r *Reach) Ready(namespace string, hasRules bool) bool {
 	return s.whole
 }
 
-// want brings a namespace into reach, for as long as the process runs: so it need not be known how far a deleted rule
-// is still in effect.
+// want brings a namespace into reach, for as long as the process runs, so that it need not be known how far a deleted
+// rule is still in effect.
 func (r *Reach) want(namespace string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
