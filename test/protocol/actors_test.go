@@ -682,7 +682,7 @@ func (w *walk) collaSetSnapshot() setplan.Snapshot {
 			snapshot.Pods = append(snapshot.Pods, setplan.Pod{
 				View: p.view, ID: i, Revision: revision(p.revision), AllowedSince: now,
 				Service: setplan.Service{Available: p.view.ServiceAvailable(), Scheduled: true},
-				Marks:  setplan.Marks{Selected: true, ToDelete: marked},
+				Marks:   setplan.Marks{Selected: true, ToDelete: marked},
 				Change:  setplan.Change{Recorded: p.recorded, Carried: p.recorded},
 			})
 		}

@@ -121,7 +121,7 @@ func (w *walk) windowPod(i int, p podObject) setplan.Pod {
 	return setplan.Pod{
 		View: p.view, ID: i, Revision: fmt.Sprintf("web-%d", p.revision), AllowedSince: now,
 		Service: setplan.Service{Available: p.view.ServiceAvailable(), Scheduled: true},
-		Marks:  setplan.Marks{Selected: true},
+		Marks:   setplan.Marks{Selected: true},
 		Change:  setplan.Change{Recorded: p.recorded, Carried: p.recorded},
 	}
 }
