@@ -194,7 +194,7 @@ type item struct {
 	// once that is known to be due.
 	inScope bool
 	method  updateMethod
-	// Replacement. wish is why there is to be one. handed is true if the Pod is on its way out because its replacement
+	// Replacement. replaceFor is why there is to be one. handed is true if the Pod is on its way out because its replacement
 	// serves; labels and told are for Plan.Labels.
 	replaceFor replaceReason
 	handed     bool

@@ -135,9 +135,9 @@ func (u *updating) follow(it *item, need bool) {
 }
 
 // queue has a Pod begin in place when another comes back. With minReadySeconds, coming back is not enough for that.
-func (u *updating) queue(it *item, w updateMethod) {
+func (u *updating) queue(it *item) {
 	rollout := u.rollout
-	isFit := u.MinReady == 0 && w == inPlace && !it.Recorded && it.InService
+	isFit := u.MinReady == 0 && it.method == inPlace && !it.Recorded && it.InService
 	if rollout == nil || !isFit || len(rollout.Next) >= u.limits().Next {
 		return
 	}

@@ -214,7 +214,11 @@ func (u *updating) carriedQuietly(it *item) (begin bool) {
 		u.carried(it, true)
 		return false
 	}
-	return !it.ToDelete && !it.putOff && !u.api.refusedBy(it, u.trialsFor(it, way)...)
+	if it.ToDelete || it.putOff || u.api.refusedBy(it, u.trialsFor(it, way)...) {
+		return false
+	}
+	it.method, _, _ = u.methodOf(it)
+	return true
 }
 
 // unfit reports whether the Pod cannot get the resources of its revision where it is.
@@ -248,19 +252,18 @@ func (u *updating) recreate(it *item, revision string) {
 func (u *updating) beginUpdates(ready []*item) {
 	slices.SortFunc(ready, costOrder)
 	for _, it := range ready {
-		w, _, _ := u.methodOf(it)
 		switch {
-		case !u.api.tried(it, verdictLasts, u.trialsFor(it, w)...):
+		case !u.api.tried(it, verdictLasts, u.trialsFor(it, it.method)...):
 		case !u.budget.allows(it):
 			u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
-			u.queue(it, w)
+			u.queue(it)
 		default:
 			u.budget.take(it)
 			if u.claimsFirst(it) {
 				continue
 			}
-			u.do.begin(it, podops.TypeUpdate, w == recreate)
-			if w == inPlace && u.rollout != nil && !it.Recorded {
+			u.do.begin(it, podops.TypeUpdate, it.method == recreate)
+			if it.method == inPlace && u.rollout != nil && !it.Recorded {
 				u.rollout.From[it.UID()] = it.Revision
 			}
 		}

@@ -45,7 +45,8 @@ func (e *Engine) Provisioner() backend.Provisioner {
 
 // Observe is part of backend.Backend.
 func (e *Engine) Observe(employer client.Object, pod *corev1.Pod) backend.Observation {
-	v, i := e.viewOf(employer, pod), e.intentOf(employer, pod)
+	read := podops.Read(pod)
+	v, i := e.viewOf(employer, pod, read), e.intentOf(employer, pod, read)
 	var a answer
 	e.with(employer, pod, func(s *slot) { a = s.group.look(v, i, e.clock.Now()) })
 	// The Pod is enqueued when there is news; this is for a Pod that waits for long, so that it goes on being waited
@@ -60,13 +61,13 @@ func (m mover) Register(employer client.Object, pod *corev1.Pod) { m.register(em
 func (m mover) Deregister(employer client.Object, pod *corev1.Pod) { m.register(employer, pod, false) }
 
 func (e *Engine) register(employer client.Object, pod *corev1.Pod, serve bool) {
-	v, i := e.viewOf(employer, pod), e.intentOf(employer, pod)
+	read := podops.Read(pod)
+	v, i := e.viewOf(employer, pod, read), e.intentOf(employer, pod, read)
 	e.with(employer, pod, func(s *slot) { s.group.register(v, i, serve, e.clock.Now()) })
 }
 
 // viewOf asks the adapter for the Pod's members.
-func (e *Engine) viewOf(employer client.Object, pod *corev1.Pod) view {
-	p := podops.Read(pod)
+func (e *Engine) viewOf(employer client.Object, pod *corev1.Pod, p podops.View) view {
 	v := view{
 		key:     employeeKey{client.ObjectKeyFromObject(pod), pod.UID},
 		created: pod.CreationTimestamp.Time, terminating: p.Terminating || p.Terminal,
@@ -77,9 +78,8 @@ func (e *Engine) viewOf(employer client.Object, pod *corev1.Pod) view {
 	return v
 }
 
-// intentOf is where a Pod is going, as core decides it.
-func (e *Engine) intentOf(employer client.Object, pod *corev1.Pod) intent {
-	v := podops.Read(pod)
+// intentOf is where a Pod is going, as package traffic decides it.
+func (e *Engine) intentOf(employer client.Object, pod *corev1.Pod, v podops.View) intent {
 	held := slices.Contains(pod.Finalizers, api.Finalizer(employer.GetName()))
 	switch {
 	case !api.Controlled(pod) || !e.employs(employer, pod):
