@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"kusionstack.io/kuperator/internal/metric"
@@ -161,6 +160,3 @@ func (g *gathering) release() error {
 
 // Registry is that of the manager behind it; see metric.RegistryOf.
 func (g *gathering) Registry() prometheus.Registerer { return metric.RegistryOf(g.Manager) }
-
-// wholeReader is that of the manager behind it; see WholeReader.
-func (g *gathering) wholeReader() client.Reader { return WholeReader(g.Manager) }

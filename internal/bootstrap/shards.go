@@ -154,16 +154,6 @@ type shardManager struct {
 // GetAPIReader reads past the cache.
 func (m shardManager) GetAPIReader() client.Reader { return m.direct }
 
-// WholeReader reads past the cache, and of a shard's manager too what other shards hold.
-func WholeReader(mgr ctrl.Manager) client.Reader {
-	if m, ok := mgr.(interface{ wholeReader() client.Reader }); ok {
-		return m.wholeReader()
-	}
-	return mgr.GetAPIReader()
-}
-
-func (m shardManager) wholeReader() client.Reader { return m.Manager.GetAPIReader() }
-
 // Registry is where collectors go that tell of the objects of this manager; see metric.RegistryOf.
 func (m shardManager) Registry() prometheus.Registerer { return m.registry }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/pflag"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
@@ -23,15 +24,16 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/ondemand"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
-	"kusionstack.io/kuperator/internal/podtransitionrule/reach"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -50,8 +52,6 @@ type flags struct {
 	annotateBlockedAfter time.Duration
 	compatibility        bootstrap.Compatibility
 	pods                 *podcache.Store
-	// reach is nil where only some namespaces are watched, and all of their Pods.
-	reach *reach.Reach
 }
 
 // Component describes the binary.
@@ -87,14 +87,9 @@ func (f *flags) validate() error {
 }
 
 // cacheOptions strips by type of object: options for CollaSets by name would keep the program from starting where their
-// CRD is missing. Of all namespaces' Pods those are kept that rules can select.
-func (f *flags) cacheOptions(o *bootstrap.Options) cache.Options {
-	newInformer := podcache.NewInformer
-	if len(o.Namespaces) == 0 {
-		f.reach = reach.New(func(pod metav1.Object) bool { return hasNotes(pod.GetAnnotations()) }, stripPod)
-		newInformer = f.reach.NewInformer
-	}
-	return cache.Options{DefaultTransform: strip, NewInformer: f.pods.NewInformer(newInformer)}
+// CRD is missing.
+func (f *flags) cacheOptions(*bootstrap.Options) cache.Options {
+	return cache.Options{DefaultTransform: strip, NewInformer: f.pods.NewInformer(podcache.NewInformer)}
 }
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
@@ -111,12 +106,26 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options
 		return err
 	}
 	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind), func(mgr ctrl.Manager) error {
-		return f.addController(ctx, mgr, o)
+		add := func() error { return f.addController(ctx, mgr, o) }
+		if len(o.Namespaces) > 0 { // its user need not be allowed to look at all namespaces
+			return add()
+		}
+		return ondemand.AddToManager(mgr, ondemand.Controller{Kind: &appsv1alpha1.PodTransitionRule{}, Leftover: findNoted(mgr.GetAPIReader()), Add: add})
 	})
 }
 
+// findNoted looks for a Pod with a note of a rule that is gone, which has to be removed.
+func findNoted(live client.Reader) func(context.Context, bool) (string, error) {
+	return func(ctx context.Context, _ bool) (string, error) {
+		found, err := ondemand.FirstLive(ctx, live, corev1.SchemeGroupVersion.WithKind("Pod"), func(pod metav1.Object) bool { return hasNotes(pod.GetAnnotations()) })
+		if err != nil {
+			return "", fmt.Errorf("looking for Pods with notes of rules: %w", err)
+		}
+		return found, nil
+	}
+}
+
 func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
-	f.reach.ReadFrom(bootstrap.WholeReader(mgr))
 	f.asking.Strict = f.compatibility == bootstrap.KuperatorV07
 	asker, err := asking.New(f.asking, mgr.GetAPIReader(), clock.RealClock{})
 	if err != nil {
@@ -129,7 +138,6 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		client: mgr.GetClient(),
 		cached: f.pods,
 		direct: mgr.GetAPIReader(),
-		reach:  f.reach,
 		writes: writes.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},

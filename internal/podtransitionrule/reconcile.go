@@ -24,7 +24,6 @@ import (
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
-	"kusionstack.io/kuperator/internal/podtransitionrule/reach"
 	"kusionstack.io/kuperator/internal/writes"
 )
 
@@ -37,7 +36,6 @@ type reconciler struct {
 	client client.Client
 	cached podReader
 	direct client.Reader // past the cache
-	reach  *reach.Reach
 	writes *writes.Tracker
 	events events.EventRecorder
 	clock  clock.PassiveClock
@@ -75,9 +73,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	rules, err := r.rules(ctx, req.Name)
 	if err != nil {
 		return ctrl.Result{}, err
-	}
-	if !r.reach.Ready(req.Name, len(rules) > 0) { // its Pods are on their way into the cache
-		return ctrl.Result{RequeueAfter: lookAgain}, nil
 	}
 	if len(rules) == 0 {
 		wait, err := r.sweep(ctx, req.Name, ns)

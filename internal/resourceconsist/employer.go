@@ -519,7 +519,7 @@ func holds(a backend.Backend) bool {
 func (c *podController) holdsEmployers() bool { return slices.ContainsFunc(c.adapters, holds) }
 
 // cleanFinalizers are the finalizers on the object that hold it until its backend is clean, in both forms.
-func cleanFinalizers(object client.Object) []string {
+func cleanFinalizers(object metav1.Object) []string {
 	var found []string
 	for _, f := range object.GetFinalizers() {
 		if f == api.CleanFinalizer || f == api.LegacyCleanFinalizer(object.GetName()) {
