@@ -81,18 +81,26 @@ func TestServersOfOthersHoldUpNoRule(t *testing.T) {
 	t.Cleanup(func() { close(over) })
 	good, asked := server(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"success":true}`) })
 
-	// waits asks n servers about one Pod that is to be operated on.
+	// waits asks servers about one Pod that is to be operated on. The rules come first: a Pod that no rule is known for
+	// passes PreCheck at once.
 	waits := func(namespace string, urls ...string) {
-		target := pod(namespace, "web")
-		target.Labels[podops.OperatingPrefix+"/job"] = podops.Stamp(time.Now())
-		target.Labels[podops.OperationTypePrefix+"/job"] = "restart"
-		require.NoError(t, w.admin.Create(t.Context(), target))
 		for n, url := range urls {
 			r := asks(namespace, fmt.Sprintf("asks-%d", n), url, "")
 			r.Spec.Selector = &metav1.LabelSelector{}
 			r.Spec.Rules[0].Webhook.FailurePolicy = ptr.To(appsv1alpha1.FailurePolicyFail) // it is asked again and again
 			require.NoError(t, w.admin.Create(t.Context(), r))
 		}
+		eventually(t, func(c *assert.CollectT) {
+			var rules appsv1alpha1.PodTransitionRuleList
+			require.NoError(c, w.admin.List(t.Context(), &rules, client.InNamespace(namespace)))
+			for _, r := range rules.Items {
+				require.Equal(c, r.Generation, r.Status.ObservedGeneration, r.Name)
+			}
+		}, "the rules are in force")
+		target := pod(namespace, "web")
+		target.Labels[podops.OperatingPrefix+"/job"] = podops.Stamp(time.Now())
+		target.Labels[podops.OperationTypePrefix+"/job"] = "restart"
+		require.NoError(t, w.admin.Create(t.Context(), target))
 		t.Cleanup(func() {
 			ctx := context.WithoutCancel(t.Context())
 			require.NoError(t, w.admin.DeleteAllOf(ctx, &appsv1alpha1.PodTransitionRule{}, client.InNamespace(namespace)))
@@ -107,9 +115,8 @@ func TestServersOfOthersHoldUpNoRule(t *testing.T) {
 		eventually(t, func(c *assert.CollectT) { require.GreaterOrEqual(c, hanging.Load(), int64(namespaces)) }, "the attack is under way")
 		for n := range 2 { // the second comes when some of the servers are known
 			victim := w.namespace(t)
-			before := asked.Load()
+			before, began := asked.Load(), time.Now()
 			waits(victim, good)
-			began := time.Now()
 			eventually(t, func(c *assert.CollectT) { require.Greater(c, asked.Load(), before) }, "the victim's rule is asked about")
 			took := time.Since(began)
 			t.Logf("%d namespaces, victim %d: asked after %s", namespaces, n, took)
