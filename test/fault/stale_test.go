@@ -14,7 +14,7 @@ import (
 const (
 	// shortViews, nightlyViews and allViews are how many plans about stale views `make test`, a run of everything and
 	// `make test-faults` run.
-	shortViews, nightlyViews = 16, 64
+	shortViews, nightlyViews = 10, 64
 	allViews                 = 800
 	// acting is how long a component that was restarted with an old view has nothing to do, and writes nothing, before
 	// it is shown the present.
