@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// CollaSet keeps a number of Pods of one template, each with a stable instance ID, and scales, updates, replaces and
-// deletes them through the Pod lifecycle, so that traffic is off before a Pod is touched.
+// CollaSet maintains a number of Pods of one template, each with a stable instance ID. It scales, updates, replaces and
+// deletes them through the Pod lifecycle, so that a Pod is out of traffic before it is changed.
 //
 // +genclient
 // +genclient:method=GetScale,verb=get,subresource=scale,result=k8s.io/api/autoscaling/v1.Scale
@@ -36,16 +36,16 @@ type CollaSet struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is what is wanted.
+	// Spec is the desired state.
 	// +optional
 	Spec CollaSetSpec `json:"spec,omitempty"`
 
-	// Status is what was observed. Written by collaset-controller only.
+	// Status is the observed state. Only collaset-controller writes it.
 	// +optional
 	Status CollaSetStatus `json:"status,omitempty"`
 }
 
-// CollaSetSpec is what is wanted of a CollaSet.
+// CollaSetSpec is the desired state of a CollaSet.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.selector)",message="spec.selector is required: set matchLabels to labels that spec.template.metadata.labels carries"
 // +kubebuilder:validation:XValidation:rule="!has(self.selector) || (has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)",fieldPath=".selector",message="spec.selector is empty: set matchLabels to labels of spec.template.metadata"
@@ -60,190 +60,192 @@ type CollaSet struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.scaleStrategy) && has(self.scaleStrategy.context) ? self.scaleStrategy.context : \"\") == (has(oldSelf.scaleStrategy) && has(oldSelf.scaleStrategy.context) ? oldSelf.scaleStrategy.context : \"\")",fieldPath=".scaleStrategy",reason=FieldValueForbidden,message="spec.scaleStrategy.context cannot be changed: create another CollaSet instead",messageExpression="'spec.scaleStrategy.context cannot be changed to \"' + (has(self.scaleStrategy) && has(self.scaleStrategy.context) ? self.scaleStrategy.context : \"\") + '\": set it back to \"' + (has(oldSelf.scaleStrategy) && has(oldSelf.scaleStrategy.context) ? oldSelf.scaleStrategy.context : \"\") + '\" or create another CollaSet'"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.selector) || (has(self.selector) && self.selector == oldSelf.selector)",fieldPath=".selector",reason=FieldValueForbidden,message="spec.selector cannot be changed: set it back, or create another CollaSet and move Pods with podToExclude and podToInclude"
 type CollaSetSpec struct {
-	// Paused stops scaling and updating; operations already begun on a Pod are brought to their end, and Pods that are lost
-	// come back at their own revision.
+	// Paused stops scaling and updates. Operations that have begun on a Pod are finished, and Pods that are lost are
+	// re-created at their own revision.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// Replicas is the wanted number of Pods. Nil means 0.
-	// That goes for an update that leaves it out, too.
+	// Replicas is the desired number of Pods. Nil means 0, also in an update of the object that leaves it out.
 	// +kubebuilder:default=0
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// Selector says which of the Pods that this CollaSet owns belong to it. It is required, must match the labels of the
-	// template, and cannot be changed. A Pod whose labels are changed so that it no longer matches is released, as if it
-	// had been named in PodToExclude.
+	// Selector matches the Pods of this CollaSet among those that it owns. It is required, must match the labels of the
+	// template, and is immutable. A Pod whose labels no longer match is released, as if PodToExclude named it.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// Template is what Pods are made from. Fields of the Pod that this version does not know are kept.
+	// Template is the template of the Pods. Pod fields that are unknown to this version are preserved.
 	// +optional
 	Template corev1.PodTemplateSpec `json:"template,omitempty"`
 
-	// VolumeClaimTemplates are the claims that every Pod gets, each under the name of a volume; one of that name in the
-	// template gives way. A claim is kept for its instance ID when the Pod is re-created.
+	// VolumeClaimTemplates are the templates of the PVC claims of each Pod. The name of a claim template is the name of
+	// its volume, and takes precedence over a volume of that name in Template. A claim belongs to an instance ID and is
+	// kept when the Pod is re-created.
 	// +optional
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	VolumeClaimTemplates []corev1.PersistentVolumeClaim `json:"volumeClaimTemplates,omitempty"`
 
-	// UpdateStrategy says which Pods are updated, and how.
+	// UpdateStrategy selects the Pods to update, and the method.
 	// +kubebuilder:default={}
 	// +optional
 	UpdateStrategy UpdateStrategy `json:"updateStrategy,omitempty"`
 
-	// ScaleStrategy says how Pods are added and removed, and names Pods to delete, orphan or adopt.
+	// ScaleStrategy configures how Pods are added and removed, and names Pods to delete, exclude or include.
 	// +optional
 	ScaleStrategy ScaleStrategy `json:"scaleStrategy,omitempty"`
 
-	// NamingStrategy says how Pods are named. Nil means random suffixes.
+	// NamingStrategy configures the names of Pods. Nil means random suffixes.
 	// +optional
 	NamingStrategy *NamingStrategy `json:"namingStrategy,omitempty"`
 
-	// HistoryLimit is the number of revisions kept besides those in use. Nil means 20.
+	// HistoryLimit is the number of revisions to keep besides those in use. Nil means 20.
 	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	HistoryLimit *int32 `json:"historyLimit,omitempty"`
 
-	// MinReadySeconds is how long, in seconds, a Pod must have been Ready, and in service, to count as available. With it, at
-	// most a quarter of Replicas, and at least one Pod, is being updated or is updated and not available yet. The new Pod of
-	// a replacement holds back the deletion of the old one until it is available.
+	// MinReadySeconds is how long, in seconds, a Pod must be Ready and in service to count as available. An updated Pod
+	// that is not available yet counts against MaxUnavailable. A Pod that is being replaced is deleted only when its
+	// replacement is available.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	MinReadySeconds int32 `json:"minReadySeconds,omitempty"`
 
-	// ProgressDeadlineSeconds is how long, in seconds, nothing may get better on the way to the spec before the CollaSet is
-	// said not to progress; UpdateStrategy.FailurePolicy says what happens then. MinReadySeconds comes on top. Time while
-	// paused does not count, nor does what happens after the spec was reached. Nil means 600, as in a Deployment;
-	// 2147483647 means that there is no deadline.
+	// ProgressDeadlineSeconds is the maximum time, in seconds, without progress towards the spec before the condition
+	// Progressing becomes False and UpdateStrategy.FailurePolicy applies. MinReadySeconds is added to it. Time while
+	// paused does not count, nor does time after the spec was reached. Nil means 600, as in a Deployment. 2147483647
+	// means no deadline.
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 }
 
 const (
-	// DefaultProgressDeadlineSeconds is what a spec without progressDeadlineSeconds means.
+	// DefaultProgressDeadlineSeconds is the deadline, in seconds, of a spec without progressDeadlineSeconds.
 	DefaultProgressDeadlineSeconds int32 = 600
-	// NoProgressDeadlineSeconds is the progressDeadlineSeconds that means none, as in a Deployment.
+	// NoProgressDeadlineSeconds is the progressDeadlineSeconds that means no deadline, as in a Deployment.
 	NoProgressDeadlineSeconds int32 = math.MaxInt32
 )
 
-// UpdateStrategy says which Pods are updated, and how.
+// UpdateStrategy selects the Pods to update, and the method.
 type UpdateStrategy struct {
-	// RollingUpdate chooses the Pods to update: by partition or by label.
+	// RollingUpdate selects the Pods to update, by partition or by label.
 	// +kubebuilder:default={byPartition: {}}
 	// +optional
 	RollingUpdate *RollingUpdateStrategy `json:"rollingUpdate,omitempty"`
 
-	// PodUpdatePolicy says how a Pod gets to the updated revision. Empty means InPlaceIfPossible.
+	// PodUpdatePolicy is the method by which a Pod is updated. Empty means InPlaceIfPossible.
 	// +kubebuilder:default=InPlaceIfPossible
 	// +optional
 	PodUpdatePolicy PodUpdatePolicy `json:"podUpgradePolicy,omitempty"`
 
-	// OperationDelaySeconds is how long to wait, in seconds, after the lifecycle allowed the update of a Pod. Nil means 0.
+	// OperationDelaySeconds is the delay, in seconds, between the permission to update a Pod and its update. Nil means
+	// 0.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	OperationDelaySeconds *int32 `json:"operationDelaySeconds,omitempty"`
 
-	// MaxSurge is how many Pods may be under replacement by updates at a time with podUpgradePolicy Replace, each with an
-	// old and a new Pod: a number, or a percentage of Replicas rounded up, at least 1. Nil means 25 %. Other policies make
-	// no surplus Pods.
+	// MaxSurge is the maximum number of Pods that updates replace at the same time under podUpgradePolicy Replace; each
+	// has an old and a new Pod meanwhile. It is a number, or a percentage of Replicas, rounded up, and at least 1. Nil
+	// means 25%. Other policies create no surplus Pods.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^[1-9][0-9]*%$') && self.size() <= 6",message="must be at least 1, or a percentage such as 25%"
 	// +optional
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
 
-	// FailurePolicy says what happens to a rollout that does not progress within ProgressDeadlineSeconds, or 600 seconds without
-	// it. Empty means Report.
+	// FailurePolicy is the reaction to a rollout without progress for ProgressDeadlineSeconds (600 seconds if that is
+	// nil). Empty means Report.
 	// +optional
 	FailurePolicy RolloutFailurePolicy `json:"failurePolicy,omitempty"`
 }
 
-// RolloutFailurePolicy says what happens to a rollout that does not progress.
+// RolloutFailurePolicy is the reaction to a rollout without progress.
 //
 // +kubebuilder:validation:Enum="";Report;Pause;Rollback
 type RolloutFailurePolicy string
 
 const (
-	// RolloutFailureReport says so in conditions and goes on.
+	// RolloutFailureReport reports it in conditions and continues.
 	RolloutFailureReport RolloutFailurePolicy = "Report"
 	// RolloutFailurePause begins no more updates to that revision.
 	RolloutFailurePause RolloutFailurePolicy = "Pause"
-	// RolloutFailureRollback brings Pods back to status.currentRevision, the revision before. If there is none, it is Pause.
+	// RolloutFailureRollback returns Pods to status.currentRevision, the revision before. Without one it acts as Pause.
 	RolloutFailureRollback RolloutFailurePolicy = "Rollback"
 )
 
-// PodUpdatePolicy says how a Pod gets to the updated revision.
+// PodUpdatePolicy is the method by which a Pod is updated.
 //
 // +kubebuilder:validation:Enum="";Recreate;InPlaceIfPossible;InPlaceOnly;Replace
 type PodUpdatePolicy string
 
 const (
-	// PodUpdateRecreate deletes the Pod and creates it anew under the same instance ID.
+	// PodUpdateRecreate deletes the Pod and creates another one with the same instance ID.
 	PodUpdateRecreate PodUpdatePolicy = "Recreate"
-	// PodUpdateInPlaceIfPossible patches the Pod when Kubernetes allows the change on a running Pod, else re-creates it.
+	// PodUpdateInPlaceIfPossible patches the Pod if Kubernetes allows the change on a running Pod, and re-creates it
+	// otherwise.
 	PodUpdateInPlaceIfPossible PodUpdatePolicy = "InPlaceIfPossible"
-	// PodUpdateInPlaceOnly patches the Pod, and leaves it at its revision, with the reason in status, when that is not
-	// possible.
+	// PodUpdateInPlaceOnly patches the Pod. If that is not possible, the Pod stays at its revision, with the reason in
+	// status.
 	PodUpdateInPlaceOnly PodUpdatePolicy = "InPlaceOnly"
-	// PodUpdateReplace creates the new Pod first, under a new instance ID, and deletes the old one when the new one is in
-	// service.
+	// PodUpdateReplace creates the new Pod first, with another instance ID, and deletes the old one when the new one is
+	// available.
 	PodUpdateReplace PodUpdatePolicy = "Replace"
 )
 
-// RollingUpdateStrategy chooses the Pods to update, and how many at a time. With both set, ByLabel wins; with neither, it is ByPartition with no
-// Pod held back.
+// RollingUpdateStrategy selects the Pods to update, and how many at the same time. If both ByPartition and ByLabel are
+// set, ByLabel applies. If neither is set, all Pods are updated.
 type RollingUpdateStrategy struct {
-	// ByPartition updates all Pods but a number that is held back.
+	// ByPartition updates all Pods except the number given by Partition.
 	// +optional
 	ByPartition *ByPartition `json:"byPartition,omitempty"`
 
-	// ByLabel updates the Pods that carry UpdateIncludedLabel.
+	// ByLabel updates the Pods with UpdateIncludedLabel.
 	// +optional
 	ByLabel *ByLabel `json:"byLabel,omitempty"`
 
-	// MaxUnavailable bounds the Pods that updates may have out of service, as in a Deployment: an update takes a Pod out of
-	// service only while fewer than that are unavailable, for whatever reason. It is a number, or a percentage of Replicas
-	// rounded down; at least one. Nil means 25 %. PodTransitionRules come on top. Pods that are not available may always be
-	// updated, and changes that restart nothing take no Pod out of service. 100% lets all Pods be updated at once.
+	// MaxUnavailable is the maximum number of Pods that may be unavailable during updates, as in a Deployment: an
+	// update takes a Pod out of service only while fewer Pods than that are unavailable, for any reason. It is a
+	// number, or a percentage of Replicas, rounded down, and at least 1. Nil means 25%. PodTransitionRules apply in
+	// addition. Pods that are not available may always be updated, and changes that restart no container take no Pod
+	// out of service. 100% lets all Pods be updated at once.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^([1-9][0-9]?|100)%$')",message="must be at least 1, or a percentage from 1% to 100%"
 	// +optional
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 }
 
-// ByPartition updates all Pods but a number that is held back.
+// ByPartition updates all Pods except the number given by Partition.
 type ByPartition struct {
-	// Partition is the number of Pods that stay at their old revision, or a percentage of Replicas, rounded up. Nil means 0:
-	// all Pods are updated. It holds no Pod back from a template that returns to status.currentRevision.
-	// Programs built on the types of Kuperator v0.7 read numbers only.
+	// Partition is the number of Pods that stay at their old revision, or a percentage of Replicas, rounded up. Nil
+	// means 0: all Pods are updated. It does not apply to a template that returns to status.currentRevision: all Pods
+	// return to it. Programs built on the types of Kuperator v0.7 can read numbers only.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 0 : self.matches('^([0-9]|[1-9][0-9]|100)%$')",message="must be greater than or equal to 0, or a percentage from 0% to 100%"
 	// +optional
 	Partition *intstr.IntOrString `json:"partition,omitempty"`
 }
 
-// ByLabel updates the Pods that carry UpdateIncludedLabel.
+// ByLabel updates the Pods with UpdateIncludedLabel.
 type ByLabel struct{}
 
-// ScaleStrategy says how Pods are added and removed, and names Pods to delete, orphan or adopt. A Pod may be in one of
-// the three lists only.
+// ScaleStrategy configures how Pods are added and removed, and names Pods to delete, exclude or include. A Pod may be
+// named in one of the three lists only.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.podToExclude) || !has(self.podToInclude) || !self.podToExclude.exists(p, p in self.podToInclude)",fieldPath=".podToExclude",reason=FieldValueForbidden,message="spec.scaleStrategy.podToExclude and podToInclude have a Pod in common: keep it in one of them",messageExpression="'spec.scaleStrategy.podToExclude [' + self.podToExclude.join(', ') + '] and podToInclude [' + self.podToInclude.join(', ') + '] have a Pod in common: keep it in one of them'"
 // +kubebuilder:validation:XValidation:rule="!has(self.podToDelete) || !has(self.podToInclude) || !self.podToDelete.exists(p, p in self.podToInclude)",fieldPath=".podToDelete",reason=FieldValueForbidden,message="spec.scaleStrategy.podToDelete and podToInclude have a Pod in common: keep it in one of them",messageExpression="'spec.scaleStrategy.podToDelete [' + self.podToDelete.join(', ') + '] and podToInclude [' + self.podToInclude.join(', ') + '] have a Pod in common: keep it in one of them'"
 // +kubebuilder:validation:XValidation:rule="!has(self.podToDelete) || !has(self.podToExclude) || !self.podToDelete.exists(p, p in self.podToExclude)",fieldPath=".podToDelete",reason=FieldValueForbidden,message="spec.scaleStrategy.podToDelete and podToExclude have a Pod in common: keep it in one of them",messageExpression="'spec.scaleStrategy.podToDelete [' + self.podToDelete.join(', ') + '] and podToExclude [' + self.podToExclude.join(', ') + '] have a Pod in common: keep it in one of them'"
 type ScaleStrategy struct {
-	// Context names the ResourceContext from which instance IDs are taken. Empty means the name of the CollaSet. It cannot
-	// be changed.
+	// Context is the name of the ResourceContext from which instance IDs are allocated. Empty means the name of the
+	// CollaSet. It is immutable.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	// +optional
 	Context string `json:"context,omitempty"`
 
-	// PodToExclude names Pods to orphan. Not allowed with names in persistent sequence.
+	// PodToExclude are the names of Pods to orphan. Not allowed with PodNamingSuffixPolicy PersistentSequence.
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
@@ -251,7 +253,7 @@ type ScaleStrategy struct {
 	// +optional
 	PodToExclude []string `json:"podToExclude,omitempty"`
 
-	// PodToInclude names Pods to adopt. Not allowed with names in persistent sequence.
+	// PodToInclude are the names of Pods to adopt. Not allowed with PodNamingSuffixPolicy PersistentSequence.
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
@@ -259,8 +261,8 @@ type ScaleStrategy struct {
 	// +optional
 	PodToInclude []string `json:"podToInclude,omitempty"`
 
-	// PodToDelete names Pods to delete through their lifecycle; they come back under the same instance ID unless Replicas
-	// shrinks as well.
+	// PodToDelete are the names of Pods to delete through the Pod lifecycle. They are re-created with the same instance
+	// ID unless Replicas is reduced as well.
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
@@ -268,37 +270,38 @@ type ScaleStrategy struct {
 	// +optional
 	PodToDelete []string `json:"podToDelete,omitempty"`
 
-	// PersistentVolumeClaimRetentionPolicy says what becomes of claims made from VolumeClaimTemplates. Nil means that all are
-	// kept: data is never destroyed unless this says so.
+	// PersistentVolumeClaimRetentionPolicy configures when claims of VolumeClaimTemplates are deleted. Nil means never:
+	// data is deleted only where this field asks for it.
 	// +optional
 	PersistentVolumeClaimRetentionPolicy *PersistentVolumeClaimRetentionPolicy `json:"persistentVolumeClaimRetentionPolicy,omitempty"`
 
-	// OperationDelaySeconds is how long to wait, in seconds, after the lifecycle allowed the scale-in of a Pod. Nil means 0.
+	// OperationDelaySeconds is the delay, in seconds, between the permission to scale in a Pod and its deletion. Nil
+	// means 0.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	OperationDelaySeconds *int32 `json:"operationDelaySeconds,omitempty"`
 }
 
-// PersistentVolumeClaimRetentionPolicy says what becomes of claims made from VolumeClaimTemplates.
+// PersistentVolumeClaimRetentionPolicy configures when claims of VolumeClaimTemplates are deleted.
 type PersistentVolumeClaimRetentionPolicy struct {
 	// WhenDeleted applies when the CollaSet is deleted. Empty means Retain.
 	// +optional
 	WhenDeleted PersistentVolumeClaimRetentionPolicyType `json:"whenDeleted,omitempty"`
 
-	// WhenScaled applies when the instance ID of the claim is given up: its Pod is scaled in, or was replaced by one of
-	// another ID. Empty means Retain: the claim waits for the ID to be used again.
+	// WhenScaled applies when the instance ID of the claim is released, because its Pod was scaled in, or was replaced
+	// by a Pod with another ID. Empty means Retain: the claim is used again with its ID.
 	// +optional
 	WhenScaled PersistentVolumeClaimRetentionPolicyType `json:"whenScaled,omitempty"`
 
-	// WhenTemplateChanged applies when the claim's template changes in more than size, labels and annotations (a larger
-	// storage request expands the claim, a smaller one changes nothing): Delete re-creates the Pod with an empty claim of
-	// the new template and deletes the old one, Retain keeps the claim as it is, and only new instance IDs get the new
-	// template. Empty means Retain.
+	// WhenTemplateChanged applies when the claim template changes in more than size, labels and annotations. Delete
+	// re-creates the Pod with an empty claim of the new template and deletes the old claim. Retain keeps the claim as
+	// it is; only new instance IDs get a claim of the new template. Empty means Retain. A larger storage request
+	// expands the claim, and a smaller one has no effect, whatever this field is.
 	// +optional
 	WhenTemplateChanged PersistentVolumeClaimRetentionPolicyType `json:"whenTemplateChanged,omitempty"`
 }
 
-// PersistentVolumeClaimRetentionPolicyType is what becomes of a claim.
+// PersistentVolumeClaimRetentionPolicyType is what happens to a claim.
 //
 // +kubebuilder:validation:Enum="";Delete;Retain
 type PersistentVolumeClaimRetentionPolicyType string
@@ -310,100 +313,103 @@ const (
 	DeletePersistentVolumeClaim PersistentVolumeClaimRetentionPolicyType = "Delete"
 )
 
-// NamingStrategy says how Pods are named.
+// NamingStrategy configures the names of Pods.
 type NamingStrategy struct {
-	// PodNamingSuffixPolicy says what follows the CollaSet's name and a dash in a Pod's name. Empty means Random.
+	// PodNamingSuffixPolicy is the kind of suffix in a Pod's name, which follows the CollaSet's name and a dash. Empty
+	// means Random.
 	// +kubebuilder:default=Random
 	// +optional
 	PodNamingSuffixPolicy PodNamingSuffixPolicy `json:"podNamingSuffixPolicy,omitempty"`
 }
 
-// PodNamingSuffixPolicy says what follows the CollaSet's name and a dash in a Pod's name.
+// PodNamingSuffixPolicy is the kind of suffix in a Pod's name, which follows the CollaSet's name and a dash.
 //
 // +kubebuilder:validation:Enum="";PersistentSequence;Random
 type PodNamingSuffixPolicy string
 
 const (
-	// PodNamingSuffixRandom is a random suffix made by the API server.
+	// PodNamingSuffixRandom is a random suffix from the API server.
 	PodNamingSuffixRandom PodNamingSuffixPolicy = "Random"
-	// PodNamingSuffixPersistentSequence is the instance ID; it is the Pod's hostname as well.
+	// PodNamingSuffixPersistentSequence is the instance ID as the suffix. The Pod's name is its hostname as well.
 	PodNamingSuffixPersistentSequence PodNamingSuffixPolicy = "PersistentSequence"
 )
 
-// CollaSetStatus is what was observed of a CollaSet. Counters are numbers of Pods.
+// CollaSetStatus is the observed state of a CollaSet. Counters are numbers of Pods.
 type CollaSetStatus struct {
-	// ObservedGeneration is the generation of the spec that this status answers to, also when acting on it failed.
+	// ObservedGeneration is the generation of the spec to which this status refers. It is set even if the last attempt
+	// to reconcile that spec failed.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// CurrentRevision is the name of the ControllerRevision that Pods come from. It follows UpdatedRevision once every Pod
-	// has been updated and is Ready, or with MinReadySeconds available; it never follows one that is halted.
+	// CurrentRevision is the name of the ControllerRevision from which Pods are updated. It becomes UpdatedRevision
+	// when every Pod is updated and Ready, or available if MinReadySeconds is set. It never becomes a revision that is
+	// halted.
 	// +optional
 	CurrentRevision string `json:"currentRevision,omitempty"`
 
-	// UpdatedRevision is the name of the ControllerRevision of the present template.
+	// UpdatedRevision is the name of the ControllerRevision of the current template.
 	// +optional
 	UpdatedRevision string `json:"updatedRevision,omitempty"`
 
-	// CollisionCount is how often the name of a new ControllerRevision was already taken by other content. Nil means 0.
+	// CollisionCount is how often the name of a new ControllerRevision was in use with other content. Nil means 0.
 	// +optional
 	CollisionCount *int32 `json:"collisionCount,omitempty"`
 
-	// ScheduledReplicas counts Pods that have a node.
+	// ScheduledReplicas is the number of Pods with a node.
 	// +optional
 	ScheduledReplicas int32 `json:"scheduledReplicas,omitempty"`
 
-	// ReadyReplicas counts Pods that are Ready.
+	// ReadyReplicas is the number of Ready Pods.
 	// +optional
 	ReadyReplicas int32 `json:"readyReplicas,omitempty"`
 
-	// AvailableReplicas counts Pods in service, and Ready for MinReadySeconds.
+	// AvailableReplicas is the number of Pods that are in service, and have been Ready for MinReadySeconds.
 	// +optional
 	AvailableReplicas int32 `json:"availableReplicas,omitempty"`
 
-	// Replicas counts the Pods of the CollaSet.
+	// Replicas is the number of Pods of the CollaSet.
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
 
-	// UpdatedReplicas counts Pods at UpdatedRevision.
+	// UpdatedReplicas is the number of Pods at UpdatedRevision.
 	// +optional
 	UpdatedReplicas int32 `json:"updatedReplicas,omitempty"`
 
-	// OperatingReplicas counts Pods in an update or scale-in of this CollaSet, until the operation itself is done.
+	// OperatingReplicas is the number of Pods in an update or scale-in of this CollaSet that is not finished.
 	// +optional
 	OperatingReplicas int32 `json:"operatingReplicas,omitempty"`
 
-	// TerminatingReplicas counts Pods that are being deleted.
+	// TerminatingReplicas is the number of terminating Pods.
 	// +optional
 	TerminatingReplicas int32 `json:"terminatingReplicas,omitempty"`
 
-	// UpdatedReadyReplicas counts Ready Pods at UpdatedRevision.
+	// UpdatedReadyReplicas is the number of Ready Pods at UpdatedRevision.
 	// +optional
 	UpdatedReadyReplicas int32 `json:"updatedReadyReplicas,omitempty"`
 
-	// UpdatedAvailableReplicas counts those of AvailableReplicas that are at UpdatedRevision.
+	// UpdatedAvailableReplicas is the number of available Pods at UpdatedRevision.
 	// +optional
 	UpdatedAvailableReplicas int32 `json:"updatedAvailableReplicas,omitempty"`
 
-	// Selector is spec.selector as a string, for the scale subresource and so for autoscalers.
+	// Selector is spec.selector as a string, for the scale subresource, and so for autoscalers.
 	// +optional
 	Selector string `json:"selector,omitempty"`
 
-	// LastProgressTime is when something last got better on the way to the spec; ProgressDeadlineSeconds counts from it.
-	// Nil means that it was never measured: nothing has been left to do since, or there is no deadline.
+	// LastProgressTime is the time of the last progress towards the spec, from which ProgressDeadlineSeconds is
+	// counted. Nil means that it was never measured: there has been nothing to do since, or there is no deadline.
 	// +optional
 	LastProgressTime *metav1.Time `json:"lastProgressTime,omitempty"`
 
-	// Halted is the rollout that FailurePolicy stopped. Nil means that none is.
+	// Halted is the rollout that FailurePolicy stopped. Nil means none.
 	// +optional
 	Halted *HaltedRollout `json:"halted,omitempty"`
 
-	// NextUpdate says how a Pod gets from CurrentRevision to UpdatedRevision. Nil when they are equal.
+	// NextUpdate is how a Pod gets from CurrentRevision to UpdatedRevision. Nil if they are equal.
 	// +optional
 	NextUpdate *UpdateForecast `json:"nextUpdate,omitempty"`
 
-	// Conditions are of the types CollaSetReady, CollaSetReconciling, CollaSetStalled, CollaSetProgressing, CollaSetScale,
-	// CollaSetUpdate and CollaSetTerminating.
+	// Conditions are of the types CollaSetReady, CollaSetReconciling, CollaSetStalled, CollaSetProgressing,
+	// CollaSetScale, CollaSetUpdate and CollaSetTerminating.
 	// +patchMergeKey=type
 	// +patchStrategy=merge
 	// +listType=map
@@ -411,35 +417,36 @@ type CollaSetStatus struct {
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
 
-	// Blockers sums up what keeps Pods from getting where they should be, most Pods first.
+	// Blockers are the reasons why Pods are not in their desired state, sorted by the number of Pods, the largest
+	// first.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
 	Blockers []Blocker `json:"blockers,omitempty"`
 }
 
-// HaltedRollout is a rollout that FailurePolicy stopped. It ends when the template changes, when FailurePolicy is taken
-// away, or when ProgressDeadlineSeconds becomes 2147483647.
+// HaltedRollout is a rollout that FailurePolicy stopped. It ends when the template changes, when FailurePolicy becomes
+// Report or empty, or when ProgressDeadlineSeconds becomes 2147483647.
 type HaltedRollout struct {
-	// Revision is the one that Pods no longer go to.
+	// Revision is the revision to which no more Pods are updated.
 	// +kubebuilder:validation:MaxLength=253
 	Revision string `json:"revision"`
 
-	// RollbackTo is the revision that Pods go back to. Empty: they stay where they are.
+	// RollbackTo is the revision to which Pods return. Empty means that they stay at their revision.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	RollbackTo string `json:"rollbackTo,omitempty"`
 
-	// Since is when it was stopped.
+	// Since is when the rollout was stopped.
 	Since metav1.Time `json:"since"`
 }
 
-// UpdateForecast says how a Pod gets from one revision to another.
+// UpdateForecast is how a Pod gets from one revision to another.
 type UpdateForecast struct {
-	// InPlace says that a running Pod can take the change over.
+	// InPlace is whether the change can be applied to a running Pod.
 	InPlace bool `json:"inPlace"`
 
-	// Fields are the fields, below spec, that force the Pod to be created anew. Empty when InPlace.
+	// Fields are the fields, below spec, whose change requires that the Pod is re-created. Empty if InPlace is true.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=512
 	// +listType=atomic
@@ -447,19 +454,19 @@ type UpdateForecast struct {
 	Fields []string `json:"fields,omitempty"`
 }
 
-// Blocker is one reason that keeps Pods from getting where they should be.
+// Blocker is one reason why Pods are not in their desired state.
 type Blocker struct {
-	// Reason is a CamelCase word for machines.
+	// Reason is a machine-readable reason in CamelCase.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Reason string `json:"reason"`
 
-	// Message is for people: an example of what is wrong, and what to do.
+	// Message is the human-readable explanation: an example of what is wrong, and the remedy.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Message string `json:"message,omitempty"`
 
-	// Count is the number of Pods that the reason holds back.
+	// Count is the number of Pods to which the reason applies.
 	// +kubebuilder:validation:Minimum=0
 	Count int32 `json:"count"`
 }

@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// PodTransitionRule says what must hold before the Pods that it selects may go from one stage of their lifecycle to the
-// next. All rules that select a Pod must agree. A rule is in force as soon as it exists.
+// PodTransitionRule defines what must hold before the Pods that it selects may leave a stage of their lifecycle. All
+// rules that select a Pod must agree. A rule is in force as soon as it exists.
 //
 // +genclient
 // +kubebuilder:object:root=true
@@ -27,24 +27,24 @@ type PodTransitionRule struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec is what the rule demands.
+	// Spec is what the rule requires.
 	// +optional
 	Spec PodTransitionRuleSpec `json:"spec,omitempty"`
 
-	// Status is the ledger of what was granted, and why not. Written by podtransitionrule-controller only.
+	// Status is the ledger of grants, and the reasons of refusals. Only podtransitionrule-controller writes it.
 	// +optional
 	Status PodTransitionRuleStatus `json:"status,omitempty"`
 }
 
-// PodTransitionRuleSpec is what a PodTransitionRule demands.
+// PodTransitionRuleSpec is what a PodTransitionRule requires.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.selector)",message="spec.selector is required: set matchLabels, or {} to select every Pod of the namespace"
 type PodTransitionRuleSpec struct {
-	// Selector chooses Pods of the rule's namespace. It is required; an empty one ({}) selects every Pod.
+	// Selector matches Pods in the rule's namespace. It is required; an empty one ({}) selects every Pod.
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// Rules are the demands. Each name occurs once. A Pod passes a stage when it passes every rule of that stage.
+	// Rules are the requirements, with unique names. A Pod passes a stage when it passes every rule of that stage.
 	// +kubebuilder:validation:MaxItems=24
 	// +listType=map
 	// +listMapKey=name
@@ -53,70 +53,72 @@ type PodTransitionRuleSpec struct {
 	// +optional
 	Rules []TransitionRule `json:"rules,omitempty" patchStrategy:"merge" patchMergeKey:"name"`
 
-	// MirrorPodDisruptionBudget keeps a PodDisruptionBudget of the rule's name whose minAvailable is what the rule's
-	// availablePolicy items demand together, so that programs that read only PodDisruptionBudgets (cluster autoscalers,
-	// node upgraders) plan right. The object is owned by the rule and goes with it. Not in Kuperator v0.7.
+	// MirrorPodDisruptionBudget is whether to maintain a PodDisruptionBudget of the rule's name. Its minAvailable is
+	// what the availablePolicy items of the rule require together, so that programs that respect PodDisruptionBudgets
+	// only (cluster autoscalers, node upgraders) plan accordingly. The object is owned by the rule and is deleted with
+	// it. Not in Kuperator v0.7.
 	// +optional
 	MirrorPodDisruptionBudget bool `json:"mirrorPodDisruptionBudget,omitempty"`
 }
 
-// TransitionRuleStage is a point of the Pod lifecycle at which rules are asked.
+// TransitionRuleStage is a point of the Pod lifecycle at which rules are evaluated.
 //
 // +kubebuilder:validation:Enum=PreCheck;PostCheck
 type TransitionRuleStage string
 
 const (
-	// StagePreCheck is before traffic is taken off the Pod for an operation.
+	// StagePreCheck is before a Pod is taken out of traffic for an operation.
 	StagePreCheck TransitionRuleStage = "PreCheck"
-	// StagePostCheck is after the operation, before traffic comes back.
+	// StagePostCheck is after the operation, before the Pod is brought back into traffic.
 	StagePostCheck TransitionRuleStage = "PostCheck"
 )
 
-// TransitionRule is one demand. Of AvailablePolicy, LabelCheck and Webhook only the first that is set is used; with none
-// set the rule demands nothing.
+// TransitionRule is one requirement. Of AvailablePolicy, LabelCheck and Webhook only the first that is set applies. If
+// none is set, the rule requires nothing.
 //
 // +kubebuilder:validation:XValidation:rule="size(self.name) > 0",message="name is required in every item of spec.rules: set one that no other item has"
 type TransitionRule struct {
-	// Name identifies the rule within its PodTransitionRule, in verdicts and in the skip annotation. Required.
+	// Name identifies the rule within its PodTransitionRule, in verdicts and in the annotation that skips rules.
+	// Required.
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 
-	// Disabled ignores the rule.
+	// Disabled is whether the rule is ignored.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 
-	// Stage is where the rule is asked. Nil means PreCheck.
+	// Stage is the stage at which the rule is evaluated. Nil means PreCheck.
 	// +optional
 	Stage *TransitionRuleStage `json:"stage,omitempty"`
 
-	// Conditions names registered conditions; the rule applies to Pods that meet one of them. None is registered, so a rule
-	// with conditions applies to no Pod.
+	// Conditions are the names of registered conditions. The rule applies to Pods that meet one of them. No condition
+	// is registered, so a rule with conditions applies to no Pod.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=atomic
 	// +optional
 	Conditions []string `json:"conditions,omitempty"`
 
-	// Filter narrows the Pods that the rule applies to. Nil means all that the PodTransitionRule selects.
+	// Filter restricts the rule to some of the Pods that the PodTransitionRule selects. Nil means all of them.
 	// +optional
 	Filter *TransitionRuleFilter `json:"filter,omitempty"`
 
 	TransitionRuleDefinition `json:",inline"`
 }
 
-// TransitionRuleFilter narrows the Pods that a rule applies to.
+// TransitionRuleFilter restricts a rule to some Pods.
 type TransitionRuleFilter struct {
-	// LabelSelector matches the Pods that the rule applies to. Nil means all.
+	// LabelSelector matches the Pods to which the rule applies. Nil means all.
 	// +optional
 	LabelSelector *metav1.LabelSelector `json:"labelSelector,omitempty"`
 }
 
 // TransitionRuleDefinition is the kind of a rule.
 type TransitionRuleDefinition struct {
-	// AvailablePolicy bounds how many Pods may be out of service at once.
+	// AvailablePolicy limits how many Pods may be out of service at the same time.
 	// +optional
 	AvailablePolicy *AvailableRule `json:"availablePolicy,omitempty"`
 
-	// LabelCheck demands labels of the Pod.
+	// LabelCheck requires labels on the Pod.
 	// +optional
 	LabelCheck *LabelCheckRule `json:"labelCheck,omitempty"`
 
@@ -125,89 +127,91 @@ type TransitionRuleDefinition struct {
 	Webhook *TransitionRuleWebhook `json:"webhook,omitempty"`
 }
 
-// AvailableRule bounds how many of the selected Pods may be out of service at once. At least one bound is required; all
-// that are set must hold.
+// AvailableRule limits how many of the selected Pods may be out of service at the same time. At least one limit is
+// required. All limits that are set must hold.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.maxUnavailableValue) || has(self.minAvailableValue) || has(self.maxUnavailablePolicy) || has(self.minAvailablePolicy) || has(self.topology)",message="availablePolicy needs maxUnavailableValue or minAvailableValue: set at least one (or maxUnavailablePolicy, minAvailablePolicy, topology)"
 type AvailableRule struct {
-	// MaxUnavailablePolicy computes how many Pods may be out of service from the desired Pods, rounded up.
+	// MaxUnavailablePolicy computes the maximum number of Pods out of service from the number of desired Pods, rounded
+	// up.
 	// +optional
 	MaxUnavailablePolicy *AvailableAdaptivePolicy `json:"maxUnavailablePolicy,omitempty"`
 
-	// MaxUnavailableValue is how many Pods may be out of service: a number, or a percentage ("25%", 0 to 100) of the
-	// desired Pods, rounded up.
+	// MaxUnavailableValue is the maximum number of Pods out of service: a number, or a percentage ("25%", 0 to 100) of
+	// the desired Pods, rounded up.
 	// +optional
 	MaxUnavailableValue *intstr.IntOrString `json:"maxUnavailableValue,omitempty"`
 
-	// MinAvailablePolicy computes how many Pods must stay in service from the desired Pods, rounded down.
+	// MinAvailablePolicy computes the minimum number of Pods in service from the number of desired Pods, rounded down.
 	// +optional
 	MinAvailablePolicy *AvailableAdaptivePolicy `json:"minAvailablePolicy,omitempty"`
 
-	// MinAvailableValue is how many Pods must stay in service: a number, or a percentage ("75%", 0 to 100) of the desired
-	// Pods, rounded down.
+	// MinAvailableValue is the minimum number of Pods in service: a number, or a percentage ("75%", 0 to 100) of the
+	// desired Pods, rounded down.
 	// +optional
 	MinAvailableValue *intstr.IntOrString `json:"minAvailableValue,omitempty"`
 
-	// Topology bounds in how many topology domains Pods may be out of service at once. Not in Kuperator v0.7.
+	// Topology limits in how many topology domains Pods may be out of service at the same time. Not in Kuperator v0.7.
 	// +optional
 	Topology *TopologyBudget `json:"topology,omitempty"`
 }
 
-// TopologyBudget bounds how many topology domains may be disrupted at once. A domain is disrupted while one of the
-// selected Pods in it is out of service.
+// TopologyBudget limits how many topology domains may be disrupted at the same time. A domain is disrupted while a
+// selected Pod in it is out of service.
 type TopologyBudget struct {
 	// TopologyKey is the node label whose values are the domains, such as topology.kubernetes.io/zone. Pods on nodes
-	// without it are one domain together; Pods without a node are in none. Required.
+	// without the label form one domain together; Pods without a node are in no domain. Required.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`
 	TopologyKey string `json:"topologyKey"`
 
-	// MaxDisruptedDomains is how many domains may be disrupted at once. Nil means 1.
+	// MaxDisruptedDomains is the maximum number of domains disrupted at the same time. Nil means 1.
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	MaxDisruptedDomains *int32 `json:"maxDisruptedDomains,omitempty"`
 }
 
-// AvailableAdaptivePolicy computes a bound from the number of desired Pods.
+// AvailableAdaptivePolicy computes a limit from the number of desired Pods.
 type AvailableAdaptivePolicy struct {
-	// ExpFunc is f(x) = coeff * x^pow, x being the number of desired Pods. Nil means that the policy demands nothing.
+	// ExpFunc is f(x) = coeff * x^pow, where x is the number of desired Pods. Nil means no limit.
 	// +optional
 	ExpFunc *ExpFunc `json:"expFunc,omitempty"`
 }
 
-// ExpFunc is f(x) = coeff * x^pow. A result below 0 counts as 0, one above x as x.
+// ExpFunc is f(x) = coeff * x^pow. A result below 0 counts as 0, a result above x as x.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.coeff) || self.coeff.matches('^[0-9]{1,9}([.][0-9]{1,9})?$')",fieldPath=".coeff",message="coeff must be a decimal number from 0, such as \"0.5\""
 // +kubebuilder:validation:XValidation:rule="!has(self.pow) || self.pow.matches('^[0-9]{1,3}([.][0-9]{1,9})?$')",fieldPath=".pow",message="pow must be a decimal number from 0, such as \"0.5\""
 type ExpFunc struct {
-	// Coeff is the coefficient, a decimal number from 0. Empty means 1.
+	// Coeff is the coefficient, a decimal number of at least 0. Empty means 1.
 	// +kubebuilder:validation:MaxLength=20
 	// +optional
 	Coeff string `json:"coeff,omitempty"`
 
-	// Pow is the power, a decimal number from 0. Empty means 1.
+	// Pow is the exponent, a decimal number of at least 0. Empty means 1.
 	// +kubebuilder:validation:MaxLength=20
 	// +optional
 	Pow string `json:"pow,omitempty"`
 }
 
-// LabelCheckRule demands labels of the Pod.
+// LabelCheckRule requires labels on the Pod.
 type LabelCheckRule struct {
 	// Requires must match the Pod's labels. Required.
 	Requires *metav1.LabelSelector `json:"requires"`
 }
 
-// TransitionRuleWebhook asks an HTTP server whether Pods may go on.
+// TransitionRuleWebhook asks an HTTP server whether Pods may proceed.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.clientConfig)",message="webhook.clientConfig is required: set its url"
 type TransitionRuleWebhook struct {
-	// ClientConfig says where and how to ask. Required.
+	// ClientConfig is the server to ask, and how to connect to it. Required.
 	// +optional
 	ClientConfig WebhookClientConfig `json:"clientConfig,omitempty"`
 
-	// FailurePolicy says what holds when the server cannot be asked: Fail rejects, Ignore lets Pods go on.
+	// FailurePolicy is the verdict when the server cannot be reached or fails: Fail refuses the Pods, Ignore lets them
+	// proceed.
 	// +kubebuilder:default=Ignore
 	// +optional
 	FailurePolicy *FailurePolicyType `json:"failurePolicy,omitempty"`
@@ -219,19 +223,19 @@ type TransitionRuleWebhook struct {
 	Parameters []Parameter `json:"parameters,omitempty"`
 }
 
-// FailurePolicyType says what holds when a webhook cannot be asked.
+// FailurePolicyType is the verdict when a webhook cannot be reached or fails.
 //
 // +kubebuilder:validation:Enum=Ignore;Fail
 type FailurePolicyType string
 
 const (
-	// FailurePolicyIgnore lets Pods go on.
+	// FailurePolicyIgnore lets Pods proceed.
 	FailurePolicyIgnore FailurePolicyType = "Ignore"
-	// FailurePolicyFail rejects Pods.
+	// FailurePolicyFail refuses Pods.
 	FailurePolicyFail FailurePolicyType = "Fail"
 )
 
-// WebhookClientConfig says where and how to ask a webhook.
+// WebhookClientConfig is the server of a webhook, and how to connect to it.
 //
 // +kubebuilder:validation:XValidation:rule="isURL(self.url) && url(self.url).getScheme() in ['http', 'https'] && url(self.url).getHostname() != \"\"",fieldPath=".url",message="url must be http://host or https://host, with an optional port, path and query",messageExpression="'url is \"' + self.url + '\": it must be http://host or https://host, with an optional port, path and query'"
 // +kubebuilder:validation:XValidation:rule="!has(self.caBundle) || self.caBundle.matches('^[A-Za-z0-9+/=[:space:]]*$')",fieldPath=".caBundle",message="caBundle is not base64: set it to the base64 of PEM certificates, or leave it out"
@@ -239,74 +243,75 @@ const (
 // +kubebuilder:validation:XValidation:rule="!self.url.matches('^[A-Za-z]+://[^/?#]*@')",fieldPath=".url",message="url has a user name or password, which everybody who reads the rule sees: remove it"
 // +kubebuilder:validation:XValidation:rule="!has(self.secretName) || self.secretName == \"\" || (self.url.startsWith('https://') && (!has(self.poll) || self.poll.url.startsWith('https://')))",fieldPath=".secretName",message="credentials are sent over https only: use https in url and poll.url, or remove secretName"
 type WebhookClientConfig struct {
-	// URL is where the question is posted: http or https, with a host.
+	// URL is where the request is posted: http or https, with a host.
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url"`
 
-	// CABundle is PEM certificates in base64, against which the server's certificate is checked. Empty means the
-	// certificates of the system.
+	// CABundle is the base64 of PEM certificates that the server's certificate is verified against. Empty means the
+	// system's trust roots.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 
-	// Poll says how to ask for the result of a task when the server answers that it needs time. Nil means that it must
-	// answer at once.
+	// Poll configures how to fetch the result of a task when the server answers that it needs time. Nil means that the
+	// server must answer at once.
 	// +optional
 	Poll *WebhookPoll `json:"poll,omitempty"`
 
-	// SecretName names a Secret of the rule's namespace with credentials for both URLs: "token" is sent as a bearer
-	// token, "tls.crt" and "tls.key" are the client certificate, PEM. https only. Empty means no credentials. Not in
-	// Kuperator v0.7.
+	// SecretName is the name of a Secret in the rule's namespace with credentials for both URLs: "token" is sent as a
+	// bearer token; "tls.crt" and "tls.key" are the client certificate and its key, in PEM. It requires https. Empty
+	// means no credentials. Not in Kuperator v0.7.
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)?$`
 	// +optional
 	SecretName string `json:"secretName,omitempty"`
 }
 
-// WebhookPoll says how to ask for the result of a task.
+// WebhookPoll configures how to fetch the result of a task.
 //
 // +kubebuilder:validation:XValidation:rule="isURL(self.url) && url(self.url).getScheme() in ['http', 'https'] && url(self.url).getHostname() != \"\"",fieldPath=".url",message="url must be http://host or https://host, with an optional port, path and query",messageExpression="'url is \"' + self.url + '\": it must be http://host or https://host, with an optional port, path and query'"
 // +kubebuilder:validation:XValidation:rule="!has(self.caBundle) || self.caBundle.matches('^[A-Za-z0-9+/=[:space:]]*$')",fieldPath=".caBundle",message="caBundle is not base64: set it to the base64 of PEM certificates, or leave it out"
 // +kubebuilder:validation:XValidation:rule="!isURL(self.url) || url(self.url).getPort() == \"\" || (size(url(self.url).getPort()) <= 5 && int(url(self.url).getPort()) >= 1 && int(url(self.url).getPort()) <= 65535)",fieldPath=".url",message="url has a port that is none: use one between 1 and 65535"
 // +kubebuilder:validation:XValidation:rule="!self.url.matches('^[A-Za-z]+://[^/?#]*@')",fieldPath=".url",message="url has a user name or password, which everybody who reads the rule sees: remove it"
 type WebhookPoll struct {
-	// URL is where the result is read: http or https, with a host. The task's ID is added as a query.
+	// URL is where the result is read: http or https, with a host. The task's ID is added as a query parameter.
 	// +kubebuilder:validation:MaxLength=2048
 	URL string `json:"url"`
 
-	// RawQueryKey is the key of that query. Empty means "task-id".
+	// RawQueryKey is the key of that query parameter. Empty means "task-id".
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	RawQueryKey string `json:"rawQueryKey,omitempty"`
 
-	// CABundle is PEM certificates in base64, against which the server's certificate is checked. Empty means the
-	// certificates of the system.
+	// CABundle is the base64 of PEM certificates that the server's certificate is verified against. Empty means the
+	// system's trust roots.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 
-	// IntervalSeconds is the time between two polls, in seconds. Nil means 5.
+	// IntervalSeconds is the interval between polls, in seconds. Nil means 5.
 	// +kubebuilder:default=5
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	IntervalSeconds *int64 `json:"intervalSeconds,omitempty"`
 
-	// TimeoutSeconds is the life of the whole task, in seconds. Nil means 60.
+	// TimeoutSeconds is the maximum duration of the whole task, in seconds. Nil means 60.
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1
 	// +optional
 	TimeoutSeconds *int64 `json:"timeoutSeconds,omitempty"`
 }
 
-// Parameter is one value sent to a webhook with each Pod. Value wins over ValueFrom; with neither the value is empty.
+// Parameter is a value that is sent to a webhook with each Pod. Value takes precedence over ValueFrom. If neither is
+// set, the value is empty.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.key) && self.key != \"\"",message="key is required in every item of webhook.parameters: set the name under which the value is sent"
 type Parameter struct {
-	// Key names the parameter. Required.
+	// Key is the name of the parameter. Required.
 	// +optional
 	Key string `json:"key,omitempty"`
 
-	// Value is the value itself.
+	// Value is the literal value.
 	// +optional
 	Value string `json:"value,omitempty"`
 
@@ -317,42 +322,43 @@ type Parameter struct {
 
 // ParameterSource takes a value from the Pod.
 type ParameterSource struct {
-	// FieldRef names a field of the Pod: metadata.name, metadata.namespace, metadata.uid, metadata.labels,
-	// metadata.annotations, metadata.labels['key'], metadata.annotations['key'], or any dotted path such as status.podIP.
+	// FieldRef is a field of the Pod: metadata.name, metadata.namespace, metadata.uid, metadata.labels,
+	// metadata.annotations, metadata.labels['key'], metadata.annotations['key'], or any dotted path such as
+	// status.podIP.
 	// +optional
 	FieldRef *corev1.ObjectFieldSelector `json:"fieldRef,omitempty"`
 
-	// Type is part of Kuperator's API and used by nobody.
+	// Type is ignored. It exists for compatibility with Kuperator v0.7.
 	// +optional
 	Type ParameterSourceType `json:"type,omitempty"`
 }
 
-// ParameterSourceType is part of Kuperator's API and used by nobody.
+// ParameterSourceType is ignored. It exists for compatibility with Kuperator v0.7.
 type ParameterSourceType string
 
-// PodTransitionRuleStatus is the ledger of what a rule granted, and why not.
+// PodTransitionRuleStatus is the ledger of a rule's grants, and the reasons of refusals.
 type PodTransitionRuleStatus struct {
 	// UpdateTime is when the status last changed.
 	// +optional
 	UpdateTime *metav1.Time `json:"updateTime,omitempty"`
 
-	// ObservedGeneration is the generation of the spec that this status answers to.
+	// ObservedGeneration is the generation of the spec to which this status refers.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// Targets are the names of all Pods that the selector matches, sorted, whatever their state. It follows within some
-	// seconds. Of more than 5000 Pods, or names of more than 128 KiB together, it has the first. No decision depends on it.
+	// Targets are the names of all Pods that the selector matches, in any state, sorted. It is updated within some
+	// seconds, and is truncated to 5000 Pods and to 128 KiB of names. No decision depends on it.
 	// +listType=atomic
 	// +optional
 	Targets []string `json:"targets,omitempty"`
 
-	// Details are the verdicts on Pods in a stage, sorted by name: up to 64 of those granted and of those blocked. Grants has
-	// every grant.
+	// Details are the verdicts on Pods in a stage, sorted by Pod name: at most 64 on granted Pods and 64 on blocked
+	// Pods. Every grant is in Grants.
 	// +listType=atomic
 	// +optional
 	Details []TransitionDetail `json:"details,omitempty"`
 
-	// RuleStates is the progress of webhook rules.
+	// RuleStates are the tasks of webhook rules.
 	// +listType=atomic
 	// +optional
 	RuleStates []RuleState `json:"ruleStates,omitempty"`
@@ -365,7 +371,7 @@ type PodTransitionRuleStatus struct {
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
 
-	// Desired is the number of Pods that should be there: those selected, and those that their owners still lack.
+	// Desired is the number of desired Pods: the selected Pods, and those that their owners have yet to create.
 	// +optional
 	Desired int32 `json:"desired,omitempty"`
 
@@ -377,38 +383,38 @@ type PodTransitionRuleStatus struct {
 	// +optional
 	Granted int32 `json:"granted,omitempty"`
 
-	// Blocked is the number of Pods in a stage without a grant, whether or not Details has them.
+	// Blocked is the number of Pods in a stage without a grant, including those that are not in Details.
 	// +optional
 	Blocked int32 `json:"blocked,omitempty"`
 
-	// Grants are what the rule lets go on. A Pod is granted by all rules that select it, or by none: lifecycle-controller acts
-	// only on a set that is complete by the Rules of each. A grant is held until the Pod is back in service, gone, or the
-	// request is cancelled; one that has not been used counts only under the spec that it was given under. A Pod occurs at most
-	// once per stage.
+	// Grants are the operations that the rule permits. A Pod is granted by all rules that select it, or by none:
+	// lifecycle-controller acts only on a grant that each rule in its Rules has as well. A grant is held until the Pod
+	// is back in service or gone, or until the request is cancelled. A grant that is not used yet is valid only under
+	// the generation of the spec for which it was given. A Pod has at most one grant per stage.
 	// +listType=atomic
 	// +optional
 	Grants []PodGrant `json:"grants,omitempty"`
 }
 
-// PodGrant lets operations on one Pod leave one stage.
+// PodGrant permits operations on one Pod to leave one stage.
 type PodGrant struct {
 	// PodName is the name of the Pod.
 	PodName string `json:"podName"`
 
-	// PodUID is the UID of the Pod; a Pod of the same name that comes later is not covered.
+	// PodUID is the UID of the Pod. A later Pod of the same name is not covered.
 	PodUID types.UID `json:"podUID"`
 
 	// Stage is the stage that the Pod may leave.
 	Stage TransitionRuleStage `json:"stage"`
 
-	// Operations are the requests covered. A request that is not listed must wait for its own grant.
+	// Operations are the requests covered. Any other request needs its own grant.
 	// +listType=map
 	// +listMapKey=id
 	// +optional
 	Operations []GrantedOperation `json:"operations,omitempty"`
 
-	// Rules are the PodTransitionRules that were evaluated together for this grant, this one included, sorted by name. The
-	// grant counts only if each of them has it.
+	// Rules are the PodTransitionRules that were evaluated together for this grant, including this one, sorted by name.
+	// The grant is valid only if each of them has it.
 	// +listType=map
 	// +listMapKey=uid
 	// +optional
@@ -418,23 +424,23 @@ type PodGrant struct {
 	// +optional
 	GrantTime metav1.Time `json:"grantTime,omitempty"`
 
-	// Generation is that of the rule's spec under which the operations were granted. Once the spec is another, the grant lets
-	// no operation go on that still waits, until it was given anew under that spec. If it is missing it is that of
-	// status.observedGeneration.
+	// Generation is the generation of the rule's spec under which the operations were granted. Under another generation
+	// the grant permits no operation that still waits, until it is renewed. 0 means status.observedGeneration.
 	// +optional
 	Generation int64 `json:"generation,omitempty"`
 }
 
 // GrantedOperation is one request that a grant covers.
 type GrantedOperation struct {
-	// ID is the operation's ID on the Pod.
+	// ID is the ID of the operation on the Pod.
 	ID string `json:"id"`
 
-	// Type is the operation's type.
+	// Type is the type of the operation.
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// Request is the value of the Pod's operating label for this ID when it was granted: another value is another request.
+	// Request is the value of the Pod's operating label for this ID when it was granted. Another value is another
+	// request.
 	// +optional
 	Request string `json:"request,omitempty"`
 }
@@ -444,7 +450,7 @@ type RuleReference struct {
 	// Name is the name of the PodTransitionRule.
 	Name string `json:"name"`
 
-	// UID is its UID.
+	// UID is the UID of the PodTransitionRule.
 	UID types.UID `json:"uid"`
 }
 
@@ -458,50 +464,50 @@ type TransitionDetail struct {
 	// +optional
 	Stage TransitionRuleStage `json:"stage,omitempty"`
 
-	// Passed says whether every rule of the stage was passed.
+	// Passed is whether the Pod passed every rule of the stage.
 	Passed bool `json:"passed"`
 
-	// PassedRules are the names of the rules passed.
+	// PassedRules are the names of the rules that the Pod passed.
 	// +listType=atomic
 	// +optional
 	PassedRules []string `json:"passedRules,omitempty"`
 
-	// RejectInfo says which rules were not passed, and why.
+	// RejectInfo are the rules that the Pod did not pass, with the reasons.
 	// +listType=atomic
 	// +optional
 	RejectInfo []RejectInfo `json:"rejectInfo,omitempty"`
 }
 
-// RejectInfo says why a Pod did not pass a rule.
+// RejectInfo is the reason why a Pod did not pass a rule.
 type RejectInfo struct {
 	// RuleName is the name of the rule.
 	// +optional
 	RuleName string `json:"ruleName,omitempty"`
 
-	// Reason is for people. It has no live counters, so it does not change while nothing else does.
+	// Reason is the human-readable reason. It has no live counters, so it changes only with the verdict.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 }
 
-// RuleState is the progress of one webhook rule.
+// RuleState are the tasks of one webhook rule.
 type RuleState struct {
 	// Name is the name of the rule.
 	// +optional
 	Name string `json:"name,omitempty"`
 
-	// WebhookStatus is what its webhook is busy with.
+	// WebhookStatus are the tasks of its webhook.
 	// +optional
 	WebhookStatus *WebhookStatus `json:"webhookStatus,omitempty"`
 }
 
-// WebhookStatus is what a webhook is busy with.
+// WebhookStatus are the tasks of a webhook.
 type WebhookStatus struct {
-	// TaskStates are the tasks being polled, sorted by task ID.
+	// TaskStates are the tasks that are being polled, sorted by task ID.
 	// +listType=atomic
 	// +optional
 	TaskStates []TaskInfo `json:"taskStates,omitempty"`
 
-	// History are tasks that finished or failed in the last ten minutes, sorted by task ID.
+	// History are the tasks that finished or failed in the last ten minutes, sorted by task ID.
 	// +listType=atomic
 	// +optional
 	History []TaskInfo `json:"history,omitempty"`
@@ -509,21 +515,21 @@ type WebhookStatus struct {
 
 // TaskInfo is one task of a webhook.
 type TaskInfo struct {
-	// TaskID is the server's name for the task, else the trace ID of the request.
+	// TaskID is the ID that the server gave the task, or else the trace ID of the request.
 	// +optional
 	TaskID string `json:"taskId,omitempty"`
 
-	// Processing are the names of the Pods not yet approved.
+	// Processing are the names of the Pods that are not approved yet.
 	// +listType=atomic
 	// +optional
 	Processing []string `json:"processing,omitempty"`
 
-	// Approved are the names of the Pods approved.
+	// Approved are the names of the Pods that are approved.
 	// +listType=atomic
 	// +optional
 	Approved []string `json:"approved,omitempty"`
 
-	// BeginTime is when the task was first asked for.
+	// BeginTime is when the task was first requested.
 	// +optional
 	BeginTime *metav1.Time `json:"beginTime,omitempty"`
 
@@ -531,18 +537,18 @@ type TaskInfo struct {
 	// +optional
 	LastTime *metav1.Time `json:"lastTime,omitempty"`
 
-	// Message is what the server last said, shortened to 256 characters.
+	// Message is the server's last message, truncated to 256 characters.
 	// +optional
 	Message string `json:"message,omitempty"`
 
-	// Subjects are the requests that the task is about. An answer counts for these alone, not for a later request on the
-	// same Pod or a later Pod of the same name. Not in Kuperator v0.7.
+	// Subjects are the requests that the task is about. An answer applies to these only, and not to a later request on
+	// the same Pod or to a later Pod of the same name. Not in Kuperator v0.7.
 	// +listType=atomic
 	// +optional
 	Subjects []TaskSubject `json:"subjects,omitempty"`
 }
 
-// TaskSubject is what a webhook was asked about: the operations of one Pod that wait at one stage.
+// TaskSubject is what a webhook was asked about: the operations on one Pod that wait at one stage.
 type TaskSubject struct {
 	// PodName is the name of the Pod.
 	PodName string `json:"podName"`
@@ -550,7 +556,7 @@ type TaskSubject struct {
 	// PodUID is the UID of the Pod.
 	PodUID types.UID `json:"podUID"`
 
-	// Stage is the stage that the Pod wants to leave.
+	// Stage is the stage that the Pod waits to leave.
 	// +optional
 	Stage TransitionRuleStage `json:"stage,omitempty"`
 
@@ -559,7 +565,7 @@ type TaskSubject struct {
 	// +optional
 	Operations []GrantedOperation `json:"operations,omitempty"`
 
-	// Approved says that the server has approved it.
+	// Approved is whether the server has approved it.
 	// +optional
 	Approved bool `json:"approved,omitempty"`
 }

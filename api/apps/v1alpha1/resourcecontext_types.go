@@ -2,11 +2,11 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ResourceContext is a pool of instance IDs and what must be remembered about each while its Pod does not exist.
+// ResourceContext is a pool of instance IDs, with the data of each ID that must be kept while its Pod does not exist.
 //
 // A CollaSet uses the ResourceContext of its own name, or the one that spec.scaleStrategy.context names, in its own
-// namespace. It carries no owner reference: the CollaSet's finalizer removes its entries. A ResourceContext without
-// entries is deleted.
+// namespace. It has no owner reference: the CollaSet's finalizer removes its entries. A ResourceContext without entries
+// is deleted.
 //
 // +genclient
 // +kubebuilder:object:root=true
@@ -18,27 +18,27 @@ type ResourceContext struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// Spec holds the entries of the pool.
+	// Spec is the content of the pool.
 	// +optional
 	Spec ResourceContextSpec `json:"spec,omitempty"`
 }
 
 // ResourceContextSpec is the content of a pool of instance IDs.
 type ResourceContextSpec struct {
-	// Contexts has one entry per instance ID in use, sorted by ID. It is atomic, so that the bookkeeping of field
-	// ownership does not outgrow the entries themselves in a pool of thousands.
+	// Contexts has one entry per instance ID in use, sorted by ID. The list is atomic, because field ownership of
+	// single entries would be larger than the entries themselves in a pool of thousands.
 	// +optional
 	// +listType=atomic
 	Contexts []ContextDetail `json:"contexts,omitempty"`
 }
 
-// ContextDetail is what is remembered about one instance ID.
+// ContextDetail is the entry of one instance ID.
 type ContextDetail struct {
-	// ID is the instance ID: not negative, unique within the pool.
+	// ID is the instance ID: at least 0, unique within the pool.
 	// +kubebuilder:validation:Minimum=0
 	ID int `json:"id"`
 
-	// Data is the record of this ID under the keys ContextOwner, ContextRevision and so on. Unknown keys are kept.
+	// Data is the data of this ID under the keys ContextOwner, ContextRevision and so on. Unknown keys are preserved.
 	// +optional
 	Data map[string]string `json:"data,omitempty"`
 }
@@ -56,34 +56,35 @@ type ResourceContextList struct {
 
 // Keys of ContextDetail.Data. All are written and read by collaset-controller only.
 const (
-	// ContextOwner holds the name of the CollaSet that owns the entry. An entry without it is foreign to everybody.
-	// Lifetime: that of the entry.
+	// ContextOwner is the name of the CollaSet that owns the entry. No CollaSet uses an entry without it. Lifetime:
+	// that of the entry.
 	ContextOwner = "Owner"
 
-	// ContextRevision holds the name of the ControllerRevision from which the Pod of this ID is created or re-created.
-	// Decided when the ID is allocated, rewritten when the Pod is updated. Lifetime: that of the entry.
+	// ContextRevision is the name of the ControllerRevision from which the Pod of this ID is created or re-created. Set
+	// when the ID is allocated, and changed when the Pod is updated. Lifetime: that of the entry.
 	ContextRevision = "Revision"
 
-	// ContextPodDecorationRevisions holds a JSON array of {"name","revision"}: the PodDecoration revisions with which
-	// the Pod is created. Absent when none apply.
+	// ContextPodDecorationRevisions is a JSON array of {"name","revision"}: the PodDecoration revisions with which the
+	// Pod is created. Absent if none apply.
 	ContextPodDecorationRevisions = "PodDecorationRevisions"
 
-	// ContextPodJustCreate is ContextTrue from the allocation of the ID until its first Pod was created.
+	// ContextPodJustCreate is ContextTrue from the allocation of the ID until its first Pod is created.
 	ContextPodJustCreate = "PodJustCreate"
 
 	// ContextPodRecreateUpdate is ContextTrue from the deletion of a Pod by an update that re-creates it until its
-	// successor was created.
+	// successor is created.
 	ContextPodRecreateUpdate = "PodRecreateUpdate"
 
-	// ContextScaleIn is ContextTrue from the moment the Pod is chosen for scale-in; the entry goes when the Pod is gone.
+	// ContextScaleIn is ContextTrue once the Pod is condemned. The entry is removed when the Pod is gone.
 	ContextScaleIn = "ScaleIn"
 
-	// ContextReplaceNewPodID is set on the entry of a Pod being replaced: the decimal instance ID of its replacement.
+	// ContextReplaceNewPodID, in the entry of a Pod that is being replaced, is the decimal instance ID of its
+	// replacement.
 	ContextReplaceNewPodID = "ReplaceNewPodID"
 
-	// ContextReplaceOriginPodID is set on the entry of a replacement: the decimal instance ID of the Pod it replaces.
+	// ContextReplaceOriginPodID, in the entry of a replacement, is the decimal instance ID of the Pod that it replaces.
 	ContextReplaceOriginPodID = "ReplaceOriginPodID"
 
-	// ContextTrue is the value of the keys that are marks.
+	// ContextTrue is the value of boolean keys.
 	ContextTrue = "true"
 )
