@@ -12,9 +12,9 @@ import (
 type Severity string
 
 const (
-	// Critical: operations, admission or a whole controller stand still.
+	// Critical: operations, admission or a whole controller have stopped.
 	Critical Severity = "critical"
-	// Warning: users wait for longer than is usual, or will.
+	// Warning: users wait longer than usual, or soon will.
 	Warning Severity = "warning"
 	// Info: a state that a user chose, and may have forgotten.
 	Info Severity = "info"
@@ -29,16 +29,16 @@ type Alert struct {
 	Condition string
 	For       string
 	Severity  Severity
-	// Summary is one line, Description what is so and what it means; both are templates of Prometheus.
+	// Summary is one line. Description is the situation and its consequence. Both are Prometheus templates.
 	Summary, Description string
-	// Needs says what has to happen before Value returns anything; "" if nothing does.
+	// Needs is what must happen before Value returns a series; "" if it always does.
 	Needs string
 }
 
 // Expr is the alert's whole query.
 func (a Alert) Expr() string { return "(" + a.Value + ") " + a.Condition }
 
-// jobs matches the scrape jobs of all binaries: they are called as the binaries.
+// jobs matches the scrape jobs of all binaries, which have the names of the binaries.
 var jobs = func() string {
 	var names []string
 	for _, p := range Programs() {
@@ -58,23 +58,23 @@ func Alerts() []Alert {
 			Value:     `sum by (job) (up{` + jobs + `}) or 0 * group by (job) (present_over_time(up{` + jobs + `}[6h]))`,
 			Condition: "== 0",
 			Summary:   "No replica of {{ $labels.job }} answers",
-			Description: "Prometheus has reached no replica of {{ $labels.job }} for 5 minutes. What waits for it stays as it is; " +
-				"nothing is lost, and Pods run on.",
+			Description: "Prometheus has not reached a replica of {{ $labels.job }} for 5 minutes. Work that waits for it does not " +
+				"progress. No data is lost, and Pods keep running.",
 		},
 		{
 			Name: "KuperatorNoLeader", Severity: Critical, For: "5m",
 			Value:       `sum by (job) (leader_election_master_status{` + jobs + `})`,
 			Condition:   "== 0",
 			Summary:     "No replica of {{ $labels.job }} holds the Lease",
-			Description: "Replicas of {{ $labels.job }} run, but none has led for 5 minutes, so none does anything.",
+			Description: "Replicas of {{ $labels.job }} are running, but none has been the leader for 5 minutes, so none reconciles.",
 		},
 		{
 			Name: "KuperatorReconcileErrors", Severity: Warning, For: "15m",
 			Value: `sum by (job, controller) (rate(controller_runtime_reconcile_errors_total{` + jobs + `}[10m]))` +
 				` / (sum by (job, controller) (rate(controller_runtime_reconcile_total{` + jobs + `}[10m])) > 0)`,
 			Condition:   "> 0.1",
-			Summary:     "{{ $labels.controller }} fails in {{ $value | humanizePercentage }} of its reconciles",
-			Description: "{{ $labels.job }} repeats with back-off. Objects that it fails on do not get on.",
+			Summary:     "{{ $value | humanizePercentage }} of the reconciles of {{ $labels.controller }} fail",
+			Description: "{{ $labels.job }} retries with back-off. The objects whose reconciles fail do not progress.",
 			Needs:       "a reconcile in the last ten minutes",
 		},
 		{
@@ -82,8 +82,8 @@ func Alerts() []Alert {
 			Value:     `max by (namespace, phase) (kuperator_lifecycle_namespace_oldest_phase_seconds{phase!="PreCheck"})`,
 			Condition: "> 1800",
 			Summary:   "A Pod in {{ $labels.namespace }} has been in {{ $labels.phase }} for {{ $value | humanizeDuration }}",
-			Description: "The Pod is out of service, or not back, and holds budget of its rules: the next Pods wait for it. " +
-				"PreCheck does not count: waiting for one's turn there keeps the Pod in service.",
+			Description: "The Pod is out of service and uses the budget of its rules, so the next Pods wait for it. " +
+				"PreCheck is not included, because a Pod is in service while it waits there.",
 			Needs: "an operation under way",
 		},
 		{
@@ -91,7 +91,7 @@ func Alerts() []Alert {
 			Value:       `sum by (phase, type, policy) (kuperator_lifecycle_overdue_operations)`,
 			Condition:   "> 0",
 			Summary:     "{{ $value }} operations of type {{ $labels.type }} are past their deadline in {{ $labels.phase }}",
-			Description: "Somebody set a deadline for this phase, and it has passed. Policy {{ $labels.policy }} says what is done about it.",
+			Description: "The deadline of this phase, set by a flag or an annotation, has passed. Policy {{ $labels.policy }} applies.",
 			Needs:       "an operation past its deadline",
 		},
 		{
@@ -100,22 +100,22 @@ func Alerts() []Alert {
 				` (kuperator_podtransitionrule_unavailable_pods >= kuperator_podtransitionrule_budget_pods)`,
 			Condition:   "> 0",
 			Summary:     "{{ $value }} Pods have waited for the budget of rule {{ $labels.namespace }}/{{ $labels.rule }} for an hour",
-			Description: "As many Pods as the rule allows are out of service, and do not come back, or there are more operations than the budget lets through.",
+			Description: "As many Pods as the rule allows are out of service. Either they do not come back, or more operations are requested than the budget allows.",
 			Needs:       "a rule whose budget is used up while Pods wait",
 		},
 		{
 			Name: "KuperatorBlockedByWebhookRule", Severity: Warning, For: "30m",
 			Value:       `max(kuperator_podtransitionrule_waiting_pods{reason="webhook"})`,
 			Condition:   "> 0",
-			Summary:     "{{ $value }} Pods wait for the webhooks of rules",
-			Description: "Webhooks of PodTransitionRules have not let them pass for half an hour: they say no, are still working, or do not answer.",
+			Summary:     "{{ $value }} Pods wait for webhooks of PodTransitionRules",
+			Description: "Pods have waited for half an hour: the webhooks refuse them, have not decided yet, or do not answer.",
 		},
 		{
 			Name: "KuperatorRuleWebhookFailing", Severity: Warning, For: "10m",
 			Value:       `sum by (namespace, rule) (increase(kuperator_rule_webhook_requests_total{result!="answered"}[10m]))`,
 			Condition:   "> 0",
-			Summary:     "The webhook of rule {{ $labels.namespace }}/{{ $labels.rule }} cannot be asked",
-			Description: "Requests fail or are not sent. With failurePolicy Fail the rule's Pods wait; with Ignore they pass unasked.",
+			Summary:     "Requests to the webhook of rule {{ $labels.namespace }}/{{ $labels.rule }} fail",
+			Description: "Requests fail or are not sent. With failurePolicy Fail the rule's Pods wait; with Ignore they proceed without an answer.",
 			Needs:       "a webhook rule that was asked about Pods",
 		},
 		{
@@ -123,14 +123,14 @@ func Alerts() []Alert {
 			Value:       `max by (state) (kuperator_podtransitionrule_rules{state=~"stalled|unreachable"})`,
 			Condition:   "> 0",
 			Summary:     "{{ $value }} PodTransitionRules are {{ $labels.state }}",
-			Description: "Stalled: the rule cannot be evaluated until somebody corrects it; its Pods wait. Unreachable: its webhook does not answer.",
+			Description: "stalled: the rule cannot be evaluated until a user corrects it, and its Pods wait. unreachable: its webhook does not answer.",
 		},
 		{
 			Name: "KuperatorRolloutStalled", Severity: Warning, For: "10m",
 			Value:       `max by (namespace, collaset, state) (kuperator_collaset_state{state!~"ready|deleting|reconciling|paused|unknown"})`,
 			Condition:   "> 0",
 			Summary:     "CollaSet {{ $labels.namespace }}/{{ $labels.collaset }} is {{ $labels.state }}",
-			Description: "halted: its failure policy stopped the rollout. stalled: its spec must be changed. overdue: nothing got better within progressDeadlineSeconds.",
+			Description: "halted: its failure policy stopped the rollout. stalled: its spec must be changed. overdue: there was no progress within progressDeadlineSeconds.",
 			Needs:       "a CollaSet that is halted, stalled or overdue",
 		},
 		{
@@ -138,72 +138,72 @@ func Alerts() []Alert {
 			Value:       `(min(kuperator_webhook_certificate_expiry_timestamp_seconds) - time()) / 86400`,
 			Condition:   "< 14",
 			Summary:     "The certificate of webhook-server expires in {{ $value | humanize }} days",
-			Description: "It should have been renewed. When it has expired, the API server no longer asks: Pods are created without gate and deleted without preparation.",
+			Description: "It should have been renewed. Once it has expired, the API server cannot call webhook-server: Pods are created without the readiness gate and deleted without preparation.",
 		},
 		{
 			Name: "KuperatorAdmissionErrors", Severity: Warning, For: "5m",
 			Value:       `sum by (webhook) (increase(kuperator_webhook_decisions_total{decision="error"}[10m]))`,
 			Condition:   "> 0",
-			Summary:     "webhook-server could not judge requests to {{ $labels.webhook }}",
-			Description: "Such a request is refused, since failurePolicy Ignore is for servers that do not answer; its user sees the error.",
+			Summary:     "webhook-server failed to decide on requests to {{ $labels.webhook }}",
+			Description: "Such a request is refused, and its user sees the error: failurePolicy Ignore applies only to servers that do not answer.",
 		},
 		{
 			Name: "KuperatorAdmissionSlow", Severity: Warning, For: "10m",
 			Value:       `histogram_quantile(0.99, sum by (webhook, le) (rate(controller_runtime_webhook_latency_seconds_bucket{job="webhook-server"}[10m])))`,
 			Condition:   "> 1",
-			Summary:     "One in a hundred requests to {{ $labels.webhook }} takes longer than {{ $value | humanizeDuration }}",
-			Description: "The API server waits 2 to 5 seconds, then goes on without us.",
+			Summary:     "The 99th percentile of requests to {{ $labels.webhook }} takes {{ $value | humanizeDuration }}",
+			Description: "The API server waits for 2 to 5 seconds, then continues without webhook-server.",
 			Needs:       "admission requests in the last ten minutes",
 		},
 		{
 			Name: "KuperatorProviderFailing", Severity: Warning, For: "15m",
 			Value:       `max by (adapter) (kuperator_resourceconsist_backend_failing_employers)`,
 			Condition:   "> 0",
-			Summary:     "The backends of {{ $value }} employers of adapter {{ $labels.adapter }} do not follow",
-			Description: "Calls to the provider fail. Pods wait in Preparing until they are out of traffic, and in Completing until they are back.",
+			Summary:     "The backends of {{ $value }} employers of adapter {{ $labels.adapter }} are not up to date",
+			Description: "Calls to the provider fail. Pods wait in Preparing until they are out of traffic, and in Completing until they are back in it.",
 			Needs:       "an adapter that makes calls",
 		},
 		{
 			Name: "KuperatorEmployerFailing", Severity: Warning, For: "15m",
 			Value:       `max by (kind) (kuperator_resourceconsist_failing_employers)`,
 			Condition:   "> 0",
-			Summary:     "{{ $value }} employers of kind {{ $labels.kind }} cannot be kept in step",
-			Description: "A backend fails, or two employers share a finalizer. Their condition or events say which and why.",
+			Summary:     "{{ $value }} employers of kind {{ $labels.kind }} fail",
+			Description: "A backend fails, or two employers share a finalizer. Their conditions or events have the reason.",
 		},
 		{
 			Name: "KuperatorStaleCache", Severity: Warning, For: "5m",
 			Value:       `max by (job) (kuperator_stale_cache_oldest_wait_seconds)`,
 			Condition:   "> 60",
-			Summary:     "{{ $labels.job }} has waited {{ $value | humanizeDuration }} for its cache",
-			Description: "It decides nothing about an object until its cache shows its own last write: watches lag or are broken.",
+			Summary:     "{{ $labels.job }} has waited for its cache for {{ $value | humanizeDuration }}",
+			Description: "It does not reconcile an object until the cache shows its own last write to it: watches lag or are broken.",
 		},
 		{
 			Name: "KuperatorWritesRefused", Severity: Warning, For: "15m",
 			Value:       `sum by (job, resource, verb) (rate(kuperator_api_writes_total{result=~"refused|failed"}[10m]))`,
 			Condition:   "> 0",
-			Summary:     "The API server does not take what {{ $labels.job }} writes ({{ $labels.verb }} {{ $labels.resource }})",
-			Description: "Permissions, quotas, Pod Security or somebody's webhook refuse it, or the API server fails.",
+			Summary:     "Writes of {{ $labels.job }} to the API server fail ({{ $labels.verb }} {{ $labels.resource }})",
+			Description: "RBAC, a quota, Pod Security or an admission webhook refuses them, or the API server fails.",
 		},
 		{
 			Name: "KuperatorQueueGrows", Severity: Warning, For: "15m",
 			Value:       `sum by (job, controller) (workqueue_depth{` + jobs + `})`,
 			Condition:   "> 1000",
 			Summary:     "{{ $value }} objects wait for a worker of {{ $labels.controller }}",
-			Description: "{{ $labels.job }} does not keep up: the API server is slow, or there is more to do than its workers can.",
+			Description: "{{ $labels.job }} does not keep up: the API server is slow, or there is more work than its workers can do.",
 		},
 		{
 			Name: "KuperatorFrozen", Severity: Info, For: "4h",
 			Value:       `max(kuperator_lifecycle_cluster_frozen)`,
 			Condition:   "> 0",
 			Summary:     "The cluster has been frozen for four hours",
-			Description: "Somebody froze the cluster: no Pod is taken out of service anywhere, so updates and drains wait.",
+			Description: "The cluster is frozen by annotation: no Pod is taken out of service in any namespace, so updates and drains wait.",
 		},
 		{
 			Name: "KuperatorSeriesLeftOut", Severity: Info, For: "1h",
 			Value:       `max by (job, kind) (kuperator_metrics_objects_left_out)`,
 			Condition:   "> 0",
 			Summary:     "{{ $value }} objects of kind {{ $labels.kind }} have no series of their own",
-			Description: "There are more than 1000. Totals count them; dashboards and alerts of single objects do not show them.",
+			Description: "There are more than 1000. Totals include them; dashboards and alerts of single objects do not.",
 		},
 	}
 }
