@@ -113,32 +113,32 @@ func defaultOptions(c *Component) *Options {
 
 func (o *Options) addFlags(groups *cliflag.NamedFlagSets, leaderElected bool) {
 	fs := groups.FlagSet("cluster")
-	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "Path to a kubeconfig file. Empty: the Pod's service account, or else KUBECONFIG and ~/.kube/config.")
-	fs.StringVar(&o.Context, "context", o.Context, "Context of the kubeconfig file to use. Empty: its current one.")
-	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS, "Requests a second to the API server. -1: no limit on this side, the API server's priority and fairness decides.")
-	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", o.KubeAPIBurst, "Requests by which --kube-api-qps may be exceeded for a moment.")
-	fs.StringSliceVar(&o.Namespaces, "namespaces", o.Namespaces, "Namespaces to work in, separated by commas. Empty: all.")
-	fs.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "Objects of one kind that are reconciled at a time.")
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "Path to a kubeconfig file. Empty: the Pod's ServiceAccount, or else KUBECONFIG and ~/.kube/config.")
+	fs.StringVar(&o.Context, "context", o.Context, "Context of the kubeconfig file. Empty: its current context.")
+	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS, "Maximum requests per second to the API server. -1: no client-side limit; API Priority and Fairness of the API server applies.")
+	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", o.KubeAPIBurst, "Burst of requests above --kube-api-qps.")
+	fs.StringSliceVar(&o.Namespaces, "namespaces", o.Namespaces, "Comma-separated namespaces to watch. Empty: all.")
+	fs.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "Maximum number of objects of one kind that are reconciled at the same time.")
 
 	if leaderElected {
 		fs = groups.FlagSet("leader election")
-		fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "Act only while holding the Lease "+o.Name+". Turn it off only where a single replica can ever run.")
+		fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "Reconcile only while holding the Lease "+o.Name+". Disable it only if there can never be more than one replica.")
 		fs.StringVar(&o.LeaderElectNamespace, "leader-elect-namespace", o.LeaderElectNamespace, "Namespace of the Lease. Default: POD_NAMESPACE, or "+defaultNamespace+".")
-		fs.DurationVar(&o.LeaseDuration, "leader-elect-lease-duration", o.LeaseDuration, "How long the other replicas wait after the last renewal they saw.")
-		fs.DurationVar(&o.RenewDeadline, "leader-elect-renew-deadline", o.RenewDeadline, "How long the leader tries to renew before it ends itself.")
-		fs.DurationVar(&o.RetryPeriod, "leader-elect-retry-period", o.RetryPeriod, "Time between two tries to take or renew the Lease.")
-		fs.IntVar(&o.Shards, "shards", o.Shards, "Parts into which namespaces are divided, each with a Lease of its own, so that all replicas act, each in other namespaces. 1: one leader for all. The same on all replicas.")
+		fs.DurationVar(&o.LeaseDuration, "leader-elect-lease-duration", o.LeaseDuration, "How long other replicas wait after the last observed renewal before they take the Lease.")
+		fs.DurationVar(&o.RenewDeadline, "leader-elect-renew-deadline", o.RenewDeadline, "How long the leader retries to renew the Lease before it exits.")
+		fs.DurationVar(&o.RetryPeriod, "leader-elect-retry-period", o.RetryPeriod, "Interval between attempts to acquire or renew the Lease.")
+		fs.IntVar(&o.Shards, "shards", o.Shards, "Number of shards that namespaces are divided into. Each shard has its own Lease, so that all replicas are active, each in its own namespaces. 1: one leader for all namespaces. Must be the same on all replicas.")
 	}
 
 	fs = groups.FlagSet("observability")
-	fs.StringVar(&o.LogFormat, "log-format", o.LogFormat, "Format of the log: json or console.")
-	fs.StringVar(&o.LogLevel, "log-level", o.LogLevel, "Least severe level that is logged: error, info, debug, or a number, where 0 is info and higher numbers say more.")
-	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress, "Address of /metrics, host:port. 0: off.")
-	fs.BoolVar(&o.MetricsSecure, "metrics-secure", o.MetricsSecure, "Serve /metrics by HTTPS, and only to those whom the API server lets get that path (ClusterRole kuperator-metrics-reader). false: plain HTTP to everybody.")
-	fs.StringVar(&o.MetricsCertDir, "metrics-cert-dir", o.MetricsCertDir, "Folder with tls.crt and tls.key for /metrics, read again when they change. Empty: a self-signed certificate.")
-	fs.BoolVar(&o.Profiling, "profiling", o.Profiling, "Serve profiles below /debug/pprof/ beside /metrics, to those whom the API server lets get these paths.")
-	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", o.HealthProbeBindAddress, "Address of /healthz and /readyz, host:port. 0: off.")
-	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "How long work in flight may take to end after SIGTERM. Keep it below the Pod's terminationGracePeriodSeconds.")
+	fs.StringVar(&o.LogFormat, "log-format", o.LogFormat, "Log format: json or console.")
+	fs.StringVar(&o.LogLevel, "log-level", o.LogLevel, "Log verbosity: error, info, debug, or a number, where 0 is info and higher numbers are more verbose.")
+	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress, "Address of /metrics, host:port. 0: disabled.")
+	fs.BoolVar(&o.MetricsSecure, "metrics-secure", o.MetricsSecure, "Serve /metrics over HTTPS, to clients that are authenticated and authorized by the API server for that path (ClusterRole kuperator-metrics-reader). false: plain HTTP without authentication.")
+	fs.StringVar(&o.MetricsCertDir, "metrics-cert-dir", o.MetricsCertDir, "Directory with tls.crt and tls.key for /metrics, reloaded when they change. Empty: a self-signed certificate.")
+	fs.BoolVar(&o.Profiling, "profiling", o.Profiling, "Serve profiles at /debug/pprof/ on the address of /metrics, to clients that are authorized by the API server for these paths.")
+	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", o.HealthProbeBindAddress, "Address of /healthz and /readyz, host:port. 0: disabled.")
+	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "How long running reconciles and requests may take to finish after SIGTERM. Must be shorter than the Pod's terminationGracePeriodSeconds.")
 }
 
 // validate says everything that is wrong at once, each time with what to change.

@@ -52,9 +52,9 @@ func Component() bootstrap.Component {
 	var waits waitFlags
 	return bootstrap.Component{
 		Name:  Name,
-		Short: "Moves Pods through the phases of the operations that others ask for.",
+		Short: "Advances Pods through the phases of requested operations.",
 		Long: "lifecycle-controller takes Pods labelled kusionstack.io/control=true out of service before an operation and " +
-			"brings them back after it, waiting for rules (PodTransitionRules, if their CRD is installed) and cooperators (protection finalizers).",
+			"back into service after it. It waits for rules (PodTransitionRules, if their CRD is installed) and cooperators (protection finalizers).",
 		LeaderElected: true,
 		Concurrency:   16,
 		Scheme:        addToScheme,

@@ -59,9 +59,9 @@ func Component() bootstrap.Component {
 	f := &flags{asking: asking.DefaultOptions(), annotateBlockedAfter: 30 * time.Second, pods: podcache.NewStore(nil)}
 	return bootstrap.Component{
 		Name:  Name,
-		Short: "Decides which Pods may be operated now, by PodTransitionRules.",
-		Long: "podtransitionrule-controller evaluates all PodTransitionRules of a namespace together and writes into their status " +
-			"which Pods may go on. --concurrency is the number of namespaces that are decided at a time.",
+		Short: "Evaluates PodTransitionRules and grants operations on Pods.",
+		Long: "podtransitionrule-controller evaluates all PodTransitionRules of a namespace together and writes grants to their status. " +
+			"--concurrency is the number of namespaces evaluated at the same time.",
 		LeaderElected: true,
 		Concurrency:   4,
 		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
@@ -74,9 +74,9 @@ func Component() bootstrap.Component {
 
 func (f *flags) add(fs *pflag.FlagSet) {
 	f.asking.AddFlags(fs)
-	f.compatibility.AddTo(fs, "A webhook that cannot be asked then refuses, whatever failurePolicy says.")
+	f.compatibility.AddTo(fs, "A webhook that cannot be reached or fails then refuses, whatever its failurePolicy.")
 	fs.DurationVar(&f.annotateBlockedAfter, "annotate-blocked-after", f.annotateBlockedAfter,
-		"How long a rule must have held a Pod up for the same reason before that is written to the Pod's annotations. 0: never.")
+		"How long a Pod must have waited for a rule for the same reason before the reason is written to an annotation of the Pod. 0: never.")
 }
 
 func (f *flags) validate() error {

@@ -37,8 +37,9 @@ const (
 	// RestartAnnotationsFlag is the flag by which others are chosen, of all programs that explain changes.
 	RestartAnnotationsFlag = "restart-annotations"
 	// RestartAnnotationsUsage is the help of that flag.
-	RestartAnnotationsUsage = "Annotations of a CollaSet's template, separated by commas, that ask for a restart: with a new value of one, Pods are created anew. " +
-		"A prefix ending in /* stands for all that begin with it. " + RestartedAtAnnotation + " always does. Give collaset-controller and webhook-server the same."
+	RestartAnnotationsUsage = "Comma-separated annotations of a CollaSet's template that request a restart: a new value re-creates the Pods. " +
+		"A prefix that ends in /* matches all annotations that begin with it. " + RestartedAtAnnotation + " is always included. " +
+		"Must be the same for collaset-controller and webhook-server."
 )
 
 // RestartAnnotations are annotations of a template, separated by commas, of which a new value makes new Pods, beside

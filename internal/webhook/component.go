@@ -115,10 +115,10 @@ func Component() bootstrap.Component {
 	var webhooks *server
 	return bootstrap.Component{
 		Name:  Name,
-		Short: "Serves admission for Pods and for the objects of the suite.",
-		Long: "webhook-server answers the API server's admission webhooks: it gives managed Pods the readiness gate of the Pod protocol, " +
-			"lets managed Pods leave service before they are deleted or evicted, fills in defaults of CollaSets, and refuses CollaSets, PodTransitionRules and ResourceContexts that can never work. " +
-			"It makes and renews its own certificates, or serves one that is mounted.",
+		Short: "Serves the admission webhooks for Pods and for the suite's own objects.",
+		Long: "webhook-server serves admission webhooks. It adds the readiness gate of the Pod protocol to managed Pods, takes them out of service " +
+			"before they are deleted or evicted, sets defaults of CollaSets, and rejects CollaSets, PodTransitionRules and ResourceContexts " +
+			"that can never work. It issues and renews its own certificates, or serves a mounted one.",
 		Cache:    func(*bootstrap.Options) cache.Options { return cacheOptions() },
 		AddFlags: func(fs *pflag.FlagSet) { f.add(fs) },
 		Validate: func(*bootstrap.Options) error { return f.validate() },
@@ -250,16 +250,16 @@ func within(namespaces []string, handle admission.HandlerFunc) admission.Handler
 }
 
 func (f *flags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.bindAddress, "webhook-bind-address", "", "Address that the webhooks listen on. Empty: all of the machine or Pod.")
+	fs.StringVar(&f.bindAddress, "webhook-bind-address", "", "Address that the webhooks listen on. Empty: all addresses.")
 	fs.IntVar(&f.port, "webhook-port", crwebhook.DefaultPort, "Port that the webhooks listen on.")
-	fs.StringVar(&f.advertise, "advertise-url", "", "https://host:port by which the API server reaches this process when it runs outside the cluster. Empty: through the Service "+Name+".")
-	fs.DurationVar(&f.certLifetime, "webhook-cert-lifetime", 90*24*time.Hour, "How long a serving certificate is valid; it is renewed after two thirds of that.")
-	fs.DurationVar(&f.certSettle, "webhook-cert-settle", time.Minute, "How long API servers are given to learn of a new certificate authority before a certificate of it is served.")
-	fs.StringVar(&f.certDir, "webhook-cert-dir", "", "Folder with tls.crt and tls.key to serve, read again when they change; whoever keeps them, cert-manager for example, also writes caBundle into the webhook configurations. Empty: the server makes its own certificates.")
-	fs.BoolVar(&f.removal.Graceful, "graceful-deletion", false, "Refuse to delete and evict managed Pods until they are out of service. The label "+podops.GracefulDeletionLabel+" of a Namespace or a Pod says otherwise.")
-	fs.StringSliceVar(&f.removal.UndelayedUsers, "undelayed-users", undelayedUsers, "Users whose deletions and evictions are never held up, separated by commas.")
-	fs.StringSliceVar(&f.removal.UndelayedGroups, "undelayed-groups", undelayedGroups, "Groups, likewise.")
-	fs.BoolVar(&f.announceServices, "announce-services", false, "Give new managed Pods the expected finalizers of the Services that select them. Needs resourceconsist-controller: without it such Pods never count as serving.")
+	fs.StringVar(&f.advertise, "advertise-url", "", "URL, https://host:port, at which the API server reaches this process if it runs outside the cluster. Empty: the Service "+Name+".")
+	fs.DurationVar(&f.certLifetime, "webhook-cert-lifetime", 90*24*time.Hour, "Validity of a serving certificate, which is renewed after two thirds of it.")
+	fs.DurationVar(&f.certSettle, "webhook-cert-settle", time.Minute, "Time between the publication of a new certificate authority and the use of its certificates, so that all API servers know it.")
+	fs.StringVar(&f.certDir, "webhook-cert-dir", "", "Directory with tls.crt and tls.key to serve, reloaded when they change. The program that maintains them, such as cert-manager, must also set caBundle in the webhook configurations. Empty: webhook-server issues its own certificates.")
+	fs.BoolVar(&f.removal.Graceful, "graceful-deletion", false, "Refuse to delete and evict managed Pods until they are out of service. The label "+podops.GracefulDeletionLabel+" of a Namespace or a Pod overrides it.")
+	fs.StringSliceVar(&f.removal.UndelayedUsers, "undelayed-users", undelayedUsers, "Comma-separated users whose deletions and evictions are never refused.")
+	fs.StringSliceVar(&f.removal.UndelayedGroups, "undelayed-groups", undelayedGroups, "Comma-separated groups whose deletions and evictions are never refused.")
+	fs.BoolVar(&f.announceServices, "announce-services", false, "Add the expected finalizers of the Services that select a new managed Pod. Requires resourceconsist-controller, without which these Pods never count as serving.")
 	f.restart = revision.DefaultRestartAnnotations
 	f.compatibility.AddTo(fs, "Only what is announced with a changed template is another: what becomes of the Pods then.")
 	fs.Var(&f.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)

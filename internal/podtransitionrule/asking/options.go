@@ -27,13 +27,13 @@ func DefaultOptions() Options { return Options{Timeout: 10 * time.Second, Concur
 
 // AddFlags binds the flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.DurationVar(&o.Timeout, "rule-webhook-timeout", o.Timeout, "How long one request to the server of a webhook rule may take.")
+	fs.DurationVar(&o.Timeout, "rule-webhook-timeout", o.Timeout, "Timeout of one request to the server of a webhook rule.")
 	fs.StringSliceVar(&o.Allow, "rule-webhook-allow", o.Allow,
-		"Servers that webhook rules may ask: host, *.suffix, host:port, or a network such as 10.0.0.0/8; may be repeated. Empty: all, "+
-			"but loopback, link-local, multicast and clouds' metadata addresses, which must be listed as addresses.")
+		"Servers that webhook rules may call: host, *.suffix, host:port, or a network such as 10.0.0.0/8; may be repeated. "+
+			"Empty: all. Loopback, link-local, multicast and cloud metadata addresses are refused unless they are listed as addresses.")
 	fs.IntVar(&o.Concurrency, "rule-webhook-concurrency", o.Concurrency,
-		fmt.Sprintf("Requests of webhook rules on their way at once: of one PodTransitionRule at most %d, of one namespace half. "+
-			"A namespace that has none on its way needs no slot, up to three times as many again.", perRule))
+		fmt.Sprintf("Maximum requests of webhook rules in flight: at most %d of one PodTransitionRule, and half of one namespace. "+
+			"The first request of a namespace needs no slot; there may be up to three times as many of these in addition.", perRule))
 }
 
 // Validate says everything that is wrong at once, each time with what to change.

@@ -55,14 +55,14 @@ func DefaultConfig() Config { return Config{QPS: 10, Burst: 20} }
 
 // AddFlags adds a flag for each choice. Their defaults are what c holds.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Region, flagRegion, c.Region, "Region of the load balancers, for example cn-hangzhou. Required, unless all Services are only observed and "+EnvEndpoint+" is set.")
-	fs.StringVar(&c.CredentialsDir, flagCredentialsDir, c.CredentialsDir, "Folder with an access key in files "+EnvKeyID+" and "+EnvKeySecret+
-		", read for each call. Without it, environment variables of these names count, else the Pod's RAM role (RRSA).")
-	fs.StringVar(&c.ServerGroupsFile, flagServerGroups, c.ServerGroupsFile, "YAML file of the virtual server groups that Services may name in annotation "+ServerGroupsAnnotation+".")
-	fs.Float32Var(&c.QPS, flagQPS, c.QPS, "Requests to the API a second, all together.")
-	fs.IntVar(&c.Burst, flagBurst, c.Burst, "Requests to the API that may be made at once.")
-	fs.StringVar(&c.ECSEndpoint, flagECSEndpoint, c.ECSEndpoint, "Host of the ECS API, if not that of the region. That of the SLB API is in "+EnvEndpoint+".")
-	fs.StringVar(&c.STSEndpoint, flagSTSEndpoint, c.STSEndpoint, "Host of the STS API for RAM roles, for example sts-vpc.cn-hangzhou.aliyuncs.com, if not the default.")
+	fs.StringVar(&c.Region, flagRegion, c.Region, "Region of the load balancers, for example cn-hangzhou. Required unless all Services are only observed and "+EnvEndpoint+" is set.")
+	fs.StringVar(&c.CredentialsDir, flagCredentialsDir, c.CredentialsDir, "Directory with an access key in the files "+EnvKeyID+" and "+EnvKeySecret+
+		", read for each call. Empty: the environment variables of these names, or else the Pod's RAM role (RRSA).")
+	fs.StringVar(&c.ServerGroupsFile, flagServerGroups, c.ServerGroupsFile, "YAML file with the virtual server groups that Services may name in the annotation "+ServerGroupsAnnotation+".")
+	fs.Float32Var(&c.QPS, flagQPS, c.QPS, "Maximum requests per second to the API, of all kinds together.")
+	fs.IntVar(&c.Burst, flagBurst, c.Burst, "Burst of requests to the API above the rate.")
+	fs.StringVar(&c.ECSEndpoint, flagECSEndpoint, c.ECSEndpoint, "Host of the ECS API. Empty: that of the region. The host of the SLB API is in the environment variable "+EnvEndpoint+".")
+	fs.StringVar(&c.STSEndpoint, flagSTSEndpoint, c.STSEndpoint, "Host of the STS API for RAM roles, for example sts-vpc.cn-hangzhou.aliyuncs.com. Empty: the default of the SDK.")
 }
 
 // Validate says what is wrong with the choices. It reads files and the environment, and makes no call.

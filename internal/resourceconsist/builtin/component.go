@@ -38,17 +38,17 @@ func Component() bootstrap.Component {
 	drainTime := defaultDrainTime
 	return bootstrap.Component{
 		Name:  "resourceconsist-controller",
-		Short: "Keeps traffic and other resources around Pods consistent with the Pods' operations.",
-		Long: "Keeps traffic and other resources around Pods consistent with the Pods' operations: a Pod that a Service labelled " +
-			appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue + " selects is operated only after it has left the Service's traffic, " +
-			"and counts as serving only after it is back.",
+		Short: "Keeps traffic and other resources of Pods consistent with operations on the Pods.",
+		Long: "resourceconsist-controller keeps traffic and other resources of Pods consistent with operations on the Pods. A Pod that is " +
+			"selected by a Service with the label " + appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue +
+			" is operated on only after it has left the Service's traffic, and counts as serving only after it is back in it.",
 		LeaderElected: true,
 		Concurrency:   defaultConcurrency,
 		Cache:         func(*bootstrap.Options) cache.Options { return CacheOptions() },
 		AddFlags: func(fs *pflag.FlagSet) {
-			fs.StringSliceVar(&adapters, "adapters", adapters, "Adapters to run, separated by commas. Built in: "+strings.Join(names(known), ", ")+".")
+			fs.StringSliceVar(&adapters, "adapters", adapters, "Comma-separated adapters to run. Built in: "+strings.Join(names(known), ", ")+".")
 			fs.DurationVar(&drainTime, "drain-time", drainTime,
-				"How long traffic must have stopped before a Pod may be operated. A Service's annotation "+api.DrainSecondsAnnotation+" replaces it.")
+				"Minimum time between the end of a Pod's traffic and the operation on it. A Service's annotation "+api.DrainSecondsAnnotation+" overrides it.")
 			for _, b := range known {
 				if b.addFlags != nil {
 					b.addFlags(fs)

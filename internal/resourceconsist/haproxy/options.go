@@ -44,17 +44,17 @@ func DefaultOptions() Options {
 // AddFlags adds the flags, with what o holds as defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&o.Runtimes, "haproxy-runtime", o.Runtimes,
-		"Runtime API of an HAProxy instance: unix:<path> or tcp:<host>:<port>. Repeat it for each instance that gets the same traffic; a Pod has left when it has left all.")
+		"Runtime API of an HAProxy instance: unix:<path> or tcp:<host>:<port>. Repeat it for each instance that receives the same traffic. A Pod is out of traffic when it has left all of them.")
 	fs.StringArrayVar(&o.Backends, "haproxy-backends", o.Backends,
-		"HAProxy backends that Services may choose: <namespace>/<backend>, * for any text, {namespace} for the namespace. May be repeated; replaces the default.")
+		"HAProxy backends that Services may select: <namespace>/<backend>, with * for any text and {namespace} for the namespace. May be repeated; replaces the default.")
 	fs.StringVar(&o.Owner, "haproxy-owner", o.Owner,
-		"Begins the names of the servers that are added. Controllers of several clusters that share an HAProxy need different ones.")
+		"Prefix of the names of added servers. Controllers of several clusters that share an HAProxy need different prefixes.")
 	fs.DurationVar(&o.MaxDrain, "haproxy-max-drain", o.MaxDrain,
-		"After how long the sessions of a Pod that leaves are cut, 0s for never. A Service's annotation "+MaxDrainSecondsAnnotation+" replaces it.")
+		"How long the sessions of a Pod that leaves may last before they are closed. 0s: no limit. A Service's annotation "+MaxDrainSecondsAnnotation+" overrides it.")
 	fs.StringVar(&o.ServerOptions, "haproxy-server-options", o.ServerOptions,
-		"Parameters of each server that is added, for example \"check inter 2s\": HAProxy does not apply default-server to them.")
+		"Parameters of added servers, for example \"check inter 2s\". HAProxy does not apply default-server to them.")
 	fs.DurationVar(&o.ProbeInterval, "haproxy-probe-interval", o.ProbeInterval,
-		"How often each HAProxy instance is asked whether it was restarted and has to be filled again.")
+		"Interval at which each HAProxy instance is checked for a restart, after which its servers are added again.")
 }
 
 var (
