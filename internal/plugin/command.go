@@ -77,8 +77,8 @@ func NewCommand(streams genericiooptions.IOStreams) *cobra.Command {
 		Short: "See what Pods under the lifecycle wait for, and operate their workloads",
 		Long: `See what Pods under the lifecycle wait for, and operate their workloads.
 
-status shows workloads, their Pods and operations; why names what keeps one of them from going on, and what to do about it.
-Every command reads with the rights of its user: what may not be read is named, and the rest is shown.`,
+status shows workloads, their Pods and operations; why shows what one of them waits for, and what to do about it.
+Every command reads with the permissions of its user: what may not be read is named, and the rest is shown.`,
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: name},
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -89,8 +89,8 @@ Every command reads with the rights of its user: what may not be read is named, 
 	root.SetErr(streams.ErrOut)
 	p.config.CacheDir = nil // nothing is discovered
 	p.config.AddFlags(root.PersistentFlags())
-	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "Output format: json or yaml. Empty: text for people.")
-	root.PersistentFlags().StringVar(&p.system, "suite-namespace", insight.SystemNamespace, "Namespace that the suite is installed in.")
+	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "Output format: json or yaml. Empty: human-readable text.")
+	root.PersistentFlags().StringVar(&p.system, "suite-namespace", insight.SystemNamespace, "Namespace in which the suite is installed.")
 	completed(root.RegisterFlagCompletionFunc("suite-namespace", p.completeNamespaces))
 	completed(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	completed(root.RegisterFlagCompletionFunc("namespace", p.completeNamespaces))

@@ -30,20 +30,20 @@ func (p *plugin) dashboardCommand() *cobra.Command {
 		Use:     "dashboard",
 		GroupID: groupLook,
 		Short:   "Show the fleet as a live page in a browser",
-		Long: `Show the fleet as a live page in a browser: workloads, Pods by what they do, budgets, and what holds them back.
+		Long: `Show the fleet as a live page in a browser: workloads, their Pods by state, budgets, and what Pods wait for.
 
-The page is served on this machine, for this machine only, with the rights of the user of this command. It only reads. It is
-there until the command ends (Ctrl-C).`,
+The page is served on a loopback address of this machine, with the permissions of the user of this command. It is read-only,
+and is served until the command ends (Ctrl-C).`,
 		Example: `  # One namespace
   kubectl kuperator dashboard -n shop
-  # The whole cluster, at an address of your choice
+  # The whole cluster, at a given address
   kubectl kuperator dashboard -A --address 127.0.0.1:8686`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.dashboard(cmd.Context(), address, allNamespaces)
 		},
 	}
-	cmd.Flags().StringVar(&address, "address", "127.0.0.1:0", "Loopback address to serve at, host:port. Port 0 takes a free one.")
+	cmd.Flags().StringVar(&address, "address", "127.0.0.1:0", "Loopback address to serve at, host:port. Port 0: a free port.")
 	cmd.Flags().BoolVarP(&allNamespaces, "all-namespaces", "A", false, "Show all namespaces.")
 	return cmd
 }

@@ -36,11 +36,11 @@ const (
 
 func (p *plugin) doctorCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", GroupID: groupLook, Short: "Say whether the installation is sane",
-		Long: `Say whether the installation is sane: the API server's version and clock, CRDs, components and their versions, webhooks and their
-certificates, freezes, what was left behind on Pods, and what you may do.
+		Use: "doctor", GroupID: groupLook, Short: "Check the installation for problems",
+		Long: `Check the installation for problems: the API server's version and clock, CRDs, components and their versions, webhooks and their
+certificates, freezes, keys left behind on Pods, and your permissions.
 
-What you may not look at is said and is no problem. The exit code is 2 if there is a problem.`,
+What you may not read is listed, and does not count as a problem. The exit code is 2 if there is a problem.`,
 		Example: "  kubectl kuperator doctor\n  kubectl kuperator doctor -o json",
 		Args:    cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {

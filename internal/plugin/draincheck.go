@@ -20,10 +20,10 @@ import (
 
 func (p *plugin) drainCheckCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "drain-check NODE", GroupID: groupLook, Short: "Say which Pods a drain of the node would wait for, and why",
-		Long: `Say which Pods a drain of the node would wait for, and why: freezes, rules, PodDisruptionBudgets, finalizers. Nothing is changed.
+		Use: "drain-check NODE", GroupID: groupLook, Short: "Show which Pods a drain of the node would wait for, and why",
+		Long: `Show which Pods a drain of the node would wait for, and why: freezes, rules, PodDisruptionBudgets, finalizers. The command only reads.
 
-The exit code is 2 if a Pod would be held until somebody does something. Rules are told by their status: how much room there is when
+The exit code is 2 if a Pod would wait until a user acts. Rules are evaluated by their current status: the budget that is left when
 the drain begins may differ.`,
 		Example: "  kubectl kuperator drain-check node-3",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: p.completeNames("Node"),

@@ -26,10 +26,12 @@ type freezeOptions struct {
 func (p *plugin) freezeCommand() *cobra.Command {
 	o := freezeOptions{}
 	cmd := &cobra.Command{
-		Use: "freeze (NAMESPACE | --cluster) --reason WHY", GroupID: groupChange, Short: "Take no more Pods out of service: an emergency stop",
-		Long: `Take no more Pods out of service, in a namespace or in the whole cluster, whoever asks. What is on its way out or back goes on.
+		Use: "freeze (NAMESPACE | --cluster) --reason WHY", GroupID: groupChange, Short: "Stop all operations that take Pods out of service, in an emergency",
+		Long: `Stop all operations that take Pods out of service, in a namespace or in the whole cluster, whichever program requests them. Pods that
+are already leaving service or returning to it continue.
 
-The annotation that does it keeps why, who, and until when it is meant to last. Nothing ends it by itself: see kubectl kuperator unfreeze.`,
+The annotation of the freeze records the reason, the user and the intended end. A freeze does not end by itself: see kubectl kuperator
+unfreeze.`,
 		Example: "  kubectl kuperator freeze shop --reason \"release week\" --for 48h\n  kubectl kuperator freeze --cluster --reason \"incident 4711\"",
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: p.completeNamespaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,9 +41,9 @@ The annotation that does it keeps why, who, and until when it is meant to last. 
 			return p.freeze(cmd.Context(), args, o, true)
 		},
 	}
-	cmd.Flags().BoolVar(&o.cluster, "cluster", false, "Freeze the whole cluster: an annotation of the Namespace that the suite is in.")
-	cmd.Flags().StringVar(&o.reason, "reason", "", "Why. Required.")
-	cmd.Flags().DurationVar(&o.length, "for", 0, "How long it is meant to last, such as 48h. It is written down, and nothing ends by itself.")
+	cmd.Flags().BoolVar(&o.cluster, "cluster", false, "Freeze the whole cluster, by an annotation of the Namespace in which the suite is installed.")
+	cmd.Flags().StringVar(&o.reason, "reason", "", "Reason of the freeze. Required.")
+	cmd.Flags().DurationVar(&o.length, "for", 0, "Intended duration, such as 48h. It is recorded only: the freeze does not end by itself.")
 	o.dry.flag(cmd)
 	return cmd
 }
@@ -49,7 +51,7 @@ The annotation that does it keeps why, who, and until when it is meant to last. 
 func (p *plugin) unfreezeCommand() *cobra.Command {
 	o := freezeOptions{}
 	cmd := &cobra.Command{
-		Use: "unfreeze (NAMESPACE | --cluster)", GroupID: groupChange, Short: "End a freeze", Long: "End a freeze. What has waited goes on.",
+		Use: "unfreeze (NAMESPACE | --cluster)", GroupID: groupChange, Short: "End a freeze", Long: "End a freeze. Operations that waited for its end continue.",
 		Example: "  kubectl kuperator unfreeze shop\n  kubectl kuperator unfreeze --cluster",
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: p.completeNamespaces,
 		RunE: func(cmd *cobra.Command, args []string) error { return p.freeze(cmd.Context(), args, o, false) },

@@ -111,8 +111,8 @@ func (s *session) capabilities(ctx context.Context) (revision.Capabilities, erro
 
 func (p *plugin) historyCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "history collaset/NAME", GroupID: groupLook, Short: "Show a CollaSet's revisions, and which Pods are at each",
-		Long:    "Show a CollaSet's revisions, oldest first, which Pods are at each, and whether a Pod gets from one to the next in place.",
+		Use: "history collaset/NAME", GroupID: groupLook, Short: "Show a CollaSet's revisions, and the Pods at each",
+		Long:    "Show a CollaSet's revisions, the oldest first, the Pods at each, and whether a Pod is updated in place from one to the next.",
 		Example: "  kubectl kuperator history collaset/web",
 		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -214,10 +214,10 @@ func (p *plugin) undoCommand() *cobra.Command {
 	var to int64
 	var dry dryRun
 	cmd := &cobra.Command{
-		Use: "undo collaset/NAME", GroupID: groupChange, Short: "Put the template of an earlier revision back",
-		Long: `Put the template and the volume claim templates of an earlier revision back: the one before the present, or --to-revision.
+		Use: "undo collaset/NAME", GroupID: groupChange, Short: "Roll a CollaSet back to an earlier revision",
+		Long: `Restore the template and the volume claim templates of an earlier revision: the one before the current one, or --to-revision.
 
-A template that is put back takes its Pods back in the operations that are under way. Put it back in your manifests too.`,
+Pods with an operation under way return to that revision within the operation. Change your manifests as well.`,
 		Example: "  kubectl kuperator undo collaset/web\n  kubectl kuperator undo collaset/web --to-revision=3 --dry-run=server",
 		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -232,7 +232,7 @@ A template that is put back takes its Pods back in the operations that are under
 			return p.report(c, dry)
 		},
 	}
-	cmd.Flags().Int64Var(&to, "to-revision", 0, "Number of the revision, as history shows it. 0 is the one before the present.")
+	cmd.Flags().Int64Var(&to, "to-revision", 0, "Number of the revision, as shown by history. 0: the one before the current revision.")
 	dry.flag(cmd)
 	return cmd
 }

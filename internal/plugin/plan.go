@@ -37,12 +37,12 @@ type difference struct {
 func (p *plugin) planCommand() *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
-		Use: "plan (-f FILE | collaset/NAME)", GroupID: groupLook, Short: "Say what a changed manifest does to the Pods: in place or anew, which first",
-		Long: `Say what a changed manifest does to the Pods of its CollaSets: which are changed in place and which are created anew, which fields
-force that, which Pods the partition or label chooses, in which order they begin, and which rules bound how many at a time.
+		Use: "plan (-f FILE | collaset/NAME)", GroupID: groupLook, Short: "Show what a changed manifest does to the Pods: in place or re-created, in which order",
+		Long: `Show what a changed manifest does to the Pods of its CollaSets: which are updated in place and which are re-created, which fields
+require that, which Pods the partition or label selects, in which order their updates begin, and which rules limit how many at a time.
 
-Nothing is changed: the API server is asked in a dry run. With the name of a CollaSet, the plan is of the rollout that is under way.
-The order is that of collaset-controller's own decision on the Pods as they are now.`,
+Nothing is changed: the manifest is sent to the API server as a dry run. With the name of a CollaSet, the plan is that of the current
+rollout. The order is computed by the code of collaset-controller from the current Pods.`,
 		Example: "  kubectl kuperator plan -f web.yaml\n  kubectl kuperator plan collaset/web",
 		Args:    cobra.MaximumNArgs(2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,7 +57,7 @@ The order is that of collaset-controller's own decision on the Pods as they are 
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the manifest; - is standard input.")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the manifest, or - for standard input.")
 	return cmd
 }
 
@@ -65,9 +65,9 @@ func (p *plugin) diffCommand() *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
 		Use: "diff -f FILE", GroupID: groupLook, Short: "Show what a manifest changes, and what that does to the Pods",
-		Long: `Show what kubectl apply of a manifest would change in its CollaSets, as a unified diff, and what that does to the Pods, as plan does.
+		Long: `Show what kubectl apply of a manifest would change in its CollaSets, as a unified diff, and the plan for the Pods.
 
-The exit code is 2 if something changes.`,
+The exit code is 2 if there are changes.`,
 		Example: "  kubectl kuperator diff -f web.yaml",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -100,7 +100,7 @@ The exit code is 2 if something changes.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the manifest; - is standard input.")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "File with the manifest, or - for standard input.")
 	return cmd
 }
 

@@ -36,13 +36,13 @@ func (p *plugin) statusCommand() *cobra.Command {
 		Short:   "Show workloads, their Pods and operations, and what those wait for",
 		Long: `Show workloads, their Pods and operations, and what those wait for.
 
-Every workload is shown that has Pods under the lifecycle (label kusionstack.io/control=true), a CollaSet or not. Below it are
-the Pods that are not simply in service, with their operation, its phase, since when, and what it waits for.`,
-		Example: `  # What moves in this namespace
+All workloads with Pods under the lifecycle (label kusionstack.io/control=true) are shown, CollaSets and others. Below each are
+its Pods that are not in service or have an operation, with the operation, its phase, its start, and what it waits for.`,
+		Example: `  # What is under way in this namespace
   kubectl kuperator status
   # One workload, live
   kubectl kuperator status collaset/web --watch
-  # Everything, for a program
+  # All namespaces, for a program
   kubectl kuperator status -A -o json`,
 		Args:              cobra.MaximumNArgs(2),
 		ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
@@ -54,9 +54,9 @@ the Pods that are not simply in service, with their operation, its phase, since 
 		},
 	}
 	cmd.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Show all namespaces.")
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Show it again whenever it changes. With -o json each state is one document.")
-	cmd.Flags().StringVar(&o.pods, "pods", podsMoving, "Which Pods to show: moving (those not simply in service), all, or none.")
-	cmd.Flags().IntVar(&o.limit, "limit", 20, "Pods to show of one workload, in text. 0 shows all.")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Print the output again on each change. With -o json each output is one document.")
+	cmd.Flags().StringVar(&o.pods, "pods", podsMoving, "Pods to show: moving (not in service, or with an operation), all, or none.")
+	cmd.Flags().IntVar(&o.limit, "limit", 20, "Maximum number of Pods per workload in text output. 0: all.")
 	completed(cmd.RegisterFlagCompletionFunc("pods", cobra.FixedCompletions([]string{podsMoving, podsAll, podsNone}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }

@@ -77,8 +77,8 @@ func (s *session) patchSet(ctx context.Context, set *appsv1alpha1.CollaSet, spec
 }
 
 func (p *plugin) pauseCommand() *cobra.Command {
-	return p.onSet("pause", "Have a CollaSet begin nothing more",
-		"Have a CollaSet begin nothing more: it adds, removes and updates no Pod. What has begun on a Pod is brought to its end.",
+	return p.onSet("pause", "Pause a CollaSet",
+		"Pause a CollaSet: it adds, removes and updates no Pods. Operations that have begun on a Pod are finished.",
 		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
 			c := change{Action: "paused", Changed: !set.Spec.Paused}
 			if !c.Changed {
@@ -89,7 +89,7 @@ func (p *plugin) pauseCommand() *cobra.Command {
 }
 
 func (p *plugin) resumeCommand() *cobra.Command {
-	return p.onSet("resume", "Have a paused CollaSet go on", "Have a paused CollaSet go on.",
+	return p.onSet("resume", "Resume a paused CollaSet", "Resume a paused CollaSet.",
 		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
 			c := change{Action: "resumed", Changed: set.Spec.Paused}
 			if !c.Changed {
@@ -100,10 +100,10 @@ func (p *plugin) resumeCommand() *cobra.Command {
 }
 
 func (p *plugin) restartCommand() *cobra.Command {
-	return p.onSet("restart", "Create every Pod of a CollaSet anew, one budget at a time",
-		`Create every Pod of a CollaSet anew, as an update: rules, partition and labels hold as ever.
+	return p.onSet("restart", "Re-create the Pods of a CollaSet, within its budgets",
+		`Re-create the Pods of a CollaSet, as an update: rules, partition and labels apply.
 
-The template gets the annotation `+revision.RestartedAtAnnotation+`, as kubectl rollout restart does.`,
+The annotation `+revision.RestartedAtAnnotation+` is set in the template, as kubectl rollout restart does.`,
 		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
 			if set.Spec.Paused {
 				return change{}, fmt.Errorf("collaset/%s is paused and would not restart: kubectl kuperator -n %s resume collaset/%s, and then restart", set.Name, set.Namespace, set.Name)
@@ -135,9 +135,9 @@ func (p *plugin) replaceCommand() *cobra.Command {
 	var dry dryRun
 	cancel := false
 	cmd := &cobra.Command{
-		Use: "replace pod/NAME", GroupID: groupChange, Short: "Have a CollaSet put another Pod in the place of one",
-		Long: `Have a CollaSet put another Pod in the place of one: the new Pod is created first, under another instance ID, and the old one
-goes when the new one is available. With volumes the new Pod has claims of its own. --cancel takes it back as long as the old Pod is in service.`,
+		Use: "replace pod/NAME", GroupID: groupChange, Short: "Replace a Pod of a CollaSet with another one",
+		Long: `Replace a Pod of a CollaSet with another one. The new Pod is created first, with another instance ID, and the old one is deleted
+when the new one is available. The new Pod has PVC claims of its own. --cancel cancels the replacement while the old Pod is in service.`,
 		Example: "  kubectl kuperator replace pod/web-7k2xd\n  kubectl kuperator replace pod/web-7k2xd --cancel",
 		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames("Pod"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -145,7 +145,7 @@ goes when the new one is available. With volumes the new Pod has claims of its o
 		},
 	}
 	dry.flag(cmd)
-	cmd.Flags().BoolVar(&cancel, "cancel", false, "Take the request back.")
+	cmd.Flags().BoolVar(&cancel, "cancel", false, "Cancel the request.")
 	return cmd
 }
 

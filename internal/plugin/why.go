@@ -20,11 +20,11 @@ func (p *plugin) whyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "why KIND/NAME",
 		GroupID: groupLook,
-		Short:   "Say what keeps a Pod or a workload from going on, since when, and what to do",
-		Long: `Say what keeps a Pod or a workload from going on, since when, and what to do.
+		Short:   "Show what a Pod or a workload waits for, since when, and what to do",
+		Long: `Show what a Pod or a workload waits for, since when, and what to do.
 
-The first reason is the blocker: what has to change before anything else does. A budget that is spent is shown with the
-Pods that hold it and what those wait for themselves. Without a kind, NAME is a Pod.`,
+The first reason is the blocker: what has to change first. A budget that is exhausted is shown with the Pods that use it
+and what those wait for themselves. Without a kind, NAME is a Pod.`,
 		Example: `  kubectl kuperator why pod/web-7k2xd
   kubectl kuperator why collaset/web
   kubectl kuperator why deployment/guest -o json`,

@@ -35,7 +35,7 @@ type dryRun string
 
 func (d *dryRun) flag(cmd *cobra.Command) {
 	*d = dryRunNone
-	cmd.Flags().StringVar((*string)(d), "dry-run", dryRunNone, "none, client (nothing is sent) or server (everything is checked, nothing is kept).")
+	cmd.Flags().StringVar((*string)(d), "dry-run", dryRunNone, "none, client (no request is sent) or server (the request is validated and not persisted).")
 	cmd.Flags().Lookup("dry-run").NoOptDefVal = dryRunClient
 	completed(cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{dryRunNone, dryRunClient, dryRunServer}, cobra.ShellCompDirectiveNoFileComp)))
 }
