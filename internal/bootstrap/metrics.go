@@ -21,7 +21,7 @@ import (
 var (
 	buildInfoMetric = metric.Metric{
 		Name: "kuperator_build_info", Kind: metric.Gauge, Unit: "1",
-		Help: "Always 1; the labels say which component at which version, built by which Go.",
+		Help: "Always 1. The labels are the component, its version, and the Go version of the build.",
 		Labels: []metric.Label{
 			{Name: "component", Values: "the component's name"},
 			{Name: "version", Values: "the component's version"},
@@ -30,7 +30,7 @@ var (
 	}
 	apiWritesMetric = metric.Metric{
 		Name: "kuperator_api_writes_total", Kind: metric.Counter, Unit: "requests",
-		Help: "Requests to the API server that write, by resource, verb and result. Dry runs are left out.",
+		Help: "Writes to the API server, by resource, verb and result. Dry runs are not included.",
 		Labels: []metric.Label{
 			{Name: "resource", Values: "resources that the component writes, such as pods or pods/status"},
 			{Name: "verb", Values: "create, update, patch, delete, deletecollection"},

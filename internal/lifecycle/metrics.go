@@ -21,20 +21,20 @@ var (
 
 	stepsMetric = metric.Metric{
 		Name: "kuperator_lifecycle_steps_total", Kind: metric.Counter, Unit: "writes",
-		Help:   `Writes by lifecycle-controller, by what they did to the Pod's readiness: service_ready "False" took it out of service, "True" brought it back, "" changed labels only, "Deleted" deleted it.`,
+		Help:   `Writes by lifecycle-controller, by their effect on the Pod: service_ready "False" took it out of service, "True" brought it back, "" changed labels only, "Deleted" deleted it.`,
 		Labels: []metric.Label{{Name: "service_ready", Values: "False, True, Deleted, and the empty one"}},
 	}
 	conflictsMetric = metric.Metric{
 		Name: "kuperator_lifecycle_conflicts_total", Kind: metric.Counter, Unit: "writes",
-		Help: "Writes that the API server refused because the Pod had changed meanwhile. They are decided anew; many of them mean that somebody else writes the same Pods.",
+		Help: "Writes that the API server refused because the Pod had changed. They are retried with a new decision. Many of them mean that another program writes to the same Pods.",
 	}
 	forgottenMetric = metric.Metric{
 		Name: "kuperator_lifecycle_forgotten_employers_total", Kind: metric.Counter, Unit: "finalizers",
-		Help: "Expected finalizers taken off Pods because their employer is gone or does not select the Pod any more.",
+		Help: "Expected finalizers removed from Pods because their employer is gone or no longer selects the Pod.",
 	}
 	phaseAgesMetric = metric.Metric{
 		Name: "kuperator_lifecycle_phase_age_seconds", Kind: metric.Histogram, Unit: "seconds",
-		Help:    "How long operations were in a phase, observed when they leave it.",
+		Help:    "Time that operations were in a phase, observed when they leave it.",
 		Labels:  []metric.Label{phaseLabel, typeLabel},
 		Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800, 3600, 14400},
 	}
@@ -44,7 +44,7 @@ var (
 	}
 	oldestMetric = metric.Metric{
 		Name: "kuperator_lifecycle_oldest_phase_seconds", Kind: metric.Gauge, Unit: "seconds",
-		Help: "How long the operation that has been in a phase for longest has been in it. 0 if there is none.", Labels: []metric.Label{phaseLabel},
+		Help: "Longest time of an operation in the phase. 0 without operations.", Labels: []metric.Label{phaseLabel},
 	}
 	waitingMetric = metric.Metric{
 		Name: "kuperator_lifecycle_waiting_operations", Kind: metric.Gauge, Unit: "operations",
@@ -54,17 +54,17 @@ var (
 	}
 	overdueMetric = metric.Metric{
 		Name: "kuperator_lifecycle_overdue_operations", Kind: metric.Gauge, Unit: "operations",
-		Help:   "Operations whose phase has taken longer than its deadline, with what is done about it. There is no series while there is none.",
+		Help:   "Operations past the deadline of their phase, by policy. There is no series without such operations.",
 		Labels: []metric.Label{phaseLabel, typeLabel, {Name: "policy", Values: "Wait, Cancel, Proceed"}},
 	}
 	namespaceOperationsMetric = metric.Metric{
 		Name: "kuperator_lifecycle_namespace_operations", Kind: metric.Gauge, Unit: "operations", PerObject: true,
-		Help:   "Operations under way in a namespace, by phase. There is no series for a namespace without operations.",
+		Help:   "Operations under way in a namespace, by phase. Namespaces without operations have no series.",
 		Labels: []metric.Label{namespaceLabel, phaseLabel},
 	}
 	namespaceOldestMetric = metric.Metric{
 		Name: "kuperator_lifecycle_namespace_oldest_phase_seconds", Kind: metric.Gauge, Unit: "seconds", PerObject: true,
-		Help:   "How long the operation of a namespace that has been in a phase for longest has been in it. The namespaces with the oldest come first when there are too many.",
+		Help:   "Longest time of an operation of the namespace in the phase. If there are too many namespaces, those with the oldest operations have series.",
 		Labels: []metric.Label{namespaceLabel, phaseLabel},
 	}
 	frozenMetric = metric.Metric{

@@ -14,7 +14,7 @@ const Limit = 1000
 // LeftOut declares how many objects have no series of their own.
 var LeftOut = Metric{
 	Name: "kuperator_metrics_objects_left_out", Kind: Gauge, Unit: "objects",
-	Help:   "Objects without series of their own, because there are more than 1000 of their kind. Totals count them.",
+	Help:   "Objects without series of their own, because there are more than 1000 of their kind. Totals include them.",
 	Labels: []Label{{Name: "kind", Values: "CollaSet, PodTransitionRule, Namespace"}},
 }
 

@@ -32,37 +32,37 @@ var (
 	unavailableMetric = ofRule("unavailable_pods", "Pods that count against that budget, as last decided: granted, out of service, or missing.")
 	frozenMetric      = metric.Metric{
 		Name: "kuperator_podtransitionrule_frozen", Kind: metric.Gauge, Unit: "1", PerObject: true,
-		Help:   "1 for a namespace with rules in which nothing new is granted, because it or the cluster is frozen. There is no series for others.",
+		Help:   "1 for a namespace with rules in which no new grants are given, because it or the cluster is frozen. Other namespaces have no series.",
 		Labels: []metric.Label{{Name: "namespace", Values: "frozen namespaces with rules among the at most 1000 rules"}},
 	}
 	rulesMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_rules", Kind: metric.Gauge, Unit: "PodTransitionRules",
-		Help:   "PodTransitionRules by state. Each counts once: stalled (the rule must be changed), unreachable (its webhook does not answer), inforce, or unknown (not looked at yet).",
+		Help:   "PodTransitionRules by state. Each counts once: stalled (the rule must be changed), unreachable (its webhook does not answer), inforce, or unknown (not reconciled yet).",
 		Labels: []metric.Label{{Name: "state", Values: "stalled, unreachable, inforce, unknown"}},
 	}
 	waitingMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_waiting_pods", Kind: metric.Gauge, Unit: "Pods",
-		Help:   "Pods in a stage of a rule without a grant, of all rules, by what keeps them. A Pod counts for each rule that keeps it.",
+		Help:   "Pods in a stage of a rule without a grant, of all rules, by what they wait for. A Pod counts once for each rule that blocks it.",
 		Labels: []metric.Label{{Name: "reason", Values: "availability, label, webhook, frozen, invalid, annotation, other_rule"}},
 	}
 	totalMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_pods", Kind: metric.Gauge, Unit: "Pods",
-		Help:   "Pods of all rules, by what their status counts. A Pod counts for each rule that selects it.",
+		Help:   "Pods of all rules, by counter of the rules' status. A Pod counts once for each rule that selects it.",
 		Labels: []metric.Label{{Name: "count", Values: "desired, available, granted, blocked"}},
 	}
 	decideMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_decide_seconds", Kind: metric.Histogram, Unit: "seconds",
-		Help:    "Time to decide on one namespace, without reading and writing.",
+		Help:    "Time of a decision on one namespace, without reads and writes.",
 		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8),
 	}
 	notesMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_notes_total", Kind: metric.Counter, Unit: "writes",
-		Help:   "Writes of what a Pod waits for to its annotations: written, gone (the Pod is), failed.",
+		Help:   "Writes of what a Pod waits for to its annotations, by result: written, gone (the Pod no longer exists), failed.",
 		Labels: []metric.Label{{Name: "result", Values: "written, gone, failed"}},
 	}
 	conflictsMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_conflicts_total", Kind: metric.Counter, Unit: "writes",
-		Help: "Writes that the API server refused because the rule had changed meanwhile. The namespace is decided anew.",
+		Help: "Writes that the API server refused because the rule had changed. They are retried with a new decision on the namespace.",
 	}
 
 	decideSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: decideMetric.Name, Help: decideMetric.Help, Buckets: decideMetric.Buckets})

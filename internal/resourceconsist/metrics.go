@@ -12,7 +12,7 @@ var (
 	kindLabel     = metric.Label{Name: "kind", Values: "kinds of employers, such as Service"}
 	actionsMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_actions_total", Kind: metric.Counter, Unit: "actions",
-		Help:   "Actions carried out on Pods and their backends. Those of one Pod share a write.",
+		Help:   "Actions on Pods and their backends. Actions on one Pod share a write.",
 		Labels: []metric.Label{kindLabel, {Name: "action", Values: "expect, join, leave, forget, register, deregister"}},
 	}
 	lostMetric = metric.Metric{
@@ -25,7 +25,7 @@ var (
 	}
 	failingMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_failing_employers", Kind: metric.Gauge, Unit: "employers",
-		Help: "Employers of which a backend fails, or whose finalizer is shared; their condition or events say why.", Labels: []metric.Label{kindLabel},
+		Help: "Employers with a failing backend or a shared finalizer. Their conditions or events have the reason.", Labels: []metric.Label{kindLabel},
 	}
 )
 

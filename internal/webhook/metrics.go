@@ -31,24 +31,26 @@ const (
 var (
 	removalsMetric = metric.Metric{
 		Name: "kuperator_webhook_removals_total", Kind: metric.Counter, Unit: "requests",
-		Help:   `Requests to remove a Pod, by verb ("delete" or "eviction") and result: "admitted", "marked" for graceful deletion and refused, "refused" because it is not finished or a PodDisruptionBudget objects, "failed" because the API server could not be asked.`,
+		Help: `Requests to remove a Pod, by verb ("delete" or "eviction") and result: "admitted"; "marked" for graceful deletion and refused; ` +
+			`"refused" because the graceful deletion is not finished or by a PodDisruptionBudget; "failed" because a request to the API server failed.`,
 		Labels: []metric.Label{{Name: "verb", Values: "delete, eviction"}, {Name: "result", Values: "admitted, marked, refused, failed"}},
 	}
 	decisionsMetric = metric.Metric{
 		Name: "kuperator_webhook_decisions_total", Kind: metric.Counter, Unit: "requests",
-		Help: "Admission requests by webhook and decision: allowed as they were, patched, denied with a reason for the user, error (the request could not be judged).",
+		Help: "Admission requests by webhook and decision: allowed unchanged, patched, denied with a reason for the user, error (no decision could be made).",
 		Labels: []metric.Label{
 			{Name: "webhook", Values: "the paths of the webhooks, such as /mutate-pods"}, {Name: "decision", Values: "allowed, patched, denied, error"},
 		},
 	}
 	certificateMetric = metric.Metric{
 		Name: "kuperator_webhook_certificate_expiry_timestamp_seconds", Kind: metric.Gauge, Unit: "seconds",
-		Help: "When the certificate that is served to the API server expires, in seconds since 1970. 0 while there is none.",
+		Help: "Expiry of the certificate that is served to the API server, in seconds since 1970. 0 without a certificate.",
 	}
 
 	turnedAwayMetric = metric.Metric{
 		Name: "kuperator_webhook_turned_away_total", Kind: metric.Counter, Unit: "requests",
-		Help:   `Requests that were refused before their body was read, by reason: no webhook is at the "path"; the "method" is not POST; the "token" is missing or wrong; the content "type" is not JSON; the "size" is above that of any review; the server is "busy": too much was asked at once, and the API server went on without an answer.`,
+		Help: `Requests that were refused before their body was read, by reason: "path" without a webhook; "method" other than POST; "token" missing or wrong; ` +
+			`content "type" other than JSON; "size" above that of any review; server "busy" with too many requests, so that the API server continued without an answer.`,
 		Labels: []metric.Label{{Name: "reason", Values: "path, method, token, type, size, busy"}},
 	}
 

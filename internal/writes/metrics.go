@@ -14,11 +14,11 @@ import (
 var (
 	waitsMetric = metric.Metric{
 		Name: "kuperator_stale_cache_waits_total", Kind: metric.Counter, Unit: "waits",
-		Help: "Reconciles put off because the cache did not show an own write yet. Some are usual; many for long mean that watches lag.",
+		Help: "Reconciles deferred because the cache did not show an own write yet. Some are usual; many over a long time mean that watches lag.",
 	}
 	oldestMetric = metric.Metric{
 		Name: "kuperator_stale_cache_oldest_wait_seconds", Kind: metric.Gauge, Unit: "seconds",
-		Help: "For how long the object that has been put off for longest has been waiting for the cache to show an own write. 0 if none is.",
+		Help: "Longest current wait of an object for the cache to show an own write. 0 if none waits.",
 	}
 )
 

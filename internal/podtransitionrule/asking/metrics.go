@@ -24,22 +24,22 @@ var (
 	}
 	requestsMetric = metric.Metric{
 		Name: "kuperator_rule_webhook_requests_total", Kind: metric.Counter, Unit: "requests", PerObject: true,
-		Help:   "Requests to the servers of webhook rules, polls included, by result: answered, failed (by the server or the way to it), refused (nothing was sent).",
+		Help:   "Requests to the servers of webhook rules, including polls, by result: answered, failed (an error of the server or the network), refused (no request was sent).",
 		Labels: append(ruleLabels[:2:2], metric.Label{Name: "result", Values: "answered, failed, refused"}),
 	}
 	ignoredMetric = metric.Metric{
 		Name: "kuperator_rule_webhook_ignored_failures_total", Kind: metric.Counter, Unit: "Pods", PerObject: true,
-		Help:   "Pods that passed a webhook rule although its server could not be asked, because failurePolicy is Ignore.",
+		Help:   "Pods that passed a webhook rule although the request to its server failed, because failurePolicy is Ignore.",
 		Labels: ruleLabels,
 	}
 	secondsMetric = metric.Metric{
 		Name: "kuperator_rule_webhook_request_seconds", Kind: metric.Histogram, Unit: "seconds",
-		Help:    "Time that requests to the servers of webhook rules take.",
+		Help:    "Time of requests to the servers of webhook rules.",
 		Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 	}
 	inFlightMetric = metric.Metric{
 		Name: "kuperator_rule_webhook_requests_in_flight", Kind: metric.Gauge, Unit: "requests",
-		Help: "Requests to the servers of webhook rules that are on their way.",
+		Help: "Requests to the servers of webhook rules in flight.",
 	}
 
 	requests       = requestsMetric.CounterVec()

@@ -21,7 +21,7 @@ var (
 	}
 	secondsMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_backend_call_duration_seconds", Kind: metric.Histogram, Unit: "seconds",
-		Help:    "How long calls to providers take.",
+		Help:    "Time of calls to providers.",
 		Labels:  []metric.Label{adapterLabel, {Name: "verb", Values: "read, apply"}},
 		Buckets: []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60},
 	}
@@ -31,7 +31,7 @@ var (
 	}
 	failingEmployersMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_backend_failing_employers", Kind: metric.Gauge, Unit: "employers",
-		Help: "Employers whose backend does not follow.", Labels: []metric.Label{adapterLabel},
+		Help: "Employers whose backend is not up to date.", Labels: []metric.Label{adapterLabel},
 	}
 )
 

@@ -67,7 +67,7 @@ var _ api.Mover[*corev1.Service, Server] = &Adapter{}
 
 var upMetric = metric.Metric{
 	Name: "kuperator_resourceconsist_haproxy_up", Kind: metric.Gauge, Unit: "1 or 0",
-	Help:   "Whether the HAProxy instance answers and has all servers that it is to have.",
+	Help:   "1 if the HAProxy instance answers and has all its desired servers, 0 otherwise.",
 	Labels: []metric.Label{{Name: "haproxy", Values: "the instances that the flags name"}},
 }
 
