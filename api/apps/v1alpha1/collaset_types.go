@@ -148,9 +148,9 @@ type UpdateStrategy struct {
 	// +optional
 	OperationDelaySeconds *int32 `json:"operationDelaySeconds,omitempty"`
 
-	// MaxSurge is the maximum number of Pods that updates replace at the same time under podUpgradePolicy Replace; each
-	// has an old and a new Pod meanwhile. It is a number, or a percentage of Replicas, rounded up, and at least 1. Nil
-	// means 25%. Other policies create no surplus Pods.
+	// MaxSurge is the maximum number of Pods that may be under replacement by updates at the same time with
+	// podUpgradePolicy Replace; each has an old and a new Pod meanwhile. It is a number, or a percentage of Replicas,
+	// rounded up, and at least 1. Nil means 25%. Other policies create no surplus Pods.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 : self.matches('^[1-9][0-9]*%$') && self.size() <= 6",message="must be at least 1, or a percentage such as 25%"
 	// +optional
@@ -288,7 +288,7 @@ type PersistentVolumeClaimRetentionPolicy struct {
 	// +optional
 	WhenDeleted PersistentVolumeClaimRetentionPolicyType `json:"whenDeleted,omitempty"`
 
-	// WhenScaled applies when the instance ID of the claim is released, because its Pod was scaled in, or was replaced
+	// WhenScaled applies when the instance ID of the claim is given up, because its Pod was scaled in, or was replaced
 	// by a Pod with another ID. Empty means Retain: the claim is used again with its ID.
 	// +optional
 	WhenScaled PersistentVolumeClaimRetentionPolicyType `json:"whenScaled,omitempty"`
@@ -417,8 +417,7 @@ type CollaSetStatus struct {
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty" patchStrategy:"merge" patchMergeKey:"type"`
 
-	// Blockers are the reasons why Pods are not in their desired state, sorted by the number of Pods, the largest
-	// first.
+	// Blockers are what keeps Pods from their desired state, sorted by the number of Pods, the largest first.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
@@ -454,7 +453,7 @@ type UpdateForecast struct {
 	Fields []string `json:"fields,omitempty"`
 }
 
-// Blocker is one reason why Pods are not in their desired state.
+// Blocker is one reason that keeps Pods from their desired state.
 type Blocker struct {
 	// Reason is a machine-readable reason in CamelCase.
 	// +kubebuilder:validation:MinLength=1
