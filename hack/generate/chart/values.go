@@ -108,34 +108,34 @@ func toYAML(value any, indent int) string {
 // special are the values that one component has beside those of all, with their comments.
 var special = map[string]string{
 	"collasetController": `
-  # Operate Pods through the Pod lifecycle. False operates them directly, as a Deployment does; then lifecycleController is
-  # not needed.
+  # Update and delete Pods through the Pod lifecycle. false: directly, as a Deployment does, without lifecycleController.
   podOpsLifecycle: true
 `,
 	"podtransitionruleController": `
-  # Let it read the Secrets that webhook rules name, in all namespaces.
+  # Allow it to read the Secrets that webhook rules name, in all namespaces.
   webhookSecrets: false
 `,
 	"resourceconsistController": `
-  # Enable the adapter alibaba-cloud-slb. The Secret alibaba-cloud-slb has the access key; add the region to extraArgs:
+  # Enable the adapter alibaba-cloud-slb. The access key is in the Secret alibaba-cloud-slb. Set the region in extraArgs:
   # --alibaba-cloud-slb-region=...
   alibabaCloudSLB: false
 `,
 	"webhookServer": `
-  # Managed Pods leave service before they are deleted or evicted.
+  # Take managed Pods out of service before they are deleted or evicted.
   gracefulDeletion: true
-  # New Pods name their Services at once. Needs resourceconsistController.
+  # Add the expected finalizers of their Services to new Pods. Requires resourceconsistController.
   announceServices: true
-  # cert-manager, which must be there, keeps the certificate; else the server does so itself.
+  # Use a certificate of cert-manager, which must be installed. false: webhook-server issues and renews its own.
   certManager: false
 `,
 }
 
 func valuesYAML(defaults map[string]settings) string {
 	var b strings.Builder
-	b.WriteString(header + `# The defaults are those of deploy/overlays/full. Files in variants/ give the other overlays: helm install -f variants/ha.yaml.
+	b.WriteString(header + `# The defaults are those of deploy/overlays/full. The files in variants/ correspond to the other overlays: helm install -f
+# variants/ha.yaml.
 
-# Images are called <repository>/<component>:<tag>.
+# Images are <repository>/<component>:<tag>.
 image:
   repository: kuperator
   # Empty: the chart's appVersion.
@@ -145,19 +145,19 @@ image:
 # Names of Secrets in the release's namespace: [{name: registry}].
 imagePullSecrets: []
 
-# The only namespaces to work in; they must exist. Empty: all. Then the components' rights are in these namespaces only, but for
-# nodes, namespaces, webhook configurations and reviews of tokens, which are outside any namespace.
+# The namespaces to watch, which must exist. Empty: all. If set, the components have permissions in these namespaces only, except for
+# cluster-scoped objects: nodes, namespaces, webhook configurations and reviews of tokens.
 namespaces: []
 
 crds:
-  # The CRDs stay when the release is uninstalled, and when this is set to false.
+  # The CRDs are kept when the release is uninstalled, and when this is set to false.
   install: true
 
-# The users' roles.
+# Roles for users of the suite.
 userRoles:
   create: true
 
-# A priority level of the API server for the suite.
+# A priority level of API Priority and Fairness for the suite.
 flowControl:
   create: true
 
@@ -166,17 +166,17 @@ priorityClass:
   create: false
 
 networkPolicy:
-  # Nothing reaches the Pods but at the ports that they serve.
+  # Restrict ingress to the ports that the Pods serve.
   create: true
-  # They reach nothing but DNS and TCP 443 and 6443.
+  # Restrict egress to DNS and TCP 443 and 6443.
   restrictEgress: false
 
-# Parts into which namespaces are divided, each with a leader of its own in each controller, so that all replicas act
-# (docs/scale-out.md). 1: one leader. Two to four for each replica are a good number.
+# Number of shards that namespaces are divided into. Each shard has its own leader in each controller, so that all replicas are active
+# (docs/scale-out.md). 1: one leader. Two to four shards per replica are recommended.
 shards: 1
 
-# kuperator-v0.7: the defaults and contracts of Kuperator v0.7 where a CollaSet does not say otherwise
-# (docs/migrate/from-kuperator.md).
+# kuperator-v0.7: the defaults and contracts of Kuperator v0.7 where a CollaSet does not set others
+# (docs/migrate/from-kuperator.md). Empty: those of this suite.
 compatibility: ""
 
 monitoring:
@@ -190,8 +190,8 @@ monitoring:
 		fmt.Fprintf(&b, "\n# %s\n%s:\n  enabled: true\n", c.name, c.key)
 		fmt.Fprintf(&b, "  replicas: %v\n", d.Replicas)
 		b.WriteString(strings.TrimPrefix(special[c.key], "\n"))
-		b.WriteString("  # The whole image, instead of the one above: for a digest.\n  image: \"\"\n")
-		b.WriteString("  # Further flags; see --help of the program.\n  extraArgs: []\n")
+		b.WriteString("  # Complete image reference, for example with a digest. Empty: from the values above.\n  image: \"\"\n")
+		b.WriteString("  # Additional flags; see --help of the program.\n  extraArgs: []\n")
 		fmt.Fprintf(&b, "  resources:\n%s", toYAML(d.Resources, 4))
 		fmt.Fprintf(&b, "  rollingUpdate:\n%s", toYAML(d.RollingUpdate, 4))
 		fmt.Fprintf(&b, "  topologySpreadConstraints:\n%s", toYAML(d.TopologySpreadConstraints, 2))
