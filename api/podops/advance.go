@@ -12,18 +12,16 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// Ask names a verdict: may the operation leave this stage?
+// Ask identifies a verdict: whether the operation may leave this stage.
 type Ask struct {
 	ID    string
 	Stage appsv1alpha1.TransitionRuleStage
 }
 
-// Verdicts holds what every rule that bears on the Pod has let pass. A missing
-// entry is a no.
+// Verdicts are the stages that every applicable rule permits to leave. A missing entry means no permission.
 type Verdicts map[Ask]bool
 
-// Step is the next state of a Pod: what Advance found to be due. The zero Step
-// means at rest, or waiting.
+// Step is the next state of a Pod: what is due according to Advance. The zero Step means that nothing is due.
 type Step struct {
 	Change
 	// ServiceReady is the status to give the service-ready condition; "" leaves it as it is. A writer of False writes
@@ -36,41 +34,39 @@ func (s Step) IsZero() bool {
 	return s.ServiceReady == "" && s.Change.IsZero()
 }
 
-// Advance gives everything that is due on the Pod, in one step: the structural steps of every ID, the steps that the
-// verdicts allow, and the readiness and availability that follow. It is for the one program that may write the Pod's
-// status, lifecycle-controller; all others use Structural, through the SDK.
+// Advance returns everything that is due on the Pod, in one step: the structural steps of every ID, the steps that the
+// verdicts permit, and the readiness and availability that follow. It is for the one program that may write the Pod's
+// status, lifecycle-controller. All others use Structural, through the SDK.
 //
-// It is total (defined for every label set) and does nothing to a Pod that is
-// being deleted. It is idempotent: applied to its own result it gives the zero
-// Step, unless the result's readiness is itself news (the step wrote it), in which
-// case it may follow once. now only stamps values that are informational.
+// It is total (defined for every label set) and does nothing to a Pod that is being deleted. It is idempotent: applied
+// to its own result it returns the zero Step, unless the readiness that the step wrote makes another step due, in which
+// case it may follow once. now is only used for informational timestamps.
 func Advance(v View, verdicts Verdicts, now time.Time) Step {
 	return AdvanceWaiving(v, verdicts, nil, now)
 }
 
-// Waived names operations, by ID, that need not wait any longer for what this
-// phase of theirs waits for. It says nothing of any other phase of the same ID.
+// Waived are operations, by ID, that need not wait any longer for what this phase of them waits for. Other phases of
+// the same ID are not waived.
 type Waived map[string]Phase
 
-// AdvanceWaiving is Advance for a Pod on which deadlines with policy Proceed have
-// expired:
+// AdvanceWaiving is Advance for a Pod on which deadlines with policy Proceed have expired:
 //
-//   - Preparing goes on with cooperators' finalizers still on the Pod, but not
-//     before service-ready is False and the Pod is observed not to be Ready;
-//   - Operate goes on as if the operator had finished;
-//   - PostCheck goes on without its rules;
-//   - Completing goes on without the expected finalizers that are missing, but
-//     not before the Pod is Ready, and the Pod counts as serving.
+//   - Preparing continues with cooperators' finalizers still on the Pod, but not before service-ready is False and the
+//     Pod is observed not to be Ready;
+//   - Operate continues as if the operator had finished;
+//   - PostCheck continues without its rules;
+//   - Completing continues without the missing expected finalizers, but not before the Pod is Ready, and the Pod counts
+//     as serving.
 //
-// In PreCheck only the cooperators are waived that are missing on a Ready Pod, for
-// which the Pod gets UnheldLabel. Its rules cannot be waived: SkipRulesAnnotation
-// is for that. Everything else that Advance promises holds here too.
+// In PreCheck only cooperators that are missing on a Ready Pod are waived, and the Pod gets UnheldLabel for them. Rules
+// of PreCheck cannot be waived: SkipRulesAnnotation is for that. Everything else that Advance guarantees holds here
+// too.
 func AdvanceWaiving(v View, verdicts Verdicts, waived Waived, now time.Time) Step {
 	return advance(v, verdicts, waived, now, true)
 }
 
-// Structural gives the steps that follow from the Pod's metadata and observed
-// readiness alone, which any participant may write with its own change.
+// Structural returns the steps that follow from the Pod's metadata and observed readiness alone. Any participant may
+// write them with its own change.
 func Structural(v View, now time.Time) Change {
 	return advance(v, nil, nil, now, false).Change
 }
@@ -100,9 +96,8 @@ func advance(v View, verdicts Verdicts, waived Waived, now time.Time, writesStat
 	return step
 }
 
-// staleDetails removes what rules have written on a Pod that leaves the last of
-// its stages with this step. On a Pod that is in no stage anyway they are left to
-// the rules' engine: they are no reason for a write.
+// staleDetails removes the annotations of rules from a Pod that leaves the last of its stages with this step. On a Pod
+// that is in no stage anyway, podtransitionrule-controller removes them: they are no reason for a write.
 func (a *advancer) staleDetails() map[string]*string {
 	var removed map[string]*string
 	for key := range a.Annotations {
@@ -145,7 +140,7 @@ func (a *advancer) offline() bool {
 	return slices.ContainsFunc(operations(a.labels), Operation.Offline)
 }
 
-// move takes the one step that is due for an operation and reports whether it took one.
+// move takes the one step that is due for an operation and reports whether there was one.
 func (a *advancer) move(o Operation) bool {
 	switch o.Phase {
 	case PhaseUndone, PhaseAbandoned:
@@ -193,7 +188,8 @@ func (a *advancer) move(o Operation) bool {
 // waives reports whether the operation need not wait for what its phase waits for.
 func (a *advancer) waives(o Operation) bool { return a.waived[o.ID] == o.Phase }
 
-// open lets the operator act if the Pod is out of service, or is waived to be. It waits for the end of UnheldLabel.
+// open lets the operator act if the Pod is out of service, or if that is waived. It waits for the removal of
+// UnheldLabel.
 func (a *advancer) open(o Operation) bool {
 	if _, unheld := a.labels[UnheldLabel]; unheld {
 		return false
@@ -226,7 +222,7 @@ func (a *advancer) complete(o Operation) bool {
 	return true
 }
 
-// ask puts a request before the rules, with no permission of an earlier one left.
+// ask submits a request to the rules, without a permission of an earlier request.
 func (a *advancer) ask(o Operation) {
 	if o.Held {
 		if _, marked := a.labels[OperatedPrefix+"/"+o.ID]; !marked {
@@ -264,8 +260,8 @@ func (a *advancer) finish(o Operation) {
 	a.set(PostCheckPrefix, o.ID)
 }
 
-// mayOperate reports whether the Pod, as it is or as this step writes it, is out
-// of service for every observer that the protocol knows.
+// mayOperate reports whether the Pod, as it is or as written by this step, is out of service for every observer that
+// the protocol knows.
 func (a *advancer) mayOperate() bool {
 	if a.Protected() {
 		return false
@@ -279,7 +275,7 @@ func (a *advancer) mayOperate() bool {
 	return a.writesStatus
 }
 
-// serving reports whether the Pod, as observed, is in service and every cooperator has it back.
+// serving reports whether the Pod, as observed, is in service and every expected cooperator holds it.
 func (a *advancer) serving() bool {
 	return a.online() && (a.servesWithout || len(a.missingFinalizers()) == 0)
 }
@@ -316,7 +312,7 @@ func (a *advancer) serviceReady() corev1.ConditionStatus {
 	}
 }
 
-// available sets and removes the label that says the Pod serves.
+// available sets and removes the label that means that the Pod serves.
 func (a *advancer) available() {
 	ops := operations(a.labels)
 	offline := slices.ContainsFunc(ops, Operation.Offline)
@@ -332,7 +328,7 @@ func (a *advancer) available() {
 	}
 }
 
-// clearKeys removes every key of an ID, and the mark of a deletion that will not come.
+// clearKeys removes every key of an ID, and the mark of a deletion that was cancelled.
 func (a *advancer) clearKeys(id string) {
 	a.unset(id, prefixes[:]...)
 	if !slices.ContainsFunc(operations(a.labels), func(o Operation) bool { return o.Type != "" }) {
@@ -349,7 +345,7 @@ func (a *advancer) dropOrphanPermissions() {
 	}
 }
 
-// permitted reports whether some ID was let pass for an operation of this type.
+// permitted reports whether some ID has passed PreCheck for an operation of this type.
 func (a *advancer) permitted(opType string) bool {
 	for key := range a.labels {
 		if id, ok := strings.CutPrefix(key, PreCheckedPrefix+"/"); ok && a.labels[OperationTypePrefix+"/"+id] == opType {

@@ -10,14 +10,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Change is a difference of Pod metadata, to be written as one patch. The zero
-// Change changes nothing.
+// Change is a difference of Pod metadata, to be written as one patch. The zero Change changes nothing.
 type Change struct {
 	// Labels to set (value) or remove (nil).
 	Labels map[string]*string
-	// Annotations to set or remove, likewise.
+	// Annotations to set (value) or remove (nil).
 	Annotations map[string]*string
-	// Finalizers is the whole new list when FinalizersChanged.
+	// Finalizers is the complete new list if FinalizersChanged.
 	Finalizers        []string
 	FinalizersChanged bool
 }
@@ -51,7 +50,7 @@ func (s Step) Apply(v View) View {
 	return v
 }
 
-// Then adds what follows structurally from the changed Pod to the change.
+// Then returns the change together with next, which was computed from the changed Pod.
 func (c Change) Then(v View, next Change) Change {
 	after := next.Apply(c.Apply(v))
 	merged := diffLabels(v.Labels, after.Labels)
@@ -125,8 +124,8 @@ func (c Change) metadata(v View) metadataPatch {
 	return m
 }
 
-// MergePatch returns the change as a JSON merge patch (RFC 7386) of the Pod that
-// v was read from, with its UID and resourceVersion as preconditions.
+// MergePatch returns the change as a JSON merge patch (RFC 7386) of the Pod from which v was read, with its UID and
+// resourceVersion as preconditions.
 func (c Change) MergePatch(v View) []byte {
 	return mustMarshal(map[string]any{"metadata": c.metadata(v)})
 }
@@ -140,11 +139,10 @@ type conditionPatch struct {
 }
 
 // StatusPatch returns the step as a strategic merge patch for the Pod's status subresource. The API server keeps
-// changes of metadata made there, so labels and readiness change in one write and no client sees one without the other.
-// Going offline writes Ready=False with it: the kubelet would only repeat it later.
+// changes of metadata made there, so labels and readiness change in one write, and no client observes one without the
+// other. A step that takes the Pod offline also writes Ready=False, which the kubelet would only do later.
 //
-// more are further conditions to write. One with a zero LastTransitionTime keeps
-// the time that it has.
+// more are further conditions to write. One with a zero LastTransitionTime keeps its time.
 func (s Step) StatusPatch(v View, now metav1.Time, more ...corev1.PodCondition) []byte {
 	patch := map[string]any{"metadata": s.metadata(v)}
 	var conditions []conditionPatch

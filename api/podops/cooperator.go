@@ -8,22 +8,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// MustLeave reports whether a cooperator has to take the Pod out of what it keeps:
-// the Pod is on its way out of service, or gone.
+// MustLeave reports whether a cooperator must remove the Pod from what it maintains: the Pod is going out of service,
+// or is gone.
 func MustLeave(v View) bool {
 	return v.Terminating || v.Terminal || v.ServiceReady == corev1.ConditionFalse || Offline(v)
 }
 
-// MayJoin reports whether a cooperator may bring the Pod back: it is Ready and
-// nothing keeps it out of service.
+// MayJoin reports whether a cooperator may bring the Pod back: it is Ready, and nothing keeps it out of service.
 func MayJoin(v View) bool {
 	return v.Ready && !MustLeave(v)
 }
 
-// Expect announces that the Pod does not count as serving without the
-// employer's finalizer. employer is "<Kind>/<namespace>/<name>". It changes
-// nothing if that is announced already; a value that cannot be read is an error
-// and stays as it is.
+// Expect announces that the Pod does not count as serving without the employer's finalizer. employer is
+// "<Kind>/<namespace>/<name>". The Change is zero if that is announced already. An annotation that is not valid is an
+// error, and is not changed.
 func Expect(v View, employer, finalizer string) (Change, error) {
 	expected, err := ExpectedFinalizers(v.Annotations)
 	if err != nil {
@@ -40,8 +38,7 @@ func Expect(v View, employer, finalizer string) (Change, error) {
 	return annotate(next), nil
 }
 
-// Forget takes the announcement back, with what follows: a Pod that waited for
-// this employer alone is in service.
+// Forget removes the announcement, with the steps that follow: a Pod that waited only for this employer is in service.
 func Forget(v View, employer string, now time.Time) (Change, error) {
 	expected, err := ExpectedFinalizers(v.Annotations)
 	if err != nil {
@@ -61,8 +58,8 @@ func annotate(expected map[string]string) Change {
 	return Change{Annotations: map[string]*string{AvailableConditionsAnnotation: &value}}
 }
 
-// Join puts the cooperator's finalizer on the Pod, which has been brought back,
-// with what follows: the last one to join completes the operations that waited.
+// Join adds the cooperator's finalizer to the Pod, which has been brought back, with the steps that follow: the last
+// cooperator to join completes the operations that waited.
 func Join(v View, finalizer string, now time.Time) Change {
 	if v.Terminating || slices.Contains(v.Finalizers, finalizer) {
 		return Change{}
@@ -71,8 +68,8 @@ func Join(v View, finalizer string, now time.Time) Change {
 	return join.Then(v, Structural(join.Apply(v), now))
 }
 
-// Leave removes the cooperator's finalizer from the Pod, which has been taken
-// out, with what follows: the last one to leave lets the operator act.
+// Leave removes the cooperator's finalizer from the Pod, which has been taken out, with the steps that follow: after
+// the last cooperator to leave, the operator may act.
 func Leave(v View, finalizer string, now time.Time) Change {
 	if !slices.Contains(v.Finalizers, finalizer) {
 		return Change{}

@@ -12,27 +12,27 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// DeadlinePolicy is what happens to an operation whose phase takes too long.
+// DeadlinePolicy is the reaction to an operation past the deadline of its phase.
 type DeadlinePolicy string
 
 const (
-	// DeadlineWait only reports. It is what "" means.
+	// DeadlineWait only reports. "" means the same.
 	DeadlineWait DeadlinePolicy = "Wait"
-	// DeadlineCancel reports and undoes the operation; in PreCheck and Preparing only.
+	// DeadlineCancel reports and undoes the operation. For PreCheck and Preparing only.
 	DeadlineCancel DeadlinePolicy = "Cancel"
-	// DeadlineProceed reports and goes on without what is waited for; in every
-	// phase but PreCheck (see AdvanceWaiving).
+	// DeadlineProceed reports and continues without what the phase waits for. For every phase except PreCheck (see
+	// AdvanceWaiving).
 	DeadlineProceed DeadlinePolicy = "Proceed"
 )
 
-// Deadline is how long a phase may take. After is zero for no deadline at all.
+// Deadline is how long a phase may take. A zero After means no deadline.
 type Deadline struct {
 	After  time.Duration
 	Policy DeadlinePolicy
 }
 
-// DeadlineKey names what a deadline is for. Phase is PreCheck, Preparing,
-// Operate, PostCheck or Completing; Type is "" for operations of every type.
+// DeadlineKey identifies a deadline. Phase is PreCheck, Preparing, Operate, PostCheck or Completing. Type is "" for
+// operations of every type.
 type DeadlineKey struct {
 	Phase Phase
 	Type  string
@@ -41,11 +41,10 @@ type DeadlineKey struct {
 // Deadlines are the deadlines of one Pod, or of the suite.
 type Deadlines map[DeadlineKey]Deadline
 
-// deadlinePhases are the phases that can take time, in order.
+// deadlinePhases are the phases that can have a deadline, in order.
 var deadlinePhases = [...]Phase{PhasePreCheck, PhasePreparing, PhaseOperate, PhasePostCheck, PhaseCompleting}
 
-// DeadlinePhase is the phase whose deadline bears on an operation in phase p; ""
-// for phases that end by themselves.
+// DeadlinePhase is the phase whose deadline applies to an operation in phase p; "" for phases that end without waiting.
 func DeadlinePhase(p Phase) Phase {
 	switch p {
 	case PhaseRequested, PhasePreCheck:
@@ -64,8 +63,8 @@ func DeadlinePhase(p Phase) Phase {
 	return PhaseNone
 }
 
-// For returns the deadline of a phase of an operation of this type: the key with
-// the type wins over the phase alone. It is false if there is none.
+// For returns the deadline of a phase of an operation of this type: a key with the type takes precedence over the phase
+// alone. It is false if there is no deadline.
 func (d Deadlines) For(p Phase, opType string) (Deadline, bool) {
 	p = DeadlinePhase(p)
 	found, ok := d[DeadlineKey{p, opType}]
@@ -75,7 +74,7 @@ func (d Deadlines) For(p Phase, opType string) (Deadline, bool) {
 	return found, ok && found.After > 0
 }
 
-// Over returns defaults with d put over them, key by key. Neither is changed.
+// Over returns defaults with the keys of d in place of those of defaults. Neither is changed.
 func (d Deadlines) Over(defaults Deadlines) Deadlines {
 	if len(d) == 0 {
 		return defaults
@@ -88,10 +87,9 @@ func (d Deadlines) Over(defaults Deadlines) Deadlines {
 	return merged
 }
 
-// ParseDeadlines reads DeadlinesAnnotation. Entries that cannot be read are left
-// out; a policy that does not exist for its phase becomes DeadlineWait. The error
-// says of each what to change, and what could be read is returned with it. It is
-// nil without the annotation.
+// ParseDeadlines reads DeadlinesAnnotation. Invalid entries are omitted; a policy that is not valid for its phase
+// becomes DeadlineWait. The error names the remedy for each, and is returned together with the valid entries. Without
+// the annotation both are nil.
 func ParseDeadlines(annotations map[string]string) (Deadlines, error) {
 	raw := annotations[DeadlinesAnnotation]
 	if raw == "" {
@@ -155,8 +153,8 @@ func parseDeadlineKey(s string) (DeadlineKey, error) {
 	return DeadlineKey{Phase(phase), opType}, nil
 }
 
-// parseDeadline returns a zero Deadline if the duration cannot be read, and one
-// that only reports if the policy does not fit the phase.
+// parseDeadline returns a zero Deadline if the duration is not valid, and one that only reports if the policy is not
+// valid for the phase.
 func parseDeadline(key DeadlineKey, after string, policy DeadlinePolicy) (Deadline, error) {
 	d, err := time.ParseDuration(after)
 	if err != nil || d < 0 {

@@ -9,13 +9,13 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// WaitReason says what an operation waits for, in a form that programs can compare.
+// WaitReason is what an operation waits for, in a machine-readable form.
 type WaitReason string
 
 const (
-	// WaitOperationType: the operator has not said what it wants to do.
+	// WaitOperationType: the operator has not written the type of the operation.
 	WaitOperationType WaitReason = "OperationTypeMissing"
-	// WaitRule: a PodTransitionRule has not let it pass.
+	// WaitRule: a PodTransitionRule has not granted it.
 	WaitRule WaitReason = "BlockedByRule"
 	// WaitLifecycle: the next step is lifecycle-controller's.
 	WaitLifecycle WaitReason = "WaitingForLifecycleController"
@@ -27,7 +27,7 @@ const (
 	WaitOperator WaitReason = "OperatorAtWork"
 	// WaitReady: the Pod has not become Ready.
 	WaitReady WaitReason = "WaitingForReady"
-	// WaitExpected: a cooperator does not have the Pod back yet.
+	// WaitExpected: an expected cooperator does not hold the Pod yet.
 	WaitExpected WaitReason = "WaitingForCooperatorToJoin"
 	// WaitStayOffline: a user keeps the Pod offline.
 	WaitStayOffline WaitReason = "StayOffline"
@@ -39,7 +39,7 @@ const (
 	WaitRefused WaitReason = "DeletionRefused"
 )
 
-// WaitReasons are all reasons there are.
+// WaitReasons are all reasons.
 func WaitReasons() []WaitReason {
 	return []WaitReason{
 		WaitOperationType, WaitRule, WaitLifecycle, WaitFinalizer, WaitNotReady, WaitOperator,
@@ -61,25 +61,24 @@ type Wait struct {
 	Since time.Time
 }
 
-// Explain says what each operation on the Pod waits for, or, if there is none,
-// why the Pod does not count as serving; and, last, why its graceful deletion has
-// not begun, if the API server refuses it. For a Pod that serves there is no more.
-// rules are all rules of the Pod's namespace; nil is fine.
+// Explain returns what each operation on the Pod waits for. Without operations it returns why the Pod does not count as
+// serving. The last entry is why its graceful deletion has not begun, if the API server refuses it. For a Pod that
+// serves there are no other entries. rules are all rules of the Pod's namespace, and may be nil.
 func Explain(v View, rules []Rule) []Wait {
 	return ExplainWith(v, Surroundings{Rules: rules})
 }
 
-// Surroundings are what an operation may wait for beside the Pod itself.
+// Surroundings are what an operation may wait for outside the Pod itself.
 type Surroundings struct {
 	// Rules are all rules of the Pod's namespace; nil if there are none.
 	Rules []Rule
-	// Frozen says why nothing may be taken out of service; "" if it may.
+	// Frozen is why no Pod may be taken out of service; "" if Pods may be.
 	Frozen string
-	// Employers says more about employers that have not brought the Pod back,
-	// by key "<Kind>/<namespace>/<name>"; nil if nothing is known.
+	// Employers has details about employers that have not brought the Pod back, by key "<Kind>/<namespace>/<name>". May
+	// be nil.
 	Employers map[string]string
-	// Brief names blocking rules without what they say: a text that stays the
-	// same while the operation waits for the same.
+	// Brief is whether to name blocking rules without their reasons: the text stays the same while the operation waits
+	// for the same.
 	Brief bool
 }
 
@@ -101,7 +100,7 @@ func ExplainWith(v View, s Surroundings) []Wait {
 	return waits
 }
 
-// DeletionRefused reports whether the API server refuses the graceful deletion of the Pod, which stays as it is, and
+// DeletionRefused reports whether the API server refuses the graceful deletion of the Pod, which stays in service, and
 // why.
 func DeletionRefused(v View) (why string, refused bool) {
 	if _, marked := v.Labels[appsv1alpha1.ToDeleteLabel]; !marked || v.Terminating || IsDuring(v, DeletionID, TypeDelete) {
@@ -111,7 +110,7 @@ func DeletionRefused(v View) (why string, refused bool) {
 	return why, refused
 }
 
-// ExplainRefusal tells people that the API server refuses the graceful deletion of a Pod, and why.
+// ExplainRefusal is the message for users when the API server refuses the graceful deletion of a Pod.
 func ExplainRefusal(why string) string {
 	return "the API server refuses to delete the Pod: " + why +
 		"; nothing is done to it until it agrees, and it is asked again by itself"

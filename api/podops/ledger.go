@@ -10,8 +10,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// Rule is a PodTransitionRule prepared for many Pods: selectors parsed, grants
-// indexed. It is immutable once compiled.
+// Rule is a PodTransitionRule compiled for many Pods: selectors parsed, grants indexed. It is immutable.
 type Rule struct {
 	Namespace string
 	Name      string
@@ -36,9 +35,8 @@ type grantKey struct {
 	stage appsv1alpha1.TransitionRuleStage
 }
 
-// CompileRule prepares a rule. A selector that cannot be parsed selects nothing;
-// the rule's own status says so. A rule that is being deleted is still in force
-// until it is gone. The rule's objects are shared and must not change afterwards.
+// CompileRule compiles a rule. A selector that is not valid selects nothing; the rule's own status reports it. A rule
+// that is being deleted is in force until it is gone. The objects of r are shared and must not change afterwards.
 func CompileRule(r *appsv1alpha1.PodTransitionRule) Rule {
 	compiled := Rule{
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID, generation: r.Generation,
@@ -69,7 +67,7 @@ func CompileRule(r *appsv1alpha1.PodTransitionRule) Rule {
 	return compiled
 }
 
-// StageOf is the stage at which a rule is asked; PreCheck if it names none.
+// StageOf is the stage at which a rule is evaluated; PreCheck if it names none.
 func StageOf(r *appsv1alpha1.TransitionRule) appsv1alpha1.TransitionRuleStage {
 	if r.Stage == nil || *r.Stage == "" {
 		return appsv1alpha1.StagePreCheck
@@ -90,9 +88,8 @@ func (r Rule) Selects(v View) bool {
 	return r.Namespace == v.Namespace && r.selector.Matches(labels.Set(v.Labels))
 }
 
-// BearsOn reports whether the rule has a say on the Pod at a stage: it selects the
-// Pod, and one of its enabled checks is for that stage, passes its filter, and is
-// not skipped by the Pod's annotation.
+// BearsOn reports whether the rule applies to the Pod at a stage: it selects the Pod, and one of its enabled checks is
+// for that stage, has a filter that matches, and is not skipped by the Pod's annotation.
 func (r Rule) BearsOn(v View, stage appsv1alpha1.TransitionRuleStage) bool {
 	return r.Selects(v) && slices.ContainsFunc(r.checks, func(c check) bool {
 		return c.stage == stage && !v.SkipsRule(c.name) && (c.filter == nil || c.filter.Matches(labels.Set(v.Labels)))
@@ -104,8 +101,8 @@ func Covers(g appsv1alpha1.PodGrant, o Operation) bool {
 	return slices.Contains(g.Operations, appsv1alpha1.GrantedOperation{ID: o.ID, Type: o.Type, Request: o.Request})
 }
 
-// GrantedUnder is the generation of the rule under which a grant of its status was given. Where that was not
-// written, as by earlier releases, it is that of the whole status.
+// GrantedUnder is the generation of the rule's spec under which a grant was given. A grant of an earlier release has
+// none; for it the generation is that of the whole status.
 func GrantedUnder(r *appsv1alpha1.PodTransitionRule, g appsv1alpha1.PodGrant) int64 {
 	if g.Generation == 0 {
 		return r.Status.ObservedGeneration
@@ -119,8 +116,8 @@ func (r Rule) lets(v View, o Operation, stage appsv1alpha1.TransitionRuleStage) 
 	return has && Covers(g, o) && g.Generation == r.generation
 }
 
-// StageOfPhase is the stage at which an operation waits for rules; false if it waits for none. A request that has not
-// been advanced yet waits in PreCheck.
+// StageOfPhase is the stage at which an operation in this phase waits for rules; false if it waits for none. A request
+// that has not been advanced yet waits in PreCheck.
 func StageOfPhase(p Phase) (appsv1alpha1.TransitionRuleStage, bool) {
 	switch p {
 	case PhaseRequested, PhasePreCheck:
@@ -133,13 +130,12 @@ func StageOfPhase(p Phase) (appsv1alpha1.TransitionRuleStage, bool) {
 	return "", false
 }
 
-// VerdictsFor reads the ledger: which operations on the Pod may leave their
-// stage. rules are all rules of the Pod's namespace.
+// VerdictsFor reads the ledger: which operations on the Pod may leave their stage. rules are all rules of the Pod's
+// namespace.
 //
-// Every rule that bears on the Pod must have granted this very request under
-// the spec that it has now, so that a rule that was made stricter binds at
-// once; and so must every rule that a grant names as evaluated with it: a set of grants that
-// was only half written is no verdict, and may be withdrawn.
+// Every rule that applies to the Pod must have granted this very request under its current spec, so that a rule that
+// was made stricter takes effect at once. So must every rule that a grant names as evaluated together with it: grants
+// that are only partly written are no verdict, and may be withdrawn.
 func VerdictsFor(v View, rules []Rule) Verdicts {
 	var verdicts Verdicts
 	for _, o := range Operations(v) {

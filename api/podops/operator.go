@@ -9,20 +9,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// Request is an operation that an operator wants on a Pod.
+// Request is an operation on a Pod that an operator requests.
 type Request struct {
-	// ID is the operator's slot, a label name of at most 63 characters. One
-	// operator uses one ID for all it does, so that its operations follow each
-	// other instead of running side by side.
+	// ID is the operator's slot, a label name of at most 63 characters. One operator uses one ID for all its
+	// operations, so that they run one after the other and not side by side.
 	ID string
-	// Type is what it does; see TypeUpdate and its siblings.
+	// Type is the type of the operation, such as TypeUpdate.
 	Type string
-	// Deletes is true if the operation ends with the Pod's deletion; users' rules
-	// may look at it (PreparingToDeleteLabel).
+	// Deletes is whether the operation ends with the deletion of the Pod. Users' rules may check it
+	// (PreparingToDeleteLabel).
 	Deletes bool
 }
 
-// Validate says what is wrong with the request's ID or type.
+// Validate returns an error if the request's ID or type is not valid.
 func (r Request) Validate() error {
 	var errs []error
 	for what, value := range map[string]string{"ID": r.ID, "type": r.Type} {
@@ -40,10 +39,9 @@ func (r Request) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Begin asks for the operation. Asking again for what is already under way
-// changes nothing; asking for another type under the same ID, or after it has
-// finished, is a new request that needs its own permission. A Pod that is being
-// deleted takes no requests: the Change is zero.
+// Begin requests the operation. Requesting an operation that is already under way changes nothing. Requesting another
+// type under the same ID, or the same type after it has finished, is a new request that needs its own permission. A Pod
+// that is being deleted accepts no requests: the Change is zero.
 func Begin(v View, r Request, now time.Time) (Change, error) {
 	if err := r.Validate(); err != nil {
 		return Change{}, err
@@ -75,7 +73,7 @@ func Begin(v View, r Request, now time.Time) (Change, error) {
 	return begin.Then(v, Structural(begin.Apply(v), now)), nil
 }
 
-// newRequest is a request value that differs from the one before, whatever the clock says.
+// newRequest is a request value that differs from the one before, even if the clock does not advance.
 func newRequest(old string, now time.Time) string {
 	next := now.UnixNano()
 	if last, err := strconv.ParseInt(old, 10, 64); err == nil && last >= next {
@@ -84,7 +82,7 @@ func newRequest(old string, now time.Time) string {
 	return strconv.FormatInt(next, 10)
 }
 
-// IsDuring reports whether the operation was begun and has not been finished or cancelled.
+// IsDuring reports whether the operation has begun and is neither finished nor cancelled.
 func IsDuring(v View, id, opType string) bool {
 	o := OperationOf(v, id)
 	switch o.Phase {
@@ -95,14 +93,13 @@ func IsDuring(v View, id, opType string) bool {
 	return false
 }
 
-// Allowed reports whether the operator may act on the Pod now: the operation is in
-// its Operate phase, no cooperator holds the Pod (or a deadline waived that for
-// this request), and the Pod is observed to be out of service. A Pod that
-// lacks the readiness gate cannot be taken out of service by a condition; it is
-// allowed as soon as no cooperator holds it, as upstream v0.7 does.
+// Allowed reports whether the operator may act on the Pod now: the operation is in phase Operate, no cooperator holds
+// the Pod (or a deadline waived that for this request), and the Pod is observed to be out of service. A Pod without the
+// readiness gate cannot be taken out of service by a condition; its operation is allowed as soon as no cooperator holds
+// it, as in upstream v0.7.
 //
-// The caller must make its write depend on the resourceVersion that v was read
-// at, so that the answer still holds when it lands.
+// The caller must write with the resourceVersion of v as a precondition, so that the answer is still valid at the
+// write.
 func Allowed(v View, id, opType string) bool {
 	o := OperationOf(v, id)
 	if v.Terminating || o.Phase != PhaseOperate || o.Type != opType {
@@ -116,15 +113,14 @@ func Allowed(v View, id, opType string) bool {
 	return !v.Gate || v.Terminal || !v.Ready
 }
 
-// OperateTime is when the permission to act was given, by its writer's clock;
-// false if there is none. Delays are best measured from one's own observation.
+// OperateTime is when the permission to act was given, by its writer's clock; false without a permission. Delays are
+// best measured from the caller's own observation.
 func OperateTime(v View, id string) (time.Time, bool) {
 	return TimeOf(v.Labels[OperatePrefix+"/"+id])
 }
 
-// Finish marks the operation as carried out; the Pod may return to service once rules agree. Before the Operate phase
-// nothing can have been carried out, and Finish cancels. It changes nothing unless the operation is under way with this
-// type.
+// Finish marks the operation as finished; the Pod may return to service once rules agree. Before phase Operate nothing
+// can have been done, and Finish cancels. It changes nothing unless an operation of this type is under way.
 func Finish(v View, id, opType string, now time.Time) Change {
 	if v.Terminating || !IsDuring(v, id, opType) {
 		return Change{}
@@ -133,8 +129,8 @@ func Finish(v View, id, opType string, now time.Time) Change {
 	return finish.Then(v, Structural(finish.Apply(v), now))
 }
 
-// Cancel takes the request back, in any phase, and leaves nothing of it behind.
-// What was already done to the Pod stays done, without a post-check.
+// Cancel removes the request, in any phase, with all its keys. Changes already made to the Pod remain, without a
+// PostCheck.
 func Cancel(v View, id string, now time.Time) Change {
 	if v.Terminating || PhaseOf(v, id) == PhaseNone {
 		return Change{}

@@ -5,15 +5,13 @@ import (
 	"strings"
 )
 
-// Phase is where an operation stands. It is derived from the Pod's labels every
-// time, never remembered.
+// Phase is where an operation is. It is always derived from the Pod's labels, and never stored elsewhere.
 type Phase string
 
 const (
-	// PhaseNone: the ID is not on the Pod (a lone operation-type is nothing).
+	// PhaseNone: the ID is not on the Pod (an operation type alone does not count).
 	PhaseNone Phase = ""
-	// PhaseRequested: operating, but not yet put before the rules, or put there
-	// for an earlier request.
+	// PhaseRequested: operating, but not submitted to the rules yet, or submitted for an earlier request.
 	PhaseRequested Phase = "Requested"
 	// PhasePreCheck: operating and pre-check, no permission for this type yet.
 	PhasePreCheck Phase = "PreCheck"
@@ -32,10 +30,10 @@ const (
 	PhasePostChecked Phase = "PostChecked"
 	// PhaseCompleting: operated and completing; the Pod returns to service.
 	PhaseCompleting Phase = "Completing"
-	// PhaseUndone: undo-operation-type; every key of the ID must go.
+	// PhaseUndone: undo-operation-type; every key of the ID must be removed.
 	PhaseUndone Phase = "Undone"
-	// PhaseAbandoned: keys of an operation that was never carried out and that no operator asks for any more; every key of
-	// the ID must go.
+	// PhaseAbandoned: keys of an operation that was not performed and that no operator requests any more; every key of
+	// the ID must be removed.
 	PhaseAbandoned Phase = "Abandoned"
 )
 
@@ -43,16 +41,16 @@ const (
 type Operation struct {
 	// ID is the operator's slot.
 	ID string
-	// Type is the type asked for, or, once finished, the type carried out. It
-	// is "" if the operator has not written it.
+	// Type is the requested type or, once finished, the type that was performed. It is "" if the operator has not
+	// written it.
 	Type string
-	// Phase is where it stands.
+	// Phase is where it is.
 	Phase Phase
 	// Request identifies the request to rules: the value of the operating
 	// label, or of the operated label once finished.
 	Request string
-	// Held is true if an earlier operation under this ID was carried out and not
-	// post-checked: the Pod stays offline although the ID is back in PreCheck.
+	// Held is whether an earlier operation under this ID was performed and not post-checked: the Pod stays offline
+	// although the ID is back in PreCheck.
 	Held bool
 }
 
@@ -74,8 +72,7 @@ func PhaseOf(v View, id string) Phase {
 	return operationOf(v.Labels, id).Phase
 }
 
-// OperationOf returns one ID as found on the Pod; Phase is PhaseNone if it is
-// not there.
+// OperationOf returns one ID as found on the Pod; its Phase is PhaseNone if it is not there.
 func OperationOf(v View, id string) Operation {
 	return operationOf(v.Labels, id)
 }
@@ -207,9 +204,8 @@ func (k *marks) requestedPhase(labels map[string]string) (phase Phase, held bool
 	}
 }
 
-// permits reports whether the labels carry a permission that covers the request: of
-// its type, and not older than it. This suite stamps a permission with the
-// request it was given for; upstream's stamps are later than the request.
+// permits reports whether the labels have a permission for the request: of its type, and not older than it. The suite
+// stamps a permission with the request that it was given for; upstream's stamps are later than the request.
 func (k *marks) permits(labels map[string]string) bool {
 	opType := k.values[markOperationType]
 	if !k.has(markPreChecked) || opType == "" {

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// View is all that the protocol reads of a Pod. Its maps and slices are shared
-// with the Pod it was read from: nothing in this package changes them.
+// View is everything that the protocol reads of a Pod. Its maps and slices are shared with the Pod it was read from:
+// nothing in this package changes them.
 type View struct {
 	Namespace       string
 	Name            string
@@ -22,21 +22,19 @@ type View struct {
 	Annotations map[string]string
 	Finalizers  []string
 
-	// Gate is true if the Pod has the service-ready readiness gate, without
-	// which no condition can take it out of service.
+	// Gate is whether the Pod has the service-ready readiness gate, without which no condition can take it out of
+	// service.
 	Gate bool
-	// ServiceReady is the status of the service-ready condition, "" when the Pod
-	// does not have it.
+	// ServiceReady is the status of the service-ready condition; "" without the condition.
 	ServiceReady corev1.ConditionStatus
 	// Ready is the Pod's Ready condition, as last observed.
 	Ready bool
 	// ContainersReady is the Pod's ContainersReady condition: the kubelet has
 	// reported, and only readiness gates can keep the Pod from being Ready.
 	ContainersReady bool
-	// Terminating is true if the Pod is being deleted; the protocol is over.
+	// Terminating is whether the Pod is being deleted; the protocol no longer applies then.
 	Terminating bool
-	// Terminal is true if the Pod has run to its end (Succeeded or Failed) and
-	// will not be Ready again.
+	// Terminal is whether the Pod has terminated (Succeeded or Failed) and will not be Ready again.
 	Terminal bool
 }
 
@@ -67,7 +65,7 @@ func Read(pod *corev1.Pod) View {
 	return v
 }
 
-// ServiceAvailable reports whether the Pod carries the label that says it serves.
+// ServiceAvailable reports whether the Pod has the label that means that it serves.
 func (v View) ServiceAvailable() bool {
 	_, ok := v.Labels[ServiceAvailableLabel]
 	return ok
@@ -82,9 +80,8 @@ type availableConditions struct {
 	ExpectedFinalizers map[string]string `json:"expectedFinalizers,omitempty"`
 }
 
-// ExpectedFinalizers reads AvailableConditionsAnnotation: finalizer by employer
-// key "<Kind>/<namespace>/<name>". It is nil without the annotation, and an
-// error if its value is not the JSON it should be.
+// ExpectedFinalizers reads AvailableConditionsAnnotation: finalizers by employer key "<Kind>/<namespace>/<name>". It is
+// nil without the annotation, and returns an error if the value is not valid JSON of that form.
 func ExpectedFinalizers(annotations map[string]string) (map[string]string, error) {
 	raw := annotations[AvailableConditionsAnnotation]
 	if raw == "" {
@@ -97,8 +94,8 @@ func ExpectedFinalizers(annotations map[string]string) (map[string]string, error
 	return c.ExpectedFinalizers, nil
 }
 
-// MissingEmployers returns the employers whose expected finalizer is not on the
-// Pod, sorted; nil if none is missing or the annotation cannot be read.
+// MissingEmployers returns the employers whose expected finalizer is not on the Pod, sorted; nil if none is missing or
+// the annotation is not valid.
 func MissingEmployers(v View) []string {
 	if _, err := ExpectedFinalizers(v.Annotations); err != nil {
 		return nil
@@ -123,8 +120,8 @@ func (v View) missingFinalizers() []string {
 	return missing
 }
 
-// SkipsRule reports whether the Pod's owner excused it from the named rule. An
-// annotation that cannot be read excuses from nothing.
+// SkipsRule reports whether the Pod's annotation excludes it from the named rule. An annotation that is not valid
+// excludes it from none.
 func (v View) SkipsRule(name string) bool {
 	raw := v.Annotations[SkipRulesAnnotation]
 	if raw == "" {
@@ -136,10 +133,9 @@ func (v View) SkipsRule(name string) bool {
 	return json.Unmarshal([]byte(raw), &skip) == nil && slices.Contains(skip.SkipRules, name)
 }
 
-// returning reports whether the Pod is Ready and a cooperator that is expected does not
-// hold it: traffic may already come, and nothing would keep an operation from
-// starting before it is gone again. Taking the Pod out of service has to wait
-// until the cooperator has put its finalizer on, so that it can be waited for.
+// returning reports whether the Pod is Ready and an expected cooperator does not hold it: it may receive traffic
+// already, and no finalizer would keep an operation from starting before that traffic is gone. Taking the Pod out of
+// service must wait until the cooperator has added its finalizer.
 func (v View) returning() bool {
 	return v.Gate && v.Ready && !v.Terminal && v.ServiceReady != corev1.ConditionFalse && len(v.missingFinalizers()) > 0
 }

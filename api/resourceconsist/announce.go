@@ -10,8 +10,8 @@ import (
 )
 
 // Announce returns the operations that announce employers of a kind on a Pod that is being created with these
-// annotations, nil if they all are announced; see podops.Expect. What others announced stays. The error is that the
-// annotation cannot be read.
+// annotations, nil if all are announced already; see podops.Expect. Other announcements are kept. It returns an error
+// if the annotation is not valid.
 func Announce(annotations map[string]string, kind string, employers ...client.ObjectKey) ([]jsonpatch.JsonPatchOperation, error) {
 	view := podops.View{Annotations: annotations}
 	for _, employer := range employers {

@@ -9,15 +9,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// HeldBy are the names that AdaptersAnnotation or a condition of HeldConditionPrefix has for the employer, sorted; nil
-// if there is none.
+// HeldBy are the names of AdaptersAnnotation and of conditions with HeldConditionPrefix of the employer, sorted; nil if
+// there are none.
 func HeldBy(employer client.Object) []string {
 	names := append(AnnotatedHolders(employer), ConditionedHolders(employer)...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// AnnotatedHolders are the names that AdaptersAnnotation has, in its order.
+// AnnotatedHolders are the names of AdaptersAnnotation, in its order.
 func AnnotatedHolders(employer client.Object) []string {
 	raw := employer.GetAnnotations()[AdaptersAnnotation]
 	if raw == "" {
@@ -26,7 +26,7 @@ func AnnotatedHolders(employer client.Object) []string {
 	return strings.Split(raw, ",")
 }
 
-// ConditionedHolders are the names that conditions of HeldConditionPrefix have, sorted.
+// ConditionedHolders are the names of conditions with HeldConditionPrefix, sorted.
 func ConditionedHolders(employer client.Object) []string {
 	var names []string
 	conditions, _ := ConditionsOf(employer)
@@ -44,7 +44,7 @@ func MayHold(employer client.Object, adapter string) bool {
 	return slices.ContainsFunc(HeldBy(employer), func(name string) bool { return HolderOf(name) == adapter })
 }
 
-// HolderOf is the adapter of a name of HeldBy.
+// HolderOf is the adapter in a name of HeldBy.
 func HolderOf(name string) string {
 	adapter, _, _ := strings.Cut(name, ".")
 	return adapter
@@ -58,8 +58,8 @@ func HolderName(adapter, place string) string {
 	return adapter + "." + place
 }
 
-// PlacesOf are the places at which a Placer may hold members of the employer, sorted: where they belong now, and where
-// they belonged as long as something is left there.
+// PlacesOf are the places at which a Placer may have members of the employer, sorted: the current place, and earlier
+// ones until nothing is left there.
 func PlacesOf(employer client.Object, adapter, now string) []string {
 	var places []string
 	if now != "" {
@@ -74,7 +74,7 @@ func PlacesOf(employer client.Object, adapter, now string) []string {
 	return slices.Compact(places)
 }
 
-// ConditionsOf are the employer's status.conditions, which are not to be changed; false if its kind has none.
+// ConditionsOf are the employer's status.conditions, which must not be changed; false if its kind has none.
 func ConditionsOf(employer client.Object) ([]metav1.Condition, bool) {
 	value := reflect.Indirect(reflect.ValueOf(employer))
 	for _, name := range []string{"Status", "Conditions"} {

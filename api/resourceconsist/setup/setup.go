@@ -17,28 +17,28 @@ import (
 // Backend is an adapter for employers of kind E, ready for one call of AddToManager. Make one with BackendOf.
 type Backend[E client.Object] struct{ of backend.Backend }
 
-// BackendOf has the framework use an adapter: what Pods need is changed in batches, and what is known of them comes
-// from what was read for all waiting Pods together. An api.Mover is one that moves traffic; api.Provisioner and
-// api.Placer are used if the adapter is one. AddToManager returns what is wrong with the options.
+// BackendOf makes the framework use an adapter: changes for Pods are sent in batches, and the state of the backend is
+// read for all waiting Pods together. An api.Mover moves traffic. api.Provisioner and api.Placer are used if the
+// adapter implements them. Errors in the options are returned by AddToManager.
 func BackendOf[E client.Object, S comparable](adapter api.Adapter[E, S], options api.CallOptions) Backend[E] {
 	return Backend[E]{bulk.New(adapter, options, nil)}
 }
 
-// EndpointSlices is the adapter that resourceconsist-controller has built in, for traffic that follows Kubernetes' own
-// endpoints. A program that looks after Services in place of that controller adds it beside its own adapters, in the
-// same call of AddToManager. Its manager's user may also get, list and watch EndpointSlices.
+// EndpointSlices is the adapter built into resourceconsist-controller, for traffic that follows Kubernetes' own
+// endpoints. A program that reconciles Services in place of that controller adds it together with its own adapters, in
+// the same call of AddToManager. Its manager's user must also be allowed to get, list and watch EndpointSlices.
 func EndpointSlices() Backend[*corev1.Service] {
 	return Backend[*corev1.Service]{endpointslice.New(nil)}
 }
 
-// AddToManager makes mgr look after the Pods of all employers of kind E. All adapters for one kind belong in one
-// call, because they share the employer's finalizer: a Pod leaves when the last backend has dropped it, and joins when
-// every backend has it. A second call for the same kind, no adapter, or two adapters of one name is an error, as is a
-// kind that the manager's scheme does not know.
+// AddToManager makes mgr reconcile the Pods of all employers of kind E. All adapters for one kind belong in one call,
+// because they share the employer's finalizer: a Pod leaves when the last backend has removed it, and joins when every
+// backend has it. It returns an error for a second call for the same kind, no adapter, two adapters of one name, or a
+// kind that the manager's scheme does not have.
 //
-// The manager's user may get, list, watch and patch Pods, get, list, watch and patch employers, patch their status if
-// that has conditions, and create and patch events (events.k8s.io). Its cache may be limited to Pods and employers
-// labelled kusionstack.io/control=true.
+// The manager's user must be allowed to get, list, watch and patch Pods, to get, list, watch and patch employers, to
+// patch their status if that has conditions, and to create and patch events (events.k8s.io). Its cache may be limited
+// to Pods and employers with the label kusionstack.io/control=true.
 func AddToManager[E client.Object](mgr manager.Manager, options api.Options, adapters ...Backend[E]) error {
 	return resourceconsist.AddToManager(mgr, backend.New(*new(E)), options, backends(adapters)...)
 }
