@@ -39,17 +39,65 @@ func Libraries() []metric.Metric {
 	queue := []metric.Label{controller, {Name: "name", Values: "as controller"}, {Name: "priority", Values: "a few priorities"}}
 	hook := metric.Label{Name: "webhook", Values: "the paths of the webhooks"}
 	return []metric.Metric{
-		{Name: "up", Kind: metric.Gauge, Unit: "1 or 0", Help: "From Prometheus: 1 if the last scrape succeeded.", Labels: []metric.Label{{Name: "job", Values: "the binary"}, {Name: "instance", Values: "its address"}}},
-		{Name: "leader_election_master_status", Kind: metric.Gauge, Unit: "1 or 0", Help: "1 for the replica that holds the Lease. webhook-server has no Lease.", Labels: []metric.Label{{Name: "name", Values: "the Lease's name, which is the component's"}}},
-		{Name: "controller_runtime_reconcile_total", Kind: metric.Counter, Unit: "reconciles", Help: "Reconciles by result.", Labels: []metric.Label{controller, {Name: "result", Values: "success, error, requeue, requeue_after"}}},
-		{Name: "controller_runtime_reconcile_errors_total", Kind: metric.Counter, Unit: "reconciles", Help: "Reconciles that failed. They are retried with back-off.", Labels: []metric.Label{controller}},
-		{Name: "controller_runtime_reconcile_time_seconds", Kind: metric.Histogram, Unit: "seconds", Help: "Time of a reconcile.", Labels: []metric.Label{controller}},
-		{Name: "controller_runtime_webhook_latency_seconds", Kind: metric.Histogram, Unit: "seconds", Help: "Time to answer an admission request.", Labels: []metric.Label{hook}},
-		{Name: "controller_runtime_webhook_requests_total", Kind: metric.Counter, Unit: "requests", Help: "Admission requests by HTTP status.", Labels: []metric.Label{hook, {Name: "code", Values: "HTTP status codes"}}},
-		{Name: "workqueue_depth", Kind: metric.Gauge, Unit: "objects", Help: "Objects that wait for a worker.", Labels: queue},
-		{Name: "workqueue_queue_duration_seconds", Kind: metric.Histogram, Unit: "seconds", Help: "How long objects wait for a worker.", Labels: queue[:2]},
-		{Name: "workqueue_retries_total", Kind: metric.Counter, Unit: "objects", Help: "Objects that are retried.", Labels: queue[:2]},
-		{Name: "rest_client_requests_total", Kind: metric.Counter, Unit: "requests", Help: "Requests to the API server, including reads.", Labels: []metric.Label{{Name: "code", Values: "HTTP status codes, or <error>"}, {Name: "method", Values: "HTTP methods"}, {Name: "host", Values: "the API server"}}},
+		{
+			Name: "up", Kind: metric.Gauge, Unit: "1 or 0",
+			Help:   "From Prometheus: 1 if the last scrape succeeded.",
+			Labels: []metric.Label{{Name: "job", Values: "the binary"}, {Name: "instance", Values: "its address"}},
+		},
+		{
+			Name: "leader_election_master_status", Kind: metric.Gauge, Unit: "1 or 0",
+			Help:   "1 for the replica that holds the Lease. webhook-server has no Lease.",
+			Labels: []metric.Label{{Name: "name", Values: "the Lease's name, which is the component's"}},
+		},
+		{
+			Name: "controller_runtime_reconcile_total", Kind: metric.Counter, Unit: "reconciles",
+			Help:   "Reconciles by result.",
+			Labels: []metric.Label{controller, {Name: "result", Values: "success, error, requeue, requeue_after"}},
+		},
+		{
+			Name: "controller_runtime_reconcile_errors_total", Kind: metric.Counter, Unit: "reconciles",
+			Help:   "Reconciles that failed. They are retried with back-off.",
+			Labels: []metric.Label{controller},
+		},
+		{
+			Name: "controller_runtime_reconcile_time_seconds", Kind: metric.Histogram, Unit: "seconds",
+			Help:   "Time of a reconcile.",
+			Labels: []metric.Label{controller},
+		},
+		{
+			Name: "controller_runtime_webhook_latency_seconds", Kind: metric.Histogram, Unit: "seconds",
+			Help:   "Time to answer an admission request.",
+			Labels: []metric.Label{hook},
+		},
+		{
+			Name: "controller_runtime_webhook_requests_total", Kind: metric.Counter, Unit: "requests",
+			Help:   "Admission requests by HTTP status.",
+			Labels: []metric.Label{hook, {Name: "code", Values: "HTTP status codes"}},
+		},
+		{
+			Name: "workqueue_depth", Kind: metric.Gauge, Unit: "objects",
+			Help:   "Objects that wait for a worker.",
+			Labels: queue,
+		},
+		{
+			Name: "workqueue_queue_duration_seconds", Kind: metric.Histogram, Unit: "seconds",
+			Help:   "How long objects wait for a worker.",
+			Labels: queue[:2],
+		},
+		{
+			Name: "workqueue_retries_total", Kind: metric.Counter, Unit: "objects",
+			Help:   "Objects that are retried.",
+			Labels: queue[:2],
+		},
+		{
+			Name: "rest_client_requests_total", Kind: metric.Counter, Unit: "requests",
+			Help: "Requests to the API server, including reads.",
+			Labels: []metric.Label{
+				{Name: "code", Values: "HTTP status codes, or <error>"},
+				{Name: "method", Values: "HTTP methods"},
+				{Name: "host", Values: "the API server"},
+			},
+		},
 		{Name: "process_resident_memory_bytes", Kind: metric.Gauge, Unit: "bytes", Help: "Memory of the process."},
 		{Name: "process_cpu_seconds_total", Kind: metric.Counter, Unit: "seconds", Help: "CPU time of the process."},
 		{Name: "go_goroutines", Kind: metric.Gauge, Unit: "goroutines", Help: "Goroutines of the process."},
