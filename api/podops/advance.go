@@ -110,7 +110,8 @@ func (a *advancer) staleDetails() map[string]*string {
 	}
 	inStage := func(o Operation) bool { _, waits := StageOfPhase(o.Phase); return waits }
 	leaves := func(o Operation) bool { return inStage(o) || o.Phase == PhaseUndone || o.Phase == PhaseAbandoned }
-	if removed == nil || !slices.ContainsFunc(operations(a.Labels), leaves) || slices.ContainsFunc(operations(a.labels), inStage) {
+	if removed == nil || !slices.ContainsFunc(operations(a.Labels), leaves) ||
+		slices.ContainsFunc(operations(a.labels), inStage) {
 		return nil
 	}
 	return removed
@@ -256,7 +257,8 @@ func (a *advancer) finish(o Operation) {
 		a.labels[DoneOperationTypePrefix+"/"+o.ID] = doneType
 	}
 	a.setIfAbsent(OperatedPrefix + "/" + o.ID)
-	a.unset(o.ID, PreCheckPrefix, PreCheckedPrefix, PreparingPrefix, OperatePrefix, OperationTypePrefix, PostCheckedPrefix, CompletingPrefix, WaivedPrefix)
+	a.unset(o.ID, PreCheckPrefix, PreCheckedPrefix, PreparingPrefix, OperatePrefix, OperationTypePrefix, PostCheckedPrefix,
+		CompletingPrefix, WaivedPrefix)
 	a.set(PostCheckPrefix, o.ID)
 }
 

@@ -113,7 +113,8 @@ type metadataPatch struct {
 }
 
 func (c Change) metadata(v View) metadataPatch {
-	m := metadataPatch{UID: string(v.UID), ResourceVersion: v.ResourceVersion, Labels: c.Labels, Annotations: c.Annotations}
+	m := metadataPatch{UID: string(v.UID), ResourceVersion: v.ResourceVersion, Labels: c.Labels,
+		Annotations: c.Annotations}
 	if c.FinalizersChanged {
 		list := slices.Clone(c.Finalizers)
 		if list == nil {

@@ -100,7 +100,9 @@ func ParseDeadlines(annotations map[string]string) (Deadlines, error) {
 		Policy DeadlinePolicy `json:"policy"`
 	}
 	if err := json.Unmarshal([]byte(raw), &entries); err != nil {
-		return nil, fmt.Errorf(`annotation %s is not the JSON {"<phase>[/<type>]":{"after":"10m","policy":"Wait"}}, correct or remove it: %w`, DeadlinesAnnotation, err)
+		return nil, fmt.Errorf(
+			`annotation %s is not the JSON {"<phase>[/<type>]":{"after":"10m","policy":"Wait"}}, correct or remove it: %w`,
+			DeadlinesAnnotation, err)
 	}
 	var errs []error
 	deadlines := Deadlines{}
@@ -128,7 +130,8 @@ func ParseDeadlines(annotations map[string]string) (Deadlines, error) {
 func ParseDeadline(s string) (DeadlineKey, Deadline, error) {
 	name, value, ok := strings.Cut(s, "=")
 	if !ok {
-		return DeadlineKey{}, Deadline{}, fmt.Errorf("deadline %q: write <phase>[/<type>]=<duration>[,<policy>], for example Preparing/update=10m,Cancel", s)
+		return DeadlineKey{}, Deadline{}, fmt.Errorf(
+			"deadline %q: write <phase>[/<type>]=<duration>[,<policy>], for example Preparing/update=10m,Cancel", s)
 	}
 	key, err := parseDeadlineKey(name)
 	if err != nil {
@@ -145,7 +148,8 @@ func ParseDeadline(s string) (DeadlineKey, Deadline, error) {
 func parseDeadlineKey(s string) (DeadlineKey, error) {
 	phase, opType, typed := strings.Cut(s, "/")
 	if !slices.Contains(deadlinePhases[:], Phase(phase)) {
-		return DeadlineKey{}, fmt.Errorf("%q: %q is no phase that a deadline can be for, give one of %v", s, phase, deadlinePhases)
+		return DeadlineKey{}, fmt.Errorf("%q: %q is no phase that a deadline can be for, give one of %v", s,
+			phase, deadlinePhases)
 	}
 	if typed && (opType == "" || len(validation.IsValidLabelValue(opType)) > 0) {
 		return DeadlineKey{}, fmt.Errorf("%q: %q is no operation type, give the type or leave out the slash", s, opType)
@@ -165,11 +169,15 @@ func parseDeadline(key DeadlineKey, after string, policy DeadlinePolicy) (Deadli
 		return Deadline{d, DeadlineWait}, nil
 	case DeadlineCancel:
 		if key.Phase != PhasePreCheck && key.Phase != PhasePreparing {
-			return Deadline{d, DeadlineWait}, fmt.Errorf("policy Cancel is for PreCheck and Preparing only: in %s something may have been done already; give Wait or Proceed", key.Phase)
+			return Deadline{d, DeadlineWait}, fmt.Errorf(
+				"policy Cancel is for PreCheck and Preparing only: in %s something may have been done already; give Wait or Proceed",
+				key.Phase)
 		}
 	case DeadlineProceed:
 		if key.Phase == PhasePreCheck {
-			return Deadline{d, DeadlineWait}, fmt.Errorf("policy Proceed is not for PreCheck: excuse the Pod from a rule with annotation %s instead; give Wait or Cancel", SkipRulesAnnotation)
+			return Deadline{d, DeadlineWait}, fmt.Errorf(
+				"policy Proceed is not for PreCheck: excuse the Pod from a rule with annotation %s instead; give Wait or Cancel",
+				SkipRulesAnnotation)
 		}
 	default:
 		return Deadline{d, DeadlineWait}, fmt.Errorf("policy %q does not exist, give Wait, Cancel or Proceed", policy)

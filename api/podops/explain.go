@@ -88,7 +88,8 @@ func ExplainWith(v View, s Surroundings) []Wait {
 	ops := Operations(v)
 	for _, o := range ops {
 		reason, message := explainOperation(v, o, s)
-		waits = append(waits, Wait{ID: o.ID, Type: o.Type, Phase: o.Phase, Reason: reason, Message: message, Since: PhaseTime(v, o)})
+		waits = append(waits, Wait{ID: o.ID, Type: o.Type, Phase: o.Phase, Reason: reason, Message: message,
+			Since: PhaseTime(v, o)})
 	}
 	if len(ops) == 0 && !v.ServiceAvailable() && !v.Terminating && !v.Terminal {
 		reason, message := explainReturn(v, s)
@@ -120,7 +121,8 @@ func explainOperation(v View, o Operation, s Surroundings) (WaitReason, string) 
 	switch o.Phase {
 	case PhaseRequested, PhasePreCheck:
 		if o.Type == "" {
-			return WaitOperationType, fmt.Sprintf("label %s/%s is missing: the operator has not said what it wants to do", OperationTypePrefix, o.ID)
+			return WaitOperationType, fmt.Sprintf("label %s/%s is missing: the operator has not said what it wants to do",
+				OperationTypePrefix, o.ID)
 		}
 		return explainRules(v, o, s)
 	case PhasePostCheck, PhaseFinished:
@@ -133,7 +135,8 @@ func explainOperation(v View, o Operation, s Surroundings) (WaitReason, string) 
 			return WaitNotReady, "the Pod is still Ready; waiting for its readiness to follow the gate " + ServiceReadyCondition
 		}
 		if _, unheld := v.Labels[UnheldLabel]; unheld {
-			return WaitLifecycle, "out of service without " + annotated(v, s.Employers) + "; a cooperator that was about to put it on has a moment to undo that"
+			return WaitLifecycle, "out of service without " + annotated(v, s.Employers) +
+				"; a cooperator that was about to put it on has a moment to undo that"
 		}
 		return WaitLifecycle, "out of service; the permission to operate is next"
 	case PhaseOperate:
@@ -169,7 +172,8 @@ func explainRules(v View, o Operation, s Surroundings) (WaitReason, string) {
 		blocking = append(blocking, r.explain(v))
 	}
 	if len(blocking) == 0 && stage == appsv1alpha1.StagePreCheck && v.returning() {
-		return WaitExpected, "the Pod is Ready, but " + annotated(v, s.Employers) + " has not been put on, by which it is held until traffic is gone; it goes out of service after that, or if the finalizer does not come"
+		return WaitExpected, "the Pod is Ready, but " + annotated(v, s.Employers) +
+			" has not been put on, by which it is held until traffic is gone; it goes out of service after that, or if the finalizer does not come"
 	}
 	if len(blocking) == 0 {
 		return WaitLifecycle, "no rule objects; the next step is lifecycle-controller's"

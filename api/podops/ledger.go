@@ -124,7 +124,8 @@ func StageOfPhase(p Phase) (appsv1alpha1.TransitionRuleStage, bool) {
 		return appsv1alpha1.StagePreCheck, true
 	case PhaseFinished, PhasePostCheck:
 		return appsv1alpha1.StagePostCheck, true
-	case PhaseNone, PhasePreChecked, PhasePreparing, PhaseOperate, PhasePostChecked, PhaseCompleting, PhaseUndone, PhaseAbandoned:
+	case PhaseNone, PhasePreChecked, PhasePreparing, PhaseOperate, PhasePostChecked, PhaseCompleting,
+		PhaseUndone, PhaseAbandoned:
 		return "", false
 	}
 	return "", false

@@ -182,7 +182,8 @@ func (k *marks) requestedPhase(labels map[string]string) (phase Phase, held bool
 		// Asked again. Traffic that was already let back (post-checked) is not
 		// taken away by asking; traffic that was not stays away.
 		held = !k.has(markPostChecked) && !k.has(markCompleting)
-		if held && k.has(markPreCheck) && !k.has(markPostCheck) && !k.has(markPreChecked) && !k.has(markPreparing) && !k.has(markOperate) {
+		if held && k.has(markPreCheck) && !k.has(markPostCheck) && !k.has(markPreChecked) && !k.has(markPreparing) &&
+			!k.has(markOperate) {
 			return PhasePreCheck, true
 		}
 		return PhaseRequested, held

@@ -73,7 +73,8 @@ func (v View) ServiceAvailable() bool {
 
 // Protected reports whether a cooperator still holds the Pod.
 func (v View) Protected() bool {
-	return slices.ContainsFunc(v.Finalizers, func(f string) bool { return strings.HasPrefix(f, ProtectionFinalizerPrefix) })
+	return slices.ContainsFunc(v.Finalizers,
+		func(f string) bool { return strings.HasPrefix(f, ProtectionFinalizerPrefix) })
 }
 
 type availableConditions struct {
@@ -89,7 +90,8 @@ func ExpectedFinalizers(annotations map[string]string) (map[string]string, error
 	}
 	var c availableConditions
 	if err := json.Unmarshal([]byte(raw), &c); err != nil {
-		return nil, fmt.Errorf("annotation %s is not valid JSON, correct or remove it: %w", AvailableConditionsAnnotation, err)
+		return nil, fmt.Errorf("annotation %s is not valid JSON, correct or remove it: %w",
+			AvailableConditionsAnnotation, err)
 	}
 	return c.ExpectedFinalizers, nil
 }

@@ -31,7 +31,8 @@ func ConditionedHolders(employer client.Object) []string {
 	var names []string
 	conditions, _ := ConditionsOf(employer)
 	for i := range conditions {
-		if name, ok := strings.CutPrefix(conditions[i].Type, HeldConditionPrefix); ok && conditions[i].Status == metav1.ConditionTrue {
+		if name, ok := strings.CutPrefix(conditions[i].Type, HeldConditionPrefix); ok &&
+			conditions[i].Status == metav1.ConditionTrue {
 			names = append(names, name)
 		}
 	}

@@ -83,7 +83,8 @@ func DrainTime(employer client.Object, fallback time.Duration) (time.Duration, e
 	}
 	seconds, err := strconv.ParseUint(raw, 10, 31)
 	if err != nil {
-		return fallback, fmt.Errorf("annotation %s is %q: give whole seconds, at least 0; %s counts until then", DrainSecondsAnnotation, raw, fallback)
+		return fallback, fmt.Errorf("annotation %s is %q: give whole seconds, at least 0; %s counts until then",
+			DrainSecondsAnnotation, raw, fallback)
 	}
 	return time.Duration(seconds) * time.Second, nil
 }

@@ -57,13 +57,18 @@ func delegated(config *rest.Config, httpClient *http.Client) (metricsserver.Filt
 	if err != nil {
 		return nil, fmt.Errorf("preparing to ask the API server who may read metrics: %w", err)
 	}
-	return newDelegation(authentication.TokenReviews(), authorization.SubjectAccessReviews(), clock.RealClock{}).filter, nil
+	return newDelegation(authentication.TokenReviews(), authorization.SubjectAccessReviews(),
+		clock.RealClock{}).filter, nil
 }
 
-func newDelegation(tokens authenticationclient.TokenReviewInterface, access authorizationclient.SubjectAccessReviewInterface, now cache.Clock) *delegation {
+func newDelegation(
+	tokens authenticationclient.TokenReviewInterface, access authorizationclient.SubjectAccessReviewInterface,
+	now cache.Clock,
+) *delegation {
 	return &delegation{
 		tokens: tokens, access: access,
-		identities: cache.NewLRUExpireCacheWithClock(mostAnswers, now), answers: cache.NewLRUExpireCacheWithClock(mostAnswers, now),
+		identities: cache.NewLRUExpireCacheWithClock(mostAnswers, now),
+		answers:    cache.NewLRUExpireCacheWithClock(mostAnswers, now),
 	}
 }
 
@@ -115,13 +120,16 @@ func bearerToken(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-func (d *delegation) identify(ctx context.Context, token string) (user authenticationv1.UserInfo, known bool, err error) {
+func (d *delegation) identify(
+	ctx context.Context, token string,
+) (user authenticationv1.UserInfo, known bool, err error) {
 	key := sha256.Sum256([]byte(token))
 	if found, ok := d.identities.Get(key); ok {
 		user, known = found.(authenticationv1.UserInfo)
 		return user, known, nil
 	}
-	review, err := d.tokens.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	review, err := d.tokens.Create(ctx,
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
 	if err != nil {
 		return user, false, err
 	}

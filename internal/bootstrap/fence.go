@@ -56,7 +56,9 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if renewed := f.renewed.Load(); renewed != nil {
 		if age := now.Sub(*renewed); age > f.deadline {
-			return nil, fmt.Errorf("not written: the Lease was last renewed %s ago, which is longer than --leader-elect-retry-period and --leader-elect-renew-deadline together, so that another replica may lead", age.Round(time.Millisecond))
+			return nil, fmt.Errorf(
+				"not written: the Lease was last renewed %s ago, which is longer than --leader-elect-retry-period and --leader-elect-renew-deadline together, so that another replica may lead",
+				age.Round(time.Millisecond))
 		}
 	}
 	return t.next.RoundTrip(r)

@@ -18,7 +18,9 @@ import (
 )
 
 // newLed is the manager of a component of which one replica leads, and acts alone.
-func newLed(ctx context.Context, c *Component, o *Options, cfg *rest.Config, options ctrl.Options) (ctrl.Manager, error) {
+func newLed(
+	ctx context.Context, c *Component, o *Options, cfg *rest.Config, options ctrl.Options,
+) (ctrl.Manager, error) {
 	identity, err := newIdentity()
 	if err != nil {
 		return nil, err
@@ -58,7 +60,9 @@ func newIdentity() (string, error) {
 
 // leaseClients are one for asking for Leases, where one request that hangs loses none, as controller-runtime has it,
 // and one for watching them.
-func leaseClients(cfg *rest.Config, o *Options) (asking, watching coordinationclient.CoordinationV1Interface, err error) {
+func leaseClients(
+	cfg *rest.Config, o *Options,
+) (asking, watching coordinationclient.CoordinationV1Interface, err error) {
 	cfg = rest.AddUserAgent(rest.CopyConfig(cfg), "leader-election")
 	if watching, err = coordinationclient.NewForConfig(cfg); err == nil {
 		cfg.Timeout = max(time.Second, o.RenewDeadline/2)

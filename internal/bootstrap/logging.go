@@ -46,7 +46,8 @@ func (o *Options) logger(w io.Writer) (logr.Logger, error) {
 	return crzap.New(
 		crzap.WriteTo(w),
 		crzap.Level(zap.NewAtomicLevelAt(level)),
-		crzap.StacktraceLevel(zapcore.PanicLevel), // an error says what failed; reconcile errors are expected and need no stack
+		// an error says what failed; reconcile errors are expected and need no stack
+		crzap.StacktraceLevel(zapcore.PanicLevel),
 		encoder(func(c *zapcore.EncoderConfig) { c.EncodeTime = zapcore.RFC3339NanoTimeEncoder }),
 	).WithName(o.Name), nil
 }

@@ -34,14 +34,16 @@ var (
 		Labels: []metric.Label{
 			{Name: "resource", Values: "resources that the component writes, such as pods or pods/status"},
 			{Name: "verb", Values: "create, update, patch, delete, deletecollection"},
-			{Name: "result", Values: "done, conflict (the object had changed, or was there), gone, refused, throttled, failed (by the API server or the way to it)"},
+			{Name: "result", Values: "done, conflict (the object had changed, or was there), gone, refused, throttled, " +
+				"failed (by the API server or the way to it)"},
 		},
 	}
 )
 
 // Metrics are what every component publishes.
 func Metrics() []metric.Metric {
-	return slices.Concat([]metric.Metric{buildInfoMetric, apiWritesMetric, metric.LeftOut}, writes.Metrics(), shard.Metrics())
+	return slices.Concat([]metric.Metric{buildInfoMetric, apiWritesMetric, metric.LeftOut},
+		writes.Metrics(), shard.Metrics())
 }
 
 // registerMetrics adds the collectors of Metrics to a registry; a second time changes nothing.
@@ -71,7 +73,8 @@ func countWrites(cfg *rest.Config) {
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return &writeCounter{next: next} })
 }
 
-var requests = &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+var requests = &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"),
+	GrouplessAPIPrefixes: sets.NewString("api")}
 
 type writeCounter struct {
 	next  http.RoundTripper

@@ -24,7 +24,9 @@ type crdSchema struct {
 // than the program, and the API server drops them from what is written. Paths are like spec.updateStrategy.pauseAt.
 // It is nil, without an error, where the API server publishes no schema of the kind, which it does a moment after a
 // CRD was made.
-func fieldsNotServed(ctx context.Context, cfg *rest.Config, scheme *runtime.Scheme, gvk schema.GroupVersionKind) ([]string, error) {
+func fieldsNotServed(
+	ctx context.Context, cfg *rest.Config, scheme *runtime.Scheme, gvk schema.GroupVersionKind,
+) ([]string, error) {
 	object, err := scheme.New(gvk)
 	if err != nil {
 		return nil, err

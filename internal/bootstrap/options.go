@@ -113,32 +113,54 @@ func defaultOptions(c *Component) *Options {
 
 func (o *Options) addFlags(groups *cliflag.NamedFlagSets, leaderElected bool) {
 	fs := groups.FlagSet("cluster")
-	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig, "Path to a kubeconfig file. Empty: the Pod's ServiceAccount, or else KUBECONFIG and ~/.kube/config.")
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", o.Kubeconfig,
+		"Path to a kubeconfig file. Empty: the Pod's ServiceAccount, or else KUBECONFIG and ~/.kube/config.")
 	fs.StringVar(&o.Context, "context", o.Context, "Context of the kubeconfig file. Empty: its current context.")
-	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS, "Maximum requests per second to the API server. -1: no client-side limit; API Priority and Fairness of the API server applies.")
+	fs.Float32Var(&o.KubeAPIQPS, "kube-api-qps", o.KubeAPIQPS,
+		"Maximum requests per second to the API server. -1: no client-side limit; "+
+			"API Priority and Fairness of the API server applies.")
 	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", o.KubeAPIBurst, "Burst of requests above --kube-api-qps.")
 	fs.StringSliceVar(&o.Namespaces, "namespaces", o.Namespaces, "Comma-separated namespaces to watch. Empty: all.")
-	fs.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "Maximum number of objects of one kind that are reconciled at the same time.")
+	fs.IntVar(&o.Concurrency, "concurrency", o.Concurrency,
+		"Maximum number of objects of one kind that are reconciled at the same time.")
 
 	if leaderElected {
 		fs = groups.FlagSet("leader election")
-		fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect, "Reconcile only while holding the Lease "+o.Name+". Disable it only if there can never be more than one replica.")
-		fs.StringVar(&o.LeaderElectNamespace, "leader-elect-namespace", o.LeaderElectNamespace, "Namespace of the Lease. Default: POD_NAMESPACE, or "+defaultNamespace+".")
-		fs.DurationVar(&o.LeaseDuration, "leader-elect-lease-duration", o.LeaseDuration, "How long other replicas wait after the last observed renewal before they take the Lease.")
-		fs.DurationVar(&o.RenewDeadline, "leader-elect-renew-deadline", o.RenewDeadline, "How long the leader retries to renew the Lease before it exits.")
-		fs.DurationVar(&o.RetryPeriod, "leader-elect-retry-period", o.RetryPeriod, "Interval between attempts to acquire or renew the Lease.")
-		fs.IntVar(&o.Shards, "shards", o.Shards, "Number of shards that namespaces are divided into. Each shard has its own Lease, so that all replicas are active, each in its own namespaces. 1: one leader for all namespaces. Must be the same on all replicas.")
+		fs.BoolVar(&o.LeaderElect, "leader-elect", o.LeaderElect,
+			"Reconcile only while holding the Lease "+o.Name+". Disable it only if there can never be more than one replica.")
+		fs.StringVar(&o.LeaderElectNamespace, "leader-elect-namespace", o.LeaderElectNamespace,
+			"Namespace of the Lease. Default: POD_NAMESPACE, or "+defaultNamespace+".")
+		fs.DurationVar(&o.LeaseDuration, "leader-elect-lease-duration", o.LeaseDuration,
+			"How long other replicas wait after the last observed renewal before they take the Lease.")
+		fs.DurationVar(&o.RenewDeadline, "leader-elect-renew-deadline", o.RenewDeadline,
+			"How long the leader retries to renew the Lease before it exits.")
+		fs.DurationVar(&o.RetryPeriod, "leader-elect-retry-period", o.RetryPeriod,
+			"Interval between attempts to acquire or renew the Lease.")
+		fs.IntVar(&o.Shards, "shards", o.Shards,
+			"Number of shards that namespaces are divided into. "+
+				"Each shard has its own Lease, so that all replicas are active, each in its own namespaces. "+
+				"1: one leader for all namespaces. Must be the same on all replicas.")
 	}
 
 	fs = groups.FlagSet("observability")
 	fs.StringVar(&o.LogFormat, "log-format", o.LogFormat, "Log format: json or console.")
-	fs.StringVar(&o.LogLevel, "log-level", o.LogLevel, "Log verbosity: error, info, debug, or a number, where 0 is info and higher numbers are more verbose.")
-	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress, "Address of /metrics, host:port. 0: disabled.")
-	fs.BoolVar(&o.MetricsSecure, "metrics-secure", o.MetricsSecure, "Serve /metrics over HTTPS, to clients that are authenticated and authorized by the API server for that path (ClusterRole kuperator-metrics-reader). false: plain HTTP without authentication.")
-	fs.StringVar(&o.MetricsCertDir, "metrics-cert-dir", o.MetricsCertDir, "Directory with tls.crt and tls.key for /metrics, reloaded when they change. Empty: a self-signed certificate.")
-	fs.BoolVar(&o.Profiling, "profiling", o.Profiling, "Serve profiles at /debug/pprof/ on the address of /metrics, to clients that are authorized by the API server for these paths.")
-	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", o.HealthProbeBindAddress, "Address of /healthz and /readyz, host:port. 0: disabled.")
-	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout, "How long running reconciles and requests may take to finish after SIGTERM. Must be shorter than the Pod's terminationGracePeriodSeconds.")
+	fs.StringVar(&o.LogLevel, "log-level", o.LogLevel,
+		"Log verbosity: error, info, debug, or a number, where 0 is info and higher numbers are more verbose.")
+	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", o.MetricsBindAddress,
+		"Address of /metrics, host:port. 0: disabled.")
+	fs.BoolVar(&o.MetricsSecure, "metrics-secure", o.MetricsSecure,
+		"Serve /metrics over HTTPS, to clients that are authenticated and authorized by the API server for that path "+
+			"(ClusterRole kuperator-metrics-reader). false: plain HTTP without authentication.")
+	fs.StringVar(&o.MetricsCertDir, "metrics-cert-dir", o.MetricsCertDir,
+		"Directory with tls.crt and tls.key for /metrics, reloaded when they change. Empty: a self-signed certificate.")
+	fs.BoolVar(&o.Profiling, "profiling", o.Profiling,
+		"Serve profiles at /debug/pprof/ on the address of /metrics, to clients that are authorized by the API server for "+
+			"these paths.")
+	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", o.HealthProbeBindAddress,
+		"Address of /healthz and /readyz, host:port. 0: disabled.")
+	fs.DurationVar(&o.ShutdownTimeout, "shutdown-timeout", o.ShutdownTimeout,
+		"How long running reconciles and requests may take to finish after SIGTERM. "+
+			"Must be shorter than the Pod's terminationGracePeriodSeconds.")
 }
 
 // validate says everything that is wrong at once, each time with what to change.
@@ -162,18 +184,22 @@ func (o *Options) validate(leaderElected bool) error {
 	}
 	if leaderElected && o.LeaderElect {
 		if problems := validation.ValidateNamespaceName(o.LeaderElectNamespace, false); len(problems) > 0 {
-			wrong("--leader-elect-namespace is %q, which is no name of a namespace: %s", o.LeaderElectNamespace, strings.Join(problems, "; "))
+			wrong("--leader-elect-namespace is %q, which is no name of a namespace: %s", o.LeaderElectNamespace,
+				strings.Join(problems, "; "))
 		}
 		if o.RetryPeriod <= 0 {
 			wrong("--leader-elect-retry-period is %s: give more than 0s", o.RetryPeriod)
 		}
 		// client-go jitters the retry period by up to 1.2 and refuses a deadline that leaves no room for one try.
 		if o.RenewDeadline <= o.RetryPeriod*6/5 {
-			wrong("--leader-elect-renew-deadline is %s: give more than 1.2 times --leader-elect-retry-period (%s)", o.RenewDeadline, o.RetryPeriod)
+			wrong("--leader-elect-renew-deadline is %s: give more than 1.2 times --leader-elect-retry-period (%s)",
+				o.RenewDeadline, o.RetryPeriod)
 		}
 		// client-go gives up that long after the last renewal, and others may lead as soon as the Lease has run out.
 		if o.LeaseDuration < o.RenewDeadline+o.RetryPeriod {
-			wrong("--leader-elect-lease-duration is %s: give at least --leader-elect-renew-deadline and --leader-elect-retry-period together (%s)",
+			wrong(
+				"--leader-elect-lease-duration is %s: give at least --leader-elect-renew-deadline and "+
+					"--leader-elect-retry-period together (%s)",
 				o.LeaseDuration, o.RenewDeadline+o.RetryPeriod)
 		}
 	}
@@ -187,10 +213,12 @@ func (o *Options) validate(leaderElected bool) error {
 		wrong("--log-level is %q: give error, info, debug or a number from 0 to 10", o.LogLevel)
 	}
 	if err := validateAddress(o.MetricsBindAddress); err != nil {
-		wrong("--metrics-bind-address is %q: give host:port (for example :8443) or 0 to turn it off: %w", o.MetricsBindAddress, err)
+		wrong("--metrics-bind-address is %q: give host:port (for example :8443) or 0 to turn it off: %w",
+			o.MetricsBindAddress, err)
 	}
 	if err := validateAddress(o.HealthProbeBindAddress); err != nil {
-		wrong("--health-probe-bind-address is %q: give host:port (for example :8081) or 0 to turn it off: %w", o.HealthProbeBindAddress, err)
+		wrong("--health-probe-bind-address is %q: give host:port (for example :8081) or 0 to turn it off: %w",
+			o.HealthProbeBindAddress, err)
 	}
 	if err := o.validateMetricsCertificate(); err != nil {
 		errs = append(errs, err)
@@ -226,8 +254,10 @@ func (o *Options) validateMetricsCertificate() error {
 	if !o.MetricsSecure {
 		return errors.New("--metrics-cert-dir is given with --metrics-secure=false: leave one of them out")
 	}
-	if _, err := tls.LoadX509KeyPair(filepath.Join(o.MetricsCertDir, corev1.TLSCertKey), filepath.Join(o.MetricsCertDir, corev1.TLSPrivateKeyKey)); err != nil {
-		return fmt.Errorf("--metrics-cert-dir is %q: give a folder with %s and %s, or leave it out for a self-signed certificate: %w",
+	if _, err := tls.LoadX509KeyPair(filepath.Join(o.MetricsCertDir, corev1.TLSCertKey),
+		filepath.Join(o.MetricsCertDir, corev1.TLSPrivateKeyKey)); err != nil {
+		return fmt.Errorf(
+			"--metrics-cert-dir is %q: give a folder with %s and %s, or leave it out for a self-signed certificate: %w",
 			o.MetricsCertDir, corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
 	}
 	return nil

@@ -28,14 +28,16 @@ func (o *Options) validateProfiling() error {
 		return nil
 	}
 	if o.MetricsBindAddress == "0" {
-		return errors.New("--profiling is given with --metrics-bind-address=0: profiles are served beside /metrics, so give that an address")
+		return errors.New(
+			"--profiling is given with --metrics-bind-address=0: profiles are served beside /metrics, so give that an address")
 	}
 	host, _, err := net.SplitHostPort(o.MetricsBindAddress)
 	if err != nil {
 		return nil //nolint:nilerr // validate says so
 	}
 	if !o.MetricsSecure && host != "localhost" && !net.ParseIP(host).IsLoopback() {
-		return errors.New("--profiling is given with --metrics-secure=false: everybody could take profiles; leave one of them out, or serve on a loopback address")
+		return errors.New(
+			"--profiling is given with --metrics-secure=false: everybody could take profiles; leave one of them out, or serve on a loopback address")
 	}
 	return nil
 }

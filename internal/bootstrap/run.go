@@ -56,7 +56,8 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 	if err := addChecks(mgr, c.ReadyChecks); err != nil {
 		return err
 	}
-	logger.Info("starting", "version", o.Version, "leaderElection", o.LeaderElect, "shards", o.Shards, "namespaces", o.Namespaces, "concurrency", o.Concurrency)
+	logger.Info("starting", "version", o.Version, "leaderElection", o.LeaderElect, "shards", o.Shards,
+		"namespaces", o.Namespaces, "concurrency", o.Concurrency)
 	if err := mgr.Start(ctx); err != nil {
 		return err // "leader election lost" among them
 	}
@@ -65,7 +66,9 @@ func run(ctx context.Context, c Component, o *Options, logTo io.Writer) error {
 }
 
 // newManager is the manager of the process, with the component set up.
-func (c *Component) newManager(ctx context.Context, o *Options, cfg *rest.Config, options ctrl.Options, logger logr.Logger) (ctrl.Manager, error) {
+func (c *Component) newManager(
+	ctx context.Context, o *Options, cfg *rest.Config, options ctrl.Options, logger logr.Logger,
+) (ctrl.Manager, error) {
 	switch {
 	case c.LeaderElected && o.Shards > 1:
 		return newSharded(ctx, *c, o, cfg, options, logger)
@@ -124,7 +127,8 @@ func (c *Component) managerOptions(o *Options) (ctrl.Options, error) {
 // metricsServer says how /metrics is served. The API server authenticates and authorises who asks (TokenReview and
 // SubjectAccessReview); what it answers is remembered for a minute and five.
 func (o *Options) metricsServer() metricsserver.Options {
-	server := metricsserver.Options{BindAddress: o.MetricsBindAddress, SecureServing: o.MetricsSecure, CertDir: o.MetricsCertDir}
+	server := metricsserver.Options{BindAddress: o.MetricsBindAddress, SecureServing: o.MetricsSecure,
+		CertDir: o.MetricsCertDir}
 	if o.Profiling {
 		server.ExtraHandlers = profilingHandlers()
 	}

@@ -74,7 +74,9 @@ func (s *served) Start(ctx context.Context) error {
 		}
 		if !waiting {
 			waiting = true
-			s.logger.Info(fmt.Sprintf("waiting for %s: the API server does not serve it; install its CRD, or leave it out if you do not use it", s.kind.Kind),
+			s.logger.Info(fmt.Sprintf(
+				"waiting for %s: the API server does not serve it; install its CRD, or leave it out if you do not use it",
+				s.kind.Kind),
 				"group", s.kind.Group, "version", s.kind.Version, "kind", s.kind.Kind, "answer", err.Error())
 		}
 		timer := s.clock.NewTimer(wait)
@@ -104,7 +106,8 @@ func (s *served) compare(ctx context.Context) {
 		return
 	}
 	if len(fields) > 0 {
-		s.logger.Info("the CRD is older than this program: the API server drops the fields that it lacks; apply the CRDs of this version",
+		s.logger.Info(
+			"the CRD is older than this program: the API server drops the fields that it lacks; apply the CRDs of this version",
 			"kind", s.kind.Kind, "fields", fields)
 	}
 }

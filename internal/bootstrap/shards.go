@@ -41,7 +41,9 @@ type sharded struct {
 }
 
 // newSharded prepares the manager that runs shards. It starts when the process's manager does.
-func newSharded(ctx context.Context, c Component, o *Options, cfg *rest.Config, options ctrl.Options, logger logr.Logger) (ctrl.Manager, error) {
+func newSharded(
+	ctx context.Context, c Component, o *Options, cfg *rest.Config, options ctrl.Options, logger logr.Logger,
+) (ctrl.Manager, error) {
 	options.LeaderElection = false
 	own := options
 	own.GracefulShutdownTimeout = ptr.To(o.ShutdownTimeout + shutdownMargin)
@@ -65,7 +67,8 @@ const shutdownMargin = 3 * time.Second
 // addStandby adds a set-up that is never elected and sees no object: it fills the caches before the first shard
 // comes, and what is wrong with the set-up ends the process at its start.
 func (s *sharded) addStandby(ctx context.Context) error {
-	standby, err := s.newManager(ctx, s.logger.WithName("standby"), &shard.LeaseFence{}, s.cache.View(func(string) bool { return false }, ""),
+	standby, err := s.newManager(ctx, s.logger.WithName("standby"), &shard.LeaseFence{},
+		s.cache.View(func(string) bool { return false }, ""),
 		prometheus.NewRegistry(), func(o *ctrl.Options) {
 			o.LeaderElection, o.LeaderElectionResourceLockInterface = true, heldByShards{}
 			o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(never), ptr.To(never/2), ptr.To(never/4)
@@ -111,8 +114,10 @@ func (s *sharded) addCoordinator() error {
 // run acts for one shard until ctx ends. It returns nil when all that it began has ended.
 func (s *sharded) run(ctx context.Context, which int, fence *shard.LeaseFence) error {
 	logger := s.logger.WithValues("shard", which)
-	view := s.cache.View(func(namespace string) bool { return placement.Of(namespace, s.options.Shards) == which }, s.options.LeaderElectNamespace)
-	registry := &leaving{Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"shard": strconv.Itoa(which)}, metrics.Registry)}
+	view := s.cache.View(func(namespace string) bool { return placement.Of(namespace, s.options.Shards) == which },
+		s.options.LeaderElectNamespace)
+	registry := &leaving{Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"shard": strconv.Itoa(which)},
+		metrics.Registry)}
 	defer registry.leave()
 	mgr, err := s.newManager(ctx, logger, fence, view, registry, func(*ctrl.Options) {})
 	if err != nil {
@@ -122,12 +127,17 @@ func (s *sharded) run(ctx context.Context, which int, fence *shard.LeaseFence) e
 }
 
 // newManager is a manager over a view of the process's cache, with the component set up in it.
-func (s *sharded) newManager(ctx context.Context, logger logr.Logger, fence *shard.LeaseFence, view *shard.View, registry prometheus.Registerer, change func(*ctrl.Options)) (ctrl.Manager, error) {
+func (s *sharded) newManager(
+	ctx context.Context, logger logr.Logger, fence *shard.LeaseFence, view *shard.View, registry prometheus.Registerer,
+	change func(*ctrl.Options),
+) (ctrl.Manager, error) {
 	options := s.manager
 	options.Logger = logger
 	options.Cache = cache.Options{}
 	options.NewCache = func(*rest.Config, cache.Options) (cache.Cache, error) { return view, nil }
-	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) { return s.process.GetRESTMapper(), nil }
+	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
+		return s.process.GetRESTMapper(), nil
+	}
 	options.Metrics.BindAddress, options.HealthProbeBindAddress, options.PprofBindAddress = "0", "0", "0"
 	options.Controller.SkipNameValidation = ptr.To(true)
 	change(&options)
@@ -197,7 +207,8 @@ var _ resourcelock.Interface = heldByShards{}
 
 // Get is part of resourcelock.Interface.
 func (heldByShards) Get(context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	return &resourcelock.LeaderElectionRecord{HolderIdentity: "shards", LeaseDurationSeconds: math.MaxInt32, RenewTime: metav1.Now()}, []byte("{}"), nil
+	return &resourcelock.LeaderElectionRecord{HolderIdentity: "shards", LeaseDurationSeconds: math.MaxInt32,
+		RenewTime: metav1.Now()}, []byte("{}"), nil
 }
 
 // Create is part of resourcelock.Interface.

@@ -126,7 +126,8 @@ func (c *Client) Ask(ctx context.Context, q Call) ([]byte, error) {
 		return nil, &Misconfigured{err}
 	}
 	if q.Credentials != nil && target.Scheme != "https" {
-		return nil, &Misconfigured{fmt.Errorf("%s is not https: credentials of %s are sent over https only", target.Host, q.Credentials.Of)}
+		return nil, &Misconfigured{fmt.Errorf("%s is not https: credentials of %s are sent over https only", target.Host,
+			q.Credentials.Of)}
 	}
 	transport, err := c.transport(q)
 	if err != nil {
@@ -255,8 +256,10 @@ func (c *Client) newTransport(config *tls.Config) *http.Transport {
 		TLSHandshakeTimeout:    c.options.Timeout,
 	}
 	if c.options.HTTP2 {
-		t.ForceAttemptHTTP2 = true                                                                      // a dialer of one's own switches it off
-		t.HTTP2 = &http.HTTP2Config{SendPingTimeout: c.options.Timeout, PingTimeout: c.options.Timeout} // finds connections that died silently
+		// a dialer of one's own switches it off
+		t.ForceAttemptHTTP2 = true
+		// finds connections that died silently
+		t.HTTP2 = &http.HTTP2Config{SendPingTimeout: c.options.Timeout, PingTimeout: c.options.Timeout}
 	}
 	return t
 }

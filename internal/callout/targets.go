@@ -115,14 +115,16 @@ func (t *Targets) Check(host, port string, address netip.Addr) error {
 	for _, a := range append(carried(address), address) {
 		for _, g := range guarded {
 			if g.network.Contains(a) && !t.permits(g.network, port, a) {
-				return &Refused{fmt.Sprintf("%s is %s, which %s may not ask: use another server, or list the address with %s", shown(host, a), g.what, t.asker.Who, t.asker.Flag)}
+				return &Refused{fmt.Sprintf("%s is %s, which %s may not ask: use another server, or list the address with %s",
+					shown(host, a), g.what, t.asker.Who, t.asker.Flag)}
 			}
 		}
 	}
 	if len(t.names)+len(t.networks) == 0 || t.lists(host, port, address) {
 		return nil
 	}
-	return &Refused{fmt.Sprintf("%s is not among the servers that %s may ask: have it listed with %s", net.JoinHostPort(host, port), t.asker.Who, t.asker.Flag)}
+	return &Refused{fmt.Sprintf("%s is not among the servers that %s may ask: have it listed with %s",
+		net.JoinHostPort(host, port), t.asker.Who, t.asker.Flag)}
 }
 
 func (t *Targets) permits(guarded netip.Prefix, port string, a netip.Addr) bool {

@@ -96,8 +96,10 @@ func Diagnose(f Facts, where string, d *Diagnosis) {
 	}
 	for i := range f.CollaSets {
 		set := &f.CollaSets[i]
-		if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled); c != nil && c.Status == "True" {
-			d.Add(LevelProblem, "CollaSets", set.Namespace+"/"+set.Name+" is stalled: "+said(c.Reason, c.Message), "kubectl kuperator -n "+set.Namespace+" why collaset/"+set.Name)
+		if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled); c != nil &&
+			c.Status == "True" {
+			d.Add(LevelProblem, "CollaSets", set.Namespace+"/"+set.Name+" is stalled: "+said(c.Reason, c.Message),
+				"kubectl kuperator -n "+set.Namespace+" why collaset/"+set.Name)
 		}
 	}
 	x.leftovers(where, d)
@@ -123,17 +125,23 @@ func (x *index) leftovers(where string, d *Diagnosis) {
 		}
 	}
 	for _, finalizer := range slices.Sorted(maps.Keys(strange)) {
-		d.Add(LevelWarning, "leftovers", fmt.Sprintf("%d Pods have the finalizer %s, and name no employer for it: its adapter may be gone", strange[finalizer], finalizer),
+		d.Add(LevelWarning, "leftovers",
+			fmt.Sprintf("%d Pods have the finalizer %s, and name no employer for it: its adapter may be gone",
+				strange[finalizer], finalizer),
 			"start that adapter; if it is gone for good, remove the finalizer from these Pods")
 	}
 	if noGate > 0 {
-		d.Add(LevelWarning, "leftovers", fmt.Sprintf("%d Pods lack the readiness gate %s: no operation can take them out of service first", noGate, podops.ServiceReadyCondition),
+		d.Add(LevelWarning, "leftovers",
+			fmt.Sprintf("%d Pods lack the readiness gate %s: no operation can take them out of service first", noGate,
+				podops.ServiceReadyCondition),
 			"they are from before webhook-server; create them anew")
 	}
 	if deleting > 0 {
-		d.Add(LevelWarning, "leftovers", fmt.Sprintf("%d Pods should be gone and are not", deleting), "kubectl kuperator why names what keeps each")
+		d.Add(LevelWarning, "leftovers", fmt.Sprintf("%d Pods should be gone and are not", deleting),
+			"kubectl kuperator why names what keeps each")
 	}
 	if len(strange) == 0 && noGate == 0 && deleting == 0 {
-		d.Add(LevelOK, "leftovers", strings.TrimSpace(fmt.Sprintf("none on %d Pods under the lifecycle %s", len(x.Pods), where)), "")
+		d.Add(LevelOK, "leftovers",
+			strings.TrimSpace(fmt.Sprintf("none on %d Pods under the lifecycle %s", len(x.Pods), where)), "")
 	}
 }

@@ -98,21 +98,24 @@ func (x *index) drained(pod *corev1.Pod, budgets []policyv1.PodDisruptionBudget)
 	case mirror:
 		return DrainIgnored, []Reason{{Code: CodeMirrorPod, Message: "a static Pod of the kubelet"}}
 	case owner != nil && owner.Kind == "DaemonSet":
-		return DrainIgnored, []Reason{{Code: CodeDaemonSet, Message: "DaemonSet " + owner.Name + " keeps it on the node (--ignore-daemonsets)"}}
+		return DrainIgnored, []Reason{{Code: CodeDaemonSet,
+			Message: "DaemonSet " + owner.Name + " keeps it on the node (--ignore-daemonsets)"}}
 	case v.Terminating:
 		return DrainWaits, x.terminating(pod)
 	case v.Terminal:
 		return DrainGoes, nil
 	}
 	var held, waits []Reason
-	managed := pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue && v.Gate && pod.Labels[podops.GracefulDeletionLabel] != "disabled"
+	managed := pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue && v.Gate &&
+		pod.Labels[podops.GracefulDeletionLabel] != "disabled"
 	for i := range budgets {
 		if r := budgetRefuses(&budgets[i], pod, v, managed); r != nil {
 			held = append(held, *r)
 		}
 	}
 	if owner == nil {
-		held = append(held, Reason{Code: CodeNoController, Message: "nobody makes another Pod in its place", Next: "kubectl drain --force deletes it for good"})
+		held = append(held, Reason{Code: CodeNoController, Message: "nobody makes another Pod in its place",
+			Next: "kubectl drain --force deletes it for good"})
 	}
 	if managed {
 		gracefulHeld, gracefulWaits := x.gracefully(pod, v)
@@ -133,18 +136,21 @@ func (x *index) drained(pod *corev1.Pod, budgets []policyv1.PodDisruptionBudget)
 // mirrors a rule does not count for a Pod that the rule decides about.
 func budgetRefuses(b *policyv1.PodDisruptionBudget, pod *corev1.Pod, v podops.View, managed bool) *Reason {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-	if err != nil || b.Namespace != pod.Namespace || !selector.Matches(labels.Set(pod.Labels)) || b.Status.DisruptionsAllowed > 0 {
+	if err != nil || b.Namespace != pod.Namespace || !selector.Matches(labels.Set(pod.Labels)) ||
+		b.Status.DisruptionsAllowed > 0 {
 		return nil
 	}
 	owner := metav1.GetControllerOf(b)
 	always := b.Spec.UnhealthyPodEvictionPolicy != nil && *b.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
-	if managed && owner != nil && owner.Kind == ruleKind || !v.Ready && (always || b.Status.CurrentHealthy >= b.Status.DesiredHealthy) {
+	if managed && owner != nil && owner.Kind == ruleKind ||
+		!v.Ready && (always || b.Status.CurrentHealthy >= b.Status.DesiredHealthy) {
 		return nil
 	}
 	return &Reason{
 		Code: CodeDisruptionBudget, On: &Ref{Kind: "PodDisruptionBudget", Namespace: b.Namespace, Name: b.Name},
-		Message: fmt.Sprintf("PodDisruptionBudget %s allows no disruption now (%d healthy, %d wanted)", b.Name, b.Status.CurrentHealthy, b.Status.DesiredHealthy),
-		Next:    "it goes on when more of its Pods are healthy; with as many wanted as there are, never",
+		Message: fmt.Sprintf("PodDisruptionBudget %s allows no disruption now (%d healthy, %d wanted)", b.Name,
+			b.Status.CurrentHealthy, b.Status.DesiredHealthy),
+		Next: "it goes on when more of its Pods are healthy; with as many wanted as there are, never",
 	}
 }
 
@@ -176,7 +182,8 @@ func (x *index) gracefully(pod *corev1.Pod, v podops.View) (held, waits []Reason
 	}
 	for _, finalizer := range pod.Finalizers {
 		if !strings.HasPrefix(finalizer, podops.ProtectionFinalizerPrefix) {
-			waits = append(waits, Reason{Code: CodeFinalizer, Message: "finalizer " + finalizer + " keeps the Pod after its deletion", Next: "ask the owner of that finalizer"})
+			waits = append(waits, Reason{Code: CodeFinalizer,
+				Message: "finalizer " + finalizer + " keeps the Pod after its deletion", Next: "ask the owner of that finalizer"})
 		}
 	}
 	return held, waits
@@ -189,7 +196,8 @@ func ruleBefore(r *appsv1alpha1.PodTransitionRule, pod *corev1.Pod, v podops.Vie
 	}
 	for i := range r.Spec.Rules {
 		item := &r.Spec.Rules[i]
-		if item.Disabled || podops.StageOf(item) != appsv1alpha1.StagePreCheck || v.SkipsRule(item.Name) || !passesFilter(item, pod) {
+		if item.Disabled || podops.StageOf(item) != appsv1alpha1.StagePreCheck || v.SkipsRule(item.Name) ||
+			!passesFilter(item, pod) {
 			continue
 		}
 		reason := Reason{On: refOf(r), Message: "rule " + r.Name + ", check " + item.Name + ": "}
@@ -217,7 +225,8 @@ func ruleBefore(r *appsv1alpha1.PodTransitionRule, pod *corev1.Pod, v podops.Vie
 		case item.LabelCheck != nil:
 			selector, err := metav1.LabelSelectorAsSelector(item.LabelCheck.Requires)
 			if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
-				reason.Code, reason.Message = CodeLabelCheck, reason.Message+"labels do not match "+metav1.FormatLabelSelector(item.LabelCheck.Requires)
+				reason.Code, reason.Message = CodeLabelCheck, reason.Message+"labels do not match "+
+					metav1.FormatLabelSelector(item.LabelCheck.Requires)
 				reason.Next = "give the Pod these labels, or ask the owner of the rule"
 				held = append(held, reason)
 			}

@@ -237,7 +237,8 @@ func condition(pod *corev1.Pod, of corev1.PodConditionType) *corev1.PodCondition
 }
 
 func compareRefs(a, b Ref) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Name, b.Name))
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Kind, b.Kind),
+		strings.Compare(a.Name, b.Name))
 }
 
 // once leaves out reasons that are there already.

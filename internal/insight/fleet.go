@@ -78,7 +78,8 @@ func (x *index) workloads() []Workload {
 		}
 		p := x.pod(pod)
 		w.Counts[p.State]++
-		if w.UpdatedRevision != "" && pod.DeletionTimestamp == nil && pod.Labels[appsv1.ControllerRevisionHashLabelKey] == w.UpdatedRevision {
+		if w.UpdatedRevision != "" && pod.DeletionTimestamp == nil &&
+			pod.Labels[appsv1.ControllerRevisionHashLabelKey] == w.UpdatedRevision {
 			w.Updated++
 		}
 		w.Pods = append(w.Pods, p)

@@ -56,7 +56,8 @@ const (
 
 // States are all states, in the order in which a Pod's life shows them.
 func States() []State {
-	return []State{StateStarting, StateServing, StateWaiting, StateLeaving, StateOperating, StateReturning, StateDown, StateTerminating, StateEnded}
+	return []State{StateStarting, StateServing, StateWaiting, StateLeaving, StateOperating, StateReturning, StateDown,
+		StateTerminating, StateEnded}
 }
 
 // Workload is what owns Pods: a CollaSet, a Deployment (told by the name of its ReplicaSet), or any other controller. A

@@ -77,7 +77,8 @@ func changedAt(pod *corev1.Pod) *time.Time {
 // pod describes one Pod, with what its workload wants of it.
 func (x *index) pod(pod *corev1.Pod) Pod {
 	p := x.podWithout(pod)
-	if len(p.Operations) == 0 || !slices.ContainsFunc(p.Operations, func(o Operation) bool { return o.ID == collaSetOperator }) {
+	if len(p.Operations) == 0 ||
+		!slices.ContainsFunc(p.Operations, func(o Operation) bool { return o.ID == collaSetOperator }) {
 		p.Reasons = append(p.Reasons, x.notBegun(pod)...)
 	}
 	return p
@@ -88,8 +89,9 @@ func (x *index) podWithout(pod *corev1.Pod) Pod {
 	v := podops.Read(pod)
 	operations := podops.Operations(v)
 	p := Pod{
-		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
-		State: stateOf(v, operations), Since: changedAt(pod),
+		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
+		Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
+		State:    stateOf(v, operations), Since: changedAt(pod),
 	}
 	if v.Terminating {
 		p.Reasons = x.terminating(pod)
@@ -147,7 +149,8 @@ func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
 		if r := x.missing(LifecycleController); r != nil {
 			found = []Reason{*r}
 		}
-		last.Next = "it goes on by itself; if it does not, see whether " + LifecycleController + " runs: kubectl kuperator doctor"
+		last.Next = "it goes on by itself; if it does not, see whether " + LifecycleController +
+			" runs: kubectl kuperator doctor"
 	case podops.WaitStayOffline:
 		last.Next = "kubectl -n " + pod.Namespace + " label pod " + pod.Name + " " + podops.StayOfflineLabel + "-"
 	case podops.WaitOther:
@@ -165,7 +168,8 @@ func (x *index) behind(pod *corev1.Pod, v podops.View, w podops.Wait) []Reason {
 		}
 	}
 	// The component that takes the next step must run, whatever else is missing.
-	if r := x.missing(LifecycleController); r != nil && w.Reason != podops.WaitLifecycle && w.Reason != podops.WaitOperator {
+	if r := x.missing(LifecycleController); r != nil && w.Reason != podops.WaitLifecycle &&
+		w.Reason != podops.WaitOperator {
 		found = append(found, *r)
 	}
 	return append(found, last)
@@ -178,7 +182,8 @@ func (x *index) protected(pod *corev1.Pod, v podops.View) []Reason {
 	for _, f := range podops.ProtectionFinalizers(v.Finalizers) {
 		r := Reason{
 			Code: CodeProtectionFinalizer, Message: "finalizer " + f + " holds the Pod, and nothing on the Pod says whose it is",
-			Next: "find the controller that writes " + f + " (kubectl kuperator doctor lists those of adapters that are gone); remove it by hand only if nothing outside depends on the Pod",
+			Next: "find the controller that writes " + f +
+				" (kubectl kuperator doctor lists those of adapters that are gone); remove it by hand only if nothing outside depends on the Pod",
 		}
 		for employer, finalizer := range expected {
 			if finalizer == f {
@@ -202,7 +207,8 @@ func lookAt(employer *Ref, pod *corev1.Pod, finalizer string) string {
 	if employer.Namespace != "" {
 		return "kubectl -n " + employer.Namespace + " describe " + strings.ToLower(employer.Kind) + " " + employer.Name
 	}
-	return "see whether the controller that writes " + finalizer + " runs; if it is gone for good, take its entry off the annotation " +
+	return "see whether the controller that writes " + finalizer +
+		" runs; if it is gone for good, take its entry off the annotation " +
 		podops.AvailableConditionsAnnotation + ": kubectl -n " + pod.Namespace + " edit pod " + pod.Name
 }
 
@@ -214,8 +220,9 @@ func (x *index) unjoined(pod *corev1.Pod, v podops.View) []Reason {
 		ref := employerRef(employer)
 		found = append(found, Reason{
 			Code: CodeCooperatorMissing, On: ref, Since: changedAt(pod),
-			Message: employer + " has not brought the Pod back: its controller has not put finalizer " + expected[employer] + " on",
-			Next:    lookAt(ref, pod, expected[employer]),
+			Message: employer + " has not brought the Pod back: its controller has not put finalizer " +
+				expected[employer] + " on",
+			Next: lookAt(ref, pod, expected[employer]),
 		})
 	}
 	if r := x.missing(ResourceConsistController); r != nil && len(found) > 0 {
@@ -256,17 +263,21 @@ func (x *index) operator(pod *corev1.Pod, w podops.Wait) []Reason {
 		case revision.WaitResize:
 			return x.kubelet(pod, progress.Missing)
 		case revision.WaitRecordUnreadable:
-			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing, Next: "kubectl -n " + pod.Namespace + " annotate --overwrite pod " +
-				pod.Name + " " + appsv1alpha1.LastPodStatusAnnotation + "={}"}}
+			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
+				Next: "kubectl -n " + pod.Namespace + " annotate --overwrite pod " +
+					pod.Name + " " + appsv1alpha1.LastPodStatusAnnotation + "={}"}}
 		case revision.WaitResizeDeferred, revision.WaitResizeInfeasible:
-			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing, Next: "ask for less, or have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
+			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
+				Next: "ask for less, or have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
 		}
 	case podops.DeletionID:
 		return x.alone(LifecycleController)
 	}
 	return []Reason{{
-		Code: codeOperatorAtWork, Message: "the program that operates as \"" + w.ID + "\" may act and has not said that it is done",
-		Next: "see what that program waits for; it ends its operation by removing the label " + podops.OperatingPrefix + "/" + w.ID,
+		Code:    codeOperatorAtWork,
+		Message: "the program that operates as \"" + w.ID + "\" may act and has not said that it is done",
+		Next: "see what that program waits for; it ends its operation by removing the label " +
+			podops.OperatingPrefix + "/" + w.ID,
 	}}
 }
 

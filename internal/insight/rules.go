@@ -46,14 +46,18 @@ func (x *index) behindRules(pod *corev1.Pod, v podops.View, o podops.Operation) 
 	return append(first, rest...)
 }
 
-func grants(r *appsv1alpha1.PodTransitionRule, pod types.UID, stage appsv1alpha1.TransitionRuleStage, o podops.Operation) bool {
+func grants(
+	r *appsv1alpha1.PodTransitionRule, pod types.UID, stage appsv1alpha1.TransitionRuleStage, o podops.Operation,
+) bool {
 	return slices.ContainsFunc(r.Status.Grants, func(g appsv1alpha1.PodGrant) bool {
 		return g.PodUID == pod && g.Stage == stage && podops.Covers(g, o) && podops.GrantedUnder(r, g) == r.Generation
 	})
 }
 
 // behindRule is what one rule has against the Pod.
-func (x *index) behindRule(r *appsv1alpha1.PodTransitionRule, v podops.View, stage appsv1alpha1.TransitionRuleStage) []Reason {
+func (x *index) behindRule(
+	r *appsv1alpha1.PodTransitionRule, v podops.View, stage appsv1alpha1.TransitionRuleStage,
+) []Reason {
 	if invalid := invalidRule(r); invalid != nil {
 		return []Reason{*invalid}
 	}
@@ -71,7 +75,8 @@ func (x *index) behindRule(r *appsv1alpha1.PodTransitionRule, v podops.View, sta
 	}
 	if reject, ok := spokesman(r); ok {
 		reason := x.rejected(r, v, reject)
-		reason.Message += fmt.Sprintf("; status lists some of the %d Pods that it blocks, of which this is not one", r.Status.Blocked)
+		reason.Message += fmt.Sprintf("; status lists some of the %d Pods that it blocks, of which this is not one",
+			r.Status.Blocked)
 		return []Reason{reason}
 	}
 	return []Reason{{
@@ -108,8 +113,9 @@ func invalidRule(r *appsv1alpha1.PodTransitionRule) *Reason {
 		return nil
 	}
 	return &Reason{
-		Code: CodeInvalidRule, On: refOf(r), Since: timeOf(c.LastTransitionTime.Time), Message: "rule " + r.Name + " cannot be evaluated: " + c.Message,
-		Next: "correct the rule: kubectl -n " + r.Namespace + " edit podtransitionrule " + r.Name,
+		Code: CodeInvalidRule, On: refOf(r), Since: timeOf(c.LastTransitionTime.Time),
+		Message: "rule " + r.Name + " cannot be evaluated: " + c.Message,
+		Next:    "correct the rule: kubectl -n " + r.Namespace + " edit podtransitionrule " + r.Name,
 	}
 }
 
@@ -126,7 +132,8 @@ func itemOf(r *appsv1alpha1.PodTransitionRule, name string) *appsv1alpha1.Transi
 func (x *index) rejected(r *appsv1alpha1.PodTransitionRule, v podops.View, reject appsv1alpha1.RejectInfo) Reason {
 	reason := Reason{Code: CodeOtherRule, On: refOf(r), Message: fmt.Sprintf("rule %s: %s", r.Name, reject.Reason)}
 	item := itemOf(r, reject.RuleName)
-	if c := meta.FindStatusCondition(r.Status.Conditions, appsv1alpha1.RuleReconciling); item == nil && c != nil && c.Reason == string(appsv1alpha1.ReasonFrozen) {
+	if c := meta.FindStatusCondition(r.Status.Conditions, appsv1alpha1.RuleReconciling); item == nil && c != nil &&
+		c.Reason == string(appsv1alpha1.ReasonFrozen) {
 		// The Namespace could not be read, but the rule tells.
 		reason.Code, reason.Since, reason.Next = codeFrozen, timeOf(c.LastTransitionTime.Time), "ask who froze it"
 	}
@@ -137,14 +144,17 @@ func (x *index) rejected(r *appsv1alpha1.PodTransitionRule, v podops.View, rejec
 	switch {
 	case item.AvailablePolicy != nil:
 		reason.Code = CodeBudgetSpent
-		if item.AvailablePolicy.Topology != nil && strings.Contains(reject.Reason, item.AvailablePolicy.Topology.TopologyKey) {
+		if item.AvailablePolicy.Topology != nil &&
+			strings.Contains(reject.Reason, item.AvailablePolicy.Topology.TopologyKey) {
 			reason.Code = CodeTopologyBudgetSpent
 		}
-		reason.Message += fmt.Sprintf(" (%s; %d desired, %d available, %d granted)", strings.Join(policyBounds(item.AvailablePolicy), ", "), r.Status.Desired, r.Status.Available, r.Status.Granted)
+		reason.Message += fmt.Sprintf(" (%s; %d desired, %d available, %d granted)",
+			strings.Join(policyBounds(item.AvailablePolicy), ", "), r.Status.Desired, r.Status.Available, r.Status.Granted)
 		reason.Next = "it goes on when one of those that are out of service is back: see why they are not"
 	case item.LabelCheck != nil:
 		reason.Code = CodeLabelCheck
-		reason.Next = "give the Pod the labels " + metav1.FormatLabelSelector(item.LabelCheck.Requires) + ", or ask the owner of the rule"
+		reason.Next = "give the Pod the labels " + metav1.FormatLabelSelector(item.LabelCheck.Requires) +
+			", or ask the owner of the rule"
 	case item.Webhook != nil:
 		reason.Code = CodeWebhookRule
 		reason.Message += " (" + item.Webhook.ClientConfig.URL + x.task(r, item.Name, v, &reason) + ")"
@@ -156,7 +166,8 @@ func (x *index) rejected(r *appsv1alpha1.PodTransitionRule, v podops.View, rejec
 // task tells of the webhook's task that the Pod is part of, and sets since when.
 func (x *index) task(r *appsv1alpha1.PodTransitionRule, check string, v podops.View, reason *Reason) string {
 	text := ""
-	if c := meta.FindStatusCondition(r.Status.Conditions, appsv1alpha1.RuleReady); c != nil && c.Reason == string(appsv1alpha1.ReasonWebhookUnreachable) {
+	if c := meta.FindStatusCondition(r.Status.Conditions, appsv1alpha1.RuleReady); c != nil &&
+		c.Reason == string(appsv1alpha1.ReasonWebhookUnreachable) {
 		text, reason.Since = "; "+c.Message, timeOf(c.LastTransitionTime.Time)
 	}
 	for _, state := range r.Status.RuleStates {
@@ -251,8 +262,10 @@ func (x *index) budget(i int, namespace string) Budget {
 		b.Reasons = append(b.Reasons, *invalid)
 	}
 	for _, c := range r.Status.Conditions {
-		if c.Type == appsv1alpha1.RuleReady && c.Status == metav1.ConditionFalse && c.Reason == string(appsv1alpha1.ReasonWebhookUnreachable) {
-			b.Reasons = append(b.Reasons, Reason{Code: Code(c.Reason), Message: c.Message, On: refOf(r), Since: timeOf(c.LastTransitionTime.Time)})
+		if c.Type == appsv1alpha1.RuleReady && c.Status == metav1.ConditionFalse &&
+			c.Reason == string(appsv1alpha1.ReasonWebhookUnreachable) {
+			b.Reasons = append(b.Reasons,
+				Reason{Code: Code(c.Reason), Message: c.Message, On: refOf(r), Since: timeOf(c.LastTransitionTime.Time)})
 		}
 	}
 	return b
@@ -317,5 +330,6 @@ func (x *index) ruleOf(reason Reason) int {
 	if reason.On == nil || reason.On.Kind != ruleKind {
 		return -1
 	}
-	return slices.IndexFunc(x.sources[reason.On.Namespace], func(r *appsv1alpha1.PodTransitionRule) bool { return r.Name == reason.On.Name })
+	return slices.IndexFunc(x.sources[reason.On.Namespace],
+		func(r *appsv1alpha1.PodTransitionRule) bool { return r.Name == reason.On.Name })
 }

@@ -74,8 +74,10 @@ func (x *index) whyWorkload(ref Ref, events []corev1.Event) (Answer, bool) {
 
 // symptoms are reasons that say no more than that something else is not done.
 var symptoms = []Code{
-	"WaitingForPermission", "WaitingForContainers", "WaitingForDeletion", "WaitingForReplacement", "InFlightLimit", "MaxUnavailable", CodeQueued, CodeHeldByPartition,
-	Code(appsv1alpha1.ReasonUpdating), Code(appsv1alpha1.ReasonScaling), Code(appsv1alpha1.ReasonUnavailable), Code(appsv1alpha1.ReasonBlocked),
+	"WaitingForPermission", "WaitingForContainers", "WaitingForDeletion", "WaitingForReplacement", "InFlightLimit",
+	"MaxUnavailable", CodeQueued, CodeHeldByPartition,
+	Code(appsv1alpha1.ReasonUpdating), Code(appsv1alpha1.ReasonScaling), Code(appsv1alpha1.ReasonUnavailable),
+	Code(appsv1alpha1.ReasonBlocked),
 	codeOperatorAtWork, codeLifecycle, codeBlockedByRule, codeWaitingForReady, codeOtherOperation,
 }
 
@@ -142,13 +144,15 @@ func (a *Answer) conclude(summary string) {
 
 func podSummary(p Pod) string {
 	text := map[State]string{
-		StateServing: "is in service", StateWaiting: "is in service", StateLeaving: "is being taken out of service", StateOperating: "is out of service, and an operator may act",
+		StateServing: "is in service", StateWaiting: "is in service", StateLeaving: "is being taken out of service",
+		StateOperating: "is out of service, and an operator may act",
 		StateReturning: "returns to service", StateStarting: "is new and has not served yet", StateDown: "is not in service",
 		StateTerminating: "is being deleted", StateEnded: "has run to its end",
 	}[p.State]
 	var during []string
 	for _, o := range p.Operations {
-		during = append(during, fmt.Sprintf("operation %s of %s is in phase %s", cmp.Or(o.Type, "without a type"), o.ID, o.Phase))
+		during = append(during, fmt.Sprintf("operation %s of %s is in phase %s", cmp.Or(o.Type, "without a type"),
+			o.ID, o.Phase))
 	}
 	if len(during) > 0 {
 		text += "; " + strings.Join(during, ", ")
@@ -201,7 +205,8 @@ func warnings(events []corev1.Event) []Event {
 		if e.Series != nil {
 			count = e.Series.Count
 		}
-		found = append(found, Event{Reason: e.Reason, Message: e.Message, Count: count, Last: timeOf(last), From: cmp.Or(e.ReportingController, e.Source.Component)})
+		found = append(found, Event{Reason: e.Reason, Message: e.Message, Count: count, Last: timeOf(last),
+			From: cmp.Or(e.ReportingController, e.Source.Component)})
 	}
 	slices.SortStableFunc(found, func(a, b Event) int {
 		switch {

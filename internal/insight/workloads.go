@@ -43,8 +43,10 @@ func (x *index) ofSet(set *appsv1alpha1.CollaSet) []Reason {
 	if h := set.Status.Halted; h != nil {
 		found = append(found, halted(set))
 	}
-	if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled); c != nil && c.Status == metav1.ConditionTrue && set.Status.Halted == nil {
-		found = append(found, Reason{Code: CodeStalled, Message: said(c.Reason, c.Message), Since: timeOf(c.LastTransitionTime.Time), Next: "change what the message names"})
+	if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled); c != nil &&
+		c.Status == metav1.ConditionTrue && set.Status.Halted == nil {
+		found = append(found, Reason{Code: CodeStalled, Message: said(c.Reason, c.Message),
+			Since: timeOf(c.LastTransitionTime.Time), Next: "change what the message names"})
 	}
 	for _, c := range set.Status.Conditions {
 		failed := c.Type == appsv1alpha1.CollaSetUpdate || c.Type == appsv1alpha1.CollaSetScale
@@ -59,7 +61,8 @@ func (x *index) ofSet(set *appsv1alpha1.CollaSet) []Reason {
 		found = append(found, Reason{Code: Code(b.Reason), Message: b.Message + countText(b.Count)})
 	}
 	if len(found) == 0 && ready != nil && ready.Status == metav1.ConditionFalse {
-		found = append(found, Reason{Code: Code(ready.Reason), Message: inFull(set, ready), Since: timeOf(ready.LastTransitionTime.Time)})
+		found = append(found, Reason{Code: Code(ready.Reason), Message: inFull(set, ready),
+			Since: timeOf(ready.LastTransitionTime.Time)})
 	}
 	return once(found)
 }
@@ -87,7 +90,8 @@ func (x *index) away(set *appsv1alpha1.CollaSet) *Reason {
 		return nil
 	}
 	return &Reason{
-		Code: CodeNotObserved, Message: fmt.Sprintf("%s has not looked at the present spec (generation %d of %d)", CollaSetController, set.Status.ObservedGeneration, set.Generation),
+		Code: CodeNotObserved, Message: fmt.Sprintf("%s has not looked at the present spec (generation %d of %d)",
+			CollaSetController, set.Status.ObservedGeneration, set.Generation),
 		Next: "wait some seconds; then see whether it runs: kubectl kuperator doctor",
 	}
 }
@@ -104,7 +108,8 @@ func refusedCreation(set *appsv1alpha1.CollaSet) *Reason {
 
 // refused is an answer of the API server that a condition keeps.
 func refused(code Code, c metav1.Condition) Reason {
-	r := Reason{Code: code, Message: said(c.Reason, c.Message), Since: timeOf(c.LastTransitionTime.Time), Next: "change what the API server's answer names; it is tried again by itself"}
+	r := Reason{Code: code, Message: said(c.Reason, c.Message), Since: timeOf(c.LastTransitionTime.Time),
+		Next: "change what the API server's answer names; it is tried again by itself"}
 	if strings.Contains(c.Message, "exceeded quota") {
 		r.Code, r.Next = CodeQuota, "raise the ResourceQuota that is named, ask for less, or free what others use; it is tried again by itself"
 	}
@@ -122,8 +127,9 @@ func paused(set *appsv1alpha1.CollaSet) Reason {
 func halted(set *appsv1alpha1.CollaSet) Reason {
 	r := Reason{
 		Code: CodeRolloutHalted, On: refOfSet(set), Since: timeOf(set.Status.Halted.Since.Time),
-		Message: "the rollout to " + set.Status.Halted.Revision + " did not progress and was stopped by spec.updateStrategy.failurePolicy",
-		Next:    "see why Pods of that revision do not serve; then change the template",
+		Message: "the rollout to " + set.Status.Halted.Revision +
+			" did not progress and was stopped by spec.updateStrategy.failurePolicy",
+		Next: "see why Pods of that revision do not serve; then change the template",
 	}
 	if set.Status.Halted.RollbackTo != "" {
 		r.Message += "; Pods go back to " + set.Status.Halted.RollbackTo
@@ -177,26 +183,32 @@ func notChosen(set *appsv1alpha1.CollaSet, pod *corev1.Pod) []Reason {
 	switch {
 	case rolling != nil && rolling.ByLabel != nil && !included:
 		return []Reason{{
-			Code: CodeNotIncluded, On: refOfSet(set), Message: "Pods of CollaSet " + set.Name + " are updated by label, and this one lacks " + appsv1alpha1.UpdateIncludedLabel,
+			Code: CodeNotIncluded, On: refOfSet(set), Message: "Pods of CollaSet " + set.Name +
+				" are updated by label, and this one lacks " + appsv1alpha1.UpdateIncludedLabel,
 			Next: "kubectl -n " + pod.Namespace + " label pod " + pod.Name + " " + appsv1alpha1.UpdateIncludedLabel + "=true",
 		}}
-	case rolling != nil && rolling.ByLabel == nil && rolling.ByPartition != nil && rolling.ByPartition.Partition != nil && rolling.ByPartition.Partition.String() != "0":
+	case rolling != nil && rolling.ByLabel == nil && rolling.ByPartition != nil && rolling.ByPartition.Partition != nil &&
+		rolling.ByPartition.Partition.String() != "0":
 		found = append(found, Reason{
-			Code: CodeHeldByPartition, On: refOfSet(set), Message: "the partition of CollaSet " + set.Name + " keeps " + rolling.ByPartition.Partition.String() + " Pods at their revision",
+			Code: CodeHeldByPartition, On: refOfSet(set), Message: "the partition of CollaSet " + set.Name + " keeps " +
+				rolling.ByPartition.Partition.String() + " Pods at their revision",
 			Next: "lower spec.updateStrategy.rollingUpdate.byPartition.partition to go on",
 		})
 	}
-	updates := []string{"ChangeRefused", "InFlightLimit", "MaxUnavailable", "InPlaceImpossible", "ClaimExpansionRefused", "MaxSurge", "BeingReplaced", "OperationDelay"}
+	updates := []string{"ChangeRefused", "InFlightLimit", "MaxUnavailable", "InPlaceImpossible", "ClaimExpansionRefused",
+		"MaxSurge", "BeingReplaced", "OperationDelay"}
 	var blocking []Reason
 	for _, b := range set.Status.Blockers {
 		if slices.Contains(updates, b.Reason) {
-			blocking = append(blocking, Reason{Code: Code(b.Reason), On: refOfSet(set), Message: "CollaSet " + set.Name + ": " + b.Message + countText(b.Count)})
+			blocking = append(blocking, Reason{Code: Code(b.Reason), On: refOfSet(set),
+				Message: "CollaSet " + set.Name + ": " + b.Message + countText(b.Count)})
 		}
 	}
 	if found = append(blocking, found...); len(found) > 0 {
 		return found
 	}
 	return []Reason{{
-		Code: CodeQueued, On: refOfSet(set), Message: "its update to " + set.Status.UpdatedRevision + " has not begun; nothing holds it back", Next: "it begins by itself",
+		Code: CodeQueued, On: refOfSet(set), Message: "its update to " + set.Status.UpdatedRevision +
+			" has not begun; nothing holds it back", Next: "it begins by itself",
 	}}
 }

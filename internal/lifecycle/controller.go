@@ -54,7 +54,8 @@ func Component() bootstrap.Component {
 		Name:  Name,
 		Short: "Advances Pods through the phases of requested operations.",
 		Long: "lifecycle-controller takes Pods labelled kusionstack.io/control=true out of service before an operation and " +
-			"back into service after it. It waits for rules (PodTransitionRules, if their CRD is installed) and cooperators (protection finalizers).",
+			"back into service after it. It waits for rules (PodTransitionRules, if their CRD is installed) and cooperators " +
+			"(protection finalizers).",
 		LeaderElected: true,
 		Concurrency:   16,
 		Scheme:        addToScheme,
@@ -88,7 +89,8 @@ func stripPod(object any) (any, error) {
 	}
 	pod.ManagedFields = nil
 	pod.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, isRead)
-	pod.OwnerReferences = slices.DeleteFunc(slices.Clone(pod.OwnerReferences), func(ref metav1.OwnerReference) bool { return !ptr.Deref(ref.Controller, false) })
+	pod.OwnerReferences = slices.DeleteFunc(slices.Clone(pod.OwnerReferences),
+		func(ref metav1.OwnerReference) bool { return !ptr.Deref(ref.Controller, false) })
 	spec, status := corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}, corev1.PodStatus{Phase: pod.Status.Phase}
 	if revision.Recorded(pod) {
 		spec.Containers = revision.OnlyContainers(pod.Spec.Containers, false)
@@ -97,7 +99,8 @@ func stripPod(object any) (any, error) {
 		status.InitContainerStatuses = revision.OnlyStatuses(revision.SidecarStatuses(pod), false)
 		status.ObservedGeneration = pod.Status.ObservedGeneration
 	}
-	kept := bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition)
+	kept := bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady,
+		podops.ServiceReadyCondition)
 	for _, c := range pod.Status.Conditions {
 		if c.Type == podops.OverdueCondition {
 			kept = append(kept, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
@@ -159,8 +162,9 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 	if err != nil {
 		return fmt.Errorf("adding the controller: %w", err)
 	}
-	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule"), func(mgr ctrl.Manager) error {
-		rules.known()
-		return c.Watch(rules.source(mgr))
-	})
+	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule"),
+		func(mgr ctrl.Manager) error {
+			rules.known()
+			return c.Watch(rules.source(mgr))
+		})
 }

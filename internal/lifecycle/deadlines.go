@@ -42,14 +42,19 @@ func defaultDeadlines() podops.Deadlines {
 }
 
 func (f *waitFlags) add(fs *pflag.FlagSet) {
-	fs.StringArrayVar(&f.given, "deadline", nil, "Deadline of a phase of an operation, <phase>[/<type>]=<duration>[,<policy>]; may be repeated. "+
-		"Phases: PreCheck, Preparing, Operate, PostCheck, Completing. Policies: Wait (only report), Cancel (PreCheck and Preparing), Proceed (all but PreCheck). "+
-		"0s: no deadline. Defaults, each with Wait: PreCheck=1h, Preparing=10m, Operate=1h, PostCheck=1h, Completing=10m. "+
-		"A Pod's annotation "+podops.DeadlinesAnnotation+" overrides single keys.")
-	fs.DurationVar(&f.patience, "cooperator-patience", 6*time.Second, "How long an operation waits for a cooperator whose expected finalizer is not on a Ready Pod, "+
-		"before it continues without that cooperator. Should be longer than the slowest cooperator takes to bring a Pod back. 0: no limit.")
+	fs.StringArrayVar(&f.given, "deadline", nil,
+		"Deadline of a phase of an operation, <phase>[/<type>]=<duration>[,<policy>]; may be repeated. "+
+			"Phases: PreCheck, Preparing, Operate, PostCheck, Completing. "+
+			"Policies: Wait (only report), Cancel (PreCheck and Preparing), Proceed (all but PreCheck). "+
+			"0s: no deadline. Defaults, each with Wait: PreCheck=1h, Preparing=10m, Operate=1h, PostCheck=1h, Completing=10m. "+
+			"A Pod's annotation "+podops.DeadlinesAnnotation+" overrides single keys.")
+	fs.DurationVar(&f.patience, "cooperator-patience", 6*time.Second,
+		"How long an operation waits for a cooperator whose expected finalizer is not on a Ready Pod, "+
+			"before it continues without that cooperator. Should be longer than the slowest cooperator takes to bring a Pod "+
+			"back. 0: no limit.")
 	f.patient = func() bool { return fs.Changed("cooperator-patience") }
-	f.compatibility.AddTo(fs, "Operations do not wait for cooperators whose expected finalizers are missing, unless --cooperator-patience is set.")
+	f.compatibility.AddTo(fs,
+		"Operations do not wait for cooperators whose expected finalizers are missing, unless --cooperator-patience is set.")
 }
 
 // parse reads what was given.

@@ -77,7 +77,8 @@ func (r *reconciler) deletePod(ctx context.Context, pod *corev1.Pod, dryRun bool
 	switch {
 	case refused:
 		refusals++
-		d.put(pod, podphase.Verdict{At: now, Refused: reason(pod, why.Why), Retry: now.Add(writes.AskAgainIn(refusals))}, refusals)
+		d.put(pod, podphase.Verdict{At: now, Refused: reason(pod, why.Why), Retry: now.Add(writes.AskAgainIn(refusals))},
+			refusals)
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("deleting pod %s/%s (dry run: %t): %w", pod.Namespace, pod.Name, dryRun, err)

@@ -87,7 +87,9 @@ func newEmployers(mgr ctrl.Manager, clk clock.Clock) (*employers, error) {
 // released reports whether the employer has let the Pod go: it does not exist, or it does not select it. unknownReason
 // says why that cannot be known. With wait above zero there is no answer yet. Employers in other namespaces are not
 // looked up: a user who may annotate a Pod would learn what is there.
-func (e *employers) released(ctx context.Context, key string, v podops.View) (letGo bool, unknownReason string, wait time.Duration) {
+func (e *employers) released(
+	ctx context.Context, key string, v podops.View,
+) (letGo bool, unknownReason string, wait time.Duration) {
 	if parts := strings.Split(key, "/"); len(parts) == 3 && parts[1] != v.Namespace {
 		return false, "it is in another namespace, where nothing is looked up", 0
 	}
@@ -154,7 +156,8 @@ func (e *employers) lookUp(ctx context.Context, key string) answer {
 		switch {
 		case apierrors.IsNotFound(err):
 		case apierrors.IsForbidden(err):
-			a.unknownReason = fmt.Sprintf("lifecycle-controller may not get %s, allow it in a ClusterRole that joins %s", kind.GroupKind(), EmployersRole)
+			a.unknownReason = fmt.Sprintf("lifecycle-controller may not get %s, allow it in a ClusterRole that joins %s",
+				kind.GroupKind(), EmployersRole)
 		case err != nil:
 			ctrl.LoggerFrom(ctx).Error(err, "looking up an employer", "employer", key)
 			a.unknownReason = "looking it up failed"
@@ -212,7 +215,8 @@ func kindsByName(lists []*metav1.APIResourceList) map[string][]schema.GroupVersi
 // that is not under the suite's control any more selects nothing.
 func selectorOf(object *unstructured.Unstructured) (selector labels.Selector, unknownReason string) {
 	gk := object.GroupVersionKind().GroupKind()
-	if gk == (schema.GroupKind{Kind: "Service"}) && object.GetLabels()[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue {
+	if gk == (schema.GroupKind{Kind: "Service"}) &&
+		object.GetLabels()[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue {
 		return labels.Nothing(), ""
 	}
 	const none = "it has no spec.selector to judge by"
@@ -237,7 +241,9 @@ func selectorOf(object *unstructured.Unstructured) (selector labels.Selector, un
 // repair takes expected finalizers off a Pod that has waited for them for a while
 // and whose employers have let it go. It returns the change, what is known of the
 // others, and when to look again; zero if there is nothing to look for.
-func (e *employers) repair(ctx context.Context, v podops.View, since, now time.Time) (forget podops.Change, notes map[string]string, again time.Duration, err error) {
+func (e *employers) repair(
+	ctx context.Context, v podops.View, since, now time.Time,
+) (forget podops.Change, notes map[string]string, again time.Duration, err error) {
 	if since.IsZero() || !waitsForEmployers(v) {
 		return podops.Change{}, nil, 0, nil
 	}

@@ -49,12 +49,15 @@ func (f *freeze) why(ctx context.Context, namespace string) (string, error) {
 		return "", err
 	}
 	if why, frozen := annotations[podops.FreezeClusterAnnotation]; frozen {
-		return fmt.Sprintf("the cluster is frozen by annotation %s of namespace %s: %q", podops.FreezeClusterAnnotation, f.own, why), nil
+		return fmt.Sprintf("the cluster is frozen by annotation %s of namespace %s: %q", podops.FreezeClusterAnnotation,
+			f.own, why), nil
 	}
 	return "", nil
 }
 
-func (f *freeze) annotations(ctx context.Context, namespace string) (annotations map[string]string, known bool, err error) {
+func (f *freeze) annotations(
+	ctx context.Context, namespace string,
+) (annotations map[string]string, known bool, err error) {
 	m := namespaceMetadata()
 	err = f.client.Get(ctx, types.NamespacedName{Name: namespace}, m)
 	if apierrors.IsNotFound(err) {

@@ -26,7 +26,8 @@ var (
 	}
 	conflictsMetric = metric.Metric{
 		Name: "kuperator_lifecycle_conflicts_total", Kind: metric.Counter, Unit: "writes",
-		Help: "Writes that the API server refused because the Pod had changed. They are retried with a new decision. Many of them mean that another program writes to the same Pods.",
+		Help: "Writes that the API server refused because the Pod had changed. They are retried with a new decision. " +
+			"Many of them mean that another program writes to the same Pods.",
 	}
 	forgottenMetric = metric.Metric{
 		Name: "kuperator_lifecycle_forgotten_employers_total", Kind: metric.Counter, Unit: "finalizers",
@@ -50,7 +51,9 @@ var (
 		Name: "kuperator_lifecycle_waiting_operations", Kind: metric.Gauge, Unit: "operations",
 		Help: "Operations under way, and graceful deletions that have not begun because the API server refuses them, " +
 			"by what they wait for, as last looked at.",
-		Labels: []metric.Label{{Name: "reason", Values: "the reasons of kubectl kuperator why, such as BlockedByRule, Frozen, WaitingForCooperatorToLeave, OperatorAtWork"}},
+		Labels: []metric.Label{{Name: "reason",
+			Values: "the reasons of kubectl kuperator why, such as BlockedByRule, Frozen, WaitingForCooperatorToLeave, " +
+				"OperatorAtWork"}},
 	}
 	overdueMetric = metric.Metric{
 		Name: "kuperator_lifecycle_overdue_operations", Kind: metric.Gauge, Unit: "operations",
@@ -64,7 +67,8 @@ var (
 	}
 	namespaceOldestMetric = metric.Metric{
 		Name: "kuperator_lifecycle_namespace_oldest_phase_seconds", Kind: metric.Gauge, Unit: "seconds", PerObject: true,
-		Help:   "Longest time of an operation of the namespace in the phase. If there are too many namespaces, those with the oldest operations have series.",
+		Help: "Longest time of an operation of the namespace in the phase. " +
+			"If there are too many namespaces, those with the oldest operations have series.",
 		Labels: []metric.Label{namespaceLabel, phaseLabel},
 	}
 	frozenMetric = metric.Metric{
@@ -81,21 +85,24 @@ var (
 	forgotten = prometheus.NewCounter(prometheus.CounterOpts{Name: forgottenMetric.Name, Help: forgottenMetric.Help})
 	phaseAges = phaseAgesMetric.HistogramVec()
 
-	operationsDesc, oldestDesc, waitingDesc, overdueDesc = operationsMetric.Desc(), oldestMetric.Desc(), waitingMetric.Desc(), overdueMetric.Desc()
-	namespaceOperationsDesc, namespaceOldestDesc         = namespaceOperationsMetric.Desc(), namespaceOldestMetric.Desc()
-	frozenDesc, clusterFrozenDesc                        = frozenMetric.Desc(), clusterFrozenMetric.Desc()
+	operationsDesc, oldestDesc, waitingDesc, overdueDesc = operationsMetric.Desc(), oldestMetric.Desc(),
+		waitingMetric.Desc(), overdueMetric.Desc()
+	namespaceOperationsDesc, namespaceOldestDesc = namespaceOperationsMetric.Desc(), namespaceOldestMetric.Desc()
+	frozenDesc, clusterFrozenDesc                = frozenMetric.Desc(), clusterFrozenMetric.Desc()
 )
 
 // Metrics are what lifecycle-controller publishes beside what every component does.
 func Metrics() []metric.Metric {
 	return []metric.Metric{
-		stepsMetric, conflictsMetric, forgottenMetric, phaseAgesMetric, operationsMetric, oldestMetric, waitingMetric, overdueMetric,
+		stepsMetric, conflictsMetric, forgottenMetric, phaseAgesMetric, operationsMetric, oldestMetric,
+		waitingMetric, overdueMetric,
 		namespaceOperationsMetric, namespaceOldestMetric, frozenMetric, clusterFrozenMetric,
 	}
 }
 
 // phases are those that an operation can be found in.
-var phases = []podops.Phase{podops.PhasePreCheck, podops.PhasePreparing, podops.PhaseOperate, podops.PhasePostCheck, podops.PhaseCompleting}
+var phases = []podops.Phase{podops.PhasePreCheck, podops.PhasePreparing, podops.PhaseOperate, podops.PhasePostCheck,
+	podops.PhaseCompleting}
 
 // registerMetrics adds the metrics of the process to its registry, where a second time changes nothing, and those of
 // a manager's objects to that manager's. Queries find the series of what happens rarely from the start.
@@ -113,7 +120,8 @@ var _ prometheus.Collector = &phaseTimers{}
 
 // Describe names the gauges that Collect counts.
 func (a *phaseTimers) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{operationsDesc, oldestDesc, waitingDesc, overdueDesc, namespaceOperationsDesc, namespaceOldestDesc, metric.LeftOutDesc} {
+	for _, desc := range []*prometheus.Desc{operationsDesc, oldestDesc, waitingDesc, overdueDesc, namespaceOperationsDesc,
+		namespaceOldestDesc, metric.LeftOutDesc} {
 		out <- desc
 	}
 }
@@ -149,7 +157,8 @@ func (a *phaseTimers) count() census {
 		for _, o := range p.operations {
 			n := c.namespaces[key.Namespace]
 			if n == nil {
-				n = &namespaceCensus{name: key.Namespace, operations: map[podops.Phase]int{}, oldest: map[podops.Phase]time.Duration{}}
+				n = &namespaceCensus{name: key.Namespace, operations: map[podops.Phase]int{},
+					oldest: map[podops.Phase]time.Duration{}}
 				c.namespaces[key.Namespace] = n
 			}
 			age := now.Sub(o.since)
@@ -200,7 +209,8 @@ func newFreezes(ctx context.Context, f *freeze, elected <-chan struct{}) prometh
 	list := &metav1.PartialObjectMetadataList{}
 	list.APIVersion, list.Kind = "v1", "NamespaceList"
 	return &metric.Objects[*metav1.PartialObjectMetadataList]{
-		Process: ctx, Cached: f.client, Elected: elected, List: list, Publish: f.publish, Descs: []*prometheus.Desc{frozenDesc, clusterFrozenDesc},
+		Process: ctx, Cached: f.client, Elected: elected, List: list, Publish: f.publish,
+		Descs: []*prometheus.Desc{frozenDesc, clusterFrozenDesc},
 	}
 }
 

@@ -124,7 +124,8 @@ func (a *phaseTimers) observeOperations(p *podAges, ops []podops.Operation, begu
 		if ok {
 			a.left(last)
 		}
-		p.operations[o.ID] = &phaseAge{phase: phase, opType: a.typeLabel(o.Type), request: o.Request, since: begun(o), waits: podops.WaitLifecycle}
+		p.operations[o.ID] = &phaseAge{phase: phase, opType: a.typeLabel(o.Type), request: o.Request, since: begun(o),
+			waits: podops.WaitLifecycle}
 	}
 	for id, o := range p.operations {
 		if !seen[id] {

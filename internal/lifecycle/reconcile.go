@@ -94,7 +94,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			return ctrl.Result{RequeueAfter: cacheLag}, nil
 		}
 	}
-	r.timers.explained(req.NamespacedName, podops.ExplainWith(snapshot.Pod, podops.Surroundings{Rules: snapshot.Rules, Frozen: snapshot.Frozen, Brief: true}))
+	r.timers.explained(req.NamespacedName,
+		podops.ExplainWith(snapshot.Pod, podops.Surroundings{Rules: snapshot.Rules, Frozen: snapshot.Frozen, Brief: true}))
 	nextLook, err := r.apply(ctx, pod, snapshot, plan)
 	if apierrors.IsConflict(err) {
 		return r.conflict(ctx, req), nil
@@ -181,7 +182,9 @@ func reportedOn(pod *corev1.Pod) podphase.Report {
 
 // apply writes the plan: one patch, or one deletion. It returns when to look
 // again if nothing happens before; zero for never.
-func (r *reconciler) apply(ctx context.Context, pod *corev1.Pod, s podphase.Snapshot, plan podphase.Plan) (time.Duration, error) {
+func (r *reconciler) apply(
+	ctx context.Context, pod *corev1.Pod, s podphase.Snapshot, plan podphase.Plan,
+) (time.Duration, error) {
 	r.reportOverdue(pod, s, plan)
 	if plan.Delete {
 		deleted, err := r.deletePod(ctx, pod, false)
@@ -190,7 +193,8 @@ func (r *reconciler) apply(ctx context.Context, pod *corev1.Pod, s podphase.Snap
 		}
 		r.writes.Deleted(client.ObjectKeyFromObject(pod), pod)
 		steps.WithLabelValues("Deleted").Inc()
-		r.events.Eventf(pod, nil, corev1.EventTypeNormal, "PodDeletion", "Delete", "Deleted: out of service, and every rule and cooperator agreed")
+		r.events.Eventf(pod, nil, corev1.EventTypeNormal, "PodDeletion", "Delete",
+			"Deleted: out of service, and every rule and cooperator agreed")
 		return 0, nil
 	}
 	if plan.IsZero() {
@@ -205,7 +209,8 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s podphase.Snap
 	now := metav1.NewTime(r.clock.Now())
 	var conditions []corev1.PodCondition
 	if report := plan.Report; report != nil {
-		c := corev1.PodCondition{Type: podops.OverdueCondition, Status: report.Status, Reason: report.Reason, Message: report.Message}
+		c := corev1.PodCondition{Type: podops.OverdueCondition, Status: report.Status, Reason: report.Reason,
+			Message: report.Message}
 		if report.Status != s.Reported.Status {
 			c.LastTransitionTime = now
 		}
@@ -252,7 +257,8 @@ func (r *reconciler) repair(ctx context.Context, pod *corev1.Pod, s podphase.Sna
 	before, after := podops.MissingEmployers(s.Pod), podops.MissingEmployers(forget.Apply(s.Pod))
 	gone := slices.DeleteFunc(before, func(e string) bool { return slices.Contains(after, e) })
 	forgotten.Add(float64(len(gone)))
-	r.events.Eventf(pod, nil, corev1.EventTypeNormal, "EmployerGone", "Forget", "Not waiting any longer for %s: gone, or it does not select the Pod any more", strings.Join(gone, ", "))
+	r.events.Eventf(pod, nil, corev1.EventTypeNormal, "EmployerGone", "Forget",
+		"Not waiting any longer for %s: gone, or it does not select the Pod any more", strings.Join(gone, ", "))
 	return again, nil
 }
 
@@ -275,7 +281,9 @@ func (r *reconciler) announce(pod *corev1.Pod, v podops.View) {
 	}
 	var about runtime.Object = pod
 	if owner := metav1.GetControllerOf(pod); owner != nil {
-		about = &corev1.ObjectReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Namespace: pod.Namespace, Name: owner.Name, UID: owner.UID}
+		about = &corev1.ObjectReference{APIVersion: owner.APIVersion, Kind: owner.Kind, Namespace: pod.Namespace,
+			Name: owner.Name, UID: owner.UID}
 	}
-	r.events.Eventf(about, nil, corev1.EventTypeNormal, "ServiceReady", "TakeOffline", "Pods are taken out of service for operation %q of %q", o.Type, o.ID)
+	r.events.Eventf(about, nil, corev1.EventTypeNormal, "ServiceReady", "TakeOffline",
+		"Pods are taken out of service for operation %q of %q", o.Type, o.ID)
 }

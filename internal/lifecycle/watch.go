@@ -34,7 +34,9 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 const outOfService = 10
 
 // podSource enqueues managed Pods, those out of service first, and says which are gone.
-func podSource(mgr ctrl.Manager, gone func(types.NamespacedName), p ...predicate.TypedPredicate[client.Object]) source.Source {
+func podSource(
+	mgr ctrl.Manager, gone func(types.NamespacedName), p ...predicate.TypedPredicate[client.Object],
+) source.Source {
 	enqueue := func(o client.Object, q queue, initial bool) {
 		pod, ok := o.(*corev1.Pod)
 		if !ok {
@@ -85,7 +87,8 @@ type compiledRule struct {
 }
 
 func newRules(mgr ctrl.Manager) *rules {
-	return &rules{client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), newest: newNewest(mgr.GetAPIReader()), clock: clock.RealClock{}, compiled: map[types.UID]compiledRule{}}
+	return &rules{client: mgr.GetClient(), mapper: mgr.GetRESTMapper(), newest: newNewest(mgr.GetAPIReader()),
+		clock: clock.RealClock{}, compiled: map[types.UID]compiledRule{}}
 }
 
 // in returns the rules of a namespace. Where the API server does not serve

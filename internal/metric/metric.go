@@ -80,7 +80,8 @@ func (m Metric) GaugeVec() *prometheus.GaugeVec {
 
 // HistogramVec makes the collector of a histogram.
 func (m Metric) HistogramVec() *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: m.Buckets}, m.labelNames())
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: m.Buckets},
+		m.labelNames())
 }
 
 func (m Metric) labelNames() []string {
@@ -100,7 +101,8 @@ const Prefix = "kuperator_"
 var (
 	name = regexp.MustCompile(`^` + Prefix + `[a-z0-9]+(_[a-z0-9]+)*$`)
 	// notBase are units that Prometheus asks to express in base units.
-	notBase = regexp.MustCompile(`_(milliseconds|ms|microseconds|nanoseconds|minutes|hours|days|kilobytes|megabytes|percent)(_|$)`)
+	notBase = regexp.MustCompile(
+		`_(milliseconds|ms|microseconds|nanoseconds|minutes|hours|days|kilobytes|megabytes|percent)(_|$)`)
 	// reserved are labels that Prometheus or the scrape sets, and one that would have no bound.
 	reserved = []string{"job", "instance", "pod", "pod_name", "container", "le", "quantile"}
 )

@@ -58,15 +58,17 @@ func Alerts() []Alert {
 			Value:     `sum by (job) (up{` + jobs + `}) or 0 * group by (job) (present_over_time(up{` + jobs + `}[6h]))`,
 			Condition: "== 0",
 			Summary:   "No replica of {{ $labels.job }} answers",
-			Description: "Prometheus has not reached a replica of {{ $labels.job }} for 5 minutes. Work that waits for it does not " +
+			Description: "Prometheus has not reached a replica of {{ $labels.job }} for 5 minutes. " +
+				"Work that waits for it does not " +
 				"progress. No data is lost, and Pods keep running.",
 		},
 		{
 			Name: "KuperatorNoLeader", Severity: Critical, For: "5m",
-			Value:       `sum by (job) (leader_election_master_status{` + jobs + `})`,
-			Condition:   "== 0",
-			Summary:     "No replica of {{ $labels.job }} holds the Lease",
-			Description: "Replicas of {{ $labels.job }} are running, but none has been the leader for 5 minutes, so none reconciles.",
+			Value:     `sum by (job) (leader_election_master_status{` + jobs + `})`,
+			Condition: "== 0",
+			Summary:   "No replica of {{ $labels.job }} holds the Lease",
+			Description: "Replicas of {{ $labels.job }} are running, but none has been the leader for 5 minutes, " +
+				"so none reconciles.",
 		},
 		{
 			Name: "KuperatorReconcileErrors", Severity: Warning, For: "15m",
@@ -88,20 +90,23 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorOperationOverdue", Severity: Warning, For: "1m",
-			Value:       `sum by (phase, type, policy) (kuperator_lifecycle_overdue_operations)`,
-			Condition:   "> 0",
-			Summary:     "{{ $value }} operations of type {{ $labels.type }} are past their deadline in {{ $labels.phase }}",
-			Description: "The deadline of this phase, set by a flag or an annotation, has passed. Policy {{ $labels.policy }} applies.",
-			Needs:       "an operation past its deadline",
+			Value:     `sum by (phase, type, policy) (kuperator_lifecycle_overdue_operations)`,
+			Condition: "> 0",
+			Summary:   "{{ $value }} operations of type {{ $labels.type }} are past their deadline in {{ $labels.phase }}",
+			Description: "The deadline of this phase, set by a flag or an annotation, has passed. " +
+				"Policy {{ $labels.policy }} applies.",
+			Needs: "an operation past its deadline",
 		},
 		{
 			Name: "KuperatorBudgetExhausted", Severity: Warning, For: "1h",
 			Value: `kuperator_podtransitionrule_blocked_pods and on (namespace, rule)` +
 				` (kuperator_podtransitionrule_unavailable_pods >= kuperator_podtransitionrule_budget_pods)`,
-			Condition:   "> 0",
-			Summary:     "{{ $value }} Pods have waited for the budget of rule {{ $labels.namespace }}/{{ $labels.rule }} for an hour",
-			Description: "As many Pods as the rule allows are out of service. Either they do not come back, or more operations are requested than the budget allows.",
-			Needs:       "a rule whose budget is used up while Pods wait",
+			Condition: "> 0",
+			Summary: "{{ $value }} Pods have waited for the budget of rule {{ $labels.namespace }}/{{ $labels.rule }} " +
+				"for an hour",
+			Description: "As many Pods as the rule allows are out of service. " +
+				"Either they do not come back, or more operations are requested than the budget allows.",
+			Needs: "a rule whose budget is used up while Pods wait",
 		},
 		{
 			Name: "KuperatorBlockedByWebhookRule", Severity: Warning, For: "30m",
@@ -112,40 +117,45 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorRuleWebhookFailing", Severity: Warning, For: "10m",
-			Value:       `sum by (namespace, rule) (increase(kuperator_rule_webhook_requests_total{result!="answered"}[10m]))`,
-			Condition:   "> 0",
-			Summary:     "Requests to the webhook of rule {{ $labels.namespace }}/{{ $labels.rule }} fail",
-			Description: "Requests fail or are not sent. With failurePolicy Fail the rule's Pods wait; with Ignore they proceed without an answer.",
-			Needs:       "a webhook rule that was asked about Pods",
+			Value:     `sum by (namespace, rule) (increase(kuperator_rule_webhook_requests_total{result!="answered"}[10m]))`,
+			Condition: "> 0",
+			Summary:   "Requests to the webhook of rule {{ $labels.namespace }}/{{ $labels.rule }} fail",
+			Description: "Requests fail or are not sent. With failurePolicy Fail the rule's Pods wait; " +
+				"with Ignore they proceed without an answer.",
+			Needs: "a webhook rule that was asked about Pods",
 		},
 		{
 			Name: "KuperatorRuleStalled", Severity: Warning, For: "10m",
-			Value:       `max by (state) (kuperator_podtransitionrule_rules{state=~"stalled|unreachable"})`,
-			Condition:   "> 0",
-			Summary:     "{{ $value }} PodTransitionRules are {{ $labels.state }}",
-			Description: "stalled: the rule cannot be evaluated until a user corrects it, and its Pods wait. unreachable: its webhook does not answer.",
+			Value:     `max by (state) (kuperator_podtransitionrule_rules{state=~"stalled|unreachable"})`,
+			Condition: "> 0",
+			Summary:   "{{ $value }} PodTransitionRules are {{ $labels.state }}",
+			Description: "stalled: the rule cannot be evaluated until a user corrects it, and its Pods wait. " +
+				"unreachable: its webhook does not answer.",
 		},
 		{
 			Name: "KuperatorRolloutStalled", Severity: Warning, For: "10m",
-			Value:       `max by (namespace, collaset, state) (kuperator_collaset_state{state!~"ready|deleting|reconciling|paused|unknown"})`,
-			Condition:   "> 0",
-			Summary:     "CollaSet {{ $labels.namespace }}/{{ $labels.collaset }} is {{ $labels.state }}",
-			Description: "halted: its failure policy stopped the rollout. stalled: its spec must be changed. overdue: there was no progress within progressDeadlineSeconds.",
-			Needs:       "a CollaSet that is halted, stalled or overdue",
+			Value:     `max by (namespace, collaset, state) (kuperator_collaset_state{state!~"ready|deleting|reconciling|paused|unknown"})`,
+			Condition: "> 0",
+			Summary:   "CollaSet {{ $labels.namespace }}/{{ $labels.collaset }} is {{ $labels.state }}",
+			Description: "halted: its failure policy stopped the rollout. stalled: its spec must be changed. " +
+				"overdue: there was no progress within progressDeadlineSeconds.",
+			Needs: "a CollaSet that is halted, stalled or overdue",
 		},
 		{
 			Name: "KuperatorCertificateExpiresSoon", Severity: Warning, For: "1h",
-			Value:       `(min(kuperator_webhook_certificate_expiry_timestamp_seconds) - time()) / 86400`,
-			Condition:   "< 14",
-			Summary:     "The certificate of webhook-server expires in {{ $value | humanize }} days",
-			Description: "It should have been renewed. Once it has expired, the API server cannot call webhook-server: Pods are created without the readiness gate and deleted without preparation.",
+			Value:     `(min(kuperator_webhook_certificate_expiry_timestamp_seconds) - time()) / 86400`,
+			Condition: "< 14",
+			Summary:   "The certificate of webhook-server expires in {{ $value | humanize }} days",
+			Description: "It should have been renewed. Once it has expired, the API server cannot call webhook-server: " +
+				"Pods are created without the readiness gate and deleted without preparation.",
 		},
 		{
 			Name: "KuperatorAdmissionErrors", Severity: Warning, For: "5m",
-			Value:       `sum by (webhook) (increase(kuperator_webhook_decisions_total{decision="error"}[10m]))`,
-			Condition:   "> 0",
-			Summary:     "webhook-server failed to decide on requests to {{ $labels.webhook }}",
-			Description: "Such a request is refused, and its user sees the error: failurePolicy Ignore applies only to servers that do not answer.",
+			Value:     `sum by (webhook) (increase(kuperator_webhook_decisions_total{decision="error"}[10m]))`,
+			Condition: "> 0",
+			Summary:   "webhook-server failed to decide on requests to {{ $labels.webhook }}",
+			Description: "Such a request is refused, and its user sees the error: " +
+				"failurePolicy Ignore applies only to servers that do not answer.",
 		},
 		{
 			Name: "KuperatorAdmissionSlow", Severity: Warning, For: "10m",
@@ -157,11 +167,12 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorProviderFailing", Severity: Warning, For: "15m",
-			Value:       `max by (adapter) (kuperator_resourceconsist_backend_failing_employers)`,
-			Condition:   "> 0",
-			Summary:     "The backends of {{ $value }} employers of adapter {{ $labels.adapter }} are not up to date",
-			Description: "Calls to the provider fail. Pods wait in Preparing until they are out of traffic, and in Completing until they are back in it.",
-			Needs:       "an adapter that makes calls",
+			Value:     `max by (adapter) (kuperator_resourceconsist_backend_failing_employers)`,
+			Condition: "> 0",
+			Summary:   "The backends of {{ $value }} employers of adapter {{ $labels.adapter }} are not up to date",
+			Description: "Calls to the provider fail. Pods wait in Preparing until they are out of traffic, " +
+				"and in Completing until they are back in it.",
+			Needs: "an adapter that makes calls",
 		},
 		{
 			Name: "KuperatorEmployerFailing", Severity: Warning, For: "15m",
@@ -172,10 +183,11 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorStaleCache", Severity: Warning, For: "5m",
-			Value:       `max by (job) (kuperator_stale_cache_oldest_wait_seconds)`,
-			Condition:   "> 60",
-			Summary:     "{{ $labels.job }} has waited for its cache for {{ $value | humanizeDuration }}",
-			Description: "It does not reconcile an object until the cache shows its own last write to it: watches lag or are broken.",
+			Value:     `max by (job) (kuperator_stale_cache_oldest_wait_seconds)`,
+			Condition: "> 60",
+			Summary:   "{{ $labels.job }} has waited for its cache for {{ $value | humanizeDuration }}",
+			Description: "It does not reconcile an object until the cache shows its own last write to it: " +
+				"watches lag or are broken.",
 		},
 		{
 			Name: "KuperatorWritesRefused", Severity: Warning, For: "15m",
@@ -186,17 +198,19 @@ func Alerts() []Alert {
 		},
 		{
 			Name: "KuperatorQueueGrows", Severity: Warning, For: "15m",
-			Value:       `sum by (job, controller) (workqueue_depth{` + jobs + `})`,
-			Condition:   "> 1000",
-			Summary:     "{{ $value }} objects wait for a worker of {{ $labels.controller }}",
-			Description: "{{ $labels.job }} does not keep up: the API server is slow, or there is more work than its workers can do.",
+			Value:     `sum by (job, controller) (workqueue_depth{` + jobs + `})`,
+			Condition: "> 1000",
+			Summary:   "{{ $value }} objects wait for a worker of {{ $labels.controller }}",
+			Description: "{{ $labels.job }} does not keep up: the API server is slow, or there is more work than its workers " +
+				"can do.",
 		},
 		{
 			Name: "KuperatorFrozen", Severity: Info, For: "4h",
-			Value:       `max(kuperator_lifecycle_cluster_frozen)`,
-			Condition:   "> 0",
-			Summary:     "The cluster has been frozen for four hours",
-			Description: "The cluster is frozen by annotation: no Pod is taken out of service in any namespace, so updates and drains wait.",
+			Value:     `max(kuperator_lifecycle_cluster_frozen)`,
+			Condition: "> 0",
+			Summary:   "The cluster has been frozen for four hours",
+			Description: "The cluster is frozen by annotation: no Pod is taken out of service in any namespace, " +
+				"so updates and drains wait.",
 		},
 		{
 			Name: "KuperatorSeriesLeftOut", Severity: Info, For: "1h",
@@ -212,7 +226,8 @@ var forPattern = regexp.MustCompile(`^[0-9]+[mh]$`)
 
 func (a Alert) check() error {
 	switch {
-	case !strings.HasPrefix(a.Name, "Kuperator"), a.Value == "", a.Condition == "", a.Summary == "", a.Description == "", a.Severity == "":
+	case !strings.HasPrefix(a.Name, "Kuperator"), a.Value == "", a.Condition == "", a.Summary == "", a.Description == "",
+		a.Severity == "":
 		return fmt.Errorf("alert %q lacks something", a.Name)
 	case !forPattern.MatchString(a.For):
 		return fmt.Errorf("alert %s: for is %q", a.Name, a.For)

@@ -36,7 +36,8 @@ func Common() []metric.Metric { return bootstrap.Metrics() }
 // publish more; their names and meanings are theirs.
 func Libraries() []metric.Metric {
 	controller := metric.Label{Name: "controller", Values: "the controllers of the binary"}
-	queue := []metric.Label{controller, {Name: "name", Values: "as controller"}, {Name: "priority", Values: "a few priorities"}}
+	queue := []metric.Label{controller, {Name: "name", Values: "as controller"},
+		{Name: "priority", Values: "a few priorities"}}
 	hook := metric.Label{Name: "webhook", Values: "the paths of the webhooks"}
 	return []metric.Metric{
 		{

@@ -9,8 +9,9 @@ func Dashboards() []Dashboard {
 
 func fleet() Dashboard {
 	return Dashboard{
-		ID: "kuperator-fleet", Title: "Kuperator / Fleet", Description: "Operations under way in the cluster, what they wait for, and the health of the suite.",
-		Object: "phase", Of: "kuperator_lifecycle_namespace_operations",
+		ID: "kuperator-fleet", Title: "Kuperator / Fleet",
+		Description: "Operations under way in the cluster, what they wait for, and the health of the suite.",
+		Object:      "phase", Of: "kuperator_lifecycle_namespace_operations",
 		Rows: []Row{
 			{"Now", []Panel{
 				{
@@ -74,7 +75,8 @@ func fleet() Dashboard {
 					Unit:        unitSeconds, Alarm: 1800, Needs: "an operation under way",
 					Queries: []Query{
 						{
-							`max by (namespace, phase) (kuperator_lifecycle_namespace_oldest_phase_seconds{` + selected + `, phase=~"$workload"})`,
+							`max by (namespace, phase) (kuperator_lifecycle_namespace_oldest_phase_seconds{` + selected +
+								`, phase=~"$workload"})`,
 							"{{namespace}} {{phase}}",
 						},
 					},
@@ -170,8 +172,9 @@ func fleet() Dashboard {
 func collaSets() Dashboard {
 	one := `kuperator_collaset_replicas{` + selected + `, collaset=~"$workload"`
 	return Dashboard{
-		ID: "kuperator-collaset", Title: "Kuperator / CollaSet", Description: "CollaSets, their Pods and rollouts, and collaset-controller.",
-		Object: "collaset", Of: "kuperator_collaset_state",
+		ID: "kuperator-collaset", Title: "Kuperator / CollaSet",
+		Description: "CollaSets, their Pods and rollouts, and collaset-controller.",
+		Object:      "collaset", Of: "kuperator_collaset_state",
 		Rows: []Row{
 			{"All CollaSets", []Panel{
 				{
@@ -211,7 +214,8 @@ func collaSets() Dashboard {
 					Unit:        unitRatio,
 					Queries: []Query{
 						{
-							`sum by (namespace, collaset) (` + one + `, count="updated"}) / (sum by (namespace, collaset) (` + one + `, count="desired"}) > 0)`,
+							`sum by (namespace, collaset) (` + one + `, count="updated"}) / (sum by (namespace, collaset) (` + one +
+								`, count="desired"}) > 0)`,
 							"{{namespace}}/{{collaset}}",
 						},
 					},
@@ -222,7 +226,8 @@ func collaSets() Dashboard {
 					Unit:        unitRatio,
 					Queries: []Query{
 						{
-							`sum by (namespace, collaset) (` + one + `, count="available"}) / (sum by (namespace, collaset) (` + one + `, count="desired"}) > 0)`,
+							`sum by (namespace, collaset) (` + one + `, count="available"}) / (sum by (namespace, collaset) (` + one +
+								`, count="desired"}) > 0)`,
 							"{{namespace}}/{{collaset}}",
 						},
 					},
@@ -293,8 +298,9 @@ func rules() Dashboard {
 		return "kuperator_podtransitionrule_" + metric + `{` + selected + `, rule=~"$workload"}`
 	}
 	return Dashboard{
-		ID: "kuperator-podtransitionrule", Title: "Kuperator / PodTransitionRule", Description: "Rules, their budgets, the Pods that wait for them, and podtransitionrule-controller.",
-		Object: "rule", Of: "kuperator_podtransitionrule_desired_pods",
+		ID: "kuperator-podtransitionrule", Title: "Kuperator / PodTransitionRule",
+		Description: "Rules, their budgets, the Pods that wait for them, and podtransitionrule-controller.",
+		Object:      "rule", Of: "kuperator_podtransitionrule_desired_pods",
 		Rows: []Row{
 			{"All rules", []Panel{
 				{
@@ -361,7 +367,8 @@ func rules() Dashboard {
 					Unit:        unitPerSec, Needs: "a webhook rule that was asked about Pods",
 					Queries: []Query{
 						{
-							`sum by (namespace, rule, result) (rate(kuperator_rule_webhook_requests_total{` + selected + `, rule=~"$workload"}[$__rate_interval]))`,
+							`sum by (namespace, rule, result) (rate(kuperator_rule_webhook_requests_total{` + selected +
+								`, rule=~"$workload"}[$__rate_interval]))`,
 							"{{namespace}}/{{rule}} {{result}}",
 						},
 					},
@@ -393,7 +400,8 @@ func rules() Dashboard {
 					Unit:        unitPerSec, Needs: "a webhook rule that was asked about Pods",
 					Queries: []Query{
 						{
-							`sum by (namespace, rule) (rate(kuperator_rule_webhook_ignored_failures_total{` + selected + `, rule=~"$workload"}[$__rate_interval]))`,
+							`sum by (namespace, rule) (rate(kuperator_rule_webhook_ignored_failures_total{` + selected +
+								`, rule=~"$workload"}[$__rate_interval]))`,
 							"{{namespace}}/{{rule}}",
 						},
 					},
@@ -432,8 +440,9 @@ func rules() Dashboard {
 
 func lifecycles() Dashboard {
 	return Dashboard{
-		ID: "kuperator-lifecycle", Title: "Kuperator / Pod lifecycle", Description: "Phases of operations, and lifecycle-controller.",
-		Object: "phase", Of: "kuperator_lifecycle_namespace_operations",
+		ID: "kuperator-lifecycle", Title: "Kuperator / Pod lifecycle",
+		Description: "Phases of operations, and lifecycle-controller.",
+		Object:      "phase", Of: "kuperator_lifecycle_namespace_operations",
 		Rows: []Row{
 			{"Operations", []Panel{
 				{
@@ -518,7 +527,8 @@ func lifecycles() Dashboard {
 func backends() Dashboard {
 	const calls = "an adapter that makes calls"
 	return Dashboard{
-		ID: "kuperator-resourceconsist", Title: "Kuperator / Resource consist", Description: "Traffic of Pods: what employers wait for, calls to providers, and resourceconsist-controller.",
+		ID: "kuperator-resourceconsist", Title: "Kuperator / Resource consist",
+		Description: "Traffic of Pods: what employers wait for, calls to providers, and resourceconsist-controller.",
 		Rows: []Row{
 			{"Employers and Pods", []Panel{
 				{
@@ -601,7 +611,8 @@ func backends() Dashboard {
 
 func admission() Dashboard {
 	return Dashboard{
-		ID: "kuperator-webhook", Title: "Kuperator / Admission", Description: "webhook-server: its decisions, their latency, and its certificate.",
+		ID: "kuperator-webhook", Title: "Kuperator / Admission",
+		Description: "webhook-server: its decisions, their latency, and its certificate.",
 		Rows: []Row{
 			{"Admission", []Panel{
 				{
@@ -684,7 +695,8 @@ func controllerPanels(job string) []Panel {
 			Unit:        unitSeconds, Needs: "a reconcile in the last minutes",
 			Queries: []Query{
 				{
-					`histogram_quantile(0.99, sum by (controller, le) (rate(controller_runtime_reconcile_time_seconds_bucket` + of + `[$__rate_interval])))`,
+					`histogram_quantile(0.99, sum by (controller, le) (rate(controller_runtime_reconcile_time_seconds_bucket` + of +
+						`[$__rate_interval])))`,
 					"{{controller}}",
 				},
 			},

@@ -72,8 +72,9 @@ func (d Dashboard) grafanaJSON() ([]byte, error) {
 		"schemaVersion": 39, "version": 1, "editable": true, "refresh": "30s", "timezone": "browser",
 		"time":       map[string]string{"from": "now-1h", "to": "now"},
 		"templating": map[string]any{"list": d.variables()},
-		"links":      []any{map[string]any{"type": "dashboards", "tags": []string{"kuperator"}, "title": "Kuperator", "asDropdown": true, "includeVars": true, "keepTime": true}},
-		"panels":     d.panels(),
+		"links": []any{map[string]any{"type": "dashboards", "tags": []string{"kuperator"}, "title": "Kuperator",
+			"asDropdown": true, "includeVars": true, "keepTime": true}},
+		"panels": d.panels(),
 	})
 	return b.Bytes(), err
 }
@@ -81,7 +82,8 @@ func (d Dashboard) grafanaJSON() ([]byte, error) {
 var datasource = map[string]string{"type": "prometheus", "uid": "${datasource}"}
 
 func (d Dashboard) variables() []any {
-	list := []any{map[string]any{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}}
+	list := []any{map[string]any{"name": "datasource", "label": "Data source", "type": "datasource",
+		"query": "prometheus"}}
 	if d.Object == "" {
 		return list
 	}
@@ -142,12 +144,14 @@ func (p Panel) grafana(id int, position map[string]int) map[string]any {
 	}
 	defaults["thresholds"] = map[string]any{"mode": "absolute", "steps": steps}
 	panel := map[string]any{
-		"id": id, "title": p.Title, "description": p.Description, "datasource": datasource, "gridPos": position, "targets": targets,
+		"id": id, "title": p.Title, "description": p.Description, "datasource": datasource, "gridPos": position,
+		"targets":     targets,
 		"fieldConfig": map[string]any{"defaults": defaults, "overrides": []any{}},
 	}
 	if p.Stat {
 		panel["type"] = "stat"
-		panel["options"] = map[string]any{"reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}}, "colorMode": "value", "graphMode": "area"}
+		panel["options"] = map[string]any{"reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}},
+			"colorMode": "value", "graphMode": "area"}
 		return panel
 	}
 	panel["type"] = "timeseries"

@@ -34,7 +34,8 @@ What each binary publishes at `+"`/metrics`"+`, in the text format of Prometheus
 	for _, p := range Programs() {
 		section(&b, p.Name, p.Metrics)
 	}
-	b.WriteString("## From libraries\n\nPublished by controller-runtime, client-go, the Go client of Prometheus and Prometheus itself; those that the dashboards and\nalerts use. Their stability is their authors'.\n\n")
+	b.WriteString(
+		"## From libraries\n\nPublished by controller-runtime, client-go, the Go client of Prometheus and Prometheus itself; those that the dashboards and\nalerts use. Their stability is their authors'.\n\n")
 	table(&b, Libraries())
 	return b.Bytes()
 }

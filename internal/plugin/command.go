@@ -89,10 +89,13 @@ Every command reads with the permissions of its user: what may not be read is na
 	root.SetErr(streams.ErrOut)
 	p.config.CacheDir = nil // nothing is discovered
 	p.config.AddFlags(root.PersistentFlags())
-	root.PersistentFlags().StringVarP(&p.output, "output", "o", "", "Output format: json or yaml. Empty: human-readable text.")
-	root.PersistentFlags().StringVar(&p.system, "suite-namespace", insight.SystemNamespace, "Namespace in which the suite is installed.")
+	root.PersistentFlags().StringVarP(&p.output, "output", "o", "",
+		"Output format: json or yaml. Empty: human-readable text.")
+	root.PersistentFlags().StringVar(&p.system, "suite-namespace", insight.SystemNamespace,
+		"Namespace in which the suite is installed.")
 	completed(root.RegisterFlagCompletionFunc("suite-namespace", p.completeNamespaces))
-	completed(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
+	completed(root.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)))
 	completed(root.RegisterFlagCompletionFunc("namespace", p.completeNamespaces))
 	root.AddGroup(&cobra.Group{ID: groupLook, Title: "Look:"}, &cobra.Group{ID: groupChange, Title: "Change:"})
 	root.AddCommand(p.commands()...)
@@ -106,8 +109,10 @@ const (
 
 func (p *plugin) commands() []*cobra.Command {
 	return []*cobra.Command{
-		p.statusCommand(), p.whyCommand(), p.dashboardCommand(), p.planCommand(), p.diffCommand(), p.historyCommand(), p.drainCheckCommand(), p.doctorCommand(),
-		p.undoCommand(), p.pauseCommand(), p.resumeCommand(), p.restartCommand(), p.replaceCommand(), p.freezeCommand(), p.unfreezeCommand(),
+		p.statusCommand(), p.whyCommand(), p.dashboardCommand(), p.planCommand(), p.diffCommand(), p.historyCommand(),
+		p.drainCheckCommand(), p.doctorCommand(),
+		p.undoCommand(), p.pauseCommand(), p.resumeCommand(), p.restartCommand(), p.replaceCommand(), p.freezeCommand(),
+		p.unfreezeCommand(),
 	}
 }
 
@@ -132,9 +137,12 @@ func buildVersion() string {
 func advised(err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%w\nyou lack that permission: the roles view (to look) and edit (to change) have it for a namespace where kuperator-view and kuperator-edit are installed; see docs/kubectl-kuperator.md#permissions", err)
+		return fmt.Errorf(
+			"%w\nyou lack that permission: the roles view (to look) and edit (to change) have it for a namespace where kuperator-view and kuperator-edit are installed; see docs/kubectl-kuperator.md#permissions",
+			err)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("%w\nthe API server does not accept your credentials: log in again, or choose another --context", err)
+		return fmt.Errorf("%w\nthe API server does not accept your credentials: log in again, or choose another --context",
+			err)
 	case apierrors.IsConflict(err):
 		return fmt.Errorf("%w\nsomebody else has changed it meanwhile: look again, and repeat the command", err)
 	}

@@ -39,13 +39,15 @@ func (p *plugin) completeNames(kinds ...string) completion {
 					}
 				}
 			case "CollaSet":
-				if sets, err := s.suite.AppsV1alpha1().CollaSets(s.namespace).List(cmd.Context(), metav1.ListOptions{Limit: maxCompletions}); err == nil {
+				if sets, err := s.suite.AppsV1alpha1().CollaSets(s.namespace).List(cmd.Context(),
+					metav1.ListOptions{Limit: maxCompletions}); err == nil {
 					for i := range sets.Items {
 						names = append(names, prefix+sets.Items[i].Name)
 					}
 				}
 			case "Node":
-				if nodes, err := s.kube.CoreV1().Nodes().List(cmd.Context(), metav1.ListOptions{Limit: maxCompletions}); err == nil {
+				if nodes, err := s.kube.CoreV1().Nodes().List(cmd.Context(),
+					metav1.ListOptions{Limit: maxCompletions}); err == nil {
 					for i := range nodes.Items {
 						names = append(names, nodes.Items[i].Name)
 					}
@@ -62,7 +64,9 @@ func (p *plugin) completeNames(kinds ...string) completion {
 	}
 }
 
-func (p *plugin) completeNamespaces(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+func (p *plugin) completeNamespaces(
+	cmd *cobra.Command, args []string, toComplete string,
+) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Name() == "freeze" {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -43,7 +43,8 @@ and is served until the command ends (Ctrl-C).`,
 			return p.dashboard(cmd.Context(), address, allNamespaces)
 		},
 	}
-	cmd.Flags().StringVar(&address, "address", "127.0.0.1:0", "Loopback address to serve at, host:port. Port 0: a free port.")
+	cmd.Flags().StringVar(&address, "address", "127.0.0.1:0",
+		"Loopback address to serve at, host:port. Port 0: a free port.")
 	cmd.Flags().BoolVarP(&allNamespaces, "all-namespaces", "A", false, "Show all namespaces.")
 	return cmd
 }
@@ -74,7 +75,8 @@ func (p *plugin) dashboard(ctx context.Context, address string, allNamespaces bo
 	if err != nil {
 		return fmt.Errorf("--address %s: %w; choose another port, or 0 for a free one", address, err)
 	}
-	server := &http.Server{Handler: page, ReadHeaderTimeout: headerTimeout, BaseContext: func(net.Listener) context.Context { return ctx }}
+	server := &http.Server{Handler: page, ReadHeaderTimeout: headerTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx }}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	fmt.Fprintf(p.Out, "http://%s shows %s. Ctrl-C ends it.\n", listener.Addr(), scope)
@@ -110,7 +112,9 @@ func loopback(address string) error {
 		return fmt.Errorf("--address is %q: give host:port, such as 127.0.0.1:8686", address)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("--address is %q: the page knows no users, so it is served on a loopback address only; to see it from elsewhere, forward the port with ssh", address)
+		return fmt.Errorf(
+			"--address is %q: the page knows no users, so it is served on a loopback address only; to see it from elsewhere, forward the port with ssh",
+			address)
 	}
 	return nil
 }

@@ -89,12 +89,14 @@ func (s *session) checkServer(ctx context.Context, d *insight.Diagnosis) {
 	const check = "API server"
 	version, err := s.kube.Discovery().ServerVersion()
 	if err != nil {
-		d.Add(insight.LevelProblem, check, "it does not answer: "+err.Error(), "check --context, --kubeconfig and the network")
+		d.Add(insight.LevelProblem, check, "it does not answer: "+err.Error(),
+			"check --context, --kubeconfig and the network")
 		return
 	}
 	minor, _ := strconv.Atoi(strings.TrimRight(version.Minor, "+"))
 	if minor < oldestMinor {
-		d.Add(insight.LevelProblem, check, "it is "+version.GitVersion+", and the suite needs v1."+strconv.Itoa(oldestMinor), "upgrade Kubernetes")
+		d.Add(insight.LevelProblem, check, "it is "+version.GitVersion+", and the suite needs v1."+strconv.Itoa(oldestMinor),
+			"upgrade Kubernetes")
 		return
 	}
 	can, err := s.capabilities(ctx)
@@ -110,7 +112,9 @@ func (s *session) checkServer(ctx context.Context, d *insight.Diagnosis) {
 	}
 	d.Add(insight.LevelOK, check, text, "")
 	if skew := s.server.ahead(); skew != 0 {
-		d.Add(insight.LevelWarning, "clock", fmt.Sprintf("the API server's clock is %s ahead of this machine's (negative: behind)", skew.Round(time.Second)), "set this machine's clock; the times shown here are the API server's")
+		d.Add(insight.LevelWarning,
+			"clock", fmt.Sprintf("the API server's clock is %s ahead of this machine's (negative: behind)",
+				skew.Round(time.Second)), "set this machine's clock; the times shown here are the API server's")
 	} else {
 		d.Add(insight.LevelOK, "clock", "this machine and the API server agree", "")
 	}
@@ -140,9 +144,11 @@ func (s *session) checkKinds(d *insight.Diagnosis) {
 	case 0:
 		d.Add(insight.LevelOK, check, "collasets, podtransitionrules and resourcecontexts are served", "")
 	case 3:
-		d.Add(insight.LevelProblem, check, "none of "+appsv1alpha1.SchemeGroupVersion.String()+" is served", "install them: kubectl apply --server-side -k deploy/crd")
+		d.Add(insight.LevelProblem, check, "none of "+appsv1alpha1.SchemeGroupVersion.String()+" is served",
+			"install them: kubectl apply --server-side -k deploy/crd")
 	default:
-		d.Add(insight.LevelWarning, check, strings.Join(missing, ", ")+" are not served", "fine if their components are not installed; else kubectl apply --server-side -k deploy/crd")
+		d.Add(insight.LevelWarning, check, strings.Join(missing, ", ")+" are not served",
+			"fine if their components are not installed; else kubectl apply --server-side -k deploy/crd")
 	}
 }
 
@@ -159,7 +165,8 @@ func (s *session) checkFacts(ctx context.Context, d *insight.Diagnosis) {
 		d.Add(insight.LevelUnknown, "Pods", err.Error(), "")
 		return
 	}
-	facts.Gaps = slices.DeleteFunc(facts.Gaps, func(g insight.Gap) bool { return g.Missing == "" }) // what is not served was said
+	// what is not served was said
+	facts.Gaps = slices.DeleteFunc(facts.Gaps, func(g insight.Gap) bool { return g.Missing == "" })
 	insight.Diagnose(facts, where, d)
 }
 
@@ -182,7 +189,8 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 			if ready == 0 {
 				level = insight.LevelProblem
 			}
-			d.Add(level, check, fmt.Sprintf("%s has %d of %d replicas ready", deployment.Name, ready, wanted), "kubectl -n "+s.system+" describe deployment "+deployment.Name)
+			d.Add(level, check, fmt.Sprintf("%s has %d of %d replicas ready", deployment.Name, ready, wanted),
+				"kubectl -n "+s.system+" describe deployment "+deployment.Name)
 		}
 	})
 	if err != nil {
@@ -190,10 +198,12 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 		return
 	}
 	if len(images) > 1 {
-		d.Add(insight.LevelWarning, "versions", fmt.Sprintf("components differ: %v", images), "fine during an upgrade; else install one version")
+		d.Add(insight.LevelWarning, "versions", fmt.Sprintf("components differ: %v", images),
+			"fine during an upgrade; else install one version")
 	} else if found > 0 {
 		for tag := range images {
-			d.Add(insight.LevelOK, "versions", fmt.Sprintf("%d Deployments of %s; this is %s %s", found, tag, name, buildVersion()), "")
+			d.Add(insight.LevelOK, "versions",
+				fmt.Sprintf("%d Deployments of %s; this is %s %s", found, tag, name, buildVersion()), "")
 		}
 	}
 }
@@ -201,12 +211,14 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 // checkWebhooks checks whether the API server can call webhook-server.
 func (s *session) checkWebhooks(ctx context.Context, d *insight.Diagnosis) {
 	const check = "webhooks"
-	mutating, err := s.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, webhookServer, metav1.GetOptions{})
+	mutating, err := s.kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, webhookServer,
+		metav1.GetOptions{})
 	if err != nil {
 		s.noWebhooks(d, "mutatingwebhookconfigurations", err)
 		return
 	}
-	validating, err := s.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, webhookServer, metav1.GetOptions{})
+	validating, err := s.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, webhookServer,
+		metav1.GetOptions{})
 	if err != nil {
 		s.noWebhooks(d, "validatingwebhookconfigurations", err)
 		return
@@ -239,7 +251,8 @@ func (s *session) checkWebhooks(ctx context.Context, d *insight.Diagnosis) {
 
 func (s *session) noWebhooks(d *insight.Diagnosis, resource string, err error) {
 	if apierrors.IsNotFound(err) {
-		d.Add(insight.LevelWarning, "webhooks", "there is no "+resource+"/"+webhookServer, "fine with the overlay no-webhook: Pods of other workloads than CollaSets get no readiness gate, and nothing is deleted gracefully")
+		d.Add(insight.LevelWarning, "webhooks", "there is no "+resource+"/"+webhookServer,
+			"fine with the overlay no-webhook: Pods of other workloads than CollaSets get no readiness gate, and nothing is deleted gracefully")
 		return
 	}
 	d.AddGap("webhooks", gap(err, "get", resource+".admissionregistration.k8s.io", "", "whether admission works"), err)
@@ -273,18 +286,20 @@ func certificateProblem(bundle []byte, now time.Time) string {
 
 func (s *session) checkEndpoints(ctx context.Context, d *insight.Diagnosis, service string) {
 	ready := 0
-	err := each(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.DiscoveryV1().EndpointSlices(s.system).List(ctx, o)
-	}, func(slice *discoveryv1.EndpointSlice) {
-		for _, e := range slice.Endpoints {
-			if ptr.Deref(e.Conditions.Ready, false) {
-				ready++
+	err := each(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.kube.DiscoveryV1().EndpointSlices(s.system).List(ctx, o)
+		}, func(slice *discoveryv1.EndpointSlice) {
+			for _, e := range slice.Endpoints {
+				if ptr.Deref(e.Conditions.Ready, false) {
+					ready++
+				}
 			}
-		}
-	})
+		})
 	switch {
 	case err != nil:
-		d.AddGap("webhooks", gap(err, "list", "endpointslices.discovery.k8s.io", s.system, "whether the Service "+service+" has endpoints"), err)
+		d.AddGap("webhooks", gap(err, "list", "endpointslices.discovery.k8s.io", s.system,
+			"whether the Service "+service+" has endpoints"), err)
 	case ready == 0:
 		d.Add(insight.LevelProblem, "webhooks", "Service "+service+" has no ready endpoint: nobody answers", "kubectl -n "+s.system+" get pods -l app.kubernetes.io/name="+service)
 	default:
@@ -311,7 +326,8 @@ var permissions = []struct {
 func (s *session) checkPermissions(ctx context.Context, d *insight.Diagnosis) {
 	var may, mayNot []string
 	for _, p := range permissions {
-		attributes := &authorizationv1.ResourceAttributes{Verb: p.verb, Group: p.group, Resource: p.resource, Namespace: s.namespace}
+		attributes := &authorizationv1.ResourceAttributes{Verb: p.verb, Group: p.group, Resource: p.resource,
+			Namespace: s.namespace}
 		if p.cluster {
 			attributes.Namespace = ""
 		}
@@ -329,6 +345,7 @@ func (s *session) checkPermissions(ctx context.Context, d *insight.Diagnosis) {
 	}
 	d.Add(insight.LevelOK, "permissions", "in namespace "+s.namespace+" you may "+strings.Join(may, ", "), "")
 	if len(mayNot) > 0 {
-		d.Add(insight.LevelUnknown, "permissions", "you may not "+strings.Join(mayNot, ", "), "see docs/kubectl-kuperator.md#permissions")
+		d.Add(insight.LevelUnknown, "permissions", "you may not "+strings.Join(mayNot, ", "),
+			"see docs/kubectl-kuperator.md#permissions")
 	}
 }

@@ -64,8 +64,10 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 	if err != nil {
 		return insight.Drain{}, fmt.Errorf("listing the Pods of node %s: %w", node, err)
 	}
-	f := insight.Facts{System: s.system, Pods: pods, Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}, Gaps: gaps}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readRules, s.readNamespaces, s.readLeases} {
+	f := insight.Facts{System: s.system, Pods: pods, Namespaces: map[string]map[string]string{},
+		Nodes: map[string]*corev1.Node{}, Gaps: gaps}
+	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readRules,
+		s.readNamespaces, s.readLeases} {
 		if err := read(ctx, namespace, &f); err != nil {
 			return insight.Drain{}, err
 		}
@@ -85,7 +87,8 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 	err = each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return s.kube.PolicyV1().PodDisruptionBudgets(namespace).List(ctx, o)
 	}, func(b *policyv1.PodDisruptionBudget) { budgets = append(budgets, *b) })
-	if err := tolerate(&f, err, "list", "poddisruptionbudgets.policy", namespace, "which PodDisruptionBudgets refuse evictions"); err != nil {
+	if err := tolerate(&f, err, "list", "poddisruptionbudgets.policy", namespace,
+		"which PodDisruptionBudgets refuse evictions"); err != nil {
 		return insight.Drain{}, err
 	}
 	f.Now = s.now()
@@ -95,15 +98,18 @@ func (s *session) drainCheck(ctx context.Context, node string) (insight.Drain, e
 func (s *session) podsOn(ctx context.Context, node, namespace string) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	on := fields.OneTermEqualSelector("spec.nodeName", node).String()
-	err := each(ctx, metav1.ListOptions{FieldSelector: on}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.CoreV1().Pods(namespace).List(ctx, o)
-	}, func(pod *corev1.Pod) { pods = append(pods, *pod) })
+	err := each(ctx, metav1.ListOptions{FieldSelector: on},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.kube.CoreV1().Pods(namespace).List(ctx, o)
+		}, func(pod *corev1.Pod) { pods = append(pods, *pod) })
 	return pods, err
 }
 
 func writeDrainCheck(w io.Writer, d insight.Drain) {
-	fmt.Fprintf(w, "node %s: %s; %d would be held, %d wait their turn, %d go at once, %d are left alone\n", d.Node, plural(len(d.Pods), "Pod"), d.Held, d.Waiting, d.Going, d.Ignored)
-	for _, verdict := range []insight.DrainVerdict{insight.DrainHeld, insight.DrainWaits, insight.DrainGoes, insight.DrainIgnored} {
+	fmt.Fprintf(w, "node %s: %s; %d would be held, %d wait their turn, %d go at once, %d are left alone\n", d.Node,
+		plural(len(d.Pods), "Pod"), d.Held, d.Waiting, d.Going, d.Ignored)
+	for _, verdict := range []insight.DrainVerdict{insight.DrainHeld, insight.DrainWaits, insight.DrainGoes,
+		insight.DrainIgnored} {
 		pods := slices.DeleteFunc(slices.Clone(d.Pods), func(p insight.DrainedPod) bool { return p.Verdict != verdict })
 		if len(pods) == 0 {
 			continue

@@ -25,13 +25,15 @@ const maxSingleNodes = 3
 // readable.
 func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, error) {
 	f := insight.Facts{System: s.system, Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
-	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.CoreV1().Pods(namespace).List(ctx, o)
-	}, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
+	err := each(ctx, metav1.ListOptions{LabelSelector: managedPods},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.kube.CoreV1().Pods(namespace).List(ctx, o)
+		}, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
 	if err != nil {
 		return f, fmt.Errorf("listing Pods%s: %w", in(namespace), err)
 	}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules, s.readNamespaces, s.readLeases, s.readNodes} {
+	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules, s.readNamespaces,
+		s.readLeases, s.readNodes} {
 		if err := read(ctx, namespace, &f); err != nil {
 			return f, err
 		}
@@ -81,7 +83,8 @@ func (s *session) readNamespaces(ctx context.Context, namespace string, f *insig
 		}, func(n *corev1.Namespace) { f.Namespaces[n.Name] = n.Annotations })
 		return tolerate(f, err, "list", "namespaces", "", "what is frozen")
 	}
-	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen", s.system: "whether the cluster is frozen"} {
+	for name, unsaid := range map[string]string{namespace: "whether the namespace is frozen",
+		s.system: "whether the cluster is frozen"} {
 		n, err := s.kube.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 		if err := tolerate(f, err, "get", "namespaces/"+name, "", unsaid); err != nil {
 			return err
@@ -137,8 +140,9 @@ func (s *session) readNodes(ctx context.Context, _ string, f *insight.Facts) err
 func (s *session) events(ctx context.Context, ref insight.Ref, f *insight.Facts) ([]corev1.Event, error) {
 	var found []corev1.Event
 	about := fields.Set{"involvedObject.kind": ref.Kind, "involvedObject.name": ref.Name}.AsSelector().String()
-	err := each(ctx, metav1.ListOptions{FieldSelector: about}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.CoreV1().Events(ref.Namespace).List(ctx, o)
-	}, func(e *corev1.Event) { found = append(found, *e) })
+	err := each(ctx, metav1.ListOptions{FieldSelector: about},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.kube.CoreV1().Events(ref.Namespace).List(ctx, o)
+		}, func(e *corev1.Event) { found = append(found, *e) })
 	return found, tolerate(f, err, "list", "events", ref.Namespace, "warnings about it")
 }

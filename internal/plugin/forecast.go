@@ -185,7 +185,8 @@ func (m *material) forcing(from string) []string {
 	}
 	change := revision.Explain(data, m.wanted, m.can)
 	policy := m.set.Spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy
-	if change.OnlyClaimsForce() && (policy == nil || policy.WhenTemplateChanged != appsv1alpha1.DeletePersistentVolumeClaim) {
+	if change.OnlyClaimsForce() &&
+		(policy == nil || policy.WhenTemplateChanged != appsv1alpha1.DeletePersistentVolumeClaim) {
 		return nil
 	}
 	return change.Forcing

@@ -26,7 +26,8 @@ type freezeOptions struct {
 func (p *plugin) freezeCommand() *cobra.Command {
 	o := freezeOptions{}
 	cmd := &cobra.Command{
-		Use: "freeze (NAMESPACE | --cluster) --reason WHY", GroupID: groupChange, Short: "Stop all operations that take Pods out of service, in an emergency",
+		Use: "freeze (NAMESPACE | --cluster) --reason WHY", GroupID: groupChange,
+		Short: "Stop all operations that take Pods out of service, in an emergency",
 		Long: `Stop all operations that take Pods out of service, in a namespace or in the whole cluster, whichever program requests them. Pods that
 are already leaving service or returning to it continue.
 
@@ -41,9 +42,11 @@ unfreeze.`,
 			return p.freeze(cmd.Context(), args, o, true)
 		},
 	}
-	cmd.Flags().BoolVar(&o.cluster, "cluster", false, "Freeze the whole cluster, by an annotation of the Namespace in which the suite is installed.")
+	cmd.Flags().BoolVar(&o.cluster, "cluster", false,
+		"Freeze the whole cluster, by an annotation of the Namespace in which the suite is installed.")
 	cmd.Flags().StringVar(&o.reason, "reason", "", "Reason of the freeze. Required.")
-	cmd.Flags().DurationVar(&o.length, "for", 0, "Intended duration, such as 48h. It is recorded only: the freeze does not end by itself.")
+	cmd.Flags().DurationVar(&o.length, "for", 0,
+		"Intended duration, such as 48h. It is recorded only: the freeze does not end by itself.")
 	o.dry.flag(cmd)
 	return cmd
 }
@@ -51,7 +54,8 @@ unfreeze.`,
 func (p *plugin) unfreezeCommand() *cobra.Command {
 	o := freezeOptions{}
 	cmd := &cobra.Command{
-		Use: "unfreeze (NAMESPACE | --cluster)", GroupID: groupChange, Short: "End a freeze", Long: "End a freeze. Operations that waited for its end continue.",
+		Use: "unfreeze (NAMESPACE | --cluster)", GroupID: groupChange, Short: "End a freeze",
+		Long:    "End a freeze. Operations that waited for its end continue.",
 		Example: "  kubectl kuperator unfreeze shop\n  kubectl kuperator unfreeze --cluster",
 		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: p.completeNamespaces,
 		RunE: func(cmd *cobra.Command, args []string) error { return p.freeze(cmd.Context(), args, o, false) },
@@ -129,7 +133,8 @@ func (p *plugin) freeze(ctx context.Context, args []string, o freezeOptions, on 
 
 // whoAmI is the user as the API server knows it; "" if it does not say.
 func (s *session) whoAmI(ctx context.Context) string {
-	review, err := s.kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	review, err := s.kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
+		metav1.CreateOptions{})
 	if err != nil {
 		return ""
 	}

@@ -53,7 +53,9 @@ type history struct {
 }
 
 // revisions are the CollaSet's, oldest first, and their contents as far as they can be read.
-func (s *session) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) ([]appsv1.ControllerRevision, map[string]*revision.Data, error) {
+func (s *session) revisions(
+	ctx context.Context, set *appsv1alpha1.CollaSet,
+) ([]appsv1.ControllerRevision, map[string]*revision.Data, error) {
 	var found []appsv1.ControllerRevision
 	contents := map[string]*revision.Data{}
 	options := metav1.ListOptions{}
@@ -87,13 +89,14 @@ func (s *session) podsOf(ctx context.Context, set *appsv1alpha1.CollaSet) ([]cor
 	if err != nil {
 		return nil, fmt.Errorf("spec.selector of collaset/%s: %w", set.Name, err)
 	}
-	err = each(ctx, metav1.ListOptions{LabelSelector: selector.String()}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.CoreV1().Pods(set.Namespace).List(ctx, o)
-	}, func(pod *corev1.Pod) {
-		if metav1.IsControlledBy(pod, set) {
-			pods = append(pods, *pod)
-		}
-	})
+	err = each(ctx, metav1.ListOptions{LabelSelector: selector.String()},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.kube.CoreV1().Pods(set.Namespace).List(ctx, o)
+		}, func(pod *corev1.Pod) {
+			if metav1.IsControlledBy(pod, set) {
+				pods = append(pods, *pod)
+			}
+		})
 	if err != nil {
 		return nil, fmt.Errorf("listing the Pods of collaset/%s: %w", set.Name, err)
 	}
@@ -132,7 +135,8 @@ func (p *plugin) historyCommand() *cobra.Command {
 }
 
 func (s *session) history(ctx context.Context, set *appsv1alpha1.CollaSet) (history, error) {
-	h := history{CollaSet: insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name}, Revisions: []historyEntry{}}
+	h := history{CollaSet: insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name},
+		Revisions: []historyEntry{}}
 	list, contents, err := s.revisions(ctx, set)
 	if err != nil {
 		return h, err
@@ -156,7 +160,8 @@ func (s *session) history(ctx context.Context, set *appsv1alpha1.CollaSet) (hist
 	for i := range list {
 		r := &list[i]
 		e := historyEntry{
-			Revision: r.Revision, Name: r.Name, Created: r.CreationTimestamp.UTC(), Pods: at[r.Name], Images: imagesOf(contents[r.Name]),
+			Revision: r.Revision, Name: r.Name, Created: r.CreationTimestamp.UTC(), Pods: at[r.Name],
+			Images:  imagesOf(contents[r.Name]),
 			Current: r.Name == set.Status.CurrentRevision, Updated: r.Name == set.Status.UpdatedRevision,
 		}
 		if i > 0 {
@@ -204,7 +209,8 @@ func writeHistory(w io.Writer, h history, now time.Time) {
 		if e.Updated {
 			marks += " (updated)"
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t\n", e.Revision, e.Name+marks, duration.HumanDuration(max(now.Sub(e.Created), 0)), e.Pods, strings.Join(e.Images, ","), how)
+		fmt.Fprintf(table, "%d\t%s\t%s\t%d\t%s\t%s\t\n", e.Revision, e.Name+marks,
+			duration.HumanDuration(max(now.Sub(e.Created), 0)), e.Pods, strings.Join(e.Images, ","), how)
 	}
 	_ = table.Flush()
 	writeGaps(w, h.Gaps)
@@ -232,7 +238,8 @@ Pods with an operation under way return to that revision within the operation. C
 			return p.report(c, dry)
 		},
 	}
-	cmd.Flags().Int64Var(&to, "to-revision", 0, "Number of the revision, as shown by history. 0: the one before the current revision.")
+	cmd.Flags().Int64Var(&to, "to-revision", 0,
+		"Number of the revision, as shown by history. 0: the one before the current revision.")
 	dry.flag(cmd)
 	return cmd
 }
@@ -276,8 +283,11 @@ func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64
 	sets := s.suite.AppsV1alpha1().CollaSets(set.Namespace)
 	_, err = sets.Patch(ctx, set.Name, types.JSONPatchType, body, dry.options())
 	if apierrors.IsInvalid(err) { // what a patch whose tests fail is called, with no word about which
-		if now, readErr := sets.Get(ctx, set.Name, metav1.GetOptions{}); readErr == nil && (now.UID != set.UID || now.Generation != set.Generation) {
-			err = fmt.Errorf("somebody else has changed collaset/%s meanwhile, and nothing was undone: see what is there now (kubectl kuperator history collaset/%s) and try again", set.Name, set.Name)
+		if now, readErr := sets.Get(ctx, set.Name, metav1.GetOptions{}); readErr == nil &&
+			(now.UID != set.UID || now.Generation != set.Generation) {
+			err = fmt.Errorf(
+				"somebody else has changed collaset/%s meanwhile, and nothing was undone: see what is there now (kubectl kuperator history collaset/%s) and try again",
+				set.Name, set.Name)
 		}
 	}
 	return c, err
@@ -313,9 +323,13 @@ func (s *session) whenSeen(ctx context.Context, set *appsv1alpha1.CollaSet) (*ap
 }
 
 // undoTarget is the revision to go back to.
-func undoTarget(set *appsv1alpha1.CollaSet, list []appsv1.ControllerRevision, to int64) (*appsv1.ControllerRevision, error) {
+func undoTarget(
+	set *appsv1alpha1.CollaSet, list []appsv1.ControllerRevision, to int64,
+) (*appsv1.ControllerRevision, error) {
 	if to == 0 && set.Status.ObservedGeneration != set.Generation {
-		return nil, fmt.Errorf("collaset-controller has not seen the last change of collaset/%s, so nobody can tell which revision was before it: try again in a moment, or choose one with --to-revision", set.Name)
+		return nil, fmt.Errorf(
+			"collaset-controller has not seen the last change of collaset/%s, so nobody can tell which revision was before it: try again in a moment, or choose one with --to-revision",
+			set.Name)
 	}
 	for i := len(list) - 1; i >= 0; i-- {
 		if to == list[i].Revision && to != 0 || to == 0 && list[i].Name != set.Status.UpdatedRevision {
@@ -325,7 +339,8 @@ func undoTarget(set *appsv1alpha1.CollaSet, list []appsv1.ControllerRevision, to
 	if to == 0 {
 		return nil, fmt.Errorf("collaset/%s has no earlier revision", set.Name)
 	}
-	return nil, fmt.Errorf("collaset/%s has no revision %d: kubectl kuperator history collaset/%s lists them", set.Name, to, set.Name)
+	return nil, fmt.Errorf("collaset/%s has no revision %d: kubectl kuperator history collaset/%s lists them",
+		set.Name, to, set.Name)
 }
 
 // patchOperation is one of a JSON patch (RFC 6902).

@@ -52,7 +52,8 @@ func (p *plugin) manifests(path, namespace string) ([]*unstructured.Unstructured
 		if err != nil {
 			return nil, fmt.Errorf("reading %s: %w", path, err)
 		}
-		if object.GetKind() != appsv1alpha1.CollaSetKind || object.GroupVersionKind().Group != appsv1alpha1.SchemeGroupVersion.Group {
+		if object.GetKind() != appsv1alpha1.CollaSetKind ||
+			object.GroupVersionKind().Group != appsv1alpha1.SchemeGroupVersion.Group {
 			continue
 		}
 		if object.GetNamespace() == "" {
@@ -61,7 +62,8 @@ func (p *plugin) manifests(path, namespace string) ([]*unstructured.Unstructured
 		found = append(found, object)
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%s has no CollaSet (apiVersion %s, kind %s)", path, appsv1alpha1.SchemeGroupVersion, appsv1alpha1.CollaSetKind)
+		return nil, fmt.Errorf("%s has no CollaSet (apiVersion %s, kind %s)", path, appsv1alpha1.SchemeGroupVersion,
+			appsv1alpha1.CollaSetKind)
 	}
 	return found, nil
 }
@@ -87,19 +89,22 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 	sets := client.Resource(collaSets).Namespace(manifest.GetNamespace())
 	live, err := sets.Get(ctx, manifest.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		next, err := sets.Create(ctx, manifest, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
+		next, err := sets.Create(ctx, manifest,
+			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: fieldManager})
 		if g := refusal(err, "create", manifest); g != nil {
 			return applied{next: manifest, gaps: []insight.Gap{*g}}, nil
 		}
 		return applied{next: next, warnings: warnings.all}, err
 	}
 	if err != nil {
-		return applied{}, fmt.Errorf("reading collaset/%s in namespace %s: %w", manifest.GetName(), manifest.GetNamespace(), err)
+		return applied{}, fmt.Errorf("reading collaset/%s in namespace %s: %w", manifest.GetName(),
+			manifest.GetNamespace(), err)
 	}
 	a := applied{live: live}
 	original, byClient := live.GetAnnotations()[corev1.LastAppliedConfigAnnotation]
 	if applier := serverSideApplier(live); !byClient && applier != "" {
-		a.next, err = sets.Apply(ctx, manifest.GetName(), manifest, metav1.ApplyOptions{FieldManager: applier, Force: true, DryRun: []string{metav1.DryRunAll}})
+		a.next, err = sets.Apply(ctx, manifest.GetName(), manifest,
+			metav1.ApplyOptions{FieldManager: applier, Force: true, DryRun: []string{metav1.DryRunAll}})
 		if g := refusal(err, "patch", manifest); g == nil {
 			a.warnings = warnings.all
 			return a, err
@@ -109,7 +114,8 @@ func (s *session) apply(ctx context.Context, manifest *unstructured.Unstructured
 	if err != nil {
 		return a, err
 	}
-	a.next, err = sets.Patch(ctx, live.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}})
+	a.next, err = sets.Patch(ctx, live.GetName(), types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: fieldManager, DryRun: []string{metav1.DryRunAll}})
 	if g := refusal(err, "patch", manifest); g != nil {
 		a.gaps = append(a.gaps, *g)
 		a.next, err = merged(live, patch)

@@ -37,7 +37,8 @@ type difference struct {
 func (p *plugin) planCommand() *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
-		Use: "plan (-f FILE | collaset/NAME)", GroupID: groupLook, Short: "Show what a changed manifest does to the Pods: in place or re-created, in which order",
+		Use: "plan (-f FILE | collaset/NAME)", GroupID: groupLook,
+		Short: "Show what a changed manifest does to the Pods: in place or re-created, in which order",
 		Long: `Show what a changed manifest does to the Pods of its CollaSets: which are updated in place and which are re-created, which fields
 require that, which Pods the partition or label selects, in which order their updates begin, and which rules limit how many at a time.
 
@@ -107,7 +108,8 @@ The exit code is 2 if there are changes.`,
 // planned makes the plans of a file, or of one CollaSet as it is.
 func (p *plugin) planned(ctx context.Context, file string, args []string) ([]forecast, []applied, error) {
 	if (file == "") == (len(args) == 0) {
-		return nil, nil, errors.New("say what: -f FILE with a changed manifest, or the name of a CollaSet for the rollout that is under way")
+		return nil, nil, errors.New(
+			"say what: -f FILE with a changed manifest, or the name of a CollaSet for the rollout that is under way")
 	}
 	if err := p.checkOutput(); err != nil {
 		return nil, nil, err
@@ -168,7 +170,8 @@ func (s *session) forecast(ctx context.Context, a applied) (forecast, error) {
 	}
 	f := forecast{
 		CollaSet:   insight.Ref{Kind: appsv1alpha1.CollaSetKind, Namespace: set.Namespace, Name: set.Name},
-		ReplicasTo: ptr.Deref(set.Spec.Replicas, 0), New: a.live == nil, Paused: set.Spec.Paused, Policy: string(set.Spec.UpdateStrategy.PodUpdatePolicy),
+		ReplicasTo: ptr.Deref(set.Spec.Replicas, 0), New: a.live == nil, Paused: set.Spec.Paused,
+		Policy:   string(set.Spec.UpdateStrategy.PodUpdatePolicy),
 		Strategy: strategyText(set), Ways: map[way]int{}, Pods: []forecastPod{}, Warnings: a.warnings, Gaps: a.gaps,
 	}
 	if f.Policy == "" {
@@ -238,7 +241,8 @@ func writeForecast(w io.Writer, f forecast) {
 		way  way
 		text string
 	}{
-		{wayInPlace, "changed in place"}, {wayRecreate, "created anew"}, {wayReplace, "replaced by new ones"}, {wayRefused, "not updated (InPlaceOnly)"},
+		{wayInPlace, "changed in place"}, {wayRecreate, "created anew"}, {wayReplace, "replaced by new ones"},
+		{wayRefused, "not updated (InPlaceOnly)"},
 		{wayHeld, "kept as they are"}, {wayThere, "there already"}, {wayScaledIn, "removed"},
 	} {
 		if n := f.Ways[c.way]; n > 0 {
@@ -257,7 +261,8 @@ func writeForecast(w io.Writer, f forecast) {
 	fmt.Fprintf(w, "  %s; chosen: %s\n", f.Policy, f.Strategy)
 	writeOrder(w, f)
 	for _, b := range f.Budgets {
-		fmt.Fprintf(w, "  rule %s: %s (%d desired, %d available, %d granted)\n", b.Name, strings.Join(b.Bounds, "; "), b.Desired, b.Available, b.Granted)
+		fmt.Fprintf(w, "  rule %s: %s (%d desired, %d available, %d granted)\n", b.Name, strings.Join(b.Bounds, "; "),
+			b.Desired, b.Available, b.Granted)
 	}
 	writeNotes(w, f)
 }
@@ -305,10 +310,12 @@ func written(object *unstructured.Unstructured) (string, error) {
 		return "", nil
 	}
 	object = object.DeepCopy()
-	for _, field := range []string{"managedFields", "resourceVersion", "uid", "generation", "creationTimestamp", "selfLink"} {
+	for _, field := range []string{"managedFields", "resourceVersion", "uid", "generation",
+		"creationTimestamp", "selfLink"} {
 		unstructured.RemoveNestedField(object.Object, "metadata", field)
 	}
-	unstructured.RemoveNestedField(object.Object, "metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration")
+	unstructured.RemoveNestedField(object.Object, "metadata", "annotations",
+		"kubectl.kubernetes.io/last-applied-configuration")
 	if len(object.GetAnnotations()) == 0 {
 		unstructured.RemoveNestedField(object.Object, "metadata", "annotations")
 	}

@@ -125,7 +125,10 @@ func (t *timedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // each lists with pages and calls f with every object.
-func each[T runtime.Object](ctx context.Context, options metav1.ListOptions, list func(context.Context, metav1.ListOptions) (runtime.Object, error), f func(T)) error {
+func each[T runtime.Object](
+	ctx context.Context, options metav1.ListOptions,
+	list func(context.Context, metav1.ListOptions) (runtime.Object, error), f func(T),
+) error {
 	pages := pager.New(list)
 	pages.PageSize = pageSize
 	return pages.EachListItem(ctx, options, func(o runtime.Object) error {

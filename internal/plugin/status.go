@@ -54,10 +54,13 @@ its Pods that are not in service or have an operation, with the operation, its p
 		},
 	}
 	cmd.Flags().BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "Show all namespaces.")
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Print the output again on each change. With -o json each output is one document.")
-	cmd.Flags().StringVar(&o.pods, "pods", podsMoving, "Pods to show: moving (not in service, or with an operation), all, or none.")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false,
+		"Print the output again on each change. With -o json each output is one document.")
+	cmd.Flags().StringVar(&o.pods, "pods", podsMoving,
+		"Pods to show: moving (not in service, or with an operation), all, or none.")
 	cmd.Flags().IntVar(&o.limit, "limit", 20, "Maximum number of Pods per workload in text output. 0: all.")
-	completed(cmd.RegisterFlagCompletionFunc("pods", cobra.FixedCompletions([]string{podsMoving, podsAll, podsNone}, cobra.ShellCompDirectiveNoFileComp)))
+	completed(cmd.RegisterFlagCompletionFunc("pods",
+		cobra.FixedCompletions([]string{podsMoving, podsAll, podsNone}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
@@ -71,7 +74,8 @@ func (o *statusOptions) read(args []string) error {
 	if o.allNamespaces {
 		return fmt.Errorf("%s is in one namespace: give that with -n instead of -A", strings.Join(args, "/"))
 	}
-	ref, err := target(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind, "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "Pod")
+	ref, err := target(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind, "Deployment", "StatefulSet",
+		"ReplicaSet", "DaemonSet", "Job", "Pod")
 	o.only = &ref
 	return err
 }
@@ -107,9 +111,12 @@ func (o *statusOptions) pick(fleet insight.Fleet) (insight.Fleet, error) {
 	if o.only == nil {
 		return fleet, nil
 	}
-	fleet.Workloads = slices.DeleteFunc(fleet.Workloads, func(w insight.Workload) bool { return w.Kind != o.only.Kind || w.Name != o.only.Name })
+	fleet.Workloads = slices.DeleteFunc(fleet.Workloads,
+		func(w insight.Workload) bool { return w.Kind != o.only.Kind || w.Name != o.only.Name })
 	if len(fleet.Workloads) == 0 {
-		return fleet, fmt.Errorf("%s has no Pods under the lifecycle (label %s) in this namespace; kubectl kuperator status lists what has, -n chooses another namespace", shown(*o.only), managedPods)
+		return fleet, fmt.Errorf(
+			"%s has no Pods under the lifecycle (label %s) in this namespace; kubectl kuperator status lists what has, -n chooses another namespace",
+			shown(*o.only), managedPods)
 	}
 	fleet.Counts = fleet.Workloads[0].Counts
 	return fleet, nil

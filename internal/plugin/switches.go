@@ -17,12 +17,15 @@ import (
 )
 
 // onSet makes a command that changes one CollaSet.
-func (p *plugin) onSet(use, short, long string, act func(context.Context, *session, *appsv1alpha1.CollaSet, dryRun) (change, error)) *cobra.Command {
+func (p *plugin) onSet(
+	use, short, long string, act func(context.Context, *session, *appsv1alpha1.CollaSet, dryRun) (change, error),
+) *cobra.Command {
 	var dry dryRun
 	cmd := &cobra.Command{
 		Use: use + " collaset/NAME", GroupID: groupChange, Short: short, Long: long,
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
-		Example: "  kubectl kuperator " + use + " collaset/web\n  kubectl kuperator " + use + " collaset/web --dry-run=server",
+		Example: "  kubectl kuperator " + use + " collaset/web\n  kubectl kuperator " + use +
+			" collaset/web --dry-run=server",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, set, err := p.setFor(cmd.Context(), args, dry)
 			if err != nil {
@@ -72,7 +75,8 @@ func (s *session) patchSet(ctx context.Context, set *appsv1alpha1.CollaSet, spec
 	if err != nil {
 		return err
 	}
-	_, err = s.suite.AppsV1alpha1().CollaSets(set.Namespace).Patch(ctx, set.Name, types.MergePatchType, body, dry.options())
+	_, err = s.suite.AppsV1alpha1().CollaSets(set.Namespace).Patch(ctx, set.Name, types.MergePatchType,
+		body, dry.options())
 	return err
 }
 
@@ -106,10 +110,14 @@ func (p *plugin) restartCommand() *cobra.Command {
 The annotation `+revision.RestartedAtAnnotation+` is set in the template, as kubectl rollout restart does.`,
 		func(ctx context.Context, s *session, set *appsv1alpha1.CollaSet, dry dryRun) (change, error) {
 			if set.Spec.Paused {
-				return change{}, fmt.Errorf("collaset/%s is paused and would not restart: kubectl kuperator -n %s resume collaset/%s, and then restart", set.Name, set.Namespace, set.Name)
+				return change{}, fmt.Errorf(
+					"collaset/%s is paused and would not restart: kubectl kuperator -n %s resume collaset/%s, and then restart",
+					set.Name, set.Namespace, set.Name)
 			}
 			if set.Spec.UpdateStrategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly {
-				return change{}, fmt.Errorf("collaset/%s has podUpgradePolicy InPlaceOnly, and a running Pod cannot be restarted in place: set InPlaceIfPossible, or replace single Pods with kubectl kuperator replace", set.Name)
+				return change{}, fmt.Errorf(
+					"collaset/%s has podUpgradePolicy InPlaceOnly, and a running Pod cannot be restarted in place: set InPlaceIfPossible, or replace single Pods with kubectl kuperator replace",
+					set.Name)
 			}
 			at := s.now().UTC().Format(time.RFC3339)
 			annotation := map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": map[string]any{revision.RestartedAtAnnotation: at}}}}
@@ -125,7 +133,8 @@ func chosen(set *appsv1alpha1.CollaSet) []string {
 		return nil
 	case rolling.ByLabel != nil:
 		return []string{"only Pods with the label " + appsv1alpha1.UpdateIncludedLabel}
-	case rolling.ByPartition != nil && rolling.ByPartition.Partition != nil && rolling.ByPartition.Partition.String() != "0":
+	case rolling.ByPartition != nil && rolling.ByPartition.Partition != nil &&
+		rolling.ByPartition.Partition.String() != "0":
 		return []string{"the partition keeps " + rolling.ByPartition.Partition.String() + " Pods as they are"}
 	}
 	return nil
@@ -171,7 +180,8 @@ func (p *plugin) replace(ctx context.Context, args []string, cancel bool, dry dr
 	owner := metav1.GetControllerOf(pod)
 	switch {
 	case owner == nil || owner.Kind != appsv1alpha1.CollaSetKind:
-		return fmt.Errorf("pod/%s belongs to no CollaSet, and nobody would replace it: delete it, and its workload makes another", pod.Name)
+		return fmt.Errorf(
+			"pod/%s belongs to no CollaSet, and nobody would replace it: delete it, and its workload makes another", pod.Name)
 	case pod.DeletionTimestamp != nil:
 		return fmt.Errorf("pod/%s is being deleted already", pod.Name)
 	}
@@ -183,11 +193,13 @@ func (p *plugin) replace(ctx context.Context, args []string, cancel bool, dry dr
 		c.Action, value = "not being replaced any more", nil
 	}
 	if c.Changed && dry != dryRunClient {
-		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "labels": map[string]any{appsv1alpha1.ToReplaceLabel: value}}})
+		body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID,
+			"labels": map[string]any{appsv1alpha1.ToReplaceLabel: value}}})
 		if err != nil {
 			return err
 		}
-		if _, err := s.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, body, dry.options()); err != nil {
+		if _, err := s.kube.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, body,
+			dry.options()); err != nil {
 			return err
 		}
 	}

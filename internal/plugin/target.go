@@ -49,7 +49,8 @@ func target(args []string, usual string, allowed ...string) (insight.Ref, error)
 		for _, k := range allowed {
 			forms = append(forms, strings.ToLower(k)+"/NAME")
 		}
-		return ref, fmt.Errorf("%q is not what this command is about: give it as %s", strings.Join(args, " "), strings.Join(forms, ", "))
+		return ref, fmt.Errorf("%q is not what this command is about: give it as %s", strings.Join(args, " "),
+			strings.Join(forms, ", "))
 	}
 	return ref, nil
 }

@@ -83,7 +83,8 @@ func (l *live) sources() []source {
 func (l *live) readable(s source) bool {
 	for _, g := range l.facts.Gaps {
 		switch {
-		case strings.HasPrefix(g.What, "collasets.") && s.store == &l.sets, strings.HasPrefix(g.What, "podtransitionrules.") && s.store == &l.rules,
+		case strings.HasPrefix(g.What, "collasets.") && s.store == &l.sets,
+			strings.HasPrefix(g.What, "podtransitionrules.") && s.store == &l.rules,
 			strings.HasPrefix(g.What, "leases.") && s.store == &l.leases:
 			return false
 		}
@@ -104,12 +105,15 @@ func (l *live) start(ctx context.Context) error {
 		if !l.readable(s) {
 			continue
 		}
-		lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{ListWithContextFunc: s.list, WatchFuncWithContext: s.watch}, l.s.kube)
-		handler := cache.ResourceEventHandlerFuncs{AddFunc: wakeUp, UpdateFunc: func(_, now any) { wakeUp(now) }, DeleteFunc: wakeUp}
+		lw := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{ListWithContextFunc: s.list,
+			WatchFuncWithContext: s.watch}, l.s.kube)
+		handler := cache.ResourceEventHandlerFuncs{AddFunc: wakeUp, UpdateFunc: func(_, now any) { wakeUp(now) },
+			DeleteFunc: wakeUp}
 		if s.store == &l.leases {
 			handler = cache.ResourceEventHandlerFuncs{} // they are renewed all the time
 		}
-		store, controller := cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: lw, ObjectType: s.example, Handler: handler})
+		store, controller := cache.NewInformerWithOptions(cache.InformerOptions{ListerWatcher: lw, ObjectType: s.example,
+			Handler: handler})
 		*s.store = store
 		synced = append(synced, controller.HasSynced)
 		go controller.RunWithContext(ctx)
@@ -122,13 +126,15 @@ func (l *live) start(ctx context.Context) error {
 
 // refresh reads what is not watched.
 func (l *live) refresh(ctx context.Context) error {
-	l.slow = insight.Facts{Pods: l.now().Pods, Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
+	l.slow = insight.Facts{Pods: l.now().Pods, Namespaces: map[string]map[string]string{},
+		Nodes: map[string]*corev1.Node{}}
 	return errors.Join(l.s.readNamespaces(ctx, l.namespace, &l.slow), l.s.readNodes(ctx, l.namespace, &l.slow))
 }
 
 // now are the facts as the watches show them.
 func (l *live) now() insight.Facts {
-	f := insight.Facts{Now: l.s.now(), System: l.s.system, Namespaces: l.slow.Namespaces, Nodes: l.slow.Nodes, Gaps: slices.Clone(l.slow.Gaps), LeasesKnown: l.leases != nil}
+	f := insight.Facts{Now: l.s.now(), System: l.s.system, Namespaces: l.slow.Namespaces, Nodes: l.slow.Nodes,
+		Gaps: slices.Clone(l.slow.Gaps), LeasesKnown: l.leases != nil}
 	collect(l.pods, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
 	collect(l.sets, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
 	collect(l.rules, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })

@@ -37,7 +37,8 @@ and what those wait for themselves. Without a kind, NAME is a Pod.`,
 }
 
 func (p *plugin) why(ctx context.Context, args []string) error {
-	ref, err := target(args, "Pod", "Pod", appsv1alpha1.CollaSetKind, "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job")
+	ref, err := target(args, "Pod", "Pod", appsv1alpha1.CollaSetKind, "Deployment", "StatefulSet", "ReplicaSet",
+		"DaemonSet", "Job")
 	if err != nil {
 		return err
 	}
@@ -69,13 +70,16 @@ func (s *session) answer(ctx context.Context, ref insight.Ref) (insight.Answer, 
 	if ref.Kind != "Pod" {
 		answer, found := insight.WhyWorkload(facts, ref, events)
 		if !found {
-			return answer, fmt.Errorf("%s has no Pods under the lifecycle (label %s) in namespace %s; -n chooses another, and kubectl kuperator status lists what has", shown(ref), managedPods, ref.Namespace)
+			return answer, fmt.Errorf(
+				"%s has no Pods under the lifecycle (label %s) in namespace %s; -n chooses another, and kubectl kuperator status lists what has",
+				shown(ref), managedPods, ref.Namespace)
 		}
 		return answer, nil
 	}
 	answer, found := insight.WhyPod(facts, ref.Namespace, ref.Name, events)
 	if !found {
-		return answer, fmt.Errorf("there is no Pod %s under the lifecycle (label %s) in namespace %s%s", ref.Name, managedPods, ref.Namespace, hint(facts, ref.Name))
+		return answer, fmt.Errorf("there is no Pod %s under the lifecycle (label %s) in namespace %s%s", ref.Name,
+			managedPods, ref.Namespace, hint(facts, ref.Name))
 	}
 	return answer, nil
 }
@@ -118,7 +122,8 @@ func writeAnswer(w io.Writer, a insight.Answer) {
 	if len(a.Events) > 0 {
 		fmt.Fprintln(w, "\nWarnings")
 		for _, e := range a.Events {
-			fmt.Fprintf(w, "  %s\n", joined(fmt.Sprintf("%s (%d times): %s", e.Reason, e.Count, e.Message), since(e.Last, a.ObservedAt)))
+			fmt.Fprintf(w, "  %s\n", joined(fmt.Sprintf("%s (%d times): %s", e.Reason, e.Count, e.Message),
+				since(e.Last, a.ObservedAt)))
 		}
 	}
 	if len(a.Gaps) > 0 {
@@ -133,7 +138,8 @@ func summary(a insight.Answer) string {
 		return a.Summary
 	}
 	p := a.Pod
-	text := joined(fmt.Sprintf("Pod %s/%s", p.Namespace, p.Name), string(p.State), onNode(p.Node), outSince(p, a.ObservedAt))
+	text := joined(fmt.Sprintf("Pod %s/%s", p.Namespace, p.Name), string(p.State), onNode(p.Node),
+		outSince(p, a.ObservedAt))
 	if p.Revision != "" {
 		text += "\n  revision " + p.Revision
 	}

@@ -35,9 +35,11 @@ type dryRun string
 
 func (d *dryRun) flag(cmd *cobra.Command) {
 	*d = dryRunNone
-	cmd.Flags().StringVar((*string)(d), "dry-run", dryRunNone, "none, client (no request is sent) or server (the request is validated and not persisted).")
+	cmd.Flags().StringVar((*string)(d), "dry-run", dryRunNone,
+		"none, client (no request is sent) or server (the request is validated and not persisted).")
 	cmd.Flags().Lookup("dry-run").NoOptDefVal = dryRunClient
-	completed(cmd.RegisterFlagCompletionFunc("dry-run", cobra.FixedCompletions([]string{dryRunNone, dryRunClient, dryRunServer}, cobra.ShellCompDirectiveNoFileComp)))
+	completed(cmd.RegisterFlagCompletionFunc("dry-run",
+		cobra.FixedCompletions([]string{dryRunNone, dryRunClient, dryRunServer}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 func (d dryRun) check() error {

@@ -14,7 +14,9 @@ import (
 // NewInformer is for cache.Options: informers of Pods keep them small, others are client-go's own. It pays where a
 // transform has left little of a Pod's spec and status, and where few Pods are read at a time or a Memo remembers
 // what was read: each read of a Pod costs an allocation and, if its status is its own, the decoding of that.
-func NewInformer(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+func NewInformer(
+	lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers,
+) toolscache.SharedIndexInformer {
 	if _, ok := example.(*corev1.Pod); !ok {
 		return toolscache.NewSharedIndexInformer(lw, example, resync, indexers)
 	}
@@ -63,17 +65,23 @@ func (i *informer) AddIndexers(indexers toolscache.Indexers) error {
 }
 
 // AddEventHandler is part of SharedInformer.
-func (i *informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandler(
+	h toolscache.ResourceEventHandler,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.SharedIndexInformer.AddEventHandler(handler{h})
 }
 
 // AddEventHandlerWithResyncPeriod is part of SharedInformer.
-func (i *informer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, resync time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandlerWithResyncPeriod(
+	h toolscache.ResourceEventHandler, resync time.Duration,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(handler{h}, resync)
 }
 
 // AddEventHandlerWithOptions is part of SharedInformer.
-func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandlerWithOptions(
+	h toolscache.ResourceEventHandler, options toolscache.HandlerOptions,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.SharedIndexInformer.AddEventHandlerWithOptions(handler{h}, options)
 }
 

@@ -78,7 +78,8 @@ func shrink(pod *corev1.Pod) runtime.Object {
 		return pod
 	}
 	s := &small{
-		namespace: texts.one([]byte(pod.Namespace), &pod.Namespace), name: pod.Name, created: pod.CreationTimestamp, own: own, keys: keys,
+		namespace: texts.one([]byte(pod.Namespace), &pod.Namespace), name: pod.Name, created: pod.CreationTimestamp,
+		own: own, keys: keys,
 		rest: rest(pod.ObjectMeta), spec: specs.one(spec, &pod.Spec),
 	}
 	if common(&pod.Status) {
@@ -128,7 +129,8 @@ func (s *small) labels() map[string]string {
 // common reports whether many Pods can have the same status: one without addresses, times and containers.
 func common(s *corev1.PodStatus) bool {
 	timed := func(c corev1.PodCondition) bool { return !c.LastTransitionTime.IsZero() || !c.LastProbeTime.IsZero() }
-	return s.PodIP == "" && len(s.PodIPs) == 0 && s.StartTime == nil && len(s.ContainerStatuses) == 0 && len(s.InitContainerStatuses) == 0 &&
+	return s.PodIP == "" && len(s.PodIPs) == 0 && s.StartTime == nil && len(s.ContainerStatuses) == 0 &&
+		len(s.InitContainerStatuses) == 0 &&
 		!slices.ContainsFunc(s.Conditions, timed)
 }
 
@@ -204,7 +206,8 @@ func rest(m metav1.ObjectMeta) *metav1.ObjectMeta {
 		m.GenerateName, m.Annotations = sharedText(m.GenerateName), sharedTexts(m.Annotations)
 		return &m
 	}
-	m.Finalizers, m.OwnerReferences = slices.Clip(m.Finalizers), slices.Clip(m.OwnerReferences) // who appends to one Pod's shall not write into all
+	// who appends to one Pod's shall not write into all
+	m.Finalizers, m.OwnerReferences = slices.Clip(m.Finalizers), slices.Clip(m.OwnerReferences)
 	encoded, err := m.Marshal()
 	if err != nil {
 		return &m

@@ -15,7 +15,8 @@ import (
 )
 
 // newInformer is what cache.Options call NewInformer.
-type newInformer = func(toolscache.ListerWatcher, runtime.Object, time.Duration, toolscache.Indexers) toolscache.SharedIndexInformer
+type newInformer = func(toolscache.ListerWatcher, runtime.Object, time.Duration,
+	toolscache.Indexers) toolscache.SharedIndexInformer
 
 // Store reads Pods where the informers of a cache keep them. A list from the cache of controller-runtime copies each
 // Pod into its items, which is most of what it costs to look at thousands of them. The zero Store has no informers;
@@ -34,7 +35,8 @@ func NewStore(indexers toolscache.Indexers) *Store {
 
 // NewInformer is for cache.Options: informers are made by of, and the Store remembers those of Pods.
 func (s *Store) NewInformer(of newInformer) newInformer {
-	return func(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	return func(lw toolscache.ListerWatcher, example runtime.Object, resync time.Duration,
+		indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 		if _, ok := example.(*corev1.Pod); !ok {
 			return of(lw, example, resync, indexers)
 		}

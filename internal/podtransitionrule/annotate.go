@@ -99,7 +99,8 @@ func (a *annotator) write(ctx context.Context, n podNote) {
 		noted.WithLabelValues("gone").Inc()
 	default:
 		noted.WithLabelValues("failed").Inc()
-		ctrl.LoggerFrom(ctx).V(1).Info("a Pod was not annotated with what it waits for; trying again later", "pod", n.pod, "answer", err.Error())
+		ctrl.LoggerFrom(ctx).V(1).Info("a Pod was not annotated with what it waits for; trying again later", "pod", n.pod,
+			"answer", err.Error())
 	}
 }
 
@@ -125,7 +126,8 @@ func (a *annotator) pass(name string, ns *namespace, notes []grants.Note, now ti
 		case h.isBehind(note.PodVersion): // the event that shows it leads to the next decision
 		case !h.asked.IsZero() && again > 0:
 			next = grants.Soonest(next, again)
-		case handedOver < notesAtOnce && a.offer(podNote{types.NamespacedName{Namespace: name, Name: note.PodName}, note.PodUID, changes, &h.written}):
+		case handedOver < notesAtOnce &&
+			a.offer(podNote{types.NamespacedName{Namespace: name, Name: note.PodName}, note.PodUID, changes, &h.written}):
 			h.asked = now
 			handedOver++
 		default:

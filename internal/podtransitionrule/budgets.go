@@ -46,7 +46,8 @@ func (r *reconciler) mirror(ctx context.Context, namespace string, changes []gra
 		}
 		err := r.writeBudget(ctx, namespace, c)
 		failed = failed || err != nil
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && (c.Spec == nil || !apierrors.IsConflict(err)) {
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) &&
+			(c.Spec == nil || !apierrors.IsConflict(err)) {
 			errs = append(errs, fmt.Errorf("mirroring podtransitionrule %s/%s: %w", namespace, c.Name, err))
 		}
 	}

@@ -54,12 +54,15 @@ func readBaseline(ctx context.Context, direct client.Reader, namespace string, n
 }
 
 // read lists in pages, which are of one moment: the whole of a large namespace would be many times what is kept of it.
-func (v *versions) read(ctx context.Context, direct client.Reader, kind schema.GroupVersionKind, namespace string) error {
+func (v *versions) read(
+	ctx context.Context, direct client.Reader, kind schema.GroupVersionKind, namespace string,
+) error {
 	v.of = map[types.UID]string{}
 	for next := ""; ; {
 		var page metav1.PartialObjectMetadataList
 		page.SetGroupVersionKind(kind)
-		if err := direct.List(ctx, &page, client.InNamespace(namespace), client.Limit(pageSize), client.Continue(next)); err != nil {
+		if err := direct.List(ctx, &page, client.InNamespace(namespace), client.Limit(pageSize),
+			client.Continue(next)); err != nil {
 			return err
 		}
 		for i := range page.Items {

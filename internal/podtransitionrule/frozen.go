@@ -85,7 +85,8 @@ func (f freeze) concerned(ctx context.Context, o client.Object) []reconcile.Requ
 		requests = append(requests, request(o.GetName()))
 	}
 	if o.GetName() == f.home {
-		requests = append(requests, namespacesWithRules(ctx, f.client, func(*appsv1alpha1.PodTransitionRule) bool { return true })...)
+		requests = append(requests,
+			namespacesWithRules(ctx, f.client, func(*appsv1alpha1.PodTransitionRule) bool { return true })...)
 	}
 	return requests
 }
@@ -106,7 +107,9 @@ func (f freeze) source(mgr ctrl.Manager) source.Source {
 }
 
 // namespacesWithRules are the namespaces that have such a rule.
-func namespacesWithRules(ctx context.Context, c client.Reader, such func(*appsv1alpha1.PodTransitionRule) bool) []reconcile.Request {
+func namespacesWithRules(
+	ctx context.Context, c client.Reader, such func(*appsv1alpha1.PodTransitionRule) bool,
+) []reconcile.Request {
 	var list appsv1alpha1.PodTransitionRuleList
 	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "listing podtransitionrules: some namespaces are decided only at their next change")

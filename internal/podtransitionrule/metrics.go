@@ -19,31 +19,39 @@ import (
 func ofRule(name, help string) metric.Metric {
 	return metric.Metric{
 		Name: "kuperator_podtransitionrule_" + name, Kind: metric.Gauge, Unit: "Pods", Help: help, PerObject: true,
-		Labels: []metric.Label{{Name: "namespace", Values: "its namespace"}, {Name: "rule", Values: "its name, of at most 1000 PodTransitionRules"}},
+		Labels: []metric.Label{{Name: "namespace", Values: "its namespace"},
+			{Name: "rule", Values: "its name, of at most 1000 PodTransitionRules"}},
 	}
 }
 
 var (
-	desiredMetric     = ofRule("desired_pods", "Pods that should be there, of those that the rule selects.")
-	availableMetric   = ofRule("available_pods", "Pods that the rule selects and that are in service and not granted.")
-	grantedMetric     = ofRule("granted_pods", "Pods with a grant of the rule.")
-	blockedMetric     = ofRule("blocked_pods", "Pods in a stage of the rule without a grant.")
-	budgetMetric      = ofRule("budget_pods", "Pods that the rule's availablePolicy allows to be out of service at a time, as last decided. There is no series for a rule without a bound.")
-	unavailableMetric = ofRule("unavailable_pods", "Pods that count against that budget, as last decided: granted, out of service, or missing.")
-	frozenMetric      = metric.Metric{
+	desiredMetric   = ofRule("desired_pods", "Pods that should be there, of those that the rule selects.")
+	availableMetric = ofRule("available_pods", "Pods that the rule selects and that are in service and not granted.")
+	grantedMetric   = ofRule("granted_pods", "Pods with a grant of the rule.")
+	blockedMetric   = ofRule("blocked_pods", "Pods in a stage of the rule without a grant.")
+	budgetMetric    = ofRule("budget_pods",
+		"Pods that the rule's availablePolicy allows to be out of service at a time, as last decided. "+
+			"There is no series for a rule without a bound.")
+	unavailableMetric = ofRule("unavailable_pods",
+		"Pods that count against that budget, as last decided: granted, out of service, or missing.")
+	frozenMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_frozen", Kind: metric.Gauge, Unit: "1", PerObject: true,
-		Help:   "1 for a namespace with rules in which no new grants are given, because it or the cluster is frozen. Other namespaces have no series.",
+		Help: "1 for a namespace with rules in which no new grants are given, because it or the cluster is frozen. " +
+			"Other namespaces have no series.",
 		Labels: []metric.Label{{Name: "namespace", Values: "frozen namespaces with rules among the at most 1000 rules"}},
 	}
 	rulesMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_rules", Kind: metric.Gauge, Unit: "PodTransitionRules",
-		Help:   "PodTransitionRules by state. Each counts once: stalled (the rule must be changed), unreachable (its webhook does not answer), inforce, or unknown (not reconciled yet).",
+		Help: "PodTransitionRules by state. Each counts once: stalled (the rule must be changed), " +
+			"unreachable (its webhook does not answer), inforce, or unknown (not reconciled yet).",
 		Labels: []metric.Label{{Name: "state", Values: "stalled, unreachable, inforce, unknown"}},
 	}
 	waitingMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_waiting_pods", Kind: metric.Gauge, Unit: "Pods",
-		Help:   "Pods in a stage of a rule without a grant, of all rules, by what they wait for. A Pod counts once for each rule that blocks it.",
-		Labels: []metric.Label{{Name: "reason", Values: "availability, label, webhook, frozen, invalid, annotation, other_rule"}},
+		Help: "Pods in a stage of a rule without a grant, of all rules, by what they wait for. " +
+			"A Pod counts once for each rule that blocks it.",
+		Labels: []metric.Label{{Name: "reason",
+			Values: "availability, label, webhook, frozen, invalid, annotation, other_rule"}},
 	}
 	totalMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_pods", Kind: metric.Gauge, Unit: "Pods",
@@ -57,27 +65,33 @@ var (
 	}
 	notesMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_notes_total", Kind: metric.Counter, Unit: "writes",
-		Help:   "Writes of what a Pod waits for to its annotations, by result: written, gone (the Pod no longer exists), failed.",
+		Help: "Writes of what a Pod waits for to its annotations, by result: written, gone (the Pod no longer exists), " +
+			"failed.",
 		Labels: []metric.Label{{Name: "result", Values: "written, gone, failed"}},
 	}
 	conflictsMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_conflicts_total", Kind: metric.Counter, Unit: "writes",
-		Help: "Writes that the API server refused because the rule had changed. They are retried with a new decision on the namespace.",
+		Help: "Writes that the API server refused because the rule had changed. " +
+			"They are retried with a new decision on the namespace.",
 	}
 
-	decideSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: decideMetric.Name, Help: decideMetric.Help, Buckets: decideMetric.Buckets})
-	noted         = notesMetric.CounterVec()
-	conflicts     = prometheus.NewCounter(prometheus.CounterOpts{Name: conflictsMetric.Name, Help: conflictsMetric.Help})
+	decideSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: decideMetric.Name, Help: decideMetric.Help,
+		Buckets: decideMetric.Buckets})
+	noted     = notesMetric.CounterVec()
+	conflicts = prometheus.NewCounter(prometheus.CounterOpts{Name: conflictsMetric.Name, Help: conflictsMetric.Help})
 
-	desiredDesc, availableDesc, grantedDesc, blockedDesc = desiredMetric.Desc(), availableMetric.Desc(), grantedMetric.Desc(), blockedMetric.Desc()
-	budgetDesc, unavailableDesc, frozenDesc              = budgetMetric.Desc(), unavailableMetric.Desc(), frozenMetric.Desc()
-	rulesDesc, waitingDesc, totalDesc                    = rulesMetric.Desc(), waitingMetric.Desc(), totalMetric.Desc()
+	desiredDesc, availableDesc, grantedDesc, blockedDesc = desiredMetric.Desc(), availableMetric.Desc(),
+		grantedMetric.Desc(), blockedMetric.Desc()
+	budgetDesc, unavailableDesc, frozenDesc = budgetMetric.Desc(), unavailableMetric.Desc(),
+		frozenMetric.Desc()
+	rulesDesc, waitingDesc, totalDesc = rulesMetric.Desc(), waitingMetric.Desc(), totalMetric.Desc()
 )
 
 // Metrics are what podtransitionrule-controller publishes beside what every component does.
 func Metrics() []metric.Metric {
 	return append([]metric.Metric{
-		rulesMetric, totalMetric, waitingMetric, desiredMetric, availableMetric, grantedMetric, blockedMetric, budgetMetric, unavailableMetric,
+		rulesMetric, totalMetric, waitingMetric, desiredMetric, availableMetric, grantedMetric, blockedMetric, budgetMetric,
+		unavailableMetric,
 		frozenMetric, decideMetric, notesMetric, conflictsMetric,
 	}, asking.Metrics()...)
 }
@@ -130,11 +144,14 @@ func (f *figures) rule(namespace, name string) (decided grants.Figures, known, f
 }
 
 // newGauges publishes the state of the rules, and what was decided on them.
-func newGauges(ctx context.Context, cached client.Reader, elected <-chan struct{}, decided *figures) prometheus.Collector {
+func newGauges(
+	ctx context.Context, cached client.Reader, elected <-chan struct{}, decided *figures,
+) prometheus.Collector {
 	return &metric.Objects[*appsv1alpha1.PodTransitionRuleList]{
 		Process: ctx, Cached: cached, Elected: elected, List: &appsv1alpha1.PodTransitionRuleList{}, Publish: decided.publish,
 		Descs: []*prometheus.Desc{
-			rulesDesc, totalDesc, waitingDesc, desiredDesc, availableDesc, grantedDesc, blockedDesc, budgetDesc, unavailableDesc, frozenDesc,
+			rulesDesc, totalDesc, waitingDesc, desiredDesc, availableDesc, grantedDesc, blockedDesc, budgetDesc,
+			unavailableDesc, frozenDesc,
 			metric.LeftOutDesc,
 		},
 	}
@@ -146,7 +163,8 @@ func (f *figures) publish(out chan<- prometheus.Metric, list *appsv1alpha1.PodTr
 		rules[i] = &list.Items[i]
 	}
 	f.totals(out, rules)
-	f.single(out, metric.Bounded(out, appsv1alpha1.PodTransitionRuleKind, rules, metric.ByName[*appsv1alpha1.PodTransitionRule]))
+	f.single(out, metric.Bounded(out, appsv1alpha1.PodTransitionRuleKind, rules,
+		metric.ByName[*appsv1alpha1.PodTransitionRule]))
 }
 
 func (f *figures) totals(out chan<- prometheus.Metric, rules []*appsv1alpha1.PodTransitionRule) {

@@ -34,7 +34,9 @@ type nodes struct {
 }
 
 // labels are those of all nodes by name, nil if no rule needs them.
-func (n *nodes) labels(ctx context.Context, rules []*appsv1alpha1.PodTransitionRule) (map[string]map[string]string, error) {
+func (n *nodes) labels(
+	ctx context.Context, rules []*appsv1alpha1.PodTransitionRule,
+) (map[string]map[string]string, error) {
 	if !grants.UsesTopology(rules) {
 		return nil, nil
 	}

@@ -148,9 +148,11 @@ func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace,
 	for _, s := range plan.Statuses {
 		i := slices.IndexFunc(o.rules, func(rule *appsv1alpha1.PodTransitionRule) bool { return rule.UID == s.UID })
 		old := o.rules[i]
-		rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: *old.ObjectMeta.DeepCopy(), Spec: *old.Spec.DeepCopy(), Status: s.Status}
+		rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: *old.ObjectMeta.DeepCopy(), Spec: *old.Spec.DeepCopy(),
+			Status: s.Status}
 		if err := r.client.Status().Update(ctx, rule); err != nil {
-			if apierrors.IsNotFound(err) { // nothing is decided by a rule that is gone, nor written to it, as long as the cache has it
+			// nothing is decided by a rule that is gone, nor written to it, as long as the cache has it
+			if apierrors.IsNotFound(err) {
 				r.writes.Deleted(req.NamespacedName, old)
 			}
 			return fmt.Errorf("writing the status of podtransitionrule %s/%s: %w", req.Name, s.Name, err)
@@ -158,7 +160,8 @@ func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace,
 		r.writes.Wrote(req.NamespacedName, rule)
 		ns.known.record(rule)
 		if s.NewlyForeignBudget != "" {
-			r.events.Eventf(rule, nil, corev1.EventTypeWarning, "PodDisruptionBudgetNotOurs", "Mirror", "%s", s.NewlyForeignBudget)
+			r.events.Eventf(rule, nil, corev1.EventTypeWarning, "PodDisruptionBudgetNotOurs", "Mirror", "%s",
+				s.NewlyForeignBudget)
 		}
 		if s.NewlyStalled != "" {
 			r.events.Eventf(rule, nil, corev1.EventTypeWarning, stalledReason(&s.Status), "Evaluate", "%s", s.NewlyStalled)
@@ -206,7 +209,8 @@ func (r *reconciler) release(ctx context.Context, rules []*appsv1alpha1.PodTrans
 			return err
 		}
 		target := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: rule.Namespace, Name: rule.Name}}
-		if err := r.client.Patch(ctx, target, client.RawPatch(types.JSONPatchType, patch)); client.IgnoreNotFound(err) != nil {
+		if err := r.client.Patch(ctx, target,
+			client.RawPatch(types.JSONPatchType, patch)); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("releasing podtransitionrule %s/%s: %w", rule.Namespace, rule.Name, err))
 		}
 	}

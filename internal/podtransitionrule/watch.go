@@ -44,7 +44,8 @@ func strip(object any) (any, error) {
 		return kept, nil
 	case *metav1.PartialObjectMetadata: // nodes and namespaces
 		kept := &metav1.PartialObjectMetadata{TypeMeta: o.TypeMeta, ObjectMeta: stripMeta(&o.ObjectMeta)}
-		kept.Annotations = bootstrap.OnlyAnnotations(o.Annotations, func(key string) bool { return key == podops.FreezeAnnotation || key == podops.FreezeClusterAnnotation })
+		kept.Annotations = bootstrap.OnlyAnnotations(o.Annotations,
+			func(key string) bool { return key == podops.FreezeAnnotation || key == podops.FreezeClusterAnnotation })
 		return kept, nil
 	case *appsv1alpha1.CollaSet:
 		kept := &appsv1alpha1.CollaSet{ObjectMeta: stripMeta(&o.ObjectMeta)}
@@ -58,9 +59,11 @@ func strip(object any) (any, error) {
 // controller, phase and readiness: all Pods of the cluster are cached, because a rule may select any of them.
 func stripPod(pod *corev1.Pod) *corev1.Pod {
 	kept := &corev1.Pod{ObjectMeta: stripMeta(&pod.ObjectMeta)}
-	kept.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, func(key string) bool { return key == podops.SkipRulesAnnotation || isNote(key) })
+	kept.Annotations = bootstrap.OnlyAnnotations(pod.Annotations,
+		func(key string) bool { return key == podops.SkipRulesAnnotation || isNote(key) })
 	if _, err := podops.ExpectedFinalizers(pod.Annotations); err != nil { // then only it matters to a decision
-		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, podops.AvailableConditionsAnnotation, pod.Annotations[podops.AvailableConditionsAnnotation])
+		metav1.SetMetaDataAnnotation(&kept.ObjectMeta, podops.AvailableConditionsAnnotation,
+			pod.Annotations[podops.AvailableConditionsAnnotation])
 	}
 	kept.Spec.NodeName = pod.Spec.NodeName
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
@@ -97,7 +100,8 @@ func request(namespace string) reconcile.Request {
 
 // sourceOf watches a kind, and enqueues what an object concerns when it comes, goes or changed.
 func sourceOf(
-	mgr ctrl.Manager, o client.Object, concerns func(context.Context, client.Object) []reconcile.Request, changed func(before, after client.Object) bool,
+	mgr ctrl.Manager, o client.Object, concerns func(context.Context, client.Object) []reconcile.Request,
+	changed func(before, after client.Object) bool,
 ) source.Source {
 	add := func(ctx context.Context, o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 		for _, r := range concerns(ctx, o) {
@@ -105,13 +109,16 @@ func sourceOf(
 		}
 	}
 	enqueue := handler.TypedFuncs[client.Object, reconcile.Request]{
-		CreateFunc: func(ctx context.Context, e event.CreateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		CreateFunc: func(ctx context.Context, e event.CreateEvent,
+			q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			add(ctx, e.Object, q)
 		},
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent,
+			q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			add(ctx, e.ObjectNew, q)
 		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent,
+			q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			add(ctx, e.Object, q)
 		},
 	}
@@ -147,8 +154,10 @@ func podChanged(before, after client.Object) bool {
 		return true
 	}
 	was, is := podops.Read(b), podops.Read(a)
-	return was.UID != is.UID || was.Ready != is.Ready || was.Terminating != is.Terminating || was.Terminal != is.Terminal ||
-		!maps.Equal(was.Labels, is.Labels) || was.Annotations[podops.SkipRulesAnnotation] != is.Annotations[podops.SkipRulesAnnotation] ||
+	return was.UID != is.UID || was.Ready != is.Ready || was.Terminating != is.Terminating ||
+		was.Terminal != is.Terminal ||
+		!maps.Equal(was.Labels, is.Labels) ||
+		was.Annotations[podops.SkipRulesAnnotation] != is.Annotations[podops.SkipRulesAnnotation] ||
 		was.Annotations[podops.AvailableConditionsAnnotation] != is.Annotations[podops.AvailableConditionsAnnotation] ||
 		controllerUID(b) != controllerUID(a) || b.Spec.NodeName != a.Spec.NodeName
 }

@@ -85,8 +85,9 @@ func (r *employerController) findLeftBehind(ctx context.Context) error {
 	look := func(ctx context.Context) (bool, error) {
 		err := r.leftBehind(ctx)
 		if apierrors.IsForbidden(err) {
-			log.FromContext(ctx).Info("employers that lost their label before the start are found only by the Pods that name them: "+
-				"they may not be listed in all namespaces", "kind", r.kind, "answer", err.Error())
+			log.FromContext(ctx).Info(
+				"employers that lost their label before the start are found only by the Pods that name them: "+
+					"they may not be listed in all namespaces", "kind", r.kind, "answer", err.Error())
 			return true, nil
 		}
 		if err != nil {
@@ -128,7 +129,10 @@ func (r *employerController) leftBehind(ctx context.Context) error {
 
 // eachLive calls f with the metadata of every object of a kind, read from the API server in pages of pageSize, or of a
 // limit among the options.
-func eachLive(ctx context.Context, live client.Reader, gvk schema.GroupVersionKind, f func(*metav1.PartialObjectMetadata), options ...client.ListOption) error {
+func eachLive(
+	ctx context.Context, live client.Reader, gvk schema.GroupVersionKind, f func(*metav1.PartialObjectMetadata),
+	options ...client.ListOption,
+) error {
 	list := &metav1.PartialObjectMetadataList{}
 	for {
 		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))

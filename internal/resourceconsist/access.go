@@ -43,7 +43,9 @@ func explainSync(mgr manager.Manager, gvk schema.GroupVersionKind, example clien
 }
 
 // missingVerbs are those of list and watch that the manager's user does not have for a kind in all namespaces.
-func missingVerbs(ctx context.Context, mgr manager.Manager, gvk schema.GroupVersionKind) (missing []string, resource string, err error) {
+func missingVerbs(
+	ctx context.Context, mgr manager.Manager, gvk schema.GroupVersionKind,
+) (missing []string, resource string, err error) {
 	mapping, err := mgr.GetRESTMapper().RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		return nil, "", err

@@ -59,7 +59,8 @@ func AddAdmissionToManager(mgr manager.Manager, example client.Object, adapters 
 		paths = append(paths, "/"+adapter.Name())
 	}
 	for _, path := range paths {
-		if err := register(mgr.GetWebhookServer(), path, &webhook.Admission{Handler: admission.HandlerFunc(a.handle)}); err != nil {
+		if err := register(mgr.GetWebhookServer(), path,
+			&webhook.Admission{Handler: admission.HandlerFunc(a.handle)}); err != nil {
 			return fmt.Errorf("adding the admission webhook for %s: %w", gvk.Kind, err)
 		}
 	}
@@ -76,7 +77,8 @@ func (unelected) NeedLeaderElection() bool { return false }
 func register(server webhook.Server, path string, handler http.Handler) (err error) {
 	defer func() {
 		if problem := recover(); problem != nil {
-			err = fmt.Errorf("path %s: %v: add each employer kind once, and give adapters of different kinds different names", path, problem)
+			err = fmt.Errorf("path %s: %v: add each employer kind once, and give adapters of different kinds different names",
+				path, problem)
 		}
 	}()
 	server.Register(path, handler)
@@ -91,7 +93,8 @@ func (a *announcer) handle(ctx context.Context, request admission.Request) admis
 	}
 	var pod corev1.Pod
 	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
-		return admission.Errored(http.StatusBadRequest, fmt.Errorf("this is no Pod: %w: compare it with kubectl explain", err))
+		return admission.Errored(http.StatusBadRequest,
+			fmt.Errorf("this is no Pod: %w: compare it with kubectl explain", err))
 	}
 	if pod.Labels[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue {
 		return admission.Allowed("")
@@ -102,8 +105,9 @@ func (a *announcer) handle(ctx context.Context, request admission.Request) admis
 	}
 	patches, err := api.Announce(pod.Annotations, a.kind, employers...)
 	if err != nil {
-		return admission.Errored(http.StatusUnprocessableEntity, fmt.Errorf("annotation %s of the Pod cannot be read: %w: remove it, or correct it to {\"expectedFinalizers\":{}}",
-			podops.AvailableConditionsAnnotation, err))
+		return admission.Errored(http.StatusUnprocessableEntity,
+			fmt.Errorf("annotation %s of the Pod cannot be read: %w: remove it, or correct it to {\"expectedFinalizers\":{}}",
+				podops.AvailableConditionsAnnotation, err))
 	}
 	return admission.Patched("", patches...)
 }

@@ -83,12 +83,15 @@ const (
 )
 
 // newPodController makes the controller with what can be had without a manager.
-func newPodController(gvk schema.GroupVersionKind, example client.Object, options api.Options, adapters []backend.Backend) *podController {
+func newPodController(
+	gvk schema.GroupVersionKind, example client.Object, options api.Options, adapters []backend.Backend,
+) *podController {
 	if options.MaxBackoff <= 0 {
 		options.MaxBackoff = defaultMaxBackoff
 	}
 	c := &podController{
-		clock: clock.RealClock{}, kind: gvk.Kind, gvk: gvk, example: example, adapters: adapters, options: options, finalizer: api.Finalizer,
+		clock: clock.RealClock{}, kind: gvk.Kind, gvk: gvk, example: example, adapters: adapters, options: options,
+		finalizer: api.Finalizer,
 		employers: newEmployers(), records: newRecords(), podQueue: &waker{}, employerQueue: &waker{},
 	}
 	c.backendConditions = newBackendConditions(c.employerQueue.wake)
@@ -112,7 +115,8 @@ func AddToManager(mgr manager.Manager, example client.Object, options api.Option
 	c := newPodController(gvk, example, options, adapters)
 	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
 	c.writes = writes.New(mgr.GetCache(), nil)
-	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records, c.backendConditions); err != nil {
+	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records,
+		c.backendConditions); err != nil {
 		return err
 	}
 	indexer := func(o client.Object) []string { return expectedKeys(kind, o) }
@@ -129,7 +133,8 @@ func kindOf(mgr manager.Manager, example client.Object, adapters []backend.Backe
 	names := map[string]bool{}
 	for _, a := range adapters {
 		if names[a.Name()] {
-			return schema.GroupVersionKind{}, fmt.Errorf("adding resourceconsist adapters: two are named %q, give each its own name", a.Name())
+			return schema.GroupVersionKind{}, fmt.Errorf(
+				"adding resourceconsist adapters: two are named %q, give each its own name", a.Name())
 		}
 		names[a.Name()] = true
 	}
@@ -172,7 +177,8 @@ func (c *podController) podEvents() handler.EventHandler {
 	saw := func(pod *corev1.Pod, q queue) {
 		view := podops.Read(pod)
 		c.records.saw(pod, view, c.clock.Now())
-		backend.Enqueue(q, client.ObjectKeyFromObject(pod), podops.MustLeave(view) && view.Protected() || len(podops.Operations(view)) > 0)
+		backend.Enqueue(q, client.ObjectKeyFromObject(pod), podops.MustLeave(view) && view.Protected() ||
+			len(podops.Operations(view)) > 0)
 	}
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, e event.CreateEvent, q queue) {
@@ -204,7 +210,8 @@ func (c *podController) podEvents() handler.EventHandler {
 // annotation names one or is broken. An employer that comes to select it later wakes it, and so does one that goes.
 // Before workers run, some employers may not have been seen, and any Pod may be theirs.
 func (c *podController) concerns(pod *corev1.Pod) bool {
-	return !c.started.Load() || noted(pod) || c.unmanagedPods.has(client.ObjectKeyFromObject(pod)) || c.employers.selected(pod)
+	return !c.started.Load() || noted(pod) || c.unmanagedPods.has(client.ObjectKeyFromObject(pod)) ||
+		c.employers.selected(pod)
 }
 
 // changed reports whether two states of a Pod can lead to different decisions.
@@ -273,7 +280,8 @@ func (c *podController) wakeEmployees(ctx context.Context, key client.ObjectKey,
 	found := map[types.NamespacedName]bool{}
 	for _, which := range lists {
 		var pods corev1.PodList
-		if err := c.client.List(ctx, &pods, client.InNamespace(key.Namespace), which, client.UnsafeDisableDeepCopy); err != nil {
+		if err := c.client.List(ctx, &pods, client.InNamespace(key.Namespace), which,
+			client.UnsafeDisableDeepCopy); err != nil {
 			c.metrics.lost.Inc() // only a cache that has stopped answers with an error
 			return
 		}

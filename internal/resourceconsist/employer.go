@@ -70,8 +70,9 @@ const (
 func newEmployerController(pods *podController, cached client.Reader) *employerController {
 	return &employerController{
 		writes: writes.New(cached, pods.clock),
-		client: pods.client, live: pods.live, recorder: pods.recorder, clock: pods.clock, kind: pods.kind, adapters: pods.adapters,
-		pods: pods, backendConditions: pods.backendConditions, told: map[types.UID]string{},
+		client: pods.client, live: pods.live, recorder: pods.recorder, clock: pods.clock, kind: pods.kind,
+		adapters: pods.adapters,
+		pods:     pods, backendConditions: pods.backendConditions, told: map[types.UID]string{},
 	}
 }
 
@@ -81,7 +82,8 @@ func addEmployerController(mgr manager.Manager, pods *podController) error {
 	err := backend.AddController(mgr, name, controller.Options{
 		Reconciler: r, MaxConcurrentReconciles: pods.options.Concurrency, RateLimiter: rateLimiter(pods.options),
 	},
-		source.Kind(mgr.GetCache(), backend.New(pods.example), handler.EventHandler(&handler.EnqueueRequestForObject{}), predicate.NewPredicateFuncs(r.due)),
+		source.Kind(mgr.GetCache(), backend.New(pods.example), handler.EventHandler(&handler.EnqueueRequestForObject{}),
+			predicate.NewPredicateFuncs(r.due)),
 		source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), r.podEvents()),
 		pods.employerQueue,
 	)
@@ -98,7 +100,8 @@ func addEmployerController(mgr manager.Manager, pods *podController) error {
 func (r *employerController) due(o client.Object) bool {
 	_, drainErr := api.DrainTime(o, 0)
 	existing := conditionOn(o)
-	return drainErr != nil || r.pods.holdsEmployers() || len(cleanFinalizers(o)) > 0 || existing != nil && existing.Status != metav1.ConditionTrue
+	return drainErr != nil || r.pods.holdsEmployers() || len(cleanFinalizers(o)) > 0 ||
+		existing != nil && existing.Status != metav1.ConditionTrue
 }
 
 // podEvents enqueues employers that take no part any more when a Pod stops naming them.
@@ -126,7 +129,8 @@ func (r *employerController) podEvents() handler.EventHandler {
 
 // Reconcile does what is due for one employer, and says once what its owner has to mend.
 func (r *employerController) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	wait, err := r.writes.Unobserved(ctx, req.NamespacedName) // before the employer is read: the cache may catch up in between
+	// before the employer is read: the cache may catch up in between
+	wait, err := r.writes.Unobserved(ctx, req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -138,7 +142,8 @@ func (r *employerController) Reconcile(ctx context.Context, req reconcile.Reques
 		r.writes.Forget(req.NamespacedName)
 		return reconcile.Result{}, nil
 	}
-	if wait > 0 && !e.stray { // an old view only asks for what was already written; one that is not in the cache was read live
+	// an old view only asks for what was already written; one that is not in the cache was read live
+	if wait > 0 && !e.stray {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	r.report(object)
@@ -278,7 +283,9 @@ func namesOf(object client.Object, a backend.Backend) []string {
 
 // abandonedPlaces are the names of an adapter that employs Pods for the employer, where nothing is left because the
 // members belong elsewhere now, and how soon to look again at those where something is.
-func (r *employerController) abandonedPlaces(object client.Object, a backend.Backend, employs bool) (empty []string, wait time.Duration) {
+func (r *employerController) abandonedPlaces(
+	object client.Object, a backend.Backend, employs bool,
+) (empty []string, wait time.Duration) {
 	mover, moves := a.(backend.Mover)
 	if !moves || !employs {
 		return nil, 0
@@ -299,7 +306,8 @@ func (r *employerController) abandonedPlaces(object client.Object, a backend.Bac
 
 // hold makes the employer stay, and name all that may hold something for it.
 func (r *employerController) hold(ctx context.Context, object client.Object, e *employer, held []string) error {
-	return r.writeHolders(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer), r.pods.holderNames(e))
+	return r.writeHolders(ctx, object, append(without(object.GetFinalizers(), held), api.CleanFinalizer),
+		r.pods.holderNames(e))
 }
 
 // writeHolders writes who may hold something for the employer, twice: to its status, which survives that a user
@@ -315,13 +323,16 @@ func (r *employerController) writeHolders(ctx context.Context, object client.Obj
 		})
 		for _, name := range names {
 			meta.SetStatusCondition(&conditions, metav1.Condition{
-				Type: api.HeldConditionPrefix + name, Status: metav1.ConditionTrue, Reason: "MayHold", ObservedGeneration: object.GetGeneration(),
-				LastTransitionTime: metav1.NewTime(r.clock.Now()), Message: "adapter " + name + " may hold something for this " + r.kind,
+				Type: api.HeldConditionPrefix + name, Status: metav1.ConditionTrue, Reason: "MayHold",
+				ObservedGeneration: object.GetGeneration(),
+				LastTransitionTime: metav1.NewTime(r.clock.Now()),
+				Message:            "adapter " + name + " may hold something for this " + r.kind,
 			})
 		}
 		var err error
 		if subresource, err = r.patchConditions(ctx, object, conditions); err != nil {
-			return fmt.Errorf("recording in the status of %s %s who may hold something for it: %w", r.kind, client.ObjectKeyFromObject(object), err)
+			return fmt.Errorf("recording in the status of %s %s who may hold something for it: %w", r.kind,
+				client.ObjectKeyFromObject(object), err)
 		}
 	}
 	exists, err := r.write(ctx, object, finalizers, names)
@@ -341,7 +352,9 @@ func (r *employerController) refresh(ctx context.Context, key client.ObjectKey) 
 
 // dismiss takes back what an adapter holds for an employer that does not use it any more, and reports whether nothing
 // is left, or how long to wait.
-func (r *employerController) dismiss(ctx context.Context, object client.Object, adapter backend.Backend) (gone bool, wait time.Duration) {
+func (r *employerController) dismiss(
+	ctx context.Context, object client.Object, adapter backend.Backend,
+) (gone bool, wait time.Duration) {
 	if serves, err := r.serves(ctx, object, adapter); err != nil || serves { // a list from the cache fails only at the end
 		return false, strayPoll
 	}
@@ -371,7 +384,9 @@ func (r *employerController) serves(ctx context.Context, object client.Object, a
 
 // letGo lets go of an employer that takes no part any more: when no Pod names it, its resources are removed, and then
 // its clean-up finalizers.
-func (r *employerController) letGo(ctx context.Context, object client.Object, e *employer, held []string) (time.Duration, error) {
+func (r *employerController) letGo(
+	ctx context.Context, object client.Object, e *employer, held []string,
+) (time.Duration, error) {
 	key := client.ObjectKeyFromObject(object)
 	employed, err := r.employs(ctx, key)
 	if err != nil || employed { // the release of its last Pod is an event
@@ -418,7 +433,9 @@ func (r *employerController) report(object client.Object) {
 
 // write writes the employer's finalizers and the adapters that it names, if it is still as it was read. One that is
 // gone needs none; exists reports whether it is there.
-func (r *employerController) write(ctx context.Context, object client.Object, finalizers, holders []string) (exists bool, err error) {
+func (r *employerController) write(
+	ctx context.Context, object client.Object, finalizers, holders []string,
+) (exists bool, err error) {
 	if finalizers == nil {
 		finalizers = []string{}
 	}

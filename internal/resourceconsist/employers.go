@@ -50,7 +50,8 @@ func (e *employer) same(o *employer) bool {
 		return s.String()
 	}
 	return e.drain == o.drain && e.prepared == o.prepared && slices.Equal(e.holders, o.holders) &&
-		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) }) && !backend.Differ(e.object, o.object)
+		slices.EqualFunc(e.selectors, o.selectors, func(a, b labels.Selector) bool { return text(a) == text(b) }) &&
+		!backend.Differ(e.object, o.object)
 }
 
 // employers answers which employers select a Pod without looking at all of them: each selector stands under one of the
@@ -63,7 +64,8 @@ type employers struct {
 }
 
 func newEmployers() *employers {
-	return &employers{byKey: map[client.ObjectKey]*employer{}, anchored: map[string]map[string]map[client.ObjectKey]struct{}{}}
+	return &employers{byKey: map[client.ObjectKey]*employer{},
+		anchored: map[string]map[string]map[client.ObjectKey]struct{}{}}
 }
 
 // put takes in the newest state of an employer and returns the one before, nil if there was none.
@@ -215,7 +217,8 @@ func anchor(s labels.Selector) string {
 
 // employer reads an employer as the adapters see it.
 func (c *podController) employer(object client.Object) *employer {
-	e := &employer{object: object, selectors: make([]labels.Selector, len(c.adapters)), holders: make([]bool, len(c.adapters))}
+	e := &employer{object: object, selectors: make([]labels.Selector, len(c.adapters)),
+		holders: make([]bool, len(c.adapters))}
 	e.drain, _ = api.DrainTime(object, c.options.DrainTime) // employerController reports the error
 	if object.GetDeletionTimestamp() == nil {
 		for i, a := range c.adapters {
@@ -225,7 +228,8 @@ func (c *podController) employer(object client.Object) *employer {
 	for i, a := range c.adapters {
 		e.holders[i] = holds(a) && api.MayHold(object, a.Name())
 	}
-	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer) && c.recorded(e) && c.made(object, e.selectors)
+	e.prepared = controllerutil.ContainsFinalizer(object, api.CleanFinalizer) && c.recorded(e) &&
+		c.made(object, e.selectors)
 	return e
 }
 
@@ -256,7 +260,8 @@ func (c *podController) recorded(e *employer) bool {
 	_, has := api.ConditionsOf(e.object)
 	annotated := api.AnnotatedHolders(e.object)
 	slices.Sort(annotated)
-	return slices.Equal(names, annotated) && (!has || c.statusless.Load() || slices.Equal(names, api.ConditionedHolders(e.object)))
+	return slices.Equal(names, annotated) &&
+		(!has || c.statusless.Load() || slices.Equal(names, api.ConditionedHolders(e.object)))
 }
 
 // holderNames are the names of all that may hold something for the employer, sorted: those that it names, and those

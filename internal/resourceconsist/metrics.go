@@ -21,11 +21,13 @@ var (
 	}
 	waitingMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_waiting_pods", Kind: metric.Gauge, Unit: "Pods",
-		Help: "Pods that an employer waits for, by reason.", Labels: []metric.Label{kindLabel, {Name: "reason", Values: "the reasons of the waits, a fixed list"}},
+		Help:   "Pods that an employer waits for, by reason.",
+		Labels: []metric.Label{kindLabel, {Name: "reason", Values: "the reasons of the waits, a fixed list"}},
 	}
 	failingMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_failing_employers", Kind: metric.Gauge, Unit: "employers",
-		Help: "Employers with a failing backend or a shared finalizer. Their conditions or events have the reason.", Labels: []metric.Label{kindLabel},
+		Help:   "Employers with a failing backend or a shared finalizer. Their conditions or events have the reason.",
+		Labels: []metric.Label{kindLabel},
 	}
 )
 
@@ -43,7 +45,9 @@ type podMetrics struct {
 
 // newPodMetrics registers those of the process in the first registry, and those that tell of a manager's objects in the
 // second.
-func newPodMetrics(registry, own prometheus.Registerer, kind string, records *records, backendConditions *backendConditions) (*podMetrics, error) {
+func newPodMetrics(
+	registry, own prometheus.Registerer, kind string, records *records, backendConditions *backendConditions,
+) (*podMetrics, error) {
 	actions, err := backend.Registered(registry, actionsMetric.CounterVec())
 	if err != nil {
 		return nil, err
@@ -63,7 +67,8 @@ func newPodMetrics(registry, own prometheus.Registerer, kind string, records *re
 	if _, err := backend.Registered(own, failing); err != nil {
 		return nil, err
 	}
-	for _, verb := range []traffic.Verb{traffic.Expect, traffic.Join, traffic.Leave, traffic.Forget, traffic.Register, traffic.Deregister} {
+	for _, verb := range []traffic.Verb{traffic.Expect, traffic.Join, traffic.Leave, traffic.Forget, traffic.Register,
+		traffic.Deregister} {
 		actions.WithLabelValues(kind, string(verb))
 	}
 	return &podMetrics{kind: kind, actions: actions, lost: lost.WithLabelValues(kind)}, nil
@@ -78,7 +83,8 @@ type waitingPods struct {
 }
 
 func (w waitingPods) desc() *prometheus.Desc {
-	return prometheus.NewDesc(waitingMetric.Name, waitingMetric.Help, []string{"reason"}, prometheus.Labels{"kind": w.kind})
+	return prometheus.NewDesc(waitingMetric.Name, waitingMetric.Help, []string{"reason"},
+		prometheus.Labels{"kind": w.kind})
 }
 
 // Describe is part of prometheus.Collector.

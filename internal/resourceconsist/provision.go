@@ -78,7 +78,9 @@ const firstRetry = 100 * time.Millisecond
 // bring makes the resource of one adapter as it is wanted, "" for none, unless it is that already or a failure is too
 // recent. It returns whether it was made or removed now, and how long to wait otherwise, zero if there is nothing to
 // do.
-func (r *employerController) bring(ctx context.Context, object client.Object, adapter backend.Backend, wanted string) (changed bool, wait time.Duration) {
+func (r *employerController) bring(
+	ctx context.Context, object client.Object, adapter backend.Backend, wanted string,
+) (changed bool, wait time.Duration) {
 	provisioner := adapter.Provisioner()
 	if provisioner == nil {
 		return false, 0
@@ -111,7 +113,8 @@ func (r *employerController) bring(ctx context.Context, object client.Object, ad
 	wait = min(firstRetry<<min(state.failures, 20), r.pods.options.MaxBackoff)
 	state.tried, state.failures, state.notBefore = &wanted, state.failures+1, r.clock.Now().Add(wait)
 	r.pods.provisions.put(key, state)
-	log.FromContext(ctx).V(1).Info(what+" failed", "adapter", adapter.Name(), "error", err.Error(), "failures", state.failures, "retryIn", wait)
+	log.FromContext(ctx).V(1).Info(what+" failed", "adapter", adapter.Name(), "error", err.Error(),
+		"failures", state.failures, "retryIn", wait)
 	return false, wait
 }
 

@@ -120,7 +120,8 @@ func (c *podController) observe(ctx context.Context, pod *corev1.Pod) (traffic.S
 			var err error
 			if e, err = c.find(ctx, name); err != nil { // it may still have a backend that serves the Pod
 				errs = append(errs, err)
-				s.Employers = append(s.Employers, traffic.Employer{Key: key, Finalizer: finalizer, Backends: []traffic.Backend{{Moves: true, Unknown: true}}})
+				s.Employers = append(s.Employers,
+					traffic.Employer{Key: key, Finalizer: finalizer, Backends: []traffic.Backend{{Moves: true, Unknown: true}}})
 			}
 		}
 		if e != nil && !contains(found, e) {
@@ -149,7 +150,8 @@ func (c *podController) finalizerConflicts(plan traffic.Plan) map[subject]metav1
 			continue
 		}
 		told[subject{key, "", "finalizer of " + conflict.With}] = failure(api.ConditionReasonFinalizerShared, fmt.Sprintf(
-			"the finalizer %s is also that of %s, so Pods of both wait until both have let go of them: %s", c.finalizer(key.Name), conflict.With, c.toRename(key, conflict.With)))
+			"the finalizer %s is also that of %s, so Pods of both wait until both have let go of them: %s",
+			c.finalizer(key.Name), conflict.With, c.toRename(key, conflict.With)))
 	}
 	return told
 }
@@ -216,7 +218,9 @@ func (c *podController) move(pod *corev1.Pod, moves []traffic.Action) {
 }
 
 // write patches the Pod if the plan changes it.
-func (c *podController) write(ctx context.Context, pod *corev1.Pod, view podops.View, plan traffic.Plan) (reconcile.Result, error) {
+func (c *podController) write(
+	ctx context.Context, pod *corev1.Pod, view podops.View, plan traffic.Plan,
+) (reconcile.Result, error) {
 	result := reconcile.Result{RequeueAfter: plan.NextLook}
 	key := client.ObjectKeyFromObject(pod)
 	if plan.Change.IsZero() {

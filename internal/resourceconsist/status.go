@@ -32,7 +32,8 @@ func failure(reason, message string) metav1.Condition {
 }
 
 func success() metav1.Condition {
-	return metav1.Condition{Type: api.ConditionInSync, Status: metav1.ConditionTrue, Reason: api.ConditionReasonInSync, Message: "every backend follows"}
+	return metav1.Condition{Type: api.ConditionInSync, Status: metav1.ConditionTrue, Reason: api.ConditionReasonInSync,
+		Message: "every backend follows"}
 }
 
 // outcome is the condition of a call to a backend.
@@ -72,7 +73,8 @@ type subjectState struct {
 
 func newBackendConditions(changed func(client.ObjectKey)) *backendConditions {
 	return &backendConditions{
-		employers: map[client.ObjectKey]map[subject]*subjectState{}, failing: map[types.NamespacedName]map[subject]struct{}{}, changed: changed,
+		employers: map[client.ObjectKey]map[subject]*subjectState{}, failing: map[types.NamespacedName]map[subject]struct{}{},
+		changed: changed,
 	}
 }
 
@@ -119,7 +121,8 @@ func (s *backendConditions) change(of subject, by func(*subjectState)) {
 	before := st.shown()
 	by(st)
 	if _, still := st.pods[st.named]; !still && len(st.pods) > 0 {
-		st.named = slices.MinFunc(slices.Collect(maps.Keys(st.pods)), func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) })
+		st.named = slices.MinFunc(slices.Collect(maps.Keys(st.pods)),
+			func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) })
 	}
 	if !sameCondition(before, st.shown()) {
 		s.changed(of.employer)
@@ -260,16 +263,19 @@ func (r *employerController) record(ctx context.Context, object client.Object) (
 	}
 	fine := condition.Status == metav1.ConditionTrue
 	switch {
-	case recorded && sameCondition(last.condition, condition), recorded && fine && last.condition.Status == metav1.ConditionTrue:
+	case recorded && sameCondition(last.condition, condition),
+		recorded && fine && last.condition.Status == metav1.ConditionTrue:
 		return 0, nil
 	case fine && !recorded, fine && !r.allKnown(ctx, object, known): // never was bad, or it is not known yet
 		return 0, nil
-	case !fine && recorded && last.condition.Status == condition.Status && last.condition.Reason == condition.Reason && now.Sub(last.at) < messagePause:
+	case !fine && recorded && last.condition.Status == condition.Status && last.condition.Reason == condition.Reason &&
+		now.Sub(last.at) < messagePause:
 		return messagePause - now.Sub(last.at), nil
 	}
 	condition.LastTransitionTime, condition.ObservedGeneration = metav1.NewTime(now), object.GetGeneration()
 	if err := r.patchCondition(ctx, object, condition); err != nil {
-		return 0, fmt.Errorf("recording that %s %s is %s: %w", r.kind, client.ObjectKeyFromObject(object), condition.Reason, err)
+		return 0, fmt.Errorf("recording that %s %s is %s: %w", r.kind, client.ObjectKeyFromObject(object),
+			condition.Reason, err)
 	}
 	r.notes.put(object.GetUID(), condition, now)
 	if fine {
@@ -294,7 +300,9 @@ func (r *employerController) allKnown(ctx context.Context, object client.Object,
 }
 
 // patchCondition writes the condition to status.conditions, if the kind has such.
-func (r *employerController) patchCondition(ctx context.Context, object client.Object, condition metav1.Condition) error {
+func (r *employerController) patchCondition(
+	ctx context.Context, object client.Object, condition metav1.Condition,
+) error {
 	held, ok := api.ConditionsOf(object)
 	if !ok {
 		return nil
@@ -307,7 +315,9 @@ func (r *employerController) patchCondition(ctx context.Context, object client.O
 
 // patchConditions writes all of status.conditions, if the employer is still as it was read, and takes them over. It
 // reports whether there was a status to write: not if the employer is gone, or has no such subresource.
-func (r *employerController) patchConditions(ctx context.Context, object client.Object, conditions []metav1.Condition) (bool, error) {
+func (r *employerController) patchConditions(
+	ctx context.Context, object client.Object, conditions []metav1.Condition,
+) (bool, error) {
 	if conditions == nil {
 		conditions = []metav1.Condition{}
 	}

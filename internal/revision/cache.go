@@ -26,7 +26,8 @@ func SidecarStatuses(pod *corev1.Pod) []corev1.ContainerStatus {
 	var out []corev1.ContainerStatus
 	for i := range pod.Status.InitContainerStatuses {
 		s := &pod.Status.InitContainerStatuses[i]
-		if slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == s.Name && isSidecar(&c) }) {
+		if slices.ContainsFunc(pod.Spec.InitContainers,
+			func(c corev1.Container) bool { return c.Name == s.Name && isSidecar(&c) }) {
 			out = append(out, *s)
 		}
 	}
@@ -39,7 +40,8 @@ func OnlyStatuses(statuses []corev1.ContainerStatus, resize bool) []corev1.Conta
 	var out []corev1.ContainerStatus
 	for i := range statuses {
 		s := &statuses[i]
-		kept := corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID, ImageID: s.ImageID, RestartCount: s.RestartCount, State: s.State}
+		kept := corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID, ImageID: s.ImageID,
+			RestartCount: s.RestartCount, State: s.State}
 		if resize {
 			kept.Resources = s.Resources
 		}

@@ -37,8 +37,10 @@ const (
 	// RestartAnnotationsFlag is the flag by which others are chosen, of all programs that explain changes.
 	RestartAnnotationsFlag = "restart-annotations"
 	// RestartAnnotationsUsage is the help of that flag.
-	RestartAnnotationsUsage = "Comma-separated annotations of a CollaSet's template that request a restart: a new value re-creates the Pods. " +
-		"A prefix that ends in /* matches all annotations that begin with it. " + RestartedAtAnnotation + " is always included. " +
+	RestartAnnotationsUsage = "Comma-separated annotations of a CollaSet's template that request a restart: " +
+		"a new value re-creates the Pods. " +
+		"A prefix that ends in /* matches all annotations that begin with it. " + RestartedAtAnnotation +
+		" is always included. " +
 		"Must be the same for collaset-controller and webhook-server."
 )
 
@@ -73,7 +75,9 @@ func (r *RestartAnnotations) String() string { return string(*r) }
 func (*RestartAnnotations) Type() string { return "strings" }
 
 // With adds the annotations to what is found out about a server.
-func (r RestartAnnotations) With(find func(context.Context) (Capabilities, error)) func(context.Context) (Capabilities, error) {
+func (r RestartAnnotations) With(
+	find func(context.Context) (Capabilities, error),
+) func(context.Context) (Capabilities, error) {
 	return func(ctx context.Context) (Capabilities, error) {
 		can, err := find(ctx)
 		can.Restart = r
@@ -82,7 +86,9 @@ func (r RestartAnnotations) With(find func(context.Context) (Capabilities, error
 }
 
 // OnlyImages sets Capabilities.ImagesOnly of what is found out about a server.
-func OnlyImages(only bool, find func(context.Context) (Capabilities, error)) func(context.Context) (Capabilities, error) {
+func OnlyImages(
+	only bool, find func(context.Context) (Capabilities, error),
+) func(context.Context) (Capabilities, error) {
 	return func(ctx context.Context) (Capabilities, error) {
 		can, err := find(ctx)
 		can.ImagesOnly = only

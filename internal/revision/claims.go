@@ -57,7 +57,8 @@ func claimTemplate(stored, normal, unknown map[string]any) (ClaimTemplate, error
 	if err != nil {
 		return ClaimTemplate{}, err
 	}
-	t := ClaimTemplate{Name: typed.Name, Hash: hash, Spec: &typed.Spec, Labels: typed.Labels, Annotations: typed.Annotations, stored: stored}
+	t := ClaimTemplate{Name: typed.Name, Hash: hash, Spec: &typed.Spec, Labels: typed.Labels,
+		Annotations: typed.Annotations, stored: stored}
 	spec := runtime.DeepCopyJSON(object(normal["spec"]))
 	if requests := object(object(spec["resources"])["requests"]); requests != nil {
 		delete(requests, string(corev1.ResourceStorage))
@@ -127,7 +128,8 @@ func claimHash(t *corev1.PersistentVolumeClaim) (string, error) {
 			OwnerReferences: m.OwnerReferences, Finalizers: m.Finalizers,
 		},
 		Spec: hashedClaimSpec{
-			AccessModes: s.AccessModes, Selector: s.Selector, Resources: hashedResources{s.Resources.Limits, s.Resources.Requests},
+			AccessModes: s.AccessModes, Selector: s.Selector,
+			Resources:  hashedResources{s.Resources.Limits, s.Resources.Requests},
 			VolumeName: s.VolumeName, StorageClassName: s.StorageClassName, VolumeMode: s.VolumeMode, DataSource: s.DataSource,
 			DataSourceRef: s.DataSourceRef, VolumeAttributesClassName: s.VolumeAttributesClassName,
 		},

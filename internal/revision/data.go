@@ -42,7 +42,8 @@ func Parse(data []byte) (*Data, error) {
 	delete(d.template, "$patch")
 	var err error
 	claims := content.Spec.VolumeClaimTemplates
-	if d.normal, err = normalise(withoutClaimed(d.template, claims), &corev1.PodTemplateSpec{}, "template", d.unknown); err != nil {
+	if d.normal, err = normalise(withoutClaimed(d.template, claims), &corev1.PodTemplateSpec{}, "template",
+		d.unknown); err != nil {
 		return nil, err
 	}
 	for _, claim := range claims {

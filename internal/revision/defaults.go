@@ -231,7 +231,8 @@ func withoutClaimed(template map[string]any, claims []map[string]any) map[string
 	volumes, _ := spec["volumes"].([]any)
 	kept := slices.DeleteFunc(slices.Clone(volumes), func(volume any) bool {
 		name := nameOf(object(volume))
-		return name != "" && slices.ContainsFunc(claims, func(claim map[string]any) bool { return nameOf(object(claim["metadata"])) == name })
+		return name != "" && slices.ContainsFunc(claims,
+			func(claim map[string]any) bool { return nameOf(object(claim["metadata"])) == name })
 	})
 	if len(kept) == len(volumes) {
 		return template

@@ -81,7 +81,8 @@ func Explain(from, to *Data, can Capabilities) Change {
 		return Change{Forcing: []string{"(the Pod's revision is not known any more)"}, allForce: 1}
 	}
 	c := comparison{
-		can: can, from: podSpec(from), to: podSpec(to), said: [2]map[string]any{object(from.template["spec"]), object(to.template["spec"])},
+		can: can, from: podSpec(from), to: podSpec(to),
+		said:    [2]map[string]any{object(from.template["spec"]), object(to.template["spec"])},
 		forcing: map[string]bool{},
 	}
 	table := templateTable
@@ -95,7 +96,8 @@ func Explain(from, to *Data, can Capabilities) Change {
 	c.change.Forcing = slices.Sorted(maps.Keys(c.forcing))
 	c.change.allForce = len(c.forcing)
 	if len(c.change.Forcing) > maxForcing {
-		c.change.Forcing = append(c.change.Forcing[:maxForcing:maxForcing], fmt.Sprintf("(%d more)", len(c.forcing)-maxForcing))
+		c.change.Forcing = append(c.change.Forcing[:maxForcing:maxForcing],
+			fmt.Sprintf("(%d more)", len(c.forcing)-maxForcing))
 	}
 	return c.change
 }
@@ -124,7 +126,8 @@ var (
 		"resources":             (*comparison).podResources,
 	}
 	// imagesTable is the one of Capabilities.ImagesOnly.
-	imagesTable = map[string]rule{"metadata": fieldsBy(metadataTable), "spec": fieldsBy(map[string]rule{"containers": (*comparison).containers})}
+	imagesTable = map[string]rule{"metadata": fieldsBy(metadataTable),
+		"spec": fieldsBy(map[string]rule{"containers": (*comparison).containers})}
 )
 
 func fieldsBy(table map[string]rule) rule {
@@ -179,7 +182,8 @@ func (c *comparison) annotations(path string, before, after any) {
 }
 
 func (c *comparison) containers(path string, before, after any) {
-	c.eachContainer("containers", path, before, after, func(map[string]any) bool { return c.can.Resize && !c.can.ImagesOnly })
+	c.eachContainer("containers", path, before, after,
+		func(map[string]any) bool { return c.can.Resize && !c.can.ImagesOnly })
 }
 
 func (c *comparison) initContainers(path string, before, after any) {
@@ -255,10 +259,11 @@ func restartsFor(policy []corev1.ContainerResizePolicy, wanted corev1.ResourceRe
 // saysPullPolicy reports whether one of the revisions says when to pull the image of a container. Where none does it
 // goes by the tag, and a running Pod keeps what it was given: such images have always been changed in place.
 func (c *comparison) saysPullPolicy(list, container string) bool {
-	return slices.ContainsFunc(slices.Concat(objects(c.said[0][list]), objects(c.said[1][list])), func(said map[string]any) bool {
-		policy, _ := said["imagePullPolicy"].(string)
-		return nameOf(said) == container && policy != ""
-	})
+	return slices.ContainsFunc(slices.Concat(objects(c.said[0][list]), objects(c.said[1][list])),
+		func(said map[string]any) bool {
+			policy, _ := said["imagePullPolicy"].(string)
+			return nameOf(said) == container && policy != ""
+		})
 }
 
 // podResources is about the resources of the Pod as a whole. What requests are where only limits are set depends on the
@@ -292,8 +297,11 @@ func (c *comparison) resizable() bool {
 
 // resources compares resource requirements and returns the cpu and memory to set; not ok if none is to be set, or if
 // something forces. With defaults, a request that is not given is the limit, as the API server has it for containers.
-func (c *comparison) resources(path string, before, after any, defaults bool) (wanted corev1.ResourceRequirements, ok bool) {
-	rest := map[string]rule{"requests": func(*comparison, string, any, any) {}, "limits": func(*comparison, string, any, any) {}}
+func (c *comparison) resources(
+	path string, before, after any, defaults bool,
+) (wanted corev1.ResourceRequirements, ok bool) {
+	rest := map[string]rule{"requests": func(*comparison, string, any, any) {},
+		"limits": func(*comparison, string, any, any) {}}
 	forced := len(c.forcing)
 	c.fields(path, object(before), object(after), rest)
 	old, new := requirements(before, defaults), requirements(after, defaults)

@@ -59,7 +59,8 @@ func recordOf(pod *corev1.Pod) (record, error) {
 		return r, nil
 	}
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
-		return record{}, fmt.Errorf("annotation %s is not valid JSON; set it to {} to call the update finished", appsv1alpha1.LastPodStatusAnnotation)
+		return record{}, fmt.Errorf("annotation %s is not valid JSON; set it to {} to call the update finished",
+			appsv1alpha1.LastPodStatusAnnotation)
 	}
 	return r, nil
 }
@@ -160,7 +161,8 @@ func missingRestarts(pod *corev1.Pod, r *record) string {
 func resizeRestarts(pod *corev1.Pod, r *record) bool {
 	for name, wanted := range r.Resize {
 		c := containerOf(pod, name)
-		if c != nil && !has(&c.Resources, wanted) && (!isInit(pod, name) || isSidecar(c)) && restartsFor(c.ResizePolicy, wanted) {
+		if c != nil && !has(&c.Resources, wanted) && (!isInit(pod, name) || isSidecar(c)) &&
+			restartsFor(c.ResizePolicy, wanted) {
 			return true
 		}
 	}
@@ -178,12 +180,14 @@ func missingRestart(pod *corev1.Pod, name string, state containerState) string {
 	}
 	status := statusOf(pod, name)
 	switch {
-	case status != nil && status.State.Running != nil && state.LastContainerID != nil && *state.LastContainerID == status.ContainerID && state.LastImage == container.Image:
+	case status != nil && status.State.Running != nil && state.LastContainerID != nil &&
+		*state.LastContainerID == status.ContainerID && state.LastImage == container.Image:
 		return ""
 	case status == nil, status.State.Running == nil:
 		return fmt.Sprintf("container %s does not run%s", name, waitingReason(status))
 	case state.LastContainerID == nil && state.LastImageID == status.ImageID,
-		state.LastContainerID != nil && *state.LastContainerID == status.ContainerID && status.RestartCount <= ptr.Deref(state.LastRestartCount, math.MaxInt32):
+		state.LastContainerID != nil && *state.LastContainerID == status.ContainerID &&
+			status.RestartCount <= ptr.Deref(state.LastRestartCount, math.MaxInt32):
 		return fmt.Sprintf("container %s has not been restarted yet", name)
 	}
 	return ""
@@ -276,7 +280,8 @@ func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
 	if !r.resizes() {
 		r.Finish = finish
 	}
-	if _, unfinished := pod.Annotations[appsv1alpha1.LastPodStatusAnnotation]; c.Restarts || unfinished || finish != nil || r.resizes() || len(r.ContainerStates) > 0 {
+	if _, unfinished := pod.Annotations[appsv1alpha1.LastPodStatusAnnotation]; c.Restarts || unfinished || finish != nil ||
+		r.resizes() || len(r.ContainerStates) > 0 {
 		recorded := encode(r)
 		annotations[appsv1alpha1.LastPodStatusAnnotation] = &recorded
 	}
@@ -290,10 +295,12 @@ func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
 	if containers := c.newImages(pod.Spec.InitContainers); len(containers) > 0 {
 		spec["initContainers"] = containers
 	}
-	if tolerations := c.addTo(pod.Spec.Tolerations); len(c.Tolerations) > 0 && !reflect.DeepEqual(tolerations, pod.Spec.Tolerations) {
+	if tolerations := c.addTo(pod.Spec.Tolerations); len(c.Tolerations) > 0 &&
+		!reflect.DeepEqual(tolerations, pod.Spec.Tolerations) {
 		spec["tolerations"] = tolerations
 	}
-	if old, wanted := pod.Spec.ActiveDeadlineSeconds, c.ActiveDeadlineSeconds; wanted != nil && (old == nil || *old > *wanted) {
+	if old, wanted := pod.Spec.ActiveDeadlineSeconds, c.ActiveDeadlineSeconds; wanted != nil &&
+		(old == nil || *old > *wanted) {
 		spec["activeDeadlineSeconds"] = *wanted
 	}
 	if len(spec) > 0 {
@@ -403,7 +410,8 @@ func admitted(have, wanted corev1.ResourceRequirements) corev1.ResourceRequireme
 		}
 		return out
 	}
-	return corev1.ResourceRequirements{Requests: of(have.Requests, wanted.Requests), Limits: of(have.Limits, wanted.Limits)}
+	return corev1.ResourceRequirements{Requests: of(have.Requests, wanted.Requests),
+		Limits: of(have.Limits, wanted.Limits)}
 }
 
 // RefusedPatch returns a strategic merge patch that records why the API server refuses the resources: Carried says
@@ -508,7 +516,8 @@ func merge(under, over corev1.ResourceRequirements) corev1.ResourceRequirements 
 		maps.Copy(out, over)
 		return out
 	}
-	return corev1.ResourceRequirements{Requests: lay(under.Requests, over.Requests), Limits: lay(under.Limits, over.Limits)}
+	return corev1.ResourceRequirements{Requests: lay(under.Requests, over.Requests),
+		Limits: lay(under.Limits, over.Limits)}
 }
 
 func withDefault(m map[string]*string) map[string]*string {

@@ -160,7 +160,8 @@ func noPathInAnother(mounts []any) bool {
 	for _, mount := range objects(mounts) {
 		at, _ := mount["mountPath"].(string)
 		at = strings.TrimSuffix(path.Clean("/"+strings.ReplaceAll(at, `\`, "/")), "/") + "/"
-		if slices.ContainsFunc(paths, func(other string) bool { return strings.HasPrefix(at, other) || strings.HasPrefix(other, at) }) {
+		if slices.ContainsFunc(paths,
+			func(other string) bool { return strings.HasPrefix(at, other) || strings.HasPrefix(other, at) }) {
 			return false
 		}
 		paths = append(paths, at)

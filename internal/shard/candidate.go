@@ -45,7 +45,8 @@ func NewCandidate(o CandidateOptions) *Candidate {
 
 // Start watches the Lease until ctx ends.
 func (c *Candidate) Start(ctx context.Context) error {
-	if err := c.view.watch(ctx, ctx.Done(), c.options.Watcher.RESTClient(), c.options.Namespace, []string{c.options.Name}, func() {}); err != nil {
+	if err := c.view.watch(ctx, ctx.Done(), c.options.Watcher.RESTClient(), c.options.Namespace, []string{c.options.Name},
+		func() {}); err != nil {
 		return err
 	}
 	<-ctx.Done()

@@ -111,7 +111,8 @@ func (c *Coordinator) Start(ctx context.Context) error {
 	for shard := range c.Shards {
 		names = append(names, LeaseName(c.Component, shard))
 	}
-	if err := c.view.watch(lasting, ctx.Done(), c.Watcher.RESTClient(), c.Namespace, names, c.wakeUp); err != nil || ctx.Err() != nil {
+	if err := c.view.watch(lasting, ctx.Done(), c.Watcher.RESTClient(), c.Namespace, names, c.wakeUp); err != nil ||
+		ctx.Err() != nil {
 		return err
 	}
 	c.Logger.Info("waiting for shards", "shards", c.Shards, "identity", c.Identity)
@@ -321,7 +322,9 @@ func (c *Coordinator) newLeaseTerm() *leaseTerm {
 }
 
 // newLock is a Lease for an election.
-func (c *Coordinator) newLock(client coordinationclient.LeasesGetter, name, identity string, own *leaseTerm, labels map[string]string) *lock {
+func (c *Coordinator) newLock(
+	client coordinationclient.LeasesGetter, name, identity string, own *leaseTerm, labels map[string]string,
+) *lock {
 	return &lock{
 		Interface: &resourcelock.LeaseLock{
 			LeaseMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: name}, Client: client,

@@ -51,15 +51,19 @@ func (s observedLease) ends() time.Time {
 }
 
 func newLeaseView(clk clock.Clock, common string) *leaseView {
-	return &leaseView{clock: clk, common: common, leases: map[string]observedLease{}, members: map[string]announcement{}, changed: make(chan struct{})}
+	return &leaseView{clock: clk, common: common, leases: map[string]observedLease{}, members: map[string]announcement{},
+		changed: make(chan struct{})}
 }
 
 // watch keeps the view up to date until ctx ends, and returns when every Lease was looked for, or stop is closed. It
 // asks for each by its name, as rights are given, and calls news whenever something changed.
-func (b *leaseView) watch(ctx context.Context, stop <-chan struct{}, client toolscache.Getter, namespace string, names []string, news func()) error {
+func (b *leaseView) watch(
+	ctx context.Context, stop <-chan struct{}, client toolscache.Getter, namespace string, names []string, news func(),
+) error {
 	known := make([]toolscache.InformerSynced, 0, len(names))
 	for _, name := range names {
-		one := toolscache.NewListWatchFromClient(client, "leases", namespace, fields.OneTermEqualSelector(metav1.ObjectNameField, name))
+		one := toolscache.NewListWatchFromClient(client, "leases", namespace,
+			fields.OneTermEqualSelector(metav1.ObjectNameField, name))
 		informer := toolscache.NewSharedInformer(one, &coordinationv1.Lease{}, 0)
 		if _, err := informer.AddEventHandler(b.events(name, news)); err != nil {
 			return fmt.Errorf("watching the Lease %s: %w", name, err)

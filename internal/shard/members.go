@@ -52,7 +52,8 @@ func announce(identity string, now time.Time) string {
 func (b *leaseView) hear(lease *coordinationv1.Lease, now time.Time) {
 	for key, value := range lease.Annotations {
 		if strings.Contains(key, memberDomain) && b.members[key].value != value {
-			b.members[key] = announcement{value: value, at: now, lasts: time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second}
+			b.members[key] = announcement{value: value, at: now,
+				lasts: time.Duration(ptr.Deref(lease.Spec.LeaseDurationSeconds, 0)) * time.Second}
 		}
 	}
 	maps.DeleteFunc(b.members, func(key string, _ announcement) bool { return lease.Annotations[key] == "" })
@@ -122,7 +123,8 @@ func (a *announcer) leave(ctx context.Context, namespace, name string) error {
 func (a *announcer) removeStale(ctx context.Context, namespace, name string, gone map[string]string) {
 	for key, value := range gone {
 		path := annotationPath(key)
-		_, err := patchLease(ctx, a.LeasesGetter.Leases(namespace), name, operation{"test", path, value}, operation{Op: "remove", Path: path})
+		_, err := patchLease(ctx, a.LeasesGetter.Leases(namespace), name, operation{"test", path, value},
+			operation{Op: "remove", Path: path})
 		if err != nil && !apierrors.IsInvalid(err) { // another replica may have done it
 			return
 		}
@@ -135,7 +137,9 @@ type announcing struct {
 }
 
 // Create creates the Lease with the announcement.
-func (a *announcing) Create(ctx context.Context, lease *coordinationv1.Lease, o metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (a *announcing) Create(
+	ctx context.Context, lease *coordinationv1.Lease, o metav1.CreateOptions,
+) (*coordinationv1.Lease, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.LeaseInterface.Create(ctx, a.announced(lease), o)
@@ -143,7 +147,9 @@ func (a *announcing) Create(ctx context.Context, lease *coordinationv1.Lease, o 
 
 // Update renews the Lease by a patch if it is held together already. What cannot be patched, as when a user took all
 // annotations away, is read afresh and written, if it is still held together.
-func (a *announcing) Update(ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (a *announcing) Update(
+	ctx context.Context, lease *coordinationv1.Lease, o metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	seen, ok, _ := a.view.look(lease.Name)
@@ -151,7 +157,8 @@ func (a *announcing) Update(ctx context.Context, lease *coordinationv1.Lease, o 
 	if !ok || seen.record.HolderIdentity != a.shared || next.HolderIdentity != a.shared {
 		return a.LeaseInterface.Update(ctx, a.announced(lease), o)
 	}
-	if next.LeaderTransitions == seen.record.LeaderTransitions && next.LeaseDurationSeconds <= seen.record.LeaseDurationSeconds {
+	if next.LeaderTransitions == seen.record.LeaderTransitions &&
+		next.LeaseDurationSeconds <= seen.record.LeaseDurationSeconds {
 		renewed, err := patchLease(ctx, a.LeaseInterface, lease.Name, a.renewal(&seen.record, next)...)
 		if !apierrors.IsInvalid(err) {
 			return renewed, err
@@ -163,7 +170,8 @@ func (a *announcing) Update(ctx context.Context, lease *coordinationv1.Lease, o 
 	}
 	held := resourcelock.LeaseSpecToLeaderElectionRecord(&now.Spec)
 	if held.HolderIdentity != a.shared {
-		return nil, apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name, fmt.Errorf("%q holds it", held.HolderIdentity))
+		return nil, apierrors.NewConflict(coordinationv1.Resource("leases"), lease.Name,
+			fmt.Errorf("%q holds it", held.HolderIdentity))
 	}
 	next.LeaseDurationSeconds = max(next.LeaseDurationSeconds, held.LeaseDurationSeconds)
 	now.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(next)
@@ -200,7 +208,9 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-func patchLease(ctx context.Context, leases coordinationclient.LeaseInterface, name string, operations ...operation) (*coordinationv1.Lease, error) {
+func patchLease(
+	ctx context.Context, leases coordinationclient.LeaseInterface, name string, operations ...operation,
+) (*coordinationv1.Lease, error) {
 	body, err := json.Marshal(operations)
 	if err != nil {
 		return nil, err

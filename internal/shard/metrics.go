@@ -12,8 +12,10 @@ import (
 var (
 	shardLabel = metric.Label{Name: "shard", Values: "0 to --shards less one"}
 	heldMetric = metric.Metric{
-		Name: "kuperator_shard_held", Kind: metric.Gauge, Unit: "1 or 0", Labels: []metric.Label{shardLabel}, Stability: metric.Alpha,
-		Help: "1 for each shard that this replica holds. The sum over replicas is 1 for each shard, except while a shard is handed over. Absent unless --shards is above 1.",
+		Name: "kuperator_shard_held", Kind: metric.Gauge, Unit: "1 or 0", Labels: []metric.Label{shardLabel},
+		Stability: metric.Alpha,
+		Help: "1 for each shard that this replica holds. The sum over replicas is 1 for each shard, " +
+			"except while a shard is handed over. Absent unless --shards is above 1.",
 	}
 	membersMetric = metric.Metric{
 		Name: "kuperator_shard_members", Kind: metric.Gauge, Unit: "replicas", Stability: metric.Alpha,
@@ -21,8 +23,9 @@ var (
 	}
 	movesMetric = metric.Metric{
 		Name: "kuperator_shard_moves_total", Kind: metric.Counter, Unit: "shards", Stability: metric.Alpha,
-		Help:   "Shards that this replica acquired or released.",
-		Labels: []metric.Label{{Name: "move", Values: "gained, gave_up, lost (its Lease was not renewed in time, and the process ends)"}},
+		Help: "Shards that this replica acquired or released.",
+		Labels: []metric.Label{{Name: "move",
+			Values: "gained, gave_up, lost (its Lease was not renewed in time, and the process ends)"}},
 	}
 
 	heldDesc, membersDesc = heldMetric.Desc(), membersMetric.Desc()

@@ -110,7 +110,9 @@ func (v *View) IndexField(ctx context.Context, object client.Object, field strin
 func (v *View) RemoveInformer(context.Context, client.Object) error { return nil }
 
 // GetInformer is part of cache.Cache.
-func (v *View) GetInformer(ctx context.Context, object client.Object, options ...cache.InformerGetOption) (cache.Informer, error) {
+func (v *View) GetInformer(
+	ctx context.Context, object client.Object, options ...cache.InformerGetOption,
+) (cache.Informer, error) {
 	gvk, err := apiutil.GVKForObject(object, v.scheme)
 	if err != nil {
 		return nil, err
@@ -123,7 +125,9 @@ func (v *View) GetInformer(ctx context.Context, object client.Object, options ..
 }
 
 // GetInformerForKind is part of cache.Cache.
-func (v *View) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, options ...cache.InformerGetOption) (cache.Informer, error) {
+func (v *View) GetInformerForKind(
+	ctx context.Context, gvk schema.GroupVersionKind, options ...cache.InformerGetOption,
+) (cache.Informer, error) {
 	found, err := v.behind.cached.GetInformerForKind(ctx, gvk, options...)
 	if err != nil {
 		return nil, err
@@ -192,7 +196,9 @@ func (i informer) shown(object any) bool {
 }
 
 // added remembers a handler, to take it off when the view ends.
-func (i informer) added(registration toolscache.ResourceEventHandlerRegistration, err error) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i informer) added(
+	registration toolscache.ResourceEventHandlerRegistration, err error,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -208,17 +214,23 @@ func (i informer) added(registration toolscache.ResourceEventHandlerRegistration
 }
 
 // AddEventHandler is part of cache.Informer.
-func (i informer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i informer) AddEventHandler(
+	handler toolscache.ResourceEventHandler,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.added(i.Informer.AddEventHandler(i.limited(handler)))
 }
 
 // AddEventHandlerWithResyncPeriod is part of cache.Informer.
-func (i informer) AddEventHandlerWithResyncPeriod(handler toolscache.ResourceEventHandler, resync time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i informer) AddEventHandlerWithResyncPeriod(
+	handler toolscache.ResourceEventHandler, resync time.Duration,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.added(i.Informer.AddEventHandlerWithResyncPeriod(i.limited(handler), resync))
 }
 
 // AddEventHandlerWithOptions is part of cache.Informer.
-func (i informer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i informer) AddEventHandlerWithOptions(
+	handler toolscache.ResourceEventHandler, options toolscache.HandlerOptions,
+) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.added(i.Informer.AddEventHandlerWithOptions(i.limited(handler), options))
 }
 

@@ -68,7 +68,8 @@ func defaultCollaSet(_ context.Context, request admission.Request) admission.Res
 			patches = append(patches, add("/spec/updateStrategy/rollingUpdate/byPartition", struct{}{}))
 		}
 	}
-	if naming := set.Spec.NamingStrategy; naming != nil && naming.PodNamingSuffixPolicy != nil && *naming.PodNamingSuffixPolicy == "" {
+	if naming := set.Spec.NamingStrategy; naming != nil && naming.PodNamingSuffixPolicy != nil &&
+		*naming.PodNamingSuffixPolicy == "" {
 		patches = append(patches, add("/spec/namingStrategy/podNamingSuffixPolicy", appsv1alpha1.PodNamingSuffixRandom))
 	}
 	return admission.Patched("", patches...).WithWarnings(warnings...)
@@ -116,13 +117,16 @@ func validateCollaSet(_ context.Context, request admission.Request) admission.Re
 func checkName(name string) field.ErrorList {
 	const longest = validation.LabelValueMaxLength - revisionSuffix
 	if len(name) > longest {
-		return field.ErrorList{field.Invalid(field.NewPath("metadata", "name"), name, fmt.Sprintf("it has %d characters: use at most %d, because Pods carry the name and a revision hash as a label", len(name), longest))}
+		return field.ErrorList{field.Invalid(field.NewPath("metadata", "name"), name,
+			fmt.Sprintf("it has %d characters: use at most %d, because Pods carry the name and a revision hash as a label",
+				len(name), longest))}
 	}
 	return nil
 }
 
 func sequential(spec *appsv1alpha1.CollaSetSpec) bool {
-	return spec.NamingStrategy != nil && spec.NamingStrategy.PodNamingSuffixPolicy == appsv1alpha1.PodNamingSuffixPersistentSequence
+	return spec.NamingStrategy != nil &&
+		spec.NamingStrategy.PodNamingSuffixPolicy == appsv1alpha1.PodNamingSuffixPersistentSequence
 }
 
 // checkHostname is asked when names in sequence are asked for: a set that has them already must be able to change. The
@@ -131,7 +135,8 @@ func checkHostname(name string) field.ErrorList {
 	if !strings.Contains(name, ".") {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(field.NewPath("metadata", "name"), name, "a name in persistent sequence is a hostname as well: use no dots, or podNamingSuffixPolicy Random")}
+	return field.ErrorList{field.Invalid(field.NewPath("metadata", "name"), name,
+		"a name in persistent sequence is a hostname as well: use no dots, or podNamingSuffixPolicy Random")}
 }
 
 func checkCollaSet(spec *appsv1alpha1.CollaSetSpec) field.ErrorList {
@@ -148,7 +153,8 @@ func checkCollaSet(spec *appsv1alpha1.CollaSetSpec) field.ErrorList {
 	errs = append(errs, checkPodNames(spec.ScaleStrategy.PodToDelete, path.Child("scaleStrategy", "podToDelete"))...)
 	if pool := spec.ScaleStrategy.Context; pool != "" {
 		if problems := validation.IsDNS1123Subdomain(pool); len(problems) > 0 {
-			errs = append(errs, field.Invalid(path.Child("scaleStrategy", "context"), pool, "this is no name of a ResourceContext: "+problems[0]))
+			errs = append(errs, field.Invalid(path.Child("scaleStrategy", "context"), pool,
+				"this is no name of a ResourceContext: "+problems[0]))
 		}
 	}
 	return errs
@@ -160,18 +166,21 @@ func checkCollaSetSelector(spec *appsv1alpha1.CollaSetSpec, path *field.Path) fi
 	if spec.Selector == nil {
 		return nil // the schema refuses that
 	}
-	if errs := metav1validation.ValidateLabelSelector(spec.Selector, metav1validation.LabelSelectorValidationOptions{}, path); len(errs) > 0 {
+	if errs := metav1validation.ValidateLabelSelector(spec.Selector, metav1validation.LabelSelectorValidationOptions{},
+		path); len(errs) > 0 {
 		return errs
 	}
 	if len(spec.Selector.MatchLabels)+len(spec.Selector.MatchExpressions) == 0 {
-		return field.ErrorList{field.Invalid(path, "{}", "an empty selector is not allowed: set matchLabels to labels of spec.template.metadata")}
+		return field.ErrorList{field.Invalid(path, "{}",
+			"an empty selector is not allowed: set matchLabels to labels of spec.template.metadata")}
 	}
 	selector, err := metav1.LabelSelectorAsSelector(spec.Selector)
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, metav1.FormatLabelSelector(spec.Selector), err.Error())}
 	}
 	if !selector.Matches(labels.Set(spec.Template.Labels)) {
-		return field.ErrorList{field.Invalid(path, selector.String(), "it does not match spec.template.metadata.labels: make them equal")}
+		return field.ErrorList{field.Invalid(path, selector.String(),
+			"it does not match spec.template.metadata.labels: make them equal")}
 	}
 	return nil
 }
@@ -194,17 +203,22 @@ func warnCollaSet(spec *appsv1alpha1.CollaSetSpec) []string {
 		claims = append(claims, spec.VolumeClaimTemplates[i].Name)
 	}
 	warnings := warnPodTemplate(&spec.Template, claims)
-	if rolling := spec.UpdateStrategy.RollingUpdate; rolling != nil && rolling.ByLabel != nil && rolling.ByPartition != nil {
+	if rolling := spec.UpdateStrategy.RollingUpdate; rolling != nil && rolling.ByLabel != nil &&
+		rolling.ByPartition != nil {
 		warnings = append(warnings, "spec.updateStrategy.rollingUpdate sets byLabel and byPartition: byLabel wins, the partition is ignored")
 	} else if rolling != nil && rolling.ByPartition != nil {
-		if held, replicas := rolling.ByPartition.Partition, ptr.Deref(spec.Replicas, 0); held != nil && held.Type == intstr.Int && held.IntVal > replicas && replicas > 0 {
-			warnings = append(warnings, fmt.Sprintf("spec.updateStrategy.rollingUpdate.byPartition.partition %d holds back all %d Pods: none is updated", held.IntVal, replicas))
+		if held, replicas := rolling.ByPartition.Partition, ptr.Deref(spec.Replicas, 0); held != nil &&
+			held.Type == intstr.Int && held.IntVal > replicas && replicas > 0 {
+			warnings = append(warnings,
+				fmt.Sprintf("spec.updateStrategy.rollingUpdate.byPartition.partition %d holds back all %d Pods: none is updated",
+					held.IntVal, replicas))
 		}
 	}
 	if policy := spec.UpdateStrategy.FailurePolicy; policy != "" && policy != appsv1alpha1.RolloutFailureReport &&
 		ptr.Deref(spec.ProgressDeadlineSeconds, 0) == appsv1alpha1.NoProgressDeadlineSeconds {
-		warnings = append(warnings, fmt.Sprintf("spec.updateStrategy.failurePolicy %s does nothing: spec.progressDeadlineSeconds %d means no deadline",
-			policy, appsv1alpha1.NoProgressDeadlineSeconds))
+		warnings = append(warnings,
+			fmt.Sprintf("spec.updateStrategy.failurePolicy %s does nothing: spec.progressDeadlineSeconds %d means no deadline",
+				policy, appsv1alpha1.NoProgressDeadlineSeconds))
 	}
 	return warnings
 }

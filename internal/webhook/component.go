@@ -116,8 +116,10 @@ func Component() bootstrap.Component {
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Serves the admission webhooks for Pods and for the suite's own objects.",
-		Long: "webhook-server serves admission webhooks. It adds the readiness gate of the Pod protocol to managed Pods, takes them out of service " +
-			"before they are deleted or evicted, sets defaults of CollaSets, and rejects CollaSets, PodTransitionRules and ResourceContexts " +
+		Long: "webhook-server serves admission webhooks. It adds the readiness gate of the Pod protocol to managed Pods, " +
+			"takes them out of service " +
+			"before they are deleted or evicted, sets defaults of CollaSets, and rejects CollaSets, " +
+			"PodTransitionRules and ResourceContexts " +
 			"that can never work. It issues and renews its own certificates, or serves a mounted one.",
 		Cache:    func(*bootstrap.Options) cache.Options { return cacheOptions() },
 		AddFlags: func(fs *pflag.FlagSet) { f.add(fs) },
@@ -225,13 +227,15 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, kept certificate, o
 	if err != nil {
 		return err
 	}
-	removing := &remover{policy: f.removal, namespaces: mgr.GetCache(), live: mgr.GetAPIReader(), writer: mgr.GetClient(), clock: clock.RealClock{}}
+	removing := &remover{policy: f.removal, namespaces: mgr.GetCache(), live: mgr.GetAPIReader(), writer: mgr.GetClient(),
+		clock: clock.RealClock{}}
 	for path, handle := range handlers(pods, removing, f.forecaster(detector.Capabilities)) {
 		if slices.Contains([]string{pathMutatePods, pathDeletePods, pathEvictPods}, path) {
 			handle = within(only, handle)
 		}
 		// The manager runs its webhook server only if it was asked for it.
-		mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: counted(path, handle), LogConstructor: requestLogger})
+		mgr.GetWebhookServer().Register(path,
+			&admission.Webhook{Handler: counted(path, handle), LogConstructor: requestLogger})
 	}
 	return nil
 }
@@ -252,14 +256,28 @@ func within(namespaces []string, handle admission.HandlerFunc) admission.Handler
 func (f *flags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.bindAddress, "webhook-bind-address", "", "Address that the webhooks listen on. Empty: all addresses.")
 	fs.IntVar(&f.port, "webhook-port", crwebhook.DefaultPort, "Port that the webhooks listen on.")
-	fs.StringVar(&f.advertise, "advertise-url", "", "URL, https://host:port, at which the API server reaches this process if it runs outside the cluster. Empty: the Service "+Name+".")
-	fs.DurationVar(&f.certLifetime, "webhook-cert-lifetime", 90*24*time.Hour, "Validity of a serving certificate, which is renewed after two thirds of it.")
-	fs.DurationVar(&f.certSettle, "webhook-cert-settle", time.Minute, "Time between the publication of a new certificate authority and the use of its certificates, so that all API servers know it.")
-	fs.StringVar(&f.certDir, "webhook-cert-dir", "", "Directory with tls.crt and tls.key to serve, reloaded when they change. The program that maintains them, such as cert-manager, must also set caBundle in the webhook configurations. Empty: webhook-server issues its own certificates.")
-	fs.BoolVar(&f.removal.Graceful, "graceful-deletion", false, "Refuse to delete and evict managed Pods until they are out of service. The label "+podops.GracefulDeletionLabel+" of a Namespace or a Pod overrides it.")
-	fs.StringSliceVar(&f.removal.UndelayedUsers, "undelayed-users", undelayedUsers, "Comma-separated users whose deletions and evictions are never refused.")
-	fs.StringSliceVar(&f.removal.UndelayedGroups, "undelayed-groups", undelayedGroups, "Comma-separated groups whose deletions and evictions are never refused.")
-	fs.BoolVar(&f.announceServices, "announce-services", false, "Add the expected finalizers of the Services that select a new managed Pod. Requires resourceconsist-controller, without which these Pods never count as serving.")
+	fs.StringVar(&f.advertise, "advertise-url", "",
+		"URL, https://host:port, at which the API server reaches this process if it runs outside the cluster. "+
+			"Empty: the Service "+Name+".")
+	fs.DurationVar(&f.certLifetime, "webhook-cert-lifetime", 90*24*time.Hour,
+		"Validity of a serving certificate, which is renewed after two thirds of it.")
+	fs.DurationVar(&f.certSettle, "webhook-cert-settle", time.Minute,
+		"Time between the publication of a new certificate authority and the use of its certificates, "+
+			"so that all API servers know it.")
+	fs.StringVar(&f.certDir, "webhook-cert-dir", "",
+		"Directory with tls.crt and tls.key to serve, reloaded when they change. "+
+			"The program that maintains them, such as cert-manager, must also set caBundle in the webhook configurations. "+
+			"Empty: webhook-server issues its own certificates.")
+	fs.BoolVar(&f.removal.Graceful, "graceful-deletion", false,
+		"Refuse to delete and evict managed Pods until they are out of service. The label "+podops.GracefulDeletionLabel+
+			" of a Namespace or a Pod overrides it.")
+	fs.StringSliceVar(&f.removal.UndelayedUsers, "undelayed-users", undelayedUsers,
+		"Comma-separated users whose deletions and evictions are never refused.")
+	fs.StringSliceVar(&f.removal.UndelayedGroups, "undelayed-groups", undelayedGroups,
+		"Comma-separated groups whose deletions and evictions are never refused.")
+	fs.BoolVar(&f.announceServices, "announce-services", false,
+		"Add the expected finalizers of the Services that select a new managed Pod. Requires resourceconsist-controller, "+
+			"without which these Pods never count as serving.")
 	f.restart = revision.DefaultRestartAnnotations
 	f.compatibility.AddTo(fs, "Only what is announced with a changed template is another: what becomes of the Pods then.")
 	fs.Var(&f.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)
@@ -278,13 +296,15 @@ func (f *flags) validate() error {
 	}
 	// A third of the life is left when a rotation begins; the rotation must end well within it.
 	if f.certLifetime < 6*f.certSettle {
-		return fmt.Errorf("--webhook-cert-lifetime is %s: give at least six times --webhook-cert-settle (%s)", f.certLifetime, f.certSettle)
+		return fmt.Errorf("--webhook-cert-lifetime is %s: give at least six times --webhook-cert-settle (%s)",
+			f.certLifetime, f.certSettle)
 	}
 	if f.advertise == "" {
 		return nil
 	}
 	u, err := url.Parse(f.advertise)
-	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || (u.Path != "" && u.Path != "/") {
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		(u.Path != "" && u.Path != "/") {
 		return fmt.Errorf("--advertise-url is %q: give https://host:port and nothing after it", f.advertise)
 	}
 	f.advertiseURL = u

@@ -79,7 +79,8 @@ func revisionOf(raw []byte) (map[string]any, *appsv1alpha1.CollaSet) {
 	if json.Unmarshal(raw, set) != nil || json.Unmarshal(raw, &stored) != nil {
 		return nil, nil
 	}
-	return map[string]any{"template": stored.Spec["template"], "volumeClaimTemplates": stored.Spec["volumeClaimTemplates"]}, set
+	return map[string]any{"template": stored.Spec["template"],
+		"volumeClaimTemplates": stored.Spec["volumeClaimTemplates"]}, set
 }
 
 func parse(spec map[string]any) *revision.Data {
@@ -98,7 +99,8 @@ func parse(spec map[string]any) *revision.Data {
 func (f *forecaster) announce(set *appsv1alpha1.CollaSet, change revision.Change) []string {
 	strategy := &set.Spec.UpdateStrategy
 	pods, some := affected(set)
-	if !some || strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateRecreate || strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateReplace {
+	if !some || strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateRecreate ||
+		strategy.PodUpdatePolicy == appsv1alpha1.PodUpdateReplace {
 		return nil
 	}
 	forcing := f.forcingFields(set, change)
@@ -122,7 +124,8 @@ func (f *forecaster) forcingFields(set *appsv1alpha1.CollaSet, change revision.C
 		}
 		return forcing
 	}
-	if change.OnlyClaimsForce() && (policy == nil || policy.WhenTemplateChanged != appsv1alpha1.DeletePersistentVolumeClaim) {
+	if change.OnlyClaimsForce() &&
+		(policy == nil || policy.WhenTemplateChanged != appsv1alpha1.DeletePersistentVolumeClaim) {
 		return nil
 	}
 	return change.Forcing
@@ -136,7 +139,8 @@ func affected(set *appsv1alpha1.CollaSet) (pods string, some bool) {
 			return "Pods with the label " + appsv1alpha1.UpdateIncludedLabel, count > 0
 		}
 		if rolling.ByPartition != nil && rolling.ByPartition.Partition != nil {
-			held, err := intstr.GetScaledValueFromIntOrPercent(rolling.ByPartition.Partition, int(ptr.Deref(set.Spec.Replicas, 0)), true)
+			held, err := intstr.GetScaledValueFromIntOrPercent(rolling.ByPartition.Partition,
+				int(ptr.Deref(set.Spec.Replicas, 0)), true)
 			if err != nil {
 				return "", false // the schema refuses that
 			}

@@ -33,13 +33,16 @@ var (
 		Name: "kuperator_webhook_removals_total", Kind: metric.Counter, Unit: "requests",
 		Help: `Requests to remove a Pod, by verb ("delete" or "eviction") and result: "admitted"; "marked" for graceful deletion and refused; ` +
 			`"refused" because the graceful deletion is not finished or by a PodDisruptionBudget; "failed" because a request to the API server failed.`,
-		Labels: []metric.Label{{Name: "verb", Values: "delete, eviction"}, {Name: "result", Values: "admitted, marked, refused, failed"}},
+		Labels: []metric.Label{{Name: "verb", Values: "delete, eviction"},
+			{Name: "result", Values: "admitted, marked, refused, failed"}},
 	}
 	decisionsMetric = metric.Metric{
 		Name: "kuperator_webhook_decisions_total", Kind: metric.Counter, Unit: "requests",
-		Help: "Admission requests by webhook and decision: allowed unchanged, patched, denied with a reason for the user, error (no decision could be made).",
+		Help: "Admission requests by webhook and decision: allowed unchanged, patched, denied with a reason for the user, " +
+			"error (no decision could be made).",
 		Labels: []metric.Label{
-			{Name: "webhook", Values: "the paths of the webhooks, such as /mutate-pods"}, {Name: "decision", Values: "allowed, patched, denied, error"},
+			{Name: "webhook", Values: "the paths of the webhooks, such as /mutate-pods"},
+			{Name: "decision", Values: "allowed, patched, denied, error"},
 		},
 	}
 	certificateMetric = metric.Metric{
@@ -80,12 +83,13 @@ func registerMetrics(notAfter func() time.Time) error {
 	for _, reason := range []string{awayPath, awayMethod, awayToken, awayType, awaySize, awayBusy} {
 		turnedAway.WithLabelValues(reason)
 	}
-	expiry := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: certificateMetric.Name, Help: certificateMetric.Help}, func() float64 {
-		if at := notAfter(); !at.IsZero() {
-			return float64(at.Unix())
-		}
-		return 0
-	})
+	expiry := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: certificateMetric.Name, Help: certificateMetric.Help},
+		func() float64 {
+			if at := notAfter(); !at.IsZero() {
+				return float64(at.Unix())
+			}
+			return 0
+		})
 	return metric.Register(metrics.Registry, removals, decisions, turnedAway, expiry)
 }
 
@@ -104,7 +108,8 @@ func decisionOf(response admission.Response) string {
 		return decisionPatched
 	case response.Allowed:
 		return decisionAllowed
-	case response.Result != nil && (response.Result.Code >= http.StatusInternalServerError || response.Result.Code == http.StatusBadRequest):
+	case response.Result != nil &&
+		(response.Result.Code >= http.StatusInternalServerError || response.Result.Code == http.StatusBadRequest):
 		return decisionError
 	}
 	return decisionDenied

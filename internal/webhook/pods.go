@@ -53,7 +53,8 @@ func (m *podMutator) mutate(ctx context.Context, request admission.Request) admi
 	announcement, err := m.announce(ctx, request.Namespace, &pod)
 	if err != nil {
 		// resourceconsist-controller announces it, later.
-		return admission.Patched("", patches...).WithWarnings("the Services of the Pod are not announced at once: " + err.Error())
+		return admission.Patched("",
+			patches...).WithWarnings("the Services of the Pod are not announced at once: " + err.Error())
 	}
 	return admission.Patched("", append(patches, announcement...)...)
 }
@@ -77,7 +78,9 @@ func addGate(pod *podShape) []jsonpatch.JsonPatchOperation {
 // announce expects the finalizer of each Service that selects the Pod, so that the Pod does not count as serving
 // before resourceconsist-controller has seen it. The error is about the Pod's annotation, which then stays as it is,
 // or the cache.
-func (m *podMutator) announce(ctx context.Context, namespace string, pod *podShape) ([]jsonpatch.JsonPatchOperation, error) {
+func (m *podMutator) announce(
+	ctx context.Context, namespace string, pod *podShape,
+) ([]jsonpatch.JsonPatchOperation, error) {
 	if m.services == nil {
 		return nil, nil
 	}

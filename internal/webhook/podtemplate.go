@@ -42,7 +42,8 @@ func checkPodTemplate(template *corev1.PodTemplateSpec, claims []string, path *f
 	}
 	errs = append(errs, metav1validation.ValidateLabels(spec.NodeSelector, path.Child("nodeSelector"))...)
 	if len(spec.EphemeralContainers) > 0 {
-		errs = append(errs, field.Forbidden(path.Child("ephemeralContainers"), "they cannot be part of a template: add them to a running Pod with kubectl debug"))
+		errs = append(errs, field.Forbidden(path.Child("ephemeralContainers"),
+			"they cannot be part of a template: add them to a running Pod with kubectl debug"))
 	}
 	switch spec.RestartPolicy {
 	case "", corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever:
@@ -51,7 +52,8 @@ func checkPodTemplate(template *corev1.PodTemplateSpec, claims []string, path *f
 			[]corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever}))
 	}
 	if seconds := spec.TerminationGracePeriodSeconds; seconds != nil && *seconds < 0 {
-		errs = append(errs, field.Invalid(path.Child("terminationGracePeriodSeconds"), *seconds, "it must not be negative: set 0 or more"))
+		errs = append(errs, field.Invalid(path.Child("terminationGracePeriodSeconds"), *seconds,
+			"it must not be negative: set 0 or more"))
 	}
 	for _, name := range []struct {
 		value string
@@ -104,7 +106,8 @@ func warnPodTemplate(template *corev1.PodTemplateSpec, claims []string) []string
 		}
 	}
 	spec := &template.Spec
-	for list, containers := range map[string][]corev1.Container{"initContainers": spec.InitContainers, "containers": spec.Containers} {
+	for list, containers := range map[string][]corev1.Container{"initContainers": spec.InitContainers,
+		"containers": spec.Containers} {
 		for i := range containers {
 			names := make([]string, 0, len(containers[i].Env))
 			for _, variable := range containers[i].Env {
@@ -120,7 +123,8 @@ func warnPodTemplate(template *corev1.PodTemplateSpec, claims []string) []string
 	twice(path+"hostAliases", addresses, "the hosts of all count")
 	for i := range spec.Volumes {
 		if name := spec.Volumes[i].Name; slices.Contains(claims, name) {
-			warnings = append(warnings, fmt.Sprintf("%svolumes[%s] is not used: the claim template of that name takes its place", path, name))
+			warnings = append(warnings,
+				fmt.Sprintf("%svolumes[%s] is not used: the claim template of that name takes its place", path, name))
 		}
 	}
 	slices.Sort(warnings)
@@ -135,7 +139,8 @@ func checkContainer(container *corev1.Container, seen, volumes sets.Set[string],
 	}
 	seen.Insert(container.Name)
 	if container.Image != strings.TrimSpace(container.Image) {
-		errs = append(errs, field.Invalid(path.Child("image"), container.Image, "it begins or ends with a space: remove that"))
+		errs = append(errs, field.Invalid(path.Child("image"), container.Image,
+			"it begins or ends with a space: remove that"))
 	}
 	errs = append(errs, checkPorts(container.Ports, path.Child("ports"))...)
 	for i, variable := range container.Env {
@@ -143,7 +148,8 @@ func checkContainer(container *corev1.Container, seen, volumes sets.Set[string],
 			errs = append(errs, field.Invalid(path.Child("env").Index(i).Child("name"), variable.Name, problems[0]))
 		}
 		if variable.Value != "" && variable.ValueFrom != nil {
-			errs = append(errs, field.Invalid(path.Child("env").Index(i), variable.Name, "it has value and valueFrom: keep one of them"))
+			errs = append(errs, field.Invalid(path.Child("env").Index(i), variable.Name,
+				"it has value and valueFrom: keep one of them"))
 		}
 	}
 	mounted := sets.New[string]()
@@ -155,7 +161,8 @@ func checkContainer(container *corev1.Container, seen, volumes sets.Set[string],
 		if mount.MountPath == "" {
 			errs = append(errs, field.Required(at.Child("mountPath"), "set the folder inside the container"))
 		} else if mounted.Has(mount.MountPath) {
-			errs = append(errs, field.Invalid(at.Child("mountPath"), mount.MountPath, "another mount of this container has it: each needs its own"))
+			errs = append(errs, field.Invalid(at.Child("mountPath"), mount.MountPath,
+				"another mount of this container has it: each needs its own"))
 		}
 		mounted.Insert(mount.MountPath)
 	}
@@ -193,7 +200,8 @@ func checkResources(resources corev1.ResourceRequirements, path *field.Path) fie
 		at := path.Child("requests").Key(string(name))
 		errs = append(errs, checkQuantity(request, at)...)
 		if limit, ok := resources.Limits[name]; ok && request.Cmp(limit) > 0 {
-			errs = append(errs, field.Invalid(at, request.String(), fmt.Sprintf("it is more than the limit %s: lower it, or raise the limit", limit.String())))
+			errs = append(errs, field.Invalid(at, request.String(),
+				fmt.Sprintf("it is more than the limit %s: lower it, or raise the limit", limit.String())))
 		}
 	}
 	slices.SortFunc(errs, func(a, b *field.Error) int { return strings.Compare(a.Field, b.Field) }) // maps have no order

@@ -84,7 +84,8 @@ func checkRule(rule *appsv1alpha1.TransitionRule, path *field.Path) (field.Error
 		warnings = append(warnings, fmt.Sprintf("%s sets %s: only %s is used", path, strings.Join(kinds, " and "), kinds[0]))
 	}
 	if len(rule.Conditions) > 0 {
-		warnings = append(warnings, fmt.Sprintf("%s.conditions names conditions that nobody registers: the rule applies to no Pod", path))
+		warnings = append(warnings,
+			fmt.Sprintf("%s.conditions names conditions that nobody registers: the rule applies to no Pod", path))
 	}
 	return errs, warnings
 }
@@ -92,7 +93,8 @@ func checkRule(rule *appsv1alpha1.TransitionRule, path *field.Path) (field.Error
 func checkAvailablePolicy(policy *appsv1alpha1.AvailableRule, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if topology := policy.Topology; topology != nil {
-		errs = append(errs, metav1validation.ValidateLabelName(topology.TopologyKey, path.Child("topology", "topologyKey"))...)
+		errs = append(errs, metav1validation.ValidateLabelName(topology.TopologyKey,
+			path.Child("topology", "topologyKey"))...)
 	}
 	errs = append(errs, checkAdaptive(policy.MaxUnavailablePolicy, path.Child("maxUnavailablePolicy"))...)
 	return append(errs, checkAdaptive(policy.MinAvailablePolicy, path.Child("minAvailablePolicy"))...)
@@ -102,7 +104,8 @@ func checkAdaptive(policy *appsv1alpha1.AvailableAdaptivePolicy, path *field.Pat
 	if policy == nil || policy.ExpFunc == nil {
 		return nil
 	}
-	return append(checkDecimal(policy.ExpFunc.Coeff, path.Child("expFunc", "coeff")), checkDecimal(policy.ExpFunc.Pow, path.Child("expFunc", "pow"))...)
+	return append(checkDecimal(policy.ExpFunc.Coeff, path.Child("expFunc", "coeff")),
+		checkDecimal(policy.ExpFunc.Pow, path.Child("expFunc", "pow"))...)
 }
 
 var decimal = regexp.MustCompile(`^[0-9]{1,9}([.][0-9]{1,9})?$`)
@@ -133,7 +136,8 @@ func checkCredentials(given *appsv1alpha1.WebhookClientConfig, path *field.Path)
 	}
 	var errs field.ErrorList
 	if problems := validation.IsDNS1123Subdomain(given.SecretName); len(problems) > 0 {
-		errs = append(errs, field.Invalid(path.Child("secretName"), given.SecretName, "it must be the name of a Secret of the rule's namespace: "+strings.Join(problems, "; ")))
+		errs = append(errs, field.Invalid(path.Child("secretName"), given.SecretName,
+			"it must be the name of a Secret of the rule's namespace: "+strings.Join(problems, "; ")))
 	}
 	errs = append(errs, checkHTTPS(given.URL, path.Child("url"))...)
 	if given.Poll != nil {
@@ -148,7 +152,8 @@ func checkHTTPS(given string, path *field.Path) field.ErrorList {
 	if err != nil || u.Scheme == "https" {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path, u.Redacted(), "credentials are sent over https only: use https, or remove secretName")}
+	return field.ErrorList{field.Invalid(path, u.Redacted(),
+		"credentials are sent over https only: use https, or remove secretName")}
 }
 
 // checkURL looks at the parts that CEL cannot: the port, and a password that every user who may read the rule would
@@ -156,13 +161,16 @@ func checkHTTPS(given string, path *field.Path) field.ErrorList {
 func checkURL(given string, path *field.Path) field.ErrorList {
 	u, err := url.Parse(given)
 	if err != nil {
-		return field.ErrorList{field.Invalid(path, given, "this is no URL: write https://host, with an optional port, path and query")}
+		return field.ErrorList{field.Invalid(path, given,
+			"this is no URL: write https://host, with an optional port, path and query")}
 	}
 	if u.User != nil {
-		return field.ErrorList{field.Invalid(path, u.Redacted(), "a user name or password may not be part of the URL: remove it")}
+		return field.ErrorList{field.Invalid(path, u.Redacted(),
+			"a user name or password may not be part of the URL: remove it")}
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return field.ErrorList{field.Invalid(path, given, "it must be http://host or https://host, with an optional port, path and query")}
+		return field.ErrorList{field.Invalid(path, given,
+			"it must be http://host or https://host, with an optional port, path and query")}
 	}
 	if port := u.Port(); port != "" {
 		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
@@ -179,7 +187,8 @@ func checkBundle(given string, path *field.Path) field.ErrorList {
 	}
 	shown := given[:min(len(given), 32)]
 	refuse := func(format string, args ...any) field.ErrorList {
-		return field.ErrorList{field.Invalid(path, shown+"...", fmt.Sprintf(format, args...)+": set it to base64 of PEM certificates (base64 -w0 ca.crt), or leave it out")}
+		return field.ErrorList{field.Invalid(path, shown+"...",
+			fmt.Sprintf(format, args...)+": set it to base64 of PEM certificates (base64 -w0 ca.crt), or leave it out")}
 	}
 	rest, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(given), ""))
 	if err != nil {

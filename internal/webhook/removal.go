@@ -96,13 +96,18 @@ func decideRemoval(r removal, policy removalPolicy) removalAnswer {
 		return removalAnswer{Allowed: true, Warnings: warnings}
 	case r.DryRun:
 		return removalAnswer{Allowed: true, Warnings: append(warnings, fmt.Sprintf(
-			"not in a dry run, this %s would be refused at first: the Pod is taken out of service, then deleted (graceful deletion)", r.Verb))}
+			"not in a dry run, this %s would be refused at first: the Pod is taken out of service, then deleted (graceful deletion)",
+			r.Verb))}
 	}
 	if r.Verb == removeByEviction && !marked && r.Pod.Ready && r.Budget != "" {
-		return refuse(r, warnings, fmt.Sprintf("PodDisruptionBudget %s allows no disruption now; Pod %s has not been marked for deletion", r.Budget, r.Pod.Name))
+		return refuse(r, warnings,
+			fmt.Sprintf("PodDisruptionBudget %s allows no disruption now; Pod %s has not been marked for deletion",
+				r.Budget, r.Pod.Name))
 	}
 	if r.Leaving != "" {
-		return refuse(r, warnings, fmt.Sprintf("CollaSet %s is being deleted and takes Pod %s out of service before it deletes it", r.Leaving, r.Pod.Name))
+		return refuse(r, warnings,
+			fmt.Sprintf("CollaSet %s is being deleted and takes Pod %s out of service before it deletes it",
+				r.Leaving, r.Pod.Name))
 	}
 	answer := refuse(r, warnings, explainRemoval(r.Pod, marked))
 	answer.Mark = !marked
@@ -135,7 +140,8 @@ func isOut(r removal, marked bool) bool {
 	if r.Verb == removeByEviction && !r.Pinned {
 		return marked && podops.Allowed(r.Pod, podops.DeletionID, podops.TypeDelete)
 	}
-	return slices.ContainsFunc(podops.Operations(r.Pod), func(o podops.Operation) bool { return podops.Allowed(r.Pod, o.ID, o.Type) })
+	return slices.ContainsFunc(podops.Operations(r.Pod),
+		func(o podops.Operation) bool { return podops.Allowed(r.Pod, o.ID, o.Type) })
 }
 
 // gracefulFor reports whether the Pod's removal is to be prepared: by its own label, else its namespace's, else the
@@ -167,7 +173,8 @@ func refuse(r removal, warnings []string, message string) removalAnswer {
 			Message: message, Warnings: warnings,
 		}
 	}
-	return removalAnswer{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: message, Warnings: warnings}
+	return removalAnswer{Code: http.StatusConflict, Reason: metav1.StatusReasonConflict, Message: message,
+		Warnings: warnings}
 }
 
 // explainRemoval says what happens to the Pod, what it waits for now, and what one can do.
@@ -203,5 +210,6 @@ func waitingForRules(v podops.View) string {
 		return "it waits for the PodTransitionRules that select it, then for lifecycle-controller"
 	}
 	slices.Sort(rules)
-	return "it waits for PodTransitionRule " + strings.Join(rules, ", ") + ": see kubectl describe podtransitionrule -n " + v.Namespace
+	return "it waits for PodTransitionRule " + strings.Join(rules, ", ") + ": see kubectl describe podtransitionrule -n " +
+		v.Namespace
 }

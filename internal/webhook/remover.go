@@ -62,7 +62,8 @@ func (r *remover) deletion(ctx context.Context, request admission.Request) admis
 
 // eviction answers the creation of an Eviction. The API server does not say anything about the Pod.
 func (r *remover) eviction(ctx context.Context, request admission.Request) admission.Response {
-	if request.Resource.Resource != "pods" || request.SubResource != "eviction" || request.Operation != admissionv1.Create {
+	if request.Resource.Resource != "pods" || request.SubResource != "eviction" ||
+		request.Operation != admissionv1.Create {
 		return admission.Allowed("")
 	}
 	eviction := policyv1.Eviction{}
@@ -73,10 +74,12 @@ func (r *remover) eviction(ctx context.Context, request admission.Request) admis
 	if err := r.live.Get(ctx, key, pod); apierrors.IsNotFound(err) {
 		return admission.Allowed("") // the API server says so itself
 	} else if err != nil {
-		return failed(removal{Verb: removeByEviction, Pod: podops.View{Name: key.Name}}, fmt.Errorf("reading Pod %s: %w", key, err))
+		return failed(removal{Verb: removeByEviction, Pod: podops.View{Name: key.Name}},
+			fmt.Errorf("reading Pod %s: %w", key, err))
 	}
 	options := ptr.Deref(eviction.DeleteOptions, metav1.DeleteOptions{})
-	if p := options.Preconditions; p != nil && (p.UID != nil && *p.UID != pod.UID || p.ResourceVersion != nil && *p.ResourceVersion != pod.ResourceVersion) {
+	if p := options.Preconditions; p != nil &&
+		(p.UID != nil && *p.UID != pod.UID || p.ResourceVersion != nil && *p.ResourceVersion != pod.ResourceVersion) {
 		return admission.Allowed("") // as above
 	}
 	asked := removalOf(request, removeByEviction, pod, options)
@@ -93,9 +96,10 @@ func removalOf(request admission.Request, verb removalVerb, pod *corev1.Pod, opt
 		User:   request.UserInfo.Username,
 		Groups: request.UserInfo.Groups,
 		// kubectl drain asks for a dry run in the Eviction's body alone.
-		DryRun:    ptr.Deref(request.DryRun, false) || slices.Contains(options.DryRun, metav1.DryRunAll),
-		Forced:    options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0,
-		Pinned:    options.Preconditions != nil && ptr.Deref(options.Preconditions.ResourceVersion, "") == pod.ResourceVersion,
+		DryRun: ptr.Deref(request.DryRun, false) || slices.Contains(options.DryRun, metav1.DryRunAll),
+		Forced: options.GracePeriodSeconds != nil && *options.GracePeriodSeconds == 0,
+		Pinned: options.Preconditions != nil &&
+			ptr.Deref(options.Preconditions.ResourceVersion, "") == pod.ResourceVersion,
 		Pod:       podops.Read(pod),
 		Scheduled: pod.Spec.NodeName != "",
 	}
@@ -157,7 +161,8 @@ func (r *remover) readOwner(ctx context.Context, asked *removal, pod *corev1.Pod
 		return nil
 	case err != nil:
 		return fmt.Errorf("reading CollaSet %s/%s: %w", pod.Namespace, owner.Name, err)
-	case set.UID == owner.UID && set.DeletionTimestamp != nil && slices.Contains(set.Finalizers, appsv1alpha1.CollaSetFinalizer):
+	case set.UID == owner.UID && set.DeletionTimestamp != nil &&
+		slices.Contains(set.Finalizers, appsv1alpha1.CollaSetFinalizer):
 		asked.Leaving = set.Name
 	}
 	return nil
@@ -198,7 +203,8 @@ func (r *remover) exhaustedBudget(ctx context.Context, pod *corev1.Pod) (string,
 // mirrors reports whether a PodTransitionRule keeps the budget.
 func mirrors(budget *policyv1.PodDisruptionBudget) bool {
 	owner := metav1.GetControllerOf(budget)
-	return owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind && schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group == appsv1alpha1.GroupName
+	return owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind &&
+		schema.FromAPIVersionAndKind(owner.APIVersion, owner.Kind).Group == appsv1alpha1.GroupName
 }
 
 // covers reports whether the budget selects the Pod. A selector that cannot be read selects nothing, as in the API
@@ -253,7 +259,8 @@ func respond(pod string, answer removalAnswer) admission.Response {
 // replaced answers an eviction that was meant for an earlier Pod of the name.
 func replaced(pod *corev1.Pod) admission.Response {
 	status := apierrors.NewNotFound(corev1.Resource("pods"), pod.Name).ErrStatus
-	status.Message = fmt.Sprintf("the Pod %s that was to be evicted is gone, and another one has its name: to evict that one, ask again", pod.Name)
+	status.Message = fmt.Sprintf(
+		"the Pod %s that was to be evicted is gone, and another one has its name: to evict that one, ask again", pod.Name)
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &status}}
 }
 
@@ -261,7 +268,10 @@ func replaced(pod *corev1.Pod) admission.Response {
 // to try again.
 func failed(r removal, err error) admission.Response {
 	removals.WithLabelValues(string(r.Verb), resultFailed).Inc()
-	answer := refuse(r, nil, fmt.Sprintf("the graceful deletion of Pod %s could not begin, try again, or delete it with --grace-period=0 --force: %v", r.Pod.Name, err))
+	answer := refuse(r, nil,
+		fmt.Sprintf(
+			"the graceful deletion of Pod %s could not begin, try again, or delete it with --grace-period=0 --force: %v",
+			r.Pod.Name, err))
 	if r.Verb == removeByDelete {
 		answer.Code, answer.Reason = http.StatusInternalServerError, metav1.StatusReasonInternalError
 	}

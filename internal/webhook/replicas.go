@@ -88,10 +88,13 @@ func inManifest(annotations map[string]string) *bool {
 
 // keptReplicas warns of a value that stays although the manifest has it no more.
 func keptReplicas(was int32) string {
-	return fmt.Sprintf("spec.replicas was left out and stays %d. Without webhook-server it would be 0: kubectl scale sets it, or an autoscaler", was)
+	return fmt.Sprintf(
+		"spec.replicas was left out and stays %d. Without webhook-server it would be 0: kubectl scale sets it, or an autoscaler",
+		was)
 }
 
 // goneReplicas warns of a 0 that may be the default only.
 func goneReplicas(was int32) string {
-	return fmt.Sprintf("spec.replicas was %d and is 0: all Pods go. If it was left out, put it back: its default is 0", was)
+	return fmt.Sprintf("spec.replicas was %d and is 0: all Pods go. If it was left out, put it back: its default is 0",
+		was)
 }

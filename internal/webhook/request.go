@@ -55,7 +55,8 @@ func leavesSpec(request admission.Request) (bool, error) {
 		return false, nil
 	}
 	var was, is envelope
-	if err := errors.Join(json.Unmarshal(request.OldObject.Raw, &was), json.Unmarshal(request.Object.Raw, &is)); err != nil {
+	if err := errors.Join(json.Unmarshal(request.OldObject.Raw, &was),
+		json.Unmarshal(request.Object.Raw, &is)); err != nil {
 		return false, err
 	}
 	if is.Metadata.DeletionTimestamp != nil || was.Metadata.DeletionTimestamp != nil {
@@ -67,7 +68,8 @@ func leavesSpec(request admission.Request) (bool, error) {
 
 // undecodable is the answer to an object that does not fit its type.
 func undecodable(kind string, err error) admission.Response {
-	return admission.Errored(http.StatusBadRequest, fmt.Errorf("this is no %s: %w: compare it with kubectl explain", kind, err))
+	return admission.Errored(http.StatusBadRequest,
+		fmt.Errorf("this is no %s: %w: compare it with kubectl explain", kind, err))
 }
 
 // verdict refuses with all errors at once (422, as the API server does for its own objects), or allows. Warnings go

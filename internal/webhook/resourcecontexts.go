@@ -30,7 +30,8 @@ func validateResourceContext(_ context.Context, request admission.Request) admis
 	if err := json.Unmarshal(request.Object.Raw, &pool); err != nil {
 		return undecodable(appsv1alpha1.ResourceContextKind, err)
 	}
-	return verdict(appsv1alpha1.Kind(appsv1alpha1.ResourceContextKind), nameOf(pool.ObjectMeta), duplicateIDs(pool.Spec.Contexts), nil)
+	return verdict(appsv1alpha1.Kind(appsv1alpha1.ResourceContextKind), nameOf(pool.ObjectMeta),
+		duplicateIDs(pool.Spec.Contexts), nil)
 }
 
 func duplicateIDs(entries []appsv1alpha1.ContextDetail) field.ErrorList {
@@ -41,7 +42,8 @@ func duplicateIDs(entries []appsv1alpha1.ContextDetail) field.ErrorList {
 			first[entry.ID] = i
 		} else if len(errs) < maxReported {
 			path := field.NewPath("spec", "contexts").Index(i).Child("id")
-			errs = append(errs, field.Invalid(path, entry.ID, fmt.Sprintf("item %d has this instance ID already: give it another one, or remove one of the two", j)))
+			errs = append(errs, field.Invalid(path, entry.ID,
+				fmt.Sprintf("item %d has this instance ID already: give it another one, or remove one of the two", j)))
 		}
 	}
 	return errs

@@ -45,15 +45,17 @@ func checkRoundTrip(request admission.Request) (field.ErrorList, []string) {
 		return nil, nil
 	}
 	held := func(key string) bool { return strings.HasPrefix(key, rolloutPrefix) }
-	if !slices.ContainsFunc(slices.Collect(maps.Keys(after.Metadata.Labels)), held) && !slices.ContainsFunc(slices.Collect(maps.Keys(after.Metadata.Annotations)), held) {
+	if !slices.ContainsFunc(slices.Collect(maps.Keys(after.Metadata.Labels)), held) &&
+		!slices.ContainsFunc(slices.Collect(maps.Keys(after.Metadata.Annotations)), held) {
 		return nil, nil
 	}
 	var errs field.ErrorList
 	if request.Operation == admissionv1.Update && json.Unmarshal(request.OldObject.Raw, &before) == nil {
 		for _, path := range slices.Sorted(maps.Keys(unknown(before.Spec))) {
 			if lost(after.Spec, path) {
-				errs = append(errs, field.Forbidden(field.NewPath("spec."+path), "it is gone, as if a program built on older types had written the CollaSet: "+
-					"write it as a patch, or take the labels and annotations "+rolloutPrefix+"… away as well"))
+				errs = append(errs, field.Forbidden(field.NewPath("spec."+path),
+					"it is gone, as if a program built on older types had written the CollaSet: "+
+						"write it as a patch, or take the labels and annotations "+rolloutPrefix+"… away as well"))
 			}
 		}
 	}
@@ -62,7 +64,9 @@ func checkRoundTrip(request admission.Request) (field.ErrorList, []string) {
 		warnings = append(warnings, listed("KusionStack Rollout loses, when it writes the CollaSet, in spec: ", names))
 	}
 	if partition, isText := at(after.Spec, partitionField).(string); isText {
-		warnings = append(warnings, fmt.Sprintf("spec.%s is %q: KusionStack Rollout cannot read CollaSets with it, use a number", strings.Join(partitionField, "."), partition))
+		warnings = append(warnings,
+			fmt.Sprintf("spec.%s is %q: KusionStack Rollout cannot read CollaSets with it, use a number",
+				strings.Join(partitionField, "."), partition))
 	}
 	return errs, warnings
 }

@@ -44,9 +44,10 @@ const (
 	headerTimeout = 10 * time.Second // and that of the handshake
 	readTimeout   = 15 * time.Second
 	writeTimeout  = 30 * time.Second
-	awayTimeout   = time.Second     // for the rest of a request that was turned away
-	idleTimeout   = 2 * time.Minute // API servers keep theirs for 90 s: they end them, so no review is sent into one that ends
-	stopTimeout   = time.Minute
+	awayTimeout   = time.Second // for the rest of a request that was turned away
+	// API servers keep theirs for 90 s: they end them, so no review is sent into one that ends
+	idleTimeout = 2 * time.Minute
+	stopTimeout = time.Minute
 )
 
 // Why a request is turned away before its body is read, as the metric has it.
@@ -119,7 +120,8 @@ func (s *server) Start(ctx context.Context) error {
 	}()
 	s.listening.Store(true)
 	defer s.listening.Store(false)
-	if err := serving.Serve(tls.NewListener(&listenerWithin{listener, &s.connections}, config)); !errors.Is(err, http.ErrServerClosed) {
+	if err := serving.Serve(tls.NewListener(&listenerWithin{listener, &s.connections}, config)); !errors.Is(err,
+		http.ErrServerClosed) {
 		return fmt.Errorf("serving webhooks: %w", err)
 	}
 	<-stopped

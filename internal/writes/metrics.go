@@ -14,7 +14,8 @@ import (
 var (
 	waitsMetric = metric.Metric{
 		Name: "kuperator_stale_cache_waits_total", Kind: metric.Counter, Unit: "waits",
-		Help: "Reconciles deferred because the cache did not show an own write yet. Some are usual; many over a long time mean that watches lag.",
+		Help: "Reconciles deferred because the cache did not show an own write yet. Some are usual; " +
+			"many over a long time mean that watches lag.",
 	}
 	oldestMetric = metric.Metric{
 		Name: "kuperator_stale_cache_oldest_wait_seconds", Kind: metric.Gauge, Unit: "seconds",

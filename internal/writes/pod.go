@@ -19,8 +19,10 @@ func PodTarget(namespace, name string) *metav1.PartialObjectMetadata {
 // Pod is a Pod of the given metadata, as far as it is recorded: writes are tracked under the type that is cached.
 func Pod(object metav1.Object) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
-		DeletionTimestamp: object.GetDeletionTimestamp(), DeletionGracePeriodSeconds: object.GetDeletionGracePeriodSeconds(), Finalizers: object.GetFinalizers(),
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(),
+		ResourceVersion:   object.GetResourceVersion(),
+		DeletionTimestamp: object.GetDeletionTimestamp(), DeletionGracePeriodSeconds: object.GetDeletionGracePeriodSeconds(),
+		Finalizers: object.GetFinalizers(),
 	}}
 }
 

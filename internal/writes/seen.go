@@ -95,7 +95,9 @@ func (t *Tracker) store(ctx context.Context, example client.Object) (toolscache.
 }
 
 // lookup is the object as the cache shows it, or nil. It may be the cache's own copy and must not be changed.
-func (t *Tracker) lookup(ctx context.Context, store toolscache.Store, key types.NamespacedName, example client.Object) (client.Object, error) {
+func (t *Tracker) lookup(
+	ctx context.Context, store toolscache.Store, key types.NamespacedName, example client.Object,
+) (client.Object, error) {
 	if store == nil {
 		object := emptyLike(example)
 		if err := t.cached.Get(ctx, key, object); err != nil {

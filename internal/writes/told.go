@@ -12,8 +12,9 @@ var (
 	// ofTime is a point in time, together with a word before it that makes it one that stays the same.
 	ofTime = regexp.MustCompile(`(?i)(?:\b(?:after|before|until|since) )?"?\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?: ?Z| ?[+-]\d\d:?\d\d)?(?: m=[+-][\d.]+)?"?`)
 	// ofRequest is the ID of a request, as clouds and webhooks give it, and ofObject a UID.
-	ofRequest = regexp.MustCompile(`(?i)\b(request[ _-]?id|trace[ _-]?id|correlation[ _-]?id)\b["':= ]*(?:[\w-]*\d[\w-]*|[0-9a-f]{8,}\b)"?`)
-	ofObject  = regexp.MustCompile(`(?i)"?\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"?`)
+	ofRequest = regexp.MustCompile(
+		`(?i)\b(request[ _-]?id|trace[ _-]?id|correlation[ _-]?id)\b["':= ]*(?:[\w-]*\d[\w-]*|[0-9a-f]{8,}\b)"?`)
+	ofObject = regexp.MustCompile(`(?i)"?\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"?`)
 	// ofConnection is the own end of a connection, which has another port each time.
 	ofConnection = regexp.MustCompile(`(?:\[[0-9a-fA-F:%.\w]+\]|\d+\.\d+\.\d+\.\d+):\d+->`)
 	// numbered and named are the object that a text of ours begins with, by its instance ID or its name.

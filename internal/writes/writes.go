@@ -64,7 +64,8 @@ func New(cached client.Reader, clk clock.PassiveClock) *Tracker {
 	}
 	t := &Tracker{
 		cached: cached, clock: clk,
-		kinds: map[kindKey]*kind{}, owners: map[types.NamespacedName]*pending{}, waiting: map[types.NamespacedName]time.Time{},
+		kinds: map[kindKey]*kind{}, owners: map[types.NamespacedName]*pending{},
+		waiting: map[types.NamespacedName]time.Time{},
 	}
 	trackers.add(t)
 	return t

@@ -80,8 +80,11 @@ func theSelector[E client.Object, S comparable](w *world[E, S]) {
 	before := employer.DeepCopyObject()
 	calls := w.calls()
 	selector := w.adapter.Selector(employer)
-	if selector == nil || !selector.Matches(labels.Set{Label: LabelValue}) || selector.Matches(labels.Set{Label: "other"}) {
-		w.Fatalf("Selector is %v for an employer that takes part: it, or Provider.Employer, has to select Pods labelled %s=%s and no others", selector, Label, LabelValue)
+	if selector == nil || !selector.Matches(labels.Set{Label: LabelValue}) ||
+		selector.Matches(labels.Set{Label: "other"}) {
+		w.Fatalf(
+			"Selector is %v for an employer that takes part: it, or Provider.Employer, has to select Pods labelled %s=%s and no others",
+			selector, Label, LabelValue)
 	}
 	if w.provider.Fail != nil {
 		w.provider.Fail(true)
@@ -89,7 +92,8 @@ func theSelector[E client.Object, S comparable](w *world[E, S]) {
 	}
 	for range 10 {
 		if again := w.adapter.Selector(employer); again == nil || again.String() != selector.String() {
-			w.Fatalf("Selector is %v and then %v for the same employer: make it a function of the employer alone", selector, again)
+			w.Fatalf("Selector is %v and then %v for the same employer: make it a function of the employer alone",
+				selector, again)
 		}
 	}
 	if w.calls() != calls {
@@ -105,7 +109,9 @@ func noPart[E client.Object, S comparable](w *world[E, S]) {
 		"without the label kusionstack.io/control=true": func(s *corev1.Service) { s.Labels = nil },
 		"with an empty selector":                        func(s *corev1.Service) { s.Spec.Selector = map[string]string{} },
 		"without a selector":                            func(s *corev1.Service) { s.Spec.Selector = nil },
-		"of type ExternalName":                          func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName },
+		"of type ExternalName": func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeExternalName
+		},
 	} {
 		employer := w.provider.Employer(namespace, "web")
 		service, ok := any(employer).(*corev1.Service)
@@ -128,7 +134,9 @@ func provisioning[E client.Object, S comparable](w *world[E, S]) {
 	pods := w.pods(2)
 	w.join(employer, pods...)
 	if err := p.Provision(w.Context(), employer); err != nil {
-		w.Errorf("a second Provision fails: %v; it is called after each change of the employer, so what is there already is no failure", err)
+		w.Errorf(
+			"a second Provision fails: %v; it is called after each change of the employer, so what is there already is no failure",
+			err)
 	}
 	w.stay("a second Provision", employer, pods...)
 	w.leave(employer, pods...)
@@ -169,7 +177,9 @@ func idempotent[E client.Object, S comparable](w *world[E, S]) {
 	again := func(call func(context.Context, E, ...*corev1.Pod) error, what string) {
 		for range 2 {
 			if err := call(w.Context(), employer, pods[0]); err != nil {
-				w.Errorf("%s fails for a Pod that %s: %v; it is called again until %s confirms it, so return nil for what is so already", changes, what, err, asks)
+				w.Errorf(
+					"%s fails for a Pod that %s: %v; it is called again until %s confirms it, so return nil for what is so already",
+					changes, what, err, asks)
 			}
 		}
 	}
@@ -230,7 +240,9 @@ func (w *world[E, S]) honest(returned error, done func() bool) {
 		}
 		return "not yet"
 	}) != nil {
-		w.once("%s returned nil while every call to the provider failed, and nothing came of it: return the error, so that it is reported and retried", changes)
+		w.once(
+			"%s returned nil while every call to the provider failed, and nothing came of it: return the error, so that it is reported and retried",
+			changes)
 	}
 }
 
@@ -301,7 +313,9 @@ func (w *world[E, S]) returns(method string, call func(context.Context) error) {
 	case <-done:
 	case <-time.After(w.provider.Patience):
 		w.provider.Delay(0)
-		w.Fatalf("%s has not returned %s after its context ended: pass the context on to the calls of the provider, and wait for nothing without it", method, w.provider.Patience)
+		w.Fatalf(
+			"%s has not returned %s after its context ended: pass the context on to the calls of the provider, and wait for nothing without it",
+			method, w.provider.Patience)
 	}
 }
 
@@ -343,7 +357,9 @@ func foreign[E client.Object, S comparable](w *world[E, S]) {
 	intact := func(after string) {
 		w.Helper()
 		if !untouched() {
-			w.once("members that another system put into the backend were changed by %s: touch, and let Read return, only what the adapter itself put there", after)
+			w.once(
+				"members that another system put into the backend were changed by %s: touch, and let Read return, only what the adapter itself put there",
+				after)
 		}
 	}
 	intact("Provider.Foreign itself")
@@ -416,7 +432,8 @@ func noAddress[E client.Object, S comparable](w *world[E, S]) {
 				a, err := w.look(employer, pod)
 				switch {
 				case err != nil:
-					return fmt.Sprintf("it returns an error (%v): a Pod without an address is no failure, the provider knows nothing of it", err)
+					return fmt.Sprintf(
+						"it returns an error (%v): a Pod without an address is no failure, the provider knows nothing of it", err)
 				case a.serving && !w.serves(employer, pod):
 					return "it says that it is served, so the Pod could never be deleted"
 				}
@@ -442,7 +459,8 @@ func noAddress[E client.Object, S comparable](w *world[E, S]) {
 func dualStack[E client.Object, S comparable](w *world[E, S]) {
 	employer := w.employer(namespace, "web")
 	pods := []*corev1.Pod{
-		w.pod(namespace, "dual-0", address(0), "fd00::1"), w.pod(namespace, "dual-1", "fd00::2", address(1)), w.pod(namespace, "six-2", "fd00::3"),
+		w.pod(namespace, "dual-0", address(0), "fd00::1"), w.pod(namespace, "dual-1", "fd00::2", address(1)),
+		w.pod(namespace, "six-2", "fd00::3"),
 	}
 	w.join(employer, pods[:2]...)
 	w.leave(employer, pods[0])
@@ -486,16 +504,21 @@ func partialFailure[E client.Object, S comparable](w *world[E, S]) {
 }
 
 // toldApart checks the errors of a call for many Pods of which some are bad.
-func (w *world[E, S]) toldApart(call func(context.Context, E, ...*corev1.Pod) error, employer E, pods, bad []*corev1.Pod) {
+func (w *world[E, S]) toldApart(
+	call func(context.Context, E, ...*corev1.Pod) error, employer E, pods, bad []*corev1.Pod,
+) {
 	w.Helper()
 	err := call(w.Context(), employer, pods...)
 	failed, told := memberErrors(err)
 	if err == nil {
-		w.Errorf("%s returned nil although the members of %s failed: return MemberErrors with one error for each of them", changes, some(bad))
+		w.Errorf("%s returned nil although the members of %s failed: return MemberErrors with one error for each of them",
+			changes, some(bad))
 		return
 	}
 	if !told {
-		w.Errorf("%s returned %v, which says that every change failed, although only those of %s did: return MemberErrors with one error for each of them", changes, err, some(bad))
+		w.Errorf(
+			"%s returned %v, which says that every change failed, although only those of %s did: return MemberErrors with one error for each of them",
+			changes, err, some(bad))
 		return
 	}
 	want := map[string]bool{}
@@ -510,7 +533,8 @@ func (w *world[E, S]) toldApart(call func(context.Context, E, ...*corev1.Pod) er
 	}
 	for _, id := range failed {
 		if !want[id] {
-			w.Errorf("%s names member %q in MemberErrors, which did not fail: it would be retried with growing delays", changes, id)
+			w.Errorf("%s names member %q in MemberErrors, which did not fail: it would be retried with growing delays",
+				changes, id)
 		}
 		delete(want, id)
 	}
@@ -557,11 +581,15 @@ func calls[E client.Object, S comparable](w *world[E, S]) {
 			continue
 		}
 		if most := 2*first + 10; all*10/size > most {
-			w.Errorf("bringing in %d Pods takes %d calls, which is more for each than with %d Pods: a call must not be repeated for every member that is there", size, all, w.provider.Sizes[0])
+			w.Errorf(
+				"bringing in %d Pods takes %d calls, which is more for each than with %d Pods: a call must not be repeated for every member that is there",
+				size, all, w.provider.Sizes[0])
 		}
 		// A provider may give its members in pages.
 		if most := 2*base + 10*(size/batch); one > most {
-			w.Errorf("one Pod that leaves and comes back takes %d calls among %d Pods and %d among %d: ask only about the Pods that the call names", one, size, base, w.provider.Sizes[0])
+			w.Errorf(
+				"one Pod that leaves and comes back takes %d calls among %d Pods and %d among %d: ask only about the Pods that the call names",
+				one, size, base, w.provider.Sizes[0])
 		}
 	}
 }
@@ -587,7 +615,8 @@ func (w *world[E, S]) cost(size int) (all, one int) {
 	// Looks that wait for an effect are no measure, so only one is counted after each call.
 	pod := pods[size/2]
 	start = w.calls()
-	if err := errors.Join(w.deregister(w.Context(), employer, pod), w.seenOnce(employer, pod), w.register(w.Context(), employer, pod), w.seenOnce(employer, pod)); err != nil {
+	if err := errors.Join(w.deregister(w.Context(), employer, pod), w.seenOnce(employer, pod),
+		w.register(w.Context(), employer, pod), w.seenOnce(employer, pod)); err != nil {
 		w.Fatalf("%s and %s of one Pod among %d: %v", changes, changes, size, err)
 	}
 	one = w.calls() - start
@@ -632,7 +661,8 @@ func concurrent[E client.Object, S comparable](w *world[E, S]) {
 		mine := pods[worker*each : (worker+1)*each]
 		group.Go(func() {
 			for range rounds {
-				if err := errors.Join(w.joined(web, mine...), w.joined(admin, mine...), w.left(web, mine...), w.joined(web, mine...), w.left(admin, mine...)); err != nil {
+				if err := errors.Join(w.joined(web, mine...), w.joined(admin, mine...), w.left(web, mine...),
+					w.joined(web, mine...), w.left(admin, mine...)); err != nil {
 					w.once("with %d callers at the same time: %v", workers, err)
 					return
 				}
@@ -644,10 +674,12 @@ func concurrent[E client.Object, S comparable](w *world[E, S]) {
 	group.Wait()
 	for _, pod := range append(pods, stays) {
 		if !w.serves(web, pod) {
-			w.Errorf("after %d callers at the same time %s is not served by the employer that it was registered with last", workers, pod.Name)
+			w.Errorf("after %d callers at the same time %s is not served by the employer that it was registered with last",
+				workers, pod.Name)
 		}
 		if pod != stays && w.serves(admin, pod) {
-			w.Errorf("after %d callers at the same time %s is served by the employer that it was deregistered from last", workers, pod.Name)
+			w.Errorf("after %d callers at the same time %s is served by the employer that it was deregistered from last",
+				workers, pod.Name)
 		}
 	}
 }

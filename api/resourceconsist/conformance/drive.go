@@ -35,7 +35,9 @@ func inspect[E client.Object, S comparable](w *world[E, S], method string, argum
 	return func() {
 		for i, a := range arguments {
 			if !equality.Semantic.DeepEqual(before[i], a) {
-				w.once("%s changes what it is given (%T). Objects come from a cache that others read: copy what you change, with DeepCopy or slices.Clone", method, a)
+				w.once(
+					"%s changes what it is given (%T). Objects come from a cache that others read: copy what you change, with DeepCopy or slices.Clone",
+					method, a)
 			}
 		}
 	}
@@ -110,7 +112,8 @@ func (w *world[E, S]) observe(ctx context.Context, employer E, pod *corev1.Pod) 
 			a.complete, a.lacks = false, "Read returns member "+id+" without Serving"
 		case w.mover != nil && h.State != want:
 			a.complete = false
-			a.lacks = "Read returns member " + id + " with another State than Members wants, so it would be applied for ever: make State what the provider gives back unchanged"
+			a.lacks = "Read returns member " + id +
+				" with another State than Members wants, so it would be applied for ever: make State what the provider gives back unchanged"
 		}
 	}
 	return a, nil

@@ -106,7 +106,8 @@ func (c *community[E, S]) birth() {
 	if n := len(c.free); n > 0 {
 		ip, c.free = c.free[n-1], c.free[:n-1]
 	}
-	l := &life{pod: c.pod(namespace, fmt.Sprintf("web-%d", c.born), ip), stage: joining, held: make([]bool, len(c.employers))}
+	l := &life{pod: c.pod(namespace, fmt.Sprintf("web-%d", c.born), ip), stage: joining,
+		held: make([]bool, len(c.employers))}
 	c.living = append(c.living, l)
 	c.note("%s is born at %s", l.pod.Name, ip)
 }
@@ -137,7 +138,9 @@ func (c *community[E, S]) vanish() {
 				return err.Error()
 			}
 			if c.serves(e, l.pod) {
-				return fmt.Sprintf("%s is still sent traffic by %s: Read without ids has to return all members that the adapter may change", l.pod.Name, e.GetName())
+				return fmt.Sprintf(
+					"%s is still sent traffic by %s: Read without ids has to return all members that the adapter may change",
+					l.pod.Name, e.GetName())
 			}
 			return ""
 		})

@@ -27,7 +27,9 @@ func memberFunction[E client.Object, S comparable](w *world[E, S]) {
 		}
 		for id := range maps.Keys(off) {
 			if state, stays := on[id]; w.moves() && stays && any(state) == any(off[id]) {
-				w.Errorf("Members gives member %q of Pod %s the same State with and without traffic, so it could never be taken out: leave it out without traffic, or set another State", id, pod.Name)
+				w.Errorf(
+					"Members gives member %q of Pod %s the same State with and without traffic, so it could never be taken out: leave it out without traffic, or set another State",
+					id, pod.Name)
 			}
 		}
 		ids, err := w.ids(employer, pod)
@@ -36,14 +38,18 @@ func memberFunction[E client.Object, S comparable](w *world[E, S]) {
 		}
 		for _, id := range ids {
 			if other, taken := owner[id]; taken {
-				w.Errorf("Members gives Pods %s and %s the same member ID %q: make it of what only one Pod has, such as its address", other, pod.Name, id)
+				w.Errorf(
+					"Members gives Pods %s and %s the same member ID %q: make it of what only one Pod has, such as its address",
+					other, pod.Name, id)
 			}
 			owner[id] = pod.Name
 		}
 		for range 5 {
 			onAgain, offAgain, err := w.members(employer, pod)
 			if err != nil || !reflect.DeepEqual(on, onAgain) || !reflect.DeepEqual(off, offAgain) {
-				w.Errorf("Members of Pod %s are %v and %v, and then %v and %v (%v): they have to be a function of employer and Pod alone", pod.Name, on, off, onAgain, offAgain, err)
+				w.Errorf(
+					"Members of Pod %s are %v and %v, and then %v and %v (%v): they have to be a function of employer and Pod alone",
+					pod.Name, on, off, onAgain, offAgain, err)
 				break
 			}
 		}
@@ -78,14 +84,18 @@ func orphans[E client.Object, S comparable](w *world[E, S]) {
 			h, there := held[id]
 			switch {
 			case !there:
-				w.Errorf("Read without ids does not return member %q of %s, which Read with its ID does: return all members that the adapter may change, from all pages", id, pod.Name)
+				w.Errorf(
+					"Read without ids does not return member %q of %s, which Read with its ID does: return all members that the adapter may change, from all pages",
+					id, pod.Name)
 			case !h.Serving:
-				w.Errorf("Read without ids returns member %q of %s without Serving, while the provider sends it traffic", id, pod.Name)
+				w.Errorf("Read without ids returns member %q of %s without Serving, while the provider sends it traffic",
+					id, pod.Name)
 			}
 		}
 	}
 	if len(held) > len(pods)*4 {
-		w.Errorf("Read without ids returns %d members for %d Pods: it must not return those of other employers", len(held), len(pods))
+		w.Errorf("Read without ids returns %d members for %d Pods: it must not return those of other employers",
+			len(held), len(pods))
 	}
 	if !w.moves() {
 		return

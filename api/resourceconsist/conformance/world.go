@@ -75,10 +75,12 @@ func newWorld[E client.Object, S comparable](t testing.TB, fixture func(testing.
 	if p.Seeds == nil {
 		p.Seeds = []uint64{1, 2, 3, 4, 5}
 	}
-	w := &world[E, S]{TB: t, fixture: fixture, provider: p, connect: f.Connect, seen: map[string]bool{}, said: map[string]bool{}}
+	w := &world[E, S]{TB: t, fixture: fixture, provider: p, connect: f.Connect, seen: map[string]bool{},
+		said: map[string]bool{}}
 	w.restart()
 	if !w.moves() && p.Move == nil {
-		t.Fatal("Provider.Move is nil, and the adapter moves nothing itself: give a function that makes the provider send traffic to a Pod, or none")
+		t.Fatal(
+			"Provider.Move is nil, and the adapter moves nothing itself: give a function that makes the provider send traffic to a Pod, or none")
 	}
 	return w
 }
@@ -134,7 +136,8 @@ func (w *world[E, S]) pod(namespace, name string, addresses ...string) *corev1.P
 			Namespace: namespace, Name: name, UID: uid, ResourceVersion: "1",
 			Labels: map[string]string{Label: LabelValue, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue},
 		},
-		Spec: corev1.PodSpec{NodeName: "node-0", ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
+		Spec: corev1.PodSpec{NodeName: "node-0",
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
 			{Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue},
 			{Type: corev1.PodReady, Status: corev1.ConditionTrue},
@@ -202,8 +205,9 @@ func (w *world[E, S]) lookWithin(ctx context.Context, employer E, pod *corev1.Po
 		w.seen[k] = true
 		w.mu.Unlock()
 	case mustKnow && before && after:
-		w.once("%s says that Pod %s of %s is not served, while the provider sends it traffic: the framework would let it be operated now. "+
-			"Return an error whenever the provider itself did not just say so", asks, pod.Name, employer.GetName())
+		w.once(
+			"%s says that Pod %s of %s is not served, while the provider sends it traffic: the framework would let it be operated now. "+
+				"Return an error whenever the provider itself did not just say so", asks, pod.Name, employer.GetName())
 	}
 	return a, err
 }
@@ -324,7 +328,8 @@ func (w *world[E, S]) stay(why string, employer E, pods ...*corev1.Pod) {
 	w.Helper()
 	for _, pod := range pods {
 		if !w.serves(employer, pod) {
-			w.once("%s stopped the traffic of Pod %s of %s/%s, which was not asked for", why, pod.Name, employer.GetNamespace(), employer.GetName())
+			w.once("%s stopped the traffic of Pod %s of %s/%s, which was not asked for", why, pod.Name, employer.GetNamespace(),
+				employer.GetName())
 		}
 		_, _ = w.look(employer, pod)
 	}
@@ -335,7 +340,8 @@ func (w *world[E, S]) deny(why string, employer E, pods ...*corev1.Pod) {
 	w.Helper()
 	for _, pod := range pods {
 		if w.serves(employer, pod) {
-			w.once("%s brought traffic to Pod %s of %s/%s, which was not asked for", why, pod.Name, employer.GetNamespace(), employer.GetName())
+			w.once("%s brought traffic to Pod %s of %s/%s, which was not asked for", why, pod.Name, employer.GetNamespace(),
+				employer.GetName())
 		}
 	}
 }

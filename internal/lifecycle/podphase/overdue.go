@@ -44,7 +44,8 @@ func overdueOperations(v podops.View, s Snapshot) (overdue []Overdue, nextLook t
 			continue
 		}
 		if waits == nil {
-			waits = podops.ExplainWith(v, podops.Surroundings{Rules: s.Rules, Frozen: s.Frozen, Employers: s.Employers, Brief: true})
+			waits = podops.ExplainWith(v,
+				podops.Surroundings{Rules: s.Rules, Frozen: s.Frozen, Employers: s.Employers, Brief: true})
 		}
 		late := Overdue{Wait: waits[i], Policy: policyFor(o, deadline), request: o.Request}
 		late.Text = late.text(deadline)
@@ -72,7 +73,8 @@ func (o Overdue) text(d podops.Deadline) string {
 		then = "; it goes on without that as soon as it may"
 	case podops.DeadlineWait:
 	}
-	return fmt.Sprintf("operation %q of type %q has been in %s for more than %s: %s%s", o.ID, o.Type, podops.DeadlinePhase(o.Phase), d.After, o.Message, then)
+	return fmt.Sprintf("operation %q of type %q has been in %s for more than %s: %s%s", o.ID, o.Type,
+		podops.DeadlinePhase(o.Phase), d.After, o.Message, then)
 }
 
 // waived are the overdue operations that go on without what they wait for.

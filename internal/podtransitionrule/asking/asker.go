@@ -256,7 +256,8 @@ func webhookChecks(rule *appsv1alpha1.PodTransitionRule) []*appsv1alpha1.Transit
 	var checks []*appsv1alpha1.TransitionRule
 	for n := range rule.Spec.Rules {
 		check := &rule.Spec.Rules[n]
-		if check.Webhook != nil && check.AvailablePolicy == nil && check.LabelCheck == nil && !check.Disabled && len(check.Conditions) == 0 {
+		if check.Webhook != nil && check.AvailablePolicy == nil && check.LabelCheck == nil && !check.Disabled &&
+			len(check.Conditions) == 0 {
 			checks = append(checks, check)
 		}
 	}
@@ -299,7 +300,8 @@ func sameServer(a, b *appsv1alpha1.TransitionRuleWebhook) bool {
 		poll := ptr.Deref(w.ClientConfig.Poll, appsv1alpha1.WebhookPoll{})
 		return appsv1alpha1.WebhookPoll{URL: poll.URL, RawQueryKey: poll.RawQueryKey}
 	}
-	return a.ClientConfig.URL == b.ClientConfig.URL && pollOf(a) == pollOf(b) && equality.Semantic.DeepEqual(a.Parameters, b.Parameters)
+	return a.ClientConfig.URL == b.ClientConfig.URL && pollOf(a) == pollOf(b) &&
+		equality.Semantic.DeepEqual(a.Parameters, b.Parameters)
 }
 
 func (i *inquiry) hear(heard *Heard) {
@@ -412,7 +414,8 @@ func (a *Asker) poll(ctx context.Context, i *inquiry, r exchange.Request) (took 
 	var body []byte
 	err := errors.New("the rule is polled no more")
 	if config.Poll != nil {
-		body, took, err = a.ask(ctx, i, call{method: http.MethodGet, url: pollURL(*config.Poll, r.TaskID), caBundle: config.Poll.CABundle}, config.SecretName)
+		body, took, err = a.ask(ctx, i, call{method: http.MethodGet, url: pollURL(*config.Poll, r.TaskID),
+			caBundle: config.Poll.CABundle}, config.SecretName)
 	}
 	if err == nil {
 		answer, err = exchange.ParsePollAnswer(body)
@@ -459,7 +462,8 @@ func (a *Asker) post(ctx context.Context, i *inquiry, r exchange.Request) (took 
 	}
 	config := check.Webhook.ClientConfig
 	var answer exchange.Answer
-	said, took, err := a.ask(ctx, i, call{method: http.MethodPost, url: config.URL, body: body, caBundle: config.CABundle}, config.SecretName)
+	said, took, err := a.ask(ctx, i, call{method: http.MethodPost, url: config.URL, body: body, caBundle: config.CABundle},
+		config.SecretName)
 	if err == nil {
 		answer, err = exchange.ParseAnswer(said)
 	}
@@ -479,7 +483,9 @@ func (a *Asker) post(ctx context.Context, i *inquiry, r exchange.Request) (took 
 	return took
 }
 
-func (a *Asker) ask(ctx context.Context, i *inquiry, q call, secret string) (body []byte, took time.Duration, err error) {
+func (a *Asker) ask(
+	ctx context.Context, i *inquiry, q call, secret string,
+) (body []byte, took time.Duration, err error) {
 	if q.credentials, err = a.secrets.of(ctx, i.namespace, secret); err != nil {
 		return nil, 0, err
 	}
@@ -519,7 +525,9 @@ func (a *Asker) count(ctx context.Context, i *inquiry, r exchange.Request, err e
 	}
 	countRequest(i.namespace, i.ruleName, result)
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Info("A webhook rule's server was not heard.", "namespace", i.namespace, "podtransitionrule", i.ruleName,
-			"rule", i.key.check, "task", r.TaskID, "pods", len(r.Questions), "failurePolicy", ptr.Deref(i.check.Webhook.FailurePolicy, ""), "why", err.Error())
+		ctrl.LoggerFrom(ctx).Info("A webhook rule's server was not heard.", "namespace", i.namespace,
+			"podtransitionrule", i.ruleName,
+			"rule", i.key.check, "task", r.TaskID, "pods", len(r.Questions), "failurePolicy",
+			ptr.Deref(i.check.Webhook.FailurePolicy, ""), "why", err.Error())
 	}
 }

@@ -22,7 +22,9 @@ const readersPerPost, readersPerSlot = 8, 8
 
 // body is what to post about the request's questions. Questions that cannot be asked are taken out of it, with the
 // reason; false means that none is left, or that the process ends.
-func (a *Asker) body(ctx context.Context, i *inquiry, check *appsv1alpha1.TransitionRule, r *exchange.Request) ([]byte, bool) {
+func (a *Asker) body(
+	ctx context.Context, i *inquiry, check *appsv1alpha1.TransitionRule, r *exchange.Request,
+) ([]byte, bool) {
 	parameters, failures := a.parameters(ctx, i.namespace, check.Webhook.Parameters, r.Questions)
 	if ctx.Err() != nil {
 		return nil, false
@@ -58,7 +60,9 @@ func (a *Asker) body(ctx context.Context, i *inquiry, check *appsv1alpha1.Transi
 }
 
 // parameters are the values, or what is wrong, of each question.
-func (a *Asker) parameters(ctx context.Context, namespace string, wanted []appsv1alpha1.Parameter, questions []grants.Question) ([]map[string]string, []error) {
+func (a *Asker) parameters(
+	ctx context.Context, namespace string, wanted []appsv1alpha1.Parameter, questions []grants.Question,
+) ([]map[string]string, []error) {
 	values, failures := make([]map[string]string, len(questions)), make([]error, len(questions))
 	read := exchange.NeedPod(wanted)
 	slots := make(chan struct{}, readersPerPost)
@@ -76,7 +80,8 @@ func (a *Asker) parameters(ctx context.Context, namespace string, wanted []appsv
 				}
 			}
 			var err error
-			if values[n], err = exchange.Parameters(wanted, exchange.Pod{Namespace: namespace, Name: q.PodName, UID: string(q.Pod)}, full); err != nil {
+			if values[n], err = exchange.Parameters(wanted,
+				exchange.Pod{Namespace: namespace, Name: q.PodName, UID: string(q.Pod)}, full); err != nil {
 				failures[n] = misconfigured{err}
 			}
 		})
@@ -93,7 +98,8 @@ func (a *Asker) pod(ctx context.Context, namespace string, q grants.Question) (m
 	case apierrors.IsNotFound(err), err == nil && pod.UID != q.Pod:
 		return nil, unprepared{errors.New("the Pod is gone")}
 	case err != nil:
-		return nil, unprepared{fmt.Errorf("the API server did not give the Pod for the parameters: %s", apierrors.ReasonForError(err))}
+		return nil, unprepared{fmt.Errorf("the API server did not give the Pod for the parameters: %s",
+			apierrors.ReasonForError(err))}
 	}
 	full, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&pod)
 	if err != nil {

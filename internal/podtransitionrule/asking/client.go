@@ -84,5 +84,6 @@ func rootsOf(caBundle string) ([]byte, error) {
 
 // parseTargets reads the list of servers that rules may ask.
 func parseTargets(list []string) (*callout.Targets, error) {
-	return callout.ParseTargets(list, callout.Asker{Who: "webhook rules", Flag: "--rule-webhook-allow of podtransitionrule-controller"})
+	return callout.ParseTargets(list,
+		callout.Asker{Who: "webhook rules", Flag: "--rule-webhook-allow of podtransitionrule-controller"})
 }

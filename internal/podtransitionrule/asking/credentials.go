@@ -80,18 +80,26 @@ func (s *secrets) read(ctx context.Context, key types.NamespacedName) (*credenti
 	err := s.direct.Get(ctx, key, &secret)
 	switch {
 	case apierrors.IsForbidden(err):
-		return nil, misconfigured{fmt.Errorf("podtransitionrule-controller may not read Secret %s: add the component deploy/components/rule-webhook-secrets to its kustomization", key.Name)}
+		return nil, misconfigured{fmt.Errorf(
+			"podtransitionrule-controller may not read Secret %s: add the component deploy/components/rule-webhook-secrets to its kustomization",
+			key.Name)}
 	case apierrors.IsNotFound(err):
-		return nil, misconfigured{fmt.Errorf("there is no Secret %s in namespace %s: create it, or change webhook.clientConfig.secretName", key.Name, key.Namespace)}
+		return nil, misconfigured{fmt.Errorf(
+			"there is no Secret %s in namespace %s: create it, or change webhook.clientConfig.secretName",
+			key.Name, key.Namespace)}
 	case err != nil:
-		return nil, unprepared{fmt.Errorf("the API server did not give Secret %s: %s", key.Name, apierrors.ReasonForError(err))}
+		return nil, unprepared{fmt.Errorf("the API server did not give Secret %s: %s", key.Name,
+			apierrors.ReasonForError(err))}
 	}
 	found := &credentials{
-		token: strings.TrimSpace(string(secret.Data["token"])), certificate: secret.Data[corev1.TLSCertKey], key: secret.Data[corev1.TLSPrivateKeyKey],
+		token: strings.TrimSpace(string(secret.Data["token"])), certificate: secret.Data[corev1.TLSCertKey],
+		key: secret.Data[corev1.TLSPrivateKeyKey],
 	}
 	switch {
 	case secret.Type == corev1.SecretTypeServiceAccountToken: // its reader could be any user who may write rules
-		return nil, misconfigured{fmt.Errorf("the Secret %s is the token of a service account, which is not sent to webhooks: put a token for the server into a Secret of its own", key.Name)}
+		return nil, misconfigured{fmt.Errorf(
+			"the Secret %s is the token of a service account, which is not sent to webhooks: put a token for the server into a Secret of its own",
+			key.Name)}
 	case found.token == "" && len(found.certificate) == 0:
 		return nil, misconfigured{fmt.Errorf("the Secret %s has neither token nor tls.crt: add one of them", key.Name)}
 	case (len(found.certificate) == 0) != (len(found.key) == 0):

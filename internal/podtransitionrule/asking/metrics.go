@@ -20,11 +20,13 @@ const (
 var (
 	ruleLabels = []metric.Label{
 		{Name: "namespace", Values: "the rule's namespace, or other"},
-		{Name: "rule", Values: "its name, of at most 1000 rules that were asked about; the requests of further ones are other"},
+		{Name: "rule", Values: "its name, of at most 1000 rules that were asked about; " +
+			"the requests of further ones are other"},
 	}
 	requestsMetric = metric.Metric{
 		Name: "kuperator_rule_webhook_requests_total", Kind: metric.Counter, Unit: "requests", PerObject: true,
-		Help:   "Requests to the servers of webhook rules, including polls, by result: answered, failed (an error of the server or the network), refused (no request was sent).",
+		Help: "Requests to the servers of webhook rules, including polls, by result: " +
+			"answered, failed (an error of the server or the network), refused (no request was sent).",
 		Labels: append(ruleLabels[:2:2], metric.Label{Name: "result", Values: "answered, failed, refused"}),
 	}
 	ignoredMetric = metric.Metric{
@@ -44,8 +46,9 @@ var (
 
 	requests       = requestsMetric.CounterVec()
 	ignored        = ignoredMetric.CounterVec()
-	requestSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: secondsMetric.Name, Help: secondsMetric.Help, Buckets: secondsMetric.Buckets})
-	inFlight       = prometheus.NewGauge(prometheus.GaugeOpts{Name: inFlightMetric.Name, Help: inFlightMetric.Help})
+	requestSeconds = prometheus.NewHistogram(prometheus.HistogramOpts{Name: secondsMetric.Name, Help: secondsMetric.Help,
+		Buckets: secondsMetric.Buckets})
+	inFlight = prometheus.NewGauge(prometheus.GaugeOpts{Name: inFlightMetric.Name, Help: inFlightMetric.Help})
 )
 
 // Metrics are what Collectors publish.

@@ -27,13 +27,17 @@ func DefaultOptions() Options { return Options{Timeout: 10 * time.Second, Concur
 
 // AddFlags binds the flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.DurationVar(&o.Timeout, "rule-webhook-timeout", o.Timeout, "Timeout of one request to the server of a webhook rule.")
+	fs.DurationVar(&o.Timeout, "rule-webhook-timeout", o.Timeout,
+		"Timeout of one request to the server of a webhook rule.")
 	fs.StringSliceVar(&o.Allow, "rule-webhook-allow", o.Allow,
 		"Servers that webhook rules may call: host, *.suffix, host:port, or a network such as 10.0.0.0/8; may be repeated. "+
-			"Empty: all. Loopback, link-local, multicast and cloud metadata addresses are refused unless they are listed as addresses.")
+			"Empty: all. Loopback, link-local, multicast and cloud metadata addresses are refused unless they are listed as "+
+			"addresses.")
 	fs.IntVar(&o.Concurrency, "rule-webhook-concurrency", o.Concurrency,
-		fmt.Sprintf("Maximum requests of webhook rules in flight: at most %d of one PodTransitionRule, and half of one namespace. "+
-			"The first request of a namespace needs no slot; there may be up to three times as many of these in addition.", perRule))
+		fmt.Sprintf(
+			"Maximum requests of webhook rules in flight: at most %d of one PodTransitionRule, and half of one namespace. "+
+				"The first request of a namespace needs no slot; there may be up to three times as many of these in addition.",
+			perRule))
 }
 
 // Validate says everything that is wrong at once, each time with what to change.

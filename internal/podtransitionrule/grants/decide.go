@@ -123,7 +123,8 @@ func (d *decision) observePods() {
 		p.Pod, p.labels, p.owner = &d.Pods[i], d.Pods[i].Labels, -1
 		p.managed = p.labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue
 		p.ops = podops.Operations(p.View)
-		p.inService = p.Ready && !p.Terminating && !p.Terminal && (!p.managed || p.ServiceAvailable() && !slices.ContainsFunc(p.ops, podops.Operation.Offline))
+		p.inService = p.Ready && !p.Terminating && !p.Terminal &&
+			(!p.managed || p.ServiceAvailable() && !slices.ContainsFunc(p.ops, podops.Operation.Offline))
 		p.down = !p.inService
 		if at, known := owners[p.Owner]; known && p.Owner != "" {
 			p.owner = at
@@ -370,7 +371,8 @@ func (m moment) before(other moment) bool {
 
 // bears is podops.Rule.BearsOn for a compiled rule.
 func bears(r *rule, p *pod, stage appsv1alpha1.TransitionRuleStage) bool {
-	return r.selector.Matches(p.labels) && slices.ContainsFunc(r.checks, func(k *check) bool { return k.appliesTo(p, stage) })
+	return r.selector.Matches(p.labels) &&
+		slices.ContainsFunc(r.checks, func(k *check) bool { return k.appliesTo(p, stage) })
 }
 
 // grantTime is when the entry was first written.

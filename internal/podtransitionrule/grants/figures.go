@@ -22,7 +22,8 @@ const (
 
 // BlockReasons are all there are.
 func BlockReasons() []BlockReason {
-	return []BlockReason{BlockedByAvailability, BlockedByLabel, BlockedByWebhook, BlockedByFreeze, BlockedByInvalidRule, BlockedByAnnotation, BlockedByOtherRule}
+	return []BlockReason{BlockedByAvailability, BlockedByLabel, BlockedByWebhook, BlockedByFreeze, BlockedByInvalidRule,
+		BlockedByAnnotation, BlockedByOtherRule}
 }
 
 // Figures are what a rule does, in numbers of Pods.
@@ -42,7 +43,8 @@ func (d *decision) figures() []Figures {
 	for i, r := range d.rules {
 		f := Figures{Name: r.Name, Blocked: map[BlockReason]int{}}
 		for _, k := range r.checks {
-			if p := k.policy; p != nil && p.allowed != unbounded && (!f.Limited || p.allowed-p.unavailable < f.Allowed-f.Unavailable) {
+			if p := k.policy; p != nil && p.allowed != unbounded &&
+				(!f.Limited || p.allowed-p.unavailable < f.Allowed-f.Unavailable) {
 				f.Limited, f.Allowed, f.Unavailable = true, p.allowed, p.unavailable
 			}
 		}

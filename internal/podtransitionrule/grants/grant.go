@@ -54,7 +54,8 @@ func allPassed(answers []*answer) bool {
 func (d *decision) asked(c *pending) []*answer {
 	var answers []*answer
 	for i, r := range d.rules {
-		if !d.selects[i][c.index] || !slices.ContainsFunc(r.checks, func(k *check) bool { return k.appliesTo(c.pod, c.stage) }) {
+		if !d.selects[i][c.index] ||
+			!slices.ContainsFunc(r.checks, func(k *check) bool { return k.appliesTo(c.pod, c.stage) }) {
 			continue
 		}
 		answers = append(answers, &answer{rule: r})
@@ -285,7 +286,8 @@ func (d *decision) startRevoke(c *pending) entries {
 			}
 		}
 	}
-	if maps.EqualFunc(grant, c.entries, func(a, b appsv1alpha1.PodGrant) bool { return len(a.Operations) == len(b.Operations) }) {
+	if maps.EqualFunc(grant, c.entries,
+		func(a, b appsv1alpha1.PodGrant) bool { return len(a.Operations) == len(b.Operations) }) {
 		return nil
 	}
 	d.reserve(c)
@@ -293,7 +295,8 @@ func (d *decision) startRevoke(c *pending) entries {
 }
 
 func lacksAny(g appsv1alpha1.PodGrant, ops []appsv1alpha1.GrantedOperation) bool {
-	return slices.ContainsFunc(ops, func(o appsv1alpha1.GrantedOperation) bool { return !slices.Contains(g.Operations, o) })
+	return slices.ContainsFunc(ops,
+		func(o appsv1alpha1.GrantedOperation) bool { return !slices.Contains(g.Operations, o) })
 }
 
 // revoking reports whether what was half written is being taken back.
@@ -438,7 +441,8 @@ func (v *verdict) explain(a *answer, blocker *rule) {
 	case len(a.rejects) > 0:
 		v.rejects = a.rejects
 	case blocker != nil:
-		v.rejects = []appsv1alpha1.RejectInfo{{Reason: "waits for PodTransitionRule " + blocker.Name + ": all rules of a Pod grant it together"}}
+		v.rejects = []appsv1alpha1.RejectInfo{{Reason: "waits for PodTransitionRule " + blocker.Name +
+			": all rules of a Pod grant it together"}}
 	default:
 		v.rejects = []appsv1alpha1.RejectInfo{{Reason: "its grant is being extended to all rules"}}
 		a.extending = true

@@ -76,7 +76,8 @@ func (r *rule) mirror(old *policyv1.PodDisruptionBudget) *BudgetChange {
 	case old != nil && owned && (r.wanted == nil || !equality.Semantic.DeepEqual(old.Spec, *r.wanted)):
 		return &BudgetChange{
 			Name: r.Name, Rule: r.UID, UID: old.UID, ResourceVersion: old.ResourceVersion, Spec: r.wanted,
-			Loosens: r.wanted == nil || old.Spec.MinAvailable == nil || r.wanted.MinAvailable.IntValue() <= old.Spec.MinAvailable.IntValue(),
+			Loosens: r.wanted == nil || old.Spec.MinAvailable == nil ||
+				r.wanted.MinAvailable.IntValue() <= old.Spec.MinAvailable.IntValue(),
 		}
 	}
 	return nil
@@ -98,7 +99,8 @@ func ownership(o *policyv1.PodDisruptionBudget, rule types.UID) (owned, foreign 
 
 // budget is the PodDisruptionBudget that the rule wants, nil for none.
 func (r *rule) budget() *policyv1.PodDisruptionBudgetSpec {
-	if !r.Spec.MirrorPodDisruptionBudget || !slices.ContainsFunc(r.checks, func(k *check) bool { return k.policy != nil }) {
+	if !r.Spec.MirrorPodDisruptionBudget ||
+		!slices.ContainsFunc(r.checks, func(k *check) bool { return k.policy != nil }) {
 		return nil
 	}
 	keep := 0

@@ -30,9 +30,10 @@ type policy struct {
 	keep    int  // Pods of the desired ones that must stay in service, by number
 	byMin   bool // a minAvailable is what limits
 
-	unavailable  int
-	granted      int // Pods held that go on, or may
-	awaitingRule int // Pods held and in service that cannot go on before a rule has joined: part of unavailable, not of granted
+	unavailable int
+	granted     int // Pods held that go on, or may
+	// Pods held and in service that cannot go on before a rule has joined: part of unavailable, not of granted
+	awaitingRule int
 }
 
 // newPolicy prepares an availablePolicy. The error says what to correct.
@@ -41,7 +42,8 @@ func newPolicy(spec *appsv1alpha1.AvailableRule) (*policy, error) {
 	var errs [2]error
 	p.maxFunc, errs[0] = newExpFunc("maxUnavailablePolicy", spec.MaxUnavailablePolicy)
 	p.minFunc, errs[1] = newExpFunc("minAvailablePolicy", spec.MinAvailablePolicy)
-	if err := errors.Join(valid("maxUnavailableValue", p.max), valid("minAvailableValue", p.min), errs[0], errs[1]); err != nil {
+	if err := errors.Join(valid("maxUnavailableValue", p.max), valid("minAvailableValue", p.min), errs[0],
+		errs[1]); err != nil {
 		return nil, err
 	}
 	if t := spec.Topology; t != nil {
@@ -51,7 +53,8 @@ func newPolicy(spec *appsv1alpha1.AvailableRule) (*policy, error) {
 		}
 	}
 	if p.max == nil && p.min == nil && p.maxFunc == nil && p.minFunc == nil && p.domains == nil {
-		return nil, errors.New("no bound is set: set maxUnavailableValue or minAvailableValue, or the expFunc of maxUnavailablePolicy or minAvailablePolicy, or topology")
+		return nil, errors.New(
+			"no bound is set: set maxUnavailableValue or minAvailableValue, or the expFunc of maxUnavailablePolicy or minAvailablePolicy, or topology")
 	}
 	return p, nil
 }
@@ -61,7 +64,8 @@ func valid(field string, v *intstr.IntOrString) error {
 		return nil
 	}
 	if n, err := scaled(v, 100, false); err != nil || n < 0 {
-		return fmt.Errorf("%s is %q: give a number of Pods from 0, or a percentage from \"0%%\" to \"100%%\"", field, v.String())
+		return fmt.Errorf("%s is %q: give a number of Pods from 0, or a percentage from \"0%%\" to \"100%%\"",
+			field, v.String())
 	}
 	return nil
 }

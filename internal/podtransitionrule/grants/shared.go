@@ -115,7 +115,8 @@ func (d *decision) fixedBudgets() []*covering {
 		if b.DeletionTimestamp != nil {
 			continue
 		}
-		if owner := metav1.GetControllerOfNoCopy(b); owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind && !d.isStalled(owner.UID) {
+		if owner := metav1.GetControllerOfNoCopy(b); owner != nil && owner.Kind == appsv1alpha1.PodTransitionRuleKind &&
+			!d.isStalled(owner.UID) {
 			continue
 		}
 		selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)

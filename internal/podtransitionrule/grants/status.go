@@ -48,7 +48,8 @@ func (d *decision) plan() Plan {
 		counted.Targets = d.targets(i)
 		now := metav1.NewTime(d.Now.Truncate(time.Second))
 		if sameStatus(r.told(), status) {
-			if old.Desired == counted.Desired && old.Available == counted.Available && slices.Equal(old.Targets, counted.Targets) {
+			if old.Desired == counted.Desired && old.Available == counted.Available &&
+				slices.Equal(old.Targets, counted.Targets) {
 				continue
 			}
 			if old.UpdateTime != nil {
@@ -84,7 +85,8 @@ func (r *rule) told() appsv1alpha1.PodTransitionRuleStatus {
 // sameStatus compares by value. What grows with the Pods is compared without reflection, which would be the larger
 // part of a decision.
 func sameStatus(a, b appsv1alpha1.PodTransitionRuleStatus) bool {
-	if !slices.EqualFunc(a.Grants, b.Grants, sameGrant) || !slices.EqualFunc(a.Details, b.Details, sameDetail) || !slices.Equal(a.Targets, b.Targets) {
+	if !slices.EqualFunc(a.Grants, b.Grants, sameGrant) || !slices.EqualFunc(a.Details, b.Details, sameDetail) ||
+		!slices.Equal(a.Targets, b.Targets) {
 		return false
 	}
 	a.Grants, a.Details, a.Targets, b.Grants, b.Details, b.Targets = nil, nil, nil, nil, nil, nil
@@ -92,7 +94,8 @@ func sameStatus(a, b appsv1alpha1.PodTransitionRuleStatus) bool {
 }
 
 func sameGrant(a, b appsv1alpha1.PodGrant) bool {
-	return a.PodUID == b.PodUID && a.Stage == b.Stage && a.Generation == b.Generation && a.PodName == b.PodName && a.GrantTime.Equal(&b.GrantTime) &&
+	return a.PodUID == b.PodUID && a.Stage == b.Stage && a.Generation == b.Generation && a.PodName == b.PodName &&
+		a.GrantTime.Equal(&b.GrantTime) &&
 		slices.Equal(a.Operations, b.Operations) && slices.Equal(a.Rules, b.Rules)
 }
 
@@ -111,7 +114,8 @@ func Soonest(a, b time.Duration) time.Duration {
 
 func sortedGrants(grants []appsv1alpha1.PodGrant) []appsv1alpha1.PodGrant {
 	slices.SortFunc(grants, func(a, b appsv1alpha1.PodGrant) int {
-		return cmp.Or(strings.Compare(a.PodName, b.PodName), strings.Compare(string(a.PodUID), string(b.PodUID)), cmp.Compare(b.Stage, a.Stage))
+		return cmp.Or(strings.Compare(a.PodName, b.PodName), strings.Compare(string(a.PodUID), string(b.PodUID)),
+			cmp.Compare(b.Stage, a.Stage))
 	})
 	return grants
 }
@@ -228,7 +232,8 @@ type news struct{ stalled, foreignBudget string }
 func (r *rule) conditions(conditions *[]metav1.Condition, s Snapshot) news {
 	var worth news
 	ready := condition(appsv1alpha1.RuleReady, metav1.ConditionTrue, appsv1alpha1.ReasonInForce, "The rule is in force.")
-	stalled := condition(appsv1alpha1.RuleStalled, metav1.ConditionFalse, appsv1alpha1.ReasonInForce, "The rule is in force.")
+	stalled := condition(appsv1alpha1.RuleStalled, metav1.ConditionFalse, appsv1alpha1.ReasonInForce,
+		"The rule is in force.")
 	switch {
 	case r.shares != "":
 		ready.Message = "The rule is in force, without a PodDisruptionBudget of its own: Kubernetes evicts no Pod that two select, and " +
@@ -240,7 +245,8 @@ func (r *rule) conditions(conditions *[]metav1.Condition, s Snapshot) news {
 			worth.foreignBudget = ready.Message
 		}
 	case r.rival != "":
-		ready.Message = "The rule is in force. But Kubernetes evicts no Pod that two PodDisruptionBudgets select, and " + r.rival +
+		ready.Message = "The rule is in force. But Kubernetes evicts no Pod that two PodDisruptionBudgets select, and " +
+			r.rival +
 			" selects some of the same: let one selector include the other and the wider demand enough, or set spec.mirrorPodDisruptionBudget to false."
 	}
 	if unreachable := s.Unreachable[r.UID]; unreachable != "" {
@@ -249,7 +255,8 @@ func (r *rule) conditions(conditions *[]metav1.Condition, s Snapshot) news {
 	if r.stalled != "" {
 		ready = condition(appsv1alpha1.RuleReady, metav1.ConditionFalse, appsv1alpha1.ReasonInvalidRule, r.stalled)
 		stalled = condition(appsv1alpha1.RuleStalled, metav1.ConditionTrue, appsv1alpha1.ReasonInvalidRule, r.stalled)
-		if old := meta.FindStatusCondition(*conditions, appsv1alpha1.RuleStalled); old == nil || old.Status != metav1.ConditionTrue || old.Message != r.stalled {
+		if old := meta.FindStatusCondition(*conditions, appsv1alpha1.RuleStalled); old == nil ||
+			old.Status != metav1.ConditionTrue || old.Message != r.stalled {
 			worth.stalled = r.stalled
 		}
 	}
@@ -265,15 +272,21 @@ func (r *rule) conditions(conditions *[]metav1.Condition, s Snapshot) news {
 func (r *rule) reconciling(frozen string) metav1.Condition {
 	switch {
 	case r.asking:
-		return condition(appsv1alpha1.RuleReconciling, metav1.ConditionTrue, appsv1alpha1.ReasonAskingWebhook, "A webhook has been asked and has not answered finally.")
+		return condition(appsv1alpha1.RuleReconciling, metav1.ConditionTrue, appsv1alpha1.ReasonAskingWebhook,
+			"A webhook has been asked and has not answered finally.")
 	case r.extending:
-		return condition(appsv1alpha1.RuleReconciling, metav1.ConditionTrue, appsv1alpha1.ReasonExtendingGrants, "Grants are being extended to all rules of their Pods.")
+		return condition(appsv1alpha1.RuleReconciling, metav1.ConditionTrue, appsv1alpha1.ReasonExtendingGrants,
+			"Grants are being extended to all rules of their Pods.")
 	case frozen != "":
-		return condition(appsv1alpha1.RuleReconciling, metav1.ConditionFalse, appsv1alpha1.ReasonFrozen, "Nothing new is granted at PreCheck: "+frozen)
+		return condition(appsv1alpha1.RuleReconciling, metav1.ConditionFalse, appsv1alpha1.ReasonFrozen,
+			"Nothing new is granted at PreCheck: "+frozen)
 	}
-	return condition(appsv1alpha1.RuleReconciling, metav1.ConditionFalse, appsv1alpha1.ReasonInForce, "Nothing is under way.")
+	return condition(appsv1alpha1.RuleReconciling, metav1.ConditionFalse, appsv1alpha1.ReasonInForce,
+		"Nothing is under way.")
 }
 
-func condition(kind string, status metav1.ConditionStatus, reason appsv1alpha1.ConditionReason, message string) metav1.Condition {
+func condition(
+	kind string, status metav1.ConditionStatus, reason appsv1alpha1.ConditionReason, message string,
+) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: status, Reason: string(reason), Message: message}
 }

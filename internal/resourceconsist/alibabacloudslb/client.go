@@ -49,7 +49,8 @@ type server struct {
 
 func newCloud(c Config) (*cloud, error) {
 	made := &cloud{http: c.HTTP, keys: c.keys, turns: c.turns, vpc: c.groups.VPCID}
-	slbConfig := &openapi.Config{Protocol: dara.String("https"), UserAgent: dara.String("kuperator-resourceconsist-controller")}
+	slbConfig := &openapi.Config{Protocol: dara.String("https"),
+		UserAgent: dara.String("kuperator-resourceconsist-controller")}
 	if c.Region != "" {
 		slbConfig.RegionId = dara.String(c.Region)
 	}
@@ -68,7 +69,8 @@ func newCloud(c Config) (*cloud, error) {
 	if made.ecs, err = openapi.NewClient(&ecsConfig); err != nil {
 		return nil, fmt.Errorf("preparing calls to ECS: %w", err)
 	}
-	made.slb.DisableSDKError, made.ecs.DisableSDKError = dara.Bool(true), dara.Bool(true) // keeps the error's code and data apart
+	// keeps the error's code and data apart
+	made.slb.DisableSDKError, made.ecs.DisableSDKError = dara.Bool(true), dara.Bool(true)
 	return made, nil
 }
 
@@ -94,7 +96,8 @@ func (b boundClient) Call(request *http.Request, _ *http.Transport) (*http.Respo
 // bind waits for a turn and makes a copy of an SDK client that belongs to one call.
 func (c *cloud) bind(ctx context.Context, action string, shared openapi.Client) (openapi.Client, error) {
 	if err := c.turns.Wait(ctx); err != nil {
-		return shared, &CallError{Action: action, Fault: FaultThrottled, cause: fmt.Errorf("waiting for a turn of our own limit: %w", err)}
+		return shared, &CallError{Action: action, Fault: FaultThrottled,
+			cause: fmt.Errorf("waiting for a turn of our own limit: %w", err)}
 	}
 	k, err := c.keys.keys(ctx)
 	if err != nil {
@@ -124,7 +127,8 @@ func (c *cloud) done(ctx context.Context, action string, requestID *string, err 
 	}
 	err = callError(action, err)
 	if call, ok := errors.AsType[*CallError](err); ok {
-		ctrl.LoggerFrom(ctx).V(1).Info("a call to Alibaba Cloud failed", "action", action, "requestID", call.RequestID, "code", call.Code, "status", call.Status)
+		ctrl.LoggerFrom(ctx).V(1).Info("a call to Alibaba Cloud failed", "action", action, "requestID", call.RequestID,
+			"code", call.Code, "status", call.Status)
 	}
 	return err
 }
@@ -142,7 +146,8 @@ func (c *cloud) backendAddresses(ctx context.Context, loadBalancer string) (map[
 		return nil, err
 	}
 	answer, err := (&slbsdk.Client{Client: bound}).DescribeHealthStatusWithOptions(
-		&slbsdk.DescribeHealthStatusRequest{RegionId: c.slb.RegionId, LoadBalancerId: dara.String(loadBalancer)}, &teautil.RuntimeOptions{})
+		&slbsdk.DescribeHealthStatusRequest{RegionId: c.slb.RegionId, LoadBalancerId: dara.String(loadBalancer)},
+		&teautil.RuntimeOptions{})
 	body := &slbsdk.DescribeHealthStatusResponseBody{}
 	if answer != nil && answer.Body != nil {
 		body = answer.Body
@@ -168,7 +173,8 @@ func (c *cloud) servers(ctx context.Context, group string) ([]server, error) {
 		return nil, err
 	}
 	answer, err := (&slbsdk.Client{Client: bound}).DescribeVServerGroupAttributeWithOptions(
-		&slbsdk.DescribeVServerGroupAttributeRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group)}, &teautil.RuntimeOptions{})
+		&slbsdk.DescribeVServerGroupAttributeRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group)},
+		&teautil.RuntimeOptions{})
 	body := &slbsdk.DescribeVServerGroupAttributeResponseBody{}
 	if answer != nil && answer.Body != nil {
 		body = answer.Body
@@ -185,8 +191,9 @@ func (c *cloud) servers(ctx context.Context, group string) ([]server, error) {
 			return nil, incomplete(action, "Port or Weight of a backend server")
 		}
 		found = append(found, server{
-			ServerID: dara.StringValue(s.ServerId), ServerIP: dara.StringValue(s.ServerIp), Port: int(*s.Port), Weight: int(*s.Weight),
-			Type: dara.StringValue(s.Type), Description: dara.StringValue(s.Description),
+			ServerID: dara.StringValue(s.ServerId), ServerIP: dara.StringValue(s.ServerIp), Port: int(*s.Port),
+			Weight: int(*s.Weight),
+			Type:   dara.StringValue(s.Type), Description: dara.StringValue(s.Description),
 		})
 	}
 	return found, nil
@@ -194,20 +201,23 @@ func (c *cloud) servers(ctx context.Context, group string) ([]server, error) {
 
 // addServers, setServers and removeServers change at most maxServersPerCall backend servers of a group.
 func (c *cloud) addServers(ctx context.Context, group string, servers []server) error {
-	return c.change(ctx, "AddVServerGroupBackendServers", servers, func(sdk *slbsdk.Client, list *string) (*string, error) {
-		answer, err := sdk.AddVServerGroupBackendServersWithOptions(
-			&slbsdk.AddVServerGroupBackendServersRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group), BackendServers: list}, &teautil.RuntimeOptions{})
-		if err != nil || answer.Body == nil {
-			return nil, err
-		}
-		return answer.Body.RequestId, nil
-	})
+	return c.change(ctx, "AddVServerGroupBackendServers", servers,
+		func(sdk *slbsdk.Client, list *string) (*string, error) {
+			answer, err := sdk.AddVServerGroupBackendServersWithOptions(
+				&slbsdk.AddVServerGroupBackendServersRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group),
+					BackendServers: list}, &teautil.RuntimeOptions{})
+			if err != nil || answer.Body == nil {
+				return nil, err
+			}
+			return answer.Body.RequestId, nil
+		})
 }
 
 func (c *cloud) setServers(ctx context.Context, group string, servers []server) error {
 	return c.change(ctx, "SetVServerGroupAttribute", servers, func(sdk *slbsdk.Client, list *string) (*string, error) {
 		answer, err := sdk.SetVServerGroupAttributeWithOptions(
-			&slbsdk.SetVServerGroupAttributeRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group), BackendServers: list}, &teautil.RuntimeOptions{})
+			&slbsdk.SetVServerGroupAttributeRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group),
+				BackendServers: list}, &teautil.RuntimeOptions{})
 		if err != nil || answer.Body == nil {
 			return nil, err
 		}
@@ -216,17 +226,21 @@ func (c *cloud) setServers(ctx context.Context, group string, servers []server) 
 }
 
 func (c *cloud) removeServers(ctx context.Context, group string, servers []server) error {
-	return c.change(ctx, "RemoveVServerGroupBackendServers", servers, func(sdk *slbsdk.Client, list *string) (*string, error) {
-		answer, err := sdk.RemoveVServerGroupBackendServersWithOptions(
-			&slbsdk.RemoveVServerGroupBackendServersRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group), BackendServers: list}, &teautil.RuntimeOptions{})
-		if err != nil || answer.Body == nil {
-			return nil, err
-		}
-		return answer.Body.RequestId, nil
-	})
+	return c.change(ctx, "RemoveVServerGroupBackendServers", servers,
+		func(sdk *slbsdk.Client, list *string) (*string, error) {
+			answer, err := sdk.RemoveVServerGroupBackendServersWithOptions(
+				&slbsdk.RemoveVServerGroupBackendServersRequest{RegionId: c.slb.RegionId, VServerGroupId: dara.String(group),
+					BackendServers: list}, &teautil.RuntimeOptions{})
+			if err != nil || answer.Body == nil {
+				return nil, err
+			}
+			return answer.Body.RequestId, nil
+		})
 }
 
-func (c *cloud) change(ctx context.Context, action string, servers []server, call func(sdk *slbsdk.Client, list *string) (*string, error)) error {
+func (c *cloud) change(
+	ctx context.Context, action string, servers []server, call func(sdk *slbsdk.Client, list *string) (*string, error),
+) error {
 	list, err := json.Marshal(servers)
 	if err != nil {
 		return fmt.Errorf("writing the list of backend servers: %w", err)
@@ -294,14 +308,17 @@ type interfacesAnswer struct {
 	}
 }
 
-func (c *cloud) interfacesPage(ctx context.Context, addresses []string, v6 bool, token string) (*interfacesAnswer, error) {
+func (c *cloud) interfacesPage(
+	ctx context.Context, addresses []string, v6 bool, token string,
+) (*interfacesAnswer, error) {
 	const action = "DescribeNetworkInterfaces"
 	bound, err := c.bind(ctx, action, *c.ecs)
 	if err != nil {
 		return nil, err
 	}
 	query := map[string]*string{
-		"RegionId": c.ecs.RegionId, "VpcId": dara.String(c.vpc), "Status": dara.String("InUse"), "MaxResults": dara.String(strconv.Itoa(maxAddressesPerCall)),
+		"RegionId": c.ecs.RegionId, "VpcId": dara.String(c.vpc), "Status": dara.String("InUse"),
+		"MaxResults": dara.String(strconv.Itoa(maxAddressesPerCall)),
 	}
 	if token != "" {
 		query["NextToken"] = dara.String(token)
@@ -314,8 +331,10 @@ func (c *cloud) interfacesPage(ctx context.Context, addresses []string, v6 bool,
 		query[parameter+strconv.Itoa(i+1)] = dara.String(address)
 	}
 	raw, err := bound.CallApi(&openapi.Params{
-		Action: dara.String(action), Version: dara.String("2014-05-26"), Protocol: dara.String("HTTPS"), Pathname: dara.String("/"), Method: dara.String("POST"),
-		AuthType: dara.String("AK"), Style: dara.String("RPC"), ReqBodyType: dara.String("formData"), BodyType: dara.String("json"),
+		Action: dara.String(action), Version: dara.String("2014-05-26"), Protocol: dara.String("HTTPS"),
+		Pathname: dara.String("/"), Method: dara.String("POST"),
+		AuthType: dara.String("AK"), Style: dara.String("RPC"), ReqBodyType: dara.String("formData"),
+		BodyType: dara.String("json"),
 	}, &openapi.OpenApiRequest{Query: query}, &dara.RuntimeOptions{})
 	var answer interfacesAnswer
 	if err == nil {

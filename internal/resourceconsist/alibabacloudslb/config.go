@@ -55,14 +55,21 @@ func DefaultConfig() Config { return Config{QPS: 10, Burst: 20} }
 
 // AddFlags adds a flag for each choice. Their defaults are what c holds.
 func (c *Config) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&c.Region, flagRegion, c.Region, "Region of the load balancers, for example cn-hangzhou. Required unless all Services are only observed and "+EnvEndpoint+" is set.")
-	fs.StringVar(&c.CredentialsDir, flagCredentialsDir, c.CredentialsDir, "Directory with an access key in the files "+EnvKeyID+" and "+EnvKeySecret+
-		", read for each call. Empty: the environment variables of these names, or else the Pod's RAM role (RRSA).")
-	fs.StringVar(&c.ServerGroupsFile, flagServerGroups, c.ServerGroupsFile, "YAML file with the virtual server groups that Services may name in the annotation "+ServerGroupsAnnotation+".")
+	fs.StringVar(&c.Region, flagRegion, c.Region,
+		"Region of the load balancers, for example cn-hangzhou. Required unless all Services are only observed and "+
+			EnvEndpoint+" is set.")
+	fs.StringVar(&c.CredentialsDir, flagCredentialsDir, c.CredentialsDir,
+		"Directory with an access key in the files "+EnvKeyID+" and "+EnvKeySecret+
+			", read for each call. Empty: the environment variables of these names, or else the Pod's RAM role (RRSA).")
+	fs.StringVar(&c.ServerGroupsFile, flagServerGroups, c.ServerGroupsFile,
+		"YAML file with the virtual server groups that Services may name in the annotation "+ServerGroupsAnnotation+".")
 	fs.Float32Var(&c.QPS, flagQPS, c.QPS, "Maximum requests per second to the API, of all kinds together.")
 	fs.IntVar(&c.Burst, flagBurst, c.Burst, "Burst of requests to the API above the rate.")
-	fs.StringVar(&c.ECSEndpoint, flagECSEndpoint, c.ECSEndpoint, "Host of the ECS API. Empty: that of the region. The host of the SLB API is in the environment variable "+EnvEndpoint+".")
-	fs.StringVar(&c.STSEndpoint, flagSTSEndpoint, c.STSEndpoint, "Host of the STS API for RAM roles, for example sts-vpc.cn-hangzhou.aliyuncs.com. Empty: the default of the SDK.")
+	fs.StringVar(&c.ECSEndpoint, flagECSEndpoint, c.ECSEndpoint,
+		"Host of the ECS API. Empty: that of the region. The host of the SLB API is in the environment variable "+
+			EnvEndpoint+".")
+	fs.StringVar(&c.STSEndpoint, flagSTSEndpoint, c.STSEndpoint,
+		"Host of the STS API for RAM roles, for example sts-vpc.cn-hangzhou.aliyuncs.com. Empty: the default of the SDK.")
 }
 
 // Validate says what is wrong with the choices. It reads files and the environment, and makes no call.
@@ -84,17 +91,22 @@ func (c *Config) prepare() error {
 	}
 	var errs []error
 	if c.Region == "" && c.Endpoint == "" {
-		errs = append(errs, fmt.Errorf("--%s is empty: give the region of the load balancers, or set %s", flagRegion, EnvEndpoint))
+		errs = append(errs, fmt.Errorf("--%s is empty: give the region of the load balancers, or set %s",
+			flagRegion, EnvEndpoint))
 	}
 	if c.Region == "" && c.ServerGroupsFile != "" {
-		errs = append(errs, fmt.Errorf("--%s is given without --%s: give the region of the server groups", flagServerGroups, flagRegion))
+		errs = append(errs, fmt.Errorf("--%s is given without --%s: give the region of the server groups",
+			flagServerGroups, flagRegion))
 	}
 	if c.QPS <= 0 || c.Burst < 1 {
-		errs = append(errs, fmt.Errorf("--%s is %g and --%s is %d: give more than 0 and at least 1", flagQPS, c.QPS, flagBurst, c.Burst))
+		errs = append(errs, fmt.Errorf("--%s is %g and --%s is %d: give more than 0 and at least 1", flagQPS, c.QPS,
+			flagBurst, c.Burst))
 	}
-	for flag, host := range map[string]string{EnvEndpoint: c.Endpoint, "--" + flagECSEndpoint: c.ECSEndpoint, "--" + flagSTSEndpoint: c.STSEndpoint} {
+	for flag, host := range map[string]string{EnvEndpoint: c.Endpoint, "--" + flagECSEndpoint: c.ECSEndpoint,
+		"--" + flagSTSEndpoint: c.STSEndpoint} {
 		if strings.Contains(host, "/") {
-			errs = append(errs, fmt.Errorf("%s is %q: give a host without scheme and path, for example slb.aliyuncs.com", flag, host))
+			errs = append(errs, fmt.Errorf("%s is %q: give a host without scheme and path, for example slb.aliyuncs.com",
+				flag, host))
 		}
 	}
 	var err error
@@ -115,7 +127,8 @@ func (c *Config) prepare() error {
 func newHTTP() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 10, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: 5 * time.Second,
+			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 10, IdleConnTimeout: time.Minute,
+			TLSHandshakeTimeout: 5 * time.Second,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -186,10 +199,12 @@ func (g *ServerGroups) validate() error {
 			errs = append(errs, fmt.Errorf("serverGroups[%d].name is %q: give a DNS label", i, group.Name))
 		}
 		if !groupID.MatchString(group.ID) {
-			errs = append(errs, fmt.Errorf("serverGroups[%d].id is %q: give the ID of a virtual server group, which begins with rsp-", i, group.ID))
+			errs = append(errs,
+				fmt.Errorf("serverGroups[%d].id is %q: give the ID of a virtual server group, which begins with rsp-", i, group.ID))
 		}
 		if len(group.Namespaces) == 0 {
-			errs = append(errs, fmt.Errorf(`serverGroups[%d].namespaces is empty: give the namespaces whose Services may use it, or "*"`, i))
+			errs = append(errs,
+				fmt.Errorf(`serverGroups[%d].namespaces is empty: give the namespaces whose Services may use it, or "*"`, i))
 		}
 		if !slices.Contains([]string{"", "IPv4", "IPv6"}, group.AddressFamily) {
 			errs = append(errs, fmt.Errorf("serverGroups[%d].addressFamily is %q: give IPv4 or IPv6", i, group.AddressFamily))

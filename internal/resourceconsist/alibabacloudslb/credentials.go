@@ -36,7 +36,8 @@ type keys struct {
 
 // credential is the SDK's form of the keys.
 func (k keys) credential() (credentials.Credential, error) {
-	config := &credentials.Config{Type: dara.String("access_key"), AccessKeyId: dara.String(k.id), AccessKeySecret: dara.String(k.secret)}
+	config := &credentials.Config{Type: dara.String("access_key"), AccessKeyId: dara.String(k.id),
+		AccessKeySecret: dara.String(k.secret)}
 	if k.token != "" {
 		config.Type, config.SecurityToken = dara.String("sts"), dara.String(k.token)
 	}
@@ -126,7 +127,8 @@ func (r *roleKeys) keys(ctx context.Context) (keys, error) {
 	if err != nil {
 		return keys{}, fmt.Errorf("assuming the RAM role in %s: %w", EnvRoleARN, stsError(err))
 	}
-	return keys{id: dara.StringValue(lent.AccessKeyId), secret: dara.StringValue(lent.AccessKeySecret), token: dara.StringValue(lent.SecurityToken)}, nil
+	return keys{id: dara.StringValue(lent.AccessKeyId), secret: dara.StringValue(lent.AccessKeySecret),
+		token: dara.StringValue(lent.SecurityToken)}, nil
 }
 
 // chooseKeys takes the first of: the folder, the environment's access key, the environment's role. It says what to set
@@ -148,8 +150,11 @@ func chooseKeys(dir, stsEndpoint string, getenv func(string) string) (keySource,
 	case role != "" && provider != "" && tokenFile != "":
 		return newRoleKeys(role, provider, tokenFile, stsEndpoint)
 	case role != "" || provider != "" || tokenFile != "":
-		return nil, fmt.Errorf("only some of %s, %s and %s are set: set all three", EnvRoleARN, EnvOIDCProviderARN, EnvOIDCTokenFile)
+		return nil, fmt.Errorf("only some of %s, %s and %s are set: set all three", EnvRoleARN, EnvOIDCProviderARN,
+			EnvOIDCTokenFile)
 	}
-	return nil, errors.New("no credentials: set " + EnvKeyID + " and " + EnvKeySecret + ", or mount a Secret with files of these names and name its folder in --" +
-		flagCredentialsDir + ", or give the ServiceAccount a RAM role (" + EnvRoleARN + ", " + EnvOIDCProviderARN + ", " + EnvOIDCTokenFile + ")")
+	return nil, errors.New("no credentials: set " + EnvKeyID + " and " + EnvKeySecret +
+		", or mount a Secret with files of these names and name its folder in --" +
+		flagCredentialsDir + ", or give the ServiceAccount a RAM role (" + EnvRoleARN + ", " + EnvOIDCProviderARN + ", " +
+		EnvOIDCTokenFile + ")")
 }

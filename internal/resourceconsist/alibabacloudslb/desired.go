@@ -76,7 +76,8 @@ func (g *ServerGroups) desiredOf(service *corev1.Service) (desiredStates, error)
 	case raw == Remove:
 		w.remove = true
 	case ok && raw != WeightZero:
-		return desiredStates{}, fmt.Errorf("annotation %s is %q: give %s or %s", OutOfServiceAnnotation, raw, WeightZero, Remove)
+		return desiredStates{}, fmt.Errorf("annotation %s is %q: give %s or %s", OutOfServiceAnnotation,
+			raw, WeightZero, Remove)
 	}
 	return w, nil
 }
@@ -97,19 +98,24 @@ func splitEntry(service *corev1.Service, entry string) (name string, port int, e
 	}
 	port, err = strconv.Atoi(raw)
 	if err != nil || port < 1 || port > 65535 {
-		return "", 0, fmt.Errorf("annotation %s has %q: give a port of the Pod from 1 to 65535 after the colon", ServerGroupsAnnotation, entry)
+		return "", 0, fmt.Errorf("annotation %s has %q: give a port of the Pod from 1 to 65535 after the colon",
+			ServerGroupsAnnotation, entry)
 	}
 	return name, port, nil
 }
 
 func onlyTargetPort(service *corev1.Service) (int, error) {
 	if len(service.Spec.Ports) != 1 {
-		return 0, fmt.Errorf("annotation %s names no port and the Service has %d: give the port of the Pod after a colon, as in name:8080", ServerGroupsAnnotation, len(service.Spec.Ports))
+		return 0, fmt.Errorf(
+			"annotation %s names no port and the Service has %d: give the port of the Pod after a colon, as in name:8080",
+			ServerGroupsAnnotation, len(service.Spec.Ports))
 	}
 	port := service.Spec.Ports[0]
 	switch {
 	case port.TargetPort.Type == intstr.String:
-		return 0, fmt.Errorf("annotation %s names no port and the Service's target port %q is a name: give the number after a colon, as in name:8080", ServerGroupsAnnotation, port.TargetPort.StrVal)
+		return 0, fmt.Errorf(
+			"annotation %s names no port and the Service's target port %q is a name: give the number after a colon, as in name:8080",
+			ServerGroupsAnnotation, port.TargetPort.StrVal)
 	case port.TargetPort.IntVal == 0:
 		return int(port.Port), nil
 	}

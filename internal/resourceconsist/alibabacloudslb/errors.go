@@ -75,13 +75,15 @@ func isRejected(err error) bool {
 // passing are codes, or beginnings of them, that pass by themselves: the provider failed, or another change of the load
 // balancer is under way.
 var passing = []string{
-	"SystemBusy", "OperationBusy", "ServiceIsStopping", "ServiceIsConfiguring", "BackendServer.configuring", "ServiceUnavailable", "LocationServiceTimeout",
+	"SystemBusy", "OperationBusy", "ServiceIsStopping", "ServiceIsConfiguring", "BackendServer.configuring",
+	"ServiceUnavailable", "LocationServiceTimeout",
 	"ObtainIpFail", "InternalError",
 }
 
 // denied are codes, or beginnings of them, that are about who asks.
 var denied = []string{
-	"InvalidAccessKeyId", "SignatureDoesNotMatch", "IncompleteSignature", "SignatureNonceUsed", "InvalidTimeStamp", "InvalidSecurityToken",
+	"InvalidAccessKeyId", "SignatureDoesNotMatch", "IncompleteSignature", "SignatureNonceUsed", "InvalidTimeStamp",
+	"InvalidSecurityToken",
 	"MissingSecurityToken", "Forbidden", "NoPermission", "UnauthorizedOperation", "InvalidCredentials",
 }
 
@@ -110,7 +112,8 @@ func hasPrefix(code string, beginnings []string) bool {
 // of a proxy that is not JSON, are transient.
 func callError(action string, err error) error {
 	if answer, ok := errors.AsType[dara.ResponseError](err); ok {
-		e := &CallError{Action: action, Status: dara.IntValue(answer.GetStatusCode()), Code: dara.StringValue(answer.GetCode())}
+		e := &CallError{Action: action, Status: dara.IntValue(answer.GetStatusCode()),
+			Code: dara.StringValue(answer.GetCode())}
 		e.Fault = faultOf(e.Status, e.Code)
 		e.Message = textOf(answer.GetData(), "Message", "message")
 		e.RequestID = textOf(answer.GetData(), "RequestId", "requestId")
@@ -143,5 +146,6 @@ func stsError(err error) error {
 	if fault == FaultRejected {
 		fault = FaultDenied // what STS rejects is the role, its provider or the token
 	}
-	return &CallError{Action: action, Fault: fault, Code: answer.Code, Message: answer.Message, RequestID: answer.RequestID}
+	return &CallError{Action: action, Fault: fault, Code: answer.Code, Message: answer.Message,
+		RequestID: answer.RequestID}
 }

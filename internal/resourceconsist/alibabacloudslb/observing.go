@@ -112,7 +112,9 @@ func (o *Observing) Members(service *corev1.Service, pod *corev1.Pod, serve bool
 func (o *Observing) Read(ctx context.Context, service *corev1.Service, _ []string) ([]api.Held[Listed], error) {
 	loadBalancer := service.Labels[LoadBalancerIDLabel]
 	if loadBalancer == "" {
-		return nil, fmt.Errorf("label %s is not set yet: the cloud controller manager sets it when the load balancer exists; see the Service's events", LoadBalancerIDLabel)
+		return nil, fmt.Errorf(
+			"label %s is not set yet: the cloud controller manager sets it when the load balancer exists; see the Service's events",
+			LoadBalancerIDLabel)
 	}
 	addresses, err := o.cloud.backendAddresses(ctx, loadBalancer)
 	if err != nil {

@@ -108,7 +108,8 @@ func (o *Owning) Apply(ctx context.Context, service *corev1.Service, changes []a
 	}
 	var last error
 	for _, group := range slices.Sorted(maps.Keys(byGroup)) {
-		b := &batch{cloud: o.cloud, group: group, called: o.groups.called(group), mark: o.mark(service), failed: failed, calls: maxCallsPerGroup}
+		b := &batch{cloud: o.cloud, group: group, called: o.groups.called(group), mark: o.mark(service), failed: failed,
+			calls: maxCallsPerGroup}
 		if err := b.apply(ctx, byGroup[group]); err != nil {
 			last = err
 		}
@@ -193,7 +194,9 @@ func (b *batch) apply(ctx context.Context, changes map[place]api.Change[Weight])
 		s, found := there[p]
 		switch {
 		case found && s.Description != b.mark && !c.Remove:
-			b.failed[c.ID] = fmt.Errorf("server group %s has %s already, with description %q, which is not ours: remove it there, or use another group or port", b.called, c.ID, s.Description)
+			b.failed[c.ID] = fmt.Errorf(
+				"server group %s has %s already, with description %q, which is not ours: remove it there, or use another group or port",
+				b.called, c.ID, s.Description)
 		case found && s.Description == b.mark && c.Remove:
 			remove = append(remove, s)
 		case found && !c.Remove && s.Weight != int(c.State):
@@ -245,7 +248,9 @@ func (b *batch) add(ctx context.Context, servers []server) error {
 	known := servers[:0]
 	for _, s := range servers {
 		if s.ServerID = found[s.ServerIP]; s.ServerID == "" {
-			b.failed[placeOf(b.group, s).id()] = fmt.Errorf("no network interface in VPC %s has address %s: it may not be attached yet, or the Pod has no network interface of its own (Terway is needed)", b.cloud.vpc, s.ServerIP)
+			b.failed[placeOf(b.group, s).id()] = fmt.Errorf(
+				"no network interface in VPC %s has address %s: it may not be attached yet, or the Pod has no network interface of its own (Terway is needed)",
+				b.cloud.vpc, s.ServerIP)
 			continue
 		}
 		known = append(known, s)
@@ -255,7 +260,9 @@ func (b *batch) add(ctx context.Context, servers []server) error {
 
 // inChunks makes one call for each maxServersPerCall servers. After a failure that is not about the servers themselves
 // it stops, so as not to press a provider that refuses.
-func (b *batch) inChunks(ctx context.Context, doing string, servers []server, call func(context.Context, string, []server) error) error {
+func (b *batch) inChunks(
+	ctx context.Context, doing string, servers []server, call func(context.Context, string, []server) error,
+) error {
 	for len(servers) > 0 {
 		n := min(len(servers), maxServersPerCall)
 		if err := b.try(ctx, doing, servers[:n], call); err != nil {
@@ -268,7 +275,9 @@ func (b *batch) inChunks(ctx context.Context, doing string, servers []server, ca
 
 // try makes the call. When the provider rejects several servers at once, halves are tried, to find those that it means.
 // The error is one that is not about the servers; they have it already.
-func (b *batch) try(ctx context.Context, doing string, servers []server, call func(context.Context, string, []server) error) error {
+func (b *batch) try(
+	ctx context.Context, doing string, servers []server, call func(context.Context, string, []server) error,
+) error {
 	b.calls--
 	err := call(ctx, b.group, servers)
 	if err == nil {

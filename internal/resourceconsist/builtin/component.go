@@ -39,16 +39,19 @@ func Component() bootstrap.Component {
 	return bootstrap.Component{
 		Name:  "resourceconsist-controller",
 		Short: "Keeps traffic and other resources of Pods consistent with operations on the Pods.",
-		Long: "resourceconsist-controller keeps traffic and other resources of Pods consistent with operations on the Pods. A Pod that is " +
+		Long: "resourceconsist-controller keeps traffic and other resources of Pods consistent with operations on the " +
+			"Pods. A Pod that is " +
 			"selected by a Service with the label " + appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue +
 			" is operated on only after it has left the Service's traffic, and counts as serving only after it is back in it.",
 		LeaderElected: true,
 		Concurrency:   defaultConcurrency,
 		Cache:         func(*bootstrap.Options) cache.Options { return CacheOptions() },
 		AddFlags: func(fs *pflag.FlagSet) {
-			fs.StringSliceVar(&adapters, "adapters", adapters, "Comma-separated adapters to run. Built in: "+strings.Join(names(known), ", ")+".")
+			fs.StringSliceVar(&adapters, "adapters", adapters,
+				"Comma-separated adapters to run. Built in: "+strings.Join(names(known), ", ")+".")
 			fs.DurationVar(&drainTime, "drain-time", drainTime,
-				"Minimum time between the end of a Pod's traffic and the operation on it. A Service's annotation "+api.DrainSecondsAnnotation+" overrides it.")
+				"Minimum time between the end of a Pod's traffic and the operation on it. A Service's annotation "+
+					api.DrainSecondsAnnotation+" overrides it.")
 			for _, b := range known {
 				if b.addFlags != nil {
 					b.addFlags(fs)
@@ -100,7 +103,8 @@ func stripPod(object any) (any, error) {
 		Containers: namedPorts(pod.Spec.Containers), InitContainers: namedPorts(pod.Spec.InitContainers),
 	}
 	pod.Status = corev1.PodStatus{
-		Phase: pod.Status.Phase, Conditions: bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady, podops.ServiceReadyCondition), PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
+		Phase: pod.Status.Phase, Conditions: bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady,
+			corev1.ContainersReady, podops.ServiceReadyCondition), PodIP: pod.Status.PodIP, PodIPs: pod.Status.PodIPs,
 	}
 	return pod, nil
 }
@@ -112,7 +116,8 @@ func namedPorts(containers []corev1.Container) []corev1.Container {
 		var ports []corev1.ContainerPort
 		for _, port := range containers[i].Ports {
 			if port.Name != "" {
-				ports = append(ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.ContainerPort, Protocol: port.Protocol})
+				ports = append(ports, corev1.ContainerPort{Name: port.Name, ContainerPort: port.ContainerPort,
+					Protocol: port.Protocol})
 			}
 		}
 		if len(ports) > 0 {

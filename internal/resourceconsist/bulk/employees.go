@@ -185,8 +185,10 @@ func (g *group) keepUp(e *employee, now time.Time) {
 			} else {
 				g.want(m, api.Change[any]{ID: id, Remove: true}, now)
 			}
-		case e.intent.direction == joining && serves && (m.desired != nil && !m.desired.Remove && e.registered || m.known() && m.serving() && e.intent.arrived ||
-			m.desired == nil && len(m.sent) > 0): // what was sent for an earlier one may still take effect, and is not tried any more
+		case e.intent.direction == joining && serves &&
+			(m.desired != nil && !m.desired.Remove && e.registered || m.known() && m.serving() && e.intent.arrived ||
+				// what was sent for an earlier one may still take effect, and is not tried any more
+				m.desired == nil && len(m.sent) > 0):
 			e.registered = true
 			g.want(m, api.Change[any]{ID: id, State: state}, now)
 		}

@@ -185,7 +185,8 @@ func (e *Engine) slot(employer client.Object) *slot {
 		if s != nil {
 			e.drop(key, s)
 		}
-		s = &slot{employer: employer, places: e.places(employer), group: newGroup(e.options, e.adapter.moves, jitter, e.clock.Now())}
+		s = &slot{employer: employer, places: e.places(employer),
+			group: newGroup(e.options, e.adapter.moves, jitter, e.clock.Now())}
 		e.slots[key] = s
 	}
 	return s
@@ -254,7 +255,8 @@ func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 	e.metrics.members.Add(float64(failing - s.failing))
 	s.failing = failing
 	inSync := reason == api.ConditionReasonInSync
-	if inSync && s.group.full == 0 || reason == s.toldReason && (message == s.toldMessage || now.Sub(s.toldAt) < e.options.MaxBackoff) {
+	if inSync && s.group.full == 0 || reason == s.toldReason &&
+		(message == s.toldMessage || now.Sub(s.toldAt) < e.options.MaxBackoff) {
 		return nil
 	}
 	switch wasFailing := s.toldReason != "" && s.toldReason != api.ConditionReasonInSync; {
@@ -347,7 +349,8 @@ func (e *Engine) call(ctx context.Context, employer client.Object, c *call) (hel
 			log.FromContext(ctx).Error(err, "the call counts as failed", "stack", string(debug.Stack()))
 		}
 		e.metrics.called(c.verb, err, e.clock.Since(began))
-		log.FromContext(ctx).V(1).Info("called a provider", "adapter", e.adapter.Name(), "employer", client.ObjectKeyFromObject(employer),
+		log.FromContext(ctx).V(1).Info("called a provider", "adapter", e.adapter.Name(),
+			"employer", client.ObjectKeyFromObject(employer),
 			"verb", c.verb, "asked", len(c.ids), "changes", len(c.changes), "error", err)
 	}()
 	if c.verb == apply {

@@ -14,7 +14,9 @@ import (
 
 // New makes a backend of an adapter, and a backend.Mover if it is an api.Mover. Sources returns what is wrong with the
 // options. A nil clock means the real one.
-func New[E client.Object, S comparable](a api.Adapter[E, S], options api.CallOptions, clk clock.WithTicker) backend.Backend {
+func New[E client.Object, S comparable](
+	a api.Adapter[E, S], options api.CallOptions, clk clock.WithTicker,
+) backend.Backend {
 	e := newEngine(erase(a), options, clk)
 	if e.adapter.moves {
 		return mover{e}

@@ -61,7 +61,8 @@ func newGroup(options api.CallOptions, moves bool, resyncSpan func(time.Duration
 		members: map[string]*member{}, employees: map[employeeKey]*employee{}, byName: map[types.NamespacedName]*employee{},
 		waiting: map[*employee]struct{}{}, unconfirmed: map[*member]struct{}{}, failing: map[*member]struct{}{},
 		invalid: map[*employee]struct{}{}, unclaimed: map[*member]struct{}{}, notify: map[employeeKey]struct{}{},
-		notBefore: map[verb]time.Time{}, failures: map[verb]int{}, callErrs: map[verb]error{}, limit: options.BatchSize, pollDelay: options.Poll,
+		notBefore: map[verb]time.Time{}, failures: map[verb]int{}, callErrs: map[verb]error{}, limit: options.BatchSize,
+		pollDelay: options.Poll,
 	}
 	if moves {
 		g.fullDue = now.Add(options.BatchWindow)

@@ -16,8 +16,9 @@ var (
 
 	callsMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_backend_calls_total", Kind: metric.Counter, Unit: "calls",
-		Help:   "Calls to providers, by result: ok, partial (some members failed) or error.",
-		Labels: []metric.Label{adapterLabel, {Name: "verb", Values: "read, apply"}, {Name: "result", Values: "ok, partial, error"}},
+		Help: "Calls to providers, by result: ok, partial (some members failed) or error.",
+		Labels: []metric.Label{adapterLabel, {Name: "verb", Values: "read, apply"},
+			{Name: "result", Values: "ok, partial, error"}},
 	}
 	secondsMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_backend_call_duration_seconds", Kind: metric.Histogram, Unit: "seconds",

@@ -143,9 +143,12 @@ func (e *Engine) employerEvents() handler.EventHandler {
 }
 
 // everyPodLooked reports whether all Pods that the employer employs, or that name it, have been looked at.
-func (e *Engine) everyPodLooked(ctx context.Context, employer client.Object, looked func(employeeKey) bool) (bool, error) {
+func (e *Engine) everyPodLooked(
+	ctx context.Context, employer client.Object, looked func(employeeKey) bool,
+) (bool, error) {
 	var pods corev1.PodList
-	if err := e.pods.List(ctx, &pods, client.InNamespace(employer.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+	if err := e.pods.List(ctx, &pods, client.InNamespace(employer.GetNamespace()),
+		client.UnsafeDisableDeepCopy); err != nil {
 		return false, err
 	}
 	employerKey := api.EmployerKey(e.kind, client.ObjectKeyFromObject(employer))
@@ -153,7 +156,8 @@ func (e *Engine) everyPodLooked(ctx context.Context, employer client.Object, loo
 		pod := &pods.Items[i]
 		expected, _ := podops.ExpectedFinalizers(pod.Annotations) // the controller reports the error
 		_, names := expected[employerKey]
-		if (names || api.Controlled(pod) && e.employs(employer, pod)) && !looked(employeeKey{client.ObjectKeyFromObject(pod), pod.UID}) {
+		if (names || api.Controlled(pod) && e.employs(employer, pod)) &&
+			!looked(employeeKey{client.ObjectKeyFromObject(pod), pod.UID}) {
 			return false, nil
 		}
 	}

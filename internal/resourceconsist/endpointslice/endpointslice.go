@@ -65,7 +65,8 @@ type endpoint struct {
 }
 
 // addressTypes are all that a slice can have.
-var addressTypes = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6, discoveryv1.AddressTypeFQDN}
+var addressTypes = []discoveryv1.AddressType{discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6,
+	discoveryv1.AddressTypeFQDN}
 
 // listing is how many EndpointSlices name the Pod, how many of them list it, and since when that is any or none.
 type listing struct {
@@ -139,7 +140,8 @@ func endpointsOf(service *corev1.Service, pod *corev1.Pod, family discoveryv1.Ad
 	anonymous.uid = ""
 	all := []endpoint{key, anonymous}
 	for _, ip := range pod.Status.PodIPs {
-		all = append(all, endpoint{namespace: pod.Namespace, service: service.Name, address: canonical(ip.IP), family: family})
+		all = append(all, endpoint{namespace: pod.Namespace, service: service.Name, address: canonical(ip.IP),
+			family: family})
 	}
 	return all
 }
@@ -261,7 +263,8 @@ func read(s *discoveryv1.EndpointSlice) map[endpoint]bool {
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		if namesPod(e) {
-			key := endpoint{namespace: s.Namespace, service: service, pod: e.TargetRef.Name, uid: e.TargetRef.UID, family: s.AddressType}
+			key := endpoint{namespace: s.Namespace, service: service, pod: e.TargetRef.Name, uid: e.TargetRef.UID,
+				family: s.AddressType}
 			listed[key] = listed[key] || Listed(e.Conditions)
 			continue
 		}

@@ -53,7 +53,8 @@ type Server struct {
 
 // CallOptions are those for setup.BackendOf: HAProxy is near and answers in less than a millisecond.
 func CallOptions() api.CallOptions {
-	return api.CallOptions{QPS: 100, Burst: 100, Poll: 100 * time.Millisecond, MaxPoll: time.Second, MaxBackoff: 10 * time.Second, Resync: time.Minute}
+	return api.CallOptions{QPS: 100, Burst: 100, Poll: 100 * time.Millisecond, MaxPoll: time.Second,
+		MaxBackoff: 10 * time.Second, Resync: time.Minute}
 }
 
 // Adapter speaks to one or several HAProxy instances. Make one with New.
@@ -195,7 +196,8 @@ func (a *Adapter) Apply(ctx context.Context, service *corev1.Service, changes []
 	for _, c := range changes {
 		path, at, _ := strings.Cut(c.ID, "@")
 		backend, name, _ := strings.Cut(path, "/")
-		if !backendName.MatchString(backend) || !serverNames.MatchString(name) || !strings.HasPrefix(name, prefix) || !c.Remove && !c.State.Endpoint.IsValid() {
+		if !backendName.MatchString(backend) || !serverNames.MatchString(name) || !strings.HasPrefix(name, prefix) ||
+			!c.Remove && !c.State.Endpoint.IsValid() {
 			failed[c.ID] = fmt.Errorf("%s is no server of Service %s/%s", c.ID, service.Namespace, service.Name)
 			continue
 		}

@@ -54,13 +54,16 @@ func newInstance(runtime string, o Options, clk clock.PassiveClock) (*instance, 
 	}
 	return &instance{
 		name: runtime, network: network, address: address, clock: clk, serverOptions: o.ServerOptions, checks: o.hasChecks(),
-		changing: make(chan struct{}, 1), desired: map[string]Server{}, leaving: map[string]desiredServer{}, outSince: map[string]time.Time{},
+		changing: make(chan struct{}, 1), desired: map[string]Server{}, leaving: map[string]desiredServer{},
+		outSince: map[string]time.Time{},
 	}, nil
 }
 
 // read returns the servers of one Service that pick chooses in these backends, nil for all backends. maxDrain is the
 // Service's limit as it is now, which counts for those that are on their way out.
-func (i *instance) read(ctx context.Context, backends []string, pick func(path string) bool, maxDrain time.Duration) (map[string]found, error) {
+func (i *instance) read(
+	ctx context.Context, backends []string, pick func(path string) bool, maxDrain time.Duration,
+) (map[string]found, error) {
 	i.mu.Lock()
 	began := i.changes
 	i.mu.Unlock()
@@ -251,7 +254,8 @@ func (i *instance) commands(path string, f found, there bool, w desiredServer, o
 	}
 	var all []string
 	if !w.gone && f.endpoint != w.server.Endpoint {
-		all = append(all, fmt.Sprintf("set server %s addr %s port %d", path, w.server.Endpoint.Addr(), w.server.Endpoint.Port()))
+		all = append(all, fmt.Sprintf("set server %s addr %s port %d", path, w.server.Endpoint.Addr(),
+			w.server.Endpoint.Port()))
 	}
 	if !w.gone && f.weight != w.server.Weight {
 		all = append(all, fmt.Sprintf("set server %s weight %d", path, w.server.Weight))
@@ -295,7 +299,8 @@ func run(s *session, commands []string) error {
 	for _, command := range commands {
 		_, err := s.do(command)
 		var refused *commandError
-		if errors.As(err, &refused) && strings.HasPrefix(command, "del server") && strings.Contains(refused.answer, "connection") {
+		if errors.As(err, &refused) && strings.HasPrefix(command, "del server") &&
+			strings.Contains(refused.answer, "connection") {
 			return nil // a connection is just being closed: it is tried again
 		}
 		if err != nil {

@@ -44,13 +44,17 @@ func DefaultOptions() Options {
 // AddFlags adds the flags, with what o holds as defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&o.Runtimes, "haproxy-runtime", o.Runtimes,
-		"Runtime API of an HAProxy instance: unix:<path> or tcp:<host>:<port>. Repeat it for each instance that receives the same traffic. A Pod is out of traffic when it has left all of them.")
+		"Runtime API of an HAProxy instance: unix:<path> or tcp:<host>:<port>. "+
+			"Repeat it for each instance that receives the same traffic. A Pod is out of traffic when it has left all of them.")
 	fs.StringArrayVar(&o.Backends, "haproxy-backends", o.Backends,
-		"HAProxy backends that Services may select: <namespace>/<backend>, with * for any text and {namespace} for the namespace. May be repeated; replaces the default.")
+		"HAProxy backends that Services may select: <namespace>/<backend>, with * for any text and {namespace} for the "+
+			"namespace. May be repeated; replaces the default.")
 	fs.StringVar(&o.Owner, "haproxy-owner", o.Owner,
-		"Prefix of the names of added servers. Controllers of several clusters that share an HAProxy need different prefixes.")
+		"Prefix of the names of added servers. Controllers of several clusters that share an HAProxy need different "+
+			"prefixes.")
 	fs.DurationVar(&o.MaxDrain, "haproxy-max-drain", o.MaxDrain,
-		"How long the sessions of a Pod that leaves may last before they are closed. 0s: no limit. A Service's annotation "+MaxDrainSecondsAnnotation+" overrides it.")
+		"How long the sessions of a Pod that leaves may last before they are closed. 0s: no limit. A Service's annotation "+
+			MaxDrainSecondsAnnotation+" overrides it.")
 	fs.StringVar(&o.ServerOptions, "haproxy-server-options", o.ServerOptions,
 		"Parameters of added servers, for example \"check inter 2s\". HAProxy does not apply default-server to them.")
 	fs.DurationVar(&o.ProbeInterval, "haproxy-probe-interval", o.ProbeInterval,
@@ -67,7 +71,8 @@ var (
 func (o *Options) Validate() error {
 	var errs []error
 	if len(o.Runtimes) == 0 {
-		errs = append(errs, errors.New("--haproxy-runtime is missing: give unix:<path> or tcp:<host>:<port>, once for each HAProxy instance"))
+		errs = append(errs,
+			errors.New("--haproxy-runtime is missing: give unix:<path> or tcp:<host>:<port>, once for each HAProxy instance"))
 	}
 	for i, runtime := range o.Runtimes {
 		if _, _, err := parseRuntime(runtime); err != nil {
@@ -82,7 +87,10 @@ func (o *Options) Validate() error {
 	}
 	for _, rule := range o.Backends {
 		if !backendsRule.MatchString(rule) || strings.ContainsAny(strings.ReplaceAll(rule, "{namespace}", ""), "{}") {
-			errs = append(errs, fmt.Errorf("--haproxy-backends has %q: give <namespace>/<backend>, with * for any text and {namespace} for the namespace", rule))
+			errs = append(errs,
+				fmt.Errorf(
+					"--haproxy-backends has %q: give <namespace>/<backend>, with * for any text and {namespace} for the namespace",
+					rule))
 		}
 	}
 	if !ownerName.MatchString(o.Owner) {
@@ -92,7 +100,9 @@ func (o *Options) Validate() error {
 		errs = append(errs, fmt.Errorf("--haproxy-max-drain is %s: give 0s or more", o.MaxDrain))
 	}
 	if !serverOptions.MatchString(o.ServerOptions) {
-		errs = append(errs, fmt.Errorf("--haproxy-server-options is %q: give parameters of an HAProxy server line without quotes and semicolons", o.ServerOptions))
+		errs = append(errs,
+			fmt.Errorf("--haproxy-server-options is %q: give parameters of an HAProxy server line without quotes and semicolons",
+				o.ServerOptions))
 	}
 	if o.ProbeInterval < 0 {
 		errs = append(errs, fmt.Errorf("--haproxy-probe-interval is %s: give more than 0s", o.ProbeInterval))

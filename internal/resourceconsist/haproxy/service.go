@@ -51,10 +51,14 @@ func (a *Adapter) settingsOf(service *corev1.Service) (settings, error) {
 	s := settings{backend: service.Annotations[BackendAnnotation], weight: 1}
 	var errs []error
 	if !backendName.MatchString(s.backend) {
-		errs = append(errs, fmt.Errorf("annotation %s is %q: give the name of an HAProxy backend, of letters, digits and _.:-", BackendAnnotation, s.backend))
+		errs = append(errs,
+			fmt.Errorf("annotation %s is %q: give the name of an HAProxy backend, of letters, digits and _.:-",
+				BackendAnnotation, s.backend))
 	} else if !a.options.allows(service.Namespace, s.backend) {
-		errs = append(errs, fmt.Errorf("annotation %s is %q, which namespace %s may not use: give one that --haproxy-backends of resourceconsist-controller allows (%s)",
-			BackendAnnotation, s.backend, service.Namespace, strings.Join(a.options.Backends, ", ")))
+		errs = append(errs,
+			fmt.Errorf(
+				"annotation %s is %q, which namespace %s may not use: give one that --haproxy-backends of resourceconsist-controller allows (%s)",
+				BackendAnnotation, s.backend, service.Namespace, strings.Join(a.options.Backends, ", ")))
 	}
 	var err error
 	if s.port, err = portOf(service); err != nil {
@@ -97,9 +101,11 @@ func portOf(service *corev1.Service) (corev1.ServicePort, error) {
 	case len(candidates) == 1:
 		return candidates[0], nil
 	case given:
-		return corev1.ServicePort{}, fmt.Errorf("annotation %s is %q: give the name or number of a TCP port of the Service", PortAnnotation, raw)
+		return corev1.ServicePort{}, fmt.Errorf("annotation %s is %q: give the name or number of a TCP port of the Service",
+			PortAnnotation, raw)
 	default:
-		return corev1.ServicePort{}, fmt.Errorf("the Service has %d TCP ports: say which one HAProxy serves in the annotation %s", len(candidates), PortAnnotation)
+		return corev1.ServicePort{}, fmt.Errorf(
+			"the Service has %d TCP ports: say which one HAProxy serves in the annotation %s", len(candidates), PortAnnotation)
 	}
 }
 
@@ -124,7 +130,8 @@ func targetPort(port corev1.ServicePort, pod *corev1.Pod) (uint16, error) {
 	if port.TargetPort.Type == intstr.String {
 		number = namedPort(pod, port.TargetPort.StrVal)
 		if number == 0 {
-			return 0, fmt.Errorf("pod %s has no container with a TCP port named %q, the Service's targetPort", pod.Name, port.TargetPort.StrVal)
+			return 0, fmt.Errorf("pod %s has no container with a TCP port named %q, the Service's targetPort", pod.Name,
+				port.TargetPort.StrVal)
 		}
 	}
 	if number == 0 {
@@ -137,7 +144,8 @@ func targetPort(port corev1.ServicePort, pod *corev1.Pod) (uint16, error) {
 }
 
 func namedPort(pod *corev1.Pod, name string) int32 {
-	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} { // sidecars are among the latter
+	// sidecars are among the latter
+	for _, containers := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range containers {
 			for _, port := range containers[i].Ports {
 				if port.Name == name && (port.Protocol == "" || port.Protocol == corev1.ProtocolTCP) {

@@ -49,7 +49,8 @@ func dial(ctx context.Context, network, address string) (*session, error) {
 		return nil, err
 	}
 	s := &session{conn: conn, in: bufio.NewReader(conn)}
-	s.stop = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }) // a time long ago ends a call under way
+	// a time long ago ends a call under way
+	s.stop = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	for _, command := range []string{"prompt", "set severity-output number"} {
 		if _, err := s.do(command); err != nil {
 			s.close()
@@ -70,7 +71,8 @@ var severity = regexp.MustCompile(`^\[([0-7])\]: `)
 // do sends one command and returns what HAProxy answers. A *commandError means that HAProxy refused it; any other
 // error, that it is not known whether the command was carried out.
 func (s *session) do(command string) (string, error) {
-	if strings.ContainsAny(command, ";\\\r\n") { // names are checked where they come from; this is the last line of defence
+	// names are checked where they come from; this is the last line of defence
+	if strings.ContainsAny(command, ";\\\r\n") {
 		return "", fmt.Errorf("command %q holds more than one command", command)
 	}
 	if _, err := s.conn.Write([]byte(command + "\n")); err != nil {

@@ -133,7 +133,8 @@ const (
 
 // Reasons are all reasons there are.
 func Reasons() []Reason {
-	return []Reason{WaitStillServing, WaitUnknown, WaitStillReady, WaitDraining, WaitSharedFinalizer, WaitNotServing, WaitEmployer, WaitAnnotation}
+	return []Reason{WaitStillServing, WaitUnknown, WaitStillReady, WaitDraining, WaitSharedFinalizer, WaitNotServing,
+		WaitEmployer, WaitAnnotation}
 }
 
 // Wait is one thing that one employer waits for.
@@ -396,7 +397,8 @@ func (d *decision) forgetGone(present []Employer) {
 func (d *decision) joinTogether() {
 	ready := slices.Clone(d.join)
 	d.join = slices.DeleteFunc(d.join, func(e Employer) bool {
-		held := slices.ContainsFunc(d.Employers, func(o Employer) bool { return shares(o, e) && d.wants(o) && !has(ready, o) })
+		held := slices.ContainsFunc(d.Employers,
+			func(o Employer) bool { return shares(o, e) && d.wants(o) && !has(ready, o) })
 		if held {
 			d.wait(e, WaitSharedFinalizer)
 		}

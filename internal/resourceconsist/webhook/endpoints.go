@@ -93,15 +93,20 @@ func (e *endpoints) of(ctx context.Context, namespace, name string) (endpoint, e
 	if problem := e.refresh(); problem != e.told {
 		e.told = problem
 		if problem != "" {
-			log.FromContext(ctx).Error(errors.New(problem), "The file of webhook endpoints cannot be used; what it said before counts.", "file", e.path)
+			log.FromContext(ctx).Error(errors.New(problem),
+				"The file of webhook endpoints cannot be used; what it said before counts.", "file", e.path)
 		}
 	}
 	found, ok := e.known[name]
 	if !ok {
-		return endpoint{}, notOffered(fmt.Sprintf("annotation %s: there is no endpoint %q; choose another, or have it configured with --webhook-endpoints of resourceconsist-controller", EndpointAnnotation, name))
+		return endpoint{}, notOffered(fmt.Sprintf(
+			"annotation %s: there is no endpoint %q; choose another, or have it configured with --webhook-endpoints of resourceconsist-controller",
+			EndpointAnnotation, name))
 	}
 	if !slices.Contains(found.Namespaces, namespace) && found.Namespaces[0] != everywhere {
-		return endpoint{}, notOffered(fmt.Sprintf("annotation %s: Services of namespace %s may not use endpoint %q; choose another, or have the namespace listed with --webhook-endpoints of resourceconsist-controller", EndpointAnnotation, namespace, name))
+		return endpoint{}, notOffered(fmt.Sprintf(
+			"annotation %s: Services of namespace %s may not use endpoint %q; choose another, or have the namespace listed with --webhook-endpoints of resourceconsist-controller",
+			EndpointAnnotation, namespace, name))
 	}
 	return found, nil
 }

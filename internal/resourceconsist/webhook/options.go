@@ -25,11 +25,15 @@ func DefaultOptions() Options { return Options{QPS: 20} }
 // AddFlags binds the flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Endpoints, "webhook-endpoints", o.Endpoints,
-		"File with the endpoints that Services may select for the webhook adapter, see docs/adapters/webhook.md. Changes take effect at once.")
+		"File with the endpoints that Services may select for the webhook adapter, see docs/adapters/webhook.md. "+
+			"Changes take effect at once.")
 	fs.StringSliceVar(&o.Allow, "webhook-allow", o.Allow,
-		"Servers that the webhook adapter may call: host, *.suffix, host:port, or a network such as 10.0.0.0/8; may be repeated. "+
-			"Empty: all. Loopback, link-local, multicast and cloud metadata addresses are refused unless they are listed as addresses.")
-	fs.Float32Var(&o.QPS, "webhook-qps", o.QPS, "Maximum calls per second of the webhook adapter, to all endpoints together.")
+		"Servers that the webhook adapter may call: host, *.suffix, host:port, or a network such as 10.0.0.0/8; "+
+			"may be repeated. "+
+			"Empty: all. Loopback, link-local, multicast and cloud metadata addresses are refused unless they are listed as "+
+			"addresses.")
+	fs.Float32Var(&o.QPS, "webhook-qps", o.QPS,
+		"Maximum calls per second of the webhook adapter, to all endpoints together.")
 }
 
 // Validate says everything that is wrong at once, each time with what to change.
@@ -50,5 +54,6 @@ func (o *Options) Validate() error {
 }
 
 func (o *Options) targets() (*callout.Targets, error) {
-	return callout.ParseTargets(o.Allow, callout.Asker{Who: "webhook endpoints", Flag: "--webhook-allow of resourceconsist-controller"})
+	return callout.ParseTargets(o.Allow,
+		callout.Asker{Who: "webhook endpoints", Flag: "--webhook-allow of resourceconsist-controller"})
 }

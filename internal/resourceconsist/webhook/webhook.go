@@ -163,14 +163,17 @@ func parametersOf(service *corev1.Service) (map[string]string, error) {
 		return nil, nil
 	}
 	if len(raw) > maxParametersSize {
-		return nil, fmt.Errorf("annotation %s has %d bytes: at most %d are sent", ParametersAnnotation, len(raw), maxParametersSize)
+		return nil, fmt.Errorf("annotation %s has %d bytes: at most %d are sent", ParametersAnnotation,
+			len(raw), maxParametersSize)
 	}
 	var parameters map[string]string
 	if err := json.Unmarshal([]byte(raw), &parameters); err != nil {
-		return nil, fmt.Errorf(`annotation %s cannot be read: write a JSON object of strings, such as {"pool":"a"}`, ParametersAnnotation)
+		return nil, fmt.Errorf(`annotation %s cannot be read: write a JSON object of strings, such as {"pool":"a"}`,
+			ParametersAnnotation)
 	}
 	if len(parameters) > maxParameters {
-		return nil, fmt.Errorf("annotation %s has %d parameters: at most %d are sent", ParametersAnnotation, len(parameters), maxParameters)
+		return nil, fmt.Errorf("annotation %s has %d parameters: at most %d are sent", ParametersAnnotation,
+			len(parameters), maxParameters)
 	}
 	return parameters, nil
 }
@@ -246,7 +249,9 @@ func (b *Backend) left(service *corev1.Service, endpoint string, err error) bool
 }
 
 // readSome asks about members by ID; the server must say something about each of them.
-func (b *Backend) readSome(ctx context.Context, service *corev1.Service, endpoint string, ids []string) ([]api.Held[State], error) {
+func (b *Backend) readSome(
+	ctx context.Context, service *corev1.Service, endpoint string, ids []string,
+) ([]api.Held[State], error) {
 	q := request{Action: actionRead}
 	for _, id := range ids {
 		q.Members = append(q.Members, requestMember{ID: id, Pod: podOf(service.Namespace, id)})
@@ -290,7 +295,8 @@ func heldOf(ctx context.Context, members []answerMember) []api.Held[State] {
 	held := make([]api.Held[State], 0, len(members))
 	for _, m := range members {
 		if text := cut(m.Message); text != "" {
-			log.FromContext(ctx).V(1).Info("The endpoint says something of a member.", "member", m.ID, "serving", *m.Serving, "message", text)
+			log.FromContext(ctx).V(1).Info("The endpoint says something of a member.", "member", m.ID, "serving", *m.Serving,
+				"message", text)
 		}
 		if m.Serve || *m.Serving {
 			held = append(held, api.Held[State]{ID: m.ID, State: m.state(), Serving: *m.Serving})
@@ -329,7 +335,9 @@ func (b *Backend) Apply(ctx context.Context, service *corev1.Service, changes []
 }
 
 // applyAt makes changes at one endpoint.
-func (b *Backend) applyAt(ctx context.Context, service *corev1.Service, endpoint string, changes []api.Change[State]) error {
+func (b *Backend) applyAt(
+	ctx context.Context, service *corev1.Service, endpoint string, changes []api.Change[State],
+) error {
 	q := request{Action: actionApply}
 	asked := map[string]bool{}
 	for _, c := range changes {
@@ -349,7 +357,8 @@ func (b *Backend) applyAt(ctx context.Context, service *corev1.Service, endpoint
 	failed := api.MemberErrors{}
 	for _, e := range said.Errors {
 		if !asked[e.ID] {
-			return fmt.Errorf("endpoint %s: the answer has an error about member %q, which was not asked about: %w", endpoint, cut(e.ID), e.explained())
+			return fmt.Errorf("endpoint %s: the answer has an error about member %q, which was not asked about: %w", endpoint,
+				cut(e.ID), e.explained())
 		}
 		failed[memberAt(endpoint, e.ID)] = e.explained()
 	}
@@ -373,7 +382,8 @@ func (b *Backend) ask(ctx context.Context, service *corev1.Service, endpoint str
 		return nil, fmt.Errorf("endpoint %s: %w", to.Name, err)
 	}
 	q.APIVersion = Version
-	q.Employer = employer{Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: service.UID, Parameters: parameters}
+	q.Employer = employer{Kind: "Service", Namespace: service.Namespace, Name: service.Name, UID: service.UID,
+		Parameters: parameters}
 	said, err := b.send(ctx, to, q)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %s: %w", to.Name, err)
@@ -420,7 +430,8 @@ func (b *Backend) pausedFor(url string) error {
 // pauseIfAsked remembers the Retry-After of a status that says "too much" or "not now".
 func (b *Backend) pauseIfAsked(url string, err error) {
 	status := (*callout.BadStatus)(nil)
-	if !errors.As(err, &status) || status.RetryAfter == "" || status.Code != http.StatusTooManyRequests && status.Code != http.StatusServiceUnavailable {
+	if !errors.As(err, &status) || status.RetryAfter == "" || status.Code != http.StatusTooManyRequests &&
+		status.Code != http.StatusServiceUnavailable {
 		return
 	}
 	now := b.clock.Now()

@@ -48,7 +48,9 @@ type schedule struct {
 // renew brings m to where it has to be at now. Names are the host names and addresses that the certificate must be
 // good for; published is since when every webhook configuration has m's bundle, as far as is known, zero if one lacks
 // it. It returns when to look again.
-func renew(m material, names []string, now time.Time, s schedule, published time.Time) (_ material, nextLook time.Time, err error) {
+func renew(
+	m material, names []string, now time.Time, s schedule, published time.Time,
+) (_ material, nextLook time.Time, err error) {
 	before := m
 	if _, err := cert.ParseCertsPEM(m.bundle); err != nil {
 		m.bundle = nil // nothing is trusted by it
@@ -156,7 +158,9 @@ func generate(bundle []byte, names []string, now time.Time, lifetime time.Durati
 	return pair{cert: servingPEM, key: keyPEM}, append(authorityPEM, bundle...), nil
 }
 
-func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer *ecdsa.PrivateKey) (*x509.Certificate, error) {
+func sign(
+	template, parent *x509.Certificate, public *ecdsa.PublicKey, signer *ecdsa.PrivateKey,
+) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits))
 	if err != nil {
 		return nil, err
@@ -190,7 +194,8 @@ func trusts(bundle []byte, c *x509.Certificate, now time.Time) bool {
 func trustsThrough(bundle []byte, between *x509.CertPool, c *x509.Certificate, now time.Time) bool {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
-	_, err := c.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	_, err := c.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	return err == nil
 }
 
@@ -227,7 +232,8 @@ func union(a, b []string) []string {
 
 func (m material) equal(o material) bool {
 	return bytes.Equal(m.serving.cert, o.serving.cert) && bytes.Equal(m.serving.key, o.serving.key) &&
-		bytes.Equal(m.next.cert, o.next.cert) && bytes.Equal(m.next.key, o.next.key) && bytes.Equal(m.bundle, o.bundle) && bytes.Equal(m.token, o.token)
+		bytes.Equal(m.next.cert, o.next.cert) && bytes.Equal(m.next.key, o.next.key) && bytes.Equal(m.bundle, o.bundle) &&
+		bytes.Equal(m.token, o.token)
 }
 
 // newToken has 128 random bits. The API server wants small letters in the path of a Service's webhook.

@@ -47,7 +47,8 @@ func (j *judge) check(ctx context.Context, serving *tls.Certificate) error {
 	}
 	for _, webhook := range configurations.callers() {
 		if !trustsThrough(webhook.config.CABundle, between, serving.Leaf, j.clock.Now()) {
-			return fmt.Errorf("webhook %s does not trust the serving certificate, or it expired at %s", webhook.name, serving.Leaf.NotAfter)
+			return fmt.Errorf("webhook %s does not trust the serving certificate, or it expired at %s", webhook.name,
+				serving.Leaf.NotAfter)
 		}
 	}
 	return nil

@@ -136,7 +136,8 @@ func (k *Keeper) Add(_ context.Context, mgr ctrl.Manager) error {
 }
 
 func (k *Keeper) request() reconcile.Request {
-	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: k.settings.Namespace, Name: k.settings.SecretName}}
+	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: k.settings.Namespace,
+		Name: k.settings.SecretName}}
 }
 
 // Reconcile reads the Secret, renews what is due, tells the API server whom to trust, and serves. It returns an error
@@ -210,14 +211,16 @@ func (k *Keeper) secret(ctx context.Context, key types.NamespacedName) (*corev1.
 	secret := &corev1.Secret{}
 	err := k.secrets.Get(ctx, key, secret)
 	if apierrors.IsNotFound(err) {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Type: corev1.SecretTypeOpaque}, nil
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
+			Type: corev1.SecretTypeOpaque}, nil
 	}
 	return secret, err
 }
 
 // write creates or updates the Secret; it fails with a conflict if another replica was quicker.
 func (k *Keeper) write(ctx context.Context, secret *corev1.Secret, m material) error {
-	secret.Data = map[string][]byte{keyBundle: m.bundle, keyServingCert: m.serving.cert, keyServingKey: m.serving.key, keyToken: m.token}
+	secret.Data = map[string][]byte{keyBundle: m.bundle, keyServingCert: m.serving.cert, keyServingKey: m.serving.key,
+		keyToken: m.token}
 	if m.next.cert != nil {
 		secret.Data[keyNextCert], secret.Data[keyNextKey] = m.next.cert, m.next.key
 	}

@@ -28,7 +28,8 @@ type Mounted struct {
 // NewMounted reads tls.crt and tls.key of the folder; it is an error if they are not there or do not belong together.
 // Of the settings, Name, Namespace and AdvertiseURL are used.
 func NewMounted(folder string, settings Settings, c clock.Clock) (*Mounted, error) {
-	watcher, err := certwatcher.New(filepath.Join(folder, corev1.TLSCertKey), filepath.Join(folder, corev1.TLSPrivateKeyKey))
+	watcher, err := certwatcher.New(filepath.Join(folder, corev1.TLSCertKey),
+		filepath.Join(folder, corev1.TLSPrivateKeyKey))
 	if err != nil {
 		return nil, fmt.Errorf("reading %s and %s in %q: %w", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, folder, err)
 	}
@@ -38,7 +39,8 @@ func NewMounted(folder string, settings Settings, c clock.Clock) (*Mounted, erro
 // Add makes mgr watch the files, and the webhook configurations.
 func (m *Mounted) Add(ctx context.Context, mgr ctrl.Manager) error {
 	m.reader = mgr.GetClient()
-	for _, kind := range []client.Object{&admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}} {
+	for _, kind := range []client.Object{&admissionregistrationv1.MutatingWebhookConfiguration{},
+		&admissionregistrationv1.ValidatingWebhookConfiguration{}} {
 		if _, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watching %T: %w", kind, err)
 		}

@@ -54,7 +54,8 @@ type history struct{ now, next *Member }
 
 // NewLoadBalancer makes a load balancer without members that works well.
 func NewLoadBalancer() *LoadBalancer {
-	return &LoadBalancer{groups: map[string]map[string]*history{}, random: rand.New(rand.NewPCG(1, 1)), woken: make(chan struct{})}
+	return &LoadBalancer{groups: map[string]map[string]*history{}, random: rand.New(rand.NewPCG(1, 1)),
+		woken: make(chan struct{})}
 }
 
 // List is a call that returns the members of a group as they are now: those named, as far as they exist, or all if
@@ -91,7 +92,9 @@ func (l *LoadBalancer) Remove(ctx context.Context, group string, ids ...string) 
 }
 
 // Change is Put and Remove in one call.
-func (l *LoadBalancer) Change(ctx context.Context, group string, put []Member, remove []string) (refused map[string]error, err error) {
+func (l *LoadBalancer) Change(
+	ctx context.Context, group string, put []Member, remove []string,
+) (refused map[string]error, err error) {
 	if err := l.call(ctx); err != nil {
 		return nil, err
 	}

@@ -41,7 +41,8 @@ type Operation struct {
 
 // NewBody is a body without resources.
 func NewBody(trace, namespace, rule string, check *appsv1alpha1.TransitionRule) Body {
-	body := Body{TraceID: trace, RuleName: check.Name, Namespace: namespace, PodTransitionRule: rule, Resources: []Resource{}}
+	body := Body{TraceID: trace, RuleName: check.Name, Namespace: namespace, PodTransitionRule: rule,
+		Resources: []Resource{}}
 	if check.Stage != nil {
 		body.Stage = string(*check.Stage)
 	}

@@ -261,7 +261,8 @@ func (i *Inquiry) dueSubjects(now time.Time) []*subject {
 			if len(batch) == MaxBatch {
 				return
 			}
-			if one == nil || one.state != waiting || !one.due.After(after) || one.due.After(until) || names[one.PodName] || !i.fits(used, one) {
+			if one == nil || one.state != waiting || !one.due.After(after) || one.due.After(until) || names[one.PodName] ||
+				!i.fits(used, one) {
 				continue
 			}
 			used += sizeOf(one.Question)

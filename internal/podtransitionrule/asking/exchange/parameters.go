@@ -35,7 +35,8 @@ func Parameters(parameters []appsv1alpha1.Parameter, pod Pod, full map[string]an
 			return nil, fmt.Errorf("webhook parameter %q: %w", p.Key, err)
 		}
 		if len(value) > maxParameter {
-			return nil, fmt.Errorf("webhook parameter %q: the Pod's value has more than %d bytes: choose a smaller field", p.Key, maxParameter)
+			return nil, fmt.Errorf("webhook parameter %q: the Pod's value has more than %d bytes: choose a smaller field",
+				p.Key, maxParameter)
 		}
 		values[p.Key] = value
 	}
@@ -77,7 +78,8 @@ func valueOf(p appsv1alpha1.Parameter, pod Pod, full map[string]any) (string, er
 func fieldOf(full map[string]any, path string) (string, error) {
 	if of, key, subscripted := subscript(path); subscripted {
 		if of != "metadata.labels" && of != "metadata.annotations" {
-			return "", fmt.Errorf("fieldPath is %q: only metadata.labels['key'] and metadata.annotations['key'] may have a key in brackets", path)
+			return "", fmt.Errorf(
+				"fieldPath is %q: only metadata.labels['key'] and metadata.annotations['key'] may have a key in brackets", path)
 		}
 		entries, err := walk(full, of)
 		if err != nil {
@@ -116,7 +118,8 @@ func walk(full map[string]any, path string) (any, error) {
 		}
 		next, isObject := value.(map[string]any)
 		if !isObject {
-			return nil, fmt.Errorf("fieldPath is %q, but the Pod has nothing below %s: correct it", path, strings.Join(names[:i+1], "."))
+			return nil, fmt.Errorf("fieldPath is %q, but the Pod has nothing below %s: correct it", path,
+				strings.Join(names[:i+1], "."))
 		}
 		at = next
 	}

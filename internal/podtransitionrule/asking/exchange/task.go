@@ -52,7 +52,8 @@ func (i *Inquiry) startTask(id, message string, members []*subject, now time.Tim
 func (i *Inquiry) explain(t *task) {
 	for _, s := range t.members {
 		if one := i.subjects[s]; one != nil && one.state == tasked {
-			one.answer, one.answered = grants.Answer{Reason: said("the webhook works on it, task "+printable(t.id), t.message)}, true
+			one.answer, one.answered = grants.Answer{Reason: said("the webhook works on it, task "+printable(t.id),
+				t.message)}, true
 		}
 	}
 }
@@ -85,11 +86,13 @@ func (i *Inquiry) Adopt(status *appsv1alpha1.WebhookStatus, now time.Time) {
 }
 
 func (i *Inquiry) adopt(t *task, s appsv1alpha1.TaskSubject) {
-	of := grants.Subject{Rule: i.settings.Rule, Check: i.settings.Check, Pod: s.PodUID, Stage: s.Stage, Operations: grants.OperationsKey(s.Operations)}
+	of := grants.Subject{Rule: i.settings.Rule, Check: i.settings.Check, Pod: s.PodUID, Stage: s.Stage,
+		Operations: grants.OperationsKey(s.Operations)}
 	if _, known := i.subjects[of]; known || t.id == "" {
 		return
 	}
-	one := &subject{Question: grants.Question{Subject: of, PodName: s.PodName, Requests: slices.Clone(s.Operations)}, state: tasked}
+	one := &subject{Question: grants.Question{Subject: of, PodName: s.PodName, Requests: slices.Clone(s.Operations)},
+		state: tasked}
 	if s.Approved {
 		i.pass(one, "")
 	}
@@ -136,7 +139,8 @@ func (i *Inquiry) holds(info appsv1alpha1.TaskInfo, t *task) bool {
 	for _, s := range info.Subjects {
 		has[key{string(s.PodUID), s.Stage, grants.OperationsKey(s.Operations)}] = true
 	}
-	return !slices.ContainsFunc(t.members, func(s grants.Subject) bool { return !has[key{string(s.Pod), s.Stage, s.Operations}] })
+	return !slices.ContainsFunc(t.members,
+		func(s grants.Subject) bool { return !has[key{string(s.Pod), s.Stage, s.Operations}] })
 }
 
 // duePoll is the task whose poll is most overdue; nil if none is due.
@@ -253,12 +257,14 @@ func (i *Inquiry) State() *appsv1alpha1.WebhookStatus {
 }
 
 func byTask(a, b appsv1alpha1.TaskInfo) int {
-	return cmp.Or(strings.Compare(a.TaskID, b.TaskID), timeOf(a.BeginTime, time.Time{}).Compare(timeOf(b.BeginTime, time.Time{})))
+	return cmp.Or(strings.Compare(a.TaskID, b.TaskID),
+		timeOf(a.BeginTime, time.Time{}).Compare(timeOf(b.BeginTime, time.Time{})))
 }
 
 // info is a task as status holds it: names and subjects sorted.
 func (i *Inquiry) info(t *task) appsv1alpha1.TaskInfo {
-	info := appsv1alpha1.TaskInfo{TaskID: t.id, BeginTime: seconds(t.begun), LastTime: seconds(t.spoke), Message: t.message}
+	info := appsv1alpha1.TaskInfo{TaskID: t.id, BeginTime: seconds(t.begun), LastTime: seconds(t.spoke),
+		Message: t.message}
 	for _, s := range t.members {
 		one := i.subjects[s]
 		if one == nil {

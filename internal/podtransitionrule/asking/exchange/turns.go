@@ -151,7 +151,8 @@ func (s *space[T]) before(other *space[T], now time.Time) int {
 		}
 		return 0
 	}
-	return cmp.Or(cmp.Compare(s.running, other.running), cmp.Compare(slow(s), slow(other)), cmp.Compare(s.served, other.served),
+	return cmp.Or(cmp.Compare(s.running, other.running), cmp.Compare(slow(s), slow(other)),
+		cmp.Compare(s.served, other.served),
 		strings.Compare(s.name, other.name))
 }
 

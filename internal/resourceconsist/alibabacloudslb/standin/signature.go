@@ -23,8 +23,9 @@ type input struct {
 
 // version is the version of the API that has the action.
 var version = map[string]string{
-	"DescribeHealthStatus": "2014-05-15", "DescribeVServerGroupAttribute": "2014-05-15", "AddVServerGroupBackendServers": "2014-05-15",
-	"SetVServerGroupAttribute": "2014-05-15", "RemoveVServerGroupBackendServers": "2014-05-15",
+	"DescribeHealthStatus": "2014-05-15", "DescribeVServerGroupAttribute": "2014-05-15",
+	"AddVServerGroupBackendServers": "2014-05-15",
+	"SetVServerGroupAttribute":      "2014-05-15", "RemoveVServerGroupBackendServers": "2014-05-15",
 	"DescribeNetworkInterfaces": "2014-05-26", "AssumeRoleWithOIDC": "2015-04-01",
 }
 
@@ -65,7 +66,8 @@ func (c *Cloud) checkSignature(r *http.Request, in input) *refusal {
 		fields[name] = value
 	}
 	if kind != algorithm || fields["Credential"] == "" || fields["Signature"] == "" {
-		return refuse(http.StatusBadRequest, "IncompleteSignature", "The request signature does not conform to Aliyun standards.")
+		return refuse(http.StatusBadRequest, "IncompleteSignature",
+			"The request signature does not conform to Aliyun standards.")
 	}
 	k, known := c.keys[fields["Credential"]]
 	if !known {
@@ -80,12 +82,14 @@ func (c *Cloud) checkSignature(r *http.Request, in input) *refusal {
 	}
 	signed := strings.Split(fields["SignedHeaders"], ";")
 	for name := range r.Header {
-		if lower := strings.ToLower(name); (strings.HasPrefix(lower, "x-acs-") || lower == "content-type") && !slices.Contains(signed, lower) {
+		if lower := strings.ToLower(name); (strings.HasPrefix(lower, "x-acs-") || lower == "content-type") &&
+			!slices.Contains(signed, lower) {
 			return refuse(http.StatusBadRequest, "IncompleteSignature", "Header %s is not signed.", lower)
 		}
 	}
 	if !slices.Contains(signed, "host") || !slices.IsSorted(signed) {
-		return refuse(http.StatusBadRequest, "IncompleteSignature", "The host is not signed, or the signed headers are not in order.")
+		return refuse(http.StatusBadRequest, "IncompleteSignature",
+			"The host is not signed, or the signed headers are not in order.")
 	}
 	want := sign(r, signed, hex.EncodeToString(digest[:]), k.secret)
 	if !hmac.Equal([]byte(want), []byte(fields["Signature"])) {
@@ -125,7 +129,8 @@ func sign(r *http.Request, signed []string, digest, secret string) string {
 		}
 		headers.WriteString(name + ":" + strings.TrimSpace(value) + "\n")
 	}
-	canonical := strings.Join([]string{r.Method, "/", canonicalQuery(r.URL.Query()), headers.String(), strings.Join(signed, ";"), digest}, "\n")
+	canonical := strings.Join([]string{r.Method, "/", canonicalQuery(r.URL.Query()), headers.String(),
+		strings.Join(signed, ";"), digest}, "\n")
 	sum := sha256.Sum256([]byte(canonical))
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte(algorithm + "\n" + hex.EncodeToString(sum[:])))

@@ -98,8 +98,10 @@ func New(keyID, secret string, now func() time.Time) *Cloud {
 		now = time.Now //nolint:forbidigo // a stand-in for a server that reads the clock
 	}
 	c := &Cloud{
-		now: now, keys: map[string]key{keyID: {secret: secret}}, nonces: map[string]bool{}, balancers: map[string][]Health{}, groups: map[string]*group{},
-		enis: map[string]string{}, calls: map[string]int{}, refusals: map[string]int{}, faults: map[string][]*Fault{}, pageSize: 100,
+		now: now, keys: map[string]key{keyID: {secret: secret}}, nonces: map[string]bool{}, balancers: map[string][]Health{},
+		groups: map[string]*group{},
+		enis:   map[string]string{}, calls: map[string]int{}, refusals: map[string]int{}, faults: map[string][]*Fault{},
+		pageSize: 100,
 	}
 	c.server = httptest.NewTLSServer(c)
 	return c
@@ -263,7 +265,8 @@ func count(all map[string]int, which string) int {
 
 // Throttled is the fault of an account that calls too often.
 func Throttled(times int) Fault {
-	return Fault{Times: times, Status: http.StatusBadRequest, Code: "Throttling.User", Message: "Request was denied due to user flow control."}
+	return Fault{Times: times, Status: http.StatusBadRequest, Code: "Throttling.User",
+		Message: "Request was denied due to user flow control."}
 }
 
 // refusal is an error in the provider's form.
@@ -321,7 +324,8 @@ func (c *Cloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.refusals[no.code]++
 		c.mu.Unlock()
 		status = no.status
-		answer = map[string]any{"Code": no.code, "Message": no.message, "HostId": r.Host, "Recommend": "https://api.alibabacloud.com/troubleshoot?q=" + no.code}
+		answer = map[string]any{"Code": no.code, "Message": no.message, "HostId": r.Host,
+			"Recommend": "https://api.alibabacloud.com/troubleshoot?q=" + no.code}
 	}
 	answer["RequestId"] = id
 	w.Header().Set("Content-Type", "application/json;charset=utf-8")
@@ -358,18 +362,22 @@ func (c *Cloud) answer(in input) (map[string]any, *refusal) {
 	case "AssumeRoleWithOIDC":
 		return c.assumeRole(in)
 	}
-	return nil, refuse(http.StatusNotFound, "InvalidAction.NotFound", "Specified api is not found, please check your url and method.")
+	return nil, refuse(http.StatusNotFound, "InvalidAction.NotFound",
+		"Specified api is not found, please check your url and method.")
 }
 
 func (c *Cloud) describeHealth(in input) (map[string]any, *refusal) {
 	lines, found := c.balancers[in.values.Get("LoadBalancerId")]
 	if !found {
-		return nil, refuse(http.StatusNotFound, "InvalidLoadBalancerId.NotFound", "The specified LoadBalancerId does not exist.")
+		return nil, refuse(http.StatusNotFound, "InvalidLoadBalancerId.NotFound",
+			"The specified LoadBalancerId does not exist.")
 	}
 	list := []map[string]any{}
 	for _, l := range lines {
 		list = append(list, map[string]any{
-			"ListenerPort": l.ListenerPort, "Port": 8080, "Protocol": "tcp", "ServerId": "eni-" + strings.ReplaceAll(l.ServerIP, ".", "-"), "ServerIp": l.ServerIP, "ServerHealthStatus": l.Status,
+			"ListenerPort": l.ListenerPort, "Port": 8080, "Protocol": "tcp",
+			"ServerId": "eni-" + strings.ReplaceAll(l.ServerIP, ".", "-"), "ServerIp": l.ServerIP,
+			"ServerHealthStatus": l.Status,
 		})
 	}
 	return map[string]any{"BackendServers": map[string]any{"BackendServer": list}}, nil
@@ -377,7 +385,8 @@ func (c *Cloud) describeHealth(in input) (map[string]any, *refusal) {
 
 func (c *Cloud) group(in input) (*group, *refusal) {
 	if in.values.Get("RegionId") == "" {
-		return nil, refuse(http.StatusBadRequest, "MissingParameter", "The input parameter RegionId that is mandatory for processing this request is not supplied.")
+		return nil, refuse(http.StatusBadRequest, "MissingParameter",
+			"The input parameter RegionId that is mandatory for processing this request is not supplied.")
 	}
 	g := c.groups[in.values.Get("VServerGroupId")]
 	if g == nil {
@@ -396,13 +405,15 @@ func (c *Cloud) describeGroup(in input) (map[string]any, *refusal) {
 	} else {
 		g.shown = slices.Clone(g.servers)
 	}
-	return map[string]any{"VServerGroupId": in.values.Get("VServerGroupId"), "VServerGroupName": "test", "LoadBalancerId": "lb-test", "BackendServers": listOf(g.shown)}, nil
+	return map[string]any{"VServerGroupId": in.values.Get("VServerGroupId"), "VServerGroupName": "test",
+		"LoadBalancerId": "lb-test", "BackendServers": listOf(g.shown)}, nil
 }
 
 func listOf(servers []Server) map[string]any {
 	list := []map[string]any{}
 	for _, s := range servers {
-		list = append(list, map[string]any{"ServerId": s.ServerID, "ServerIp": s.ServerIP, "Port": s.Port, "Weight": s.Weight, "Type": s.Type, "Description": s.Description})
+		list = append(list, map[string]any{"ServerId": s.ServerID, "ServerIp": s.ServerIP, "Port": s.Port, "Weight": s.Weight,
+			"Type": s.Type, "Description": s.Description})
 	}
 	return map[string]any{"BackendServer": list}
 }
@@ -421,7 +432,8 @@ func parseServers(raw string) ([]Server, *refusal) {
 		return nil, refuse(http.StatusBadRequest, "InvalidParameter", "The specified BackendServers is invalid.")
 	}
 	if len(list) > mostServers {
-		return nil, refuse(http.StatusBadRequest, "BackendServerQuotaExceeded", "The number of backend servers in one call exceeds %d.", mostServers)
+		return nil, refuse(http.StatusBadRequest, "BackendServerQuotaExceeded",
+			"The number of backend servers in one call exceeds %d.", mostServers)
 	}
 	servers := make([]Server, 0, len(list))
 	for _, l := range list {
@@ -429,13 +441,15 @@ func parseServers(raw string) ([]Server, *refusal) {
 		weight, weightErr := strconv.Atoi(strings.Trim(string(l.Weight), `"`))
 		switch {
 		case l.ServerID == "" || l.Type == "eni" && l.ServerIP == "":
-			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers.MissingKeyword", "The specified BackendServers lacks ServerId or ServerIp.")
+			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers.MissingKeyword",
+				"The specified BackendServers lacks ServerId or ServerIp.")
 		case portErr != nil || port < 1 || port > 65535 || weightErr != nil || weight < 0 || weight > 100:
 			return nil, refuse(http.StatusBadRequest, "InvalidParameter", "The specified Port or Weight is invalid.")
 		case l.Description != "" && !description.MatchString(l.Description):
 			return nil, refuse(http.StatusBadRequest, "InvalidParameter", "The specified Description is invalid.")
 		}
-		servers = append(servers, Server{ServerID: l.ServerID, ServerIP: l.ServerIP, Port: port, Weight: weight, Type: l.Type, Description: l.Description})
+		servers = append(servers, Server{ServerID: l.ServerID, ServerIP: l.ServerIP, Port: port, Weight: weight, Type: l.Type,
+			Description: l.Description})
 	}
 	return servers, nil
 }
@@ -477,15 +491,18 @@ func (c *Cloud) changed(g *group, action string, servers []Server) ([]Server, *r
 		})
 		switch {
 		case action == "AddVServerGroupBackendServers" && c.enis[s.ServerIP] != s.ServerID:
-			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers", "The specified network interface %s does not have address %s.", s.ServerID, s.ServerIP)
+			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers",
+				"The specified network interface %s does not have address %s.", s.ServerID, s.ServerIP)
 		case action == "AddVServerGroupBackendServers" && at >= 0:
-			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers.Duplicated", "The specified backend server is in the group already.")
+			return nil, refuse(http.StatusBadRequest, "InvalidBackendServers.Duplicated",
+				"The specified backend server is in the group already.")
 		case action == "AddVServerGroupBackendServers":
 			if c.takesOnly == 0 || i < c.takesOnly {
 				changed = append(changed, s)
 			}
 		case at < 0:
-			return nil, refuse(http.StatusBadRequest, "ServerNotInVServerGroup", "The specified backend server is not in the group.")
+			return nil, refuse(http.StatusBadRequest, "ServerNotInVServerGroup",
+				"The specified backend server is not in the group.")
 		case action == "SetVServerGroupAttribute":
 			changed[at] = s
 		default:
@@ -497,7 +514,8 @@ func (c *Cloud) changed(g *group, action string, servers []Server) ([]Server, *r
 
 func (c *Cloud) describeInterfaces(in input) (map[string]any, *refusal) {
 	if in.values.Get("VpcId") == "" || in.values.Get("RegionId") == "" {
-		return nil, refuse(http.StatusBadRequest, "MissingParameter", "The input parameter VpcId or RegionId that is mandatory for processing this request is not supplied.")
+		return nil, refuse(http.StatusBadRequest, "MissingParameter",
+			"The input parameter VpcId or RegionId that is mandatory for processing this request is not supplied.")
 	}
 	wanted := map[string]bool{}
 	for name := range in.values {
@@ -527,7 +545,8 @@ func (c *Cloud) describeInterfaces(in input) (map[string]any, *refusal) {
 				v4 = append(v4, map[string]any{"PrivateIpAddress": address, "Primary": false})
 			}
 		}
-		sets = append(sets, map[string]any{"NetworkInterfaceId": id, "PrivateIpSets": map[string]any{"PrivateIpSet": v4}, "Ipv6Sets": map[string]any{"Ipv6Set": v6}})
+		sets = append(sets, map[string]any{"NetworkInterfaceId": id, "PrivateIpSets": map[string]any{"PrivateIpSet": v4},
+			"Ipv6Sets": map[string]any{"Ipv6Set": v6}})
 	}
 	next := ""
 	if to < len(ids) {
@@ -556,6 +575,7 @@ func (c *Cloud) assumeRole(in input) (map[string]any, *refusal) {
 	id, expires := fmt.Sprintf("STS.test%d", c.lent), c.now().Add(time.Hour).UTC()
 	c.keys[id] = key{secret: "lent-secret", token: fmt.Sprintf("lent-token-%d", c.lent), expires: expires}
 	return map[string]any{"Credentials": map[string]any{
-		"AccessKeyId": id, "AccessKeySecret": "lent-secret", "SecurityToken": c.keys[id].token, "Expiration": expires.Format("2006-01-02T15:04:05Z"),
+		"AccessKeyId": id, "AccessKeySecret": "lent-secret", "SecurityToken": c.keys[id].token,
+		"Expiration": expires.Format("2006-01-02T15:04:05Z"),
 	}}, nil
 }
