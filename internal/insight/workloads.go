@@ -111,7 +111,8 @@ func refused(code Code, c metav1.Condition) Reason {
 	r := Reason{Code: code, Message: said(c.Reason, c.Message), Since: timeOf(c.LastTransitionTime.Time),
 		Next: "change what the API server's answer names; it is tried again by itself"}
 	if strings.Contains(c.Message, "exceeded quota") {
-		r.Code, r.Next = CodeQuota, "raise the ResourceQuota that is named, ask for less, or free what others use; it is tried again by itself"
+		r.Code = CodeQuota
+		r.Next = "raise the ResourceQuota that is named, ask for less, or free what others use; it is tried again by itself"
 	}
 	return r
 }

@@ -21,7 +21,8 @@ var (
 
 	stepsMetric = metric.Metric{
 		Name: "kuperator_lifecycle_steps_total", Kind: metric.Counter, Unit: "writes",
-		Help:   `Writes by lifecycle-controller, by their effect on the Pod: service_ready "False" took it out of service, "True" brought it back, "" changed labels only, "Deleted" deleted it.`,
+		Help: `Writes by lifecycle-controller, by their effect on the Pod: service_ready "False" took it out of service, ` +
+			`"True" brought it back, "" changed labels only, "Deleted" deleted it.`,
 		Labels: []metric.Label{{Name: "service_ready", Values: "False, True, Deleted, and the empty one"}},
 	}
 	conflictsMetric = metric.Metric{

@@ -32,8 +32,8 @@ func (p *plugin) dashboardCommand() *cobra.Command {
 		Short:   "Show the fleet as a live page in a browser",
 		Long: `Show the fleet as a live page in a browser: workloads, their Pods by state, budgets, and what Pods wait for.
 
-The page is served on a loopback address of this machine, with the permissions of the user of this command. It is read-only,
-and is served until the command ends (Ctrl-C).`,
+The page is served on a loopback address of this machine, with the permissions of the user of this command. It is
+read-only, and is served until the command ends (Ctrl-C).`,
 		Example: `  # One namespace
   kubectl kuperator dashboard -n shop
   # The whole cluster, at a given address

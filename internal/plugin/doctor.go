@@ -37,8 +37,8 @@ const (
 func (p *plugin) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "doctor", GroupID: groupLook, Short: "Check the installation for problems",
-		Long: `Check the installation for problems: the API server's version and clock, CRDs, components and their versions, webhooks and their
-certificates, freezes, keys left behind on Pods, and your permissions.
+		Long: `Check the installation for problems: the API server's version and clock, CRDs, components and their versions,
+webhooks and their certificates, freezes, keys left behind on Pods, and your permissions.
 
 What you may not read is listed, and does not count as a problem. The exit code is 2 if there is a problem.`,
 		Example: "  kubectl kuperator doctor\n  kubectl kuperator doctor -o json",
@@ -331,7 +331,9 @@ func (s *session) checkPermissions(ctx context.Context, d *insight.Diagnosis) {
 		if p.cluster {
 			attributes.Namespace = ""
 		}
-		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes}}
+		review := &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: attributes},
+		}
 		answer, err := s.kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		switch {
 		case err != nil:

@@ -21,10 +21,11 @@ import (
 func (p *plugin) drainCheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "drain-check NODE", GroupID: groupLook, Short: "Show which Pods a drain of the node would wait for, and why",
-		Long: `Show which Pods a drain of the node would wait for, and why: freezes, rules, PodDisruptionBudgets, finalizers. The command only reads.
+		Long: `Show which Pods a drain of the node would wait for, and why: freezes, rules, PodDisruptionBudgets,
+finalizers. The command only reads.
 
-The exit code is 2 if a Pod would wait until a user acts. Rules are evaluated by their current status: the budget that is left when
-the drain begins may differ.`,
+The exit code is 2 if a Pod would wait until a user acts. Rules are evaluated by their current status: the budget that
+is left when the drain begins may differ.`,
 		Example: "  kubectl kuperator drain-check node-3",
 		Args:    cobra.ExactArgs(1), ValidArgsFunction: p.completeNames("Node"),
 		RunE: func(cmd *cobra.Command, args []string) error {

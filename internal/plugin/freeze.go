@@ -28,13 +28,14 @@ func (p *plugin) freezeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "freeze (NAMESPACE | --cluster) --reason WHY", GroupID: groupChange,
 		Short: "Stop all operations that take Pods out of service, in an emergency",
-		Long: `Stop all operations that take Pods out of service, in a namespace or in the whole cluster, whichever program requests them. Pods that
-are already leaving service or returning to it continue.
+		Long: `Stop all operations that take Pods out of service, in a namespace or in the whole cluster, whichever program
+requests them. Pods that are already leaving service or returning to it continue.
 
-The annotation of the freeze records the reason, the user and the intended end. A freeze does not end by itself: see kubectl kuperator
-unfreeze.`,
-		Example: "  kubectl kuperator freeze shop --reason \"release week\" --for 48h\n  kubectl kuperator freeze --cluster --reason \"incident 4711\"",
-		Args:    cobra.MaximumNArgs(1), ValidArgsFunction: p.completeNamespaces,
+The annotation of the freeze records the reason, the user and the intended end. A freeze does not end by itself: see
+kubectl kuperator unfreeze.`,
+		Example: "  kubectl kuperator freeze shop --reason \"release week\" --for 48h\n" +
+			"  kubectl kuperator freeze --cluster --reason \"incident 4711\"",
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: p.completeNamespaces,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.reason == "" {
 				return errors.New("--reason is missing: those whom the freeze stops will ask")

@@ -115,7 +115,8 @@ func (s *session) capabilities(ctx context.Context) (revision.Capabilities, erro
 func (p *plugin) historyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "history collaset/NAME", GroupID: groupLook, Short: "Show a CollaSet's revisions, and the Pods at each",
-		Long:    "Show a CollaSet's revisions, the oldest first, the Pods at each, and whether a Pod is updated in place from one to the next.",
+		Long: "Show a CollaSet's revisions, the oldest first, the Pods at each, " +
+			"and whether a Pod is updated in place from one to the next.",
 		Example: "  kubectl kuperator history collaset/web",
 		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -221,11 +222,13 @@ func (p *plugin) undoCommand() *cobra.Command {
 	var dry dryRun
 	cmd := &cobra.Command{
 		Use: "undo collaset/NAME", GroupID: groupChange, Short: "Roll a CollaSet back to an earlier revision",
-		Long: `Restore the template and the volume claim templates of an earlier revision: the one before the current one, or --to-revision.
+		Long: `Restore the template and the volume claim templates of an earlier revision: the one before the current one,
+or --to-revision.
 
 Pods with an operation under way return to that revision within the operation. Change your manifests as well.`,
-		Example: "  kubectl kuperator undo collaset/web\n  kubectl kuperator undo collaset/web --to-revision=3 --dry-run=server",
-		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+		Example: "  kubectl kuperator undo collaset/web\n" +
+			"  kubectl kuperator undo collaset/web --to-revision=3 --dry-run=server",
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, set, err := p.setFor(cmd.Context(), args, dry)
 			if err != nil {

@@ -39,11 +39,12 @@ func (p *plugin) planCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan (-f FILE | collaset/NAME)", GroupID: groupLook,
 		Short: "Show what a changed manifest does to the Pods: in place or re-created, in which order",
-		Long: `Show what a changed manifest does to the Pods of its CollaSets: which are updated in place and which are re-created, which fields
-require that, which Pods the partition or label selects, in which order their updates begin, and which rules limit how many at a time.
+		Long: `Show what a changed manifest does to the Pods of its CollaSets: which are updated in place and which are
+re-created, which fields require that, which Pods the partition or label selects, in which order their updates begin,
+and which rules limit how many at a time.
 
-Nothing is changed: the manifest is sent to the API server as a dry run. With the name of a CollaSet, the plan is that of the current
-rollout. The order is computed by the code of collaset-controller from the current Pods.`,
+Nothing is changed: the manifest is sent to the API server as a dry run. With the name of a CollaSet, the plan is that
+of the current rollout. The order is computed by the code of collaset-controller from the current Pods.`,
 		Example: "  kubectl kuperator plan -f web.yaml\n  kubectl kuperator plan collaset/web",
 		Args:    cobra.MaximumNArgs(2), ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -66,7 +67,8 @@ func (p *plugin) diffCommand() *cobra.Command {
 	file := ""
 	cmd := &cobra.Command{
 		Use: "diff -f FILE", GroupID: groupLook, Short: "Show what a manifest changes, and what that does to the Pods",
-		Long: `Show what kubectl apply of a manifest would change in its CollaSets, as a unified diff, and the plan for the Pods.
+		Long: `Show what kubectl apply of a manifest would change in its CollaSets, as a unified diff, and the plan for the
+Pods.
 
 The exit code is 2 if there are changes.`,
 		Example: "  kubectl kuperator diff -f web.yaml",

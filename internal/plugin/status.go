@@ -36,8 +36,9 @@ func (p *plugin) statusCommand() *cobra.Command {
 		Short:   "Show workloads, their Pods and operations, and what those wait for",
 		Long: `Show workloads, their Pods and operations, and what those wait for.
 
-All workloads with Pods under the lifecycle (label kusionstack.io/control=true) are shown, CollaSets and others. Below each are
-its Pods that are not in service or have an operation, with the operation, its phase, its start, and what it waits for.`,
+All workloads with Pods under the lifecycle (label kusionstack.io/control=true) are shown, CollaSets and others. Below
+each are its Pods that are not in service or have an operation, with the operation, its phase, its start, and what it
+waits for.`,
 		Example: `  # What is under way in this namespace
   kubectl kuperator status
   # One workload, live

@@ -120,7 +120,8 @@ The annotation `+revision.RestartedAtAnnotation+` is set in the template, as kub
 					set.Name)
 			}
 			at := s.now().UTC().Format(time.RFC3339)
-			annotation := map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": map[string]any{revision.RestartedAtAnnotation: at}}}}
+			annotations := map[string]any{revision.RestartedAtAnnotation: at}
+			annotation := map[string]any{"template": map[string]any{"metadata": map[string]any{"annotations": annotations}}}
 			return change{Action: "restarts", Changed: true, Details: chosen(set)}, s.patchSet(ctx, set, annotation, dry)
 		})
 }
@@ -145,8 +146,9 @@ func (p *plugin) replaceCommand() *cobra.Command {
 	cancel := false
 	cmd := &cobra.Command{
 		Use: "replace pod/NAME", GroupID: groupChange, Short: "Replace a Pod of a CollaSet with another one",
-		Long: `Replace a Pod of a CollaSet with another one. The new Pod is created first, with another instance ID, and the old one is deleted
-when the new one is available. The new Pod has PVC claims of its own. --cancel cancels the replacement while the old Pod is in service.`,
+		Long: `Replace a Pod of a CollaSet with another one. The new Pod is created first, with another instance ID, and the
+old one is deleted when the new one is available. The new Pod has PVC claims of its own. --cancel cancels the
+replacement while the old Pod is in service.`,
 		Example: "  kubectl kuperator replace pod/web-7k2xd\n  kubectl kuperator replace pod/web-7k2xd --cancel",
 		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: p.completeNames("Pod"),
 		RunE: func(cmd *cobra.Command, args []string) error {

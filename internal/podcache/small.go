@@ -110,7 +110,8 @@ func (s *small) identify(m *metav1.ObjectMeta) {
 	uid, own, _ := strings.Cut(s.own, separator)
 	version, _, _ := strings.Cut(own, separator)
 	*m = *s.rest
-	m.Namespace, m.Name, m.CreationTimestamp, m.UID, m.ResourceVersion = *s.namespace, s.name, s.created, types.UID(uid), version
+	m.Namespace, m.Name, m.CreationTimestamp = *s.namespace, s.name, s.created
+	m.UID, m.ResourceVersion = types.UID(uid), version
 }
 
 // labels is a new map, nil for none.

@@ -99,7 +99,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	heard := r.asker.Heard(req.Name, rules)
-	snapshot.Answers, snapshot.Tasks, snapshot.Invalid, snapshot.Unreachable = heard.Answers, heard.Tasks, heard.Invalid, heard.Unreachable
+	snapshot.Answers, snapshot.Tasks = heard.Answers, heard.Tasks
+	snapshot.Invalid, snapshot.Unreachable = heard.Invalid, heard.Unreachable
 	plan := r.decide(req.Name, snapshot)
 	askAgain := r.asker.Ask(req.Name, plan.Questions)
 	if err := r.apply(ctx, req, ns, o, plan); err != nil {

@@ -40,7 +40,7 @@ func AddAdmissionToManager(mgr manager.Manager, example client.Object, adapters 
 		return err
 	}
 	listKind := gvk.GroupVersion().WithKind(gvk.Kind + "List")
-	a := &announcer{kind: gvk.Kind, adapters: adapters, employers: mgr.GetCache(), list: func() (client.ObjectList, error) {
+	list := func() (client.ObjectList, error) {
 		object, err := mgr.GetScheme().New(listKind)
 		if err != nil {
 			return nil, err
@@ -50,7 +50,8 @@ func AddAdmissionToManager(mgr manager.Manager, example client.Object, adapters 
 			return nil, fmt.Errorf("%T is no list", object)
 		}
 		return list, nil
-	}}
+	}
+	a := &announcer{kind: gvk.Kind, adapters: adapters, employers: mgr.GetCache(), list: list}
 	if _, err := a.list(); err != nil {
 		return fmt.Errorf("adding the admission webhook for %s: its list: %w", gvk.Kind, err)
 	}

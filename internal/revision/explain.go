@@ -67,7 +67,8 @@ func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsFor
 //	spec.initContainers[].image                 always; a sidecar restarts, others change when the Pod is created anew
 //	spec.tolerations                            additions, and other seconds of one that is there
 //	spec.activeDeadlineSeconds                  set or lowered
-//	spec.containers[].resources                 cpu and memory, set or changed, not removed, QoS class as before: Capabilities
+//	spec.containers[].resources                 cpu and memory, set or changed, not removed,
+//	                                            QoS class as before: Capabilities
 //	spec.initContainers[].resources, spec.resources
 //	                                            likewise: Capabilities
 //	volumeClaimTemplates[] storage request      raised

@@ -1,13 +1,15 @@
 // Package webhook is webhook-server: what the API server asks before it stores a Pod or one of the suite's own objects.
 //
-//	path                             asked about                  answer
-//	/mutate-pods                     creation of managed Pods     adds the readiness gate of the Pod protocol, and announces Services
-//	/delete-pods                     deletion of managed Pods     refuses, and marks the Pod, until it is out of service
-//	/evict-pods                      evictions                    the same, with 429
-//	/mutate-collasets                CollaSets                    fills in what the schema cannot default
-//	/validate-collasets              CollaSets                    refuses what can never work, warns of what is not supported
-//	/validate-podtransitionrules     PodTransitionRules           the same
-//	/validate-resourcecontexts       ResourceContexts             refuses an instance ID that is there twice
+//	path                            asked about                answer
+//	/mutate-pods                    creation of managed Pods   adds the readiness gate of the Pod protocol,
+//	                                                           and announces Services
+//	/delete-pods                    deletion of managed Pods   refuses, and marks the Pod, until it is out of service
+//	/evict-pods                     evictions                  the same, with 429
+//	/mutate-collasets               CollaSets                  sets defaults that the schema cannot express
+//	/validate-collasets             CollaSets                  rejects what can never work,
+//	                                                           warns of what is not supported
+//	/validate-podtransitionrules    PodTransitionRules         the same
+//	/validate-resourcecontexts      ResourceContexts           rejects duplicate instance IDs
 //
 // The server is a convenience on top of the schema, never a condition for anything: the CRDs validate and default
 // themselves (CEL), collaset-controller gives its Pods the gate itself, and every webhook has failurePolicy Ignore.

@@ -31,8 +31,10 @@ const (
 var (
 	removalsMetric = metric.Metric{
 		Name: "kuperator_webhook_removals_total", Kind: metric.Counter, Unit: "requests",
-		Help: `Requests to remove a Pod, by verb ("delete" or "eviction") and result: "admitted"; "marked" for graceful deletion and refused; ` +
-			`"refused" because the graceful deletion is not finished or by a PodDisruptionBudget; "failed" because a request to the API server failed.`,
+		Help: `Requests to remove a Pod, by verb ("delete" or "eviction") and result: "admitted"; ` +
+			`"marked" for graceful deletion and refused; ` +
+			`"refused" because the graceful deletion is not finished or by a PodDisruptionBudget; ` +
+			`"failed" because a request to the API server failed.`,
 		Labels: []metric.Label{{Name: "verb", Values: "delete, eviction"},
 			{Name: "result", Values: "admitted, marked, refused, failed"}},
 	}
@@ -52,8 +54,10 @@ var (
 
 	turnedAwayMetric = metric.Metric{
 		Name: "kuperator_webhook_turned_away_total", Kind: metric.Counter, Unit: "requests",
-		Help: `Requests that were refused before their body was read, by reason: "path" without a webhook; "method" other than POST; "token" missing or wrong; ` +
-			`content "type" other than JSON; "size" above that of any review; server "busy" with too many requests, so that the API server continued without an answer.`,
+		Help: `Requests that were refused before their body was read, by reason: "path" without a webhook; ` +
+			`"method" other than POST; "token" missing or wrong; content "type" other than JSON; ` +
+			`"size" above that of any review; ` +
+			`server "busy" with too many requests, so that the API server continued without an answer.`,
 		Labels: []metric.Label{{Name: "reason", Values: "path, method, token, type, size, busy"}},
 	}
 

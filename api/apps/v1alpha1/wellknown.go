@@ -75,8 +75,8 @@ const (
 	//   - "lastContainerID" and others, in a container;
 	//   - "resize" (by container) and "podResize": the resources that are sent to pods/resize;
 	//   - "refused": why the API server refuses them;
-	//   - "finish", {"id","type","request"}: the operation that lifecycle-controller finishes when all of these changes are
-	//     observed. request is the value of its operating label.
+	//   - "finish", {"id","type","request"}: the operation that lifecycle-controller finishes when all of these
+	//     changes are observed. request is the value of its operating label.
 	LastPodStatusAnnotation = "collaset.kusionstack.io/last-pod-status"
 
 	// PodDecorationRevisionsAnnotation is the list of PodDecorations that were applied to the Pod.

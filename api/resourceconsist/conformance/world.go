@@ -293,7 +293,8 @@ func (w *world[E, S]) swept(employer E, living ...*corev1.Pod) {
 
 // round looks at the Pods that are not done and makes the call for those that are known and not finished. It returns
 // what is still missing.
-func (w *world[E, S]) round(employer E, pods []*corev1.Pod, done map[*corev1.Pod]bool, call func(context.Context, E, ...*corev1.Pod) error,
+func (w *world[E, S]) round(
+	employer E, pods []*corev1.Pod, done map[*corev1.Pod]bool, call func(context.Context, E, ...*corev1.Pod) error,
 	judge func(*corev1.Pod, answer) (bool, string),
 ) (missing string) {
 	var due []*corev1.Pod

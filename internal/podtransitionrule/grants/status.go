@@ -236,8 +236,8 @@ func (r *rule) conditions(conditions *[]metav1.Condition, s Snapshot) news {
 		"The rule is in force.")
 	switch {
 	case r.shares != "":
-		ready.Message = "The rule is in force, without a PodDisruptionBudget of its own: Kubernetes evicts no Pod that two select, and " +
-			r.shares + " selects its Pods and demands at least as much."
+		ready.Message = "The rule is in force, without a PodDisruptionBudget of its own: " +
+			"Kubernetes evicts no Pod that two select, and " + r.shares + " selects its Pods and demands at least as much."
 	case r.foreignBudget:
 		ready.Message = "The rule is in force, without its PodDisruptionBudget: another object has the name " + r.Name +
 			"; rename or delete that, or set spec.mirrorPodDisruptionBudget to false."
@@ -246,8 +246,8 @@ func (r *rule) conditions(conditions *[]metav1.Condition, s Snapshot) news {
 		}
 	case r.rival != "":
 		ready.Message = "The rule is in force. But Kubernetes evicts no Pod that two PodDisruptionBudgets select, and " +
-			r.rival +
-			" selects some of the same: let one selector include the other and the wider demand enough, or set spec.mirrorPodDisruptionBudget to false."
+			r.rival + " selects some of the same: " +
+			"let one selector include the other and the wider demand enough, or set spec.mirrorPodDisruptionBudget to false."
 	}
 	if unreachable := s.Unreachable[r.UID]; unreachable != "" {
 		ready = condition(appsv1alpha1.RuleReady, metav1.ConditionFalse, appsv1alpha1.ReasonWebhookUnreachable, unreachable)

@@ -38,13 +38,16 @@ func builtIns() []builtIn {
 		{name: endpointslice.Name, make: func(context.Context, ctrl.Manager) ([]backend.Backend, error) {
 			return []backend.Backend{endpointslice.New(nil)}, nil
 		}},
-		{name: webhook.Name, addFlags: hook.AddFlags, validate: hook.Validate, make: func(context.Context, ctrl.Manager) ([]backend.Backend, error) {
-			adapter, err := webhook.New(hook, nil)
-			if err != nil {
-				return nil, err
-			}
-			return []backend.Backend{bulk.New(adapter, hook.Calls(), nil)}, nil
-		}},
+		{
+			name: webhook.Name, addFlags: hook.AddFlags, validate: hook.Validate,
+			make: func(context.Context, ctrl.Manager) ([]backend.Backend, error) {
+				adapter, err := webhook.New(hook, nil)
+				if err != nil {
+					return nil, err
+				}
+				return []backend.Backend{bulk.New(adapter, hook.Calls(), nil)}, nil
+			},
+		},
 		haproxyAdapter(),
 	}...)
 }

@@ -114,7 +114,8 @@ func newEngine(a adapter, options api.CallOptions, clk clock.WithTicker) *Engine
 	}
 	e := &Engine{
 		adapter: a, options: options, clock: clk, metrics: m, err: err, limiter: rate.NewLimiter(limit, options.Burst),
-		queue:  workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: clk}),
+		queue: workqueue.NewTypedDelayingQueueWithConfig(
+			workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Clock: clk}),
 		slow:   workqueue.NewTyped[types.NamespacedName](),
 		report: func(client.ObjectKey, metav1.Condition) {},
 		slots:  map[types.NamespacedName]*slot{}, employersOf: map[types.NamespacedName]map[types.NamespacedName]struct{}{},
