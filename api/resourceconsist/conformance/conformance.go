@@ -11,11 +11,11 @@
 //		})
 //	}
 //
-// Each check is a subtest that begins with a fresh provider. The one that matters most is made all the time: an adapter
-// never reports a Pod as not served while the provider sends it traffic, because the framework lets the Pod be operated
-// then.
+// Each check is a subtest with a fresh provider. The most important check runs all the time: an adapter must never
+// report a Pod as not served while the provider sends it traffic, because the framework would permit operations on the
+// Pod then.
 //
-// Run the tests with -race: some checks are there to give the race detector something to see.
+// Run the tests with -race: some checks exist only for the race detector.
 package conformance
 
 import (
@@ -30,65 +30,65 @@ import (
 	api "kusionstack.io/kuperator/api/resourceconsist"
 )
 
-// Label and LabelValue are on all Pods that the checks make; employers have to select them.
+// Label and LabelValue are on all Pods of the checks; employers must select them.
 const (
 	Label      = "app"
 	LabelValue = "conformance"
 )
 
-// Provider is the system behind an adapter, as the checks have to know it and may disturb it. Serves is needed always,
-// Move for an adapter that only observes; a check that needs something else that is nil is skipped and says so. The
-// functions are called from many goroutines and are no calls of the provider, so Calls does not count them.
+// Provider is the system behind an adapter, as far as the checks must know and disturb it. Serves is always required,
+// and Move for an adapter that only observes. A check that needs another function that is nil is skipped, with a
+// message. The functions are called concurrently. They are not calls to the provider, so Calls does not count them.
 type Provider[E client.Object] struct {
-	// Employer makes an employer that takes part and selects the Pods with Label; the checks use several namespaces and
-	// names. Nil means Service, for adapters whose employers are Services. The adapter's Provision is called with it,
-	// if there is one.
+	// Employer creates an employer that takes part and selects the Pods with Label; the checks use several namespaces
+	// and names. Nil means Service, for adapters whose employers are Services. The adapter's Provision, if any, is
+	// called with it.
 	Employer func(namespace, name string) E
-	// Pod changes a Pod that the checks have made, before they use it, for what the adapter needs of one, for example
-	// an annotation; nil means nothing. The Pod has what the framework's cache keeps: metadata, node name, readiness
+	// Pod changes a Pod of the checks before its use, for what the adapter requires of a Pod, for example an
+	// annotation. Nil means no change. The Pod has what the framework's cache keeps: metadata, node name, readiness
 	// gates, phase, conditions and addresses.
 	Pod func(pod *corev1.Pod)
 
-	// Serves reports whether a request to the employer can reach the Pod now, under any address in its status. It is
-	// the truth, taken from the provider and not from the adapter: it must not fail, and must not go through what Fail,
-	// Delay and the like disturb.
+	// Serves reports whether a request to the employer can reach the Pod now, under any address in its status. It must
+	// reflect the provider itself and not the adapter: it must not fail, and must not be affected by Fail, Delay and
+	// the like.
 	Serves func(employer E, pod *corev1.Pod) bool
-	// Move makes the provider send traffic to the Pod, or none, as the system does that the adapter observes. It
-	// returns when this is so.
+	// Move makes the provider send traffic to the Pod, or none, in place of the system that the adapter observes. It
+	// returns when the traffic has changed.
 	Move func(employer E, pod *corev1.Pod, on bool)
 
 	// Fail makes every call to the provider fail without effect, until it is called with false.
 	Fail func(failing bool)
 	// FailFor makes changes of these Pods fail and those of others succeed, in the same call too, until it is called
-	// again. Without arguments all succeed. Leave it nil if a call can only succeed or fail as a whole.
+	// again. Without arguments all succeed. Nil means that a call can only succeed or fail as a whole.
 	FailFor func(pods ...*corev1.Pod)
 	// Throttle makes the provider refuse some calls as too many and answer others, until it is called with false.
 	Throttle func(throttling bool)
-	// Delay makes every call take so long, or until the caller gives up. A shorter delay also ends the calls that wait
-	// for a longer one.
+	// Delay makes every call take this long, or until the caller gives up. A shorter delay also ends the calls that
+	// wait for a longer one.
 	Delay func(delay time.Duration)
-	// Hold makes the provider accept changes without carrying them out, until it is called with false, which carries
-	// them out before it returns. Serves and what the provider answers say what is in effect.
+	// Hold makes the provider accept changes without performing them, until it is called with false, which performs
+	// them before it returns. Serves and the provider's answers reflect what is in effect.
 	Hold func(holding bool)
-	// Foreign puts members into the employer's backend that are not the adapter's, and returns whether they are still
-	// there as they were put.
+	// Foreign adds members to the employer's backend that are not the adapter's, and returns a function that reports
+	// whether they are unchanged.
 	Foreign func(employer E) (untouched func() bool)
-	// Calls is how many calls the provider has been sent so far.
+	// Calls is the number of calls to the provider so far.
 	Calls func() int
 
-	// Patience is how long the provider may take to do anything. Zero means 30 s. A check that fails may wait for it.
+	// Patience is the maximum time that the provider takes for anything. Zero means 30 s. A check that fails may wait
+	// this long.
 	Patience time.Duration
-	// Sizes are the numbers of Pods to count calls with, in rising order. Nil means 10, 100 and 1000.
+	// Sizes are the numbers of Pods for which calls are counted, in ascending order. Nil means 10, 100 and 1000.
 	Sizes []int
-	// Seeds are those of the random lives of Pods. Nil means 1 to 5. A failure names its seed.
+	// Seeds are the seeds of the random Pod lives. Nil means 1 to 5. A failure names its seed.
 	Seeds []uint64
 }
 
 // Fixture is a fresh provider and the adapter for it.
 type Fixture[E client.Object, S comparable] struct {
-	// Connect makes an adapter for the provider, as a process that has just started does. It is called again for what
-	// happens after a restart; the adapters made earlier are not used any more then. An adapter that is an api.Mover as
-	// well is tested as one.
+	// Connect creates an adapter for the provider, like a process that has just started. It is called again to simulate
+	// a restart; earlier adapters are not used after that. An adapter that is also an api.Mover is tested as one.
 	Connect func() api.Adapter[E, S]
 	// Provider is the provider.
 	Provider Provider[E]

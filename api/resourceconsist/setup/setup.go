@@ -43,19 +43,19 @@ func AddToManager[E client.Object](mgr manager.Manager, options api.Options, ada
 	return resourceconsist.AddToManager(mgr, backend.New(*new(E)), options, backends(adapters)...)
 }
 
-// AddAdmissionToManager serves, on the manager's webhook server, an admission webhook for new Pods: it announces on a
+// AddAdmissionToManager serves, on the manager's webhook server, an admission webhook for new Pods. It announces on a
 // Pod the employers of kind E that select it through one of the adapters, so that the Pod never counts as serving
-// before they have it, however late AddToManager's controllers see it. Pods without kusionstack.io/control=true pass
-// untouched; what others announced stays; a Pod whose annotation cannot be read is refused, with what to change. A
-// dry run is answered like any other request, since nothing but the answer is made.
+// before they have it, however late AddToManager's controllers observe it. Pods without kusionstack.io/control=true are
+// not changed. Other announcements are kept. A Pod whose annotation is not valid is refused, with the remedy. A dry run
+// is answered like any other request, because the webhook has no side effects.
 //
 // The path is "/mutate-pods-<kind>" in lower case, for example /mutate-pods-service, and also "/<adapter name>", where
-// upstream v0.0.7 served an adapter's webhook; each announces for all adapters. Employers come from the manager's
-// cache, so its user may list and watch them. Every replica serves, elected or not. The errors are those of
-// AddToManager.
+// upstream v0.0.7 served an adapter's webhook; each path announces for all adapters. Employers are read from the
+// manager's cache, so its user must be allowed to list and watch them. Every replica serves, leader or not. The errors
+// are those of AddToManager.
 //
-// Running this without AddToManager somewhere leaves Pods that never count as serving. webhook-server does the same for
-// Services by itself (--announce-services). The API server is told by
+// If AddToManager runs nowhere, Pods with announcements never count as serving. webhook-server does the same for
+// Services (--announce-services). The API server is configured with
 //
 //	apiVersion: admissionregistration.k8s.io/v1
 //	kind: MutatingWebhookConfiguration

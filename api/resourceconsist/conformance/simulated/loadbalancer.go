@@ -1,5 +1,5 @@
-// Package simulated has providers that live in memory, to test adapters against. They can be slow, refuse calls, fail
-// for single members and take their time, which a real provider does only when it is not looked at.
+// Package simulated has in-memory providers to test adapters with. They can be slow, refuse calls, fail for single
+// members and delay changes, which a real provider does only occasionally.
 package simulated
 
 import (
@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// ErrUnavailable is how a LoadBalancer answers while it fails.
+// ErrUnavailable is the error of a LoadBalancer while it fails.
 var ErrUnavailable = errors.New("load balancer unavailable")
 
-// ErrThrottled is how a LoadBalancer answers a call that was one too many.
+// ErrThrottled is the error of a LoadBalancer for a throttled call.
 var ErrThrottled = errors.New("too many requests")
 
 // Member is one member of a group of backends.
@@ -29,12 +29,12 @@ type Member struct {
 	Port    int32  `json:"port,omitempty"`
 	// Weight is the member's share of requests. A member of weight 0 gets none.
 	Weight int32 `json:"weight"`
-	// Owner says who put the member there. The load balancer does not care.
+	// Owner identifies the writer of the member. The load balancer ignores it.
 	Owner string `json:"owner,omitempty"`
 }
 
-// LoadBalancer holds groups of members and sends requests to those that have a weight. A group is there as soon as it
-// is named. Its methods may be called from many goroutines. Make one with NewLoadBalancer.
+// LoadBalancer has groups of members and sends requests to those that have a weight. A group exists as soon as it is
+// named. Its methods may be called concurrently. Create one with NewLoadBalancer.
 type LoadBalancer struct {
 	mu     sync.Mutex
 	groups map[string]map[string]*history
@@ -52,14 +52,14 @@ type LoadBalancer struct {
 // history is what a member is and what it will be; nil is not there.
 type history struct{ now, next *Member }
 
-// NewLoadBalancer makes a load balancer without members that works well.
+// NewLoadBalancer returns a load balancer without members and without faults.
 func NewLoadBalancer() *LoadBalancer {
 	return &LoadBalancer{groups: map[string]map[string]*history{}, random: rand.New(rand.NewPCG(1, 1)),
 		woken: make(chan struct{})}
 }
 
-// List is a call that returns the members of a group as they are now: those named, as far as they exist, or all if
-// none is named, in the order of their IDs.
+// List is a call that returns the current members of a group, sorted by ID: those with the given IDs that exist, or all
+// without IDs.
 func (l *LoadBalancer) List(ctx context.Context, group string, ids ...string) ([]Member, error) {
 	if err := l.call(ctx); err != nil {
 		return nil, err
@@ -80,13 +80,13 @@ func (l *LoadBalancer) List(ctx context.Context, group string, ids ...string) ([
 	return slices.Compact(found), nil
 }
 
-// Put is a call that adds members to a group or changes those that are there. Members that were refused are named in
-// the first result, all others are accepted; with an error none is.
+// Put is a call that adds members to a group or changes existing ones. Members that were refused are in the first
+// result, and all others are accepted. With an error, no member is accepted.
 func (l *LoadBalancer) Put(ctx context.Context, group string, members ...Member) (refused map[string]error, err error) {
 	return l.Change(ctx, group, members, nil)
 }
 
-// Remove is a call that takes members out of a group; that one is not there is no failure. Results are as for Put.
+// Remove is a call that removes members from a group. A member that does not exist is no error. Results are as for Put.
 func (l *LoadBalancer) Remove(ctx context.Context, group string, ids ...string) (refused map[string]error, err error) {
 	return l.Change(ctx, group, nil, ids)
 }
@@ -176,7 +176,7 @@ func (l *LoadBalancer) set(group, id string, to *Member) {
 	}
 }
 
-// Serves reports whether a request to the group can reach the address now. It is no call.
+// Serves reports whether a request to the group can reach the address now. It does not count as a call.
 func (l *LoadBalancer) Serves(group, address string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,8 +188,7 @@ func (l *LoadBalancer) Serves(group, address string) bool {
 	return false
 }
 
-// Set puts a member into a group as another system does: at once, whatever the load balancer suffers from. It is no
-// call.
+// Set adds a member to a group like another system: at once, whatever faults are set. It does not count as a call.
 func (l *LoadBalancer) Set(group string, member Member) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -197,7 +196,7 @@ func (l *LoadBalancer) Set(group string, member Member) {
 	l.groups[group][member.ID].now = &member
 }
 
-// Has reports whether a group has exactly this member. It is no call.
+// Has reports whether a group has exactly this member. It does not count as a call.
 func (l *LoadBalancer) Has(group string, member Member) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,28 +207,28 @@ func (l *LoadBalancer) Has(group string, member Member) bool {
 	return h.now != nil && *h.now == member
 }
 
-// Calls is how many calls there were so far.
+// Calls is the number of calls so far.
 func (l *LoadBalancer) Calls() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.calls
 }
 
-// Fail makes all calls fail with ErrUnavailable, or work again.
+// Fail makes all calls fail with ErrUnavailable, until it is called with false.
 func (l *LoadBalancer) Fail(failing bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failing = failing
 }
 
-// Throttle makes every second call at random fail with ErrThrottled, or none.
+// Throttle makes a random half of the calls fail with ErrThrottled, until it is called with false.
 func (l *LoadBalancer) Throttle(throttling bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.throttling = throttling
 }
 
-// FailFor makes Put and Remove refuse the members of these addresses, and of no others.
+// FailFor makes Put and Remove refuse the members with these addresses, and no others.
 func (l *LoadBalancer) FailFor(addresses ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +238,7 @@ func (l *LoadBalancer) FailFor(addresses ...string) {
 	}
 }
 
-// Delay makes each call take so long, or until its context ends. Calls under way go on at once.
+// Delay makes each call take this long, or until its context ends. It ends the delay of calls under way.
 func (l *LoadBalancer) Delay(delay time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -248,8 +247,7 @@ func (l *LoadBalancer) Delay(delay time.Duration) {
 	l.woken = make(chan struct{})
 }
 
-// Hold makes changes that are accepted from now on wait, or lets all that wait take effect. List shows what is in
-// effect.
+// Hold makes accepted changes wait, until it is called with false. List returns what is in effect.
 func (l *LoadBalancer) Hold(holding bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
