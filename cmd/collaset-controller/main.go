@@ -1,4 +1,4 @@
-// Command collaset-controller operates CollaSets: scaling, updating and replacing their Pods under the Pod protocol.
+// Command collaset-controller reconciles CollaSets: it scales, updates and replaces their Pods under the Pod protocol.
 // Run it with --help for its flags.
 package main
 

@@ -1,5 +1,5 @@
-// Command kubectl-kuperator is the kubectl plugin of the suite: what the fleet waits for, and what may be done about
-// it. Run it as kubectl kuperator --help.
+// Command kubectl-kuperator is the kubectl plugin of the suite. It shows what Pods wait for, and changes workloads.
+// Run it as kubectl kuperator --help.
 package main
 
 import (

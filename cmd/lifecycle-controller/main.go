@@ -1,4 +1,4 @@
-// Command lifecycle-controller moves Pods through the phases of an operation and in and out of service.
+// Command lifecycle-controller advances Pods through the phases of operations, out of service and back into it.
 // Run it with --help for its flags.
 package main
 

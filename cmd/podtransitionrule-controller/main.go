@@ -1,5 +1,5 @@
-// Command podtransitionrule-controller decides which Pods may be operated now and keeps the ledger of grants in
-// PodTransitionRule status. Run it with --help for its flags.
+// Command podtransitionrule-controller evaluates PodTransitionRules and writes the ledger of grants to their status.
+// Run it with --help for its flags.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command resourceconsist-controller keeps traffic and other resources around Pods consistent with the Pods' phases.
+// Command resourceconsist-controller keeps traffic and other resources of Pods consistent with operations on the Pods.
 // Run it with --help for its flags.
 package main
 

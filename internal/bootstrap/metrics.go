@@ -25,7 +25,7 @@ var (
 		Labels: []metric.Label{
 			{Name: "component", Values: "the component's name"},
 			{Name: "version", Values: "the component's version"},
-			{Name: "go_version", Values: "the version of Go"},
+			{Name: "go_version", Values: "the Go version"},
 		},
 	}
 	apiWritesMetric = metric.Metric{
@@ -34,8 +34,8 @@ var (
 		Labels: []metric.Label{
 			{Name: "resource", Values: "resources that the component writes, such as pods or pods/status"},
 			{Name: "verb", Values: "create, update, patch, delete, deletecollection"},
-			{Name: "result", Values: "done, conflict (the object had changed, or was there), gone, refused, throttled, " +
-				"failed (by the API server or the way to it)"},
+			{Name: "result", Values: "done, conflict (the object had changed, or existed), gone, refused, throttled, " +
+				"failed (an error of the API server or the network)"},
 		},
 	}
 )

@@ -18,7 +18,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// defaultNamespace is where the Lease lives when the downward API does not say where the Pod runs.
+// defaultNamespace is the namespace of the Lease if the downward API does not provide that of the Pod.
 const defaultNamespace = "kuperator-system"
 
 // Options are the values of the flags that all components share. Setup receives them validated.
@@ -28,59 +28,63 @@ type Options struct {
 	// Version is what Version returns.
 	Version string
 
-	// Kubeconfig is a path. Empty means the Pod's service account, or else KUBECONFIG and ~/.kube/config.
+	// Kubeconfig is the path to a kubeconfig file. Empty means the Pod's ServiceAccount, or else KUBECONFIG and
+	// ~/.kube/config.
 	Kubeconfig string
-	// Context is a context in that file. Empty means its current one.
+	// Context is the context of that file. Empty means its current context.
 	Context string
-	// KubeAPIQPS is the number of requests a second that the client allows itself; -1 means no limit, which leaves
-	// it to the API server's priority and fairness to share out its capacity.
+	// KubeAPIQPS is the maximum number of requests per second to the API server. -1 means no client-side limit, so that
+	// API Priority and Fairness of the API server applies.
 	KubeAPIQPS float32
-	// KubeAPIBurst is how far KubeAPIQPS may be exceeded for a moment, in requests. Without meaning when that is -1.
+	// KubeAPIBurst is the burst of requests above KubeAPIQPS. It has no meaning if that is -1.
 	KubeAPIBurst int
 
-	// LeaderElect is true if to wait for the Lease. Always false for a component that elects no leader.
+	// LeaderElect is whether to reconcile only while holding the Lease. Always false for a component without leader
+	// election.
 	LeaderElect bool
 	// LeaderElectNamespace is the namespace of the Lease; its name is Name.
 	LeaderElectNamespace string
-	// LeaseDuration is how long the others wait after the last renewal they saw.
+	// LeaseDuration is how long other replicas wait after the last observed renewal before they take the Lease.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the leader tries to renew before it ends itself.
+	// RenewDeadline is how long the leader retries to renew the Lease before it exits.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time between two tries to take or renew the Lease.
+	// RetryPeriod is the interval between attempts to acquire or renew the Lease.
 	RetryPeriod time.Duration
 
-	// Shards is into how many parts namespaces are divided, each with its own leader; 1 means one leader for all.
+	// Shards is the number of shards that namespaces are divided into, each with its own leader. 1 means one leader for
+	// all namespaces.
 	Shards int
 
 	// LogFormat is "json" or "console".
 	LogFormat string
-	// LogLevel is "error", "info", "debug", or a number: 0 is info, and higher numbers say more.
+	// LogLevel is "error", "info", "debug", or a number, where 0 is info and higher numbers are more verbose.
 	LogLevel string
 
-	// MetricsBindAddress is host:port of /metrics; "0" turns it off.
+	// MetricsBindAddress is host:port of /metrics; "0" disables it.
 	MetricsBindAddress string
-	// MetricsSecure serves /metrics by HTTPS, and only to clients that the API server lets `get` the path /metrics (RBAC
-	// nonResourceURLs). False serves plain HTTP to every client that reaches the address.
+	// MetricsSecure is whether to serve /metrics over HTTPS, and only to clients that the API server authorizes to
+	// `get` the path /metrics (RBAC nonResourceURLs). Otherwise it is plain HTTP without authentication.
 	MetricsSecure bool
-	// MetricsCertDir is a folder with tls.crt and tls.key for /metrics, read again when they change. Empty means a
-	// self-signed certificate made at start.
+	// MetricsCertDir is a directory with tls.crt and tls.key for /metrics, reloaded when they change. Empty means a
+	// self-signed certificate that is created at start.
 	MetricsCertDir string
-	// Profiling serves the profiles of net/http/pprof below /debug/pprof/, where and to whom /metrics is served (RBAC
-	// nonResourceURLs /debug/pprof/*). Without MetricsSecure the address must be a loopback address.
+	// Profiling is whether to serve the profiles of net/http/pprof at /debug/pprof/, on the address of /metrics and
+	// with the same authorization (RBAC nonResourceURLs /debug/pprof/*). Without MetricsSecure the address must be a
+	// loopback address.
 	Profiling bool
-	// HealthProbeBindAddress is host:port of /healthz and /readyz; "0" turns them off.
+	// HealthProbeBindAddress is host:port of /healthz and /readyz; "0" disables them.
 	HealthProbeBindAddress string
 
-	// Concurrency is how many reconciles of one controller run at a time.
+	// Concurrency is the maximum number of objects of one kind that are reconciled at the same time.
 	Concurrency int
-	// Namespaces are the only namespaces whose objects are seen. Empty means all.
+	// Namespaces are the only namespaces to watch. Empty means all.
 	Namespaces []string
-	// ShutdownTimeout is how long reconciles in flight may take to end after the process was asked to stop.
+	// ShutdownTimeout is how long running reconciles and requests may take to finish after SIGTERM.
 	ShutdownTimeout time.Duration
 }
 
-// Sees reports whether objects of a namespace are seen: others must not be read, and nothing be done about them,
-// although the Namespaces themselves are seen all.
+// Sees reports whether objects of a namespace are watched. Objects of other namespaces must be neither read nor
+// written, although all Namespaces themselves are watched.
 func (o *Options) Sees(namespace string) bool {
 	return len(o.Namespaces) == 0 || slices.Contains(o.Namespaces, namespace)
 }
@@ -232,7 +236,8 @@ func (o *Options) validate(leaderElected bool) error {
 	return errors.Join(errs...)
 }
 
-// mostShards is the highest --shards: each costs a Lease that every replica watches, and a set-up in memory.
+// mostShards is the maximum of --shards: each shard costs a Lease that every replica watches, and memory for its
+// controllers.
 const mostShards = 64
 
 func (o *Options) validateShards() error {

@@ -51,7 +51,7 @@ var (
 	waitingMetric = metric.Metric{
 		Name: "kuperator_lifecycle_waiting_operations", Kind: metric.Gauge, Unit: "operations",
 		Help: "Operations under way, and graceful deletions that have not begun because the API server refuses them, " +
-			"by what they wait for, as last looked at.",
+			"by what they wait for, as of the last reconcile.",
 		Labels: []metric.Label{{Name: "reason",
 			Values: "the reasons of kubectl kuperator why, such as BlockedByRule, Frozen, WaitingForCooperatorToLeave, " +
 				"OperatorAtWork"}},

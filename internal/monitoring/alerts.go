@@ -47,7 +47,7 @@ var jobs = func() string {
 	return `job=~"` + strings.Join(names, "|") + `"`
 }()
 
-// RunbookBase is where runbooks are looked for, unless the generator is told otherwise (docs/operations/monitoring.md).
+// RunbookBase is the URL of the runbooks, unless another is given to the generator (docs/operations/monitoring.md).
 const RunbookBase = "https://github.com/KusionStack/kuperator/blob/main/docs/operations/runbooks"
 
 // Alerts are all alerts.

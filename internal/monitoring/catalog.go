@@ -1,5 +1,5 @@
-// Package monitoring is what the suite ships for those who run it: the reference page of metrics, Grafana dashboards
-// and Prometheus alerts, as data. make generate writes the files (Files); nothing that runs in a cluster imports it.
+// Package monitoring has the reference page of metrics, the Grafana dashboards and the Prometheus alerts of the suite,
+// as data. make generate writes the files (Files). No component imports it.
 package monitoring
 
 import (
@@ -12,7 +12,7 @@ import (
 	"kusionstack.io/kuperator/internal/webhook"
 )
 
-// Program is a binary of the suite and what it publishes beside what all do.
+// Program is a binary of the suite, with the metrics that it publishes in addition to the common ones.
 type Program struct {
 	Name    string
 	Metrics []metric.Metric
@@ -29,11 +29,11 @@ func Programs() []Program {
 	}
 }
 
-// Common are the suite's metrics that every binary publishes.
+// Common are the metrics of the suite that every binary publishes.
 func Common() []metric.Metric { return bootstrap.Metrics() }
 
 // Libraries are the metrics of libraries, and of Prometheus itself, that dashboards and alerts use. The libraries
-// publish more; their names and meanings are theirs.
+// publish more, and define their names and meanings.
 func Libraries() []metric.Metric {
 	controller := metric.Label{Name: "controller", Values: "the controllers of the binary"}
 	queue := []metric.Label{controller, {Name: "name", Values: "as controller"},
@@ -48,7 +48,7 @@ func Libraries() []metric.Metric {
 		{
 			Name: "leader_election_master_status", Kind: metric.Gauge, Unit: "1 or 0",
 			Help:   "1 for the replica that holds the Lease. webhook-server has no Lease.",
-			Labels: []metric.Label{{Name: "name", Values: "the Lease's name, which is the component's"}},
+			Labels: []metric.Label{{Name: "name", Values: "the name of the Lease, which is that of the component"}},
 		},
 		{
 			Name: "controller_runtime_reconcile_total", Kind: metric.Counter, Unit: "reconciles",

@@ -2,7 +2,7 @@ package monitoring
 
 import "slices"
 
-// Dashboards are all dashboards: the fleet first, then one a controller.
+// Dashboards are all dashboards: the fleet first, then one for each component.
 func Dashboards() []Dashboard {
 	return []Dashboard{fleet(), collaSets(), rules(), lifecycles(), backends(), admission()}
 }
@@ -674,7 +674,7 @@ func admission() Dashboard {
 
 const timeOfReconcile = "Time of a reconcile, 99 %"
 
-// controllerPanels are what every binary has.
+// controllerPanels are the panels that every binary has.
 func controllerPanels(job string) []Panel {
 	of := `{job="` + job + `"}`
 	return []Panel{

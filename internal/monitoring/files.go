@@ -2,15 +2,15 @@ package monitoring
 
 import "errors"
 
-// File is one that is generated.
+// File is a generated file.
 type File struct {
 	// Path is relative to the repository's root.
 	Path    string
 	Content []byte
 }
 
-// Files are all that is generated from this package; alerts link to runbooks below the given URL. The error names a
-// declaration that makes no sense.
+// Files are all files that are generated from this package. Alerts link to runbooks below the given URL. The error
+// names an invalid declaration.
 func Files(runbookBase string) ([]File, error) {
 	dashboards, dashboardErr := dashboardFiles()
 	alerts, alertErr := alertFiles(runbookBase)

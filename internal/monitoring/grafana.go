@@ -24,9 +24,10 @@ type Dashboard struct {
 	// ID is its file name and Grafana's uid.
 	ID                 string
 	Title, Description string
-	// Object is the label that the variable $object chooses values of, beside $namespace; "" without both.
+	// Object is the label whose values the variable $object offers, in addition to $namespace; "" means neither
+	// variable.
 	Object string
-	// Of is the metric whose namespaces and objects can be chosen.
+	// Of is the metric whose namespaces and objects the variables offer.
 	Of   string
 	Rows []Row
 }
@@ -40,12 +41,12 @@ type Row struct {
 // Panel shows the outcome of queries.
 type Panel struct {
 	Title, Description, Unit string
-	// Stat shows the last value as a number; otherwise it is drawn over time.
+	// Stat is whether to show the last value as a number, instead of a graph over time.
 	Stat bool
-	// Alarm colours values from it on; 0 colours none.
+	// Alarm is the value from which values are highlighted; 0 means none.
 	Alarm   float64
 	Queries []Query
-	// Needs says what has to happen before the queries return anything; "" if nothing does.
+	// Needs is what must happen before the queries return a series; "" if they always do.
 	Needs string
 }
 

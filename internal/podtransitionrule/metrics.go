@@ -25,15 +25,15 @@ func ofRule(name, help string) metric.Metric {
 }
 
 var (
-	desiredMetric   = ofRule("desired_pods", "Pods that should be there, of those that the rule selects.")
-	availableMetric = ofRule("available_pods", "Pods that the rule selects and that are in service and not granted.")
+	desiredMetric   = ofRule("desired_pods", "Desired Pods of the rule: selected Pods, and those that their owners have yet to create.")
+	availableMetric = ofRule("available_pods", "Selected Pods that are in service and not granted.")
 	grantedMetric   = ofRule("granted_pods", "Pods with a grant of the rule.")
 	blockedMetric   = ofRule("blocked_pods", "Pods in a stage of the rule without a grant.")
 	budgetMetric    = ofRule("budget_pods",
-		"Pods that the rule's availablePolicy allows to be out of service at a time, as last decided. "+
-			"There is no series for a rule without a bound.")
+		"Pods that the rule's availablePolicy allows to be out of service at the same time, as of the last decision. "+
+			"Rules without a limit have no series.")
 	unavailableMetric = ofRule("unavailable_pods",
-		"Pods that count against that budget, as last decided: granted, out of service, or missing.")
+		"Pods that count against that budget, as of the last decision: granted, out of service, or missing.")
 	frozenMetric = metric.Metric{
 		Name: "kuperator_podtransitionrule_frozen", Kind: metric.Gauge, Unit: "1", PerObject: true,
 		Help: "1 for a namespace with rules in which no new grants are given, because it or the cluster is frozen. " +

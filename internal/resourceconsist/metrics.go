@@ -22,7 +22,7 @@ var (
 	waitingMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_waiting_pods", Kind: metric.Gauge, Unit: "Pods",
 		Help:   "Pods that an employer waits for, by reason.",
-		Labels: []metric.Label{kindLabel, {Name: "reason", Values: "the reasons of the waits, a fixed list"}},
+		Labels: []metric.Label{kindLabel, {Name: "reason", Values: "reasons of the waits, a fixed list"}},
 	}
 	failingMetric = metric.Metric{
 		Name: "kuperator_resourceconsist_failing_employers", Kind: metric.Gauge, Unit: "employers",

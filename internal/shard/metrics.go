@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	shardLabel = metric.Label{Name: "shard", Values: "0 to --shards less one"}
+	shardLabel = metric.Label{Name: "shard", Values: "0 to --shards minus 1"}
 	heldMetric = metric.Metric{
 		Name: "kuperator_shard_held", Kind: metric.Gauge, Unit: "1 or 0", Labels: []metric.Label{shardLabel},
 		Stability: metric.Alpha,
