@@ -135,7 +135,10 @@ func (w *waiter) wait(ctx context.Context) (bool, error) {
 
 // FirstLive names the first object of a kind that meets a condition, "" if there is none. It reads metadata past the
 // cache, in pages.
-func FirstLive(ctx context.Context, live client.Reader, gvk schema.GroupVersionKind, meets func(metav1.Object) bool, options ...client.ListOption) (string, error) {
+func FirstLive(
+	ctx context.Context, live client.Reader, gvk schema.GroupVersionKind, meets func(metav1.Object) bool,
+	options ...client.ListOption,
+) (string, error) {
 	list := &metav1.PartialObjectMetadataList{}
 	for next := ""; ; next = list.Continue {
 		*list = metav1.PartialObjectMetadataList{}

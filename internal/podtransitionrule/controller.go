@@ -105,19 +105,23 @@ func (f *flags) setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options
 	if err := registerMetrics(); err != nil {
 		return err
 	}
-	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind), func(mgr ctrl.Manager) error {
+	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)
+	return bootstrap.WhenServed(mgr, kind, func(mgr ctrl.Manager) error {
 		add := func() error { return f.addController(ctx, mgr, o) }
 		if len(o.Namespaces) > 0 { // its user need not be allowed to look at all namespaces
 			return add()
 		}
-		return ondemand.AddToManager(mgr, ondemand.Controller{Kind: &appsv1alpha1.PodTransitionRule{}, Leftover: findNoted(mgr.GetAPIReader()), Add: add})
+		return ondemand.AddToManager(mgr, ondemand.Controller{
+			Kind: &appsv1alpha1.PodTransitionRule{}, Leftover: findNoted(mgr.GetAPIReader()), Add: add,
+		})
 	})
 }
 
 // findNoted looks for a Pod with a note of a rule that is gone, which has to be removed.
 func findNoted(live client.Reader) func(context.Context, bool) (string, error) {
+	isNoted := func(pod metav1.Object) bool { return hasNotes(pod.GetAnnotations()) }
 	return func(ctx context.Context, _ bool) (string, error) {
-		found, err := ondemand.FirstLive(ctx, live, corev1.SchemeGroupVersion.WithKind("Pod"), func(pod metav1.Object) bool { return hasNotes(pod.GetAnnotations()) })
+		found, err := ondemand.FirstLive(ctx, live, corev1.SchemeGroupVersion.WithKind("Pod"), isNoted)
 		if err != nil {
 			return "", fmt.Errorf("looking for Pods with notes of rules: %w", err)
 		}
@@ -149,7 +153,8 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 
 		figures: newFigures(),
 	}
-	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected(), r.figures)); err != nil {
+	gauges := newGauges(ctx, mgr.GetCache(), mgr.Elected(), r.figures)
+	if err := metric.Register(metric.RegistryOf(mgr), gauges); err != nil {
 		return err
 	}
 	if err := mgr.Add(r.notes); err != nil {

@@ -21,7 +21,9 @@ import (
 // AddToManagerOnDemand is AddToManager, once there is something to do: an employer in the cache, a Pod that may have to
 // be let go, or an employer that has to be. Until then only employers are watched (docs/design/0015-on-demand.md). The
 // manager's user may read all namespaces.
-func AddToManagerOnDemand(mgr manager.Manager, example client.Object, options api.Options, adapters ...backend.Backend) error {
+func AddToManagerOnDemand(
+	mgr manager.Manager, example client.Object, options api.Options, adapters ...backend.Backend,
+) error {
 	gvk, err := kindOf(mgr, example, adapters)
 	if err != nil {
 		return err
@@ -31,7 +33,9 @@ func AddToManagerOnDemand(mgr manager.Manager, example client.Object, options ap
 	}
 	l := leftovers{gvk: gvk, live: mgr.GetAPIReader(), held: slices.ContainsFunc(adapters, holds)}
 	return ondemand.AddToManager(mgr, ondemand.Controller{
-		Kind: backend.New(example), Leftover: l.find, Add: func() error { return AddToManager(mgr, example, options, adapters...) },
+		Kind:     backend.New(example),
+		Leftover: l.find,
+		Add:      func() error { return AddToManager(mgr, example, options, adapters...) },
 	})
 }
 
@@ -63,5 +67,6 @@ func (l leftovers) find(ctx context.Context, first bool) (string, error) {
 
 // noted reports whether a Pod may wait to be let go, or to serve.
 func noted(pod metav1.Object) bool {
-	return pod.GetAnnotations()[podops.AvailableConditionsAnnotation] != "" || (podops.View{Finalizers: pod.GetFinalizers()}).Protected()
+	return pod.GetAnnotations()[podops.AvailableConditionsAnnotation] != "" ||
+		(podops.View{Finalizers: pod.GetFinalizers()}).Protected()
 }
