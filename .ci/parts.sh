@@ -103,6 +103,25 @@ long_stories() {
 
 more_faults() { part "More plans of test/fault" env KUPERATOR_NIGHTLY=1 make test PKG=./test/fault; }
 
+lease_stories() { part "Shards and Leases" make test PKG="./test/fault/shards ./test/fault/leadership"; }
+
+control_plane_stories() { part "Broken control planes" make test PKG=./test/fault/controlplane; }
+
+schema_stories() { part "Bad input and corrupt storage" make test PKG=./test/fault/schema; }
+
+install_stories() { part "Installation" make test PKG=./test/install; }
+
+takeover_stories() { part "Take-over" make test PKG=./test/integration/takeover; }
+
+certificate_faults() {
+	part "Certificates of webhook-server" env KUPERATOR_NIGHTLY=1 make test PKG=./test/fault RUN='^TestCertificateAtEveryWrite$'
+}
+
+plugin_stories() {
+	local stories='^(TestPluginOperatesACollaSet|TestPluginWithTheRightsOfATeam)$'
+	part "kubectl kuperator" env KUPERATOR_NIGHTLY=1 make test PKG=./test/e2e RUN="$stories"
+}
+
 upgrades() {
 	local stories='^(TestReplicasOfDifferentVersionsTakeOver|TestANewerControllerOnAnOlderCRD)$'
 	part "Upgrades of test/install" make test-install RUN="$stories"

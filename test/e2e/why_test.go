@@ -29,6 +29,7 @@ import (
 	"kusionstack.io/kuperator/internal/insight"
 	"kusionstack.io/kuperator/internal/plugin"
 	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/nightly"
 	"kusionstack.io/kuperator/internal/testkit/suite"
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
@@ -278,8 +279,12 @@ func at(pods []corev1.Pod, image string) (names []string) {
 	return names
 }
 
+// pluginGuard is what runs the long stories of the plugin.
+const pluginGuard = ".ci/run runs it for a change to internal/plugin"
+
 // TestPluginOperatesACollaSet: what a rollout would do, what it did, and back.
 func TestPluginOperatesACollaSet(t *testing.T) {
+	nightly.Only(t, pluginGuard)
 	w := together(t)
 	ns := w.namespace(t)
 	manifestOf := func(partition int, image, env string) string {
@@ -478,6 +483,7 @@ func first[A, B any](a A, _ B) A { return a }
 // TestPluginWithTheRightsOfATeam: kubectl finds the plugin; the roles view and edit of one namespace are enough, and
 // what they do not show is said.
 func TestPluginWithTheRightsOfATeam(t *testing.T) {
+	nightly.Only(t, pluginGuard)
 	w := together(t)
 	ns := w.namespace(t)
 	pod := w.onePod(t, ns, "web")

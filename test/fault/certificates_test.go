@@ -394,6 +394,7 @@ func (p *plane) alone(t *testing.T) {
 // TestCertificateAtEveryWrite breaks webhook-server at the writes by which it makes, renews and announces its
 // certificates.
 func TestCertificateAtEveryWrite(t *testing.T) {
+	notShort(t, ".ci/run runs it for a change to internal/webhook/certs")
 	chosen := plansAskedFor(t, ofCertificates)
 	isWanted := wantedScenario(t, chosen)
 	wanted := slices.DeleteFunc(certificateScenarios(), func(s certificateScenario) bool { return !isWanted(s.name) })

@@ -404,12 +404,19 @@ func TestCrashAtEveryWrite(t *testing.T) {
 
 // isShort reports whether this is the run of `make test`, which plays only some of the scenarios.
 func isShort() bool {
-	for _, name := range []string{"PLAN", "FAULT_PLANS", "FAULTS", "FAULT_SCENARIO"} {
-		if strings.TrimSpace(os.Getenv(name)) != "" {
-			return false
-		}
+	asked := []string{"PLAN", "FAULT_PLANS", "FAULTS", "FAULT_SCENARIO", "FAULT_SCRIPT", "FAULT_SEED", "FAULT_TIME"}
+	if slices.ContainsFunc(asked, func(name string) bool { return strings.TrimSpace(os.Getenv(name)) != "" }) {
+		return false
 	}
 	return !nightly.Run()
+}
+
+// notShort skips a test in a short run.
+func notShort(t *testing.T, reason string) {
+	t.Helper()
+	if isShort() {
+		nightly.Only(t, reason)
+	}
 }
 
 // shortScenarios are those that a short run plays: all that a plan once failed in, and some of the others.

@@ -203,6 +203,7 @@ func (p *play) undo(w faultproxy.Write) {
 
 // TestPlantedBugsAreFound plants one defect after the other.
 func TestPlantedBugsAreFound(t *testing.T) {
+	notShort(t, "it builds a component for each bug; TestPlantedBugsFitTheSources is quick")
 	p := start(t)
 	o, err := observer.Start(context.WithoutCancel(t.Context()), p.cluster.RESTConfig(), observer.Options{StuckAfter: -1, Rest: 20 * time.Second})
 	require.NoError(t, err)

@@ -391,6 +391,7 @@ func (p *plane) randomObserver(t *testing.T) *observer.Observer {
 // TestRandom draws scripts and plays them for a while, as many at a time as there are cells. FAULT_SEED and FAULT_TIME
 // say from which seed and for how long, FAULT_SCRIPT names a script to play instead.
 func TestRandom(t *testing.T) {
+	notShort(t, "what random scripts have found is in TestRandomRegressions")
 	p := start(t)
 	o := p.randomObserver(t)
 	if path := os.Getenv("FAULT_SCRIPT"); path != "" {
