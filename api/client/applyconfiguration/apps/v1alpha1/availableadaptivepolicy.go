@@ -5,9 +5,9 @@ package v1alpha1
 // AvailableAdaptivePolicyApplyConfiguration represents a declarative configuration of the AvailableAdaptivePolicy type for use
 // with apply.
 //
-// AvailableAdaptivePolicy computes a bound from the number of desired Pods.
+// AvailableAdaptivePolicy computes a limit from the number of desired Pods.
 type AvailableAdaptivePolicyApplyConfiguration struct {
-	// ExpFunc is f(x) = coeff * x^pow, x being the number of desired Pods. Nil means that the policy demands nothing.
+	// ExpFunc is f(x) = coeff * x^pow, where x is the number of desired Pods. Nil means no limit.
 	ExpFunc *ExpFuncApplyConfiguration `json:"expFunc,omitempty"`
 }
 

@@ -9,20 +9,21 @@ import (
 // AvailableRuleApplyConfiguration represents a declarative configuration of the AvailableRule type for use
 // with apply.
 //
-// AvailableRule bounds how many of the selected Pods may be out of service at once. At least one bound is required; all
-// that are set must hold.
+// AvailableRule limits how many of the selected Pods may be out of service at the same time. At least one limit is
+// required. All limits that are set must hold.
 type AvailableRuleApplyConfiguration struct {
-	// MaxUnavailablePolicy computes how many Pods may be out of service from the desired Pods, rounded up.
+	// MaxUnavailablePolicy computes the maximum number of Pods out of service from the number of desired Pods, rounded
+	// up.
 	MaxUnavailablePolicy *AvailableAdaptivePolicyApplyConfiguration `json:"maxUnavailablePolicy,omitempty"`
-	// MaxUnavailableValue is how many Pods may be out of service: a number, or a percentage ("25%", 0 to 100) of the
-	// desired Pods, rounded up.
+	// MaxUnavailableValue is the maximum number of Pods out of service: a number, or a percentage ("25%", 0 to 100) of
+	// the desired Pods, rounded up.
 	MaxUnavailableValue *intstr.IntOrString `json:"maxUnavailableValue,omitempty"`
-	// MinAvailablePolicy computes how many Pods must stay in service from the desired Pods, rounded down.
+	// MinAvailablePolicy computes the minimum number of Pods in service from the number of desired Pods, rounded down.
 	MinAvailablePolicy *AvailableAdaptivePolicyApplyConfiguration `json:"minAvailablePolicy,omitempty"`
-	// MinAvailableValue is how many Pods must stay in service: a number, or a percentage ("75%", 0 to 100) of the desired
-	// Pods, rounded down.
+	// MinAvailableValue is the minimum number of Pods in service: a number, or a percentage ("75%", 0 to 100) of the
+	// desired Pods, rounded down.
 	MinAvailableValue *intstr.IntOrString `json:"minAvailableValue,omitempty"`
-	// Topology bounds in how many topology domains Pods may be out of service at once. Not in Kuperator v0.7.
+	// Topology limits in how many topology domains Pods may be out of service at the same time. Not in Kuperator v0.7.
 	Topology *TopologyBudgetApplyConfiguration `json:"topology,omitempty"`
 }
 

@@ -5,13 +5,13 @@ package v1alpha1
 // BlockerApplyConfiguration represents a declarative configuration of the Blocker type for use
 // with apply.
 //
-// Blocker is one reason that keeps Pods from getting where they should be.
+// Blocker is one reason that keeps Pods from their desired state.
 type BlockerApplyConfiguration struct {
-	// Reason is a CamelCase word for machines.
+	// Reason is a machine-readable reason in CamelCase.
 	Reason *string `json:"reason,omitempty"`
-	// Message is for people: an example of what is wrong, and what to do.
+	// Message is the human-readable explanation: an example of what is wrong, and the remedy.
 	Message *string `json:"message,omitempty"`
-	// Count is the number of Pods that the reason holds back.
+	// Count is the number of Pods to which the reason applies.
 	Count *int32 `json:"count,omitempty"`
 }
 

@@ -9,11 +9,11 @@ import (
 // ByPartitionApplyConfiguration represents a declarative configuration of the ByPartition type for use
 // with apply.
 //
-// ByPartition updates all Pods but a number that is held back.
+// ByPartition updates all Pods except the number given by Partition.
 type ByPartitionApplyConfiguration struct {
-	// Partition is the number of Pods that stay at their old revision, or a percentage of Replicas, rounded up. Nil means 0:
-	// all Pods are updated. It holds no Pod back from a template that returns to status.currentRevision.
-	// Programs built on the types of Kuperator v0.7 read numbers only.
+	// Partition is the number of Pods that stay at their old revision, or a percentage of Replicas, rounded up. Nil
+	// means 0: all Pods are updated. It does not apply to a template that returns to status.currentRevision: all Pods
+	// return to it. Programs built on the types of Kuperator v0.7 can read numbers only.
 	Partition *intstr.IntOrString `json:"partition,omitempty"`
 }
 

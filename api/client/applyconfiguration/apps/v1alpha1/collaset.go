@@ -11,15 +11,15 @@ import (
 // CollaSetApplyConfiguration represents a declarative configuration of the CollaSet type for use
 // with apply.
 //
-// CollaSet keeps a number of Pods of one template, each with a stable instance ID, and scales, updates, replaces and
-// deletes them through the Pod lifecycle, so that traffic is off before a Pod is touched.
+// CollaSet maintains a number of Pods of one template, each with a stable instance ID. It scales, updates, replaces and
+// deletes them through the Pod lifecycle, so that a Pod is out of traffic before it is changed.
 type CollaSetApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
 	// Standard object metadata.
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec is what is wanted.
+	// Spec is the desired state.
 	Spec *CollaSetSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is what was observed. Written by collaset-controller only.
+	// Status is the observed state. Only collaset-controller writes it.
 	Status *CollaSetStatusApplyConfiguration `json:"status,omitempty"`
 }
 

@@ -10,39 +10,38 @@ import (
 // CollaSetSpecApplyConfiguration represents a declarative configuration of the CollaSetSpec type for use
 // with apply.
 //
-// CollaSetSpec is what is wanted of a CollaSet.
+// CollaSetSpec is the desired state of a CollaSet.
 type CollaSetSpecApplyConfiguration struct {
-	// Paused stops scaling and updating; operations already begun on a Pod are brought to their end, and Pods that are lost
-	// come back at their own revision.
+	// Paused stops scaling and updates. Operations that have begun on a Pod are finished, and Pods that are lost are
+	// re-created at their own revision.
 	Paused *bool `json:"paused,omitempty"`
-	// Replicas is the wanted number of Pods. Nil means 0.
-	// That goes for an update that leaves it out, too.
+	// Replicas is the desired number of Pods. Nil means 0, also in an update of the object that leaves it out.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// Selector says which of the Pods that this CollaSet owns belong to it. It is required, must match the labels of the
-	// template, and cannot be changed. A Pod whose labels are changed so that it no longer matches is released, as if it
-	// had been named in PodToExclude.
+	// Selector matches the Pods of this CollaSet among those that it owns. It is required, must match the labels of the
+	// template, and is immutable. A Pod whose labels no longer match is released, as if PodToExclude named it.
 	Selector *v1.LabelSelectorApplyConfiguration `json:"selector,omitempty"`
-	// Template is what Pods are made from. Fields of the Pod that this version does not know are kept.
+	// Template is the template of the Pods. Pod fields that are unknown to this version are preserved.
 	Template *corev1.PodTemplateSpecApplyConfiguration `json:"template,omitempty"`
-	// VolumeClaimTemplates are the claims that every Pod gets, each under the name of a volume; one of that name in the
-	// template gives way. A claim is kept for its instance ID when the Pod is re-created.
+	// VolumeClaimTemplates are the templates of the PVC claims of each Pod. The name of a claim template is the name of
+	// its volume, and takes precedence over a volume of that name in Template. A claim belongs to an instance ID and is
+	// kept when the Pod is re-created.
 	VolumeClaimTemplates []corev1.PersistentVolumeClaimApplyConfiguration `json:"volumeClaimTemplates,omitempty"`
-	// UpdateStrategy says which Pods are updated, and how.
+	// UpdateStrategy selects the Pods to update, and the method.
 	UpdateStrategy *UpdateStrategyApplyConfiguration `json:"updateStrategy,omitempty"`
-	// ScaleStrategy says how Pods are added and removed, and names Pods to delete, orphan or adopt.
+	// ScaleStrategy configures how Pods are added and removed, and names Pods to delete, exclude or include.
 	ScaleStrategy *ScaleStrategyApplyConfiguration `json:"scaleStrategy,omitempty"`
-	// NamingStrategy says how Pods are named. Nil means random suffixes.
+	// NamingStrategy configures the names of Pods. Nil means random suffixes.
 	NamingStrategy *NamingStrategyApplyConfiguration `json:"namingStrategy,omitempty"`
-	// HistoryLimit is the number of revisions kept besides those in use. Nil means 20.
+	// HistoryLimit is the number of revisions to keep besides those in use. Nil means 20.
 	HistoryLimit *int32 `json:"historyLimit,omitempty"`
-	// MinReadySeconds is how long, in seconds, a Pod must have been Ready, and in service, to count as available. With it, at
-	// most a quarter of Replicas, and at least one Pod, is being updated or is updated and not available yet. The new Pod of
-	// a replacement holds back the deletion of the old one until it is available.
+	// MinReadySeconds is how long, in seconds, a Pod must be Ready and in service to count as available. An updated Pod
+	// that is not available yet counts against MaxUnavailable. A Pod that is being replaced is deleted only when its
+	// replacement is available.
 	MinReadySeconds *int32 `json:"minReadySeconds,omitempty"`
-	// ProgressDeadlineSeconds is how long, in seconds, nothing may get better on the way to the spec before the CollaSet is
-	// said not to progress; UpdateStrategy.FailurePolicy says what happens then. MinReadySeconds comes on top. Time while
-	// paused does not count, nor does what happens after the spec was reached. Nil means 600, as in a Deployment;
-	// 2147483647 means that there is no deadline.
+	// ProgressDeadlineSeconds is the maximum time, in seconds, without progress towards the spec before the condition
+	// Progressing becomes False and UpdateStrategy.FailurePolicy applies. MinReadySeconds is added to it. Time while
+	// paused does not count, nor does time after the spec was reached. Nil means 600, as in a Deployment. 2147483647
+	// means no deadline.
 	ProgressDeadlineSeconds *int32 `json:"progressDeadlineSeconds,omitempty"`
 }
 

@@ -10,48 +10,50 @@ import (
 // CollaSetStatusApplyConfiguration represents a declarative configuration of the CollaSetStatus type for use
 // with apply.
 //
-// CollaSetStatus is what was observed of a CollaSet. Counters are numbers of Pods.
+// CollaSetStatus is the observed state of a CollaSet. Counters are numbers of Pods.
 type CollaSetStatusApplyConfiguration struct {
-	// ObservedGeneration is the generation of the spec that this status answers to, also when acting on it failed.
+	// ObservedGeneration is the generation of the spec to which this status refers. It is set even if the last attempt
+	// to reconcile that spec failed.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// CurrentRevision is the name of the ControllerRevision that Pods come from. It follows UpdatedRevision once every Pod
-	// has been updated and is Ready, or with MinReadySeconds available; it never follows one that is halted.
+	// CurrentRevision is the name of the ControllerRevision from which Pods are updated. It becomes UpdatedRevision
+	// when every Pod is updated and Ready, or available if MinReadySeconds is set. It never becomes a revision that is
+	// halted.
 	CurrentRevision *string `json:"currentRevision,omitempty"`
-	// UpdatedRevision is the name of the ControllerRevision of the present template.
+	// UpdatedRevision is the name of the ControllerRevision of the current template.
 	UpdatedRevision *string `json:"updatedRevision,omitempty"`
-	// CollisionCount is how often the name of a new ControllerRevision was already taken by other content. Nil means 0.
+	// CollisionCount is how often the name of a new ControllerRevision was in use with other content. Nil means 0.
 	CollisionCount *int32 `json:"collisionCount,omitempty"`
-	// ScheduledReplicas counts Pods that have a node.
+	// ScheduledReplicas is the number of Pods with a node.
 	ScheduledReplicas *int32 `json:"scheduledReplicas,omitempty"`
-	// ReadyReplicas counts Pods that are Ready.
+	// ReadyReplicas is the number of Ready Pods.
 	ReadyReplicas *int32 `json:"readyReplicas,omitempty"`
-	// AvailableReplicas counts Pods in service, and Ready for MinReadySeconds.
+	// AvailableReplicas is the number of Pods that are in service, and have been Ready for MinReadySeconds.
 	AvailableReplicas *int32 `json:"availableReplicas,omitempty"`
-	// Replicas counts the Pods of the CollaSet.
+	// Replicas is the number of Pods of the CollaSet.
 	Replicas *int32 `json:"replicas,omitempty"`
-	// UpdatedReplicas counts Pods at UpdatedRevision.
+	// UpdatedReplicas is the number of Pods at UpdatedRevision.
 	UpdatedReplicas *int32 `json:"updatedReplicas,omitempty"`
-	// OperatingReplicas counts Pods in an update or scale-in of this CollaSet, until the operation itself is done.
+	// OperatingReplicas is the number of Pods in an update or scale-in of this CollaSet that is not finished.
 	OperatingReplicas *int32 `json:"operatingReplicas,omitempty"`
-	// TerminatingReplicas counts Pods that are being deleted.
+	// TerminatingReplicas is the number of terminating Pods.
 	TerminatingReplicas *int32 `json:"terminatingReplicas,omitempty"`
-	// UpdatedReadyReplicas counts Ready Pods at UpdatedRevision.
+	// UpdatedReadyReplicas is the number of Ready Pods at UpdatedRevision.
 	UpdatedReadyReplicas *int32 `json:"updatedReadyReplicas,omitempty"`
-	// UpdatedAvailableReplicas counts those of AvailableReplicas that are at UpdatedRevision.
+	// UpdatedAvailableReplicas is the number of available Pods at UpdatedRevision.
 	UpdatedAvailableReplicas *int32 `json:"updatedAvailableReplicas,omitempty"`
-	// Selector is spec.selector as a string, for the scale subresource and so for autoscalers.
+	// Selector is spec.selector as a string, for the scale subresource, and so for autoscalers.
 	Selector *string `json:"selector,omitempty"`
-	// LastProgressTime is when something last got better on the way to the spec; ProgressDeadlineSeconds counts from it.
-	// Nil means that it was never measured: nothing has been left to do since, or there is no deadline.
+	// LastProgressTime is the time of the last progress towards the spec, from which ProgressDeadlineSeconds is
+	// counted. Nil means that it was never measured: there has been nothing to do since, or there is no deadline.
 	LastProgressTime *v1.Time `json:"lastProgressTime,omitempty"`
-	// Halted is the rollout that FailurePolicy stopped. Nil means that none is.
+	// Halted is the rollout that FailurePolicy stopped. Nil means none.
 	Halted *HaltedRolloutApplyConfiguration `json:"halted,omitempty"`
-	// NextUpdate says how a Pod gets from CurrentRevision to UpdatedRevision. Nil when they are equal.
+	// NextUpdate is how a Pod gets from CurrentRevision to UpdatedRevision. Nil if they are equal.
 	NextUpdate *UpdateForecastApplyConfiguration `json:"nextUpdate,omitempty"`
-	// Conditions are of the types CollaSetReady, CollaSetReconciling, CollaSetStalled, CollaSetProgressing, CollaSetScale,
-	// CollaSetUpdate and CollaSetTerminating.
+	// Conditions are of the types CollaSetReady, CollaSetReconciling, CollaSetStalled, CollaSetProgressing,
+	// CollaSetScale, CollaSetUpdate and CollaSetTerminating.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
-	// Blockers sums up what keeps Pods from getting where they should be, most Pods first.
+	// Blockers are what keeps Pods from their desired state, sorted by the number of Pods, the largest first.
 	Blockers []BlockerApplyConfiguration `json:"blockers,omitempty"`
 }
 

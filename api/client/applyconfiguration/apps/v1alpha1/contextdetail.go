@@ -5,11 +5,11 @@ package v1alpha1
 // ContextDetailApplyConfiguration represents a declarative configuration of the ContextDetail type for use
 // with apply.
 //
-// ContextDetail is what is remembered about one instance ID.
+// ContextDetail is the entry of one instance ID.
 type ContextDetailApplyConfiguration struct {
-	// ID is the instance ID: not negative, unique within the pool.
+	// ID is the instance ID: at least 0, unique within the pool.
 	ID *int `json:"id,omitempty"`
-	// Data is the record of this ID under the keys ContextOwner, ContextRevision and so on. Unknown keys are kept.
+	// Data is the data of this ID under the keys ContextOwner, ContextRevision and so on. Unknown keys are preserved.
 	Data map[string]string `json:"data,omitempty"`
 }
 

@@ -5,11 +5,11 @@ package v1alpha1
 // ExpFuncApplyConfiguration represents a declarative configuration of the ExpFunc type for use
 // with apply.
 //
-// ExpFunc is f(x) = coeff * x^pow. A result below 0 counts as 0, one above x as x.
+// ExpFunc is f(x) = coeff * x^pow. A result below 0 counts as 0, a result above x as x.
 type ExpFuncApplyConfiguration struct {
-	// Coeff is the coefficient, a decimal number from 0. Empty means 1.
+	// Coeff is the coefficient, a decimal number of at least 0. Empty means 1.
 	Coeff *string `json:"coeff,omitempty"`
-	// Pow is the power, a decimal number from 0. Empty means 1.
+	// Pow is the exponent, a decimal number of at least 0. Empty means 1.
 	Pow *string `json:"pow,omitempty"`
 }
 

@@ -7,11 +7,12 @@ package v1alpha1
 //
 // GrantedOperation is one request that a grant covers.
 type GrantedOperationApplyConfiguration struct {
-	// ID is the operation's ID on the Pod.
+	// ID is the ID of the operation on the Pod.
 	ID *string `json:"id,omitempty"`
-	// Type is the operation's type.
+	// Type is the type of the operation.
 	Type *string `json:"type,omitempty"`
-	// Request is the value of the Pod's operating label for this ID when it was granted: another value is another request.
+	// Request is the value of the Pod's operating label for this ID when it was granted. Another value is another
+	// request.
 	Request *string `json:"request,omitempty"`
 }
 

@@ -9,14 +9,14 @@ import (
 // HaltedRolloutApplyConfiguration represents a declarative configuration of the HaltedRollout type for use
 // with apply.
 //
-// HaltedRollout is a rollout that FailurePolicy stopped. It ends when the template changes, when FailurePolicy is taken
-// away, or when ProgressDeadlineSeconds becomes 2147483647.
+// HaltedRollout is a rollout that FailurePolicy stopped. It ends when the template changes, when FailurePolicy becomes
+// Report or empty, or when ProgressDeadlineSeconds becomes 2147483647.
 type HaltedRolloutApplyConfiguration struct {
-	// Revision is the one that Pods no longer go to.
+	// Revision is the revision to which no more Pods are updated.
 	Revision *string `json:"revision,omitempty"`
-	// RollbackTo is the revision that Pods go back to. Empty: they stay where they are.
+	// RollbackTo is the revision to which Pods return. Empty means that they stay at their revision.
 	RollbackTo *string `json:"rollbackTo,omitempty"`
-	// Since is when it was stopped.
+	// Since is when the rollout was stopped.
 	Since *v1.Time `json:"since,omitempty"`
 }
 

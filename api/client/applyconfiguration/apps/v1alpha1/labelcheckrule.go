@@ -9,7 +9,7 @@ import (
 // LabelCheckRuleApplyConfiguration represents a declarative configuration of the LabelCheckRule type for use
 // with apply.
 //
-// LabelCheckRule demands labels of the Pod.
+// LabelCheckRule requires labels on the Pod.
 type LabelCheckRuleApplyConfiguration struct {
 	// Requires must match the Pod's labels. Required.
 	Requires *v1.LabelSelectorApplyConfiguration `json:"requires,omitempty"`

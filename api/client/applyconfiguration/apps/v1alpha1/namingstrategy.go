@@ -9,9 +9,10 @@ import (
 // NamingStrategyApplyConfiguration represents a declarative configuration of the NamingStrategy type for use
 // with apply.
 //
-// NamingStrategy says how Pods are named.
+// NamingStrategy configures the names of Pods.
 type NamingStrategyApplyConfiguration struct {
-	// PodNamingSuffixPolicy says what follows the CollaSet's name and a dash in a Pod's name. Empty means Random.
+	// PodNamingSuffixPolicy is the kind of suffix in a Pod's name, which follows the CollaSet's name and a dash. Empty
+	// means Random.
 	PodNamingSuffixPolicy *appsv1alpha1.PodNamingSuffixPolicy `json:"podNamingSuffixPolicy,omitempty"`
 }
 

@@ -5,11 +5,12 @@ package v1alpha1
 // ParameterApplyConfiguration represents a declarative configuration of the Parameter type for use
 // with apply.
 //
-// Parameter is one value sent to a webhook with each Pod. Value wins over ValueFrom; with neither the value is empty.
+// Parameter is a value that is sent to a webhook with each Pod. Value takes precedence over ValueFrom. If neither is
+// set, the value is empty.
 type ParameterApplyConfiguration struct {
-	// Key names the parameter. Required.
+	// Key is the name of the parameter. Required.
 	Key *string `json:"key,omitempty"`
-	// Value is the value itself.
+	// Value is the literal value.
 	Value *string `json:"value,omitempty"`
 	// ValueFrom takes the value from the Pod.
 	ValueFrom *ParameterSourceApplyConfiguration `json:"valueFrom,omitempty"`

@@ -12,10 +12,11 @@ import (
 //
 // ParameterSource takes a value from the Pod.
 type ParameterSourceApplyConfiguration struct {
-	// FieldRef names a field of the Pod: metadata.name, metadata.namespace, metadata.uid, metadata.labels,
-	// metadata.annotations, metadata.labels['key'], metadata.annotations['key'], or any dotted path such as status.podIP.
+	// FieldRef is a field of the Pod: metadata.name, metadata.namespace, metadata.uid, metadata.labels,
+	// metadata.annotations, metadata.labels['key'], metadata.annotations['key'], or any dotted path such as
+	// status.podIP.
 	FieldRef *v1.ObjectFieldSelectorApplyConfiguration `json:"fieldRef,omitempty"`
-	// Type is part of Kuperator's API and used by nobody.
+	// Type is ignored. It exists for compatibility with Kuperator v0.7.
 	Type *appsv1alpha1.ParameterSourceType `json:"type,omitempty"`
 }
 

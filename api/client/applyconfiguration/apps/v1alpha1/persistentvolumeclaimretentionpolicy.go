@@ -9,17 +9,17 @@ import (
 // PersistentVolumeClaimRetentionPolicyApplyConfiguration represents a declarative configuration of the PersistentVolumeClaimRetentionPolicy type for use
 // with apply.
 //
-// PersistentVolumeClaimRetentionPolicy says what becomes of claims made from VolumeClaimTemplates.
+// PersistentVolumeClaimRetentionPolicy configures when claims of VolumeClaimTemplates are deleted.
 type PersistentVolumeClaimRetentionPolicyApplyConfiguration struct {
 	// WhenDeleted applies when the CollaSet is deleted. Empty means Retain.
 	WhenDeleted *appsv1alpha1.PersistentVolumeClaimRetentionPolicyType `json:"whenDeleted,omitempty"`
-	// WhenScaled applies when the instance ID of the claim is given up: its Pod is scaled in, or was replaced by one of
-	// another ID. Empty means Retain: the claim waits for the ID to be used again.
+	// WhenScaled applies when the instance ID of the claim is given up, because its Pod was scaled in, or was replaced
+	// by a Pod with another ID. Empty means Retain: the claim is used again with its ID.
 	WhenScaled *appsv1alpha1.PersistentVolumeClaimRetentionPolicyType `json:"whenScaled,omitempty"`
-	// WhenTemplateChanged applies when the claim's template changes in more than size, labels and annotations (a larger
-	// storage request expands the claim, a smaller one changes nothing): Delete re-creates the Pod with an empty claim of
-	// the new template and deletes the old one, Retain keeps the claim as it is, and only new instance IDs get the new
-	// template. Empty means Retain.
+	// WhenTemplateChanged applies when the claim template changes in more than size, labels and annotations. Delete
+	// re-creates the Pod with an empty claim of the new template and deletes the old claim. Retain keeps the claim as
+	// it is; only new instance IDs get a claim of the new template. Empty means Retain. A larger storage request
+	// expands the claim, and a smaller one has no effect, whatever this field is.
 	WhenTemplateChanged *appsv1alpha1.PersistentVolumeClaimRetentionPolicyType `json:"whenTemplateChanged,omitempty"`
 }
 

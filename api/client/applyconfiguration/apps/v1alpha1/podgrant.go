@@ -11,24 +11,23 @@ import (
 // PodGrantApplyConfiguration represents a declarative configuration of the PodGrant type for use
 // with apply.
 //
-// PodGrant lets operations on one Pod leave one stage.
+// PodGrant permits operations on one Pod to leave one stage.
 type PodGrantApplyConfiguration struct {
 	// PodName is the name of the Pod.
 	PodName *string `json:"podName,omitempty"`
-	// PodUID is the UID of the Pod; a Pod of the same name that comes later is not covered.
+	// PodUID is the UID of the Pod. A later Pod of the same name is not covered.
 	PodUID *types.UID `json:"podUID,omitempty"`
 	// Stage is the stage that the Pod may leave.
 	Stage *appsv1alpha1.TransitionRuleStage `json:"stage,omitempty"`
-	// Operations are the requests covered. A request that is not listed must wait for its own grant.
+	// Operations are the requests covered. Any other request needs its own grant.
 	Operations []GrantedOperationApplyConfiguration `json:"operations,omitempty"`
-	// Rules are the PodTransitionRules that were evaluated together for this grant, this one included, sorted by name. The
-	// grant counts only if each of them has it.
+	// Rules are the PodTransitionRules that were evaluated together for this grant, including this one, sorted by name.
+	// The grant is valid only if each of them has it.
 	Rules []RuleReferenceApplyConfiguration `json:"rules,omitempty"`
 	// GrantTime is when the grant was first written.
 	GrantTime *v1.Time `json:"grantTime,omitempty"`
-	// Generation is that of the rule's spec under which the operations were granted. Once the spec is another, the grant lets
-	// no operation go on that still waits, until it was given anew under that spec. If it is missing it is that of
-	// status.observedGeneration.
+	// Generation is the generation of the rule's spec under which the operations were granted. Under another generation
+	// the grant permits no operation that still waits, until it is renewed. 0 means status.observedGeneration.
 	Generation *int64 `json:"generation,omitempty"`
 }
 

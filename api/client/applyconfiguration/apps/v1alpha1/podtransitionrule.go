@@ -11,15 +11,15 @@ import (
 // PodTransitionRuleApplyConfiguration represents a declarative configuration of the PodTransitionRule type for use
 // with apply.
 //
-// PodTransitionRule says what must hold before the Pods that it selects may go from one stage of their lifecycle to the
-// next. All rules that select a Pod must agree. A rule is in force as soon as it exists.
+// PodTransitionRule defines what must hold before the Pods that it selects may leave a stage of their lifecycle. All
+// rules that select a Pod must agree. A rule is in force as soon as it exists.
 type PodTransitionRuleApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
 	// Standard object metadata.
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec is what the rule demands.
+	// Spec is what the rule requires.
 	Spec *PodTransitionRuleSpecApplyConfiguration `json:"spec,omitempty"`
-	// Status is the ledger of what was granted, and why not. Written by podtransitionrule-controller only.
+	// Status is the ledger of grants, and the reasons of refusals. Only podtransitionrule-controller writes it.
 	Status *PodTransitionRuleStatusApplyConfiguration `json:"status,omitempty"`
 }
 

@@ -9,15 +9,16 @@ import (
 // PodTransitionRuleSpecApplyConfiguration represents a declarative configuration of the PodTransitionRuleSpec type for use
 // with apply.
 //
-// PodTransitionRuleSpec is what a PodTransitionRule demands.
+// PodTransitionRuleSpec is what a PodTransitionRule requires.
 type PodTransitionRuleSpecApplyConfiguration struct {
-	// Selector chooses Pods of the rule's namespace. It is required; an empty one ({}) selects every Pod.
+	// Selector matches Pods in the rule's namespace. It is required; an empty one ({}) selects every Pod.
 	Selector *v1.LabelSelectorApplyConfiguration `json:"selector,omitempty"`
-	// Rules are the demands. Each name occurs once. A Pod passes a stage when it passes every rule of that stage.
+	// Rules are the requirements, with unique names. A Pod passes a stage when it passes every rule of that stage.
 	Rules []TransitionRuleApplyConfiguration `json:"rules,omitempty"`
-	// MirrorPodDisruptionBudget keeps a PodDisruptionBudget of the rule's name whose minAvailable is what the rule's
-	// availablePolicy items demand together, so that programs that read only PodDisruptionBudgets (cluster autoscalers,
-	// node upgraders) plan right. The object is owned by the rule and goes with it. Not in Kuperator v0.7.
+	// MirrorPodDisruptionBudget is whether to maintain a PodDisruptionBudget of the rule's name. Its minAvailable is
+	// what the availablePolicy items of the rule require together, so that programs that respect PodDisruptionBudgets
+	// only (cluster autoscalers, node upgraders) plan accordingly. The object is owned by the rule and is deleted with
+	// it. Not in Kuperator v0.7.
 	MirrorPodDisruptionBudget *bool `json:"mirrorPodDisruptionBudget,omitempty"`
 }
 

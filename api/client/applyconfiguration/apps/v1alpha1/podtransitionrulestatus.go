@@ -10,34 +10,34 @@ import (
 // PodTransitionRuleStatusApplyConfiguration represents a declarative configuration of the PodTransitionRuleStatus type for use
 // with apply.
 //
-// PodTransitionRuleStatus is the ledger of what a rule granted, and why not.
+// PodTransitionRuleStatus is the ledger of a rule's grants, and the reasons of refusals.
 type PodTransitionRuleStatusApplyConfiguration struct {
 	// UpdateTime is when the status last changed.
 	UpdateTime *v1.Time `json:"updateTime,omitempty"`
-	// ObservedGeneration is the generation of the spec that this status answers to.
+	// ObservedGeneration is the generation of the spec to which this status refers.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// Targets are the names of all Pods that the selector matches, sorted, whatever their state. It follows within some
-	// seconds. Of more than 5000 Pods, or names of more than 128 KiB together, it has the first. No decision depends on it.
+	// Targets are the names of all Pods that the selector matches, in any state, sorted. It is updated within some
+	// seconds, and is truncated to 5000 Pods and to 128 KiB of names. No decision depends on it.
 	Targets []string `json:"targets,omitempty"`
-	// Details are the verdicts on Pods in a stage, sorted by name: up to 64 of those granted and of those blocked. Grants has
-	// every grant.
+	// Details are the verdicts on Pods in a stage, sorted by Pod name: at most 64 on granted Pods and 64 on blocked
+	// Pods. Every grant is in Grants.
 	Details []TransitionDetailApplyConfiguration `json:"details,omitempty"`
-	// RuleStates is the progress of webhook rules.
+	// RuleStates are the tasks of webhook rules.
 	RuleStates []RuleStateApplyConfiguration `json:"ruleStates,omitempty"`
 	// Conditions are of the types RuleReady, RuleReconciling and RuleStalled.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
-	// Desired is the number of Pods that should be there: those selected, and those that their owners still lack.
+	// Desired is the number of desired Pods: the selected Pods, and those that their owners have yet to create.
 	Desired *int32 `json:"desired,omitempty"`
 	// Available is the number of selected Pods that are in service and not granted.
 	Available *int32 `json:"available,omitempty"`
 	// Granted is the number of Pods with a grant.
 	Granted *int32 `json:"granted,omitempty"`
-	// Blocked is the number of Pods in a stage without a grant, whether or not Details has them.
+	// Blocked is the number of Pods in a stage without a grant, including those that are not in Details.
 	Blocked *int32 `json:"blocked,omitempty"`
-	// Grants are what the rule lets go on. A Pod is granted by all rules that select it, or by none: lifecycle-controller acts
-	// only on a set that is complete by the Rules of each. A grant is held until the Pod is back in service, gone, or the
-	// request is cancelled; one that has not been used counts only under the spec that it was given under. A Pod occurs at most
-	// once per stage.
+	// Grants are the operations that the rule permits. A Pod is granted by all rules that select it, or by none:
+	// lifecycle-controller acts only on a grant that each rule in its Rules has as well. A grant is held until the Pod
+	// is back in service or gone, or until the request is cancelled. A grant that is not used yet is valid only under
+	// the generation of the spec for which it was given. A Pod has at most one grant per stage.
 	Grants []PodGrantApplyConfiguration `json:"grants,omitempty"`
 }
 

@@ -5,11 +5,11 @@ package v1alpha1
 // RejectInfoApplyConfiguration represents a declarative configuration of the RejectInfo type for use
 // with apply.
 //
-// RejectInfo says why a Pod did not pass a rule.
+// RejectInfo is the reason why a Pod did not pass a rule.
 type RejectInfoApplyConfiguration struct {
 	// RuleName is the name of the rule.
 	RuleName *string `json:"ruleName,omitempty"`
-	// Reason is for people. It has no live counters, so it does not change while nothing else does.
+	// Reason is the human-readable reason. It has no live counters, so it changes only with the verdict.
 	Reason *string `json:"reason,omitempty"`
 }
 

@@ -11,16 +11,16 @@ import (
 // ResourceContextApplyConfiguration represents a declarative configuration of the ResourceContext type for use
 // with apply.
 //
-// ResourceContext is a pool of instance IDs and what must be remembered about each while its Pod does not exist.
+// ResourceContext is a pool of instance IDs, with the data of each ID that must be kept while its Pod does not exist.
 //
 // A CollaSet uses the ResourceContext of its own name, or the one that spec.scaleStrategy.context names, in its own
-// namespace. It carries no owner reference: the CollaSet's finalizer removes its entries. A ResourceContext without
-// entries is deleted.
+// namespace. It has no owner reference: the CollaSet's finalizer removes its entries. A ResourceContext without entries
+// is deleted.
 type ResourceContextApplyConfiguration struct {
 	v1.TypeMetaApplyConfiguration `json:""`
 	// Standard object metadata.
 	*v1.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
-	// Spec holds the entries of the pool.
+	// Spec is the content of the pool.
 	Spec *ResourceContextSpecApplyConfiguration `json:"spec,omitempty"`
 }
 

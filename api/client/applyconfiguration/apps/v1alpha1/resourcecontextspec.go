@@ -7,8 +7,8 @@ package v1alpha1
 //
 // ResourceContextSpec is the content of a pool of instance IDs.
 type ResourceContextSpecApplyConfiguration struct {
-	// Contexts has one entry per instance ID in use, sorted by ID. It is atomic, so that the bookkeeping of field
-	// ownership does not outgrow the entries themselves in a pool of thousands.
+	// Contexts has one entry per instance ID in use, sorted by ID. The list is atomic, because field ownership of
+	// single entries would be larger than the entries themselves in a pool of thousands.
 	Contexts []ContextDetailApplyConfiguration `json:"contexts,omitempty"`
 }
 

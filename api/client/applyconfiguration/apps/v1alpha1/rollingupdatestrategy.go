@@ -10,17 +10,18 @@ import (
 // RollingUpdateStrategyApplyConfiguration represents a declarative configuration of the RollingUpdateStrategy type for use
 // with apply.
 //
-// RollingUpdateStrategy chooses the Pods to update, and how many at a time. With both set, ByLabel wins; with neither, it is ByPartition with no
-// Pod held back.
+// RollingUpdateStrategy selects the Pods to update, and how many at the same time. If both ByPartition and ByLabel are
+// set, ByLabel applies. If neither is set, all Pods are updated.
 type RollingUpdateStrategyApplyConfiguration struct {
-	// ByPartition updates all Pods but a number that is held back.
+	// ByPartition updates all Pods except the number given by Partition.
 	ByPartition *ByPartitionApplyConfiguration `json:"byPartition,omitempty"`
-	// ByLabel updates the Pods that carry UpdateIncludedLabel.
+	// ByLabel updates the Pods with UpdateIncludedLabel.
 	ByLabel *appsv1alpha1.ByLabel `json:"byLabel,omitempty"`
-	// MaxUnavailable bounds the Pods that updates may have out of service, as in a Deployment: an update takes a Pod out of
-	// service only while fewer than that are unavailable, for whatever reason. It is a number, or a percentage of Replicas
-	// rounded down; at least one. Nil means 25 %. PodTransitionRules come on top. Pods that are not available may always be
-	// updated, and changes that restart nothing take no Pod out of service. 100% lets all Pods be updated at once.
+	// MaxUnavailable is the maximum number of Pods that may be unavailable during updates, as in a Deployment: an
+	// update takes a Pod out of service only while fewer Pods than that are unavailable, for any reason. It is a
+	// number, or a percentage of Replicas, rounded down, and at least 1. Nil means 25%. PodTransitionRules apply in
+	// addition. Pods that are not available may always be updated, and changes that restart no container take no Pod
+	// out of service. 100% lets all Pods be updated at once.
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 }
 

@@ -13,7 +13,7 @@ import (
 type RuleReferenceApplyConfiguration struct {
 	// Name is the name of the PodTransitionRule.
 	Name *string `json:"name,omitempty"`
-	// UID is its UID.
+	// UID is the UID of the PodTransitionRule.
 	UID *types.UID `json:"uid,omitempty"`
 }
 

@@ -5,11 +5,11 @@ package v1alpha1
 // RuleStateApplyConfiguration represents a declarative configuration of the RuleState type for use
 // with apply.
 //
-// RuleState is the progress of one webhook rule.
+// RuleState are the tasks of one webhook rule.
 type RuleStateApplyConfiguration struct {
 	// Name is the name of the rule.
 	Name *string `json:"name,omitempty"`
-	// WebhookStatus is what its webhook is busy with.
+	// WebhookStatus are the tasks of its webhook.
 	WebhookStatus *WebhookStatusApplyConfiguration `json:"webhookStatus,omitempty"`
 }
 

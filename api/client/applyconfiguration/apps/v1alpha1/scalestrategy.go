@@ -5,23 +5,24 @@ package v1alpha1
 // ScaleStrategyApplyConfiguration represents a declarative configuration of the ScaleStrategy type for use
 // with apply.
 //
-// ScaleStrategy says how Pods are added and removed, and names Pods to delete, orphan or adopt. A Pod may be in one of
-// the three lists only.
+// ScaleStrategy configures how Pods are added and removed, and names Pods to delete, exclude or include. A Pod may be
+// named in one of the three lists only.
 type ScaleStrategyApplyConfiguration struct {
-	// Context names the ResourceContext from which instance IDs are taken. Empty means the name of the CollaSet. It cannot
-	// be changed.
+	// Context is the name of the ResourceContext from which instance IDs are allocated. Empty means the name of the
+	// CollaSet. It is immutable.
 	Context *string `json:"context,omitempty"`
-	// PodToExclude names Pods to orphan. Not allowed with names in persistent sequence.
+	// PodToExclude are the names of Pods to orphan. Not allowed with PodNamingSuffixPolicy PersistentSequence.
 	PodToExclude []string `json:"podToExclude,omitempty"`
-	// PodToInclude names Pods to adopt. Not allowed with names in persistent sequence.
+	// PodToInclude are the names of Pods to adopt. Not allowed with PodNamingSuffixPolicy PersistentSequence.
 	PodToInclude []string `json:"podToInclude,omitempty"`
-	// PodToDelete names Pods to delete through their lifecycle; they come back under the same instance ID unless Replicas
-	// shrinks as well.
+	// PodToDelete are the names of Pods to delete through the Pod lifecycle. They are re-created with the same instance
+	// ID unless Replicas is reduced as well.
 	PodToDelete []string `json:"podToDelete,omitempty"`
-	// PersistentVolumeClaimRetentionPolicy says what becomes of claims made from VolumeClaimTemplates. Nil means that all are
-	// kept: data is never destroyed unless this says so.
+	// PersistentVolumeClaimRetentionPolicy configures when claims of VolumeClaimTemplates are deleted. Nil means never:
+	// data is deleted only where this field asks for it.
 	PersistentVolumeClaimRetentionPolicy *PersistentVolumeClaimRetentionPolicyApplyConfiguration `json:"persistentVolumeClaimRetentionPolicy,omitempty"`
-	// OperationDelaySeconds is how long to wait, in seconds, after the lifecycle allowed the scale-in of a Pod. Nil means 0.
+	// OperationDelaySeconds is the delay, in seconds, between the permission to scale in a Pod and its deletion. Nil
+	// means 0.
 	OperationDelaySeconds *int32 `json:"operationDelaySeconds,omitempty"`
 }
 

@@ -11,20 +11,20 @@ import (
 //
 // TaskInfo is one task of a webhook.
 type TaskInfoApplyConfiguration struct {
-	// TaskID is the server's name for the task, else the trace ID of the request.
+	// TaskID is the ID that the server gave the task, or else the trace ID of the request.
 	TaskID *string `json:"taskId,omitempty"`
-	// Processing are the names of the Pods not yet approved.
+	// Processing are the names of the Pods that are not approved yet.
 	Processing []string `json:"processing,omitempty"`
-	// Approved are the names of the Pods approved.
+	// Approved are the names of the Pods that are approved.
 	Approved []string `json:"approved,omitempty"`
-	// BeginTime is when the task was first asked for.
+	// BeginTime is when the task was first requested.
 	BeginTime *v1.Time `json:"beginTime,omitempty"`
 	// LastTime is when the server last answered.
 	LastTime *v1.Time `json:"lastTime,omitempty"`
-	// Message is what the server last said, shortened to 256 characters.
+	// Message is the server's last message, truncated to 256 characters.
 	Message *string `json:"message,omitempty"`
-	// Subjects are the requests that the task is about. An answer counts for these alone, not for a later request on the
-	// same Pod or a later Pod of the same name. Not in Kuperator v0.7.
+	// Subjects are the requests that the task is about. An answer applies to these only, and not to a later request on
+	// the same Pod or to a later Pod of the same name. Not in Kuperator v0.7.
 	Subjects []TaskSubjectApplyConfiguration `json:"subjects,omitempty"`
 }
 

@@ -10,17 +10,17 @@ import (
 // TaskSubjectApplyConfiguration represents a declarative configuration of the TaskSubject type for use
 // with apply.
 //
-// TaskSubject is what a webhook was asked about: the operations of one Pod that wait at one stage.
+// TaskSubject is what a webhook was asked about: the operations on one Pod that wait at one stage.
 type TaskSubjectApplyConfiguration struct {
 	// PodName is the name of the Pod.
 	PodName *string `json:"podName,omitempty"`
 	// PodUID is the UID of the Pod.
 	PodUID *types.UID `json:"podUID,omitempty"`
-	// Stage is the stage that the Pod wants to leave.
+	// Stage is the stage that the Pod waits to leave.
 	Stage *appsv1alpha1.TransitionRuleStage `json:"stage,omitempty"`
 	// Operations are the requests that wait.
 	Operations []GrantedOperationApplyConfiguration `json:"operations,omitempty"`
-	// Approved says that the server has approved it.
+	// Approved is whether the server has approved it.
 	Approved *bool `json:"approved,omitempty"`
 }
 

@@ -5,13 +5,13 @@ package v1alpha1
 // TopologyBudgetApplyConfiguration represents a declarative configuration of the TopologyBudget type for use
 // with apply.
 //
-// TopologyBudget bounds how many topology domains may be disrupted at once. A domain is disrupted while one of the
-// selected Pods in it is out of service.
+// TopologyBudget limits how many topology domains may be disrupted at the same time. A domain is disrupted while a
+// selected Pod in it is out of service.
 type TopologyBudgetApplyConfiguration struct {
 	// TopologyKey is the node label whose values are the domains, such as topology.kubernetes.io/zone. Pods on nodes
-	// without it are one domain together; Pods without a node are in none. Required.
+	// without the label form one domain together; Pods without a node are in no domain. Required.
 	TopologyKey *string `json:"topologyKey,omitempty"`
-	// MaxDisruptedDomains is how many domains may be disrupted at once. Nil means 1.
+	// MaxDisruptedDomains is the maximum number of domains disrupted at the same time. Nil means 1.
 	MaxDisruptedDomains *int32 `json:"maxDisruptedDomains,omitempty"`
 }
 

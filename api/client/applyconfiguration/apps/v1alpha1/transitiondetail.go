@@ -15,11 +15,11 @@ type TransitionDetailApplyConfiguration struct {
 	Name *string `json:"name,omitempty"`
 	// Stage is the stage that the Pod is in.
 	Stage *appsv1alpha1.TransitionRuleStage `json:"stage,omitempty"`
-	// Passed says whether every rule of the stage was passed.
+	// Passed is whether the Pod passed every rule of the stage.
 	Passed *bool `json:"passed,omitempty"`
-	// PassedRules are the names of the rules passed.
+	// PassedRules are the names of the rules that the Pod passed.
 	PassedRules []string `json:"passedRules,omitempty"`
-	// RejectInfo says which rules were not passed, and why.
+	// RejectInfo are the rules that the Pod did not pass, with the reasons.
 	RejectInfo []RejectInfoApplyConfiguration `json:"rejectInfo,omitempty"`
 }
 

@@ -9,19 +9,20 @@ import (
 // TransitionRuleApplyConfiguration represents a declarative configuration of the TransitionRule type for use
 // with apply.
 //
-// TransitionRule is one demand. Of AvailablePolicy, LabelCheck and Webhook only the first that is set is used; with none
-// set the rule demands nothing.
+// TransitionRule is one requirement. Of AvailablePolicy, LabelCheck and Webhook only the first that is set applies. If
+// none is set, the rule requires nothing.
 type TransitionRuleApplyConfiguration struct {
-	// Name identifies the rule within its PodTransitionRule, in verdicts and in the skip annotation. Required.
+	// Name identifies the rule within its PodTransitionRule, in verdicts and in the annotation that skips rules.
+	// Required.
 	Name *string `json:"name,omitempty"`
-	// Disabled ignores the rule.
+	// Disabled is whether the rule is ignored.
 	Disabled *bool `json:"disabled,omitempty"`
-	// Stage is where the rule is asked. Nil means PreCheck.
+	// Stage is the stage at which the rule is evaluated. Nil means PreCheck.
 	Stage *appsv1alpha1.TransitionRuleStage `json:"stage,omitempty"`
-	// Conditions names registered conditions; the rule applies to Pods that meet one of them. None is registered, so a rule
-	// with conditions applies to no Pod.
+	// Conditions are the names of registered conditions. The rule applies to Pods that meet one of them. No condition
+	// is registered, so a rule with conditions applies to no Pod.
 	Conditions []string `json:"conditions,omitempty"`
-	// Filter narrows the Pods that the rule applies to. Nil means all that the PodTransitionRule selects.
+	// Filter restricts the rule to some of the Pods that the PodTransitionRule selects. Nil means all of them.
 	Filter                                     *TransitionRuleFilterApplyConfiguration `json:"filter,omitempty"`
 	TransitionRuleDefinitionApplyConfiguration `json:""`
 }

@@ -7,9 +7,9 @@ package v1alpha1
 //
 // TransitionRuleDefinition is the kind of a rule.
 type TransitionRuleDefinitionApplyConfiguration struct {
-	// AvailablePolicy bounds how many Pods may be out of service at once.
+	// AvailablePolicy limits how many Pods may be out of service at the same time.
 	AvailablePolicy *AvailableRuleApplyConfiguration `json:"availablePolicy,omitempty"`
-	// LabelCheck demands labels of the Pod.
+	// LabelCheck requires labels on the Pod.
 	LabelCheck *LabelCheckRuleApplyConfiguration `json:"labelCheck,omitempty"`
 	// Webhook asks an HTTP server.
 	Webhook *TransitionRuleWebhookApplyConfiguration `json:"webhook,omitempty"`

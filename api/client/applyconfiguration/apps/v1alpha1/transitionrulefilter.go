@@ -9,9 +9,9 @@ import (
 // TransitionRuleFilterApplyConfiguration represents a declarative configuration of the TransitionRuleFilter type for use
 // with apply.
 //
-// TransitionRuleFilter narrows the Pods that a rule applies to.
+// TransitionRuleFilter restricts a rule to some Pods.
 type TransitionRuleFilterApplyConfiguration struct {
-	// LabelSelector matches the Pods that the rule applies to. Nil means all.
+	// LabelSelector matches the Pods to which the rule applies. Nil means all.
 	LabelSelector *v1.LabelSelectorApplyConfiguration `json:"labelSelector,omitempty"`
 }
 

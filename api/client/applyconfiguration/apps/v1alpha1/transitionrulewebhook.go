@@ -9,11 +9,12 @@ import (
 // TransitionRuleWebhookApplyConfiguration represents a declarative configuration of the TransitionRuleWebhook type for use
 // with apply.
 //
-// TransitionRuleWebhook asks an HTTP server whether Pods may go on.
+// TransitionRuleWebhook asks an HTTP server whether Pods may proceed.
 type TransitionRuleWebhookApplyConfiguration struct {
-	// ClientConfig says where and how to ask. Required.
+	// ClientConfig is the server to ask, and how to connect to it. Required.
 	ClientConfig *WebhookClientConfigApplyConfiguration `json:"clientConfig,omitempty"`
-	// FailurePolicy says what holds when the server cannot be asked: Fail rejects, Ignore lets Pods go on.
+	// FailurePolicy is the verdict when the server cannot be reached or fails: Fail refuses the Pods, Ignore lets them
+	// proceed.
 	FailurePolicy *appsv1alpha1.FailurePolicyType `json:"failurePolicy,omitempty"`
 	// Parameters are sent with each Pod.
 	Parameters []ParameterApplyConfiguration `json:"parameters,omitempty"`

@@ -5,11 +5,11 @@ package v1alpha1
 // UpdateForecastApplyConfiguration represents a declarative configuration of the UpdateForecast type for use
 // with apply.
 //
-// UpdateForecast says how a Pod gets from one revision to another.
+// UpdateForecast is how a Pod gets from one revision to another.
 type UpdateForecastApplyConfiguration struct {
-	// InPlace says that a running Pod can take the change over.
+	// InPlace is whether the change can be applied to a running Pod.
 	InPlace *bool `json:"inPlace,omitempty"`
-	// Fields are the fields, below spec, that force the Pod to be created anew. Empty when InPlace.
+	// Fields are the fields, below spec, whose change requires that the Pod is re-created. Empty if InPlace is true.
 	Fields []string `json:"fields,omitempty"`
 }
 

@@ -10,20 +10,21 @@ import (
 // UpdateStrategyApplyConfiguration represents a declarative configuration of the UpdateStrategy type for use
 // with apply.
 //
-// UpdateStrategy says which Pods are updated, and how.
+// UpdateStrategy selects the Pods to update, and the method.
 type UpdateStrategyApplyConfiguration struct {
-	// RollingUpdate chooses the Pods to update: by partition or by label.
+	// RollingUpdate selects the Pods to update, by partition or by label.
 	RollingUpdate *RollingUpdateStrategyApplyConfiguration `json:"rollingUpdate,omitempty"`
-	// PodUpdatePolicy says how a Pod gets to the updated revision. Empty means InPlaceIfPossible.
+	// PodUpdatePolicy is the method by which a Pod is updated. Empty means InPlaceIfPossible.
 	PodUpdatePolicy *appsv1alpha1.PodUpdatePolicy `json:"podUpgradePolicy,omitempty"`
-	// OperationDelaySeconds is how long to wait, in seconds, after the lifecycle allowed the update of a Pod. Nil means 0.
+	// OperationDelaySeconds is the delay, in seconds, between the permission to update a Pod and its update. Nil means
+	// 0.
 	OperationDelaySeconds *int32 `json:"operationDelaySeconds,omitempty"`
-	// MaxSurge is how many Pods may be under replacement by updates at a time with podUpgradePolicy Replace, each with an
-	// old and a new Pod: a number, or a percentage of Replicas rounded up, at least 1. Nil means 25 %. Other policies make
-	// no surplus Pods.
+	// MaxSurge is the maximum number of Pods that may be under replacement by updates at the same time with
+	// podUpgradePolicy Replace; each has an old and a new Pod meanwhile. It is a number, or a percentage of Replicas,
+	// rounded up, and at least 1. Nil means 25%. Other policies create no surplus Pods.
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`
-	// FailurePolicy says what happens to a rollout that does not progress within ProgressDeadlineSeconds, or 600 seconds without
-	// it. Empty means Report.
+	// FailurePolicy is the reaction to a rollout without progress for ProgressDeadlineSeconds (600 seconds if that is
+	// nil). Empty means Report.
 	FailurePolicy *appsv1alpha1.RolloutFailurePolicy `json:"failurePolicy,omitempty"`
 }
 

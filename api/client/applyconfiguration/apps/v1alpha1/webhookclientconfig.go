@@ -5,19 +5,19 @@ package v1alpha1
 // WebhookClientConfigApplyConfiguration represents a declarative configuration of the WebhookClientConfig type for use
 // with apply.
 //
-// WebhookClientConfig says where and how to ask a webhook.
+// WebhookClientConfig is the server of a webhook, and how to connect to it.
 type WebhookClientConfigApplyConfiguration struct {
-	// URL is where the question is posted: http or https, with a host.
+	// URL is where the request is posted: http or https, with a host.
 	URL *string `json:"url,omitempty"`
-	// CABundle is PEM certificates in base64, against which the server's certificate is checked. Empty means the
-	// certificates of the system.
+	// CABundle is the base64 of PEM certificates that the server's certificate is verified against. Empty means the
+	// system's trust roots.
 	CABundle *string `json:"caBundle,omitempty"`
-	// Poll says how to ask for the result of a task when the server answers that it needs time. Nil means that it must
-	// answer at once.
+	// Poll configures how to fetch the result of a task when the server answers that it needs time. Nil means that the
+	// server must answer at once.
 	Poll *WebhookPollApplyConfiguration `json:"poll,omitempty"`
-	// SecretName names a Secret of the rule's namespace with credentials for both URLs: "token" is sent as a bearer
-	// token, "tls.crt" and "tls.key" are the client certificate, PEM. https only. Empty means no credentials. Not in
-	// Kuperator v0.7.
+	// SecretName is the name of a Secret in the rule's namespace with credentials for both URLs: "token" is sent as a
+	// bearer token; "tls.crt" and "tls.key" are the client certificate and its key, in PEM. It requires https. Empty
+	// means no credentials. Not in Kuperator v0.7.
 	SecretName *string `json:"secretName,omitempty"`
 }
 

@@ -5,18 +5,18 @@ package v1alpha1
 // WebhookPollApplyConfiguration represents a declarative configuration of the WebhookPoll type for use
 // with apply.
 //
-// WebhookPoll says how to ask for the result of a task.
+// WebhookPoll configures how to fetch the result of a task.
 type WebhookPollApplyConfiguration struct {
-	// URL is where the result is read: http or https, with a host. The task's ID is added as a query.
+	// URL is where the result is read: http or https, with a host. The task's ID is added as a query parameter.
 	URL *string `json:"url,omitempty"`
-	// RawQueryKey is the key of that query. Empty means "task-id".
+	// RawQueryKey is the key of that query parameter. Empty means "task-id".
 	RawQueryKey *string `json:"rawQueryKey,omitempty"`
-	// CABundle is PEM certificates in base64, against which the server's certificate is checked. Empty means the
-	// certificates of the system.
+	// CABundle is the base64 of PEM certificates that the server's certificate is verified against. Empty means the
+	// system's trust roots.
 	CABundle *string `json:"caBundle,omitempty"`
-	// IntervalSeconds is the time between two polls, in seconds. Nil means 5.
+	// IntervalSeconds is the interval between polls, in seconds. Nil means 5.
 	IntervalSeconds *int64 `json:"intervalSeconds,omitempty"`
-	// TimeoutSeconds is the life of the whole task, in seconds. Nil means 60.
+	// TimeoutSeconds is the maximum duration of the whole task, in seconds. Nil means 60.
 	TimeoutSeconds *int64 `json:"timeoutSeconds,omitempty"`
 }
 

@@ -5,11 +5,11 @@ package v1alpha1
 // WebhookStatusApplyConfiguration represents a declarative configuration of the WebhookStatus type for use
 // with apply.
 //
-// WebhookStatus is what a webhook is busy with.
+// WebhookStatus are the tasks of a webhook.
 type WebhookStatusApplyConfiguration struct {
-	// TaskStates are the tasks being polled, sorted by task ID.
+	// TaskStates are the tasks that are being polled, sorted by task ID.
 	TaskStates []TaskInfoApplyConfiguration `json:"taskStates,omitempty"`
-	// History are tasks that finished or failed in the last ten minutes, sorted by task ID.
+	// History are the tasks that finished or failed in the last ten minutes, sorted by task ID.
 	History []TaskInfoApplyConfiguration `json:"history,omitempty"`
 }
 
