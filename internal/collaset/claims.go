@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -151,6 +152,44 @@ type refusal struct {
 	until  time.Time
 }
 
+// knownClaims is what is kept of claims.
+type knownClaims struct {
+	// refused are answers of the API server to expansions, by UID.
+	mu      sync.Mutex
+	refused map[types.UID]refusal
+	// unverified is true if the cache may lack a claim that was created.
+	unverified atomic.Bool
+	// last are those of the last decision, and strays the CollaSet's that the cache does not find as such, by name. lost
+	// is true if one may be among them.
+	last   map[string]claimIdentity
+	strays map[string]*corev1.PersistentVolumeClaim
+	lost   bool
+}
+
+// refuse remembers the answer to an attempt to expand a claim; attempts are made in parallel.
+func (k *knownClaims) refuse(claim types.UID, r refusal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.refused == nil {
+		k.refused = map[types.UID]refusal{}
+	}
+	k.refused[claim] = r
+}
+
+// keepRefusals forgets the answers about claims that are no more.
+func (k *knownClaims) keepRefusals(claims []setplan.Claim) {
+	if len(k.refused) == 0 {
+		return
+	}
+	kept := map[types.UID]refusal{}
+	for i := range claims {
+		if r, ok := k.refused[claims[i].UID]; ok {
+			kept[claims[i].UID] = r
+		}
+	}
+	k.refused = kept
+}
+
 // observeClaims fills in what the snapshot has of claims and of their templates.
 func (r *reconciler) observeClaims(ctx context.Context, o *observation) error {
 	set, s := o.set, &o.snapshot
@@ -179,7 +218,7 @@ func (r *reconciler) observeClaims(ctx context.Context, o *observation) error {
 	if err := r.observeStrayClaims(ctx, o); err != nil {
 		return err
 	}
-	o.memory.keepRefusals(s.Claims)
+	o.memory.claims.keepRefusals(s.Claims)
 	return r.findStrangers(ctx, o)
 }
 
@@ -297,7 +336,7 @@ func (o *observation) addClaimOf(claim *corev1.PersistentVolumeClaim, id int, te
 		c.Owned, c.Dangling = ref.UID == o.set.UID, dangling(ref, o.set)
 		c.Inherited = ref.BlockOwnerDeletion != nil && *ref.BlockOwnerDeletion
 	}
-	if refused, ok := o.memory.refused[claim.UID]; ok && refused.phase == claim.Status.Phase {
+	if refused, ok := o.memory.claims.refused[claim.UID]; ok && refused.phase == claim.Status.Phase {
 		c.Refused, c.RefusedHash, c.RetryIn = refused.answer, refused.hash, max(refused.until.Sub(o.snapshot.Now), 0)
 	}
 	o.claims[claim.Name] = claim
@@ -365,7 +404,7 @@ func (r *reconciler) mountClaims(ctx context.Context, o *observation, c setplan.
 		err := r.client.Create(ctx, claim)
 		countAction("create-claim", err)
 		if err != nil {
-			o.memory.claimsUnverified.Store(true)
+			o.memory.claims.unverified.Store(true)
 			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, writes.Unnamed(err, claim.GetGenerateName()))
 		}
 		r.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
@@ -565,7 +604,7 @@ func (r *reconciler) updateClaim(ctx context.Context, o *observation, u setplan.
 	}
 	err := r.patchClaim(ctx, o, u.Claim, metadata, spec)
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
-		o.memory.refuse(u.Claim.UID, refusal{
+		o.memory.claims.refuse(u.Claim.UID, refusal{
 			hash: u.Template.Hash, phase: o.claims[u.Claim.Name].Status.Phase, answer: answerOf(err), until: r.clock.Now().Add(retryRefused),
 		})
 		log.FromContext(ctx).Info("a claim cannot be expanded", "claim", u.Claim.Name, "answer", err.Error())

@@ -30,39 +30,39 @@ type claimIdentity struct {
 
 // observeStrayClaims fills in the claims that are the CollaSet's and lack labels by which they are found.
 func (r *reconciler) observeStrayClaims(ctx context.Context, o *observation) error {
-	m := o.memory
-	for name, before := range m.claims {
-		if o.claims[name] == nil && !before.terminating && m.strayClaims[name] == nil {
-			m.claimsLost = true
+	m := &o.memory.claims
+	for name, before := range m.last {
+		if o.claims[name] == nil && !before.terminating && m.strays[name] == nil {
+			m.lost = true
 		}
 	}
-	if m.claimsLost {
+	if m.lost {
 		switch behind, err := r.listClaims(ctx, o); {
 		case err != nil:
 			return err
 		case behind:
 			return errStale
 		}
-		m.claimsLost = false
+		m.lost = false
 	}
-	for name, claim := range m.strayClaims {
+	for name, claim := range m.strays {
 		if o.claims[name] != nil {
-			delete(m.strayClaims, name)
+			delete(m.strays, name)
 			continue
 		}
 		id, template := r.identifyClaim(o, claim)
 		o.addClaimOf(claim, id, template, !labelled(o.set, claim))
 	}
-	before := m.claims
-	m.claims = nil
+	before := m.last
+	m.last = nil
 	for i := range o.snapshot.Claims {
 		c := &o.snapshot.Claims[i]
-		if m.claims == nil {
-			m.claims = make(map[string]claimIdentity, len(o.snapshot.Claims))
+		if m.last == nil {
+			m.last = make(map[string]claimIdentity, len(o.snapshot.Claims))
 		}
-		m.claims[c.Name] = claimIdentity{c.ID, c.Template, c.Terminating}
+		m.last[c.Name] = claimIdentity{c.ID, c.Template, c.Terminating}
 		if known, noted := before[c.Name]; noted && c.ID == setplan.NoID {
-			m.claims[c.Name] = known
+			m.last[c.Name] = known
 		}
 	}
 	return nil
@@ -85,7 +85,7 @@ func (r *reconciler) listClaims(ctx context.Context, o *observation) (behind boo
 	for i := range list.Items {
 		claim := &list.Items[i]
 		switch {
-		case claim.DeletionTimestamp != nil || o.claims[claim.Name] != nil || o.memory.strayClaims[claim.Name] != nil:
+		case claim.DeletionTimestamp != nil || o.claims[claim.Name] != nil || o.memory.claims.strays[claim.Name] != nil:
 		case labelled(o.set, claim) && ours(o.set, claim) && namedFor(o, claim):
 			behind = true
 		case !labelled(o.set, claim) && strayed(o, claim, mounted[claim.Name]):
@@ -96,10 +96,10 @@ func (r *reconciler) listClaims(ctx context.Context, o *observation) (behind boo
 			case err != nil:
 				return false, fmt.Errorf("reading claim %s: %w", claim.Name, err)
 			}
-			if o.memory.strayClaims == nil {
-				o.memory.strayClaims = map[string]*corev1.PersistentVolumeClaim{}
+			if o.memory.claims.strays == nil {
+				o.memory.claims.strays = map[string]*corev1.PersistentVolumeClaim{}
 			}
-			o.memory.strayClaims[claim.Name] = full
+			o.memory.claims.strays[claim.Name] = full
 		}
 	}
 	return behind, nil
@@ -140,7 +140,7 @@ func strayed(o *observation, claim client.Object, mounted bool) bool {
 	}
 	template, known := strayTemplate(o, claim)
 	of := claim.GetLabels()[appsv1alpha1.ClaimTemplateNameLabel]
-	return known && (of == "" || of == template) && (mounted || o.memory.knows(claim) || strings.HasPrefix(claim.GetGenerateName(), o.set.Name+"-"+template+"-") ||
+	return known && (of == "" || of == template) && (mounted || o.memory.claims.knows(claim) || strings.HasPrefix(claim.GetGenerateName(), o.set.Name+"-"+template+"-") ||
 		slices.ContainsFunc(claimMarks, func(key string) bool { return claim.GetLabels()[key] != "" }))
 }
 
@@ -148,8 +148,8 @@ func strayed(o *observation, claim client.Object, mounted bool) bool {
 var claimMarks = []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, appsv1alpha1.ClaimTemplateNameLabel, appsv1alpha1.ClaimTemplateHashLabel}
 
 // knows reports whether a claim was one of the CollaSet's when it was last decided on.
-func (m *setState) knows(claim metav1.Object) bool {
-	_, known := m.claims[claim.GetName()]
+func (k *knownClaims) knows(claim metav1.Object) bool {
+	_, known := k.last[claim.GetName()]
 	return known
 }
 
@@ -173,7 +173,7 @@ func strayTemplate(o *observation, claim client.Object) (template string, known 
 // Pod that mounts it, or, the template, by its name. The ID is setplan.NoID if nothing tells.
 func (r *reconciler) identifyClaim(o *observation, claim *corev1.PersistentVolumeClaim) (id int, template string) {
 	id, template = instanceID(claim), claim.Labels[appsv1alpha1.ClaimTemplateNameLabel]
-	known, noted := o.memory.claims[claim.Name]
+	known, noted := o.memory.claims.last[claim.Name]
 	if noted && id == setplan.NoID {
 		id = known.id
 	}
@@ -202,18 +202,18 @@ func (r *reconciler) identifyClaim(o *observation, claim *corev1.PersistentVolum
 // ensureFreshClaims looks at the API server before claims are made when the cache may lack one: first thing of this
 // process, and after a creation whose answer is not known. A claim made twice for one Pod would never go by itself.
 func (r *reconciler) ensureFreshClaims(ctx context.Context, o *observation, plan *setplan.Plan) error {
-	if !o.memory.claimsUnverified.Load() || !makesClaims(plan) {
+	if !o.memory.claims.unverified.Load() || !makesClaims(plan) {
 		return nil
 	}
-	known := len(o.memory.strayClaims)
+	known := len(o.memory.claims.strays)
 	behind, err := r.listClaims(ctx, o)
 	if err != nil {
 		return err
 	}
-	if behind || len(o.memory.strayClaims) > known {
+	if behind || len(o.memory.claims.strays) > known {
 		return errStale
 	}
-	o.memory.claimsUnverified.Store(false)
+	o.memory.claims.unverified.Store(false)
 	return nil
 }
 
@@ -227,10 +227,10 @@ func (r *reconciler) repairClaim(ctx context.Context, o *observation, c *setplan
 	if err != nil && !oldView("repair-claim", err) {
 		return err
 	}
-	o.memory.mu.Lock()
-	delete(o.memory.strayClaims, c.Name)
-	o.memory.claimsLost = true
-	o.memory.mu.Unlock()
+	o.memory.claims.mu.Lock()
+	delete(o.memory.claims.strays, c.Name)
+	o.memory.claims.lost = true
+	o.memory.claims.mu.Unlock()
 	if err == nil {
 		r.events.Eventf(o.set, o.claims[c.Name], corev1.EventTypeWarning, "LabelsRestored", "CheckClaims",
 			"claim %s of instance ID %d is this CollaSet's and lacked labels by which it is found, which were put back", c.Name, c.ID)

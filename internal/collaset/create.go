@@ -112,7 +112,7 @@ func (r *reconciler) createPod(ctx context.Context, o *observation, c setplan.Cr
 		_ = r.took(o, setplan.Trial{Write: setplan.TrialCreate, To: c.Revision}, err)
 	}
 	if err != nil {
-		o.memory.podsUnverified.Store(true)
+		o.memory.view.unverified.Store(true)
 		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, writes.Unnamed(err, pod.GetGenerateName()))
 	}
 	r.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,14 @@ import (
 
 // readAgain is the age at which a baseline that the cache does not show is read again: what it has may be gone since.
 const readAgain = time.Second
+
+// view is whether what the cache shows of a CollaSet was compared with the API server.
+type view struct {
+	// unverified is true if the cache may lack a Pod that was created. baseline is what it has to show before that is
+	// ruled out, nil before it was read.
+	unverified atomic.Bool
+	baseline   *baseline
+}
 
 // baseline is a CollaSet with its entries and Pods as the API server had them.
 type baseline struct {
@@ -41,8 +50,8 @@ type baseline struct {
 // decided on, and would be refused as long as the view is old; but a creation cannot, and an entry is given up because
 // of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
 func (r *reconciler) ensureFresh(ctx context.Context, o *observation) error {
-	m := o.memory
-	if !m.podsUnverified.Load() {
+	m := &o.memory.view
+	if !m.unverified.Load() {
 		return nil
 	}
 	if m.baseline == nil || r.clock.Since(m.baseline.at) > readAgain {
@@ -50,15 +59,16 @@ func (r *reconciler) ensureFresh(ctx context.Context, o *observation) error {
 		if m.baseline, err = r.readBaseline(ctx, o); err != nil {
 			return err
 		}
-		m.unmanaged = append(m.unmanaged, slices.DeleteFunc(slices.Clone(m.baseline.unmanaged), func(pod *corev1.Pod) bool {
-			return slices.ContainsFunc(m.unmanaged, func(known *corev1.Pod) bool { return known.UID == pod.UID })
+		strays := &o.memory.strays
+		strays.unmanaged = append(strays.unmanaged, slices.DeleteFunc(slices.Clone(m.baseline.unmanaged), func(pod *corev1.Pod) bool {
+			return slices.ContainsFunc(strays.unmanaged, func(known *corev1.Pod) bool { return known.UID == pod.UID })
 		})...)
 	}
 	if !m.baseline.shownBy(o) {
 		return errStale
 	}
 	m.baseline = nil
-	m.podsUnverified.Store(false)
+	m.unverified.Store(false)
 	return nil
 }
 
@@ -95,7 +105,7 @@ func (r *reconciler) readBaseline(ctx context.Context, o *observation) (*baselin
 		case managed && leftBehind(pod, of) && !o.snapshot.Deleting:
 			b.strays[pod.UID] = pod.ResourceVersion
 			if hasDangling(pod, of) {
-				o.memory.identities.dangles(pod.Name)
+				o.memory.strays.identities.dangles(pod.Name)
 			}
 		}
 	}

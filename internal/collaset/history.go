@@ -43,6 +43,20 @@ type history struct {
 	collisions int32
 }
 
+// knownRevisions is what is kept of the revisions' contents.
+type knownRevisions struct {
+	// generation is the one that rendered and wanted were made from; 0 for none.
+	generation int64
+	rendered   []byte
+	wanted     *revision.Data
+	// parsed holds the revisions' contents by UID; changes what lies between them and the one named changesTo.
+	parsed    map[types.UID]*revision.Data
+	changes   map[string]revision.Change
+	changesTo types.UID
+	// changesFor are the capabilities that changes were worked out for.
+	changesFor revision.Capabilities
+}
+
 // revisions lists the CollaSet's revisions and makes sure that the present template has one.
 func (r *reconciler) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) (*history, error) {
 	list := &appsv1.ControllerRevisionList{}
@@ -50,7 +64,7 @@ func (r *reconciler) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if err != nil {
 		return nil, fmt.Errorf("listing revisions: %w", err)
 	}
-	m := r.memory.of(client.ObjectKeyFromObject(set), set.UID)
+	m := &r.memory.of(client.ObjectKeyFromObject(set), set.UID).revisions
 	h := &history{list: list.Items, data: map[string]*revision.Data{}}
 	if set.DeletionTimestamp == nil {
 		if err := r.adoptRevisions(ctx, set, h); err != nil {
@@ -101,7 +115,7 @@ func (h *history) aim(set *appsv1alpha1.CollaSet) {
 }
 
 // read takes a revision's content. One that cannot be read is left out: its Pods are of an unknown revision then.
-func (h *history) read(ctx context.Context, cr *appsv1.ControllerRevision, m *setState, kept map[types.UID]*revision.Data) {
+func (h *history) read(ctx context.Context, cr *appsv1.ControllerRevision, m *knownRevisions, kept map[types.UID]*revision.Data) {
 	data := m.parsed[cr.UID]
 	if data == nil {
 		var err error
@@ -116,7 +130,7 @@ func (h *history) read(ctx context.Context, cr *appsv1.ControllerRevision, m *se
 
 // render makes the content of the present template's revision, from the stored JSON: the cached object has lost what
 // its Go type does not know. It costs one read for each generation.
-func (r *reconciler) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *setState) error {
+func (r *reconciler) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions) error {
 	if m.generation == set.Generation {
 		return nil
 	}
@@ -145,7 +159,7 @@ func (r *reconciler) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *
 }
 
 // ensureUpdated finds the revision that means the present template, or makes one. An older one becomes the newest.
-func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaSet, m *setState, h *history) error {
+func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, h *history) error {
 	newest := int64(0)
 	var found *appsv1.ControllerRevision
 	for i := range h.list {
@@ -177,7 +191,7 @@ func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaS
 }
 
 // createRevision makes a revision of the set and returns its name: content is what data says.
-func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *setState, h *history, data []byte, content *revision.Data, number int64) (string, error) {
+func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, h *history, data []byte, content *revision.Data, number int64) (string, error) {
 	for range maxCollisions {
 		cr := newRevision(set, data, h.collisions, number)
 		err := r.client.Create(ctx, cr)
@@ -236,7 +250,7 @@ func (r *reconciler) bring(ctx context.Context, o *observation, pod *setplan.Pod
 	if !o.selector.Matches(labels.Set(template.GetLabels())) {
 		return "", nil // a Pod made of it would be released at once
 	}
-	return r.createRevision(ctx, o.set, o.memory, o.history, cr.Data.Raw, content, 0) // it comes before the set's own
+	return r.createRevision(ctx, o.set, &o.memory.revisions, o.history, cr.Data.Raw, content, 0) // it comes before the set's own
 }
 
 func newRevision(set *appsv1alpha1.CollaSet, data []byte, collisions int32, number int64) *appsv1.ControllerRevision {
@@ -267,7 +281,7 @@ func ownerReference(set *appsv1alpha1.CollaSet) metav1.OwnerReference {
 }
 
 // explain works out what lies between each revision and the updated one, once for each pair.
-func (h *history) explain(m *setState, can revision.Capabilities) {
+func (h *history) explain(m *knownRevisions, can revision.Capabilities) {
 	var to types.UID
 	for i := range h.list {
 		if h.list[i].Name == h.updated {

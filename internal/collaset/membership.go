@@ -136,7 +136,7 @@ func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *setpla
 	if err := r.patchMembership(ctx, o, pod, m); err != nil {
 		return err
 	}
-	o.memory.identities.left(pod.UID())
+	o.memory.strays.identities.left(pod.UID())
 	return nil
 }
 

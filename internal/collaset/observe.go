@@ -46,6 +46,25 @@ type observation struct {
 	single bool
 }
 
+// knownPods is what is kept of Pods.
+type knownPods struct {
+	// memo has the Pods as they were read for the last decision, for the selector selected.
+	memo     podcache.Memo[setplan.Pod]
+	selected string
+	// allowed is when the permission on a Pod was first seen.
+	allowed map[types.UID]permission
+	// carried is when a change that lifecycle-controller is to finish was first seen carried out.
+	carried map[types.UID]time.Time
+	// restarts are the Pods that ran to their ends.
+	restarts restartBackoff
+}
+
+// permission is one request on one Pod that was let pass.
+type permission struct {
+	request string
+	since   time.Time
+}
+
 // podReader is a podcache.Store.
 type podReader interface {
 	ByIndex(index, value string) (podcache.Pods, error)
@@ -218,7 +237,7 @@ func (o *observation) observePods() {
 		available(p, &o.snapshot)
 		p.CarriedSince = time.Time{}
 		if p.Delegated {
-			if p.CarriedSince = o.memory.carried[p.UID()]; p.CarriedSince.IsZero() {
+			if p.CarriedSince = o.memory.pods.carried[p.UID()]; p.CarriedSince.IsZero() {
 				p.CarriedSince = o.snapshot.Now
 			}
 			carried[p.UID()] = p.CarriedSince
@@ -227,15 +246,15 @@ func (o *observation) observePods() {
 			p.AllowedSince = o.snapshot.Now
 			if measured {
 				now := permission{request: p.View.Labels[podops.OperatingPrefix+"/"+setplan.OperatorID], since: o.snapshot.Now}
-				if before, ok := o.memory.allowed[p.UID()]; ok && before.request == now.request {
+				if before, ok := o.memory.pods.allowed[p.UID()]; ok && before.request == now.request {
 					now = before
 				}
 				allowed[p.UID()], p.AllowedSince = now, now.since
 			}
 		}
 	}
-	o.memory.allowed, o.memory.carried = allowed, carried
-	o.memory.restarts.measure(o.snapshot.Pods, o.snapshot.Now)
+	o.memory.pods.allowed, o.memory.pods.carried = allowed, carried
+	o.memory.pods.restarts.measure(o.snapshot.Pods, o.snapshot.Now)
 }
 
 // find is where the Pod of a name is in the snapshot, -1 if it is not there.
@@ -250,30 +269,30 @@ func (o *observation) find(name string) int {
 
 // readPods reads those Pods that have changed, and finds the others where they were read before.
 func (m *setState) readPods(pods podcache.Pods, selector labels.Selector) []setplan.Pod {
-	if by := selector.String(); by != m.selected {
-		m.pods.Forget()
-		m.selected = by
+	if by := selector.String(); by != m.pods.selected {
+		m.pods.memo.Forget()
+		m.pods.selected = by
 	}
 	var read []types.UID
 	var past []setplan.Pod
-	all, remembered := m.pods.ReadChanges(pods, func(pod *corev1.Pod) setplan.Pod {
+	all, remembered := m.pods.memo.ReadChanges(pods, func(pod *corev1.Pod) setplan.Pod {
 		read = append(read, pod.UID)
 		return podOf(pod, selector)
 	}, func(p setplan.Pod) { past = append(past, p) })
-	m.missing(past, read, remembered)
-	m.identities.remind(all)
+	m.strays.missing(past, read, remembered)
+	m.strays.identities.remind(all)
 	return all
 }
 
 // missing notes whether a Pod may have been lost since Pods were read before: past are what was known then of those
 // that have changed or are gone, and read those that are new or have changed.
-func (m *setState) missing(past []setplan.Pod, read []types.UID, remembered bool) {
-	ended := m.identities.takeEnded()
+func (k *knownStrays) missing(past []setplan.Pod, read []types.UID, remembered bool) {
+	ended := k.identities.takeEnded()
 	switch {
-	case m.vacancy == neverListed:
+	case k.vacancy == neverListed:
 		return
 	case !remembered:
-		m.vacancy = somethingLost
+		k.vacancy = somethingLost
 		return
 	case len(past) == 0:
 		return
@@ -284,7 +303,7 @@ func (m *setState) missing(past []setplan.Pod, read []types.UID, remembered bool
 	}
 	for i := range past {
 		if uid := past[i].UID(); !there[uid] && !ended[uid] {
-			m.vacancy = somethingLost
+			k.vacancy = somethingLost
 		}
 	}
 }

@@ -41,6 +41,14 @@ const maxNamed = 10
 // maxNote bounds the text of an event, in bytes.
 const maxNote = 1000
 
+// statusWrites is what became of writes of status.
+type statusWrites struct {
+	// at is when status was last written.
+	at time.Time
+	// refused is the last write that met a newer CollaSet than the cache shows.
+	refused writes.Refusal
+}
+
 // report writes status if it changed, and the events of this round. later is how long a write of status was put off.
 func (r *reconciler) report(ctx context.Context, o *observation, plan *setplan.Plan, applied *outcome) (later time.Duration, err error) {
 	became := told(applied)
@@ -69,10 +77,10 @@ func (r *reconciler) updateStatus(ctx context.Context, o *observation, status ap
 		return deadline, nil
 	}
 	now := r.clock.Now()
-	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0))) - now.Sub(o.memory.statusAt); pause > 0 && !materialChange(o.set.Status, status) {
+	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0))) - now.Sub(o.memory.status.at); pause > 0 && !materialChange(o.set.Status, status) {
 		return pause, nil
 	}
-	if pause := o.memory.statusRefused.Wait(o.set.ResourceVersion, now); pause > 0 {
+	if pause := o.memory.status.refused.Wait(o.set.ResourceVersion, now); pause > 0 {
 		return pause, nil
 	}
 	if unsure {
@@ -83,7 +91,7 @@ func (r *reconciler) updateStatus(ctx context.Context, o *observation, status ap
 	if err := r.storeStatus(ctx, o.memory, o.set, status, now); err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
-	o.memory.statusAt = now
+	o.memory.status.at = now
 	r.recordClaimTurns(o.set, o.set.Status.Blockers, status.Blockers)
 	r.recordTurns(o, &status)
 	if !equality.Semantic.DeepEqual(o.set.Status.Halted, status.Halted) {
@@ -100,7 +108,7 @@ func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaS
 	}
 	m, now := r.memory.of(client.ObjectKeyFromObject(set), set.UID), r.clock.Now()
 	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, writes.Told(failure))
-	if equality.Semantic.DeepEqual(status, set.Status) || m.statusRefused.Wait(set.ResourceVersion, now) > 0 {
+	if equality.Semantic.DeepEqual(status, set.Status) || m.status.refused.Wait(set.ResourceVersion, now) > 0 {
 		return failure
 	}
 	return errors.Join(failure, client.IgnoreNotFound(r.storeStatus(ctx, m, set, status, now)))
@@ -112,11 +120,11 @@ func (r *reconciler) storeStatus(ctx context.Context, m *setState, set *appsv1al
 	changed.Status = status
 	if err := r.client.Status().Patch(ctx, changed, optimisticPatch(set)); err != nil {
 		if apierrors.IsConflict(err) {
-			m.statusRefused.Met(set.ResourceVersion, now)
+			m.status.refused.Met(set.ResourceVersion, now)
 		}
 		return fmt.Errorf("writing status: %w", err)
 	}
-	m.statusRefused.None()
+	m.status.refused.None()
 	r.writes.Wrote(client.ObjectKeyFromObject(set), changed)
 	return nil
 }

@@ -260,7 +260,7 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			if was && is && before == after && of == uid { // a CollaSet of the same name is not the same
 				m := r.memory.find(after, uid)
 				if m != nil {
-					m.identities.relabelled(e.ObjectNew.GetUID(), saysOf(e.ObjectOld), saysOf(e.ObjectNew))
+					m.strays.identities.relabelled(e.ObjectNew.GetUID(), saysOf(e.ObjectOld), saysOf(e.ObjectNew))
 				}
 				addAfter(q, reconcile.Request{NamespacedName: after}, r.untilDecision(after, m))
 				return
@@ -286,7 +286,7 @@ func (r *reconciler) noteDangling(pod client.Object) {
 func (r *reconciler) noteEnd(e event.DeleteEvent) {
 	if key, uid, owned := setOf(e.Object); owned && !e.DeleteStateUnknown && hasEnded(e.Object) {
 		if m := r.memory.find(key, uid); m != nil {
-			m.identities.left(e.Object.GetUID())
+			m.strays.identities.left(e.Object.GetUID())
 		}
 	}
 }

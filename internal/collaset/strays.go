@@ -35,6 +35,14 @@ import (
 //   - unmanaged ones: the CollaSet controls them, and the label by which the cache selects Pods is gone. Only a list
 //     tells of them. It is made when a Pod has left the cache that was not seen to end.
 
+// knownStrays is what is kept of Pods that are not found as members: what events tell of identities, and what the last
+// list of Pods that the cache does not have told.
+type knownStrays struct {
+	identities identities
+	vacancy    vacancy
+	unmanaged  []*corev1.Pod
+}
+
 // vacancy is what is known of Pods that the cache does not have.
 type vacancy int
 
@@ -105,7 +113,7 @@ func (r *reconciler) observeStrays(o *observation) error {
 		o.strays[pod.Name] = pod
 		o.snapshot.Strays = append(o.snapshot.Strays, setplan.Stray{Pod: podOf(pod, o.selector), Unmanaged: unmanaged})
 	}
-	for _, pod := range o.memory.keepUnmanaged(o.snapshot.Pods) {
+	for _, pod := range o.memory.strays.keepUnmanaged(o.snapshot.Pods) {
 		add(pod, true)
 	}
 	if o.snapshot.Deleting {
@@ -120,7 +128,7 @@ func (r *reconciler) observeStrays(o *observation) error {
 			add(pod, false)
 		}
 	}
-	for _, name := range o.memory.identities.danglers() {
+	for _, name := range o.memory.strays.identities.danglers() {
 		one, err := r.cached.Get(types.NamespacedName{Namespace: o.set.Namespace, Name: name})
 		switch {
 		case err != nil:
@@ -129,8 +137,8 @@ func (r *reconciler) observeStrays(o *observation) error {
 			if pod := one.At(0); leftBehind(pod, o.set) {
 				add(pod, false)
 			}
-		case o.memory.baseline == nil: // the cache shows what it is
-			o.memory.identities.noDangler(name)
+		case o.memory.view.baseline == nil: // the cache shows what it is
+			o.memory.strays.identities.noDangler(name)
 		}
 	}
 	return nil
@@ -139,7 +147,7 @@ func (r *reconciler) observeStrays(o *observation) error {
 // ensureVacant looks for Pods that are the CollaSet's and that the cache does not have, before a plan relies on an
 // instance ID being vacant, if there may be any. Where there are, the plan is decided again, with them.
 func (r *reconciler) ensureVacant(ctx context.Context, o *observation, plan *setplan.Plan) error {
-	m := o.memory
+	m := &o.memory.strays
 	if m.vacancy == nothingLost || !plan.EntriesChanged && len(plan.Creations) == 0 && !plan.Release {
 		return nil
 	}
@@ -214,7 +222,7 @@ func (r *reconciler) repair(ctx context.Context, o *observation, plan *setplan.P
 	}
 	out.conflict = r.run(ctx, actions) || out.conflict
 	if look {
-		o.memory.unmanaged, o.memory.vacancy = nil, somethingLost
+		o.memory.strays.unmanaged, o.memory.strays.vacancy = nil, somethingLost
 	}
 }
 
@@ -462,11 +470,11 @@ func hasEnded(pod metav1.Object) bool {
 }
 
 // keepUnmanaged forgets those that are members by now, and returns the others.
-func (m *setState) keepUnmanaged(members []setplan.Pod) []*corev1.Pod {
-	if len(m.unmanaged) > 0 {
-		m.unmanaged = slices.DeleteFunc(m.unmanaged, func(pod *corev1.Pod) bool {
+func (k *knownStrays) keepUnmanaged(members []setplan.Pod) []*corev1.Pod {
+	if len(k.unmanaged) > 0 {
+		k.unmanaged = slices.DeleteFunc(k.unmanaged, func(pod *corev1.Pod) bool {
 			return slices.ContainsFunc(members, func(p setplan.Pod) bool { return p.UID() == pod.UID })
 		})
 	}
-	return m.unmanaged
+	return k.unmanaged
 }

@@ -143,7 +143,7 @@ func TestAPodThatHasEndedIsNotLookedFor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, true, collaSet(2))
 			w.settleManaged()
-			m := w.r.memory.find(key, w.set().UID)
+			m := &w.r.memory.find(key, w.set().UID).strays
 			require.Equal(t, nothingLost, m.vacancy)
 			pod := w.pods()[1]
 			tc.last(&pod)
@@ -153,7 +153,7 @@ func TestAPodThatHasEndedIsNotLookedFor(t *testing.T) {
 		})
 	}
 	t.Run("nobody remembers what was there", func(t *testing.T) {
-		m := &setState{vacancy: nothingLost}
+		m := &knownStrays{vacancy: nothingLost}
 		m.missing(nil, nil, false)
 		assert.Equal(t, somethingLost, m.vacancy)
 	})
