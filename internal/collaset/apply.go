@@ -64,7 +64,7 @@ func (r *reconciler) apply(ctx context.Context, o *observation, plan *setplan.Pl
 	for _, pod := range plan.Cancels {
 		depth = append(depth, action{"cancel", &out.Update, func() error { return r.cancel(ctx, o, pod) }})
 	}
-	out.conflict = r.run(ctx, depth) || out.conflict
+	out.conflict = run(ctx, depth) || out.conflict
 	if r.exclude(ctx, o, plan, out) && r.store(ctx, o, plan, out) {
 		r.include(ctx, o, plan, out)
 		r.deletePods(ctx, o, plan, out)
@@ -85,10 +85,10 @@ func (r *reconciler) apply(ctx context.Context, o *observation, plan *setplan.Pl
 	for _, l := range plan.Labels {
 		breadth = append(breadth, action{"relabel", &out.Update, func() error { return r.relabel(ctx, o, l, out) }})
 	}
-	out.conflict = r.run(ctx, breadth) || out.conflict
+	out.conflict = run(ctx, breadth) || out.conflict
 	if !plan.Names.IsZero() {
 		names := []action{{"names", &out.ScaleIn, func() error { return r.removeNames(ctx, o, plan.Names) }}}
-		out.conflict = r.run(ctx, names) || out.conflict
+		out.conflict = run(ctx, names) || out.conflict
 	}
 	return out
 }
@@ -110,7 +110,7 @@ func oldView(action string, err error) bool {
 }
 
 // run does writes in parallel and reports whether any met a conflict. A Pod that is gone is no failure.
-func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) {
+func run(ctx context.Context, actions []action) (conflict bool) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, parallel)
@@ -138,31 +138,31 @@ func (r *reconciler) run(ctx context.Context, actions []action) (conflict bool) 
 }
 
 // patch writes to one Pod and remembers that it did. The answer is metadata only.
-func (r *reconciler) patch(ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte) error {
-	_, err := r.patchMeta(ctx, o, pod, kind, data)
+func (s *server) patch(ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte) error {
+	_, err := s.patchMeta(ctx, o, pod, kind, data)
 	return err
 }
 
 // patchMeta is patch, with the answer.
-func (r *reconciler) patchMeta(ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
-	if r.clearFields && !pod.Applied { // a patch that was decided on before a client applied is refused for its resourceVersion
+func (s *server) patchMeta(ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
+	if s.clearFields && !pod.Applied { // a patch that was decided on before a client applied is refused for its resourceVersion
 		var err error
 		if data, err = writes.ClearFields(data); err != nil {
 			return nil, err
 		}
 	}
 	target := writes.PodTarget(o.set.Namespace, pod.Name())
-	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
+	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}
-	r.wrote(o, target)
+	s.wrote(o, target)
 	return target, nil
 }
 
 // wrote remembers a write to a Pod.
-func (r *reconciler) wrote(o *observation, pod metav1.Object) {
+func (s *server) wrote(o *observation, pod metav1.Object) {
 	if !o.single {
-		r.writes.Wrote(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
+		s.writes.Wrote(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
 	}
 }
 
@@ -283,7 +283,7 @@ func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *setpl
 			return nil
 		}})
 	}
-	out.conflict = r.run(ctx, actions) || out.conflict
+	out.conflict = run(ctx, actions) || out.conflict
 }
 
 // store writes the ResourceContext if the plan has it written, and reports whether what depends on it may follow.

@@ -131,8 +131,8 @@ func atGoal(t testing.TB, pods int) *resting {
 	s := &resting{TB: t, byName: map[string]int{}, set: collaSet(int32(pods)), clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
 	s.cache()
 	s.r = &reconciler{
-		client: s, cached: s.cached, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{},
-		clock: s.clock, protocol: true, memory: newMemory(), window: newWindow(setplan.Limits{}, s.clock), limits: setplan.DefaultLimits(),
+		server: &server{client: s, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{}, clock: s.clock},
+		cached: s.cached, protocol: true, memory: newMemory(), window: newWindow(setplan.Limits{}, s.clock), limits: setplan.DefaultLimits(),
 	}
 	s.handler, s.queue = s.r.podEvents(handler.Funcs{}), workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(s.queue.ShutDown)

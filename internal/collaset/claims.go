@@ -400,7 +400,7 @@ func (r *reconciler) mountClaims(ctx context.Context, o *observation, c setplan.
 			names[t.Name] = existing.Name
 			continue
 		}
-		claim := r.newClaim(o, t, c.ID)
+		claim := newClaim(o, t, c.ID)
 		err := r.client.Create(ctx, claim)
 		countAction("create-claim", err)
 		if err != nil {
@@ -439,7 +439,7 @@ func mount(pod *unstructured.Unstructured, templates []revision.ClaimTemplate, n
 }
 
 // newClaim makes the claim of an instance ID, from the template's own JSON so that no field is lost.
-func (r *reconciler) newClaim(o *observation, t revision.ClaimTemplate, id int) *unstructured.Unstructured {
+func newClaim(o *observation, t revision.ClaimTemplate, id int) *unstructured.Unstructured {
 	object := t.Object()
 	claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": object["spec"]}}
 	from := unstructured.Unstructured{Object: object}
@@ -515,7 +515,7 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *setp
 	for _, c := range plan.ClaimDeletions {
 		actions = append(actions, action{"delete-claim", &out.ScaleIn, counted(&deleted, func() error { return r.deleteClaim(ctx, o, c) })})
 	}
-	if r.run(ctx, actions) {
+	if run(ctx, actions) {
 		out.conflict = true
 	}
 	if n := made.Load(); n > 0 {
@@ -537,7 +537,7 @@ func (r *reconciler) makeClaimAgain(ctx context.Context, o *observation, c setpl
 	if at < 0 {
 		return false, fmt.Errorf("revision %q has no claim template %s", c.Pod.Revision, c.Template)
 	}
-	claim := r.newClaim(o, templates[at], c.Pod.ID)
+	claim := newClaim(o, templates[at], c.Pod.ID)
 	claim.SetName(c.Claim)
 	switch err := r.client.Create(ctx, claim); {
 	case apierrors.IsAlreadyExists(err):

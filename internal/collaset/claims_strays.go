@@ -50,7 +50,7 @@ func (r *reconciler) observeStrayClaims(ctx context.Context, o *observation) err
 			delete(m.strays, name)
 			continue
 		}
-		id, template := r.identifyClaim(o, claim)
+		id, template := identifyClaim(o, claim)
 		o.addClaimOf(claim, id, template, !labelled(o.set, claim))
 	}
 	before := m.last
@@ -171,7 +171,7 @@ func strayTemplate(o *observation, claim client.Object) (template string, known 
 
 // identifyClaim finds out the instance ID and the template of a claim: by its labels, by what was known of it, by the
 // Pod that mounts it, or, the template, by its name. The ID is setplan.NoID if nothing tells.
-func (r *reconciler) identifyClaim(o *observation, claim *corev1.PersistentVolumeClaim) (id int, template string) {
+func identifyClaim(o *observation, claim *corev1.PersistentVolumeClaim) (id int, template string) {
 	id, template = instanceID(claim), claim.Labels[appsv1alpha1.ClaimTemplateNameLabel]
 	known, noted := o.memory.claims.last[claim.Name]
 	if noted && id == setplan.NoID {

@@ -208,13 +208,16 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		return err
 	}
 	r := &reconciler{
-		client:   mgr.GetClient(),
+		server: &server{
+			client:      mgr.GetClient(),
+			live:        mgr.GetAPIReader(),
+			writes:      writes.New(mgr.GetCache(), clock.RealClock{}),
+			events:      mgr.GetEventRecorder(Name),
+			clock:       clock.RealClock{},
+			clearFields: own.clearFields,
+		},
 		cached:   own.pods,
-		live:     mgr.GetAPIReader(),
-		writes:   writes.New(mgr.GetCache(), clock.RealClock{}),
-		events:   mgr.GetEventRecorder(Name),
-		clock:    clock.RealClock{},
-		protocol: own.podOpsLifecycle, conventions: own.conventions(), clearFields: own.clearFields,
+		protocol: own.podOpsLifecycle, conventions: own.conventions(),
 		window: newWindow(own.limits, clock.RealClock{}),
 		limits: own.limits,
 		memory: newMemory(),

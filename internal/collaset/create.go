@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -64,7 +65,7 @@ func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *
 				return err
 			}})
 		}
-		out.conflict = r.run(ctx, actions) || out.conflict
+		out.conflict = run(ctx, actions) || out.conflict
 	}
 	if len(refused) > 0 {
 		o.memory.creations = createBackoff{}
@@ -100,7 +101,7 @@ func (r *reconciler) advance(ctx context.Context, o *observation, plan *setplan.
 }
 
 func (r *reconciler) createPod(ctx context.Context, o *observation, c setplan.Creation) error {
-	pod, err := r.newPod(o, c)
+	pod, err := newPod(o, c, r.clock.Now())
 	if err != nil {
 		return fmt.Errorf("making the Pod of instance ID %d: %w", c.ID, err)
 	}
@@ -120,7 +121,7 @@ func (r *reconciler) createPod(ctx context.Context, o *observation, c setplan.Cr
 }
 
 // newPod makes a Pod of a revision, from the revision's own JSON so that no field is lost.
-func (r *reconciler) newPod(o *observation, c setplan.Creation) (*unstructured.Unstructured, error) {
+func newPod(o *observation, c setplan.Creation, now time.Time) (*unstructured.Unstructured, error) {
 	data := o.history.data[c.Revision]
 	if data == nil {
 		return nil, fmt.Errorf("revision %q does not exist", c.Revision)
@@ -149,7 +150,7 @@ func (r *reconciler) newPod(o *observation, c setplan.Creation) (*unstructured.U
 	if c.Fresh || c.Origin != "" {
 		mark = podops.CreatingLabel
 	}
-	labels[mark] = podops.Stamp(r.clock.Now())
+	labels[mark] = podops.Stamp(now)
 	if c.Origin != "" {
 		labels[appsv1alpha1.ReplacePairOriginNameLabel] = c.Origin
 	}

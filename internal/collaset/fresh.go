@@ -49,14 +49,14 @@ type baseline struct {
 // that lags, and after a creation whose answer is not known. Most writes name the resourceVersion that they were
 // decided on, and would be refused as long as the view is old; but a creation cannot, and an entry is given up because
 // of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
-func (r *reconciler) ensureFresh(ctx context.Context, o *observation) error {
+func (s *server) ensureFresh(ctx context.Context, o *observation) error {
 	m := &o.memory.view
 	if !m.unverified.Load() {
 		return nil
 	}
-	if m.baseline == nil || r.clock.Since(m.baseline.at) > readAgain {
+	if m.baseline == nil || s.clock.Since(m.baseline.at) > readAgain {
 		var err error
-		if m.baseline, err = r.readBaseline(ctx, o); err != nil {
+		if m.baseline, err = s.readBaseline(ctx, o); err != nil {
 			return err
 		}
 		strays := &o.memory.strays
@@ -72,25 +72,25 @@ func (r *reconciler) ensureFresh(ctx context.Context, o *observation) error {
 	return nil
 }
 
-func (r *reconciler) readBaseline(ctx context.Context, o *observation) (*baseline, error) {
+func (s *server) readBaseline(ctx context.Context, o *observation) (*baseline, error) {
 	of := o.set
-	b := &baseline{at: r.clock.Now(), pods: map[types.UID]string{}, strays: map[types.UID]string{}, labels: o.selector}
+	b := &baseline{at: s.clock.Now(), pods: map[types.UID]string{}, strays: map[types.UID]string{}, labels: o.selector}
 	set := &metav1.PartialObjectMetadata{}
 	set.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
-	if err := r.live.Get(ctx, client.ObjectKeyFromObject(of), set); apierrors.IsNotFound(err) || err == nil && set.UID != of.UID {
+	if err := s.live.Get(ctx, client.ObjectKeyFromObject(of), set); apierrors.IsNotFound(err) || err == nil && set.UID != of.UID {
 		return nil, errStale
 	} else if err != nil {
 		return nil, fmt.Errorf("reading the CollaSet afresh: %w", err)
 	}
 	b.generation = set.Generation
-	entries, err := r.newestEntries(ctx, client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)})
+	entries, err := s.newestEntries(ctx, client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)})
 	if err != nil {
 		return nil, err
 	}
 	b.entries = entries
 	pods := &metav1.PartialObjectMetadataList{}
 	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	if err := r.live.List(ctx, pods, client.InNamespace(of.Namespace), client.MatchingLabelsSelector{Selector: b.labels}); err != nil {
+	if err := s.live.List(ctx, pods, client.InNamespace(of.Namespace), client.MatchingLabelsSelector{Selector: b.labels}); err != nil {
 		return nil, fmt.Errorf("reading the Pods afresh: %w", err)
 	}
 	b.listed = pods.ResourceVersion

@@ -39,7 +39,7 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *set
 		}
 		changed.Spec.Tolerations = live.Spec.Tolerations // the patch fails if they are newer than the rest
 	}
-	data := change.Patch(&changed, o.history.updated, r.finishedBy(o, pod))
+	data := change.Patch(&changed, o.history.updated, finishedBy(o, pod))
 	answer, err := r.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
 	if err = r.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated}, err); err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
@@ -50,7 +50,7 @@ func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *set
 
 // finishedBy is the operation that lifecycle-controller is to finish, nil if that is done here: without the protocol,
 // and where more than the record of the change goes with it.
-func (r *reconciler) finishedBy(o *observation, pod *setplan.Pod) *revision.Finish {
+func finishedBy(o *observation, pod *setplan.Pod) *revision.Finish {
 	op := podops.OperationOf(pod.View, setplan.OperatorID)
 	if !o.snapshot.Protocol || pod.Included || op.Phase != podops.PhaseOperate {
 		return nil
@@ -93,12 +93,12 @@ func (r *reconciler) resize(ctx context.Context, o *observation, pod *setplan.Po
 }
 
 // patchResources writes to the resize subresource and remembers that it did.
-func (r *reconciler) patchResources(ctx context.Context, o *observation, live *corev1.Pod, data []byte) (*corev1.Pod, error) {
+func (s *server) patchResources(ctx context.Context, o *observation, live *corev1.Pod, data []byte) (*corev1.Pod, error) {
 	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: live.Namespace, Name: live.Name}}
-	if err := r.client.SubResource("resize").Patch(ctx, answer, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+	if err := s.client.SubResource("resize").Patch(ctx, answer, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
 		return nil, err
 	}
-	r.wrote(o, writes.Pod(answer))
+	s.wrote(o, writes.Pod(answer))
 	return answer, nil
 }
 

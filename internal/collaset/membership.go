@@ -98,7 +98,7 @@ func (r *reconciler) exclude(ctx context.Context, o *observation, plan *setplan.
 			return nil
 		}})
 	}
-	out.conflict = r.run(ctx, actions) || out.conflict
+	out.conflict = run(ctx, actions) || out.conflict
 	return len(out.excluded) == len(plan.Exclusions)
 }
 
@@ -160,7 +160,7 @@ func (r *reconciler) include(ctx context.Context, o *observation, plan *setplan.
 			return nil
 		}})
 	}
-	out.conflict = r.run(ctx, actions) || out.conflict
+	out.conflict = run(ctx, actions) || out.conflict
 }
 
 // includePod takes a Pod in, under another name of its revision unless that is "".

@@ -74,10 +74,10 @@ func (p *pool) write(base *appsv1alpha1.ResourceContext, newest func() (version 
 }
 
 // newestEntries is the resourceVersion of a ResourceContext at the API server, "" if there is none.
-func (r *reconciler) newestEntries(ctx context.Context, key types.NamespacedName) (version string, err error) {
+func (s *server) newestEntries(ctx context.Context, key types.NamespacedName) (version string, err error) {
 	entries := &metav1.PartialObjectMetadata{}
 	entries.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind))
-	if err := client.IgnoreNotFound(r.live.Get(ctx, key, entries)); err != nil {
+	if err := client.IgnoreNotFound(s.live.Get(ctx, key, entries)); err != nil {
 		return "", fmt.Errorf("reading the ResourceContext afresh: %w", err)
 	}
 	return entries.ResourceVersion, nil

@@ -26,24 +26,30 @@ import (
 // errStale means that a cache is behind what was read directly: look again soon.
 var errStale = errors.New("the cache is behind the API server")
 
-// reconciler brings one CollaSet at a time closer to its spec.
-type reconciler struct {
+// server is the API server, as every part of a reconcile reads and writes it. Its methods are what several parts ask of
+// it and write to it.
+type server struct {
 	client client.Client // reads from the cache
-	cached podReader
 	live   client.Reader // reads from the API server
 	writes *writes.Tracker
+	events events.EventRecorder
+	clock  clock.PassiveClock
+	// clearFields has every patch of a Pod clear its metadata.managedFields.
+	clearFields bool
+}
+
+// reconciler brings one CollaSet at a time closer to its spec.
+type reconciler struct {
+	*server
+	cached podReader
 	// conflicts are those that a CollaSet met in a row.
 	conflicts writes.Conflicts
 	// stepConflicts are those that the step of a Pod met in a row.
 	stepConflicts writes.Conflicts
 	pools         pools
-	events        events.EventRecorder
-	clock         clock.PassiveClock
 	protocol      bool
 	// conventions are those by which specs are read.
 	conventions setplan.Conventions
-	// clearFields has every patch of a Pod clear its metadata.managedFields.
-	clearFields bool
 	memory      *stateCache
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)

@@ -351,7 +351,7 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 	}
 	do := func(name string, write func() error) (bool, error) {
 		var failed error
-		conflict := r.run(ctx, []action{{name, &failed, write}})
+		conflict := run(ctx, []action{{name, &failed, write}})
 		return conflict, failed
 	}
 	switch {

@@ -146,7 +146,7 @@ func (r *reconciler) observeStrays(o *observation) error {
 
 // ensureVacant looks for Pods that are the CollaSet's and that the cache does not have, before a plan relies on an
 // instance ID being vacant, if there may be any. Where there are, the plan is decided again, with them.
-func (r *reconciler) ensureVacant(ctx context.Context, o *observation, plan *setplan.Plan) error {
+func (s *server) ensureVacant(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	m := &o.memory.strays
 	if m.vacancy == nothingLost || !plan.EntriesChanged && len(plan.Creations) == 0 && !plan.Release {
 		return nil
@@ -157,7 +157,7 @@ func (r *reconciler) ensureVacant(ctx context.Context, o *observation, plan *set
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	if err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace), client.MatchingLabelsSelector{Selector: unmanaged}); err != nil {
+	if err := s.live.List(ctx, list, client.InNamespace(o.set.Namespace), client.MatchingLabelsSelector{Selector: unmanaged}); err != nil {
 		return fmt.Errorf("making sure that instance IDs are vacant: %w", err)
 	}
 	m.unmanaged = nil
@@ -220,17 +220,17 @@ func (r *reconciler) repair(ctx context.Context, o *observation, plan *setplan.P
 			return nil
 		}})
 	}
-	out.conflict = r.run(ctx, actions) || out.conflict
+	out.conflict = run(ctx, actions) || out.conflict
 	if look {
 		o.memory.strays.unmanaged, o.memory.strays.vacancy = nil, somethingLost
 	}
 }
 
 // ensureSetExists makes sure that the CollaSet is still there and not being deleted, before it adopts anything.
-func (r *reconciler) ensureSetExists(ctx context.Context, set *appsv1alpha1.CollaSet) error {
+func (s *server) ensureSetExists(ctx context.Context, set *appsv1alpha1.CollaSet) error {
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
-	switch err := r.live.Get(ctx, client.ObjectKeyFromObject(set), now); {
+	switch err := s.live.Get(ctx, client.ObjectKeyFromObject(set), now); {
 	case apierrors.IsNotFound(err), err == nil && (now.UID != set.UID || now.DeletionTimestamp != nil):
 		return errStale
 	case err != nil:

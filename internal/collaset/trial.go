@@ -80,7 +80,7 @@ func (r *reconciler) tryDelete(ctx context.Context, o *observation, pod *setplan
 
 // tryCreate asks whether a Pod of a revision may be created in the place of one that is there.
 func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone string, id int, to string) error {
-	other, err := r.newPod(o, setplan.Creation{ID: id, Revision: to})
+	other, err := newPod(o, setplan.Creation{ID: id, Revision: to}, r.clock.Now())
 	if err != nil {
 		return err
 	}

@@ -111,8 +111,8 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	w.store = w.fake(objects...)
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
-		client: c, cached: w, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000),
-		clock: w.clock, protocol: protocol, memory: newMemory(), window: newWindow(setplan.Limits{}, w.clock), limits: setplan.DefaultLimits(),
+		server: &server{client: c, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000), clock: w.clock},
+		cached: w, protocol: protocol, memory: newMemory(), window: newWindow(setplan.Limits{}, w.clock), limits: setplan.DefaultLimits(),
 	}
 	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(w.queued.ShutDown)

@@ -52,7 +52,7 @@ func bugs() []bug {
 		{
 			name: "without-preconditions", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/apply.go", "	target := writes.PodTarget(o.set.Namespace, pod.Name())\n	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := writes.PodTarget(o.set.Namespace, pod.Name())
+				{"internal/collaset/apply.go", "	target := writes.PodTarget(o.set.Namespace, pod.Name())\n	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := writes.PodTarget(o.set.Namespace, pod.Name())
 	loose := map[string]any{}
 	if err := json.Unmarshal(data, &loose); err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func bugs() []bug {
 		delete(metadata, "resourceVersion")
 	}
 	data, _ = json.Marshal(loose)
-	if err := r.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {`},
+	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {`},
 				{"internal/collaset/apply.go", "r.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})", "r.client.Delete(ctx, object)"},
 			},
 			play: scenario{name: "undone while the change is on its way", setup: running(2), steps: updated(2)},
