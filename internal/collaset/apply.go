@@ -176,7 +176,7 @@ func (r *reconciler) begin(ctx context.Context, o *observation, b setplan.Begin)
 		return r.request(ctx, o, b, change)
 	}
 	begun := change.Apply(b.Pod.View)
-	return r.once(o, b.Pod, &begun, func() error { return r.request(ctx, o, b, change) })
+	return r.window.once(o, b.Pod, &begun, func() error { return r.request(ctx, o, b, change) })
 }
 
 // request writes what begins an operation.
@@ -194,7 +194,7 @@ func (r *reconciler) finish(ctx context.Context, o *observation, pod *setplan.Po
 		change = podops.Finish(pod.View, setplan.OperatorID, podops.TypeUpdate, r.clock.Now())
 	}
 	forget(&change, pod)
-	err := r.once(o, pod, nil, func() error {
+	err := r.window.once(o, pod, nil, func() error {
 		return r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View))
 	})
 	if err != nil {

@@ -132,7 +132,7 @@ func atGoal(t testing.TB, pods int) *resting {
 	s.cache()
 	s.r = &reconciler{
 		server: &server{client: s, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{}, clock: s.clock},
-		cached: s.cached, protocol: true, memory: newMemory(), window: newWindow(setplan.Limits{}, s.clock), limits: setplan.DefaultLimits(),
+		cached: s.cached, protocol: true, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), s.clock),
 	}
 	s.handler, s.queue = s.r.podEvents(handler.Funcs{}), workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(s.queue.ShutDown)

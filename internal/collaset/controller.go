@@ -219,7 +219,6 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		cached:   own.pods,
 		protocol: own.podOpsLifecycle, conventions: own.conventions(),
 		window: newWindow(own.limits, clock.RealClock{}),
-		limits: own.limits,
 		memory: newMemory(),
 		nodes:  &nodes{cache: mgr.GetCache()},
 	}
@@ -257,7 +256,7 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		Named(Name).
 		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Pod{}, r.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		WatchesRawSource(source.Func(r.keepQueue)).
+		WatchesRawSource(source.Func(r.window.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(r.usersOf)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).

@@ -26,7 +26,7 @@ func (r *reconciler) capabilities(ctx context.Context) (revision.Capabilities, e
 // change brings a Pod to the updated revision in place: the Pod first, with the record of what has to follow, and then
 // its resources. If the second write does not come about, the record asks for it again.
 func (r *reconciler) change(ctx context.Context, o *observation, pod *setplan.Pod) error {
-	return r.once(o, pod, nil, func() error { return r.changeInPlace(ctx, o, pod) })
+	return r.window.once(o, pod, nil, func() error { return r.changeInPlace(ctx, o, pod) })
 }
 
 func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *setplan.Pod) error {

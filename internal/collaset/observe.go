@@ -101,7 +101,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	o.selector = selector
 	o.describe(r.clock.Now(), r.protocol, selector)
 	o.snapshot.Conventions = r.conventions
-	o.snapshot.Limits = r.limits
+	o.snapshot.Limits = r.window.limits
 	o.pods, o.snapshot.Pods = pods, o.memory.readPods(pods, selector)
 	ask(r.window, func(w *setplan.Window) bool { w.Foresee(key, o.snapshot.Pods); return true })
 	o.observePods()

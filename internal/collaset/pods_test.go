@@ -151,7 +151,7 @@ func TestAStepThatFailsBesideADecision(t *testing.T) {
 	m := w.r.memory.find(key, w.set().UID)
 	p := podOf(&w.pods()[0], m.rollout.Load().selector)
 	o := &observation{set: w.set(), memory: m}
-	require.ErrorIs(t, w.r.once(o, &p, nil, func() error {
+	require.ErrorIs(t, w.r.window.once(o, &p, nil, func() error {
 		w.clock.Step(statusPause)
 		w.look()
 		w.see() // status
@@ -169,7 +169,7 @@ func TestAStepThatFailsBesideADecision(t *testing.T) {
 func (w *world) decisions() func() client.ObjectKey {
 	w.Helper()
 	queue := w.queue()
-	require.NoError(w, w.r.keepQueue(w.Context(), queue))
+	require.NoError(w, w.r.window.keepQueue(w.Context(), queue))
 	return func() client.ObjectKey {
 		request, _ := queue.Get()
 		queue.Done(request)
@@ -180,18 +180,18 @@ func (w *world) decisions() func() client.ObjectKey {
 // TestDecisionsAboutASetKeepALeastInterval for changes of its Pods, and a longer one while it is known who begins next.
 func TestDecisionsAboutASetKeepALeastInterval(t *testing.T) {
 	w := newWorld(t, true, collaSet(34))
-	require.Zero(t, w.r.untilDecision(key, nil), "nothing was decided yet")
+	require.Zero(t, w.r.window.untilDecision(key, nil), "nothing was decided yet")
 	w.settle()
 	m := w.r.memory.find(key, w.set().UID)
-	require.Zero(t, w.r.untilDecision(key, m), "long ago")
+	require.Zero(t, w.r.window.untilDecision(key, m), "long ago")
 	w.change(image("nginx:2"))
 	w.look()
-	require.Equal(t, w.r.limits.RolloutInterval, w.r.untilDecision(key, m))
+	require.Equal(t, w.r.window.limits.RolloutInterval, w.r.window.untilDecision(key, m))
 	w.clock.Step(300 * time.Millisecond)
-	require.Equal(t, w.r.limits.RolloutInterval-300*time.Millisecond, w.r.untilDecision(key, m))
+	require.Equal(t, w.r.window.limits.RolloutInterval-300*time.Millisecond, w.r.window.untilDecision(key, m))
 	w.change(func(s *appsv1alpha1.CollaSetSpec) { s.Paused = true })
 	w.look()
-	require.Equal(t, w.r.limits.Interval, w.r.untilDecision(key, m))
+	require.Equal(t, w.r.window.limits.Interval, w.r.window.untilDecision(key, m))
 }
 
 // BenchmarkPodEvent is what one event of a Pod costs collaset-controller before it writes, in a set of so many Pods.

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,12 +51,9 @@ type reconciler struct {
 	memory      *stateCache
 	// serverCan tells what the API server lets change on a running Pod; nil: the least.
 	serverCan func(context.Context) (revision.Capabilities, error)
-	// decisions is the queue of CollaSets to be decided on, nil before there is one.
-	decisions atomic.Pointer[workqueue.TypedRateLimitingInterface[ctrl.Request]]
 	nodes     *nodes
 	// window says which Pods begin their update when, within limits.
 	window *window
-	limits setplan.Limits
 }
 
 // Reconcile implements reconcile.Reconciler.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,9 +39,13 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // lookAtWindow is a request of the controller of Pods that names none: time has passed for the window.
 var lookAtWindow = reconcile.Request{}
 
-// window is the process's setplan.Window with its lock, and carries out what that answers.
+// window is the process's setplan.Window with its lock, and carries out what that answers. It makes each step of a Pod
+// once, and has CollaSets decided on after steps.
 type window struct {
-	clock clock.PassiveClock
+	clock  clock.PassiveClock
+	limits setplan.Limits
+	// decisions is the queue of CollaSets to be decided on, nil before there is one.
+	decisions atomic.Pointer[queue]
 
 	mu   sync.Mutex
 	core *setplan.Window
@@ -50,7 +55,7 @@ type window struct {
 }
 
 func newWindow(limits setplan.Limits, c clock.PassiveClock) *window {
-	return &window{clock: c, core: setplan.NewWindow(limits)}
+	return &window{clock: c, limits: limits, core: setplan.NewWindow(limits)}
 }
 
 // start takes the queue of Pods.
@@ -150,35 +155,35 @@ var errAttempted = errors.New("the step is under way on this version of the Pod"
 
 // once makes a step of a Pod, unless one was made on this version of it already or is being made: the second would
 // only conflict. begun is the Pod as a begin leaves it, nil for another step.
-func (r *reconciler) once(o *observation, pod *setplan.Pod, begun *podops.View, do func() error) error {
+func (w *window) once(o *observation, pod *setplan.Pod, begun *podops.View, do func() error) error {
 	key := client.ObjectKeyFromObject(o.set)
-	if !ask(r.window, func(w *setplan.Window) bool { return w.Send(key, pod, begun) }) {
+	if !ask(w, func(core *setplan.Window) bool { return core.Send(key, pod, begun) }) {
 		return fmt.Errorf("%w: %s", errAttempted, pod.Name())
 	}
 	err := do()
-	if err != nil && ask(r.window, func(w *setplan.Window) bool { return w.Failed(key, pod) }) {
-		r.decideAfter(key, r.limits.Interval)
+	if err != nil && ask(w, func(core *setplan.Window) bool { return core.Failed(key, pod) }) {
+		w.decideAfter(key, w.limits.Interval)
 	}
 	return err
 }
 
 // decideAfter has a CollaSet decided on after a while.
-func (r *reconciler) decideAfter(set types.NamespacedName, wait time.Duration) {
-	if q := r.decisions.Load(); q != nil {
+func (w *window) decideAfter(set types.NamespacedName, wait time.Duration) {
+	if q := w.decisions.Load(); q != nil {
 		addAfter(*q, reconcile.Request{NamespacedName: set}, wait)
 	}
 }
 
 // untilDecision is how long the next decision about a CollaSet can wait after one of its Pods changed.
-func (r *reconciler) untilDecision(set types.NamespacedName, m *setState) time.Duration {
+func (w *window) untilDecision(set types.NamespacedName, m *setState) time.Duration {
 	if m == nil {
 		return 0
 	}
-	interval := r.limits.Interval
-	if ask(r.window, func(w *setplan.Window) bool { return w.Follows(set) }) {
-		interval = r.limits.RolloutInterval
+	interval := w.limits.Interval
+	if ask(w, func(core *setplan.Window) bool { return core.Follows(set) }) {
+		interval = w.limits.RolloutInterval
 	}
-	return max(0, interval-time.Duration(r.clock.Now().UnixNano()-m.decidedAt.Load()))
+	return max(0, interval-time.Duration(w.clock.Now().UnixNano()-m.decidedAt.Load()))
 }
 
 // setOf names the CollaSet that controls an object.
@@ -262,7 +267,7 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 				if m != nil {
 					m.strays.identities.relabelled(e.ObjectNew.GetUID(), saysOf(e.ObjectOld), saysOf(e.ObjectNew))
 				}
-				addAfter(q, reconcile.Request{NamespacedName: after}, r.untilDecision(after, m))
+				addAfter(q, reconcile.Request{NamespacedName: after}, r.window.untilDecision(after, m))
 				return
 			}
 			r.noteDangling(e.ObjectOld)
@@ -359,7 +364,7 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 		return do("begin", func() error { return r.begin(ctx, o, setplan.Begin{Pod: &p, Request: queued.Request}) })
 	case queued != nil:
 		r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Drop(key, pod.UID, now) })
-		r.decideAfter(key, r.limits.Interval)
+		r.window.decideAfter(key, r.window.limits.Interval)
 	case step == setplan.StepChange:
 		return do("change", func() error {
 			err := r.change(ctx, o, &p)
@@ -379,11 +384,11 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 func (r *reconciler) withdraw(key types.NamespacedName, m *setState) {
 	m.rollout.Store(nil)
 	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) })
-	r.decideAfter(key, 0)
+	r.window.decideAfter(key, 0)
 }
 
 // keepQueue keeps the queue of decisions.
-func (r *reconciler) keepQueue(_ context.Context, q queue) error {
-	r.decisions.Store(&q)
+func (w *window) keepQueue(_ context.Context, q queue) error {
+	w.decisions.Store(&q)
 	return nil
 }

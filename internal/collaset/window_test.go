@@ -245,7 +245,7 @@ func TestAnothersPlace(t *testing.T) {
 	w.settle()
 	other := types.NamespacedName{Namespace: "other", Name: "large"}
 	under := map[types.UID]bool{}
-	for i := range w.r.limits.InFlight {
+	for i := range w.r.window.limits.InFlight {
 		under[types.UID(fmt.Sprint(i))] = true
 	}
 	w.r.window.planned(other, setplan.WindowPlan{UnderWay: under})
@@ -257,7 +257,7 @@ func TestAnothersPlace(t *testing.T) {
 	require.NoError(t, w.r.window.start(t.Context(), queue))
 	require.Zero(t, queue.Len())
 	require.Equal(t, []string{"kuperator_collaset_in_flight_pods{} 26", "kuperator_collaset_waiting_sets{} 1"}, gathered.Lines(t, w.r.window))
-	w.clock.Step(w.r.limits.OursFor)
+	w.clock.Step(w.r.window.limits.OursFor)
 	w.follow([]reconcile.Request{lookAtWindow})
 	require.Equal(t, 3, queue.Len(), "the places have run out")
 	for range 3 {
@@ -282,7 +282,7 @@ func TestAPodThatIsHandedOver(t *testing.T) {
 	require.NoError(t, w.r.window.start(t.Context(), queue))
 	w.r.stepEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: &pod, ObjectNew: now}, queue)
 	require.Zero(t, queue.Len())
-	w.clock.Step(w.r.limits.HandoverFor)
+	w.clock.Step(w.r.window.limits.HandoverFor)
 	w.follow([]reconcile.Request{lookAtWindow})
 	require.Equal(t, 1, queue.Len())
 }
@@ -305,7 +305,7 @@ func TestABeginThatFailsBehindADecision(t *testing.T) {
 	require.NoError(t, err)
 	begun := begin.Apply(p.View)
 	decisions := w.decisions()
-	err = w.r.once(&observation{set: w.set(), memory: m}, &p, &begun, func() error {
+	err = w.r.window.once(&observation{set: w.set(), memory: m}, &p, &begun, func() error {
 		w.clock.Step(4 * time.Second) // those under way take long
 		_, err = w.reconcile()
 		require.NoError(t, err)

@@ -112,7 +112,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
 		server: &server{client: c, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000), clock: w.clock},
-		cached: w, protocol: protocol, memory: newMemory(), window: newWindow(setplan.Limits{}, w.clock), limits: setplan.DefaultLimits(),
+		cached: w, protocol: protocol, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), w.clock),
 	}
 	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(w.queued.ShutDown)
