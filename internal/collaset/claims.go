@@ -191,9 +191,9 @@ func (k *knownClaims) keepRefusals(claims []setplan.Claim) {
 }
 
 // observeClaims fills in what the snapshot has of claims and of their templates.
-func (r *reconciler) observeClaims(ctx context.Context, o *observation) error {
+func observeClaims(ctx context.Context, cached, live client.Reader, o *observation) error {
 	set, s := o.set, &o.snapshot
-	s.Retention = r.conventions.Retention(set.Spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy)
+	s.Retention = s.Conventions.Retention(set.Spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy)
 	for name, data := range o.history.data {
 		if templates := data.ClaimTemplates(); len(templates) > 0 {
 			if s.Templates == nil {
@@ -205,7 +205,7 @@ func (r *reconciler) observeClaims(ctx context.Context, o *observation) error {
 	addForcing(s)
 	for _, key := range []string{ownedKey(set.UID), namedKey(set.Name)} {
 		list := &corev1.PersistentVolumeClaimList{}
-		err := r.client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{claimIndex: key}, client.UnsafeDisableDeepCopy)
+		err := cached.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{claimIndex: key}, client.UnsafeDisableDeepCopy)
 		if err != nil {
 			return fmt.Errorf("listing claims: %w", err)
 		}
@@ -215,15 +215,15 @@ func (r *reconciler) observeClaims(ctx context.Context, o *observation) error {
 			}
 		}
 	}
-	if err := r.observeStrayClaims(ctx, o); err != nil {
+	if err := observeStrayClaims(ctx, live, o); err != nil {
 		return err
 	}
 	o.memory.claims.keepRefusals(s.Claims)
-	return r.findStrangers(ctx, o)
+	return findStrangers(ctx, cached, o)
 }
 
 // findStrangers notes the Pods of others that mount claims of the CollaSet which none of its own Pods mounts.
-func (r *reconciler) findStrangers(ctx context.Context, o *observation) error {
+func findStrangers(ctx context.Context, cached client.Reader, o *observation) error {
 	mounted := map[string]bool{}
 	for i := range o.snapshot.Pods {
 		for _, m := range o.snapshot.Pods[i].Mounts {
@@ -236,7 +236,7 @@ func (r *reconciler) findStrangers(ctx context.Context, o *observation) error {
 			continue
 		}
 		pods := &corev1.PodList{}
-		err := r.client.List(ctx, pods, client.InNamespace(o.set.Namespace), client.MatchingFields{mountIndex: c.Name}, client.UnsafeDisableDeepCopy)
+		err := cached.List(ctx, pods, client.InNamespace(o.set.Namespace), client.MatchingFields{mountIndex: c.Name}, client.UnsafeDisableDeepCopy)
 		if err != nil {
 			return fmt.Errorf("listing the Pods that mount claim %s: %w", c.Name, err)
 		}

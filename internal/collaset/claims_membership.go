@@ -38,8 +38,8 @@ func (r *reconciler) releaseVolumes(ctx context.Context, o *observation, pod *se
 }
 
 // refuseVolumes says why a Pod cannot be included because of its volumes, "" if it can.
-func (r *reconciler) refuseVolumes(ctx context.Context, o *observation, pod *corev1.Pod) string {
-	for _, claim := range r.movableClaims(ctx, o, mountsIn(pod)) {
+func refuseVolumes(ctx context.Context, cached client.Reader, o *observation, pod *corev1.Pod) string {
+	for _, claim := range movableClaims(ctx, cached, o.set.Namespace, mountsIn(pod)) {
 		if owner := metav1.GetControllerOf(claim); owner != nil && owner.UID != o.set.UID {
 			return fmt.Sprintf("its claim %s belongs to %s %s: exclude the Pod there first, or take the owner reference off", claim.Name, owner.Kind, owner.Name)
 		}
@@ -51,11 +51,11 @@ func (r *reconciler) refuseVolumes(ctx context.Context, o *observation, pod *cor
 }
 
 // movableClaims are the claims among a Pod's volumes that were made for an instance ID, as the cache has them.
-func (r *reconciler) movableClaims(ctx context.Context, o *observation, mounts []setplan.Mount) map[string]*corev1.PersistentVolumeClaim {
+func movableClaims(ctx context.Context, cached client.Reader, namespace string, mounts []setplan.Mount) map[string]*corev1.PersistentVolumeClaim {
 	out := map[string]*corev1.PersistentVolumeClaim{}
 	for _, m := range mounts {
 		claim := &corev1.PersistentVolumeClaim{}
-		if err := r.client.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: m.Claim}, claim); err != nil {
+		if err := cached.Get(ctx, types.NamespacedName{Namespace: namespace, Name: m.Claim}, claim); err != nil {
 			continue // no managed claim
 		}
 		if _, made := claim.Labels[appsv1alpha1.InstanceIDLabel]; made {
@@ -68,7 +68,7 @@ func (r *reconciler) movableClaims(ctx context.Context, o *observation, mounts [
 // adoptVolumes takes in the claims of a Pod before the Pod is taken in, under the instance ID that it gets. An error
 // keeps it out.
 func (r *reconciler) adoptVolumes(ctx context.Context, o *observation, i setplan.Inclusion) error {
-	for volume, claim := range r.movableClaims(ctx, o, i.Pod.Mounts) {
+	for volume, claim := range movableClaims(ctx, r.client, o.set.Namespace, i.Pod.Mounts) {
 		all := map[string]any{appsv1alpha1.OrphanedLabel: nil}
 		for key, value := range claimLabels(o.set) {
 			all[key] = value

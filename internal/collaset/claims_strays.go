@@ -29,7 +29,7 @@ type claimIdentity struct {
 }
 
 // observeStrayClaims fills in the claims that are the CollaSet's and lack labels by which they are found.
-func (r *reconciler) observeStrayClaims(ctx context.Context, o *observation) error {
+func observeStrayClaims(ctx context.Context, live client.Reader, o *observation) error {
 	m := &o.memory.claims
 	for name, before := range m.last {
 		if o.claims[name] == nil && !before.terminating && m.strays[name] == nil {
@@ -37,7 +37,7 @@ func (r *reconciler) observeStrayClaims(ctx context.Context, o *observation) err
 		}
 	}
 	if m.lost {
-		switch behind, err := r.listClaims(ctx, o); {
+		switch behind, err := listClaims(ctx, live, o); {
 		case err != nil:
 			return err
 		case behind:
@@ -70,10 +70,10 @@ func (r *reconciler) observeStrayClaims(ctx context.Context, o *observation) err
 
 // listClaims looks at the API server for claims of the CollaSet that are not found as such. It reports whether the
 // cache lacks one that will be.
-func (r *reconciler) listClaims(ctx context.Context, o *observation) (behind bool, err error) {
+func listClaims(ctx context.Context, live client.Reader, o *observation) (behind bool, err error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
-	if err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace)); err != nil {
+	if err := live.List(ctx, list, client.InNamespace(o.set.Namespace)); err != nil {
 		return false, fmt.Errorf("making sure that no claim is made twice: %w", err)
 	}
 	mounted := map[string]bool{}
@@ -90,7 +90,7 @@ func (r *reconciler) listClaims(ctx context.Context, o *observation) (behind boo
 			behind = true
 		case !labelled(o.set, claim) && strayed(o, claim, mounted[claim.Name]):
 			full := &corev1.PersistentVolumeClaim{}
-			switch err := r.live.Get(ctx, client.ObjectKeyFromObject(claim), full); {
+			switch err := live.Get(ctx, client.ObjectKeyFromObject(claim), full); {
 			case apierrors.IsNotFound(err):
 				continue
 			case err != nil:
@@ -206,7 +206,7 @@ func (r *reconciler) ensureFreshClaims(ctx context.Context, o *observation, plan
 		return nil
 	}
 	known := len(o.memory.claims.strays)
-	behind, err := r.listClaims(ctx, o)
+	behind, err := listClaims(ctx, r.live, o)
 	if err != nil {
 		return err
 	}

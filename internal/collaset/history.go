@@ -57,14 +57,18 @@ type knownRevisions struct {
 	changesFor revision.Capabilities
 }
 
-// revisions lists the CollaSet's revisions and makes sure that the present template has one.
-func (r *reconciler) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) (*history, error) {
+// revisions reads, makes and deletes the revisions of CollaSets.
+type revisions struct{ *server }
+
+// observe lists the CollaSet's revisions and makes sure that the present template has one.
+func (r revisions) observe(
+	ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, serverCan func(context.Context) (revision.Capabilities, error),
+) (*history, error) {
 	list := &appsv1.ControllerRevisionList{}
 	err := r.client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: string(set.UID)}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing revisions: %w", err)
 	}
-	m := &r.memory.of(client.ObjectKeyFromObject(set), set.UID).revisions
 	h := &history{list: list.Items, data: map[string]*revision.Data{}}
 	if set.DeletionTimestamp == nil {
 		if err := r.adoptRevisions(ctx, set, h); err != nil {
@@ -94,7 +98,7 @@ func (r *reconciler) revisions(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		return nil, err
 	}
 	h.aim(set)
-	can, err := r.capabilities(ctx)
+	can, err := serverCan(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +134,7 @@ func (h *history) read(ctx context.Context, cr *appsv1.ControllerRevision, m *kn
 
 // render makes the content of the present template's revision, from the stored JSON: the cached object has lost what
 // its Go type does not know. It costs one read for each generation.
-func (r *reconciler) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions) error {
+func (r revisions) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions) error {
 	if m.generation == set.Generation {
 		return nil
 	}
@@ -159,7 +163,7 @@ func (r *reconciler) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *
 }
 
 // ensureUpdated finds the revision that means the present template, or makes one. An older one becomes the newest.
-func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, h *history) error {
+func (r revisions) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, h *history) error {
 	newest := int64(0)
 	var found *appsv1.ControllerRevision
 	for i := range h.list {
@@ -191,7 +195,7 @@ func (r *reconciler) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaS
 }
 
 // createRevision makes a revision of the set and returns its name: content is what data says.
-func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, h *history, data []byte, content *revision.Data, number int64) (string, error) {
+func (r revisions) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, h *history, data []byte, content *revision.Data, number int64) (string, error) {
 	for range maxCollisions {
 		cr := newRevision(set, data, h.collisions, number)
 		err := r.client.Create(ctx, cr)
@@ -229,7 +233,7 @@ func (r *reconciler) createRevision(ctx context.Context, set *appsv1alpha1.Colla
 // creates it if there is none: unless the difference between the Pod and the present template is known, the Pod has to
 // be re-created. "" means that the Pod's revision is the set's already, or that it cannot be known or be the set's;
 // the Pod keeps its label then.
-func (r *reconciler) bring(ctx context.Context, o *observation, pod *setplan.Pod) (string, error) {
+func (r revisions) bring(ctx context.Context, o *observation, pod *setplan.Pod) (string, error) {
 	if pod.Revision == "" || o.history.data[pod.Revision] != nil {
 		return "", nil
 	}
@@ -304,7 +308,7 @@ func (h *history) explain(m *knownRevisions, can revision.Capabilities) {
 
 // pruneHistory deletes the oldest unused revisions, beyond the limit. A revision is used if a Pod, an entry of the
 // ResourceContext or status names it.
-func (r *reconciler) pruneHistory(ctx context.Context, o *observation, plan *setplan.Plan) error {
+func (r revisions) pruneHistory(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	limit := defaultHistoryLimit
 	if o.set.Spec.HistoryLimit != nil {
 		limit = int(*o.set.Spec.HistoryLimit)

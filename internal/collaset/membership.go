@@ -10,7 +10,6 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -21,7 +20,7 @@ import (
 )
 
 // observeCandidates fills in the Pods that podToInclude names and that are not ours yet.
-func (r *reconciler) observeCandidates(ctx context.Context, o *observation, selector labels.Selector) error {
+func observeCandidates(ctx context.Context, cached, live client.Reader, o *observation) error {
 	seen := map[string]bool{}
 	for _, name := range o.set.Spec.ScaleStrategy.PodToInclude {
 		if o.find(name) >= 0 || seen[name] || o.snapshot.Deleting {
@@ -29,17 +28,17 @@ func (r *reconciler) observeCandidates(ctx context.Context, o *observation, sele
 		}
 		seen[name] = true
 		c := setplan.Candidate{Name: name}
-		pod, err := r.candidate(ctx, o.set, name)
+		pod, err := candidate(ctx, cached, live, o.set, name)
 		switch {
 		case client.IgnoreNotFound(err) != nil:
 			return fmt.Errorf("reading Pod %s, which is to be included: %w", name, err)
 		case err == nil:
-			p := podOf(pod, selector)
+			p := podOf(pod, o.selector)
 			c.Pod = &p
 			if owner := metav1.GetControllerOf(pod); owner != nil {
 				c.Owner = owner.Kind + " " + owner.Name
 			}
-			c.Refusal = r.refuseVolumes(ctx, o, pod)
+			c.Refusal = refuseVolumes(ctx, cached, o, pod)
 			o.candidates[name] = pod
 		}
 		o.snapshot.Candidates = append(o.snapshot.Candidates, c)
@@ -51,14 +50,14 @@ func (r *reconciler) observeCandidates(ctx context.Context, o *observation, sele
 // include it may be faster than the cache of Pods, and the place that is meant for it would go to a new Pod: so a
 // CollaSet that is asked for something new looks at the API server before it believes that the Pod still has a
 // controller. What changes later is an event of the Pod.
-func (r *reconciler) candidate(ctx context.Context, set *appsv1alpha1.CollaSet, name string) (*corev1.Pod, error) {
+func candidate(ctx context.Context, cached, live client.Reader, set *appsv1alpha1.CollaSet, name string) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, types.NamespacedName{Namespace: set.Namespace, Name: name}
-	err := r.client.Get(ctx, key, pod)
+	err := cached.Get(ctx, key, pod)
 	if err != nil || metav1.GetControllerOf(pod) == nil || set.Status.ObservedGeneration == set.Generation {
 		return pod, err
 	}
 	pod = &corev1.Pod{}
-	return pod, r.live.Get(ctx, key, pod)
+	return pod, live.Get(ctx, key, pod)
 }
 
 // membership is a patch of what makes a Pod a member.
@@ -146,7 +145,7 @@ func (r *reconciler) include(ctx context.Context, o *observation, plan *setplan.
 	actions := make([]action, 0, len(plan.Inclusions))
 	for _, i := range plan.Inclusions {
 		// One after the other: they may bring the same revision.
-		revision, err := r.bring(ctx, o, i.Pod)
+		revision, err := revisions{r.server}.bring(ctx, o, i.Pod)
 		actions = append(actions, action{"include", &out.ScaleOut, func() error {
 			if err == nil {
 				err = r.includePod(ctx, o, i, revision)

@@ -77,10 +77,11 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	o := &observation{
 		set: set, memory: r.memory.of(key, set.UID), candidates: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{},
 	}
-	var err error
-	if o.history, err = r.revisions(ctx, set); err != nil {
+	h, err := revisions{r.server}.observe(ctx, set, &o.memory.revisions, r.capabilities)
+	if err != nil {
 		return nil, err
 	}
+	o.history = h
 	o.memory.decidedAt.Store(r.clock.Now().UnixNano())
 	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) }) // before Pods are read
 	pods, err := r.cached.ByIndex(ownerIndex, ownedBy(set.Namespace, set.UID))
@@ -105,17 +106,17 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	o.pods, o.snapshot.Pods = pods, o.memory.readPods(pods, selector)
 	ask(r.window, func(w *setplan.Window) bool { w.Foresee(key, o.snapshot.Pods); return true })
 	o.observePods()
-	if err := r.observeStrays(o); err != nil {
+	if err := observeStrays(r.cached, o); err != nil {
 		return nil, err
 	}
 	o.observeTopology(ctx, r.nodes)
-	if err := r.observeCandidates(ctx, o, selector); err != nil {
+	if err := observeCandidates(ctx, r.client, r.live, o); err != nil {
 		return nil, err
 	}
-	if err := r.observeOwners(ctx, o); err != nil {
+	if err := observeOwners(ctx, r.client, r.live, o); err != nil {
 		return nil, err
 	}
-	if err := r.observeClaims(ctx, o); err != nil {
+	if err := observeClaims(ctx, r.client, r.live, o); err != nil {
 		return nil, err
 	}
 	return o, nil

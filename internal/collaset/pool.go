@@ -104,7 +104,7 @@ func (r *reconciler) usersOf(ctx context.Context, object client.Object) []reconc
 // observeOwners finds out which other owners of entries do not exist or use another ResourceContext, so that their
 // entries are free. What the cache says is confirmed at the API server: an entry may be newer than the cache of
 // CollaSets.
-func (r *reconciler) observeOwners(ctx context.Context, o *observation) error {
+func observeOwners(ctx context.Context, cached, live client.Reader, o *observation) error {
 	if o.snapshot.Deleting {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (r *reconciler) observeOwners(ctx context.Context, o *observation) error {
 		}
 		known[owner] = true
 		stale := true
-		for _, reader := range []client.Reader{r.client, r.live} {
+		for _, reader := range []client.Reader{cached, live} {
 			if !stale {
 				break
 			}

@@ -94,7 +94,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if err := r.hold(ctx, set); err != nil {
 		return ctrl.Result{}, err
 	}
-	set = r.read(set)
+	set = readBy(r.conventions, set)
 	began, key := r.clock.Now(), client.ObjectKeyFromObject(set)
 	m := r.memory.of(key, set.UID)
 	o, err := r.observe(ctx, set)
@@ -131,18 +131,18 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		return r.release(ctx, o)
 	}
 	later, reportErr := r.report(ctx, o, &plan, applied)
-	pruneErr := r.pruneHistory(ctx, o, &plan)
+	pruneErr := revisions{r.server}.pruneHistory(ctx, o, &plan)
 	if err := errors.Join(applied.err(), reportErr, pruneErr); err != nil {
 		return ctrl.Result{}, err
 	}
 	return ctrl.Result{RequeueAfter: nextLook(&plan, applied, later, r.again(set, applied.conflict))}, nil
 }
 
-// read is the CollaSet as its conventions read it. The one that the cache has is not changed, and this spec is never
+// readBy is the CollaSet as conventions read it. The one that the cache has is not changed, and this spec is never
 // written.
-func (r *reconciler) read(set *appsv1alpha1.CollaSet) *appsv1alpha1.CollaSet {
+func readBy(conventions setplan.Conventions, set *appsv1alpha1.CollaSet) *appsv1alpha1.CollaSet {
 	read := *set
-	read.Spec = r.conventions.Apply(set.Spec)
+	read.Spec = conventions.Apply(set.Spec)
 	return &read
 }
 

@@ -483,7 +483,7 @@ func TestRevisionIsMadeOfWhatIsStored(t *testing.T) {
 	require.NoError(t, w.store.Update(t.Context(), set))
 	cached := &appsv1alpha1.CollaSet{}
 	require.NoError(t, w.cache.Get(t.Context(), key, cached))
-	_, err := w.r.revisions(t.Context(), cached)
+	_, err := revisions{w.r.server}.observe(t.Context(), cached, &knownRevisions{}, w.r.capabilities)
 	require.ErrorIs(t, err, errStale, "the cache is a generation behind")
 	assert.Empty(t, w.written)
 }

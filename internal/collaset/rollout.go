@@ -350,7 +350,7 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 	step, queued := s.NextStep(&p), ask(r.window, func(w *setplan.Window) *setplan.Queued { return w.Chosen(key, pod.UID) })
 	decideSeconds.WithLabelValues(ofPod).Observe(r.clock.Since(began).Seconds())
 	o := &observation{
-		set: r.read(set), memory: m, history: s.history, selector: s.selector,
+		set: readBy(r.conventions, set), memory: m, history: s.history, selector: s.selector,
 		snapshot: setplan.Snapshot{Mode: setplan.Mode{Protocol: r.protocol}},
 		pod:      func(string) *corev1.Pod { return pod }, single: true,
 	}

@@ -104,7 +104,7 @@ func refsOfOthers(object metav1.Object, set *appsv1alpha1.CollaSet) []metav1.Own
 }
 
 // observeStrays fills in the Pods that are the CollaSet's and not among its members.
-func (r *reconciler) observeStrays(o *observation) error {
+func observeStrays(cached podReader, o *observation) error {
 	o.strays = map[string]*corev1.Pod{}
 	if o.snapshot.Orphaning {
 		return nil // the garbage collector takes their owner references away
@@ -119,7 +119,7 @@ func (r *reconciler) observeStrays(o *observation) error {
 	if o.snapshot.Deleting {
 		return nil
 	}
-	free, err := r.cached.ByIndex(ownerIndex, ownedBy(o.set.Namespace, ""))
+	free, err := cached.ByIndex(ownerIndex, ownedBy(o.set.Namespace, ""))
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (r *reconciler) observeStrays(o *observation) error {
 		}
 	}
 	for _, name := range o.memory.strays.identities.danglers() {
-		one, err := r.cached.Get(types.NamespacedName{Namespace: o.set.Namespace, Name: name})
+		one, err := cached.Get(types.NamespacedName{Namespace: o.set.Namespace, Name: name})
 		switch {
 		case err != nil:
 			return err
@@ -280,7 +280,7 @@ func (r *reconciler) recordRepairs(o *observation, repaired []setplan.Repair) {
 
 // adoptRevisions makes those revisions the CollaSet's that were made for it and have no owner: without them nothing
 // would tell what its Pods are.
-func (r *reconciler) adoptRevisions(ctx context.Context, set *appsv1alpha1.CollaSet, h *history) error {
+func (r revisions) adoptRevisions(ctx context.Context, set *appsv1alpha1.CollaSet, h *history) error {
 	list := &appsv1.ControllerRevisionList{}
 	err := r.client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: revisionKey(revisionBase(set))}, client.UnsafeDisableDeepCopy)
 	if err != nil {
@@ -312,7 +312,7 @@ func adoptable(cr *appsv1.ControllerRevision, set *appsv1alpha1.CollaSet) bool {
 	return metav1.GetControllerOfNoCopy(cr) == nil || hasDangling(cr, set)
 }
 
-func (r *reconciler) adoptRevision(ctx context.Context, set *appsv1alpha1.CollaSet, cr *appsv1.ControllerRevision) error {
+func (r revisions) adoptRevision(ctx context.Context, set *appsv1alpha1.CollaSet, cr *appsv1.ControllerRevision) error {
 	if err := r.ensureSetExists(ctx, set); err != nil {
 		return err
 	}
