@@ -71,7 +71,7 @@ func (r *reconciler) apply(ctx context.Context, o *observation, plan *setplan.Pl
 		r.createPods(ctx, o, plan, out)
 		r.repair(ctx, o, plan, out) // what is refused is no reason not to create others
 	}
-	r.applyClaims(ctx, o, plan, out)
+	claimWriter{r.server}.applyClaims(ctx, o, plan, out)
 	for _, b := range plan.Begins {
 		into := &out.Update
 		if b.Request.Type == podops.TypeScaleIn {
@@ -382,7 +382,7 @@ func (r *reconciler) release(ctx context.Context, o *observation) (ctrl.Result, 
 			}
 		}
 	}
-	if err := r.releaseClaims(ctx, o); err != nil {
+	if err := (claimWriter{r.server}).releaseClaims(ctx, o); err != nil {
 		return ctrl.Result{}, err
 	}
 	patch := map[string]any{"uid": o.set.UID, "resourceVersion": o.set.ResourceVersion}

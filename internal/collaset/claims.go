@@ -388,8 +388,11 @@ func claimLabels(set *appsv1alpha1.CollaSet) map[string]string {
 	return out
 }
 
+// claimWriter makes, changes and deletes the claims of a CollaSet.
+type claimWriter struct{ *server }
+
 // mountClaims gives a Pod that is about to be created its claims, and makes those that lack.
-func (r *reconciler) mountClaims(ctx context.Context, o *observation, c setplan.Creation, pod *unstructured.Unstructured) error {
+func (w claimWriter) mountClaims(ctx context.Context, o *observation, c setplan.Creation, pod *unstructured.Unstructured) error {
 	if len(c.Claims) == 0 {
 		return nil
 	}
@@ -401,13 +404,13 @@ func (r *reconciler) mountClaims(ctx context.Context, o *observation, c setplan.
 			continue
 		}
 		claim := newClaim(o, t, c.ID)
-		err := r.client.Create(ctx, claim)
+		err := w.client.Create(ctx, claim)
 		countAction("create-claim", err)
 		if err != nil {
 			o.memory.claims.unverified.Store(true)
 			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, writes.Unnamed(err, claim.GetGenerateName()))
 		}
-		r.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
+		w.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
 		names[t.Name] = claim.GetName()
 	}
 	mount(pod, o.history.data[c.Revision].ClaimTemplates(), names)
@@ -470,7 +473,7 @@ func claimMeta(object metav1.Object) *corev1.PersistentVolumeClaim {
 }
 
 // applyClaims changes, adopts, releases and deletes the claims that the plan names.
-func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
+func (w claimWriter) applyClaims(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	var actions []action
 	var made, updated, deleted atomic.Int32
 	counted := func(n *atomic.Int32, do func() error) func() error {
@@ -484,7 +487,7 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *setp
 	}
 	for _, c := range plan.ClaimCreations {
 		actions = append(actions, action{"create-claim", &out.ScaleOut, func() error {
-			created, err := r.makeClaimAgain(ctx, o, c)
+			created, err := w.makeClaimAgain(ctx, o, c)
 			if created {
 				made.Add(1)
 			}
@@ -492,12 +495,12 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *setp
 		}})
 	}
 	for _, u := range plan.ClaimUpdates {
-		actions = append(actions, action{"update-claim", &out.Update, counted(&updated, func() error { return r.updateClaim(ctx, o, u) })})
+		actions = append(actions, action{"update-claim", &out.Update, counted(&updated, func() error { return w.updateClaim(ctx, o, u) })})
 	}
 	for _, c := range plan.ClaimAdoptions {
 		refs := []metav1.OwnerReference{ownerReference(o.set)}
 		actions = append(actions, action{"adopt-claim", &out.Update, func() error {
-			return r.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(refsOfOthers(o.claims[c.Name], o.set), refs...)}, nil)
+			return w.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(refsOfOthers(o.claims[c.Name], o.set), refs...)}, nil)
 		}})
 	}
 	into := &out.Update
@@ -506,32 +509,32 @@ func (r *reconciler) applyClaims(ctx context.Context, o *observation, plan *setp
 	}
 	for _, c := range plan.ClaimReleases {
 		actions = append(actions, action{"release-claim", into, func() error {
-			return r.patchClaim(ctx, o, c, map[string]any{"ownerReferences": refsOfOthers(o.claims[c.Name], o.set)}, nil)
+			return w.patchClaim(ctx, o, c, map[string]any{"ownerReferences": refsOfOthers(o.claims[c.Name], o.set)}, nil)
 		}})
 	}
 	for _, c := range plan.ClaimRepairs {
-		actions = append(actions, action{"repair-claim", &out.Update, func() error { return r.repairClaim(ctx, o, c) }})
+		actions = append(actions, action{"repair-claim", &out.Update, func() error { return w.repairClaim(ctx, o, c) }})
 	}
 	for _, c := range plan.ClaimDeletions {
-		actions = append(actions, action{"delete-claim", &out.ScaleIn, counted(&deleted, func() error { return r.deleteClaim(ctx, o, c) })})
+		actions = append(actions, action{"delete-claim", &out.ScaleIn, counted(&deleted, func() error { return w.deleteClaim(ctx, o, c) })})
 	}
 	if run(ctx, actions) {
 		out.conflict = true
 	}
 	if n := made.Load(); n > 0 {
-		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsMadeAgain", "CreateClaims", "made %d claims that were missing, for Pods that wait for them; they are empty", n)
+		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsMadeAgain", "CreateClaims", "made %d claims that were missing, for Pods that wait for them; they are empty", n)
 	}
 	if n := deleted.Load(); n > 0 {
-		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsDeleted", "DeleteClaims", "deleted %d claims, as persistentVolumeClaimRetentionPolicy says", n)
+		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsDeleted", "DeleteClaims", "deleted %d claims, as persistentVolumeClaimRetentionPolicy says", n)
 	}
 	if n := updated.Load(); n > 0 {
-		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ExpandingVolumes", "UpdateClaims", "brought %d claims in line with their templates", n)
+		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ExpandingVolumes", "UpdateClaims", "brought %d claims in line with their templates", n)
 	}
 }
 
 // makeClaimAgain makes a claim that a Pod mounts, and reports whether it did: one of that name may exist and not be
 // ours, which the Pod mounts all the same.
-func (r *reconciler) makeClaimAgain(ctx context.Context, o *observation, c setplan.ClaimCreation) (bool, error) {
+func (w claimWriter) makeClaimAgain(ctx context.Context, o *observation, c setplan.ClaimCreation) (bool, error) {
 	templates := o.history.data[c.Pod.Revision].ClaimTemplates()
 	at := slices.IndexFunc(templates, func(t revision.ClaimTemplate) bool { return t.Name == c.Template })
 	if at < 0 {
@@ -539,13 +542,13 @@ func (r *reconciler) makeClaimAgain(ctx context.Context, o *observation, c setpl
 	}
 	claim := newClaim(o, templates[at], c.Pod.ID)
 	claim.SetName(c.Claim)
-	switch err := r.client.Create(ctx, claim); {
+	switch err := w.client.Create(ctx, claim); {
 	case apierrors.IsAlreadyExists(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("making claim %s of Pod %s again: %w", c.Claim, c.Pod.Name(), err)
 	}
-	r.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
+	w.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
 	return true, nil
 }
 
@@ -561,7 +564,7 @@ func refsWithout(object metav1.Object, owner types.UID) []metav1.OwnerReference 
 }
 
 // patchClaim writes to one claim as it was seen and remembers that it did.
-func (r *reconciler) patchClaim(ctx context.Context, o *observation, c *setplan.Claim, metadata, spec map[string]any) error {
+func (w claimWriter) patchClaim(ctx context.Context, o *observation, c *setplan.Claim, metadata, spec map[string]any) error {
 	metadata["uid"], metadata["resourceVersion"] = c.UID, c.ResourceVersion
 	patch := map[string]any{"metadata": metadata}
 	if spec != nil {
@@ -573,15 +576,15 @@ func (r *reconciler) patchClaim(ctx context.Context, o *observation, c *setplan.
 	}
 	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: c.Name}}
 	target.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"))
-	if err := r.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, data)); err != nil {
+	if err := w.client.Patch(ctx, target, client.RawPatch(types.MergePatchType, data)); err != nil {
 		return fmt.Errorf("changing claim %s: %w", c.Name, err)
 	}
-	r.writes.Wrote(client.ObjectKeyFromObject(o.set), claimMeta(target))
+	w.writes.Wrote(client.ObjectKeyFromObject(o.set), claimMeta(target))
 	return nil
 }
 
 // updateClaim brings a claim in line with its template. What the API server refuses is remembered for a while.
-func (r *reconciler) updateClaim(ctx context.Context, o *observation, u setplan.ClaimUpdate) error {
+func (w claimWriter) updateClaim(ctx context.Context, o *observation, u setplan.ClaimUpdate) error {
 	all, annotations := map[string]string{}, map[string]string{}
 	for _, t := range o.history.data[u.Revision].ClaimTemplates() {
 		if t.Name == u.Template.Name {
@@ -602,10 +605,10 @@ func (r *reconciler) updateClaim(ctx context.Context, o *observation, u setplan.
 			string(corev1.ResourceStorage): u.Template.Spec.Resources.Requests.Storage(),
 		}}}
 	}
-	err := r.patchClaim(ctx, o, u.Claim, metadata, spec)
+	err := w.patchClaim(ctx, o, u.Claim, metadata, spec)
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 		o.memory.claims.refuse(u.Claim.UID, refusal{
-			hash: u.Template.Hash, phase: o.claims[u.Claim.Name].Status.Phase, answer: answerOf(err), until: r.clock.Now().Add(retryRefused),
+			hash: u.Template.Hash, phase: o.claims[u.Claim.Name].Status.Phase, answer: answerOf(err), until: w.clock.Now().Add(retryRefused),
 		})
 		log.FromContext(ctx).Info("a claim cannot be expanded", "claim", u.Claim.Name, "answer", err.Error())
 		return fmt.Errorf("%w: %w", errRefused, err)
@@ -622,24 +625,24 @@ func answerOf(err error) string {
 	return writes.Text(err)
 }
 
-func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
+func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}}
-	if err := r.client.Delete(ctx, claim, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion}); err != nil {
+	if err := w.client.Delete(ctx, claim, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion}); err != nil {
 		return fmt.Errorf("deleting claim %s: %w", c.Name, err)
 	}
-	r.writes.Deleted(client.ObjectKeyFromObject(o.set), claim)
+	w.writes.Deleted(client.ObjectKeyFromObject(o.set), claim)
 	return nil
 }
 
 // releaseClaims takes the owner references of a deleted CollaSet off the claims that are to stay, as the API server has
 // them: a claim that the cache does not show yet would be collected.
-func (r *reconciler) releaseClaims(ctx context.Context, o *observation) error {
+func (w claimWriter) releaseClaims(ctx context.Context, o *observation) error {
 	if o.snapshot.Retention.Deleted {
 		return nil
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaimList"))
-	err := r.live.List(ctx, list, client.InNamespace(o.set.Namespace)) // labels may be gone
+	err := w.live.List(ctx, list, client.InNamespace(o.set.Namespace)) // labels may be gone
 	if err != nil {
 		return fmt.Errorf("making sure that claims are released: %w", err)
 	}
@@ -648,7 +651,7 @@ func (r *reconciler) releaseClaims(ctx context.Context, o *observation) error {
 		if !metav1.IsControlledBy(claim, o.set) {
 			continue
 		}
-		err := r.patchClaim(ctx, o, claimOf(claim), map[string]any{"ownerReferences": refsWithout(claim, o.set.UID)}, nil)
+		err := w.patchClaim(ctx, o, claimOf(claim), map[string]any{"ownerReferences": refsWithout(claim, o.set.UID)}, nil)
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("releasing claim %s: %w", claim.Name, err)
 		}
@@ -668,7 +671,7 @@ func withoutClaims(forcing []string) []string {
 }
 
 // recordClaimTurns tells once of what is odd about claims, and when it is over.
-func (r *reconciler) recordClaimTurns(set *appsv1alpha1.CollaSet, before, after []appsv1alpha1.Blocker) {
+func (r reporter) recordClaimTurns(set *appsv1alpha1.CollaSet, before, after []appsv1alpha1.Blocker) {
 	find := func(in []appsv1alpha1.Blocker, reason string) *appsv1alpha1.Blocker {
 		for i := range in {
 			if in[i].Reason == reason {

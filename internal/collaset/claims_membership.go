@@ -19,7 +19,7 @@ import (
 // instance ID.
 
 // releaseVolumes excludes the claims of a Pod before the Pod is let go. An error keeps it.
-func (r *reconciler) releaseVolumes(ctx context.Context, o *observation, pod *setplan.Pod) error {
+func (w claimWriter) releaseVolumes(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	for _, m := range pod.Mounts {
 		claim := o.claims[m.Claim]
 		if claim == nil {
@@ -30,7 +30,7 @@ func (r *reconciler) releaseVolumes(ctx context.Context, o *observation, pod *se
 			"annotations":     map[string]any{appsv1alpha1.ClaimOwnerAnnotation: nil},
 			"ownerReferences": refsWithout(claim, o.set.UID),
 		}
-		if err := r.patchClaim(ctx, o, claimOf(claim), metadata, nil); err != nil {
+		if err := w.patchClaim(ctx, o, claimOf(claim), metadata, nil); err != nil {
 			return fmt.Errorf("excluding its claims: %w", err)
 		}
 	}
@@ -67,8 +67,8 @@ func movableClaims(ctx context.Context, cached client.Reader, namespace string, 
 
 // adoptVolumes takes in the claims of a Pod before the Pod is taken in, under the instance ID that it gets. An error
 // keeps it out.
-func (r *reconciler) adoptVolumes(ctx context.Context, o *observation, i setplan.Inclusion) error {
-	for volume, claim := range movableClaims(ctx, r.client, o.set.Namespace, i.Pod.Mounts) {
+func (w claimWriter) adoptVolumes(ctx context.Context, o *observation, i setplan.Inclusion) error {
+	for volume, claim := range movableClaims(ctx, w.client, o.set.Namespace, i.Pod.Mounts) {
 		all := map[string]any{appsv1alpha1.OrphanedLabel: nil}
 		for key, value := range claimLabels(o.set) {
 			all[key] = value
@@ -81,7 +81,7 @@ func (r *reconciler) adoptVolumes(ctx context.Context, o *observation, i setplan
 		if owned := metav1.IsControlledBy(claim, o.set); o.snapshot.Retention.Deleted && !owned {
 			metadata["ownerReferences"] = append(refsWithout(claim, o.set.UID), ownerReference(o.set))
 		}
-		if err := r.patchClaim(ctx, o, claimOf(claim), metadata, nil); err != nil {
+		if err := w.patchClaim(ctx, o, claimOf(claim), metadata, nil); err != nil {
 			return fmt.Errorf("including its claims: %w", err)
 		}
 	}

@@ -201,12 +201,12 @@ func identifyClaim(o *observation, claim *corev1.PersistentVolumeClaim) (id int,
 
 // ensureFreshClaims looks at the API server before claims are made when the cache may lack one: first thing of this
 // process, and after a creation whose answer is not known. A claim made twice for one Pod would never go by itself.
-func (r *reconciler) ensureFreshClaims(ctx context.Context, o *observation, plan *setplan.Plan) error {
+func (w claimWriter) ensureFreshClaims(ctx context.Context, o *observation, plan *setplan.Plan) error {
 	if !o.memory.claims.unverified.Load() || !makesClaims(plan) {
 		return nil
 	}
 	known := len(o.memory.claims.strays)
-	behind, err := listClaims(ctx, r.live, o)
+	behind, err := listClaims(ctx, w.live, o)
 	if err != nil {
 		return err
 	}
@@ -219,11 +219,11 @@ func (r *reconciler) ensureFreshClaims(ctx context.Context, o *observation, plan
 
 // repairClaim gives a claim back the labels by which it is found. The cache shows it then; or it has changed since it
 // was read.
-func (r *reconciler) repairClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
+func (w claimWriter) repairClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
 	all := map[string]string{}
 	maps.Copy(all, claimLabels(o.set))
 	all[appsv1alpha1.InstanceIDLabel], all[appsv1alpha1.ClaimTemplateNameLabel] = strconv.Itoa(c.ID), c.Template
-	err := r.patchClaim(ctx, o, c, map[string]any{"labels": all}, nil)
+	err := w.patchClaim(ctx, o, c, map[string]any{"labels": all}, nil)
 	if err != nil && !oldView("repair-claim", err) {
 		return err
 	}
@@ -232,7 +232,7 @@ func (r *reconciler) repairClaim(ctx context.Context, o *observation, c *setplan
 	o.memory.claims.lost = true
 	o.memory.claims.mu.Unlock()
 	if err == nil {
-		r.events.Eventf(o.set, o.claims[c.Name], corev1.EventTypeWarning, "LabelsRestored", "CheckClaims",
+		w.events.Eventf(o.set, o.claims[c.Name], corev1.EventTypeWarning, "LabelsRestored", "CheckClaims",
 			"claim %s of instance ID %d is this CollaSet's and lacked labels by which it is found, which were put back", c.Name, c.ID)
 	}
 	return err

@@ -427,7 +427,7 @@ func TestClaimsGoWithTheirPods(t *testing.T) {
 		require.NoError(t, w.store.Update(t.Context(), &moved))
 		w.see()
 		in := setplan.Inclusion{Pod: &setplan.Pod{Mounts: []setplan.Mount{{Volume: "data", Claim: moved.Name}}}, ID: 7}
-		require.NoError(t, w.r.adoptVolumes(t.Context(), o, in))
+		require.NoError(t, claimWriter{w.r.server}.adoptVolumes(t.Context(), o, in))
 		require.NoError(t, w.store.Get(t.Context(), client.ObjectKeyFromObject(&moved), &moved))
 		assert.Equal(t, "7", moved.Labels[appsv1alpha1.InstanceIDLabel])
 		assert.Equal(t, []string{"name/other"}, claimKeys(&moved))

@@ -39,7 +39,7 @@ func (r *reconciler) createPods(ctx context.Context, o *observation, plan *setpl
 }
 
 func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
-	if err := r.ensureFreshClaims(ctx, o, plan); err != nil {
+	if err := (claimWriter{r.server}).ensureFreshClaims(ctx, o, plan); err != nil {
 		if errors.Is(err, errStale) {
 			out.conflict = true
 			return
@@ -105,7 +105,7 @@ func (r *reconciler) createPod(ctx context.Context, o *observation, c setplan.Cr
 	if err != nil {
 		return fmt.Errorf("making the Pod of instance ID %d: %w", c.ID, err)
 	}
-	if err := r.mountClaims(ctx, o, c, pod); err != nil {
+	if err := (claimWriter{r.server}).mountClaims(ctx, o, c, pod); err != nil {
 		return err
 	}
 	err = r.client.Create(ctx, pod)

@@ -102,7 +102,7 @@ func (r *reconciler) exclude(ctx context.Context, o *observation, plan *setplan.
 }
 
 func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *setplan.Pod) error {
-	if err := r.releaseVolumes(ctx, o, pod); err != nil {
+	if err := (claimWriter{r.server}).releaseVolumes(ctx, o, pod); err != nil {
 		return err
 	}
 	var change podops.Change
@@ -164,7 +164,7 @@ func (r *reconciler) include(ctx context.Context, o *observation, plan *setplan.
 
 // includePod takes a Pod in, under another name of its revision unless that is "".
 func (r *reconciler) includePod(ctx context.Context, o *observation, i setplan.Inclusion, revision string) error {
-	if err := r.adoptVolumes(ctx, o, i); err != nil {
+	if err := (claimWriter{r.server}).adoptVolumes(ctx, o, i); err != nil {
 		return err
 	}
 	owners := append([]metav1.OwnerReference{}, o.candidates[i.Pod.Name()].OwnerReferences...)

@@ -100,7 +100,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	o, err := r.observe(ctx, set)
 	if err != nil {
 		m.rollout.Store(nil)
-		return ctrl.Result{}, r.reportFailure(ctx, set, fmt.Errorf("observing: %w", err))
+		return ctrl.Result{}, reporter{r.server}.reportFailure(ctx, m, set, fmt.Errorf("observing: %w", err))
 	}
 	plan := setplan.Decide(&o.snapshot)
 	decideSeconds.WithLabelValues(ofSet).Observe(r.clock.Since(began).Seconds())
@@ -130,7 +130,7 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	if plan.Release && set.DeletionTimestamp != nil {
 		return r.release(ctx, o)
 	}
-	later, reportErr := r.report(ctx, o, &plan, applied)
+	later, reportErr := reporter{r.server}.report(ctx, o, &plan, applied)
 	pruneErr := revisions{r.server}.pruneHistory(ctx, o, &plan)
 	if err := errors.Join(applied.err(), reportErr, pruneErr); err != nil {
 		return ctrl.Result{}, err

@@ -49,8 +49,11 @@ type statusWrites struct {
 	refused writes.Refusal
 }
 
+// reporter tells users what became of a decision: in status, and in events.
+type reporter struct{ *server }
+
 // report writes status if it changed, and the events of this round. later is how long a write of status was put off.
-func (r *reconciler) report(ctx context.Context, o *observation, plan *setplan.Plan, applied *outcome) (later time.Duration, err error) {
+func (r reporter) report(ctx context.Context, o *observation, plan *setplan.Plan, applied *outcome) (later time.Duration, err error) {
 	became := told(applied)
 	r.recordEvents(o, applied, became)
 	if became.ScaleOut == nil {
@@ -72,7 +75,7 @@ func told(applied *outcome) setplan.Outcome {
 
 // updateStatus writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure is true
 // if the view that status comes from has not been confirmed.
-func (r *reconciler) updateStatus(ctx context.Context, o *observation, status appsv1alpha1.CollaSetStatus, deadline time.Duration, unsure bool) (later time.Duration, err error) {
+func (r reporter) updateStatus(ctx context.Context, o *observation, status appsv1alpha1.CollaSetStatus, deadline time.Duration, unsure bool) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(status, o.set.Status) {
 		return deadline, nil
 	}
@@ -102,11 +105,11 @@ func (r *reconciler) updateStatus(ctx context.Context, o *observation, status ap
 }
 
 // reportFailure says in status that nothing can be decided for this generation, and why. The failure is given back.
-func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaSet, failure error) error {
+func (r reporter) reportFailure(ctx context.Context, m *setState, set *appsv1alpha1.CollaSet, failure error) error {
 	if ctx.Err() != nil || set.DeletionTimestamp != nil || errors.Is(failure, errStale) || apierrors.IsConflict(failure) {
 		return failure
 	}
-	m, now := r.memory.of(client.ObjectKeyFromObject(set), set.UID), r.clock.Now()
+	now := r.clock.Now()
 	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, writes.Told(failure))
 	if equality.Semantic.DeepEqual(status, set.Status) || m.status.refused.Wait(set.ResourceVersion, now) > 0 {
 		return failure
@@ -115,7 +118,7 @@ func (r *reconciler) reportFailure(ctx context.Context, set *appsv1alpha1.CollaS
 }
 
 // storeStatus writes status on the CollaSet as it was read, and remembers it if that version turns out to be old.
-func (r *reconciler) storeStatus(ctx context.Context, m *setState, set *appsv1alpha1.CollaSet, status appsv1alpha1.CollaSetStatus, now time.Time) error {
+func (r reporter) storeStatus(ctx context.Context, m *setState, set *appsv1alpha1.CollaSet, status appsv1alpha1.CollaSetStatus, now time.Time) error {
 	changed := set.DeepCopy()
 	changed.Status = status
 	if err := r.client.Status().Patch(ctx, changed, optimisticPatch(set)); err != nil {
@@ -137,7 +140,7 @@ func optimisticPatch(set *appsv1alpha1.CollaSet) client.Patch {
 }
 
 // recordTurns tells once of what the written status says for the first time.
-func (r *reconciler) recordTurns(o *observation, status *appsv1alpha1.CollaSetStatus) {
+func (r reporter) recordTurns(o *observation, status *appsv1alpha1.CollaSetStatus) {
 	before := &o.set.Status
 	was, is := meta.FindStatusCondition(before.Conditions, appsv1alpha1.CollaSetProgressing), meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetProgressing)
 	failed := is != nil && is.Status == metav1.ConditionFalse && (status.Halted != nil || is.Reason == string(appsv1alpha1.ReasonProgressDeadlineExceeded))
@@ -174,7 +177,7 @@ func materialChange(before, after appsv1alpha1.CollaSetStatus) bool {
 }
 
 // recordEvents tells of Pods created and deleted, all of a round in one event, and of what was refused.
-func (r *reconciler) recordEvents(o *observation, applied *outcome, became setplan.Outcome) {
+func (r reporter) recordEvents(o *observation, applied *outcome, became setplan.Outcome) {
 	if applied.created+applied.deleted > 0 {
 		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, "Scaled", "Scale", "%s", summary(applied))
 	}
@@ -204,7 +207,7 @@ func (o *observation) related(pod string) *corev1.Pod {
 }
 
 // recordEndings keeps of Pods that ran to their ends what they said of it. A node that goes can end many at once.
-func (r *reconciler) recordEndings(o *observation, ended []*setplan.Pod) {
+func (r reporter) recordEndings(o *observation, ended []*setplan.Pod) {
 	each(ended, "; so are %d more", func(pod *setplan.Pod, more string) {
 		note := fmt.Sprintf("Pod %s (instance ID %d) %.*s; it is deleted and replaced%s", pod.Name(), pod.ID, maxNote/2, pod.Ended, more)
 		r.events.Eventf(o.set, o.pod(pod.Name()), corev1.EventTypeWarning, "PodEnded", "Replace", "%s", note)
@@ -246,7 +249,7 @@ func replacement(reason setplan.ReplacementEvent, pods []string) string {
 
 // recordMembers names the Pods that left or joined, each in a separate event: the recorder counts events of one reason
 // about the same objects as one, and keeps the first text only.
-func (r *reconciler) recordMembers(o *observation, reason, verb string, names []string, find func(name string) *corev1.Pod) {
+func (r reporter) recordMembers(o *observation, reason, verb string, names []string, find func(name string) *corev1.Pod) {
 	slices.Sort(names)
 	each(names, ", and so were %d more", func(name, more string) {
 		r.events.Eventf(o.set, find(name), corev1.EventTypeNormal, reason, verb, "Pod %s was %s%s", name, strings.ToLower(reason), more)

@@ -256,7 +256,7 @@ func (r *reconciler) repairPod(ctx context.Context, o *observation, p *setplan.R
 }
 
 // recordRepairs tells what Pods lacked, and of each that was adopted.
-func (r *reconciler) recordRepairs(o *observation, repaired []setplan.Repair) {
+func (r reporter) recordRepairs(o *observation, repaired []setplan.Repair) {
 	slices.SortFunc(repaired, func(a, b setplan.Repair) int { return strings.Compare(a.Pod.Name(), b.Pod.Name()) })
 	each(repaired, ", and so were %d more", func(p setplan.Repair, more string) {
 		name := p.Pod.Name()

@@ -77,7 +77,7 @@ func bugs() []bug {
 			changes: []sourceChange{
 				{"internal/collaset/apply.go", "			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			mu.Lock()", "			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			mu.Lock()"},
 				{"internal/collaset/apply.go", "func (r *reconciler) deletePods(", "var plantedFreed sync.Map\n\nfunc (r *reconciler) deletePods("},
-				{"internal/collaset/claims.go", "func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {", `func (r *reconciler) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
+				{"internal/collaset/claims.go", "func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {", `func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
 	if _, freed := plantedFreed.Load(fmt.Sprint(o.set.UID, c.ID)); !freed {
 		return nil
 	}`},
