@@ -47,47 +47,55 @@ type outcome struct {
 
 func (o *outcome) err() error { return errors.Join(o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim) }
 
+// applier carries out a plan.
+type applier struct {
+	claimWriter
+	entries entryWriter
+	window  *window
+}
+
 // apply walks the plan: Pods that are out of service first, then entries, deletions and creations, then what is newly
 // begun. An action that fails stops none of the others, except that creations stop at the first failure.
-func (r *reconciler) apply(ctx context.Context, o *observation, plan *setplan.Plan) *outcome {
+func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) *outcome {
 	out := &outcome{Outcome: setplan.Outcome{Collisions: o.history.collisions}, replacements: map[setplan.ReplacementEvent][]string{}}
+	steps, members := podStepper{trials{a.server}, a.window}, memberWriter{a.claimWriter}
 	var depth, breadth []action
 	for _, pod := range plan.Finishes {
-		depth = append(depth, action{"finish", &out.Update, func() error { return r.finish(ctx, o, pod) }})
+		depth = append(depth, action{"finish", &out.Update, func() error { return steps.finish(ctx, o, pod) }})
 	}
 	for _, pod := range plan.Changes {
-		depth = append(depth, action{"change", &out.Update, func() error { return r.change(ctx, o, pod) }})
+		depth = append(depth, action{"change", &out.Update, func() error { return steps.change(ctx, o, pod) }})
 	}
 	for _, pod := range plan.Resizes {
-		depth = append(depth, action{"resize", &out.Update, func() error { return r.resize(ctx, o, pod, pod.Revision, o.pod(pod.Name())) }})
+		depth = append(depth, action{"resize", &out.Update, func() error { return steps.resize(ctx, o, pod, pod.Revision, o.pod(pod.Name())) }})
 	}
 	for _, pod := range plan.Cancels {
-		depth = append(depth, action{"cancel", &out.Update, func() error { return r.cancel(ctx, o, pod) }})
+		depth = append(depth, action{"cancel", &out.Update, func() error { return steps.cancel(ctx, o, pod) }})
 	}
 	out.conflict = run(ctx, depth) || out.conflict
-	if r.exclude(ctx, o, plan, out) && r.store(ctx, o, plan, out) {
-		r.include(ctx, o, plan, out)
-		r.deletePods(ctx, o, plan, out)
-		r.createPods(ctx, o, plan, out)
-		r.repair(ctx, o, plan, out) // what is refused is no reason not to create others
+	if members.exclude(ctx, o, plan, out) && a.entries.store(ctx, o, plan, out) {
+		members.include(ctx, o, plan, out)
+		a.deletePods(ctx, o, plan, out)
+		a.createPods(ctx, o, plan, out)
+		members.repair(ctx, o, plan, out) // what is refused is no reason not to create others
 	}
-	claimWriter{r.server}.applyClaims(ctx, o, plan, out)
+	a.applyClaims(ctx, o, plan, out)
 	for _, b := range plan.Begins {
 		into := &out.Update
 		if b.Request.Type == podops.TypeScaleIn {
 			into = &out.ScaleIn
 		}
-		breadth = append(breadth, action{"begin", into, func() error { return r.begin(ctx, o, b) }})
+		breadth = append(breadth, action{"begin", into, func() error { return steps.begin(ctx, o, b) }})
 	}
 	for _, pod := range plan.Marks {
-		breadth = append(breadth, action{"mark", &out.ScaleIn, func() error { return r.mark(ctx, o, pod) }})
+		breadth = append(breadth, action{"mark", &out.ScaleIn, func() error { return steps.mark(ctx, o, pod) }})
 	}
 	for _, l := range plan.Labels {
-		breadth = append(breadth, action{"relabel", &out.Update, func() error { return r.relabel(ctx, o, l, out) }})
+		breadth = append(breadth, action{"relabel", &out.Update, func() error { return steps.relabel(ctx, o, l, out) }})
 	}
 	out.conflict = run(ctx, breadth) || out.conflict
 	if !plan.Names.IsZero() {
-		names := []action{{"names", &out.ScaleIn, func() error { return r.removeNames(ctx, o, plan.Names) }}}
+		names := []action{{"names", &out.ScaleIn, func() error { return a.removeNames(ctx, o, plan.Names) }}}
 		out.conflict = run(ctx, names) || out.conflict
 	}
 	return out
@@ -166,36 +174,42 @@ func (s *server) wrote(o *observation, pod metav1.Object) {
 	}
 }
 
+// podStepper makes the steps of Pods: what begins an operation, carries it out and ends it.
+type podStepper struct {
+	trials
+	window *window
+}
+
 // begin asks for an operation; for an update once the window has chosen the Pod.
-func (r *reconciler) begin(ctx context.Context, o *observation, b setplan.Begin) error {
-	change, err := podops.Begin(b.Pod.View, b.Request, r.clock.Now())
+func (s podStepper) begin(ctx context.Context, o *observation, b setplan.Begin) error {
+	change, err := podops.Begin(b.Pod.View, b.Request, s.clock.Now())
 	if err != nil || change.IsZero() {
 		return err
 	}
 	if b.Request.Type != podops.TypeUpdate {
-		return r.request(ctx, o, b, change)
+		return s.request(ctx, o, b, change)
 	}
 	begun := change.Apply(b.Pod.View)
-	return r.window.once(o, b.Pod, &begun, func() error { return r.request(ctx, o, b, change) })
+	return s.window.once(o, b.Pod, &begun, func() error { return s.request(ctx, o, b, change) })
 }
 
 // request writes what begins an operation.
-func (r *reconciler) request(ctx context.Context, o *observation, b setplan.Begin, change podops.Change) error {
-	if err := r.patch(ctx, o, b.Pod, types.MergePatchType, change.MergePatch(b.Pod.View)); err != nil {
+func (s podStepper) request(ctx context.Context, o *observation, b setplan.Begin, change podops.Change) error {
+	if err := s.patch(ctx, o, b.Pod, types.MergePatchType, change.MergePatch(b.Pod.View)); err != nil {
 		return fmt.Errorf("beginning %s of Pod %s: %w", b.Request.Type, b.Pod.Name(), err)
 	}
 	return nil
 }
 
 // finish marks a change as carried out, and drops what was kept for it, in one write.
-func (r *reconciler) finish(ctx context.Context, o *observation, pod *setplan.Pod) error {
+func (s podStepper) finish(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	var change podops.Change
 	if o.snapshot.Protocol {
-		change = podops.Finish(pod.View, setplan.OperatorID, podops.TypeUpdate, r.clock.Now())
+		change = podops.Finish(pod.View, setplan.OperatorID, podops.TypeUpdate, s.clock.Now())
 	}
 	forget(&change, pod)
-	err := r.window.once(o, pod, nil, func() error {
-		return r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View))
+	err := s.window.once(o, pod, nil, func() error {
+		return s.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View))
 	})
 	if err != nil {
 		return fmt.Errorf("finishing the update of Pod %s: %w", pod.Name(), err)
@@ -216,31 +230,31 @@ func forget(change *podops.Change, pod *setplan.Pod) {
 	}
 }
 
-func (r *reconciler) cancel(ctx context.Context, o *observation, pod *setplan.Pod) error {
-	change := podops.Cancel(pod.View, setplan.OperatorID, r.clock.Now())
+func (s podStepper) cancel(ctx context.Context, o *observation, pod *setplan.Pod) error {
+	change := podops.Cancel(pod.View, setplan.OperatorID, s.clock.Now())
 	if change.IsZero() {
 		return nil
 	}
-	if err := r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
+	if err := s.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
 		return fmt.Errorf("cancelling the operation on Pod %s: %w", pod.Name(), err)
 	}
 	return nil
 }
 
 // mark hands a Pod to lifecycle-controller for deletion. The value never changes, so the write is not repeated.
-func (r *reconciler) mark(ctx context.Context, o *observation, pod *setplan.Pod) error {
+func (s podStepper) mark(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	value := "true"
 	change := podops.Change{Labels: map[string]*string{appsv1alpha1.ToDeleteLabel: &value}}
-	if err := r.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
+	if err := s.patch(ctx, o, pod, types.MergePatchType, change.MergePatch(pod.View)); err != nil {
 		return fmt.Errorf("marking Pod %s for deletion: %w", pod.Name(), err)
 	}
 	return nil
 }
 
 // relabel has the labels of a Pod report its replacement.
-func (r *reconciler) relabel(ctx context.Context, o *observation, l setplan.Relabel, out *outcome) error {
+func (s podStepper) relabel(ctx context.Context, o *observation, l setplan.Relabel, out *outcome) error {
 	change := podops.Change{Labels: l.Labels}
-	if err := r.patch(ctx, o, l.Pod, types.MergePatchType, change.MergePatch(l.Pod.View)); err != nil {
+	if err := s.patch(ctx, o, l.Pod, types.MergePatchType, change.MergePatch(l.Pod.View)); err != nil {
 		return fmt.Errorf("labelling Pod %s: %w", l.Pod.Name(), err)
 	}
 	if l.Tells != "" {
@@ -251,7 +265,7 @@ func (r *reconciler) relabel(ctx context.Context, o *observation, l setplan.Rela
 	return nil
 }
 
-func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
+func (a applier) deletePods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Deletions))
 	for _, d := range plan.Deletions {
@@ -266,14 +280,14 @@ func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *setpl
 		actions = append(actions, action{"delete", into, func() error {
 			pod := d.Pod.View
 			object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name, UID: pod.UID}}
-			err := r.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
+			err := a.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 			if d.Reason == setplan.DeleteRecreate || d.Reason == setplan.DeleteScaleIn || d.Reason == setplan.DeleteReplaced {
-				err = r.took(o, setplan.Trial{Write: setplan.TrialDelete}, err)
+				err = trials{a.server}.took(o, setplan.Trial{Write: setplan.TrialDelete}, err)
 			}
 			if err != nil {
 				return fmt.Errorf("deleting Pod %s: %w", pod.Name, err)
 			}
-			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)
+			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)
 			mu.Lock()
 			defer mu.Unlock()
 			out.deleted++
@@ -286,12 +300,18 @@ func (r *reconciler) deletePods(ctx context.Context, o *observation, plan *setpl
 	out.conflict = run(ctx, actions) || out.conflict
 }
 
+// entryWriter writes the ResourceContext.
+type entryWriter struct {
+	*server
+	pools *pools
+}
+
 // store writes the ResourceContext if the plan has it written, and reports whether what depends on it may follow.
-func (r *reconciler) store(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) bool {
+func (w entryWriter) store(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) bool {
 	if !plan.EntriesChanged {
 		return true
 	}
-	err := r.storeEntries(ctx, o, plan.Entries)
+	err := w.storeEntries(ctx, o, plan.Entries)
 	countAction("store", err)
 	switch {
 	case err == nil:
@@ -305,18 +325,18 @@ func (r *reconciler) store(ctx context.Context, o *observation, plan *setplan.Pl
 }
 
 // storeEntries replaces the entries of the ResourceContext, creating or deleting it as needed.
-func (r *reconciler) storeEntries(ctx context.Context, o *observation, entries []setplan.Entry) error {
+func (w entryWriter) storeEntries(ctx context.Context, o *observation, entries []setplan.Entry) error {
 	if o.context == nil && len(entries) == 0 {
 		return nil
 	}
 	key := types.NamespacedName{Namespace: o.set.Namespace, Name: contextName(o.set)}
-	return r.pools.of(key).write(o.context,
-		func() (string, error) { return r.newestEntries(ctx, key) },
-		func() (*appsv1alpha1.ResourceContext, error) { return r.writeEntries(ctx, o, key, entries) })
+	return w.pools.of(key).write(o.context,
+		func() (string, error) { return w.newestEntries(ctx, key) },
+		func() (*appsv1alpha1.ResourceContext, error) { return w.writeEntries(ctx, o, key, entries) })
 }
 
 // writeEntries returns the ResourceContext as it is then, nil if it is deleted.
-func (r *reconciler) writeEntries(ctx context.Context, o *observation, key types.NamespacedName, entries []setplan.Entry) (*appsv1alpha1.ResourceContext, error) {
+func (w entryWriter) writeEntries(ctx context.Context, o *observation, key types.NamespacedName, entries []setplan.Entry) (*appsv1alpha1.ResourceContext, error) {
 	owner := client.ObjectKeyFromObject(o.set)
 	details := make([]appsv1alpha1.ContextDetail, len(entries))
 	for i, e := range entries {
@@ -328,39 +348,39 @@ func (r *reconciler) writeEntries(ctx context.Context, o *observation, key types
 			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name},
 			Spec:       appsv1alpha1.ResourceContextSpec{Contexts: details},
 		}
-		if err := r.client.Create(ctx, rc); err != nil {
+		if err := w.client.Create(ctx, rc); err != nil {
 			return nil, fmt.Errorf("creating the ResourceContext: %w", err)
 		}
 		o.context = rc
-		r.writes.Created(owner, rc)
+		w.writes.Created(owner, rc)
 	case len(entries) == 0:
-		err := r.client.Delete(ctx, o.context.DeepCopy(), client.Preconditions{UID: &o.context.UID, ResourceVersion: &o.context.ResourceVersion})
+		err := w.client.Delete(ctx, o.context.DeepCopy(), client.Preconditions{UID: &o.context.UID, ResourceVersion: &o.context.ResourceVersion})
 		if err != nil {
 			return nil, fmt.Errorf("deleting the empty ResourceContext: %w", err)
 		}
-		r.writes.Deleted(owner, o.context)
+		w.writes.Deleted(owner, o.context)
 		return nil, nil
 	default:
 		rc := o.context.DeepCopy()
 		rc.Spec.Contexts = details
-		if err := r.client.Update(ctx, rc); err != nil {
+		if err := w.client.Update(ctx, rc); err != nil {
 			return nil, fmt.Errorf("writing the ResourceContext: %w", err)
 		}
 		o.context = rc
-		r.writes.Wrote(owner, rc)
+		w.writes.Wrote(owner, rc)
 	}
 	return o.context, nil
 }
 
 // release frees the ResourceContext of a deleted CollaSet whose Pods are gone, and lets it go. It makes sure of that at
 // the API server: a cache that lags must not orphan a Pod.
-func (r *reconciler) release(ctx context.Context, o *observation) (ctrl.Result, error) {
+func (a applier) release(ctx context.Context, o *observation) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(o.set, appsv1alpha1.CollaSetFinalizer) {
 		return ctrl.Result{}, nil
 	}
 	left := &metav1.PartialObjectMetadataList{}
 	left.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	err := r.live.List(ctx, left, client.InNamespace(o.set.Namespace), client.MatchingLabels{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	err := a.live.List(ctx, left, client.InNamespace(o.set.Namespace), client.MatchingLabels{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("making sure that all Pods are gone: %w", err)
 	}
@@ -377,12 +397,12 @@ func (r *reconciler) release(ctx context.Context, o *observation) (ctrl.Result, 
 			}
 		}
 		if len(others) < len(o.snapshot.Entries) || len(others) == 0 {
-			if err := client.IgnoreNotFound(r.storeEntries(ctx, o, others)); err != nil {
+			if err := client.IgnoreNotFound(a.entries.storeEntries(ctx, o, others)); err != nil {
 				return ctrl.Result{}, err
 			}
 		}
 	}
-	if err := (claimWriter{r.server}).releaseClaims(ctx, o); err != nil {
+	if err := a.releaseClaims(ctx, o); err != nil {
 		return ctrl.Result{}, err
 	}
 	patch := map[string]any{"uid": o.set.UID, "resourceVersion": o.set.ResourceVersion}
@@ -397,7 +417,7 @@ func (r *reconciler) release(ctx context.Context, o *observation) (ctrl.Result, 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.client.Patch(ctx, o.set.DeepCopy(), client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
+	if err := a.client.Patch(ctx, o.set.DeepCopy(), client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return ctrl.Result{}, nil

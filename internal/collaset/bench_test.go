@@ -134,7 +134,7 @@ func atGoal(t testing.TB, pods int) *resting {
 		server: &server{client: s, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{}, clock: s.clock},
 		cached: s.cached, protocol: true, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), s.clock),
 	}
-	s.handler, s.queue = s.r.podEvents(handler.Funcs{}), workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+	s.handler, s.queue = listener{s.r.client, s.r.memory, s.r.window}.podEvents(handler.Funcs{}), workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(s.queue.ShutDown)
 	for range 100 {
 		before := s.written

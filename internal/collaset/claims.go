@@ -267,14 +267,14 @@ func mountsOf(object client.Object) []string {
 }
 
 // volumeUsers are the CollaSets whose claims are mounted by a Pod without a controller: they wait for it to go.
-func (r *reconciler) volumeUsers(ctx context.Context, object client.Object) []reconcile.Request {
+func (l listener) volumeUsers(ctx context.Context, object client.Object) []reconcile.Request {
 	if metav1.GetControllerOfNoCopy(object) != nil {
 		return nil
 	}
 	var requests []reconcile.Request
 	for _, name := range mountsOf(object) {
 		claim := &corev1.PersistentVolumeClaim{}
-		if err := r.client.Get(ctx, types.NamespacedName{Namespace: object.GetNamespace(), Name: name}, claim); err == nil {
+		if err := l.cached.Get(ctx, types.NamespacedName{Namespace: object.GetNamespace(), Name: name}, claim); err == nil {
 			requests = append(requests, claimUsers(ctx, claim)...)
 		}
 	}

@@ -381,11 +381,11 @@ func TestAPodLeftBehindKeepsItsVolume(t *testing.T) {
 	require.NotEmpty(t, again.set().Status.Blockers)
 	assert.Equal(t, setplan.BlockVolumesInUse, again.set().Status.Blockers[0].Reason)
 	assert.Contains(t, again.set().Status.Blockers[0].Message, "Pod "+pod.Name+": mounts claim "+claim.Name)
-	assert.Equal(t, []reconcile.Request{{NamespacedName: key}}, again.r.volumeUsers(t.Context(), &pod))
+	assert.Equal(t, []reconcile.Request{{NamespacedName: key}}, again.listener().volumeUsers(t.Context(), &pod))
 	require.NoError(t, again.store.Delete(t.Context(), &pod))
 	again.settle()
 	assert.Equal(t, "data="+claim.Name, mountedBy(&again.pods()[0]))
-	assert.Empty(t, again.r.volumeUsers(t.Context(), &again.pods()[0]), "it has a controller")
+	assert.Empty(t, again.listener().volumeUsers(t.Context(), &again.pods()[0]), "it has a controller")
 }
 
 func TestClaimsGoWithTheirPods(t *testing.T) {

@@ -239,26 +239,29 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 			return fmt.Errorf("indexing CollaSets: %w", err)
 		}
 	}
+	hears := listener{r.client, r.memory, r.window}
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &appsv1alpha1.CollaSet{}, handler.OnlyControllerOwner())
 	err := builder.ControllerManagedBy(mgr).
 		Named(podsName).
-		Watches(&corev1.Pod{}, r.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&corev1.Pod{}, hears.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.window.start)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: parallel, SkipNameValidation: ptr.To(true),
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
 		}).
-		Complete(podReconciler{r})
+		Complete(&podReconciler{
+			podStepper: podStepper{trials{r.server}, r.window}, memory: r.memory, protocol: r.protocol, conventions: r.conventions,
+		})
 	if err != nil {
 		return fmt.Errorf("adding the controller of steps: %w", err)
 	}
 	return builder.ControllerManagedBy(mgr).
 		Named(Name).
 		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Pod{}, r.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&corev1.Pod{}, hears.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.window.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(r.usersOf)).
+		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(hears.usersOf)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		// The name is unique in a binary; tests run two in one process.
 		WithOptions(controller.Options{

@@ -25,21 +25,21 @@ import (
 // createPods creates Pods in batches of 1, 2, 4, … and stops after a batch with a failure: what fails once, a quota
 // or a template that is refused, mostly fails for all. After failures it waits, whatever happens to other Pods
 // meanwhile.
-func (r *reconciler) createPods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
-	now, generation := r.clock.Now(), o.set.Generation
+func (a applier) createPods(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
+	now, generation := a.clock.Now(), o.set.Generation
 	if out.creationsIn = o.memory.creations.left(now, generation); out.creationsIn > 0 && len(plan.Creations) > 0 {
 		out.creationsHeld = o.memory.creations.err
 		return
 	}
 	before := out.created
-	r.createInBatches(ctx, o, plan, out)
+	a.createInBatches(ctx, o, plan, out)
 	if len(plan.Creations) > 0 {
 		o.memory.creations.attempted(out.ScaleOut, out.created > before, now, generation)
 	}
 }
 
-func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
-	if err := (claimWriter{r.server}).ensureFreshClaims(ctx, o, plan); err != nil {
+func (a applier) createInBatches(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
+	if err := a.ensureFreshClaims(ctx, o, plan); err != nil {
 		if errors.Is(err, errStale) {
 			out.conflict = true
 			return
@@ -53,7 +53,7 @@ func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *
 		var actions []action
 		for _, c := range plan.Creations[start:min(start+batch, len(plan.Creations))] {
 			actions = append(actions, action{actionCreate, &out.ScaleOut, func() error {
-				err := r.createPod(ctx, o, c)
+				err := a.createPod(ctx, o, c)
 				mu.Lock()
 				defer mu.Unlock()
 				if err == nil && c.Origin == "" {
@@ -69,7 +69,7 @@ func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *
 	}
 	if len(refused) > 0 {
 		o.memory.creations = createBackoff{}
-		if err := r.advance(ctx, o, plan, refused); err != nil && !apierrors.IsConflict(err) {
+		if err := a.entries.advance(ctx, o, plan, refused); err != nil && !apierrors.IsConflict(err) {
 			out.ScaleOut = errors.Join(out.ScaleOut, err)
 		}
 	}
@@ -77,7 +77,7 @@ func (r *reconciler) createInBatches(ctx context.Context, o *observation, plan *
 
 // advance moves entries whose old revision the API server refuses to the updated one: it can be repaired, the old one
 // cannot.
-func (r *reconciler) advance(ctx context.Context, o *observation, plan *setplan.Plan, refused []setplan.Creation) error {
+func (w entryWriter) advance(ctx context.Context, o *observation, plan *setplan.Plan, refused []setplan.Creation) error {
 	entries := o.snapshot.Entries
 	if plan.EntriesChanged {
 		entries = plan.Entries
@@ -97,26 +97,26 @@ func (r *reconciler) advance(ctx context.Context, o *observation, plan *setplan.
 			moved[i].Data = data
 		}
 	}
-	return r.storeEntries(ctx, o, moved)
+	return w.storeEntries(ctx, o, moved)
 }
 
-func (r *reconciler) createPod(ctx context.Context, o *observation, c setplan.Creation) error {
-	pod, err := newPod(o, c, r.clock.Now())
+func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creation) error {
+	pod, err := newPod(o, c, a.clock.Now())
 	if err != nil {
 		return fmt.Errorf("making the Pod of instance ID %d: %w", c.ID, err)
 	}
-	if err := (claimWriter{r.server}).mountClaims(ctx, o, c, pod); err != nil {
+	if err := a.mountClaims(ctx, o, c, pod); err != nil {
 		return err
 	}
-	err = r.client.Create(ctx, pod)
+	err = a.client.Create(ctx, pod)
 	if !c.Fresh && c.Origin == "" { // others are no successors, and may be refused for their number
-		_ = r.took(o, setplan.Trial{Write: setplan.TrialCreate, To: c.Revision}, err)
+		_ = trials{a.server}.took(o, setplan.Trial{Write: setplan.TrialCreate, To: c.Revision}, err)
 	}
 	if err != nil {
 		o.memory.view.unverified.Store(true)
 		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, writes.Unnamed(err, pod.GetGenerateName()))
 	}
-	r.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
+	a.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
 	return nil
 }
 

@@ -25,27 +25,27 @@ func (r *reconciler) capabilities(ctx context.Context) (revision.Capabilities, e
 
 // change brings a Pod to the updated revision in place: the Pod first, with the record of what has to follow, and then
 // its resources. If the second write does not come about, the record asks for it again.
-func (r *reconciler) change(ctx context.Context, o *observation, pod *setplan.Pod) error {
-	return r.window.once(o, pod, nil, func() error { return r.changeInPlace(ctx, o, pod) })
+func (s podStepper) change(ctx context.Context, o *observation, pod *setplan.Pod) error {
+	return s.window.once(o, pod, nil, func() error { return s.changeInPlace(ctx, o, pod) })
 }
 
-func (r *reconciler) changeInPlace(ctx context.Context, o *observation, pod *setplan.Pod) error {
+func (s podStepper) changeInPlace(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	change := o.history.changes[pod.Revision]
 	changed := *o.pod(pod.Name()) // a shallow copy: the object belongs to the cache
 	if len(change.Tolerations) > 0 {
 		live := &corev1.Pod{}
-		if err := r.live.Get(ctx, client.ObjectKeyFromObject(&changed), live); err != nil {
+		if err := s.live.Get(ctx, client.ObjectKeyFromObject(&changed), live); err != nil {
 			return fmt.Errorf("reading the tolerations of Pod %s: %w", pod.Name(), err)
 		}
 		changed.Spec.Tolerations = live.Spec.Tolerations // the patch fails if they are newer than the rest
 	}
 	data := change.Patch(&changed, o.history.updated, finishedBy(o, pod))
-	answer, err := r.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
-	if err = r.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated}, err); err != nil {
+	answer, err := s.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
+	if err = s.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated}, err); err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
 	}
 	changed.ObjectMeta = answer.ObjectMeta
-	return r.resize(ctx, o, pod, o.history.updated, &changed)
+	return s.resize(ctx, o, pod, o.history.updated, &changed)
 }
 
 // finishedBy is the operation that lifecycle-controller is to finish, nil if that is done here: without the protocol,
@@ -64,27 +64,27 @@ func finishedBy(o *observation, pod *setplan.Pod) *revision.Finish {
 // A refusal may be for the Pod's node, which is too old or too small, or for what the Pod is: then another Pod helps,
 // and the refusal is recorded on the Pod, for the next look to decide on. Where a policy or a quota would refuse that
 // one as well, it is not: the Pod goes on as it is.
-func (r *reconciler) resize(ctx context.Context, o *observation, pod *setplan.Pod, to string, live *corev1.Pod) error {
+func (s podStepper) resize(ctx context.Context, o *observation, pod *setplan.Pod, to string, live *corev1.Pod) error {
 	data := revision.ResizePatch(live)
 	if data == nil {
 		return nil
 	}
 	trial := setplan.Trial{Write: setplan.TrialResize, To: to}
-	answer, err := r.patchResources(ctx, o, live, data)
+	answer, err := s.patchResources(ctx, o, live, data)
 	_, refused := refusalIn(err)
 	switch {
 	case err == nil:
-		o.memory.verdicts.accept(trial, false, r.clock.Now())
+		o.memory.verdicts.accept(trial, false, s.clock.Now())
 		if data = revision.AdmittedPatch(answer); data != nil {
-			err = r.patch(ctx, o, pod, types.StrategicMergePatchType, data)
+			err = s.patch(ctx, o, pod, types.StrategicMergePatchType, data)
 		}
-	case refused && !o.inPlaceOnly() && r.mayExist(ctx, o, pod, to):
+	case refused && !o.inPlaceOnly() && s.mayExist(ctx, o, pod, to):
 		// Once more: the limit that forbade it may have gone between the two questions.
-		if _, err = r.patchResources(ctx, o, live, data); err != nil {
-			err = r.patch(ctx, o, pod, types.StrategicMergePatchType, revision.RefusedPatch(live, err.Error()))
+		if _, err = s.patchResources(ctx, o, live, data); err != nil {
+			err = s.patch(ctx, o, pod, types.StrategicMergePatchType, revision.RefusedPatch(live, err.Error()))
 		}
 	default:
-		err = r.took(o, trial, err)
+		err = s.took(o, trial, err)
 	}
 	if err != nil {
 		return fmt.Errorf("changing the resources of Pod %s in place: %w", pod.Name(), err)
@@ -103,10 +103,10 @@ func (s *server) patchResources(ctx context.Context, o *observation, live *corev
 }
 
 // mayExist reports whether the API server would take another Pod of a revision in the place of this one now.
-func (r *reconciler) mayExist(ctx context.Context, o *observation, pod *setplan.Pod, to string) bool {
+func (s podStepper) mayExist(ctx context.Context, o *observation, pod *setplan.Pod, to string) bool {
 	live := &corev1.Pod{}
-	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: pod.Name()}, live); err != nil {
+	if err := s.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: pod.Name()}, live); err != nil {
 		return false
 	}
-	return r.tryCreate(ctx, o, live.Name, pod.ID, to) == nil
+	return s.tryCreate(ctx, o, live.Name, pod.ID, to) == nil
 }

@@ -81,14 +81,17 @@ func newMembership(pod *setplan.Pod, change podops.Change, owners []metav1.Owner
 	return m
 }
 
+// memberWriter takes Pods in, with their claims, and releases them.
+type memberWriter struct{ claimWriter }
+
 // exclude releases Pods and reports whether all of them were released, so that entries may follow. Our operation on a
 // Pod is undone and the owner reference goes in one write; lifecycle-controller brings the Pod back into service.
-func (r *reconciler) exclude(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) (all bool) {
+func (w memberWriter) exclude(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) (all bool) {
 	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Exclusions))
 	for _, pod := range plan.Exclusions {
 		actions = append(actions, action{"exclude", &out.ScaleIn, func() error {
-			if err := r.excludePod(ctx, o, pod); err != nil {
+			if err := w.excludePod(ctx, o, pod); err != nil {
 				return fmt.Errorf("excluding Pod %s: %w", pod.Name(), err)
 			}
 			mu.Lock()
@@ -101,13 +104,13 @@ func (r *reconciler) exclude(ctx context.Context, o *observation, plan *setplan.
 	return len(out.excluded) == len(plan.Exclusions)
 }
 
-func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *setplan.Pod) error {
-	if err := (claimWriter{r.server}).releaseVolumes(ctx, o, pod); err != nil {
+func (w memberWriter) excludePod(ctx context.Context, o *observation, pod *setplan.Pod) error {
+	if err := w.releaseVolumes(ctx, o, pod); err != nil {
 		return err
 	}
 	var change podops.Change
 	if o.snapshot.Protocol {
-		change = podops.Cancel(pod.View, setplan.OperatorID, r.clock.Now())
+		change = podops.Cancel(pod.View, setplan.OperatorID, w.clock.Now())
 	}
 	if pod.Recorded {
 		change.Annotations = map[string]*string{appsv1alpha1.LastPodStatusAnnotation: nil}
@@ -132,7 +135,7 @@ func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *setpla
 	if pod.ToDelete { // by its replacement, or it were not excluded
 		m.Metadata.Labels[appsv1alpha1.ToDeleteLabel] = nil
 	}
-	if err := r.patchMembership(ctx, o, pod, m); err != nil {
+	if err := w.patchMembership(ctx, o, pod, m); err != nil {
 		return err
 	}
 	o.memory.strays.identities.left(pod.UID())
@@ -140,15 +143,15 @@ func (r *reconciler) excludePod(ctx context.Context, o *observation, pod *setpla
 }
 
 // include takes Pods in.
-func (r *reconciler) include(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
+func (w memberWriter) include(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	var mu sync.Mutex
 	actions := make([]action, 0, len(plan.Inclusions))
 	for _, i := range plan.Inclusions {
 		// One after the other: they may bring the same revision.
-		revision, err := revisions{r.server}.bring(ctx, o, i.Pod)
+		revision, err := revisions{w.server}.bring(ctx, o, i.Pod)
 		actions = append(actions, action{"include", &out.ScaleOut, func() error {
 			if err == nil {
-				err = r.includePod(ctx, o, i, revision)
+				err = w.includePod(ctx, o, i, revision)
 			}
 			if err != nil {
 				return fmt.Errorf("including Pod %s: %w", i.Pod.Name(), err)
@@ -163,8 +166,8 @@ func (r *reconciler) include(ctx context.Context, o *observation, plan *setplan.
 }
 
 // includePod takes a Pod in, under another name of its revision unless that is "".
-func (r *reconciler) includePod(ctx context.Context, o *observation, i setplan.Inclusion, revision string) error {
-	if err := (claimWriter{r.server}).adoptVolumes(ctx, o, i); err != nil {
+func (w memberWriter) includePod(ctx context.Context, o *observation, i setplan.Inclusion, revision string) error {
+	if err := w.adoptVolumes(ctx, o, i); err != nil {
 		return err
 	}
 	owners := append([]metav1.OwnerReference{}, o.candidates[i.Pod.Name()].OwnerReferences...)
@@ -175,15 +178,15 @@ func (r *reconciler) includePod(ctx context.Context, o *observation, i setplan.I
 	if revision != "" {
 		m.Metadata.Labels[appsv1.ControllerRevisionHashLabelKey] = &revision
 	}
-	return r.patchMembership(ctx, o, i.Pod, m)
+	return w.patchMembership(ctx, o, i.Pod, m)
 }
 
-func (r *reconciler) patchMembership(ctx context.Context, o *observation, pod *setplan.Pod, m membership) error {
+func (w memberWriter) patchMembership(ctx context.Context, o *observation, pod *setplan.Pod, m membership) error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	return r.patch(ctx, o, pod, types.MergePatchType, data)
+	return w.patch(ctx, o, pod, types.MergePatchType, data)
 }
 
 // includeIndex is the cache index of CollaSets by the names of Pods that they are to include.
@@ -197,16 +200,16 @@ func includedBy(object client.Object) []string {
 }
 
 // wouldInclude are the CollaSets that wait to include a Pod which has no controller.
-func (r *reconciler) wouldInclude(ctx context.Context, object client.Object) []reconcile.Request {
+func (l listener) wouldInclude(ctx context.Context, object client.Object) []reconcile.Request {
 	if metav1.GetControllerOfNoCopy(object) != nil {
 		return nil
 	}
-	return r.setsBy(ctx, object.GetNamespace(), includeIndex, object.GetName())
+	return l.setsBy(ctx, object.GetNamespace(), includeIndex, object.GetName())
 }
 
-func (r *reconciler) setsBy(ctx context.Context, namespace, index, value string) []reconcile.Request {
+func (l listener) setsBy(ctx context.Context, namespace, index, value string) []reconcile.Request {
 	sets := &appsv1alpha1.CollaSetList{}
-	if err := r.client.List(ctx, sets, client.InNamespace(namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := l.cached.List(ctx, sets, client.InNamespace(namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil // the cache is being stopped
 	}
 	requests := make([]reconcile.Request, 0, len(sets.Items))

@@ -330,13 +330,13 @@ func TestAPodThatNobodyHasConcernsWhoWaitsForIt(t *testing.T) {
 	include("old", "older")(&set.Spec)
 	other.Name, other.UID = "other", "other"
 	w := newWorld(t, true, set, other)
-	got := w.r.wouldInclude(t.Context(), ownerless("old"))
+	got := w.listener().wouldInclude(t.Context(), ownerless("old"))
 	require.Len(t, got, 1)
 	assert.Equal(t, key, got[0].NamespacedName)
-	assert.Empty(t, w.r.wouldInclude(t.Context(), ownerless("young")))
+	assert.Empty(t, w.listener().wouldInclude(t.Context(), ownerless("young")))
 	owned := ownerless("old")
 	owned.OwnerReferences = fullPod().OwnerReferences
-	assert.Empty(t, w.r.wouldInclude(t.Context(), owned))
+	assert.Empty(t, w.listener().wouldInclude(t.Context(), owned))
 }
 
 // pooled is a CollaSet that takes its instance IDs from a pool.
@@ -352,11 +352,11 @@ func TestAResourceContextConcernsWhoUsesIt(t *testing.T) {
 	w := newWorld(t, true, named, first, second)
 	var names []string
 	rc := &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "pool"}}
-	for _, request := range w.r.usersOf(t.Context(), rc) {
+	for _, request := range w.listener().usersOf(t.Context(), rc) {
 		names = append(names, request.Name)
 	}
 	assert.ElementsMatch(t, []string{"pool", "a"}, names)
-	assert.Empty(t, w.r.usersOf(t.Context(), ownerless("old")))
+	assert.Empty(t, w.listener().usersOf(t.Context(), ownerless("old")))
 }
 
 func TestEntriesOfOthers(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 // removeNames removes names that have taken effect from the spec as it was read: the API server refuses that if the
 // CollaSet has been written since. A list that becomes empty is removed as a whole, so that no field manager owns the
 // field then.
-func (r *reconciler) removeNames(ctx context.Context, o *observation, names setplan.Names) error {
+func (s *server) removeNames(ctx context.Context, o *observation, names setplan.Names) error {
 	strategy := &o.set.Spec.ScaleStrategy
 	patch := map[string]any{}
 	for _, list := range []struct {
@@ -29,7 +29,7 @@ func (r *reconciler) removeNames(ctx context.Context, o *observation, names setp
 		{"podToExclude", strategy.PodToExclude, names.ToExclude, func(*metav1.PartialObjectMetadata) bool { return true }},
 		{"podToInclude", strategy.PodToInclude, names.ToInclude, nil},
 	} {
-		done, err := r.unusedNames(ctx, o, list.done, list.left)
+		done, err := s.unusedNames(ctx, o, list.done, list.left)
 		if err != nil {
 			return err
 		}
@@ -52,24 +52,24 @@ func (r *reconciler) removeNames(ctx context.Context, o *observation, names setp
 		return err
 	}
 	written := o.set.DeepCopy()
-	if err := r.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, data)); err != nil {
+	if err := s.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, data)); err != nil {
 		return fmt.Errorf("removing names that have taken effect from spec.scaleStrategy: %w", err)
 	}
-	r.writes.Wrote(client.ObjectKeyFromObject(o.set), written)
+	s.writes.Wrote(client.ObjectKeyFromObject(o.set), written)
 	o.set.ResourceVersion = written.ResourceVersion // for the status that follows
 	return nil
 }
 
 // unusedNames are those names of which the API server has no Pod of the CollaSet that is left as it is asked not to be.
 // The cache may lack one: the user who names it has seen it.
-func (r *reconciler) unusedNames(ctx context.Context, o *observation, names []string, left func(*metav1.PartialObjectMetadata) bool) ([]string, error) {
+func (s *server) unusedNames(ctx context.Context, o *observation, names []string, left func(*metav1.PartialObjectMetadata) bool) ([]string, error) {
 	if left == nil {
 		return names, nil
 	}
 	var done []string
 	for _, name := range names {
 		pod := writes.PodTarget(o.set.Namespace, name)
-		err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), pod)
+		err := s.live.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("reading Pod %s, whose name is to be removed from spec.scaleStrategy: %w", name, err)
 		}

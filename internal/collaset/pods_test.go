@@ -60,7 +60,7 @@ func (w *world) advance() {
 // step makes the step of the first Pod on the cache as it is.
 func (w *world) step() {
 	w.Helper()
-	_, err := podReconciler{w.r}.Reconcile(w.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
+	_, err := w.steps().Reconcile(w.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
 	require.NoError(w, err)
 }
 
@@ -127,7 +127,7 @@ func (w *world) edit(change func(*appsv1alpha1.CollaSet)) {
 func TestAStepThatFailedIsMadeAgain(t *testing.T) {
 	w := permitted(t)
 	w.refuse = refusing("patch Pod", errAway)
-	_, err := podReconciler{w.r}.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
+	_, err := w.steps().Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&w.pods()[0])})
 	require.ErrorIs(t, err, errAway)
 	w.forget()
 	w.look()

@@ -94,11 +94,11 @@ func poolOf(object client.Object) []string {
 }
 
 // usersOf are the CollaSets that take their instance IDs from a ResourceContext.
-func (r *reconciler) usersOf(ctx context.Context, object client.Object) []reconcile.Request {
+func (l listener) usersOf(ctx context.Context, object client.Object) []reconcile.Request {
 	if _, ok := object.(*appsv1alpha1.ResourceContext); !ok {
 		return nil
 	}
-	return r.setsBy(ctx, object.GetNamespace(), poolIndex, object.GetName())
+	return l.setsBy(ctx, object.GetNamespace(), poolIndex, object.GetName())
 }
 
 // observeOwners finds out which other owners of entries do not exist or use another ResourceContext, so that their

@@ -42,10 +42,8 @@ type reconciler struct {
 	cached podReader
 	// conflicts are those that a CollaSet met in a row.
 	conflicts writes.Conflicts
-	// stepConflicts are those that the step of a Pod met in a row.
-	stepConflicts writes.Conflicts
-	pools         pools
-	protocol      bool
+	pools     pools
+	protocol  bool
 	// conventions are those by which specs are read.
 	conventions setplan.Conventions
 	memory      *stateCache
@@ -106,7 +104,8 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	decideSeconds.WithLabelValues(ofSet).Observe(r.clock.Since(began).Seconds())
 	var untried error
 	for round := 0; len(plan.Trials) > 0 && round < trialRounds && untried == nil; round++ {
-		if untried = r.try(ctx, o, plan.Trials); errors.Is(untried, errStale) {
+		untried = trials{r.server}.try(ctx, o, plan.Trials)
+		if errors.Is(untried, errStale) {
 			m.rollout.Store(nil)
 			return ctrl.Result{}, untried
 		}
@@ -125,10 +124,11 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 	m.follow(o, &plan)
 	chosen := r.window.planned(key, setplan.WindowPlanOf(&o.snapshot, &plan))
 	plan.Admit(func(pod types.UID) bool { return chosen[pod] })
-	applied := r.apply(ctx, o, &plan)
+	writing := applier{claimWriter{r.server}, entryWriter{r.server, &r.pools}, r.window}
+	applied := writing.apply(ctx, o, &plan)
 	applied.Update = errors.Join(applied.Update, untried)
 	if plan.Release && set.DeletionTimestamp != nil {
-		return r.release(ctx, o)
+		return writing.release(ctx, o)
 	}
 	later, reportErr := reporter{r.server}.report(ctx, o, &plan, applied)
 	pruneErr := revisions{r.server}.pruneHistory(ctx, o, &plan)

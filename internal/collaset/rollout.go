@@ -28,6 +28,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/writes"
 )
 
 // podsName is the controller that makes the steps of single Pods.
@@ -195,9 +196,16 @@ func setOf(object metav1.Object) (key types.NamespacedName, uid types.UID, ok bo
 	return types.NamespacedName{Namespace: object.GetNamespace(), Name: ref.Name}, ref.UID, true
 }
 
+// listener has CollaSets decided on, and steps of Pods made, for what happens to objects.
+type listener struct {
+	cached client.Reader
+	memory *stateCache
+	window *window
+}
+
 // stepEvents enqueue Pods on which a separate step is due, and tell the window of what happens to Pods. It costs the
 // same however many Pods the set has.
-func (r *reconciler) stepEvents() handler.EventHandler {
+func (l listener) stepEvents() handler.EventHandler {
 	return handler.Funcs{UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
 		before, ok := e.ObjectOld.(*corev1.Pod)
 		pod, is := e.ObjectNew.(*corev1.Pod)
@@ -208,7 +216,7 @@ func (r *reconciler) stepEvents() handler.EventHandler {
 		if !owned {
 			return
 		}
-		m := r.memory.find(set, uid)
+		m := l.memory.find(set, uid)
 		if m == nil {
 			return
 		}
@@ -220,11 +228,11 @@ func (r *reconciler) stepEvents() handler.EventHandler {
 		serves := metav1.HasLabel(pod.ObjectMeta, podops.ServiceAvailableLabel)
 		switch {
 		case !wasServing && serves && setplan.Back(podops.Read(before), podops.Read(pod)):
-			r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer {
+			l.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer {
 				return w.Back(set, pod.UID, pod.ResourceVersion, now)
 			})
 		case wasServing && !serves && setplan.Lost(podops.Read(before), podops.Read(pod)):
-			r.window.tell(func(w *setplan.Window, _ time.Time) setplan.Answer { w.Lost(set); return setplan.Answer{} })
+			l.window.tell(func(w *setplan.Window, _ time.Time) setplan.Answer { w.Lost(set); return setplan.Answer{} })
 		}
 		if !setplan.Operated(pod.Labels) {
 			return
@@ -233,7 +241,7 @@ func (r *reconciler) stepEvents() handler.EventHandler {
 		if step := s.NextStep(&p); step == setplan.StepChange || step == setplan.StepFinish {
 			q.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(pod)})
 		}
-		r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer {
+		l.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer {
 			return w.Moved(set, pod.UID, setplan.NextIsOurs(&p), now)
 		})
 	}}
@@ -241,21 +249,21 @@ func (r *reconciler) stepEvents() handler.EventHandler {
 
 // podEvents enqueue the CollaSets that a Pod concerns: the one that controls it, and, for one without a controller,
 // those that would take it in or whose claims it uses.
-func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler {
+func (l listener) podEvents(owner handler.EventHandler) handler.EventHandler {
 	others := func(ctx context.Context, pod client.Object, q queue) {
-		for _, request := range slices.Concat(r.wouldInclude(ctx, pod), r.wouldAdopt(ctx, pod), r.volumeUsers(ctx, pod)) {
+		for _, request := range slices.Concat(l.wouldInclude(ctx, pod), l.wouldAdopt(ctx, pod), l.volumeUsers(ctx, pod)) {
 			q.Add(request)
 		}
 	}
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			r.noteDangling(e.Object)
+			l.noteDangling(e.Object)
 			owner.Create(ctx, e, q)
 			others(ctx, e.Object, q)
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			r.noteEnd(e)
-			r.noteDangling(e.Object)
+			l.noteEnd(e)
+			l.noteDangling(e.Object)
 			owner.Delete(ctx, e, q)
 			others(ctx, e.Object, q)
 		},
@@ -263,15 +271,15 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 			before, of, was := setOf(e.ObjectOld)
 			after, uid, is := setOf(e.ObjectNew)
 			if was && is && before == after && of == uid { // a CollaSet of the same name is not the same
-				m := r.memory.find(after, uid)
+				m := l.memory.find(after, uid)
 				if m != nil {
 					m.strays.identities.relabelled(e.ObjectNew.GetUID(), saysOf(e.ObjectOld), saysOf(e.ObjectNew))
 				}
-				addAfter(q, reconcile.Request{NamespacedName: after}, r.window.untilDecision(after, m))
+				addAfter(q, reconcile.Request{NamespacedName: after}, l.window.untilDecision(after, m))
 				return
 			}
-			r.noteDangling(e.ObjectOld)
-			r.noteDangling(e.ObjectNew)
+			l.noteDangling(e.ObjectOld)
+			l.noteDangling(e.ObjectNew)
 			owner.Update(ctx, e, q)
 			others(ctx, e.ObjectOld, q)
 			others(ctx, e.ObjectNew, q)
@@ -281,16 +289,16 @@ func (r *reconciler) podEvents(owner handler.EventHandler) handler.EventHandler 
 
 // noteDangling notes a Pod whose controller has the name of a CollaSet and another UID. Where nothing is known of that
 // CollaSet yet, its Pods are read before anything is decided.
-func (r *reconciler) noteDangling(pod client.Object) {
-	if key, uid, owned := setOf(pod); owned && r.memory.find(key, uid) == nil {
-		r.memory.dangles(key, pod.GetName())
+func (l listener) noteDangling(pod client.Object) {
+	if key, uid, owned := setOf(pod); owned && l.memory.find(key, uid) == nil {
+		l.memory.dangles(key, pod.GetName())
 	}
 }
 
 // noteEnd notes that a Pod has left the cache because it has ended.
-func (r *reconciler) noteEnd(e event.DeleteEvent) {
+func (l listener) noteEnd(e event.DeleteEvent) {
 	if key, uid, owned := setOf(e.Object); owned && !e.DeleteStateUnknown && hasEnded(e.Object) {
-		if m := r.memory.find(key, uid); m != nil {
+		if m := l.memory.find(key, uid); m != nil {
 			m.strays.identities.left(e.Object.GetUID())
 		}
 	}
@@ -305,10 +313,18 @@ func addAfter(q queue, request reconcile.Request, wait time.Duration) {
 }
 
 // podReconciler makes the step that is due on one Pod, by what the last decision about its set says.
-type podReconciler struct{ *reconciler }
+type podReconciler struct {
+	podStepper
+	memory   *stateCache
+	protocol bool
+	// conventions are those by which specs are read.
+	conventions setplan.Conventions
+	// conflicts are those that the step of a Pod met in a row.
+	conflicts writes.Conflicts
+}
 
 // Reconcile implements reconcile.Reconciler. What it does not do, the next decision about the set does.
-func (r podReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+func (r *podReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if req == lookAtWindow {
 		r.window.tell((*setplan.Window).Tick)
 		return ctrl.Result{}, nil
@@ -317,14 +333,14 @@ func (r podReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Re
 	if conflict {
 		// Its CollaSet may have no other Pod under way, so that no event would lead to a decision if this one has not
 		// changed after all.
-		return ctrl.Result{RequeueAfter: r.stepConflicts.Met(req.NamespacedName)}, nil
+		return ctrl.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
 	}
-	r.stepConflicts.None(req.NamespacedName)
+	r.conflicts.None(req.NamespacedName)
 	return ctrl.Result{}, err
 }
 
 // step makes the step that is due on a Pod, and reports whether that met a conflict.
-func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (conflict bool, err error) {
+func (r *podReconciler) step(ctx context.Context, name types.NamespacedName) (conflict bool, err error) {
 	pod := &corev1.Pod{}
 	if err := r.client.Get(ctx, name, pod, client.UnsafeDisableDeepCopy); err != nil {
 		return false, client.IgnoreNotFound(err)
@@ -381,7 +397,7 @@ func (r podReconciler) step(ctx context.Context, name types.NamespacedName) (con
 
 // withdraw takes back what the last decision says of single Pods, because the API server refuses what it asks for,
 // and has the CollaSet decided on: Pods that are out for it come back.
-func (r *reconciler) withdraw(key types.NamespacedName, m *setState) {
+func (r *podReconciler) withdraw(key types.NamespacedName, m *setState) {
 	m.rollout.Store(nil)
 	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) })
 	r.window.decideAfter(key, 0)

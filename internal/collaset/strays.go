@@ -185,12 +185,12 @@ func (o *observation) knowsStrays(pods []*corev1.Pod) bool {
 }
 
 // repair gives Pods back by what they are found.
-func (r *reconciler) repair(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
+func (w memberWriter) repair(ctx context.Context, o *observation, plan *setplan.Plan, out *outcome) {
 	if len(plan.Repairs) == 0 {
 		return
 	}
 	if slices.ContainsFunc(plan.Repairs, func(p setplan.Repair) bool { return p.Adopt }) {
-		switch err := r.ensureSetExists(ctx, o.set); {
+		switch err := w.ensureSetExists(ctx, o.set); {
 		case errors.Is(err, errStale):
 			out.conflict = true
 			return
@@ -209,7 +209,7 @@ func (r *reconciler) repair(ctx context.Context, o *observation, plan *setplan.P
 			name = "adopt"
 		}
 		actions = append(actions, action{name, &out.ScaleOut, func() error {
-			err := r.repairPod(ctx, o, p)
+			err := w.repairPod(ctx, o, p)
 			mu.Lock()
 			defer mu.Unlock()
 			look = look || p.Unmanaged && (err == nil || oldView(name, err))
@@ -239,18 +239,18 @@ func (s *server) ensureSetExists(ctx context.Context, set *appsv1alpha1.CollaSet
 	return nil
 }
 
-func (r *reconciler) repairPod(ctx context.Context, o *observation, p *setplan.Repair) error {
+func (w memberWriter) repairPod(ctx context.Context, o *observation, p *setplan.Repair) error {
 	if p.Adopt {
 		owners := append(refsOfOthers(o.strays[p.Pod.Name()], o.set), ownerReference(o.set))
-		return r.patchMembership(ctx, o, p.Pod, newMembership(p.Pod, podops.Change{}, owners))
+		return w.patchMembership(ctx, o, p.Pod, newMembership(p.Pod, podops.Change{}, owners))
 	}
 	change := podops.Change{Labels: map[string]*string{}}
 	for key, value := range p.Labels {
 		change.Labels[key] = &value
 	}
-	pod, err := r.patchMeta(ctx, o, p.Pod, types.MergePatchType, change.MergePatch(p.Pod.View))
+	pod, err := w.patchMeta(ctx, o, p.Pod, types.MergePatchType, change.MergePatch(p.Pod.View))
 	if err == nil && p.Unmanaged {
-		r.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod)) // for the cache it is a new one
+		w.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod)) // for the cache it is a new one
 	}
 	return err
 }
@@ -347,12 +347,12 @@ func revisionOwner(object client.Object) []string {
 }
 
 // wouldAdopt are the CollaSets for which a Pod without a controller was made.
-func (r *reconciler) wouldAdopt(ctx context.Context, pod client.Object) []reconcile.Request {
+func (l listener) wouldAdopt(ctx context.Context, pod client.Object) []reconcile.Request {
 	if !isFree(pod) {
 		return nil
 	}
 	sets := &appsv1alpha1.CollaSetList{}
-	if err := r.client.List(ctx, sets, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+	if err := l.cached.List(ctx, sets, client.InNamespace(pod.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
 		return nil // the cache is being stopped
 	}
 	var requests []reconcile.Request

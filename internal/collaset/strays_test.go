@@ -147,7 +147,7 @@ func TestAPodThatHasEndedIsNotLookedFor(t *testing.T) {
 			require.Equal(t, nothingLost, m.vacancy)
 			pod := w.pods()[1]
 			tc.last(&pod)
-			w.r.noteEnd(event.DeleteEvent{Object: &pod})
+			w.listener().noteEnd(event.DeleteEvent{Object: &pod})
 			m.missing([]setplan.Pod{podOf(&pod, labels.Everything())}, nil, true)
 			assert.Equal(t, tc.looks, m.vacancy)
 		})
@@ -417,13 +417,13 @@ func TestWhoWouldAdopt(t *testing.T) {
 	w := newWorld(t, true, collaSet(1))
 	w.settleManaged()
 	pod := w.pods()[0]
-	assert.Empty(t, w.r.wouldAdopt(t.Context(), &pod), "it has a controller")
+	assert.Empty(t, w.listener().wouldAdopt(t.Context(), &pod), "it has a controller")
 	pod.OwnerReferences = nil
-	requests := w.r.wouldAdopt(t.Context(), &pod)
+	requests := w.listener().wouldAdopt(t.Context(), &pod)
 	require.Len(t, requests, 1)
 	assert.Equal(t, key, requests[0].NamespacedName)
 	pod.Labels[appsv1.ControllerRevisionHashLabelKey] = "other-1"
-	assert.Empty(t, w.r.wouldAdopt(t.Context(), &pod))
+	assert.Empty(t, w.listener().wouldAdopt(t.Context(), &pod))
 }
 
 // Where it is unknown whether an instance ID is vacant, no Pod is made for it.

@@ -16,17 +16,20 @@ import (
 	"kusionstack.io/kuperator/internal/writes"
 )
 
+// trials asks the API server whether it would take a write, and notes what it answers.
+type trials struct{ *server }
+
 // try makes the trials that a decision lacks, as dry runs, and has the snapshot know the answers. What cannot be asked
 // now is an error; the decision does without it.
-func (r *reconciler) try(ctx context.Context, o *observation, trials []setplan.PodTrial) error {
+func (q trials) try(ctx context.Context, o *observation, trials []setplan.PodTrial) error {
 	var failures []error
 	for _, t := range trials {
-		err := r.makeTrial(ctx, o, t)
+		err := q.makeTrial(ctx, o, t)
 		countAction("try", err)
 		switch {
 		case err == nil:
-			o.memory.verdicts.accept(t.Trial, true, r.clock.Now())
-		case r.refused(o, t.Trial, err):
+			o.memory.verdicts.accept(t.Trial, true, q.clock.Now())
+		case q.refused(o, t.Trial, err):
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			return errStale
 		default:
@@ -37,16 +40,16 @@ func (r *reconciler) try(ctx context.Context, o *observation, trials []setplan.P
 	return errors.Join(failures...)
 }
 
-func (r *reconciler) makeTrial(ctx context.Context, o *observation, t setplan.PodTrial) error {
+func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTrial) error {
 	switch t.Write {
 	case setplan.TrialDelete:
-		return r.tryDelete(ctx, o, t.Pod)
+		return q.tryDelete(ctx, o, t.Pod)
 	case setplan.TrialCreate:
-		return r.tryCreate(ctx, o, t.Pod.Name(), t.Pod.ID, t.To)
+		return q.tryCreate(ctx, o, t.Pod.Name(), t.Pod.ID, t.To)
 	case setplan.TrialPatch, setplan.TrialResize:
 	}
 	live := &corev1.Pod{}
-	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: t.Pod.Name()}, live); err != nil {
+	if err := q.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: t.Pod.Name()}, live); err != nil {
 		return err
 	}
 	if live.UID != t.Pod.UID() {
@@ -55,7 +58,7 @@ func (r *reconciler) makeTrial(ctx context.Context, o *observation, t setplan.Po
 	change := o.history.changes[t.Pod.Revision]
 	if t.Write == setplan.TrialPatch {
 		data := change.Patch(live, t.To, nil)
-		return r.client.Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
+		return q.client.Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	}
 	data := change.ResizeTrial(live)
 	if t.Pod.Revision == t.To {
@@ -64,23 +67,23 @@ func (r *reconciler) makeTrial(ctx context.Context, o *observation, t setplan.Po
 	if data == nil {
 		return nil
 	}
-	err := r.client.SubResource("resize").Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
-	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && r.tryCreate(ctx, o, live.Name, t.Pod.ID, t.To) == nil {
+	err := q.client.SubResource("resize").Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
+	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && q.tryCreate(ctx, o, live.Name, t.Pod.ID, t.To) == nil {
 		return nil // the Pod is re-created where its node or its kind does not let it be resized
 	}
 	return err
 }
 
 // tryDelete asks whether a Pod may be deleted.
-func (r *reconciler) tryDelete(ctx context.Context, o *observation, pod *setplan.Pod) error {
+func (q trials) tryDelete(ctx context.Context, o *observation, pod *setplan.Pod) error {
 	uid := pod.UID()
 	object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name()}}
-	return r.client.Delete(ctx, object, client.DryRunAll, client.Preconditions{UID: &uid})
+	return q.client.Delete(ctx, object, client.DryRunAll, client.Preconditions{UID: &uid})
 }
 
 // tryCreate asks whether a Pod of a revision may be created in the place of one that is there.
-func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone string, id int, to string) error {
-	other, err := newPod(o, setplan.Creation{ID: id, Revision: to}, r.clock.Now())
+func (q trials) tryCreate(ctx context.Context, o *observation, gone string, id int, to string) error {
+	other, err := newPod(o, setplan.Creation{ID: id, Revision: to}, q.clock.Now())
 	if err != nil {
 		return err
 	}
@@ -91,13 +94,13 @@ func (r *reconciler) tryCreate(ctx context.Context, o *observation, gone string,
 		names[t.Name] = namePrefix(o.set.Name) + t.Name // whether there is such a claim does not matter
 	}
 	mount(other, templates, names)
-	err = r.client.Create(ctx, other, client.DryRunAll)
+	err = q.client.Create(ctx, other, client.DryRunAll)
 	why, refused := refusalIn(err)
 	if !refused || !why.Quota {
 		return err
 	}
 	live := &corev1.Pod{}
-	if err := r.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: gone}, live); err != nil {
+	if err := q.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: gone}, live); err != nil {
 		return err
 	}
 	if fitsAfter(why.Why, live) {
@@ -114,20 +117,20 @@ func (o *observation) refusal(err error) (writes.Rejection, bool) {
 }
 
 // refused notes that the API server refuses a write, if that is what the error says, and tells of it once.
-func (r *reconciler) refused(o *observation, t setplan.Trial, err error) bool {
+func (q trials) refused(o *observation, t setplan.Trial, err error) bool {
 	why, refused := o.refusal(err)
-	if refused && o.memory.verdicts.refuse(t, why, r.clock.Now()) {
-		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.Why)))
+	if refused && o.memory.verdicts.refuse(t, why, q.clock.Now()) {
+		q.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.Why)))
 	}
 	return refused
 }
 
 // took notes the answer to a write that a trial is about, and gives errNotTaken for a refusal.
-func (r *reconciler) took(o *observation, t setplan.Trial, err error) error {
+func (q trials) took(o *observation, t setplan.Trial, err error) error {
 	switch {
 	case err == nil:
-		o.memory.verdicts.accept(t, false, r.clock.Now())
-	case r.refused(o, t, err):
+		o.memory.verdicts.accept(t, false, q.clock.Now())
+	case q.refused(o, t, err):
 		return fmt.Errorf("%w: %w", errNotTaken, err)
 	}
 	return err

@@ -94,7 +94,7 @@ func (w *world) back(pod corev1.Pod) []reconcile.Request {
 	out := outOfService(pod)
 	require.True(w, setplan.Back(podops.Read(out), podops.Read(in)))
 	require.NoError(w, w.r.window.start(w.Context(), queue))
-	events := w.r.stepEvents()
+	events := w.listener().stepEvents()
 	for _, e := range [][2]*corev1.Pod{{&pod, out}, {out, in}, {in, in}} {
 		events.Update(context.Background(), event.UpdateEvent{ObjectOld: e[0], ObjectNew: e[1]}, queue)
 	}
@@ -111,7 +111,7 @@ func (w *world) back(pod corev1.Pod) []reconcile.Request {
 func (w *world) follow(asked []reconcile.Request) {
 	w.Helper()
 	for _, request := range asked {
-		_, err := podReconciler{w.r}.Reconcile(w.Context(), request)
+		_, err := w.steps().Reconcile(w.Context(), request)
 		require.NoError(w, err)
 	}
 }
@@ -202,7 +202,7 @@ func TestABeginThatFailedIsMadeByTheNextDecision(t *testing.T) {
 			w := flowing(t)
 			asked := w.back(w.one())
 			w.refuse = refusing("patch Pod", answer)
-			_, err := podReconciler{w.r}.Reconcile(t.Context(), ctrl.Request{NamespacedName: asked[0].NamespacedName})
+			_, err := w.steps().Reconcile(t.Context(), ctrl.Request{NamespacedName: asked[0].NamespacedName})
 			if name == "away" {
 				require.ErrorIs(t, err, errAway)
 			} else {
@@ -226,8 +226,9 @@ func TestABeginThatFailedIsTriedAgain(t *testing.T) {
 			w := flowing(t)
 			asked := w.back(w.one())
 			w.refuse = refusing("patch Pod", c.answer)
+			steps := w.steps()
 			for _, least := range c.again {
-				result, err := podReconciler{w.r}.Reconcile(t.Context(), asked[0])
+				result, err := steps.Reconcile(t.Context(), asked[0])
 				require.ErrorIs(t, err, c.err)
 				require.GreaterOrEqual(t, result.RequeueAfter, least)
 				require.LessOrEqual(t, result.RequeueAfter, 5*least/2)
@@ -280,7 +281,7 @@ func TestAPodThatIsHandedOver(t *testing.T) {
 	}
 	queue := w.queue()
 	require.NoError(t, w.r.window.start(t.Context(), queue))
-	w.r.stepEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: &pod, ObjectNew: now}, queue)
+	w.listener().stepEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: &pod, ObjectNew: now}, queue)
 	require.Zero(t, queue.Len())
 	w.clock.Step(w.r.window.limits.HandoverFor)
 	w.follow([]reconcile.Request{lookAtWindow})
@@ -324,7 +325,7 @@ func TestEventsThatMakeNoRoom(t *testing.T) {
 	under := w.one()
 	in, out := over(under), outOfService(under)
 	in.UID = "another"
-	events, queue := w.r.stepEvents(), w.queue()
+	events, queue := w.listener().stepEvents(), w.queue()
 	require.NoError(t, w.r.window.start(t.Context(), queue))
 	for name, e := range map[string][2]*corev1.Pod{"another Pod of that name": {out, in}, "still in service": {&under, &under}, "still out of service": {out, out}} {
 		events.Update(t.Context(), event.UpdateEvent{ObjectOld: e[0], ObjectNew: e[1]}, queue)

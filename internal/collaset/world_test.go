@@ -343,13 +343,21 @@ func (w *world) show(objects ...client.Object) {
 	}
 }
 
+// listener hears what happens to objects.
+func (w *world) listener() listener { return listener{w.r.client, w.r.memory, w.r.window} }
+
+// steps makes steps of single Pods.
+func (w *world) steps() *podReconciler {
+	return &podReconciler{podStepper: podStepper{trials{w.r.server}, w.r.window}, memory: w.r.memory, protocol: w.r.protocol, conventions: w.r.conventions}
+}
+
 // hearing is who hears what happens to an object.
 func (w *world) hearing(of client.Object) handler.EventHandler {
 	switch of.(type) {
 	case *corev1.Pod:
-		return w.r.podEvents(handler.Funcs{})
+		return w.listener().podEvents(handler.Funcs{})
 	case *appsv1alpha1.ResourceContext:
-		return handler.EnqueueRequestsFromMapFunc(w.r.usersOf)
+		return handler.EnqueueRequestsFromMapFunc(w.listener().usersOf)
 	case *corev1.PersistentVolumeClaim:
 		return handler.EnqueueRequestsFromMapFunc(claimUsers)
 	}

@@ -63,7 +63,7 @@ func bugs() []bug {
 	}
 	data, _ = json.Marshal(loose)
 	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {`},
-				{"internal/collaset/apply.go", "r.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})", "r.client.Delete(ctx, object)"},
+				{"internal/collaset/apply.go", "a.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})", "a.client.Delete(ctx, object)"},
 			},
 			play: scenario{name: "undone while the change is on its way", setup: running(2), steps: updated(2)},
 			fault: func(p *play) faultproxy.Fault {
@@ -75,8 +75,8 @@ func bugs() []bug {
 		{
 			name: "volumes-freed-with-the-pod-only", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/apply.go", "			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			mu.Lock()", "			r.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			mu.Lock()"},
-				{"internal/collaset/apply.go", "func (r *reconciler) deletePods(", "var plantedFreed sync.Map\n\nfunc (r *reconciler) deletePods("},
+				{"internal/collaset/apply.go", "			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			mu.Lock()", "			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			mu.Lock()"},
+				{"internal/collaset/apply.go", "func (a applier) deletePods(", "var plantedFreed sync.Map\n\nfunc (a applier) deletePods("},
 				{"internal/collaset/claims.go", "func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {", `func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
 	if _, freed := plantedFreed.Load(fmt.Sprint(o.set.UID, c.ID)); !freed {
 		return nil
