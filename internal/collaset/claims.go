@@ -154,8 +154,8 @@ type refusal struct {
 
 // knownClaims is what is kept of claims.
 type knownClaims struct {
+	mu sync.Mutex // of what writes change, which are made in parallel
 	// refused are answers of the API server to expansions, by UID.
-	mu      sync.Mutex
 	refused map[types.UID]refusal
 	// unverified is true if the cache may lack a claim that was created.
 	unverified atomic.Bool

@@ -4,7 +4,8 @@
 //
 // One reconcile observes (caches only), decides, applies and reports. It decides nothing while the cache lacks one of
 // its own writes of that CollaSet. Pods are patched with their UID and resourceVersion, never updated as a whole; a
-// conflict means that the view was old, and is no error.
+// conflict means that the view was old, and is no error. Each question of a reconcile has a type or functions of its own
+// (docs/design/0035-reconciler-by-question.md), and reconciler.reconcile has their order.
 //
 // The steps of an update in place that follow on single Pods from a decision, and from nothing but the Pod since, are
 // made as events come, without another decision about the set (docs/design/0013-steps-of-single-pods.md).
@@ -239,11 +240,11 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 			return fmt.Errorf("indexing CollaSets: %w", err)
 		}
 	}
-	hears := listener{r.client, r.memory, r.window}
+	events := listener{r.client, r.memory, r.window}
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &appsv1alpha1.CollaSet{}, handler.OnlyControllerOwner())
 	err := builder.ControllerManagedBy(mgr).
 		Named(podsName).
-		Watches(&corev1.Pod{}, hears.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&corev1.Pod{}, events.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.window.start)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: parallel, SkipNameValidation: ptr.To(true),
@@ -258,10 +259,10 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 	return builder.ControllerManagedBy(mgr).
 		Named(Name).
 		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&corev1.Pod{}, hears.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&corev1.Pod{}, events.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.window.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
-		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(hears.usersOf)).
+		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(events.usersOf)).
 		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		// The name is unique in a binary; tests run two in one process.
 		WithOptions(controller.Options{
