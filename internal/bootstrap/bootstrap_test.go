@@ -122,7 +122,7 @@ func TestFlagsThatMakeNoSenseSayWhatToChange(t *testing.T) {
 		"an address without a port":       {args: []string{"--metrics-bind-address=localhost"}, want: `--metrics-bind-address is "localhost": give host:port`},
 		"a port that is no number":        {args: []string{"--health-probe-bind-address=:eighty-eighty"}, want: `--health-probe-bind-address is ":eighty-eighty": give host:port`},
 		"a certificate that is not there": {args: []string{"--metrics-cert-dir=/nowhere"}, want: `--metrics-cert-dir is "/nowhere": give a folder with tls.crt and tls.key`},
-		"profiles for everybody":          {args: []string{"--profiling", "--metrics-secure=false"}, want: "everybody could take profiles"},
+		"profiles for everybody":          {args: []string{"--profiling", "--metrics-secure=false"}, want: "every client could take profiles"},
 		"profiles without an address":     {args: []string{"--profiling", "--metrics-bind-address=0"}, want: "give that an address"},
 		"a certificate for plain HTTP":    {args: []string{"--metrics-cert-dir=/nowhere", "--metrics-secure=false"}, want: "leave one of them out"},
 		"no time to stop":                 {args: []string{"--shutdown-timeout=0s"}, want: "--shutdown-timeout is 0s: give more than 0s"},

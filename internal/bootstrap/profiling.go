@@ -37,7 +37,7 @@ func (o *Options) validateProfiling() error {
 	}
 	if !o.MetricsSecure && host != "localhost" && !net.ParseIP(host).IsLoopback() {
 		return errors.New(
-			"--profiling is given with --metrics-secure=false: everybody could take profiles; leave one of them out, or serve on a loopback address")
+			"--profiling is given with --metrics-secure=false: every client could take profiles; leave one of them out, or serve on a loopback address")
 	}
 	return nil
 }

@@ -330,9 +330,13 @@ func (w entryWriter) storeEntries(ctx context.Context, o *observation, entries [
 		return nil
 	}
 	key := types.NamespacedName{Namespace: o.set.Namespace, Name: contextName(o.set)}
-	return w.pools.of(key).write(o.context,
+	err := w.pools.of(key).write(o.context,
 		func() (string, error) { return w.newestEntries(ctx, key) },
 		func() (*appsv1alpha1.ResourceContext, error) { return w.writeEntries(ctx, o, key, entries) })
+	if len(entries) == 0 && client.IgnoreNotFound(err) == nil { // it is gone
+		w.pools.forget(key)
+	}
+	return err
 }
 
 // writeEntries returns the ResourceContext as it is then, nil if it is deleted.

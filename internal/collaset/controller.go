@@ -89,22 +89,25 @@ func Component() bootstrap.Component {
 	own := settings{podOpsLifecycle: true, limits: setplan.DefaultLimits(), restart: revision.DefaultRestartAnnotations, pods: newPodStore()}
 	return bootstrap.Component{
 		Name:  Name,
-		Short: "Keeps the Pods of CollaSets at the wanted number and revision.",
-		Long: "collaset-controller scales, updates and deletes the Pods of CollaSets. It asks lifecycle-controller and PodTransitionRules " +
-			"for permission before it touches a Pod, unless --pod-ops-lifecycle=false. --concurrency is the number of CollaSets reconciled at a time.",
+		Short: "Keeps the Pods of CollaSets at the desired number and revision.",
+		Long: "collaset-controller scales, updates and deletes the Pods of CollaSets. It asks lifecycle-controller and " +
+			"PodTransitionRules for permission before it touches a Pod, unless --pod-ops-lifecycle=false. --concurrency is the number of " +
+			"CollaSets reconciled at a time.",
 		LeaderElected: true,
 		Concurrency:   8,
 		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
 		Cache:         func(*bootstrap.Options) cache.Options { return cacheOptions(own.pods) },
 		AddFlags: func(fs *pflag.FlagSet) {
 			fs.BoolVar(&own.podOpsLifecycle, "pod-ops-lifecycle", own.podOpsLifecycle,
-				"Operate Pods under the Pod lifecycle. Off: update and delete them directly, within maxUnavailable, without a readiness gate; no other component is needed then.")
+				"Operate Pods under the Pod lifecycle. If false, update and delete them directly, within maxUnavailable and without a readiness "+
+					"gate; no other component is needed then.")
 			fs.BoolVar(&own.clearFields, "clear-pod-managed-fields", own.clearFields,
-				"Clear metadata.managedFields of a Pod with every change of it, unless a client has applied to it on the server side. The API server then keeps no record "+
-					"of who wrote which field of the Pod, and its later changes cost it little more than half.")
+				"Clear metadata.managedFields of a Pod with every change, unless a client has used server-side apply on it. The API server then "+
+					"keeps no record of who wrote which field of the Pod, and its later changes cost little more than half.")
 			fs.IntVar(&own.limits.InFlight, "max-pods-in-flight", own.limits.InFlight,
-				"How many Pods of all CollaSets may be on their way through an update at a time whose next step is this suite's. One that waits for its kubelet, "+
-					"a load balancer or a rule does not count, and none counts for longer than 3 s. With fewer, each Pod is out of service for a shorter time.")
+				"Maximum number of Pods of all CollaSets that are being updated and wait for a step of this suite. A Pod that waits for its "+
+					"kubelet, a load balancer or a rule does not count, and none counts for longer than 3 s. With fewer, each Pod is out of "+
+					"service for a shorter time.")
 			own.compatibility.AddTo(fs, "What a CollaSet does not say is filled in as Kuperator v0.7 has it (docs/migrate/from-kuperator.md has the table); what it says holds.")
 			fs.Var(&own.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)
 		},

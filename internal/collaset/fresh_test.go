@@ -103,6 +103,22 @@ func TestAPoolIsWrittenOnTheNewestOnly(t *testing.T) {
 	assert.Len(t, w.entries(), 5)
 }
 
+// What is remembered of a pool ends with it, and not with a CollaSet of its name.
+func TestAPoolIsForgottenWhenItIsDeleted(t *testing.T) {
+	set := collaSet(1)
+	set.Spec.ScaleStrategy.Context = "pool"
+	pool := types.NamespacedName{Namespace: key.Namespace, Name: "pool"}
+	w := newWorld(t, false, set)
+	w.settle()
+	_, err := w.r.Reconcile(t.Context(), request("pool")) // there is no such CollaSet
+	require.NoError(t, err)
+	require.Contains(t, w.r.pools.all, pool)
+	require.NoError(t, w.store.Delete(t.Context(), w.set()))
+	w.settle()
+	require.True(t, apierrors.IsNotFound(w.store.Get(t.Context(), pool, &appsv1alpha1.ResourceContext{})))
+	require.Empty(t, w.r.pools.all)
+}
+
 // After a restoration of etcd the ResourceContext has an older version than that which was written before, and is
 // what there is.
 func TestAPoolThatWasSetBackIsWritten(t *testing.T) {

@@ -226,7 +226,7 @@ func (r revisions) createRevision(ctx context.Context, set *appsv1alpha1.CollaSe
 		h.list = append(h.list, *cr)
 		return cr.Name, nil
 	}
-	return "", fmt.Errorf("creating a revision: %d names are taken by other content; delete ControllerRevisions that nobody uses", maxCollisions)
+	return "", fmt.Errorf("creating a revision: %d names are taken by other content; delete ControllerRevisions that no Pod uses", maxCollisions)
 }
 
 // bring returns the set's revision with the content of the revision of a Pod that comes from another CollaSet, and

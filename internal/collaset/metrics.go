@@ -38,12 +38,12 @@ var (
 	}
 	podsMetric = metric.Metric{
 		Name: "kuperator_collaset_pods", Kind: metric.Gauge, Unit: "Pods",
-		Help:   "Pods of all CollaSets, by what the sets' status counts.",
+		Help:   "Pods of all CollaSets, by count of status.",
 		Labels: []metric.Label{{Name: "count", Values: "desired, current, ready, available, updated, operating, terminating"}},
 	}
 	blockedMetric = metric.Metric{
 		Name: "kuperator_collaset_blocked_pods", Kind: metric.Gauge, Unit: "Pods",
-		Help:   "Pods of all CollaSets that are kept from getting where they should be, by the reason that status.blockers gives. There is no series for a reason that holds nobody up, but for Paused.",
+		Help:   "Pods of all CollaSets that wait, by their reason in status.blockers. A reason that no Pod waits for has no series, except Paused.",
 		Labels: []metric.Label{{Name: "reason", Values: "the reasons of status.blockers"}},
 	}
 	replicasMetric = metric.Metric{

@@ -67,7 +67,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if apierrors.IsNotFound(err) {
 			r.memory.forget(req.NamespacedName)
 			r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Forget(req.NamespacedName, now) })
-			r.pools.forget(req.NamespacedName)
 			r.writes.Forget(req.NamespacedName)
 			r.conflicts.None(req.NamespacedName)
 		}

@@ -114,7 +114,7 @@ func (x *index) drained(pod *corev1.Pod, budgets []policyv1.PodDisruptionBudget)
 		}
 	}
 	if owner == nil {
-		held = append(held, Reason{Code: CodeNoController, Message: "nobody makes another Pod in its place",
+		held = append(held, Reason{Code: CodeNoController, Message: "no controller makes another Pod in its place",
 			Next: "kubectl drain --force deletes it for good"})
 	}
 	if managed {

@@ -144,7 +144,7 @@ func advised(err error) error {
 		return fmt.Errorf("%w\nthe API server does not accept your credentials: log in again, or choose another --context",
 			err)
 	case apierrors.IsConflict(err):
-		return fmt.Errorf("%w\nsomebody else has changed it meanwhile: look again, and repeat the command", err)
+		return fmt.Errorf("%w\nanother client has changed it meanwhile: look again, and repeat the command", err)
 	}
 	return err
 }

@@ -301,7 +301,7 @@ func (s *session) checkEndpoints(ctx context.Context, d *insight.Diagnosis, serv
 		d.AddGap("webhooks", gap(err, "list", "endpointslices.discovery.k8s.io", s.system,
 			"whether the Service "+service+" has endpoints"), err)
 	case ready == 0:
-		d.Add(insight.LevelProblem, "webhooks", "Service "+service+" has no ready endpoint: nobody answers", "kubectl -n "+s.system+" get pods -l app.kubernetes.io/name="+service)
+		d.Add(insight.LevelProblem, "webhooks", "Service "+service+" has no ready endpoint: no server answers", "kubectl -n "+s.system+" get pods -l app.kubernetes.io/name="+service)
 	default:
 		d.Add(insight.LevelOK, "webhooks", fmt.Sprintf("Service %s has %s", service, plural(ready, "ready endpoint")), "")
 	}

@@ -289,7 +289,7 @@ func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64
 		if now, readErr := sets.Get(ctx, set.Name, metav1.GetOptions{}); readErr == nil &&
 			(now.UID != set.UID || now.Generation != set.Generation) {
 			err = fmt.Errorf(
-				"somebody else has changed collaset/%s meanwhile, and nothing was undone: see what is there now (kubectl kuperator history collaset/%s) and try again",
+				"another client has changed collaset/%s meanwhile, and nothing was undone: see what is there now (kubectl kuperator history collaset/%s) and try again",
 				set.Name, set.Name)
 		}
 	}
@@ -331,7 +331,7 @@ func undoTarget(
 ) (*appsv1.ControllerRevision, error) {
 	if to == 0 && set.Status.ObservedGeneration != set.Generation {
 		return nil, fmt.Errorf(
-			"collaset-controller has not seen the last change of collaset/%s, so nobody can tell which revision was before it: try again in a moment, or choose one with --to-revision",
+			"collaset-controller has not seen the last change of collaset/%s, so the revision before it is not known: try again in a moment, or choose one with --to-revision",
 			set.Name)
 	}
 	for i := len(list) - 1; i >= 0; i-- {

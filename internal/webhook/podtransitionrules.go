@@ -85,7 +85,7 @@ func checkRule(rule *appsv1alpha1.TransitionRule, path *field.Path) (field.Error
 	}
 	if len(rule.Conditions) > 0 {
 		warnings = append(warnings,
-			fmt.Sprintf("%s.conditions names conditions that nobody registers: the rule applies to no Pod", path))
+			fmt.Sprintf("%s.conditions names conditions that are not registered: the rule applies to no Pod", path))
 	}
 	return errs, warnings
 }

@@ -349,7 +349,7 @@ func TestValidatePodTransitionRule(t *testing.T) {
 		"a rule of two kinds": {`[{op: add, path: /spec/rules/0/labelCheck, value: {requires: {matchLabels: {a: b}}}}]`,
 			answer{Warnings: []string{"spec.rules[0] sets availablePolicy and labelCheck: only availablePolicy is used"}}},
 		"conditions": {`[{op: add, path: /spec/rules/0/conditions, value: [x]}]`,
-			answer{Warnings: []string{"spec.rules[0].conditions names conditions that nobody registers: the rule applies to no Pod"}}},
+			answer{Warnings: []string{"spec.rules[0].conditions names conditions that are not registered: the rule applies to no Pod"}}},
 		"a topology key that is no label": {`[{op: replace, path: /spec/rules/0/availablePolicy, value: {topology: {topologyKey: "zone of node"}}}]`,
 			answer{Refused: []string{"spec.rules[0].availablePolicy.topology.topologyKey"}}},
 		"a budget of zones, and numbers of expFunc": {`[{op: replace, path: /spec/rules/0/availablePolicy, value: {topology: {topologyKey: topology.kubernetes.io/zone}, maxUnavailablePolicy: {expFunc: {coeff: "0.5", pow: "0.7"}}}}]`, answer{}},

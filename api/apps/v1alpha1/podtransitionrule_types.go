@@ -240,7 +240,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="isURL(self.url) && url(self.url).getScheme() in ['http', 'https'] && url(self.url).getHostname() != \"\"",fieldPath=".url",message="url must be http://host or https://host, with an optional port, path and query",messageExpression="'url is \"' + self.url + '\": it must be http://host or https://host, with an optional port, path and query'"
 // +kubebuilder:validation:XValidation:rule="!has(self.caBundle) || self.caBundle.matches('^[A-Za-z0-9+/=[:space:]]*$')",fieldPath=".caBundle",message="caBundle is not base64: set it to the base64 of PEM certificates, or leave it out"
 // +kubebuilder:validation:XValidation:rule="!isURL(self.url) || url(self.url).getPort() == \"\" || (size(url(self.url).getPort()) <= 5 && int(url(self.url).getPort()) >= 1 && int(url(self.url).getPort()) <= 65535)",fieldPath=".url",message="url has a port that is none: use one between 1 and 65535"
-// +kubebuilder:validation:XValidation:rule="!self.url.matches('^[A-Za-z]+://[^/?#]*@')",fieldPath=".url",message="url has a user name or password, which everybody who reads the rule sees: remove it"
+// +kubebuilder:validation:XValidation:rule="!self.url.matches('^[A-Za-z]+://[^/?#]*@')",fieldPath=".url",message="url has a user name or password, which every reader of the rule sees: remove it"
 // +kubebuilder:validation:XValidation:rule="!has(self.secretName) || self.secretName == \"\" || (self.url.startsWith('https://') && (!has(self.poll) || self.poll.url.startsWith('https://')))",fieldPath=".secretName",message="credentials are sent over https only: use https in url and poll.url, or remove secretName"
 type WebhookClientConfig struct {
 	// URL is where the request is posted: http or https, with a host.
@@ -272,7 +272,7 @@ type WebhookClientConfig struct {
 // +kubebuilder:validation:XValidation:rule="isURL(self.url) && url(self.url).getScheme() in ['http', 'https'] && url(self.url).getHostname() != \"\"",fieldPath=".url",message="url must be http://host or https://host, with an optional port, path and query",messageExpression="'url is \"' + self.url + '\": it must be http://host or https://host, with an optional port, path and query'"
 // +kubebuilder:validation:XValidation:rule="!has(self.caBundle) || self.caBundle.matches('^[A-Za-z0-9+/=[:space:]]*$')",fieldPath=".caBundle",message="caBundle is not base64: set it to the base64 of PEM certificates, or leave it out"
 // +kubebuilder:validation:XValidation:rule="!isURL(self.url) || url(self.url).getPort() == \"\" || (size(url(self.url).getPort()) <= 5 && int(url(self.url).getPort()) >= 1 && int(url(self.url).getPort()) <= 65535)",fieldPath=".url",message="url has a port that is none: use one between 1 and 65535"
-// +kubebuilder:validation:XValidation:rule="!self.url.matches('^[A-Za-z]+://[^/?#]*@')",fieldPath=".url",message="url has a user name or password, which everybody who reads the rule sees: remove it"
+// +kubebuilder:validation:XValidation:rule="!self.url.matches('^[A-Za-z]+://[^/?#]*@')",fieldPath=".url",message="url has a user name or password, which every reader of the rule sees: remove it"
 type WebhookPoll struct {
 	// URL is where the result is read: http or https, with a host. The task's ID is added as a query parameter.
 	// +kubebuilder:validation:MaxLength=2048

@@ -119,7 +119,7 @@ func (l *ledger) readForeign() {
 		case l.StaleOwners[owner]:
 			l.release++
 		case !said || owner == "":
-			l.foreign[e.ID] = "somebody"
+			l.foreign[e.ID] = "another owner"
 		default:
 			l.foreign[e.ID] = "CollaSet " + owner
 		}

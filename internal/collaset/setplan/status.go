@@ -308,7 +308,7 @@ func (w conditionWriter) unavailable(goal Goal) string {
 		return "some Pods have no node yet"
 	case LacksReady:
 		if goal.Awaited != "" {
-			return fmt.Sprintf("some Pods are not Ready: whoever is to set the condition of their readiness gate %s has not set it to True", goal.Awaited)
+			return fmt.Sprintf("some Pods are not Ready: the condition of their readiness gate %s is not set to True by the program that owns it", goal.Awaited)
 		}
 		return "some Pods are not Ready"
 	case LacksTime:

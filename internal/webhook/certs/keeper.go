@@ -119,7 +119,7 @@ func CacheOptions(name string) cache.Options {
 func (k *Keeper) Add(_ context.Context, mgr ctrl.Manager) error {
 	k.client, k.secrets = mgr.GetClient(), mgr.GetAPIReader()
 	k.reader, k.writes = k.client, writes.New(mgr.GetCache(), k.clock)
-	everybody := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+	toAll := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{k.request()}
 	})
 	needsLease := false
@@ -130,8 +130,8 @@ func (k *Keeper) Add(_ context.Context, mgr ctrl.Manager) error {
 			queue.Add(k.request()) // the first look does not wait for a webhook configuration
 			return nil
 		})).
-		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, everybody).
-		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, everybody).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, toAll).
+		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, toAll).
 		Complete(k)
 }
 
