@@ -100,7 +100,7 @@ func (g *group) answered(held []api.Held[any], err error, now time.Time) {
 }
 
 // fails reports whether the last reading or change failed.
-func (g *group) fails() bool { return g.failures[read] > 0 || g.failures[apply] > 0 }
+func (c *calls) fails() bool { return c.failures[read] > 0 || c.failures[apply] > 0 }
 
 func (g *group) backoff(failures int, first time.Duration) time.Duration {
 	d := first

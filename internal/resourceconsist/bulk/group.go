@@ -34,23 +34,38 @@ type group struct {
 	fresh []*member
 	retry retries
 
-	inCall *call
-	last   verb
+	readings
+	calls
+	// looked is true if every employee has been looked at.
+	looked     bool
+	resyncSpan func(time.Duration) time.Duration
+}
+
+// readings is which readings there were, and when the next is due. Due times are zero for none.
+type readings struct {
 	// full is the step at which the last full reading began that succeeded; zero if there was none.
 	full int64
 	// fullSince is the step after which a full reading has to have begun.
 	fullSince int64
-	fullDue   time.Time
-	askAt     time.Time
+	// fullDue and askAt are when a full reading, and one of what is waited for, are due.
+	fullDue, askAt time.Time
+	// pollDelay is the time to the next reading of what is waited for. It grows.
 	pollDelay time.Duration
+	// readEnded is when the last reading ended.
 	readEnded time.Time
+}
+
+// calls is what became of the calls of the backend.
+type calls struct {
+	// inCall is the call under way, nil for none, and last the verb of the one before.
+	inCall *call
+	last   verb
+	// notBefore is when a call that failed may be made again, failures how often it failed in a row, and callErrs why.
 	notBefore map[verb]time.Time
 	failures  map[verb]int
 	callErrs  map[verb]error
-	limit     int
-	// looked is true if every employee has been looked at.
-	looked     bool
-	resyncSpan func(time.Duration) time.Duration
+	// limit is how many changes a call may have.
+	limit int
 }
 
 // newGroup makes the group of an employer that was first seen now. Options are those of withDefaults; resyncSpan adds
@@ -61,8 +76,10 @@ func newGroup(options api.CallOptions, moves bool, resyncSpan func(time.Duration
 		members: map[string]*member{}, employees: map[employeeKey]*employee{}, byName: map[types.NamespacedName]*employee{},
 		waiting: map[*employee]struct{}{}, unconfirmed: map[*member]struct{}{}, failing: map[*member]struct{}{},
 		invalid: map[*employee]struct{}{}, unclaimed: map[*member]struct{}{}, notify: map[employeeKey]struct{}{},
-		notBefore: map[verb]time.Time{}, failures: map[verb]int{}, callErrs: map[verb]error{}, limit: options.BatchSize,
-		pollDelay: options.Poll,
+		readings: readings{pollDelay: options.Poll},
+		calls: calls{
+			notBefore: map[verb]time.Time{}, failures: map[verb]int{}, callErrs: map[verb]error{}, limit: options.BatchSize,
+		},
 	}
 	if moves {
 		g.fullDue = now.Add(options.BatchWindow)
