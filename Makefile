@@ -42,6 +42,8 @@ BELOW_TEST := ^kusionstack.io/kuperator/test/
 # runs each for a change to what it guards, and make test-nightly runs all.
 GUARDED := ^kusionstack.io/kuperator/test/(install|fault/(controlplane|leadership|schema|shards)|integration/takeover)$$
 LEFT_OUT := $(if $(KUPERATOR_NIGHTLY),,$(if $(filter ./...,$(PKG)),$(GUARDED)))
+# Those that take longest begin first, so that no core waits for the last.
+LONGEST := /test/(neighbours|e2e|integration/collaset|fault)$$
 # The packages of the fast part: all but those. Decisions are pure functions and start no goroutine: the race detector
 # finds little there and makes their properties take four times as long. It is on at night.
 UNIT = $(shell go list -e ./... | grep -v '$(BELOW_TEST)')
@@ -88,6 +90,7 @@ test: race-note $(if $(filter ./...,$(PKG)),test-examples test-hack) ## Run the 
 	packages="$$(go list -e $(PKG))"; \
 	units="$$(grep -v '$(BELOW_TEST)' <<<"$$packages" || true)"; \
 	stories="$$(grep '$(BELOW_TEST)' <<<"$$packages" | grep -vE '$(or $(LEFT_OUT),^$$)' || true)"; \
+	stories="$$(grep -E '$(LONGEST)' <<<"$$stories" || true; grep -vE '$(LONGEST)' <<<"$$stories" || true)"; \
 	pure="$$(grep -E '$(PURE)' <<<"$$units" || true)"; \
 	units="$$(grep -vE '$(PURE)' <<<"$$units" || true)"; \
 	if [ -n "$$pure" ]; then $(if $(KUPERATOR_NIGHTLY),$(TEST),$(GO_TEST)) $$pure; fi; \
