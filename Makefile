@@ -27,8 +27,8 @@ GOLANGCI_LINT := bin/golangci-lint
 RACE := $(shell command -v $$(go env CC) >/dev/null 2>&1 && echo -race)
 # What is built does not depend on the folder, so that Go finds it in its cache in every clone.
 export GOFLAGS := $(strip $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimpath)
-# client-go ends a program under test that changes what its cache holds. At night tests run in another order each time, and
-# anew; else Go does not repeat one of which nothing has changed.
+# client-go ends a program under test that changes what its cache holds. At night tests run in another order each time,
+# and anew; else Go does not repeat one of which nothing has changed.
 GO_TEST := KUBE_CACHE_MUTATION_DETECTOR=true go test $(if $(KUPERATOR_NIGHTLY),-shuffle=on -count=1) -timeout 40m $(if $(RUN),-run '$(RUN)')
 TEST := $(GO_TEST) $(RACE)
 # The packages below test/ drive clusters and programs, or search for long: without the race detector, which would be what takes the
@@ -38,8 +38,8 @@ STORIES_RACE ?=
 # collected rarely: a machine has memory for four control planes, and not too many cores.
 STORIES := GOGC=400 $(GO_TEST) -count=1 -shuffle=on $(STORIES_RACE) -p 3 -parallel 6
 BELOW_TEST := ^kusionstack.io/kuperator/test/
-# Of these, packages that are long and guard what rarely changes. make test leaves them out unless PKG names them; .ci/run
-# runs each for a change to what it guards, and make test-nightly runs all.
+# Of these, packages that are long and guard what rarely changes. make test leaves them out unless PKG names them;
+# .ci/run runs each for a change to what it guards, and make test-nightly runs all.
 GUARDED := ^kusionstack.io/kuperator/test/(install|fault/(controlplane|leadership|schema|shards)|integration/takeover)$$
 LEFT_OUT := $(if $(KUPERATOR_NIGHTLY),,$(if $(filter ./...,$(PKG)),$(GUARDED)))
 # Those that take longest begin first, so that no core waits for the last.

@@ -16,6 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"kusionstack.io/kuperator/internal/livelist"
 )
 
 const (
@@ -134,26 +136,16 @@ func (w *waiter) wait(ctx context.Context) (bool, error) {
 }
 
 // FirstLive names the first object of a kind that meets a condition, "" if there is none. It reads metadata past the
-// cache, in pages.
+// cache.
 func FirstLive(
 	ctx context.Context, live client.Reader, gvk schema.GroupVersionKind, meets func(metav1.Object) bool,
 	options ...client.ListOption,
-) (string, error) {
-	list := &metav1.PartialObjectMetadataList{}
-	for next := ""; ; next = list.Continue {
-		*list = metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		page := append([]client.ListOption{client.Limit(pageSize), client.Continue(next)}, options...)
-		if err := live.List(ctx, list, page...); err != nil {
-			return "", err
+) (found string, err error) {
+	_, err = livelist.Each(ctx, live, gvk, pageSize, func(o *metav1.PartialObjectMetadata) (more bool) {
+		if meets(o) {
+			found = gvk.Kind + " " + client.ObjectKeyFromObject(o).String()
 		}
-		for i := range list.Items {
-			if meets(&list.Items[i]) {
-				return gvk.Kind + " " + client.ObjectKeyFromObject(&list.Items[i]).String(), nil
-			}
-		}
-		if list.Continue == "" {
-			return "", nil
-		}
-	}
+		return found == ""
+	}, options...)
+	return found, err
 }

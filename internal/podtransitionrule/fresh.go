@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/livelist"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
@@ -43,11 +44,11 @@ type versions struct {
 func readBaseline(ctx context.Context, direct client.Reader, namespace string, now time.Time) (*baseline, error) {
 	b := &baseline{at: now}
 	for kind, into := range map[schema.GroupVersionKind]*versions{
-		{Version: "v1", Kind: "PodList"}:                                  &b.pods,
-		appsv1alpha1.SchemeGroupVersion.WithKind("PodTransitionRuleList"): &b.rules,
+		{Version: "v1", Kind: "Pod"}: &b.pods,
+		appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind): &b.rules,
 	} {
 		if err := into.read(ctx, direct, kind, namespace); err != nil {
-			return nil, fmt.Errorf("reading the %s afresh: %w", kind.Kind, err)
+			return nil, fmt.Errorf("reading the %sList afresh: %w", kind.Kind, err)
 		}
 	}
 	return b, nil
@@ -56,22 +57,13 @@ func readBaseline(ctx context.Context, direct client.Reader, namespace string, n
 // read lists in pages, which are of one moment: the whole of a large namespace would be many times what is kept of it.
 func (v *versions) read(
 	ctx context.Context, direct client.Reader, kind schema.GroupVersionKind, namespace string,
-) error {
+) (err error) {
 	v.of = map[types.UID]string{}
-	for next := ""; ; {
-		var page metav1.PartialObjectMetadataList
-		page.SetGroupVersionKind(kind)
-		if err := direct.List(ctx, &page, client.InNamespace(namespace), client.Limit(pageSize),
-			client.Continue(next)); err != nil {
-			return err
-		}
-		for i := range page.Items {
-			v.of[page.Items[i].UID] = page.Items[i].ResourceVersion
-		}
-		if v.list, next = page.ResourceVersion, page.Continue; next == "" {
-			return nil
-		}
-	}
+	v.list, err = livelist.Each(ctx, direct, kind, pageSize, func(o *metav1.PartialObjectMetadata) (more bool) {
+		v.of[o.UID] = o.ResourceVersion
+		return true
+	}, client.InNamespace(namespace))
+	return err
 }
 
 // shownBy reports whether the cache has come at least as far.

@@ -8,12 +8,12 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"kusionstack.io/kuperator/internal/livelist"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 )
 
@@ -103,10 +103,11 @@ func (r *employerController) findLeftBehind(ctx context.Context) error {
 
 func (r *employerController) leftBehind(ctx context.Context) error {
 	var held []client.ObjectKey
-	err := eachLive(ctx, r.live, r.pods.gvk, func(o *metav1.PartialObjectMetadata) {
+	_, err := livelist.Each(ctx, r.live, r.pods.gvk, pageSize, func(o *metav1.PartialObjectMetadata) (more bool) {
 		if len(cleanFinalizers(o)) > 0 {
 			held = append(held, client.ObjectKeyFromObject(o))
 		}
+		return true
 	})
 	if err != nil {
 		return err
@@ -125,29 +126,6 @@ func (r *employerController) leftBehind(ctx context.Context) error {
 		r.pods.addStray(key, object)
 	}
 	return nil
-}
-
-// eachLive calls f with the metadata of every object of a kind, read from the API server in pages of pageSize, or of a
-// limit among the options.
-func eachLive(
-	ctx context.Context, live client.Reader, gvk schema.GroupVersionKind, f func(*metav1.PartialObjectMetadata),
-	options ...client.ListOption,
-) error {
-	list := &metav1.PartialObjectMetadataList{}
-	for {
-		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
-		page := append([]client.ListOption{client.Limit(pageSize), client.Continue(list.Continue)}, options...)
-		list.Items = nil
-		if err := live.List(ctx, list, page...); err != nil {
-			return err
-		}
-		for i := range list.Items {
-			f(&list.Items[i])
-		}
-		if list.Continue == "" {
-			return nil
-		}
-	}
 }
 
 // waker is a source by which other code may enqueue into a controller's queue. The zero value is ready to use.

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/livelist"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/writes"
 )
@@ -503,12 +504,14 @@ func (r *employerController) employs(ctx context.Context, key client.ObjectKey) 
 // managed any more, and has it released. The list is live: it is the last look before the employer may go.
 func (r *employerController) employsUnmanaged(ctx context.Context, key client.ObjectKey) (bool, error) {
 	found := false
-	err := eachLive(ctx, r.live, corev1.SchemeGroupVersion.WithKind("Pod"), func(pod *metav1.PartialObjectMetadata) {
+	pods := corev1.SchemeGroupVersion.WithKind("Pod")
+	_, err := livelist.Each(ctx, r.live, pods, pageSize, func(pod *metav1.PartialObjectMetadata) (more bool) {
 		if slices.Contains(expectedKeys(r.kind, pod), api.EmployerKey(r.kind, key)) {
 			found = true
 			r.pods.unmanagedPods.add(client.ObjectKeyFromObject(pod))
 			r.pods.podQueue.wake(client.ObjectKeyFromObject(pod))
 		}
+		return true
 	}, client.InNamespace(key.Namespace))
 	if err != nil {
 		return false, fmt.Errorf("listing the Pods of %s %s: %w", r.kind, key, err)
