@@ -165,11 +165,11 @@ func (s *resting) cache() {
 func (s *resting) show(pods []corev1.Pod) (told []event.UpdateEvent) {
 	shown := make([]*corev1.Pod, len(pods))
 	for i := range pods {
-		before, err := s.cached.Get(client.ObjectKeyFromObject(&pods[i]))
+		before, exists, err := s.informer.GetStore().Get(&pods[i])
 		require.NoError(s, err)
 		shown[i] = pods[i].DeepCopy()
-		if before.Len() > 0 {
-			told = append(told, event.UpdateEvent{ObjectOld: before.At(0), ObjectNew: shown[i]})
+		if pod, ok := before.(*corev1.Pod); ok && exists {
+			told = append(told, event.UpdateEvent{ObjectOld: pod, ObjectNew: shown[i]})
 		}
 		s.source.Modify(shown[i]) // and adds it, and gives it a resourceVersion
 	}

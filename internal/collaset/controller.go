@@ -123,7 +123,7 @@ func newPodStore() *podcache.Store {
 // cacheOptions keeps of the cluster's Pods and claims only managed ones, and of Pods only what is read here.
 func cacheOptions(pods *podcache.Store) cache.Options {
 	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
-	return cache.Options{NewInformer: pods.NewInformer(podcache.NewInformer), ByObject: map[client.Object]cache.ByObject{
+	return cache.Options{NewInformer: pods.NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                   {Label: managed, Transform: stripPod},
 		&corev1.PersistentVolumeClaim{}: {Label: managed},
 		nodeMeta():                      {Transform: stripNode},

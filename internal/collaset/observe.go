@@ -29,7 +29,7 @@ type observation struct {
 	selector labels.Selector
 	snapshot setplan.Snapshot
 	// pods are the Pods of the snapshot, each at the same place.
-	pods    podcache.Pods
+	pods    []*podcache.Pod
 	history *history
 	// pod is one of the Pods of the snapshot by its name, nil if there is none; it takes time and memory.
 	pod func(name string) *corev1.Pod
@@ -67,8 +67,7 @@ type permission struct {
 
 // podReader is a podcache.Store.
 type podReader interface {
-	ByIndex(index, value string) (podcache.Pods, error)
-	Get(name types.NamespacedName) (podcache.Pods, error)
+	ByIndex(index, value string) ([]*podcache.Pod, error)
 }
 
 // observe reads everything that a decision needs and resolves defaults. It decides nothing.
@@ -106,7 +105,7 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	o.pods, o.snapshot.Pods = pods, o.memory.readPods(pods, selector)
 	ask(r.window, func(w *setplan.Window) bool { w.Foresee(key, o.snapshot.Pods); return true })
 	o.observePods()
-	if err := observeStrays(r.cached, o); err != nil {
+	if err := observeStrays(ctx, r.cached, r.client, o); err != nil {
 		return nil, err
 	}
 	o.observeTopology(ctx, r.nodes)
@@ -227,7 +226,7 @@ func seconds(n *int32) time.Duration { return time.Duration(ptr.Deref(n, 0)) * t
 func (o *observation) observePods() {
 	o.pod = func(name string) *corev1.Pod {
 		if i := o.find(name); i >= 0 {
-			return o.pods.At(i)
+			return o.pods[i].Whole()
 		}
 		return nil
 	}
@@ -269,17 +268,16 @@ func (o *observation) find(name string) int {
 }
 
 // readPods reads those Pods that have changed, and finds the others where they were read before.
-func (m *setState) readPods(pods podcache.Pods, selector labels.Selector) []setplan.Pod {
+func (m *setState) readPods(pods []*podcache.Pod, selector labels.Selector) []setplan.Pod {
 	if by := selector.String(); by != m.pods.selected {
 		m.pods.memo.Forget()
 		m.pods.selected = by
 	}
 	var read []types.UID
-	var past []setplan.Pod
-	all, remembered := m.pods.memo.ReadChanges(pods, func(pod *corev1.Pod) setplan.Pod {
+	all, past, remembered := m.pods.memo.Read(pods, func(pod *corev1.Pod) setplan.Pod {
 		read = append(read, pod.UID)
 		return podOf(pod, selector)
-	}, func(p setplan.Pod) { past = append(past, p) })
+	})
 	m.strays.missing(past, read, remembered)
 	m.strays.identities.remind(all)
 	return all

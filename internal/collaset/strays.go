@@ -104,7 +104,7 @@ func refsOfOthers(object metav1.Object, set *appsv1alpha1.CollaSet) []metav1.Own
 }
 
 // observeStrays fills in the Pods that are the CollaSet's and not among its members.
-func observeStrays(cached podReader, o *observation) error {
+func observeStrays(ctx context.Context, cached podReader, c client.Reader, o *observation) error {
 	o.strays = map[string]*corev1.Pod{}
 	if o.snapshot.Orphaning {
 		return nil // the garbage collector takes their owner references away
@@ -123,18 +123,19 @@ func observeStrays(cached podReader, o *observation) error {
 	if err != nil {
 		return err
 	}
-	for i := range free.Len() {
-		if pod := free.At(i); leftBehind(pod, o.set) {
+	for _, kept := range free {
+		if pod := kept.Whole(); leftBehind(pod, o.set) {
 			add(pod, false)
 		}
 	}
 	for _, name := range o.memory.strays.identities.danglers() {
-		one, err := cached.Get(types.NamespacedName{Namespace: o.set.Namespace, Name: name})
+		pod := &corev1.Pod{}
+		err := c.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: name}, pod, client.UnsafeDisableDeepCopy)
 		switch {
-		case err != nil:
-			return err
-		case one.Len() > 0 && hasDangling(one.At(0), o.set):
-			if pod := one.At(0); leftBehind(pod, o.set) {
+		case client.IgnoreNotFound(err) != nil:
+			return fmt.Errorf("reading Pod %s: %w", name, err)
+		case err == nil && hasDangling(pod, o.set):
+			if leftBehind(pod, o.set) {
 				add(pod, false)
 			}
 		case o.memory.view.baseline == nil: // the cache shows what it is

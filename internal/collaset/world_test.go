@@ -128,28 +128,16 @@ func (w *world) fake(objects ...client.Object) client.WithWatch {
 }
 
 // ByIndex reads Pods of a CollaSet from the cache.
-func (w *world) ByIndex(_, value string) (podcache.Pods, error) {
+func (w *world) ByIndex(_, value string) ([]*podcache.Pod, error) {
 	namespace, uid, _ := strings.Cut(value, "/")
 	list := &corev1.PodList{}
 	if uid == "" {
 		err := w.cache.List(w.Context(), list, client.InNamespace(namespace))
 		list.Items = slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !isFree(&pod) || pod.Labels[appsv1alpha1.ControlLabel] == "" })
-		return podcache.Of(list.Items), err
+		return podcache.Of(list.Items...), err
 	}
 	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: uid})
-	return podcache.Of(list.Items), err
-}
-
-// Get reads a Pod from the cache.
-func (w *world) Get(name types.NamespacedName) (podcache.Pods, error) {
-	pod := &corev1.Pod{}
-	switch err := w.cache.Get(w.Context(), name, pod); {
-	case apierrors.IsNotFound(err):
-		return podcache.Pods{}, nil
-	case err != nil:
-		return podcache.Pods{}, err
-	}
-	return podcache.Of([]corev1.Pod{*pod}), nil
+	return podcache.Of(list.Items...), err
 }
 
 // interceptors note every write and refuse those that the test says.

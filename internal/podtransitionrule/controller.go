@@ -89,7 +89,7 @@ func (f *flags) validate() error {
 // cacheOptions strips by type of object: options for CollaSets by name would keep the program from starting where their
 // CRD is missing.
 func (f *flags) cacheOptions(*bootstrap.Options) cache.Options {
-	return cache.Options{DefaultTransform: strip, NewInformer: f.pods.NewInformer(podcache.NewInformer)}
+	return cache.Options{DefaultTransform: strip, NewInformer: f.pods.NewInformer}
 }
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch

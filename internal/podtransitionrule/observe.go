@@ -42,7 +42,7 @@ func (r *reconciler) rules(ctx context.Context, namespace string) ([]*appsv1alph
 
 // podReader is a podcache.Store.
 type podReader interface {
-	ByIndex(index, value string) (podcache.Pods, error)
+	ByIndex(index, value string) ([]*podcache.Pod, error)
 }
 
 // pods are what a decision is told of the Pods of a namespace.
@@ -51,9 +51,10 @@ func (r *reconciler) pods(name string, ns *namespace) ([]grants.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ns.pods.Read(cached, func(pod *corev1.Pod) grants.Pod {
+	pods, _, _ := ns.pods.Read(cached, func(pod *corev1.Pod) grants.Pod {
 		return grants.Pod{View: podops.Read(pod), Owner: controllerUID(pod), NodeName: pod.Spec.NodeName}
-	}), nil
+	})
+	return pods, nil
 }
 
 // snapshot turns what was observed into plain values.

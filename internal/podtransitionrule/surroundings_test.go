@@ -296,10 +296,10 @@ type listed struct {
 	client.Reader
 }
 
-func (l listed) ByIndex(_, namespace string) (podcache.Pods, error) {
+func (l listed) ByIndex(_, namespace string) ([]*podcache.Pod, error) {
 	var list corev1.PodList
 	err := l.List(l.Context(), &list, client.InNamespace(namespace))
-	return podcache.Of(list.Items), err
+	return podcache.Of(list.Items...), err
 }
 
 func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
