@@ -117,7 +117,7 @@ func Component() bootstrap.Component {
 
 // newPodStore makes the store by which a CollaSet's Pods are found.
 func newPodStore() *podcache.Store {
-	return podcache.NewStore(toolscache.Indexers{ownerIndex: podOwner})
+	return &podcache.Store{Indexers: toolscache.Indexers{ownerIndex: podOwner}}
 }
 
 // cacheOptions keeps of the cluster's Pods and claims only managed ones, and of Pods only what is read here.

@@ -186,7 +186,7 @@ func setCondition(pod *corev1.Pod, of corev1.PodConditionType, status corev1.Con
 }
 
 func TestCacheHoldsManagedPodsOnly(t *testing.T) {
-	for object, by := range cacheOptions(podcache.NewStore(nil)).ByObject {
+	for object, by := range cacheOptions(&podcache.Store{}).ByObject {
 		if _, node := object.(*metav1.PartialObjectMetadata); node {
 			assert.Nil(t, by.Label, "all nodes, once one is asked for")
 			continue

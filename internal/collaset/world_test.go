@@ -134,10 +134,19 @@ func (w *world) ByIndex(_, value string) ([]*podcache.Pod, error) {
 	if uid == "" {
 		err := w.cache.List(w.Context(), list, client.InNamespace(namespace))
 		list.Items = slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !isFree(&pod) || pod.Labels[appsv1alpha1.ControlLabel] == "" })
-		return podcache.Of(list.Items...), err
+		return packed(list.Items), err
 	}
 	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: uid})
-	return podcache.Of(list.Items...), err
+	return packed(list.Items), err
+}
+
+// packed are Pods as the cache keeps them.
+func packed(pods []corev1.Pod) []*podcache.Pod {
+	kept := make([]*podcache.Pod, len(pods))
+	for i := range pods {
+		kept[i] = podcache.Pack(&pods[i])
+	}
+	return kept
 }
 
 // interceptors note every write and refuse those that the test says.

@@ -74,7 +74,7 @@ func addToScheme(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) }
 // what the protocol reads.
 func cacheOptions(*bootstrap.Options) cache.Options {
 	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
-	return cache.Options{NewInformer: podcache.NewStore(nil).NewInformer, ByObject: map[client.Object]cache.ByObject{
+	return cache.Options{NewInformer: new(podcache.Store).NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}: {Label: managed, Transform: stripPod},
 	}}
 }

@@ -17,20 +17,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 )
 
 // Store is the Pods of a cache, whose informers it makes.
 type Store struct {
-	indexers cache.Indexers
+	Indexers cache.Indexers // beside the cache's own
 
-	mu        sync.RWMutex
+	mu        sync.Mutex
 	informers []*informer // one, or one for each namespace that the cache is limited to
 }
-
-// NewStore makes a Store whose informers have these indexes beside the cache's own; nil for none.
-func NewStore(indexers cache.Indexers) *Store { return &Store{indexers: indexers} }
 
 // NewInformer is for cache.Options: informers of Pods keep them packed, others are client-go's own.
 func (s *Store) NewInformer(
@@ -39,13 +37,10 @@ func (s *Store) NewInformer(
 	if _, ok := example.(*corev1.Pod); !ok {
 		return cache.NewSharedIndexInformer(lw, example, resync, indexers)
 	}
-	all := cache.Indexers{}
-	maps.Copy(all, s.indexers)
-	maps.Copy(all, indexers)
-	made := &informer{SharedIndexInformer: cache.NewSharedIndexInformer(lw, example, resync, ofWhole(all))}
-	if err := made.SetTransform(nil); err != nil {
-		panic(err) // cannot be: it was not started
-	}
+	all := ofWhole(s.Indexers)
+	maps.Copy(all, ofWhole(indexers))
+	made := &informer{cache.NewSharedIndexInformer(lw, example, resync, all), newWorkloads()}
+	utilruntime.Must(made.SetTransform(nil)) // an error only once it was started
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.informers = append(s.informers, made)
@@ -55,8 +50,8 @@ func (s *Store) NewInformer(
 // ByIndex returns the Pods with this value in this index, in no order. It is an error if there is no such index, and
 // while the informers are missing or filling: some Pods are not all.
 func (s *Store) ByIndex(index, value string) ([]*Pod, error) {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if len(s.informers) == 0 {
 		return nil, errors.New("reading Pods: they are not watched yet")
 	}
@@ -70,9 +65,7 @@ func (s *Store) ByIndex(index, value string) ([]*Pod, error) {
 			return nil, fmt.Errorf("reading Pods by %s: %w", index, err)
 		}
 		for _, o := range found {
-			if pod, ok := o.(*Pod); ok {
-				pods = append(pods, pod)
-			}
+			pods = append(pods, o.(*Pod)) //nolint:forcetypeassert // the transform makes nothing else
 		}
 	}
 	return pods, nil
@@ -81,50 +74,44 @@ func (s *Store) ByIndex(index, value string) ([]*Pod, error) {
 // informer keeps packed Pods, and shows whole ones.
 type informer struct {
 	cache.SharedIndexInformer
-	workloads workloads
+	workloads *workloads
 }
 
 func (i *informer) SetTransform(transform cache.TransformFunc) error {
 	return i.SharedIndexInformer.SetTransform(func(o any) (any, error) {
-		pod, ok := o.(*corev1.Pod)
-		if !ok { // client-go may transform an object twice
-			return o, nil
+		var err error
+		if _, packed := o.(*Pod); !packed && transform != nil { // client-go may transform an object twice
+			o, err = transform(o)
 		}
-		if transform != nil {
-			stripped, err := transform(pod)
-			if err != nil {
-				return nil, err
-			}
-			if pod, ok = stripped.(*corev1.Pod); !ok {
-				return nil, fmt.Errorf("the transform of Pods makes a %T", stripped)
-			}
+		if pod, ok := o.(*corev1.Pod); ok && err == nil {
+			return i.workloads.pack(pod), nil
 		}
-		return i.workloads.pack(pod), nil
+		return o, err
 	})
 }
 
-func (i *informer) GetStore() cache.Store { return i.GetIndexer() }
-
+func (i *informer) GetStore() cache.Store     { return i.GetIndexer() }
 func (i *informer) GetIndexer() cache.Indexer { return indexer{i.SharedIndexInformer.GetIndexer()} }
 
 func (i *informer) AddIndexers(indexers cache.Indexers) error {
 	return i.SharedIndexInformer.AddIndexers(ofWhole(indexers))
 }
 
-func (i *informer) AddEventHandler(h cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+type (
+	eventHandler = cache.ResourceEventHandler
+	registration = cache.ResourceEventHandlerRegistration
+)
+
+func (i *informer) AddEventHandler(h eventHandler) (registration, error) {
 	return i.SharedIndexInformer.AddEventHandler(handler{h})
 }
 
-func (i *informer) AddEventHandlerWithResyncPeriod(
-	h cache.ResourceEventHandler, resync time.Duration,
-) (cache.ResourceEventHandlerRegistration, error) {
-	return i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(handler{h}, resync)
+func (i *informer) AddEventHandlerWithResyncPeriod(h eventHandler, d time.Duration) (registration, error) {
+	return i.SharedIndexInformer.AddEventHandlerWithResyncPeriod(handler{h}, d)
 }
 
-func (i *informer) AddEventHandlerWithOptions(
-	h cache.ResourceEventHandler, options cache.HandlerOptions,
-) (cache.ResourceEventHandlerRegistration, error) {
-	return i.SharedIndexInformer.AddEventHandlerWithOptions(handler{h}, options)
+func (i *informer) AddEventHandlerWithOptions(h eventHandler, o cache.HandlerOptions) (registration, error) {
+	return i.SharedIndexInformer.AddEventHandlerWithOptions(handler{h}, o)
 }
 
 // ofWhole lets index functions see whole Pods.
@@ -137,7 +124,7 @@ func ofWhole(indexers cache.Indexers) cache.Indexers {
 }
 
 // handler hands on whole Pods.
-type handler struct{ to cache.ResourceEventHandler }
+type handler struct{ to eventHandler }
 
 func (h handler) OnAdd(o any, initial bool)  { h.to.OnAdd(whole(o), initial) }
 func (h handler) OnUpdate(before, after any) { h.to.OnUpdate(whole(before), whole(after)) }
@@ -146,21 +133,19 @@ func (h handler) OnDelete(o any)             { h.to.OnDelete(whole(o)) }
 // indexer reads whole Pods from one of packed ones.
 type indexer struct{ cache.Indexer }
 
+func (i indexer) List() []any                             { return many(i.Indexer.List()) }
 func (i indexer) Get(o any) (any, bool, error)            { return one(i.Indexer.Get(o)) }
 func (i indexer) GetByKey(key string) (any, bool, error)  { return one(i.Indexer.GetByKey(key)) }
-func (i indexer) Index(name string, o any) ([]any, error) { return many(i.Indexer.Index(name, o)) }
-func (i indexer) ByIndex(name, value string) ([]any, error) {
-	return many(i.Indexer.ByIndex(name, value))
-}
-func (i indexer) List() []any { all, _ := many(i.Indexer.List(), nil); return all }
+func (i indexer) Index(name string, o any) ([]any, error) { return found(i.Indexer.Index(name, o)) }
+func (i indexer) ByIndex(name, v string) ([]any, error)   { return found(i.Indexer.ByIndex(name, v)) }
 
 func one(o any, exists bool, err error) (any, bool, error) { return whole(o), exists, err }
-
-func many(kept []any, err error) ([]any, error) {
+func found(kept []any, err error) ([]any, error)           { return many(kept), err }
+func many(kept []any) []any {
 	for i, o := range kept {
 		kept[i] = whole(o)
 	}
-	return kept, err
+	return kept
 }
 
 // whole returns what readers and handlers get for what is kept.
@@ -175,12 +160,12 @@ func whole(o any) any {
 }
 
 // memoTime is how long a Memo remembers after it was last asked: through all of an operation on Pods, and not much
-// longer, because records take more memory than packed Pods. To unpack all Pods of a large workload for every decision
-// would take several times what the decision takes.
+// longer, because records take more memory than packed Pods.
 const memoTime = 10 * time.Second
 
 // Memo remembers what was read of Pods for the last decision, so that for the next one only those are read that have
-// changed. The zero Memo remembers nothing. It must not be copied.
+// changed: to unpack all takes several times what a decision takes. The zero Memo remembers nothing. It must not be
+// copied.
 type Memo[T any] struct {
 	mu     sync.Mutex
 	known  map[*Pod]*T

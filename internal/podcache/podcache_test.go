@@ -68,7 +68,7 @@ func TestWhoeverReadsGetsWholePods(t *testing.T) {
 		}
 	}
 	source.Add(pod("a", corev1.PodPending))
-	i := NewStore(nil).NewInformer(source, &corev1.Pod{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	i := new(Store).NewInformer(source, &corev1.Pod{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	require.NoError(t, i.SetTransform(bootstrap.StripManagedFields))
 	require.NoError(t, i.AddIndexers(cache.Indexers{"phase": func(o any) ([]string, error) {
 		return []string{string(o.(*corev1.Pod).Status.Phase)}, nil //nolint:forcetypeassert // that is what is tested
@@ -125,7 +125,7 @@ func TestWhoeverReadsGetsWholePods(t *testing.T) {
 
 func TestAHandlerGetsTheLastStateOfAPodWhoseDeletionNobodySaw(t *testing.T) {
 	got := &toldOf{}
-	kept := Of(corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}})[0]
+	kept := Pack(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}})
 	handler{got}.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: kept})
 	require.Equal(t, cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}, got.deleted)
 }
@@ -144,7 +144,7 @@ var byNode = cache.Indexers{"node": func(o any) ([]string, error) {
 func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
 	for _, namespaces := range []int{1, 2} { // a cache that is limited to some has an informer for each
 		t.Run(fmt.Sprintf("%d informers", namespaces), func(t *testing.T) {
-			store, want := NewStore(byNode), map[string]*corev1.Pod{}
+			store, want := &Store{Indexers: byNode}, map[string]*corev1.Pod{}
 			for n := range namespaces {
 				source := fakesource.NewFakeControllerSource()
 				for i := range 4 {
@@ -198,7 +198,7 @@ func same(t *testing.T, want, got map[string]*corev1.Pod) {
 }
 
 func TestOtherKindsAreKeptAsTheyAre(t *testing.T) {
-	store := NewStore(byNode)
+	store := &Store{Indexers: byNode}
 	nodes := store.NewInformer(fakesource.NewFakeControllerSource(), &corev1.Node{}, 0, cache.Indexers{})
 	_, packed := nodes.(*informer)
 	require.False(t, packed)
@@ -208,7 +208,7 @@ func TestOtherKindsAreKeptAsTheyAre(t *testing.T) {
 }
 
 func TestAStoreThatIsFillingShowsNothing(t *testing.T) {
-	store, source := NewStore(byNode), fakesource.NewFakeControllerSource()
+	store, source := &Store{Indexers: byNode}, fakesource.NewFakeControllerSource()
 	first := store.NewInformer(source, &corev1.Pod{}, 0, cache.Indexers{})
 	second := store.NewInformer(source, &corev1.Pod{}, 0, cache.Indexers{})
 	for _, informer := range []cache.SharedIndexInformer{first, second} {
@@ -223,11 +223,11 @@ func TestAStoreThatIsFillingShowsNothing(t *testing.T) {
 
 // running are Pods with their own status, which is kept encoded.
 func running(names ...string) []*Pod {
-	var pods []corev1.Pod
+	var pods []*Pod
 	for _, name := range names {
-		pods = append(pods, corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{PodIP: name}})
+		pods = append(pods, Pack(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{PodIP: name}}))
 	}
-	return Of(pods...)
+	return pods
 }
 
 func TestAMemoReadsWhatChanged(t *testing.T) {
@@ -249,7 +249,7 @@ func TestAMemoReadsWhatChanged(t *testing.T) {
 	require.Equal(t, []string{"c", "b", "a"}, read(pods), "in the order of the Pods")
 	require.Empty(t, asked)
 
-	pods[0] = Of(corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Status: corev1.PodStatus{PodIP: "changed"}})[0]
+	pods[0] = Pack(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Status: corev1.PodStatus{PodIP: "changed"}})
 	require.Equal(t, []string{"changed", "b", "a"}, read(pods))
 	require.Equal(t, []string{"c"}, asked)
 
@@ -278,7 +278,7 @@ func TestAMemoTellsOfThePast(t *testing.T) {
 	require.Empty(t, past)
 	require.True(t, remembered)
 
-	pods[0] = Of(corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{PodIP: "changed"}})[0]
+	pods[0] = Pack(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{PodIP: "changed"}})
 	past, _ = read(append(slices.Clone(pods[:2]), running("e")...))
 	require.Equal(t, []string{"a", "c", "d"}, past, "one has changed, two are gone")
 	past, _ = read(pods)

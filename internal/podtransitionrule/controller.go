@@ -56,7 +56,7 @@ type flags struct {
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	f := &flags{asking: asking.DefaultOptions(), annotateBlockedAfter: 30 * time.Second, pods: podcache.NewStore(nil)}
+	f := &flags{asking: asking.DefaultOptions(), annotateBlockedAfter: 30 * time.Second, pods: &podcache.Store{}}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Evaluates PodTransitionRules and grants operations on Pods.",

@@ -299,7 +299,11 @@ type listed struct {
 func (l listed) ByIndex(_, namespace string) ([]*podcache.Pod, error) {
 	var list corev1.PodList
 	err := l.List(l.Context(), &list, client.InNamespace(namespace))
-	return podcache.Of(list.Items...), err
+	packed := make([]*podcache.Pod, len(list.Items))
+	for i := range list.Items {
+		packed[i] = podcache.Pack(&list.Items[i])
+	}
+	return packed, err
 }
 
 func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {

@@ -82,7 +82,7 @@ func Component() bootstrap.Component {
 // with a delete event.
 func CacheOptions() cache.Options {
 	controlled := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
-	return cache.Options{NewInformer: podcache.NewStore(nil).NewInformer, ByObject: map[client.Object]cache.ByObject{
+	return cache.Options{NewInformer: new(podcache.Store).NewInformer, ByObject: map[client.Object]cache.ByObject{
 		&corev1.Pod{}:                {Label: controlled, Transform: stripPod},
 		&corev1.Service{}:            {Label: controlled},
 		&discoveryv1.EndpointSlice{}: {Transform: endpointslice.Strip},
