@@ -30,7 +30,7 @@ type Pod struct {
 
 // common is what the Pods of a workload have in common, in one piece of memory for all of them.
 type common struct {
-	pod     corev1.Pod // without what is own
+	pod     corev1.Pod // without what is own; its labels have no values
 	labels  []string   // the keys, sorted
 	encoded string     // pod in protobuf
 }
@@ -42,7 +42,7 @@ func Pack(pod *corev1.Pod) *Pod {
 	copyOwn(&own, &pod.ObjectMeta)
 	m := &c.pod.ObjectMeta
 	copyOwn(m, &metav1.ObjectMeta{})
-	m.Labels = make(map[string]string, len(c.labels))
+	m.Labels = maps.Clone(pod.Labels)
 	for _, key := range c.labels {
 		m.Labels[key] = ""
 		own.Finalizers = append(own.Finalizers, pod.Labels[key])
@@ -101,10 +101,7 @@ func (p *Pod) unpack() *corev1.Pod {
 	pod, own := p.common.pod, metav1.ObjectMeta{}
 	utilruntime.Must(own.Unmarshal([]byte(p.own)))
 	copyOwn(&pod.ObjectMeta, &own)
-	pod.Labels = nil
-	if len(p.common.labels) > 0 {
-		pod.Labels = make(map[string]string, len(p.common.labels))
-	}
+	pod.Labels = maps.Clone(pod.Labels)
 	for i, key := range p.common.labels {
 		pod.Labels[key] = own.Finalizers[i]
 	}

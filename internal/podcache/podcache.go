@@ -1,11 +1,8 @@
 // Package podcache keeps Pods packed in the cache of a controller: a Pod of Kubernetes' own Go type takes 1.3 KB,
-// whatever it holds. It has three parts:
-//
-//   - a Pod is packed once, by the informer's transform, into what it has in common with others and what it alone has;
-//   - readers of the cache, index functions and event handlers get Pods of the usual type. Such a Pod is made when it
-//     is first asked for, and all get the same one as long as anyone has it;
-//   - a Store reads packed Pods, for decisions about thousands of them, and a Memo the record that is decided on, once
-//     for each state of a Pod.
+// whatever it holds. The informer's transform packs each Pod once, into what it has in common with others and what it
+// alone has. Readers of the cache, index functions and event handlers get Pods of the usual type: one is made when it
+// is first asked for, and all get the same one until it is garbage. A Store reads packed Pods, for decisions about
+// thousands of them, and a Memo reads each only once for the record that is decided on.
 package podcache
 
 import (
