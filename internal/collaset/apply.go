@@ -20,7 +20,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/podcache"
 )
 
 // parallel is the number of writes of one CollaSet under way at a time.
@@ -155,11 +156,11 @@ func (s *server) patch(ctx context.Context, o *observation, pod *setplan.Pod, ki
 func (s *server) patchMeta(ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
 	if s.clearFields && !pod.Applied { // a patch that was decided on before a client applied is refused for its resourceVersion
 		var err error
-		if data, err = writes.ClearFields(data); err != nil {
+		if data, err = clearFields(data); err != nil {
 			return nil, err
 		}
 	}
-	target := writes.PodTarget(o.set.Namespace, pod.Name())
+	target := podcache.Target(o.set.Namespace, pod.Name())
 	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}
@@ -170,7 +171,7 @@ func (s *server) patchMeta(ctx context.Context, o *observation, pod *setplan.Pod
 // wrote remembers a write to a Pod.
 func (s *server) wrote(o *observation, pod metav1.Object) {
 	if !o.single {
-		s.writes.Wrote(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
+		s.writes.Wrote(client.ObjectKeyFromObject(o.set), freshness.Pod(pod))
 	}
 }
 

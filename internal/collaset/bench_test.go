@@ -34,9 +34,9 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // mostPerPod is how many allocations one Pod more may cost a reconcile, however many there are.
@@ -131,7 +131,7 @@ func atGoal(t testing.TB, pods int) *resting {
 	s := &resting{TB: t, byName: map[string]int{}, set: collaSet(int32(pods)), clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
 	s.cache()
 	s.r = &reconciler{
-		server: &server{client: s, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{}, clock: s.clock},
+		server: &server{client: s, live: s, writes: freshness.New(s, s.clock), events: &events.FakeRecorder{}, clock: s.clock},
 		cached: s.cached, protocol: true, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), s.clock),
 	}
 	s.handler, s.queue = listener{s.r.client, s.r.memory, s.r.window}.podEvents(handler.Funcs{}), workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())

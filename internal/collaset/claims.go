@@ -25,8 +25,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Whose a claim is. A claim with a controller is the controller's. One without is the CollaSet's that
@@ -408,7 +408,7 @@ func (w claimWriter) mountClaims(ctx context.Context, o *observation, c setplan.
 		countAction("create-claim", err)
 		if err != nil {
 			o.memory.claims.unverified.Store(true)
-			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, writes.Unnamed(err, claim.GetGenerateName()))
+			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, failures.Unnamed(err, claim.GetGenerateName()))
 		}
 		w.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
 		names[t.Name] = claim.GetName()
@@ -620,9 +620,9 @@ func (w claimWriter) updateClaim(ctx context.Context, o *observation, u setplan.
 func answerOf(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
-		return writes.Steady(status.Status().Message)
+		return failures.Steady(status.Status().Message)
 	}
-	return writes.Text(err)
+	return failures.Text(err)
 }
 
 func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {

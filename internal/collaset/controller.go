@@ -42,11 +42,11 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
@@ -215,7 +215,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		server: &server{
 			client:      mgr.GetClient(),
 			live:        mgr.GetAPIReader(),
-			writes:      writes.New(mgr.GetCache(), clock.RealClock{}),
+			writes:      freshness.New(mgr.GetCache(), clock.RealClock{}),
 			events:      mgr.GetEventRecorder(Name),
 			clock:       clock.RealClock{},
 			clearFields: own.clearFields,

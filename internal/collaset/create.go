@@ -19,7 +19,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/failures"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // createPods creates Pods in batches of 1, 2, 4, … and stops after a batch with a failure: what fails once, a quota
@@ -114,9 +115,9 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 	}
 	if err != nil {
 		o.memory.view.unverified.Store(true)
-		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, writes.Unnamed(err, pod.GetGenerateName()))
+		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, failures.Unnamed(err, pod.GetGenerateName()))
 	}
-	a.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
+	a.writes.Created(client.ObjectKeyFromObject(o.set), freshness.Pod(pod))
 	return nil
 }
 

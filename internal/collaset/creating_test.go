@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // TestAQuotaIsNotStormed has an event of some Pod every 200 ms for two minutes, each of which makes a round.
@@ -119,7 +119,7 @@ func TestAViewOfThePastCreatesNothing(t *testing.T) {
 			require.NoError(t, w.store.Delete(t.Context(), &gone))
 			w.see()
 			past(w)
-			w.r.memory, w.r.writes = newMemory(), writes.New(w.cache, w.clock)
+			w.r.memory, w.r.writes = newMemory(), freshness.New(w.cache, w.clock)
 			w.forget()
 			result, err := w.reconcile()
 			looksAgain(t, result, err)

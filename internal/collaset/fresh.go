@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // readAgain is the age at which a baseline that the cache does not show is read again: what it has may be gone since.
@@ -118,9 +118,9 @@ func (b *baseline) shownBy(o *observation) bool {
 		return false
 	}
 	switch {
-	case b.entries == "" && o.context != nil && writes.Newer(b.listed, o.context.ResourceVersion):
+	case b.entries == "" && o.context != nil && freshness.Newer(b.listed, o.context.ResourceVersion):
 		return false // it is gone since, with a CollaSet of the same name
-	case b.entries != "" && (o.context == nil || writes.Newer(b.entries, o.context.ResourceVersion)):
+	case b.entries != "" && (o.context == nil || freshness.Newer(b.entries, o.context.ResourceVersion)):
 		return false
 	}
 	found := 0
@@ -128,11 +128,11 @@ func (b *baseline) shownBy(o *observation) bool {
 		pod := &o.snapshot.Pods[i].View
 		version, listed := b.pods[pod.UID]
 		switch {
-		case listed && writes.Newer(version, pod.ResourceVersion):
+		case listed && freshness.Newer(version, pod.ResourceVersion):
 			return false
 		case listed:
 			found++
-		case writes.Newer(b.listed, pod.ResourceVersion) && b.labels.Matches(labels.Set(pod.Labels)):
+		case freshness.Newer(b.listed, pod.ResourceVersion) && b.labels.Matches(labels.Set(pod.Labels)):
 			return false // it is gone since, or is not as it was
 		}
 	}
@@ -152,7 +152,7 @@ func (b *baseline) showsStrays(o *observation) bool {
 		shown[o.snapshot.Strays[i].Pod.UID()] = o.snapshot.Strays[i].Pod.View.ResourceVersion
 	}
 	for uid, version := range b.strays {
-		if now, there := shown[uid]; !there || writes.Newer(version, now) {
+		if now, there := shown[uid]; !there || freshness.Newer(version, now) {
 			return false
 		}
 	}

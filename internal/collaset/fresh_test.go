@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // The API server has the Pods a at 10 and b at 20, listed at 30.
@@ -68,7 +68,7 @@ func TestAViewOfThePastWritesNoStatus(t *testing.T) {
 	pod := w.pods()[0]
 	pod.Annotations = map[string]string{"changed": "since"}
 	require.NoError(t, w.store.Update(t.Context(), &pod))
-	w.r.memory, w.r.writes = newMemory(), writes.New(w.cache, w.clock)
+	w.r.memory, w.r.writes = newMemory(), freshness.New(w.cache, w.clock)
 	for range 5 {
 		result, err := w.reconcile()
 		require.NoError(t, err)

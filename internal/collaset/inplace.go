@@ -11,8 +11,8 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // capabilities are what the API server lets change on a running Pod.
@@ -98,7 +98,7 @@ func (s *server) patchResources(ctx context.Context, o *observation, live *corev
 	if err := s.client.SubResource("resize").Patch(ctx, answer, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
 		return nil, err
 	}
-	s.wrote(o, writes.Pod(answer))
+	s.wrote(o, freshness.Pod(answer))
 	return answer, nil
 }
 

@@ -28,3 +28,18 @@ func TestHasApplied(t *testing.T) {
 		})
 	}
 }
+
+func TestAPatchThatClearsManagedFields(t *testing.T) {
+	for given, want := range map[string]string{
+		`{"metadata":{"labels":{"a":null},"uid":"u"},"spec":{"n":1.50}}`: `{"metadata":{"labels":{"a":null},"managedFields":[{}],"uid":"u"},"spec":{"n":1.50}}`,
+		`{"spec":{}}`: `{"metadata":{"managedFields":[{}]},"spec":{}}`,
+	} {
+		out, err := clearFields([]byte(given))
+		require.NoError(t, err)
+		require.Equal(t, want, string(out))
+	}
+	for _, broken := range []string{`[]`, `{"metadata":[]}`} {
+		_, err := clearFields([]byte(broken))
+		require.Error(t, err)
+	}
+}

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // pools keep CollaSets that share a ResourceContext from writing it at once, or on the base of an older one than this
@@ -56,7 +56,7 @@ func (p *pools) forget(key types.NamespacedName) {
 func (p *pool) write(base *appsv1alpha1.ResourceContext, newest func() (version string, err error), do func() (*appsv1alpha1.ResourceContext, error)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if base != nil && writes.Newer(p.version, base.ResourceVersion) {
+	if base != nil && freshness.Newer(p.version, base.ResourceVersion) {
 		version, err := newest()
 		if err != nil {
 			return err

@@ -17,8 +17,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // errStale means that a cache is behind what was read directly: look again soon.
@@ -29,7 +29,7 @@ var errStale = errors.New("the cache is behind the API server")
 type server struct {
 	client client.Client // reads from the cache
 	live   client.Reader // reads from the API server
-	writes *writes.Tracker
+	writes *freshness.Tracker
 	events events.EventRecorder
 	clock  clock.PassiveClock
 	// clearFields has every patch of a Pod clear its metadata.managedFields.
@@ -41,7 +41,7 @@ type reconciler struct {
 	*server
 	cached podReader
 	// conflicts are those that a CollaSet met in a row.
-	conflicts writes.Conflicts
+	conflicts freshness.Conflicts
 	pools     pools
 	protocol  bool
 	// conventions are those by which specs are read.

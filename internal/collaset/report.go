@@ -18,7 +18,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/failures"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // statusPause is the shortest time between two writes of status that differ in numbers and texts only. Of a large set
@@ -46,7 +47,7 @@ type statusWrites struct {
 	// at is when status was last written.
 	at time.Time
 	// refused is the last write that met a newer CollaSet than the cache shows.
-	refused writes.Refusal
+	refused freshness.Refusal
 }
 
 // reporter tells users what became of a decision: in status, and in events.
@@ -57,7 +58,7 @@ func (r reporter) report(ctx context.Context, o *observation, plan *setplan.Plan
 	became := told(applied)
 	r.recordEvents(o, applied, became)
 	if became.ScaleOut == nil {
-		became.ScaleOut = writes.Told(applied.creationsHeld)
+		became.ScaleOut = failures.Told(applied.creationsHeld)
 	}
 	if why, refused := o.refusal(became.ScaleOut); refused && o.memory.creations.failures > 1 {
 		became.Refused = setplan.Trial{Write: setplan.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.Why)
@@ -69,7 +70,7 @@ func (r reporter) report(ctx context.Context, o *observation, plan *setplan.Plan
 // told is the outcome as status and events tell of it.
 func told(applied *outcome) setplan.Outcome {
 	o := applied.Outcome
-	o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim = writes.Told(o.ScaleOut), writes.Told(o.ScaleIn), writes.Told(o.Update), writes.Told(o.Reclaim)
+	o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim = failures.Told(o.ScaleOut), failures.Told(o.ScaleIn), failures.Told(o.Update), failures.Told(o.Reclaim)
 	return o
 }
 
@@ -110,7 +111,7 @@ func (r reporter) reportFailure(ctx context.Context, m *setState, set *appsv1alp
 		return failure
 	}
 	now := r.clock.Now()
-	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, writes.Told(failure))
+	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, failures.Told(failure))
 	if equality.Semantic.DeepEqual(status, set.Status) || m.status.refused.Wait(set.ResourceVersion, now) > 0 {
 		return failure
 	}

@@ -19,7 +19,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/failures"
 )
 
 // errPolicy is what a ValidatingAdmissionPolicy answers.
@@ -192,7 +192,7 @@ func TestVerdictsBackOff(t *testing.T) {
 	var v verdicts
 	trial := setplan.Trial{Write: setplan.TrialCreate, To: "r2"}
 	now := time.Unix(1_700_000_000, 0)
-	no := writes.Rejection{Why: "no"}
+	no := failures.Rejection{Why: "no"}
 	var waits []time.Duration
 	for range 7 {
 		v.refuse(trial, no, now)

@@ -39,8 +39,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 var key = types.NamespacedName{Namespace: "default", Name: "web"}
@@ -111,7 +111,7 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	w.store = w.fake(objects...)
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
-		server: &server{client: c, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000), clock: w.clock},
+		server: &server{client: c, live: c.Client, writes: freshness.New(w.cache, w.clock), events: events.NewFakeRecorder(1000), clock: w.clock},
 		cached: w, protocol: protocol, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), w.clock),
 	}
 	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())

@@ -19,9 +19,10 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/lifecycle/podphase"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // untriedLook is how soon to ask again about a deletion after an answer that says neither yes nor no.
@@ -46,9 +47,9 @@ type reconciler struct {
 	// notAwaited is true if they do not wait for one at all.
 	notAwaited bool
 	timers     *phaseTimers
-	writes     *writes.Tracker
+	writes     *freshness.Tracker
 	// conflicts are those that a Pod met in a row.
-	conflicts writes.Conflicts
+	conflicts freshness.Conflicts
 	deletions deletions
 	events    events.EventRecorder
 	clock     clock.PassiveClock
@@ -216,12 +217,12 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s podphase.Snap
 		}
 		conditions = append(conditions, c)
 	}
-	patched := writes.PodTarget(pod.Namespace, pod.Name)
+	patched := podcache.Target(pod.Namespace, pod.Name)
 	body := plan.Step.StatusPatch(s.Pod, now, conditions...)
 	if err := r.client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
 		return fmt.Errorf("advancing pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	r.writes.Wrote(client.ObjectKeyFromObject(pod), writes.Pod(patched))
+	r.writes.Wrote(client.ObjectKeyFromObject(pod), freshness.Pod(patched))
 	if !plan.Step.IsZero() {
 		steps.WithLabelValues(string(plan.Step.ServiceReady)).Inc()
 	}

@@ -28,8 +28,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 var key = types.NamespacedName{Namespace: "default", Name: "p"}
@@ -87,7 +87,7 @@ func newReconciler(t *testing.T, mapper *mapperFor, funcs interceptor.Funcs, obj
 		deadlines: defaultDeadlines(),
 		timers:    newPhaseTimers(clk),
 		rules:     &rules{client: c, mapper: mapper, newest: newNewest(c), clock: clk, compiled: map[types.UID]compiledRule{}},
-		writes:    writes.New(c, clk),
+		writes:    freshness.New(c, clk),
 		events:    events.NewFakeRecorder(10),
 		clock:     clk,
 	}, c

@@ -30,11 +30,11 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/ondemand"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
@@ -142,7 +142,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		client: mgr.GetClient(),
 		cached: f.pods,
 		direct: mgr.GetAPIReader(),
-		writes: writes.New(mgr.GetCache(), clock.RealClock{}),
+		writes: freshness.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},
 		owners: newOwners(mgr.GetClient(), mgr.GetRESTMapper(), clock.RealClock{}),

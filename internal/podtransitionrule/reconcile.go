@@ -21,10 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // interval is the least time from the end of one decision about a namespace, with all that it wrote, to the next. The
@@ -36,7 +36,7 @@ type reconciler struct {
 	client client.Client
 	cached podReader
 	direct client.Reader // past the cache
-	writes *writes.Tracker
+	writes *freshness.Tracker
 	events events.EventRecorder
 	clock  clock.PassiveClock
 	owners *owners

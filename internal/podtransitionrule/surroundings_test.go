@@ -29,9 +29,9 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 func fakeClient(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) client.Client {
@@ -382,7 +382,7 @@ func TestTheNextDecisionWaitsForTheInterval(t *testing.T) {
 		clk.SetTime(clk.Now().Add(40 * time.Millisecond))
 		return refused
 	}}, objects...)
-	r := &reconciler{client: c, clock: clk, writes: writes.New(c, clk)}
+	r := &reconciler{client: c, clock: clk, writes: freshness.New(c, clk)}
 	ns := &namespace{known: ownLedgers{}}
 	apply := func(plan grants.Plan) error {
 		clk.SetTime(began.Add(20 * time.Millisecond)) // to read and to decide
@@ -405,7 +405,7 @@ func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
 	}}, rule)
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(rule), rule))
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-	r := &reconciler{client: c, clock: clk, writes: writes.New(c, clk)}
+	r := &reconciler{client: c, clock: clk, writes: freshness.New(c, clk)}
 	req := reconcile.Request{NamespacedName: types.NamespacedName{Name: "web"}}
 	wait, err := r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)

@@ -35,9 +35,9 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 type queue = backend.Queue
@@ -48,9 +48,9 @@ type podController struct {
 	live     client.Reader
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
-	writes   *writes.Tracker
+	writes   *freshness.Tracker
 	// conflicts are those that a Pod met in a row.
-	conflicts writes.Conflicts
+	conflicts freshness.Conflicts
 
 	kind string
 	gvk  schema.GroupVersionKind
@@ -114,7 +114,7 @@ func AddToManager(mgr manager.Manager, example client.Object, options api.Option
 	kind := gvk.Kind
 	c := newPodController(gvk, example, options, adapters)
 	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
-	c.writes = writes.New(mgr.GetCache(), nil)
+	c.writes = freshness.New(mgr.GetCache(), nil)
 	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records,
 		c.backendConditions); err != nil {
 		return err

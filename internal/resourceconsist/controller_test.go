@@ -30,8 +30,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // proxy is a backend.Mover in memory.
@@ -96,7 +96,7 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 			return c.Patch(ctx, o, p, opts...)
 		}}).Build()
 	b.pods = newPodController(corev1.SchemeGroupVersion.WithKind("Service"), &corev1.Service{}, api.Options{DrainTime: 2 * time.Second}, []backend.Backend{b.proxy})
-	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock, writes.New(b.client, b.clock)
+	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock, freshness.New(b.client, b.clock)
 	var err error
 	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records, b.pods.backendConditions)
 	require.NoError(t, err)

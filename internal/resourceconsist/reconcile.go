@@ -18,9 +18,10 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
@@ -227,7 +228,7 @@ func (c *podController) write(
 		c.conflicts.None(key)
 		return result, nil
 	}
-	written := writes.PodTarget(pod.Namespace, pod.Name)
+	written := podcache.Target(pod.Namespace, pod.Name)
 	err := c.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, plan.Change.MergePatch(view)))
 	if !apierrors.IsConflict(err) {
 		c.conflicts.None(key)
@@ -261,7 +262,7 @@ func (c *podController) write(
 		}
 		return reconcile.Result{}, nil
 	}
-	c.writes.Wrote(key, writes.Pod(written))
+	c.writes.Wrote(key, freshness.Pod(written))
 	return result, nil
 }
 

@@ -26,7 +26,7 @@ const door, behindDoor = Module + "/api/resourceconsist/setup", "resourceconsist
 
 var (
 	// shared may be imported by every component, forTests by its tests as well.
-	shared   = []string{"bootstrap", "callout", "livelist", "metric", "ondemand", "podcache", "revision", "writes"}
+	shared   = []string{"bootstrap", "callout", "failures", "freshness", "livelist", "metric", "ondemand", "podcache", "revision"}
 	forTests = []string{"testkit"}
 	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
 	// does no I/O, its decisions.

@@ -40,7 +40,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		want  string // part of the one breach; empty means none
 	}{
 		"a component uses its decisions, the shared packages and the API": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{"context", m + "/internal/collaset/setplan", m + "/internal/writes", m + "/internal/bootstrap", m + "/api/podops", "sigs.k8s.io/controller-runtime"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{"context", m + "/internal/collaset/setplan", m + "/internal/freshness", m + "/internal/bootstrap", m + "/api/podops", "sigs.k8s.io/controller-runtime"}},
 		},
 		"a component imports another": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/sixth"}},
@@ -63,7 +63,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		},
 		"a component's code uses the test kit": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/testkit"}},
-			want:  "of internal, itself and bootstrap, callout, livelist, metric, ondemand, podcache, revision, writes",
+			want:  "of internal, itself and bootstrap, callout, failures, freshness, livelist, metric, ondemand, podcache, revision",
 		},
 		"the plugin uses a core and the picture": {
 			given: archtest.Package{ImportPath: m + "/internal/plugin", Imports: []string{"context", m + "/internal/collaset/setplan", m + "/internal/insight", m + "/internal/revision"}},
@@ -107,7 +107,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			want:  "only the Kubernetes API",
 		},
 		"a core tracks writes": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{m + "/internal/writes"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{m + "/internal/freshness"}},
 			want:  "a decision imports only api",
 		},
 		"a core uses the API": {

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 func service(path string) admissionregistrationv1.WebhookClientConfig {
@@ -51,7 +51,7 @@ func keeperOn(c client.Client, clock *clocktesting.FakeClock) *Keeper {
 		Name: "webhook-server", Namespace: "kuperator-system", SecretName: "webhook-server-certs",
 		Lifetime: plan.lifetime, Settle: plan.settle,
 	}, clock)
-	k.client, k.secrets, k.reader, k.writes = c, c, c, writes.New(c, clock)
+	k.client, k.secrets, k.reader, k.writes = c, c, c, freshness.New(c, clock)
 	return k
 }
 

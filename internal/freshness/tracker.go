@@ -1,4 +1,4 @@
-// Package writes answers one question for a reconciler that reads from a cache: has my cache seen what I last wrote
+// Package freshness answers one question for a reconciler that reads from a cache: has my cache seen what I last wrote
 // for this owner? Deciding on a cache that lacks one's own writes counts a Pod that was just taken out of service as
 // still serving, or creates a replica twice.
 //
@@ -20,7 +20,7 @@
 // Nothing here panics and nothing blocks; a resourceVersion that cannot be compared counts as seen. Record only writes
 // of kinds that the cache watches, and record them as soon as the API server has answered. A write whose answer was
 // lost is not recorded; the caller's preconditions and deterministic names keep that safe.
-package writes
+package freshness
 
 import (
 	"context"

@@ -1,4 +1,6 @@
-package writes
+// Package failures reads errors, above all answers of the API server: which of them are refusals that trying again does
+// not change, and what status and events tell of them.
+package failures
 
 import (
 	"cmp"

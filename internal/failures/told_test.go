@@ -1,4 +1,4 @@
-package writes_test
+package failures_test
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/rand"
 
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/failures"
 )
 
 func TestWhatDiffersByChanceIsNotTold(t *testing.T) {
@@ -40,8 +40,8 @@ func TestWhatDiffersByChanceIsNotTold(t *testing.T) {
 		"lines":                               {"first\nsecond", "first second"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, tc.want, writes.Steady(tc.text))
-			assert.Equal(t, tc.want, writes.Steady(tc.want), "what is steady stays so")
+			assert.Equal(t, tc.want, failures.Steady(tc.text))
+			assert.Equal(t, tc.want, failures.Steady(tc.want), "what is steady stays so")
 		})
 	}
 }
@@ -61,11 +61,11 @@ func TestGeneratedNamesAreNotTold(t *testing.T) {
 		"a prefix with dots":                {`pods "a.b-x7k2p" and "aXb-x7k2p"`, "a.b-", `pods and "aXb-x7k2p"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, tc.want, writes.WithoutNames(tc.text, tc.prefix))
+			assert.Equal(t, tc.want, failures.WithoutNames(tc.text, tc.prefix))
 		})
 	}
-	assert.NoError(t, writes.Unnamed(nil, "web-"))
-	assert.NoError(t, writes.Told(nil))
+	assert.NoError(t, failures.Unnamed(nil, "web-"))
+	assert.NoError(t, failures.Told(nil))
 }
 
 // TestRetriesAreToldInOneText has a hundred attempts of many writes at once fail in any order, each with names of its
@@ -79,7 +79,7 @@ func TestRetriesAreToldInOneText(t *testing.T) {
 			var err error
 			switch {
 			case i < 6:
-				err = fmt.Errorf("creating the Pod of instance ID %d: %w", i+7, writes.Unnamed(apierrors.NewForbidden(pods, "web-"+rand.String(5), errors.New("exceeded quota")), "web-"))
+				err = fmt.Errorf("creating the Pod of instance ID %d: %w", i+7, failures.Unnamed(apierrors.NewForbidden(pods, "web-"+rand.String(5), errors.New("exceeded quota")), "web-"))
 			default:
 				name := fmt.Sprintf("web-%d", i)
 				err = fmt.Errorf("updating Pod %s in place: %w", name, apierrors.NewForbidden(pods, name, errors.New("no such image")))
@@ -89,7 +89,7 @@ func TestRetriesAreToldInOneText(t *testing.T) {
 			}
 			all = errors.Join(all, err)
 		}
-		failure := writes.Told(errors.Join(nil, all))
+		failure := failures.Told(errors.Join(nil, all))
 		require.True(t, apierrors.IsForbidden(failure), "it is the error that it was")
 		texts[failure.Error()] = true
 	}

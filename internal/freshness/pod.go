@@ -1,4 +1,4 @@
-package writes
+package freshness
 
 import (
 	"context"
@@ -8,13 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
-
-// PodTarget is what a Pod is patched by: the answer is metadata only, for the rest comes with the watch.
-func PodTarget(namespace, name string) *metav1.PartialObjectMetadata {
-	target := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	target.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-	return target
-}
 
 // Pod is a Pod of the given metadata, as far as it is recorded: writes are tracked under the type that is cached.
 func Pod(object metav1.Object) *corev1.Pod {
@@ -31,7 +24,8 @@ func Pod(object metav1.Object) *corev1.Pod {
 // controller whose watch is seconds behind sends the same write again and again. A Pod that cannot be read, or is
 // gone, records nothing.
 func (t *Tracker) Refused(ctx context.Context, live client.Reader, pod types.NamespacedName) {
-	now := PodTarget(pod.Namespace, pod.Name)
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	if err := live.Get(ctx, pod, now); err == nil {
 		t.Wrote(pod, Pod(now))
 	}
