@@ -20,7 +20,6 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 )
 
@@ -169,9 +168,9 @@ func (s *server) patchMeta(ctx context.Context, o *observation, pod *setplan.Pod
 }
 
 // wrote remembers a write to a Pod.
-func (s *server) wrote(o *observation, pod metav1.Object) {
+func (s *server) wrote(o *observation, pod client.Object) {
 	if !o.single {
-		s.writes.Wrote(client.ObjectKeyFromObject(o.set), freshness.Pod(pod))
+		s.writes.Wrote(client.ObjectKeyFromObject(o.set), pod)
 	}
 }
 

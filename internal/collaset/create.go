@@ -20,7 +20,6 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/failures"
-	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // createPods creates Pods in batches of 1, 2, 4, … and stops after a batch with a failure: what fails once, a quota
@@ -117,7 +116,7 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 		o.memory.view.unverified.Store(true)
 		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, failures.Unnamed(err, pod.GetGenerateName()))
 	}
-	a.writes.Created(client.ObjectKeyFromObject(o.set), freshness.Pod(pod))
+	a.writes.Created(client.ObjectKeyFromObject(o.set), pod)
 	return nil
 }
 

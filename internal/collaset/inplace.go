@@ -11,7 +11,6 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -98,7 +97,7 @@ func (s *server) patchResources(ctx context.Context, o *observation, live *corev
 	if err := s.client.SubResource("resize").Patch(ctx, answer, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
 		return nil, err
 	}
-	s.wrote(o, freshness.Pod(answer))
+	s.wrote(o, answer)
 	return answer, nil
 }
 

@@ -39,11 +39,9 @@ type server struct {
 // reconciler brings one CollaSet at a time closer to its spec.
 type reconciler struct {
 	*server
-	cached podReader
-	// conflicts are those that a CollaSet met in a row.
-	conflicts freshness.Conflicts
-	pools     pools
-	protocol  bool
+	cached   podReader
+	pools    pools
+	protocol bool
 	// conventions are those by which specs are read.
 	conventions setplan.Conventions
 	memory      *stateCache
@@ -68,7 +66,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			r.memory.forget(req.NamespacedName)
 			r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Forget(req.NamespacedName, now) })
 			r.writes.Forget(req.NamespacedName)
-			r.conflicts.None(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -78,7 +75,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	result, err := r.reconcile(ctx, set)
 	if errors.Is(err, errStale) || apierrors.IsConflict(err) {
 		log.FromContext(ctx).V(1).Info("decided on an old view, looking again", "reason", err.Error())
-		return ctrl.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
+		return ctrl.Result{RequeueAfter: r.writes.Conflicts.Met(req.NamespacedName)}, nil
 	}
 	return result, err
 }
@@ -183,8 +180,8 @@ func nextLook(plan *setplan.Plan, applied *outcome, others ...time.Duration) tim
 // again is how long to wait for the cache to catch up after a conflict; 0 if there was none.
 func (r *reconciler) again(set *appsv1alpha1.CollaSet, conflict bool) time.Duration {
 	if conflict {
-		return r.conflicts.Met(client.ObjectKeyFromObject(set))
+		return r.writes.Conflicts.Met(client.ObjectKeyFromObject(set))
 	}
-	r.conflicts.None(client.ObjectKeyFromObject(set))
+	r.writes.Conflicts.None(client.ObjectKeyFromObject(set))
 	return 0
 }

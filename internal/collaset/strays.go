@@ -23,7 +23,6 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -250,7 +249,7 @@ func (w memberWriter) repairPod(ctx context.Context, o *observation, p *setplan.
 	}
 	pod, err := w.patchMeta(ctx, o, p.Pod, types.MergePatchType, change.MergePatch(p.Pod.View))
 	if err == nil && p.Unmanaged {
-		w.writes.Created(client.ObjectKeyFromObject(o.set), freshness.Pod(pod)) // for the cache it is a new one
+		w.writes.Created(client.ObjectKeyFromObject(o.set), pod) // for the cache it is a new one
 	}
 	return err
 }

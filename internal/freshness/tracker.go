@@ -46,6 +46,9 @@ const (
 // Tracker remembers own writes by owner. Make one with New; it is safe for concurrent use. Its memory is bounded by
 // the writes that the cache has not shown yet.
 type Tracker struct {
+	// Conflicts are those of owners whose last look met one.
+	Conflicts Conflicts
+
 	cached client.Reader
 	clock  clock.PassiveClock
 
@@ -87,8 +90,9 @@ func (t *Tracker) Deleted(owner types.NamespacedName, obj client.Object) {
 	t.record(owner, obj, write{rv: obj.GetResourceVersion(), deleted: true})
 }
 
-// Forget drops what is recorded for owner, for example because the owner is gone.
+// Forget drops what is recorded for owner, conflicts too, for example because the owner is gone.
 func (t *Tracker) Forget(owner types.NamespacedName) {
+	t.Conflicts.None(owner)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.owners, owner)

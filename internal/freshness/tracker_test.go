@@ -208,10 +208,14 @@ func TestTheWaitGrowsWithTheAgeOfTheWriteWithinBounds(t *testing.T) {
 func TestForgetEndsTheWait(t *testing.T) {
 	tracker := freshness.New(informers{store: newStore()}, nil)
 	tracker.Created(web, pod("a", "1", 10))
+	for range 10 {
+		tracker.Conflicts.Met(web)
+	}
 	tracker.Forget(web)
 	wait, err := tracker.Unobserved(t.Context(), web)
 	require.NoError(t, err)
 	require.Zero(t, wait)
+	require.LessOrEqual(t, tracker.Conflicts.Met(web), 50*time.Millisecond, "conflicts are forgotten, too")
 }
 
 func TestWhatTheCacheCannotAnswerIsAnError(t *testing.T) {
@@ -249,6 +253,35 @@ func TestKindsAreToldApartWhereTheGoTypeIsTheSame(t *testing.T) {
 	wait, err := tracker.Unobserved(t.Context(), web)
 	if err == nil {
 		require.Positive(t, wait, "the pear was not seen")
+	}
+}
+
+// Answers about Pods come as metadata or unstructured; the cache has Pods.
+func TestAnAnswerOfAnyTypeIsForThePodInTheCache(t *testing.T) {
+	metadata, whole := &metav1.PartialObjectMetadata{}, &unstructured.Unstructured{}
+	for name, answer := range map[string]client.Object{"metadata": metadata, "unstructured": whole} {
+		t.Run(name, func(t *testing.T) {
+			answer.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+			answer.SetNamespace("default")
+			answer.SetName("a")
+			answer.SetUID("1")
+			answer.SetResourceVersion("10")
+			typed := fake.NewClientBuilder().WithObjects(pod("a", "1", 9)).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+					require.IsType(t, &corev1.Pod{}, into, "another type would start another cache")
+					return c.Get(ctx, key, into, options...)
+				},
+			}).Build()
+			tracker := freshness.New(typed, nil)
+			tracker.Wrote(web, answer)
+			wait, err := tracker.Unobserved(t.Context(), web)
+			require.NoError(t, err)
+			require.Positive(t, wait)
+			tracker.Wrote(web, pod("a", "1", 9)) // of the same kind, and an earlier one
+			wait, err = tracker.Unobserved(t.Context(), web)
+			require.NoError(t, err)
+			require.Positive(t, wait)
+		})
 	}
 }
 

@@ -49,8 +49,6 @@ type podController struct {
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
 	writes   *freshness.Tracker
-	// conflicts are those that a Pod met in a row.
-	conflicts freshness.Conflicts
 
 	kind string
 	gvk  schema.GroupVersionKind

@@ -44,8 +44,6 @@ type employerController struct {
 	kind     string
 	adapters []backend.Backend
 	writes   *freshness.Tracker
-	// conflicts are those that an employer met in a row.
-	conflicts freshness.Conflicts
 	// pods is the controller that shares the index of employers.
 	pods              *podController
 	backendConditions *backendConditions
@@ -152,9 +150,9 @@ func (r *employerController) Reconcile(ctx context.Context, req reconcile.Reques
 	later, recordErr := r.record(ctx, object)
 	err = errors.Join(manageErr, recordErr)
 	if apierrors.IsConflict(manageErr) && recordErr == nil || apierrors.IsConflict(recordErr) && manageErr == nil {
-		return reconcile.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
+		return reconcile.Result{RequeueAfter: r.writes.Conflicts.Met(req.NamespacedName)}, nil
 	}
-	r.conflicts.None(req.NamespacedName)
+	r.writes.Conflicts.None(req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
