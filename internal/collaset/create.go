@@ -113,7 +113,7 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 		_ = trials{a.server}.took(o, setplan.Trial{Write: setplan.TrialCreate, To: c.Revision}, err)
 	}
 	if err != nil {
-		o.memory.view.unverified.Store(true)
+		o.memory.view.Repeat()
 		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, failures.Unnamed(err, pod.GetGenerateName()))
 	}
 	a.writes.Created(client.ObjectKeyFromObject(o.set), pod)

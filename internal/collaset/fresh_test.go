@@ -46,12 +46,13 @@ func TestAnOldViewIsTold(t *testing.T) {
 		"a Pod has no labels to list it by": {pods: []*corev1.Pod{a, b, pod("c", "15", "other")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			base := baseline{generation: 1, entries: tc.entries, listed: "30", labels: labels.SelectorFromSet(labels.Set{"app": "web"}), pods: map[types.UID]string{"a": "10", "b": "20"}}
+			base := &baseline{generation: 1, entries: tc.entries, labels: labels.SelectorFromSet(labels.Set{"app": "web"}),
+				pods: freshness.Baseline{Listed: "30", Versions: map[types.UID]string{"a": "10", "b": "20"}}}
 			o := &observation{set: collaSet(2), context: tc.context}
 			for _, p := range tc.pods {
 				o.snapshot.Pods = append(o.snapshot.Pods, podOf(p, labels.Everything()))
 			}
-			assert.Equal(t, !tc.old, base.shownBy(o))
+			assert.Equal(t, !tc.old, o.shows(base))
 		})
 	}
 }
@@ -76,7 +77,7 @@ func TestAViewOfThePastWritesNoStatus(t *testing.T) {
 		assert.Empty(t, w.written)
 	}
 	w.see()
-	w.clock.Step(2 * readAgain)
+	w.clock.Step(2 * freshness.ReadAgain)
 	_, err := w.reconcile()
 	require.NoError(t, err)
 	assert.Equal(t, []string{"patch CollaSet/status"}, w.written)

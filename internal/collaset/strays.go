@@ -136,7 +136,7 @@ func observeStrays(cached podReader, o *observation) error {
 			if pod := one.At(0); leftBehind(pod, o.set) {
 				add(pod, false)
 			}
-		case o.memory.view.baseline == nil: // the cache shows what it is
+		case !o.memory.view.Pending(): // the cache shows what it is
 			o.memory.strays.identities.noDangler(name)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // seeManaged brings the cache up to date: it selects by label, as that of the program does.
@@ -281,7 +282,7 @@ func TestRestoredPodsThatTheCacheLacksAreWaitedFor(t *testing.T) {
 		require.NoError(t, err)
 		assert.Zero(t, w.count("create Pod"), "%v", w.written)
 	}
-	w.clock.Step(2 * readAgain)
+	w.clock.Step(2 * freshness.ReadAgain)
 	w.settleManaged()
 	assert.Zero(t, w.count("create Pod"), "%v", w.written)
 	assert.Len(t, w.pods(), 2)

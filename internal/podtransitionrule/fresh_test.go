@@ -12,11 +12,12 @@ import (
 	"k8s.io/utils/ptr"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 func TestWhetherACacheShowsTheBaseline(t *testing.T) {
-	fresh := versions{list: "100", of: map[types.UID]string{"a": "10", "b": "20"}}
+	fresh := &baseline{pods: freshness.Baseline{Listed: "100", Versions: map[types.UID]string{"a": "10", "b": "20"}}}
 	cached := func(uidAndVersion ...string) []grants.Pod {
 		var pods []grants.Pod
 		for i := 0; i < len(uidAndVersion); i += 2 {
@@ -38,7 +39,7 @@ func TestWhetherACacheShowsTheBaseline(t *testing.T) {
 		"as text 9 would be later than 10, as a version it is not": {cached("a", "9", "b", "20"), false},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, shown(fresh, tc.cached, podVersion)) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, observed{pods: tc.cached}.shows(fresh)) })
 	}
 }
 
