@@ -157,8 +157,8 @@ type knownClaims struct {
 	mu sync.Mutex // of what writes change, which are made in parallel
 	// refused are answers of the API server to expansions, by UID.
 	refused map[types.UID]refusal
-	// unverified is true if the cache may lack a claim that was created.
-	unverified atomic.Bool
+	// verified is false while the cache may lack a claim that was created.
+	verified atomic.Bool
 	// last are those of the last decision, and strays the CollaSet's that the cache does not find as such, by name. lost
 	// is true if one may be among them.
 	last   map[string]claimIdentity
@@ -407,7 +407,7 @@ func (w claimWriter) mountClaims(ctx context.Context, o *observation, c setplan.
 		err := w.client.Create(ctx, claim)
 		countAction("create-claim", err)
 		if err != nil {
-			o.memory.claims.unverified.Store(true)
+			o.memory.claims.verified.Store(false)
 			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, failures.Unnamed(err, claim.GetGenerateName()))
 		}
 		w.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))

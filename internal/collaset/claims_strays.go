@@ -202,7 +202,7 @@ func identifyClaim(o *observation, claim *corev1.PersistentVolumeClaim) (id int,
 // ensureFreshClaims looks at the API server before claims are made when the cache may lack one: first thing of this
 // process, and after a creation whose answer is not known. A claim made twice for one Pod would never go by itself.
 func (w claimWriter) ensureFreshClaims(ctx context.Context, o *observation, plan *setplan.Plan) error {
-	if !o.memory.claims.unverified.Load() || !makesClaims(plan) {
+	if o.memory.claims.verified.Load() || !makesClaims(plan) {
 		return nil
 	}
 	known := len(o.memory.claims.strays)
@@ -213,7 +213,7 @@ func (w claimWriter) ensureFreshClaims(ctx context.Context, o *observation, plan
 	if behind || len(o.memory.claims.strays) > known {
 		return errStale
 	}
-	o.memory.claims.unverified.Store(false)
+	o.memory.claims.verified.Store(true)
 	return nil
 }
 

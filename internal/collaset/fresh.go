@@ -43,22 +43,16 @@ func (s *server) ensureFresh(ctx context.Context, o *observation) error {
 
 // readBaseline also takes note of Pods that the CollaSet is to have back.
 func (s *server) readBaseline(ctx context.Context, o *observation) (*baseline, error) {
-	of := o.set
-	b := &baseline{labels: o.selector}
-	set := &metav1.PartialObjectMetadata{}
-	set.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
-	if err := s.live.Get(ctx, client.ObjectKeyFromObject(of), set); apierrors.IsNotFound(err) || err == nil && set.UID != of.UID {
-		return nil, errStale
-	} else if err != nil {
-		return nil, fmt.Errorf("reading the CollaSet afresh: %w", err)
+	of, strays := o.set, &o.memory.strays
+	set, err := s.newestSet(ctx, of)
+	if err != nil {
+		return nil, err
 	}
-	b.generation = set.Generation
-	var err error
+	b := &baseline{generation: set.Generation, labels: o.selector}
 	if b.entries, err = s.newestEntries(ctx, client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)}); err != nil {
 		return nil, err
 	}
-	strays := &o.memory.strays
-	b.pods, err = freshness.ReadBaseline(ctx, s.live, corev1.SchemeGroupVersion.WithKind("Pod"), func(pod *metav1.PartialObjectMetadata) string {
+	versionOf := func(pod *metav1.PartialObjectMetadata) string {
 		managed := pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue
 		switch {
 		case metav1.IsControlledBy(pod, of) && managed:
@@ -78,8 +72,24 @@ func (s *server) readBaseline(ctx context.Context, o *observation) (*baseline, e
 			return pod.ResourceVersion
 		}
 		return ""
-	}, client.InNamespace(of.Namespace), client.MatchingLabelsSelector{Selector: b.labels})
+	}
+	b.pods, err = freshness.ReadBaseline(ctx, s.live, corev1.SchemeGroupVersion.WithKind("Pod"), versionOf,
+		client.InNamespace(of.Namespace), client.MatchingLabelsSelector{Selector: b.labels})
 	return b, err
+}
+
+// newestSet is a CollaSet's metadata at the API server; errStale if it is gone, or another has its name.
+func (s *server) newestSet(ctx context.Context, set *appsv1alpha1.CollaSet) (*metav1.PartialObjectMetadata, error) {
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+	err := s.live.Get(ctx, client.ObjectKeyFromObject(set), now)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && now.UID != set.UID:
+		return nil, errStale
+	case err != nil:
+		return nil, fmt.Errorf("reading the CollaSet afresh: %w", err)
+	}
+	return now, nil
 }
 
 // shows reports whether the view is at least as new.
@@ -93,19 +103,18 @@ func (o *observation) shows(b *baseline) bool {
 	case b.entries != "" && (o.context == nil || freshness.Newer(b.entries, o.context.ResourceVersion)):
 		return false
 	}
-	return b.pods.ShownBy(func(yield func(types.UID, string) bool) {
-		for i := range o.snapshot.Pods {
-			pod := &o.snapshot.Pods[i].View
-			_, known := b.pods.Versions[pod.UID] // another one counts if the list would have had it
-			if (known || b.labels.Matches(labels.Set(pod.Labels))) && !yield(pod.UID, pod.ResourceVersion) {
-				return
-			}
+	shown := make(map[types.UID]string, len(o.snapshot.Pods))
+	for i := range o.snapshot.Strays { // some may be members by now, and others were not listed
+		pod := &o.snapshot.Strays[i].Pod.View
+		if _, known := b.pods.Versions[pod.UID]; known {
+			shown[pod.UID] = pod.ResourceVersion
 		}
-		for i := range o.snapshot.Strays { // some may be members by now
-			pod := &o.snapshot.Strays[i].Pod.View
-			if _, known := b.pods.Versions[pod.UID]; known && !yield(pod.UID, pod.ResourceVersion) {
-				return
-			}
+	}
+	for i := range o.snapshot.Pods {
+		pod := &o.snapshot.Pods[i].View
+		if _, known := b.pods.Versions[pod.UID]; known || b.labels.Matches(labels.Set(pod.Labels)) {
+			shown[pod.UID] = pod.ResourceVersion
 		}
-	})
+	}
+	return b.pods.ShownBy(shown)
 }

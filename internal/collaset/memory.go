@@ -46,7 +46,6 @@ func (m *stateCache) of(key types.NamespacedName, uid types.UID) *setState {
 		return s
 	}
 	s := &setState{uid: uid}
-	s.claims.unverified.Store(true)
 	m.sets[key] = s
 	return s
 }

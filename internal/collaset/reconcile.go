@@ -108,11 +108,11 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		plan = setplan.Decide(&o.snapshot)
 	}
 	if !plan.IsZero() {
-		if err := r.ensureFresh(ctx, o); err != nil {
-			m.rollout.Store(nil)
-			return ctrl.Result{}, err
+		err := r.ensureFresh(ctx, o)
+		if err == nil {
+			err = r.ensureVacant(ctx, o, &plan)
 		}
-		if err := r.ensureVacant(ctx, o, &plan); err != nil {
+		if err != nil {
 			m.rollout.Store(nil)
 			return ctrl.Result{}, err
 		}

@@ -227,15 +227,11 @@ func (w memberWriter) repair(ctx context.Context, o *observation, plan *setplan.
 
 // ensureSetExists makes sure that the CollaSet is still there and not being deleted, before it adopts anything.
 func (s *server) ensureSetExists(ctx context.Context, set *appsv1alpha1.CollaSet) error {
-	now := &metav1.PartialObjectMetadata{}
-	now.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
-	switch err := s.live.Get(ctx, client.ObjectKeyFromObject(set), now); {
-	case apierrors.IsNotFound(err), err == nil && (now.UID != set.UID || now.DeletionTimestamp != nil):
+	now, err := s.newestSet(ctx, set)
+	if err == nil && now.DeletionTimestamp != nil {
 		return errStale
-	case err != nil:
-		return fmt.Errorf("reading the CollaSet afresh: %w", err)
 	}
-	return nil
+	return err
 }
 
 func (w memberWriter) repairPod(ctx context.Context, o *observation, p *setplan.Repair) error {

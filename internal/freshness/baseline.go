@@ -3,7 +3,6 @@ package freshness
 import (
 	"context"
 	"fmt"
-	"iter"
 	"sync/atomic"
 	"time"
 
@@ -33,9 +32,9 @@ type Baseline struct {
 	Versions map[types.UID]string
 }
 
-// ReadBaseline reads metadata past the cache. It lists in pages, which are of one moment: the whole of a large namespace
-// would be many times what is kept of it. versionOf answers which version of an object a cache has to show, "" if it
-// need not show the object.
+// ReadBaseline reads metadata past the cache. It lists in pages, which are of one moment: the whole of a large
+// namespace would be many times what is kept of it. versionOf answers which version of an object a cache has to show,
+// "" if it need not show the object.
 func ReadBaseline(
 	ctx context.Context, live client.Reader, gvk schema.GroupVersionKind,
 	versionOf func(*metav1.PartialObjectMetadata) string, options ...client.ListOption,
@@ -53,10 +52,10 @@ func ReadBaseline(
 	return b, nil
 }
 
-// ShownBy reports whether a cache that shows objects of these UIDs and resourceVersions has come at least as far. Only
+// ShownBy reports whether a cache has come at least as far that shows objects with these resourceVersions, by UID. Only
 // an object that was created since is not in the list; an older one is gone since. What cannot be compared does not
 // pass.
-func (b *Baseline) ShownBy(cached iter.Seq2[types.UID, string]) bool {
+func (b *Baseline) ShownBy(cached map[types.UID]string) bool {
 	found := 0
 	for uid, version := range cached {
 		least, listed := b.Versions[uid]
@@ -73,16 +72,17 @@ func (b *Baseline) ShownBy(cached iter.Seq2[types.UID, string]) bool {
 }
 
 // Check compares what a cache shows with what the API server had at one moment, a B, before anything is decided on it
-// that no precondition of a write protects. It does so until the cache has come that far, and again after Repeat. Nothing
-// has passed the zero value: a cache is started before its process leads, and its first list may be from an API server
-// that lags. Only Repeat is for concurrent use.
+// that no precondition of a write protects. It does so until the cache has come that far, and again after Repeat.
+// Nothing has passed the zero value: a cache is started before its process leads, and its first list may be from an API
+// server that lags. Only Repeat is for concurrent use.
 type Check[B any] struct {
 	passed   atomic.Bool
 	baseline *B // what is to be shown, nil before it is read and after it was shown
 	readAt   time.Time
 }
 
-// Repeat has the next Pass compare again, for example after a write whose answer was lost, which may have been made.
+// Repeat has the next Pass compare again, for example after a write whose answer was lost, which may have been made. It
+// changes nothing while a baseline is pending: no write is made then.
 func (c *Check[B]) Repeat() { c.passed.Store(false) }
 
 // Pending reports whether a baseline was read that the cache has not shown yet.

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,13 +52,11 @@ func (c *Conflicts) None(owner types.NamespacedName) {
 	delete(c.inRow, owner)
 }
 
-// Refused notes a conflict about a Pod that is its own owner, and returns how long to wait, as Conflicts.Met does. Until
-// the cache has come as far as the Pod is now, it is unobserved, as if that were an own write: without it a controller
-// whose watch is seconds behind sends the same write again and again. A Pod that cannot be read, or is gone, records
-// nothing.
+// Refused notes a conflict about a Pod, its own owner, and returns how long to wait, as Conflicts.Met does. Until the
+// cache has come as far as the Pod is now, it is unobserved, as if that were an own write: without it a controller whose
+// watch is seconds behind sends the same write again and again. A Pod that cannot be read, or is gone, records nothing.
 func (t *Tracker) Refused(ctx context.Context, live client.Reader, pod types.NamespacedName) time.Duration {
-	now := &metav1.PartialObjectMetadata{}
-	now.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	now := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
 	if err := live.Get(ctx, pod, now); err == nil {
 		t.Wrote(pod, now)
 	}

@@ -1,6 +1,12 @@
-// Package freshness answers one question for a reconciler that reads from a cache: has my cache seen what I last wrote
-// for this owner? Deciding on a cache that lacks one's own writes counts a Pod that was just taken out of service as
-// still serving, or creates a replica twice.
+// Package freshness answers one question for a reconciler that reads from a cache: may I decide on this cache? Deciding
+// on a cache that lacks one's own writes counts a Pod that was just taken out of service as still serving, or creates a
+// replica twice. A reconciler asks
+//
+//   - Tracker.Unobserved, before it reads anything: the cache may catch up in between. It records each write, and calls
+//     Forget for an owner that is gone;
+//   - Check.Pass, with what it has read, if it does anything that no precondition of a write protects: what was written
+//     by the leader before, or in a write whose answer was lost, is known to no Tracker;
+//   - Tracker.Conflicts, when to look again after a conflict.
 //
 // A Tracker remembers, for each owner, the writes that the cache may not show yet, each with the resourceVersion that
 // the API server answered. A write counts as seen when

@@ -23,30 +23,26 @@ type baseline struct{ pods, rules freshness.Baseline }
 // readBaseline reads past the cache.
 func readBaseline(ctx context.Context, direct client.Reader, namespace string) (*baseline, error) {
 	version := (*metav1.PartialObjectMetadata).GetResourceVersion
-	pods, err := freshness.ReadBaseline(ctx, direct, corev1.SchemeGroupVersion.WithKind("Pod"), version, client.InNamespace(namespace))
+	pod, rule := corev1.SchemeGroupVersion.WithKind("Pod"),
+		appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)
+	pods, err := freshness.ReadBaseline(ctx, direct, pod, version, client.InNamespace(namespace))
 	if err != nil {
 		return nil, err
 	}
-	rules, err := freshness.ReadBaseline(ctx, direct,
-		appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind), version, client.InNamespace(namespace))
+	rules, err := freshness.ReadBaseline(ctx, direct, rule, version, client.InNamespace(namespace))
 	return &baseline{pods, rules}, err
 }
 
 // shows reports whether the cache has come at least as far.
 func (o observed) shows(b *baseline) bool {
-	return b.pods.ShownBy(func(yield func(types.UID, string) bool) {
-		for i := range o.pods {
-			if !yield(o.pods[i].UID, o.pods[i].ResourceVersion) {
-				return
-			}
-		}
-	}) && b.rules.ShownBy(func(yield func(types.UID, string) bool) {
-		for _, rule := range o.rules {
-			if !yield(rule.UID, rule.ResourceVersion) {
-				return
-			}
-		}
-	})
+	pods, rules := make(map[types.UID]string, len(o.pods)), make(map[types.UID]string, len(o.rules))
+	for i := range o.pods {
+		pods[o.pods[i].UID] = o.pods[i].ResourceVersion
+	}
+	for _, rule := range o.rules {
+		rules[rule.UID] = rule.ResourceVersion
+	}
+	return b.pods.ShownBy(pods) && b.rules.ShownBy(rules)
 }
 
 // ensureFresh answers zero if the cache may be decided on, else when to look again.
@@ -54,7 +50,8 @@ func (r *reconciler) ensureFresh(ctx context.Context, name string, ns *namespace
 	if !ns.known.match(o.rules) { // another leader has granted, or taken back, for reasons that our Pods may not show yet
 		ns.check.Repeat()
 	}
-	fresh, err := ns.check.Pass(r.clock.Now(), func() (*baseline, error) { return readBaseline(ctx, r.direct, name) }, o.shows)
+	read := func() (*baseline, error) { return readBaseline(ctx, r.direct, name) }
+	fresh, err := ns.check.Pass(r.clock.Now(), read, o.shows)
 	switch {
 	case err != nil:
 		return 0, err
