@@ -94,11 +94,10 @@ func (s *server) newestSet(ctx context.Context, set *appsv1alpha1.CollaSet) (*me
 
 // shows reports whether the view is at least as new.
 func (o *observation) shows(b *baseline) bool {
-	listed := b.pods.Listed
 	switch {
 	case o.set.Generation < b.generation:
 		return false
-	case b.entries == "" && o.context != nil && freshness.Newer(listed, o.context.ResourceVersion):
+	case b.entries == "" && o.context != nil && freshness.Newer(b.pods.Listed, o.context.ResourceVersion):
 		return false // it is gone since, with a CollaSet of the same name
 	case b.entries != "" && (o.context == nil || freshness.Newer(b.entries, o.context.ResourceVersion)):
 		return false

@@ -50,9 +50,9 @@ const (
 )
 
 // Tracker remembers own writes by owner. Make one with New; it is safe for concurrent use. Its memory is bounded by
-// the writes that the cache has not shown yet.
+// the writes that the cache has not shown yet, and the owners whose last look met a conflict.
 type Tracker struct {
-	// Conflicts are those of owners whose last look met one.
+	// Conflicts are those that an owner met in a row.
 	Conflicts Conflicts
 
 	cached client.Reader
