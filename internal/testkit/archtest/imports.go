@@ -76,7 +76,8 @@ func codeRule(importer, imported string, components []string) string {
 		return "kinds and decisions import only the Kubernetes API"
 	case isAPI && importer != door && internalName(imported) != "":
 		return "api is imported by others and imports nothing internal"
-	case isPure && internalName(imported) != "" && !slices.Contains([]string{"revision", internalName(importer)}, internalName(imported)):
+	case isPure && internalName(imported) != "" &&
+		!slices.Contains([]string{"revision", internalName(importer)}, internalName(imported)):
 		return "it imports, of internal, only revision"
 	case isDecision && !isPure && slices.Contains(shared, internalName(imported)):
 		return "a decision imports only api"
