@@ -20,10 +20,12 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
+	"kusionstack.io/kuperator/internal/testkit/nightly"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
-// TestDirectly tells the stories that hold without the lifecycle.
+// TestDirectly tells the stories that hold without the lifecycle. Those of replacements and rollouts take the same
+// decisions with it, so they are told here at night only.
 func TestDirectly(t *testing.T) {
 	cluster, c := startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true,
 		WithNodes: true})
@@ -31,8 +33,10 @@ func TestDirectly(t *testing.T) {
 	run(t, cluster, "--pod-ops-lifecycle=false")
 	playVolumes(t, c)
 	in := func(t *testing.T) env { return env{t, c, cluster, testcluster.Namespace(t, cluster, nil)} }
-	for _, stories := range []map[string]func(env){stories, replacements, rolloutStories} {
-		tell(t, in, stories)
+	tell(t, in, stories)
+	if nightly.Run() {
+		tell(t, in, replacements)
+		tell(t, in, rolloutStories)
 	}
 	claims := map[string]func(volumeEnv){}
 	for _, name := range []string{"claims follow their instance ID",

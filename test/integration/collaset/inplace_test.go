@@ -30,6 +30,7 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
+	"kusionstack.io/kuperator/internal/testkit/nightly"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
@@ -388,6 +389,7 @@ func TestInPlace(t *testing.T) {
 
 // TestInPlaceDirectly shows the same without the lifecycle, where one Pod at a time is changed.
 func TestInPlaceDirectly(t *testing.T) {
+	nightly.Only(t, "TestInPlace shows it with the lifecycle")
 	cluster, c := onePlayedNode(t)
 	run(t, cluster, "--pod-ops-lifecycle=false")
 	runKubelet(t, c)
