@@ -32,7 +32,7 @@ export GOFLAGS := $(strip $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimp
 GO_TEST := KUBE_CACHE_MUTATION_DETECTOR=true go test $(if $(KUPERATOR_NIGHTLY),-shuffle=on -count=1) -timeout 40m $(if $(RUN),-run '$(RUN)')
 TEST := $(GO_TEST) $(RACE)
 # The packages below test/ drive clusters and programs, or search for long: without the race detector, which would be what takes the
-# time. It is on for everything else; test/neighbours builds the components with it; make test-nightly has it on everywhere.
+# time. It is on for everything else. make test-nightly has it on everywhere.
 STORIES_RACE ?=
 # These wait most of the time: so many packages run at a time, and so many stories of each that lets them. Garbage is
 # collected rarely: a machine has memory for four control planes, and not too many cores.

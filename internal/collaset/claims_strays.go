@@ -140,12 +140,14 @@ func strayed(o *observation, claim client.Object, mounted bool) bool {
 	}
 	template, known := strayTemplate(o, claim)
 	of := claim.GetLabels()[appsv1alpha1.ClaimTemplateNameLabel]
-	return known && (of == "" || of == template) && (mounted || o.memory.claims.knows(claim) || strings.HasPrefix(claim.GetGenerateName(), o.set.Name+"-"+template+"-") ||
-		slices.ContainsFunc(claimMarks, func(key string) bool { return claim.GetLabels()[key] != "" }))
+	return known && (of == "" || of == template) &&
+		(mounted || o.memory.claims.knows(claim) || strings.HasPrefix(claim.GetGenerateName(), o.set.Name+"-"+template+"-") ||
+			slices.ContainsFunc(claimMarks, func(key string) bool { return claim.GetLabels()[key] != "" }))
 }
 
 // claimMarks are labels that only claims of CollaSets have.
-var claimMarks = []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, appsv1alpha1.ClaimTemplateNameLabel, appsv1alpha1.ClaimTemplateHashLabel}
+var claimMarks = []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, appsv1alpha1.ClaimTemplateNameLabel,
+	appsv1alpha1.ClaimTemplateHashLabel}
 
 // knows reports whether a claim was one of the CollaSet's when it was last decided on.
 func (k *knownClaims) knows(claim metav1.Object) bool {
@@ -233,7 +235,8 @@ func (w claimWriter) repairClaim(ctx context.Context, o *observation, c *setplan
 	o.memory.claims.mu.Unlock()
 	if err == nil {
 		w.events.Eventf(o.set, o.claims[c.Name], corev1.EventTypeWarning, "LabelsRestored", "CheckClaims",
-			"claim %s of instance ID %d is this CollaSet's and lacked labels by which it is found, which were put back", c.Name, c.ID)
+			"claim %s of instance ID %d is this CollaSet's and lacked labels by which it is found, which were put back",
+			c.Name, c.ID)
 	}
 	return err
 }

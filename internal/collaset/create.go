@@ -77,7 +77,9 @@ func (a applier) createInBatches(ctx context.Context, o *observation, plan *setp
 
 // advance moves entries whose old revision the API server refuses to the updated one: it can be repaired, the old one
 // cannot.
-func (w entryWriter) advance(ctx context.Context, o *observation, plan *setplan.Plan, refused []setplan.Creation) error {
+func (w entryWriter) advance(
+	ctx context.Context, o *observation, plan *setplan.Plan, refused []setplan.Creation,
+) error {
 	entries := o.snapshot.Entries
 	if plan.EntriesChanged {
 		entries = plan.Entries

@@ -49,7 +49,8 @@ func (s *server) readBaseline(ctx context.Context, o *observation) (*baseline, e
 		return nil, err
 	}
 	b := &baseline{generation: set.Generation, labels: o.selector}
-	if b.entries, err = s.newestEntries(ctx, client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)}); err != nil {
+	if b.entries, err = s.newestEntries(ctx,
+		client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)}); err != nil {
 		return nil, err
 	}
 	versionOf := func(pod *metav1.PartialObjectMetadata) string {

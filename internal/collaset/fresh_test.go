@@ -20,7 +20,8 @@ import (
 // The API server has the Pods a at 10 and b at 20, listed at 30.
 func TestAnOldViewIsTold(t *testing.T) {
 	pod := func(uid types.UID, version, app string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: version, Labels: map[string]string{"app": app}}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: version,
+			Labels: map[string]string{"app": app}}}
 	}
 	a, b := pod("a", "10", "web"), pod("b", "20", "web")
 	context := func(version string) *appsv1alpha1.ResourceContext {
@@ -127,12 +128,13 @@ func TestAPoolThatWasSetBackIsWritten(t *testing.T) {
 	newest, asked, wrote := "5", 0, 0
 	p := &pool{version: "9"}
 	write := func() error {
-		return p.write(now, func() (string, error) { asked++; return newest, nil }, func() (*appsv1alpha1.ResourceContext, error) {
-			wrote++
-			now = now.DeepCopy()
-			now.ResourceVersion = "6"
-			return now, nil
-		})
+		return p.write(now, func() (string, error) { asked++; return newest, nil },
+			func() (*appsv1alpha1.ResourceContext, error) {
+				wrote++
+				now = now.DeepCopy()
+				now.ResourceVersion = "6"
+				return now, nil
+			})
 	}
 	require.NoError(t, write())
 	require.NoError(t, write())

@@ -40,7 +40,8 @@ func (s podStepper) changeInPlace(ctx context.Context, o *observation, pod *setp
 	}
 	data := change.Patch(&changed, o.history.updated, finishedBy(o, pod))
 	answer, err := s.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
-	if err = s.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated}, err); err != nil {
+	if err = s.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated},
+		err); err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
 	}
 	changed.ObjectMeta = answer.ObjectMeta
@@ -92,9 +93,12 @@ func (s podStepper) resize(ctx context.Context, o *observation, pod *setplan.Pod
 }
 
 // patchResources writes to the resize subresource and remembers that it did.
-func (s *server) patchResources(ctx context.Context, o *observation, live *corev1.Pod, data []byte) (*corev1.Pod, error) {
+func (s *server) patchResources(
+	ctx context.Context, o *observation, live *corev1.Pod, data []byte,
+) (*corev1.Pod, error) {
 	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: live.Namespace, Name: live.Name}}
-	if err := s.client.SubResource("resize").Patch(ctx, answer, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+	if err := s.client.SubResource("resize").Patch(ctx, answer,
+		client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
 		return nil, err
 	}
 	s.wrote(o, answer)

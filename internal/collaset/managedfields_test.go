@@ -9,11 +9,14 @@ import (
 )
 
 func TestHasApplied(t *testing.T) {
-	byCollaSet := metav1.ManagedFieldsEntry{Manager: Name, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}
+	byCollaSet := metav1.ManagedFieldsEntry{Manager: Name, Operation: metav1.ManagedFieldsOperationUpdate,
+		APIVersion: "v1", FieldsV1: metav1.NewFieldsV1(`{"f:spec":{}}`)}
 	byKubectl := metav1.ManagedFieldsEntry{Manager: "kubectl-label", Operation: metav1.ManagedFieldsOperationUpdate}
-	byKubelet := metav1.ManagedFieldsEntry{Manager: "kubelet", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status"}
+	byKubelet := metav1.ManagedFieldsEntry{Manager: "kubelet", Operation: metav1.ManagedFieldsOperationUpdate,
+		Subresource: "status"}
 	applied := metav1.ManagedFieldsEntry{Manager: "helm", Operation: metav1.ManagedFieldsOperationApply}
-	inStatus := metav1.ManagedFieldsEntry{Manager: "kube-controller-manager", Operation: metav1.ManagedFieldsOperationApply, Subresource: "status"}
+	inStatus := metav1.ManagedFieldsEntry{Manager: "kube-controller-manager",
+		Operation: metav1.ManagedFieldsOperationApply, Subresource: "status"}
 	for name, tc := range map[string]struct {
 		entries []metav1.ManagedFieldsEntry
 		want    bool

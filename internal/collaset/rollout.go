@@ -363,7 +363,8 @@ func (r *podReconciler) step(ctx context.Context, name types.NamespacedName) (co
 	}
 	began := r.clock.Now()
 	p := podOf(pod, s.selector)
-	step, queued := s.NextStep(&p), ask(r.window, func(w *setplan.Window) *setplan.Queued { return w.Chosen(key, pod.UID) })
+	step, queued := s.NextStep(&p), ask(r.window,
+		func(w *setplan.Window) *setplan.Queued { return w.Chosen(key, pod.UID) })
 	decideSeconds.WithLabelValues(ofPod).Observe(r.clock.Since(began).Seconds())
 	o := &observation{
 		set: readBy(r.conventions, set), memory: m, history: s.history, selector: s.selector,

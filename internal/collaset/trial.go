@@ -59,7 +59,8 @@ func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTria
 	change := o.history.changes[t.Pod.Revision]
 	if t.Write == setplan.TrialPatch {
 		data := change.Patch(live, t.To, nil)
-		return q.client.Patch(ctx, podcache.Target(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
+		return q.client.Patch(ctx, podcache.Target(live.Namespace, live.Name),
+			client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	}
 	data := change.ResizeTrial(live)
 	if t.Pod.Revision == t.To {
@@ -68,7 +69,8 @@ func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTria
 	if data == nil {
 		return nil
 	}
-	err := q.client.SubResource("resize").Patch(ctx, podcache.Target(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
+	err := q.client.SubResource("resize").Patch(ctx, podcache.Target(live.Namespace, live.Name),
+		client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && q.tryCreate(ctx, o, live.Name, t.Pod.ID, t.To) == nil {
 		return nil // the Pod is re-created where its node or its kind does not let it be resized
 	}
@@ -121,7 +123,8 @@ func (o *observation) refusal(err error) (failures.Rejection, bool) {
 func (q trials) refused(o *observation, t setplan.Trial, err error) bool {
 	why, refused := o.refusal(err)
 	if refused && o.memory.verdicts.refuse(t, why, q.clock.Now()) {
-		q.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.Why)))
+		q.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s",
+			note(t.Refusal(why.Why)))
 	}
 	return refused
 }

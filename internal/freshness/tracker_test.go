@@ -34,7 +34,8 @@ var (
 )
 
 func pod(name string, uid types.UID, rv int) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid, ResourceVersion: strconv.Itoa(rv)}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid,
+		ResourceVersion: strconv.Itoa(rv)}}
 }
 
 func terminating(p *corev1.Pod) *corev1.Pod {
@@ -87,55 +88,77 @@ func TestUnobserved(t *testing.T) {
 		reached                      string // a bookmark of the store
 	}{
 		"an owner without writes has nothing to wait for": {},
-		"a creation that the cache lacks":                 {record: []func(*freshness.Tracker){created(pod("a", "1", 10))}, pending: true, pendingWithoutStore: true},
-		"a creation that the cache shows":                 {record: []func(*freshness.Tracker){created(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}},
-		"a creation that others changed since":            {record: []func(*freshness.Tracker){created(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 11)}},
+		"a creation that the cache lacks": {record: []func(*freshness.Tracker){created(pod("a", "1", 10))},
+			pending: true, pendingWithoutStore: true},
+		"a creation that the cache shows": {record: []func(*freshness.Tracker){created(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}},
+		"a creation that others changed since": {record: []func(*freshness.Tracker){created(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 11)}},
 		"a creation hidden by an older object of the name": {
-			record: []func(*freshness.Tracker){created(pod("a", "2", 10))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){created(pod("a", "2", 10))}, cached: []*corev1.Pod{pod("a", "1", 9)},
+			pending: true, pendingWithoutStore: true,
 		},
 		"a creation that is gone again from a cache that has come further": {
 			record: []func(*freshness.Tracker){created(pod("a", "1", 10))}, reached: "12", pendingWithoutStore: true,
 		},
-		"an update that the cache lacks": {record: []func(*freshness.Tracker){wrote(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
-		"an update that the cache shows": {record: []func(*freshness.Tracker){wrote(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}},
+		"an update that the cache lacks": {record: []func(*freshness.Tracker){wrote(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
+		"an update that the cache shows": {record: []func(*freshness.Tracker){wrote(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}},
 		"resourceVersions are numbers and no text": {
-			record: []func(*freshness.Tracker){wrote(pod("a", "1", 100))}, cached: []*corev1.Pod{pod("a", "1", 99)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(pod("a", "1", 100))}, cached: []*corev1.Pod{pod("a", "1", 99)},
+			pending: true, pendingWithoutStore: true,
 		},
 		"an update of what has left the cache": {record: []func(*freshness.Tracker){wrote(pod("a", "1", 10))}, reached: "12"},
 		"two updates of which the cache shows the first": {
-			record: []func(*freshness.Tracker){wrote(pod("a", "1", 10)), wrote(pod("a", "1", 11))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(pod("a", "1", 10)), wrote(pod("a", "1", 11))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
 		},
 		"two updates recorded in the wrong order": {
-			record: []func(*freshness.Tracker){wrote(pod("a", "1", 11)), wrote(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(pod("a", "1", 11)), wrote(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
 		},
 		"a creation and its update while the cache has neither": {
-			record: []func(*freshness.Tracker){created(pod("a", "1", 10)), wrote(pod("a", "1", 11))}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){created(pod("a", "1", 10)), wrote(pod("a", "1", 11))}, pending: true,
+			pendingWithoutStore: true,
 		},
 		"two objects of which the cache shows one": {
-			record: []func(*freshness.Tracker){created(pod("a", "1", 10)), created(pod("b", "2", 11))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){created(pod("a", "1", 10)), created(pod("b", "2", 11))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
 		},
-		"a deletion that the cache lacks":         {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
-		"a deletion that others wrote before":     {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{pod("a", "1", 50)}, pending: true, pendingWithoutStore: true},
-		"a deletion that the cache shows as mark": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{terminating(pod("a", "1", 10))}},
-		"a deletion that the cache shows as gap":  {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))}, reached: "10"},
+		"a deletion that the cache lacks": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
+		"a deletion that others wrote before": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			cached: []*corev1.Pod{pod("a", "1", 50)}, pending: true, pendingWithoutStore: true},
+		"a deletion that the cache shows as mark": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			cached: []*corev1.Pod{terminating(pod("a", "1", 10))}},
+		"a deletion that the cache shows as gap": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			reached: "10"},
 		"a deletion of what the cache has not come to yet": {
 			record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))}, pending: true, // a cache without a store cannot tell
 		},
-		"a deletion followed by a new object": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{pod("a", "2", 12)}},
+		"a deletion followed by a new object": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			cached: []*corev1.Pod{pod("a", "2", 12)}},
 		"a creation and its deletion while the cache has neither": {
-			record: []func(*freshness.Tracker){created(pod("a", "1", 10)), deleted(pod("a", "1", 10))}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){created(pod("a", "1", 10)), deleted(pod("a", "1", 10))}, pending: true,
+			pendingWithoutStore: true,
 		},
 		"an update and a deletion of which the cache shows the update": {
-			record: []func(*freshness.Tracker){wrote(pod("a", "1", 10)), deleted(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(pod("a", "1", 10)), deleted(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
 		},
 		"the last finalizer of what the cache still shows": {
-			record: []func(*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, cached: []*corev1.Pod{terminating(pod("a", "1", 9))}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(ended(pod("a", "1", 9)))},
+			cached: []*corev1.Pod{terminating(pod("a", "1", 9))}, pending: true, pendingWithoutStore: true,
 		},
-		"the last finalizer of what the cache shows to be gone": {record: []func(*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, reached: "10"},
+		"the last finalizer of what the cache shows to be gone": {record: []func(
+			*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, reached: "10"},
 		"the last finalizer of what the cache has not come to yet": {
-			record: []func(*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, pending: true, // a cache without a store cannot tell
+			// a cache without a store cannot tell
+			record: []func(*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, pending: true,
 		},
-		"the last finalizer of what was followed by a new object": {record: []func(*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, cached: []*corev1.Pod{pod("a", "2", 12)}},
+		"the last finalizer of what was followed by a new object": {record: []func(
+			*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, cached: []*corev1.Pod{pod("a", "2", 12)}},
 		"the last finalizer but for the grace period": {
 			record: []func(*freshness.Tracker){func(t *freshness.Tracker) {
 				p := ended(pod("a", "1", 10))
@@ -144,7 +167,8 @@ func TestUnobserved(t *testing.T) {
 			}}, cached: []*corev1.Pod{terminating(pod("a", "1", 10))},
 		},
 		"an object created anew under the name of a deleted one": {
-			record: []func(*freshness.Tracker){deleted(pod("a", "1", 9)), created(pod("a", "2", 11))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){deleted(pod("a", "1", 9)), created(pod("a", "2", 11))},
+			cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true,
 		},
 	}
 	for name, tc := range tests {
@@ -267,7 +291,8 @@ func TestAnAnswerOfAnyTypeIsForThePodInTheCache(t *testing.T) {
 			answer.SetUID("1")
 			answer.SetResourceVersion("10")
 			typed := fake.NewClientBuilder().WithObjects(pod("a", "1", 9)).WithInterceptorFuncs(interceptor.Funcs{
-				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object,
+					options ...client.GetOption) error {
 					require.IsType(t, &corev1.Pod{}, into, "another type would start another cache")
 					return c.Get(ctx, key, into, options...)
 				},
@@ -371,7 +396,8 @@ func TestUnobservedHoldsExactlyWhileOwnWritesLieBeyondTheCache(t *testing.T) {
 					}
 					if e.gone {
 						deleted := before[seen+i]
-						behind, err := resourceversion.CompareResourceVersion(store.LastStoreSyncResourceVersion(), deleted.ResourceVersion)
+						behind, err := resourceversion.CompareResourceVersion(store.LastStoreSyncResourceVersion(),
+							deleted.ResourceVersion)
 						require.NoError(t, err)
 						cached, exists, err := store.Get(e.object)
 						require.NoError(t, err)

@@ -59,9 +59,11 @@ func TestWhoeverReadsGetsWholePods(t *testing.T) {
 	source := fakesource.NewFakeControllerSource()
 	pod := func(name string, phase corev1.PodPhase) *corev1.Pod {
 		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"app": name}, ManagedFields: []metav1.ManagedFieldsEntry{{}}},
-			Spec:       corev1.PodSpec{NodeName: "n"},
-			Status:     corev1.PodStatus{Phase: phase, PodIP: "10.0.0.1", Message: "long enough for this status to be its own, as with addresses and times"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"app": name},
+				ManagedFields: []metav1.ManagedFieldsEntry{{}}},
+			Spec: corev1.PodSpec{NodeName: "n"},
+			Status: corev1.PodStatus{Phase: phase, PodIP: "10.0.0.1",
+				Message: "long enough for this status to be its own, as with addresses and times"},
 		}
 	}
 	source.Add(pod("a", corev1.PodPending))
@@ -124,7 +126,8 @@ func TestAHandlerGetsTheLastStateOfAPodWhoseDeletionNobodySaw(t *testing.T) {
 	got := &toldOf{}
 	kept := shrink(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}})
 	handler{got}.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: kept})
-	require.Equal(t, cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}, got.deleted)
+	require.Equal(t, cache.DeletedFinalStateUnknown{Key: "ns/p",
+		Obj: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}, got.deleted)
 }
 
 type toldOf struct {

@@ -39,7 +39,8 @@ func TestAMemoReadsWhatChanged(t *testing.T) {
 	require.Equal(t, []string{"c", "b", "a"}, read(pods), "in the order of the Pods")
 	require.Empty(t, asked)
 
-	pods.kept[0] = shrink(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Status: corev1.PodStatus{PodIP: "changed"}})
+	pods.kept[0] = shrink(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "c"},
+		Status: corev1.PodStatus{PodIP: "changed"}})
 	require.Equal(t, []string{"changed", "b", "a"}, read(pods))
 	require.Equal(t, []string{"c"}, asked)
 
@@ -56,7 +57,8 @@ func TestAMemoReadsWhatChanged(t *testing.T) {
 func TestAMemoTellsOfThePast(t *testing.T) {
 	var m Memo[string]
 	read := func(pods Pods) (past []string, remembered bool) {
-		_, remembered = m.ReadChanges(pods, func(pod *corev1.Pod) string { return pod.Status.PodIP }, func(of string) { past = append(past, of) })
+		_, remembered = m.ReadChanges(pods, func(pod *corev1.Pod) string { return pod.Status.PodIP },
+			func(of string) { past = append(past, of) })
 		slices.Sort(past)
 		return past, remembered
 	}
@@ -68,7 +70,8 @@ func TestAMemoTellsOfThePast(t *testing.T) {
 	require.Empty(t, past)
 	require.True(t, remembered)
 
-	pods.kept[0] = shrink(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{PodIP: "changed"}})
+	pods.kept[0] = shrink(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a"},
+		Status: corev1.PodStatus{PodIP: "changed"}})
 	past, _ = read(Pods{kept: append(slices.Clone(pods.kept[:2]), running("e").kept...)})
 	require.Equal(t, []string{"a", "c", "d"}, past, "one has changed, two are gone")
 	past, _ = read(pods)

@@ -60,7 +60,9 @@ func othersCame() {
 }
 
 func TestAStatusIsDecodedOnlyOnceOthersCame(t *testing.T) {
-	s, ok := shrink(&corev1.Pod{Status: corev1.PodStatus{PodIP: "10.0.0.1", Conditions: []corev1.PodCondition{{Type: corev1.PodReady}}}}).(*small)
+	s,
+		ok := shrink(&corev1.Pod{Status: corev1.PodStatus{PodIP: "10.0.0.1",
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady}}}}).(*small)
 	require.True(t, ok)
 	first, second := s.whole(), s.whole()
 	require.Same(t, &first.Status.Conditions[0], &second.Status.Conditions[0])
@@ -73,9 +75,10 @@ func TestAStatusIsDecodedOnlyOnceOthersCame(t *testing.T) {
 func TestPodsShareWhatIsEqual(t *testing.T) {
 	pod := func(phase corev1.PodPhase, node, owner, ip string) *small {
 		kept, ok := shrink(&corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: types.UID(owner), Controller: ptr.To(true)}}},
-			Spec:       corev1.PodSpec{NodeName: node},
-			Status:     corev1.PodStatus{Phase: phase, PodIP: ip},
+			ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{UID: types.UID(owner),
+				Controller: ptr.To(true)}}},
+			Spec:   corev1.PodSpec{NodeName: node},
+			Status: corev1.PodStatus{Phase: phase, PodIP: ip},
 		}).(*small)
 		require.True(t, ok)
 		return kept
@@ -105,14 +108,16 @@ func TestPodsShareTheTextsOfTheirAnnotations(t *testing.T) {
 	long := strings.Repeat("long", longestText)
 	decoded := func() metav1.ObjectMeta { // with texts of its own, as from the API server
 		own := strings.Clone
-		return metav1.ObjectMeta{GenerateName: own("web-"), Annotations: map[string]string{own("key"): own("value"), own("long"): own(long)}}
+		return metav1.ObjectMeta{GenerateName: own("web-"),
+			Annotations: map[string]string{own("key"): own("value"), own("long"): own(long)}}
 	}
 	a, b := rest(decoded()), rest(decoded())
 	require.Equal(t, decoded(), *a)
 	require.Equal(t, decoded(), *b)
 	require.Same(t, unsafe.StringData(a.GenerateName), unsafe.StringData(b.GenerateName))
 	require.Same(t, unsafe.StringData(a.Annotations["key"]), unsafe.StringData(b.Annotations["key"]))
-	require.NotSame(t, unsafe.StringData(a.Annotations["long"]), unsafe.StringData(b.Annotations["long"]), "long texts are rarely the same")
+	require.NotSame(t, unsafe.StringData(a.Annotations["long"]), unsafe.StringData(b.Annotations["long"]),
+		"long texts are rarely the same")
 	require.Nil(t, rest(metav1.ObjectMeta{DeletionTimestamp: ptr.To(metav1.Now())}).Annotations)
 }
 
@@ -136,7 +141,8 @@ func TestAppendingToOnePodChangesNoOther(t *testing.T) {
 
 func TestAStatusIsCommon(t *testing.T) {
 	now := metav1.Now()
-	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: "Fine", Message: "as it should be"}
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: "Fine",
+		Message: "as it should be"}
 	require.True(t, common(&corev1.PodStatus{}))
 	require.True(t, common(&corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{ready}}))
 	for what, s := range map[string]corev1.PodStatus{
@@ -196,11 +202,13 @@ func TestPodsShareTheKeysOfTheirLabels(t *testing.T) {
 func BenchmarkKept(b *testing.B) {
 	pod := func(i int) *corev1.Pod {
 		p := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprintf("%036d", i)), Labels: map[string]string{"app": "web", "number": fmt.Sprint(i)}},
-			Spec:       corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "gate"}}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("pod-", i), UID: types.UID(fmt.Sprintf("%036d", i)),
+				Labels: map[string]string{"app": "web", "number": fmt.Sprint(i)}},
+			Spec: corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: "gate"}}},
 		}
 		for _, kind := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, "gate"} {
-			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(int64(i), 0)})
+			p.Status.Conditions = append(p.Status.Conditions,
+				corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Unix(int64(i), 0)})
 		}
 		return p
 	}

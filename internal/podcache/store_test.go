@@ -27,9 +27,11 @@ func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
 					source := fakesource.NewFakeControllerSource()
 					for i := range 4 {
 						pod := &corev1.Pod{
-							ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("ns-%d", n), Name: fmt.Sprintf("p-%d-%d", n, i), Labels: map[string]string{"n": fmt.Sprint(i)}},
-							Spec:       corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%2)},
-							Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+							ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("ns-%d", n), Name: fmt.Sprintf("p-%d-%d", n, i),
+								Labels: map[string]string{"n": fmt.Sprint(i)}},
+							Spec: corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%2)},
+							Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady,
+								Status: corev1.ConditionTrue}}},
 						}
 						if i > 1 { // its own status
 							pod.Status.PodIP = fmt.Sprintf("10.0.%d.%d", n, i)
@@ -37,7 +39,8 @@ func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
 						want[pod.Name] = pod.DeepCopy()
 						source.Add(pod)
 					}
-					informer := store.NewInformer(of)(source, &corev1.Pod{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+					informer := store.NewInformer(of)(source, &corev1.Pod{}, 0,
+						cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 					go informer.RunWithContext(t.Context())
 					require.True(t, cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced))
 				}
@@ -94,7 +97,8 @@ func same(t *testing.T, want, got map[string]*corev1.Pod) {
 
 func TestAStoreRemembersInformersOfPodsOnly(t *testing.T) {
 	store := NewStore(byNode)
-	nodes := store.NewInformer(cache.NewSharedIndexInformer)(fakesource.NewFakeControllerSource(), &corev1.Node{}, 0, cache.Indexers{})
+	nodes := store.NewInformer(cache.NewSharedIndexInformer)(fakesource.NewFakeControllerSource(), &corev1.Node{}, 0,
+		cache.Indexers{})
 	require.Empty(t, nodes.GetIndexer().GetIndexers())
 	_, err := store.ByIndex("node", "a")
 	require.ErrorContains(t, err, "not watched")

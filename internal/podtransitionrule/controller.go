@@ -81,7 +81,8 @@ func (f *flags) add(fs *pflag.FlagSet) {
 
 func (f *flags) validate() error {
 	if f.annotateBlockedAfter < 0 {
-		return fmt.Errorf("--annotate-blocked-after is %s: give a time, such as 30s, or 0 to annotate no Pod", f.annotateBlockedAfter)
+		return fmt.Errorf("--annotate-blocked-after is %s: give a time, such as 30s, or 0 to annotate no Pod",
+			f.annotateBlockedAfter)
 	}
 	return f.asking.Validate()
 }
@@ -171,7 +172,8 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		WatchesRawSource(budgetSource(mgr)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Concurrency,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry,
+				lastRetry),
 		}).
 		Build(r)
 	if err != nil {

@@ -21,7 +21,8 @@ func TestWhetherACacheShowsTheBaseline(t *testing.T) {
 	cached := func(uidAndVersion ...string) []grants.Pod {
 		var pods []grants.Pod
 		for i := 0; i < len(uidAndVersion); i += 2 {
-			pods = append(pods, grants.Pod{View: podops.View{UID: types.UID(uidAndVersion[i]), ResourceVersion: uidAndVersion[i+1]}})
+			pods = append(pods, grants.Pod{View: podops.View{UID: types.UID(uidAndVersion[i]),
+				ResourceVersion: uidAndVersion[i+1]}})
 		}
 		return pods
 	}
@@ -47,12 +48,14 @@ func TestAStrippedPodReadsTheSameForADecision(t *testing.T) {
 	full := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "p", UID: "u", ResourceVersion: "7", DeletionTimestamp: ptr.To(metav1.Now()),
-			Labels: map[string]string{"app": "web"}, Annotations: map[string]string{podops.SkipRulesAnnotation: `{"skipRules":["x"]}`, "big": "text"},
+			Labels:          map[string]string{"app": "web"},
+			Annotations:     map[string]string{podops.SkipRulesAnnotation: `{"skipRules":["x"]}`, "big": "text"},
 			OwnerReferences: []metav1.OwnerReference{{UID: "other"}, {UID: "owner", Controller: ptr.To(true)}},
 		},
 		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "big"}}},
 		Status: corev1.PodStatus{Phase: corev1.PodFailed, Conditions: []corev1.PodCondition{
-			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "long"},
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "long"},
 		}},
 	}
 	stripped, err := strip(full.DeepCopy())
