@@ -118,8 +118,8 @@ func AddToManager(mgr manager.Manager, example client.Object, options api.Option
 		return err
 	}
 	indexer := func(o client.Object) []string { return expectedKeys(kind, o) }
-	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, indexName(kind),
-		indexer); err != nil { //nolint:forbidigo // nothing is read or awaited here
+	ctx := context.Background() //nolint:forbidigo // nothing is read or awaited here
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexName(kind), indexer); err != nil {
 		return fmt.Errorf("indexing Pods by the %s that they name: %w", kind, err)
 	}
 	return errors.Join(c.watch(mgr), addEmployerController(mgr, c), mgr.Add(explainSync(mgr, gvk, backend.New(example))))

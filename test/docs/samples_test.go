@@ -111,9 +111,7 @@ func (w *world) accepts(t *testing.T, manifest string) {
 			obj.SetNamespace(sampleNamespace)
 		}
 		w.warnings.take()
-		err = w.client.Patch(t.Context(), obj, client.Apply, client.DryRunAll, client.ForceOwnership,
-			client.FieldOwner("docs"),
-			client.FieldValidation("Strict")) //nolint:staticcheck // apply configurations need types that are known beforehand
+		err = w.dryRun(t, obj)
 		require.NoErrorf(t, err, "%s %s", obj.GetKind(), obj.GetName())
 		require.Emptyf(t, w.warnings.take(), "warnings about %s %s", obj.GetKind(), obj.GetName())
 	}
@@ -197,8 +195,15 @@ func TestASampleCanBeRefused(t *testing.T) {
 			require.NoError(t, err)
 			obj := &unstructured.Unstructured{Object: objects[0]}
 			obj.SetNamespace(sampleNamespace)
-			require.Error(t, w.client.Patch(t.Context(), obj, client.Apply, client.DryRunAll, client.ForceOwnership,
-				client.FieldOwner("docs"), client.FieldValidation("Strict"))) //nolint:staticcheck // as above
+			require.Error(t, w.dryRun(t, obj))
 		})
 	}
+}
+
+// dryRun applies an object without keeping it.
+func (w *world) dryRun(t *testing.T, obj client.Object) error {
+	t.Helper()
+	apply := client.Apply //nolint:staticcheck // apply configurations need types that are known beforehand
+	return w.client.Patch(t.Context(), obj, apply, client.DryRunAll, client.ForceOwnership, client.FieldOwner("docs"),
+		client.FieldValidation("Strict"))
 }
