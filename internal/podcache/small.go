@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,40 +27,14 @@ type small struct {
 	// rest is the metadata without what is above.
 	rest *metav1.ObjectMeta
 	spec *corev1.PodSpec
-	// status is shared; encoded is the Pod's own, in protobuf, where status is nil. Among the latest it is the one with
-	// this number.
+	// status is shared; encoded is the Pod's own, in protobuf, where status is nil.
 	status  *corev1.PodStatus
 	encoded []byte
-	number  uint64
 }
 
 // separator is between the parts of what is a Pod's own; the API server has none in a UID, a resourceVersion or a
 // label.
 const separator = "\x00"
-
-// latest are the labels and statuses of the Pods that came last, as they came: one event of a Pod is looked at by
-// each index and each handler, with the Pod as it was before, which mostly came shortly before. Each has the place of
-// its number.
-var (
-	latest  [mostLatest]atomic.Pointer[numbered]
-	arrived atomic.Uint64 // the last number
-)
-
-// mostLatest is a few for each of the Pods that are operated on at a time, and less than half a megabyte.
-const mostLatest = 256
-
-type numbered struct {
-	number uint64
-	labels map[string]string
-	status corev1.PodStatus
-}
-
-// remember gives a Pod a number, which is never 0, by which its labels and status are found until so many others came.
-func remember(pod *corev1.Pod) uint64 {
-	n := &numbered{arrived.Add(1), pod.Labels, pod.Status}
-	latest[n.number%mostLatest].Store(n)
-	return n.number
-}
 
 // shrink returns the Pod as it is kept, or the Pod itself if it cannot be encoded.
 func shrink(pod *corev1.Pod) runtime.Object {
@@ -85,7 +58,7 @@ func shrink(pod *corev1.Pod) runtime.Object {
 	if common(&pod.Status) {
 		s.status = statuses.one(status, &pod.Status)
 	} else {
-		s.encoded, s.number = status, remember(pod)
+		s.encoded = status
 	}
 	return s
 }
@@ -145,10 +118,6 @@ func (s *small) whole() *corev1.Pod {
 func (s *small) into(pod *corev1.Pod) {
 	s.identify(&pod.ObjectMeta)
 	pod.Spec = *s.spec
-	if n := latest[s.number%mostLatest].Load(); n != nil && n.number == s.number {
-		pod.Labels, pod.Status = n.labels, n.status
-		return
-	}
 	pod.Labels = s.labels()
 	if s.status != nil {
 		pod.Status = *s.status

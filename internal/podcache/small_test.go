@@ -47,29 +47,8 @@ func TestAPodIsShownAsItWas(t *testing.T) {
 			named.Labels = nil
 			require.True(t, equality.Semantic.DeepEqual(&named, s.GetObjectMeta()), "seed %d", seed)
 			kept = s.DeepCopyObject()
-			othersCame()
 		}
 	}
-}
-
-// othersCame has as many Pods with their own status come as are remembered.
-func othersCame() {
-	for range mostLatest {
-		shrink(&corev1.Pod{Status: corev1.PodStatus{PodIP: "10.9.9.9"}})
-	}
-}
-
-func TestAStatusIsDecodedOnlyOnceOthersCame(t *testing.T) {
-	s,
-		ok := shrink(&corev1.Pod{Status: corev1.PodStatus{PodIP: "10.0.0.1",
-		Conditions: []corev1.PodCondition{{Type: corev1.PodReady}}}}).(*small)
-	require.True(t, ok)
-	first, second := s.whole(), s.whole()
-	require.Same(t, &first.Status.Conditions[0], &second.Status.Conditions[0])
-	othersCame()
-	later := s.whole()
-	require.NotSame(t, &first.Status.Conditions[0], &later.Status.Conditions[0])
-	require.Equal(t, first, later)
 }
 
 func TestPodsShareWhatIsEqual(t *testing.T) {
