@@ -60,8 +60,7 @@ func TestHTTP2IsSpokenWhereItIsOffered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				_,
-					_ = io.WriteString(w, r.Proto)
+				_, _ = io.WriteString(w, r.Proto)
 			}))
 			server.Config.ErrorLog = log.New(io.Discard, "", 0)
 			server.EnableHTTP2, server.TLS = true, authority.Config(t, false)

@@ -209,8 +209,7 @@ func TestCacheHoldsManagedPodsOnly(t *testing.T) {
 		assert.True(t, by.Label.Matches(labels.Set(fullPod().Labels)))
 		assert.False(t, by.Label.Matches(labels.Set{"app": "web"}))
 	}
-	other,
-		err := stripPod(
+	other, err := stripPod(
 		&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{}}}})
 	require.NoError(t, err)
 	assert.Empty(t, other.(client.Object).GetManagedFields())

@@ -24,8 +24,7 @@ func dataFor(t *testing.T, image string, env ...any) *revision.Data {
 	if len(env) > 0 {
 		container["env"] = env
 	}
-	raw,
-		err := revision.Render(
+	raw, err := revision.Render(
 		map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{container}}}})
 	require.NoError(t, err)
 	data, err := revision.Parse(raw)

@@ -37,8 +37,7 @@ template:
 `
 
 func TestRenderWritesTheBytesThatKuperatorWrites(t *testing.T) {
-	got,
-		err := revision.Render(spec(t,
+	got, err := revision.Render(spec(t,
 		`{template: {metadata: {labels: {app: bylabel}}, spec: {containers: [{image: "nginx:1.24.0", name: c}]}}}`))
 	require.NoError(t, err)
 	assert.Equal(t,

@@ -209,8 +209,7 @@ func (p *play) undo(w faultproxy.Write) {
 	if pod == nil {
 		return
 	}
-	body,
-		err := json.Marshal(
+	body, err := json.Marshal(
 		map[string]any{"metadata": map[string]any{"labels": map[string]any{podops.UndoOperationTypePrefix +
 			"/collaset": podops.TypeUpdate}}})
 	if err != nil {

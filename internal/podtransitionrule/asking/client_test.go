@@ -136,8 +136,7 @@ func TestServersThatAreNotThere(t *testing.T) {
 
 func TestAnAnswerIsReadUpToItsLimit(t *testing.T) {
 	server := served(t, func(w http.ResponseWriter, _ *http.Request) {
-		_,
-			_ = w.Write(bytes.Repeat([]byte(" "), maxAnswer))
+		_, _ = w.Write(bytes.Repeat([]byte(" "), maxAnswer))
 	})
 	body, err := local(t, 30*time.Second).ask(t.Context(), call{method: http.MethodGet, url: server.URL})
 	require.NoError(t, err)

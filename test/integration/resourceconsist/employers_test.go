@@ -470,8 +470,7 @@ func providerFails(t *testing.T, m market) {
 	m.eventually(t, "the owner is told that all is well",
 		func() bool { c := m.inSync(t, "web"); return c != nil && c.Status == metav1.ConditionTrue })
 	m.eventually(t, "and by an event", func() bool {
-		_,
-			times := m.events(t, "web", api.ConditionReasonInSync)
+		_, times := m.events(t, "web", api.ConditionReasonInSync)
 		return times == 1
 	})
 	notes, times := m.events(t, "web", api.ConditionReasonBackendFailed)
@@ -515,8 +514,7 @@ func sharedWithAnotherKind(t *testing.T, m market) {
 		return c != nil && c.Reason == api.ConditionReasonFinalizerShared && strings.Contains(c.Message, gateway)
 	})
 	m.eventually(t, "and by an event", func() bool {
-		_,
-			times := m.events(t, "web", api.ConditionReasonFinalizerShared)
+		_, times := m.events(t, "web", api.ConditionReasonFinalizerShared)
 		return times == 1
 	})
 	m.write(t, "web-0", func(v podops.View) podops.Change {

@@ -88,8 +88,8 @@ func (p proxied) create(name string) {
 	p.Helper()
 	p.createPod(p.T, name, func(pod *corev1.Pod) { pod.Spec.NodeName = "" })
 	ip := p.webs[name].IP
-	patch,
-		err := json.Marshal(map[string]any{"status": map[string]any{"podIP": ip, "podIPs": []map[string]string{{"ip": ip}}}})
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"podIP": ip,
+		"podIPs": []map[string]string{{"ip": ip}}}})
 	require.NoError(p.T, err)
 	_, err = p.clientset.CoreV1().Pods(p.namespace).Patch(p.T.Context(), name, types.MergePatchType, patch,
 		metav1.PatchOptions{}, "status")

@@ -229,8 +229,7 @@ func skipAnnotation(t *testing.T) {
 	pods := s.serve(3)
 	skips, err := json.Marshal(map[string]any{"skipRules": []string{"needs-approved"}})
 	require.NoError(t, err)
-	body,
-		err := json.Marshal(
+	body, err := json.Marshal(
 		map[string]any{"metadata": map[string]any{"annotations": map[string]any{podops.SkipRulesAnnotation: string(skips)}}})
 	require.NoError(t, err)
 	for _, pod := range pods[:2] {

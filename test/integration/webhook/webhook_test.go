@@ -329,12 +329,10 @@ func TestWebhookServer(t *testing.T) {
 	})
 
 	t.Run("rules and pools are checked", func(t *testing.T) {
-		_,
-			err := s.create(t, rules,
+		_, err := s.create(t, rules,
 			`{kind: PodTransitionRule, metadata: {name: bad}, spec: {selector: {matchLabels: {a: "b c"}}, rules: [{name: a, availablePolicy: {maxUnavailableValue: 1}}]}}`)
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
-		_,
-			err = s.create(t, rules,
+		_, err = s.create(t, rules,
 			`{kind: PodTransitionRule, metadata: {name: hook}, spec: {selector: {}, rules: [{name: a, webhook: {clientConfig: {url: "https://192.0.2.1:81/never-dialled"}}}]}}`)
 		require.NoError(t, err)
 		_, err = s.create(t, resourceContexts,
