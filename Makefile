@@ -44,10 +44,10 @@ GUARDED := ^kusionstack.io/kuperator/test/(install|fault/(controlplane|leadershi
 LEFT_OUT := $(if $(KUPERATOR_NIGHTLY),,$(if $(filter ./...,$(PKG)),$(GUARDED)))
 # Those that take longest begin first, so that no core waits for the last.
 LONGEST := /test/(neighbours|e2e|integration/collaset|fault)$$
-# The packages of the fast part: all but those. Decisions are pure functions and start no goroutine: the race detector
-# finds little there and makes their properties take four times as long. It is on at night.
+# The packages of the fast part: all but those. Decisions are pure functions, and these packages start no goroutine:
+# the race detector finds little there and makes their properties take four times as long. It is on at night.
 UNIT = $(shell go list -e ./... | grep -v '$(BELOW_TEST)')
-PURE := ^kusionstack.io/kuperator/(api/podops|internal/(collaset/setplan|insight|lifecycle/podphase|podtransitionrule/(grants|asking/exchange)|resourceconsist/traffic|shard/placement))$$
+PURE := ^kusionstack.io/kuperator/(api/podops|internal/(collaset/setplan|insight|lifecycle/podphase|monitoring|podtransitionrule/(grants|asking/exchange)|resourceconsist/traffic|revision|shard/placement|testkit/crdgen))$$
 
 # How many cases make test-properties draws for each property, and the packages that have any. make test draws 100.
 DRAWS ?= 2000

@@ -16,7 +16,7 @@ import (
 func TestAQuotaIsNotStormed(t *testing.T) {
 	w := newWorld(t, true, collaSet(2))
 	w.settle()
-	w.change(replicas(50))
+	w.change(replicas(20))
 	w.refuse = refusing("create Pod", errQuota)
 	rounds := 0
 	for range 5 * 60 * 2 {
@@ -41,7 +41,7 @@ func TestAQuotaIsNotStormed(t *testing.T) {
 	w.see()
 	_, err := w.reconcile()
 	require.NoError(t, err)
-	assert.Len(t, w.pods(), 50)
+	assert.Len(t, w.pods(), 20)
 	w.see()
 	w.clock.Step(time.Second)
 	_, err = w.reconcile()
