@@ -32,7 +32,7 @@ export GOFLAGS := $(strip $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimp
 GO_TEST := KUBE_CACHE_MUTATION_DETECTOR=true go test $(if $(KUPERATOR_NIGHTLY),-shuffle=on -count=1) -timeout 40m $(if $(RUN),-run '$(RUN)')
 TEST := $(GO_TEST) $(RACE)
 # The packages below test/ drive clusters and programs, or search for long: without the race detector, which would be what takes the
-# time. It is on for everything else; test/neighbours builds the components with it; make test-nightly has it on everywhere.
+# time. It is on for everything else. make test-nightly has it on everywhere.
 STORIES_RACE ?=
 # These wait most of the time: so many packages run at a time, and so many stories of each that lets them. Garbage is
 # collected rarely: a machine has memory for four control planes, and not too many cores.
@@ -44,10 +44,10 @@ GUARDED := ^kusionstack.io/kuperator/test/(install|fault/(controlplane|leadershi
 LEFT_OUT := $(if $(KUPERATOR_NIGHTLY),,$(if $(filter ./...,$(PKG)),$(GUARDED)))
 # Those that take longest begin first, so that no core waits for the last.
 LONGEST := /test/(neighbours|e2e|integration/collaset|fault)$$
-# The packages of the fast part: all but those. Decisions are pure functions and start no goroutine: the race detector
-# finds little there and makes their properties take four times as long. It is on at night.
+# The packages of the fast part: all but those. Decisions are pure functions, and these packages start no goroutine:
+# the race detector finds little there and makes their properties take four times as long. It is on at night.
 UNIT = $(shell go list -e ./... | grep -v '$(BELOW_TEST)')
-PURE := ^kusionstack.io/kuperator/(api/podops|internal/(collaset/setplan|insight|lifecycle/podphase|podtransitionrule/(grants|asking/exchange)|resourceconsist/traffic|shard/placement))$$
+PURE := ^kusionstack.io/kuperator/(api/podops|internal/(collaset/setplan|insight|lifecycle/podphase|monitoring|podtransitionrule/(grants|asking/exchange)|resourceconsist/traffic|revision|shard/placement|testkit/crdgen))$$
 
 # How many cases make test-properties draws for each property, and the packages that have any. make test draws 100.
 DRAWS ?= 2000

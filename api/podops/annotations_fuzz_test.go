@@ -14,10 +14,14 @@ import (
 // nothing and is never overwritten; what can be read is kept beside what is added.
 func FuzzAnnotations(f *testing.F) {
 	for _, seed := range []string{
-		"", "null", "{}", "[]", `"x"`, "{", `{"expectedFinalizers":null}`, `{"expectedFinalizers":{"Service/d/s":"prot.podopslifecycle.kusionstack.io/x"}}`,
-		`{"expectedFinalizers":{"":""}}`, `{"expectedFinalizers":{"a":1}}`, `{"expectedFinalizers":["a"]}`, `{"skipRules":["a","b"]}`, `{"skipRules":"a"}`,
-		`{"Preparing":{"after":"10m","policy":"Cancel"}}`, `{"Operate/update":{"after":"-1s"}}`, `{"Nowhere":{"after":"soon","policy":"Explode"}}`,
-		`{"PreCheck":{"after":"9999999h","policy":"Proceed"}}`, `{"PostCheck/":{"after":"1s"}}`, "\xff", `{"skipRules":["a"]} trailing`,
+		"", "null", "{}", "[]", `"x"`, "{", `{"expectedFinalizers":null}`,
+		`{"expectedFinalizers":{"Service/d/s":"prot.podopslifecycle.kusionstack.io/x"}}`,
+		`{"expectedFinalizers":{"":""}}`, `{"expectedFinalizers":{"a":1}}`, `{"expectedFinalizers":["a"]}`,
+		`{"skipRules":["a","b"]}`, `{"skipRules":"a"}`,
+		`{"Preparing":{"after":"10m","policy":"Cancel"}}`, `{"Operate/update":{"after":"-1s"}}`,
+		`{"Nowhere":{"after":"soon","policy":"Explode"}}`,
+		`{"PreCheck":{"after":"9999999h","policy":"Proceed"}}`, `{"PostCheck/":{"after":"1s"}}`, "\xff",
+		`{"skipRules":["a"]} trailing`,
 	} {
 		f.Add(seed, "Service/default/web")
 	}
@@ -57,7 +61,8 @@ func FuzzAnnotations(f *testing.F) {
 
 // FuzzDeadlineFlag: a flag is read as it is written, or refused.
 func FuzzDeadlineFlag(f *testing.F) {
-	for _, seed := range []string{"", "=", "Preparing=10m", "Operate/update=1h,Cancel", "PostCheck=0s,Proceed", "PreCheck/=1s", "Completing/a/b=1s,Wait", "Preparing=1s,,"} {
+	for _, seed := range []string{"", "=", "Preparing=10m", "Operate/update=1h,Cancel", "PostCheck=0s,Proceed",
+		"PreCheck/=1s", "Completing/a/b=1s,Wait", "Preparing=1s,,"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, flag string) {

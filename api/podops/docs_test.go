@@ -25,7 +25,8 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 		if !ok || lit.Kind != token.STRING {
 			return true
 		}
-		if key, err := strconv.Unquote(lit.Value); err == nil && strings.Contains(key, "kusionstack.io") && !strings.HasPrefix(key, ".") {
+		if key, err := strconv.Unquote(lit.Value); err == nil && strings.Contains(key, "kusionstack.io") &&
+			!strings.HasPrefix(key, ".") {
 			found++
 			assert.Contains(t, string(page), "`"+key, "docs/protocol.md does not list the key")
 		}

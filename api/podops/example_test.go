@@ -26,14 +26,16 @@ func operate(ctx context.Context, clients kubernetes.Interface, pod *corev1.Pod,
 	switch {
 	case changed && !podops.IsDuring(view, restarter, retag):
 		return nil
-	case changed && len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].Image == image && view.ContainersReady:
+	case changed && len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].Image == image &&
+		view.ContainersReady:
 		return write(ctx, clients, pod, podops.Finish(view, restarter, retag, now))
 	case changed: // the kubelet restarts the container
 		return nil
 	case podops.Allowed(view, restarter, retag):
 		patch := fmt.Sprintf(`{"metadata":{"uid":%q,"resourceVersion":%q},"spec":{"containers":[{"name":%q,"image":%q}]}}`,
 			pod.UID, pod.ResourceVersion, pod.Spec.Containers[0].Name, image)
-		_, err := clients.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+		_, err := clients.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, []byte(patch),
+			metav1.PatchOptions{})
 		return err
 	}
 	begin, err := podops.Begin(view, podops.Request{ID: restarter, Type: retag}, now)
@@ -48,13 +50,17 @@ func write(ctx context.Context, clients kubernetes.Interface, pod *corev1.Pod, c
 	if change.IsZero() {
 		return nil
 	}
-	_, err := clients.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, change.MergePatch(podops.Read(pod)), metav1.PatchOptions{})
+	_, err := clients.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType,
+		change.MergePatch(podops.Read(pod)), metav1.PatchOptions{})
 	return err
 }
 
 // cooperate keeps one Pod in step with a balancer: send and stop change what it sends, and report whether it has
 // followed.
-func cooperate(ctx context.Context, clients kubernetes.Interface, pod *corev1.Pod, send, stop func(address string) bool, now time.Time) error {
+func cooperate(
+	ctx context.Context, clients kubernetes.Interface, pod *corev1.Pod, send, stop func(address string) bool,
+	now time.Time,
+) error {
 	const finalizer = podops.ProtectionFinalizerPrefix + "/shop-balancer"
 	view := podops.Read(pod)
 	expect, err := podops.Expect(view, "Service/"+pod.Namespace+"/web", finalizer)
@@ -77,7 +83,8 @@ func ExampleBegin() {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "1"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "nginx:1.28"}}},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady,
+			Status: corev1.ConditionTrue}}},
 	}
 	clients := fake.NewClientset(pod)
 	look := func() *corev1.Pod {
@@ -108,7 +115,8 @@ func ExampleJoin() {
 	ctx, now := context.Background(), time.Unix(1, 0)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "1"},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady,
+			Status: corev1.ConditionTrue}}},
 	}
 	clients := fake.NewClientset(pod)
 	yes := func(string) bool { return true }

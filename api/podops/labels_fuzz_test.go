@@ -82,14 +82,16 @@ func everyOperation(t *testing.T, v podops.View) {
 			require.True(t, podops.Cancel(v, o.ID, start).IsZero())
 			continue
 		}
-		require.Equal(t, podops.PhaseNone, podops.PhaseOf(podops.Cancel(v, o.ID, start).Apply(v), o.ID), "of %s in %s", o.ID, o.Phase)
+		require.Equal(t, podops.PhaseNone, podops.PhaseOf(podops.Cancel(v, o.ID, start).Apply(v), o.ID), "of %s in %s",
+			o.ID, o.Phase)
 		podops.Finish(v, o.ID, o.Type, start)
 		request := podops.Request{ID: o.ID, Type: "another"}
 		begin, err := podops.Begin(v, request, start)
 		if err == nil {
 			begun := begin.Apply(v)
 			require.True(t, podops.IsDuring(begun, o.ID, "another"))
-			require.True(t, o.Type == "another" || !podops.Allowed(begun, o.ID, "another"), "a change of type in %s is allowed at once", o.Phase)
+			require.True(t, o.Type == "another" || !podops.Allowed(begun, o.ID, "another"),
+				"a change of type in %s is allowed at once", o.Phase)
 		}
 	}
 	podops.Leave(v, cooperatorsFinalizer, start)

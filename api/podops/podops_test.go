@@ -262,7 +262,8 @@ func TestF5_TypeChangePassesItsOwnPreCheck(t *testing.T) {
 	for name, begin := range map[string]func(*pod){
 		"by the SDK": func(p *pod) { p.begin(t, "collaset", podops.TypeScaleIn) },
 		"by overwriting the type label alone": func(p *pod) {
-			p.View = podops.Change{Labels: map[string]*string{podops.OperationTypePrefix + "/collaset": ptr.To(podops.TypeScaleIn)}}.Apply(p.View)
+			p.View = podops.Change{Labels: map[string]*string{podops.OperationTypePrefix +
+				"/collaset": ptr.To(podops.TypeScaleIn)}}.Apply(p.View)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -306,7 +307,8 @@ func TestNewRequestNeedsItsOwnPermission(t *testing.T) {
 	p.begin(t, "a", "update")
 	p.settle()
 	// A program that knows only the labels ends one operation and begins the next before the Pod has been advanced.
-	p.View = podops.Change{Labels: map[string]*string{podops.OperatingPrefix + "/a": ptr.To(podops.Stamp(p.tick()))}}.Apply(p.View)
+	p.View = podops.Change{Labels: map[string]*string{podops.OperatingPrefix +
+		"/a": ptr.To(podops.Stamp(p.tick()))}}.Apply(p.View)
 	p.allow = func(podops.Ask) bool { return false }
 	assert.False(t, podops.Allowed(p.View, "a", "update"))
 	p.settle()
@@ -476,10 +478,14 @@ func TestLedger(t *testing.T) {
 		"the only rule granted it":                     {[]podops.Rule{newRule("r1", grant("u", request, "r1"))}, true},
 		"the grant is for an earlier Pod of this name": {[]podops.Rule{newRule("r1", grant("old", request, "r1"))}, false},
 		"the grant is for an earlier request":          {[]podops.Rule{newRule("r1", grant("u", "1", "r1"))}, false},
-		"one of two rules granted it":                  {[]podops.Rule{newRule("r1", grant("u", request, "r1", "r2")), newRule("r2")}, false},
-		"both granted it":                              {[]podops.Rule{newRule("r1", grant("u", request, "r1", "r2")), newRule("r2", grant("u", request, "r1", "r2"))}, true},
-		"the other rule named by the grant is gone":    {[]podops.Rule{newRule("r1", grant("u", request, "r1", "r2"))}, false},
-		"a rule newer than the grant holds it":         {[]podops.Rule{newRule("r1", grant("u", request, "r1")), newRule("r2")}, false},
+		"one of two rules granted it": {[]podops.Rule{newRule("r1", grant("u", request, "r1", "r2")),
+			newRule("r2")}, false},
+		"both granted it": {[]podops.Rule{newRule("r1", grant("u", request, "r1", "r2")),
+			newRule("r2", grant("u", request, "r1", "r2"))}, true},
+		"the other rule named by the grant is gone": {[]podops.Rule{newRule("r1", grant("u", request, "r1", "r2"))},
+			false},
+		"a rule newer than the grant holds it": {[]podops.Rule{newRule("r1", grant("u", request, "r1")),
+			newRule("r2")}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := podops.VerdictsFor(p.View, tc.rules)[podops.Ask{ID: "a", Stage: appsv1alpha1.StagePreCheck}]

@@ -26,8 +26,9 @@ var opTypes = []string{"update", "scale-in", "restart"}
 func drawView(t *rapid.T) podops.View {
 	v := podops.View{
 		Name: "p", UID: "u", Labels: map[string]string{},
-		Gate:            rapid.Bool().Draw(t, "gate"),
-		ServiceReady:    rapid.SampledFrom([]corev1.ConditionStatus{"", corev1.ConditionTrue, corev1.ConditionFalse}).Draw(t, "serviceReady"),
+		Gate: rapid.Bool().Draw(t, "gate"),
+		ServiceReady: rapid.SampledFrom([]corev1.ConditionStatus{"", corev1.ConditionTrue, corev1.ConditionFalse}).Draw(t,
+			"serviceReady"),
 		Ready:           rapid.Bool().Draw(t, "ready"),
 		ContainersReady: rapid.Bool().Draw(t, "containersReady"),
 		Terminal:        rapid.IntRange(0, 9).Draw(t, "terminal") == 0,
@@ -48,7 +49,8 @@ func drawView(t *rapid.T) podops.View {
 			}
 		}
 	}
-	for _, mark := range []string{podops.ServiceAvailableLabel, podops.CreatingLabel, podops.RecreatedLabel, podops.PreparingToDeleteLabel, podops.StayOfflineLabel, podops.UnheldLabel} {
+	for _, mark := range []string{podops.ServiceAvailableLabel, podops.CreatingLabel, podops.RecreatedLabel,
+		podops.PreparingToDeleteLabel, podops.StayOfflineLabel, podops.UnheldLabel} {
 		if rapid.IntRange(0, 3).Draw(t, mark) == 0 {
 			v.Labels[mark] = stamps[0]
 		}

@@ -70,7 +70,8 @@ func viewKey(v podops.View) string {
 	for _, k := range slices.Sorted(maps.Keys(v.Labels)) {
 		b.WriteString(k + "=" + v.Labels[k] + ",")
 	}
-	b.WriteString(strings.Join(v.Finalizers, ",") + string(v.ServiceReady) + strconv.FormatBool(v.Ready) + strconv.FormatBool(v.ContainersReady))
+	b.WriteString(strings.Join(v.Finalizers, ",") + string(v.ServiceReady) + strconv.FormatBool(v.Ready) +
+		strconv.FormatBool(v.ContainersReady))
 	return b.String()
 }
 
@@ -116,7 +117,9 @@ func (m onePod) steps(v podops.View) []explorer.Step[podops.View] {
 }
 
 // operator is what one operator may do, by the SDK or with bare labels.
-func (m onePod) operator(v podops.View, id string, at time.Time, try func(string, podops.View, error), write func(string, podops.Change)) {
+func (m onePod) operator(
+	v podops.View, id string, at time.Time, try func(string, podops.View, error), write func(string, podops.Change),
+) {
 	label := func(name, prefix string, value *string) {
 		if _, has := v.Labels[prefix+"/"+id]; has != (value != nil) {
 			write(name+id, podops.Change{Labels: map[string]*string{prefix + "/" + id: value}})
@@ -194,7 +197,8 @@ func (m onePod) check(v podops.View) error {
 
 func (m onePod) goal(v podops.View) bool {
 	return v.ServiceAvailable() && v.Ready && len(podops.Operations(v)) == 0 &&
-		len(slices.DeleteFunc(lifecycleKeys(v), func(k string) bool { return strings.HasPrefix(k, podops.OperationTypePrefix) })) == 0
+		len(slices.DeleteFunc(lifecycleKeys(v),
+			func(k string) bool { return strings.HasPrefix(k, podops.OperationTypePrefix) })) == 0
 }
 
 // TestFromEveryReachableStateThePodCanComeBack searches all that can become of
@@ -225,7 +229,8 @@ func TestFromEveryReachableStateThePodCanComeBack(t *testing.T) {
 				},
 				Fair: func(step string) bool { return !strings.HasPrefix(step, "?") },
 			})
-			t.Logf("%d states, %d steps, depth %d, phases %v", result.States, result.Steps, result.Depth, slices.Sorted(maps.Keys(seen)))
+			t.Logf("%d states, %d steps, depth %d, phases %v", result.States, result.Steps, result.Depth,
+				slices.Sorted(maps.Keys(seen)))
 			require.NoError(t, err)
 			for _, phase := range []podops.Phase{
 				podops.PhasePreCheck, podops.PhasePreparing, podops.PhaseOperate, podops.PhaseFinished, podops.PhasePostCheck,

@@ -124,7 +124,8 @@ func TestWaivingNeverOperatesOnAServingPod(t *testing.T) {
 				require.Equal(t, corev1.ConditionFalse, after.ServiceReady, "%+v", o)
 				require.False(t, after.ServiceAvailable())
 			}
-			if _, already := v.Labels[podops.WaivedPrefix+"/"+o.ID]; !already && podops.Allowed(after, o.ID, o.Type) && after.Protected() {
+			if _, already := v.Labels[podops.WaivedPrefix+"/"+o.ID]; !already && podops.Allowed(after, o.ID, o.Type) &&
+				after.Protected() {
 				require.False(t, wasReady, "waived while Ready was observed")
 				require.True(t, wasOffline)
 			}
@@ -207,7 +208,8 @@ func TestExplainFrozen(t *testing.T) {
 	assert.Equal(t, "the namespace is frozen: audit", wait.Message)
 	p.allow = func(podops.Ask) bool { return true }
 	p.settle()
-	assert.Equal(t, podops.WaitOperator, podops.ExplainWith(p.View, podops.Surroundings{Frozen: "x"})[0].Reason, "what is out already goes on")
+	assert.Equal(t, podops.WaitOperator, podops.ExplainWith(p.View, podops.Surroundings{Frozen: "x"})[0].Reason,
+		"what is out already goes on")
 }
 
 // An undo that names an ID of which nothing is on the Pod is taken away (upstream v0.7 leaves it for ever); a key

@@ -24,7 +24,8 @@ import (
 func main() {
 	url := flag.String("balancer", "http://127.0.0.1:8080", "Where the load balancer's API is.")
 	drain := flag.Duration("drain-time", 5*time.Second, "How long traffic must have stopped before a Pod is operated.")
-	admission := flag.Bool("admission", false, "Whether to announce Services on new Pods; needs admission.yaml and a certificate.")
+	admission := flag.Bool("admission", false,
+		"Whether to announce Services on new Pods; needs admission.yaml and a certificate.")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
 

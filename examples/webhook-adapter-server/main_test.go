@@ -33,7 +33,9 @@ func TestConformance(t *testing.T) {
 		p := &provider{changed: make(chan struct{})}
 		endpoints := filepath.Join(t.TempDir(), "endpoints.yaml")
 		url := ca.Serve(t, false, p.ServeHTTP).URL
-		require.NoError(t, os.WriteFile(endpoints, fmt.Appendf(nil, "endpoints: [{name: pools, url: '%s', namespaces: ['*'], caBundle: %q, timeout: 30s}]", url, ca.PEM()), 0o600))
+		require.NoError(t, os.WriteFile(endpoints,
+			fmt.Appendf(nil, "endpoints: [{name: pools, url: '%s', namespaces: ['*'], caBundle: %q, timeout: 30s}]", url,
+				ca.PEM()), 0o600))
 		return conformance.Fixture[*corev1.Service, webhook.State]{
 			Connect: func() api.Adapter[*corev1.Service, webhook.State] {
 				backend, err := webhook.New(webhook.Options{Endpoints: endpoints, Allow: []string{"127.0.0.0/8"}}, nil)
@@ -44,10 +46,12 @@ func TestConformance(t *testing.T) {
 				Employer: func(namespace, name string) *corev1.Service {
 					s := conformance.Service(namespace, name)
 					s.UID = types.UID(namespace + "-" + name)
-					s.Annotations = map[string]string{webhook.EndpointAnnotation: "pools", webhook.ParametersAnnotation: `{"pool":"a"}`}
+					s.Annotations = map[string]string{webhook.EndpointAnnotation: "pools",
+						webhook.ParametersAnnotation: `{"pool":"a"}`}
 					return s
 				},
-				Serves: p.serves, Fail: p.failing.Store, FailFor: p.failFor, Throttle: p.throttling.Store, Delay: p.delayBy, Hold: p.hold,
+				Serves: p.serves, Fail: p.failing.Store, FailFor: p.failFor, Throttle: p.throttling.Store, Delay: p.delayBy,
+				Hold:  p.hold,
 				Calls: func() int { return int(p.calls.Load()) },
 			},
 		}

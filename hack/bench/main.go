@@ -30,7 +30,8 @@ func main() {
 	timeout := flag.Duration("timeout", 40*time.Minute, "How long one benchmark may take.")
 	only := flag.Bool("table", false, "Run nothing, print the table of what was measured before.")
 	from := flag.String("from", "", "With --table: the folder with the results, instead of bench of KUPERATOR_ARTIFACTS.")
-	page := flag.String("docs", "", "With --table: the page whose table, between the lines goalsBegin and goalsEnd, is replaced.")
+	page := flag.String("docs", "",
+		"With --table: the page whose table, between the lines goalsBegin and goalsEnd, is replaced.")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -161,7 +162,8 @@ func list(ctx context.Context, programs, filter string) ([]benchmark, error) {
 
 // run has the benchmark print to the terminal. One that takes too long ends itself, with what its goroutines were at.
 func (b benchmark) run(ctx context.Context, artifacts string, timeout time.Duration) error {
-	cmd := exec.CommandContext(ctx, b.program, "-test.timeout", timeout.String(), "-test.run", "^$", "-test.bench", "^"+b.name+"$", "-test.benchtime=1x", "-test.v")
+	cmd := exec.CommandContext(ctx, b.program, "-test.timeout", timeout.String(), "-test.run", "^$", "-test.bench",
+		"^"+b.name+"$", "-test.benchtime=1x", "-test.v")
 	cmd.Dir = b.folder
 	cmd.Env = append(os.Environ(), "KUPERATOR_ARTIFACTS="+artifacts)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr

@@ -117,14 +117,19 @@ func (d *demo) play(ctx context.Context) error {
 	if err := d.clear(ctx); err != nil { // of an earlier demo on this cluster
 		return err
 	}
-	if d.observer, err = observer.Start(ctx, d.suite.RESTConfig(), observer.Options{Hold: 700 * time.Millisecond}); err != nil {
+	if d.observer, err = observer.Start(ctx, d.suite.RESTConfig(),
+		observer.Options{Hold: 700 * time.Millisecond}); err != nil {
 		return err
 	}
 	stages := []stage{
-		{title: fmt.Sprintf("create %d Pods of %s", replicas, oldImage), column: "create", replicas: replicas, image: oldImage},
-		{title: fmt.Sprintf("update %s to %s, in place", oldImage, newImage), column: "update", replicas: replicas, image: newImage, operated: replicas, patch: imagePatch(newImage)},
-		{title: fmt.Sprintf("scale in from %d to %d", replicas, fewer), column: "scale in", replicas: fewer, image: newImage, operated: replicas - fewer, patch: fmt.Sprintf(`{"spec":{"replicas":%d}}`, fewer)},
-		{title: fmt.Sprintf("roll back to %s", oldImage), column: "roll back", replicas: fewer, image: oldImage, operated: fewer, patch: imagePatch(oldImage)},
+		{title: fmt.Sprintf("create %d Pods of %s", replicas, oldImage), column: "create", replicas: replicas,
+			image: oldImage},
+		{title: fmt.Sprintf("update %s to %s, in place", oldImage, newImage), column: "update", replicas: replicas,
+			image: newImage, operated: replicas, patch: imagePatch(newImage)},
+		{title: fmt.Sprintf("scale in from %d to %d", replicas, fewer), column: "scale in", replicas: fewer, image: newImage,
+			operated: replicas - fewer, patch: fmt.Sprintf(`{"spec":{"replicas":%d}}`, fewer)},
+		{title: fmt.Sprintf("roll back to %s", oldImage), column: "roll back", replicas: fewer, image: oldImage,
+			operated: fewer, patch: imagePatch(oldImage)},
 	}
 	for _, s := range stages {
 		if err := d.stage(ctx, s); err != nil {
@@ -252,7 +257,8 @@ func (d *demo) gaveUp(p picture) error {
 			waits = append(waits, r.name+": "+r.waits)
 		}
 	}
-	return fmt.Errorf("%q was not over after %s; %s\n%s", p.title, stepTimeout, strings.Join(waits, "; "), d.suite.LogTails())
+	return fmt.Errorf("%q was not over after %s; %s\n%s", p.title, stepTimeout, strings.Join(waits, "; "),
+		d.suite.LogTails())
 }
 
 // writes counts writes to Pods; nil where they cannot be counted.

@@ -50,7 +50,8 @@ func command() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.keep, "keep", false, "Leave cluster and components running, and say how to use and stop them.")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "Use this cluster instead of starting one, with an administrator's kubeconfig. Installs the suite there.")
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"Use this cluster instead of starting one, with an administrator's kubeconfig. Installs the suite there.")
 	flags.BoolVar(&o.plain, "plain", false, "Print a line per change, as without a terminal.")
 	return cmd
 }

@@ -38,9 +38,10 @@ func objects() []client.Object {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: ruleName},
 		Spec: appsv1alpha1.PodTransitionRuleSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: appLabels},
-			Rules: []appsv1alpha1.TransitionRule{{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &budget},
-			}}},
+			Rules: []appsv1alpha1.TransitionRule{{Name: "available",
+				TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+					AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &budget},
+				}}},
 		},
 	}
 	set := &appsv1alpha1.CollaSet{ObjectMeta: in, Spec: appsv1alpha1.CollaSetSpec{

@@ -38,7 +38,8 @@ type screen struct {
 func newScreen(out *os.File, plain bool) *screen {
 	fd := int(out.Fd())
 	live := term.IsTerminal(fd) && !plain && os.Getenv("TERM") != "dumb"
-	return &screen{out: out, fd: fd, live: live, colour: live && os.Getenv("NO_COLOR") == "", last: map[string]row{}, begin: time.Now()}
+	return &screen{out: out, fd: fd, live: live, colour: live && os.Getenv("NO_COLOR") == "", last: map[string]row{},
+		begin: time.Now()}
 }
 
 // Write prints progress lines, dimmed. It makes the screen an io.Writer for
@@ -103,7 +104,8 @@ func (s *screen) draw(p picture) {
 func (s *screen) lines(p picture, width int) []string {
 	clock := fmt.Sprintf("%5.1f s", p.elapsed.Seconds())
 	title := clip(p.title, width-len(clock)-3)
-	head := s.paint(bold+";"+cyan, "▶ "+title) + strings.Repeat(" ", max(1, width-2-columns(title)-len(clock))) + s.paint(bold, clock)
+	head := s.paint(bold+";"+cyan, "▶ "+title) + strings.Repeat(" ", max(1, width-2-columns(title)-len(clock))) +
+		s.paint(bold, clock)
 	lines := []string{"", head, ""}
 	n, of, words := p.progress()
 	lines = append(lines, "  progress  "+s.bar(n, of, barWidth, green)+fmt.Sprintf("  %d of %d %s", n, of, words))
@@ -148,9 +150,11 @@ func (s *screen) table(p picture, width int) []string {
 	nameWidth = min(nameWidth, 24)
 	layout := fmt.Sprintf("  %%-%ds %%3s  %%-11s %%-8s %%-6s %%-5s %%-7s ", nameWidth)
 	left := max(0, width-columns(fmt.Sprintf(layout, "", "", "", "", "", "", "")))
-	lines := []string{s.paint(dim, fmt.Sprintf(layout, "POD", "ID", "PHASE", "REVISION", "IMAGE", "READY", "SERVICE")+clip("WAITS FOR", left))}
+	lines := []string{s.paint(dim, fmt.Sprintf(layout, "POD", "ID", "PHASE", "REVISION", "IMAGE", "READY", "SERVICE")+
+		clip("WAITS FOR", left))}
 	for _, r := range p.rows {
-		plain := fmt.Sprintf(layout, clip(r.name, nameWidth), fmt.Sprint(r.id), clip(phaseOf(r), 11), r.revision, clip(r.image, 6), yesNo(r.ready), service(r))
+		plain := fmt.Sprintf(layout, clip(r.name, nameWidth), fmt.Sprint(r.id), clip(phaseOf(r), 11), r.revision,
+			clip(r.image, 6), yesNo(r.ready), service(r))
 		lines = append(lines, s.paint(colourOf(r, p.goalImage), plain)+s.paint(dim, clip(r.waits, left)))
 	}
 	return lines

@@ -14,13 +14,16 @@ import (
 
 func aPicture() picture {
 	return picture{
-		title: "update web:1 to web:2, in place", elapsed: 1500 * time.Millisecond, startReplicas: 3, goalReplicas: 3, goalImage: "web:2",
-		rule:   observer.RuleReport{Name: "web", Allowed: 2, Desired: 3},
-		writes: map[string]suite.Counts{suite.CollaSet: {Writes: 4}, suite.Lifecycle: {Writes: 3, Conflicts: 1}},
+		title: "update web:1 to web:2, in place", elapsed: 1500 * time.Millisecond, startReplicas: 3, goalReplicas: 3,
+		goalImage: "web:2",
+		rule:      observer.RuleReport{Name: "web", Allowed: 2, Desired: 3},
+		writes:    map[string]suite.Counts{suite.CollaSet: {Writes: 4}, suite.Lifecycle: {Writes: 3, Conflicts: 1}},
 		rows: []row{
 			{name: "web-aaaaa", id: 0, image: "web:2", revision: "5f684d", ready: true, serving: true},
-			{name: "web-with-a-very-long-name-indeed", id: 1, image: "registry/web:2", phase: "Operate", waits: strings.Repeat("something long ", 10)},
-			{name: "web-ccccc", id: 2, image: "web:1", phase: "PreCheck", ready: true, serving: true, waits: "rule web: blocked"},
+			{name: "web-with-a-very-long-name-indeed", id: 1, image: "registry/web:2", phase: "Operate",
+				waits: strings.Repeat("something long ", 10)},
+			{name: "web-ccccc", id: 2, image: "web:1", phase: "PreCheck", ready: true, serving: true,
+				waits: "rule web: blocked"},
 		},
 	}
 }
@@ -37,7 +40,8 @@ func TestPictureFitsTheTerminal(t *testing.T) {
 func TestPictureTellsProgressBudgetAndWrites(t *testing.T) {
 	text := strings.Join((&screen{}).lines(aPicture(), 99), "\n")
 	for _, part := range []string{
-		"1 of 3 Pods in service with web:2", "1 of 2 out of service (20% of 3)", "collaset 4 · lifecycle 4", "rule web: blocked",
+		"1 of 3 Pods in service with web:2", "1 of 2 out of service (20% of 3)", "collaset 4 · lifecycle 4",
+		"rule web: blocked",
 	} {
 		require.Contains(t, text, part)
 	}

@@ -42,10 +42,12 @@ func (d *demo) summarise(report observer.Report) error {
 	}
 	if d.suite.Cluster != nil {
 		perPod := func(n int, s stage) string { return fmt.Sprintf("%.1f", float64(n)/float64(s.operated)) }
-		lines = append(lines, row("Pod writes per Pod (Service off/on too)", func(s stage) string { return perPod(suite.Sum(s.writes).Total(), s) }))
+		lines = append(lines, row("Pod writes per Pod (Service off/on too)",
+			func(s stage) string { return perPod(suite.Sum(s.writes).Total(), s) }))
 		for _, component := range suite.Components() {
 			if slices.ContainsFunc(operations, func(s stage) bool { return s.writes[component].Total() > 0 }) {
-				lines = append(lines, d.screen.paint(dim, row("  "+component, func(s stage) string { return perPod(s.writes[component].Total(), s) })))
+				lines = append(lines, d.screen.paint(dim,
+					row("  "+component, func(s stage) string { return perPod(s.writes[component].Total(), s) })))
 			}
 		}
 		lines = append(lines,
@@ -56,7 +58,8 @@ func (d *demo) summarise(report observer.Report) error {
 	} else {
 		lines = append(lines, "  (writes are not counted on a cluster that existed before)")
 	}
-	lines = append(lines, row("events per Pod", func(s stage) string { return fmt.Sprintf("%.1f", float64(s.events)/float64(s.operated)) }))
+	lines = append(lines, row("events per Pod",
+		func(s stage) string { return fmt.Sprintf("%.1f", float64(s.events)/float64(s.operated)) }))
 	err := errors.Join(report.Err(), d.broken(operations))
 	verdict := d.screen.paint(bold+";"+green, "  ✔ every promise was kept")
 	if err != nil {
@@ -76,7 +79,8 @@ func (d *demo) broken(operations []stage) error {
 	var errs []error
 	for _, s := range operations {
 		if s.rule.MaxOut > s.rule.MaxOutAllowed {
-			errs = append(errs, fmt.Errorf("%s: %d Pods were out of service, %d are allowed", s.title, s.rule.MaxOut, s.rule.MaxOutAllowed))
+			errs = append(errs, fmt.Errorf("%s: %d Pods were out of service, %d are allowed", s.title, s.rule.MaxOut,
+				s.rule.MaxOutAllowed))
 		}
 		if s.kept != s.replicas {
 			errs = append(errs, fmt.Errorf("%s: only %d of %d Pods were kept", s.title, s.kept, s.replicas))

@@ -77,7 +77,8 @@ func (d *demo) look(ctx context.Context) (picture, error) {
 
 func rowOf(pod *corev1.Pod, rules []podops.Rule) row {
 	v := podops.Read(pod)
-	r := row{uid: pod.UID, name: pod.Name, id: -1, ready: v.Ready, serving: v.Ready && v.ServiceAvailable(), leaving: v.Terminating}
+	r := row{uid: pod.UID, name: pod.Name, id: -1, ready: v.Ready, serving: v.Ready && v.ServiceAvailable(),
+		leaving: v.Terminating}
 	if id, err := strconv.Atoi(pod.Labels[appsv1alpha1.InstanceIDLabel]); err == nil {
 		r.id = id
 	}

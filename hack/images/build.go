@@ -19,7 +19,8 @@ const modulePath = "kusionstack.io/kuperator"
 func (j *job) compile(ctx context.Context, component string, platform v1.Platform, work string) (string, error) {
 	into := filepath.Join(work, platform.OS+"-"+platform.Architecture, component)
 	ldflags := "-s -w -X " + modulePath + "/internal/bootstrap.version=" + j.version
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-mod=readonly", "-tags", j.tags, "-ldflags", ldflags,
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-mod=readonly", "-tags", j.tags,
+		"-ldflags", ldflags,
 		"-o", into, "./cmd/"+component)
 	cmd.Dir = j.root
 	cmd.Env = append(os.Environ(),

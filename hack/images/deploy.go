@@ -67,7 +67,8 @@ type pinned struct {
 func writePins(path string, images []pinned) error {
 	pins := kustomization{APIVersion: "kustomize.config.k8s.io/v1alpha1", Kind: "Component"}
 	for _, image := range images {
-		pins.Images = append(pins.Images, replaceImage{Name: imagePrefix + image.component, NewName: image.repository, Digest: image.digest})
+		pins.Images = append(pins.Images, replaceImage{Name: imagePrefix + image.component, NewName: image.repository,
+			Digest: image.digest})
 	}
 	content, err := yaml.Marshal(pins)
 	if err != nil {

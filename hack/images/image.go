@@ -54,7 +54,8 @@ func (j *job) build(ctx context.Context, component, work string) (*image, error)
 			return nil, fmt.Errorf("SBOM for %s: %w", platform, err)
 		}
 		made.platforms = append(made.platforms, platformImage{platform: platform, image: content, sbom: sbom})
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: content, Descriptor: v1.Descriptor{Platform: &platform}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: content,
+			Descriptor: v1.Descriptor{Platform: &platform}})
 	}
 	made.index = mutate.Annotations(index, annotations).(v1.ImageIndex)
 	return made, nil
@@ -95,9 +96,12 @@ func (j *job) platformImage(program, component string, platform v1.Platform) (v1
 	if err != nil {
 		return nil, err
 	}
-	content, err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON),
-		mutate.Addendum{Layer: base, MediaType: types.OCILayer, History: v1.History{CreatedBy: "certificate authorities, users", Created: v1.Time{Time: j.created}}},
-		mutate.Addendum{Layer: own, MediaType: types.OCILayer, History: v1.History{CreatedBy: "go build ./cmd/" + component, Created: v1.Time{Time: j.created}}},
+	content, err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		types.OCIConfigJSON),
+		mutate.Addendum{Layer: base, MediaType: types.OCILayer,
+			History: v1.History{CreatedBy: "certificate authorities, users", Created: v1.Time{Time: j.created}}},
+		mutate.Addendum{Layer: own, MediaType: types.OCILayer,
+			History: v1.History{CreatedBy: "go build ./cmd/" + component, Created: v1.Time{Time: j.created}}},
 	)
 	if err != nil {
 		return nil, err
@@ -134,7 +138,8 @@ func baseFiles() []file {
 	return []file{
 		{name: "etc/", mode: 0o755},
 		{name: "etc/group", mode: 0o644, content: []byte("root:x:0:\nnonroot:x:" + nonRoot + ":\n")},
-		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0:root:/:/sbin/nologin\nnonroot:x:" + nonRoot + ":" + nonRoot + ":nonroot:/:/sbin/nologin\n")},
+		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0:root:/:/sbin/nologin\nnonroot:x:" + nonRoot + ":" +
+			nonRoot + ":nonroot:/:/sbin/nologin\n")},
 		{name: "etc/ssl/", mode: 0o755},
 		{name: "etc/ssl/certs/", mode: 0o755},
 		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, content: authorities()},
@@ -159,7 +164,8 @@ func layer(files []file) (v1.Layer, error) {
 	var packed bytes.Buffer
 	out := tar.NewWriter(&packed)
 	for _, f := range files {
-		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), Typeflag: tar.TypeReg, ModTime: time.Unix(0, 0)}
+		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), Typeflag: tar.TypeReg,
+			ModTime: time.Unix(0, 0)}
 		if f.name[len(f.name)-1] == '/' {
 			header.Typeflag = tar.TypeDir
 		}
@@ -173,6 +179,9 @@ func layer(files []file) (v1.Layer, error) {
 	if err := out.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(packed.Bytes())), nil },
+	return tarball.LayerFromOpener(func() (io.ReadCloser,
+		error) {
+		return io.NopCloser(bytes.NewReader(packed.Bytes())), nil
+	},
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 }

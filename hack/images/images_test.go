@@ -43,11 +43,12 @@ func tiny(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
 	for path, content := range map[string]string{
-		"go.mod":                         "module " + modulePath + "\n\ngo 1.26.0\n",
-		"LICENSE":                        "do as you like\n",
-		"cmd/tiny/main.go":               "package main\n\nimport _ \"" + modulePath + "/internal/bootstrap\"\n\nfunc main() {}\n",
-		"internal/bootstrap/version.go":  "package bootstrap\n\nvar version string\n\nfunc init() { println(version) }\n",
-		"deploy/tiny/kustomization.yaml": "images:\n- {name: kuperator/tiny, newTag: v9.8.7}\n",
+		"go.mod":  "module " + modulePath + "\n\ngo 1.26.0\n",
+		"LICENSE": "do as you like\n",
+		"cmd/tiny/main.go": "package main\n\nimport _ \"" + modulePath +
+			"/internal/bootstrap\"\n\nfunc main() {}\n",
+		"internal/bootstrap/version.go":                 "package bootstrap\n\nvar version string\n\nfunc init() { println(version) }\n",
+		"deploy/tiny/kustomization.yaml":                "images:\n- {name: kuperator/tiny, newTag: v9.8.7}\n",
 		"deploy/overlays/everything/kustomization.yaml": "resources: [../../tiny]\n",
 	} {
 		file := filepath.Join(root, path)
@@ -219,7 +220,8 @@ func TestAnImageHoldsAProgramForEachPlatformAndLittleElse(t *testing.T) {
 		for name := range files {
 			names = append(names, name)
 		}
-		assert.ElementsMatch(t, []string{"tiny", "LICENSE", "etc/passwd", "etc/group", "etc/ssl/certs/ca-certificates.crt"}, names)
+		assert.ElementsMatch(t, []string{"tiny", "LICENSE", "etc/passwd", "etc/group", "etc/ssl/certs/ca-certificates.crt"},
+			names)
 	}
 	assert.Empty(t, machines, "platforms without an image")
 }
@@ -313,7 +315,8 @@ func TestTheSBOMsOfAllImagesNameEveryModule(t *testing.T) {
 }
 
 func TestPushedImagesCanBePulledAndBringTheirSBOM(t *testing.T) {
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true)))
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)),
+		registry.WithReferrersSupport(true)))
 	t.Cleanup(server.Close)
 	prefix := strings.TrimPrefix(server.URL, "http://") + "/team"
 	out := run(t, "", "-root", tiny(t), "-push", prefix)
@@ -368,7 +371,8 @@ func TestPushedImagesCanBePulledAndBringTheirSBOM(t *testing.T) {
 func TestARefusedPushIsAnError(t *testing.T) {
 	server := httptest.NewServer(nil) // no registry
 	t.Cleanup(server.Close)
-	j, err := parse([]string{"-root", tiny(t), "-out", t.TempDir(), "-push", strings.TrimPrefix(server.URL, "http://") + "/team"}, "")
+	j, err := parse([]string{"-root", tiny(t), "-out", t.TempDir(), "-push",
+		strings.TrimPrefix(server.URL, "http://") + "/team"}, "")
 	require.NoError(t, err)
 	err = j.run(t.Context(), io.Discard)
 	require.ErrorContains(t, err, "tiny: pushing it to")
@@ -378,7 +382,8 @@ func TestARefusedPushIsAnError(t *testing.T) {
 func TestImagesAreThoseThatDeployInstalls(t *testing.T) {
 	j, err := parse([]string{"-root", projectRoot}, "")
 	require.NoError(t, err)
-	assert.Equal(t, []string{"collaset-controller", "lifecycle-controller", "podtransitionrule-controller", "resourceconsist-controller", "webhook-server"},
+	assert.Equal(t, []string{"collaset-controller", "lifecycle-controller", "podtransitionrule-controller",
+		"resourceconsist-controller", "webhook-server"},
 		j.components)
 	assert.Regexp(t, `^v\d+\.\d+\.\d+`, j.version)
 	for _, component := range j.components {
@@ -412,9 +417,10 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		epoch string
 		want  string
 	}{
-		"a folder that is no project":    {args: []string{"-root", t.TempDir()}, want: "is -root the folder of the project"},
-		"an unknown argument":            {args: []string{"-root", root, "all"}, want: `unknown argument "all"`},
-		"a component without a version":  {args: []string{"-root", root, "-components", "other"}, want: "say which one is meant with -version"},
+		"a folder that is no project": {args: []string{"-root", t.TempDir()}, want: "is -root the folder of the project"},
+		"an unknown argument":         {args: []string{"-root", root, "all"}, want: `unknown argument "all"`},
+		"a component without a version": {args: []string{"-root", root, "-components", "other"},
+			want: "say which one is meant with -version"},
 		"a time that is not a number":    {args: []string{"-root", root}, epoch: "yesterday", want: "SOURCE_DATE_EPOCH"},
 		"a platform with too many parts": {args: []string{"-root", root, "-platforms", "a/b/c/d"}, want: "platform"},
 	} {
@@ -435,7 +441,8 @@ func TestTheDockerfileSaysTheSame(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(projectRoot, "Dockerfile"))
 	require.NoError(t, err)
 	text := string(content)
-	assert.Equal(t, 2, strings.Count(text, "ARG VERSION="+j.version+"\n"), "the version that deploy/ installs, in both stages")
+	assert.Equal(t, 2, strings.Count(text, "ARG VERSION="+j.version+"\n"),
+		"the version that deploy/ installs, in both stages")
 	assert.Contains(t, text, "\nUSER 65532:65532\n")
 	assert.Contains(t, text, ` -ldflags "-s -w -X `)
 	goMod, err := os.ReadFile(filepath.Join(projectRoot, "go.mod"))

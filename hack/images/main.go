@@ -61,7 +61,8 @@ func parse(args []string, epoch string) (job, error) {
 	flags.StringVar(&j.version, "version", "", "version and tag (default: the tag that deploy/ installs)")
 	flags.StringVar(&j.revision, "revision", "", "commit that the sources are of, for a label")
 	flags.StringVar(&j.tags, "tags", "", "comma-separated build tags, for example nocloud")
-	flags.StringVar(&j.push, "push", "", "registry and repository to push to, for example registry.example.com/kuperator; a component's name is added")
+	flags.StringVar(&j.push, "push", "",
+		"registry and repository to push to, for example registry.example.com/kuperator; a component's name is added")
 	if err := flags.Parse(args); err != nil {
 		return job{}, err
 	}
@@ -104,7 +105,8 @@ func (j *job) complete(components string) error {
 	for _, component := range j.components {
 		tag := installed[component]
 		if tag == "" || j.version != "" && tag != j.version {
-			return fmt.Errorf("deploy/%s installs %q, others %q: say which one is meant with -version", component, tag, j.version)
+			return fmt.Errorf("deploy/%s installs %q, others %q: say which one is meant with -version", component,
+				tag, j.version)
 		}
 		j.version = tag
 	}

@@ -24,8 +24,10 @@ func (i *image) save(into string) error {
 		return err
 	}
 	names := map[string]string{
-		"org.opencontainers.image.ref.name": i.version,                                                  // skopeo, crane, podman
-		"io.containerd.image.name":          "docker.io/" + imagePrefix + i.component + ":" + i.version, // containerd writes names in full
+		// skopeo, crane, podman
+		"org.opencontainers.image.ref.name": i.version,
+		// containerd writes names in full
+		"io.containerd.image.name": "docker.io/" + imagePrefix + i.component + ":" + i.version,
 	}
 	if err := path.AppendIndex(i.index, layout.WithAnnotations(names)); err != nil {
 		return err
@@ -34,7 +36,8 @@ func (i *image) save(into string) error {
 		return err
 	}
 	for _, p := range i.platforms {
-		if err := os.WriteFile(filepath.Join(into, i.component+"."+fileName(p.platform)+".cdx.json"), p.sbom, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(into, i.component+"."+fileName(p.platform)+".cdx.json"), p.sbom,
+			0o644); err != nil {
 			return err
 		}
 	}
@@ -65,7 +68,8 @@ func tarFolder(dir, target string) (err error) {
 		if err != nil {
 			return err
 		}
-		header := &tar.Header{Name: filepath.ToSlash(name), Mode: 0o644, Size: int64(len(content)), Typeflag: tar.TypeReg, ModTime: time.Unix(0, 0)}
+		header := &tar.Header{Name: filepath.ToSlash(name), Mode: 0o644, Size: int64(len(content)), Typeflag: tar.TypeReg,
+			ModTime: time.Unix(0, 0)}
 		if err := out.WriteHeader(header); err != nil {
 			return err
 		}

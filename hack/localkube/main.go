@@ -21,7 +21,8 @@ import (
 )
 
 // kubernetesUsage is of a flag that several commands have.
-var kubernetesUsage = fmt.Sprintf("version of Kubernetes, one of %v (default: the first, or what %s says)", localkube.Versions(), localkube.VersionVariable)
+var kubernetesUsage = fmt.Sprintf("version of Kubernetes, one of %v (default: the first, or what %s says)",
+	localkube.Versions(), localkube.VersionVariable)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -45,8 +46,10 @@ func rootCommand() *cobra.Command {
 	}
 	at := &place{}
 	root.PersistentFlags().StringVar(&at.name, "name", "kuperator", "name of the cluster")
-	root.PersistentFlags().StringVar(&at.dir, "dir", "", "folder of the cluster (default: clusters/NAME in the cache folder)")
-	root.AddCommand(upCommand(at), downCommand(at), statusCommand(at), logsCommand(at), assetsCommand(), realNodesCommand())
+	root.PersistentFlags().StringVar(&at.dir, "dir", "",
+		"folder of the cluster (default: clusters/NAME in the cache folder)")
+	root.AddCommand(upCommand(at), downCommand(at), statusCommand(at), logsCommand(at), assetsCommand(),
+		realNodesCommand())
 	return root
 }
 

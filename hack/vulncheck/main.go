@@ -40,7 +40,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	root := flag.String("root", ".", "folder of the project")
-	database := flag.String("db", "", "vulnerability database, a URL (default: "+localDatabase+" if it is there, else "+onlineDatabase+")")
+	database := flag.String("db", "", "vulnerability database, a URL (default: "+localDatabase+" if it is there, else "+
+		onlineDatabase+")")
 	flag.Parse()
 	if err := run(ctx, *root, *database, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "vulncheck:", err)
@@ -60,7 +61,8 @@ func run(ctx context.Context, root, database string, out io.Writer) error {
 		}
 	}
 	if database == "" {
-		fmt.Fprintf(out, "vulnerabilities: not checked: %s cannot be reached and there is no copy at %s\n", onlineDatabase, localDatabase)
+		fmt.Fprintf(out, "vulnerabilities: not checked: %s cannot be reached and there is no copy at %s\n", onlineDatabase,
+			localDatabase)
 		return nil
 	}
 	start := time.Now()
@@ -163,7 +165,8 @@ func parseReport(report io.Reader) (map[string]finding, error) {
 		if at.Receiver != "" {
 			call = at.Package + "." + strings.TrimPrefix(at.Receiver, "*") + "." + at.Function
 		}
-		found[m.Finding.OSV] = finding{id: m.Finding.OSV, module: at.Module, version: at.Version, fixed: m.Finding.Fixed, call: call}
+		found[m.Finding.OSV] = finding{id: m.Finding.OSV, module: at.Module, version: at.Version, fixed: m.Finding.Fixed,
+			call: call}
 	}
 	if !complete {
 		return nil, errors.New("govulncheck reported nothing at all")
@@ -207,8 +210,9 @@ func verdict(found map[string]finding, excused map[string]string, out io.Writer)
 		case f.module == "stdlib":
 			mend = "build with Go " + strings.TrimPrefix(f.fixed, "v")
 		}
-		errs = append(errs, fmt.Errorf("%s (%s) is reached in %s %s through %s: %s, or excuse it in hack/vulncheck/ignored.txt with the reason",
-			id, f.summary, f.module, f.version, f.call, mend))
+		errs = append(errs,
+			fmt.Errorf("%s (%s) is reached in %s %s through %s: %s, or excuse it in hack/vulncheck/ignored.txt with the reason",
+				id, f.summary, f.module, f.version, f.call, mend))
 	}
 	for _, id := range slices.Sorted(maps.Keys(excused)) {
 		if _, still := found[id]; !still {

@@ -38,8 +38,9 @@ func database(t *testing.T) string {
 		content, err := json.Marshal(map[string]any{
 			"schema_version": "1.3.1", "id": id, "modified": time, "published": time, "summary": symbol + " is too loud",
 			"affected": []any{map[string]any{
-				"package":            map[string]any{"name": "stdlib", "ecosystem": "Go"},
-				"ranges":             []any{map[string]any{"type": "SEMVER", "events": []any{map[string]any{"introduced": "0"}, map[string]any{"fixed": "99.0.0"}}}},
+				"package": map[string]any{"name": "stdlib", "ecosystem": "Go"},
+				"ranges": []any{map[string]any{"type": "SEMVER",
+					"events": []any{map[string]any{"introduced": "0"}, map[string]any{"fixed": "99.0.0"}}}},
 				"ecosystem_specific": map[string]any{"imports": []any{map[string]any{"path": "strings", "symbols": []any{symbol}}}},
 			}},
 		})
@@ -76,17 +77,20 @@ func TestOnlyWhatIsReachedIsFound(t *testing.T) {
 		t.Fatalf("found %+v, wanted the one function that is called", found)
 	}
 	err = verdict(found, nil, &bytes.Buffer{})
-	for _, want := range []string{"GO-2099-0001", "ToUpper is too loud", "build with Go 99.0.0", "hack/vulncheck/ignored.txt"} {
+	for _, want := range []string{"GO-2099-0001", "ToUpper is too loud", "build with Go 99.0.0",
+		"hack/vulncheck/ignored.txt"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Fatalf("%v does not say %q", err, want)
 		}
 	}
 
 	var out bytes.Buffer
-	if err := verdict(found, map[string]string{"GO-2099-0001": "we are loud"}, &out); err != nil || !strings.Contains(out.String(), "we are loud") {
+	if err := verdict(found, map[string]string{"GO-2099-0001": "we are loud"}, &out); err != nil ||
+		!strings.Contains(out.String(), "we are loud") {
 		t.Fatalf("an excused one is an error or is not mentioned: %v, %s", err, out.String())
 	}
-	if err := verdict(nil, map[string]string{"GO-2099-0001": "we are loud"}, &out); err == nil || !strings.Contains(err.Error(), "not found any more") {
+	if err := verdict(nil, map[string]string{"GO-2099-0001": "we are loud"}, &out); err == nil ||
+		!strings.Contains(err.Error(), "not found any more") {
 		t.Fatalf("an excuse for nothing: %v", err)
 	}
 }

@@ -88,12 +88,16 @@ func TestVersionComesFromTheBuild(t *testing.T) {
 		info   *debug.BuildInfo
 		want   string
 	}{
-		"the linker's word goes first":        {linked: "v1.2.3", info: &debug.BuildInfo{Main: debug.Module{Version: "v9"}}, want: "v1.2.3"},
-		"then the module's version":           {info: &debug.BuildInfo{Main: debug.Module{Version: "v0.4.0"}, Settings: revision}, want: "v0.4.0"},
-		"then the commit":                     {info: &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}, Settings: revision}, want: "0123abc"},
-		"a build that knows nothing says so":  {info: &debug.BuildInfo{}, want: "unknown"},
-		"a binary without a record says so":   {want: "unknown"},
-		"an empty commit is as good as none.": {info: &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision"}}}, want: "unknown"},
+		"the linker's word goes first": {linked: "v1.2.3", info: &debug.BuildInfo{Main: debug.Module{Version: "v9"}},
+			want: "v1.2.3"},
+		"then the module's version": {info: &debug.BuildInfo{Main: debug.Module{Version: "v0.4.0"},
+			Settings: revision}, want: "v0.4.0"},
+		"then the commit": {info: &debug.BuildInfo{Main: debug.Module{Version: "(devel)"},
+			Settings: revision}, want: "0123abc"},
+		"a build that knows nothing says so": {info: &debug.BuildInfo{}, want: "unknown"},
+		"a binary without a record says so":  {want: "unknown"},
+		"an empty commit is as good as none.": {info: &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision"}}},
+			want: "unknown"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, versionOf(tc.linked, tc.info)) })
@@ -105,30 +109,48 @@ func TestFlagsThatMakeNoSenseSayWhatToChange(t *testing.T) {
 		args []string
 		want string
 	}{
-		"a rate of zero":                  {args: []string{"--kube-api-qps=0"}, want: "--kube-api-qps is 0: give a number above 0, or -1 for no limit"},
-		"a negative rate":                 {args: []string{"--kube-api-qps=-5"}, want: "--kube-api-qps is -5: give"},
-		"a rate without a burst":          {args: []string{"--kube-api-qps=5", "--kube-api-burst=0"}, want: "--kube-api-burst is 0: give at least 1"},
-		"no worker":                       {args: []string{"--concurrency=0"}, want: "--concurrency is 0: give at least 1"},
-		"a namespace that cannot be":      {args: []string{"--namespaces=web,Not_One"}, want: `--namespaces has "Not_One"`},
-		"no namespace for the Lease":      {args: []string{"--leader-elect-namespace="}, want: `--leader-elect-namespace is "", which is no name`},
-		"a Lease shorter than a renewal":  {args: []string{"--leader-elect-lease-duration=10s"}, want: "--leader-elect-lease-duration is 10s: give at least --leader-elect-renew-deadline and --leader-elect-retry-period together (25s)"},
-		"a renewal without a second try":  {args: []string{"--leader-elect-retry-period=13s"}, want: "--leader-elect-renew-deadline is 15s: give more than 1.2 times --leader-elect-retry-period (13s)"},
-		"no shards":                       {args: []string{"--shards=0"}, want: "--shards is 0: give 1 to 64"},
-		"shards without Leases":           {args: []string{"--shards=2", "--leader-elect=false"}, want: "--shards is 2 with --leader-elect=false: leave one of them out"},
-		"no time between two tries":       {args: []string{"--leader-elect-retry-period=0s"}, want: "--leader-elect-retry-period is 0s: give more than 0s"},
-		"an unknown log format":           {args: []string{"--log-format=xml"}, want: `--log-format is "xml": give json or console`},
-		"an unknown log level":            {args: []string{"--log-level=loud"}, want: `--log-level is "loud": give error, info, debug or a number from 0 to 10`},
-		"a log level that is too high":    {args: []string{"--log-level=11"}, want: `--log-level is "11"`},
-		"an address without a port":       {args: []string{"--metrics-bind-address=localhost"}, want: `--metrics-bind-address is "localhost": give host:port`},
-		"a port that is no number":        {args: []string{"--health-probe-bind-address=:eighty-eighty"}, want: `--health-probe-bind-address is ":eighty-eighty": give host:port`},
-		"a certificate that is not there": {args: []string{"--metrics-cert-dir=/nowhere"}, want: `--metrics-cert-dir is "/nowhere": give a folder with tls.crt and tls.key`},
-		"profiles for everybody":          {args: []string{"--profiling", "--metrics-secure=false"}, want: "every client could take profiles"},
-		"profiles without an address":     {args: []string{"--profiling", "--metrics-bind-address=0"}, want: "give that an address"},
-		"a certificate for plain HTTP":    {args: []string{"--metrics-cert-dir=/nowhere", "--metrics-secure=false"}, want: "leave one of them out"},
-		"no time to stop":                 {args: []string{"--shutdown-timeout=0s"}, want: "--shutdown-timeout is 0s: give more than 0s"},
-		"two mistakes are told at once":   {args: []string{"--concurrency=0", "--log-format=xml"}, want: "--concurrency is 0: give at least 1\n--log-format is"},
-		"an argument that is no flag":     {args: []string{"now"}, want: `unknown command "now"`},
-		"a kubeconfig that is not there":  {args: []string{"--kubeconfig=/nowhere/config"}, want: "no way to a cluster: run in a Pod with a service account, or give --kubeconfig"},
+		"a rate of zero": {args: []string{"--kube-api-qps=0"},
+			want: "--kube-api-qps is 0: give a number above 0, or -1 for no limit"},
+		"a negative rate": {args: []string{"--kube-api-qps=-5"}, want: "--kube-api-qps is -5: give"},
+		"a rate without a burst": {args: []string{"--kube-api-qps=5", "--kube-api-burst=0"},
+			want: "--kube-api-burst is 0: give at least 1"},
+		"no worker":                  {args: []string{"--concurrency=0"}, want: "--concurrency is 0: give at least 1"},
+		"a namespace that cannot be": {args: []string{"--namespaces=web,Not_One"}, want: `--namespaces has "Not_One"`},
+		"no namespace for the Lease": {args: []string{"--leader-elect-namespace="},
+			want: `--leader-elect-namespace is "", which is no name`},
+		"a Lease shorter than a renewal": {args: []string{"--leader-elect-lease-duration=10s"},
+			want: "--leader-elect-lease-duration is 10s: give at least --leader-elect-renew-deadline and --leader-elect-retry-period together (25s)"},
+		"a renewal without a second try": {args: []string{"--leader-elect-retry-period=13s"},
+			want: "--leader-elect-renew-deadline is 15s: give more than 1.2 times --leader-elect-retry-period (13s)"},
+		"no shards": {args: []string{"--shards=0"}, want: "--shards is 0: give 1 to 64"},
+		"shards without Leases": {args: []string{"--shards=2", "--leader-elect=false"},
+			want: "--shards is 2 with --leader-elect=false: leave one of them out"},
+		"no time between two tries": {args: []string{"--leader-elect-retry-period=0s"},
+			want: "--leader-elect-retry-period is 0s: give more than 0s"},
+		"an unknown log format": {args: []string{"--log-format=xml"},
+			want: `--log-format is "xml": give json or console`},
+		"an unknown log level": {args: []string{"--log-level=loud"},
+			want: `--log-level is "loud": give error, info, debug or a number from 0 to 10`},
+		"a log level that is too high": {args: []string{"--log-level=11"}, want: `--log-level is "11"`},
+		"an address without a port": {args: []string{"--metrics-bind-address=localhost"},
+			want: `--metrics-bind-address is "localhost": give host:port`},
+		"a port that is no number": {args: []string{"--health-probe-bind-address=:eighty-eighty"},
+			want: `--health-probe-bind-address is ":eighty-eighty": give host:port`},
+		"a certificate that is not there": {args: []string{"--metrics-cert-dir=/nowhere"},
+			want: `--metrics-cert-dir is "/nowhere": give a folder with tls.crt and tls.key`},
+		"profiles for everybody": {args: []string{"--profiling", "--metrics-secure=false"},
+			want: "every client could take profiles"},
+		"profiles without an address": {args: []string{"--profiling", "--metrics-bind-address=0"},
+			want: "give that an address"},
+		"a certificate for plain HTTP": {args: []string{"--metrics-cert-dir=/nowhere", "--metrics-secure=false"},
+			want: "leave one of them out"},
+		"no time to stop": {args: []string{"--shutdown-timeout=0s"},
+			want: "--shutdown-timeout is 0s: give more than 0s"},
+		"two mistakes are told at once": {args: []string{"--concurrency=0", "--log-format=xml"},
+			want: "--concurrency is 0: give at least 1\n--log-format is"},
+		"an argument that is no flag": {args: []string{"now"}, want: `unknown command "now"`},
+		"a kubeconfig that is not there": {args: []string{"--kubeconfig=/nowhere/config"},
+			want: "no way to a cluster: run in a Pod with a service account, or give --kubeconfig"},
 		"a flag of the component's own":   {args: []string{"--shiny"}, want: "examples do not shine"},
 		"a flag that nobody has declared": {args: []string{"--matte"}, want: "unknown flag: --matte"},
 	}
@@ -212,7 +234,8 @@ func TestManagerOptionsFollowTheFlags(t *testing.T) {
 	require.True(t, m.LeaderElection)
 	require.True(t, m.LeaderElectionReleaseOnCancel)
 	require.Equal(t, "example-controller", m.LeaderElectionID)
-	require.Equal(t, []time.Duration{30 * time.Second, 15 * time.Second, 10 * time.Second}, []time.Duration{*m.LeaseDuration, *m.RenewDeadline, *m.RetryPeriod})
+	require.Equal(t, []time.Duration{30 * time.Second, 15 * time.Second, 10 * time.Second},
+		[]time.Duration{*m.LeaseDuration, *m.RenewDeadline, *m.RetryPeriod})
 	require.Equal(t, 4, m.Controller.MaxConcurrentReconciles)
 	require.Nil(t, m.Controller.UsePriorityQueue, "on by default")
 	require.True(t, *m.Controller.EnableWarmup, "a standby fills its caches")
@@ -231,7 +254,8 @@ func TestAComponentsCacheOptionsAreCompletedNotReplaced(t *testing.T) {
 	mine := func(any) (any, error) { return "mine", nil }
 	c := example(true)
 	c.Cache = func(*Options) cache.Options {
-		return cache.Options{DefaultTransform: mine, ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: mine}}}
+		return cache.Options{DefaultTransform: mine,
+			ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Transform: mine}}}
 	}
 	o := defaultOptions(&c)
 	o.Namespaces = []string{"web"}
@@ -270,17 +294,20 @@ func TestStripManagedFieldsLeavesEverythingElse(t *testing.T) {
 	managed := []metav1.ManagedFieldsEntry{{Manager: "someone"}}
 	pod := func() *corev1.Pod {
 		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: "web-0", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"c": "d"}, Finalizers: []string{"e/f"}},
-			Spec:       corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "app", Image: "app:1", Env: []corev1.EnvVar{{Name: "X"}}}}},
-			Status:     corev1.PodStatus{PodIP: "10.0.0.1"},
+			ObjectMeta: metav1.ObjectMeta{Name: "web-0", Labels: map[string]string{"a": "b"},
+				Annotations: map[string]string{"c": "d"}, Finalizers: []string{"e/f"}},
+			Spec: corev1.PodSpec{NodeName: "node-1",
+				Containers: []corev1.Container{{Name: "app", Image: "app:1", Env: []corev1.EnvVar{{Name: "X"}}}}},
+			Status: corev1.PodStatus{PodIP: "10.0.0.1"},
 		}
 	}
 	full := pod()
 	full.ManagedFields = managed
 	for name, c := range map[string]struct{ object, want any }{
-		"a Pod":                 {object: full, want: pod()},
-		"one that has none":     {object: pod(), want: pod()},
-		"a Service":             {object: &corev1.Service{ObjectMeta: metav1.ObjectMeta{ManagedFields: managed}}, want: &corev1.Service{}},
+		"a Pod":             {object: full, want: pod()},
+		"one that has none": {object: pod(), want: pod()},
+		"a Service": {object: &corev1.Service{ObjectMeta: metav1.ObjectMeta{ManagedFields: managed}},
+			want: &corev1.Service{}},
 		"what is no API object": {object: "no object", want: "no object"},
 	} {
 		t.Run(name, func(t *testing.T) {

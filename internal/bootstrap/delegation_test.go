@@ -41,7 +41,8 @@ func newReviewer(t *testing.T) *reviewer {
 		review := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy() //nolint:forcetypeassert // panics are failures
 		if review.Spec.Token == goodToken {
 			review.Status.Authenticated = true
-			review.Status.User = authenticationv1.UserInfo{Username: "prometheus", UID: "1", Groups: []string{"g"}, Extra: map[string]authenticationv1.ExtraValue{"e": {"v"}}}
+			review.Status.User = authenticationv1.UserInfo{Username: "prometheus", UID: "1", Groups: []string{"g"},
+				Extra: map[string]authenticationv1.ExtraValue{"e": {"v"}}}
 		} else {
 			review.Status.Error = "invalid bearer token"
 		}
@@ -57,9 +58,11 @@ func newReviewer(t *testing.T) *reviewer {
 		review.Status = r.status
 		return true, review, nil
 	})
-	d := newDelegation(clients.AuthenticationV1().TokenReviews(), clients.AuthorizationV1().SubjectAccessReviews(), r.clock)
+	d := newDelegation(clients.AuthenticationV1().TokenReviews(),
+		clients.AuthorizationV1().SubjectAccessReviews(), r.clock)
 	var err error
-	r.handler, err = d.filter(logr.Discard(), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	r.handler, err = d.filter(logr.Discard(),
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	require.NoError(t, err)
 	return r
 }

@@ -70,7 +70,8 @@ func isWrite(r *http.Request) bool {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
 		return false
 	}
-	return !strings.Contains(r.URL.Path, "/apis/authentication.k8s.io/") && !strings.Contains(r.URL.Path, "/apis/authorization.k8s.io/")
+	return !strings.Contains(r.URL.Path, "/apis/authentication.k8s.io/") &&
+		!strings.Contains(r.URL.Path, "/apis/authorization.k8s.io/")
 }
 
 // CloseIdleConnections passes on what http.Client asks for.

@@ -21,14 +21,15 @@ func TestAnOldLeaderWritesNothing(t *testing.T) {
 	now := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 	refuse := false
 	sent := 0
-	transport := &fencedTransport{fence: &leaseFence{lease: lease, deadline: 10 * time.Second, clock: now}, next: roundTripper(func(*http.Request) (*http.Response, error) {
-		sent++
-		recorder := httptest.NewRecorder()
-		if refuse {
-			recorder.WriteHeader(http.StatusConflict)
-		}
-		return recorder.Result(), nil
-	})}
+	transport := &fencedTransport{fence: &leaseFence{lease: lease, deadline: 10 * time.Second, clock: now},
+		next: roundTripper(func(*http.Request) (*http.Response, error) {
+			sent++
+			recorder := httptest.NewRecorder()
+			if refuse {
+				recorder.WriteHeader(http.StatusConflict)
+			}
+			return recorder.Result(), nil
+		})}
 	ask := func(method, path string) error {
 		response, err := transport.RoundTrip(httptest.NewRequest(method, "https://server"+path, strings.NewReader("{}")))
 		if err == nil {
@@ -38,7 +39,8 @@ func TestAnOldLeaderWritesNothing(t *testing.T) {
 	}
 
 	now.Step(time.Hour)
-	require.NoError(t, ask(http.MethodPost, pods), "whoever has never led may write: it waits for its Lease by other means")
+	require.NoError(t, ask(http.MethodPost, pods),
+		"whoever has never led may write: it waits for its Lease by other means")
 	require.NoError(t, ask(http.MethodPut, lease))
 	now.Step(10 * time.Second)
 	require.NoError(t, ask(http.MethodPatch, pods))

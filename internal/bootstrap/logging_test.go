@@ -18,10 +18,11 @@ func TestTheLogHasTheFormatAndLevelThatWereAskedFor(t *testing.T) {
 	}{
 		"json at info leaves details out":    {format: "json", level: "info", want: []string{"plain", "failed"}},
 		"json at debug has the first detail": {format: "json", level: "debug", want: []string{"plain", "detail", "failed"}},
-		"json at 4 has more":                 {format: "json", level: "4", want: []string{"plain", "detail", "minute", "failed"}},
-		"json at 0 is info":                  {format: "json", level: "0", want: []string{"plain", "failed"}},
-		"json at error has only errors":      {format: "json", level: "error", want: []string{"failed"}},
-		"console at info":                    {format: "console", level: "info", want: []string{"plain", "failed"}},
+		"json at 4 has more": {format: "json", level: "4",
+			want: []string{"plain", "detail", "minute", "failed"}},
+		"json at 0 is info":             {format: "json", level: "0", want: []string{"plain", "failed"}},
+		"json at error has only errors": {format: "json", level: "error", want: []string{"failed"}},
+		"console at info":               {format: "console", level: "info", want: []string{"plain", "failed"}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/shard"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 var (
@@ -43,7 +43,7 @@ var (
 // Metrics are what every component publishes.
 func Metrics() []metric.Metric {
 	return slices.Concat([]metric.Metric{buildInfoMetric, apiWritesMetric, metric.LeftOut},
-		writes.Metrics(), shard.Metrics())
+		freshness.Metrics(), shard.Metrics())
 }
 
 // registerMetrics adds the collectors of Metrics to a registry; a second time changes nothing.
@@ -51,7 +51,7 @@ func registerMetrics(registry prometheus.Registerer, component, componentVersion
 	if err := registerBuildInfo(registry, component, componentVersion); err != nil {
 		return err
 	}
-	return metric.Register(registry, append(writes.Collectors(), apiWrites)...)
+	return metric.Register(registry, append(freshness.Collectors(), apiWrites)...)
 }
 
 var apiWrites = apiWritesMetric.CounterVec()

@@ -65,7 +65,8 @@ func TestWritesAreCounted(t *testing.T) {
 	} {
 		assert.InDelta(t, 1, count(want[0], want[1], want[2]), 0, strings.Join(want[:], " "))
 	}
-	assert.Equal(t, 4*len(writeResults), testutil.CollectAndCount(apiWrites), "four pairs of resource and verb, with every result; reads and dry runs are none")
+	assert.Equal(t, 4*len(writeResults), testutil.CollectAndCount(apiWrites),
+		"four pairs of resource and verb, with every result; reads and dry runs are none")
 	assert.InDelta(t, 0, count("pods", "delete", "done"), 0)
 	require.Equal(t, metric.Counter, apiWritesMetric.Kind)
 }

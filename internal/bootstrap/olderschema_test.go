@@ -64,7 +64,8 @@ func TestMissingFields(t *testing.T) {
 
 func TestSchemaOf(t *testing.T) {
 	gvk := schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: "Example"}
-	document := []byte(`{"components":{"schemas":{"io.example.v1.ExampleList":{},"io.example.v1.Example":{"properties":{"spec":{}}}}}}`)
+	document := []byte(
+		`{"components":{"schemas":{"io.example.v1.ExampleList":{},"io.example.v1.Example":{"properties":{"spec":{}}}}}}`)
 	found, err := schemaOf(document, gvk)
 	require.NoError(t, err)
 	require.Contains(t, found.Properties, "spec")

@@ -21,7 +21,8 @@ func TestProfilesAreServedWhereTheyAreAskedFor(t *testing.T) {
 	for path, handler := range server.ExtraHandlers {
 		mux.Handle(path, handler)
 	}
-	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/goroutine", "/debug/pprof/cmdline", "/debug/pprof/symbol"} {
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/goroutine", "/debug/pprof/cmdline",
+		"/debug/pprof/symbol"} {
 		answer := httptest.NewRecorder()
 		mux.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 		require.Equal(t, http.StatusOK, answer.Code, path)
@@ -30,7 +31,8 @@ func TestProfilesAreServedWhereTheyAreAskedFor(t *testing.T) {
 }
 
 func TestPlainProfilesAreForThisMachineAlone(t *testing.T) {
-	for address, want := range map[string]bool{"127.0.0.1:8443": true, "[::1]:8443": true, "localhost:8443": true, ":8443": false, "0.0.0.0:8443": false, "10.0.0.1:8443": false} {
+	for address, want := range map[string]bool{"127.0.0.1:8443": true, "[::1]:8443": true, "localhost:8443": true,
+		":8443": false, "0.0.0.0:8443": false, "10.0.0.1:8443": false} {
 		o := &Options{Profiling: true, MetricsBindAddress: address}
 		require.Equal(t, want, o.validateProfiling() == nil, address)
 	}

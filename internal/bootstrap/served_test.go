@@ -120,7 +120,8 @@ func TestWhenServedEndsWithTheProcessWithoutSettingUp(t *testing.T) {
 
 func TestWhenServedReportsASetupThatFails(t *testing.T) {
 	broken := errors.New("no such index")
-	s := &served{kind: exampleKind, mapper: &discovery{}, clock: clocktesting.NewFakeClock(time.Unix(1, 0)), setup: func() error { return broken }}
+	s := &served{kind: exampleKind, mapper: &discovery{}, clock: clocktesting.NewFakeClock(time.Unix(1, 0)),
+		setup: func() error { return broken }}
 	require.ErrorIs(t, s.Start(t.Context()), broken)
 	require.False(t, s.NeedLeaderElection(), "a standby fills its caches too")
 }
@@ -128,7 +129,8 @@ func TestWhenServedReportsASetupThatFails(t *testing.T) {
 func TestWhenServedSaysWhatAnOlderCRDLacks(t *testing.T) {
 	var lines []string
 	s := &served{
-		kind: exampleKind, mapper: &discovery{}, clock: clocktesting.NewFakeClock(time.Unix(1, 0)), setup: func() error { return nil },
+		kind: exampleKind, mapper: &discovery{}, clock: clocktesting.NewFakeClock(time.Unix(1, 0)),
+		setup:  func() error { return nil },
 		older:  func(context.Context) ([]string, error) { return []string{"spec.newest"}, nil },
 		logger: funcr.New(func(_, line string) { lines = append(lines, line) }, funcr.Options{}),
 	}

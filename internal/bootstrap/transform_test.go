@@ -23,10 +23,12 @@ func TestOnlyAnnotations(t *testing.T) {
 func TestOnlyConditions(t *testing.T) {
 	all := []corev1.PodCondition{
 		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
-		{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "R", Message: "m", LastTransitionTime: metav1.Now(), LastProbeTime: metav1.Now()},
+		{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "R", Message: "m", LastTransitionTime: metav1.Now(),
+			LastProbeTime: metav1.Now()},
 		{Type: "gate", Status: corev1.ConditionUnknown},
 	}
-	require.Equal(t, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse}, {Type: "gate", Status: corev1.ConditionUnknown}},
+	require.Equal(t, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse},
+		{Type: "gate", Status: corev1.ConditionUnknown}},
 		OnlyConditions(all, "gate", corev1.PodReady))
 	require.Nil(t, OnlyConditions(all, corev1.ContainersReady))
 }

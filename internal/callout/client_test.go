@@ -59,12 +59,15 @@ func TestHTTP2IsSpokenWhereItIsOffered(t *testing.T) {
 		"not":     {false, "HTTP/1.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.Proto) }))
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.WriteString(w, r.Proto)
+			}))
 			server.Config.ErrorLog = log.New(io.Discard, "", 0)
 			server.EnableHTTP2, server.TLS = true, authority.Config(t, false)
 			server.StartTLS()
 			t.Cleanup(server.Close)
-			body, err := local(t, func(o *Options) { o.HTTP2 = tc.offered }).Ask(t.Context(), Call{Method: http.MethodPost, URL: server.URL, Roots: authority.PEM()})
+			body, err := local(t, func(o *Options) { o.HTTP2 = tc.offered }).Ask(t.Context(),
+				Call{Method: http.MethodPost, URL: server.URL, Roots: authority.PEM()})
 			require.NoError(t, err)
 			require.Equal(t, tc.want, string(body))
 		})
@@ -91,7 +94,8 @@ func TestACallMayHaveLessTime(t *testing.T) {
 	t.Cleanup(server.Close)
 	_, err := local(t).Ask(t.Context(), Call{Method: http.MethodGet, URL: server.URL, Timeout: 50 * time.Millisecond})
 	require.ErrorContains(t, err, "did not answer within 50ms")
-	_, err = local(t, func(o *Options) { o.Timeout = 60 * time.Millisecond }).Ask(t.Context(), Call{Method: http.MethodGet, URL: server.URL, Timeout: time.Hour})
+	_, err = local(t, func(o *Options) { o.Timeout = 60 * time.Millisecond }).Ask(t.Context(),
+		Call{Method: http.MethodGet, URL: server.URL, Timeout: time.Hour})
 	require.ErrorContains(t, err, "did not answer within 60ms")
 }
 
@@ -100,8 +104,11 @@ func TestCredentialsThatCannotBeUsedAreNotSent(t *testing.T) {
 		call Call
 		want string
 	}{
-		"http":                  {Call{URL: "http://127.0.0.1:1/", Credentials: &Credentials{Of: "a test", Token: "x"}}, "credentials of a test are sent over https only"},
-		"no certificate":        {Call{URL: "https://127.0.0.1:1/", Credentials: &Credentials{Of: "a test", Certificate: []byte("x")}}, "credentials of a test: tls.crt and tls.key cannot be used"},
+		"http": {Call{URL: "http://127.0.0.1:1/", Credentials: &Credentials{Of: "a test", Token: "x"}},
+			"credentials of a test are sent over https only"},
+		"no certificate": {Call{URL: "https://127.0.0.1:1/",
+			Credentials: &Credentials{Of: "a test", Certificate: []byte("x")}},
+			"credentials of a test: tls.crt and tls.key cannot be used"},
 		"roots that are no PEM": {Call{URL: "https://127.0.0.1:1/", Roots: []byte("x")}, "the caBundle has no certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {

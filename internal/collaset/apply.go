@@ -20,7 +20,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/podcache"
 )
 
 // parallel is the number of writes of one CollaSet under way at a time.
@@ -57,7 +57,8 @@ type applier struct {
 // apply walks the plan: Pods that are out of service first, then entries, deletions and creations, then what is newly
 // begun. An action that fails stops none of the others, except that creations stop at the first failure.
 func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) *outcome {
-	out := &outcome{Outcome: setplan.Outcome{Collisions: o.history.collisions}, replacements: map[setplan.ReplacementEvent][]string{}}
+	out := &outcome{Outcome: setplan.Outcome{Collisions: o.history.collisions},
+		replacements: map[setplan.ReplacementEvent][]string{}}
 	steps, members := podStepper{trials{a.server}, a.window}, memberWriter{a.claimWriter}
 	var depth, breadth []action
 	for _, pod := range plan.Finishes {
@@ -67,7 +68,8 @@ func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) 
 		depth = append(depth, action{"change", &out.Update, func() error { return steps.change(ctx, o, pod) }})
 	}
 	for _, pod := range plan.Resizes {
-		depth = append(depth, action{"resize", &out.Update, func() error { return steps.resize(ctx, o, pod, pod.Revision, o.pod(pod.Name())) }})
+		depth = append(depth, action{"resize", &out.Update,
+			func() error { return steps.resize(ctx, o, pod, pod.Revision, o.pod(pod.Name())) }})
 	}
 	for _, pod := range plan.Cancels {
 		depth = append(depth, action{"cancel", &out.Update, func() error { return steps.cancel(ctx, o, pod) }})
@@ -152,14 +154,17 @@ func (s *server) patch(ctx context.Context, o *observation, pod *setplan.Pod, ki
 }
 
 // patchMeta is patch, with the answer.
-func (s *server) patchMeta(ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte) (*metav1.PartialObjectMetadata, error) {
-	if s.clearFields && !pod.Applied { // a patch that was decided on before a client applied is refused for its resourceVersion
+func (s *server) patchMeta(
+	ctx context.Context, o *observation, pod *setplan.Pod, kind types.PatchType, data []byte,
+) (*metav1.PartialObjectMetadata, error) {
+	// a patch that was decided on before a client applied is refused for its resourceVersion
+	if s.clearFields && !pod.Applied {
 		var err error
-		if data, err = writes.ClearFields(data); err != nil {
+		if data, err = clearFields(data); err != nil {
 			return nil, err
 		}
 	}
-	target := writes.PodTarget(o.set.Namespace, pod.Name())
+	target := podcache.Target(o.set.Namespace, pod.Name())
 	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}
@@ -168,9 +173,9 @@ func (s *server) patchMeta(ctx context.Context, o *observation, pod *setplan.Pod
 }
 
 // wrote remembers a write to a Pod.
-func (s *server) wrote(o *observation, pod metav1.Object) {
+func (s *server) wrote(o *observation, pod client.Object) {
 	if !o.single {
-		s.writes.Wrote(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
+		s.writes.Wrote(client.ObjectKeyFromObject(o.set), pod)
 	}
 }
 
@@ -340,7 +345,9 @@ func (w entryWriter) storeEntries(ctx context.Context, o *observation, entries [
 }
 
 // writeEntries returns the ResourceContext as it is then, nil if it is deleted.
-func (w entryWriter) writeEntries(ctx context.Context, o *observation, key types.NamespacedName, entries []setplan.Entry) (*appsv1alpha1.ResourceContext, error) {
+func (w entryWriter) writeEntries(
+	ctx context.Context, o *observation, key types.NamespacedName, entries []setplan.Entry,
+) (*appsv1alpha1.ResourceContext, error) {
 	owner := client.ObjectKeyFromObject(o.set)
 	details := make([]appsv1alpha1.ContextDetail, len(entries))
 	for i, e := range entries {
@@ -358,7 +365,8 @@ func (w entryWriter) writeEntries(ctx context.Context, o *observation, key types
 		o.context = rc
 		w.writes.Created(owner, rc)
 	case len(entries) == 0:
-		err := w.client.Delete(ctx, o.context.DeepCopy(), client.Preconditions{UID: &o.context.UID, ResourceVersion: &o.context.ResourceVersion})
+		err := w.client.Delete(ctx, o.context.DeepCopy(),
+			client.Preconditions{UID: &o.context.UID, ResourceVersion: &o.context.ResourceVersion})
 		if err != nil {
 			return nil, fmt.Errorf("deleting the empty ResourceContext: %w", err)
 		}
@@ -384,7 +392,8 @@ func (a applier) release(ctx context.Context, o *observation) (ctrl.Result, erro
 	}
 	left := &metav1.PartialObjectMetadataList{}
 	left.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	err := a.live.List(ctx, left, client.InNamespace(o.set.Namespace), client.MatchingLabels{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	err := a.live.List(ctx, left, client.InNamespace(o.set.Namespace),
+		client.MatchingLabels{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("making sure that all Pods are gone: %w", err)
 	}
@@ -421,7 +430,8 @@ func (a applier) release(ctx context.Context, o *observation) (ctrl.Result, erro
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := a.client.Patch(ctx, o.set.DeepCopy(), client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
+	if err := a.client.Patch(ctx, o.set.DeepCopy(),
+		client.RawPatch(types.MergePatchType, data)); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("removing the finalizer: %w", err)
 	}
 	return ctrl.Result{}, nil

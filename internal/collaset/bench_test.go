@@ -34,9 +34,9 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/testkit/benchresult"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // mostPerPod is how many allocations one Pod more may cost a reconcile, however many there are.
@@ -73,19 +73,23 @@ func BenchmarkCollaSetReconcile(b *testing.B) {
 				further = fmt.Sprintf("%.2f\t", each)
 				b.ReportMetric(each, fmt.Sprintf("allocs/further-Pod-%s-%d", strings.ReplaceAll(scene.name, " ", "-"), pods))
 				if each > mostPerPod {
-					b.Errorf("%s, each Pod of %d takes %.2f allocations more; at most %.2f keep the work linear and small", scene.name, pods, each, mostPerPod)
+					b.Errorf("%s, each Pod of %d takes %.2f allocations more; at most %.2f keep the work linear and small", scene.name,
+						pods, each, mostPerPod)
 				}
 			}
 			fewer = c
-			figure := benchresult.Figure{Name: "one decision", Unit: "ms", Series: scene.name, Params: map[string]float64{"pods": float64(pods)}, Values: []float64{c.time * c.pods * 1e3}}
+			figure := benchresult.Figure{Name: "one decision", Unit: "ms", Series: scene.name,
+				Params: map[string]float64{"pods": float64(pods)}, Values: []float64{c.time * c.pods * 1e3}}
 			_, err := results.Add(figure)
 			require.NoError(b, err)
 			if pods == 5_000 { // a Pod's event that has a decision to itself; events that come while one waits share it
-				_, err := results.Add(benchresult.Figure{Goal: "P14", Name: "decision after one Pod's event among 5,000, " + scene.name,
+				_, err := results.Add(benchresult.Figure{Goal: "P14",
+					Name:   "decision after one Pod's event among 5,000, " + scene.name,
 					Params: map[string]float64{"pods": 5_000}, Values: []float64{c.time * c.pods * 1e6}, Note: scene.note})
 				require.NoError(b, err)
 			}
-			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.2f\t%.2f\t%.2f\t%s%.0f\t%.2f\n", scene.name, pods, c.time*c.pods*1e3, c.time*1e6, c.time/fewest.time,
+			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.2f\t%.2f\t%.2f\t%s%.0f\t%.2f\n", scene.name, pods, c.time*c.pods*1e3, c.time*1e6,
+				c.time/fewest.time,
 				c.allocations, further, c.bytes, c.bytes/fewest.bytes)
 		}
 	}
@@ -128,13 +132,16 @@ func TestASetComesToItsGoalForBenchmarks(t *testing.T) {
 // atGoal has so many Pods that serve, and nothing left to do.
 func atGoal(t testing.TB, pods int) *resting {
 	t.Helper()
-	s := &resting{TB: t, byName: map[string]int{}, set: collaSet(int32(pods)), clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
+	s := &resting{TB: t, byName: map[string]int{}, set: collaSet(int32(pods)),
+		clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
 	s.cache()
 	s.r = &reconciler{
-		server: &server{client: s, live: s, writes: writes.New(s, s.clock), events: &events.FakeRecorder{}, clock: s.clock},
+		server: &server{client: s, live: s, writes: freshness.New(s, s.clock), events: &events.FakeRecorder{},
+			clock: s.clock},
 		cached: s.cached, protocol: true, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), s.clock),
 	}
-	s.handler, s.queue = listener{s.r.client, s.r.memory, s.r.window}.podEvents(handler.Funcs{}), workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
+	s.handler, s.queue = listener{s.r.client, s.r.memory, s.r.window}.podEvents(handler.Funcs{}),
+		workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
 	t.Cleanup(s.queue.ShutDown)
 	for range 100 {
 		before := s.written
@@ -205,8 +212,10 @@ func (s *resting) serve(pod *corev1.Pod) {
 	pod.Labels[podops.ServiceAvailableLabel] = "1"
 	pod.Spec.NodeName = "node"
 	pod.Status.Phase = corev1.PodRunning
-	for _, c := range []corev1.PodConditionType{corev1.PodScheduled, corev1.ContainersReady, corev1.PodReady, podops.ServiceReadyCondition} {
-		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: c, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.clock.Now())})
+	for _, c := range []corev1.PodConditionType{corev1.PodScheduled, corev1.ContainersReady, corev1.PodReady,
+		podops.ServiceReadyCondition} {
+		pod.Status.Conditions = append(pod.Status.Conditions,
+			corev1.PodCondition{Type: c, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.clock.Now())})
 	}
 	stripped, err := stripPod(pod)
 	require.NoError(s, err)
@@ -252,7 +261,8 @@ func (s *resting) measure(rounds int) cost {
 	}
 	runtime.ReadMemStats(&after)
 	n := float64(rounds * len(s.pods))
-	return cost{float64(len(s.pods)), took.Seconds() / n, float64(after.Mallocs-before.Mallocs) / n, float64(after.TotalAlloc-before.TotalAlloc) / n}
+	return cost{float64(len(s.pods)), took.Seconds() / n, float64(after.Mallocs-before.Mallocs) / n,
+		float64(after.TotalAlloc-before.TotalAlloc) / n}
 }
 
 // turn has a Pod that is Ready be so no longer, or the other way round.
@@ -281,7 +291,8 @@ func (s *resting) Get(_ context.Context, name client.ObjectKey, object client.Ob
 	case *appsv1alpha1.ResourceContext:
 		switch {
 		case s.context == nil:
-			return apierrors.NewNotFound(appsv1alpha1.SchemeGroupVersion.WithResource("resourcecontexts").GroupResource(), name.Name)
+			return apierrors.NewNotFound(appsv1alpha1.SchemeGroupVersion.WithResource("resourcecontexts").GroupResource(),
+				name.Name)
 		case shared != nil && *shared:
 			*o = *s.context
 		default:
@@ -292,7 +303,8 @@ func (s *resting) Get(_ context.Context, name client.ObjectKey, object client.Ob
 		case o.Kind == appsv1alpha1.CollaSetKind:
 			s.set.ObjectMeta.DeepCopyInto(&o.ObjectMeta)
 		case s.context == nil:
-			return apierrors.NewNotFound(appsv1alpha1.SchemeGroupVersion.WithResource("resourcecontexts").GroupResource(), name.Name)
+			return apierrors.NewNotFound(appsv1alpha1.SchemeGroupVersion.WithResource("resourcecontexts").GroupResource(),
+				name.Name)
 		default:
 			s.context.ObjectMeta.DeepCopyInto(&o.ObjectMeta)
 		}
@@ -375,6 +387,8 @@ type restingStatus struct {
 	s *resting
 }
 
-func (w restingStatus) Patch(ctx context.Context, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+func (w restingStatus) Patch(
+	ctx context.Context, object client.Object, patch client.Patch, _ ...client.SubResourcePatchOption,
+) error {
 	return w.s.Patch(ctx, object, patch)
 }

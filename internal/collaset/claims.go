@@ -25,8 +25,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Whose a claim is. A claim with a controller is the controller's. One without is the CollaSet's that
@@ -128,7 +128,8 @@ func claimUsers(_ context.Context, object client.Object) []reconcile.Request {
 	}
 	requests := make([]reconcile.Request, 0, len(names))
 	for _, name := range names {
-		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}})
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(),
+			Name: name}})
 	}
 	return requests
 }
@@ -141,7 +142,8 @@ func ours(set *appsv1alpha1.CollaSet, claim client.Object) bool {
 	if ref := metav1.GetControllerOf(claim); ref != nil && !dangling(ref, set) {
 		return ref.UID == set.UID
 	}
-	return set.Spec.Selector == nil || labels.SelectorFromSet(set.Spec.Selector.MatchLabels).Matches(labels.Set(claim.GetLabels()))
+	return set.Spec.Selector == nil || labels.SelectorFromSet(set.Spec.Selector.MatchLabels).Matches(
+		labels.Set(claim.GetLabels()))
 }
 
 // refusal is the API server's answer to an attempt to expand a claim.
@@ -157,8 +159,8 @@ type knownClaims struct {
 	mu sync.Mutex // of what writes change, which are made in parallel
 	// refused are answers of the API server to expansions, by UID.
 	refused map[types.UID]refusal
-	// unverified is true if the cache may lack a claim that was created.
-	unverified atomic.Bool
+	// verified is false while the cache may lack a claim that was created.
+	verified atomic.Bool
 	// last are those of the last decision, and strays the CollaSet's that the cache does not find as such, by name. lost
 	// is true if one may be among them.
 	last   map[string]claimIdentity
@@ -205,7 +207,8 @@ func observeClaims(ctx context.Context, cached, live client.Reader, o *observati
 	addForcing(s)
 	for _, key := range []string{ownedKey(set.UID), namedKey(set.Name)} {
 		list := &corev1.PersistentVolumeClaimList{}
-		err := cached.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{claimIndex: key}, client.UnsafeDisableDeepCopy)
+		err := cached.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{claimIndex: key},
+			client.UnsafeDisableDeepCopy)
 		if err != nil {
 			return fmt.Errorf("listing claims: %w", err)
 		}
@@ -236,7 +239,8 @@ func findStrangers(ctx context.Context, cached client.Reader, o *observation) er
 			continue
 		}
 		pods := &corev1.PodList{}
-		err := cached.List(ctx, pods, client.InNamespace(o.set.Namespace), client.MatchingFields{mountIndex: c.Name}, client.UnsafeDisableDeepCopy)
+		err := cached.List(ctx, pods, client.InNamespace(o.set.Namespace), client.MatchingFields{mountIndex: c.Name},
+			client.UnsafeDisableDeepCopy)
 		if err != nil {
 			return fmt.Errorf("listing the Pods that mount claim %s: %w", c.Name, err)
 		}
@@ -310,7 +314,8 @@ func claimTemplates(templates []revision.ClaimTemplate) []setplan.ClaimTemplate 
 	out := make([]setplan.ClaimTemplate, len(templates))
 	for i, t := range templates {
 		out[i] = setplan.ClaimTemplate{
-			Name: t.Name, Hash: t.Hash, Shape: t.Shape, Meta: t.Meta, Spec: t.Spec, Request: t.Spec.Resources.Requests.Storage().Value(),
+			Name: t.Name, Hash: t.Hash, Shape: t.Shape, Meta: t.Meta, Spec: t.Spec,
+			Request: t.Spec.Resources.Requests.Storage().Value(),
 		}
 	}
 	return out
@@ -328,9 +333,11 @@ func (o *observation) addClaim(claim *corev1.PersistentVolumeClaim) {
 // not tell.
 func (o *observation) addClaimOf(claim *corev1.PersistentVolumeClaim, id int, template string, unlabelled bool) {
 	c := setplan.Claim{
-		Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion, ID: id, Template: template, Unlabelled: unlabelled,
-		Hash: claim.Labels[appsv1alpha1.ClaimTemplateHashLabel], Spec: &claim.Spec, Requested: claim.Spec.Resources.Requests.Storage().Value(),
-		Created: claim.CreationTimestamp.Time, Terminating: claim.DeletionTimestamp != nil, Expanding: expanding(claim),
+		Name: claim.Name, UID: claim.UID, ResourceVersion: claim.ResourceVersion, ID: id, Template: template,
+		Unlabelled: unlabelled,
+		Hash:       claim.Labels[appsv1alpha1.ClaimTemplateHashLabel], Spec: &claim.Spec,
+		Requested: claim.Spec.Resources.Requests.Storage().Value(),
+		Created:   claim.CreationTimestamp.Time, Terminating: claim.DeletionTimestamp != nil, Expanding: expanding(claim),
 	}
 	if ref := metav1.GetControllerOf(claim); ref != nil {
 		c.Owned, c.Dangling = ref.UID == o.set.UID, dangling(ref, o.set)
@@ -392,7 +399,9 @@ func claimLabels(set *appsv1alpha1.CollaSet) map[string]string {
 type claimWriter struct{ *server }
 
 // mountClaims gives a Pod that is about to be created its claims, and makes those that lack.
-func (w claimWriter) mountClaims(ctx context.Context, o *observation, c setplan.Creation, pod *unstructured.Unstructured) error {
+func (w claimWriter) mountClaims(
+	ctx context.Context, o *observation, c setplan.Creation, pod *unstructured.Unstructured,
+) error {
 	if len(c.Claims) == 0 {
 		return nil
 	}
@@ -407,8 +416,9 @@ func (w claimWriter) mountClaims(ctx context.Context, o *observation, c setplan.
 		err := w.client.Create(ctx, claim)
 		countAction("create-claim", err)
 		if err != nil {
-			o.memory.claims.unverified.Store(true)
-			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID, writes.Unnamed(err, claim.GetGenerateName()))
+			o.memory.claims.verified.Store(false)
+			return fmt.Errorf("creating claim %s of instance ID %d: %w", t.Name, c.ID,
+				failures.Unnamed(err, claim.GetGenerateName()))
 		}
 		w.writes.Created(client.ObjectKeyFromObject(o.set), claimMeta(claim))
 		names[t.Name] = claim.GetName()
@@ -444,7 +454,8 @@ func mount(pod *unstructured.Unstructured, templates []revision.ClaimTemplate, n
 // newClaim makes the claim of an instance ID, from the template's own JSON so that no field is lost.
 func newClaim(o *observation, t revision.ClaimTemplate, id int) *unstructured.Unstructured {
 	object := t.Object()
-	claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": object["spec"]}}
+	claim := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+		"spec": object["spec"]}}
 	from := unstructured.Unstructured{Object: object}
 	claim.SetNamespace(o.set.Namespace)
 	claim.SetGenerateName(o.set.Name + "-" + t.Name + "-")
@@ -468,7 +479,8 @@ func newClaim(o *observation, t revision.ClaimTemplate, id int) *unstructured.Un
 // claimMeta is a claim of the given metadata: own writes are tracked under the type that is cached.
 func claimMeta(object metav1.Object) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(), ResourceVersion: object.GetResourceVersion(),
+		Namespace: object.GetNamespace(), Name: object.GetName(), UID: object.GetUID(),
+		ResourceVersion: object.GetResourceVersion(),
 	}}
 }
 
@@ -495,12 +507,14 @@ func (w claimWriter) applyClaims(ctx context.Context, o *observation, plan *setp
 		}})
 	}
 	for _, u := range plan.ClaimUpdates {
-		actions = append(actions, action{"update-claim", &out.Update, counted(&updated, func() error { return w.updateClaim(ctx, o, u) })})
+		actions = append(actions, action{"update-claim", &out.Update,
+			counted(&updated, func() error { return w.updateClaim(ctx, o, u) })})
 	}
 	for _, c := range plan.ClaimAdoptions {
 		refs := []metav1.OwnerReference{ownerReference(o.set)}
 		actions = append(actions, action{"adopt-claim", &out.Update, func() error {
-			return w.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(refsOfOthers(o.claims[c.Name], o.set), refs...)}, nil)
+			return w.patchClaim(ctx, o, c, map[string]any{"ownerReferences": append(refsOfOthers(o.claims[c.Name], o.set),
+				refs...)}, nil)
 		}})
 	}
 	into := &out.Update
@@ -516,19 +530,23 @@ func (w claimWriter) applyClaims(ctx context.Context, o *observation, plan *setp
 		actions = append(actions, action{"repair-claim", &out.Update, func() error { return w.repairClaim(ctx, o, c) }})
 	}
 	for _, c := range plan.ClaimDeletions {
-		actions = append(actions, action{"delete-claim", &out.ScaleIn, counted(&deleted, func() error { return w.deleteClaim(ctx, o, c) })})
+		actions = append(actions, action{"delete-claim", &out.ScaleIn,
+			counted(&deleted, func() error { return w.deleteClaim(ctx, o, c) })})
 	}
 	if run(ctx, actions) {
 		out.conflict = true
 	}
 	if n := made.Load(); n > 0 {
-		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsMadeAgain", "CreateClaims", "made %d claims that were missing, for Pods that wait for them; they are empty", n)
+		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsMadeAgain", "CreateClaims",
+			"made %d claims that were missing, for Pods that wait for them; they are empty", n)
 	}
 	if n := deleted.Load(); n > 0 {
-		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsDeleted", "DeleteClaims", "deleted %d claims, as persistentVolumeClaimRetentionPolicy says", n)
+		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ClaimsDeleted", "DeleteClaims",
+			"deleted %d claims, as persistentVolumeClaimRetentionPolicy says", n)
 	}
 	if n := updated.Load(); n > 0 {
-		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ExpandingVolumes", "UpdateClaims", "brought %d claims in line with their templates", n)
+		w.events.Eventf(o.set, nil, corev1.EventTypeNormal, "ExpandingVolumes", "UpdateClaims",
+			"brought %d claims in line with their templates", n)
 	}
 }
 
@@ -564,7 +582,9 @@ func refsWithout(object metav1.Object, owner types.UID) []metav1.OwnerReference 
 }
 
 // patchClaim writes to one claim as it was seen and remembers that it did.
-func (w claimWriter) patchClaim(ctx context.Context, o *observation, c *setplan.Claim, metadata, spec map[string]any) error {
+func (w claimWriter) patchClaim(
+	ctx context.Context, o *observation, c *setplan.Claim, metadata, spec map[string]any,
+) error {
 	metadata["uid"], metadata["resourceVersion"] = c.UID, c.ResourceVersion
 	patch := map[string]any{"metadata": metadata}
 	if spec != nil {
@@ -608,7 +628,8 @@ func (w claimWriter) updateClaim(ctx context.Context, o *observation, u setplan.
 	err := w.patchClaim(ctx, o, u.Claim, metadata, spec)
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 		o.memory.claims.refuse(u.Claim.UID, refusal{
-			hash: u.Template.Hash, phase: o.claims[u.Claim.Name].Status.Phase, answer: answerOf(err), until: w.clock.Now().Add(retryRefused),
+			hash: u.Template.Hash, phase: o.claims[u.Claim.Name].Status.Phase, answer: answerOf(err),
+			until: w.clock.Now().Add(retryRefused),
 		})
 		log.FromContext(ctx).Info("a claim cannot be expanded", "claim", u.Claim.Name, "answer", err.Error())
 		return fmt.Errorf("%w: %w", errRefused, err)
@@ -620,14 +641,16 @@ func (w claimWriter) updateClaim(ctx context.Context, o *observation, u setplan.
 func answerOf(err error) string {
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
-		return writes.Steady(status.Status().Message)
+		return failures.Steady(status.Status().Message)
 	}
-	return writes.Text(err)
+	return failures.Text(err)
 }
 
 func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: c.Name, UID: c.UID, ResourceVersion: c.ResourceVersion}}
-	if err := w.client.Delete(ctx, claim, client.Preconditions{UID: &c.UID, ResourceVersion: &c.ResourceVersion}); err != nil {
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: c.Name,
+		UID: c.UID, ResourceVersion: c.ResourceVersion}}
+	if err := w.client.Delete(ctx, claim, client.Preconditions{UID: &c.UID,
+		ResourceVersion: &c.ResourceVersion}); err != nil {
 		return fmt.Errorf("deleting claim %s: %w", c.Name, err)
 	}
 	w.writes.Deleted(client.ObjectKeyFromObject(o.set), claim)
@@ -680,12 +703,14 @@ func (r reporter) recordClaimTurns(set *appsv1alpha1.CollaSet, before, after []a
 		}
 		return nil
 	}
-	for _, reason := range []string{setplan.BlockExpansionRefused, setplan.NoteCannotShrink, setplan.NoteTemplateKept, setplan.NoteClaimLost, setplan.BlockClaimTerminating} {
+	for _, reason := range []string{setplan.BlockExpansionRefused, setplan.NoteCannotShrink, setplan.NoteTemplateKept,
+		setplan.NoteClaimLost, setplan.BlockClaimTerminating} {
 		if b := find(after, reason); b != nil && find(before, reason) == nil {
 			r.events.Eventf(set, nil, corev1.EventTypeWarning, reason, "CheckClaims", "%s", note(b.Message))
 		}
 	}
 	if find(before, setplan.NoteExpanding) != nil && find(after, setplan.NoteExpanding) == nil {
-		r.events.Eventf(set, nil, corev1.EventTypeNormal, "VolumesExpanded", "CheckClaims", "all volumes have the size that their claims ask for")
+		r.events.Eventf(set, nil, corev1.EventTypeNormal, "VolumesExpanded", "CheckClaims",
+			"all volumes have the size that their claims ask for")
 	}
 }

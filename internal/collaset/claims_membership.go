@@ -41,7 +41,8 @@ func (w claimWriter) releaseVolumes(ctx context.Context, o *observation, pod *se
 func refuseVolumes(ctx context.Context, cached client.Reader, o *observation, pod *corev1.Pod) string {
 	for _, claim := range movableClaims(ctx, cached, o.set.Namespace, mountsIn(pod)) {
 		if owner := metav1.GetControllerOf(claim); owner != nil && owner.UID != o.set.UID {
-			return fmt.Sprintf("its claim %s belongs to %s %s: exclude the Pod there first, or take the owner reference off", claim.Name, owner.Kind, owner.Name)
+			return fmt.Sprintf("its claim %s belongs to %s %s: exclude the Pod there first, or take the owner reference off",
+				claim.Name, owner.Kind, owner.Name)
 		}
 		if claim.DeletionTimestamp != nil {
 			return fmt.Sprintf("its claim %s is being deleted", claim.Name)
@@ -51,7 +52,9 @@ func refuseVolumes(ctx context.Context, cached client.Reader, o *observation, po
 }
 
 // movableClaims are the claims among a Pod's volumes that were made for an instance ID, as the cache has them.
-func movableClaims(ctx context.Context, cached client.Reader, namespace string, mounts []setplan.Mount) map[string]*corev1.PersistentVolumeClaim {
+func movableClaims(
+	ctx context.Context, cached client.Reader, namespace string, mounts []setplan.Mount,
+) map[string]*corev1.PersistentVolumeClaim {
 	out := map[string]*corev1.PersistentVolumeClaim{}
 	for _, m := range mounts {
 		claim := &corev1.PersistentVolumeClaim{}

@@ -140,12 +140,14 @@ func strayed(o *observation, claim client.Object, mounted bool) bool {
 	}
 	template, known := strayTemplate(o, claim)
 	of := claim.GetLabels()[appsv1alpha1.ClaimTemplateNameLabel]
-	return known && (of == "" || of == template) && (mounted || o.memory.claims.knows(claim) || strings.HasPrefix(claim.GetGenerateName(), o.set.Name+"-"+template+"-") ||
-		slices.ContainsFunc(claimMarks, func(key string) bool { return claim.GetLabels()[key] != "" }))
+	return known && (of == "" || of == template) &&
+		(mounted || o.memory.claims.knows(claim) || strings.HasPrefix(claim.GetGenerateName(), o.set.Name+"-"+template+"-") ||
+			slices.ContainsFunc(claimMarks, func(key string) bool { return claim.GetLabels()[key] != "" }))
 }
 
 // claimMarks are labels that only claims of CollaSets have.
-var claimMarks = []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, appsv1alpha1.ClaimTemplateNameLabel, appsv1alpha1.ClaimTemplateHashLabel}
+var claimMarks = []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, appsv1alpha1.ClaimTemplateNameLabel,
+	appsv1alpha1.ClaimTemplateHashLabel}
 
 // knows reports whether a claim was one of the CollaSet's when it was last decided on.
 func (k *knownClaims) knows(claim metav1.Object) bool {
@@ -202,7 +204,7 @@ func identifyClaim(o *observation, claim *corev1.PersistentVolumeClaim) (id int,
 // ensureFreshClaims looks at the API server before claims are made when the cache may lack one: first thing of this
 // process, and after a creation whose answer is not known. A claim made twice for one Pod would never go by itself.
 func (w claimWriter) ensureFreshClaims(ctx context.Context, o *observation, plan *setplan.Plan) error {
-	if !o.memory.claims.unverified.Load() || !makesClaims(plan) {
+	if o.memory.claims.verified.Load() || !makesClaims(plan) {
 		return nil
 	}
 	known := len(o.memory.claims.strays)
@@ -213,7 +215,7 @@ func (w claimWriter) ensureFreshClaims(ctx context.Context, o *observation, plan
 	if behind || len(o.memory.claims.strays) > known {
 		return errStale
 	}
-	o.memory.claims.unverified.Store(false)
+	o.memory.claims.verified.Store(true)
 	return nil
 }
 
@@ -233,7 +235,8 @@ func (w claimWriter) repairClaim(ctx context.Context, o *observation, c *setplan
 	o.memory.claims.mu.Unlock()
 	if err == nil {
 		w.events.Eventf(o.set, o.claims[c.Name], corev1.EventTypeWarning, "LabelsRestored", "CheckClaims",
-			"claim %s of instance ID %d is this CollaSet's and lacked labels by which it is found, which were put back", c.Name, c.ID)
+			"claim %s of instance ID %d is this CollaSet's and lacked labels by which it is found, which were put back",
+			c.Name, c.ID)
 	}
 	return err
 }

@@ -109,7 +109,8 @@ func TestPodsGetClaims(t *testing.T) {
 		assert.Equal(t, "web-data-", c.GenerateName)
 		assert.Equal(t, map[string]string{
 			"app": "web", "team": "one", "kusionstack.io/control": "true", "collaset.kusionstack.io/instance-id": fmt.Sprint(i),
-			"collaset.kusionstack.io/pvc-template-name": "data", "collaset.kusionstack.io/pvc-template-hash": c.Labels[appsv1alpha1.ClaimTemplateHashLabel],
+			"collaset.kusionstack.io/pvc-template-name": "data",
+			"collaset.kusionstack.io/pvc-template-hash": c.Labels[appsv1alpha1.ClaimTemplateHashLabel],
 		}, c.Labels)
 		assert.Empty(t, c.OwnerReferences, "no deletion takes it along")
 		assert.Equal(t, "data="+c.Name, mountedBy(&pods[i]))
@@ -174,7 +175,8 @@ func TestClaimsAreNeverMadeTwice(t *testing.T) {
 			}
 			// The API server has made it, and the connection breaks.
 			made := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
-				Name: "web-data-lost", GenerateName: object.GetGenerateName(), Namespace: object.GetNamespace(), Labels: object.GetLabels(), UID: "lost",
+				Name: "web-data-lost", GenerateName: object.GetGenerateName(), Namespace: object.GetNamespace(),
+				Labels: object.GetLabels(), UID: "lost",
 			}}
 			require.NoError(t, w.store.Create(t.Context(), made))
 			return errors.New("connection reset")
@@ -246,7 +248,8 @@ func TestAMissingClaimIsMadeAgain(t *testing.T) {
 
 func TestClaimCreationFails(t *testing.T) {
 	w := newWorld(t, true, withClaims(3))
-	w.refuse = refusing("create PersistentVolumeClaim", apierrors.NewForbidden(claimsResource, "x", errors.New("exceeded quota")))
+	w.refuse = refusing("create PersistentVolumeClaim",
+		apierrors.NewForbidden(claimsResource, "x", errors.New("exceeded quota")))
 	_, err := w.reconcile()
 	require.ErrorContains(t, err, "exceeded quota")
 	assert.Equal(t, 1, w.count("create PersistentVolumeClaim"), "what fails once fails for all")
@@ -264,7 +267,8 @@ func TestExpansion(t *testing.T) {
 	w.events()
 
 	w.change(storage("2Gi"))
-	w.refuse = refusing("patch PersistentVolumeClaim", apierrors.NewForbidden(claimsResource, claim.Name, errors.New("the StorageClass does not allow it")))
+	w.refuse = refusing("patch PersistentVolumeClaim",
+		apierrors.NewForbidden(claimsResource, claim.Name, errors.New("the StorageClass does not allow it")))
 	result, err := w.reconcile()
 	require.NoError(t, err, "that is an answer, no failure")
 	assert.Positive(t, result.RequeueAfter)
@@ -290,7 +294,8 @@ func TestExpansion(t *testing.T) {
 	w.settle()
 	after := w.claims()[0]
 	assert.Equal(t, "2Gi", after.Spec.Resources.Requests.Storage().String())
-	assert.NotEqual(t, claim.Labels[appsv1alpha1.ClaimTemplateHashLabel], after.Labels[appsv1alpha1.ClaimTemplateHashLabel])
+	assert.NotEqual(t, claim.Labels[appsv1alpha1.ClaimTemplateHashLabel],
+		after.Labels[appsv1alpha1.ClaimTemplateHashLabel])
 	assert.Equal(t, claim.Name, after.Name)
 	assert.NotEqual(t, revision, w.pods()[0].Labels["controller-revision-hash"])
 	require.NotEmpty(t, w.set().Status.Blockers)
@@ -306,7 +311,8 @@ func TestExpansion(t *testing.T) {
 
 func TestClaimsOfADeletedCollaSet(t *testing.T) {
 	inherited := []metav1.OwnerReference{{
-		APIVersion: "apps.kusionstack.io/v1alpha1", Kind: "CollaSet", Name: "web", UID: "web", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
+		APIVersion: "apps.kusionstack.io/v1alpha1", Kind: "CollaSet", Name: "web", UID: "web", Controller: ptr.To(true),
+		BlockOwnerDeletion: ptr.To(true),
 	}}
 	for name, tc := range map[string]struct {
 		deletes, owned bool
@@ -401,7 +407,8 @@ func TestClaimsGoWithTheirPods(t *testing.T) {
 
 	t.Run("a claim that another has keeps its Pod out", func(t *testing.T) {
 		other := w.claims()[1]
-		other.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Database", Name: "big", UID: "big", Controller: ptr.To(true)}}
+		other.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Database", Name: "big", UID: "big",
+			Controller: ptr.To(true)}}
 		require.NoError(t, w.store.Update(t.Context(), &other))
 		w.change(both(replicas(2), exclude(), include(leaver.Name)))
 		_, err := w.reconcile()
@@ -440,7 +447,8 @@ func TestWhoseAClaimIs(t *testing.T) {
 	claim := func(change func(*corev1.PersistentVolumeClaim)) *corev1.PersistentVolumeClaim {
 		c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "web-data-x1y2z", GenerateName: "web-data-",
-			Labels: map[string]string{"app": "web", appsv1alpha1.InstanceIDLabel: "0", appsv1alpha1.ClaimTemplateNameLabel: "data"},
+			Labels: map[string]string{"app": "web", appsv1alpha1.InstanceIDLabel: "0",
+				appsv1alpha1.ClaimTemplateNameLabel: "data"},
 		}}
 		change(c)
 		return c
@@ -460,19 +468,32 @@ func TestWhoseAClaimIs(t *testing.T) {
 		ours  bool
 		users []string
 	}{
-		"ownerless, by its name": {claim(func(*corev1.PersistentVolumeClaim) {}), []string{"name/web"}, true, []string{"web"}},
+		"ownerless, by its name": {claim(func(*corev1.PersistentVolumeClaim) {}), []string{"name/web"}, true,
+			[]string{"web"}},
 		"ownerless, by its name alone": {claim(func(c *corev1.PersistentVolumeClaim) { c.GenerateName = "" }),
 			[]string{"name/web"}, true, []string{"web"}},
-		"of a set whose name begins with ours": {claim(func(c *corev1.PersistentVolumeClaim) { c.GenerateName = "web-data-data-" }),
+		"of a set whose name begins with ours": {claim(
+			func(c *corev1.PersistentVolumeClaim) { c.GenerateName = "web-data-data-" }),
 			[]string{"name/web-data"}, true, []string{"web-data"}},
-		"of another template":    {claim(func(c *corev1.PersistentVolumeClaim) { c.GenerateName = "web-logs-" }), nil, true, nil},
-		"with other labels":      {claim(func(c *corev1.PersistentVolumeClaim) { c.Labels["app"] = "db" }), []string{"name/web"}, false, []string{"web"}},
-		"excluded":               {claim(func(c *corev1.PersistentVolumeClaim) { c.Labels[appsv1alpha1.OrphanedLabel] = "true" }), nil, false, nil},
-		"without an instance ID": {claim(func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, appsv1alpha1.InstanceIDLabel) }), nil, true, nil},
-		"ours":                   {claim(controlledBy("CollaSet", "")), []string{"uid/uid", "name/owner"}, true, []string{"owner"}},
-		"another set's":          {claim(controlledBy("CollaSet", "other")), []string{"uid/other", "name/owner"}, false, []string{"owner"}},
+		"of another template": {claim(func(c *corev1.PersistentVolumeClaim) { c.GenerateName = "web-logs-" }), nil,
+			true, nil},
+		"with other labels": {claim(func(c *corev1.PersistentVolumeClaim) { c.Labels["app"] = "db" }),
+			[]string{"name/web"}, false, []string{"web"}},
+		"excluded": {claim(func(
+			c *corev1.PersistentVolumeClaim) {
+			c.Labels[appsv1alpha1.OrphanedLabel] = "true"
+		}), nil, false, nil},
+		"without an instance ID": {claim(func(c *corev1.PersistentVolumeClaim) {
+			delete(c.Labels,
+				appsv1alpha1.InstanceIDLabel)
+		}), nil, true, nil},
+		"ours": {claim(controlledBy("CollaSet", "")), []string{"uid/uid", "name/owner"}, true,
+			[]string{"owner"}},
+		"another set's": {claim(controlledBy("CollaSet", "other")), []string{"uid/other", "name/owner"}, false,
+			[]string{"owner"}},
 		"of an earlier set of our name": {claim(func(c *corev1.PersistentVolumeClaim) {
-			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Kind: "CollaSet", Name: "web", UID: "gone", Controller: new(true)}}
+			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Kind: "CollaSet",
+				Name: "web", UID: "gone", Controller: new(true)}}
 		}), []string{"uid/gone", "name/web"}, true, []string{"web"}},
 		"a StatefulSet's": {claim(controlledBy("StatefulSet", "other")), nil, false, nil},
 		"included from another set": {claim(func(c *corev1.PersistentVolumeClaim) {
@@ -494,7 +515,9 @@ func TestWhoseAClaimIs(t *testing.T) {
 			assert.Equal(t, tc.users, users)
 		})
 	}
-	assert.Equal(t, "data", templateOf(claim(func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, appsv1alpha1.ClaimTemplateNameLabel) }), "web"))
+	assert.Equal(t, "data",
+		templateOf(claim(func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, appsv1alpha1.ClaimTemplateNameLabel) }),
+			"web"))
 }
 
 func TestExpanding(t *testing.T) {
@@ -515,9 +538,10 @@ func TestExpanding(t *testing.T) {
 		claim *corev1.PersistentVolumeClaim
 		says  string
 	}{
-		"asked for":          {claim(func(*corev1.PersistentVolumeClaim) {}), "has not begun"},
-		"under way":          {claim(condition(corev1.PersistentVolumeClaimResizing)), "is at it"},
-		"waits for the node": {claim(condition(corev1.PersistentVolumeClaimFileSystemResizePending)), "when the Pod is re-created"},
+		"asked for": {claim(func(*corev1.PersistentVolumeClaim) {}), "has not begun"},
+		"under way": {claim(condition(corev1.PersistentVolumeClaimResizing)), "is at it"},
+		"waits for the node": {claim(condition(corev1.PersistentVolumeClaimFileSystemResizePending)),
+			"when the Pod is re-created"},
 		"cannot be done": {claim(func(c *corev1.PersistentVolumeClaim) {
 			c.Status.AllocatedResourceStatuses = map[corev1.ResourceName]corev1.ClaimResourceStatus{corev1.ResourceStorage: corev1.PersistentVolumeClaimControllerResizeInfeasible}
 		}), "more than 1Gi"},

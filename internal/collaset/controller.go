@@ -42,11 +42,11 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
@@ -86,7 +86,8 @@ func (s *settings) conventions() setplan.Conventions {
 
 // Component describes the binary.
 func Component() bootstrap.Component {
-	own := settings{podOpsLifecycle: true, limits: setplan.DefaultLimits(), restart: revision.DefaultRestartAnnotations, pods: newPodStore()}
+	own := settings{podOpsLifecycle: true, limits: setplan.DefaultLimits(), restart: revision.DefaultRestartAnnotations,
+		pods: newPodStore()}
 	return bootstrap.Component{
 		Name:  Name,
 		Short: "Keeps the Pods of CollaSets at the desired number and revision.",
@@ -108,7 +109,8 @@ func Component() bootstrap.Component {
 				"Maximum number of Pods of all CollaSets that are being updated and wait for a step of this suite. A Pod that waits for its "+
 					"kubelet, a load balancer or a rule does not count, and none counts for longer than 3 s. With fewer, each Pod is out of "+
 					"service for a shorter time.")
-			own.compatibility.AddTo(fs, "What a CollaSet does not say is filled in as Kuperator v0.7 has it (docs/migrate/from-kuperator.md has the table); what it says holds.")
+			own.compatibility.AddTo(fs,
+				"What a CollaSet does not say is filled in as Kuperator v0.7 has it (docs/migrate/from-kuperator.md has the table); what it says holds.")
 			fs.Var(&own.restart, revision.RestartAnnotationsFlag, revision.RestartAnnotationsUsage)
 		},
 		Setup: func(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error { return setup(ctx, mgr, o, own) },
@@ -144,17 +146,22 @@ func stripPod(object any) (any, error) {
 		pod.ManagedFields = nil
 	}
 	changed := revision.Recorded(pod)
-	containers, inits := revision.OnlyContainers(pod.Spec.Containers, changed), revision.OnlyContainers(pod.Spec.InitContainers, changed)
-	statuses, sidecars := revision.OnlyStatuses(pod.Status.ContainerStatuses, changed), revision.OnlyStatuses(revision.SidecarStatuses(pod), changed)
+	containers, inits := revision.OnlyContainers(pod.Spec.Containers, changed),
+		revision.OnlyContainers(pod.Spec.InitContainers, changed)
+	statuses, sidecars := revision.OnlyStatuses(pod.Status.ContainerStatuses, changed),
+		revision.OnlyStatuses(revision.SidecarStatuses(pod), changed)
 	conditions := make([]corev1.PodCondition, 0, 4)
 	for _, c := range pod.Status.Conditions {
 		switch c.Type {
 		case corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled, podops.ServiceReadyCondition:
-			conditions = append(conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
+			conditions = append(conditions, corev1.PodCondition{Type: c.Type, Status: c.Status,
+				LastTransitionTime: c.LastTransitionTime})
 		case corev1.PodResizePending, corev1.PodResizeInProgress:
-			conditions = append(conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message, ObservedGeneration: c.ObservedGeneration})
+			conditions = append(conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason,
+				Message: c.Message, ObservedGeneration: c.ObservedGeneration})
 		default:
-			if isGate := func(g corev1.PodReadinessGate) bool { return g.ConditionType == c.Type }; slices.ContainsFunc(pod.Spec.ReadinessGates, isGate) {
+			if isGate := func(g corev1.PodReadinessGate) bool { return g.ConditionType == c.Type }; slices.ContainsFunc(
+				pod.Spec.ReadinessGates, isGate) {
 				conditions = append(conditions, corev1.PodCondition{Type: c.Type, Status: c.Status})
 			}
 		}
@@ -162,17 +169,20 @@ func stripPod(object any) (any, error) {
 	var volumes []corev1.Volume
 	for i := range pod.Spec.Volumes {
 		if claim := pod.Spec.Volumes[i].PersistentVolumeClaim; claim != nil {
-			volumes = append(volumes, corev1.Volume{Name: pod.Spec.Volumes[i].Name, VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}})
+			volumes = append(volumes, corev1.Volume{Name: pod.Spec.Volumes[i].Name,
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: claim}})
 		}
 	}
 	spec, whole := pod.Spec.Resources, pod.Status.Resources
 	pod.Spec = corev1.PodSpec{
-		Volumes: volumes, Containers: containers, InitContainers: inits, ActiveDeadlineSeconds: pod.Spec.ActiveDeadlineSeconds,
-		ReadinessGates: pod.Spec.ReadinessGates, NodeName: pod.Spec.NodeName,
+		Volumes: volumes, Containers: containers, InitContainers: inits,
+		ActiveDeadlineSeconds: pod.Spec.ActiveDeadlineSeconds,
+		ReadinessGates:        pod.Spec.ReadinessGates, NodeName: pod.Spec.NodeName,
 	}
 	pod.Status = corev1.PodStatus{
 		Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message,
-		Conditions: conditions, ContainerStatuses: statuses, InitContainerStatuses: sidecars, ObservedGeneration: pod.Status.ObservedGeneration,
+		Conditions: conditions, ContainerStatuses: statuses, InitContainerStatuses: sidecars,
+		ObservedGeneration: pod.Status.ObservedGeneration,
 	}
 	if changed {
 		pod.Spec.Resources, pod.Status.Resources = spec, whole
@@ -215,7 +225,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		server: &server{
 			client:      mgr.GetClient(),
 			live:        mgr.GetAPIReader(),
-			writes:      writes.New(mgr.GetCache(), clock.RealClock{}),
+			writes:      freshness.New(mgr.GetCache(), clock.RealClock{}),
 			events:      mgr.GetEventRecorder(Name),
 			clock:       clock.RealClock{},
 			clearFields: own.clearFields,
@@ -227,15 +237,18 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, own setti
 		nodes:  &nodes{cache: mgr.GetCache()},
 	}
 	r.serverCan = revision.OnlyImages(own.conventions() == setplan.KuperatorV07, own.restart.With(detector.Capabilities))
-	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind), func(mgr ctrl.Manager) error {
-		return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind), func(mgr ctrl.Manager) error {
-			return addController(ctx, mgr, o, r)
+	return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind),
+		func(mgr ctrl.Manager) error {
+			return bootstrap.WhenServed(mgr, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.ResourceContextKind),
+				func(mgr ctrl.Manager) error {
+					return addController(ctx, mgr, o, r)
+				})
 		})
-	})
 }
 
 func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r *reconciler) error {
-	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected()), r.window); err != nil {
+	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected()),
+		r.window); err != nil {
 		return err
 	}
 	for name, values := range map[string]client.IndexerFunc{poolIndex: poolOf, includeIndex: includedBy} {
@@ -244,7 +257,8 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		}
 	}
 	events := listener{r.client, r.memory, r.window}
-	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &appsv1alpha1.CollaSet{}, handler.OnlyControllerOwner())
+	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &appsv1alpha1.CollaSet{},
+		handler.OnlyControllerOwner())
 	err := builder.ControllerManagedBy(mgr).
 		Named(podsName).
 		Watches(&corev1.Pod{}, events.stepEvents(), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
@@ -254,7 +268,8 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
 		}).
 		Complete(&podReconciler{
-			podStepper: podStepper{trials{r.server}, r.window}, memory: r.memory, protocol: r.protocol, conventions: r.conventions,
+			podStepper: podStepper{trials{r.server}, r.window}, memory: r.memory, protocol: r.protocol,
+			conventions: r.conventions,
 		})
 	if err != nil {
 		return fmt.Errorf("adding the controller of steps: %w", err)
@@ -266,7 +281,8 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		WatchesRawSource(source.Func(r.window.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&appsv1alpha1.ResourceContext{}, handler.EnqueueRequestsFromMapFunc(events.usersOf)).
-		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&corev1.PersistentVolumeClaim{}, handler.EnqueueRequestsFromMapFunc(claimUsers),
+			builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		// The name is unique in a binary; tests run two in one process.
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Concurrency, SkipNameValidation: ptr.To(true),

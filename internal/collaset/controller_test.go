@@ -49,7 +49,8 @@ func fullPod() *corev1.Pod {
 			Annotations: map[string]string{appsv1alpha1.LastPodStatusAnnotation: `{"containerStates":{"app":{"lastImageID":"sha256:app","lastContainerID":"containerd://app"}}}`},
 			Finalizers:  []string{podops.ProtectionFinalizerPrefix + "x"},
 			OwnerReferences: []metav1.OwnerReference{{
-				Kind: appsv1alpha1.CollaSetKind, APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Name: "web", UID: "web", Controller: new(true),
+				Kind: appsv1alpha1.CollaSetKind, APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Name: "web", UID: "web",
+				Controller: new(true),
 			}},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}},
 		},
@@ -57,7 +58,8 @@ func fullPod() *corev1.Pod {
 			NodeName:       "n",
 			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}},
 			Containers: []corev1.Container{
-				{Name: "app", Image: "nginx:1", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}, Resources: cpu("2")}, {Name: "side", Image: "envoy:1"},
+				{Name: "app", Image: "nginx:1", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}, Resources: cpu("2")},
+				{Name: "side", Image: "envoy:1"},
 			},
 			InitContainers: []corev1.Container{
 				{Name: "setup", Image: "setup:1", Env: []corev1.EnvVar{{Name: "A", Value: "1"}}},
@@ -68,7 +70,8 @@ func fullPod() *corev1.Pod {
 		Status: corev1.PodStatus{
 			Phase: corev1.PodRunning, ObservedGeneration: 3, PodIP: "10.0.0.1",
 			Conditions: []corev1.PodCondition{
-				condition(corev1.PodInitialized), condition(corev1.PodScheduled), condition(corev1.ContainersReady), condition(corev1.PodReady), condition(podops.ServiceReadyCondition),
+				condition(corev1.PodInitialized), condition(corev1.PodScheduled), condition(corev1.ContainersReady),
+				condition(corev1.PodReady), condition(podops.ServiceReadyCondition),
 			},
 			ContainerStatuses:     []corev1.ContainerStatus{status("app"), status("side")},
 			InitContainerStatuses: []corev1.ContainerStatus{status("setup"), status("mesh")},
@@ -77,7 +80,8 @@ func fullPod() *corev1.Pod {
 }
 
 func TestCacheKeepsWhatIsRead(t *testing.T) {
-	change := revision.Change{Images: map[string]string{"app": "nginx:2", "side": "envoy:2", "mesh": "mesh:2", "setup": "setup:2"}, ActiveDeadlineSeconds: new(int64(10))}
+	change := revision.Change{Images: map[string]string{"app": "nginx:2", "side": "envoy:2", "mesh": "mesh:2",
+		"setup": "setup:2"}, ActiveDeadlineSeconds: new(int64(10))}
 	for name, edit := range map[string]func(*corev1.Pod){
 		"a Pod that was changed in place": func(*corev1.Pod) {},
 		"a Pod whose change is carried out": func(p *corev1.Pod) {
@@ -97,15 +101,20 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 			two := func() *corev1.ResourceRequirements {
 				return &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2")}}
 			}
-			p.Status.ContainerStatuses[0].Resources, p.Status.InitContainerStatuses[1].Resources, p.Status.Resources = two(), two(), two()
+			p.Status.ContainerStatuses[0].Resources, p.Status.InitContainerStatuses[1].Resources, p.Status.Resources = two(),
+				two(), two()
 		},
 		"a Pod whose resize is deferred": func(p *corev1.Pod) {
 			p.Annotations[appsv1alpha1.LastPodStatusAnnotation] = `{"resize":{"app":{"requests":{"cpu":"2"}}}}`
-			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonDeferred, Message: "no room"})
+			p.Status.Conditions = append(p.Status.Conditions,
+				corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonDeferred,
+					Message: "no room"})
 		},
 		"a Pod whose resize is deferred for an older request": func(p *corev1.Pod) {
 			p.Annotations[appsv1alpha1.LastPodStatusAnnotation] = `{"resize":{"app":{"requests":{"cpu":"2"}}}}`
-			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible, ObservedGeneration: 2})
+			p.Status.Conditions = append(p.Status.Conditions,
+				corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible,
+					ObservedGeneration: 2})
 		},
 		"a Pod without a record":                      func(p *corev1.Pod) { p.Annotations = nil },
 		"a Pod whose change the kubelet has not seen": func(p *corev1.Pod) { p.Generation = 4 },
@@ -120,7 +129,8 @@ func TestCacheKeepsWhatIsRead(t *testing.T) {
 		},
 		"a Pod that somebody applied to": func(p *corev1.Pod) {
 			p.ManagedFields = append(p.ManagedFields, metav1.ManagedFieldsEntry{
-				Manager: "somebody", Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{}}`),
+				Manager: "somebody", Operation: metav1.ManagedFieldsOperationApply,
+				FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{}}`),
 			})
 		},
 		"a Pod that failed":           func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
@@ -158,11 +168,13 @@ func TestWhatIsAwaitedOfOthersIsNamed(t *testing.T) {
 		change func(*corev1.Pod)
 		want   string
 	}{
-		"not set":                  {func(*corev1.Pod) {}, "example.com/lb"},
-		"False":                    {func(p *corev1.Pod) { setCondition(p, "example.com/lb", corev1.ConditionFalse) }, "example.com/lb"},
-		"True":                     {func(p *corev1.Pod) { setCondition(p, "example.com/lb", corev1.ConditionTrue) }, ""},
-		"containers are not ready": {func(p *corev1.Pod) { setCondition(p, corev1.ContainersReady, corev1.ConditionFalse) }, ""},
-		"the Pod is Ready":         {func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionTrue) }, ""},
+		"not set": {func(*corev1.Pod) {}, "example.com/lb"},
+		"False": {func(p *corev1.Pod) { setCondition(p, "example.com/lb", corev1.ConditionFalse) },
+			"example.com/lb"},
+		"True": {func(p *corev1.Pod) { setCondition(p, "example.com/lb", corev1.ConditionTrue) }, ""},
+		"containers are not ready": {func(p *corev1.Pod) { setCondition(p, corev1.ContainersReady, corev1.ConditionFalse) },
+			""},
+		"the Pod is Ready": {func(p *corev1.Pod) { setCondition(p, corev1.PodReady, corev1.ConditionTrue) }, ""},
 		"a cooperator's finalizer is not on": {func(p *corev1.Pod) {
 			setCondition(p, corev1.PodReady, corev1.ConditionTrue)
 			p.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"mesh":"prot.podopslifecycle.kusionstack.io/mesh"}}`}
@@ -181,7 +193,8 @@ func TestWhatIsAwaitedOfOthersIsNamed(t *testing.T) {
 }
 
 func setCondition(pod *corev1.Pod, of corev1.PodConditionType, status corev1.ConditionStatus) {
-	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == of })
+	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions,
+		func(c corev1.PodCondition) bool { return c.Type == of })
 	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: of, Status: status})
 }
 
@@ -191,11 +204,13 @@ func TestCacheHoldsManagedPodsOnly(t *testing.T) {
 			assert.Nil(t, by.Label, "all nodes, once one is asked for")
 			continue
 		}
-		assert.Contains(t, []reflect.Type{reflect.TypeFor[*corev1.Pod](), reflect.TypeFor[*corev1.PersistentVolumeClaim]()}, reflect.TypeOf(object))
+		assert.Contains(t, []reflect.Type{reflect.TypeFor[*corev1.Pod](), reflect.TypeFor[*corev1.PersistentVolumeClaim]()},
+			reflect.TypeOf(object))
 		assert.True(t, by.Label.Matches(labels.Set(fullPod().Labels)))
 		assert.False(t, by.Label.Matches(labels.Set{"app": "web"}))
 	}
-	other, err := stripPod(&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{}}}})
+	other, err := stripPod(
+		&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{}}}})
 	require.NoError(t, err)
 	assert.Empty(t, other.(client.Object).GetManagedFields())
 }

@@ -19,7 +19,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/failures"
 )
 
 // createPods creates Pods in batches of 1, 2, 4, … and stops after a batch with a failure: what fails once, a quota
@@ -77,7 +77,9 @@ func (a applier) createInBatches(ctx context.Context, o *observation, plan *setp
 
 // advance moves entries whose old revision the API server refuses to the updated one: it can be repaired, the old one
 // cannot.
-func (w entryWriter) advance(ctx context.Context, o *observation, plan *setplan.Plan, refused []setplan.Creation) error {
+func (w entryWriter) advance(
+	ctx context.Context, o *observation, plan *setplan.Plan, refused []setplan.Creation,
+) error {
 	entries := o.snapshot.Entries
 	if plan.EntriesChanged {
 		entries = plan.Entries
@@ -113,10 +115,10 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 		_ = trials{a.server}.took(o, setplan.Trial{Write: setplan.TrialCreate, To: c.Revision}, err)
 	}
 	if err != nil {
-		o.memory.view.unverified.Store(true)
-		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, writes.Unnamed(err, pod.GetGenerateName()))
+		o.memory.view.Repeat()
+		return fmt.Errorf("creating the Pod of instance ID %d: %w", c.ID, failures.Unnamed(err, pod.GetGenerateName()))
 	}
-	a.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod))
+	a.writes.Created(client.ObjectKeyFromObject(o.set), pod)
 	return nil
 }
 

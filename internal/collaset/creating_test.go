@@ -9,14 +9,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // TestAQuotaIsNotStormed has an event of some Pod every 200 ms for two minutes, each of which makes a round.
 func TestAQuotaIsNotStormed(t *testing.T) {
 	w := newWorld(t, true, collaSet(2))
 	w.settle()
-	w.change(replicas(50))
+	w.change(replicas(20))
 	w.refuse = refusing("create Pod", errQuota)
 	rounds := 0
 	for range 5 * 60 * 2 {
@@ -41,7 +41,7 @@ func TestAQuotaIsNotStormed(t *testing.T) {
 	w.see()
 	_, err := w.reconcile()
 	require.NoError(t, err)
-	assert.Len(t, w.pods(), 50)
+	assert.Len(t, w.pods(), 20)
 	w.see()
 	w.clock.Step(time.Second)
 	_, err = w.reconcile()
@@ -119,7 +119,7 @@ func TestAViewOfThePastCreatesNothing(t *testing.T) {
 			require.NoError(t, w.store.Delete(t.Context(), &gone))
 			w.see()
 			past(w)
-			w.r.memory, w.r.writes = newMemory(), writes.New(w.cache, w.clock)
+			w.r.memory, w.r.writes = newMemory(), freshness.New(w.cache, w.clock)
 			w.forget()
 			result, err := w.reconcile()
 			looksAgain(t, result, err)

@@ -90,7 +90,8 @@ func ended(pod *corev1.Pod) string {
 	}
 	for i := range pod.Status.ContainerStatuses {
 		if t := pod.Status.ContainerStatuses[i].State.Terminated; t != nil && t.ExitCode != 0 {
-			return fmt.Sprintf("failed, container %s exited with %d (%s)", pod.Status.ContainerStatuses[i].Name, t.ExitCode, t.Reason)
+			return fmt.Sprintf("failed, container %s exited with %d (%s)", pod.Status.ContainerStatuses[i].Name,
+				t.ExitCode, t.Reason)
 		}
 	}
 	return "failed"

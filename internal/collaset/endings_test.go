@@ -40,13 +40,15 @@ func TestWaitBetweenEndings(t *testing.T) {
 
 func TestHowAPodEnded(t *testing.T) {
 	terminated := func(code int32) corev1.ContainerStatus {
-		return corev1.ContainerStatus{Name: fmt.Sprint("c", code), State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error"}}}
+		return corev1.ContainerStatus{Name: fmt.Sprint("c", code),
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: "Error"}}}
 	}
 	for want, status := range map[string]corev1.PodStatus{
-		"ran to its end, all containers succeeded":   {Phase: corev1.PodSucceeded},
-		"failed, Evicted: low on memory":             {Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on memory"},
-		"failed, Evicted":                            {Phase: corev1.PodFailed, Reason: "Evicted"},
-		"failed, container c3 exited with 3 (Error)": {Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{terminated(0), terminated(3)}},
+		"ran to its end, all containers succeeded": {Phase: corev1.PodSucceeded},
+		"failed, Evicted: low on memory":           {Phase: corev1.PodFailed, Reason: "Evicted", Message: "low on memory"},
+		"failed, Evicted":                          {Phase: corev1.PodFailed, Reason: "Evicted"},
+		"failed, container c3 exited with 3 (Error)": {Phase: corev1.PodFailed,
+			ContainerStatuses: []corev1.ContainerStatus{terminated(0), terminated(3)}},
 		"failed": {Phase: corev1.PodFailed},
 	} {
 		assert.Equal(t, want, ended(&corev1.Pod{Status: status}))

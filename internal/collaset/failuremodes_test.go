@@ -49,7 +49,8 @@ func TestFailuresAreListed(t *testing.T) {
 		require.Len(t, files, 1, folder)
 		code, err := os.ReadFile(files[0])
 		require.NoError(t, err)
-		for _, found := range regexp.MustCompile(`(?m)^func (TestFailure[0-9]{2}\w+)`).FindAllStringSubmatch(string(code), -1) {
+		for _, found := range regexp.MustCompile(`(?m)^func (TestFailure[0-9]{2}\w+)`).FindAllStringSubmatch(
+			string(code), -1) {
 			there[found[1]] = true
 		}
 	}
@@ -90,7 +91,8 @@ func TestFailure03HistoryCleanupDeletesRevisionsInUse(t *testing.T) {
 	w.change(both(image("nginx:9"), partition(3)))
 	w.settle()
 	require.Len(t, w.pods(), 3)
-	assert.Equal(t, own, w.pods()[2].Labels[appsv1.ControllerRevisionHashLabelKey], "the revision of a Pod that is gone is there for its successor")
+	assert.Equal(t, own, w.pods()[2].Labels[appsv1.ControllerRevisionHashLabelKey],
+		"the revision of a Pod that is gone is there for its successor")
 }
 
 // Kuperator ended the round at a creation that failed: no update, no word in status, not even the generation.
@@ -102,7 +104,8 @@ func TestFailure05ScaleErrorsBlockUpdates(t *testing.T) {
 	_, err := w.reconcile()
 	require.ErrorIs(t, err, errQuota)
 	for _, pod := range w.pods() {
-		assert.True(t, podops.IsDuring(podops.Read(&pod), "collaset", podops.TypeUpdate), "%s is updated all the same", pod.Name)
+		assert.True(t, podops.IsDuring(podops.Read(&pod), "collaset", podops.TypeUpdate),
+			"%s is updated all the same", pod.Name)
 	}
 	status := w.set().Status
 	assert.Equal(t, w.set().Generation, status.ObservedGeneration)
@@ -277,7 +280,8 @@ func TestFailure13SharedMutableStateOfTheReconciler(t *testing.T) {
 		errs := make([]error, sets)
 		for i := range sets {
 			all.Go(func() {
-				_, errs[i] = w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: key.Namespace, Name: fmt.Sprintf("web-%d", i)}})
+				_, errs[i] = w.r.Reconcile(t.Context(),
+					ctrl.Request{NamespacedName: types.NamespacedName{Namespace: key.Namespace, Name: fmt.Sprintf("web-%d", i)}})
 			})
 		}
 		all.Wait()
@@ -292,13 +296,15 @@ func TestFailure13SharedMutableStateOfTheReconciler(t *testing.T) {
 // Kuperator's admission filled in defaults of Kubernetes, so a new version of it was a rollout of everything.
 func TestFailure15MutatingDefaultsMakeNoRevision(t *testing.T) {
 	set := collaSet(2)
-	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists}, {Key: "b", Operator: corev1.TolerationOpExists}}
+	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Key: "a", Operator: corev1.TolerationOpExists},
+		{Key: "b", Operator: corev1.TolerationOpExists}}
 	w := newWorld(t, true, set)
 	w.settle()
 	before := w.set().Status.UpdatedRevision
 	w.change(func(s *appsv1alpha1.CollaSetSpec) { // what the API server, or another client, makes of the same template
 		s.Template.CreationTimestamp = metav1.Time{}
-		s.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{}, Requests: corev1.ResourceList{}}
+		s.Template.Spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{},
+			Requests: corev1.ResourceList{}}
 		s.Template.Spec.Containers[0].TerminationMessagePath = corev1.TerminationMessagePathDefault
 		s.Template.Spec.SecurityContext = &corev1.PodSecurityContext{}
 		s.Template.Spec.RestartPolicy = corev1.RestartPolicyAlways

@@ -302,10 +302,12 @@ func TestNothingIsCreatedWhatTheResourceContextDoesNotHave(t *testing.T) {
 	}{
 		"it exists already, which the cache does not show": {what: "create ResourceContext", answer: errExists},
 		"its creation meets a conflict":                    {what: "create ResourceContext", answer: errConflict},
-		"its creation fails":                               {what: "create ResourceContext", answer: errAway, wantFailed: true},
-		"it changed meanwhile":                             {what: "update ResourceContext", answer: errConflict},
-		"it is gone meanwhile":                             {what: "update ResourceContext", answer: errNotFound},
-		"its update fails":                                 {what: "update ResourceContext", answer: errAway, wantFailed: true},
+		"its creation fails": {what: "create ResourceContext", answer: errAway,
+			wantFailed: true},
+		"it changed meanwhile": {what: "update ResourceContext", answer: errConflict},
+		"it is gone meanwhile": {what: "update ResourceContext", answer: errNotFound},
+		"its update fails": {what: "update ResourceContext", answer: errAway,
+			wantFailed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, true, collaSet(2))

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,34 +13,20 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
-// readAgain is the age at which a baseline that the cache does not show is read again: what it has may be gone since.
-const readAgain = time.Second
-
-// view is whether what the cache shows of a CollaSet was compared with the API server.
-type view struct {
-	// unverified is true if the cache may lack a Pod that was created. baseline is what it has to show before that is
-	// ruled out, nil before it was read.
-	unverified atomic.Bool
-	baseline   *baseline
-}
-
-// baseline is a CollaSet with its entries and Pods as the API server had them.
+// baseline is a CollaSet with its entries and Pods as the API server had them. Of the Pods it has those that the
+// CollaSet controls and those that leftBehind reports.
 type baseline struct {
-	at         time.Time
 	generation int64
 	entries    string // resourceVersion of the ResourceContext, "" for none
-	pods       map[types.UID]string
-	// strays are those that leftBehind reports, and unmanaged those that the CollaSet controls and the cache does not
-	// have.
-	strays    map[types.UID]string
-	unmanaged []*corev1.Pod
-	// listed is the resourceVersion of the list of Pods, and labels are those that it was of.
-	listed string
-	labels labels.Selector
+	pods       freshness.Baseline
+	labels     labels.Selector // of the list of Pods
 }
+
+// anyVersion is the resourceVersion that every other is as late as.
+const anyVersion = "1"
 
 // ensureFresh compares the view that was decided on with the API server, when it may be one of the past and anything is
 // to be done or status to be written: once in the life of this process, whose lists may have come from an API server
@@ -50,111 +34,87 @@ type baseline struct {
 // decided on, and would be refused as long as the view is old; but a creation cannot, and an entry is given up because
 // of a Pod that is not there. Without it Pods are made twice, and instance IDs given away that are in use.
 func (s *server) ensureFresh(ctx context.Context, o *observation) error {
-	m := &o.memory.view
-	if !m.unverified.Load() {
-		return nil
-	}
-	if m.baseline == nil || s.clock.Since(m.baseline.at) > readAgain {
-		var err error
-		if m.baseline, err = s.readBaseline(ctx, o); err != nil {
-			return err
-		}
-		strays := &o.memory.strays
-		strays.unmanaged = append(strays.unmanaged, slices.DeleteFunc(slices.Clone(m.baseline.unmanaged), func(pod *corev1.Pod) bool {
-			return slices.ContainsFunc(strays.unmanaged, func(known *corev1.Pod) bool { return known.UID == pod.UID })
-		})...)
-	}
-	if !m.baseline.shownBy(o) {
+	fresh, err := o.memory.view.Pass(s.clock.Now(), func() (*baseline, error) { return s.readBaseline(ctx, o) }, o.shows)
+	if err == nil && !fresh {
 		return errStale
 	}
-	m.baseline = nil
-	m.unverified.Store(false)
-	return nil
+	return err
 }
 
+// readBaseline also takes note of Pods that the CollaSet is to have back.
 func (s *server) readBaseline(ctx context.Context, o *observation) (*baseline, error) {
-	of := o.set
-	b := &baseline{at: s.clock.Now(), pods: map[types.UID]string{}, strays: map[types.UID]string{}, labels: o.selector}
-	set := &metav1.PartialObjectMetadata{}
-	set.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
-	if err := s.live.Get(ctx, client.ObjectKeyFromObject(of), set); apierrors.IsNotFound(err) || err == nil && set.UID != of.UID {
-		return nil, errStale
-	} else if err != nil {
-		return nil, fmt.Errorf("reading the CollaSet afresh: %w", err)
-	}
-	b.generation = set.Generation
-	entries, err := s.newestEntries(ctx, client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)})
+	of, strays := o.set, &o.memory.strays
+	set, err := s.newestSet(ctx, of)
 	if err != nil {
 		return nil, err
 	}
-	b.entries = entries
-	pods := &metav1.PartialObjectMetadataList{}
-	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	if err := s.live.List(ctx, pods, client.InNamespace(of.Namespace), client.MatchingLabelsSelector{Selector: b.labels}); err != nil {
-		return nil, fmt.Errorf("reading the Pods afresh: %w", err)
+	b := &baseline{generation: set.Generation, labels: o.selector}
+	if b.entries, err = s.newestEntries(ctx,
+		client.ObjectKey{Namespace: of.Namespace, Name: contextName(of)}); err != nil {
+		return nil, err
 	}
-	b.listed = pods.ResourceVersion
-	for i := range pods.Items {
-		pod := &pods.Items[i]
+	versionOf := func(pod *metav1.PartialObjectMetadata) string {
 		managed := pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue
 		switch {
 		case metav1.IsControlledBy(pod, of) && managed:
-			b.pods[pod.UID] = pod.ResourceVersion
-		case metav1.IsControlledBy(pod, of):
-			b.unmanaged = append(b.unmanaged, &corev1.Pod{ObjectMeta: pod.ObjectMeta})
-		case managed && leftBehind(pod, of) && !o.snapshot.Deleting:
-			b.strays[pod.UID] = pod.ResourceVersion
-			if hasDangling(pod, of) {
-				o.memory.strays.identities.dangles(pod.Name)
+			return pod.ResourceVersion
+		case metav1.IsControlledBy(pod, of): // the cache does not have it
+			if !slices.ContainsFunc(strays.unmanaged, func(known *corev1.Pod) bool { return known.UID == pod.UID }) {
+				strays.unmanaged = append(strays.unmanaged, &corev1.Pod{ObjectMeta: pod.ObjectMeta})
 			}
+			if o.snapshot.Orphaning {
+				return ""
+			}
+			return anyVersion
+		case managed && leftBehind(pod, of) && !o.snapshot.Deleting:
+			if hasDangling(pod, of) {
+				strays.identities.dangles(pod.Name)
+			}
+			return pod.ResourceVersion
 		}
+		return ""
 	}
-	return b, nil
+	b.pods, err = freshness.ReadBaseline(ctx, s.live, corev1.SchemeGroupVersion.WithKind("Pod"), versionOf,
+		client.InNamespace(of.Namespace), client.MatchingLabelsSelector{Selector: b.labels})
+	return b, err
 }
 
-// shownBy reports whether the view is at least as new.
-func (b *baseline) shownBy(o *observation) bool {
-	if o.set.Generation < b.generation {
-		return false
-	}
+// newestSet is a CollaSet's metadata at the API server; errStale if it is gone, or another has its name.
+func (s *server) newestSet(ctx context.Context, set *appsv1alpha1.CollaSet) (*metav1.PartialObjectMetadata, error) {
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
+	err := s.live.Get(ctx, client.ObjectKeyFromObject(set), now)
 	switch {
-	case b.entries == "" && o.context != nil && writes.Newer(b.listed, o.context.ResourceVersion):
+	case apierrors.IsNotFound(err), err == nil && now.UID != set.UID:
+		return nil, errStale
+	case err != nil:
+		return nil, fmt.Errorf("reading the CollaSet afresh: %w", err)
+	}
+	return now, nil
+}
+
+// shows reports whether the view is at least as new.
+func (o *observation) shows(b *baseline) bool {
+	switch {
+	case o.set.Generation < b.generation:
+		return false
+	case b.entries == "" && o.context != nil && freshness.Newer(b.pods.Listed, o.context.ResourceVersion):
 		return false // it is gone since, with a CollaSet of the same name
-	case b.entries != "" && (o.context == nil || writes.Newer(b.entries, o.context.ResourceVersion)):
+	case b.entries != "" && (o.context == nil || freshness.Newer(b.entries, o.context.ResourceVersion)):
 		return false
 	}
-	found := 0
+	shown := make(map[types.UID]string, len(o.snapshot.Pods))
+	for i := range o.snapshot.Strays { // some may be members by now, and others were not listed
+		pod := &o.snapshot.Strays[i].Pod.View
+		if _, known := b.pods.Versions[pod.UID]; known {
+			shown[pod.UID] = pod.ResourceVersion
+		}
+	}
 	for i := range o.snapshot.Pods {
 		pod := &o.snapshot.Pods[i].View
-		version, listed := b.pods[pod.UID]
-		switch {
-		case listed && writes.Newer(version, pod.ResourceVersion):
-			return false
-		case listed:
-			found++
-		case writes.Newer(b.listed, pod.ResourceVersion) && b.labels.Matches(labels.Set(pod.Labels)):
-			return false // it is gone since, or is not as it was
+		if _, known := b.pods.Versions[pod.UID]; known || b.labels.Matches(labels.Set(pod.Labels)) {
+			shown[pod.UID] = pod.ResourceVersion
 		}
 	}
-	return found == len(b.pods) && b.showsStrays(o)
-}
-
-// showsStrays reports whether the view has all Pods that are to be members again; some may be by now.
-func (b *baseline) showsStrays(o *observation) bool {
-	if len(b.strays)+len(b.unmanaged) == 0 || o.snapshot.Orphaning {
-		return true
-	}
-	shown := map[types.UID]string{}
-	for i := range o.snapshot.Pods {
-		shown[o.snapshot.Pods[i].UID()] = o.snapshot.Pods[i].View.ResourceVersion
-	}
-	for i := range o.snapshot.Strays {
-		shown[o.snapshot.Strays[i].Pod.UID()] = o.snapshot.Strays[i].Pod.View.ResourceVersion
-	}
-	for uid, version := range b.strays {
-		if now, there := shown[uid]; !there || writes.Newer(version, now) {
-			return false
-		}
-	}
-	return !slices.ContainsFunc(b.unmanaged, func(pod *corev1.Pod) bool { return shown[pod.UID] == "" })
+	return b.pods.ShownBy(shown)
 }

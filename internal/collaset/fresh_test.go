@@ -14,13 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // The API server has the Pods a at 10 and b at 20, listed at 30.
 func TestAnOldViewIsTold(t *testing.T) {
 	pod := func(uid types.UID, version, app string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: version, Labels: map[string]string{"app": app}}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: version,
+			Labels: map[string]string{"app": app}}}
 	}
 	a, b := pod("a", "10", "web"), pod("b", "20", "web")
 	context := func(version string) *appsv1alpha1.ResourceContext {
@@ -46,12 +47,13 @@ func TestAnOldViewIsTold(t *testing.T) {
 		"a Pod has no labels to list it by": {pods: []*corev1.Pod{a, b, pod("c", "15", "other")}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			base := baseline{generation: 1, entries: tc.entries, listed: "30", labels: labels.SelectorFromSet(labels.Set{"app": "web"}), pods: map[types.UID]string{"a": "10", "b": "20"}}
+			base := &baseline{generation: 1, entries: tc.entries, labels: labels.SelectorFromSet(labels.Set{"app": "web"}),
+				pods: freshness.Baseline{Listed: "30", Versions: map[types.UID]string{"a": "10", "b": "20"}}}
 			o := &observation{set: collaSet(2), context: tc.context}
 			for _, p := range tc.pods {
 				o.snapshot.Pods = append(o.snapshot.Pods, podOf(p, labels.Everything()))
 			}
-			assert.Equal(t, !tc.old, base.shownBy(o))
+			assert.Equal(t, !tc.old, o.shows(base))
 		})
 	}
 }
@@ -68,7 +70,7 @@ func TestAViewOfThePastWritesNoStatus(t *testing.T) {
 	pod := w.pods()[0]
 	pod.Annotations = map[string]string{"changed": "since"}
 	require.NoError(t, w.store.Update(t.Context(), &pod))
-	w.r.memory, w.r.writes = newMemory(), writes.New(w.cache, w.clock)
+	w.r.memory, w.r.writes = newMemory(), freshness.New(w.cache, w.clock)
 	for range 5 {
 		result, err := w.reconcile()
 		require.NoError(t, err)
@@ -76,7 +78,7 @@ func TestAViewOfThePastWritesNoStatus(t *testing.T) {
 		assert.Empty(t, w.written)
 	}
 	w.see()
-	w.clock.Step(2 * readAgain)
+	w.clock.Step(2 * freshness.ReadAgain)
 	_, err := w.reconcile()
 	require.NoError(t, err)
 	assert.Equal(t, []string{"patch CollaSet/status"}, w.written)
@@ -126,12 +128,13 @@ func TestAPoolThatWasSetBackIsWritten(t *testing.T) {
 	newest, asked, wrote := "5", 0, 0
 	p := &pool{version: "9"}
 	write := func() error {
-		return p.write(now, func() (string, error) { asked++; return newest, nil }, func() (*appsv1alpha1.ResourceContext, error) {
-			wrote++
-			now = now.DeepCopy()
-			now.ResourceVersion = "6"
-			return now, nil
-		})
+		return p.write(now, func() (string, error) { asked++; return newest, nil },
+			func() (*appsv1alpha1.ResourceContext, error) {
+				wrote++
+				now = now.DeepCopy()
+				now.ResourceVersion = "6"
+				return now, nil
+			})
 	}
 	require.NoError(t, write())
 	require.NoError(t, write())

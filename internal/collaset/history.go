@@ -62,10 +62,12 @@ type revisions struct{ *server }
 
 // observe lists the CollaSet's revisions and makes sure that the present template has one.
 func (r revisions) observe(
-	ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, serverCan func(context.Context) (revision.Capabilities, error),
+	ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions,
+	serverCan func(context.Context) (revision.Capabilities, error),
 ) (*history, error) {
 	list := &appsv1.ControllerRevisionList{}
-	err := r.client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: string(set.UID)}, client.UnsafeDisableDeepCopy)
+	err := r.client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: string(set.UID)},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("listing revisions: %w", err)
 	}
@@ -108,23 +110,28 @@ func (r revisions) observe(
 
 // failureHandling is what the spec says about rollouts that do not progress.
 func failureHandling(set *appsv1alpha1.CollaSet) setplan.FailureHandling {
-	return setplan.FailureHandling{Deadline: setplan.DeadlineOf(set.Spec.ProgressDeadlineSeconds), Policy: set.Spec.UpdateStrategy.FailurePolicy}
+	return setplan.FailureHandling{Deadline: setplan.DeadlineOf(set.Spec.ProgressDeadlineSeconds),
+		Policy: set.Spec.UpdateStrategy.FailurePolicy}
 }
 
 // aim takes a halted rollout into account: updated is the revision that Pods go to.
 func (h *history) aim(set *appsv1alpha1.CollaSet) {
 	h.spec = h.updated
-	h.halted = failureHandling(set).Halt(&set.Status, h.spec, func(revision string) bool { return h.data[revision] != nil })
+	h.halted = failureHandling(set).Halt(&set.Status, h.spec,
+		func(revision string) bool { return h.data[revision] != nil })
 	h.updated = setplan.Target(h.spec, h.halted)
 }
 
 // read takes a revision's content. One that cannot be read is left out: its Pods are of an unknown revision then.
-func (h *history) read(ctx context.Context, cr *appsv1.ControllerRevision, m *knownRevisions, kept map[types.UID]*revision.Data) {
+func (h *history) read(
+	ctx context.Context, cr *appsv1.ControllerRevision, m *knownRevisions, kept map[types.UID]*revision.Data,
+) {
 	data := m.parsed[cr.UID]
 	if data == nil {
 		var err error
 		if data, err = revision.Parse(cr.Data.Raw); err != nil {
-			log.FromContext(ctx).Info("a revision cannot be read and is ignored", "controllerRevision", cr.Name, "problem", err.Error())
+			log.FromContext(ctx).Info("a revision cannot be read and is ignored", "controllerRevision", cr.Name, "problem",
+				err.Error())
 			return
 		}
 	}
@@ -195,7 +202,10 @@ func (r revisions) ensureUpdated(ctx context.Context, set *appsv1alpha1.CollaSet
 }
 
 // createRevision makes a revision of the set and returns its name: content is what data says.
-func (r revisions) createRevision(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, h *history, data []byte, content *revision.Data, number int64) (string, error) {
+func (r revisions) createRevision(
+	ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions, h *history, data []byte, content *revision.Data,
+	number int64,
+) (string, error) {
 	for range maxCollisions {
 		cr := newRevision(set, data, h.collisions, number)
 		err := r.client.Create(ctx, cr)
@@ -226,7 +236,9 @@ func (r revisions) createRevision(ctx context.Context, set *appsv1alpha1.CollaSe
 		h.list = append(h.list, *cr)
 		return cr.Name, nil
 	}
-	return "", fmt.Errorf("creating a revision: %d names are taken by other content; delete ControllerRevisions that no Pod uses", maxCollisions)
+	return "",
+		fmt.Errorf("creating a revision: %d names are taken by other content; delete ControllerRevisions that no Pod uses",
+			maxCollisions)
 }
 
 // bring returns the set's revision with the content of the revision of a Pod that comes from another CollaSet, and
@@ -242,7 +254,8 @@ func (r revisions) bring(ctx context.Context, o *observation, pod *setplan.Pod) 
 		return "", client.IgnoreNotFound(err)
 	}
 	content, err := revision.Parse(cr.Data.Raw)
-	if _, _, ofSet := setOf(cr); err != nil || !ofSet && (metav1.GetControllerOfNoCopy(cr) != nil || cr.Labels[appsv1alpha1.RevisionHashLabel] == "") {
+	if _, _, ofSet := setOf(cr); err != nil || !ofSet &&
+		(metav1.GetControllerOfNoCopy(cr) != nil || cr.Labels[appsv1alpha1.RevisionHashLabel] == "") {
 		return "", nil //nolint:nilerr // it says nothing about the Pod
 	}
 	for i := range o.history.list {
@@ -254,7 +267,8 @@ func (r revisions) bring(ctx context.Context, o *observation, pod *setplan.Pod) 
 	if !o.selector.Matches(labels.Set(template.GetLabels())) {
 		return "", nil // a Pod made of it would be released at once
 	}
-	return r.createRevision(ctx, o.set, &o.memory.revisions, o.history, cr.Data.Raw, content, 0) // it comes before the set's own
+	// it comes before the set's own
+	return r.createRevision(ctx, o.set, &o.memory.revisions, o.history, cr.Data.Raw, content, 0)
 }
 
 func newRevision(set *appsv1alpha1.CollaSet, data []byte, collisions int32, number int64) *appsv1.ControllerRevision {
@@ -317,7 +331,8 @@ func (r revisions) pruneHistory(ctx context.Context, o *observation, plan *setpl
 	if o.set.DeletionTimestamp != nil || len(plan.Inclusions) > 0 || len(o.history.list) <= limit+1 {
 		return nil
 	}
-	used := map[string]bool{o.history.updated: true, o.history.spec: true, o.set.Status.CurrentRevision: true, o.set.Status.UpdatedRevision: true, o.snapshot.CurrentRevision: true}
+	used := map[string]bool{o.history.updated: true, o.history.spec: true, o.set.Status.CurrentRevision: true,
+		o.set.Status.UpdatedRevision: true, o.snapshot.CurrentRevision: true}
 	for i := range o.snapshot.Pods {
 		used[o.snapshot.Pods[i].Revision] = true
 	}

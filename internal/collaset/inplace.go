@@ -12,7 +12,6 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // capabilities are what the API server lets change on a running Pod.
@@ -41,7 +40,8 @@ func (s podStepper) changeInPlace(ctx context.Context, o *observation, pod *setp
 	}
 	data := change.Patch(&changed, o.history.updated, finishedBy(o, pod))
 	answer, err := s.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
-	if err = s.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated}, err); err != nil {
+	if err = s.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated},
+		err); err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
 	}
 	changed.ObjectMeta = answer.ObjectMeta
@@ -93,12 +93,15 @@ func (s podStepper) resize(ctx context.Context, o *observation, pod *setplan.Pod
 }
 
 // patchResources writes to the resize subresource and remembers that it did.
-func (s *server) patchResources(ctx context.Context, o *observation, live *corev1.Pod, data []byte) (*corev1.Pod, error) {
+func (s *server) patchResources(
+	ctx context.Context, o *observation, live *corev1.Pod, data []byte,
+) (*corev1.Pod, error) {
 	answer := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: live.Namespace, Name: live.Name}}
-	if err := s.client.SubResource("resize").Patch(ctx, answer, client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
+	if err := s.client.SubResource("resize").Patch(ctx, answer,
+		client.RawPatch(types.StrategicMergePatchType, data)); err != nil {
 		return nil, err
 	}
-	s.wrote(o, writes.Pod(answer))
+	s.wrote(o, answer)
 	return answer, nil
 }
 

@@ -26,7 +26,8 @@ func newest(context.Context) (revision.Capabilities, error) {
 
 func cpuRequest(quantity string) func(*appsv1alpha1.CollaSetSpec) {
 	return func(s *appsv1alpha1.CollaSetSpec) {
-		s.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
+		s.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(
+			quantity)}
 	}
 }
 
@@ -65,7 +66,8 @@ func (w *world) kubelet(say func(*corev1.Pod)) {
 func resized(pod *corev1.Pod) {
 	app := &pod.Spec.Containers[0]
 	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
-		Name: app.Name, ContainerID: "c0", Resources: app.Resources.DeepCopy(), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		Name: app.Name, ContainerID: "c0", Resources: app.Resources.DeepCopy(),
+		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
 	}}
 }
 
@@ -171,8 +173,10 @@ func TestALimitThatGoesIsNotTakenForTheNode(t *testing.T) {
 }
 
 func TestAResizeThatTheServerRefusesForGoodIsDoneByRecreation(t *testing.T) {
-	unserved := apierrors.NewGenericServerResponse(404, "patch", schema.GroupResource{Resource: "pods"}, "x", "404 page not found", 0, true)
-	for name, answer := range map[string]error{"what does not fit": errUnfit, "no such resource": unserved, "a node that cannot": errQuota} {
+	unserved := apierrors.NewGenericServerResponse(404, "patch", schema.GroupResource{Resource: "pods"}, "x",
+		"404 page not found", 0, true)
+	for name, answer := range map[string]error{"what does not fit": errUnfit, "no such resource": unserved,
+		"a node that cannot": errQuota} {
 		t.Run(name, func(t *testing.T) {
 			w := sized(t, 1)
 			before := w.pods()[0].UID
@@ -203,7 +207,9 @@ func TestInPlaceOnlySaysThatAResizeIsInfeasible(t *testing.T) {
 			continue
 		}
 		changed++
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible, Message: "node has 8 cpus"})
+		p.Status.Conditions = append(p.Status.Conditions,
+			corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible,
+				Message: "node has 8 cpus"})
 		require.NoError(t, w.store.Status().Update(t.Context(), &p))
 	}
 	require.Equal(t, 1, changed, "one at a time")
@@ -230,7 +236,9 @@ func TestADeferredResizeIsWaitedFor(t *testing.T) {
 	w.change(cpuRequest("200m"))
 	w.look()
 	w.kubelet(func(p *corev1.Pod) {
-		p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonDeferred, Message: "no room now"})
+		p.Status.Conditions = append(p.Status.Conditions,
+			corev1.PodCondition{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonDeferred,
+				Message: "no room now"})
 	})
 	w.forget()
 	w.clock.Step(statusPause)
@@ -305,8 +313,10 @@ func TestPatchesAreOfTheFormThatTheServerTakes(t *testing.T) {
 	assert.Equal(t, map[string]any{
 		"metadata": map[string]any{"uid": "u", "resourceVersion": "7"},
 		"spec": map[string]any{
-			"containers":     []any{map[string]any{"name": "app", "resources": map[string]any{"requests": map[string]any{"cpu": "3"}}}},
-			"initContainers": []any{map[string]any{"name": "mesh", "resources": map[string]any{"limits": map[string]any{"cpu": "4"}}}},
+			"containers": []any{map[string]any{"name": "app",
+				"resources": map[string]any{"requests": map[string]any{"cpu": "3"}}}},
+			"initContainers": []any{map[string]any{"name": "mesh",
+				"resources": map[string]any{"limits": map[string]any{"cpu": "4"}}}},
 		},
 	}, patch)
 }

@@ -50,7 +50,9 @@ func observeCandidates(ctx context.Context, cached, live client.Reader, o *obser
 // include it may be faster than the cache of Pods, and the place that is meant for it would go to a new Pod: so a
 // CollaSet that is asked for something new looks at the API server before it believes that the Pod still has a
 // controller. What changes later is an event of the Pod.
-func candidate(ctx context.Context, cached, live client.Reader, set *appsv1alpha1.CollaSet, name string) (*corev1.Pod, error) {
+func candidate(
+	ctx context.Context, cached, live client.Reader, set *appsv1alpha1.CollaSet, name string,
+) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, types.NamespacedName{Namespace: set.Namespace, Name: name}
 	err := cached.Get(ctx, key, pod)
 	if err != nil || metav1.GetControllerOf(pod) == nil || set.Status.ObservedGeneration == set.Generation {
@@ -209,7 +211,8 @@ func (l listener) wouldInclude(ctx context.Context, object client.Object) []reco
 
 func (l listener) setsBy(ctx context.Context, namespace, index, value string) []reconcile.Request {
 	sets := &appsv1alpha1.CollaSetList{}
-	if err := l.cached.List(ctx, sets, client.InNamespace(namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := l.cached.List(ctx, sets, client.InNamespace(namespace), client.MatchingFields{index: value},
+		client.UnsafeDisableDeepCopy); err != nil {
 		return nil // the cache is being stopped
 	}
 	requests := make([]reconcile.Request, 0, len(sets.Items))

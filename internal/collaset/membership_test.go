@@ -69,7 +69,8 @@ func TestAPodIsLetGo(t *testing.T) {
 			w := newWorld(t, true, collaSet(3))
 			w.settle()
 			pod := w.pods()[1]
-			pod.OwnerReferences = append(pod.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "x"})
+			pod.OwnerReferences = append(pod.OwnerReferences,
+				metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: "x", UID: "x"})
 			require.NoError(t, w.store.Update(t.Context(), &pod))
 			ask(w, &pod)
 			result, err := w.reconcile()
@@ -139,7 +140,8 @@ func TestAPodThatIsNotLetGoKeepsItsEntry(t *testing.T) {
 func ownerless(name string) *corev1.Pod {
 	pod := fullPod()
 	pod.Name, pod.UID, pod.OwnerReferences, pod.ResourceVersion = name, "ownerless", nil, ""
-	pod.Labels = map[string]string{"app": key.Name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue, appsv1alpha1.OrphanedLabel: appsv1alpha1.OrphanedValue}
+	pod.Labels = map[string]string{"app": key.Name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue,
+		appsv1alpha1.OrphanedLabel: appsv1alpha1.OrphanedValue}
 	pod.Finalizers, pod.Annotations = nil, nil
 	return pod
 }
@@ -218,13 +220,15 @@ func TestAPodThatIsTakenInKeepsRunning(t *testing.T) {
 			}, brought: true, stays: true, image: "nginx:0",
 		},
 		"another image, with no history kept": {
-			other: image("nginx:0"), own: func(s *appsv1alpha1.CollaSetSpec) { s.HistoryLimit = ptr.To(int32(0)) }, stays: true, image: "nginx:1",
+			other: image("nginx:0"), own: func(s *appsv1alpha1.CollaSetSpec) { s.HistoryLimit = ptr.To(int32(0)) }, stays: true,
+			image: "nginx:1",
 		},
 		"what only another Pod can have": {
 			other: func(s *appsv1alpha1.CollaSetSpec) { s.Template.Spec.HostNetwork = true }, brought: true, image: "nginx:1",
 		},
 		"of a template that the set does not select": {
-			other: both(image("nginx:0"), func(s *appsv1alpha1.CollaSetSpec) { s.Template.Labels = map[string]string{"app": "other"} }), image: "nginx:1",
+			other: both(image("nginx:0"),
+				func(s *appsv1alpha1.CollaSetSpec) { s.Template.Labels = map[string]string{"app": "other"} }), image: "nginx:1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -366,10 +370,13 @@ func TestEntriesOfOthers(t *testing.T) {
 		unseen   bool
 		wantKept bool
 	}{
-		"of a set with the same pool are kept":                          {other: []client.Object{pooled("other", key.Name)}, wantKept: true},
-		"of a set that the cache does not show yet are kept":            {other: []client.Object{pooled("other", key.Name)}, unseen: true, wantKept: true},
-		"of a set that is gone are dropped":                             {},
-		"of a set with another pool are dropped":                        {other: []client.Object{pooled("other", "elsewhere")}},
+		"of a set with the same pool are kept": {other: []client.Object{pooled("other", key.Name)},
+			wantKept: true},
+		"of a set that the cache does not show yet are kept": {other: []client.Object{pooled("other", key.Name)},
+			unseen: true, wantKept: true},
+		"of a set that is gone are dropped": {},
+		"of a set with another pool are dropped": {other: []client.Object{pooled("other",
+			"elsewhere")}},
 		"of a set with its own pool, which is no pool, are dropped too": {other: []client.Object{pooled("other", "")}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -377,7 +384,8 @@ func TestEntriesOfOthers(t *testing.T) {
 				o.SetUID("other")
 			}
 			rc := &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-			rc.Spec.Contexts = []appsv1alpha1.ContextDetail{{ID: 0, Data: map[string]string{appsv1alpha1.ContextOwner: "other", "unknown": "kept"}}}
+			rc.Spec.Contexts = []appsv1alpha1.ContextDetail{{ID: 0,
+				Data: map[string]string{appsv1alpha1.ContextOwner: "other", "unknown": "kept"}}}
 			w := newWorld(t, true, append(tc.other, collaSet(2), rc)...)
 			if tc.unseen {
 				w.show(without(w, "other")...)

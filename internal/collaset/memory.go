@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // stateCache is what is kept between reconciles. All of it can be lost: it saves reads and writes, and measures delays
@@ -21,7 +23,8 @@ type setState struct {
 	pods      knownPods
 	strays    knownStrays
 	claims    knownClaims
-	view      view
+	// view is whether what the cache shows was compared with the API server: it may lack a Pod that was created.
+	view freshness.Check[baseline]
 	// creations is what became of the last creations.
 	creations createBackoff
 	// verdicts are answers of the API server to trials, and to the writes that they are about.
@@ -43,8 +46,6 @@ func (m *stateCache) of(key types.NamespacedName, uid types.UID) *setState {
 		return s
 	}
 	s := &setState{uid: uid}
-	s.claims.unverified.Store(true)
-	s.view.unverified.Store(true)
 	m.sets[key] = s
 	return s
 }

@@ -19,7 +19,8 @@ var (
 		Name: "kuperator_collaset_actions_total", Kind: metric.Counter, Unit: "writes",
 		Help: "Writes of Pods, claims and ResourceContexts by action and result. An action that never happened has no series.",
 		Labels: []metric.Label{
-			{Name: "action", Values: "create, delete, begin, change, resize, finish, cancel, mark, relabel, exclude, include, repair, adopt, store, create-claim, update-claim, adopt-claim, release-claim, repair-claim, delete-claim, names"},
+			{Name: "action",
+				Values: "create, delete, begin, change, resize, finish, cancel, mark, relabel, exclude, include, repair, adopt, store, create-claim, update-claim, adopt-claim, release-claim, repair-claim, delete-claim, names"},
 			{Name: "result", Values: "done, conflict, failed"},
 		},
 	}
@@ -38,8 +39,9 @@ var (
 	}
 	podsMetric = metric.Metric{
 		Name: "kuperator_collaset_pods", Kind: metric.Gauge, Unit: "Pods",
-		Help:   "Pods of all CollaSets, by count of status.",
-		Labels: []metric.Label{{Name: "count", Values: "desired, current, ready, available, updated, operating, terminating"}},
+		Help: "Pods of all CollaSets, by count of status.",
+		Labels: []metric.Label{{Name: "count",
+			Values: "desired, current, ready, available, updated, operating, terminating"}},
 	}
 	blockedMetric = metric.Metric{
 		Name: "kuperator_collaset_blocked_pods", Kind: metric.Gauge, Unit: "Pods",
@@ -74,13 +76,15 @@ var (
 
 	actions                                                        = actionsMetric.CounterVec()
 	decideSeconds                                                  = decideMetric.HistogramVec()
-	setsDesc, podsDesc, blockedDesc, setReplicasDesc, setStateDesc = setsMetric.Desc(), podsMetric.Desc(), blockedMetric.Desc(), replicasMetric.Desc(), stateMetric.Desc()
-	inFlightDesc, waitingDesc                                      = inFlightMetric.Desc(), waitingMetric.Desc()
+	setsDesc, podsDesc, blockedDesc, setReplicasDesc, setStateDesc = setsMetric.Desc(), podsMetric.Desc(),
+		blockedMetric.Desc(), replicasMetric.Desc(), stateMetric.Desc()
+	inFlightDesc, waitingDesc = inFlightMetric.Desc(), waitingMetric.Desc()
 )
 
 // Metrics are what collaset-controller publishes beside what every component does.
 func Metrics() []metric.Metric {
-	return []metric.Metric{actionsMetric, decideMetric, setsMetric, podsMetric, blockedMetric, inFlightMetric, waitingMetric, replicasMetric, stateMetric}
+	return []metric.Metric{actionsMetric, decideMetric, setsMetric, podsMetric, blockedMetric, inFlightMetric,
+		waitingMetric, replicasMetric, stateMetric}
 }
 
 // Results of an action.
@@ -138,7 +142,8 @@ const (
 	stateUnknown     state = "unknown"
 )
 
-var states = []state{stateHalted, stateStalled, stateOverdue, statePaused, stateDeleting, stateReconciling, stateReady, stateUnknown}
+var states = []state{stateHalted, stateStalled, stateOverdue, statePaused, stateDeleting, stateReconciling, stateReady,
+	stateUnknown}
 
 // stateOf gives the state that a person who has to act should see first.
 func stateOf(set *appsv1alpha1.CollaSet) state {

@@ -30,11 +30,13 @@ func TestStateOf(t *testing.T) {
 		return metav1.Condition{Type: kind, Status: status, Reason: string(reason)}
 	}
 	for want, set := range map[state]*appsv1alpha1.CollaSet{
-		stateUnknown:  {},
-		stateDeleting: {ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: ptr.To(metav1.Now())}, Status: appsv1alpha1.CollaSetStatus{Halted: &appsv1alpha1.HaltedRollout{}}},
-		stateHalted: {Status: appsv1alpha1.CollaSetStatus{Halted: &appsv1alpha1.HaltedRollout{}, Conditions: []metav1.Condition{
-			condition(appsv1alpha1.CollaSetStalled, metav1.ConditionTrue, appsv1alpha1.ReasonRolloutHalted),
-		}}},
+		stateUnknown: {},
+		stateDeleting: {ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: ptr.To(metav1.Now())},
+			Status: appsv1alpha1.CollaSetStatus{Halted: &appsv1alpha1.HaltedRollout{}}},
+		stateHalted: {Status: appsv1alpha1.CollaSetStatus{Halted: &appsv1alpha1.HaltedRollout{},
+			Conditions: []metav1.Condition{
+				condition(appsv1alpha1.CollaSetStalled, metav1.ConditionTrue, appsv1alpha1.ReasonRolloutHalted),
+			}}},
 		stateStalled: {Status: appsv1alpha1.CollaSetStatus{Conditions: []metav1.Condition{
 			condition(appsv1alpha1.CollaSetStalled, metav1.ConditionTrue, appsv1alpha1.ReasonInvalidSpec),
 		}}},
@@ -96,7 +98,8 @@ func TestGauges(t *testing.T) {
 func TestSeriesOfCollaSetsAreBounded(t *testing.T) {
 	var sets []client.Object
 	for i := range metric.Limit + 5 {
-		sets = append(sets, &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("s-%04d", i)}})
+		sets = append(sets, &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop",
+			Name: fmt.Sprintf("s-%04d", i)}})
 	}
 	elected := make(chan struct{})
 	close(elected)

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/podcache"
 )
 
 // removeNames removes names that have taken effect from the spec as it was read: the API server refuses that if the
@@ -25,7 +25,8 @@ func (s *server) removeNames(ctx context.Context, o *observation, names setplan.
 		said, done []string
 		left       func(pod *metav1.PartialObjectMetadata) bool
 	}{
-		{"podToDelete", strategy.PodToDelete, names.ToDelete, func(pod *metav1.PartialObjectMetadata) bool { return pod.DeletionTimestamp == nil }},
+		{"podToDelete", strategy.PodToDelete, names.ToDelete,
+			func(pod *metav1.PartialObjectMetadata) bool { return pod.DeletionTimestamp == nil }},
 		{"podToExclude", strategy.PodToExclude, names.ToExclude, func(*metav1.PartialObjectMetadata) bool { return true }},
 		{"podToInclude", strategy.PodToInclude, names.ToInclude, nil},
 	} {
@@ -37,7 +38,8 @@ func (s *server) removeNames(ctx context.Context, o *observation, names setplan.
 			continue
 		}
 		patch[list.key] = nil
-		if rest := slices.DeleteFunc(slices.Clone(list.said), func(name string) bool { return slices.Contains(done, name) }); len(rest) > 0 {
+		if rest := slices.DeleteFunc(slices.Clone(list.said),
+			func(name string) bool { return slices.Contains(done, name) }); len(rest) > 0 {
 			patch[list.key] = rest
 		}
 	}
@@ -62,13 +64,15 @@ func (s *server) removeNames(ctx context.Context, o *observation, names setplan.
 
 // unusedNames are those names of which the API server has no Pod of the CollaSet that is left as it is asked not to be.
 // The cache may lack one: the user who names it has seen it.
-func (s *server) unusedNames(ctx context.Context, o *observation, names []string, left func(*metav1.PartialObjectMetadata) bool) ([]string, error) {
+func (s *server) unusedNames(
+	ctx context.Context, o *observation, names []string, left func(*metav1.PartialObjectMetadata) bool,
+) ([]string, error) {
 	if left == nil {
 		return names, nil
 	}
 	var done []string
 	for _, name := range names {
-		pod := writes.PodTarget(o.set.Namespace, name)
+		pod := podcache.Target(o.set.Namespace, name)
 		err := s.live.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("reading Pod %s, whose name is to be removed from spec.scaleStrategy: %w", name, err)

@@ -88,9 +88,11 @@ func TestANameIsNotRemovedWhileTheCacheLacksItsPod(t *testing.T) {
 	})
 	w.seeAllBut(func(o client.Object) bool { return o.GetName() == pod.Name })
 	set := w.set()
-	err := w.r.removeNames(t.Context(), &observation{set: set}, setplan.Names{ToDelete: set.Spec.ScaleStrategy.PodToDelete})
+	err := w.r.removeNames(t.Context(), &observation{set: set},
+		setplan.Names{ToDelete: set.Spec.ScaleStrategy.PodToDelete})
 	require.NoError(t, err)
 	assert.Equal(t, []string{pod.Name}, w.set().Spec.ScaleStrategy.PodToDelete)
 	set = w.set()
-	require.ErrorIs(t, w.r.removeNames(t.Context(), &observation{set: set}, setplan.Names{ToDelete: []string{pod.Name}}), errStale)
+	require.ErrorIs(t, w.r.removeNames(t.Context(), &observation{set: set}, setplan.Names{ToDelete: []string{pod.Name}}),
+		errStale)
 }

@@ -20,7 +20,8 @@ func TestDomainsWithoutNodes(t *testing.T) {
 	observed := func(replicas int, keys ...string) []setplan.Pod {
 		o := &observation{set: collaSet(int32(replicas))}
 		for _, key := range keys {
-			o.set.Spec.Template.Spec.TopologySpreadConstraints = append(o.set.Spec.Template.Spec.TopologySpreadConstraints, corev1.TopologySpreadConstraint{TopologyKey: key})
+			o.set.Spec.Template.Spec.TopologySpreadConstraints = append(o.set.Spec.Template.Spec.TopologySpreadConstraints,
+				corev1.TopologySpreadConstraint{TopologyKey: key})
 		}
 		o.snapshot.Replicas = replicas
 		for name, node := range map[string]string{"a": "n1", "b": "n2", "c": ""} {
@@ -41,7 +42,8 @@ func TestDomainsWithoutNodes(t *testing.T) {
 		return out
 	}
 	assert.Equal(t, [][]string{{"n1"}, {"n2"}, {""}}, domains(observed(2)), "hosts, where the template says nothing")
-	assert.Equal(t, [][]string{{"z1", "n1"}, {"", "n2"}, {"", ""}}, domains(observed(2, zone, corev1.LabelHostname)), "a zone is read from the Pod")
+	assert.Equal(t, [][]string{{"z1", "n1"}, {"", "n2"}, {"", ""}}, domains(observed(2, zone, corev1.LabelHostname)),
+		"a zone is read from the Pod")
 	assert.Equal(t, [][]string{{""}, {""}, {""}}, domains(observed(2, "rack")), "what only nodes know is not known")
 	assert.Equal(t, [][]string{nil, nil, nil}, domains(observed(3, zone)), "nobody goes, so nobody asks")
 }
@@ -61,6 +63,8 @@ func TestNodesAreStripped(t *testing.T) {
 
 func TestDeletionCost(t *testing.T) {
 	for value, want := range map[string]int{"": 0, "7": 7, "-7": -7, "much": 0, "99999999999": 0} {
-		assert.Equal(t, want, deletionCost(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.PodDeletionCost: value}}}), value)
+		assert.Equal(t, want,
+			deletionCost(
+				&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.PodDeletionCost: value}}}), value)
 	}
 }

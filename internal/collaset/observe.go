@@ -74,7 +74,8 @@ type podReader interface {
 func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*observation, error) {
 	key := client.ObjectKeyFromObject(set)
 	o := &observation{
-		set: set, memory: r.memory.of(key, set.UID), candidates: map[string]*corev1.Pod{}, claims: map[string]*corev1.PersistentVolumeClaim{},
+		set: set, memory: r.memory.of(key, set.UID), candidates: map[string]*corev1.Pod{},
+		claims: map[string]*corev1.PersistentVolumeClaim{},
 	}
 	h, err := revisions{r.server}.observe(ctx, set, &o.memory.revisions, r.capabilities)
 	if err != nil {
@@ -82,13 +83,15 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 	}
 	o.history = h
 	o.memory.decidedAt.Store(r.clock.Now().UnixNano())
-	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) }) // before Pods are read
+	// before Pods are read
+	r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Hold(key, now) })
 	pods, err := r.cached.ByIndex(ownerIndex, ownedBy(set.Namespace, set.UID))
 	if err != nil {
 		return nil, err
 	}
 	context := &appsv1alpha1.ResourceContext{}
-	switch err := r.client.Get(ctx, types.NamespacedName{Namespace: set.Namespace, Name: contextName(set)}, context, client.UnsafeDisableDeepCopy); {
+	switch err := r.client.Get(ctx, types.NamespacedName{Namespace: set.Namespace, Name: contextName(set)}, context,
+		client.UnsafeDisableDeepCopy); {
 	case err == nil:
 		o.context = context
 	case client.IgnoreNotFound(err) != nil:
@@ -330,7 +333,8 @@ func podOf(pod *corev1.Pod, selector labels.Selector) setplan.Pod {
 		}
 	}
 	has := func(key string) bool { _, ok := pod.Labels[key]; return ok }
-	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel), has(appsv1alpha1.ToDeleteLabel)
+	p.Included, p.Excluded, p.ToDelete = has(appsv1alpha1.UpdateIncludedLabel), has(appsv1alpha1.ToExcludeLabel),
+		has(appsv1alpha1.ToDeleteLabel)
 	p.Replacing = slices.ContainsFunc(setplan.ReplacementLabels[:], has)
 	p.Awaited = awaited(pod, p.View)
 	for _, c := range pod.Status.Conditions {
@@ -347,7 +351,8 @@ func podOf(pod *corev1.Pod, selector labels.Selector) setplan.Pod {
 	}
 	// A container that restarts quickly, in place, may leave Ready as it is.
 	for i := range pod.Status.ContainerStatuses {
-		if running := pod.Status.ContainerStatuses[i].State.Running; running != nil && !p.ReadySince.IsZero() && running.StartedAt.After(p.ReadySince) {
+		if running := pod.Status.ContainerStatuses[i].State.Running; running != nil && !p.ReadySince.IsZero() &&
+			running.StartedAt.After(p.ReadySince) {
 			p.ReadySince = running.StartedAt.Time
 		}
 	}

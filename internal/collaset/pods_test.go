@@ -48,7 +48,8 @@ func (w *world) advance() {
 			}
 			require.NoError(w, w.store.Update(w.Context(), &pod))
 			for i := range pod.Status.Conditions {
-				if c := &pod.Status.Conditions[i]; step.ServiceReady != "" && (c.Type == corev1.PodReady || c.Type == podops.ServiceReadyCondition) {
+				if c := &pod.Status.Conditions[i]; step.ServiceReady != "" &&
+					(c.Type == corev1.PodReady || c.Type == podops.ServiceReadyCondition) {
 					c.Status = step.ServiceReady
 				}
 			}
@@ -74,11 +75,13 @@ func TestAPodIsMovedOnWithoutADecisionAboutItsSet(t *testing.T) {
 
 	w.step()
 	w.look()
-	require.Equal(t, 1, w.count("patch Pod"), "on a cache that lacks the change it is not tried again, by a decision neither")
+	require.Equal(t, 1, w.count("patch Pod"),
+		"on a cache that lacks the change it is not tried again, by a decision neither")
 
 	w.see()
 	w.kubelet(func(pod *corev1.Pod) {
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", Image: "nginx:2", ImageID: "2", ContainerID: "c2", RestartCount: 1, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", Image: "nginx:2", ImageID: "2",
+			ContainerID: "c2", RestartCount: 1, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
 	})
 	w.forget()
 	w.step()
@@ -91,7 +94,8 @@ func TestAPodIsMovedOnWithoutADecisionAboutItsSet(t *testing.T) {
 	w.clock.Step(time.Second)
 	w.look()
 	require.Equal(t, 1, w.count("patch Pod"))
-	require.False(t, podops.IsDuring(podops.Read(&w.pods()[0]), setplan.OperatorID, podops.TypeUpdate), "it is finished: that lifecycle-controller does not")
+	require.False(t, podops.IsDuring(podops.Read(&w.pods()[0]), setplan.OperatorID, podops.TypeUpdate),
+		"it is finished: that lifecycle-controller does not")
 }
 
 func TestAnOrderEndsWithWhatItWasGivenFor(t *testing.T) {
@@ -216,7 +220,8 @@ func BenchmarkPodEvent(b *testing.B) {
 	each := b.Elapsed() / time.Duration(b.N)
 	_, err := benchresult.ForTest(b, filepath.Join("..", "..")).Add(benchresult.Figure{
 		Goal: "P14", Name: "step of one Pod after its event, among 5,000", Params: map[string]float64{"pods": 5_000},
-		Values: []float64{float64(each.Nanoseconds()) / 1e3}, Note: "without the write; what else is to be decided is decided for several events at once",
+		Values: []float64{float64(each.Nanoseconds()) / 1e3},
+		Note:   "without the write; what else is to be decided is decided for several events at once",
 	})
 	require.NoError(b, err)
 }

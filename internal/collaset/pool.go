@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // pools keep CollaSets that share a ResourceContext from writing it at once, or on the base of an older one than this
@@ -53,16 +53,20 @@ func (p *pools) forget(key types.NamespacedName) {
 // write calls do, which writes what was read as base and returns what the API server answered, nil for a deletion. base
 // is nil for what does not exist. A base older than what was written last is a conflict, unless newest reports that it
 // is what the API server has: then that write was undone, as by a restored etcd.
-func (p *pool) write(base *appsv1alpha1.ResourceContext, newest func() (version string, err error), do func() (*appsv1alpha1.ResourceContext, error)) error {
+func (p *pool) write(
+	base *appsv1alpha1.ResourceContext, newest func() (version string, err error),
+	do func() (*appsv1alpha1.ResourceContext, error),
+) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if base != nil && writes.Newer(p.version, base.ResourceVersion) {
+	if base != nil && freshness.Newer(p.version, base.ResourceVersion) {
 		version, err := newest()
 		if err != nil {
 			return err
 		}
 		if version != base.ResourceVersion {
-			return apierrors.NewConflict(schema.GroupResource{Group: appsv1alpha1.SchemeGroupVersion.Group, Resource: "resourcecontexts"}, base.Name,
+			return apierrors.NewConflict(schema.GroupResource{Group: appsv1alpha1.SchemeGroupVersion.Group,
+				Resource: "resourcecontexts"}, base.Name,
 				errors.New("another CollaSet has just written it"))
 		}
 	}

@@ -62,5 +62,6 @@ func usageOf(pod *corev1.Pod, name string) resource.Quantity {
 	if limit, ok := strings.CutPrefix(name, "limits."); ok {
 		return resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceName(limit)]
 	}
-	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceName(strings.TrimPrefix(name, "requests."))]
+	return resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceName(
+		strings.TrimPrefix(name, "requests."))]
 }

@@ -17,8 +17,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // errStale means that a cache is behind what was read directly: look again soon.
@@ -29,7 +29,7 @@ var errStale = errors.New("the cache is behind the API server")
 type server struct {
 	client client.Client // reads from the cache
 	live   client.Reader // reads from the API server
-	writes *writes.Tracker
+	writes *freshness.Tracker
 	events events.EventRecorder
 	clock  clock.PassiveClock
 	// clearFields has every patch of a Pod clear its metadata.managedFields.
@@ -39,11 +39,9 @@ type server struct {
 // reconciler brings one CollaSet at a time closer to its spec.
 type reconciler struct {
 	*server
-	cached podReader
-	// conflicts are those that a CollaSet met in a row.
-	conflicts writes.Conflicts
-	pools     pools
-	protocol  bool
+	cached   podReader
+	pools    pools
+	protocol bool
 	// conventions are those by which specs are read.
 	conventions setplan.Conventions
 	memory      *stateCache
@@ -68,7 +66,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			r.memory.forget(req.NamespacedName)
 			r.window.tell(func(w *setplan.Window, now time.Time) setplan.Answer { return w.Forget(req.NamespacedName, now) })
 			r.writes.Forget(req.NamespacedName)
-			r.conflicts.None(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -78,7 +75,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	result, err := r.reconcile(ctx, set)
 	if errors.Is(err, errStale) || apierrors.IsConflict(err) {
 		log.FromContext(ctx).V(1).Info("decided on an old view, looking again", "reason", err.Error())
-		return ctrl.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
+		return ctrl.Result{RequeueAfter: r.writes.Conflicts.Met(req.NamespacedName)}, nil
 	}
 	return result, err
 }
@@ -111,11 +108,11 @@ func (r *reconciler) reconcile(ctx context.Context, set *appsv1alpha1.CollaSet) 
 		plan = setplan.Decide(&o.snapshot)
 	}
 	if !plan.IsZero() {
-		if err := r.ensureFresh(ctx, o); err != nil {
-			m.rollout.Store(nil)
-			return ctrl.Result{}, err
+		err := r.ensureFresh(ctx, o)
+		if err == nil {
+			err = r.ensureVacant(ctx, o, &plan)
 		}
-		if err := r.ensureVacant(ctx, o, &plan); err != nil {
+		if err != nil {
 			m.rollout.Store(nil)
 			return ctrl.Result{}, err
 		}
@@ -152,7 +149,8 @@ func (r *reconciler) hold(ctx context.Context, set *appsv1alpha1.CollaSet) error
 	}
 	before := set.DeepCopy()
 	controllerutil.AddFinalizer(set, appsv1alpha1.CollaSetFinalizer)
-	if err := r.client.Patch(ctx, set, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.client.Patch(ctx, set, client.MergeFromWithOptions(before,
+		client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("adding the finalizer: %w", err)
 	}
 	r.writes.Wrote(client.ObjectKeyFromObject(set), set)
@@ -183,8 +181,8 @@ func nextLook(plan *setplan.Plan, applied *outcome, others ...time.Duration) tim
 // again is how long to wait for the cache to catch up after a conflict; 0 if there was none.
 func (r *reconciler) again(set *appsv1alpha1.CollaSet, conflict bool) time.Duration {
 	if conflict {
-		return r.conflicts.Met(client.ObjectKeyFromObject(set))
+		return r.writes.Conflicts.Met(client.ObjectKeyFromObject(set))
 	}
-	r.conflicts.None(client.ObjectKeyFromObject(set))
+	r.writes.Conflicts.None(client.ObjectKeyFromObject(set))
 	return 0
 }

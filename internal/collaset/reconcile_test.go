@@ -24,7 +24,8 @@ import (
 func TestCollaSetThatIsGoneIsForgotten(t *testing.T) {
 	w := newWorld(t, true)
 	w.r.memory.of(key, "web")
-	w.r.writes.Created(key, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", ResourceVersion: "9999"}})
+	w.r.writes.Created(key, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p",
+		ResourceVersion: "9999"}})
 	result, err := w.reconcile()
 	require.NoError(t, err)
 	assert.Zero(t, result)
@@ -57,8 +58,11 @@ func (w *world) waits(late func(client.Object) bool) {
 
 func TestOwnWritesAreWaitedFor(t *testing.T) {
 	for name, late := range map[string]func(client.Object) bool{
-		"the Pods":                isPod,
-		"one Pod":                 func(o client.Object) bool { return isPod(o) && o.GetLabels()[appsv1alpha1.InstanceIDLabel] == "1" },
+		"the Pods": isPod,
+		"one Pod": func(o client.Object) bool {
+			return isPod(o) &&
+				o.GetLabels()[appsv1alpha1.InstanceIDLabel] == "1"
+		},
 		"the ResourceContext":     is[*appsv1alpha1.ResourceContext],
 		"the ControllerRevision":  is[*appsv1.ControllerRevision],
 		"the CollaSet":            is[*appsv1alpha1.CollaSet],
@@ -295,7 +299,8 @@ func TestFinalizerIsKeptUntilThePodsAreGone(t *testing.T) {
 		w.refuse = refusing("delete Pod", errAway)
 		_, err := w.reconcile()
 		require.ErrorIs(t, err, errAway)
-		assert.Equal(t, string(appsv1alpha1.ReasonReclaimTargetsDeletionFailed), w.condition(appsv1alpha1.CollaSetTerminating).Reason)
+		assert.Equal(t, string(appsv1alpha1.ReasonReclaimTargetsDeletionFailed),
+			w.condition(appsv1alpha1.CollaSetTerminating).Reason)
 	})
 	t.Run("none is left, and another's Pods do not matter", func(t *testing.T) {
 		w := deleted(t)
@@ -416,7 +421,8 @@ func TestRevisionNames(t *testing.T) {
 		assert.NotEqual(t, own.Name, status.UpdatedRevision)
 		assert.Equal(t, status.UpdatedRevision, w.pods()[0].Labels[appsv1.ControllerRevisionHashLabelKey])
 		made := &appsv1.ControllerRevision{}
-		require.NoError(t, w.store.Get(t.Context(), client.ObjectKey{Namespace: key.Namespace, Name: status.UpdatedRevision}, made))
+		require.NoError(t, w.store.Get(t.Context(),
+			client.ObjectKey{Namespace: key.Namespace, Name: status.UpdatedRevision}, made))
 		assert.Equal(t, "1", made.Labels[appsv1alpha1.RevisionCollisionLabel])
 		assert.JSONEq(t, string(own.Data.Raw), string(made.Data.Raw))
 		left := &appsv1.ControllerRevision{}

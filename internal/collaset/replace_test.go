@@ -93,7 +93,8 @@ func TestANewPodIsMadeForItsOrigin(t *testing.T) {
 
 	w.rounds("nginx:2")
 	assert.Equal(t, []string{"nginx:2", "nginx:2"}, w.images())
-	assert.ElementsMatch(t, []string{"ReplacementBegun", "ReplacementDone", "ReplacementDone", "Scaled", "Scaled", "RolloutComplete"}, w.reasons())
+	assert.ElementsMatch(t, []string{"ReplacementBegun", "ReplacementDone", "ReplacementDone", "Scaled", "Scaled",
+		"RolloutComplete"}, w.reasons())
 	for _, data := range w.entries() {
 		assert.Len(t, data, 2, "%v", data)
 	}
@@ -118,7 +119,8 @@ func TestMaxSurge(t *testing.T) {
 
 // TestAReplacementSurvivesEveryRefusedWrite refuses each kind of write for some time. There is never a second new Pod.
 func TestAReplacementSurvivesEveryRefusedWrite(t *testing.T) {
-	for _, what := range []string{"update ResourceContext", "create Pod", "patch Pod", "delete Pod", "patch CollaSet/status"} {
+	for _, what := range []string{"update ResourceContext", "create Pod", "patch Pod", "delete Pod",
+		"patch CollaSet/status"} {
 		for name, answer := range map[string]error{"fails": errAway, "conflicts": errConflict} {
 			t.Run(what+" "+name, func(t *testing.T) {
 				w := replacingSet(t, 2, "2")
@@ -176,7 +178,8 @@ func TestHalfDoneReplacementsAreTakenOver(t *testing.T) {
 	w.forget()
 	w.told()
 	w.rounds("nginx:1")
-	assert.Empty(t, slices.DeleteFunc(w.written, func(what string) bool { return what == "patch CollaSet/status" }), "nothing moves")
+	assert.Empty(t, slices.DeleteFunc(w.written, func(what string) bool { return what == "patch CollaSet/status" }),
+		"nothing moves")
 	assert.Empty(t, w.told())
 
 	w.change(image("nginx:3"))

@@ -18,7 +18,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/failures"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // statusPause is the shortest time between two writes of status that differ in numbers and texts only. Of a large set
@@ -46,18 +47,20 @@ type statusWrites struct {
 	// at is when status was last written.
 	at time.Time
 	// refused is the last write that met a newer CollaSet than the cache shows.
-	refused writes.Refusal
+	refused freshness.Refusal
 }
 
 // reporter tells users what became of a decision: in status, and in events.
 type reporter struct{ *server }
 
 // report writes status if it changed, and the events of this round. later is how long a write of status was put off.
-func (r reporter) report(ctx context.Context, o *observation, plan *setplan.Plan, applied *outcome) (later time.Duration, err error) {
+func (r reporter) report(
+	ctx context.Context, o *observation, plan *setplan.Plan, applied *outcome,
+) (later time.Duration, err error) {
 	became := told(applied)
 	r.recordEvents(o, applied, became)
 	if became.ScaleOut == nil {
-		became.ScaleOut = writes.Told(applied.creationsHeld)
+		became.ScaleOut = failures.Told(applied.creationsHeld)
 	}
 	if why, refused := o.refusal(became.ScaleOut); refused && o.memory.creations.failures > 1 {
 		became.Refused = setplan.Trial{Write: setplan.TrialCreate, To: o.snapshot.UpdatedRevision}.Refusal(why.Why)
@@ -69,18 +72,22 @@ func (r reporter) report(ctx context.Context, o *observation, plan *setplan.Plan
 // told is the outcome as status and events tell of it.
 func told(applied *outcome) setplan.Outcome {
 	o := applied.Outcome
-	o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim = writes.Told(o.ScaleOut), writes.Told(o.ScaleIn), writes.Told(o.Update), writes.Told(o.Reclaim)
+	o.ScaleOut, o.ScaleIn, o.Update, o.Reclaim = failures.Told(o.ScaleOut), failures.Told(o.ScaleIn),
+		failures.Told(o.Update), failures.Told(o.Reclaim)
 	return o
 }
 
 // updateStatus writes status if it changed. deadline is how long it is to the progress deadline, or 0; unsure is true
 // if the view that status comes from has not been confirmed.
-func (r reporter) updateStatus(ctx context.Context, o *observation, status appsv1alpha1.CollaSetStatus, deadline time.Duration, unsure bool) (later time.Duration, err error) {
+func (r reporter) updateStatus(
+	ctx context.Context, o *observation, status appsv1alpha1.CollaSetStatus, deadline time.Duration, unsure bool,
+) (later time.Duration, err error) {
 	if equality.Semantic.DeepEqual(status, o.set.Status) {
 		return deadline, nil
 	}
 	now := r.clock.Now()
-	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0))) - now.Sub(o.memory.status.at); pause > 0 && !materialChange(o.set.Status, status) {
+	if pause := statusPauseOf(int(ptr.Deref(o.set.Spec.Replicas, 0))) - now.Sub(o.memory.status.at); pause > 0 &&
+		!materialChange(o.set.Status, status) {
 		return pause, nil
 	}
 	if pause := o.memory.status.refused.Wait(o.set.ResourceVersion, now); pause > 0 {
@@ -110,7 +117,7 @@ func (r reporter) reportFailure(ctx context.Context, m *setState, set *appsv1alp
 		return failure
 	}
 	now := r.clock.Now()
-	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, writes.Told(failure))
+	status := setplan.FailedStatus(*set.Status.DeepCopy(), set.Generation, now, failures.Told(failure))
 	if equality.Semantic.DeepEqual(status, set.Status) || m.status.refused.Wait(set.ResourceVersion, now) > 0 {
 		return failure
 	}
@@ -118,7 +125,9 @@ func (r reporter) reportFailure(ctx context.Context, m *setState, set *appsv1alp
 }
 
 // storeStatus writes status on the CollaSet as it was read, and remembers it if that version turns out to be old.
-func (r reporter) storeStatus(ctx context.Context, m *setState, set *appsv1alpha1.CollaSet, status appsv1alpha1.CollaSetStatus, now time.Time) error {
+func (r reporter) storeStatus(
+	ctx context.Context, m *setState, set *appsv1alpha1.CollaSet, status appsv1alpha1.CollaSetStatus, now time.Time,
+) error {
 	changed := set.DeepCopy()
 	changed.Status = status
 	if err := r.client.Status().Patch(ctx, changed, optimisticPatch(set)); err != nil {
@@ -142,10 +151,13 @@ func optimisticPatch(set *appsv1alpha1.CollaSet) client.Patch {
 // recordTurns tells once of what the written status says for the first time.
 func (r reporter) recordTurns(o *observation, status *appsv1alpha1.CollaSetStatus) {
 	before := &o.set.Status
-	was, is := meta.FindStatusCondition(before.Conditions, appsv1alpha1.CollaSetProgressing), meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetProgressing)
-	failed := is != nil && is.Status == metav1.ConditionFalse && (status.Halted != nil || is.Reason == string(appsv1alpha1.ReasonProgressDeadlineExceeded))
+	was, is := meta.FindStatusCondition(before.Conditions, appsv1alpha1.CollaSetProgressing),
+		meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetProgressing)
+	failed := is != nil && is.Status == metav1.ConditionFalse &&
+		(status.Halted != nil || is.Reason == string(appsv1alpha1.ReasonProgressDeadlineExceeded))
 	if failed && (was == nil || was.Reason != is.Reason) {
-		if stalled := meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetStalled); stalled != nil && stalled.Status == metav1.ConditionTrue {
+		if stalled := meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetStalled); stalled != nil &&
+			stalled.Status == metav1.ConditionTrue {
 			is = stalled // it has the whole text
 		}
 		r.events.Eventf(o.set, nil, corev1.EventTypeWarning, is.Reason, "Update", "%s", note(is.Message))
@@ -155,7 +167,8 @@ func (r reporter) recordTurns(o *observation, status *appsv1alpha1.CollaSetStatu
 			"the template is revision %s now; Pods were last all at %s", status.UpdatedRevision, before.CurrentRevision)
 	}
 	if before.CurrentRevision != "" && before.CurrentRevision != status.CurrentRevision {
-		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, string(appsv1alpha1.ReasonRolloutComplete), "Update", "every Pod is at revision %s", status.CurrentRevision)
+		r.events.Eventf(o.set, nil, corev1.EventTypeNormal, string(appsv1alpha1.ReasonRolloutComplete), "Update",
+			"every Pod is at revision %s", status.CurrentRevision)
 	}
 }
 
@@ -164,7 +177,9 @@ func note(text string) string { return fmt.Sprintf("%.*s", maxNote, text) }
 // materialChange reports whether the new status has something that users wait for: another generation, another
 // revision, or a condition that turned.
 func materialChange(before, after appsv1alpha1.CollaSetStatus) bool {
-	if !equality.Semantic.DeepEqual(before.Halted, after.Halted) || before.ObservedGeneration != after.ObservedGeneration || before.UpdatedRevision != after.UpdatedRevision || before.CurrentRevision != after.CurrentRevision {
+	if !equality.Semantic.DeepEqual(before.Halted, after.Halted) ||
+		before.ObservedGeneration != after.ObservedGeneration || before.UpdatedRevision != after.UpdatedRevision ||
+		before.CurrentRevision != after.CurrentRevision {
 		return true
 	}
 	for _, c := range after.Conditions {
@@ -184,12 +199,15 @@ func (r reporter) recordEvents(o *observation, applied *outcome, became setplan.
 	r.recordEndings(o, applied.ended)
 	for reason, pods := range applied.replacements {
 		slices.Sort(pods)
-		r.events.Eventf(o.set, o.related(pods[0]), corev1.EventTypeNormal, string(reason), "Replace", "%s", note(replacement(reason, pods)))
+		r.events.Eventf(o.set, o.related(pods[0]), corev1.EventTypeNormal, string(reason), "Replace", "%s",
+			note(replacement(reason, pods)))
 	}
 	r.recordMembers(o, "Excluded", "Exclude", applied.excluded, o.pod)
-	r.recordMembers(o, "Included", "Include", applied.included, func(name string) *corev1.Pod { return o.candidates[name] })
+	r.recordMembers(o, "Included", "Include", applied.included,
+		func(name string) *corev1.Pod { return o.candidates[name] })
 	r.recordRepairs(o, applied.repaired)
-	for reason, err := range map[string]error{"ScaleOutFailed": became.ScaleOut, "ScaleInFailed": became.ScaleIn, "UpdateFailed": became.Update, "ReclaimFailed": became.Reclaim} {
+	for reason, err := range map[string]error{"ScaleOutFailed": became.ScaleOut, "ScaleInFailed": became.ScaleIn,
+		"UpdateFailed": became.Update, "ReclaimFailed": became.Reclaim} {
 		if err == nil || apierrors.IsServiceUnavailable(err) || o.alreadyReported(err) {
 			continue
 		}
@@ -209,7 +227,8 @@ func (o *observation) related(pod string) *corev1.Pod {
 // recordEndings keeps of Pods that ran to their ends what they said of it. A node that goes can end many at once.
 func (r reporter) recordEndings(o *observation, ended []*setplan.Pod) {
 	each(ended, "; so are %d more", func(pod *setplan.Pod, more string) {
-		note := fmt.Sprintf("Pod %s (instance ID %d) %.*s; it is deleted and replaced%s", pod.Name(), pod.ID, maxNote/2, pod.Ended, more)
+		note := fmt.Sprintf("Pod %s (instance ID %d) %.*s; it is deleted and replaced%s", pod.Name(), pod.ID, maxNote/2,
+			pod.Ended, more)
 		r.events.Eventf(o.set, o.pod(pod.Name()), corev1.EventTypeWarning, "PodEnded", "Replace", "%s", note)
 	})
 }
@@ -249,10 +268,13 @@ func replacement(reason setplan.ReplacementEvent, pods []string) string {
 
 // recordMembers names the Pods that left or joined, each in a separate event: the recorder counts events of one reason
 // about the same objects as one, and keeps the first text only.
-func (r reporter) recordMembers(o *observation, reason, verb string, names []string, find func(name string) *corev1.Pod) {
+func (r reporter) recordMembers(
+	o *observation, reason, verb string, names []string, find func(name string) *corev1.Pod,
+) {
 	slices.Sort(names)
 	each(names, ", and so were %d more", func(name, more string) {
-		r.events.Eventf(o.set, find(name), corev1.EventTypeNormal, reason, verb, "Pod %s was %s%s", name, strings.ToLower(reason), more)
+		r.events.Eventf(o.set, find(name), corev1.EventTypeNormal, reason, verb, "Pod %s was %s%s", name,
+			strings.ToLower(reason), more)
 	})
 }
 

@@ -27,8 +27,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // podsName is the controller that makes the steps of single Pods.
@@ -320,7 +320,7 @@ type podReconciler struct {
 	// conventions are those by which specs are read.
 	conventions setplan.Conventions
 	// conflicts are those that the step of a Pod met in a row.
-	conflicts writes.Conflicts
+	conflicts freshness.Conflicts
 }
 
 // Reconcile implements reconcile.Reconciler. What it does not do, the next decision about the set does.
@@ -363,7 +363,8 @@ func (r *podReconciler) step(ctx context.Context, name types.NamespacedName) (co
 	}
 	began := r.clock.Now()
 	p := podOf(pod, s.selector)
-	step, queued := s.NextStep(&p), ask(r.window, func(w *setplan.Window) *setplan.Queued { return w.Chosen(key, pod.UID) })
+	step, queued := s.NextStep(&p), ask(r.window,
+		func(w *setplan.Window) *setplan.Queued { return w.Chosen(key, pod.UID) })
 	decideSeconds.WithLabelValues(ofPod).Observe(r.clock.Since(began).Seconds())
 	o := &observation{
 		set: readBy(r.conventions, set), memory: m, history: s.history, selector: s.selector,

@@ -108,14 +108,18 @@ func TestAvailableUnderTheLifecycle(t *testing.T) {
 		want          bool
 		wantIn        time.Duration
 	}{
-		"in service is enough":                              {serves: true, want: true},
-		"Ready alone is not":                                {ready: true},
-		"in service and Ready for long enough":              {minReady: 10, serves: true, ready: true, since: 10 * time.Second, want: true},
-		"in service and Ready, but not for long enough":     {minReady: 10, serves: true, ready: true, since: 4 * time.Second, wantIn: 6 * time.Second},
-		"a container that restarted in place begins anew":   {minReady: 10, serves: true, ready: true, since: time.Hour, started: 4 * time.Second, wantIn: 6 * time.Second},
-		"in service and not Ready is nothing for time":      {minReady: 10, serves: true},
-		"Ready for long and not in service is not enough":   {minReady: 10, ready: true, since: time.Hour},
-		"a clock that is behind the kubelet's waits longer": {minReady: 10, serves: true, ready: true, since: -time.Second, wantIn: 11 * time.Second},
+		"in service is enough": {serves: true, want: true},
+		"Ready alone is not":   {ready: true},
+		"in service and Ready for long enough": {minReady: 10, serves: true, ready: true,
+			since: 10 * time.Second, want: true},
+		"in service and Ready, but not for long enough": {minReady: 10, serves: true, ready: true, since: 4 * time.Second,
+			wantIn: 6 * time.Second},
+		"a container that restarted in place begins anew": {minReady: 10, serves: true, ready: true, since: time.Hour,
+			started: 4 * time.Second, wantIn: 6 * time.Second},
+		"in service and not Ready is nothing for time":    {minReady: 10, serves: true},
+		"Ready for long and not in service is not enough": {minReady: 10, ready: true, since: time.Hour},
+		"a clock that is behind the kubelet's waits longer": {minReady: 10, serves: true, ready: true, since: -time.Second,
+			wantIn: 11 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := collaSet(1)
@@ -130,7 +134,8 @@ func TestAvailableUnderTheLifecycle(t *testing.T) {
 			}
 			if tc.ready {
 				pod.Status.Conditions = []corev1.PodCondition{{
-					Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(w.clock.Now().Add(-tc.since)),
+					Type: corev1.PodReady, Status: corev1.ConditionTrue,
+					LastTransitionTime: metav1.NewTime(w.clock.Now().Add(-tc.since)),
 				}}
 				started := w.clock.Now().Add(-cmp.Or(tc.started, 2*time.Hour))
 				pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", State: corev1.ContainerState{
@@ -283,7 +288,8 @@ func TestPauseAndReport(t *testing.T) {
 			}
 			assert.Equal(t, string(tc.wantReason), w.condition(appsv1alpha1.CollaSetProgressing).Reason)
 			assert.Equal(t, tc.wantHalted, w.set().Status.Halted != nil)
-			assert.Len(t, slices.DeleteFunc(w.told(), func(e string) bool { return !containsWord(e, string(tc.wantReason)) }), 1, "told once")
+			assert.Len(t, slices.DeleteFunc(w.told(), func(e string) bool { return !containsWord(e, string(tc.wantReason)) }), 1,
+				"told once")
 			assert.Equal(t, 1, w.at(second))
 			assert.Equal(t, 2, w.at(first))
 		})

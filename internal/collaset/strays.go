@@ -24,7 +24,6 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Pods that are a CollaSet's and are not found as its members (docs/design/0024-one-pod-per-identity.md):
@@ -57,7 +56,8 @@ const (
 
 // unmanaged selects what the cache does not have.
 var unmanaged = func() labels.Selector {
-	without, err := labels.NewRequirement(appsv1alpha1.ControlLabel, selection.NotEquals, []string{appsv1alpha1.ControlValue})
+	without, err := labels.NewRequirement(appsv1alpha1.ControlLabel, selection.NotEquals,
+		[]string{appsv1alpha1.ControlValue})
 	if err != nil {
 		panic(err) // the label is a constant
 	}
@@ -74,7 +74,8 @@ func isFree(pod metav1.Object) bool {
 // dangling reports whether a reference is to an earlier CollaSet of the same name.
 func dangling(ref *metav1.OwnerReference, set *appsv1alpha1.CollaSet) bool {
 	group, err := schema.ParseGroupVersion(ref.APIVersion)
-	return err == nil && group.Group == appsv1alpha1.SchemeGroupVersion.Group && ref.Kind == appsv1alpha1.CollaSetKind && ref.Name == set.Name && ref.UID != set.UID
+	return err == nil && group.Group == appsv1alpha1.SchemeGroupVersion.Group && ref.Kind == appsv1alpha1.CollaSetKind &&
+		ref.Name == set.Name && ref.UID != set.UID
 }
 
 // hasDangling reports whether an object's controller is an earlier CollaSet of the same name.
@@ -100,7 +101,8 @@ func leftBehind(pod metav1.Object, set *appsv1alpha1.CollaSet) bool {
 
 // refsOfOthers are an object's owner references but those to a CollaSet and to earlier ones of its name; never nil.
 func refsOfOthers(object metav1.Object, set *appsv1alpha1.CollaSet) []metav1.OwnerReference {
-	return slices.DeleteFunc(refsWithout(object, set.UID), func(ref metav1.OwnerReference) bool { return dangling(&ref, set) })
+	return slices.DeleteFunc(refsWithout(object, set.UID),
+		func(ref metav1.OwnerReference) bool { return dangling(&ref, set) })
 }
 
 // observeStrays fills in the Pods that are the CollaSet's and not among its members.
@@ -138,7 +140,7 @@ func observeStrays(ctx context.Context, cached podReader, c client.Reader, o *ob
 			if leftBehind(pod, o.set) {
 				add(pod, false)
 			}
-		case o.memory.view.baseline == nil: // the cache shows what it is
+		case !o.memory.view.Pending(): // the cache shows what it is
 			o.memory.strays.identities.noDangler(name)
 		}
 	}
@@ -158,7 +160,8 @@ func (s *server) ensureVacant(ctx context.Context, o *observation, plan *setplan
 	}
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	if err := s.live.List(ctx, list, client.InNamespace(o.set.Namespace), client.MatchingLabelsSelector{Selector: unmanaged}); err != nil {
+	if err := s.live.List(ctx, list, client.InNamespace(o.set.Namespace),
+		client.MatchingLabelsSelector{Selector: unmanaged}); err != nil {
 		return fmt.Errorf("making sure that instance IDs are vacant: %w", err)
 	}
 	m.unmanaged = nil
@@ -229,15 +232,11 @@ func (w memberWriter) repair(ctx context.Context, o *observation, plan *setplan.
 
 // ensureSetExists makes sure that the CollaSet is still there and not being deleted, before it adopts anything.
 func (s *server) ensureSetExists(ctx context.Context, set *appsv1alpha1.CollaSet) error {
-	now := &metav1.PartialObjectMetadata{}
-	now.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))
-	switch err := s.live.Get(ctx, client.ObjectKeyFromObject(set), now); {
-	case apierrors.IsNotFound(err), err == nil && (now.UID != set.UID || now.DeletionTimestamp != nil):
+	now, err := s.newestSet(ctx, set)
+	if err == nil && now.DeletionTimestamp != nil {
 		return errStale
-	case err != nil:
-		return fmt.Errorf("reading the CollaSet afresh: %w", err)
 	}
-	return nil
+	return err
 }
 
 func (w memberWriter) repairPod(ctx context.Context, o *observation, p *setplan.Repair) error {
@@ -251,7 +250,7 @@ func (w memberWriter) repairPod(ctx context.Context, o *observation, p *setplan.
 	}
 	pod, err := w.patchMeta(ctx, o, p.Pod, types.MergePatchType, change.MergePatch(p.Pod.View))
 	if err == nil && p.Unmanaged {
-		w.writes.Created(client.ObjectKeyFromObject(o.set), writes.Pod(pod)) // for the cache it is a new one
+		w.writes.Created(client.ObjectKeyFromObject(o.set), pod) // for the cache it is a new one
 	}
 	return err
 }
@@ -266,7 +265,8 @@ func (r reporter) recordRepairs(o *observation, repaired []setplan.Repair) {
 			related = o.related(name)
 		}
 		if p.Adopt {
-			r.events.Eventf(o.set, related, corev1.EventTypeNormal, "Adopted", "Adopt", "Pod %s had no owner, was made for this CollaSet and was adopted as it is%s", name, more)
+			r.events.Eventf(o.set, related, corev1.EventTypeNormal, "Adopted", "Adopt",
+				"Pod %s had no owner, was made for this CollaSet and was adopted as it is%s", name, more)
 			return
 		}
 		lacked := make([]string, 0, len(p.Labels))
@@ -283,7 +283,8 @@ func (r reporter) recordRepairs(o *observation, repaired []setplan.Repair) {
 // would tell what its Pods are.
 func (r revisions) adoptRevisions(ctx context.Context, set *appsv1alpha1.CollaSet, h *history) error {
 	list := &appsv1.ControllerRevisionList{}
-	err := r.client.List(ctx, list, client.InNamespace(set.Namespace), client.MatchingFields{ownerIndex: revisionKey(revisionBase(set))}, client.UnsafeDisableDeepCopy)
+	err := r.client.List(ctx, list, client.InNamespace(set.Namespace),
+		client.MatchingFields{ownerIndex: revisionKey(revisionBase(set))}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return fmt.Errorf("listing revisions that have no owner: %w", err)
 	}
@@ -318,7 +319,8 @@ func (r revisions) adoptRevision(ctx context.Context, set *appsv1alpha1.CollaSet
 		return err
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": cr.UID, "resourceVersion": cr.ResourceVersion, "ownerReferences": append(refsOfOthers(cr, set), ownerReference(set)),
+		"uid": cr.UID, "resourceVersion": cr.ResourceVersion,
+		"ownerReferences": append(refsOfOthers(cr, set), ownerReference(set)),
 	}})
 	if err != nil {
 		return err

@@ -20,13 +20,15 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // seeManaged brings the cache up to date: it selects by label, as that of the program does.
 func (w *world) seeManaged() {
 	w.Helper()
 	w.show(slices.DeleteFunc(w.all(), func(o client.Object) bool {
-		return (isPod(o) || is[*corev1.PersistentVolumeClaim](o)) && o.GetLabels()[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue
+		return (isPod(o) || is[*corev1.PersistentVolumeClaim](o)) &&
+			o.GetLabels()[appsv1alpha1.ControlLabel] != appsv1alpha1.ControlValue
 	})...)
 }
 
@@ -101,7 +103,8 @@ func TestAPodIsFoundWhateverItLacks(t *testing.T) {
 				now := w.pod(pod.Name)
 				assert.Equal(t, before[1].UID, now.UID)
 				assert.True(t, metav1.IsControlledBy(now, w.set()))
-				for _, key := range []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, appsv1.ControllerRevisionHashLabelKey} {
+				for _, key := range []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel,
+					appsv1.ControllerRevisionHashLabelKey} {
 					assert.Equal(t, before[1].Labels[key], now.Labels[key], key)
 				}
 				assert.Equal(t, claimNames(made), claimNames(w.claims()))
@@ -122,7 +125,8 @@ func TestAnEventTellsOfALabelThatWasPutBack(t *testing.T) {
 	pod := w.pods()[1]
 	edit(w, &pod, lacking(appsv1alpha1.ControlLabel))
 	w.settleManaged()
-	assert.Contains(t, w.events(), "Warning LabelsRestored Pod "+pod.Name+" is this CollaSet's and lacked kusionstack.io/control=true, which was put back; "+
+	assert.Contains(t, w.events(), "Warning LabelsRestored Pod "+pod.Name+
+		" is this CollaSet's and lacked kusionstack.io/control=true, which was put back; "+
 		"to take a Pod out, name it in spec.scaleStrategy.podToExclude")
 }
 
@@ -220,12 +224,13 @@ func TestARestoredNamespaceKeepsItsPods(t *testing.T) {
 		change func(*appsv1alpha1.CollaSetSpec)
 		lost   func(client.Object) bool
 	}{
-		"without owners":                          {owners: func(client.Object) {}},
-		"with owners that are gone":               {owners: dangle},
-		"without its ResourceContext":             {owners: func(client.Object) {}, lost: is[*appsv1alpha1.ResourceContext]},
-		"without its revisions":                   {owners: func(client.Object) {}, lost: is[*appsv1.ControllerRevision]},
-		"with names in sequence":                  {owners: func(client.Object) {}, change: sequential},
-		"with names in sequence, left by orphans": {owners: func(client.Object) {}, change: sequential, lost: is[*appsv1alpha1.ResourceContext]},
+		"without owners":              {owners: func(client.Object) {}},
+		"with owners that are gone":   {owners: dangle},
+		"without its ResourceContext": {owners: func(client.Object) {}, lost: is[*appsv1alpha1.ResourceContext]},
+		"without its revisions":       {owners: func(client.Object) {}, lost: is[*appsv1.ControllerRevision]},
+		"with names in sequence":      {owners: func(client.Object) {}, change: sequential},
+		"with names in sequence, left by orphans": {owners: func(client.Object) {}, change: sequential,
+			lost: is[*appsv1alpha1.ResourceContext]},
 	} {
 		for _, claims := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, claims %t", name, claims), func(t *testing.T) {
@@ -281,7 +286,7 @@ func TestRestoredPodsThatTheCacheLacksAreWaitedFor(t *testing.T) {
 		require.NoError(t, err)
 		assert.Zero(t, w.count("create Pod"), "%v", w.written)
 	}
-	w.clock.Step(2 * readAgain)
+	w.clock.Step(2 * freshness.ReadAgain)
 	w.settleManaged()
 	assert.Zero(t, w.count("create Pod"), "%v", w.written)
 	assert.Len(t, w.pods(), 2)
@@ -293,14 +298,21 @@ func TestPodsOfOthersAreNotAdopted(t *testing.T) {
 		change  func(*corev1.Pod)
 		blocked bool
 	}{
-		"of a revision of another": {change: func(pod *corev1.Pod) { pod.Labels[appsv1.ControllerRevisionHashLabelKey] = "web-a-12345" }},
+		"of a revision of another": {change: func(
+			pod *corev1.Pod) {
+			pod.Labels[appsv1.ControllerRevisionHashLabelKey] = "web-a-12345"
+		}},
 		"named after another": {change: func(pod *corev1.Pod) {
 			delete(pod.Labels, appsv1.ControllerRevisionHashLabelKey)
 			pod.Name = "web-a-x1y2z"
 		}},
-		"let go on purpose": {change: func(pod *corev1.Pod) { pod.Labels[appsv1alpha1.OrphanedLabel] = appsv1alpha1.OrphanedValue }},
+		"let go on purpose": {change: func(
+			pod *corev1.Pod) {
+			pod.Labels[appsv1alpha1.OrphanedLabel] = appsv1alpha1.OrphanedValue
+		}},
 		"of another controller": {change: func(pod *corev1.Pod) {
-			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "x", Controller: ptr.To(true)}}
+			pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "x",
+				Controller: ptr.To(true)}}
 		}},
 		"not selected": {change: func(pod *corev1.Pod) { pod.Labels["app"] = "other" }, blocked: true},
 	} {
@@ -351,10 +363,16 @@ func TestADeletedCollaSetAdoptsNothing(t *testing.T) {
 func TestAClaimIsFoundWhateverItLacks(t *testing.T) {
 	for name, lose := range map[string]func(*corev1.PersistentVolumeClaim){
 		"the label that it is managed": func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, appsv1alpha1.ControlLabel) },
-		"the instance ID":              func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, appsv1alpha1.InstanceIDLabel) },
-		"the template's name":          func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, appsv1alpha1.ClaimTemplateNameLabel) },
-		"the selector's labels":        func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, "app") },
-		"all labels":                   func(c *corev1.PersistentVolumeClaim) { c.Labels = nil },
+		"the instance ID": func(c *corev1.PersistentVolumeClaim) {
+			delete(c.Labels,
+				appsv1alpha1.InstanceIDLabel)
+		},
+		"the template's name": func(c *corev1.PersistentVolumeClaim) {
+			delete(c.Labels,
+				appsv1alpha1.ClaimTemplateNameLabel)
+		},
+		"the selector's labels": func(c *corev1.PersistentVolumeClaim) { delete(c.Labels, "app") },
+		"all labels":            func(c *corev1.PersistentVolumeClaim) { c.Labels = nil },
 		"an owner that is there": func(c *corev1.PersistentVolumeClaim) {
 			ref := ownerReference(collaSet(1))
 			ref.UID = "gone"
@@ -395,7 +413,8 @@ func TestAClaimIsFoundWhateverItLacks(t *testing.T) {
 				assert.Equal(t, "data="+claim.Name, mountedBy(&w.pods()[1]))
 				for _, c := range w.claims() {
 					assert.Empty(t, c.OwnerReferences)
-					assert.True(t, labelled(w.set(), &c) || name == "the template's name", "%v", c.Labels) // it is found by its own name
+					// it is found by its own name
+					assert.True(t, labelled(w.set(), &c) || name == "the template's name", "%v", c.Labels)
 				}
 			})
 		}

@@ -94,7 +94,8 @@ func TestTheLastEventIsOfTheRolloutThatGoesOn(t *testing.T) {
 					require.NoError(t, err)
 					told = append(told, w.reasons()...)
 					assert.NotContains(t, told, string(appsv1alpha1.ReasonRolloutComplete))
-					assert.NotEqual(t, string(appsv1alpha1.ReasonRolloutComplete), w.condition(appsv1alpha1.CollaSetProgressing).Reason)
+					assert.NotEqual(t, string(appsv1alpha1.ReasonRolloutComplete),
+						w.condition(appsv1alpha1.CollaSetProgressing).Reason)
 					assert.NotEqual(t, string(appsv1alpha1.ReasonUpdated), w.condition(appsv1alpha1.CollaSetUpdate).Reason)
 					w.clock.Step(5 * time.Second)
 				}
@@ -110,7 +111,8 @@ func TestTheLastEventIsOfTheRolloutThatGoesOn(t *testing.T) {
 				w.see()
 				result, err := w.reconcile()
 				require.NoError(t, err)
-				assert.NotEqual(t, string(appsv1alpha1.ReasonProgressDeadlineExceeded), w.condition(appsv1alpha1.CollaSetProgressing).Reason)
+				assert.NotEqual(t, string(appsv1alpha1.ReasonProgressDeadlineExceeded),
+					w.condition(appsv1alpha1.CollaSetProgressing).Reason)
 				assert.Nil(t, w.set().Status.LastProgressTime, "and none if it is switched off")
 				assert.Zero(t, result.RequeueAfter)
 			})

@@ -12,8 +12,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/failures"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // trials asks the API server whether it would take a write, and notes what it answers.
@@ -58,7 +59,8 @@ func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTria
 	change := o.history.changes[t.Pod.Revision]
 	if t.Write == setplan.TrialPatch {
 		data := change.Patch(live, t.To, nil)
-		return q.client.Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
+		return q.client.Patch(ctx, podcache.Target(live.Namespace, live.Name),
+			client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	}
 	data := change.ResizeTrial(live)
 	if t.Pod.Revision == t.To {
@@ -67,7 +69,8 @@ func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTria
 	if data == nil {
 		return nil
 	}
-	err := q.client.SubResource("resize").Patch(ctx, writes.PodTarget(live.Namespace, live.Name), client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
+	err := q.client.SubResource("resize").Patch(ctx, podcache.Target(live.Namespace, live.Name),
+		client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && q.tryCreate(ctx, o, live.Name, t.Pod.ID, t.To) == nil {
 		return nil // the Pod is re-created where its node or its kind does not let it be resized
 	}
@@ -110,9 +113,9 @@ func (q trials) tryCreate(ctx context.Context, o *observation, gone string, id i
 }
 
 // refusal is refusalIn without the names that were generated for Pods of the set: they are others with each attempt.
-func (o *observation) refusal(err error) (writes.Rejection, bool) {
+func (o *observation) refusal(err error) (failures.Rejection, bool) {
 	why, refused := refusalIn(err)
-	why.Why = writes.WithoutNames(why.Why, namePrefix(o.set.Name))
+	why.Why = failures.WithoutNames(why.Why, namePrefix(o.set.Name))
 	return why, refused
 }
 
@@ -120,7 +123,8 @@ func (o *observation) refusal(err error) (writes.Rejection, bool) {
 func (q trials) refused(o *observation, t setplan.Trial, err error) bool {
 	why, refused := o.refusal(err)
 	if refused && o.memory.verdicts.refuse(t, why, q.clock.Now()) {
-		q.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s", note(t.Refusal(why.Why)))
+		q.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s",
+			note(t.Refusal(why.Why)))
 	}
 	return refused
 }

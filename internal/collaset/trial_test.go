@@ -19,11 +19,12 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/failures"
 )
 
 // errPolicy is what a ValidatingAdmissionPolicy answers.
-var errPolicy = apierrors.NewForbidden(pods, "web-x7k2p", errors.New("ValidatingAdmissionPolicy 'released' with binding 'released' denied request: the image is not released"))
+var errPolicy = apierrors.NewForbidden(pods, "web-x7k2p",
+	errors.New("ValidatingAdmissionPolicy 'released' with binding 'released' denied request: the image is not released"))
 
 func TestARefusedTrialBeginsNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -31,11 +32,12 @@ func TestARefusedTrialBeginsNothing(t *testing.T) {
 		change func(*appsv1alpha1.CollaSetSpec)
 		asked  string
 	}{
-		"in place":     {"", image("nginx:2"), "patch Pod"},
-		"created":      {appsv1alpha1.PodUpdateRecreate, image("nginx:2"), "create Pod"},
-		"not in place": {"", func(s *appsv1alpha1.CollaSetSpec) { s.Template.Spec.ServiceAccountName = "other" }, "create Pod"},
-		"deleted":      {appsv1alpha1.PodUpdateRecreate, image("nginx:2"), "delete Pod"},
-		"replaced":     {appsv1alpha1.PodUpdateReplace, image("nginx:2"), "delete Pod"},
+		"in place": {"", image("nginx:2"), "patch Pod"},
+		"created":  {appsv1alpha1.PodUpdateRecreate, image("nginx:2"), "create Pod"},
+		"not in place": {"", func(s *appsv1alpha1.CollaSetSpec) { s.Template.Spec.ServiceAccountName = "other" },
+			"create Pod"},
+		"deleted":  {appsv1alpha1.PodUpdateRecreate, image("nginx:2"), "delete Pod"},
+		"replaced": {appsv1alpha1.PodUpdateReplace, image("nginx:2"), "delete Pod"},
 	} {
 		for _, protocol := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
@@ -192,7 +194,7 @@ func TestVerdictsBackOff(t *testing.T) {
 	var v verdicts
 	trial := setplan.Trial{Write: setplan.TrialCreate, To: "r2"}
 	now := time.Unix(1_700_000_000, 0)
-	no := writes.Rejection{Why: "no"}
+	no := failures.Rejection{Why: "no"}
 	var waits []time.Duration
 	for range 7 {
 		v.refuse(trial, no, now)
@@ -206,7 +208,8 @@ func TestVerdictsBackOff(t *testing.T) {
 		v.refuse(trial, no, now)
 		now = v.all(now)[trial].Retry
 	}
-	assert.Equal(t, []time.Duration{1 * time.Second, 4 * time.Second, 16 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second}, waits,
+	assert.Equal(t, []time.Duration{1 * time.Second, 4 * time.Second, 16 * time.Second, 30 * time.Second, 30 * time.Second,
+		30 * time.Second, 30 * time.Second}, waits,
 		"a trial that is accepted does not shorten the wait")
 	v.accept(trial, false, now)
 	v.refuse(trial, no, now)
@@ -219,7 +222,8 @@ func TestMaxUnavailableIsADeployments(t *testing.T) {
 		value    string
 		replicas int
 		want     int
-	}{{"", 1, 1}, {"", 3, 1}, {"", 4, 1}, {"", 8, 2}, {"", 11, 2}, {"50%", 3, 1}, {"100%", 3, 3}, {"100%", 0, 1}, {"2", 10, 2}} {
+	}{{"", 1, 1}, {"", 3, 1}, {"", 4, 1}, {"", 8, 2}, {"", 11, 2}, {"50%", 3, 1}, {"100%", 3, 3}, {"100%", 0, 1},
+		{"2", 10, 2}} {
 		var rolling *appsv1alpha1.RollingUpdateStrategy
 		if tc.value != "" {
 			rolling = &appsv1alpha1.RollingUpdateStrategy{MaxUnavailable: ptr.To(intstr.Parse(tc.value))}

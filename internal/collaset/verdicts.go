@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/failures"
 )
 
 // errNotTaken is that the API server refuses a write, which is remembered: the next decision sees it.
@@ -54,12 +54,12 @@ func (v *verdicts) accept(t setplan.Trial, trial bool, now time.Time) {
 }
 
 // refuse notes that it does not, and reports whether that is news.
-func (v *verdicts) refuse(t setplan.Trial, r writes.Rejection, now time.Time) (news bool) {
+func (v *verdicts) refuse(t setplan.Trial, r failures.Rejection, now time.Time) (news bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	before := v.answers[t]
 	a := answer{Verdict: setplan.Verdict{At: now, Refused: r.Why, Quota: r.Quota}, refusals: before.refusals + 1}
-	a.Retry = now.Add(writes.AskAgainIn(a.refusals))
+	a.Retry = now.Add(failures.AskAgainIn(a.refusals))
 	if before.Refused != "" && now.Before(before.Retry) {
 		a.Retry, a.refusals = before.Retry, before.refusals // one of several writes that were under way
 	}
@@ -74,9 +74,9 @@ func (v *verdicts) put(t setplan.Trial, a answer) {
 	v.answers[t] = a
 }
 
-// refusalIn is writes.RejectionIn, in a length that status takes.
-func refusalIn(err error) (r writes.Rejection, refused bool) {
-	r, refused = writes.RejectionIn(err)
+// refusalIn is failures.RejectionIn, in a length that status takes.
+func refusalIn(err error) (r failures.Rejection, refused bool) {
+	r, refused = failures.RejectionIn(err)
 	r.Why = setplan.Cut(r.Why)
 	return r, refused
 }

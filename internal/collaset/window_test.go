@@ -221,7 +221,8 @@ func TestABeginThatFailedIsTriedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer, err error
 		again       []time.Duration // at least, after each of two refusals
-	}{"away": {answer: errAway, err: errAway, again: []time.Duration{0, 0}}, "conflict": {answer: errConflict, again: []time.Duration{20 * time.Millisecond, 40 * time.Millisecond}}} {
+	}{"away": {answer: errAway, err: errAway, again: []time.Duration{0, 0}},
+		"conflict": {answer: errConflict, again: []time.Duration{20 * time.Millisecond, 40 * time.Millisecond}}} {
 		t.Run(name, func(t *testing.T) {
 			w := flowing(t)
 			asked := w.back(w.one())
@@ -257,7 +258,8 @@ func TestAnothersPlace(t *testing.T) {
 	queue := w.queue()
 	require.NoError(t, w.r.window.start(t.Context(), queue))
 	require.Zero(t, queue.Len())
-	require.Equal(t, []string{"kuperator_collaset_in_flight_pods{} 26", "kuperator_collaset_waiting_sets{} 1"}, gathered.Lines(t, w.r.window))
+	require.Equal(t, []string{"kuperator_collaset_in_flight_pods{} 26", "kuperator_collaset_waiting_sets{} 1"},
+		gathered.Lines(t, w.r.window))
 	w.clock.Step(w.r.window.limits.OursFor)
 	w.follow([]reconcile.Request{lookAtWindow})
 	require.Equal(t, 3, queue.Len(), "the places have run out")
@@ -327,7 +329,8 @@ func TestEventsThatMakeNoRoom(t *testing.T) {
 	in.UID = "another"
 	events, queue := w.listener().stepEvents(), w.queue()
 	require.NoError(t, w.r.window.start(t.Context(), queue))
-	for name, e := range map[string][2]*corev1.Pod{"another Pod of that name": {out, in}, "still in service": {&under, &under}, "still out of service": {out, out}} {
+	for name, e := range map[string][2]*corev1.Pod{"another Pod of that name": {out, in},
+		"still in service": {&under, &under}, "still out of service": {out, out}} {
 		events.Update(t.Context(), event.UpdateEvent{ObjectOld: e[0], ObjectNew: e[1]}, queue)
 		require.Zero(t, queue.Len(), name)
 	}

@@ -39,8 +39,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 var key = types.NamespacedName{Namespace: "default", Name: "web"}
@@ -107,11 +107,13 @@ var fakeKinds = sync.OnceValue(func() *runtime.Scheme {
 // newWorld has the objects, and a cache that shows them.
 func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 	t.Helper()
-	w := &world{T: t, scheme: fakeKinds(), cache: &lagging{}, clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
+	w := &world{T: t, scheme: fakeKinds(), cache: &lagging{},
+		clock: testingclock.NewFakeClock(time.Unix(1_700_000_000, 0))}
 	w.store = w.fake(objects...)
 	c := split{interceptor.NewClient(w.store, w.interceptors()), w.cache}
 	w.r = &reconciler{
-		server: &server{client: c, live: c.Client, writes: writes.New(w.cache, w.clock), events: events.NewFakeRecorder(1000), clock: w.clock},
+		server: &server{client: c, live: c.Client, writes: freshness.New(w.cache, w.clock),
+			events: events.NewFakeRecorder(1000), clock: w.clock},
 		cached: w, protocol: protocol, memory: newMemory(), window: newWindow(setplan.DefaultLimits(), w.clock),
 	}
 	w.queued = workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[ctrl.Request]())
@@ -121,10 +123,12 @@ func newWorld(t *testing.T, protocol bool, objects ...client.Object) *world {
 }
 
 func (w *world) fake(objects ...client.Object) client.WithWatch {
-	return fake.NewClientBuilder().WithScheme(w.scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).WithObjects(objects...).WithStatusSubresource(&appsv1alpha1.CollaSet{}).
+	return fake.NewClientBuilder().WithScheme(w.scheme).WithTypeConverters(
+		managedfields.NewDeducedTypeConverter()).WithObjects(objects...).WithStatusSubresource(&appsv1alpha1.CollaSet{}).
 		WithIndex(&corev1.Pod{}, ownerIndex, ownerOf).WithIndex(&appsv1.ControllerRevision{}, ownerIndex, revisionOwner).
 		WithIndex(&corev1.PersistentVolumeClaim{}, claimIndex, claimKeys).WithIndex(&corev1.Pod{}, mountIndex, mountsOf).
-		WithIndex(&appsv1alpha1.CollaSet{}, poolIndex, poolOf).WithIndex(&appsv1alpha1.CollaSet{}, includeIndex, includedBy).Build()
+		WithIndex(&appsv1alpha1.CollaSet{}, poolIndex, poolOf).WithIndex(&appsv1alpha1.CollaSet{}, includeIndex,
+		includedBy).Build()
 }
 
 // ByIndex reads Pods of a CollaSet from the cache.
@@ -133,7 +137,8 @@ func (w *world) ByIndex(_, value string) ([]*podcache.Pod, error) {
 	list := &corev1.PodList{}
 	if uid == "" {
 		err := w.cache.List(w.Context(), list, client.InNamespace(namespace))
-		list.Items = slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool { return !isFree(&pod) || pod.Labels[appsv1alpha1.ControlLabel] == "" })
+		list.Items = slices.DeleteFunc(list.Items,
+			func(pod corev1.Pod) bool { return !isFree(&pod) || pod.Labels[appsv1alpha1.ControlLabel] == "" })
 		return packed(list.Items), err
 	}
 	err := w.cache.List(w.Context(), list, client.InNamespace(namespace), client.MatchingFields{ownerIndex: uid})
@@ -166,7 +171,8 @@ func (w *world) interceptors() interceptor.Funcs {
 		Update: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.UpdateOption) error {
 			return w.then("update", object, "", func() error { return c.Update(ctx, object, opts...) })
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			if len(opts) > 0 {
 				return w.try("patch", object, "")
 			}
@@ -184,14 +190,17 @@ func (w *world) interceptors() interceptor.Funcs {
 		Apply: func(context.Context, client.WithWatch, runtime.ApplyConfiguration, ...client.ApplyOption) error {
 			return w.then("apply", nil, "", func() error { return errors.New("nobody asked for that") })
 		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object,
+			opts ...client.SubResourceUpdateOption) error {
 			return w.then("update", object, "/"+sub, func() error { return c.SubResource(sub).Update(ctx, object, opts...) })
 		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, object client.Object, patch client.Patch,
+			opts ...client.SubResourcePatchOption) error {
 			if slices.Contains(opts, client.SubResourcePatchOption(client.DryRunAll)) {
 				return w.try("patch", object, "/"+sub)
 			}
-			return w.then("patch", object, "/"+sub, func() error { return c.SubResource(sub).Patch(ctx, object, patch, opts...) })
+			return w.then("patch", object, "/"+sub,
+				func() error { return c.SubResource(sub).Patch(ctx, object, patch, opts...) })
 		},
 	}
 }
@@ -278,7 +287,8 @@ func (w *world) in(from client.Reader) []client.Object {
 	w.Helper()
 	var out []client.Object
 	for _, list := range []client.ObjectList{
-		&appsv1alpha1.CollaSetList{}, &appsv1alpha1.ResourceContextList{}, &appsv1.ControllerRevisionList{}, &corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
+		&appsv1alpha1.CollaSetList{}, &appsv1alpha1.ResourceContextList{}, &appsv1.ControllerRevisionList{},
+		&corev1.PodList{}, &corev1.PersistentVolumeClaimList{},
 	} {
 		require.NoError(w, from.List(w.Context(), list))
 		require.NoError(w, meta.EachListItem(list, func(o runtime.Object) error {
@@ -345,7 +355,8 @@ func (w *world) listener() listener { return listener{w.r.client, w.r.memory, w.
 
 // steps makes steps of single Pods.
 func (w *world) steps() *podReconciler {
-	return &podReconciler{podStepper: podStepper{trials{w.r.server}, w.r.window}, memory: w.r.memory, protocol: w.r.protocol, conventions: w.r.conventions}
+	return &podReconciler{podStepper: podStepper{trials{w.r.server}, w.r.window}, memory: w.r.memory,
+		protocol: w.r.protocol, conventions: w.r.conventions}
 }
 
 // hearing is who hears what happens to an object.

@@ -21,7 +21,8 @@ func pod(name string, state insight.State) insight.Pod {
 }
 
 func workload(name string, pods ...insight.Pod) insight.Workload {
-	w := insight.Workload{Ref: insight.Ref{Kind: "CollaSet", Namespace: "shop", Name: name}, Counts: map[insight.State]int{}, Pods: pods}
+	w := insight.Workload{Ref: insight.Ref{Kind: "CollaSet", Namespace: "shop", Name: name},
+		Counts: map[insight.State]int{}, Pods: pods}
 	for _, p := range pods {
 		w.Counts[p.State]++
 	}
@@ -45,8 +46,10 @@ func partsOf(t require.TestingT, fleet insight.Fleet) Parts {
 }
 
 func TestOnePodIsOnePiece(t *testing.T) {
-	before := partsOf(t, fleetOf(workload("web", pod("a", insight.StateServing), pod("b", insight.StateServing)), workload("db", pod("c", insight.StateServing))))
-	after := partsOf(t, fleetOf(workload("web", pod("a", insight.StateServing), pod("b", insight.StateDown)), workload("db", pod("c", insight.StateServing))))
+	before := partsOf(t, fleetOf(workload("web", pod("a", insight.StateServing), pod("b", insight.StateServing)),
+		workload("db", pod("c", insight.StateServing))))
+	after := partsOf(t, fleetOf(workload("web", pod("a", insight.StateServing), pod("b", insight.StateDown)),
+		workload("db", pod("c", insight.StateServing))))
 	change := Between(before, after)
 	assert.ElementsMatch(t, []string{"about", "workload/CollaSet/shop/web", "pod/shop/b"}, keysOf(change.Set))
 	assert.Empty(t, change.Gone)

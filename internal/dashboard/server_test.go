@@ -77,7 +77,8 @@ func get(t *testing.T, url string, change ...func(*http.Request)) *http.Response
 
 func TestThePageIsServedWhole(t *testing.T) {
 	url := serve(t, &told{})
-	for path, kind := range map[string]string{"/": "text/html", "/app.js": "text/javascript", "/style.css": "text/css", "/icon.svg": "image/svg+xml"} {
+	for path, kind := range map[string]string{"/": "text/html", "/app.js": "text/javascript", "/style.css": "text/css",
+		"/icon.svg": "image/svg+xml"} {
 		response := get(t, url+path)
 		assert.Equal(t, http.StatusOK, response.StatusCode, path)
 		assert.Contains(t, response.Header.Get("Content-Type"), kind, path)
@@ -89,11 +90,13 @@ func TestThePageIsServedWhole(t *testing.T) {
 func TestItReadsOnlyAndForThisMachineOnly(t *testing.T) {
 	url := serve(t, &told{})
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch} {
-		assert.Equal(t, http.StatusMethodNotAllowed, get(t, url+"/api/why", func(r *http.Request) { r.Method = method }).StatusCode, method)
+		assert.Equal(t, http.StatusMethodNotAllowed,
+			get(t, url+"/api/why", func(r *http.Request) { r.Method = method }).StatusCode, method)
 	}
 	for host, want := range map[string]int{
 		"localhost": http.StatusOK, "localhost:8080": http.StatusOK, "127.0.0.1:1": http.StatusOK, "[::1]:1": http.StatusOK,
-		"evil.example.com": http.StatusForbidden, "evil.example.com:80": http.StatusForbidden, "10.0.0.1": http.StatusForbidden, "localhost.evil.example.com": http.StatusForbidden,
+		"evil.example.com": http.StatusForbidden, "evil.example.com:80": http.StatusForbidden,
+		"10.0.0.1": http.StatusForbidden, "localhost.evil.example.com": http.StatusForbidden,
 	} {
 		assert.Equal(t, want, get(t, url+"/", func(r *http.Request) { r.Host = host }).StatusCode, host)
 	}
@@ -148,9 +151,11 @@ func TestTheStream(t *testing.T) {
 	source.fleets <- fleetOf(workload("web", pod("a", insight.StateDown)), workload("db"))
 	change = first().change(t)
 	assert.False(t, change.Begin)
-	assert.ElementsMatch(t, []string{"about", "workload/CollaSet/shop/web", "pod/shop/a", "workload/CollaSet/shop/db"}, keysOf(change.Set))
+	assert.ElementsMatch(t, []string{"about", "workload/CollaSet/shop/web", "pod/shop/a", "workload/CollaSet/shop/db"},
+		keysOf(change.Set))
 	source.fleets <- fleetOf()
-	assert.ElementsMatch(t, []string{"workload/CollaSet/shop/web", "workload/CollaSet/shop/db", "pod/shop/a"}, first().change(t).Gone)
+	assert.ElementsMatch(t, []string{"workload/CollaSet/shop/web", "workload/CollaSet/shop/db", "pod/shop/a"},
+		first().change(t).Gone)
 
 	close(source.fleets)
 	failed := first()

@@ -13,7 +13,8 @@ import (
 
 // TestDrain: what is in the way of an eviction, Pod by Pod.
 func TestDrain(t *testing.T) {
-	never := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "never"}, Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
+	never := policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "never"},
+		Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}
 	mirrored := never
 	mirrored.OwnerReferences = []metav1.OwnerReference{{Kind: "PodTransitionRule", Name: "web", Controller: new(bool)}}
 	*mirrored.OwnerReferences[0].Controller = true
@@ -24,16 +25,28 @@ func TestDrain(t *testing.T) {
 		want      insight.DrainVerdict
 		code      insight.Code
 	}{
-		"a rule without room":                    {situation: "rule", want: insight.DrainWaits, code: insight.CodeBudgetSpent},
-		"a freeze":                               {situation: "freeze", want: insight.DrainHeld, code: "Frozen"},
-		"no lifecycle-controller":                {situation: "missing-controller", want: insight.DrainHeld, code: insight.CodeControllerMissing},
-		"nothing":                                {situation: "paused", want: insight.DrainGoes},
-		"a PodDisruptionBudget":                  {situation: "paused", budgets: []policyv1.PodDisruptionBudget{never}, want: insight.DrainHeld, code: insight.CodeDisruptionBudget},
-		"one that mirrors a rule does not count": {situation: "paused", budgets: []policyv1.PodDisruptionBudget{mirrored}, want: insight.DrainGoes},
-		"a Pod of a DaemonSet":                   {situation: "paused", change: func(f *insight.Facts) { f.Pods[0].OwnerReferences[0].Kind = "DaemonSet" }, want: insight.DrainIgnored, code: insight.CodeDaemonSet},
-		"a Pod that is not managed":              {situation: "freeze", change: func(f *insight.Facts) { delete(f.Pods[0].Labels, "kusionstack.io/control") }, want: insight.DrainGoes, code: insight.CodeUnmanaged},
-		"a Pod that nobody makes again":          {situation: "paused", change: func(f *insight.Facts) { f.Pods[0].OwnerReferences = nil }, want: insight.DrainHeld, code: insight.CodeNoController},
-		"another one's finalizer":                {situation: "paused", change: func(f *insight.Facts) { f.Pods[0].Finalizers = []string{"example.com/x"} }, want: insight.DrainWaits, code: insight.CodeFinalizer},
+		"a rule without room": {situation: "rule", want: insight.DrainWaits,
+			code: insight.CodeBudgetSpent},
+		"a freeze": {situation: "freeze", want: insight.DrainHeld, code: "Frozen"},
+		"no lifecycle-controller": {situation: "missing-controller", want: insight.DrainHeld,
+			code: insight.CodeControllerMissing},
+		"nothing": {situation: "paused", want: insight.DrainGoes},
+		"a PodDisruptionBudget": {situation: "paused", budgets: []policyv1.PodDisruptionBudget{never},
+			want: insight.DrainHeld, code: insight.CodeDisruptionBudget},
+		"one that mirrors a rule does not count": {situation: "paused", budgets: []policyv1.PodDisruptionBudget{mirrored},
+			want: insight.DrainGoes},
+		"a Pod of a DaemonSet": {situation: "paused",
+			change: func(f *insight.Facts) { f.Pods[0].OwnerReferences[0].Kind = "DaemonSet" }, want: insight.DrainIgnored,
+			code: insight.CodeDaemonSet},
+		"a Pod that is not managed": {situation: "freeze",
+			change: func(f *insight.Facts) { delete(f.Pods[0].Labels, "kusionstack.io/control") }, want: insight.DrainGoes,
+			code: insight.CodeUnmanaged},
+		"a Pod that nobody makes again": {situation: "paused",
+			change: func(f *insight.Facts) { f.Pods[0].OwnerReferences = nil }, want: insight.DrainHeld,
+			code: insight.CodeNoController},
+		"another one's finalizer": {situation: "paused",
+			change: func(f *insight.Facts) { f.Pods[0].Finalizers = []string{"example.com/x"} }, want: insight.DrainWaits,
+			code: insight.CodeFinalizer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			facts := load(t, tc.situation)
@@ -73,6 +86,8 @@ func TestDiagnose(t *testing.T) {
 	require.Equal(t, map[string]insight.Level{"components": insight.LevelProblem}, levels("missing-controller", nil))
 	require.Equal(t, map[string]insight.Level{"freezes": insight.LevelWarning}, levels("freeze", nil))
 	require.Empty(t, levels("finalizer", nil), "a finalizer whose employer is named is in order")
-	require.Equal(t, map[string]insight.Level{"leftovers": insight.LevelWarning}, levels("finalizer", func(f *insight.Facts) { f.Pods[0].Annotations = nil }))
-	require.Equal(t, map[string]insight.Level{"leftovers": insight.LevelWarning}, levels("nothing", func(f *insight.Facts) { f.Pods[0].Spec.ReadinessGates = nil }))
+	require.Equal(t, map[string]insight.Level{"leftovers": insight.LevelWarning},
+		levels("finalizer", func(f *insight.Facts) { f.Pods[0].Annotations = nil }))
+	require.Equal(t, map[string]insight.Level{"leftovers": insight.LevelWarning},
+		levels("nothing", func(f *insight.Facts) { f.Pods[0].Spec.ReadinessGates = nil }))
 }

@@ -153,7 +153,8 @@ func (x *index) missing(name string) *Reason {
 	r := &Reason{
 		Code: CodeControllerMissing, On: &Ref{Kind: "Lease", Namespace: x.system(), Name: name}, Since: c.Renewed,
 		Message: name + " is not running: it has no Lease in " + x.system(),
-		Next:    "start it, or install it: kubectl -n " + x.system() + " get deployment,pods -l app.kubernetes.io/name=" + name,
+		Next: "start it, or install it: kubectl -n " + x.system() +
+			" get deployment,pods -l app.kubernetes.io/name=" + name,
 	}
 	if c.State == ComponentStale {
 		r.Message = name + " is not running: " + c.Holder + " has stopped renewing its Lease in " + x.system()

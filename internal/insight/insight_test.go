@@ -32,7 +32,8 @@ func load(t *testing.T, situation string) insight.Facts {
 	t.Helper()
 	file, err := os.ReadFile(filepath.Join("testdata", situation, "objects.yaml"))
 	require.NoError(t, err)
-	f := insight.Facts{Now: noon, LeasesKnown: true, Namespaces: map[string]map[string]string{}, Nodes: map[string]*corev1.Node{}}
+	f := insight.Facts{Now: noon, LeasesKnown: true, Namespaces: map[string]map[string]string{},
+		Nodes: map[string]*corev1.Node{}}
 	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(file), 4096)
 	for {
 		var raw json.RawMessage

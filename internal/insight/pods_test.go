@@ -23,18 +23,23 @@ func TestWhyNamesTheMissingFinalizer(t *testing.T) {
 		"Service/shop/web": "kubectl -n shop describe service web",
 	} {
 		for _, begun := range []bool{false, true} {
-			pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-a", UID: "a", Labels: map[string]string{"kusionstack.io/control": "true"}}}
+			pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-a", UID: "a",
+				Labels: map[string]string{"kusionstack.io/control": "true"}}}
 			pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}
 			pod.Status.Conditions = []corev1.PodCondition{
-				{Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: ready},
+				{Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue},
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: ready},
 			}
-			pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"` + employer + `":"` + finalizer + `"}}`}
+			pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"` + employer +
+				`":"` + finalizer + `"}}`}
 			if begun {
-				change, err := podops.Begin(podops.Read(&pod), podops.Request{ID: "collaset", Type: podops.TypeUpdate}, ready.Add(time.Hour))
+				change, err := podops.Begin(podops.Read(&pod), podops.Request{ID: "collaset", Type: podops.TypeUpdate},
+					ready.Add(time.Hour))
 				require.NoError(t, err)
 				pod.Labels = change.Apply(podops.Read(&pod)).Labels
 			}
-			answer, found := insight.WhyPod(insight.Facts{Now: ready.Add(2 * time.Hour), Pods: []corev1.Pod{pod}}, "shop", "web-a", nil)
+			answer, found := insight.WhyPod(insight.Facts{Now: ready.Add(2 * time.Hour), Pods: []corev1.Pod{pod}}, "shop",
+				"web-a", nil)
 			require.True(t, found)
 			require.NotNil(t, answer.Blocker)
 			assert.Equal(t, insight.CodeCooperatorMissing, answer.Blocker.Code)

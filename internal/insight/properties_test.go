@@ -21,9 +21,12 @@ import (
 
 // somePod has any labels of the protocol, whether they make sense together or not.
 func somePod(t *rapid.T, i int) corev1.Pod {
-	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprint(i)), Labels: map[string]string{"app": "web"}}}
-	for _, prefix := range []string{podops.OperatingPrefix, podops.OperationTypePrefix, podops.PreCheckPrefix, podops.PreCheckedPrefix, podops.PreparingPrefix, podops.OperatePrefix,
-		podops.OperatedPrefix, podops.PostCheckPrefix, podops.PostCheckedPrefix, podops.CompletingPrefix, podops.UndoOperationTypePrefix} {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("web-%d", i),
+		UID: types.UID(fmt.Sprint(i)), Labels: map[string]string{"app": "web"}}}
+	for _, prefix := range []string{podops.OperatingPrefix, podops.OperationTypePrefix, podops.PreCheckPrefix,
+		podops.PreCheckedPrefix, podops.PreparingPrefix, podops.OperatePrefix,
+		podops.OperatedPrefix, podops.PostCheckPrefix, podops.PostCheckedPrefix, podops.CompletingPrefix,
+		podops.UndoOperationTypePrefix} {
 		for _, id := range []string{"collaset", "pod-delete", "other"} {
 			if rapid.IntRange(0, 5).Draw(t, prefix+id) == 0 {
 				pod.Labels[prefix+"/"+id] = rapid.SampledFrom([]string{"", "update", "1772366400000000000"}).Draw(t, "value")
@@ -39,11 +42,15 @@ func somePod(t *rapid.T, i int) corev1.Pod {
 		pod.Finalizers = []string{podops.ProtectionFinalizerPrefix + "/a", "example.com/b"}
 	}
 	pod.Spec.NodeName = rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "node")
-	pod.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodFailed}).Draw(t, "phase")
-	for _, c := range []corev1.PodConditionType{corev1.PodReady, corev1.PodScheduled, podops.ServiceReadyCondition, podops.OverdueCondition} {
-		status := rapid.SampledFrom([]corev1.ConditionStatus{"", corev1.ConditionTrue, corev1.ConditionFalse}).Draw(t, string(c))
+	pod.Status.Phase = rapid.SampledFrom([]corev1.PodPhase{corev1.PodPending, corev1.PodRunning,
+		corev1.PodFailed}).Draw(t, "phase")
+	for _, c := range []corev1.PodConditionType{corev1.PodReady, corev1.PodScheduled, podops.ServiceReadyCondition,
+		podops.OverdueCondition} {
+		status := rapid.SampledFrom([]corev1.ConditionStatus{"", corev1.ConditionTrue, corev1.ConditionFalse}).Draw(
+			t, string(c))
 		if status != "" {
-			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: c, Status: status, LastTransitionTime: metav1.NewTime(noon)})
+			pod.Status.Conditions = append(pod.Status.Conditions,
+				corev1.PodCondition{Type: c, Status: status, LastTransitionTime: metav1.NewTime(noon)})
 		}
 	}
 	if rapid.Bool().Draw(t, "terminating") {
@@ -141,7 +148,8 @@ func TestEveryPodIsCountedOnce(t *testing.T) {
 // TestFreezeIsReadAsItIsWritten, and whatever else an annotation says is its reason.
 func TestFreezeIsReadAsItIsWritten(t *testing.T) {
 	until := noon.Add(time.Hour)
-	for _, f := range []insight.Freeze{{Why: "release week"}, {Why: "a; by b", By: "alice"}, {Why: "x", By: "alice", Until: &until}, {Why: "x", Until: &until}, {}} {
+	for _, f := range []insight.Freeze{{Why: "release week"}, {Why: "a; by b", By: "alice"},
+		{Why: "x", By: "alice", Until: &until}, {Why: "x", Until: &until}, {}} {
 		require.Equal(t, f, insight.ParseFreeze(f.Value()), "%q", f.Value())
 	}
 	require.Equal(t, "incident; until tomorrow", insight.ParseFreeze("incident; until tomorrow").Why)

@@ -32,10 +32,10 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Bounds of the delay before a Pod is looked at again after an error.
@@ -143,7 +143,7 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, waits wai
 		deadlines: waits.deadlines,
 		patience:  waits.patience, notAwaited: waits.notAwaited(),
 		timers: newPhaseTimers(clock.RealClock{}),
-		writes: writes.New(mgr.GetCache(), clock.RealClock{}),
+		writes: freshness.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},
 	}

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/lifecycle/podphase"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // maxWhy bounds, in bytes, what is kept of the reason of a refusal.
@@ -73,11 +73,11 @@ func (r *reconciler) deletePod(ctx context.Context, pod *corev1.Pod, dryRun bool
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	refusals := d.pods[client.ObjectKeyFromObject(pod)].refusals
-	why, refused := writes.RejectionIn(err)
+	why, refused := failures.RejectionIn(err)
 	switch {
 	case refused:
 		refusals++
-		d.put(pod, podphase.Verdict{At: now, Refused: reason(pod, why.Why), Retry: now.Add(writes.AskAgainIn(refusals))},
+		d.put(pod, podphase.Verdict{At: now, Refused: reason(pod, why.Why), Retry: now.Add(failures.AskAgainIn(refusals))},
 			refusals)
 		return false, nil
 	case err != nil:
@@ -91,7 +91,7 @@ func (r *reconciler) deletePod(ctx context.Context, pod *corev1.Pod, dryRun bool
 // workload, and no longer than an event takes, with what is said around it.
 func reason(pod *corev1.Pod, why string) string {
 	if pod.GenerateName != "" {
-		why = writes.WithoutNames(why, pod.GenerateName)
+		why = failures.WithoutNames(why, pod.GenerateName)
 	}
 	if len(why) <= maxWhy {
 		return why

@@ -100,7 +100,8 @@ func TestRefusedDeletionDoesNotBegin(t *testing.T) {
 	require.Len(t, said, 1, "once a text")
 	assert.Contains(t, said[0],
 		"Warning DeletionRefused the API server refuses to delete the Pod: forbidden: ValidatingAdmissionPolicy 'keep'")
-	assert.Contains(t, nonzero(gathered.Lines(t, r.timers)), "kuperator_lifecycle_waiting_operations{reason=DeletionRefused} 1")
+	assert.Contains(t, nonzero(gathered.Lines(t, r.timers)),
+		"kuperator_lifecycle_waiting_operations{reason=DeletionRefused} 1")
 
 	p.dryRun = nil
 	for range 5 { // it goes on by itself

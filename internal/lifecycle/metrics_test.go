@@ -43,8 +43,10 @@ func TestOperationsAreCounted(t *testing.T) {
 	}, nonzero(gathered.Lines(t, r.timers)))
 	r.gone(key)
 	assert.Empty(t, nonzero(gathered.Lines(t, r.timers)))
-	assert.Len(t, gathered.Lines(t, r.timers), 2*len(phases)+len(podops.WaitReasons())+1, "queries find series while nothing happens, and how many are left out")
-	assert.Contains(t, gathered.Lines(t, phaseAges), "kuperator_lifecycle_phase_age_seconds{phase=Preparing,type=restart} 600")
+	assert.Len(t, gathered.Lines(t, r.timers), 2*len(phases)+len(podops.WaitReasons())+1,
+		"queries find series while nothing happens, and how many are left out")
+	assert.Contains(t, gathered.Lines(t, phaseAges),
+		"kuperator_lifecycle_phase_age_seconds{phase=Preparing,type=restart} 600")
 }
 
 func nonzero(lines []string) []string {
@@ -63,7 +65,8 @@ func TestSeriesOfNamespacesAreBounded(t *testing.T) {
 	a := newPhaseTimers(clk)
 	const extra = 5
 	for i := range metric.Limit + extra {
-		a.pods[types.NamespacedName{Namespace: fmt.Sprintf("ns-%04d", i), Name: "a"}] = &podAges{operations: map[string]*phaseAge{
+		a.pods[types.NamespacedName{Namespace: fmt.Sprintf("ns-%04d", i),
+			Name: "a"}] = &podAges{operations: map[string]*phaseAge{
 			"x": {phase: podops.PhaseOperate, since: clk.Now().Add(-time.Duration(i) * time.Second)},
 		}}
 	}
@@ -73,17 +76,22 @@ func TestSeriesOfNamespacesAreBounded(t *testing.T) {
 	})
 	assert.Len(t, own, metric.Limit)
 	assert.NotContains(t, strings.Join(own, "\n"), fmt.Sprintf("ns-%04d", extra-1), "the youngest are left out")
-	assert.Contains(t, lines, fmt.Sprintf("kuperator_lifecycle_operations{phase=Operate} %d", metric.Limit+extra), "totals count all")
+	assert.Contains(t, lines, fmt.Sprintf("kuperator_lifecycle_operations{phase=Operate} %d", metric.Limit+extra),
+		"totals count all")
 	assert.Contains(t, lines, fmt.Sprintf("%s{kind=Namespace} %d", metric.LeftOut.Name, extra))
 }
 
 func TestFreezesAreCounted(t *testing.T) {
-	frozen := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{podops.FreezeAnnotation: "audit"}}}
-	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kuperator-system", Annotations: map[string]string{podops.FreezeClusterAnnotation: "audit"}}}
+	frozen := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "a",
+		Annotations: map[string]string{podops.FreezeAnnotation: "audit"}}}
+	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kuperator-system",
+		Annotations: map[string]string{podops.FreezeClusterAnnotation: "audit"}}}
 	elected := make(chan struct{})
-	c := fake.NewClientBuilder().WithObjects(frozen, own, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "b"}}).Build()
+	c := fake.NewClientBuilder().WithObjects(frozen, own,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "b"}}).Build()
 	f := newFreezes(t.Context(), &freeze{client: c, own: own.Name}, elected)
 	assert.Empty(t, gathered.Lines(t, f), "a standby does not count")
 	close(elected)
-	assert.Equal(t, []string{"kuperator_lifecycle_cluster_frozen{} 1", "kuperator_lifecycle_frozen_namespaces{} 1"}, gathered.Lines(t, f))
+	assert.Equal(t, []string{"kuperator_lifecycle_cluster_frozen{} 1", "kuperator_lifecycle_frozen_namespaces{} 1"},
+		gathered.Lines(t, f))
 }

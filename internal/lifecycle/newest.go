@@ -112,16 +112,13 @@ func (r *rules) upToDate(ctx context.Context, namespace string) (bool, error) {
 	if err := r.client.List(ctx, &cached, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("listing the PodTransitionRules of namespace %s: %w", namespace, err)
 	}
-	shown := make(map[types.UID]int64, len(cached.Items))
+	shown := 0
 	for i := range cached.Items {
-		shown[cached.Items[i].UID] = cached.Items[i].Generation
-	}
-	for uid, generation := range generations {
-		if have, ok := shown[uid]; !ok || have < generation {
-			return false, nil
+		if generation, has := generations[cached.Items[i].UID]; has && cached.Items[i].Generation >= generation {
+			shown++
 		}
 	}
-	return true, nil
+	return shown == len(generations), nil
 }
 
 // permits reports whether the step lets some operation out of PreCheck.

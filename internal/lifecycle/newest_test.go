@@ -106,7 +106,8 @@ type asking struct {
 }
 
 func newAsking(t *testing.T) *asking {
-	direct := &lister{generations: map[types.UID]int64{"a": 1}, begun: make(chan struct{}, 100), goOn: make(chan struct{}, 100)}
+	direct := &lister{generations: map[types.UID]int64{"a": 1}, begun: make(chan struct{}, 100),
+		goOn: make(chan struct{}, 100)}
 	return &asking{T: t, lister: direct, newest: newNewest(direct)}
 }
 

@@ -19,9 +19,10 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/lifecycle/podphase"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // untriedLook is how soon to ask again about a deletion after an answer that says neither yes nor no.
@@ -46,12 +47,10 @@ type reconciler struct {
 	// notAwaited is true if they do not wait for one at all.
 	notAwaited bool
 	timers     *phaseTimers
-	writes     *writes.Tracker
-	// conflicts are those that a Pod met in a row.
-	conflicts writes.Conflicts
-	deletions deletions
-	events    events.EventRecorder
-	clock     clock.PassiveClock
+	writes     *freshness.Tracker
+	deletions  deletions
+	events     events.EventRecorder
+	clock      clock.PassiveClock
 }
 
 // Reconcile takes the one step that is due on a Pod.
@@ -100,7 +99,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if apierrors.IsConflict(err) {
 		return r.conflict(ctx, req), nil
 	}
-	r.conflicts.None(req.NamespacedName)
+	r.writes.Conflicts.None(req.NamespacedName)
 	if err == nil && client.IgnoreNotFound(untried) != nil { // other operations on the Pod keep their times
 		ctrl.LoggerFrom(ctx).Error(untried, "the API server could not be asked about the Pod's deletion")
 		nextLook = podphase.Soonest(nextLook, untriedLook)
@@ -112,14 +111,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (r *reconciler) conflict(ctx context.Context, req ctrl.Request) ctrl.Result {
 	ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile; the next look decides anew")
 	conflicts.Inc()
-	r.writes.Refused(ctx, r.live, req.NamespacedName)
-	return ctrl.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}
+	return ctrl.Result{RequeueAfter: r.writes.Refused(ctx, r.live, req.NamespacedName)}
 }
 
 // gone drops what is remembered of a Pod.
 func (r *reconciler) gone(pod types.NamespacedName) {
 	r.writes.Forget(pod)
-	r.conflicts.None(pod)
 	r.timers.gone(pod)
 	r.deletions.forget(pod)
 }
@@ -216,12 +213,12 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s podphase.Snap
 		}
 		conditions = append(conditions, c)
 	}
-	patched := writes.PodTarget(pod.Namespace, pod.Name)
+	patched := podcache.Target(pod.Namespace, pod.Name)
 	body := plan.Step.StatusPatch(s.Pod, now, conditions...)
 	if err := r.client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
 		return fmt.Errorf("advancing pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	r.writes.Wrote(client.ObjectKeyFromObject(pod), writes.Pod(patched))
+	r.writes.Wrote(client.ObjectKeyFromObject(pod), patched)
 	if !plan.Step.IsZero() {
 		steps.WithLabelValues(string(plan.Step.ServiceReady)).Inc()
 	}

@@ -28,8 +28,8 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 var key = types.NamespacedName{Namespace: "default", Name: "p"}
@@ -66,7 +66,9 @@ func (m *mapperFor) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping,
 	return &meta.RESTMapping{}, m.err
 }
 
-func newReconciler(t *testing.T, mapper *mapperFor, funcs interceptor.Funcs, objects ...client.Object) (*reconciler, client.Client) {
+func newReconciler(
+	t *testing.T, mapper *mapperFor, funcs interceptor.Funcs, objects ...client.Object,
+) (*reconciler, client.Client) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	require.NoError(t, clientgoscheme.AddToScheme(scheme))
@@ -86,16 +88,20 @@ func newReconciler(t *testing.T, mapper *mapperFor, funcs interceptor.Funcs, obj
 		},
 		deadlines: defaultDeadlines(),
 		timers:    newPhaseTimers(clk),
-		rules:     &rules{client: c, mapper: mapper, newest: newNewest(c), clock: clk, compiled: map[types.UID]compiledRule{}},
-		writes:    writes.New(c, clk),
-		events:    events.NewFakeRecorder(10),
-		clock:     clk,
+		rules: &rules{client: c, mapper: mapper, newest: newNewest(c), clock: clk,
+			compiled: map[types.UID]compiledRule{}},
+		writes: freshness.New(c, clk),
+		events: events.NewFakeRecorder(10),
+		clock:  clk,
 	}, c
 }
 
 // patchBoth keeps metadata that is patched through pods/status, as the API server
 // does; the fake client keeps only status there, and only the rest elsewhere.
-func patchBoth(ctx context.Context, c client.Client, _ string, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+func patchBoth(
+	ctx context.Context, c client.Client, _ string, obj client.Object, patch client.Patch,
+	_ ...client.SubResourcePatchOption,
+) error {
 	if err := c.Patch(ctx, obj, patch); err != nil {
 		return err
 	}
@@ -129,13 +135,15 @@ func reconcilePod(t *testing.T, r *reconciler) (ctrl.Result, error) {
 	return r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
 }
 
-var errNoRules = &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "apps.kusionstack.io", Kind: "PodTransitionRule"}}
+var errNoRules = &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "apps.kusionstack.io",
+	Kind: "PodTransitionRule"}}
 
 // The step itself is tested on a real API server; the fake client drops metadata
 // that is patched through pods/status.
 func TestReconcileWritesOnePatch(t *testing.T) {
 	var bodies []string
-	record := interceptor.Funcs{SubResourcePatch: func(_ context.Context, _ client.Client, subresource string, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+	record := interceptor.Funcs{SubResourcePatch: func(_ context.Context, _ client.Client, subresource string,
+		obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
 		body, err := patch.Data(obj)
 		bodies = append(bodies, subresource+" "+string(patch.Type())+" "+string(body))
 		return err
@@ -166,7 +174,8 @@ func TestPodAtRestIsNotWritten(t *testing.T) {
 func TestConflictIsLookedAtAgainSoon(t *testing.T) {
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("changed"))
 	r, _ := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{
-		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch,
+			...client.SubResourcePatchOption) error {
 			return conflict
 		},
 	}, beginning())
@@ -178,7 +187,8 @@ func TestConflictIsLookedAtAgainSoon(t *testing.T) {
 		result, err = reconcilePod(t, r)
 		require.NoError(t, err)
 	}
-	assert.GreaterOrEqual(t, result.RequeueAfter, time.Second, "while the cache lags, the same write is not refused again and again")
+	assert.GreaterOrEqual(t, result.RequeueAfter, time.Second,
+		"while the cache lags, the same write is not refused again and again")
 }
 
 // TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView: a watch that is seconds behind costs one refused write, not
@@ -186,7 +196,8 @@ func TestConflictIsLookedAtAgainSoon(t *testing.T) {
 func TestAWriteThatWasRefusedIsNotTriedAgainOnTheSameView(t *testing.T) {
 	tries := 0
 	r, c := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{
-		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch,
+			...client.SubResourcePatchOption) error {
 			tries++
 			return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "p", errors.New("changed"))
 		},
@@ -232,7 +243,8 @@ func TestAPodIsDeletedOnceThoughTheCacheDoesNotShowItYet(t *testing.T) {
 
 func TestFailedWriteIsAnError(t *testing.T) {
 	r, _ := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{
-		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+		SubResourcePatch: func(context.Context, client.Client, string, client.Object, client.Patch,
+			...client.SubResourcePatchOption) error {
 			return errors.New("the API server is away")
 		},
 	}, beginning())
@@ -299,10 +311,12 @@ func TestCacheKeepsWhatTheProtocolReads(t *testing.T) {
 	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "x"}}
 	pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "app"}}
 	pod.Annotations = map[string]string{
-		podops.AvailableConditionsAnnotation: `{}`, podops.SkipRulesAnnotation: `{"skipRules":["r"]}`, podops.DeadlinesAnnotation: `{}`,
+		podops.AvailableConditionsAnnotation: `{}`, podops.SkipRulesAnnotation: `{"skipRules":["r"]}`,
+		podops.DeadlinesAnnotation:     `{}`,
 		podops.RuleDetailPrefix + "/r": `{}`,
 	}
-	overdue := corev1.PodCondition{Type: podops.OverdueCondition, Status: corev1.ConditionTrue, Reason: "Late", Message: "very"}
+	overdue := corev1.PodCondition{Type: podops.OverdueCondition, Status: corev1.ConditionTrue, Reason: "Late",
+		Message: "very"}
 	pod.Status.Conditions = append(pod.Status.Conditions, overdue)
 	want := podops.Read(pod.DeepCopy())
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "example.com/large", strings.Repeat("x", 100))
@@ -324,12 +338,16 @@ func changed() *corev1.Pod {
 	pod.Generation, pod.Status.ObservedGeneration = 2, 2
 	always := corev1.ContainerRestartPolicyAlways
 	pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "app:2"}}
-	pod.Spec.InitContainers = []corev1.Container{{Name: "setup", Image: "setup:1"}, {Name: "mesh", Image: "mesh:2", RestartPolicy: &always}}
+	pod.Spec.InitContainers = []corev1.Container{{Name: "setup", Image: "setup:1"},
+		{Name: "mesh", Image: "mesh:2", RestartPolicy: &always}}
 	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", ContainerID: "a2", RestartCount: 1, State: running}}
-	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "setup", ContainerID: "s1"}, {Name: "mesh", ContainerID: "m2", RestartCount: 1, State: running}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", ContainerID: "a2", RestartCount: 1,
+		State: running}}
+	pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "setup", ContainerID: "s1"},
+		{Name: "mesh", ContainerID: "m2", RestartCount: 1, State: running}}
 	for _, key := range []string{
-		podops.OperatingPrefix + "/collaset", podops.PreCheckedPrefix + "/collaset", podops.OperatePrefix + "/collaset", podops.PermissionPrefix + "/" + podops.TypeUpdate,
+		podops.OperatingPrefix + "/collaset", podops.PreCheckedPrefix + "/collaset", podops.OperatePrefix + "/collaset",
+		podops.PermissionPrefix + "/" + podops.TypeUpdate,
 	} {
 		pod.Labels[key] = "1700000000000000000"
 	}
@@ -350,11 +368,21 @@ func TestWhatIsCarriedOutIsSeenInTheCache(t *testing.T) {
 		"the sidecar is not": {func(p *corev1.Pod) {
 			p.Status.InitContainerStatuses[1].ContainerID, p.Status.InitContainerStatuses[1].RestartCount = "m1", 0
 		}, false},
-		"one does not run":                 {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = corev1.ContainerState{} }, false},
-		"the kubelet has not seen it":      {func(p *corev1.Pod) { p.Status.ObservedGeneration = 1 }, false},
-		"somebody else finishes":           {func(p *corev1.Pod) { p.Annotations[appsv1alpha1.LastPodStatusAnnotation] = `{}` }, false},
-		"the record cannot be read":        {func(p *corev1.Pod) { p.Annotations[appsv1alpha1.LastPodStatusAnnotation] = `{` }, false},
-		"the record is of another request": {func(p *corev1.Pod) { p.Labels[podops.OperatingPrefix+"/collaset"] = "9" }, false},
+		"one does not run": {func(
+			p *corev1.Pod) {
+			p.Status.ContainerStatuses[0].State = corev1.ContainerState{}
+		}, false},
+		"the kubelet has not seen it": {func(p *corev1.Pod) { p.Status.ObservedGeneration = 1 }, false},
+		"somebody else finishes": {func(
+			p *corev1.Pod) {
+			p.Annotations[appsv1alpha1.LastPodStatusAnnotation] = `{}`
+		}, false},
+		"the record cannot be read": {func(
+			p *corev1.Pod) {
+			p.Annotations[appsv1alpha1.LastPodStatusAnnotation] = `{`
+		}, false},
+		"the record is of another request": {func(p *corev1.Pod) { p.Labels[podops.OperatingPrefix+"/collaset"] = "9" },
+			false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := changed()
@@ -364,7 +392,8 @@ func TestWhatIsCarriedOutIsSeenInTheCache(t *testing.T) {
 			assert.Equal(t, revision.Carried(pod), revision.Carried(stripped.(*corev1.Pod)))
 
 			var bodies []string
-			record := interceptor.Funcs{SubResourcePatch: func(_ context.Context, _ client.Client, _ string, obj client.Object, patch client.Patch, _ ...client.SubResourcePatchOption) error {
+			record := interceptor.Funcs{SubResourcePatch: func(_ context.Context, _ client.Client, _ string, obj client.Object,
+				patch client.Patch, _ ...client.SubResourcePatchOption) error {
 				body, err := patch.Data(obj)
 				bodies = append(bodies, string(body))
 				return err
@@ -377,7 +406,8 @@ func TestWhatIsCarriedOutIsSeenInTheCache(t *testing.T) {
 				return
 			}
 			require.Len(t, bodies, 1)
-			for _, part := range []string{`"operating.podopslifecycle.kusionstack.io/collaset":null`, `"collaset.kusionstack.io/last-pod-status":null`, `"status":"True"`} {
+			for _, part := range []string{`"operating.podopslifecycle.kusionstack.io/collaset":null`,
+				`"collaset.kusionstack.io/last-pod-status":null`, `"status":"True"`} {
 				assert.Contains(t, bodies[0], part)
 			}
 		})

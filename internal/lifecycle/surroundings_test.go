@@ -140,7 +140,8 @@ func frozenNamespaces(annotations ...string) []client.Object {
 }
 
 func TestFrozenClusterHoldsWhatNoRuleHolds(t *testing.T) {
-	r, c := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{}, append(frozenNamespaces(podops.FreezeClusterAnnotation), beginning())...)
+	r, c := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{},
+		append(frozenNamespaces(podops.FreezeClusterAnnotation), beginning())...)
 	_, err := reconcilePod(t, r)
 	require.NoError(t, err)
 	assert.Equal(t, podops.PhasePreCheck, podops.PhaseOf(podops.Read(podNow(t, c)), "job"))
@@ -154,7 +155,8 @@ func TestFrozenClusterHoldsWhatNoRuleHolds(t *testing.T) {
 }
 
 func TestFreezeOfTheSuitesNamespaceAloneIsNotOneOfTheCluster(t *testing.T) {
-	r, c := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{}, append(frozenNamespaces(podops.FreezeAnnotation), beginning())...)
+	r, c := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{},
+		append(frozenNamespaces(podops.FreezeAnnotation), beginning())...)
 	_, err := reconcilePod(t, r)
 	require.NoError(t, err)
 	assert.Equal(t, podops.PhaseOperate, podops.PhaseOf(podops.Read(podNow(t, c)), "job"))
@@ -162,7 +164,8 @@ func TestFreezeOfTheSuitesNamespaceAloneIsNotOneOfTheCluster(t *testing.T) {
 
 func TestNothingPassesWhenNobodyKnowsWhetherItIsFrozen(t *testing.T) {
 	r, c := newReconciler(t, &mapperFor{err: errNoRules}, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object,
+			opts ...client.GetOption) error {
 			if _, ok := obj.(*metav1.PartialObjectMetadata); ok {
 				return errors.New("the cache is not synced")
 			}
@@ -195,14 +198,16 @@ func returned(employer string) *corev1.Pod {
 	pod := servingPod()
 	delete(pod.Labels, podops.ServiceAvailableLabel)
 	pod.Labels["app"] = "web"
-	pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"` + employer + `":"` + protection + `"}}`}
+	pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"` + employer +
+		`":"` + protection + `"}}`}
 	return pod
 }
 
 func service(control string, selector map[string]string) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "s", Labels: map[string]string{appsv1alpha1.ControlLabel: control}},
-		Spec:       corev1.ServiceSpec{Selector: selector},
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: "s",
+			Labels: map[string]string{appsv1alpha1.ControlLabel: control}},
+		Spec: corev1.ServiceSpec{Selector: selector},
 	}
 }
 
@@ -222,8 +227,10 @@ func TestEmployersAreLookedUp(t *testing.T) {
 	one := schema.GroupVersionKind{Group: "one.example.org", Version: "v1", Kind: "Balancer"}
 	two := schema.GroupVersionKind{Group: "two.example.org", Version: "v1", Kind: "Balancer"}
 	balancers := []*metav1.APIResourceList{
-		{GroupVersion: "one.example.org/v1", APIResources: []metav1.APIResource{{Name: "balancers", Kind: "Balancer", Namespaced: true}, {Name: "balancers/status", Kind: "Balancer", Namespaced: true}}},
-		{GroupVersion: "two.example.org/v1", APIResources: []metav1.APIResource{{Name: "balancers", Kind: "Balancer", Namespaced: true}}},
+		{GroupVersion: "one.example.org/v1", APIResources: []metav1.APIResource{{Name: "balancers", Kind: "Balancer",
+			Namespaced: true}, {Name: "balancers/status", Kind: "Balancer", Namespaced: true}}},
+		{GroupVersion: "two.example.org/v1", APIResources: []metav1.APIResource{{Name: "balancers", Kind: "Balancer",
+			Namespaced: true}}},
 	}
 	web, db := map[string]any{"app": "web"}, map[string]any{"app": "db"}
 	for name, tc := range map[string]struct {
@@ -234,29 +241,51 @@ func TestEmployersAreLookedUp(t *testing.T) {
 		gone    bool
 		note    string
 	}{
-		"a Service that is gone":                                       {key: "Service/default/s", gone: true},
-		"a Service that selects the Pod":                               {key: "Service/default/s", objects: []client.Object{service("true", map[string]string{"app": "web"})}},
-		"a Service that selects others":                                {key: "Service/default/s", objects: []client.Object{service("true", map[string]string{"app": "db"})}, gone: true},
-		"a Service that nobody controls":                               {key: "Service/default/s", objects: []client.Object{service("false", map[string]string{"app": "web"})}, gone: true},
-		"a Service without a selector":                                 {key: "Service/default/s", objects: []client.Object{service("true", nil)}, note: "no spec.selector"},
-		"a Service that may not be read":                               {key: "Service/default/s", err: forbidden, note: EmployersRole},
-		"an API server that is away":                                   {key: "Service/default/s", err: errors.New("away"), note: "failed"},
-		"one in another namespace, where the Pod's owner may not look": {key: "Service/other/s", note: "in another namespace"},
-		"a key that is none":                                           {key: "Service/s", note: "<Kind>/<namespace>/<name>"},
-		"a kind that nobody serves":                                    {key: "Unheard/default/s", served: servedKinds{lists: balancers}, note: "no kind of that name"},
-		"gone in every group":                                          {key: "Balancer/default/s", served: servedKinds{lists: balancers}, gone: true},
-		"gone, but not every group answered":                           {key: "Balancer/default/s", served: servedKinds{lists: balancers, err: errors.New("one group failed")}, note: "did not tell"},
-		"selecting in one of two groups":                               {key: "Balancer/default/s", served: servedKinds{lists: balancers}, objects: []client.Object{employer(two, web)}},
-		"selecting others in both groups":                              {key: "Balancer/default/s", served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, db), employer(two, db)}, gone: true},
-		"a label selector that matches":                                {key: "Balancer/default/s", served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, map[string]any{"matchLabels": web})}},
-		"a label selector that matches others":                         {key: "Balancer/default/s", served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, map[string]any{"matchLabels": db})}, gone: true},
-		"no selector in one group, others in another":                  {key: "Balancer/default/s", served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, nil), employer(two, db)}, note: "no spec.selector"},
-		"a selector of a form nobody knows":                            {key: "Balancer/default/s", served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, map[string]any{"pods": []any{"p"}})}, note: "no spec.selector"},
+		"a Service that is gone": {key: "Service/default/s", gone: true},
+		"a Service that selects the Pod": {key: "Service/default/s",
+			objects: []client.Object{service("true", map[string]string{"app": "web"})}},
+		"a Service that selects others": {key: "Service/default/s",
+			objects: []client.Object{service("true", map[string]string{"app": "db"})}, gone: true},
+		"a Service that nobody controls": {key: "Service/default/s",
+			objects: []client.Object{service("false", map[string]string{"app": "web"})}, gone: true},
+		"a Service without a selector": {key: "Service/default/s",
+			objects: []client.Object{service("true", nil)}, note: "no spec.selector"},
+		"a Service that may not be read": {key: "Service/default/s", err: forbidden,
+			note: EmployersRole},
+		"an API server that is away": {key: "Service/default/s", err: errors.New("away"),
+			note: "failed"},
+		"one in another namespace, where the Pod's owner may not look": {key: "Service/other/s",
+			note: "in another namespace"},
+		"a key that is none": {key: "Service/s", note: "<Kind>/<namespace>/<name>"},
+		"a kind that nobody serves": {key: "Unheard/default/s",
+			served: servedKinds{lists: balancers}, note: "no kind of that name"},
+		"gone in every group": {key: "Balancer/default/s",
+			served: servedKinds{lists: balancers}, gone: true},
+		"gone, but not every group answered": {key: "Balancer/default/s",
+			served: servedKinds{lists: balancers, err: errors.New("one group failed")}, note: "did not tell"},
+		"selecting in one of two groups": {key: "Balancer/default/s",
+			served: servedKinds{lists: balancers}, objects: []client.Object{employer(two, web)}},
+		"selecting others in both groups": {key: "Balancer/default/s",
+			served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, db), employer(two, db)}, gone: true},
+		"a label selector that matches": {key: "Balancer/default/s",
+			served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, map[string]any{"matchLabels": web})}},
+		"a label selector that matches others": {key: "Balancer/default/s",
+			served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, map[string]any{"matchLabels": db})},
+			gone: true},
+		"no selector in one group, others in another": {key: "Balancer/default/s",
+			served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, nil), employer(two, db)},
+			note: "no spec.selector"},
+		"a selector of a form nobody knows": {key: "Balancer/default/s",
+			served: servedKinds{lists: balancers}, objects: []client.Object{employer(one, map[string]any{"pods": []any{"p"}})},
+			note: "no spec.selector"},
 		"a label selector with an unknown operator": {key: "Balancer/default/s", served: servedKinds{lists: balancers},
-			objects: []client.Object{employer(one, map[string]any{"matchExpressions": []any{map[string]any{"key": "app", "operator": "Like"}}})}, note: "no spec.selector"},
+			objects: []client.Object{employer(one,
+				map[string]any{"matchExpressions": []any{map[string]any{"key": "app", "operator": "Like"}}})},
+			note: "no spec.selector"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			funcs := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+			funcs := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey,
+				obj client.Object, opts ...client.GetOption) error {
 				if _, ok := obj.(*unstructured.Unstructured); ok && tc.err != nil {
 					return tc.err
 				}
@@ -287,7 +316,8 @@ func TestEmployersAreLookedUp(t *testing.T) {
 
 func TestEmployerIsLookedUpOnceForManyPodsAndNotTooOften(t *testing.T) {
 	gets := 0
-	funcs := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	funcs := interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object,
+		opts ...client.GetOption) error {
 		if _, ok := obj.(*unstructured.Unstructured); ok {
 			gets++
 		}
@@ -394,7 +424,8 @@ func TestNamespacesThatAreNotSeenWakeNobody(t *testing.T) {
 		thawed := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		h.Create(t.Context(), event.CreateEvent{Object: thawed}, nil)
 		h.Update(t.Context(), event.UpdateEvent{ObjectOld: frozen(name, podops.FreezeAnnotation), ObjectNew: thawed}, nil)
-		h.Update(t.Context(), event.UpdateEvent{ObjectOld: frozen(name, podops.FreezeClusterAnnotation), ObjectNew: thawed}, nil)
+		h.Update(t.Context(), event.UpdateEvent{ObjectOld: frozen(name, podops.FreezeClusterAnnotation),
+			ObjectNew: thawed}, nil)
 	}
 	assert.Equal(t, []string{"web", "web", ""}, woken, "what the suite's own namespace freezes is all that is seen")
 }

@@ -27,7 +27,10 @@ func TestCheck(t *testing.T) {
 		"a histogram without buckets": func(m *metric.Metric) { m.Name, m.Kind = "kuperator_x_things", metric.Histogram },
 		"names of Pods":               func(m *metric.Metric) { m.Labels = []metric.Label{{Name: "pod", Values: "Pods"}} },
 		"a label without a bound":     func(m *metric.Metric) { m.Labels = []metric.Label{{Name: "reason"}} },
-		"a namespace, unbounded":      func(m *metric.Metric) { m.Labels = []metric.Label{{Name: "namespace", Values: "all"}} },
+		"a namespace, unbounded": func(m *metric.Metric) {
+			m.Labels = []metric.Label{{Name: "namespace",
+				Values: "all"}}
+		},
 	} {
 		m := sound
 		spoil(&m)

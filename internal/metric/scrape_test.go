@@ -30,7 +30,8 @@ func TestObjectsOfTwoShards(t *testing.T) {
 			Process: t.Context(), Cached: fake.NewClientBuilder().WithObjects(all...).Build(), Elected: elected,
 			List: &corev1.ConfigMapList{}, Descs: []*prometheus.Desc{metric.LeftOutDesc},
 			Publish: func(out chan<- prometheus.Metric, list *corev1.ConfigMapList) {
-				kept := metric.Bounded(out, "ConfigMap", list.Items, func(a, b corev1.ConfigMap) int { return metric.ByName(&a, &b) })
+				kept := metric.Bounded(out, "ConfigMap", list.Items,
+					func(a, b corev1.ConfigMap) int { return metric.ByName(&a, &b) })
 				assert.Len(t, kept, min(objects, metric.Limit))
 			},
 		}))

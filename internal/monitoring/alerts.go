@@ -281,8 +281,9 @@ func alertFiles(runbookBase string) ([]File, error) {
 	}
 	object, err := yaml.Marshal(map[string]any{
 		"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule",
-		"metadata": map[string]any{"name": "kuperator", "namespace": "kuperator-system", "labels": map[string]string{"app.kubernetes.io/part-of": "kuperator"}},
-		"spec":     ruleFile{Groups: all},
+		"metadata": map[string]any{"name": "kuperator", "namespace": "kuperator-system",
+			"labels": map[string]string{"app.kubernetes.io/part-of": "kuperator"}},
+		"spec": ruleFile{Groups: all},
 	})
 	if err != nil {
 		return nil, err
@@ -291,6 +292,8 @@ func alertFiles(runbookBase string) ([]File, error) {
 	return []File{
 		{"deploy/monitoring/alerts/rules.yaml", append(top[:len(top):len(top)], plain...)},
 		{"deploy/monitoring/alerts/prometheus-rule.yaml", append(top[:len(top):len(top)], object...)},
-		{"deploy/monitoring/alerts/kustomization.yaml", []byte("# " + generated + "\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n- prometheus-rule.yaml\n")},
+		{"deploy/monitoring/alerts/kustomization.yaml",
+			[]byte("# " + generated +
+				"\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n- prometheus-rule.yaml\n")},
 	}, nil
 }

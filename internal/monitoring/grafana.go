@@ -204,7 +204,9 @@ func dashboardFiles() ([]File, error) {
 			File{folder + d.ID + ".configmap.yaml", append([]byte("# "+generated+"\n"), object...)})
 		fmt.Fprintf(&list, "- %s.configmap.yaml\n", d.ID)
 	}
-	return append(files, File{folder + "kustomization.yaml", []byte("# " + generated + "\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n" + list.String())}), nil
+	return append(files, File{folder + "kustomization.yaml",
+		[]byte("# " + generated + "\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n" +
+			list.String())}), nil
 }
 
 // Expand puts values for Grafana's variables into a query: all namespaces and objects, and rates over the given time.

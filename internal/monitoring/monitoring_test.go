@@ -151,7 +151,8 @@ func TestRunbooks(t *testing.T) {
 		delete(pages, page)
 		text, err := os.ReadFile(filepath.Join(folder, page))
 		require.NoError(t, err)
-		for _, heading := range []string{"# " + a.Name + "\n", "## Meaning\n", "## Impact\n", "## Diagnosis\n", "## What to do\n"} {
+		for _, heading := range []string{"# " + a.Name + "\n", "## Meaning\n", "## Impact\n", "## Diagnosis\n",
+			"## What to do\n"} {
 			assert.Contains(t, string(text), heading, page)
 		}
 		assert.Contains(t, string(text), "```console\n$ kubectl ", page)

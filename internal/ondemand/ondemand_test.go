@@ -172,7 +172,8 @@ func TestTheFirstLiveObject(t *testing.T) {
 			o := (&client.ListOptions{}).ApplyOptions(options)
 			page, _ := list.(*metav1.PartialObjectMetadataList)
 			require.Equal(t, "ServiceList", page.Kind)
-			page.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "on-page-" + o.Continue}}}
+			page.Items = []metav1.PartialObjectMetadata{{ObjectMeta: metav1.ObjectMeta{Namespace: "ns",
+				Name: "on-page-" + o.Continue}}}
 			if len(o.Continue) < 3 {
 				page.Continue = o.Continue + "x"
 			}

@@ -38,7 +38,8 @@ var errFindings = errors.New("findings")
 
 // Main runs the plugin and returns its exit code.
 func Main(args []string, streams genericiooptions.IOStreams) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM) //nolint:forbidigo // the one root of the program
+	root := context.Background() //nolint:forbidigo // the one root of the program
+	ctx, stop := signal.NotifyContext(root, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	return Run(ctx, args, streams)
 }

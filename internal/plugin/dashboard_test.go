@@ -30,7 +30,8 @@ func TestDashboardRefusesWhatItCannotDo(t *testing.T) {
 		"dashboard web":                    "unknown command",
 	} {
 		var problems bytes.Buffer
-		code := Run(t.Context(), strings.Fields(args), genericiooptions.IOStreams{In: strings.NewReader(""), Out: &bytes.Buffer{}, ErrOut: &problems})
+		code := Run(t.Context(), strings.Fields(args),
+			genericiooptions.IOStreams{In: strings.NewReader(""), Out: &bytes.Buffer{}, ErrOut: &problems})
 		assert.Equal(t, codeError, code, args)
 		assert.Contains(t, problems.String(), says, args)
 	}

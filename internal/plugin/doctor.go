@@ -175,24 +175,25 @@ func (s *session) checkDeployments(ctx context.Context, d *insight.Diagnosis) {
 	const check = "Deployments"
 	images := map[string][]string{}
 	found := 0
-	err := each(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=kuperator"}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		return s.kube.AppsV1().Deployments(s.system).List(ctx, o)
-	}, func(deployment *appsv1.Deployment) {
-		found++
-		for _, c := range deployment.Spec.Template.Spec.Containers {
-			tag := c.Image[strings.LastIndex(c.Image, ":")+1:]
-			images[tag] = append(images[tag], deployment.Name)
-		}
-		wanted := ptr.Deref(deployment.Spec.Replicas, 1)
-		if ready := deployment.Status.ReadyReplicas; ready < wanted {
-			level := insight.LevelWarning
-			if ready == 0 {
-				level = insight.LevelProblem
+	err := each(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=kuperator"},
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return s.kube.AppsV1().Deployments(s.system).List(ctx, o)
+		}, func(deployment *appsv1.Deployment) {
+			found++
+			for _, c := range deployment.Spec.Template.Spec.Containers {
+				tag := c.Image[strings.LastIndex(c.Image, ":")+1:]
+				images[tag] = append(images[tag], deployment.Name)
 			}
-			d.Add(level, check, fmt.Sprintf("%s has %d of %d replicas ready", deployment.Name, ready, wanted),
-				"kubectl -n "+s.system+" describe deployment "+deployment.Name)
-		}
-	})
+			wanted := ptr.Deref(deployment.Spec.Replicas, 1)
+			if ready := deployment.Status.ReadyReplicas; ready < wanted {
+				level := insight.LevelWarning
+				if ready == 0 {
+					level = insight.LevelProblem
+				}
+				d.Add(level, check, fmt.Sprintf("%s has %d of %d replicas ready", deployment.Name, ready, wanted),
+					"kubectl -n "+s.system+" describe deployment "+deployment.Name)
+			}
+		})
 	if err != nil {
 		d.AddGap(check, gap(err, "list", "deployments.apps", s.system, "which versions run"), err)
 		return
@@ -240,7 +241,8 @@ func (s *session) checkWebhooks(ctx context.Context, d *insight.Diagnosis) {
 		}
 	}
 	if bad != "" {
-		d.Add(insight.LevelProblem, check, "the API server cannot trust webhook-server: "+bad, "webhook-server writes its own authority: see whether it runs, and its log; with cert-manager, see its Certificate")
+		d.Add(insight.LevelProblem, check, "the API server cannot trust webhook-server: "+bad,
+			"webhook-server writes its own authority: see whether it runs, and its log; with cert-manager, see its Certificate")
 	} else {
 		d.Add(insight.LevelOK, check, fmt.Sprintf("%d webhooks with valid authorities", len(clients)), "")
 	}
@@ -301,7 +303,8 @@ func (s *session) checkEndpoints(ctx context.Context, d *insight.Diagnosis, serv
 		d.AddGap("webhooks", gap(err, "list", "endpointslices.discovery.k8s.io", s.system,
 			"whether the Service "+service+" has endpoints"), err)
 	case ready == 0:
-		d.Add(insight.LevelProblem, "webhooks", "Service "+service+" has no ready endpoint: no server answers", "kubectl -n "+s.system+" get pods -l app.kubernetes.io/name="+service)
+		d.Add(insight.LevelProblem, "webhooks", "Service "+service+" has no ready endpoint: no server answers",
+			"kubectl -n "+s.system+" get pods -l app.kubernetes.io/name="+service)
 	default:
 		d.Add(insight.LevelOK, "webhooks", fmt.Sprintf("Service %s has %s", service, plural(ready, "ready endpoint")), "")
 	}

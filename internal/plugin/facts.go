@@ -65,14 +65,16 @@ func (s *session) readSets(ctx context.Context, namespace string, f *insight.Fac
 	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return s.suite.AppsV1alpha1().CollaSets(namespace).List(ctx, o)
 	}, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
-	return tolerate(f, err, "list", "collasets.apps.kusionstack.io", namespace, "what CollaSets want: replicas, revisions, paused, quotas")
+	return tolerate(f, err, "list", "collasets.apps.kusionstack.io", namespace,
+		"what CollaSets want: replicas, revisions, paused, quotas")
 }
 
 func (s *session) readRules(ctx context.Context, namespace string, f *insight.Facts) error {
 	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 		return s.suite.AppsV1alpha1().PodTransitionRules(namespace).List(ctx, o)
 	}, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
-	return tolerate(f, err, "list", "podtransitionrules.apps.kusionstack.io", namespace, "which rules hold Pods, and who holds their budgets")
+	return tolerate(f, err, "list", "podtransitionrules.apps.kusionstack.io", namespace,
+		"which rules hold Pods, and who holds their budgets")
 }
 
 // readNamespaces reads what is frozen.

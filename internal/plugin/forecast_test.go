@@ -24,7 +24,8 @@ func dataFor(t *testing.T, image string, env ...any) *revision.Data {
 	if len(env) > 0 {
 		container["env"] = env
 	}
-	raw, err := revision.Render(map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{container}}}})
+	raw, err := revision.Render(
+		map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{container}}}})
 	require.NoError(t, err)
 	data, err := revision.Parse(raw)
 	require.NoError(t, err)
@@ -37,12 +38,15 @@ func fourPods() []corev1.Pod {
 	for i := range 4 {
 		at := metav1.NewTime(time.Date(2026, 3, 1, 8+i, 0, 0, 0, time.UTC))
 		pods = append(pods, corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("web-%d", i), CreationTimestamp: at, Labels: map[string]string{
-				appsv1alpha1.ControlLabel: "true", appsv1alpha1.InstanceIDLabel: fmt.Sprint(i), appsv1.ControllerRevisionHashLabelKey: "r1", podops.ServiceAvailableLabel: "1",
-			}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("web-%d", i), CreationTimestamp: at,
+				Labels: map[string]string{
+					appsv1alpha1.ControlLabel: "true", appsv1alpha1.InstanceIDLabel: fmt.Sprint(i),
+					appsv1.ControllerRevisionHashLabelKey: "r1", podops.ServiceAvailableLabel: "1",
+				}},
 			Spec: corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
-				{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at}, {Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+				{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: at},
+				{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
 				{Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue},
 			}},
 		})
@@ -64,7 +68,8 @@ func TestForecast(t *testing.T) {
 			wanted: newImage, want: "web-3:inPlace web-2:inPlace web-1:inPlace web-0:inPlace",
 		},
 		"an environment, anew": {
-			wanted: newEnv, want: "web-3:recreate web-2:recreate web-1:recreate web-0:recreate", fields: []string{"template.spec.containers[main].env"},
+			wanted: newEnv, want: "web-3:recreate web-2:recreate web-1:recreate web-0:recreate",
+			fields: []string{"template.spec.containers[main].env"},
 		},
 		"a Pod that does not serve comes first": {
 			change: func(_ *appsv1alpha1.CollaSet, pods []corev1.Pod) {
@@ -90,7 +95,8 @@ func TestForecast(t *testing.T) {
 			change: func(set *appsv1alpha1.CollaSet, _ []corev1.Pod) {
 				set.Spec.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateInPlaceOnly
 			},
-			wanted: newEnv, want: "web-0:refused web-1:refused web-2:refused web-3:refused", fields: []string{"template.spec.containers[main].env"},
+			wanted: newEnv, want: "web-0:refused web-1:refused web-2:refused web-3:refused",
+			fields: []string{"template.spec.containers[main].env"},
 		},
 		"Replace": {
 			change: func(set *appsv1alpha1.CollaSet, _ []corev1.Pod) {
@@ -109,9 +115,11 @@ func TestForecast(t *testing.T) {
 		"nothing changes": {wanted: dataFor(t, "web:1"), want: "web-0:updated web-1:updated web-2:updated web-3:updated"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1alpha1.CollaSetSpec{Replicas: ptr.To[int32](4)}}
+			set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+				Spec: appsv1alpha1.CollaSetSpec{Replicas: ptr.To[int32](4)}}
 			set.Status.CurrentRevision = "r1"
-			m := material{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), set: set, pods: fourPods(), wanted: tc.wanted, contents: map[string]*revision.Data{"r1": dataFor(t, "web:1")}}
+			m := material{now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC), set: set, pods: fourPods(), wanted: tc.wanted,
+				contents: map[string]*revision.Data{"r1": dataFor(t, "web:1")}}
 			if tc.change != nil {
 				tc.change(set, m.pods)
 			}

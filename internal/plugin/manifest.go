@@ -129,7 +129,8 @@ func refusal(err error, verb string, manifest *unstructured.Unstructured) *insig
 	if !apierrors.IsForbidden(err) {
 		return nil
 	}
-	return gap(err, verb, "collasets.apps.kusionstack.io", manifest.GetNamespace(), "what the API server makes of the manifest (defaults, validation, warnings): it was merged without asking it")
+	return gap(err, verb, "collasets.apps.kusionstack.io", manifest.GetNamespace(),
+		"what the API server makes of the manifest (defaults, validation, warnings): it was merged without asking it")
 }
 
 // serverSideApplier is who applied the object, if one did with server-side apply; "" otherwise.

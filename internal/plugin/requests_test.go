@@ -50,20 +50,26 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, f := range s.forbidden {
 		if strings.Contains(r.URL.Path, f) {
 			w.WriteHeader(http.StatusForbidden)
-			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: 403, Message: resource + " is forbidden"})
+			_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
+				Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: 403, Message: resource + " is forbidden"})
 			return
 		}
 	}
 	kinds := map[string][2]string{
-		"collasets": {"apps.kusionstack.io/v1alpha1", "CollaSetList"}, "podtransitionrules": {"apps.kusionstack.io/v1alpha1", "PodTransitionRuleList"},
-		"leases": {"coordination.k8s.io/v1", "LeaseList"}, "namespaces": {"v1", "NamespaceList"}, "nodes": {"v1", "NodeList"}, "events": {"v1", "EventList"},
+		"collasets":          {"apps.kusionstack.io/v1alpha1", "CollaSetList"},
+		"podtransitionrules": {"apps.kusionstack.io/v1alpha1", "PodTransitionRuleList"},
+		"leases":             {"coordination.k8s.io/v1", "LeaseList"}, "namespaces": {"v1", "NamespaceList"},
+		"nodes":  {"v1", "NodeList"},
+		"events": {"v1", "EventList"},
 	}
-	var answer any = map[string]any{"apiVersion": kinds[resource][0], "kind": kinds[resource][1], "metadata": map[string]any{}, "items": []any{}}
+	var answer any = map[string]any{"apiVersion": kinds[resource][0], "kind": kinds[resource][1],
+		"metadata": map[string]any{}, "items": []any{}}
 	switch resource {
 	case "pods":
 		answer = s.page(r)
 	case "node", "namespace":
-		answer = map[string]any{"apiVersion": "v1", "kind": strings.ToUpper(resource[:1]) + resource[1:], "metadata": map[string]any{"name": r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]}}
+		answer = map[string]any{"apiVersion": "v1", "kind": strings.ToUpper(resource[:1]) + resource[1:],
+			"metadata": map[string]any{"name": r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]}}
 	}
 	_ = json.NewEncoder(w).Encode(answer)
 }
@@ -73,7 +79,8 @@ func (s *server) page(r *http.Request) corev1.PodList {
 	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
 	list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 	for i := from; i < min(from+limit, s.pods); i++ {
-		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("web-%d", i), Labels: map[string]string{"kusionstack.io/control": "true"}}}
+		pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprintf("web-%d", i),
+			Labels: map[string]string{"kusionstack.io/control": "true"}}}
 		pod.Spec.NodeName = fmt.Sprintf("node-%d", i%s.nodes)
 		if i%2 == 0 {
 			pod.Labels[podops.OperatingPrefix+"/x"], pod.Labels[podops.OperationTypePrefix+"/x"] = "1", "update"
@@ -94,7 +101,8 @@ func (s *server) asks(t *testing.T, args ...string) string {
 	defer listener.Close()
 	var out, problems bytes.Buffer
 	t.Setenv("KUBECONFIG", "/dev/null")
-	code := Run(t.Context(), append([]string{"--server", listener.URL, "-n", "shop"}, args...), genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &problems})
+	code := Run(t.Context(), append([]string{"--server", listener.URL, "-n", "shop"}, args...),
+		genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &problems})
 	require.Zero(t, code, problems.String())
 	return out.String()
 }
@@ -109,17 +117,21 @@ func TestRequestsDoNotGrowWithPods(t *testing.T) {
 		total += n
 	}
 	require.Equal(t, 10_000, total)
-	require.Equal(t, map[string]int{"pods": 10_000 / pageSize, "collasets": 1, "podtransitionrules": 1, "namespace": 2, "leases": 1, "nodes": 1}, s.asked)
+	require.Equal(t, map[string]int{"pods": 10_000 / pageSize, "collasets": 1, "podtransitionrules": 1, "namespace": 2,
+		"leases": 1, "nodes": 1}, s.asked)
 
 	s.asks(t, "status", "-A")
-	require.Equal(t, map[string]int{"pods": 10_000 / pageSize, "collasets": 1, "podtransitionrules": 1, "namespaces": 1, "leases": 1, "nodes": 1}, s.asked)
+	require.Equal(t, map[string]int{"pods": 10_000 / pageSize, "collasets": 1, "podtransitionrules": 1, "namespaces": 1,
+		"leases": 1, "nodes": 1}, s.asked)
 
 	s.asks(t, "why", "pod/web-7")
-	require.Equal(t, map[string]int{"pods": 10_000 / pageSize, "collasets": 1, "podtransitionrules": 1, "namespace": 2, "leases": 1, "nodes": 1, "events": 1}, s.asked)
+	require.Equal(t, map[string]int{"pods": 10_000 / pageSize, "collasets": 1, "podtransitionrules": 1, "namespace": 2,
+		"leases": 1, "nodes": 1, "events": 1}, s.asked)
 
 	few := &server{pods: 10, nodes: 2, date: time.Now()}
 	few.asks(t, "status")
-	require.Equal(t, map[string]int{"pods": 1, "collasets": 1, "podtransitionrules": 1, "namespace": 2, "leases": 1, "node": 2}, few.asked, "a few nodes are read one by one")
+	require.Equal(t, map[string]int{"pods": 1, "collasets": 1, "podtransitionrules": 1, "namespace": 2, "leases": 1,
+		"node": 2}, few.asked, "a few nodes are read one by one")
 }
 
 // TestTextIsBounded: ten thousand Pods are a screen.
@@ -131,7 +143,8 @@ func TestTextIsBounded(t *testing.T) {
 
 // TestWhatMayNotBeReadIsSaid, and the rest is shown.
 func TestWhatMayNotBeReadIsSaid(t *testing.T) {
-	s := &server{pods: 3, nodes: 1, date: time.Now(), forbidden: []string{"leases", "nodes", "collasets", "podtransitionrules", "/namespaces/kuperator-system"}}
+	s := &server{pods: 3, nodes: 1, date: time.Now(),
+		forbidden: []string{"leases", "nodes", "collasets", "podtransitionrules", "/namespaces/kuperator-system"}}
 	out := s.asks(t, "status", "-o", "json")
 	var fleet insight.Fleet
 	require.NoError(t, json.Unmarshal([]byte(out), &fleet))
@@ -142,8 +155,10 @@ func TestWhatMayNotBeReadIsSaid(t *testing.T) {
 		require.NotEmpty(t, g.Unsaid)
 	}
 	require.ElementsMatch(t, []string{
-		"list collasets.apps.kusionstack.io in namespace shop", "list podtransitionrules.apps.kusionstack.io in namespace shop",
-		"get namespaces/kuperator-system in the cluster", "list leases.coordination.k8s.io in namespace kuperator-system", "get nodes in the cluster",
+		"list collasets.apps.kusionstack.io in namespace shop",
+		"list podtransitionrules.apps.kusionstack.io in namespace shop",
+		"get namespaces/kuperator-system in the cluster", "list leases.coordination.k8s.io in namespace kuperator-system",
+		"get nodes in the cluster",
 	}, missing)
 }
 
@@ -177,7 +192,8 @@ func TestErrorsSayWhatToChange(t *testing.T) {
 		t.Run(arguments, func(t *testing.T) {
 			var out, problems bytes.Buffer
 			t.Setenv("KUBECONFIG", "/dev/null")
-			code := Run(t.Context(), strings.Fields(arguments), genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &problems})
+			code := Run(t.Context(), strings.Fields(arguments),
+				genericiooptions.IOStreams{In: strings.NewReader(""), Out: &out, ErrOut: &problems})
 			require.Equal(t, codeError, code, out.String())
 			require.Contains(t, problems.String(), want)
 		})

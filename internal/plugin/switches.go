@@ -183,7 +183,8 @@ func (p *plugin) replace(ctx context.Context, args []string, cancel bool, dry dr
 	switch {
 	case owner == nil || owner.Kind != appsv1alpha1.CollaSetKind:
 		return fmt.Errorf(
-			"pod/%s belongs to no CollaSet, and no controller would replace it: delete it, and its workload makes another", pod.Name)
+			"pod/%s belongs to no CollaSet, and no controller would replace it: delete it, and its workload makes another",
+			pod.Name)
 	case pod.DeletionTimestamp != nil:
 		return fmt.Errorf("pod/%s is being deleted already", pod.Name)
 	}

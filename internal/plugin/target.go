@@ -15,7 +15,8 @@ var kinds = []struct {
 	words []string
 }{
 	{"Pod", []string{"pod", "pods", "po"}},
-	{appsv1alpha1.CollaSetKind, []string{"collaset", "collasets", "cls", "collaset.apps.kusionstack.io", "collasets.apps.kusionstack.io"}},
+	{appsv1alpha1.CollaSetKind, []string{"collaset", "collasets", "cls", "collaset.apps.kusionstack.io",
+		"collasets.apps.kusionstack.io"}},
 	{"Deployment", []string{"deployment", "deployments", "deploy", "deployment.apps", "deployments.apps"}},
 	{"StatefulSet", []string{"statefulset", "statefulsets", "sts", "statefulset.apps", "statefulsets.apps"}},
 	{"ReplicaSet", []string{"replicaset", "replicasets", "rs", "replicaset.apps", "replicasets.apps"}},

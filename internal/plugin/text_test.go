@@ -50,7 +50,8 @@ func TestTexts(t *testing.T) {
 			read(t, path, &answer)
 			read(t, filepath.Join(filepath.Dir(path), "fleet.json"), &fleet)
 			golden(t, filepath.Join("testdata", "why", situation+".txt"), printed(func(w io.Writer) { writeAnswer(w, answer) }))
-			golden(t, filepath.Join("testdata", "status", situation+".txt"), printed(func(w io.Writer) { writeFleet(w, fleet, statusOptions{pods: podsMoving, limit: 20}) }))
+			golden(t, filepath.Join("testdata", "status", situation+".txt"),
+				printed(func(w io.Writer) { writeFleet(w, fleet, statusOptions{pods: podsMoving, limit: 20}) }))
 		})
 	}
 }

@@ -53,7 +53,8 @@ func TestUndoTarget(t *testing.T) {
 
 // TestUndoDependsOnTheSpec: a status that changes all the time, as in a rollout, is no obstacle.
 func TestUndoDependsOnTheSpec(t *testing.T) {
-	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "u", Generation: 4, ResourceVersion: "77"}}
+	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "u", Generation: 4,
+		ResourceVersion: "77"}}
 	patch := undoPatch(set, &revision.Data{})
 	assert.Equal(t, patchOperation{"test", "/metadata/uid", set.UID}, patch[0])
 	assert.Equal(t, patchOperation{"test", "/metadata/generation", int64(4)}, patch[1])
@@ -89,7 +90,10 @@ func TestUndoWaitsForTheController(t *testing.T) {
 					return set
 				}
 				suite := fake.NewClientset()
-				suite.PrependReactor("get", "collasets", func(clienttesting.Action) (bool, runtime.Object, error) { return true, read(), nil })
+				suite.PrependReactor("get", "collasets", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return true,
+						read(), nil
+				})
 				s := &session{suite: suite, clock: clock.RealClock{}}
 				set, err := s.whenSeen(t.Context(), read())
 				require.NoError(t, err)

@@ -66,11 +66,12 @@ func (l *live) sources() []source {
 		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return suite.CollaSets(l.namespace).Watch(ctx, o)
 		}},
-		{&l.rules, &appsv1alpha1.PodTransitionRule{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return suite.PodTransitionRules(l.namespace).List(ctx, o)
-		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return suite.PodTransitionRules(l.namespace).Watch(ctx, o)
-		}},
+		{&l.rules, &appsv1alpha1.PodTransitionRule{},
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return suite.PodTransitionRules(l.namespace).List(ctx, o)
+			}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return suite.PodTransitionRules(l.namespace).Watch(ctx, o)
+			}},
 		{&l.leases, &coordinationv1.Lease{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return leases.List(ctx, o)
 		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {

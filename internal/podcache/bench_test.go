@@ -163,7 +163,8 @@ func other(i int) *corev1.Pod {
 			}},
 		},
 	}
-	for _, c := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+	for _, c := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodInitialized, corev1.ContainersReady,
+		corev1.PodReady} {
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
 			Type: c, Status: corev1.ConditionTrue, LastTransitionTime: at,
 		})

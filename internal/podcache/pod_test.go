@@ -141,7 +141,8 @@ func TestAppendingToOnePodChangesNoOther(t *testing.T) {
 
 func TestAStatusIsCommon(t *testing.T) {
 	now := metav1.Now()
-	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: "Fine", Message: "as it should be"}
+	ready := corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: "Fine",
+		Message: "as it should be"}
 	require.True(t, isCommon(&corev1.PodStatus{}))
 	require.True(t, isCommon(&corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{ready}}))
 	for what, s := range map[string]corev1.PodStatus{

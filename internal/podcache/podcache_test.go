@@ -62,13 +62,16 @@ func TestWhoeverReadsGetsWholePods(t *testing.T) {
 	source := fakesource.NewFakeControllerSource()
 	pod := func(name string, phase corev1.PodPhase) *corev1.Pod {
 		return &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"app": name}, ManagedFields: []metav1.ManagedFieldsEntry{{}}},
-			Spec:       corev1.PodSpec{NodeName: "n"},
-			Status:     corev1.PodStatus{Phase: phase, PodIP: "10.0.0.1", Message: "long enough for this status to be its own, as with addresses and times"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{"app": name},
+				ManagedFields: []metav1.ManagedFieldsEntry{{}}},
+			Spec: corev1.PodSpec{NodeName: "n"},
+			Status: corev1.PodStatus{Phase: phase, PodIP: "10.0.0.1",
+				Message: "long enough for this status to be its own, as with addresses and times"},
 		}
 	}
 	source.Add(pod("a", corev1.PodPending))
-	i := new(Store).NewInformer(source, &corev1.Pod{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	i := new(Store).NewInformer(source, &corev1.Pod{}, 0,
+		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 	require.NoError(t, i.SetTransform(bootstrap.StripManagedFields))
 	require.NoError(t, i.AddIndexers(cache.Indexers{"phase": func(o any) ([]string, error) {
 		return []string{string(o.(*corev1.Pod).Status.Phase)}, nil //nolint:forcetypeassert // that is what is tested
@@ -127,7 +130,8 @@ func TestAHandlerGetsTheLastStateOfAPodWhoseDeletionNobodySaw(t *testing.T) {
 	got := &toldOf{}
 	kept := Pack(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}})
 	handler{got}.OnDelete(cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: kept})
-	require.Equal(t, cache.DeletedFinalStateUnknown{Key: "ns/p", Obj: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}, got.deleted)
+	require.Equal(t, cache.DeletedFinalStateUnknown{Key: "ns/p",
+		Obj: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}, got.deleted)
 }
 
 type toldOf struct {
@@ -149,9 +153,11 @@ func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
 				source := fakesource.NewFakeControllerSource()
 				for i := range 4 {
 					pod := &corev1.Pod{
-						ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("ns-%d", n), Name: fmt.Sprintf("p-%d-%d", n, i), Labels: map[string]string{"n": fmt.Sprint(i)}},
-						Spec:       corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%2)},
-						Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+						ObjectMeta: metav1.ObjectMeta{Namespace: fmt.Sprintf("ns-%d", n), Name: fmt.Sprintf("p-%d-%d", n, i),
+							Labels: map[string]string{"n": fmt.Sprint(i)}},
+						Spec: corev1.PodSpec{NodeName: fmt.Sprintf("node-%d", i%2)},
+						Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady,
+							Status: corev1.ConditionTrue}}},
 					}
 					if i > 1 { // its own status
 						pod.Status.PodIP = fmt.Sprintf("10.0.%d.%d", n, i)
@@ -159,7 +165,8 @@ func TestAStoreReadsWhatItsInformersKeep(t *testing.T) {
 					want[pod.Name] = pod.DeepCopy()
 					source.Add(pod)
 				}
-				informer := store.NewInformer(source, &corev1.Pod{}, 0, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+				informer := store.NewInformer(source, &corev1.Pod{}, 0,
+					cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
 				go informer.RunWithContext(t.Context())
 				require.True(t, cache.WaitForCacheSync(t.Context().Done(), informer.HasSynced))
 			}
@@ -225,7 +232,8 @@ func TestAStoreThatIsFillingShowsNothing(t *testing.T) {
 func running(names ...string) []*Pod {
 	var pods []*Pod
 	for _, name := range names {
-		pods = append(pods, Pack(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{PodIP: name}}))
+		pods = append(pods, Pack(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.PodStatus{PodIP: name}}))
 	}
 	return pods
 }

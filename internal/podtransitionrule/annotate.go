@@ -12,8 +12,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 const (
@@ -54,7 +55,7 @@ type held struct {
 // the API server it may be for as long as a minute.
 func (h *held) isBehind(version string) bool {
 	written := h.written.Load()
-	return written != nil && writes.Newer(*written, version)
+	return written != nil && freshness.Newer(*written, version)
 }
 
 type heldText struct {
@@ -87,7 +88,7 @@ func (a *annotator) write(ctx context.Context, n podNote) {
 		}
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.uid, "annotations": annotations}})
-	pod := writes.PodTarget(n.pod.Namespace, n.pod.Name)
+	pod := podcache.Target(n.pod.Namespace, n.pod.Name)
 	if err == nil {
 		err = a.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
 	}

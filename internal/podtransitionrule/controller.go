@@ -30,11 +30,11 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/ondemand"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Name is the component's name: its Lease, user agent, field manager and event source.
@@ -81,7 +81,8 @@ func (f *flags) add(fs *pflag.FlagSet) {
 
 func (f *flags) validate() error {
 	if f.annotateBlockedAfter < 0 {
-		return fmt.Errorf("--annotate-blocked-after is %s: give a time, such as 30s, or 0 to annotate no Pod", f.annotateBlockedAfter)
+		return fmt.Errorf("--annotate-blocked-after is %s: give a time, such as 30s, or 0 to annotate no Pod",
+			f.annotateBlockedAfter)
 	}
 	return f.asking.Validate()
 }
@@ -142,7 +143,7 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		client: mgr.GetClient(),
 		cached: f.pods,
 		direct: mgr.GetAPIReader(),
-		writes: writes.New(mgr.GetCache(), clock.RealClock{}),
+		writes: freshness.New(mgr.GetCache(), clock.RealClock{}),
 		events: mgr.GetEventRecorder(Name),
 		clock:  clock.RealClock{},
 		owners: newOwners(mgr.GetClient(), mgr.GetRESTMapper(), clock.RealClock{}),
@@ -171,7 +172,8 @@ func (f *flags) addController(ctx context.Context, mgr ctrl.Manager, o bootstrap
 		WatchesRawSource(budgetSource(mgr)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: o.Concurrency,
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, lastRetry),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry,
+				lastRetry),
 		}).
 		Build(r)
 	if err != nil {

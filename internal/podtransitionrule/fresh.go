@@ -2,95 +2,62 @@ package podtransitionrule
 
 import (
 	"context"
-	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/livelist"
-	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
-// Waits for a cache that is behind, and the age at which what it is compared with is read again: an object that was
-// deleted since would never come.
-const (
-	lookAgain = 25 * time.Millisecond
-	readAgain = time.Second
-	// pageSize is how many objects are asked for at a time: few enough for memory, enough for a new leader not to wait
-	// for requests.
-	pageSize = 2000
-)
+// lookAgain is how long to wait for a cache that is behind.
+const lookAgain = 25 * time.Millisecond
 
-// baseline is a namespace as the API server had it after this process won its Lease: the resourceVersion of every Pod
-// and rule. Caches were started before and may lag behind what the leader before us has done; they may be decided on
-// when they show all of it.
-type baseline struct {
-	at    time.Time
-	pods  versions
-	rules versions
-}
-
-type versions struct {
-	list string // of the list itself
-	of   map[types.UID]string
-}
+// baseline is a namespace as the API server had it after this process won its Lease. Caches were started before and may
+// lag behind what the leader before us has done; they may be decided on when they show all of it.
+type baseline struct{ pods, rules freshness.Baseline }
 
 // readBaseline reads past the cache.
-func readBaseline(ctx context.Context, direct client.Reader, namespace string, now time.Time) (*baseline, error) {
-	b := &baseline{at: now}
-	for kind, into := range map[schema.GroupVersionKind]*versions{
-		{Version: "v1", Kind: "Pod"}: &b.pods,
-		appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind): &b.rules,
-	} {
-		if err := into.read(ctx, direct, kind, namespace); err != nil {
-			return nil, fmt.Errorf("reading the %sList afresh: %w", kind.Kind, err)
-		}
+func readBaseline(ctx context.Context, direct client.Reader, namespace string) (*baseline, error) {
+	version := (*metav1.PartialObjectMetadata).GetResourceVersion
+	pod, rule := corev1.SchemeGroupVersion.WithKind("Pod"),
+		appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.PodTransitionRuleKind)
+	pods, err := freshness.ReadBaseline(ctx, direct, pod, version, client.InNamespace(namespace))
+	if err != nil {
+		return nil, err
 	}
-	return b, nil
+	rules, err := freshness.ReadBaseline(ctx, direct, rule, version, client.InNamespace(namespace))
+	return &baseline{pods, rules}, err
 }
 
-// read lists in pages, which are of one moment: the whole of a large namespace would be many times what is kept of it.
-func (v *versions) read(
-	ctx context.Context, direct client.Reader, kind schema.GroupVersionKind, namespace string,
-) (err error) {
-	v.of = map[types.UID]string{}
-	v.list, err = livelist.Each(ctx, direct, kind, pageSize, func(o *metav1.PartialObjectMetadata) (more bool) {
-		v.of[o.UID] = o.ResourceVersion
-		return true
-	}, client.InNamespace(namespace))
-	return err
-}
-
-// shownBy reports whether the cache has come at least as far.
-func (b *baseline) shownBy(o observed) bool {
-	return shown(b.pods, o.pods, podVersion) && shown(b.rules, o.rules, ruleVersion)
-}
-
-func podVersion(p grants.Pod) (types.UID, string) { return p.UID, p.ResourceVersion }
-
-func ruleVersion(rule *appsv1alpha1.PodTransitionRule) (types.UID, string) {
-	return rule.UID, rule.ResourceVersion
-}
-
-func shown[T any](fresh versions, cached []T, version func(T) (types.UID, string)) bool {
-	found := 0
-	for _, o := range cached {
-		uid, has := version(o)
-		wanted, listed := fresh.of[uid]
-		if !listed {
-			wanted = fresh.list // only an object that was created since is not in the list
-		} else {
-			found++
-		}
-		order, err := resourceversion.CompareResourceVersion(has, wanted)
-		if err != nil || order < 0 {
-			return false
-		}
+// shows reports whether the cache has come at least as far.
+func (o observed) shows(b *baseline) bool {
+	pods, rules := make(map[types.UID]string, len(o.pods)), make(map[types.UID]string, len(o.rules))
+	for i := range o.pods {
+		pods[o.pods[i].UID] = o.pods[i].ResourceVersion
 	}
-	return found == len(fresh.of)
+	for _, rule := range o.rules {
+		rules[rule.UID] = rule.ResourceVersion
+	}
+	return b.pods.ShownBy(pods) && b.rules.ShownBy(rules)
+}
+
+// ensureFresh answers zero if the cache may be decided on, else when to look again.
+func (r *reconciler) ensureFresh(ctx context.Context, name string, ns *namespace, o observed) (time.Duration, error) {
+	if !ns.known.match(o.rules) { // another leader has granted, or taken back, for reasons that our Pods may not show yet
+		ns.check.Repeat()
+	}
+	read := func() (*baseline, error) { return readBaseline(ctx, r.direct, name) }
+	fresh, err := ns.check.Pass(r.clock.Now(), read, o.shows)
+	switch {
+	case err != nil:
+		return 0, err
+	case !fresh:
+		return lookAgain, nil
+	}
+	ns.known = knownFrom(o.rules)
+	return 0, nil
 }

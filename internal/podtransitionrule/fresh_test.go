@@ -12,15 +12,17 @@ import (
 	"k8s.io/utils/ptr"
 
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
 func TestWhetherACacheShowsTheBaseline(t *testing.T) {
-	fresh := versions{list: "100", of: map[types.UID]string{"a": "10", "b": "20"}}
+	fresh := &baseline{pods: freshness.Baseline{Listed: "100", Versions: map[types.UID]string{"a": "10", "b": "20"}}}
 	cached := func(uidAndVersion ...string) []grants.Pod {
 		var pods []grants.Pod
 		for i := 0; i < len(uidAndVersion); i += 2 {
-			pods = append(pods, grants.Pod{View: podops.View{UID: types.UID(uidAndVersion[i]), ResourceVersion: uidAndVersion[i+1]}})
+			pods = append(pods, grants.Pod{View: podops.View{UID: types.UID(uidAndVersion[i]),
+				ResourceVersion: uidAndVersion[i+1]}})
 		}
 		return pods
 	}
@@ -38,7 +40,7 @@ func TestWhetherACacheShowsTheBaseline(t *testing.T) {
 		"as text 9 would be later than 10, as a version it is not": {cached("a", "9", "b", "20"), false},
 	}
 	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, shown(fresh, tc.cached, podVersion)) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, observed{pods: tc.cached}.shows(fresh)) })
 	}
 }
 
@@ -46,12 +48,14 @@ func TestAStrippedPodReadsTheSameForADecision(t *testing.T) {
 	full := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: "p", UID: "u", ResourceVersion: "7", DeletionTimestamp: ptr.To(metav1.Now()),
-			Labels: map[string]string{"app": "web"}, Annotations: map[string]string{podops.SkipRulesAnnotation: `{"skipRules":["x"]}`, "big": "text"},
+			Labels:          map[string]string{"app": "web"},
+			Annotations:     map[string]string{podops.SkipRulesAnnotation: `{"skipRules":["x"]}`, "big": "text"},
 			OwnerReferences: []metav1.OwnerReference{{UID: "other"}, {UID: "owner", Controller: ptr.To(true)}},
 		},
 		Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Name: "big"}}},
 		Status: corev1.PodStatus{Phase: corev1.PodFailed, Conditions: []corev1.PodCondition{
-			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "long"},
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "long"},
 		}},
 	}
 	stripped, err := strip(full.DeepCopy())

@@ -26,9 +26,10 @@ func TestGrantsOfAnotherLeaderAreNotKnown(t *testing.T) {
 		rules []*appsv1alpha1.PodTransitionRule
 		want  bool
 	}{
-		"what was read":                        {[]*appsv1alpha1.PodTransitionRule{rule("a", "p0"), rule("b")}, true},
-		"a rule that is gone":                  {[]*appsv1alpha1.PodTransitionRule{rule("b")}, true},
-		"a new rule without grants":            {[]*appsv1alpha1.PodTransitionRule{rule("a", "p0"), rule("b"), rule("c")}, true},
+		"what was read":       {[]*appsv1alpha1.PodTransitionRule{rule("a", "p0"), rule("b")}, true},
+		"a rule that is gone": {[]*appsv1alpha1.PodTransitionRule{rule("b")}, true},
+		"a new rule without grants": {[]*appsv1alpha1.PodTransitionRule{rule("a", "p0"), rule("b"),
+			rule("c")}, true},
 		"a grant that we did not write":        {[]*appsv1alpha1.PodTransitionRule{rule("a", "p0"), rule("b", "p1")}, false},
 		"a grant that we did not take back":    {[]*appsv1alpha1.PodTransitionRule{rule("a"), rule("b")}, false},
 		"a new rule that has grants already":   {[]*appsv1alpha1.PodTransitionRule{rule("c", "p0")}, false},

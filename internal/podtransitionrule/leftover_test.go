@@ -12,7 +12,8 @@ import (
 )
 
 func TestANoteOfARuleThatIsGoneStartsTheController(t *testing.T) {
-	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "plain", Annotations: map[string]string{"example.org/note": "x"}}}
+	plain := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "plain",
+		Annotations: map[string]string{"example.org/note": "x"}}}
 	found, err := findNoted(fake.NewFakeClient(plain))(t.Context(), true)
 	require.NoError(t, err)
 	require.Empty(t, found)

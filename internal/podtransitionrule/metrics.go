@@ -25,7 +25,8 @@ func ofRule(name, help string) metric.Metric {
 }
 
 var (
-	desiredMetric   = ofRule("desired_pods", "Desired Pods of the rule: selected Pods, and those that their owners have yet to create.")
+	desiredMetric = ofRule("desired_pods",
+		"Desired Pods of the rule: selected Pods, and those that their owners have yet to create.")
 	availableMetric = ofRule("available_pods", "Selected Pods that are in service and not granted.")
 	grantedMetric   = ofRule("granted_pods", "Pods with a grant of the rule.")
 	blockedMetric   = ofRule("blocked_pods", "Pods in a stage of the rule without a grant.")

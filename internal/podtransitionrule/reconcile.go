@@ -21,10 +21,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // interval is the least time from the end of one decision about a namespace, with all that it wrote, to the next. The
@@ -36,7 +36,7 @@ type reconciler struct {
 	client client.Client
 	cached podReader
 	direct client.Reader // past the cache
-	writes *writes.Tracker
+	writes *freshness.Tracker
 	events events.EventRecorder
 	clock  clock.PassiveClock
 	owners *owners
@@ -52,12 +52,11 @@ type reconciler struct {
 
 // namespace is what is remembered of a namespace between two decisions. Losing it costs a fresh read.
 type namespace struct {
-	verified bool // the cache has shown the baseline, and no write of ours has an unknown outcome
-	baseline *baseline
-	known    ownLedgers // while trusted
-	next     time.Time  // when the next decision may be made
-	held     map[types.UID]*held
-	pods     podcache.Memo[grants.Pod]
+	check freshness.Check[baseline] // passed: and no write of ours has an unknown outcome
+	known ownLedgers                // while the check is passed
+	next  time.Time                 // when the next decision may be made
+	held  map[types.UID]*held
+	pods  podcache.Memo[grants.Pod]
 }
 
 // Reconcile decides on one namespace.
@@ -119,29 +118,6 @@ func (r *reconciler) decide(namespace string, s grants.Snapshot) grants.Plan {
 	return plan
 }
 
-// ensureFresh answers zero if the cache may be decided on, else when to look again.
-func (r *reconciler) ensureFresh(ctx context.Context, name string, ns *namespace, o observed) (time.Duration, error) {
-	if ns.verified && ns.known.match(o.rules) {
-		return 0, nil
-	}
-	if ns.verified { // another leader has granted, or taken back, for reasons that our Pods may not show yet
-		ns.verified, ns.baseline = false, nil
-	}
-	now := r.clock.Now()
-	if ns.baseline == nil || now.Sub(ns.baseline.at) > readAgain {
-		fresh, err := readBaseline(ctx, r.direct, name, now)
-		if err != nil {
-			return 0, err
-		}
-		ns.baseline = fresh
-	}
-	if !ns.baseline.shownBy(o) {
-		return lookAgain, nil
-	}
-	ns.verified, ns.baseline, ns.known = true, nil, knownFrom(o.rules)
-	return 0, nil
-}
-
 // apply writes the plan until the first error: what comes after it was decided on the same, stale snapshot. The next
 // decision waits for the interval, whether all was written or not.
 func (r *reconciler) apply(ctx context.Context, req ctrl.Request, ns *namespace, o observed, plan grants.Plan) error {
@@ -187,7 +163,7 @@ func (r *reconciler) after(ctx context.Context, ns *namespace, err error) (ctrl.
 		ctrl.LoggerFrom(ctx).V(1).Info("a rule changed meanwhile; deciding anew", "answer", err.Error())
 		return ctrl.Result{RequeueAfter: interval + rand.N(interval)}, nil
 	default:
-		ns.verified, ns.baseline = false, nil
+		ns.check.Repeat()
 		return ctrl.Result{}, err
 	}
 }

@@ -29,9 +29,9 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 func fakeClient(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) client.Client {
@@ -56,29 +56,39 @@ func TestWhetherANamespaceIsFrozen(t *testing.T) {
 		namespaces []client.Object
 		want       string
 	}{
-		"by nothing":                               {[]client.Object{namespaceWith("web"), namespaceWith("home")}, ""},
-		"by itself":                                {[]client.Object{namespaceWith("web", one, "night"), namespaceWith("home")}, "night"},
-		"with the cluster":                         {[]client.Object{namespaceWith("web", one, "night"), namespaceWith("home", all, "incident")}, "incident"},
-		"without a reason":                         {[]client.Object{namespaceWith("web", one, " "), namespaceWith("home")}, "no reason given"},
-		"not by another namespace":                 {[]client.Object{namespaceWith("web"), namespaceWith("home", one, "x"), namespaceWith("other", one, "x", all, "x")}, ""},
-		"not by the cluster's key on itself":       {[]client.Object{namespaceWith("web", all, "x"), namespaceWith("home")}, ""},
-		"where the suite's own namespace is not":   {[]client.Object{namespaceWith("web", one, "night")}, "night"},
-		"a reason is shown in part if it is long":  {[]client.Object{namespaceWith("web", one, strings.Repeat("n", 5000)), namespaceWith("home")}, strings.Repeat("n", longestReason)},
-		"and not cut within a letter of its words": {[]client.Object{namespaceWith("web", one, "n"+strings.Repeat("ä", 200)), namespaceWith("home")}, "n" + strings.Repeat("ä", 127)},
+		"by nothing": {[]client.Object{namespaceWith("web"), namespaceWith("home")}, ""},
+		"by itself": {[]client.Object{namespaceWith("web", one, "night"),
+			namespaceWith("home")}, "night"},
+		"with the cluster": {[]client.Object{namespaceWith("web", one, "night"),
+			namespaceWith("home", all, "incident")}, "incident"},
+		"without a reason": {[]client.Object{namespaceWith("web", one, " "), namespaceWith("home")},
+			"no reason given"},
+		"not by another namespace": {[]client.Object{namespaceWith("web"), namespaceWith("home", one, "x"),
+			namespaceWith("other", one, "x", all, "x")}, ""},
+		"not by the cluster's key on itself": {[]client.Object{namespaceWith("web", all, "x"),
+			namespaceWith("home")}, ""},
+		"where the suite's own namespace is not": {[]client.Object{namespaceWith("web", one, "night")}, "night"},
+		"a reason is shown in part if it is long": {[]client.Object{namespaceWith("web", one, strings.Repeat("n", 5000)),
+			namespaceWith("home")}, strings.Repeat("n", longestReason)},
+		"and not cut within a letter of its words": {[]client.Object{namespaceWith("web", one, "n"+strings.Repeat("ä", 200)),
+			namespaceWith("home")}, "n" + strings.Repeat("ä", 127)},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			why, err := freeze{client: fakeClient(t, interceptor.Funcs{}, tc.namespaces...), home: "home"}.reason(t.Context(), "web")
+			why, err := freeze{client: fakeClient(t, interceptor.Funcs{}, tc.namespaces...),
+				home: "home"}.reason(t.Context(), "web")
 			require.NoError(t, err)
 			assert.Equal(t, tc.want, why)
 		})
 	}
 	t.Run("a namespace that the cache does not have is no no", func(t *testing.T) {
-		_, err := freeze{client: fakeClient(t, interceptor.Funcs{}, namespaceWith("home")), home: "home"}.reason(t.Context(), "web")
+		_, err := freeze{client: fakeClient(t, interceptor.Funcs{}, namespaceWith("home")),
+			home: "home"}.reason(t.Context(), "web")
 		require.True(t, apierrors.IsNotFound(err))
 	})
 	t.Run("an error is none either", func(t *testing.T) {
-		broken := interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+		broken := interceptor.Funcs{Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object,
+			...client.GetOption) error {
 			return errors.New("no cache")
 		}}
 		_, err := freeze{client: fakeClient(t, broken), home: "home"}.reason(t.Context(), "web")
@@ -88,10 +98,12 @@ func TestWhetherANamespaceIsFrozen(t *testing.T) {
 
 func TestNamespacesThatAreNotSeenAreNotDecidedAbout(t *testing.T) {
 	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "r"}}
-	f := freeze{client: fakeClient(t, interceptor.Funcs{}, rule), home: "home", sees: func(namespace string) bool { return namespace == "web" }}
+	f := freeze{client: fakeClient(t, interceptor.Funcs{}, rule), home: "home",
+		sees: func(namespace string) bool { return namespace == "web" }}
 	assert.Equal(t, []reconcile.Request{request("web")}, f.concerned(t.Context(), namespaceWith("web")))
 	assert.Empty(t, f.concerned(t.Context(), namespaceWith("other")))
-	assert.Equal(t, []reconcile.Request{request("web")}, f.concerned(t.Context(), namespaceWith("home")), "it freezes the cluster, seen or not")
+	assert.Equal(t, []reconcile.Request{request("web")}, f.concerned(t.Context(), namespaceWith("home")),
+		"it freezes the cluster, seen or not")
 	f.sees = func(string) bool { return true }
 	assert.Equal(t, []reconcile.Request{request("other")}, f.concerned(t.Context(), namespaceWith("other")))
 }
@@ -99,8 +111,9 @@ func TestNamespacesThatAreNotSeenAreNotDecidedAbout(t *testing.T) {
 func TestNodesAreWatchedWhenARuleNeedsThem(t *testing.T) {
 	watches, fails := 0, errors.New("not yet")
 	n := &nodes{
-		client: fakeClient(t, interceptor.Funcs{}, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}}}),
-		watch:  func() error { watches++; return fails },
+		client: fakeClient(t, interceptor.Funcs{},
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"zone": "a"}}}),
+		watch: func() error { watches++; return fails },
 	}
 	rule := &appsv1alpha1.PodTransitionRule{}
 	all, err := n.labels(t.Context(), []*appsv1alpha1.PodTransitionRule{rule})
@@ -124,12 +137,14 @@ func TestNodesAreWatchedWhenARuleNeedsThem(t *testing.T) {
 
 func TestWritesOfMirroredBudgets(t *testing.T) {
 	spec := func(n int32) *policyv1.PodDisruptionBudgetSpec {
-		return &policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(n)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
+		return &policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(n)),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}}
 	}
 	existing := func() *policyv1.PodDisruptionBudget {
 		return &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "web", UID: "there"},
-			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"old": "yes"}}},
+			Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(1)),
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"old": "yes"}}},
 		}
 	}
 	got := func(c client.Client) *policyv1.PodDisruptionBudget {
@@ -144,8 +159,10 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 		o := got(r.client)
 		require.Equal(t, *spec(3), o.Spec)
 		owner := metav1.GetControllerOf(o)
-		require.Equal(t, []any{types.UID("rule-uid"), "PodTransitionRule", "apps.kusionstack.io/v1alpha1"}, []any{owner.UID, owner.Kind, owner.APIVersion})
-		require.NoError(t, r.mirror(t.Context(), "ns", []grants.BudgetChange{change}), "the cache was behind: that is no error")
+		require.Equal(t, []any{types.UID("rule-uid"), "PodTransitionRule", "apps.kusionstack.io/v1alpha1"},
+			[]any{owner.UID, owner.Kind, owner.APIVersion})
+		require.NoError(t, r.mirror(t.Context(), "ns", []grants.BudgetChange{change}),
+			"the cache was behind: that is no error")
 	})
 	t.Run("one that is there gets its whole spec", func(t *testing.T) {
 		r := &reconciler{client: fakeClient(t, interceptor.Funcs{}, existing())}
@@ -154,30 +171,36 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 	})
 	t.Run("one that is not wanted is deleted, and no other of the name", func(t *testing.T) {
 		var preconditions *metav1.Preconditions
-		r := &reconciler{client: fakeClient(t, interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			preconditions = (&client.DeleteOptions{}).ApplyOptions(opts).Preconditions
-			return c.Delete(ctx, o, opts...)
-		}}, existing())}
+		r := &reconciler{client: fakeClient(t,
+			interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object,
+				opts ...client.DeleteOption) error {
+				preconditions = (&client.DeleteOptions{}).ApplyOptions(opts).Preconditions
+				return c.Delete(ctx, o, opts...)
+			}}, existing())}
 		seen := got(r.client)
 		taken := seen.DeepCopy()
 		taken.Labels = map[string]string{"taken": "over"}
 		require.NoError(t, r.client.Update(t.Context(), taken))
 		change := []grants.BudgetChange{{Name: "web", UID: "there", ResourceVersion: seen.ResourceVersion}}
-		require.ErrorContains(t, r.mirror(t.Context(), "ns", change), "mirroring podtransitionrule ns/web", "somebody made it his own meanwhile, and nothing else makes the rule look again")
+		require.ErrorContains(t, r.mirror(t.Context(), "ns", change), "mirroring podtransitionrule ns/web",
+			"somebody made it his own meanwhile, and nothing else makes the rule look again")
 		seen = got(r.client)
 		require.Equal(t, "web", seen.Name)
 		change[0].ResourceVersion = seen.ResourceVersion
 		require.NoError(t, r.mirror(t.Context(), "ns", change))
 		require.Empty(t, got(r.client).Name)
-		require.Equal(t, metav1.Preconditions{UID: ptr.To(types.UID("there")), ResourceVersion: &seen.ResourceVersion}, *preconditions)
+		require.Equal(t, metav1.Preconditions{UID: ptr.To(types.UID("there")), ResourceVersion: &seen.ResourceVersion},
+			*preconditions)
 	})
 	t.Run("errors name the rule, and the others are still written", func(t *testing.T) {
-		r := &reconciler{client: fakeClient(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if o.GetName() == "bad" {
-				return errors.New("no right")
-			}
-			return c.Create(ctx, o, opts...)
-		}})}
+		r := &reconciler{client: fakeClient(t,
+			interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object,
+				opts ...client.CreateOption) error {
+				if o.GetName() == "bad" {
+					return errors.New("no right")
+				}
+				return c.Create(ctx, o, opts...)
+			}})}
 		err := r.mirror(t.Context(), "ns", []grants.BudgetChange{{Name: "bad", Spec: spec(1)}, {Name: "web", Spec: spec(1)}})
 		require.ErrorContains(t, err, "mirroring podtransitionrule ns/bad: no right")
 		require.Equal(t, "web", got(r.client).Name)
@@ -192,12 +215,14 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 			"nothing is amiss": {},
 		} {
 			t.Run(name, func(t *testing.T) {
-				r := &reconciler{client: fakeClient(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-					if tc.err != nil {
-						return tc.err
-					}
-					return c.Create(ctx, o, opts...)
-				}}, existing())}
+				r := &reconciler{client: fakeClient(t,
+					interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object,
+						opts ...client.CreateOption) error {
+						if tc.err != nil {
+							return tc.err
+						}
+						return c.Create(ctx, o, opts...)
+					}}, existing())}
 				seen := got(r.client)
 				err := r.mirror(t.Context(), "ns", []grants.BudgetChange{
 					{Name: "wide", Spec: spec(3)}, {Name: "web", UID: "there", ResourceVersion: seen.ResourceVersion, Loosens: true},
@@ -214,7 +239,8 @@ func TestWritesOfMirroredBudgets(t *testing.T) {
 }
 
 func noteOf(i int, blocked, present map[string]string, stale ...string) grants.Note {
-	return grants.Note{PodName: fmt.Sprintf("p%d", i), PodUID: types.UID(fmt.Sprintf("u%d", i)), Blocked: blocked, Present: present, Stale: stale}
+	return grants.Note{PodName: fmt.Sprintf("p%d", i), PodUID: types.UID(fmt.Sprintf("u%d", i)), Blocked: blocked,
+		Present: present, Stale: stale}
 }
 
 func TestWhenAPodIsAnnotated(t *testing.T) {
@@ -235,12 +261,14 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 		assert.Equal(t, 10*time.Second, a.pass("ns", ns, blocked, now.Add(20*time.Second)))
 		assert.Empty(t, taken(a))
 		a.pass("ns", ns, blocked, now.Add(30*time.Second))
-		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p0"}, "u0", map[string]string{"a": "no"}, nil}}, taken(a))
+		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p0"}, "u0", map[string]string{"a": "no"},
+			nil}}, taken(a))
 		assert.Equal(t, 9*time.Second, a.pass("ns", ns, blocked, now.Add(31*time.Second)), "it is on its way")
 		assert.Empty(t, taken(a))
 		a.pass("ns", ns, blocked, now.Add(40*time.Second))
 		assert.Len(t, taken(a), 1, "it got lost")
-		assert.Zero(t, a.pass("ns", ns, []grants.Note{noteOf(0, map[string]string{"a": "no"}, map[string]string{"a": "no"})}, now.Add(60*time.Second)))
+		assert.Zero(t, a.pass("ns", ns, []grants.Note{noteOf(0, map[string]string{"a": "no"}, map[string]string{"a": "no"})},
+			now.Add(60*time.Second)))
 	})
 	t.Run("not again while the cache is behind what was written", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
@@ -260,7 +288,8 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 	t.Run("another text begins anew", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 30*time.Second), &namespace{}
 		a.pass("ns", ns, blocked, now)
-		assert.Equal(t, 30*time.Second, a.pass("ns", ns, []grants.Note{noteOf(0, map[string]string{"a": "never"}, nil)}, now.Add(29*time.Second)))
+		assert.Equal(t, 30*time.Second, a.pass("ns", ns, []grants.Note{noteOf(0, map[string]string{"a": "never"}, nil)},
+			now.Add(29*time.Second)))
 		a.pass("ns", ns, blocked, now.Add(30*time.Second))
 		assert.Empty(t, taken(a))
 	})
@@ -273,9 +302,11 @@ func TestWhenAPodIsAnnotated(t *testing.T) {
 	})
 	t.Run("never with 0, but what is stale still goes", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 0), &namespace{}
-		notes := []grants.Note{noteOf(0, map[string]string{"a": "no"}, nil), noteOf(1, nil, map[string]string{"a": "old"}, "a")}
+		notes := []grants.Note{noteOf(0, map[string]string{"a": "no"}, nil),
+			noteOf(1, nil, map[string]string{"a": "old"}, "a")}
 		assert.Zero(t, a.pass("ns", ns, notes, now))
-		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p1"}, "u1", map[string]string{"a": ""}, nil}}, taken(a))
+		assert.Equal(t, []podNote{{types.NamespacedName{Namespace: "ns", Name: "p1"}, "u1", map[string]string{"a": ""}, nil}},
+			taken(a))
 	})
 	t.Run("many are written bit by bit, and nothing waits for them", func(t *testing.T) {
 		a, ns := newAnnotator(nil, 0), &namespace{}
@@ -308,12 +339,15 @@ func (l listed) ByIndex(_, namespace string) ([]*podcache.Pod, error) {
 
 func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
 	pod := func(name string, annotations map[string]string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name), Annotations: annotations}}
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name),
+			Annotations: annotations}}
 	}
 	key := podops.RuleDetailPrefix + "/gone"
 	clk := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0))
-	c := fakeClient(t, interceptor.Funcs{}, namespaceWith("ns"), pod("a", map[string]string{key: "old", "other": "kept"}), pod("b", map[string]string{"other": "kept"}))
-	r, ns := &reconciler{client: c, cached: listed{t, c}, freeze: freeze{client: c}, clock: clk, notes: newAnnotator(c, 0)}, &namespace{}
+	c := fakeClient(t, interceptor.Funcs{}, namespaceWith("ns"), pod("a", map[string]string{key: "old", "other": "kept"}),
+		pod("b", map[string]string{"other": "kept"}))
+	r, ns := &reconciler{client: c, cached: listed{t, c}, freeze: freeze{client: c}, clock: clk,
+		notes: newAnnotator(c, 0)}, &namespace{}
 	sweep := func(later time.Duration) time.Duration {
 		clk.SetTime(clk.Now().Add(later))
 		wait, err := r.sweep(t.Context(), "ns", ns)
@@ -341,11 +375,14 @@ func TestNotesOfANamespaceWithoutRulesAreSwept(t *testing.T) {
 }
 
 func TestAnnotating(t *testing.T) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", Annotations: map[string]string{"a": "old", "b": "kept"}}}
-	n := podNote{types.NamespacedName{Namespace: "ns", Name: "p"}, "u", map[string]string{"a": "", "c": "new"}, &atomic.Pointer[string]{}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u",
+		Annotations: map[string]string{"a": "old", "b": "kept"}}}
+	n := podNote{types.NamespacedName{Namespace: "ns", Name: "p"}, "u", map[string]string{"a": "", "c": "new"},
+		&atomic.Pointer[string]{}}
 	var patches []string
 	fails := error(nil)
-	c := fakeClient(t, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	c := fakeClient(t, interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object,
+		p client.Patch, opts ...client.PatchOption) error {
 		data, err := p.Data(o)
 		require.NoError(t, err)
 		patches = append(patches, string(data))
@@ -375,18 +412,20 @@ func TestTheNextDecisionWaitsForTheInterval(t *testing.T) {
 	objects := make([]client.Object, len(rules))
 	var plan grants.Plan
 	for i := range rules {
-		rules[i] = &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i))}}
+		rules[i] = &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint(i),
+			UID: types.UID(fmt.Sprint(i))}}
 		objects[i] = rules[i].DeepCopy()
 		plan.Statuses = append(plan.Statuses, grants.RuleStatus{Name: rules[i].Name, UID: rules[i].UID})
 	}
 	began := time.Now()
 	clk := clocktesting.NewFakePassiveClock(began)
 	var refused error
-	c := fakeClient(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+	c := fakeClient(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object,
+		...client.SubResourceUpdateOption) error {
 		clk.SetTime(clk.Now().Add(40 * time.Millisecond))
 		return refused
 	}}, objects...)
-	r := &reconciler{client: c, clock: clk, writes: writes.New(c, clk)}
+	r := &reconciler{client: c, clock: clk, writes: freshness.New(c, clk)}
 	ns := &namespace{known: ownLedgers{}}
 	apply := func(plan grants.Plan) error {
 		clk.SetTime(began.Add(20 * time.Millisecond)) // to read and to decide
@@ -404,17 +443,19 @@ func TestTheNextDecisionWaitsForTheInterval(t *testing.T) {
 
 func TestARuleThatIsGoneIsNotWrittenAgainWhileTheCacheHasIt(t *testing.T) {
 	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "r", UID: "u"}}
-	c := fakeClient(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object, ...client.SubResourceUpdateOption) error {
+	c := fakeClient(t, interceptor.Funcs{SubResourceUpdate: func(context.Context, client.Client, string, client.Object,
+		...client.SubResourceUpdateOption) error {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "podtransitionrules"}, "r")
 	}}, rule)
 	require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(rule), rule))
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-	r := &reconciler{client: c, clock: clk, writes: writes.New(c, clk)}
+	r := &reconciler{client: c, clock: clk, writes: freshness.New(c, clk)}
 	req := reconcile.Request{NamespacedName: types.NamespacedName{Name: "web"}}
 	wait, err := r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)
 	require.Zero(t, wait)
-	err = r.apply(t.Context(), req, &namespace{}, observed{rules: []*appsv1alpha1.PodTransitionRule{rule}}, grants.Plan{Statuses: []grants.RuleStatus{{UID: "u", Name: "r"}}})
+	err = r.apply(t.Context(), req, &namespace{}, observed{rules: []*appsv1alpha1.PodTransitionRule{rule}},
+		grants.Plan{Statuses: []grants.RuleStatus{{UID: "u", Name: "r"}}})
 	require.True(t, apierrors.IsNotFound(errors.Unwrap(err)))
 	wait, err = r.writes.Unobserved(t.Context(), req.NamespacedName)
 	require.NoError(t, err)

@@ -34,7 +34,8 @@ func announcerOf(t *testing.T, listErr error, adapters []backend.Backend, servic
 		},
 	}).Build()
 	return &announcer{
-		kind: "Service", adapters: adapters, employers: reader, list: func() (client.ObjectList, error) { return &corev1.ServiceList{}, nil },
+		kind: "Service", adapters: adapters, employers: reader,
+		list: func() (client.ObjectList, error) { return &corev1.ServiceList{}, nil },
 	}
 }
 
@@ -43,7 +44,8 @@ func creation(t *testing.T, pod *corev1.Pod) admission.Request {
 	raw, err := json.Marshal(pod)
 	require.NoError(t, err)
 	return admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-		Operation: admissionv1.Create, Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"}, Namespace: "shop", Object: runtime.RawExtension{Raw: raw},
+		Operation: admissionv1.Create, Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
+		Namespace: "shop", Object: runtime.RawExtension{Raw: raw},
 	}}
 }
 
@@ -79,7 +81,8 @@ func TestAdmissionAnnouncesTheEmployersOfANewPod(t *testing.T) {
 		"a Pod without annotations": {want: map[string]string{web: api.Finalizer("web")}},
 		"what others announced stays": {
 			change: func(p *corev1.Pod) {
-				p.Annotations = map[string]string{"a": "b", podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Gateway/shop/edge":"x/y"}}`}
+				p.Annotations = map[string]string{"a": "b",
+					podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Gateway/shop/edge":"x/y"}}`}
 			},
 			want: map[string]string{web: api.Finalizer("web"), "Gateway/shop/edge": "x/y"},
 		},
@@ -90,19 +93,25 @@ func TestAdmissionAnnouncesTheEmployersOfANewPod(t *testing.T) {
 			want: map[string]string{web: api.Finalizer("web")},
 		},
 		"a dry run has the same answer": {
-			request: func(r *admission.Request) { yes := true; r.DryRun = &yes }, want: map[string]string{web: api.Finalizer("web")},
+			request: func(r *admission.Request) { yes := true; r.DryRun = &yes },
+			want:    map[string]string{web: api.Finalizer("web")},
 		},
 		"a Pod with a generated name": {
-			change: func(p *corev1.Pod) { p.Name, p.Namespace, p.GenerateName = "", "", "web-" }, want: map[string]string{web: api.Finalizer("web")},
+			change: func(p *corev1.Pod) { p.Name, p.Namespace, p.GenerateName = "", "", "web-" },
+			want:   map[string]string{web: api.Finalizer("web")},
 		},
 		"a mover needs no gate": {
 			change: func(p *corev1.Pod) { p.Spec.ReadinessGates = nil }, want: map[string]string{web: api.Finalizer("web")},
 		},
-		"a Pod that is not managed":    {change: func(p *corev1.Pod) { delete(p.Labels, "kusionstack.io/control") }},
-		"an update":                    {request: func(r *admission.Request) { r.Operation = admissionv1.Update }},
-		"a subresource":                {request: func(r *admission.Request) { r.SubResource = "binding" }},
-		"a broken annotation":          {change: func(p *corev1.Pod) { p.Annotations = map[string]string{podops.AvailableConditionsAnnotation: "{"} }, wantCode: http.StatusUnprocessableEntity},
-		"no Pod":                       {request: func(r *admission.Request) { r.Object.Raw = []byte("[]") }, wantCode: http.StatusBadRequest},
+		"a Pod that is not managed": {change: func(p *corev1.Pod) { delete(p.Labels, "kusionstack.io/control") }},
+		"an update":                 {request: func(r *admission.Request) { r.Operation = admissionv1.Update }},
+		"a subresource":             {request: func(r *admission.Request) { r.SubResource = "binding" }},
+		"a broken annotation": {change: func(
+			p *corev1.Pod) {
+			p.Annotations = map[string]string{podops.AvailableConditionsAnnotation: "{"}
+		}, wantCode: http.StatusUnprocessableEntity},
+		"no Pod": {request: func(r *admission.Request) { r.Object.Raw = []byte("[]") },
+			wantCode: http.StatusBadRequest},
 		"a cache that does not answer": {listErr: errors.New("stopped"), wantCode: http.StatusInternalServerError},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -35,9 +35,9 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/metric"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 type queue = backend.Queue
@@ -48,9 +48,7 @@ type podController struct {
 	live     client.Reader
 	recorder events.EventRecorder
 	clock    clock.PassiveClock
-	writes   *writes.Tracker
-	// conflicts are those that a Pod met in a row.
-	conflicts writes.Conflicts
+	writes   *freshness.Tracker
 
 	kind string
 	gvk  schema.GroupVersionKind
@@ -114,13 +112,14 @@ func AddToManager(mgr manager.Manager, example client.Object, options api.Option
 	kind := gvk.Kind
 	c := newPodController(gvk, example, options, adapters)
 	c.client, c.live, c.recorder = mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("resourceconsist-controller")
-	c.writes = writes.New(mgr.GetCache(), nil)
+	c.writes = freshness.New(mgr.GetCache(), nil)
 	if c.metrics, err = newPodMetrics(metrics.Registry, metric.RegistryOf(mgr), kind, c.records,
 		c.backendConditions); err != nil {
 		return err
 	}
 	indexer := func(o client.Object) []string { return expectedKeys(kind, o) }
-	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, indexName(kind), indexer); err != nil { //nolint:forbidigo // nothing is read or awaited here
+	ctx := context.Background() //nolint:forbidigo // nothing is read or awaited here
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexName(kind), indexer); err != nil {
 		return fmt.Errorf("indexing Pods by the %s that they name: %w", kind, err)
 	}
 	return errors.Join(c.watch(mgr), addEmployerController(mgr, c), mgr.Add(explainSync(mgr, gvk, backend.New(example))))

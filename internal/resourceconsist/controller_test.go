@@ -30,8 +30,8 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // proxy is a backend.Mover in memory.
@@ -85,20 +85,25 @@ type bench struct {
 
 func newBench(t *testing.T, objects ...client.Object) *bench {
 	t.Helper()
-	b := &bench{t: t, clock: testclock.NewFakePassiveClock(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)), proxy: &proxy{serving: map[string]bool{}}, recorder: events.NewFakeRecorder(10)}
+	b := &bench{t: t, clock: testclock.NewFakePassiveClock(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)),
+		proxy: &proxy{serving: map[string]bool{}}, recorder: events.NewFakeRecorder(10)}
 	b.client = fake.NewClientBuilder().WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).
 		WithIndex(&corev1.Pod{}, indexName("Service"), func(o client.Object) []string { return expectedKeys("Service", o) }).
-		WithInterceptorFuncs(interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+		WithInterceptorFuncs(interceptor.Funcs{Patch: func(ctx context.Context, c client.WithWatch, o client.Object,
+			p client.Patch, opts ...client.PatchOption) error {
 			b.patches++
 			if b.patchErr != nil {
 				return b.patchErr
 			}
 			return c.Patch(ctx, o, p, opts...)
 		}}).Build()
-	b.pods = newPodController(corev1.SchemeGroupVersion.WithKind("Service"), &corev1.Service{}, api.Options{DrainTime: 2 * time.Second}, []backend.Backend{b.proxy})
-	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock, writes.New(b.client, b.clock)
+	b.pods = newPodController(corev1.SchemeGroupVersion.WithKind("Service"), &corev1.Service{},
+		api.Options{DrainTime: 2 * time.Second}, []backend.Backend{b.proxy})
+	b.pods.client, b.pods.live, b.pods.recorder, b.pods.clock, b.pods.writes = b.client, b.client, b.recorder, b.clock,
+		freshness.New(b.client, b.clock)
 	var err error
-	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records, b.pods.backendConditions)
+	b.pods.metrics, err = newPodMetrics(prometheus.NewRegistry(), prometheus.NewRegistry(), "Service", b.pods.records,
+		b.pods.backendConditions)
 	require.NoError(t, err)
 	b.employers = newEmployerController(b.pods, b.pods.client)
 	b.index("web")
@@ -115,11 +120,13 @@ func (b *bench) index(name string) {
 }
 
 func (b *bench) reconcilePod() (reconcile.Result, error) {
-	return b.pods.Reconcile(b.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web-0"}})
+	return b.pods.Reconcile(b.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop",
+		Name: "web-0"}})
 }
 
 func (b *bench) reconcileService() reconcile.Result {
-	result, err := b.employers.Reconcile(b.t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}})
+	result, err := b.employers.Reconcile(b.t.Context(),
+		reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web"}})
 	require.NoError(b.t, err)
 	b.index("web")
 	return result
@@ -133,21 +140,24 @@ func (b *bench) pod() *corev1.Pod {
 
 func (b *bench) serviceReady(status corev1.ConditionStatus) {
 	pod := b.pod()
-	pod.Status.Conditions = []corev1.PodCondition{{Type: podops.ServiceReadyCondition, Status: status}, {Type: corev1.PodReady, Status: status}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: podops.ServiceReadyCondition, Status: status},
+		{Type: corev1.PodReady, Status: status}}
 	require.NoError(b.t, b.client.Status().Update(b.t.Context(), pod))
 }
 
 func webService() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "s", Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "s",
+			Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}},
 	}
 }
 
 func webPod() *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "p", Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: "true"}},
-		Spec:       corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-0", UID: "p",
+			Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: "true"}},
+		Spec: corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
 	}
 }
 
@@ -191,7 +201,8 @@ func TestAMoverIsDrivenThroughAnOperationAndTheDeletionOfItsEmployer(t *testing.
 	require.NoError(t, b.client.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "web"}, service))
 	require.NoError(t, b.client.Delete(t.Context(), service))
 	b.reconcileService()
-	require.NoError(t, b.client.Get(t.Context(), client.ObjectKeyFromObject(service), service), "the employer stays until its Pods are released")
+	require.NoError(t, b.client.Get(t.Context(), client.ObjectKeyFromObject(service), service),
+		"the employer stays until its Pods are released")
 	for range 2 {
 		_, err = b.reconcilePod()
 		require.NoError(t, err)
@@ -264,7 +275,8 @@ type oneReason struct {
 }
 
 func (o oneReason) Collect(ch chan<- prometheus.Metric) {
-	ch <- prometheus.MustNewConstMetric(o.desc(), prometheus.GaugeValue, float64(o.records.waiting["BackendUnknown"]), o.reason)
+	ch <- prometheus.MustNewConstMetric(o.desc(), prometheus.GaugeValue,
+		float64(o.records.waiting["BackendUnknown"]), o.reason)
 }
 
 func TestABrokenAnnotationIsReportedOnce(t *testing.T) {
@@ -291,7 +303,8 @@ func TestAWrongDrainTimeIsReportedOnce(t *testing.T) {
 }
 
 func TestEmployersIndex(t *testing.T) {
-	c := newPodController(corev1.SchemeGroupVersion.WithKind("Service"), &corev1.Service{}, api.Options{}, []backend.Backend{&proxy{}})
+	c := newPodController(corev1.SchemeGroupVersion.WithKind("Service"), &corev1.Service{}, api.Options{},
+		[]backend.Backend{&proxy{}})
 	x := newEmployers()
 	add := func(name string, selector map[string]string) {
 		service := webService()
@@ -344,7 +357,8 @@ func TestPodsAreLookedAtAgainWhenTheirEmployerHasChanged(t *testing.T) {
 			var woken []reconcile.Request
 			if tc.wakes {
 				woken = []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: "shop", Name: "web-0"}}}
-				require.Equal(t, changed, b.pods.employers.get(client.ObjectKeyFromObject(old)).object, "it is woken to see the new one")
+				require.Equal(t, changed, b.pods.employers.get(client.ObjectKeyFromObject(old)).object,
+					"it is woken to see the new one")
 			}
 			require.Equal(t, woken, b.pods.podQueue.early)
 		})
@@ -409,8 +423,10 @@ func TestPodsOfNoEmployerAreNotLookedAt(t *testing.T) {
 		"an employer selects it": {begun: true, looks: 1, change: func(before, after *corev1.Pod) {
 			before.Labels["app"], after.Labels["app"] = "web", "web"
 		}},
-		"an employer comes to select it": {begun: true, looks: 1, change: func(_, after *corev1.Pod) { after.Labels["app"] = "web" }},
-		"an employer selected it":        {begun: true, looks: 1, change: func(before, _ *corev1.Pod) { before.Labels["app"] = "web" }},
+		"an employer comes to select it": {begun: true, looks: 1,
+			change: func(_, after *corev1.Pod) { after.Labels["app"] = "web" }},
+		"an employer selected it": {begun: true, looks: 1,
+			change: func(before, _ *corev1.Pod) { before.Labels["app"] = "web" }},
 		"an employer is named": {begun: true, looks: 1, change: func(_, after *corev1.Pod) {
 			after.Annotations = map[string]string{podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Service/shop/gone":"prot.podopslifecycle.kusionstack.io/x"}}`}
 		}},
@@ -448,7 +464,9 @@ type lagging struct {
 	writes  int             // of metadata and status
 }
 
-func (l *lagging) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+func (l *lagging) Patch(
+	ctx context.Context, object client.Object, patch client.Patch, options ...client.PatchOption,
+) error {
 	l.writes++
 	return l.Client.Patch(ctx, object, patch, options...)
 }
@@ -460,12 +478,16 @@ type laggingStatus struct {
 	of *lagging
 }
 
-func (s *laggingStatus) Patch(ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption) error {
+func (s *laggingStatus) Patch(
+	ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption,
+) error {
 	s.of.writes++
 	return s.SubResourceWriter.Patch(ctx, object, patch, options...)
 }
 
-func (l *lagging) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+func (l *lagging) Get(
+	ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption,
+) error {
 	if s, ok := object.(*corev1.Service); ok && l.service != nil {
 		l.service.DeepCopyInto(s)
 		return nil
@@ -511,8 +533,10 @@ func TestProvisioningIsRetriedWithGrowingDelaysAndSaidOnce(t *testing.T) {
 		waits = append(waits, result.RequeueAfter)
 		b.clock.SetTime(b.clock.Now().Add(result.RequeueAfter))
 	}
-	require.Equal(t, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond}, waits)
-	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared, "no Pod is registered before there is something to register it with")
+	require.Equal(t, []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond,
+		800 * time.Millisecond}, waits)
+	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared,
+		"no Pod is registered before there is something to register it with")
 	require.Equal(t, []string{"Warning BackendFailed proxy: provisioning: no quota"}, b.told())
 	condition := conditionOn(b.service())
 	require.Equal(t, metav1.ConditionFalse, condition.Status)
@@ -554,7 +578,8 @@ func TestAnEmployerThatIsHeldIsGoneOnlyWhenALiveReadSaysSo(t *testing.T) {
 	b.pods.employers.remove(key) // as after a restart: it is not in the cache
 	reads, readErr := 0, error(nil)
 	b.pods.live = interceptor.NewClient(b.client.(client.WithWatch), interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			reads++
 			if readErr != nil {
 				return readErr
@@ -594,7 +619,8 @@ func TestAbsenceIsAskedForOnce(t *testing.T) {
 	b.patchErr = apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, "web-0", errors.New("newer"))
 	reads := 0
 	b.pods.live = interceptor.NewClient(b.client.(client.WithWatch), interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object,
+			opts ...client.GetOption) error {
 			if _, employer := o.(*corev1.Service); employer {
 				reads++
 			}
@@ -618,7 +644,8 @@ func TestAbsenceIsAskedForOnce(t *testing.T) {
 
 func TestTwoEmployersOfOneFinalizerAreBothTold(t *testing.T) {
 	young := webService()
-	young.Name, young.UID, young.CreationTimestamp = "young", "y", metav1.NewTime(time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC))
+	young.Name, young.UID, young.CreationTimestamp = "young", "y",
+		metav1.NewTime(time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC))
 	old := webService()
 	old.CreationTimestamp = metav1.NewTime(time.Date(2026, 4, 1, 0, 0, 0, 0, time.UTC))
 	b := newBench(t, old, young, webPod())
@@ -628,7 +655,8 @@ func TestTwoEmployersOfOneFinalizerAreBothTold(t *testing.T) {
 	_, err := b.reconcilePod()
 	require.NoError(t, err)
 	for _, name := range []string{"web", "young"} {
-		_, err := b.employers.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}})
+		_, err := b.employers.Reconcile(t.Context(),
+			reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "shop", Name: name}})
 		require.NoError(t, err)
 		service := &corev1.Service{}
 		require.NoError(t, b.client.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: name}, service))
@@ -744,7 +772,8 @@ func TestAnEmployerDependsOnNoBackendThatItDoesNotUse(t *testing.T) {
 		require.NoError(t, err)
 		b.clock.SetTime(b.clock.Now().Add(time.Minute))
 	}
-	require.NotContains(t, b.pod().Annotations[podops.AvailableConditionsAnnotation], "Service/shop/web", "nor for its drain time, when it is let go")
+	require.NotContains(t, b.pod().Annotations[podops.AvailableConditionsAnnotation], "Service/shop/web",
+		"nor for its drain time, when it is let go")
 }
 
 // TestAnEmployerWhoseMetadataAreReplaced: its status still says who may hold something for it.
@@ -760,12 +789,14 @@ func TestAnEmployerWhoseMetadataAreReplaced(t *testing.T) {
 	require.Equal(t, []string{"proxy"}, api.ConditionedHolders(b.service()))
 
 	put := b.service()
-	put.Status.Conditions = append(put.Status.Conditions, metav1.Condition{Type: api.HeldConditionPrefix + other.Name(), Status: metav1.ConditionTrue, Reason: "MayHold"})
+	put.Status.Conditions = append(put.Status.Conditions,
+		metav1.Condition{Type: api.HeldConditionPrefix + other.Name(), Status: metav1.ConditionTrue, Reason: "MayHold"})
 	require.NoError(t, b.client.Status().Update(t.Context(), put))
 	put.Finalizers, put.Annotations = nil, map[string]string{"of": "the manifest"}
 	require.NoError(t, b.client.Update(t.Context(), put))
 	b.index("web")
-	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared, "no Pod joins before all is written again")
+	require.False(t, b.pods.employers.get(client.ObjectKeyFromObject(service)).prepared,
+		"no Pod joins before all is written again")
 	_, err := b.reconcilePod()
 	require.NoError(t, err)
 	require.Positive(t, other.asked, "whoever may hold the Pod is asked")

@@ -32,8 +32,9 @@ func TestWhatEmployersHaveLeft(t *testing.T) {
 		objects      []client.Object
 		first, later string
 	}{
-		"nothing":                       {objects: []client.Object{webPod(), foreign, service("example.org/other")}},
-		"a Pod that is held":            {objects: []client.Object{heldPod()}, first: "Pod shop/web-0", later: "Pod shop/web-0"},
+		"nothing": {objects: []client.Object{webPod(), foreign, service("example.org/other")}},
+		"a Pod that is held": {objects: []client.Object{heldPod()}, first: "Pod shop/web-0",
+			later: "Pod shop/web-0"},
 		"a Pod that names a Service":    {objects: []client.Object{naming}, first: "Pod shop/web-0", later: "Pod shop/web-0"},
 		"a Service that lost its label": {objects: []client.Object{service(api.CleanFinalizer)}, first: "Service ns/web"},
 		"a Service with the old finalizer": {
@@ -41,7 +42,8 @@ func TestWhatEmployersHaveLeft(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := leftovers{gvk: corev1.SchemeGroupVersion.WithKind("Service"), live: fake.NewClientBuilder().WithObjects(c.objects...).Build(), held: true}
+			l := leftovers{gvk: corev1.SchemeGroupVersion.WithKind("Service"),
+				live: fake.NewClientBuilder().WithObjects(c.objects...).Build(), held: true}
 			for _, first := range []bool{true, false} {
 				found, err := l.find(t.Context(), first)
 				require.NoError(t, err)

@@ -27,9 +27,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/livelist"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // employerController looks after the employers themselves: it holds those that have a Mover or Provisioner by the
@@ -43,9 +43,7 @@ type employerController struct {
 	clock    clock.PassiveClock
 	kind     string
 	adapters []backend.Backend
-	writes   *writes.Tracker
-	// conflicts are those that an employer met in a row.
-	conflicts writes.Conflicts
+	writes   *freshness.Tracker
 	// pods is the controller that shares the index of employers.
 	pods              *podController
 	backendConditions *backendConditions
@@ -70,7 +68,7 @@ const (
 // newEmployerController takes what shows it its own writes.
 func newEmployerController(pods *podController, cached client.Reader) *employerController {
 	return &employerController{
-		writes: writes.New(cached, pods.clock),
+		writes: freshness.New(cached, pods.clock),
 		client: pods.client, live: pods.live, recorder: pods.recorder, clock: pods.clock, kind: pods.kind,
 		adapters: pods.adapters,
 		pods:     pods, backendConditions: pods.backendConditions, told: map[types.UID]string{},
@@ -152,9 +150,9 @@ func (r *employerController) Reconcile(ctx context.Context, req reconcile.Reques
 	later, recordErr := r.record(ctx, object)
 	err = errors.Join(manageErr, recordErr)
 	if apierrors.IsConflict(manageErr) && recordErr == nil || apierrors.IsConflict(recordErr) && manageErr == nil {
-		return reconcile.Result{RequeueAfter: r.conflicts.Met(req.NamespacedName)}, nil
+		return reconcile.Result{RequeueAfter: r.writes.Conflicts.Met(req.NamespacedName)}, nil
 	}
-	r.conflicts.None(req.NamespacedName)
+	r.writes.Conflicts.None(req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
 	}

@@ -18,9 +18,9 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
@@ -224,21 +224,21 @@ func (c *podController) write(
 	result := reconcile.Result{RequeueAfter: plan.NextLook}
 	key := client.ObjectKeyFromObject(pod)
 	if plan.Change.IsZero() {
-		c.conflicts.None(key)
+		c.writes.Conflicts.None(key)
 		return result, nil
 	}
-	written := writes.PodTarget(pod.Namespace, pod.Name)
+	written := podcache.Target(pod.Namespace, pod.Name)
 	err := c.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, plan.Change.MergePatch(view)))
 	if !apierrors.IsConflict(err) {
-		c.conflicts.None(key)
+		c.writes.Conflicts.None(key)
 	}
 	switch {
 	case apierrors.IsConflict(err):
 		log.FromContext(ctx).V(1).Info("the Pod has changed meanwhile, deciding again", "answer", err.Error())
-		if !c.unmanagedPods.has(key) { // those are read live anyway
-			c.writes.Refused(ctx, c.live, key)
+		if c.unmanagedPods.has(key) { // those are read live anyway
+			return reconcile.Result{RequeueAfter: c.writes.Conflicts.Met(key)}, nil
 		}
-		return reconcile.Result{RequeueAfter: c.conflicts.Met(key)}, nil
+		return reconcile.Result{RequeueAfter: c.writes.Refused(ctx, c.live, key)}, nil
 	case apierrors.IsNotFound(err):
 		c.unmanagedPods.drop(key)
 		return reconcile.Result{}, nil
@@ -261,7 +261,7 @@ func (c *podController) write(
 		}
 		return reconcile.Result{}, nil
 	}
-	c.writes.Wrote(key, writes.Pod(written))
+	c.writes.Wrote(key, written)
 	return result, nil
 }
 

@@ -41,5 +41,6 @@ func TestAPodThatServesHasNoRecord(t *testing.T) {
 	successor := webPod()
 	successor.UID = "another"
 	require.Zero(t, r.saw(successor, serving, now.Add(time.Minute)))
-	require.Equal(t, now.Add(time.Minute), r.saw(successor, leaving, now.Add(time.Minute)), "another Pod's record is not its own")
+	require.Equal(t, now.Add(time.Minute), r.saw(successor, leaving, now.Add(time.Minute)),
+		"another Pod's record is not its own")
 }

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // +kubebuilder:rbac:groups="",resources=services/status,verbs=patch
@@ -41,7 +41,7 @@ func outcome(err error) metav1.Condition {
 	if err == nil {
 		return success()
 	}
-	return failure(api.ConditionReasonBackendFailed, writes.Text(err))
+	return failure(api.ConditionReasonBackendFailed, failures.Text(err))
 }
 
 // subject is what a condition is about: an adapter, and which of its duties. The adapter is "" for the framework.

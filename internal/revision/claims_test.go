@@ -40,7 +40,8 @@ func TestClaimTemplates(t *testing.T) {
 	a, b, c := claims[0], claims[1], claims[2]
 	assert.Equal(t, []string{"a", "b", "c"}, []string{a.Name, b.Name, c.Name})
 	assert.NotEqual(t, a.Shape, c.Shape, "what this version does not know means something")
-	again := claimsOf(t, "- {metadata: {name: c, annotations: {a: b}}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}")
+	again := claimsOf(t,
+		"- {metadata: {name: c, annotations: {a: b}}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}")
 	assert.Equal(t, again[0].Shape, c.Shape, "the size and the metadata are no part of the shape")
 	assert.NotEqual(t, a.Shape, b.Shape)
 	assert.NotEqual(t, a.Meta, c.Meta)

@@ -56,10 +56,11 @@ func TestFailure15MutatingDefaultsChangeTheRevision(t *testing.T) {
 	const stored = `template: {metadata: {labels: {app: web}}, spec: {containers: [{name: app, image: "nginx:1", ports: [{containerPort: 80}]}]}}`
 	const claims = ", volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]}"
 	for name, again := range map[string]string{
-		"timestamps that are null":  `{template: {metadata: {creationTimestamp: null, labels: {app: web}}, spec: {containers: [{name: app, image: "nginx:1", ports: [{containerPort: 80}]}]}}` + claims,
-		"the default protocol":      `{template: {metadata: {labels: {app: web}}, spec: {containers: [{name: app, image: "nginx:1", ports: [{containerPort: 80, protocol: TCP}]}]}}` + claims,
-		"empty resources":           `{template: {metadata: {labels: {app: web}}, spec: {containers: [{name: app, image: "nginx:1", resources: {}, ports: [{containerPort: 80}]}]}}` + claims,
-		"a claim with empty status": `{` + stored + `, volumeClaimTemplates: [{metadata: {name: data, creationTimestamp: null}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1024Mi}}}, status: {}}]}`,
+		"timestamps that are null": `{template: {metadata: {creationTimestamp: null, labels: {app: web}}, spec: {containers: [{name: app, image: "nginx:1", ports: [{containerPort: 80}]}]}}` + claims,
+		"the default protocol":     `{template: {metadata: {labels: {app: web}}, spec: {containers: [{name: app, image: "nginx:1", ports: [{containerPort: 80, protocol: TCP}]}]}}` + claims,
+		"empty resources":          `{template: {metadata: {labels: {app: web}}, spec: {containers: [{name: app, image: "nginx:1", resources: {}, ports: [{containerPort: 80}]}]}}` + claims,
+		"a claim with empty status": `{` + stored +
+			`, volumeClaimTemplates: [{metadata: {name: data, creationTimestamp: null}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1024Mi}}}, status: {}}]}`,
 	} {
 		t.Run(name+" mean the same", func(t *testing.T) {
 			one, other := parsed(t, "{"+stored+claims), parsed(t, again)

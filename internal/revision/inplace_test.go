@@ -18,10 +18,13 @@ const lastPodStatus = "collaset.kusionstack.io/last-pod-status"
 
 func pod(image, containerID string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", ResourceVersion: "7", Generation: 1, Labels: map[string]string{"controller-revision-hash": "r1"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: image}, {Name: "injected", Image: "mesh:1"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "u", ResourceVersion: "7", Generation: 1,
+			Labels: map[string]string{"controller-revision-hash": "r1"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: image},
+			{Name: "injected", Image: "mesh:1"}}},
 		Status: corev1.PodStatus{ObservedGeneration: 1, ContainerStatuses: []corev1.ContainerStatus{
-			{Name: "app", ContainerID: containerID, ImageID: "sha:" + image, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+			{Name: "app", ContainerID: containerID, ImageID: "sha:" + image,
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
 			{Name: "injected", ContainerID: "m0", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
 		}},
 	}
@@ -53,10 +56,12 @@ func image(name string) revision.Change {
 }
 
 func TestPatchHoldsOnlyWhatChanges(t *testing.T) {
-	assert.JSONEq(t, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{"controller-revision-hash":"r2"},"annotations":{
+	assert.JSONEq(t,
+		`{"metadata":{"uid":"u","resourceVersion":"7","labels":{"controller-revision-hash":"r2"},"annotations":{
 		"collaset.kusionstack.io/last-pod-status":"{\"containerStates\":{\"app\":{\"latestImage\":\"nginx:2\",\"lastImageID\":\"sha:nginx:1\",\"lastImage\":\"nginx:1\",\"lastContainerID\":\"c0\",\"lastRestartCount\":0}}}"}},
 		"spec":{"containers":[{"name":"app","image":"nginx:2"}]}}`, string(image("nginx:2").Patch(pod("nginx:1", "c0"), "r2", nil)))
-	assert.JSONEq(t, `{"metadata":{"uid":"u","resourceVersion":"7","labels":{"controller-revision-hash":"r2"},"annotations":{}}}`,
+	assert.JSONEq(t,
+		`{"metadata":{"uid":"u","resourceVersion":"7","labels":{"controller-revision-hash":"r2"},"annotations":{}}}`,
 		string(revision.Change{}.Patch(pod("nginx:1", "c0"), "r2", nil)))
 }
 
@@ -68,18 +73,28 @@ func TestCarried(t *testing.T) {
 		pod  *corev1.Pod
 		done bool
 	}{
-		"nothing was recorded":                        {pod("nginx:1", "c0"), true},
-		"the kubelet has not seen it":                 {changed, false},
-		"seen, but not restarted":                     {restarted(changed, "c0", "sha:nginx:1"), false},
-		"restarted with another image":                {restarted(changed, "c1", "sha:nginx:2"), true},
-		"restarted with a tag of an equal digest":     {restarted(changed, "c1", "sha:nginx:1"), true},
-		"restarted before the kubelet saw the change": {func() *corev1.Pod { p := restarted(changed, "c1", "x"); p.Status.ObservedGeneration--; return p }(), false},
+		"nothing was recorded":                    {pod("nginx:1", "c0"), true},
+		"the kubelet has not seen it":             {changed, false},
+		"seen, but not restarted":                 {restarted(changed, "c0", "sha:nginx:1"), false},
+		"restarted with another image":            {restarted(changed, "c1", "sha:nginx:2"), true},
+		"restarted with a tag of an equal digest": {restarted(changed, "c1", "sha:nginx:1"), true},
+		"restarted before the kubelet saw the change": {func() *corev1.Pod {
+			p := restarted(changed, "c1",
+				"x")
+			p.Status.ObservedGeneration--
+			return p
+		}(), false},
 		"restarted, but the new container waits": {func() *corev1.Pod {
 			p := restarted(changed, "c1", "x")
 			p.Status.ContainerStatuses[0].State = corev1.ContainerState{}
 			return p
 		}(), false},
-		"a kubelet that reports no generation":   {func() *corev1.Pod { p := restarted(changed, "c1", "x"); p.Status.ObservedGeneration = 0; return p }(), true},
+		"a kubelet that reports no generation": {func() *corev1.Pod {
+			p := restarted(changed, "c1",
+				"x")
+			p.Status.ObservedGeneration = 0
+			return p
+		}(), true},
 		"Kuperator's record, other image ID":     {upstream, true},
 		"Kuperator's record, image ID as before": {restarted(upstream, "c1", "sha:nginx:1"), false},
 		"a record that cannot be read": {func() *corev1.Pod {
@@ -87,7 +102,8 @@ func TestCarried(t *testing.T) {
 			p.Annotations = map[string]string{lastPodStatus: "{"}
 			return p
 		}(), false},
-		"a change of labels only, once the kubelet saw it": {patched(t, pod("nginx:1", "c0"), revision.Change{}.Patch(pod("nginx:1", "c0"), "r2", nil)), false},
+		"a change of labels only, once the kubelet saw it": {patched(t, pod("nginx:1", "c0"),
+			revision.Change{}.Patch(pod("nginx:1", "c0"), "r2", nil)), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := revision.Carried(tc.pod)
@@ -101,7 +117,8 @@ func TestCarried(t *testing.T) {
 func TestWhoFinishes(t *testing.T) {
 	finish := &revision.Finish{ID: "collaset", Type: "update", Request: "7"}
 	changed := patched(t, pod("nginx:1", "c0"), image("nginx:2").Patch(pod("nginx:1", "c0"), "r2", finish))
-	assert.Nil(t, revision.Carried(restarted(changed, "c0", "sha:nginx:1")).Finish, "nobody, as long as it is not carried out")
+	assert.Nil(t, revision.Carried(restarted(changed, "c0", "sha:nginx:1")).Finish,
+		"nobody, as long as it is not carried out")
 	done := restarted(changed, "c1", "sha:nginx:2")
 	assert.Equal(t, finish, revision.Carried(done).Finish)
 

@@ -51,7 +51,8 @@ func spin(t *rapid.T, label string) *revision.Data {
 	var tolerations []any
 	for _, key := range []string{"a", "b", "c"} {
 		if seconds := rapid.SampledFrom([]int64{10, 20}).Draw(t, label+" toleration "+key); !rare("no toleration " + key) {
-			tolerations = append(tolerations, map[string]any{"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds})
+			tolerations = append(tolerations, map[string]any{"key": key, "operator": "Exists", "effect": "NoExecute",
+				"tolerationSeconds": seconds})
 		}
 	}
 	if len(tolerations) > 0 {
@@ -110,7 +111,8 @@ func react(p *corev1.Pod) {
 		var out []corev1.ContainerStatus
 		for i := range containers {
 			c := &containers[i]
-			s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Resources: c.Resources.DeepCopy(), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
+			s := corev1.ContainerStatus{Name: c.Name, Image: c.Image, Resources: c.Resources.DeepCopy(),
+				State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
 			if len(before) > 0 {
 				s.RestartCount = before[i].RestartCount
 				if before[i].Image != c.Image {
@@ -247,11 +249,13 @@ func behind(p *corev1.Pod, silent bool) bool {
 			if containers[i].Name == "setup" {
 				continue // runs again only in another Pod
 			}
-			if containers[i].Image != statuses[i].Image || !equality.Semantic.DeepEqual(containers[i].Resources, *statuses[i].Resources) {
+			if containers[i].Image != statuses[i].Image ||
+				!equality.Semantic.DeepEqual(containers[i].Resources, *statuses[i].Resources) {
 				return true
 			}
 		}
 		return false
 	}
-	return differ(p.Spec.Containers, p.Status.ContainerStatuses) || differ(p.Spec.InitContainers, p.Status.InitContainerStatuses)
+	return differ(p.Spec.Containers, p.Status.ContainerStatuses) ||
+		differ(p.Spec.InitContainers, p.Status.InitContainerStatuses)
 }

@@ -32,7 +32,8 @@ func TestCarriedOfResources(t *testing.T) {
 	pending := func(reason string, generation int64) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{
-				Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: "node has 1 cpu", ObservedGeneration: generation,
+				Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: reason, Message: "node has 1 cpu",
+				ObservedGeneration: generation,
 			}}
 		}
 	}
@@ -45,9 +46,10 @@ func TestCarriedOfResources(t *testing.T) {
 		"the container has them not": {func(*corev1.Pod) {}, revision.Progress{
 			Wait: revision.WaitResize, Missing: "container app does not have its new resources yet",
 		}},
-		"a kubelet that says nothing of resources": {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Resources = nil }, revision.Progress{
-			Wait: revision.WaitResize, Missing: "container app does not have its new resources yet",
-		}},
+		"a kubelet that says nothing of resources": {func(p *corev1.Pod) { p.Status.ContainerStatuses[0].Resources = nil },
+			revision.Progress{
+				Wait: revision.WaitResize, Missing: "container app does not have its new resources yet",
+			}},
 		"the kubelet has not seen it": {func(p *corev1.Pod) { given(p); p.Status.ObservedGeneration-- }, revision.Progress{
 			Wait: revision.WaitContainers, Missing: "the kubelet has not seen the change yet",
 		}},
@@ -55,19 +57,24 @@ func TestCarriedOfResources(t *testing.T) {
 			Wait: revision.WaitResizeDeferred, Missing: "the kubelet has put the resize off: Deferred: node has 1 cpu",
 		}},
 		"infeasible": {pending(corev1.PodReasonInfeasible, 3), revision.Progress{
-			Wait: revision.WaitResizeInfeasible, Missing: "the kubelet cannot give the Pod these resources: Infeasible: node has 1 cpu",
+			Wait:    revision.WaitResizeInfeasible,
+			Missing: "the kubelet cannot give the Pod these resources: Infeasible: node has 1 cpu",
 		}},
-		"an older request was infeasible": {func(p *corev1.Pod) { given(p); pending(corev1.PodReasonInfeasible, 1)(p) }, revision.Progress{Done: true}},
+		"an older request was infeasible": {func(p *corev1.Pod) { given(p); pending(corev1.PodReasonInfeasible, 1)(p) },
+			revision.Progress{Done: true}},
 		"in progress": {func(p *corev1.Pod) {
 			given(p)
-			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue, Reason: corev1.PodReasonError, Message: "busy"}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizeInProgress, Status: corev1.ConditionTrue,
+				Reason: corev1.PodReasonError, Message: "busy"}}
 		}, revision.Progress{Wait: revision.WaitResize, Missing: "the kubelet is changing the resources: Error: busy"}},
-		"somebody changed the spec": {func(p *corev1.Pod) { p.Spec.Containers[0].Resources = requests("3", "64Mi") }, revision.Progress{
-			ResizeDue: true, Wait: revision.WaitResize, Missing: "pods/resize has yet to be written",
-		}},
+		"somebody changed the spec": {func(p *corev1.Pod) { p.Spec.Containers[0].Resources = requests("3", "64Mi") },
+			revision.Progress{
+				ResizeDue: true, Wait: revision.WaitResize, Missing: "pods/resize has yet to be written",
+			}},
 		"the API server refused": {func(p *corev1.Pod) {
 			*p = *patched(t, p, revision.RefusedPatch(p, "no such thing"))
-		}, revision.Progress{Wait: revision.WaitResizeInfeasible, Missing: "the API server refuses the resize: no such thing"}},
+		}, revision.Progress{Wait: revision.WaitResizeInfeasible,
+			Missing: "the API server refuses the resize: no such thing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := resizedPod(t)
@@ -109,11 +116,14 @@ func TestAChangeOnTopOfAResize(t *testing.T) {
 func TestSidecarsAreWaitedForAndInitContainersAreNot(t *testing.T) {
 	p := pod("nginx:1", "c0")
 	always := corev1.ContainerRestartPolicyAlways
-	p.Spec.InitContainers = []corev1.Container{{Name: "setup", Image: "setup:1"}, {Name: "mesh", Image: "mesh:1", RestartPolicy: &always}}
+	p.Spec.InitContainers = []corev1.Container{{Name: "setup", Image: "setup:1"},
+		{Name: "mesh", Image: "mesh:1", RestartPolicy: &always}}
 	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
-	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "setup", ContainerID: "s0"}, {Name: "mesh", ContainerID: "m0", State: runs}}
+	p.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "setup", ContainerID: "s0"},
+		{Name: "mesh", ContainerID: "m0", State: runs}}
 
-	setup := revision.Change{Images: map[string]string{"setup": "setup:2"}, Resize: map[string]corev1.ResourceRequirements{"setup": requests("2", "")}}
+	setup := revision.Change{Images: map[string]string{"setup": "setup:2"},
+		Resize: map[string]corev1.ResourceRequirements{"setup": requests("2", "")}}
 	changed := patched(t, p, setup.Patch(p, "r2", nil))
 	changed = patched(t, changed, revision.ResizePatch(changed))
 	assert.Equal(t, "setup:2", changed.Spec.InitContainers[0].Image)

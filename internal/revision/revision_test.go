@@ -37,10 +37,13 @@ template:
 `
 
 func TestRenderWritesTheBytesThatKuperatorWrites(t *testing.T) {
-	got, err := revision.Render(spec(t, `{template: {metadata: {labels: {app: bylabel}}, spec: {containers: [{image: "nginx:1.24.0", name: c}]}}}`))
+	got, err := revision.Render(spec(t,
+		`{template: {metadata: {labels: {app: bylabel}}, spec: {containers: [{image: "nginx:1.24.0", name: c}]}}}`))
 	require.NoError(t, err)
-	assert.Equal(t, `{"spec":{"template":{"$patch":"replace","metadata":{"creationTimestamp":null,"labels":{"app":"bylabel"}},"spec":{"containers":[{"image":"nginx:1.24.0","name":"c","resources":{}}]}}}}`, string(got))
-	assert.Equal(t, "bylabel-64c8868c9d", revision.Name("bylabel", revision.Hash(got, 0)), "the name that Kuperator v0.7.4 gave it")
+	assert.Equal(t,
+		`{"spec":{"template":{"$patch":"replace","metadata":{"creationTimestamp":null,"labels":{"app":"bylabel"}},"spec":{"containers":[{"image":"nginx:1.24.0","name":"c","resources":{}}]}}}}`, string(got))
+	assert.Equal(t, "bylabel-64c8868c9d", revision.Name("bylabel", revision.Hash(got, 0)),
+		"the name that Kuperator v0.7.4 gave it")
 }
 
 func TestNameFitsALabelValue(t *testing.T) {
@@ -91,7 +94,8 @@ template:
 }
 
 func TestTemplateKeepsFieldsThatThisVersionDoesNotKnow(t *testing.T) {
-	d := parsed(t, `{template: {metadata: {labels: {a: b}}, spec: {fieldOfTheFuture: {x: [1]}, containers: [{name: c, image: i}]}}}`)
+	d := parsed(t,
+		`{template: {metadata: {labels: {a: b}}, spec: {fieldOfTheFuture: {x: [1]}, containers: [{name: c, image: i}]}}}`)
 	podSpec, _ := d.Template()["spec"].(map[string]any)
 	assert.Equal(t, map[string]any{"x": []any{int64(1)}}, podSpec["fieldOfTheFuture"])
 	assert.NotContains(t, d.Template(), "$patch")
@@ -138,7 +142,8 @@ func TestExplain(t *testing.T) {
 func TestExplainOfLabelsAndAnnotations(t *testing.T) {
 	got := revision.Explain(
 		parsed(t, `{template: {metadata: {labels: {app: web, old: x}}, spec: {containers: [{name: c, image: i}]}}}`),
-		parsed(t, `{template: {metadata: {labels: {app: web, new: "y"}, annotations: {note: z}}, spec: {containers: [{name: c, image: i}]}}}`), revision.Capabilities{})
+		parsed(t,
+			`{template: {metadata: {labels: {app: web, new: "y"}, annotations: {note: z}}, spec: {containers: [{name: c, image: i}]}}}`), revision.Capabilities{})
 	y, z := "y", "z"
 	assert.True(t, got.InPlace())
 	assert.Empty(t, cmp.Diff(map[string]*string{"old": nil, "new": &y}, got.Labels))

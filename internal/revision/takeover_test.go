@@ -88,7 +88,8 @@ func TestRecordedSpecsRenderToTheRecordedBytes(t *testing.T) {
 						assert.Empty(t, cmp.Diff(string(bytesOf(t, &cr)), string(data)), "byte for byte")
 						assert.Equal(t, updated, revision.Name(set.GetName(), revision.Hash(data, 0)))
 					}
-					assert.Equal(t, cr.GetName() == updated, contentOf(t, &cr).Same(rendered), "the spec means %s and no other", updated)
+					assert.Equal(t, cr.GetName() == updated, contentOf(t, &cr).Same(rendered),
+						"the spec means %s and no other", updated)
 				}
 				assert.Positive(t, of)
 			})
@@ -160,6 +161,8 @@ func TestRecordedRolloutsAreOfTheKindThatKuperatorMadeThem(t *testing.T) {
 	image := revision.Explain(first, second, revision.Capabilities{})
 	assert.True(t, image.InPlace())
 	assert.Equal(t, map[string]string{"app": "nginx:1.25.2"}, image.Images)
-	assert.Equal(t, []string{"template.spec.containers[app].env"}, revision.Explain(second, third, revision.Capabilities{}).Forcing)
-	assert.True(t, revision.Explain(contents["held-ccbd85d8"], contents["held-cbc55fd9f"], revision.Capabilities{}).InPlace())
+	assert.Equal(t, []string{"template.spec.containers[app].env"},
+		revision.Explain(second, third, revision.Capabilities{}).Forcing)
+	assert.True(t, revision.Explain(contents["held-ccbd85d8"], contents["held-cbc55fd9f"],
+		revision.Capabilities{}).InPlace())
 }

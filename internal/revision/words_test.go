@@ -68,42 +68,63 @@ func TestTheSameInOtherWords(t *testing.T) {
 		"defaults of a Pod": {other: [3]string{"{restartPolicy: Always, dnsPolicy: ClusterFirst, schedulerName: default-scheduler, " +
 			"terminationGracePeriodSeconds: 30, securityContext: {}, enableServiceLinks: true, serviceAccountName: default, serviceAccount: default, " +
 			"affinity: {podAffinity: {}, nodeAffinity: {}}, nodeSelector: {}, tolerations: [], hostNetwork: false, dnsConfig: {}, volumes: null}"}},
-		"the older name of the service account": {one: [3]string{"{serviceAccount: me}"}, other: [3]string{"{serviceAccountName: me}"}},
+		"the older name of the service account": {one: [3]string{"{serviceAccount: me}"},
+			other: [3]string{"{serviceAccountName: me}"}},
 		"defaults of a container": {other: [3]string{1: "imagePullPolicy: IfNotPresent, terminationMessagePath: /dev/termination-log, terminationMessagePolicy: File, " +
 			"securityContext: {capabilities: {}}, resources: {}, args: [], stdin: false, lifecycle: {}"}},
-		"a probe": {one: [3]string{1: probe}, other: [3]string{1: "readinessProbe: {httpGet: {port: 80, path: /, scheme: HTTP}, " +
-			"timeoutSeconds: 1, periodSeconds: 10, successThreshold: 1, failureThreshold: 3}"}},
-		"a probe by gRPC":     {one: [3]string{1: "livenessProbe: {grpc: {port: 1}}"}, other: [3]string{1: `livenessProbe: {grpc: {port: 1, service: ""}}`}},
-		"a handler":           {one: [3]string{1: "lifecycle: {preStop: {httpGet: {port: 1}}}"}, other: [3]string{1: "lifecycle: {preStop: {httpGet: {port: 1, path: /, scheme: HTTP}}}"}},
-		"a field of the Pod":  {one: [3]string{1: "env: [{name: A, valueFrom: {fieldRef: {fieldPath: x}}}]"}, other: [3]string{1: "env: [{name: A, valueFrom: {fieldRef: {fieldPath: x, apiVersion: v1}}}]"}},
-		"requests":            {one: [3]string{1: "resources: {limits: {cpu: 1}}"}, other: [3]string{1: "resources: {limits: {cpu: 1000m}, requests: {cpu: 1.0}}"}},
-		"numbers":             {one: [3]string{1: "resources: {limits: {cpu: 0.5, memory: 1.5e9}}"}, other: [3]string{1: "resources: {limits: {cpu: 500m, memory: 1500M}}"}},
-		"binary numbers":      {one: [3]string{1: "resources: {limits: {memory: 1Gi}}"}, other: [3]string{1: "resources: {limits: {memory: 1073741824}}"}},
-		"ports of the host":   {one: [3]string{"{hostNetwork: true}", "ports: [{containerPort: 80}]"}, other: [3]string{"{hostNetwork: true}", "ports: [{containerPort: 80, hostPort: 80, protocol: TCP}]"}},
-		"a volume of nothing": {one: [3]string{"{volumes: [{name: v}]}"}, other: [3]string{"{volumes: [{name: v, emptyDir: {}}]}"}},
-		"the size of one":     {one: [3]string{"{volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]}"}, other: [3]string{"{volumes: [{name: v, emptyDir: {sizeLimit: 1024Mi}}]}"}},
-		"a Secret":            {one: [3]string{strings.Replace("{"+mode+"}", "KIND", "secret: {secretName: s}", 1)}, other: [3]string{strings.Replace("{"+mode+"}", "KIND", "secret: {secretName: s, defaultMode: 420}", 1)}},
+		"a probe": {one: [3]string{1: probe},
+			other: [3]string{1: "readinessProbe: {httpGet: {port: 80, path: /, scheme: HTTP}, " +
+				"timeoutSeconds: 1, periodSeconds: 10, successThreshold: 1, failureThreshold: 3}"}},
+		"a probe by gRPC": {one: [3]string{1: "livenessProbe: {grpc: {port: 1}}"},
+			other: [3]string{1: `livenessProbe: {grpc: {port: 1, service: ""}}`}},
+		"a handler": {one: [3]string{1: "lifecycle: {preStop: {httpGet: {port: 1}}}"},
+			other: [3]string{1: "lifecycle: {preStop: {httpGet: {port: 1, path: /, scheme: HTTP}}}"}},
+		"a field of the Pod": {one: [3]string{1: "env: [{name: A, valueFrom: {fieldRef: {fieldPath: x}}}]"},
+			other: [3]string{1: "env: [{name: A, valueFrom: {fieldRef: {fieldPath: x, apiVersion: v1}}}]"}},
+		"requests": {one: [3]string{1: "resources: {limits: {cpu: 1}}"},
+			other: [3]string{1: "resources: {limits: {cpu: 1000m}, requests: {cpu: 1.0}}"}},
+		"numbers": {one: [3]string{1: "resources: {limits: {cpu: 0.5, memory: 1.5e9}}"},
+			other: [3]string{1: "resources: {limits: {cpu: 500m, memory: 1500M}}"}},
+		"binary numbers": {one: [3]string{1: "resources: {limits: {memory: 1Gi}}"},
+			other: [3]string{1: "resources: {limits: {memory: 1073741824}}"}},
+		"ports of the host": {one: [3]string{"{hostNetwork: true}", "ports: [{containerPort: 80}]"},
+			other: [3]string{"{hostNetwork: true}", "ports: [{containerPort: 80, hostPort: 80, protocol: TCP}]"}},
+		"a volume of nothing": {one: [3]string{"{volumes: [{name: v}]}"},
+			other: [3]string{"{volumes: [{name: v, emptyDir: {}}]}"}},
+		"the size of one": {one: [3]string{"{volumes: [{name: v, emptyDir: {sizeLimit: 1Gi}}]}"},
+			other: [3]string{"{volumes: [{name: v, emptyDir: {sizeLimit: 1024Mi}}]}"}},
+		"a Secret": {one: [3]string{strings.Replace("{"+mode+"}", "KIND", "secret: {secretName: s}", 1)},
+			other: [3]string{strings.Replace("{"+mode+"}", "KIND", "secret: {secretName: s, defaultMode: 420}", 1)}},
 		"the whole Pod": {
-			one:   [3]string{"{resources: {limits: {cpu: 3, memory: 2Gi}}}", "resources: {requests: {cpu: 1}}"},
-			other: [3]string{"{resources: {limits: {cpu: 3, memory: 2Gi}, requests: {cpu: 1, memory: 2Gi}}}", "resources: {requests: {cpu: 1}}"},
+			one: [3]string{"{resources: {limits: {cpu: 3, memory: 2Gi}}}", "resources: {requests: {cpu: 1}}"},
+			other: [3]string{"{resources: {limits: {cpu: 3, memory: 2Gi}, requests: {cpu: 1, memory: 2Gi}}}",
+				"resources: {requests: {cpu: 1}}"},
 		},
-		"a claim": {one: [3]string{2: "dataSource: {kind: A, name: a}"}, other: [3]string{2: "dataSource: {kind: A, name: a}, dataSourceRef: {kind: A, name: a}, volumeMode: Filesystem"}},
+		"a claim": {one: [3]string{2: "dataSource: {kind: A, name: a}"},
+			other: [3]string{2: "dataSource: {kind: A, name: a}, dataSourceRef: {kind: A, name: a}, volumeMode: Filesystem"}},
 		"a variable that another hides": {
-			one: [3]string{1: "env: [{name: A, value: a}, {name: B, value: b}, {name: A, value: c}]"}, other: [3]string{1: "env: [{name: A, value: c}, {name: B, value: b}]"},
+			one:   [3]string{1: "env: [{name: A, value: a}, {name: B, value: b}, {name: A, value: c}]"},
+			other: [3]string{1: "env: [{name: A, value: c}, {name: B, value: b}]"},
 		},
-		"a volume that a claim hides": {one: [3]string{"{volumes: [{name: data, emptyDir: {}}]}"}, other: [3]string{"{volumes: [{name: data, fieldOfTheFuture: 1}]}"}},
+		"a volume that a claim hides": {one: [3]string{"{volumes: [{name: data, emptyDir: {}}]}"},
+			other: [3]string{"{volumes: [{name: data, fieldOfTheFuture: 1}]}"}},
 		"what is not known, in another order": {
-			one:   [3]string{"{volumes: [{name: b, future: {x: [1]}}, {name: a, future: 2}]}", "env: [{name: B, future: 1}, {name: A}]"},
-			other: [3]string{"{volumes: [{name: a, future: 2}, {name: b, future: {x: [1]}}]}", "env: [{name: A}, {name: B, future: 1}]"},
+			one: [3]string{"{volumes: [{name: b, future: {x: [1]}}, {name: a, future: 2}]}",
+				"env: [{name: B, future: 1}, {name: A}]"},
+			other: [3]string{"{volumes: [{name: a, future: 2}, {name: b, future: {x: [1]}}]}",
+				"env: [{name: A}, {name: B, future: 1}]"},
 		},
-		"mounts apart": {one: [3]string{1: "volumeMounts: [{name: a, mountPath: /a}, {name: a, mountPath: /ab}]"}, other: [3]string{1: "volumeMounts: [{name: a, mountPath: /ab}, {name: a, mountPath: /a}]"}},
+		"mounts apart": {one: [3]string{1: "volumeMounts: [{name: a, mountPath: /a}, {name: a, mountPath: /ab}]"},
+			other: [3]string{1: "volumeMounts: [{name: a, mountPath: /ab}, {name: a, mountPath: /a}]"}},
 		"a variable that names another which is not there": {
-			one: [3]string{1: "env: [{name: A, value: $(C)}, {name: B, value: b}]"}, other: [3]string{1: "env: [{name: B, value: b}, {name: A, value: $(C)}]"},
+			one:   [3]string{1: "env: [{name: A, value: $(C)}, {name: B, value: b}]"},
+			other: [3]string{1: "env: [{name: B, value: b}, {name: A, value: $(C)}]"},
 		},
 	} {
 		t.Run(title, func(t *testing.T) {
 			with := func(parts [3]string) *Data {
-				spec := fromYAML(t, strings.NewReplacer("    POD\n", "", "IMAGE", "nginx:1", "CONTAINER", parts[1], "CLAIM", parts[2]).Replace(words))
+				spec := fromYAML(t, strings.NewReplacer("    POD\n", "", "IMAGE", "nginx:1", "CONTAINER", parts[1], "CLAIM",
+					parts[2]).Replace(words))
 				var more map[string]any
 				require.NoError(t, yaml.Unmarshal([]byte(parts[0]), &more))
 				maps.Copy(object(object(spec["template"])["spec"]), more)
@@ -116,7 +137,8 @@ func TestTheSameInOtherWords(t *testing.T) {
 
 func TestThePullPolicyFollowsTheImage(t *testing.T) {
 	with := func(image, policy string) *Data {
-		return dataOf(t, fromYAML(t, strings.NewReplacer("    POD\n", "", "IMAGE", image, "CONTAINER", policy, "CLAIM", "").Replace(words)))
+		return dataOf(t, fromYAML(t, strings.NewReplacer("    POD\n", "", "IMAGE", image, "CONTAINER", policy, "CLAIM",
+			"").Replace(words)))
 	}
 	const always, ifNotPresent = "imagePullPolicy: Always", "imagePullPolicy: IfNotPresent"
 	for image, policy := range map[string]string{
@@ -128,7 +150,8 @@ func TestThePullPolicyFollowsTheImage(t *testing.T) {
 		assert.False(t, with(image, "").Same(with(image, other)), image)
 	}
 	const force = "template.spec.containers[app].imagePullPolicy"
-	assert.Empty(t, Explain(with(`"a:1"`, ""), with(`"a"`, ""), all).Forcing, "an image is changed in place where nothing is said")
+	assert.Empty(t, Explain(with(`"a:1"`, ""), with(`"a"`, ""), all).Forcing,
+		"an image is changed in place where nothing is said")
 	assert.Equal(t, []string{force}, Explain(with(`"a:1"`, ""), with(`"a"`, always), all).Forcing)
 	assert.Empty(t, Explain(with(`"a:1"`, ""), with(`"a:2"`, ifNotPresent), all).Forcing)
 	assert.Equal(t, []string{force}, Explain(with(`"a:1"`, ""), with(`"a:1"`, always), all).Forcing)
@@ -242,8 +265,10 @@ func withText(value any) any {
 
 // ordered are the lists of which the order counts always.
 var ordered = []string{
-	"containers", "initContainers", "ephemeralContainers", "command", "args", "envFrom", "restartPolicyRules", "httpHeaders",
-	"hostAliases", "hostnames", "nameservers", "searches", "options", "sources", "finalizers", "ownerReferences", "managedFields",
+	"containers", "initContainers", "ephemeralContainers", "command", "args", "envFrom", "restartPolicyRules",
+	"httpHeaders",
+	"hostAliases", "hostnames", "nameservers", "searches", "options", "sources", "finalizers", "ownerReferences",
+	"managedFields",
 	"monitors", "portals", "targetWWNs", "wwids", "bindMountOptions", "evictionResponders",
 }
 
@@ -274,7 +299,8 @@ func TestEveryChangeThatMattersCounts(t *testing.T) {
 		path = strings.TrimSuffix(path, " gone")
 		return strings.HasSuffix(path, ".metadata.creationTimestamp") || path == "template.spec.serviceAccount"
 	}
-	ofStrings := []string{"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests", "overhead", "options", "volumeAttributes", "userAnnotations", "fieldsV1"}
+	ofStrings := []string{"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests", "overhead",
+		"options", "volumeAttributes", "userAnnotations", "fieldsV1"}
 	check := func(path string) {
 		t.Helper()
 		tried++
@@ -332,7 +358,8 @@ func TestEveryChangeThatMattersCounts(t *testing.T) {
 
 func TestWordsMakeNoRevision(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		template := populated(t, rapid.Int64().Draw(t, "seed"), rapid.SampledFrom([]float64{0.2, 0.5, 0.9}).Draw(t, "nils"), 2)
+		template := populated(t, rapid.Int64().Draw(t, "seed"),
+			rapid.SampledFrom([]float64{0.2, 0.5, 0.9}).Draw(t, "nils"), 2)
 		one := dataOf(t, map[string]any{"template": template})
 		other := runtime.DeepCopyJSON(template)
 		if rapid.Bool().Draw(t, "spell the defaults out") {

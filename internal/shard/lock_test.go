@@ -56,16 +56,19 @@ func (s *server) Identity() string { return s.me }
 func (s *server) Describe() string { return "kuperator-system/" + name }
 
 func record(holder string, renewed time.Time) resourcelock.LeaderElectionRecord {
-	return resourcelock.LeaderElectionRecord{HolderIdentity: holder, LeaseDurationSeconds: int(lasts / time.Second), RenewTime: metav1.NewTime(renewed)}
+	return resourcelock.LeaderElectionRecord{HolderIdentity: holder, LeaseDurationSeconds: int(lasts / time.Second),
+		RenewTime: metav1.NewTime(renewed)}
 }
 
 func lease(r resourcelock.LeaderElectionRecord) *coordinationv1.Lease {
-	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcelock.LeaderElectionRecordToLeaseSpec(&r)}
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: resourcelock.LeaderElectionRecordToLeaseSpec(&r)}
 }
 
 func newTestLock(clk *clocktesting.FakeClock, holder string) (*lock, *server) {
 	s := &server{me: "me", record: ptr.To(record(holder, clk.Now()))}
-	l := &lock{Interface: s, name: name, view: newLeaseView(clk, ""), patient: true, lease: &leaseTerm{clock: clk, lasts: term10and15}}
+	l := &lock{Interface: s, name: name, view: newLeaseView(clk, ""), patient: true,
+		lease: &leaseTerm{clock: clk, lasts: term10and15}}
 	l.view.saw(lease(*s.record))
 	return l, s
 }
@@ -266,7 +269,8 @@ func TestAFenceHoldsWritesBack(t *testing.T) {
 			var count sent
 			transport := tc.fence.Wrap(&count)
 			ask := func(method string) error {
-				response, err := transport.RoundTrip(httptest.NewRequest(method, "https://server/api/v1/pods", strings.NewReader("{}")))
+				response, err := transport.RoundTrip(httptest.NewRequest(method, "https://server/api/v1/pods",
+					strings.NewReader("{}")))
 				if err == nil {
 					return response.Body.Close()
 				}

@@ -36,7 +36,8 @@ func newRenewed(t *testing.T) *renewed {
 	r.client.PrependReactor("patch", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		handled, object, err := patch(action)
 		if err != nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown { // as the API server has it
-			err = apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", coordinationv1.Resource("leases"), name, err.Error(), 0, false)
+			err = apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", coordinationv1.Resource("leases"),
+				name, err.Error(), 0, false)
 		}
 		return handled, object, err
 	})
@@ -147,13 +148,17 @@ func TestRenewing(t *testing.T) {
 		wantDuration time.Duration
 		wantErr      bool
 	}{
-		"as it was seen":         {duration: lasts, wantVerbs: []string{"patch"}, wantDuration: lasts},
-		"a shorter duration":     {duration: lasts / 2, wantVerbs: []string{"patch"}, wantDuration: lasts},
-		"a longer duration":      {duration: 2 * lasts, wantVerbs: []string{"get", "update"}, wantDuration: 2 * lasts},
-		"without annotations":    {duration: lasts, meanwhile: func(l *coordinationv1.Lease) { l.Annotations = nil }, wantVerbs: []string{"patch", "get", "update"}, wantDuration: lasts},
-		"lengthened by another":  {duration: lasts, meanwhile: func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](60) }, wantVerbs: []string{"patch", "get", "update"}, wantDuration: time.Minute},
-		"held by another number": {duration: lasts, meanwhile: held(Identity(3)), wantVerbs: []string{"patch", "get"}, wantErr: true},
-		"given back":             {duration: lasts, meanwhile: held(""), wantVerbs: []string{"patch", "get"}, wantErr: true},
+		"as it was seen":     {duration: lasts, wantVerbs: []string{"patch"}, wantDuration: lasts},
+		"a shorter duration": {duration: lasts / 2, wantVerbs: []string{"patch"}, wantDuration: lasts},
+		"a longer duration":  {duration: 2 * lasts, wantVerbs: []string{"get", "update"}, wantDuration: 2 * lasts},
+		"without annotations": {duration: lasts, meanwhile: func(l *coordinationv1.Lease) { l.Annotations = nil },
+			wantVerbs: []string{"patch", "get", "update"}, wantDuration: lasts},
+		"lengthened by another": {duration: lasts,
+			meanwhile: func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](60) },
+			wantVerbs: []string{"patch", "get", "update"}, wantDuration: time.Minute},
+		"held by another number": {duration: lasts, meanwhile: held(Identity(3)), wantVerbs: []string{"patch", "get"},
+			wantErr: true},
+		"given back": {duration: lasts, meanwhile: held(""), wantVerbs: []string{"patch", "get"}, wantErr: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

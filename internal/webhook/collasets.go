@@ -205,7 +205,8 @@ func warnCollaSet(spec *appsv1alpha1.CollaSetSpec) []string {
 	warnings := warnPodTemplate(&spec.Template, claims)
 	if rolling := spec.UpdateStrategy.RollingUpdate; rolling != nil && rolling.ByLabel != nil &&
 		rolling.ByPartition != nil {
-		warnings = append(warnings, "spec.updateStrategy.rollingUpdate sets byLabel and byPartition: byLabel wins, the partition is ignored")
+		warnings = append(warnings,
+			"spec.updateStrategy.rollingUpdate sets byLabel and byPartition: byLabel wins, the partition is ignored")
 	} else if rolling != nil && rolling.ByPartition != nil {
 		if held, replicas := rolling.ByPartition.Partition, ptr.Deref(spec.Replicas, 0); held != nil &&
 			held.Type == intstr.Int && held.IntVal > replicas && replicas > 0 {

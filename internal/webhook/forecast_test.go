@@ -13,7 +13,8 @@ import (
 )
 
 func newest(context.Context) (revision.Capabilities, error) {
-	return revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true, Restart: revision.DefaultRestartAnnotations}, nil
+	return revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true,
+		Restart: revision.DefaultRestartAnnotations}, nil
 }
 
 const running = `[{op: add, path: /status, value: {replicas: 3}}, {op: add, path: /spec/replicas, value: 3},
@@ -35,7 +36,8 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 		"an image":                  {image, "3 Pods will be updated in place"},
 		"an image with InPlaceOnly": {policy("InPlaceOnly") + image, "3 Pods will be updated in place"},
 		"a partition holds some back": {
-			`{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byPartition: {partition: 50%}}}}, ` + image, "1 Pod will be updated in place",
+			`{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byPartition: {partition: 50%}}}}, ` + image,
+			"1 Pod will be updated in place",
 		},
 		"a partition holds all back": {`{op: add, path: /spec/updateStrategy, value: {rollingUpdate: {byPartition: {partition: 3}}}}, ` + image, ""},
 		"by label": {
@@ -44,16 +46,19 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 		},
 		"an environment variable": {env, "3 Pods will be created anew because of template.spec.containers[main].env"},
 		"an environment variable with InPlaceOnly": {
-			policy("InPlaceOnly") + env, "3 Pods will not be updated (InPlaceOnly) because of template.spec.containers[main].env",
+			policy("InPlaceOnly") + env,
+			"3 Pods will not be updated (InPlaceOnly) because of template.spec.containers[main].env",
 		},
 		"a policy that says it itself": {policy("Recreate") + env, ""},
 		"more than a warning holds": {
-			env + `, {op: add, path: /spec/template/spec/containers/0/args, value: [a]}, {op: add, path: /spec/template/spec/containers/0/command, value: [a]},
+			env +
+				`, {op: add, path: /spec/template/spec/containers/0/args, value: [a]}, {op: add, path: /spec/template/spec/containers/0/command, value: [a]},
 			{op: add, path: /spec/template/spec/containers/0/workingDir, value: /a}`,
 			"3 Pods will be created anew because of template.spec.containers[main].args, template.spec.containers[main].command and 2 more",
 		},
 		"nothing of the template": {`{op: add, path: /spec/replicas, value: 2}`, ""},
-		"an annotation":           {`{op: add, path: /spec/template/metadata/annotations, value: {note: b}}`, "3 Pods will be updated in place"},
+		"an annotation": {`{op: add, path: /spec/template/metadata/annotations, value: {note: b}}`,
+			"3 Pods will be updated in place"},
 		"an annotation that restarts": {
 			`{op: add, path: /spec/template/metadata/annotations, value: {checksum/config: bbbb}}`,
 			"3 Pods will be created anew because of template.metadata.annotations[checksum/config]",
@@ -70,7 +75,8 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 		"no Pods":                    {`{op: add, path: /status/replicas, value: 0}, ` + image, ""},
 		"a larger claim":             {`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi}`, "3 Pods will be updated in place"},
 		"another claim, which is kept": {
-			`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast}`, "3 Pods will be updated in place",
+			`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast}`,
+			"3 Pods will be updated in place",
 		},
 		"another claim, which is not kept": {
 			`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast},
@@ -102,18 +108,22 @@ func TestWhatComesIsAnnounced(t *testing.T) {
 			`{op: add, path: /spec/template/spec/initContainers, value: [{name: setup, image: "setup:1"}]}`,
 			"3 Pods will be created anew because of template.spec.initContainers",
 		},
-		"a variable with InPlaceOnly": {policy("InPlaceOnly") + env, "3 Pods will be created anew because of template.spec.containers[main].env"},
-		"a larger claim":              {`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi}`, "3 Pods will be created anew because of volumeClaimTemplates[data]"},
+		"a variable with InPlaceOnly": {policy("InPlaceOnly") + env,
+			"3 Pods will be created anew because of template.spec.containers[main].env"},
+		"a larger claim": {`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi}`,
+			"3 Pods will be created anew because of volumeClaimTemplates[data]"},
 		"a larger claim that is kept": {
 			`{op: replace, path: /spec/volumeClaimTemplates/0/spec/resources/requests/storage, value: 2Gi},
 			{op: add, path: /spec/scaleStrategy, value: {persistentVolumeClaimRetentionPolicy: {whenTemplateChanged: Retain}}}`,
 			"3 Pods will be updated in place",
 		},
-		"another claim": {`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast}`, "3 Pods will be created anew because of volumeClaimTemplates[data]"},
+		"another claim": {`{op: add, path: /spec/volumeClaimTemplates/0/spec/storageClassName, value: fast}`,
+			"3 Pods will be created anew because of volumeClaimTemplates[data]"},
 	} {
 		t.Run("with --compatibility, "+title, func(t *testing.T) {
 			was := old(t)
-			response := (&flags{compatibility: bootstrap.KuperatorV07}).forecaster(newest).validateCollaSet(t.Context(), ask(t, "collasets", with(t, was, "["+tc.patch+"]"), was))
+			response := (&flags{compatibility: bootstrap.KuperatorV07}).forecaster(newest).validateCollaSet(t.Context(),
+				ask(t, "collasets", with(t, was, "["+tc.patch+"]"), was))
 			require.True(t, response.Allowed, response.Result)
 			assert.Contains(t, response.Warnings, tc.want)
 		})

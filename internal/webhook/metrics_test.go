@@ -26,7 +26,8 @@ func TestDecisionsAreCounted(t *testing.T) {
 		decisionDenied:  admission.Denied("no"),
 		decisionError:   admission.Errored(http.StatusInternalServerError, errors.New("broken")),
 	} {
-		got := counted("/x", func(context.Context, admission.Request) admission.Response { return response })(t.Context(), admission.Request{})
+		got := counted("/x", func(context.Context, admission.Request) admission.Response { return response })(t.Context(),
+			admission.Request{})
 		assert.Equal(t, response, got)
 		assert.InDelta(t, 1, testutil.ToFloat64(decisions.WithLabelValues("/x", want)), 0, want)
 	}

@@ -53,7 +53,8 @@ func inOperate(id, opType string) func(*removal) {
 func operateLabels(id, opType string) map[string]string {
 	return map[string]string{
 		podops.OperatingPrefix + "/" + id: "1", podops.OperationTypePrefix + "/" + id: opType,
-		podops.PreCheckedPrefix + "/" + id: "1", podops.PermissionPrefix + "/" + opType: "1", podops.OperatePrefix + "/" + id: "1",
+		podops.PreCheckedPrefix + "/" + id: "1", podops.PermissionPrefix + "/" + opType: "1",
+		podops.OperatePrefix + "/" + id: "1",
 	}
 }
 
@@ -62,41 +63,63 @@ func defaultPolicy(graceful bool) removalPolicy {
 }
 
 func TestDecideRemoval(t *testing.T) {
-	const admitted, warned, refused, refusedAndMarked = "admitted", "admitted with a warning", "refused", "refused and marked"
+	const admitted, warned, refused, refusedAndMarked = "admitted", "admitted with a warning", "refused",
+		"refused and marked"
 	tests := map[string]struct {
 		removal removal
 		off     bool // --graceful-deletion=false
 		want    string
 		says    string // part of the message or the warning
 	}{
-		"a Pod that serves":                      {removal: serving(), want: refusedAndMarked, says: "Now: it waits for lifecycle-controller to begin"},
-		"an eviction of it":                      {removal: serving(byEviction), want: refusedAndMarked, says: "is being taken out of service"},
-		"a Pod that is marked":                   {removal: serving(marked), want: refused, says: "it waits for lifecycle-controller to begin"},
+		"a Pod that serves": {removal: serving(), want: refusedAndMarked,
+			says: "Now: it waits for lifecycle-controller to begin"},
+		"an eviction of it": {removal: serving(byEviction), want: refusedAndMarked,
+			says: "is being taken out of service"},
+		"a Pod that is marked": {removal: serving(marked), want: refused,
+			says: "it waits for lifecycle-controller to begin"},
 		"an eviction of a Pod that is marked":    {removal: serving(marked, byEviction), want: refused},
 		"a Pod that is not Ready":                {removal: serving(notReady), want: refusedAndMarked},
 		"a Pod that is not managed":              {removal: serving(label(appsv1alpha1.ControlLabel, "yes")), want: admitted},
 		"a Pod from before the webhook, no gate": {removal: serving(func(r *removal) { r.Pod.Gate = false }), want: admitted},
-		"a terminating Pod":                      {removal: serving(func(r *removal) { r.Pod.Terminating = true }), want: admitted},
-		"a marked Pod that terminates":           {removal: serving(marked, func(r *removal) { r.Pod.Terminating = true }), want: admitted},
-		"a Pod that has run to its end":          {removal: serving(func(r *removal) { r.Pod.Terminal = true }), want: admitted},
-		"a Pod without a node":                   {removal: serving(func(r *removal) { r.Scheduled = false }), want: admitted},
-		"a grace period of 0":                    {removal: serving(func(r *removal) { r.Forced = true }), want: admitted},
-		"a grace period of 0, marked":            {removal: serving(marked, func(r *removal) { r.Forced = true }), want: admitted},
-		"a terminating namespace":                {removal: serving(func(r *removal) { r.NamespaceTerminating = true }), want: admitted},
-		"a kubelet":                              {removal: serving(func(r *removal) { r.Groups = append(r.Groups, "system:nodes") }), want: admitted},
-		"the garbage collector":                  {removal: serving(func(r *removal) { r.User = "system:serviceaccount:kube-system:generic-garbage-collector" }), want: admitted},
-		"the namespace controller":               {removal: serving(func(r *removal) { r.User = "system:serviceaccount:kube-system:namespace-controller" }), want: admitted},
-		"the Pod garbage collector":              {removal: serving(func(r *removal) { r.User = "system:serviceaccount:kube-system:pod-garbage-collector" }), want: admitted},
-		"the taint eviction controller":          {removal: serving(func(r *removal) { r.User = "system:serviceaccount:kube-system:taint-eviction-controller" }), want: admitted},
-		"the node lifecycle controller":          {removal: serving(func(r *removal) { r.User = "system:serviceaccount:kube-system:node-controller" }), want: admitted},
-		"the scheduler that preempts":            {removal: serving(func(r *removal) { r.User = "system:kube-scheduler" }), want: admitted},
-		"the ReplicaSet controller":              {removal: serving(func(r *removal) { r.User = "system:serviceaccount:kube-system:replicaset-controller" }), want: refusedAndMarked},
-		"controllers that share one user":        {removal: serving(func(r *removal) { r.User = "system:kube-controller-manager" }), want: refusedAndMarked},
-		"an update that may act":                 {removal: serving(inOperate("collaset", "update")), want: admitted},
-		"the deletion itself":                    {removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete)), want: admitted},
-		"an eviction during it":                  {removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete), byEviction), want: admitted},
+		"a terminating Pod": {removal: serving(func(r *removal) { r.Pod.Terminating = true }),
+			want: admitted},
+		"a marked Pod that terminates": {removal: serving(marked, func(r *removal) { r.Pod.Terminating = true }),
+			want: admitted},
+		"a Pod that has run to its end": {removal: serving(func(r *removal) { r.Pod.Terminal = true }),
+			want: admitted},
+		"a Pod without a node": {removal: serving(func(r *removal) { r.Scheduled = false }),
+			want: admitted},
+		"a grace period of 0": {removal: serving(func(r *removal) { r.Forced = true }), want: admitted},
+		"a grace period of 0, marked": {removal: serving(marked, func(r *removal) { r.Forced = true }),
+			want: admitted},
+		"a terminating namespace": {removal: serving(func(r *removal) { r.NamespaceTerminating = true }),
+			want: admitted},
+		"a kubelet": {removal: serving(
+			func(r *removal) { r.Groups = append(r.Groups, "system:nodes") }), want: admitted},
+		"the garbage collector": {removal: serving(
+			func(r *removal) { r.User = "system:serviceaccount:kube-system:generic-garbage-collector" }), want: admitted},
+		"the namespace controller": {removal: serving(
+			func(r *removal) { r.User = "system:serviceaccount:kube-system:namespace-controller" }), want: admitted},
+		"the Pod garbage collector": {removal: serving(
+			func(r *removal) { r.User = "system:serviceaccount:kube-system:pod-garbage-collector" }), want: admitted},
+		"the taint eviction controller": {removal: serving(
+			func(r *removal) { r.User = "system:serviceaccount:kube-system:taint-eviction-controller" }), want: admitted},
+		"the node lifecycle controller": {removal: serving(
+			func(r *removal) { r.User = "system:serviceaccount:kube-system:node-controller" }), want: admitted},
+		"the scheduler that preempts": {removal: serving(func(r *removal) { r.User = "system:kube-scheduler" }),
+			want: admitted},
+		"the ReplicaSet controller": {removal: serving(
+			func(r *removal) { r.User = "system:serviceaccount:kube-system:replicaset-controller" }), want: refusedAndMarked},
+		"controllers that share one user": {removal: serving(
+			func(r *removal) { r.User = "system:kube-controller-manager" }), want: refusedAndMarked},
+		"an update that may act": {removal: serving(inOperate("collaset", "update")), want: admitted},
+		"the deletion itself": {removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete)),
+			want: admitted},
+		"an eviction during it": {removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete),
+			byEviction), want: admitted},
 		"an eviction during an update, after which the Pod may be back by the time it is deleted": {
-			removal: serving(inOperate("collaset", "update"), byEviction), want: refusedAndMarked, says: "is being taken out of service",
+			removal: serving(inOperate("collaset", "update"), byEviction), want: refusedAndMarked,
+			says: "is being taken out of service",
 		},
 		"an eviction during an update, of a Pod that is marked": {
 			removal: serving(marked, inOperate("collaset", "update"), byEviction), want: refused,
@@ -109,59 +132,82 @@ func TestDecideRemoval(t *testing.T) {
 		},
 		"an eviction of this version of a Pod that serves": {removal: serving(byEviction, pinned), want: refusedAndMarked},
 		"the deletion before Ready is seen to be False": {
-			removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete), func(r *removal) { r.Pod.Ready = true }), want: refused, says: "OperatorAtWork",
+			removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete), func(r *removal) { r.Pod.Ready = true }),
+			want:    refused, says: "OperatorAtWork",
 		},
 		"the deletion while a cooperator holds the Pod": {
-			removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete), func(r *removal) { r.Pod.Finalizers = []string{podops.ProtectionFinalizerPrefix + "/a"} }), want: refused,
+			removal: serving(marked, inOperate(podops.DeletionID, podops.TypeDelete),
+				func(r *removal) { r.Pod.Finalizers = []string{podops.ProtectionFinalizerPrefix + "/a"} }), want: refused,
 		},
 		"a Pod whose deletion others refuse": {
 			removal: serving(marked, func(r *removal) {
 				r.Pod.Annotations = map[string]string{podops.DeletionRefusedAnnotation: "policy keep denied the request"}
 			}),
-			want: refused, says: "Now: DeletionRefused: the API server refuses to delete the Pod: policy keep denied the request",
+			want: refused,
+			says: "Now: DeletionRefused: the API server refuses to delete the Pod: policy keep denied the request",
 		},
 		"a Pod in PreCheck names what it waits for": {
-			removal: serving(marked, label(podops.OperatingPrefix+"/"+podops.DeletionID, "1"), label(podops.OperationTypePrefix+"/"+podops.DeletionID, "delete"), label(podops.PreCheckPrefix+"/"+podops.DeletionID, "1")),
-			want:    refused, says: "it waits for the PodTransitionRules that select it, then for lifecycle-controller",
+			removal: serving(marked, label(podops.OperatingPrefix+"/"+podops.DeletionID, "1"),
+				label(podops.OperationTypePrefix+"/"+podops.DeletionID, "delete"),
+				label(podops.PreCheckPrefix+"/"+podops.DeletionID, "1")),
+			want: refused, says: "it waits for the PodTransitionRules that select it, then for lifecycle-controller",
 		},
 		"a Pod that rules have held for a while names them": {
-			removal: serving(marked, label(podops.OperatingPrefix+"/"+podops.DeletionID, "1"), label(podops.OperationTypePrefix+"/"+podops.DeletionID, "delete"), label(podops.PreCheckPrefix+"/"+podops.DeletionID, "1"),
+			removal: serving(marked, label(podops.OperatingPrefix+"/"+podops.DeletionID, "1"),
+				label(podops.OperationTypePrefix+"/"+podops.DeletionID, "delete"),
+				label(podops.PreCheckPrefix+"/"+podops.DeletionID, "1"),
 				func(r *removal) {
-					r.Pod.Annotations = map[string]string{podops.RuleDetailPrefix + "/b": "{}", podops.RuleDetailPrefix + "/a": "{}", "c": ""}
+					r.Pod.Annotations = map[string]string{podops.RuleDetailPrefix + "/b": "{}",
+						podops.RuleDetailPrefix + "/a": "{}", "c": ""}
 				}),
 			want: refused, says: "it waits for PodTransitionRule a, b: see kubectl describe podtransitionrule -n shop",
 		},
 		"a Pod in Preparing names its cooperator": {
-			removal: serving(marked, label(podops.OperatingPrefix+"/"+podops.DeletionID, "1"), label(podops.OperationTypePrefix+"/"+podops.DeletionID, "delete"),
-				label(podops.PreCheckedPrefix+"/"+podops.DeletionID, "1"), label(podops.PermissionPrefix+"/delete", "1"), label(podops.PreparingPrefix+"/"+podops.DeletionID, "1"),
+			removal: serving(marked, label(podops.OperatingPrefix+"/"+podops.DeletionID, "1"),
+				label(podops.OperationTypePrefix+"/"+podops.DeletionID, "delete"),
+				label(podops.PreCheckedPrefix+"/"+podops.DeletionID, "1"), label(podops.PermissionPrefix+"/delete", "1"),
+				label(podops.PreparingPrefix+"/"+podops.DeletionID, "1"),
 				func(r *removal) {
 					r.Pod.ServiceReady, r.Pod.Ready = "False", false
 					r.Pod.Finalizers = []string{podops.ProtectionFinalizerPrefix + "/lb"}
 				}),
 			want: refused, says: "WaitingForCooperatorToLeave",
 		},
-		"a dry run":                              {removal: serving(dryRun), want: warned, says: "not in a dry run, this delete would be refused at first"},
-		"a dry run of an eviction":               {removal: serving(dryRun, byEviction), want: warned, says: "this eviction would be refused at first"},
-		"a dry run on a marked Pod":              {removal: serving(dryRun, marked), want: warned},
-		"a dry run of what is admitted":          {removal: serving(dryRun, func(r *removal) { r.Forced = true }), want: admitted},
-		"switched off":                           {removal: serving(), off: true, want: admitted},
-		"switched off, marked by somebody":       {removal: serving(marked), off: true, want: admitted},
-		"enabled for the namespace":              {removal: serving(namespaceLabel("enabled")), off: true, want: refusedAndMarked},
-		"disabled for the namespace":             {removal: serving(namespaceLabel("disabled")), want: admitted},
-		"enabled for the Pod alone":              {removal: serving(namespaceLabel("disabled"), label(podops.GracefulDeletionLabel, "enabled")), off: true, want: refusedAndMarked},
-		"disabled for the Pod alone":             {removal: serving(namespaceLabel("enabled"), label(podops.GracefulDeletionLabel, "disabled")), want: admitted},
-		"a switch on the Pod that is none":       {removal: serving(namespaceLabel("disabled"), label(podops.GracefulDeletionLabel, "on")), want: warned, says: `label podopslifecycle.kusionstack.io/graceful-deletion of Pod web-1 is "on"`},
-		"a switch on the namespace that is none": {removal: serving(namespaceLabel("no")), off: true, want: warned, says: "of Namespace shop"},
-		"an eviction that a budget forbids":      {removal: serving(byEviction, noneAllowed), want: refused, says: "PodDisruptionBudget web-pdb allows no disruption now"},
-		"a deletion, whatever the budget":        {removal: serving(noneAllowed), want: refusedAndMarked},
-		"a budget and a Pod that is not Ready":   {removal: serving(byEviction, noneAllowed, notReady), want: refusedAndMarked},
-		"a budget and a Pod that is marked":      {removal: serving(byEviction, noneAllowed, marked), want: refused, says: "is being taken out of service"},
-		"a budget in a dry run":                  {removal: serving(byEviction, noneAllowed, dryRun), want: warned},
+		"a dry run": {removal: serving(dryRun), want: warned,
+			says: "not in a dry run, this delete would be refused at first"},
+		"a dry run of an eviction": {removal: serving(dryRun, byEviction), want: warned,
+			says: "this eviction would be refused at first"},
+		"a dry run on a marked Pod": {removal: serving(dryRun, marked), want: warned},
+		"a dry run of what is admitted": {removal: serving(dryRun, func(r *removal) { r.Forced = true }),
+			want: admitted},
+		"switched off":                     {removal: serving(), off: true, want: admitted},
+		"switched off, marked by somebody": {removal: serving(marked), off: true, want: admitted},
+		"enabled for the namespace": {removal: serving(namespaceLabel("enabled")), off: true,
+			want: refusedAndMarked},
+		"disabled for the namespace": {removal: serving(namespaceLabel("disabled")), want: admitted},
+		"enabled for the Pod alone": {removal: serving(namespaceLabel("disabled"),
+			label(podops.GracefulDeletionLabel, "enabled")), off: true, want: refusedAndMarked},
+		"disabled for the Pod alone": {removal: serving(namespaceLabel("enabled"),
+			label(podops.GracefulDeletionLabel, "disabled")), want: admitted},
+		"a switch on the Pod that is none": {removal: serving(namespaceLabel("disabled"),
+			label(podops.GracefulDeletionLabel, "on")), want: warned,
+			says: `label podopslifecycle.kusionstack.io/graceful-deletion of Pod web-1 is "on"`},
+		"a switch on the namespace that is none": {removal: serving(namespaceLabel("no")), off: true, want: warned,
+			says: "of Namespace shop"},
+		"an eviction that a budget forbids": {removal: serving(byEviction, noneAllowed), want: refused,
+			says: "PodDisruptionBudget web-pdb allows no disruption now"},
+		"a deletion, whatever the budget": {removal: serving(noneAllowed), want: refusedAndMarked},
+		"a budget and a Pod that is not Ready": {removal: serving(byEviction, noneAllowed, notReady),
+			want: refusedAndMarked},
+		"a budget and a Pod that is marked": {removal: serving(byEviction, noneAllowed, marked), want: refused,
+			says: "is being taken out of service"},
+		"a budget in a dry run": {removal: serving(byEviction, noneAllowed, dryRun), want: warned},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			answer := decideRemoval(tc.removal, defaultPolicy(!tc.off))
-			got := map[[2]bool]string{{true, false}: admitted, {false, false}: refused, {false, true}: refusedAndMarked}[[2]bool{answer.Allowed, answer.Mark}]
+			got := map[[2]bool]string{{true, false}: admitted, {false, false}: refused,
+				{false, true}: refusedAndMarked}[[2]bool{answer.Allowed, answer.Mark}]
 			if answer.Allowed && len(answer.Warnings) > 0 {
 				got = warned
 			}
@@ -194,9 +240,12 @@ func TestRefusalSaysHowToCancelAndToForce(t *testing.T) {
 // was not marked before, and those who must never wait never do.
 func TestRemovalProperties(t *testing.T) {
 	labels := []string{
-		podops.GracefulDeletionLabel, appsv1alpha1.ToDeleteLabel, podops.OperatingPrefix + "/a", podops.OperationTypePrefix + "/a", podops.PreCheckPrefix + "/a",
-		podops.PreCheckedPrefix + "/a", podops.PreparingPrefix + "/a", podops.OperatePrefix + "/a", podops.PermissionPrefix + "/delete",
-		podops.OperatingPrefix + "/" + podops.DeletionID, podops.OperatePrefix + "/" + podops.DeletionID, podops.UndoOperationTypePrefix + "/a",
+		podops.GracefulDeletionLabel, appsv1alpha1.ToDeleteLabel, podops.OperatingPrefix + "/a",
+		podops.OperationTypePrefix + "/a", podops.PreCheckPrefix + "/a",
+		podops.PreCheckedPrefix + "/a", podops.PreparingPrefix + "/a", podops.OperatePrefix + "/a",
+		podops.PermissionPrefix + "/delete",
+		podops.OperatingPrefix + "/" + podops.DeletionID, podops.OperatePrefix + "/" + podops.DeletionID,
+		podops.UndoOperationTypePrefix + "/a",
 	}
 	values := []string{"enabled", "disabled", "delete", "1", ""}
 	rapid.Check(t, func(t *rapid.T) {
@@ -204,10 +253,12 @@ func TestRemovalProperties(t *testing.T) {
 		r := serving()
 		r.Verb = rapid.SampledFrom([]removalVerb{removeByDelete, removeByEviction}).Draw(t, "verb")
 		r.User = rapid.SampledFrom(append(slices.Clone(undelayedUsers), "jane")).Draw(t, "user")
-		r.DryRun, r.Forced, r.Pinned, r.Scheduled, r.NamespaceTerminating = yes("dry run"), yes("forced"), yes("pinned"), yes("scheduled"), yes("namespace")
+		r.DryRun, r.Forced, r.Pinned, r.Scheduled, r.NamespaceTerminating = yes("dry run"), yes("forced"), yes("pinned"),
+			yes("scheduled"), yes("namespace")
 		r.NamespaceLabel = rapid.SampledFrom(values).Draw(t, "namespace label")
 		r.Budget = rapid.SampledFrom([]string{"", "pdb"}).Draw(t, "budget")
-		r.Pod.Gate, r.Pod.Ready, r.Pod.Terminating, r.Pod.Terminal = yes("gate"), yes("ready"), yes("terminating"), yes("terminal")
+		r.Pod.Gate, r.Pod.Ready, r.Pod.Terminating, r.Pod.Terminal = yes("gate"), yes("ready"), yes("terminating"),
+			yes("terminal")
 		for _, key := range rapid.SliceOfDistinct(rapid.SampledFrom(labels), rapid.ID).Draw(t, "labels") {
 			r.Pod.Labels[key] = rapid.SampledFrom(values).Draw(t, key)
 		}
@@ -216,7 +267,8 @@ func TestRemovalProperties(t *testing.T) {
 		if answer.Mark && (answer.Allowed || r.DryRun || wasMarked) {
 			t.Fatalf("marked: %+v", answer)
 		}
-		free := r.DryRun || r.Forced || !r.Scheduled || r.NamespaceTerminating || !r.Pod.Gate || r.Pod.Terminating || r.Pod.Terminal || r.User != "jane" ||
+		free := r.DryRun || r.Forced || !r.Scheduled || r.NamespaceTerminating || !r.Pod.Gate || r.Pod.Terminating ||
+			r.Pod.Terminal || r.User != "jane" ||
 			r.Pod.Labels[podops.GracefulDeletionLabel] == "disabled"
 		if free && !answer.Allowed {
 			t.Fatalf("held up: %+v", answer)

@@ -36,7 +36,9 @@ import (
 // testHandlers are all handlers on an empty cluster.
 func testHandlers() map[string]admission.HandlerFunc {
 	nobody := fake.NewFakeClient()
-	return handlers(&podMutator{services: nobody}, &remover{namespaces: nobody, live: nobody, writer: nobody, clock: clocktesting.NewFakePassiveClock(time.Unix(1, 0))}, &forecaster{serverCan: newest})
+	return handlers(&podMutator{services: nobody},
+		&remover{namespaces: nobody, live: nobody, writer: nobody, clock: clocktesting.NewFakePassiveClock(time.Unix(1, 0))},
+		&forecaster{serverCan: newest})
 }
 
 // cluster is a remover and what it sees.
@@ -56,7 +58,8 @@ func newCluster(objects ...client.Object) *cluster {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
 	utilruntime.Must(appsv1alpha1.AddToScheme(scheme))
-	c.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&policyv1.PodDisruptionBudget{}).Build()
+	c.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(
+		&policyv1.PodDisruptionBudget{}).Build()
 	failing := func(verb string, object runtime.Object) error {
 		if c.fail == nil {
 			return nil
@@ -64,7 +67,8 @@ func newCluster(objects ...client.Object) *cluster {
 		return c.fail(verb, object)
 	}
 	live := interceptor.NewClient(c.client, interceptor.Funcs{
-		Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+		Get: func(ctx context.Context, w client.WithWatch, key client.ObjectKey, obj client.Object,
+			opts ...client.GetOption) error {
 			c.reads++
 			return errors.Join(failing("get", obj), w.Get(ctx, key, obj, opts...))
 		},
@@ -72,7 +76,8 @@ func newCluster(objects ...client.Object) *cluster {
 			c.reads++
 			return errors.Join(failing("list", list), w.List(ctx, list, opts...))
 		},
-		Patch: func(ctx context.Context, w client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+		Patch: func(ctx context.Context, w client.WithWatch, obj client.Object, patch client.Patch,
+			opts ...client.PatchOption) error {
 			c.patches++
 			if err := failing("patch", obj); err != nil {
 				return err
@@ -110,9 +115,12 @@ func samePod(ctx context.Context, reader client.Reader, obj client.Object, patch
 // webPod is a managed Pod that serves.
 func webPod(changes ...func(*corev1.Pod)) *corev1.Pod {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "u1", Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: "true"}},
-		Spec:       corev1.PodSpec{NodeName: "n1", ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "u1",
+			Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: "true"}},
+		Spec: corev1.PodSpec{NodeName: "n1",
+			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 	}
 	for _, change := range changes {
 		change(pod)
@@ -154,7 +162,8 @@ func (c *cluster) evict(t *testing.T, user string, options *metav1.DeleteOptions
 	t.Helper()
 	request := removalRequest(user)
 	request.Operation, request.SubResource = admissionv1.Create, "eviction"
-	request.Object = rawOf(t, policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}, DeleteOptions: options})
+	request.Object = rawOf(t, policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"},
+		DeleteOptions: options})
 	return c.eviction(t.Context(), request)
 }
 
@@ -176,7 +185,8 @@ func TestDeletionMarksOnceAndReadsNothing(t *testing.T) {
 func TestAMarkedPodOfAReplicaSetIsTheNextThatItDeletes(t *testing.T) {
 	ownedBy := func(kind, cost string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "web", UID: "o", Controller: ptr.To(true)}}
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: kind, Name: "web", UID: "o",
+				Controller: ptr.To(true)}}
 			if cost != "" {
 				p.Annotations = map[string]string{corev1.PodDeletionCost: cost}
 			}
@@ -202,7 +212,8 @@ func TestAMarkedPodOfAReplicaSetIsTheNextThatItDeletes(t *testing.T) {
 func TestDeletionForcedOrInADryRunHasNoEffect(t *testing.T) {
 	c := newCluster(webPod())
 	require.True(t, c.delete(t, webPod(), metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}).Allowed)
-	require.False(t, c.delete(t, webPod(func(p *corev1.Pod) { p.UID = "u0" }), metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}).Allowed)
+	require.False(t, c.delete(t, webPod(func(p *corev1.Pod) { p.UID = "u0" }),
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}).Allowed)
 	require.Empty(t, c.mark(t), "another Pod of that name is not marked")
 	request := removalRequest("jane")
 	request.Operation, request.OldObject, request.DryRun = admissionv1.Delete, rawOf(t, webPod()), ptr.To(true)
@@ -231,7 +242,8 @@ func TestDeletionInANamespaceThatTerminatesOrSaysSo(t *testing.T) {
 func TestTheGarbageCollectorLeavesThePodsOfACollaSetToIt(t *testing.T) {
 	of := func(apiVersion, kind string) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", UID: "o", Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}}
+			p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", UID: "o",
+				Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true)}}
 		}
 	}
 	ours := of(appsv1alpha1.SchemeGroupVersion.String(), appsv1alpha1.CollaSetKind)
@@ -254,13 +266,16 @@ func TestTheGarbageCollectorLeavesThePodsOfACollaSetToIt(t *testing.T) {
 	}{
 		"its CollaSet takes it out of service": {pod: webPod(ours), set: leaving()},
 		"its CollaSet is gone":                 {pod: webPod(ours), admitted: true},
-		"another has its name":                 {pod: webPod(ours), set: leaving(func(s *appsv1alpha1.CollaSet) { s.UID = "other" }), admitted: true},
-		"nothing holds the CollaSet for it":    {pod: webPod(ours), set: leaving(func(s *appsv1alpha1.CollaSet) { s.Finalizers = s.Finalizers[:1] }), admitted: true},
+		"another has its name": {pod: webPod(ours),
+			set: leaving(func(s *appsv1alpha1.CollaSet) { s.UID = "other" }), admitted: true},
+		"nothing holds the CollaSet for it": {pod: webPod(ours),
+			set: leaving(func(s *appsv1alpha1.CollaSet) { s.Finalizers = s.Finalizers[:1] }), admitted: true},
 		"its CollaSet stays": {
 			pod: webPod(ours), set: leaving(func(s *appsv1alpha1.CollaSet) { s.DeletionTimestamp = nil }), admitted: true,
 		},
-		"a Pod of a ReplicaSet":          {pod: webPod(of("apps/v1", "ReplicaSet")), set: leaving(), admitted: true},
-		"a CollaSet of another group":    {pod: webPod(of("example.test/v1", appsv1alpha1.CollaSetKind)), set: leaving(), admitted: true},
+		"a Pod of a ReplicaSet": {pod: webPod(of("apps/v1", "ReplicaSet")), set: leaving(), admitted: true},
+		"a CollaSet of another group": {pod: webPod(of("example.test/v1", appsv1alpha1.CollaSetKind)), set: leaving(),
+			admitted: true},
 		"a Pod that is out of service":   {pod: webPod(ours, updating), set: leaving(), admitted: true},
 		"graceful deletion is off":       {pod: webPod(ours), set: leaving(), off: true, admitted: true},
 		"another user who must not wait": {user: "system:kube-scheduler", pod: webPod(ours), set: leaving(), admitted: true},
@@ -273,7 +288,8 @@ func TestTheGarbageCollectorLeavesThePodsOfACollaSetToIt(t *testing.T) {
 			c := newCluster(objects...)
 			c.policy = defaultPolicy(!tc.off)
 			request := removalRequest(cmp.Or(tc.user, garbageCollector))
-			request.Operation, request.OldObject, request.Options = admissionv1.Delete, rawOf(t, tc.pod), rawOf(t, metav1.DeleteOptions{})
+			request.Operation, request.OldObject, request.Options = admissionv1.Delete, rawOf(t, tc.pod),
+				rawOf(t, metav1.DeleteOptions{})
 			response := c.deletion(t.Context(), request)
 			require.Equal(t, tc.admitted, response.Allowed)
 			require.Empty(t, c.mark(t), "the CollaSet deletes it")
@@ -288,7 +304,8 @@ func TestTheGarbageCollectorLeavesThePodsOfACollaSetToIt(t *testing.T) {
 		c := newCluster(pod, leaving())
 		c.fail = func(string, runtime.Object) error { return errors.New("no answer") }
 		request := removalRequest(garbageCollector)
-		request.Operation, request.OldObject, request.Options = admissionv1.Delete, rawOf(t, pod), rawOf(t, metav1.DeleteOptions{})
+		request.Operation, request.OldObject, request.Options = admissionv1.Delete, rawOf(t, pod),
+			rawOf(t, metav1.DeleteOptions{})
 		response := c.deletion(t.Context(), request)
 		require.False(t, response.Allowed)
 		require.EqualValues(t, http.StatusInternalServerError, response.Result.Code)
@@ -322,7 +339,8 @@ func TestEviction(t *testing.T) {
 			Status:     policyv1.PodDisruptionBudgetStatus{DisruptionsAllowed: allowed},
 		}
 		if owner != "" {
-			b.OwnerReferences = []metav1.OwnerReference{{APIVersion: owner, Kind: "PodTransitionRule", Name: "r", UID: "r", Controller: ptr.To(true)}}
+			b.OwnerReferences = []metav1.OwnerReference{{APIVersion: owner, Kind: "PodTransitionRule", Name: "r", UID: "r",
+				Controller: ptr.To(true)}}
 		}
 		return b
 	}
@@ -333,23 +351,38 @@ func TestEviction(t *testing.T) {
 		marked  bool
 		says    string
 	}{
-		"a Pod that serves":                     {objects: []client.Object{webPod()}, marked: true, says: "is being taken out of service"},
-		"a Pod that does not exist":             {allowed: true},
-		"a Pod that is not managed":             {objects: []client.Object{webPod(func(p *corev1.Pod) { p.Labels = nil })}, allowed: true},
-		"a dry run in the body":                 {objects: []client.Object{webPod()}, options: &metav1.DeleteOptions{DryRun: []string{"All"}}, allowed: true, says: "not in a dry run"},
-		"a grace period of 0":                   {objects: []client.Object{webPod()}, options: &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, allowed: true},
-		"a precondition that fails anyway":      {objects: []client.Object{webPod()}, options: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("u0"))}}, allowed: true},
-		"a precondition that holds":             {objects: []client.Object{webPod()}, options: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("u1"))}}, marked: true},
-		"an update that may act":                {objects: []client.Object{webPod(updating)}, marked: true, says: "is being taken out of service"},
-		"an update, and an old version":         {objects: []client.Object{webPod(updating)}, options: ofVersion("6"), allowed: true},
-		"an update, and this version":           {objects: []client.Object{webPod(updating)}, options: ofVersion("7"), allowed: true},
-		"this version of a Pod that serves":     {objects: []client.Object{webPod(func(p *corev1.Pod) { p.ResourceVersion = "7" })}, options: ofVersion("7"), marked: true},
-		"a budget that allows none":             {objects: []client.Object{webPod(), budget(0, "")}, says: "PodDisruptionBudget budget allows no disruption now"},
-		"a budget that allows one":              {objects: []client.Object{webPod(), budget(1, "")}, marked: true},
-		"a budget of other Pods":                {objects: []client.Object{webPod(func(p *corev1.Pod) { p.Labels["app"] = "db" }), budget(0, "")}, marked: true},
-		"a budget that mirrors a rule":          {objects: []client.Object{webPod(), budget(0, "apps.kusionstack.io/v1alpha1")}, marked: true},
-		"a budget that somebody's rule mirrors": {objects: []client.Object{webPod(), budget(0, "example.test/v1")}, says: "allows no disruption now"},
-		"a budget and a Pod that is not Ready":  {objects: []client.Object{webPod(func(p *corev1.Pod) { p.Status.Conditions = nil }), budget(0, "")}, marked: true},
+		"a Pod that serves": {objects: []client.Object{webPod()}, marked: true,
+			says: "is being taken out of service"},
+		"a Pod that does not exist": {allowed: true},
+		"a Pod that is not managed": {objects: []client.Object{webPod(func(p *corev1.Pod) { p.Labels = nil })},
+			allowed: true},
+		"a dry run in the body": {objects: []client.Object{webPod()},
+			options: &metav1.DeleteOptions{DryRun: []string{"All"}}, allowed: true, says: "not in a dry run"},
+		"a grace period of 0": {objects: []client.Object{webPod()},
+			options: &metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, allowed: true},
+		"a precondition that fails anyway": {objects: []client.Object{webPod()},
+			options: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("u0"))}}, allowed: true},
+		"a precondition that holds": {objects: []client.Object{webPod()},
+			options: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(types.UID("u1"))}}, marked: true},
+		"an update that may act": {objects: []client.Object{webPod(updating)}, marked: true,
+			says: "is being taken out of service"},
+		"an update, and an old version": {objects: []client.Object{webPod(updating)}, options: ofVersion("6"),
+			allowed: true},
+		"an update, and this version": {objects: []client.Object{webPod(updating)}, options: ofVersion("7"),
+			allowed: true},
+		"this version of a Pod that serves": {objects: []client.Object{webPod(
+			func(p *corev1.Pod) { p.ResourceVersion = "7" })}, options: ofVersion("7"), marked: true},
+		"a budget that allows none": {objects: []client.Object{webPod(), budget(0, "")},
+			says: "PodDisruptionBudget budget allows no disruption now"},
+		"a budget that allows one": {objects: []client.Object{webPod(), budget(1, "")}, marked: true},
+		"a budget of other Pods": {objects: []client.Object{webPod(
+			func(p *corev1.Pod) { p.Labels["app"] = "db" }), budget(0, "")}, marked: true},
+		"a budget that mirrors a rule": {objects: []client.Object{webPod(),
+			budget(0, "apps.kusionstack.io/v1alpha1")}, marked: true},
+		"a budget that somebody's rule mirrors": {objects: []client.Object{webPod(), budget(0, "example.test/v1")},
+			says: "allows no disruption now"},
+		"a budget and a Pod that is not Ready": {objects: []client.Object{webPod(
+			func(p *corev1.Pod) { p.Status.Conditions = nil }), budget(0, "")}, marked: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -384,11 +417,13 @@ func TestRepeatedEvictionDoesNotHitTheNextPodOfThatName(t *testing.T) {
 		require.NoError(t, c.client.Create(t.Context(), webPod(func(p *corev1.Pod) { p.UID = uid })))
 	}
 	replace("u2")
-	require.True(t, c.evict(t, "drainer", &metav1.DeleteOptions{DryRun: []string{"All"}}).Allowed, "a dry run neither uses nor changes the memory")
+	require.True(t, c.evict(t, "drainer", &metav1.DeleteOptions{DryRun: []string{"All"}}).Allowed,
+		"a dry run neither uses nor changes the memory")
 
 	response := c.evict(t, "drainer", nil)
 	require.False(t, response.Allowed)
-	require.True(t, apierrors.IsNotFound(&apierrors.StatusError{ErrStatus: *response.Result}), "drain takes that as the end: %+v", response.Result)
+	require.True(t, apierrors.IsNotFound(&apierrors.StatusError{ErrStatus: *response.Result}),
+		"drain takes that as the end: %+v", response.Result)
 	require.Empty(t, c.mark(t))
 
 	require.False(t, c.evict(t, "drainer", nil).Allowed)
@@ -428,13 +463,20 @@ func TestRemovalWhenTheAPIServerFails(t *testing.T) {
 		code  int
 		says  string
 	}{
-		"the mark of a deletion":       {"patch", &corev1.Pod{}, down, false, http.StatusInternalServerError, "marking Pod shop/web-1"},
-		"the mark of an eviction":      {"patch", &corev1.Pod{}, down, true, http.StatusTooManyRequests, "marking Pod shop/web-1"},
-		"the Pod of an eviction":       {"get", &corev1.Pod{}, down, true, http.StatusTooManyRequests, "reading Pod shop/web-1"},
-		"the budgets":                  {"list", &policyv1.PodDisruptionBudgetList{}, down, true, http.StatusTooManyRequests, "listing the PodDisruptionBudgets"},
-		"the namespace":                {"get", &metav1.PartialObjectMetadata{}, down, false, http.StatusInternalServerError, "reading Namespace shop"},
-		"a Pod that is gone meanwhile": {"patch", &corev1.Pod{}, apierrors.NewNotFound(corev1.Resource("pods"), "web-1"), false, http.StatusConflict, "being taken out"},
-		"a Pod that is another one":    {"patch", &corev1.Pod{}, apierrors.NewConflict(corev1.Resource("pods"), "web-1", down), true, http.StatusTooManyRequests, "being taken out"},
+		"the mark of a deletion": {"patch", &corev1.Pod{}, down, false, http.StatusInternalServerError,
+			"marking Pod shop/web-1"},
+		"the mark of an eviction": {"patch", &corev1.Pod{}, down, true, http.StatusTooManyRequests,
+			"marking Pod shop/web-1"},
+		"the Pod of an eviction": {"get", &corev1.Pod{}, down, true, http.StatusTooManyRequests,
+			"reading Pod shop/web-1"},
+		"the budgets": {"list", &policyv1.PodDisruptionBudgetList{}, down, true, http.StatusTooManyRequests,
+			"listing the PodDisruptionBudgets"},
+		"the namespace": {"get", &metav1.PartialObjectMetadata{}, down, false, http.StatusInternalServerError,
+			"reading Namespace shop"},
+		"a Pod that is gone meanwhile": {"patch", &corev1.Pod{}, apierrors.NewNotFound(corev1.Resource("pods"), "web-1"),
+			false, http.StatusConflict, "being taken out"},
+		"a Pod that is another one": {"patch", &corev1.Pod{},
+			apierrors.NewConflict(corev1.Resource("pods"), "web-1", down), true, http.StatusTooManyRequests, "being taken out"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -492,7 +534,8 @@ func TestRemovalsThatAreNone(t *testing.T) {
 			require.True(t, c.deletion(t.Context(), request).Allowed)
 
 			request = removalRequest("jane")
-			request.Operation, request.SubResource, request.Object = admissionv1.Create, "eviction", runtime.RawExtension{Raw: []byte("no JSON")}
+			request.Operation, request.SubResource, request.Object = admissionv1.Create, "eviction",
+				runtime.RawExtension{Raw: []byte("no JSON")}
 			require.EqualValues(t, http.StatusBadRequest, c.eviction(t.Context(), request).Result.Code)
 			change(&request)
 			require.True(t, c.eviction(t.Context(), request).Allowed)
@@ -523,8 +566,9 @@ func TestPodsOfOtherNamespacesAreLeftAlone(t *testing.T) {
 func TestAnnounceServices(t *testing.T) {
 	service := func(name, namespace string, selector map[string]string, changes ...func(*corev1.Service)) *corev1.Service {
 		s := &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
-			Spec:       corev1.ServiceSpec{Selector: selector},
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+				Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
+			Spec: corev1.ServiceSpec{Selector: selector},
 		}
 		for _, change := range changes {
 			change(s)
@@ -549,10 +593,12 @@ func TestAnnounceServices(t *testing.T) {
 	}
 	const gates = `spec: {readinessGates: [{conditionType: ` + gate + `}]}`
 	tests := map[string]struct{ metadata, want, warning string }{
-		"a Pod without annotations":               {`labels: {kusionstack.io/control: "true", app: web}`, expects(""), ""},
-		"a Pod with null annotations":             {`annotations: null, labels: {kusionstack.io/control: "true", app: web}`, expects(""), ""},
-		"what others announced stays":             {`annotations: {a: b, pod.kusionstack.io/available-conditions: '{"expectedFinalizers":{"LB/shop/x":"f"}}'}, labels: {kusionstack.io/control: "true", app: web}`, expects(`"LB/shop/x":"f",`), ""},
-		"what is announced already stays":         {`annotations: {pod.kusionstack.io/available-conditions: '` + expects("") + `'}, labels: {kusionstack.io/control: "true", app: web}`, expects(""), ""},
+		"a Pod without annotations": {`labels: {kusionstack.io/control: "true", app: web}`, expects(""), ""},
+		"a Pod with null annotations": {`annotations: null, labels: {kusionstack.io/control: "true", app: web}`,
+			expects(""), ""},
+		"what others announced stays": {`annotations: {a: b, pod.kusionstack.io/available-conditions: '{"expectedFinalizers":{"LB/shop/x":"f"}}'}, labels: {kusionstack.io/control: "true", app: web}`, expects(`"LB/shop/x":"f",`), ""},
+		"what is announced already stays": {`annotations: {pod.kusionstack.io/available-conditions: '` + expects("") +
+			`'}, labels: {kusionstack.io/control: "true", app: web}`, expects(""), ""},
 		"a Pod that no Service selects":           {`labels: {kusionstack.io/control: "true", app: cache}`, "", ""},
 		"a Pod that is not managed":               {`labels: {app: web}`, "", ""},
 		"an annotation that cannot be read stays": {`annotations: {pod.kusionstack.io/available-conditions: "no JSON"}, labels: {kusionstack.io/control: "true", app: web}`, "no JSON", "is not valid JSON"},
@@ -587,9 +633,11 @@ func TestAPodIsGatedWhenServicesCannotBeRead(t *testing.T) {
 
 func TestStripServiceKeepsWhatSelects(t *testing.T) {
 	got, err := stripService(&corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"a": "b"}, Annotations: map[string]string{"big": "value"}, ManagedFields: []metav1.ManagedFieldsEntry{{}}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Type: corev1.ServiceTypeExternalName, Ports: []corev1.ServicePort{{Port: 1}}},
-		Status:     corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"a": "b"},
+			Annotations: map[string]string{"big": "value"}, ManagedFields: []metav1.ManagedFieldsEntry{{}}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Type: corev1.ServiceTypeExternalName,
+			Ports: []corev1.ServicePort{{Port: 1}}},
+		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}}},
 	})
 	require.NoError(t, err)
 	require.Equal(t, &corev1.Service{
@@ -599,14 +647,18 @@ func TestStripServiceKeepsWhatSelects(t *testing.T) {
 }
 
 func FuzzRemovalsNeverPanic(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"namespace":"shop","name":"web-1","labels":{"kusionstack.io/control":"true"}},"spec":{"nodeName":"n","readinessGates":[{"conditionType":"pod.kusionstack.io/service-ready"}]}}`), []byte(`{"gracePeriodSeconds":1}`))
+	f.Add(
+		[]byte(
+			`{"metadata":{"namespace":"shop","name":"web-1","labels":{"kusionstack.io/control":"true"}},"spec":{"nodeName":"n","readinessGates":[{"conditionType":"pod.kusionstack.io/service-ready"}]}}`), []byte(`{"gracePeriodSeconds":1}`))
 	f.Add([]byte(`{"metadata":null}`), []byte(`{"dryRun":[null],"preconditions":{}}`))
 	f.Fuzz(func(t *testing.T, pod, options []byte) {
 		c := newCluster(webPod())
 		request := removalRequest("jane")
-		request.Operation, request.OldObject, request.Options = admissionv1.Delete, runtime.RawExtension{Raw: pod}, runtime.RawExtension{Raw: options}
+		request.Operation, request.OldObject, request.Options = admissionv1.Delete, runtime.RawExtension{Raw: pod},
+			runtime.RawExtension{Raw: options}
 		c.deletion(t.Context(), request)
-		request.Operation, request.SubResource, request.Object = admissionv1.Create, "eviction", runtime.RawExtension{Raw: []byte(`{"deleteOptions":` + string(options) + `}`)}
+		request.Operation, request.SubResource, request.Object = admissionv1.Create, "eviction",
+			runtime.RawExtension{Raw: []byte(`{"deleteOptions":` + string(options) + `}`)}
 		c.eviction(t.Context(), request)
 	})
 }

@@ -29,19 +29,24 @@ func TestReplicasThatAreLeftOut(t *testing.T) {
 		options       string
 		kept          bool
 	}{
-		"applied without, and owned by none":         {object(6, managed(owner)), object(0, managed(others)), `{fieldManager: kubectl}`, true},
-		"applied as 0":                               {object(6, managed(owner)), object(0, managed(owner)), `{fieldManager: kubectl}`, false},
-		"applied without, while another set it to 0": {object(6, managed(owner)), object(0, managed(others+","+scaler)), `{fieldManager: kubectl}`, false},
-		"a patch of one that does not apply":         {object(6, managed(others)), object(0, managed(others)), `{fieldManager: other}`, false},
-		"what has no managed fields":                 {object(6, ""), object(0, ""), `{fieldManager: kubectl}`, false},
-		"the manifest has it no more":                {object(6, had), object(0, hasNone), `{fieldManager: kubectl-client-side-apply}`, true},
-		"the manifest says 0":                        {object(6, had), object(0, hasZero), "", false},
-		"the manifest did not have it before":        {object(6, hasNone), object(0, hasNone), "", false},
-		"the manifest is gone":                       {object(6, had), object(0, ""), "", false},
-		"the manifest cannot be read":                {object(6, had), object(0, broken), "", false},
-		"another number":                             {object(6, had), object(3, hasNone), "", false},
-		"it was 0":                                   {object(0, had), object(0, hasNone), "", false},
-		"an object without replicas":                 {`{spec: {}}`, `{spec: {}}`, "", false},
+		"applied without, and owned by none": {object(6, managed(owner)), object(0, managed(others)),
+			`{fieldManager: kubectl}`, true},
+		"applied as 0": {object(6, managed(owner)), object(0, managed(owner)),
+			`{fieldManager: kubectl}`, false},
+		"applied without, while another set it to 0": {object(6, managed(owner)), object(0, managed(others+","+scaler)),
+			`{fieldManager: kubectl}`, false},
+		"a patch of one that does not apply": {object(6, managed(others)), object(0, managed(others)),
+			`{fieldManager: other}`, false},
+		"what has no managed fields": {object(6, ""), object(0, ""), `{fieldManager: kubectl}`, false},
+		"the manifest has it no more": {object(6, had), object(0, hasNone),
+			`{fieldManager: kubectl-client-side-apply}`, true},
+		"the manifest says 0":                 {object(6, had), object(0, hasZero), "", false},
+		"the manifest did not have it before": {object(6, hasNone), object(0, hasNone), "", false},
+		"the manifest is gone":                {object(6, had), object(0, ""), "", false},
+		"the manifest cannot be read":         {object(6, had), object(0, broken), "", false},
+		"another number":                      {object(6, had), object(3, hasNone), "", false},
+		"it was 0":                            {object(0, had), object(0, hasNone), "", false},
+		"an object without replicas":          {`{spec: {}}`, `{spec: {}}`, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := ask(t, "collasets", tc.after, tc.before)

@@ -14,12 +14,17 @@ import (
 
 // ofV07 are the fields of spec in Kuperator v0.7, but those of the template, the claim templates and the selector.
 var ofV07 = []string{
-	"historyLimit", "namingStrategy", "namingStrategy.podNamingSuffixPolicy", "paused", "replicas", "scaleStrategy", "scaleStrategy.context",
+	"historyLimit", "namingStrategy", "namingStrategy.podNamingSuffixPolicy", "paused", "replicas", "scaleStrategy",
+	"scaleStrategy.context",
 	"scaleStrategy.operationDelaySeconds", "scaleStrategy.persistentVolumeClaimRetentionPolicy",
-	"scaleStrategy.persistentVolumeClaimRetentionPolicy.whenDeleted", "scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled",
-	"scaleStrategy.podToDelete", "scaleStrategy.podToExclude", "scaleStrategy.podToInclude", "selector", "template", "updateStrategy",
-	"updateStrategy.operationDelaySeconds", "updateStrategy.podUpgradePolicy", "updateStrategy.rollingUpdate", "updateStrategy.rollingUpdate.byLabel",
-	"updateStrategy.rollingUpdate.byPartition", "updateStrategy.rollingUpdate.byPartition.partition", "volumeClaimTemplates",
+	"scaleStrategy.persistentVolumeClaimRetentionPolicy.whenDeleted",
+	"scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled",
+	"scaleStrategy.podToDelete", "scaleStrategy.podToExclude", "scaleStrategy.podToInclude", "selector", "template",
+	"updateStrategy",
+	"updateStrategy.operationDelaySeconds", "updateStrategy.podUpgradePolicy", "updateStrategy.rollingUpdate",
+	"updateStrategy.rollingUpdate.byLabel",
+	"updateStrategy.rollingUpdate.byPartition", "updateStrategy.rollingUpdate.byPartition.partition",
+	"volumeClaimTemplates",
 }
 
 func TestOwnFieldsAreAllThatV07DoesNotHave(t *testing.T) {
@@ -59,26 +64,37 @@ func TestRoundTrips(t *testing.T) {
 	)
 	object := func(metadata, spec string) string { return `{metadata: {` + metadata + `}, spec: {` + spec + `}}` }
 	all := []string{
-		"spec.minReadySeconds", "spec.progressDeadlineSeconds", "spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged",
-		"spec.template.spec.initContainers[side].restartPolicy", "spec.updateStrategy.failurePolicy", "spec.updateStrategy.maxSurge",
+		"spec.minReadySeconds", "spec.progressDeadlineSeconds",
+		"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged",
+		"spec.template.spec.initContainers[side].restartPolicy", "spec.updateStrategy.failurePolicy",
+		"spec.updateStrategy.maxSurge",
 	}
 	for name, tc := range map[string]struct {
 		before, after string
 		refused       []string
 		warned        []string
 	}{
-		"a program that marks the set and strips it is refused": {before: object("", rich), after: object(held, poor), refused: all},
-		"so is one that writes it later":                        {before: object(held, rich), after: object(held, poor), refused: all},
-		"an annotation is as good as a label":                   {before: object("", "minReadySeconds: 5"), after: object("annotations: {rollout.kusionstack.io/name: a}", ""), refused: all[:1]},
-		"without the mark anything goes":                        {before: object(held, rich), after: object("", poor)},
-		"a new value is no loss":                                {before: object(held, "minReadySeconds: 5"), after: object(held, "minReadySeconds: 0")},
-		"nor is one that said nothing":                          {before: object(held, "minReadySeconds: 0, updateStrategy: {failurePolicy: ''}"), after: object(held, "")},
-		"a container that is gone took its policy along":        {before: object(held, `template: {spec: {initContainers: [{name: side, restartPolicy: Always}]}}`), after: object(held, "")},
-		"what is there is warned of":                            {after: object(held, "minReadySeconds: 5, updateStrategy: {maxSurge: 1}"), warned: []string{"minReadySeconds, updateStrategy.maxSurge"}},
+		"a program that marks the set and strips it is refused": {before: object("", rich), after: object(held, poor),
+			refused: all},
+		"so is one that writes it later": {before: object(held, rich), after: object(held, poor),
+			refused: all},
+		"an annotation is as good as a label": {before: object("", "minReadySeconds: 5"),
+			after: object("annotations: {rollout.kusionstack.io/name: a}", ""), refused: all[:1]},
+		"without the mark anything goes": {before: object(held, rich), after: object("", poor)},
+		"a new value is no loss": {before: object(held, "minReadySeconds: 5"),
+			after: object(held, "minReadySeconds: 0")},
+		"nor is one that said nothing": {before: object(held,
+			"minReadySeconds: 0, updateStrategy: {failurePolicy: ''}"), after: object(held, "")},
+		"a container that is gone took its policy along": {before: object(held,
+			`template: {spec: {initContainers: [{name: side, restartPolicy: Always}]}}`), after: object(held, "")},
+		"what is there is warned of": {after: object(held,
+			"minReadySeconds: 5, updateStrategy: {maxSurge: 1}"), warned: []string{"minReadySeconds, updateStrategy.maxSurge"}},
 		"a percentage cannot be read": {
-			after: object(held, "updateStrategy: {rollingUpdate: {byPartition: {partition: '50%'}}}"), warned: []string{`byPartition.partition is "50%"`},
+			after:  object(held, "updateStrategy: {rollingUpdate: {byPartition: {partition: '50%'}}}"),
+			warned: []string{`byPartition.partition is "50%"`},
 		},
-		"a number can":                        {after: object(held, "updateStrategy: {rollingUpdate: {byPartition: {partition: 5}}}")},
+		"a number can": {after: object(held,
+			"updateStrategy: {rollingUpdate: {byPartition: {partition: 5}}}")},
 		"an unmarked set may have everything": {after: object("", rich+", paused: true")},
 	} {
 		t.Run(name, func(t *testing.T) {

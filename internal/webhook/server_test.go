@@ -76,7 +76,8 @@ func serve(t *testing.T, c *shown, change func(*server)) (address string, read *
 // dial opens a TLS connection that ends with the test.
 func dial(t *testing.T, address string) *tls.Conn {
 	t.Helper()
-	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp", address) //nolint:gosec // an attacker trusts everybody
+	conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(t.Context(), "tcp",
+		address) //nolint:gosec // an attacker trusts everybody
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn.(*tls.Conn)
@@ -85,7 +86,8 @@ func dial(t *testing.T, address string) *tls.Conn {
 // begin sends the header of a request, and no body.
 func begin(t *testing.T, conn net.Conn, method, path, contentType, length string) {
 	t.Helper()
-	_, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: a\r\nContent-Type: %s\r\n%s\r\n\r\n", method, path, contentType, length)
+	_, err := fmt.Fprintf(conn, "%s %s HTTP/1.1\r\nHost: a\r\nContent-Type: %s\r\n%s\r\n\r\n", method, path,
+		contentType, length)
 	require.NoError(t, err)
 }
 
@@ -132,19 +134,22 @@ func TestWhatNoAPIServerSendsIsTurnedAwayBeforeItsBody(t *testing.T) {
 		at, method, path, contentType, length string
 		want                                  int
 	}{
-		"an unknown path":             {guarded, "POST", "/metrics/" + secret, jsonType, "Content-Length: 1000", 404},
-		"the root":                    {guarded, "POST", "/", jsonType, "Content-Length: 1000", 404},
-		"another method":              {guarded, "PUT", "/mutate-pods/" + secret, jsonType, "Content-Length: 1000", 405},
-		"another type":                {guarded, "POST", "/mutate-pods/" + secret, "text/plain", "Content-Length: 1000", 415},
-		"more than any review":        {guarded, "POST", "/mutate-pods/" + secret, jsonType, "Content-Length: 7340032", 413},
-		"a part of the token":         {guarded, "POST", "/delete-pods/" + secret[1:], jsonType, "Content-Length: 1000", 403},
-		"the token and more":          {guarded, "POST", "/delete-pods/" + secret + "/x", jsonType, "Content-Length: 1000", 403},
-		"the token in capitals":       {guarded, "POST", "/delete-pods/" + strings.ToUpper(secret), jsonType, "Content-Length: 1000", 403},
+		"an unknown path":      {guarded, "POST", "/metrics/" + secret, jsonType, "Content-Length: 1000", 404},
+		"the root":             {guarded, "POST", "/", jsonType, "Content-Length: 1000", 404},
+		"another method":       {guarded, "PUT", "/mutate-pods/" + secret, jsonType, "Content-Length: 1000", 405},
+		"another type":         {guarded, "POST", "/mutate-pods/" + secret, "text/plain", "Content-Length: 1000", 415},
+		"more than any review": {guarded, "POST", "/mutate-pods/" + secret, jsonType, "Content-Length: 7340032", 413},
+		"a part of the token":  {guarded, "POST", "/delete-pods/" + secret[1:], jsonType, "Content-Length: 1000", 403},
+		"the token and more": {guarded, "POST", "/delete-pods/" + secret + "/x", jsonType,
+			"Content-Length: 1000", 403},
+		"the token in capitals": {guarded, "POST", "/delete-pods/" + strings.ToUpper(secret), jsonType,
+			"Content-Length: 1000", 403},
 		"a body of an unknown length": {guarded, "POST", "/evict-pods/", jsonType, "Transfer-Encoding: chunked", 403},
 		"before there is a token":     {early, "POST", "/mutate-pods/", jsonType, "Content-Length: 1000", 403},
 		"another type, no token":      {without, "POST", "/mutate-pods", "text/plain", "Content-Length: 1000", 415},
 		"no HTTP":                     {guarded, "\x00\x01", "/", jsonType, "Content-Length: 1000", 400},
-		"a long header":               {guarded, "POST", "/mutate-pods", strings.Repeat("x", 3*mostHeader), "Content-Length: 1000", 431},
+		"a long header": {guarded, "POST", "/mutate-pods", strings.Repeat("x", 3*mostHeader),
+			"Content-Length: 1000", 431},
 	}
 	for path := range handlers(nil, nil, nil) {
 		for name, call := range map[string]string{"": path, "a guess at ": path + "/guess"} {
@@ -180,7 +185,8 @@ func TestWhoIsTurnedAwayLearnsWhy(t *testing.T) {
 func TestAReviewIsReadAtEveryPath(t *testing.T) {
 	guarded, read := serve(t, &shown{token: secret, needed: true}, nil)
 	without, _ := serve(t, &shown{}, nil)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true} //nolint:gosec // the certificate is not what is tested
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		ForceAttemptHTTP2: true} //nolint:gosec // the certificate is not what is tested
 	t.Cleanup(transport.CloseIdleConnections)
 	caller := &http.Client{Transport: transport, Timeout: time.Minute}
 	send := func(at string, body io.Reader) int {
@@ -196,7 +202,8 @@ func TestAReviewIsReadAtEveryPath(t *testing.T) {
 		require.Equal(t, http.StatusOK, send("https://"+without+path, strings.NewReader("{}")), path)
 	}
 	read.Store(0)
-	require.Equal(t, http.StatusOK, send("https://"+guarded+"/mutate-pods/"+secret, bytes.NewReader(make([]byte, mostReview))))
+	require.Equal(t, http.StatusOK, send("https://"+guarded+"/mutate-pods/"+secret,
+		bytes.NewReader(make([]byte, mostReview))))
 	require.EqualValues(t, mostReview, read.Load(), "the largest review")
 	stream := io.MultiReader(bytes.NewReader(make([]byte, mostReview)), strings.NewReader("x")) // of no known length
 	require.Equal(t, http.StatusBadRequest, send("https://"+guarded+"/mutate-pods/"+secret, stream))
@@ -211,11 +218,15 @@ func TestReviewsOfObjectsLeaveRoomForDeletions(t *testing.T) {
 	call := func(path string, body string) int {
 		return post(t, dial(t, address), path+"/"+secret, body)
 	}
-	require.Eventually(t, func() bool { return call("/mutate-pods", strings.Repeat("x", 2<<20)) == http.StatusServiceUnavailable }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return call("/mutate-pods",
+			strings.Repeat("x", 2<<20)) == http.StatusServiceUnavailable
+	}, time.Minute, time.Millisecond)
 	require.Equal(t, http.StatusOK, call("/mutate-pods", "{}"), "there is room for a small one")
 	require.Equal(t, http.StatusOK, call("/delete-pods", strings.Repeat("x", 2<<20)))
 	require.NoError(t, hung.Close())
-	require.Eventually(t, func() bool { return call("/mutate-pods", strings.Repeat("x", 2<<20)) == http.StatusOK }, time.Minute, time.Millisecond, "the room comes back")
+	require.Eventually(t, func() bool { return call("/mutate-pods", strings.Repeat("x", 2<<20)) == http.StatusOK },
+		time.Minute, time.Millisecond, "the room comes back")
 }
 
 func TestAFloodOfConnectionsEndsItself(t *testing.T) {

@@ -224,7 +224,8 @@ func TestValidateCollaSet(t *testing.T) {
 			answer{Refused: []string{"spec.selector"}}},
 		"a template that the selector does not match": {`[{op: replace, path: /spec/template/metadata/labels, value: {app: other}}]`,
 			answer{Refused: []string{"spec.selector"}}},
-		"a label value that is too long": {`[{op: add, path: /spec/template/metadata/labels/x, value: "` + strings.Repeat("x", 64) + `"}]`,
+		"a label value that is too long": {`[{op: add, path: /spec/template/metadata/labels/x, value: "` + strings.Repeat("x",
+			64) + `"}]`,
 			answer{Refused: []string{"spec.template.metadata.labels"}}},
 		"an annotation whose key is none": {`[{op: add, path: /spec/template/metadata/annotations, value: {"a b": c}}]`,
 			answer{Refused: []string{"spec.template.metadata.annotations"}}},
@@ -236,16 +237,22 @@ func TestValidateCollaSet(t *testing.T) {
 			answer{Refused: []string{"spec.template.spec.containers[0].name"}}},
 		"an image with a space": {`[{op: replace, path: ` + container + `/image, value: "web:1 "}]`,
 			answer{Refused: []string{"spec.template.spec.containers[0].image"}}},
-		"a port out of range, and a port name twice": {`[{op: add, path: ` + container + `/ports/-, value: {name: http, containerPort: 70000}}]`,
-			answer{Refused: []string{"spec.template.spec.containers[0].ports[1].containerPort", "spec.template.spec.containers[0].ports[1].name"}}},
+		"a port out of range, and a port name twice": {`[{op: add, path: ` + container +
+			`/ports/-, value: {name: http, containerPort: 70000}}]`,
+			answer{Refused: []string{"spec.template.spec.containers[0].ports[1].containerPort",
+				"spec.template.spec.containers[0].ports[1].name"}}},
 		"a variable that is no variable": {`[{op: replace, path: ` + container + `/env/0/name, value: "A=B"}]`,
 			answer{Refused: []string{"spec.template.spec.containers[0].env[0].name"}}},
-		"a variable with two sources": {`[{op: add, path: ` + container + `/env/0/valueFrom, value: {fieldRef: {fieldPath: metadata.name}}}]`,
+		"a variable with two sources": {`[{op: add, path: ` + container +
+			`/env/0/valueFrom, value: {fieldRef: {fieldPath: metadata.name}}}]`,
 			answer{Refused: []string{"spec.template.spec.containers[0].env[0]"}}},
 		"a mount of a volume that is not there": {`[{op: replace, path: ` + container + `/volumeMounts/0/name, value: log}]`,
 			answer{Refused: []string{"spec.template.spec.containers[0].volumeMounts[0].name"}}},
-		"two mounts at one path": {`[{op: add, path: ` + container + `/volumeMounts/-, value: {name: data, mountPath: /data}}, {op: add, path: ` + container + `/volumeMounts/-, value: {name: data}}]`,
-			answer{Refused: []string{"spec.template.spec.containers[0].volumeMounts[1].mountPath", "spec.template.spec.containers[0].volumeMounts[2].mountPath"}}},
+		"two mounts at one path": {`[{op: add, path: ` + container +
+			`/volumeMounts/-, value: {name: data, mountPath: /data}}, {op: add, path: ` + container +
+			`/volumeMounts/-, value: {name: data}}]`,
+			answer{Refused: []string{"spec.template.spec.containers[0].volumeMounts[1].mountPath",
+				"spec.template.spec.containers[0].volumeMounts[2].mountPath"}}},
 		"a request above its limit": {`[{op: replace, path: ` + container + `/resources/requests/cpu, value: "2"}]`,
 			answer{Refused: []string{"spec.template.spec.containers[0].resources.requests[cpu]"}}},
 		"a negative quantity": {`[{op: replace, path: ` + container + `/resources, value: {limits: {memory: "-1"}}}]`,
@@ -254,21 +261,25 @@ func TestValidateCollaSet(t *testing.T) {
 			answer{Refused: []string{"spec.template.spec.volumes[1].name"}}},
 		"words that are none": {`[{op: add, path: /spec/template/spec/restartPolicy, value: Sometimes}, {op: add, path: /spec/template/spec/serviceAccountName, value: "A B"},
 			{op: add, path: /spec/template/spec/hostname, value: a.b}, {op: add, path: /spec/template/spec/terminationGracePeriodSeconds, value: -1}]`,
-			answer{Refused: []string{"spec.template.spec.restartPolicy", "spec.template.spec.terminationGracePeriodSeconds", "spec.template.spec.serviceAccountName", "spec.template.spec.hostname"}}},
+			answer{Refused: []string{"spec.template.spec.restartPolicy", "spec.template.spec.terminationGracePeriodSeconds",
+				"spec.template.spec.serviceAccountName", "spec.template.spec.hostname"}}},
 		"a readiness gate twice": {`[{op: add, path: /spec/template/spec/readinessGates, value: [{conditionType: a/b}, {conditionType: a/b}]}]`,
 			answer{Refused: []string{"spec.template.spec.readinessGates[1].conditionType"}}},
 		"ephemeral containers": {`[{op: add, path: /spec/template/spec/ephemeralContainers, value: [{name: x, image: tool:1}]}]`,
 			answer{Refused: []string{"spec.template.spec.ephemeralContainers"}}},
 		"a node selector that is none": {`[{op: add, path: /spec/template/spec/nodeSelector, value: {"a b": c}}]`,
 			answer{Refused: []string{"spec.template.spec.nodeSelector"}}},
-		"a name that is too long for a label with a hash": {`[{op: replace, path: /metadata/name, value: "` + strings.Repeat("x", 53) + `"}]`,
+		"a name that is too long for a label with a hash": {`[{op: replace, path: /metadata/name, value: "` +
+			strings.Repeat("x", 53) + `"}]`,
 			answer{Refused: []string{"metadata.name"}}},
 		"a name with dots that becomes a hostname": {`[{op: replace, path: /metadata/name, value: a.b}, {op: add, path: /spec/namingStrategy, value: {podNamingSuffixPolicy: PersistentSequence}}]`,
 			answer{Refused: []string{"metadata.name"}}},
 		"what is no Pod name, and no pool name": {`[{op: add, path: /spec/scaleStrategy, value: {context: "A", podToDelete: [web-1, "web 2"], podToExclude: [""], podToInclude: [a/b]}}]`,
-			answer{Refused: []string{"spec.scaleStrategy.podToExclude[0]", "spec.scaleStrategy.podToInclude[0]", "spec.scaleStrategy.podToDelete[1]", "spec.scaleStrategy.context"}}},
+			answer{Refused: []string{"spec.scaleStrategy.podToExclude[0]", "spec.scaleStrategy.podToInclude[0]",
+				"spec.scaleStrategy.podToDelete[1]", "spec.scaleStrategy.context"}}},
 		"a claim template without size and mode, mounted": {`[{op: add, path: /spec/volumeClaimTemplates, value: [{metadata: {name: disk}}]}, {op: replace, path: ` + container + `/volumeMounts/0/name, value: disk}]`,
-			answer{Refused: []string{"spec.volumeClaimTemplates[0].spec.accessModes", "spec.volumeClaimTemplates[0].spec.resources.requests[storage]"}}},
+			answer{Refused: []string{"spec.volumeClaimTemplates[0].spec.accessModes",
+				"spec.volumeClaimTemplates[0].spec.resources.requests[storage]"}}},
 		"two ways to choose Pods are allowed with a warning": {`[{op: add, path: /spec/updateStrategy, value: {podUpgradePolicy: Replace, rollingUpdate: {byLabel: {}, byPartition: {partition: 1}}}}]`,
 			answer{Warnings: []string{"spec.updateStrategy.rollingUpdate sets byLabel and byPartition: byLabel wins, the partition is ignored"}}},
 		"a failure policy with the default deadline": {`[{op: add, path: /spec/updateStrategy, value: {failurePolicy: Rollback}}]`, answer{}},
@@ -282,7 +293,8 @@ func TestValidateCollaSet(t *testing.T) {
 				"spec.template.spec.containers[main].env has A more than once: the last one counts",
 				"spec.template.spec.hostAliases has 1.1.1.1 more than once: the hosts of all count",
 			}}},
-		"a long name twice": {`[{op: add, path: ` + container + `/env, value: [{name: ` + strings.Repeat("A", 200) + `}, {name: ` + strings.Repeat("A", 200) + `}]}]`,
+		"a long name twice": {`[{op: add, path: ` + container + `/env, value: [{name: ` + strings.Repeat("A", 200) +
+			`}, {name: ` + strings.Repeat("A", 200) + `}]}]`,
 			answer{Warnings: []string{"spec.template.spec.containers[main].env has a name more than once: the last one counts"}}},
 		"a claim template with the name of a volume": {`[{op: add, path: /spec/volumeClaimTemplates, value: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]}]`,
 			answer{Warnings: []string{"spec.template.spec.volumes[data] is not used: the claim template of that name takes its place"}}},
@@ -301,15 +313,21 @@ func TestUpdates(t *testing.T) {
 		old, patch string
 		want       answer
 	}{
-		"a broken spec that stays is allowed":              {broken, `[{op: add, path: /metadata/finalizers, value: [a/b]}]`, answer{}},
-		"a broken object that is being deleted is allowed": {soundSet, `[{op: add, path: /metadata/deletionTimestamp, value: "2030-01-01T00:00:00Z"}, {op: replace, path: /spec/template/spec/containers/0/name, value: Main}]`, answer{}},
+		"a broken spec that stays is allowed": {broken,
+			`[{op: add, path: /metadata/finalizers, value: [a/b]}]`, answer{}},
+		"a broken object that is being deleted is allowed": {soundSet,
+			`[{op: add, path: /metadata/deletionTimestamp, value: "2030-01-01T00:00:00Z"}, {op: replace, path: /spec/template/spec/containers/0/name, value: Main}]`, answer{}},
 		"a change of a broken spec is checked": {broken, `[{op: replace, path: /spec/replicas, value: 4}]`,
 			answer{Refused: []string{"spec.template.spec.containers[0].name"}}},
-		"names in sequence are refused for a name with dots": {with(t, soundSet, `[{op: replace, path: /metadata/name, value: a.b}]`),
-			`[{op: add, path: /spec/namingStrategy, value: {podNamingSuffixPolicy: PersistentSequence}}]`, answer{Refused: []string{"metadata.name"}}},
-		"a set that has them already can change": {with(t, soundSet, `[{op: replace, path: /metadata/name, value: a.b}, {op: add, path: /spec/namingStrategy, value: {podNamingSuffixPolicy: PersistentSequence}}]`),
+		"names in sequence are refused for a name with dots": {with(t, soundSet,
+			`[{op: replace, path: /metadata/name, value: a.b}]`),
+			`[{op: add, path: /spec/namingStrategy, value: {podNamingSuffixPolicy: PersistentSequence}}]`,
+			answer{Refused: []string{"metadata.name"}}},
+		"a set that has them already can change": {with(t, soundSet,
+			`[{op: replace, path: /metadata/name, value: a.b}, {op: add, path: /spec/namingStrategy, value: {podNamingSuffixPolicy: PersistentSequence}}]`),
 			`[{op: replace, path: /spec/replicas, value: 4}]`, answer{}},
-		"a long name is checked at creation only": {with(t, soundSet, `[{op: replace, path: /metadata/name, value: "`+strings.Repeat("x", 60)+`"}]`),
+		"a long name is checked at creation only": {with(t, soundSet,
+			`[{op: replace, path: /metadata/name, value: "`+strings.Repeat("x", 60)+`"}]`),
 			`[{op: replace, path: /spec/replicas, value: 4}]`, answer{}},
 	}
 	for name, tc := range tests {
@@ -321,9 +339,12 @@ func TestUpdates(t *testing.T) {
 }
 
 func TestErrorsNameFieldValueAndRemedy(t *testing.T) {
-	response := validateCollaSet(t.Context(), ask(t, "collasets", with(t, soundSet, `[{op: replace, path: /spec/template/spec/containers/0/resources/requests/cpu, value: "2"}]`), ""))
-	require.Equal(t, `CollaSet.apps.kusionstack.io "web" is invalid: spec.template.spec.containers[0].resources.requests[cpu]: Invalid value: "2": `+
-		`it is more than the limit 1: lower it, or raise the limit`, response.Result.Message)
+	response := validateCollaSet(t.Context(),
+		ask(t, "collasets",
+			with(t, soundSet, `[{op: replace, path: /spec/template/spec/containers/0/resources/requests/cpu, value: "2"}]`), ""))
+	require.Equal(t,
+		`CollaSet.apps.kusionstack.io "web" is invalid: spec.template.spec.containers[0].resources.requests[cpu]: Invalid value: "2": `+
+			`it is more than the limit 1: lower it, or raise the limit`, response.Result.Message)
 }
 
 func encoded(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
@@ -343,9 +364,13 @@ func TestValidatePodTransitionRule(t *testing.T) {
 		"an empty selector is every Pod": {`[{op: replace, path: /spec/selector, value: {}}]`, answer{}},
 		"selectors with mistakes": {`[{op: replace, path: /spec/selector, value: {matchLabels: {a: "b c"}}},
 			{op: add, path: /spec/rules/-, value: {name: b, filter: {labelSelector: {matchExpressions: [{key: a, operator: Like, values: [b]}]}}, labelCheck: {requires: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}}}}]`,
-			answer{Refused: []string{"spec.selector.matchLabels", "spec.rules[1].filter.labelSelector.matchExpressions[0].operator", "spec.rules[1].labelCheck.requires.matchExpressions[0].values"}}},
-		"no rules":          {`[{op: remove, path: /spec/rules}]`, answer{Warnings: []string{"spec.rules is empty: every Pod passes"}}},
-		"a rule of no kind": {`[{op: remove, path: /spec/rules/0/availablePolicy}]`, answer{Warnings: []string{"spec.rules[0] demands nothing: set availablePolicy, labelCheck or webhook"}}},
+			answer{Refused: []string{"spec.selector.matchLabels",
+				"spec.rules[1].filter.labelSelector.matchExpressions[0].operator",
+				"spec.rules[1].labelCheck.requires.matchExpressions[0].values"}}},
+		"no rules": {`[{op: remove, path: /spec/rules}]`,
+			answer{Warnings: []string{"spec.rules is empty: every Pod passes"}}},
+		"a rule of no kind": {`[{op: remove, path: /spec/rules/0/availablePolicy}]`,
+			answer{Warnings: []string{"spec.rules[0] demands nothing: set availablePolicy, labelCheck or webhook"}}},
 		"a rule of two kinds": {`[{op: add, path: /spec/rules/0/labelCheck, value: {requires: {matchLabels: {a: b}}}}]`,
 			answer{Warnings: []string{"spec.rules[0] sets availablePolicy and labelCheck: only availablePolicy is used"}}},
 		"conditions": {`[{op: add, path: /spec/rules/0/conditions, value: [x]}]`,
@@ -354,24 +379,35 @@ func TestValidatePodTransitionRule(t *testing.T) {
 			answer{Refused: []string{"spec.rules[0].availablePolicy.topology.topologyKey"}}},
 		"a budget of zones, and numbers of expFunc": {`[{op: replace, path: /spec/rules/0/availablePolicy, value: {topology: {topologyKey: topology.kubernetes.io/zone}, maxUnavailablePolicy: {expFunc: {coeff: "0.5", pow: "0.7"}}}}]`, answer{}},
 		"numbers of expFunc that are none": {`[{op: replace, path: /spec/rules/0/availablePolicy, value: {minAvailablePolicy: {expFunc: {coeff: "-1", pow: "1e3"}}}}]`,
-			answer{Refused: []string{"spec.rules[0].availablePolicy.minAvailablePolicy.expFunc.coeff", "spec.rules[0].availablePolicy.minAvailablePolicy.expFunc.pow"}}},
-		"credentials over https": {hook(`{url: "https://hooks.example.test", poll: {url: "https://hooks.example.test"}, secretName: hook}`), answer{}},
-		"credentials over http": {hook(`{url: "https://hooks.example.test", poll: {url: "http://hooks.example.test"}, secretName: hook}`),
+			answer{Refused: []string{"spec.rules[0].availablePolicy.minAvailablePolicy.expFunc.coeff",
+				"spec.rules[0].availablePolicy.minAvailablePolicy.expFunc.pow"}}},
+		"credentials over https": {hook(
+			`{url: "https://hooks.example.test", poll: {url: "https://hooks.example.test"}, secretName: hook}`), answer{}},
+		"credentials over http": {hook(
+			`{url: "https://hooks.example.test", poll: {url: "http://hooks.example.test"}, secretName: hook}`),
 			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.poll.url"}}},
-		"credentials over http at once":        {hook(`{url: "http://hooks.example.test", secretName: hook}`), answer{Refused: []string{"spec.rules[0].webhook.clientConfig.url"}}},
-		"credentials in no Secret that can be": {hook(`{url: "https://hooks.example.test", secretName: "other/hook"}`), answer{Refused: []string{"spec.rules[0].webhook.clientConfig.secretName"}}},
-		"a webhook that nobody answers at is no error": {hook(`{url: "https://127.0.0.1:1/a", caBundle: "` + encoded(string(certificate)) + `", poll: {url: "http://hooks.example.test/poll", caBundle: Cg==}}`),
+		"credentials over http at once": {hook(`{url: "http://hooks.example.test", secretName: hook}`),
+			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.url"}}},
+		"credentials in no Secret that can be": {hook(`{url: "https://hooks.example.test", secretName: "other/hook"}`),
+			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.secretName"}}},
+		"a webhook that nobody answers at is no error": {hook(`{url: "https://127.0.0.1:1/a", caBundle: "` +
+			encoded(string(certificate)) + `", poll: {url: "http://hooks.example.test/poll", caBundle: Cg==}}`),
 			answer{}},
-		"a port out of range":      {hook(`{url: "https://hooks.example.test:70000"}`), answer{Refused: []string{"spec.rules[0].webhook.clientConfig.url"}}},
-		"a password in the URL":    {hook(`{url: "http://user:hunter2@hooks.example.test", secretName: hook}`), answer{Refused: []string{"spec.rules[0].webhook.clientConfig.url", "spec.rules[0].webhook.clientConfig.url"}}},
-		"a poll of another scheme": {hook(`{url: "https://hooks.example.test", poll: {url: "file:///etc/passwd"}}`), answer{Refused: []string{"spec.rules[0].webhook.clientConfig.poll.url"}}},
+		"a port out of range": {hook(`{url: "https://hooks.example.test:70000"}`),
+			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.url"}}},
+		"a password in the URL": {hook(`{url: "http://user:hunter2@hooks.example.test", secretName: hook}`),
+			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.url", "spec.rules[0].webhook.clientConfig.url"}}},
+		"a poll of another scheme": {hook(`{url: "https://hooks.example.test", poll: {url: "file:///etc/passwd"}}`),
+			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.poll.url"}}},
 		"a bundle that is no base64": {hook(`{url: "https://hooks.example.test", caBundle: "%%"}`),
 			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.caBundle"}}},
 		"a bundle that is no PEM": {hook(`{url: "https://hooks.example.test", caBundle: "` + encoded("hello") + `"}`),
 			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.caBundle"}}},
-		"a bundle with a key": {hook(`{url: "https://hooks.example.test", caBundle: "` + encoded(string(certificate)+string(key)) + `"}`),
+		"a bundle with a key": {hook(`{url: "https://hooks.example.test", caBundle: "` +
+			encoded(string(certificate)+string(key)) + `"}`),
 			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.caBundle"}}},
-		"a bundle with a broken certificate": {hook(`{url: "https://hooks.example.test", caBundle: "` + encoded("-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n") + `"}`),
+		"a bundle with a broken certificate": {hook(`{url: "https://hooks.example.test", caBundle: "` +
+			encoded("-----BEGIN CERTIFICATE-----\naGVsbG8=\n-----END CERTIFICATE-----\n") + `"}`),
 			answer{Refused: []string{"spec.rules[0].webhook.clientConfig.caBundle"}}},
 	}
 	for name, tc := range tests {
@@ -384,8 +420,10 @@ func TestValidatePodTransitionRule(t *testing.T) {
 		})
 	}
 	t.Run("the finalizer of a rule with a mistake can be removed", func(t *testing.T) {
-		broken := with(t, sound, `[{op: replace, path: /spec/selector, value: {matchLabels: {a: "b c"}}}, {op: add, path: /metadata/finalizers, value: [a/b]}]`)
-		require.True(t, validatePodTransitionRule(t.Context(), ask(t, "podtransitionrules", with(t, broken, `[{op: remove, path: /metadata/finalizers}]`), broken)).Allowed)
+		broken := with(t, sound,
+			`[{op: replace, path: /spec/selector, value: {matchLabels: {a: "b c"}}}, {op: add, path: /metadata/finalizers, value: [a/b]}]`)
+		require.True(t, validatePodTransitionRule(t.Context(),
+			ask(t, "podtransitionrules", with(t, broken, `[{op: remove, path: /metadata/finalizers}]`), broken)).Allowed)
 	})
 }
 
@@ -396,14 +434,16 @@ func TestValidateResourceContext(t *testing.T) {
 	}{
 		"a pool shared by two CollaSets of other names": {`{metadata: {name: pool}, spec: {contexts: [{id: 0, data: {Owner: a}}, {id: 1, data: {Owner: b}}]}}`, "", answer{}},
 		"an empty pool": {`{metadata: {name: pool}}`, "", answer{}},
-		"an ID twice": {`{metadata: {name: pool}, spec: {contexts: [{id: 4, data: {Owner: a}}, {id: 4, data: {Owner: b}}]}}`, "",
+		"an ID twice": {`{metadata: {name: pool}, spec: {contexts: [{id: 4, data: {Owner: a}}, {id: 4, data: {Owner: b}}]}}`,
+			"",
 			answer{Refused: []string{"spec.contexts[1].id"}}},
 		"an ID twice that was there before, with other metadata": {`{metadata: {name: pool, labels: {a: b}}, spec: {contexts: [{id: 4}, {id: 4}]}}`,
 			`{metadata: {name: pool}, spec: {contexts: [{id: 4}, {id: 4}]}}`, answer{}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			require.Empty(t, cmp.Diff(tc.want, answerOf(t, validateResourceContext(t.Context(), ask(t, "resourcecontexts", tc.pool, tc.old)))))
+			require.Empty(t,
+				cmp.Diff(tc.want, answerOf(t, validateResourceContext(t.Context(), ask(t, "resourcecontexts", tc.pool, tc.old)))))
 		})
 	}
 }
@@ -426,7 +466,9 @@ func TestManifestMatchesTheHandlers(t *testing.T) {
 		assert.Nil(t, config.Service.Path, "to apply the manifest again would take the token away")
 		return guarded[name]
 	}
-	common := func(name string, config admissionregistrationv1.WebhookClientConfig, policy *admissionregistrationv1.FailurePolicyType, effects *admissionregistrationv1.SideEffectClass, seconds *int32, rules []admissionregistrationv1.RuleWithOperations, conditions []admissionregistrationv1.MatchCondition) {
+	common := func(name string, config admissionregistrationv1.WebhookClientConfig,
+		policy *admissionregistrationv1.FailurePolicyType, effects *admissionregistrationv1.SideEffectClass, seconds *int32,
+		rules []admissionregistrationv1.RuleWithOperations, conditions []admissionregistrationv1.MatchCondition) {
 		t.Helper()
 		path := pathOf(name, config)
 		paths[path] = true
@@ -447,10 +489,12 @@ func TestManifestMatchesTheHandlers(t *testing.T) {
 		}
 	}
 	for _, w := range m.Webhooks {
-		common("mutating "+w.Name, w.ClientConfig, w.FailurePolicy, w.SideEffects, w.TimeoutSeconds, w.Rules, w.MatchConditions)
+		common("mutating "+w.Name, w.ClientConfig, w.FailurePolicy, w.SideEffects, w.TimeoutSeconds, w.Rules,
+			w.MatchConditions)
 	}
 	for _, w := range v.Webhooks {
-		common("validating "+w.Name, w.ClientConfig, w.FailurePolicy, w.SideEffects, w.TimeoutSeconds, w.Rules, w.MatchConditions)
+		common("validating "+w.Name, w.ClientConfig, w.FailurePolicy, w.SideEffects, w.TimeoutSeconds, w.Rules,
+			w.MatchConditions)
 	}
 	served := map[string]bool{}
 	for path := range testHandlers() {
@@ -472,8 +516,9 @@ func TestFlags(t *testing.T) {
 		args []string
 		want string
 	}{
-		"the defaults are fine":           {nil, ""},
-		"a local process":                 {[]string{"--webhook-bind-address=127.0.0.1", "--advertise-url=https://127.0.0.1:9443"}, ""},
+		"the defaults are fine": {nil, ""},
+		"a local process": {[]string{"--webhook-bind-address=127.0.0.1",
+			"--advertise-url=https://127.0.0.1:9443"}, ""},
 		"a URL of another scheme":         {[]string{"--advertise-url=http://127.0.0.1:9443"}, "--advertise-url"},
 		"a URL with a path":               {[]string{"--advertise-url=https://127.0.0.1:9443/x"}, "--advertise-url"},
 		"a bind address that is none":     {[]string{"--webhook-bind-address=localhost:1"}, "--webhook-bind-address"},
@@ -498,7 +543,8 @@ func TestFlags(t *testing.T) {
 }
 
 func FuzzHandlersNeverPanic(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"labels":{"kusionstack.io/control":"true"}},"spec":{"readinessGates":[{}]}}`), []byte(`{"spec":{"rules":[null]}}`))
+	f.Add([]byte(`{"metadata":{"labels":{"kusionstack.io/control":"true"}},"spec":{"readinessGates":[{}]}}`),
+		[]byte(`{"spec":{"rules":[null]}}`))
 	f.Add([]byte(`{"spec":null}`), []byte(`{"spec":{"contexts":[{"id":1},{"id":1}]}}`))
 	f.Fuzz(func(t *testing.T, object, old []byte) {
 		for path, handle := range testHandlers() {

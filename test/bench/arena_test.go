@@ -96,7 +96,8 @@ func startArena(b *testing.B, what suite.Config) arena {
 	config.UserAgent, config.WarningHandler = userAgent, rest.NoWarnings{} // a new template is answered with one
 	c, err := client.New(config, client.Options{Scheme: scheme})
 	require.NoError(b, err)
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf,
+		runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	pods, err := kubernetes.NewForConfig(config)
 	require.NoError(b, err)
 	audit, err := s.AuditReader()
@@ -115,7 +116,8 @@ func asServiceAccount(ctx context.Context, s *suite.Suite) (*rest.Config, error)
 		return nil, err
 	}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: suite.Namespace, Name: userAgent}}
-	if _, err := clients.CoreV1().ServiceAccounts(account.Namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
+	if _, err := clients.CoreV1().ServiceAccounts(account.Namespace).Create(ctx, account,
+		metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
 	binding := &rbacv1.ClusterRoleBinding{
@@ -135,9 +137,11 @@ func patient(args map[string][]string) map[string][]string {
 	all := map[string][]string{}
 	for _, name := range suite.Components() {
 		all[name] = args[name]
-		named := slices.ContainsFunc(args[name], func(arg string) bool { return strings.HasPrefix(arg, "--leader-elect-lease-duration=") })
+		named := slices.ContainsFunc(args[name],
+			func(arg string) bool { return strings.HasPrefix(arg, "--leader-elect-lease-duration=") })
 		if name != suite.Webhook && !named {
-			all[name] = append([]string{"--leader-elect-lease-duration=120s", "--leader-elect-renew-deadline=110s"}, args[name]...)
+			all[name] = append([]string{"--leader-elect-lease-duration=120s", "--leader-elect-renew-deadline=110s"},
+				args[name]...)
 		}
 	}
 	return all
@@ -156,7 +160,8 @@ func (a arena) result(f benchresult.Figure) {
 
 // say prints a line with the time since the cluster was there.
 func (a arena) say(format string, args ...any) {
-	fmt.Fprintf(os.Stdout, "  %4.0f s  %s\n", time.Since(a.began).Seconds(), strings.TrimSpace(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(os.Stdout, "  %4.0f s  %s\n", time.Since(a.began).Seconds(),
+		strings.TrimSpace(fmt.Sprintf(format, args...)))
 }
 
 // until polls, with a deadline.
@@ -191,9 +196,10 @@ func (a arena) budget(namespace, name, maxUnavailable string, selector metav1.La
 	value := intstr.Parse(maxUnavailable)
 	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	rule.Spec.Selector = &selector
-	rule.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "budget", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-		AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &value},
-	}}}
+	rule.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "budget",
+		TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+			AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &value},
+		}}}
 	require.NoError(a, a.Create(a.Context(), rule))
 }
 
@@ -252,7 +258,8 @@ func (a arena) atATime(most int, names []string, task func(name string) error) {
 }
 
 func (a arena) write(namespace, name, body string, subresource ...string) error {
-	_, err := a.pods.CoreV1().Pods(namespace).Patch(a.Context(), name, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, subresource...)
+	_, err := a.pods.CoreV1().Pods(namespace).Patch(a.Context(), name, types.StrategicMergePatchType, []byte(body),
+		metav1.PatchOptions{}, subresource...)
 	return err
 }
 

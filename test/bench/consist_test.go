@@ -41,10 +41,13 @@ const (
 func BenchmarkConsist(b *testing.B) {
 	provider := startProvider(b)
 	endpoints := filepath.Join(b.TempDir(), "endpoints.yaml")
-	require.NoError(b, os.WriteFile(endpoints, fmt.Appendf(nil, "endpoints: [{name: bench, url: '%s', namespaces: ['*'], timeout: 30s}]", provider.URL), 0o600))
+	require.NoError(b, os.WriteFile(endpoints,
+		fmt.Appendf(nil, "endpoints: [{name: bench, url: '%s', namespaces: ['*'], timeout: 30s}]", provider.URL), 0o600))
 	a := newArena(b, map[string][]string{suite.ResourceConsist: {
-		"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=500ms", // it is restarted
-		"--drain-time=0s", "--adapters=endpointslice,webhook", "--webhook-endpoints=" + endpoints, "--webhook-allow=127.0.0.0/8",
+		// it is restarted
+		"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=500ms",
+		"--drain-time=0s", "--adapters=endpointslice,webhook", "--webhook-endpoints=" + endpoints,
+		"--webhook-allow=127.0.0.0/8",
 	}})
 	sizes, scale := numbersFromZero(b, "BENCH_SIZES", "10,100,1000"), numbersFromZero(b, "BENCH_SCALE", "100,2000")
 	fmt.Fprintf(os.Stdout, "\nload of the machine at the start: %s\n", load())
@@ -119,8 +122,10 @@ func (p *provider) counted() (reads, applies int) {
 func (a arena) consistCosts(p *provider, sizes []int) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "All Pods of one Service, writes by resourceconsist-controller for each Pod, calls to a bulk provider for each Pod (reads + changes):")
-	fmt.Fprintln(w, "Pods\tadapters\twrites at birth\tfor an operation\tleast\trefused, conflicts\tcalls at birth\tfor an operation\tPods/s\tidle: writes\tcalls")
+	fmt.Fprintln(w,
+		"All Pods of one Service, writes by resourceconsist-controller for each Pod, calls to a bulk provider for each Pod (reads + changes):")
+	fmt.Fprintln(w,
+		"Pods\tadapters\twrites at birth\tfor an operation\tleast\trefused, conflicts\tcalls at birth\tfor an operation\tPods/s\tidle: writes\tcalls")
 	type run struct{ pods, adapters int }
 	runs := []run{{sizes[len(sizes)-1], 1}}
 	for _, pods := range sizes {
@@ -129,10 +134,12 @@ func (a arena) consistCosts(p *provider, sizes []int) string {
 	first := 0.0
 	for _, r := range runs {
 		c := a.consistCost(p, r.pods, r.adapters)
-		fmt.Fprintf(w, "%d\t%d\t%.2f\t%.2f\t%d\t%.3f\t%s\t%s\t%.1f\t%d\t%d\n", r.pods, r.adapters, c.birth.writes, c.operation.writes, consistWrites,
+		fmt.Fprintf(w, "%d\t%d\t%.2f\t%.2f\t%d\t%.3f\t%s\t%s\t%.1f\t%d\t%d\n", r.pods, r.adapters, c.birth.writes,
+			c.operation.writes, consistWrites,
 			c.operation.refused, c.birth.calls, c.operation.calls, c.rate, c.idleWrites, c.idleCalls)
 		if c.operation.writes > consistWrites*mostAboveLeast || c.operation.writes < consistWrites {
-			a.Errorf("an operation takes %.2f writes to each of %d Pods with %d adapters: %d are needed", c.operation.writes, r.pods, r.adapters, consistWrites)
+			a.Errorf("an operation takes %.2f writes to each of %d Pods with %d adapters: %d are needed", c.operation.writes,
+				r.pods, r.adapters, consistWrites)
 		}
 		if c.idleWrites+c.idleCalls > 0 {
 			a.Errorf("while nothing happened to %d Pods, there were %d writes and %d calls", r.pods, c.idleWrites, c.idleCalls)
@@ -252,7 +259,8 @@ func (a arena) largeService(sizes []int) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "One Service with many Pods, followed by EndpointSlices:")
-	fmt.Fprintln(w, "Pods\tEndpointSlices\tall joined in, s\tPods/s\trestarted and leading in, s\tRSS then, MiB\tone Pod out and in: CPU, ms\tratio\tallocations\tratio\twrites")
+	fmt.Fprintln(w,
+		"Pods\tEndpointSlices\tall joined in, s\tPods/s\trestarted and leading in, s\tRSS then, MiB\tone Pod out and in: CPU, ms\tratio\tallocations\tratio\twrites")
 	var first [2]float64
 	for i, pods := range sizes {
 		namespace := a.namespace(fmt.Sprintf("large-%d", pods))
@@ -289,7 +297,8 @@ func (a arena) largeService(sizes []int) string {
 			first = cost
 		}
 		writes := float64(a.consistWrites(namespace, began).Writes) / oneByOne
-		fmt.Fprintf(w, "%d\t%d\t%.1f\t%.1f\t%.1f\t%.0f\t%.1f\t%.2f\t%.0f\t%.2f\t%.2f\n", pods, len(slices.Items), f.took.Seconds(), f.rate(), led.Seconds(),
+		fmt.Fprintf(w, "%d\t%d\t%.1f\t%.1f\t%.1f\t%.0f\t%.1f\t%.2f\t%.0f\t%.2f\t%.2f\n", pods, len(slices.Items),
+			f.took.Seconds(), f.rate(), led.Seconds(),
 			resident/(1<<20), cost[0]*1e3, cost[0]/max(first[0], 1e-9), cost[1], cost[1]/first[1], writes)
 		a.ReportMetric(cost[1]/first[1], fmt.Sprintf("allocations-ratio-%d", pods))
 		if writes > consistWrites*mostAboveLeast {

@@ -47,11 +47,13 @@ func BenchmarkGrowth(b *testing.B) {
 	}
 	a.exponents(all)
 	if last.writes > first.writes*mostGrowth {
-		b.Errorf("writes for each Pod grow from %.2f among %d to %.2f among %d", first.writes, first.pods, last.writes, last.pods)
+		b.Errorf("writes for each Pod grow from %.2f among %d to %.2f among %d", first.writes, first.pods,
+			last.writes, last.pods)
 	}
 	one := a.grow(fmt.Sprintf("one-of-%d", sets*each), 1, sets*each)
 	many := a.grow(fmt.Sprintf("%d-of-%d", sets, each), sets, each)
-	a.result(benchresult.Figure{Goal: "P20", Name: "100 CollaSets / one of as many Pods, time", Params: map[string]float64{"pods": float64(sets * each), "sets": float64(sets)},
+	a.result(benchresult.Figure{Goal: "P20", Name: "100 CollaSets / one of as many Pods, time",
+		Params: map[string]float64{"pods": float64(sets * each), "sets": float64(sets)},
 		Values: []float64{many.took.Seconds() / one.took.Seconds()}})
 	require.NoError(b, a.suite.Died())
 }
@@ -68,7 +70,8 @@ func (a arena) grow(name string, sets, each int) grown {
 	namespace, pods := a.namespace(name), sets*each
 	m := newMeter(a.B, a.pods, namespace, nil)
 	defer m.close()
-	a.budget(namespace, "all", "20%", metav1.LabelSelector{MatchLabels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}})
+	a.budget(namespace, "all", "20%",
+		metav1.LabelSelector{MatchLabels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}})
 	m.lap(serving(oldImage))
 	var all []*appsv1alpha1.CollaSet
 	for i := range sets {
@@ -122,12 +125,15 @@ func (a arena) grow(name string, sets, each int) grown {
 	a.result(benchresult.Figure{
 		Goal: "P14", Name: "deciding, for each event of a Pod in an update of all", Params: of,
 		Values: []float64{(decided.sets + decided.pods) * 1e6 / float64(events)},
-		Note: fmt.Sprintf("CPU; %d events, %.0f decisions about the set of %.1f ms each, %.0f about a Pod of %.0f µs", events, decided.ofSets, decided.sets*1e3/decided.ofSets,
+		Note: fmt.Sprintf("CPU; %d events, %.0f decisions about the set of %.1f ms each, %.0f about a Pod of %.0f µs", events,
+			decided.ofSets, decided.sets*1e3/decided.ofSets,
 			decided.ofPods, decided.pods*1e6/decided.ofPods),
 	})
 	figure("largest object", "KiB", float64(bytes)/1024)
-	a.result(benchresult.Figure{Name: "time", Unit: "s", Series: "create", Params: of, Values: []float64{created.took.Seconds()}})
-	a.result(benchresult.Figure{Goal: "P22", Name: "largest object, 5,000 Pods", Params: of, Values: []float64{float64(bytes) / 1024}, Note: what})
+	a.result(benchresult.Figure{Name: "time", Unit: "s", Series: "create", Params: of,
+		Values: []float64{created.took.Seconds()}})
+	a.result(benchresult.Figure{Goal: "P22", Name: "largest object, 5,000 Pods", Params: of,
+		Values: []float64{float64(bytes) / 1024}, Note: what})
 
 	for _, set := range all {
 		a.merge(set, `{"spec":{"replicas":0}}`)
@@ -166,7 +172,8 @@ func (a arena) exponents(all []grown) {
 			xs, ys = append(xs, math.Log(float64(g.pods))), append(ys, math.Log(y(g)))
 		}
 		if e := slope(xs, ys); !math.IsNaN(e) && !math.IsInf(e, 0) {
-			a.result(benchresult.Figure{Goal: goal, Name: "growth exponent of " + name, Params: of, Values: []float64{e}, Note: fmt.Sprintf("from %d Pods", all[0].pods)})
+			a.result(benchresult.Figure{Goal: goal, Name: "growth exponent of " + name, Params: of, Values: []float64{e},
+				Note: fmt.Sprintf("from %d Pods", all[0].pods)})
 		}
 	}
 	took := func(g grown) float64 { return g.took.Seconds() }
@@ -203,7 +210,8 @@ func (a arena) watchSizes(namespace string) func() (int, string) {
 	var most atomic.Int64
 	var what atomic.Value
 	look := func(path string) error {
-		raw, err := a.pods.CoreV1().RESTClient().Get().AbsPath(path).Param("resourceVersion", "0").SetHeader("Accept", "application/json").DoRaw(a.Context())
+		raw, err := a.pods.CoreV1().RESTClient().Get().AbsPath(path).Param("resourceVersion", "0").SetHeader("Accept",
+			"application/json").DoRaw(a.Context())
 		if err != nil {
 			return err
 		}
@@ -234,7 +242,8 @@ func (a arena) watchSizes(namespace string) func() (int, string) {
 		defer tick.Stop()
 		ours := fmt.Sprintf("/apis/%s/namespaces/%s/", appsv1alpha1.SchemeGroupVersion, namespace)
 		for {
-			for _, path := range []string{ours + "podtransitionrules", ours + "collasets", ours + "resourcecontexts", "/apis/apps/v1/namespaces/" + namespace + "/controllerrevisions"} {
+			for _, path := range []string{ours + "podtransitionrules", ours + "collasets", ours + "resourcecontexts",
+				"/apis/apps/v1/namespaces/" + namespace + "/controllerrevisions"} {
 				if err := look(path); err != nil && a.Context().Err() == nil {
 					a.Errorf("looking at the sizes of objects: %v", err)
 				}
@@ -288,9 +297,12 @@ func BenchmarkNeighbour(b *testing.B) {
 		}
 		require.Equal(b, noisy, m.wait(b.Context(), noisy, patience), "the noisy tenant ends")
 		of := map[string]float64{"quiet": quiet, "noisy": float64(noisy)}
-		a.result(benchresult.Figure{Goal: "P21", Name: "quiet tenant beside a noisy one, time / alone", Params: of, Values: []float64{beside / alone}})
-		a.result(benchresult.Figure{Name: "time", Unit: "s", Series: "quiet tenant, alone", Params: of, Values: []float64{alone}})
-		a.result(benchresult.Figure{Name: "time", Unit: "s", Series: "quiet tenant, beside a noisy one", Params: of, Values: []float64{beside}})
+		a.result(benchresult.Figure{Goal: "P21", Name: "quiet tenant beside a noisy one, time / alone", Params: of,
+			Values: []float64{beside / alone}})
+		a.result(benchresult.Figure{Name: "time", Unit: "s", Series: "quiet tenant, alone", Params: of,
+			Values: []float64{alone}})
+		a.result(benchresult.Figure{Name: "time", Unit: "s", Series: "quiet tenant, beside a noisy one", Params: of,
+			Values: []float64{beside}})
 	}
 	require.NoError(b, a.suite.Died())
 }
@@ -310,7 +322,8 @@ type tenant struct {
 func (n neighbours) tenant(name string, pods int) tenant {
 	namespace := n.namespace(name)
 	for i := range 3 {
-		n.budget(namespace, fmt.Sprintf("rule-%d", i), "50%", metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
+		n.budget(namespace, fmt.Sprintf("rule-%d", i), "50%",
+			metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
 	}
 	t := tenant{meter: newMeter(n.B, n.pods, namespace, nil), pods: pods}
 	t.set = n.collaSet(t.meter, namespace, pods)

@@ -49,7 +49,8 @@ func (a arena) flicker(m *meter, set *appsv1alpha1.CollaSet, pods int) {
 		name := names[next%len(names)]
 		next++
 		taken := []byte(`{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`)
-		pod, err := a.pods.CoreV1().Pods(set.Namespace).Patch(a.Context(), name, types.StrategicMergePatchType, taken, metav1.PatchOptions{}, "status")
+		pod, err := a.pods.CoreV1().Pods(set.Namespace).Patch(a.Context(), name, types.StrategicMergePatchType, taken,
+			metav1.PatchOptions{}, "status")
 		require.NoError(a, err)
 		require.NoError(a, m.await(a.Context(), name, func(p *corev1.Pod) bool {
 			newer, err := resourceversion.CompareResourceVersion(p.ResourceVersion, pod.ResourceVersion)
@@ -67,7 +68,8 @@ func (a arena) flicker(m *meter, set *appsv1alpha1.CollaSet, pods int) {
 	})
 	spent := a.decided().less(before)
 	a.result(benchresult.Figure{
-		Goal: "P14", Name: "following one Pod's health at rest, in a cluster", Params: map[string]float64{"pods": float64(pods)},
+		Goal: "P14", Name: "following one Pod's health at rest, in a cluster",
+		Params: map[string]float64{"pods": float64(pods)},
 		Values: []float64{spent.sets * 1e6 / (2 * flickers)},
 		Note:   fmt.Sprintf("%d events, %.0f decisions", 2*flickers, spent.ofSets),
 	})

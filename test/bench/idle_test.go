@@ -42,21 +42,26 @@ func BenchmarkIdle(b *testing.B) {
 	for _, name := range suite.Components() {
 		args[name] = []string{"--profiling"}
 		if name != suite.Webhook { // as they are shipped; the suite's own are shorter
-			args[name] = append(args[name], "--leader-elect-lease-duration=30s", "--leader-elect-renew-deadline=15s", "--leader-elect-retry-period=10s")
+			args[name] = append(args[name], "--leader-elect-lease-duration=30s", "--leader-elect-renew-deadline=15s",
+				"--leader-elect-retry-period=10s")
 		}
 	}
 	a := newArenaOf(b, suite.Config{Nodes: 2, AuditReads: true, Args: args}, fakekubelet.Options{Nodes: []string{node}})
 	f := &fleet{arena: a, namespace: a.namespace("ours"), others: a.namespace("others")}
 	f.meter = newMeter(b, a.pods, f.namespace, nil)
-	a.budget(f.namespace, "budget", "20%", metav1.LabelSelector{MatchLabels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}})
-	require.NoError(b, a.Create(b.Context(), &corev1.Service{ // without rules and Services that take part two of the programs would watch no Pods
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "nobody", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "nobody"}, Ports: []corev1.ServicePort{{Port: 80}}},
+	a.budget(f.namespace, "budget", "20%",
+		metav1.LabelSelector{MatchLabels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}})
+	// without rules and Services that take part two of the programs would watch no Pods
+	require.NoError(b, a.Create(b.Context(), &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "nobody",
+			Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "nobody"}, Ports: []corev1.ServicePort{{Port: 80}}},
 	}))
 	resident := map[[2]int]map[string]float64{}
 	heap := map[[2]int]map[string]float64{}
 	var steps [][2]int
-	for field := range strings.SplitSeq(fromEnvironment("BENCH_STEPS", "0/0,100/900,1000/9000,1000/49000,5000/49000,10000/49000"), ",") {
+	for field := range strings.SplitSeq(fromEnvironment("BENCH_STEPS",
+		"0/0,100/900,1000/9000,1000/49000,5000/49000,10000/49000"), ",") {
 		var step [2]int
 		_, err := fmt.Sscanf(field, "%d/%d", &step[0], &step[1])
 		require.NoError(b, err, "BENCH_STEPS holds pairs like 100/900: Pods that are managed, and others")
@@ -117,7 +122,8 @@ func (f *fleet) removeOthers() {
 		names = append(names, otherName(f.foreign-1))
 	}
 	f.inFlight(names, func(name string) error {
-		return f.arena.pods.CoreV1().Pods(f.others).Delete(f.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
+		return f.arena.pods.CoreV1().Pods(f.others).Delete(f.Context(), name,
+			metav1.DeleteOptions{GracePeriodSeconds: ptr.To(int64(0))})
 	})
 	f.calm()
 	f.say("%d managed Pods, no others", f.ours)
@@ -141,7 +147,8 @@ func foreignPod(name string) *corev1.Pod {
 	for c := range 2 {
 		container := corev1.Container{Name: fmt.Sprintf("app-%d", c), Image: oldImage}
 		for e := range 18 {
-			container.Env = append(container.Env, corev1.EnvVar{Name: fmt.Sprintf("A_SETTING_OF_THE_PROGRAM_%d", e), Value: "the value of a setting of the program"})
+			container.Env = append(container.Env, corev1.EnvVar{Name: fmt.Sprintf("A_SETTING_OF_THE_PROGRAM_%d", e),
+				Value: "the value of a setting of the program"})
 		}
 		pod.Spec.Containers = append(pod.Spec.Containers, container)
 	}
@@ -161,14 +168,16 @@ func (f *fleet) memory() (resident, heap map[string]float64) {
 		metrics, err := f.suite.Metrics(f.Context(), name)
 		require.NoError(f, err)
 		heap[name] = metricSum(metrics, "go_memstats_heap_alloc_bytes") / 1e6
-		f.result(benchresult.Figure{Name: "heap that is reachable", Unit: "MB", Series: name, Params: f.of(), Values: []float64{heap[name]}})
+		f.result(benchresult.Figure{Name: "heap that is reachable", Unit: "MB", Series: name, Params: f.of(),
+			Values: []float64{heap[name]}})
 	}
 	return resident, heap
 }
 
 // collectGarbage has a program do so.
 func (f *fleet) collectGarbage(name string) {
-	request, err := http.NewRequestWithContext(f.Context(), http.MethodGet, "http://"+f.suite.MetricsAddress(name)+"/debug/pprof/heap?gc=1", nil)
+	request, err := http.NewRequestWithContext(f.Context(), http.MethodGet,
+		"http://"+f.suite.MetricsAddress(name)+"/debug/pprof/heap?gc=1", nil)
 	require.NoError(f, err)
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(f, err)
@@ -218,7 +227,8 @@ func (f *fleet) compareMemory(steps [][2]int, resident, heap map[[2]int]map[stri
 		more := now[1] - before[1]
 		of := f.of()
 		of["others more"] = float64(more)
-		f.result(benchresult.Figure{Goal: "P11", Name: "RSS for 40,000 Pods that are not managed", Params: of, Values: []float64{most}, Note: who})
+		f.result(benchresult.Figure{Goal: "P11", Name: "RSS for 40,000 Pods that are not managed", Params: of,
+			Values: []float64{most}, Note: who})
 	}
 }
 
@@ -246,11 +256,15 @@ func (f *fleet) idle() {
 		if total > most {
 			most, who = total, name
 		}
-		f.result(benchresult.Figure{Name: "requests while nothing happens", Unit: "requests/min", Series: name, Params: f.of(),
-			Values: []float64{float64(total) / window.Minutes()}, Note: fmt.Sprintf("in all %d for the Lease, others %v", leases, others)})
-		f.result(benchresult.Figure{Name: "CPU while nothing happens", Unit: "millicores", Series: name, Params: f.of(), Values: []float64{s.cpu[name] * 1e3 / window.Seconds()}})
+		f.result(benchresult.Figure{Name: "requests while nothing happens", Unit: "requests/min", Series: name,
+			Params: f.of(),
+			Values: []float64{float64(total) / window.Minutes()},
+			Note:   fmt.Sprintf("in all %d for the Lease, others %v", leases, others)})
+		f.result(benchresult.Figure{Name: "CPU while nothing happens", Unit: "millicores", Series: name, Params: f.of(),
+			Values: []float64{s.cpu[name] * 1e3 / window.Seconds()}})
 	}
-	f.result(benchresult.Figure{Goal: "P9", Name: "idle requests of the busiest binary", Params: f.of(), Values: []float64{float64(most) / window.Minutes()}, Note: who})
+	f.result(benchresult.Figure{Goal: "P9", Name: "idle requests of the busiest binary", Params: f.of(),
+		Values: []float64{float64(most) / window.Minutes()}, Note: who})
 }
 
 // restart has each program end and start again, with nothing to do and then with a CollaSet that gets an image. The
@@ -276,12 +290,14 @@ func (f *fleet) restart(image string) {
 				if byKind[r.Resource] > mostLists {
 					mostLists, lists = byKind[r.Resource], name+" "+r.Resource
 				}
-			case r.Write() && (r.Resource == "pods" || r.Group == appsv1alpha1.SchemeGroupVersion.Group || r.Resource == "controllerrevisions"):
+			case r.Write() && (r.Resource == "pods" || r.Group == appsv1alpha1.SchemeGroupVersion.Group ||
+				r.Resource == "controllerrevisions"):
 				wrote++
 				f.say("   %s", r)
 			}
 		}
-		f.result(benchresult.Figure{Name: "start to quiet", Unit: "s", Series: name, Params: f.of(), Values: []float64{quiet}, Note: fmt.Sprintf("LISTs %v", byKind)})
+		f.result(benchresult.Figure{Name: "start to quiet", Unit: "s", Series: name, Params: f.of(), Values: []float64{quiet},
+			Note: fmt.Sprintf("LISTs %v", byKind)})
 		longest, writes = max(longest, quiet), writes+wrote
 	}
 	goal := func(id, name string, value float64, note string) {
@@ -297,7 +313,8 @@ func (f *fleet) restart(image string) {
 		f.Errorf("%d writes after restarts with nothing to do", writes)
 	}
 	if f.ours > 0 {
-		goal("P12", "restart to first correct write", f.firstWrite(image), "collaset-controller, an image that changed meanwhile")
+		goal("P12", "restart to first correct write", f.firstWrite(image),
+			"collaset-controller, an image that changed meanwhile")
 	}
 	goal("P23", "start to ready with 10,000 Pods", slowest, slow)
 }
@@ -359,9 +376,11 @@ func (f *fleet) firstWrite(image string) float64 {
 // BenchmarkFailOver measures how long nothing is granted when podtransitionrule-controller ends, asked to and by a
 // crash, and another process starts at once, with the Lease as overlay ha has it.
 func BenchmarkFailOver(b *testing.B) {
-	a := newArena(b, map[string][]string{suite.PodTransitionRule: {"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s"}})
+	a := newArena(b, map[string][]string{suite.PodTransitionRule: {"--leader-elect-lease-duration=15s",
+		"--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s"}})
 	namespace := a.namespace("fail-over")
-	a.budget(namespace, "web", "50%", metav1.LabelSelector{MatchLabels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}})
+	a.budget(namespace, "web", "50%",
+		metav1.LabelSelector{MatchLabels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}})
 	m := newMeter(b, a.pods, namespace, nil)
 	names := a.managedPods(m, namespace, 10)
 	for range numbers(b, "BENCH_ROUNDS", "3")[0] {
@@ -371,8 +390,9 @@ func BenchmarkFailOver(b *testing.B) {
 			require.NoError(b, end(suite.PodTransitionRule))
 			require.NoError(b, a.suite.Restart(b.Context(), suite.PodTransitionRule))
 			granted := a.out(m, namespace, names[1])
-			a.result(benchresult.Figure{Goal: "P19", Name: "fail-over after " + signal + " to the next grant", Values: []float64{granted.Sub(begin).Seconds()},
-				Note: "no standby: a new process"})
+			a.result(benchresult.Figure{Goal: "P19", Name: "fail-over after " + signal + " to the next grant",
+				Values: []float64{granted.Sub(begin).Seconds()},
+				Note:   "no standby: a new process"})
 			a.in(namespace, names[1])
 		}
 	}

@@ -53,7 +53,8 @@ func (u *updater) sum(of func(spent) float64) (total float64) {
 // inTurn has so many rounds, each judged while no clock runs.
 func (r *race) inTurn(rounds int, judge func()) {
 	updaters := []*updater{
-		r.bareUpdater(bareLoop, "node-0", inFlight), r.patchUpdater(r.namespaceOf("patches"), templateOn("node-1", "web"), inFlight),
+		r.bareUpdater(bareLoop, "node-0", inFlight),
+		r.patchUpdater(r.namespaceOf("patches"), templateOn("node-1", "web"), inFlight),
 		r.kuperatorUpdater("node-2"), r.bareUpdater(pacedLoop, "node-3", setplan.DefaultLimits().InFlight),
 	}
 	bare, patches, ours, paced := updaters[0], updaters[1], updaters[2], updaters[3]
@@ -79,13 +80,18 @@ func (r *race) inTurn(rounds int, judge func()) {
 	goal := func(id, name string, value float64, note string) {
 		r.result(benchresult.Figure{Goal: id, Name: name, Params: r.of, Values: []float64{value}, Note: note})
 	}
-	goal("P1", "in place, time / bare loop with the same writes", ours.sum(seconds)/paced.sum(seconds), ratios(ours, paced))
-	goal("P1", "in place, time / bare loop with the same writes, 64 at a time", ours.sum(seconds)/bare.sum(seconds), ratios(ours, bare))
+	goal("P1", "in place, time / bare loop with the same writes", ours.sum(seconds)/paced.sum(seconds),
+		ratios(ours, paced))
+	goal("P1", "in place, time / bare loop with the same writes, 64 at a time", ours.sum(seconds)/bare.sum(seconds),
+		ratios(ours, bare))
 	goal("S3", "in place, time / bare image patches", ours.sum(seconds)/patches.sum(seconds), ratios(ours, patches))
-	goal("", "in place, bare loop's time / bare image patches", bare.sum(seconds)/patches.sum(seconds), ratios(bare, patches))
+	goal("", "in place, bare loop's time / bare image patches", bare.sum(seconds)/patches.sum(seconds),
+		ratios(bare, patches))
 	server := func(s spent) float64 { return s.cpu[apiServer] }
-	goal("P8", "API server's CPU, in place / bare loop", ours.sum(server)/bare.sum(server), fmt.Sprintf("sum of %d rounds", rounds))
-	goal("P7", "CPU of all binaries, in place", ours.sum(spent.ours)*1e3/float64(r.pods*rounds), fmt.Sprintf("mean of %d rounds", rounds))
+	goal("P8", "API server's CPU, in place / bare loop", ours.sum(server)/bare.sum(server),
+		fmt.Sprintf("sum of %d rounds", rounds))
+	goal("P7", "CPU of all binaries, in place", ours.sum(spent.ours)*1e3/float64(r.pods*rounds),
+		fmt.Sprintf("mean of %d rounds", rounds))
 }
 
 // bareUpdater is a loop without decisions, with so many Pods at a time.
@@ -113,7 +119,8 @@ func (r *race) patchUpdater(namespace string, template corev1.PodTemplateSpec, m
 	names := numbered("web-", r.pods)
 	r.leg(m, namespace, barePatches, "create", plainServing(oldImage), func() {
 		r.atATime(most, names, func(name string) error {
-			_, err := pods.Create(r.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels}, Spec: template.Spec}, metav1.CreateOptions{})
+			_, err := pods.Create(r.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: template.Labels},
+				Spec: template.Spec}, metav1.CreateOptions{})
 			return err
 		})
 	})
@@ -143,10 +150,12 @@ func (r *race) kuperatorUpdater(node string) *updater {
 	namespace := r.namespaceOf("collaset")
 	m := newMeter(r.B, r.arena.pods, namespace, nil)
 	var set *appsv1alpha1.CollaSet
-	r.leg(m, namespace, kuperator, "create", serving(oldImage), func() { set = r.createSetOf(templateOn(node, "web"), namespace, "web", r.pods) })
+	r.leg(m, namespace, kuperator, "create", serving(oldImage),
+		func() { set = r.createSetOf(templateOn(node, "web"), namespace, "web", r.pods) })
 	r.settled(m, set, r.pods)
 	return &updater{meter: m, update: func(image string) spent {
-		s := r.leg(m, namespace, kuperator, "in place", serving(image), func() { r.merge(set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image)) })
+		s := r.leg(m, namespace, kuperator, "in place", serving(image),
+			func() { r.merge(set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image)) })
 		r.settled(m, set, r.pods)
 		return s
 	}}

@@ -20,9 +20,9 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/testkit/suite"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 const (
@@ -47,7 +47,8 @@ type loop struct {
 func (a arena) newLoop(m *meter, namespace, node string) loop {
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
 	require.NoError(a, a.Create(a.Context(), owner))
-	return loop{a, m, namespace, node, owner, client.WithFieldOwner(a.Client, suite.CollaSet), client.WithFieldOwner(a.Client, suite.Lifecycle)}
+	return loop{a, m, namespace, node, owner, client.WithFieldOwner(a.Client, suite.CollaSet),
+		client.WithFieldOwner(a.Client, suite.Lifecycle)}
 }
 
 // barePod is a Pod as the loop knows it after its own writes.
@@ -90,7 +91,7 @@ func (l loop) patch(pod client.Object, kind types.PatchType, data []byte) error 
 
 // operate is a write of the operator's.
 func (l loop) operate(p *barePod, change podops.Change) error {
-	target := writes.PodTarget(l.namespace, p.name)
+	target := podcache.Target(l.namespace, p.name)
 	if err := l.patch(target, types.MergePatchType, change.MergePatch(p.view)); err != nil {
 		return err
 	}
@@ -118,9 +119,10 @@ func (l loop) advanceAfter(p *barePod, change podops.Change) error {
 	if step.IsZero() {
 		return errors.New("nothing is due")
 	}
-	target := writes.PodTarget(l.namespace, p.name)
+	target := podcache.Target(l.namespace, p.name)
 	body := step.StatusPatch(p.view, metav1.Now())
-	if err := l.lifecycle.Status().Patch(l.Context(), target, client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
+	if err := l.lifecycle.Status().Patch(l.Context(), target,
+		client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
 		return err
 	}
 	p.wrote(step.Apply(p.view), target)
@@ -139,7 +141,8 @@ func (l loop) create(name string) error {
 			},
 			// An owner that is there, and whose controllers do not look at Pods.
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "v1", Kind: "ConfigMap", Name: l.owner.Name, UID: l.owner.UID, Controller: ptr.To(true), BlockOwnerDeletion: ptr.To(true),
+				APIVersion: "v1", Kind: "ConfigMap", Name: l.owner.Name, UID: l.owner.UID, Controller: ptr.To(true),
+				BlockOwnerDeletion: ptr.To(true),
 			}},
 		},
 		Spec: corev1.PodSpec{
@@ -182,14 +185,17 @@ func (l loop) update(name, image string) error {
 	}
 	changed := *p.live
 	changed.ResourceVersion = p.view.ResourceVersion
-	target := writes.PodTarget(l.namespace, name)
+	target := podcache.Target(l.namespace, name)
 	op := podops.OperationOf(p.view, setplan.OperatorID)
 	finisher := &revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
 	body := revision.Change{Images: map[string]string{"app": image}}.Patch(&changed, bareAfter, finisher)
 	if err := l.patch(target, types.StrategicMergePatchType, body); err != nil {
 		return fmt.Errorf("image: %w", err)
 	}
-	if p, err = l.see(name, func(pod *corev1.Pod) bool { return revision.Recorded(pod) && revision.Carried(pod).Done }); err != nil {
+	if p, err = l.see(name, func(pod *corev1.Pod) bool {
+		return revision.Recorded(pod) &&
+			revision.Carried(pod).Done
+	}); err != nil {
 		return err
 	}
 	finish := podops.Finish(p.view, setplan.OperatorID, podops.TypeUpdate, time.Now())
@@ -215,5 +221,6 @@ func (l loop) remove(name string) error {
 	if err := l.advance(p); err != nil {
 		return fmt.Errorf("gate off: %w", err)
 	}
-	return l.operator.Delete(l.Context(), p.live, client.Preconditions{UID: &p.view.UID, ResourceVersion: &p.view.ResourceVersion})
+	return l.operator.Delete(l.Context(), p.live,
+		client.Preconditions{UID: &p.view.UID, ResourceVersion: &p.view.ResourceVersion})
 }

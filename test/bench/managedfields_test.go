@@ -29,16 +29,20 @@ func BenchmarkManagedFields(b *testing.B) {
 				r.updates("cleared", "--clear-pod-managed-fields=true")
 			})
 			ratio := func(name, of, to string, what func(spent) float64) {
-				r.result(benchresult.Figure{Name: name, Unit: "×", Params: r.of, Values: []float64{what(r.times[of]) / what(r.times[to])}})
+				r.result(benchresult.Figure{Name: name, Unit: "×", Params: r.of,
+					Values: []float64{what(r.times[of]) / what(r.times[to])}})
 			}
 			took := func(s spent) float64 { return s.took.Seconds() }
 			for _, update := range []string{"first", "second"} {
 				kept := kuperator + "/" + update + " update, managedFields kept"
 				cleared := kuperator + "/" + update + " update, managedFields cleared"
 				ratio(update+" update, time with managedFields cleared / kept", cleared, kept, took)
-				ratio(update+" update, API server's CPU with managedFields cleared / kept", cleared, kept, func(s spent) float64 { return s.cpu[apiServer] })
-				ratio(update+" update, bytes to etcd with managedFields cleared / kept", cleared, kept, func(s spent) float64 { return s.stored })
-				ratio(update+" update, time with managedFields cleared / bare image patches", cleared, barePatches+"/in place", took)
+				ratio(update+" update, API server's CPU with managedFields cleared / kept", cleared, kept,
+					func(s spent) float64 { return s.cpu[apiServer] })
+				ratio(update+" update, bytes to etcd with managedFields cleared / kept", cleared, kept,
+					func(s spent) float64 { return s.stored })
+				ratio(update+" update, time with managedFields cleared / bare image patches", cleared,
+					barePatches+"/in place", took)
 			}
 		}
 	}
@@ -75,8 +79,10 @@ func (r *race) updates(fields, flag string) {
 		for _, entry := range list.Items[i].ManagedFields {
 			all += entry.FieldsV1.GetRawString()
 		}
-		require.Equal(r, fields != "cleared", len(list.Items[i].ManagedFields) > 0, "Pod %s has managedFields", list.Items[i].Name)
-		require.Equal(r, fields == "kept", strings.Contains(all, "f:terminationMessagePath"), "Pod %s has those of its creation: %s", list.Items[i].Name, all)
+		require.Equal(r, fields != "cleared", len(list.Items[i].ManagedFields) > 0, "Pod %s has managedFields",
+			list.Items[i].Name)
+		require.Equal(r, fields == "kept", strings.Contains(all, "f:terminationMessagePath"),
+			"Pod %s has those of its creation: %s", list.Items[i].Name, all)
 	}
 	r.merge(set, `{"spec":{"replicas":0}}`)
 	r.until("no Pod is left", func() bool { return m.seen() == 0 })

@@ -51,7 +51,8 @@ func (a arena) measure(what func(), namespaces ...string) spent {
 	a.yard.Lap()
 	cpu, machine, stored, begin := a.cpu(), machineCPU(), a.etcdReceived(), time.Now()
 	what()
-	s := spent{took: time.Since(begin), cpu: a.cpu(), machine: machineCPU() - machine, stored: a.etcdReceived() - stored, piece: a.yard.Lap()}
+	s := spent{took: time.Since(begin), cpu: a.cpu(), machine: machineCPU() - machine, stored: a.etcdReceived() - stored,
+		piece: a.yard.Lap()}
 	for name := range s.cpu {
 		s.cpu[name] -= cpu[name]
 	}
@@ -109,7 +110,8 @@ func (s spent) latencies() []float64 {
 	}
 	var all []float64
 	for pod, writes := range byPod {
-		slices.SortStableFunc(writes, func(x, y suite.Request) int { return x.Received.Add(x.Took).Compare(y.Received.Add(y.Took)) })
+		slices.SortStableFunc(writes,
+			func(x, y suite.Request) int { return x.Received.Add(x.Took).Compare(y.Received.Add(y.Took)) })
 		for _, r := range writes {
 			answered := r.Received.Add(r.Took)
 			if before, ok := last[pod]; ok && r.Component() != "" {
@@ -236,7 +238,8 @@ func metricSum(metrics, name string, labels ...string) float64 {
 	sum := 0.0
 	for line := range strings.Lines(metrics) {
 		rest, ok := strings.CutPrefix(line, name)
-		if !ok || rest == "" || rest[0] != '{' && rest[0] != ' ' || slices.ContainsFunc(labels, func(l string) bool { return !strings.Contains(rest, l) }) {
+		if !ok || rest == "" || rest[0] != '{' && rest[0] != ' ' ||
+			slices.ContainsFunc(labels, func(l string) bool { return !strings.Contains(rest, l) }) {
 			continue
 		}
 		value, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndexByte(strings.TrimSpace(rest), ' ')+1:]), 64)

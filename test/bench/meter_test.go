@@ -55,10 +55,13 @@ type outage struct {
 }
 
 // newMeter watches from here to the end of the benchmark. Budgets are what Pods to count together, by rule.
-func newMeter(b *testing.B, clients kubernetes.Interface, namespace string, budgets map[string]func(*corev1.Pod) bool) *meter {
+func newMeter(
+	b *testing.B, clients kubernetes.Interface, namespace string, budgets map[string]func(*corev1.Pod) bool,
+) *meter {
 	b.Helper()
 	ctx, stop := context.WithCancel(b.Context())
-	m := &meter{stop: stop, pods: map[string]*metered{}, budgets: map[string]*outage{}, waiters: map[string]chan *corev1.Pod{}}
+	m := &meter{stop: stop, pods: map[string]*metered{}, budgets: map[string]*outage{},
+		waiters: map[string]chan *corev1.Pod{}}
 	for rule, selects := range budgets {
 		m.budgets[rule] = &outage{selects: selects}
 	}

@@ -49,7 +49,8 @@ type operation struct {
 
 // operations are carried out one after the other.
 func operations() []operation {
-	inPlace, recreate, replace := appsv1alpha1.PodUpdateInPlaceOnly, appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateReplace
+	inPlace, recreate, replace := appsv1alpha1.PodUpdateInPlaceOnly, appsv1alpha1.PodUpdateRecreate,
+		appsv1alpha1.PodUpdateReplace
 	const (
 		update = "begin, gate off, image, gate on, available"
 		again  = "begin, gate off, delete; create, gate on, available"
@@ -58,17 +59,21 @@ func operations() []operation {
 	template := `{"spec":{"template":{"metadata":{"annotations":{"example.com/note":"new"}}}}}`
 	return []operation{
 		{name: "create", least: 3, steps: "create, gate on, available", image: oldImage, begin: (*scene).create},
-		{name: "in place", least: 5, leave: 1, steps: update, image: "app:v2", begin: patched(updatePatch(inPlace, "app:v2"))},
+		{name: "in place", least: 5, leave: 1, steps: update, image: "app:v2",
+			begin: patched(updatePatch(inPlace, "app:v2"))},
 		{
 			name: "undo", least: 5, leave: 1, steps: update, image: oldImage, begin: patched(updatePatch(inPlace, oldImage)),
 		},
 		{
-			name: "in place, metadata only", least: 5, leave: 1, steps: "begin, gate off, metadata, gate on, available", image: oldImage, begin: patched(template),
+			name: "in place, metadata only", least: 5, leave: 1, steps: "begin, gate off, metadata, gate on, available",
+			image: oldImage, begin: patched(template),
 			done: func(_ *scene, p *corev1.Pod) bool { return p.Annotations["example.com/note"] == "new" },
 		},
-		{name: "recreate", least: 6, leave: 1, steps: again, image: "app:v3", begin: patched(updatePatch(recreate, "app:v3"))},
+		{name: "recreate", least: 6, leave: 1, steps: again, image: "app:v3",
+			begin: patched(updatePatch(recreate, "app:v3"))},
 		{
-			name: "replace", least: 8, leave: 1, ask: 1, steps: "label; create, gate on, available; mark, gate off, delete; unlabel",
+			name: "replace", least: 8, leave: 1, ask: 1,
+			steps: "label; create, gate on, available; mark, gate off, delete; unlabel",
 			image: "app:v4", begin: patched(updatePatch(replace, "app:v4")),
 		},
 		{
@@ -98,7 +103,9 @@ func patched(body string) func(*scene) {
 
 // updatePatch asks for another image.
 func updatePatch(policy appsv1alpha1.PodUpdatePolicy, image string) string {
-	return fmt.Sprintf(`{"spec":{"updateStrategy":{"podUpgradePolicy":%q},"template":{"spec":{"containers":[{"name":"app","image":%q}]}}}}`, policy, image)
+	return fmt.Sprintf(
+		`{"spec":{"updateStrategy":{"podUpgradePolicy":%q},"template":{"spec":{"containers":[{"name":"app","image":%q}]}}}}`,
+		policy, image)
 }
 
 // BenchmarkOperations prints how many writes every operation takes, for each Pod, without rules and with one and
@@ -107,9 +114,11 @@ func updatePatch(policy appsv1alpha1.PodUpdatePolicy, image string) string {
 func BenchmarkOperations(b *testing.B) {
 	provider := startProvider(b)
 	endpoints := filepath.Join(b.TempDir(), "endpoints.yaml")
-	require.NoError(b, os.WriteFile(endpoints, fmt.Appendf(nil, "endpoints: [{name: bench, url: '%s', namespaces: ['*'], timeout: 30s}]", provider.URL), 0o600))
+	require.NoError(b, os.WriteFile(endpoints,
+		fmt.Appendf(nil, "endpoints: [{name: bench, url: '%s', namespaces: ['*'], timeout: 30s}]", provider.URL), 0o600))
 	a := newArena(b, map[string][]string{suite.ResourceConsist: {
-		"--drain-time=0s", "--adapters=endpointslice,webhook", "--webhook-endpoints=" + endpoints, "--webhook-allow=127.0.0.0/8",
+		"--drain-time=0s", "--adapters=endpointslice,webhook", "--webhook-endpoints=" + endpoints,
+		"--webhook-allow=127.0.0.0/8",
 	}})
 	pods := numbers(b, "BENCH_SIZES", "50")[0]
 	for _, rules := range numbersFromZero(b, "BENCH_RULES", "0,1,3") {
@@ -136,7 +145,8 @@ type scene struct {
 // operations has them carried out on so many Pods, under the eyes of the observer.
 func (a arena) operations(pods, rules, adapters int) {
 	a.say("%d Pods, %d rules, %d adapters, load of the machine %s", pods, rules, adapters, load())
-	s := &scene{arena: a, namespace: a.namespace(fmt.Sprintf("operations-%d-%d", rules, adapters)), pods: pods, rules: rules, adapters: adapters}
+	s := &scene{arena: a, namespace: a.namespace(fmt.Sprintf("operations-%d-%d", rules, adapters)), pods: pods,
+		rules: rules, adapters: adapters}
 	a.observed(s.play)
 }
 
@@ -145,7 +155,8 @@ func (s *scene) play() {
 	s.meter = newMeter(s.B, s.arena.pods, s.namespace, nil)
 	defer s.meter.close()
 	for i := range s.rules {
-		s.budget(s.namespace, fmt.Sprintf("rule-%d", i), fmt.Sprintf("%d%%", 50-10*i), metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
+		s.budget(s.namespace, fmt.Sprintf("rule-%d", i), fmt.Sprintf("%d%%", 50-10*i),
+			metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}})
 	}
 	if s.adapters > 0 {
 		s.service(s.namespace, s.adapters)
@@ -183,16 +194,19 @@ func (s *scene) carryOut(o operation) {
 	}
 	s.say("   writes to a Pod, with the mean seconds since the one before: %s", used.steps())
 	toPods, all := suite.Sum(suite.PodWrites(used.requests)), suite.Sum(suite.Writes(used.requests))
-	writes, requests, conflicts := float64(toPods.Writes)/touched, float64(all.Total())/touched, float64(all.Conflicts)/touched
+	writes, requests, conflicts := float64(toPods.Writes)/touched, float64(all.Total())/touched,
+		float64(all.Conflicts)/touched
 	at := map[string]float64{"pods": float64(s.pods), "rules": float64(s.rules), "adapters": float64(s.adapters)}
 	figure := func(name, unit string, value float64, note string) {
 		s.result(benchresult.Figure{Name: name, Unit: unit, Series: o.name, Params: at, Values: []float64{value}, Note: note})
 	}
 	figure("writes to Pods", "writes/Pod", writes, fmt.Sprintf("least %d: %s", least, o.steps))
 	figure("all write requests", "requests/Pod", requests, perPod(all.Kinds, s.pods))
-	figure("trials", "requests", float64(all.Trials), "dry runs before Pods are touched; their number follows from time, not from Pods")
+	figure("trials", "requests", float64(all.Trials),
+		"dry runs before Pods are touched; their number follows from time, not from Pods")
 	if writes > float64(least)*mostAboveLeast {
-		s.Errorf("%s with %d rules and %d adapters takes %.2f writes to each Pod, and could do with %d", o.name, s.rules, s.adapters, writes, least)
+		s.Errorf("%s with %d rules and %d adapters takes %.2f writes to each Pod, and could do with %d", o.name, s.rules,
+			s.adapters, writes, least)
 	}
 	goal := func(id, name string, value float64) {
 		s.result(benchresult.Figure{Goal: id, Name: name, Params: at, Values: []float64{value}})
@@ -210,7 +224,8 @@ func (s *scene) carryOut(o operation) {
 }
 
 // inPlaceGoals are the goals of P3 by rules and adapters.
-var inPlaceGoals = map[[2]int]string{{0, 0}: "no rule", {1, 0}: "1 rule", {3, 0}: "3 rules", {1, 1}: "1 rule, 1 adapter"}
+var inPlaceGoals = map[[2]int]string{{0, 0}: "no rule", {1, 0}: "1 rule", {3, 0}: "3 rules",
+	{1, 1}: "1 rule, 1 adapter"}
 
 func (s *scene) create() { s.set = s.createSet(s.namespace, "web", s.pods) }
 
@@ -226,11 +241,14 @@ func (s *scene) isNew(p *corev1.Pod) bool {
 func (s *scene) deletePods() {
 	s.inFlight(slices.Collect(maps.Keys(s.before)), func(name string) error {
 		pod := &corev1.Pod{}
-		err := s.arena.pods.CoreV1().RESTClient().Delete().Namespace(s.namespace).Resource("pods").Name(name).Do(s.Context()).Into(pod)
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || err == nil && podops.Read(pod).ServiceReady == corev1.ConditionFalse {
+		err := s.arena.pods.CoreV1().RESTClient().Delete().Namespace(s.namespace).Resource("pods").Name(name).Do(
+			s.Context()).Into(pod)
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || err == nil &&
+			podops.Read(pod).ServiceReady == corev1.ConditionFalse {
 			return nil
 		}
-		return fmt.Errorf("deleting a Pod that serves was not refused with 409, but: %v", err) //nolint:errorlint // it may be nil
+		return fmt.Errorf("deleting a Pod that serves was not refused with 409, but: %v",
+			err) //nolint:errorlint // it may be nil
 	})
 }
 
@@ -238,10 +256,12 @@ func (s *scene) deletePods() {
 func (s *scene) evictPods() {
 	s.inFlight(slices.Collect(maps.Keys(s.before)), func(name string) error {
 		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: s.namespace}}
-		err := s.arena.pods.CoreV1().RESTClient().Post().Namespace(s.namespace).Resource("pods").Name(name).SubResource("eviction").
+		err := s.arena.pods.CoreV1().RESTClient().Post().Namespace(s.namespace).Resource("pods").Name(name).SubResource(
+			"eviction").
 			Body(eviction).MaxRetries(0).Do(s.Context()).Error() // by itself the client would try again after Retry-After
 		if !apierrors.IsTooManyRequests(err) {
-			return fmt.Errorf("evicting a Pod that serves was not refused with 429, but: %v", err) //nolint:errorlint // it may be nil
+			return fmt.Errorf("evicting a Pod that serves was not refused with 429, but: %v",
+				err) //nolint:errorlint // it may be nil
 		}
 		return nil
 	})
@@ -254,7 +274,8 @@ func (a arena) settled(m *meter, set *appsv1alpha1.CollaSet, pods int) {
 			return false
 		}
 		s := &set.Status
-		return s.ObservedGeneration == set.Generation && s.Replicas == int32(pods) && s.UpdatedAvailableReplicas == int32(pods) && m.seen() == pods
+		return s.ObservedGeneration == set.Generation && s.Replicas == int32(pods) &&
+			s.UpdatedAvailableReplicas == int32(pods) && m.seen() == pods
 	})
 }
 

@@ -45,7 +45,8 @@ func BenchmarkPeers(b *testing.B) {
 
 // asPeers has all contenders take their turns.
 func (r *race) asPeers() {
-	r.inOrder(r.patchesAsPeers, func() { r.kuperatorAsPeers(kuperator) }, func() { r.kuperatorAsPeers(clearing) }, r.deploymentAsPeers)
+	r.inOrder(r.patchesAsPeers, func() { r.kuperatorAsPeers(kuperator) }, func() { r.kuperatorAsPeers(clearing) },
+		r.deploymentAsPeers)
 }
 
 // comparePeers keeps the ratios of the sums of all rounds at one size.
@@ -74,7 +75,8 @@ func (a arena) comparePeers(rounds []*race) {
 // peersTemplate is the template of the Pods that peers were measured with.
 func peersTemplate(node string) corev1.PodTemplateSpec {
 	container := func(name string) corev1.Container {
-		return corev1.Container{Name: name, Image: oldImage, Env: []corev1.EnvVar{{Name: "FIRST", Value: "one"}, {Name: "SECOND", Value: "two"}}}
+		return corev1.Container{Name: name, Image: oldImage,
+			Env: []corev1.EnvVar{{Name: "FIRST", Value: "one"}, {Name: "SECOND", Value: "two"}}}
 	}
 	template := templateOn(node, "web")
 	template.Spec.AutomountServiceAccountToken = ptr.To(false) // it would be a volume
@@ -108,7 +110,8 @@ func (r *race) kuperatorAsPeers(who string) {
 	defer m.close()
 	r.withoutControllers(namespace, func() {
 		var set *appsv1alpha1.CollaSet
-		r.leg(m, namespace, who, "create", serving(oldImage), func() { set = r.createSetOf(peersTemplate("node-1"), namespace, "web", r.pods) })
+		r.leg(m, namespace, who, "create", serving(oldImage),
+			func() { set = r.createSetOf(peersTemplate("node-1"), namespace, "web", r.pods) })
 		r.settled(m, set, r.pods)
 		before := set.DeepCopy()
 		set.Spec.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateInPlaceOnly
@@ -127,13 +130,16 @@ func (r *race) deploymentAsPeers() {
 	defer m.close()
 	deployments := r.arena.pods.AppsV1().Deployments(namespace)
 	r.leg(m, namespace, deployment, "create", plainServing(oldImage), func() {
-		_, err := deployments.Create(r.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-			Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: peersTemplate("node-2"),
-		}}, metav1.CreateOptions{})
+		_, err := deployments.Create(r.Context(),
+			&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
+				Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+				Template: peersTemplate("node-2"),
+			}}, metav1.CreateOptions{})
 		require.NoError(r, err)
 	})
 	r.leg(m, namespace, deployment, "scale to 0", nil, func() {
-		_, err := deployments.Patch(r.Context(), "web", types.StrategicMergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{})
+		_, err := deployments.Patch(r.Context(), "web", types.StrategicMergePatchType, []byte(`{"spec":{"replicas":0}}`),
+			metav1.PatchOptions{})
 		require.NoError(r, err)
 	})
 }

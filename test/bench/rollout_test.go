@@ -44,7 +44,8 @@ var peers = map[int]struct{ kruise, kuperator float64 }{
 
 // unlimited are flags of a kube-controller-manager whose client has no limit that counts.
 var unlimited = []string{
-	"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20", "--concurrent-statefulset-syncs=20",
+	"--kube-api-qps=1000", "--kube-api-burst=2000", "--concurrent-deployment-syncs=20", "--concurrent-replicaset-syncs=20",
+	"--concurrent-statefulset-syncs=20",
 }
 
 // BenchmarkRollout has the same number of Pods created, updated and removed by Kuperator, by a loop that makes the same
@@ -54,7 +55,8 @@ var unlimited = []string{
 func BenchmarkRollout(b *testing.B) {
 	sizes, rounds := numbers(b, "BENCH_SIZES", "500,1000"), numbers(b, "BENCH_ROUNDS", "2")
 	const gates = "--feature-gates=MaxUnavailableStatefulSet=true" // else a StatefulSet updates one Pod at a time
-	a := newArenaOf(b, suite.Config{APIServerArgs: []string{gates}, ControllerManagerArgs: append([]string{gates}, unlimited...)}, fakekubelet.Options{})
+	a := newArenaOf(b, suite.Config{APIServerArgs: []string{gates},
+		ControllerManagerArgs: append([]string{gates}, unlimited...)}, fakekubelet.Options{})
 	for _, pods := range sizes {
 		for round := range rounds[0] {
 			a.say("%d Pods, round %d of %d, load of the machine %s", pods, round+1, rounds[0], load())
@@ -80,7 +82,8 @@ type race struct {
 }
 
 func (a arena) newRace(pods, round int) *race {
-	return &race{arena: a, pods: pods, round: round, times: map[string]spent{}, of: map[string]float64{"pods": float64(pods)}}
+	return &race{arena: a, pods: pods, round: round, times: map[string]spent{},
+		of: map[string]float64{"pods": float64(pods)}}
 }
 
 // inOrder has contenders take their turns, in every second round in the opposite order.
@@ -119,7 +122,8 @@ func (r *race) leg(m *meter, namespace, who, effect string, goal func(*corev1.Po
 		if r.round == untimed {
 			return
 		}
-		r.result(benchresult.Figure{Name: name, Unit: unit, Series: who + ", " + effect, Params: r.of, Values: []float64{value}, Note: note})
+		r.result(benchresult.Figure{Name: name, Unit: unit, Series: who + ", " + effect, Params: r.of,
+			Values: []float64{value}, Note: note})
 	}
 	figure("time", "s", took)
 	figure("CPU of the API server", "ms/Pod", s.cpu[apiServer]*1e3/float64(r.pods))
@@ -194,7 +198,8 @@ func (r *race) kuperator() {
 // inPlace keeps what is asked of an update in place alone.
 func (r *race) inPlace(s spent, effect string, f figures) {
 	goal := func(id, name string, value float64) {
-		r.result(benchresult.Figure{Goal: id, Name: name, Params: r.of, Series: kuperator + ", " + effect, Values: []float64{value}})
+		r.result(benchresult.Figure{Goal: id, Name: name, Params: r.of, Series: kuperator + ", " + effect,
+			Values: []float64{value}})
 	}
 	if effect == "in place" {
 		latencies := s.latencies()
@@ -216,10 +221,12 @@ func (r *race) deployment() {
 	defer m.close()
 	deployments := r.arena.pods.AppsV1().Deployments(namespace)
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{
-		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: templateOn(node, "web"),
-		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{
-			MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromString("100%")),
-		}},
+		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		Template: templateOn(node, "web"),
+		Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{
+				MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromString("100%")),
+			}},
 	}}
 	r.leg(m, namespace, deployment, "create", plainServing(oldImage), func() {
 		_, err := deployments.Create(r.Context(), d, metav1.CreateOptions{})
@@ -243,11 +250,13 @@ func (r *race) statefulSet() {
 	defer m.close()
 	sets := r.arena.pods.AppsV1().StatefulSets(namespace)
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.StatefulSetSpec{
-		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Template: templateOn(node, "web"),
+		Replicas: ptr.To(int32(r.pods)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+		Template:    templateOn(node, "web"),
 		ServiceName: "web", PodManagementPolicy: appsv1.ParallelPodManagement,
-		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{
-			MaxUnavailable: ptr.To(intstr.FromString("20%")),
-		}},
+		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{
+				MaxUnavailable: ptr.To(intstr.FromString("20%")),
+			}},
 	}}
 	r.leg(m, namespace, statefulSet, "create", plainServing(oldImage), func() {
 		created, err := sets.Create(r.Context(), set, metav1.CreateOptions{})
@@ -260,7 +269,8 @@ func (r *race) statefulSet() {
 			require.NoError(r, err)
 		}
 	}
-	require.NotNil(r, set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable, "the API server has the feature MaxUnavailableStatefulSet")
+	require.NotNil(r, set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable,
+		"the API server has the feature MaxUnavailableStatefulSet")
 	r.leg(m, namespace, statefulSet, "recreate, 20 %", plainServing(newImage), patch(imageOfTemplate(newImage)))
 	r.leg(m, namespace, statefulSet, "scale to 0", nil, patch(`{"spec":{"replicas":0}}`))
 }
@@ -286,7 +296,8 @@ func (r *race) compare() {
 	writes := func(who, effect string) float64 {
 		n := 0
 		for _, q := range r.times[who+"/"+effect].requests {
-			byWorkload := q.Component() != "" || q.User == "system:serviceaccount:kube-system:replicaset-controller" || q.User == "system:serviceaccount:kube-system:deployment-controller"
+			byWorkload := q.Component() != "" || q.User == "system:serviceaccount:kube-system:replicaset-controller" ||
+				q.User == "system:serviceaccount:kube-system:deployment-controller"
 			if q.Write() && q.OK() && byWorkload {
 				n++
 			}
@@ -302,12 +313,16 @@ func (r *race) compare() {
 	}
 	inPlace, budget := took(kuperator, "in place"), took(kuperator, "in place, 20 %")
 	goal("P6", "in place with a rule, time / without", budget/inPlace, "")
-	goal("P15", "scale out from 0, time / bare loop with the same writes", took(kuperator, "create")/took(bareLoop, "create"), "")
-	goal("P16", "recreate under 20 %, time / Deployment", took(kuperator, "recreate, 20 %")/took(deployment, "recreate, 20 %"), "")
-	goal("P16", "recreate under 20 %, writes / Deployment", writes(kuperator, "recreate, 20 %")/writes(deployment, "recreate, 20 %"), "")
+	goal("P15", "scale out from 0, time / bare loop with the same writes",
+		took(kuperator, "create")/took(bareLoop, "create"), "")
+	goal("P16", "recreate under 20 %, time / Deployment",
+		took(kuperator, "recreate, 20 %")/took(deployment, "recreate, 20 %"), "")
+	goal("P16", "recreate under 20 %, writes / Deployment",
+		writes(kuperator, "recreate, 20 %")/writes(deployment, "recreate, 20 %"), "")
 	if r.pods == 500 {
 		goal("S4", "scale to 0 of 500, time / Deployment", took(kuperator, "scale to 0")/took(deployment, "scale to 0"), "")
-		goal("", "scale to 0 of 500, bare loop's time / Deployment", took(bareLoop, "scale to 0")/took(deployment, "scale to 0"), "")
+		goal("", "scale to 0 of 500, bare loop's time / Deployment",
+			took(bareLoop, "scale to 0")/took(deployment, "scale to 0"), "")
 	}
 	if p, ok := peers[r.pods]; ok {
 		goal("P2", "faster than Kuperator 0.7.4 without client limits", p.kuperator/inPlace, "peer of another day")

@@ -64,7 +64,8 @@ func numbers(b *testing.B, variable, otherwise string) []int {
 func numbersFromZero(b *testing.B, variable, otherwise string) []int {
 	b.Helper()
 	var all []int
-	for field := range strings.FieldsFuncSeq(fromEnvironment(variable, otherwise), func(r rune) bool { return r == ',' || r == ' ' }) {
+	for field := range strings.FieldsFuncSeq(fromEnvironment(variable, otherwise),
+		func(r rune) bool { return r == ',' || r == ' ' }) {
 		n, err := strconv.Atoi(field)
 		require.NoError(b, err, "%s holds numbers", variable)
 		require.GreaterOrEqual(b, n, 0, "%s holds numbers", variable)
@@ -128,7 +129,8 @@ func (a arena) growth(sizes []int, window time.Duration) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "All Pods begun at once by an operator that knows only the labels, maxUnavailable 10 % in every rule:")
-	fmt.Fprintln(w, "Pods\trules\tfinished\tPods/s\twrites/Pod\tPods with n writes\tlargest status, KiB\tstatus writes\teach p50, ms\tp99, ms\treconcile p50, ms\tp99, ms\tdecide p50, ms\tp99, ms\tmost out / allowed")
+	fmt.Fprintln(w,
+		"Pods\trules\tfinished\tPods/s\twrites/Pod\tPods with n writes\tlargest status, KiB\tstatus writes\teach p50, ms\tp99, ms\treconcile p50, ms\tp99, ms\tdecide p50, ms\tp99, ms\tmost out / allowed")
 	type run struct{ pods, rules int }
 	runs := []run{{sizes[0], 1}}
 	for _, pods := range sizes {
@@ -142,11 +144,15 @@ func (a arena) growth(sizes []int, window time.Duration) string {
 			note = fmt.Sprintf(" (of %d, when the window of %s closed; at this pace all would take %s)",
 				r.pods, window, time.Duration(float64(r.pods)/g.rate()*float64(time.Second)).Round(time.Second))
 		}
-		fmt.Fprintf(w, "%d\t%d\t%d%s\t%.1f\t%.2f\t%s\t%.1f\t%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%s\n", r.pods, r.rules, len(g.pods), note, g.rate(), g.writes,
-			strings.TrimPrefix(fmt.Sprint(g.byWrites), "map"), float64(g.statusBytes)/1024, len(g.ledger), g.ledgerTook(.5), g.ledgerTook(.99), g.reconcile.quantile(.5)*1e3, g.reconcile.quantile(.99)*1e3, g.decide.quantile(.5)*1e3, g.decide.quantile(.99)*1e3, g.outs())
+		fmt.Fprintf(w, "%d\t%d\t%d%s\t%.1f\t%.2f\t%s\t%.1f\t%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%s\n", r.pods, r.rules,
+			len(g.pods), note, g.rate(), g.writes,
+			strings.TrimPrefix(fmt.Sprint(g.byWrites), "map"), float64(g.statusBytes)/1024, len(g.ledger), g.ledgerTook(.5),
+			g.ledgerTook(.99), g.reconcile.quantile(.5)*1e3, g.reconcile.quantile(.99)*1e3, g.decide.quantile(.5)*1e3,
+			g.decide.quantile(.99)*1e3, g.outs())
 		first = cmp.Or(first, g.writes)
 		if g.writes > first*mostGrowth {
-			a.Errorf("writes per Pod grow from %.2f to %.2f with %d Pods and %d rules: they must not depend on either", first, g.writes, r.pods, r.rules)
+			a.Errorf("writes per Pod grow from %.2f to %.2f with %d Pods and %d rules: they must not depend on either", first,
+				g.writes, r.pods, r.rules)
 		}
 		a.ReportMetric(g.writes, fmt.Sprintf("writes/Pod-%d-%d", r.pods, r.rules))
 		a.ReportMetric(g.reconcile.quantile(.99)*1e3, fmt.Sprintf("ms-p99-%d-%d", r.pods, r.rules))
@@ -279,7 +285,8 @@ func (a arena) judge(g gauged) {
 	}
 	for writes, pods := range g.byWrites {
 		if writes < leastWrites {
-			a.Errorf("%d Pods finished with %d writes by the suite: no Pod can with fewer than %d, so some were not counted", pods, writes, leastWrites)
+			a.Errorf("%d Pods finished with %d writes by the suite: no Pod can with fewer than %d, so some were not counted",
+				pods, writes, leastWrites)
 		}
 	}
 	for name, allowed := range g.allowed {
@@ -319,7 +326,8 @@ func (a arena) managedPods(m *meter, namespace string, pods int) []string {
 func (a arena) ruleHistograms() (reconcile, decide histogram) {
 	metrics, err := a.suite.Metrics(a.Context(), suite.PodTransitionRule)
 	require.NoError(a, err)
-	reconcile, err = readHistogram(metrics, "controller_runtime_reconcile_time_seconds", `controller="podtransitionrule-controller"`)
+	reconcile, err = readHistogram(metrics, "controller_runtime_reconcile_time_seconds",
+		`controller="podtransitionrule-controller"`)
 	require.NoError(a, err)
 	decide, err = readHistogram(metrics, "kuperator_podtransitionrule_decide_seconds")
 	require.NoError(a, err)
@@ -341,7 +349,8 @@ func (a arena) sampleStatus(namespace string) func() int {
 					Status json.RawMessage `json:"status"`
 				} `json:"items"`
 			}
-			raw, err := a.pods.CoreV1().RESTClient().Get().AbsPath(path).Param("resourceVersion", "0").SetHeader("Accept", "application/json").DoRaw(a.Context())
+			raw, err := a.pods.CoreV1().RESTClient().Get().AbsPath(path).Param("resourceVersion", "0").SetHeader("Accept",
+				"application/json").DoRaw(a.Context())
 			if err == nil {
 				err = json.Unmarshal(raw, &list)
 			}

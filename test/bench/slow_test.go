@@ -46,7 +46,8 @@ func (r *race) slowly(restart time.Duration, budgets []int) {
 		r.merge(set, fmt.Sprintf(`{"spec":{"updateStrategy":{"rollingUpdate":{"maxUnavailable":"%d%%"}}}}`, percent))
 		image := fmt.Sprintf("%s-%d", newImage, i)
 		allowed := r.pods * percent / 100
-		s := r.leg(m, namespace, kuperator, fmt.Sprintf("in place, %d %% at a time, restart of %s", percent, restart), serving(image),
+		s := r.leg(m, namespace, kuperator, fmt.Sprintf("in place, %d %% at a time, restart of %s", percent, restart),
+			serving(image),
 			func() { r.merge(set, updatePatch(appsv1alpha1.PodUpdateInPlaceOnly, image)) })
 		turns := (r.pods + allowed - 1) / allowed
 		r.result(benchresult.Figure{

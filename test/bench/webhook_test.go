@@ -69,17 +69,22 @@ func BenchmarkWebhook(b *testing.B) {
 	slices.Sort(took)
 	of := map[string]float64{"rate": float64(len(took)) / window.Seconds()}
 	note := fmt.Sprintf("%d admissions, of which this client's work is a part", len(took))
-	a.result(benchresult.Figure{Goal: "P18", Name: "admission of a managed Pod at 500/s, p50", Params: of, Values: []float64{quantile(took, .5)}, Note: note})
-	a.result(benchresult.Figure{Goal: "P18", Name: "admission of a managed Pod at 500/s, p99", Params: of, Values: []float64{quantile(took, .99)}, Note: note})
-	a.result(benchresult.Figure{Name: "CPU of webhook-server", Unit: "ms/admission", Params: of, Values: []float64{(a.cpu()[suite.Webhook] - cpu) * 1e3 / float64(len(took))}})
-	a.result(benchresult.Figure{Name: "RSS of webhook-server", Unit: "MB", Params: of, Values: []float64{a.resident(suite.Webhook, "VmRSS")}})
+	a.result(benchresult.Figure{Goal: "P18", Name: "admission of a managed Pod at 500/s, p50", Params: of,
+		Values: []float64{quantile(took, .5)}, Note: note})
+	a.result(benchresult.Figure{Goal: "P18", Name: "admission of a managed Pod at 500/s, p99", Params: of,
+		Values: []float64{quantile(took, .99)}, Note: note})
+	a.result(benchresult.Figure{Name: "CPU of webhook-server", Unit: "ms/admission", Params: of,
+		Values: []float64{(a.cpu()[suite.Webhook] - cpu) * 1e3 / float64(len(took))}})
+	a.result(benchresult.Figure{Name: "RSS of webhook-server", Unit: "MB", Params: of,
+		Values: []float64{a.resident(suite.Webhook, "VmRSS")}})
 	a.unmanaged(numbers(b, "BENCH_SIZES", "200")[0])
 	require.NoError(b, a.suite.Died())
 }
 
 // webhookClient is as the configuration tells the API server to ask.
 func (a arena) webhookClient() (ask *http.Client, url string) {
-	config, err := a.pods.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(a.Context(), suite.Webhook, metav1.GetOptions{})
+	config, err := a.pods.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(a.Context(), suite.Webhook,
+		metav1.GetOptions{})
 	require.NoError(a, err)
 	for _, w := range config.Webhooks {
 		if w.Name != podWebhook {
@@ -88,7 +93,8 @@ func (a arena) webhookClient() (ask *http.Client, url string) {
 		require.NotNil(a, w.ClientConfig.URL)
 		roots := x509.NewCertPool()
 		require.True(a, roots.AppendCertsFromPEM(w.ClientConfig.CABundle))
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, MaxIdleConnsPerHost: 100}
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+			MaxIdleConnsPerHost: 100}
 		a.Cleanup(transport.CloseIdleConnections)
 		return &http.Client{Transport: transport, Timeout: time.Minute}, *w.ClientConfig.URL
 	}
@@ -107,8 +113,10 @@ func (a arena) review() []byte {
 	body, err := json.Marshal(admissionv1.AdmissionReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"},
 		Request: &admissionv1.AdmissionRequest{
-			UID: "bench", Kind: metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}, Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
-			Name: "web", Namespace: metav1.NamespaceDefault, Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: raw},
+			UID: "bench", Kind: metav1.GroupVersionKind{Version: "v1", Kind: "Pod"},
+			Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
+			Name:     "web", Namespace: metav1.NamespaceDefault, Operation: admissionv1.Create,
+			Object: runtime.RawExtension{Raw: raw},
 		},
 	})
 	require.NoError(a, err)
@@ -142,7 +150,8 @@ func (a arena) unmanaged(pods int) {
 	calls := func() float64 {
 		metrics, err := a.pods.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(a.Context())
 		require.NoError(a, err)
-		return metricSum(string(metrics), "apiserver_admission_webhook_admission_duration_seconds_count", `webhook-server.kusionstack.io"`)
+		return metricSum(string(metrics), "apiserver_admission_webhook_admission_duration_seconds_count",
+			`webhook-server.kusionstack.io"`)
 	}
 	life := func(kind string, labels map[string]string) float64 {
 		before := calls()
@@ -161,17 +170,20 @@ func (a arena) unmanaged(pods int) {
 				return err
 			}
 			zero := int64(0)
-			return a.pods.CoreV1().Pods(namespace).Delete(a.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{}})
+			return a.pods.CoreV1().Pods(namespace).Delete(a.Context(), name,
+				metav1.DeleteOptions{GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{}})
 		})
 		return calls() - before
 	}
 	others := life("other", nil)
 	managed := life("managed", map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
 	of := map[string]float64{"pods": float64(pods)}
-	a.result(benchresult.Figure{Goal: "P18", Name: "webhook calls for Pods that are not managed", Params: of, Values: []float64{others},
-		Note: "each created, labelled, its status written, deleted"})
-	a.result(benchresult.Figure{Name: "webhook calls for the life of a managed Pod", Unit: "calls/Pod", Params: of, Values: []float64{managed / float64(pods)},
-		Note: "created, labelled, its status written, deleted at once"})
+	a.result(benchresult.Figure{Goal: "P18", Name: "webhook calls for Pods that are not managed", Params: of,
+		Values: []float64{others},
+		Note:   "each created, labelled, its status written, deleted"})
+	a.result(benchresult.Figure{Name: "webhook calls for the life of a managed Pod", Unit: "calls/Pod", Params: of,
+		Values: []float64{managed / float64(pods)},
+		Note:   "created, labelled, its status written, deleted at once"})
 	if others > 0 {
 		a.Errorf("the API server asked webhook-server %.0f times about Pods that are not managed", others)
 	}
@@ -184,7 +196,8 @@ func (a arena) unmanaged(pods int) {
 func BenchmarkSize(b *testing.B) {
 	a := arena{B: b, results: benchresult.ForTest(b, root), began: time.Now()}
 	folder := b.TempDir()
-	build := exec.CommandContext(b.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", folder+string(filepath.Separator), "./cmd/...")
+	build := exec.CommandContext(b.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o",
+		folder+string(filepath.Separator), "./cmd/...")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()

@@ -101,7 +101,8 @@ func (w *world) runPage(t *testing.T, page pages.Page, steps []step, bin string)
 	}
 	for i, s := range steps {
 		if line := missing(s.shown, printed[i]); line != "" {
-			t.Errorf("%s:%d: %s\ndid not print, or not in this order,\n%s\nbut\n%s", page.Path, s.line, s.command, line, printed[i])
+			t.Errorf("%s:%d: %s\ndid not print, or not in this order,\n%s\nbut\n%s", page.Path, s.line, s.command, line,
+				printed[i])
 		}
 	}
 }
@@ -121,7 +122,8 @@ func (w *world) run(t *testing.T, namespace, bin, script string) (string, error)
 	require.NoError(t, os.WriteFile(kubeconfig, config, 0o600))
 	ctx, cancel := context.WithTimeout(t.Context(), pagePatience)
 	defer cancel()
-	commands := exec.CommandContext(ctx, "bash", "-c", "kubectl config set-context --current --namespace="+namespace+" >/dev/null\n"+script)
+	commands := exec.CommandContext(ctx, "bash", "-c",
+		"kubectl config set-context --current --namespace="+namespace+" >/dev/null\n"+script)
 	commands.Dir = dir
 	commands.WaitDelay = 10 * time.Second
 	commands.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "KUBERC=off", "HOME="+dir,
@@ -168,12 +170,14 @@ func (w *world) clear(t *testing.T, namespace string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 	defer cancel()
 	if t.Failed() {
-		for _, args := range [][]string{{"get", "pods", "-o", "wide", "--show-labels"}, {"get", "collasets,podtransitionrules", "-o", "yaml"}, {"get", "events"}} {
+		for _, args := range [][]string{{"get", "pods", "-o", "wide", "--show-labels"},
+			{"get", "collasets,podtransitionrules", "-o", "yaml"}, {"get", "events"}} {
 			out, err := w.Kubectl(ctx, append([]string{"-n", namespace}, args...)...)
 			t.Logf("kubectl %s\n%s%v", strings.Join(args, " "), out, err)
 		}
 	}
-	if _, err := w.Kubectl(ctx, "-n", namespace, "delete", "podtransitionrules,collasets,deployments", "--all", "--ignore-not-found", "--wait", "--timeout=60s"); err != nil {
+	if _, err := w.Kubectl(ctx, "-n", namespace, "delete", "podtransitionrules,collasets,deployments", "--all",
+		"--ignore-not-found", "--wait", "--timeout=60s"); err != nil {
 		t.Logf("clearing namespace %s: %v", namespace, err)
 	}
 	if _, err := w.Kubectl(ctx, "delete", "namespace", namespace, "--wait=false"); err != nil {

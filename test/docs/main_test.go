@@ -26,7 +26,8 @@ import (
 const root = "../.."
 
 // kubeconfig names a cluster to run pages on while they are written, such as the one that make demo KEEP=1 leaves.
-var kubeconfig = flag.String("cluster", "", "administrator's kubeconfig of a cluster on which the suite runs; empty: start one")
+var kubeconfig = flag.String("cluster", "",
+	"administrator's kubeconfig of a cluster on which the suite runs; empty: start one")
 
 // fill writes what a command printed into its page, in place of a line "?".
 var fill = flag.Bool("fill", false, "replace output that a page shows as ? by what the command printed")

@@ -27,13 +27,16 @@ var otherFlags = map[string]string{
 	"node-monitor-grace-period":       "kube-controller-manager",
 	"use-service-account-credentials": "kube-controller-manager",
 	"fail":                            "curl", "silent": "curl", "show-error": "curl", "unix-socket": "curl",
-	"arg": "jq", "runbook-base": "hack/generate/monitoring", "feature-gates": "Kuperator v0.7", "platform": "docker", "build-arg": "docker",
+	"arg": "jq", "runbook-base": "hack/generate/monitoring", "feature-gates": "Kuperator v0.7", "platform": "docker",
+	"build-arg":     "docker",
 	"bump-revision": "etcdutl", "data-dir": "etcdutl", "mark-compacted": "etcdutl",
-	"values": "helm", "set": "helm", "create-namespace": "helm", "reset-then-reuse-values": "helm", "take-ownership": "helm",
+	"values": "helm", "set": "helm", "create-namespace": "helm", "reset-then-reuse-values": "helm",
+	"take-ownership": "helm",
 }
 
 // kubectlCommands are those whose help is read.
-var kubectlCommands = []string{"annotate", "apply", "autoscale", "config set-context", "config view", "create namespace", "create clusterrolebinding", "delete", "drain", "events", "get", "label", "logs",
+var kubectlCommands = []string{"annotate", "apply", "autoscale", "config set-context", "config view",
+	"create namespace", "create clusterrolebinding", "delete", "drain", "events", "get", "label", "logs",
 	"create secret generic", "patch", "proxy", "rollout", "scale", "uncordon", "wait", "taint", "auth can-i"}
 
 var flagWord = regexp.MustCompile(`(?:^|[\s\x60("'])--([a-z][a-z0-9-]+)`)
@@ -137,7 +140,9 @@ func isIn(text, name string) bool {
 // TestKeysExist compares the labels, annotations, finalizers and conditions that pages name with the sources.
 func TestKeysExist(t *testing.T) {
 	text := sourceText(t)
-	keys := named(t, regexp.MustCompile(`\b([a-z-]+(?:\.[a-z-]+)*\.kusionstack\.io(?:/[A-Za-z0-9-]+)?|kusionstack\.io/[a-z][a-z-]+)`), true)
+	keys := named(t,
+		regexp.MustCompile(`\b([a-z-]+(?:\.[a-z-]+)*\.kusionstack\.io(?:/[A-Za-z0-9-]+)?|kusionstack\.io/[a-z][a-z-]+)`),
+		true)
 	require.Greater(t, len(keys), 20)
 	for key, page := range keys {
 		key = strings.TrimSuffix(key, "-") // kubectl's way to remove one
@@ -158,7 +163,8 @@ func sourceText(t *testing.T) string {
 	var b strings.Builder
 	for _, dir := range []string{"api", "cmd", "internal", "deploy"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") || !slices.Contains([]string{".go", ".yaml"}, filepath.Ext(path)) {
+			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") ||
+				!slices.Contains([]string{".go", ".yaml"}, filepath.Ext(path)) {
 				return err
 			}
 			content, err := os.ReadFile(path)
@@ -174,7 +180,8 @@ func sourceText(t *testing.T) string {
 func TestFieldsExist(t *testing.T) {
 	w := everything(t)
 	var schemas []schema
-	for _, path := range []string{"apis/apps.kusionstack.io/v1alpha1", "api/v1", "apis/apps/v1", "apis/autoscaling/v2", "apis/policy/v1", "apis/discovery.k8s.io/v1"} {
+	for _, path := range []string{"apis/apps.kusionstack.io/v1alpha1", "api/v1", "apis/apps/v1", "apis/autoscaling/v2",
+		"apis/policy/v1", "apis/discovery.k8s.io/v1"} {
 		out, err := w.Kubectl(t.Context(), "get", "--raw", "/openapi/v3/"+path)
 		require.NoError(t, err)
 		var document struct {
@@ -268,7 +275,8 @@ func TestDiagramsAreBalanced(t *testing.T) {
 
 func balanced(diagram string) error {
 	kind := strings.Fields(diagram)[0]
-	if !slices.Contains([]string{"flowchart", "stateDiagram-v2", "sequenceDiagram", "gantt", "graph", "classDiagram"}, kind) {
+	if !slices.Contains([]string{"flowchart", "stateDiagram-v2", "sequenceDiagram", "gantt", "graph",
+		"classDiagram"}, kind) {
 		return fmt.Errorf("%s is no kind of diagram", kind)
 	}
 	if got := strings.Count(diagram, "subgraph "); got > strings.Count(diagram, "\n  end\n") {

@@ -111,7 +111,7 @@ func (w *world) accepts(t *testing.T, manifest string) {
 			obj.SetNamespace(sampleNamespace)
 		}
 		w.warnings.take()
-		err = w.client.Patch(t.Context(), obj, client.Apply, client.DryRunAll, client.ForceOwnership, client.FieldOwner("docs"), client.FieldValidation("Strict")) //nolint:staticcheck // apply configurations need types that are known beforehand
+		err = w.dryRun(t, obj)
 		require.NoErrorf(t, err, "%s %s", obj.GetKind(), obj.GetName())
 		require.Emptyf(t, w.warnings.take(), "warnings about %s %s", obj.GetKind(), obj.GetName())
 	}
@@ -149,7 +149,8 @@ func objectsOf(manifest string) ([]map[string]any, error) {
 func completed(t *testing.T, where, fragment string) string {
 	t.Helper()
 	kind, path, _ := strings.Cut(where, ":")
-	require.Contains(t, slices.Collect(maps.Keys(plainObjects)), kind, "there is no plain object of this kind to put the fragment into")
+	require.Contains(t, slices.Collect(maps.Keys(plainObjects)), kind,
+		"there is no plain object of this kind to put the fragment into")
 	object, part := map[string]any{}, map[string]any{}
 	require.NoError(t, yaml.UnmarshalStrict([]byte(plainObjects[kind]), &object))
 	require.NoError(t, yaml.UnmarshalStrict([]byte(fragment), &part))
@@ -187,13 +188,22 @@ func TestASampleCanBeRefused(t *testing.T) {
 
 	w := everything(t)
 	w.namespace(t, sampleNamespace)
-	for name, fragment := range map[string]string{"an unknown field": "paussed: true", "a wrong value": "replicas: -1", "a selector that matches nothing": "selector: {matchLabels: {app: other}}"} {
+	for name, fragment := range map[string]string{"an unknown field": "paussed: true", "a wrong value": "replicas: -1",
+		"a selector that matches nothing": "selector: {matchLabels: {app: other}}"} {
 		t.Run(name, func(t *testing.T) {
 			objects, err := objectsOf(completed(t, "CollaSet:spec", fragment))
 			require.NoError(t, err)
 			obj := &unstructured.Unstructured{Object: objects[0]}
 			obj.SetNamespace(sampleNamespace)
-			require.Error(t, w.client.Patch(t.Context(), obj, client.Apply, client.DryRunAll, client.ForceOwnership, client.FieldOwner("docs"), client.FieldValidation("Strict"))) //nolint:staticcheck // as above
+			require.Error(t, w.dryRun(t, obj))
 		})
 	}
+}
+
+// dryRun applies an object without keeping it.
+func (w *world) dryRun(t *testing.T, obj client.Object) error {
+	t.Helper()
+	apply := client.Apply //nolint:staticcheck // apply configurations need types that are known beforehand
+	return w.client.Patch(t.Context(), obj, apply, client.DryRunAll, client.ForceOwnership, client.FieldOwner("docs"),
+		client.FieldValidation("Strict"))
 }

@@ -56,7 +56,8 @@ func transcript(b pages.Block) []step {
 
 // failsByDesign reports whether the page shows the command being refused.
 func (s step) failsByDesign() bool {
-	return len(s.shown) > 0 && (strings.HasPrefix(s.shown[0], "Error from server") || strings.HasPrefix(s.shown[0], "error: "))
+	return len(s.shown) > 0 && (strings.HasPrefix(s.shown[0], "Error from server") ||
+		strings.HasPrefix(s.shown[0], "error: "))
 }
 
 // What differs from one run to the next: random suffixes and hashes of names, times, addresses.
@@ -100,7 +101,9 @@ func missing(shown []string, output string) string {
 }
 
 func TestTranscript(t *testing.T) {
-	page := pages.Read("page.md", []byte("```console\n$ kubectl get pods \\\n    -l app=web\nNAME   READY\nweb-x7k2z   1/1\n$ ls\n```\n\n```sh\nmake\n```\n```console\n$ false\nerror: no\n```\n"))
+	page := pages.Read("page.md",
+		[]byte(
+			"```console\n$ kubectl get pods \\\n    -l app=web\nNAME   READY\nweb-x7k2z   1/1\n$ ls\n```\n\n```sh\nmake\n```\n```console\n$ false\nerror: no\n```\n"))
 	steps := stepsOf(page)
 	require.Equal(t, []step{
 		{line: 2, command: "kubectl get pods \\\n    -l app=web", shown: []string{"NAME   READY", "web-x7k2z   1/1"}},

@@ -31,7 +31,8 @@ func (w *world) dashboard(t *testing.T, namespace string) string {
 	var problems bytes.Buffer
 	go func() {
 		defer func() { _ = into.Close() }()
-		ended <- plugin.Run(ctx, []string{"dashboard", "--kubeconfig", w.AdminKubeconfig, "-n", namespace}, genericiooptions.IOStreams{In: strings.NewReader(""), Out: into, ErrOut: &problems})
+		ended <- plugin.Run(ctx, []string{"dashboard", "--kubeconfig", w.AdminKubeconfig, "-n", namespace},
+			genericiooptions.IOStreams{In: strings.NewReader(""), Out: into, ErrOut: &problems})
 	}()
 	var once sync.Once
 	t.Cleanup(func() {
@@ -56,7 +57,8 @@ func TestTheLivePage(t *testing.T) {
 	}
 	w := together(t)
 	ns, other := w.namespace(t), w.namespace(t)
-	w.create(t, workload.CollaSet(ns, "web", image1, 10), workload.Rule(ns, "web", "2"), workload.Service(ns, "web"), workload.CollaSet(other, "hidden", image1, 1))
+	w.create(t, workload.CollaSet(ns, "web", image1, 10), workload.Rule(ns, "web", "2"), workload.Service(ns, "web"),
+		workload.CollaSet(other, "hidden", image1, 1))
 	w.waitServing(t, ns, "web", 10, image1)
 	url := w.dashboard(t, ns)
 	page := browser.Open(t, url, "../..", "dashboard", "/api/why")
@@ -65,20 +67,26 @@ func TestTheLivePage(t *testing.T) {
 
 	// With an image that never starts, two Pods hold the budget, and the others wait for them.
 	w.setImage(t, ns, "web", "web:non-exist")
-	page.Becomes(t, `document.querySelector(".card canvas").getAttribute("aria-label").includes("8 Waiting") && document.querySelector("#budgets").innerText.includes("2 granted, 8 waiting")`)
+	page.Becomes(t,
+		`document.querySelector(".card canvas").getAttribute("aria-label").includes("8 Waiting") && document.querySelector("#budgets").innerText.includes("2 granted, 8 waiting")`)
 	page.Do(t, browser.Eval(`document.querySelector(".card details").open = true`))
 	page.Becomes(t, `document.querySelectorAll(".card tbody tr").length === 10`)
 	page.Picture(t, "cluster-stuck")
-	page.Do(t, browser.Eval(`[...document.querySelectorAll(".card tbody tr")].find((r) => r.innerText.includes("Waiting")).querySelector("button").click()`))
-	page.Becomes(t, `document.querySelector("#why-text").innerText.includes("The budget is held by") && document.querySelectorAll("#why-text .first li").length === 2`)
+	page.Do(t,
+		browser.Eval(
+			`[...document.querySelectorAll(".card tbody tr")].find((r) => r.innerText.includes("Waiting")).querySelector("button").click()`))
+	page.Becomes(t,
+		`document.querySelector("#why-text").innerText.includes("The budget is held by") && document.querySelectorAll("#why-text .first li").length === 2`)
 	page.Picture(t, "cluster-why")
 
 	w.setImage(t, ns, "web", image2)
-	page.Becomes(t, `document.querySelector(".card canvas").getAttribute("aria-label").endsWith(": 10 Serving") && document.querySelector("#waits").childElementCount === 0`)
+	page.Becomes(t,
+		`document.querySelector(".card canvas").getAttribute("aria-label").endsWith(": 10 Serving") && document.querySelector("#waits").childElementCount === 0`)
 
 	t.Run("of another namespace nothing is told", func(t *testing.T) {
 		pod := w.pods(t, other, "hidden")[0].Name
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("%s/api/why?kind=Pod&namespace=%s&name=%s", url, other, pod), nil)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+			fmt.Sprintf("%s/api/why?kind=Pod&namespace=%s&name=%s", url, other, pod), nil)
 		require.NoError(t, err)
 		response, err := http.DefaultClient.Do(request)
 		require.NoError(t, err)

@@ -121,7 +121,8 @@ func TestDegradation(t *testing.T) {
 			}
 			return nil
 		})
-		await.Always(t, standstill, "a rule is in force from its creation", func() error { return w.inService(t, ns, "web", 4, image1) })
+		await.Always(t, standstill, "a rule is in force from its creation",
+			func() error { return w.inService(t, ns, "web", 4, image1) })
 		require.NoError(t, w.Restart(t.Context(), suite.PodTransitionRule))
 		w.waitServing(t, ns, "web", 4, image2)
 		requireWithin(t, o, ns, 1)
@@ -131,7 +132,8 @@ func TestDegradation(t *testing.T) {
 		w := alone(t)
 		ns := w.namespace(t)
 		w.observe(t, ns, observer.Options{})
-		w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 3), workload.CollaSet(ns, "free", image1, 2))
+		w.create(t, workload.Service(ns, "web"), workload.CollaSet(ns, "web", image1, 3),
+			workload.CollaSet(ns, "free", image1, 2))
 		w.waitServing(t, ns, "web", 3, image1)
 		w.waitServing(t, ns, "free", 2, image1)
 		await.Nil(t, "the Service's finalizer on every Pod", func() error {
@@ -290,7 +292,8 @@ func (w *world) waitSeen(t *testing.T, ns string) {
 		var late []string
 		pods := w.pods(t, ns, "web")
 		for i := range pods {
-			if p := &pods[i]; len(p.Status.ContainerStatuses) == 0 || p.Status.ContainerStatuses[0].Image != p.Spec.Containers[0].Image {
+			if p := &pods[i]; len(p.Status.ContainerStatuses) == 0 ||
+				p.Status.ContainerStatuses[0].Image != p.Spec.Containers[0].Image {
 				late = append(late, p.Name)
 			}
 		}

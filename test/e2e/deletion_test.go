@@ -36,7 +36,8 @@ func (w *world) replaced(t *testing.T, pod *corev1.Pod) {
 // kubectlDelete deletes a Pod as a user does, without waiting for its end.
 func (w *world) kubectlDelete(t *testing.T, pod *corev1.Pod, flags ...string) error {
 	t.Helper()
-	_, err := w.Kubectl(t.Context(), append([]string{"-n", pod.Namespace, "delete", "pod", pod.Name, "--wait=false"}, flags...)...)
+	_, err := w.Kubectl(t.Context(), append([]string{"-n", pod.Namespace, "delete", "pod", pod.Name, "--wait=false"},
+		flags...)...)
 	return err
 }
 
@@ -51,7 +52,8 @@ func TestGracefulDeletion(t *testing.T) {
 		w.waitServing(t, ns, "web", 3, image1)
 		pods := w.pods(t, ns, "web")
 		for i := range pods {
-			require.ErrorContains(t, w.kubectlDelete(t, &pods[i]), "Pod "+pods[i].Name+" is being taken out of service and is then deleted by itself")
+			require.ErrorContains(t, w.kubectlDelete(t, &pods[i]),
+				"Pod "+pods[i].Name+" is being taken out of service and is then deleted by itself")
 		}
 		for i := range pods {
 			w.replaced(t, &pods[i])
@@ -98,7 +100,8 @@ func TestGracefulDeletion(t *testing.T) {
 	t.Run("a namespace can be deleted whatever its rules say", func(t *testing.T) {
 		w := together(t)
 		ns := w.namespace(t)
-		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "0"), workload.Rule(ns, "guest", "0"), workload.CollaSet(ns, "web", image1, 3), deployment(ns, "guest", 2))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "0"), workload.Rule(ns, "guest", "0"),
+			workload.CollaSet(ns, "web", image1, 3), deployment(ns, "guest", 2))
 		w.waitServing(t, ns, "web", 3, image1)
 		w.waitServing(t, ns, "guest", 2, image1)
 		_, err := w.Kubectl(t.Context(), "delete", "namespace", ns, "--timeout="+await.Patience.String())
@@ -126,7 +129,8 @@ func TestGracefulDeletion(t *testing.T) {
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), deployment(ns, "web", 6))
 		w.waitServing(t, ns, "web", 6, image1)
 		before := workload.UIDs(w.pods(t, ns, "web"))
-		require.NoError(t, w.client.Patch(t.Context(), deployment(ns, "web", 0), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":3}}`))))
+		require.NoError(t, w.client.Patch(t.Context(), deployment(ns, "web", 0),
+			client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":3}}`))))
 		w.waitServing(t, ns, "web", 3, image1)
 		for _, uid := range workload.UIDs(w.pods(t, ns, "web")) {
 			require.Contains(t, before, uid, "no more Pods were deleted than had to be")
@@ -140,9 +144,11 @@ func TestGracefulDeletion(t *testing.T) {
 		w.observe(t, ns, observer.Options{})
 		daemons := &appsv1.DaemonSet{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "agent"},
-			Spec:       appsv1.DaemonSetSpec{Selector: deployment(ns, "agent", 0).Spec.Selector, Template: deployment(ns, "agent", 0).Spec.Template},
+			Spec: appsv1.DaemonSetSpec{Selector: deployment(ns, "agent", 0).Spec.Selector,
+				Template: deployment(ns, "agent", 0).Spec.Template},
 		}
-		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.Rule(ns, "db", "1"), workload.Rule(ns, "agent", "1"))
+		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.Rule(ns, "db", "1"),
+			workload.Rule(ns, "agent", "1"))
 		w.create(t, deployment(ns, "web", 3), statefulSet(ns, "db", 3), daemons)
 		all := map[string]client.Object{"web": deployment(ns, "web", 3), "db": statefulSet(ns, "db", 3), "agent": daemons}
 		for name := range all {
@@ -150,7 +156,8 @@ func TestGracefulDeletion(t *testing.T) {
 		}
 		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"main","image":%q}]}}}}`, image2)
 		for _, workload := range all {
-			require.NoError(t, w.client.Patch(t.Context(), workload, client.RawPatch(types.StrategicMergePatchType, []byte(patch))))
+			require.NoError(t, w.client.Patch(t.Context(), workload,
+				client.RawPatch(types.StrategicMergePatchType, []byte(patch))))
 		}
 		for name := range all {
 			w.waitServing(t, ns, name, 3, image2)

@@ -26,7 +26,8 @@ func statefulSet(namespace, name string, n int32) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: appsv1.StatefulSetSpec{
-			Replicas: ptr.To(n), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, Template: template,
+			Replicas: ptr.To(n), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
+			Template:            template,
 			PodManagementPolicy: appsv1.ParallelPodManagement,
 		},
 	}
@@ -84,7 +85,8 @@ func TestDrain(t *testing.T) {
 
 	w.setImage(t, ns, "web", image2)
 	await.Nil(t, "a rollout that runs", func() error {
-		if !slices.ContainsFunc(w.pods(t, ns, "web"), func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == image2 }) {
+		if !slices.ContainsFunc(w.pods(t, ns, "web"),
+			func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == image2 }) {
 			return errors.New("no Pod has the new image")
 		}
 		return nil
@@ -95,7 +97,8 @@ func TestDrain(t *testing.T) {
 		}
 	})
 	begin := time.Now()
-	out, err = w.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--timeout="+await.Patience.String())
+	out, err = w.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data",
+		"--timeout="+await.Patience.String())
 	require.NoError(t, err, out)
 	t.Logf("the drain took %s", time.Since(begin).Round(100*time.Millisecond))
 	for _, name := range []string{"web", "guest", "db"} {
@@ -109,6 +112,7 @@ func TestDrain(t *testing.T) {
 	report := o.Report()
 	for i := range stateful {
 		place := ns + "/" + stateful[i].Name
-		require.Equal(t, 2, report.UIDs[place], "%s was evicted once, and the Pod that has its name now was not: %v", place, report.UIDs)
+		require.Equal(t, 2, report.UIDs[place], "%s was evicted once, and the Pod that has its name now was not: %v", place,
+			report.UIDs)
 	}
 }

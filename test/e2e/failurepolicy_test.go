@@ -23,13 +23,15 @@ func TestABadRolloutGoesBack(t *testing.T) {
 	ns := w.namespace(t)
 	o := w.observe(t, ns, observer.Options{})
 	set := workload.CollaSet(ns, "web", image1, 6)
-	set.Spec.ProgressDeadlineSeconds = ptr.To[int32](3600) // a rollout that works is not stopped, on however busy a machine
+	// a rollout that works is not stopped, on however busy a machine
+	set.Spec.ProgressDeadlineSeconds = ptr.To[int32](3600)
 	set.Spec.UpdateStrategy.FailurePolicy = appsv1alpha1.RolloutFailureRollback
 	w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "2"), set)
 	w.waitServing(t, ns, "web", 6, image1)
 	before := workload.UIDs(w.pods(t, ns, "web"))
 	await.Nil(t, "the status to tell of it", func() error {
-		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil || meta.IsStatusConditionTrue(set.Status.Conditions, appsv1alpha1.CollaSetReady) {
+		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil ||
+			meta.IsStatusConditionTrue(set.Status.Conditions, appsv1alpha1.CollaSetReady) {
 			return err
 		}
 		return fmt.Errorf("%+v", set.Status.Conditions)
@@ -65,7 +67,8 @@ func TestABadRolloutGoesBack(t *testing.T) {
 	require.Equal(t, before, workload.UIDs(w.pods(t, ns, "web")), "in place there and back")
 	w.patch(t, ns, "web", `{"spec":{"progressDeadlineSeconds":3600}}`)
 	await.Nil(t, "the status of the present spec", func() error {
-		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil || set.Status.ObservedGeneration == set.Generation {
+		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil ||
+			set.Status.ObservedGeneration == set.Generation {
 			return err
 		}
 		return fmt.Errorf("it is of generation %d", set.Status.ObservedGeneration)

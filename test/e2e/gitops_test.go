@@ -188,7 +188,8 @@ spec:
 func TestWhatIsInGitStaysAsItIs(t *testing.T) {
 	w := together(t)
 	ns := w.namespace(t)
-	apply := func(t *testing.T, manifest *unstructured.Unstructured, opts ...client.ApplyOption) *unstructured.Unstructured {
+	apply := func(t *testing.T, manifest *unstructured.Unstructured,
+		opts ...client.ApplyOption) *unstructured.Unstructured {
 		t.Helper()
 		applied := manifest.DeepCopy()
 		opts = append(opts, client.FieldOwner("kustomize-controller"))

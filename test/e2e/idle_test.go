@@ -42,7 +42,8 @@ func TestIdle(t *testing.T) {
 		return nil
 	})
 	begin := time.Now()
-	await.Always(t, observed, "nothing happens", func() error { return workload.AtRest(t.Context(), w.client, ns, "web", 5, image1) })
+	await.Always(t, observed, "nothing happens",
+		func() error { return workload.AtRest(t.Context(), w.client, ns, "web", 5, image1) })
 	for _, r := range busy(begin) {
 		require.False(t, r.Write(), "only Leases are written while nothing happens: %s", r)
 	}

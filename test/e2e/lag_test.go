@@ -53,7 +53,8 @@ func TestKubeletLag(t *testing.T) {
 			t.Log("the image changes, and there are to be fewer Pods while it does")
 			w.setImage(t, ns, "web", image3)
 			await.Nil(t, "the update under way", func() error {
-				updated := slices.ContainsFunc(w.pods(t, ns, "web"), func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == image3 })
+				updated := slices.ContainsFunc(w.pods(t, ns, "web"),
+					func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == image3 })
 				if !updated {
 					return fmt.Errorf("no Pod has %s", image3)
 				}

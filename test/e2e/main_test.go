@@ -168,7 +168,8 @@ func (w *world) namespace(t *testing.T) string {
 				t.Logf("clearing namespace %s: %v", name, err)
 			}
 		}
-		if err := w.client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); client.IgnoreNotFound(err) != nil {
+		if err := w.client.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); client.IgnoreNotFound(
+			err) != nil {
 			t.Logf("removing namespace %s: %v", name, err)
 		}
 	})
@@ -177,14 +178,16 @@ func (w *world) namespace(t *testing.T) string {
 
 // clear deletes the workloads of a namespace and its rules, and waits until they are gone, or ctx ends.
 func (w *world) clear(ctx context.Context, namespace string) error {
-	for _, kind := range []client.Object{&appsv1alpha1.CollaSet{}, &appsv1.Deployment{}, &appsv1alpha1.PodTransitionRule{}} {
+	for _, kind := range []client.Object{&appsv1alpha1.CollaSet{}, &appsv1.Deployment{},
+		&appsv1alpha1.PodTransitionRule{}} {
 		background := client.PropagationPolicy(metav1.DeletePropagationBackground)
 		if err := w.client.DeleteAllOf(ctx, kind, client.InNamespace(namespace), background); err != nil {
 			return err
 		}
 	}
 	return await.Until(ctx, func() error {
-		for _, list := range []client.ObjectList{&appsv1alpha1.CollaSetList{}, &appsv1.DeploymentList{}, &appsv1alpha1.PodTransitionRuleList{}} {
+		for _, list := range []client.ObjectList{&appsv1alpha1.CollaSetList{}, &appsv1.DeploymentList{},
+			&appsv1alpha1.PodTransitionRuleList{}} {
 			if err := w.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
 				return err
 			}

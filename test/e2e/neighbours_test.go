@@ -47,7 +47,8 @@ func TestDeletingACollaSet(t *testing.T) {
 			if tc.blocking {
 				blocking(t, w, w.pods(t, ns, "web"))
 			}
-			_, err := w.Kubectl(t.Context(), "-n", ns, "delete", "collaset", "web", "--cascade="+tc.cascade, "--timeout="+await.Patience.String())
+			_, err := w.Kubectl(t.Context(), "-n", ns, "delete", "collaset", "web", "--cascade="+tc.cascade,
+				"--timeout="+await.Patience.String())
 			require.NoError(t, err)
 			require.Empty(t, w.pods(t, ns, "web"), "its Pods are gone before it")
 			requireWithin(t, o, ns, 1)
@@ -81,7 +82,8 @@ func TestDeletingACollaSet(t *testing.T) {
 		w.create(t, workload.Service(ns, "web"), workload.Rule(ns, "web", "1"), workload.CollaSet(ns, "web", image1, 3))
 		w.waitServing(t, ns, "web", 3, image1)
 		before := workload.UIDs(w.pods(t, ns, "web"))
-		_, err := w.Kubectl(t.Context(), "-n", ns, "delete", "collaset", "web", "--cascade=orphan", "--timeout="+await.Patience.String())
+		_, err := w.Kubectl(t.Context(), "-n", ns, "delete", "collaset", "web", "--cascade=orphan",
+			"--timeout="+await.Patience.String())
 		require.NoError(t, err)
 		pods := w.pods(t, ns, "web")
 		require.Equal(t, before, workload.UIDs(pods))
@@ -90,7 +92,8 @@ func TestDeletingACollaSet(t *testing.T) {
 			require.NotContains(t, pods[i].Labels, appsv1alpha1.ToDeleteLabel)
 		}
 		require.NoError(t, ready(pods))
-		require.NoError(t, w.client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(ns), client.GracePeriodSeconds(0)))
+		require.NoError(t, w.client.DeleteAllOf(t.Context(), &corev1.Pod{}, client.InNamespace(ns),
+			client.GracePeriodSeconds(0)))
 	})
 }
 
@@ -117,7 +120,8 @@ func TestDrainUnderTwoMirroredRules(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}
 	require.NoError(t, w.client.Patch(t.Context(), namespace, client.RawPatch("application/merge-patch+json",
 		[]byte(`{"metadata":{"labels":{"podopslifecycle.kusionstack.io/graceful-deletion":"disabled"}}}`))))
-	team, platform, set := workload.Rule(ns, "team", "1"), workload.Rule(ns, "web", "50%"), workload.CollaSet(ns, "web", image1, 6)
+	team, platform, set := workload.Rule(ns, "team", "1"), workload.Rule(ns, "web", "50%"),
+		workload.CollaSet(ns, "web", image1, 6)
 	team.Spec.MirrorPodDisruptionBudget, platform.Spec.MirrorPodDisruptionBudget = true, true
 	team.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	platform.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"application": "shop"}}
@@ -125,7 +129,8 @@ func TestDrainUnderTwoMirroredRules(t *testing.T) {
 	w.create(t, team, platform, set)
 	w.waitServing(t, ns, "web", 6, image1)
 	await.Nil(t, "one budget for both", func() error {
-		out, err := w.Kubectl(t.Context(), "-n", ns, "get", "pdb", "-o", "jsonpath={range .items[*]}{.metadata.name}={.spec.minAvailable} {end}")
+		out, err := w.Kubectl(t.Context(), "-n", ns, "get", "pdb", "-o",
+			"jsonpath={range .items[*]}{.metadata.name}={.spec.minAvailable} {end}")
 		if err == nil && out != "team=5 " {
 			err = errors.New(out)
 		}
@@ -138,14 +143,16 @@ func TestDrainUnderTwoMirroredRules(t *testing.T) {
 			t.Errorf("uncordoning %s: %v", node, err)
 		}
 	})
-	_, err := w.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data", "--pod-selector=app=web", "--timeout="+await.Patience.String())
+	_, err := w.Kubectl(t.Context(), "drain", node, "--ignore-daemonsets", "--force", "--delete-emptydir-data",
+		"--pod-selector=app=web", "--timeout="+await.Patience.String())
 	require.NoError(t, err)
 	w.waitServing(t, ns, "web", 6, image1)
 	report := o.SettledIn(t.Context(), ns)
 	r, seen := report.Rule(ns, "team")
 	require.True(t, seen)
 	require.LessOrEqual(t, r.MaxOut, 1, "both rules are kept")
-	out, err := w.Kubectl(t.Context(), "-n", ns, "get", "podtransitionrule", "web", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].message}`)
+	out, err := w.Kubectl(t.Context(), "-n", ns, "get", "podtransitionrule", "web", "-o",
+		`jsonpath={.status.conditions[?(@.type=="Ready")].message}`)
 	require.NoError(t, err)
 	require.Contains(t, out, "the PodDisruptionBudget of PodTransitionRule team selects its Pods")
 }

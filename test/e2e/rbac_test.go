@@ -42,12 +42,15 @@ func (p permission) String() string {
 
 // unused are permissions that no request shows, with the reason to have them.
 var unused = map[permission]string{
-	{suite.CollaSet, "update", "apps.kusionstack.io", "collasets/finalizers"}: "admission asks for it (OwnerReferencesPermissionEnforcement) when an owner reference blocks deletion",
+	{suite.CollaSet, "update", "apps.kusionstack.io",
+		"collasets/finalizers"}: "admission asks for it (OwnerReferencesPermissionEnforcement) when an owner reference blocks deletion",
 
-	{suite.CollaSet, "list", "", "nodes"}:  "scale-in reads nodes where a template is spread over more than hosts; test/integration/collaset shows it",
+	{suite.CollaSet, "list", "",
+		"nodes"}: "scale-in reads nodes where a template is spread over more than hosts; test/integration/collaset shows it",
 	{suite.CollaSet, "watch", "", "nodes"}: "as above",
 
-	{suite.CollaSet, "create", "", "persistentvolumeclaims"}: "a CollaSet with claim templates has claims made; test/integration/collaset shows it",
+	{suite.CollaSet, "create", "",
+		"persistentvolumeclaims"}: "a CollaSet with claim templates has claims made; test/integration/collaset shows it",
 	{suite.CollaSet, "patch", "", "persistentvolumeclaims"}:  "and expanded, adopted and released; as above",
 	{suite.CollaSet, "delete", "", "persistentvolumeclaims"}: "and deleted where its policy says so; as above",
 
@@ -56,8 +59,9 @@ var unused = map[permission]string{
 	{suite.PodTransitionRule, "patch", "events.k8s.io", "events"}: "as above",
 	{suite.ResourceConsist, "patch", "events.k8s.io", "events"}:   "as above",
 
-	{suite.Lifecycle, "get", "", "services"}: "a Pod that waits for a Service's finalizer for long has the Service looked up; test/integration/lifecycle shows it",
-	{suite.Lifecycle, "patch", "", "pods"}:   "and is made to forget one that is gone; as above",
+	{suite.Lifecycle, "get", "",
+		"services"}: "a Pod that waits for a Service's finalizer for long has the Service looked up; test/integration/lifecycle shows it",
+	{suite.Lifecycle, "patch", "", "pods"}: "and is made to forget one that is gone; as above",
 }
 
 // delegated are the permissions of system:auth-delegator: the API server is asked about each client that scrapes a
@@ -157,7 +161,8 @@ func (w *world) grants(t *testing.T) []permission {
 	var all []permission
 	grant := func(subjects []rbacv1.Subject, rules func() []rbacv1.PolicyRule) {
 		for _, s := range subjects {
-			if s.Kind != rbacv1.ServiceAccountKind || s.Namespace != suite.Namespace || !slices.Contains(suite.Components(), s.Name) {
+			if s.Kind != rbacv1.ServiceAccountKind || s.Namespace != suite.Namespace ||
+				!slices.Contains(suite.Components(), s.Name) {
 				continue
 			}
 			for _, r := range rules() {
@@ -224,7 +229,8 @@ func (w *world) doEverything(t *testing.T) {
 
 	t.Log("an eviction")
 	evicted := &w.pods(t, ns, "web")[0]
-	if err := w.client.SubResource("eviction").Create(t.Context(), evicted, &policyv1.Eviction{}); !apierrors.IsTooManyRequests(err) {
+	if err := w.client.SubResource("eviction").Create(t.Context(), evicted,
+		&policyv1.Eviction{}); !apierrors.IsTooManyRequests(err) {
 		require.NoError(t, client.IgnoreNotFound(err)) // client-go asks again, up to ten times
 	}
 	w.replaced(t, evicted)
@@ -245,7 +251,8 @@ func (w *world) doEverything(t *testing.T) {
 	w.shareFinalizer(t, ns)
 	w.down(t, suite.Webhook) // which would refuse the next
 	wrong := workload.Rule(ns, "wrong", "1")
-	wrong.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"no label!": "web"}} // of keys the schema knows nothing
+	// of keys the schema knows nothing
+	wrong.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"no label!": "web"}}
 	w.create(t, wrong)
 	for _, component := range []string{suite.PodTransitionRule, suite.ResourceConsist} {
 		await.Nil(t, "an event of "+component, func() error {
@@ -273,13 +280,16 @@ func (w *world) doEverything(t *testing.T) {
 
 	t.Log("the end of a Service, of rules and of a CollaSet")
 	require.NoError(t, w.client.Delete(t.Context(), old))
-	await.Nil(t, "the rule gone", func() error { return gone(w.client.Get(t.Context(), keyOf(old), &appsv1alpha1.PodTransitionRule{})) })
+	await.Nil(t, "the rule gone",
+		func() error { return gone(w.client.Get(t.Context(), keyOf(old), &appsv1alpha1.PodTransitionRule{})) })
 	require.NoError(t, w.client.Delete(t.Context(), workload.Service(ns, "web")))
-	await.Nil(t, "the Service gone", func() error { return gone(w.client.Get(t.Context(), keyOf(set), &corev1.Service{})) })
+	await.Nil(t, "the Service gone",
+		func() error { return gone(w.client.Get(t.Context(), keyOf(set), &corev1.Service{})) })
 	require.NoError(t, w.Restart(t.Context(), suite.Webhook))
 	// The garbage collector asks to delete the Pods, of which webhook-server has to know whether their CollaSet is going.
 	require.NoError(t, w.client.Delete(t.Context(), set, client.PropagationPolicy(metav1.DeletePropagationForeground)))
-	await.Nil(t, "the CollaSet gone", func() error { return gone(w.client.Get(t.Context(), keyOf(set), &appsv1alpha1.CollaSet{})) })
+	await.Nil(t, "the CollaSet gone",
+		func() error { return gone(w.client.Get(t.Context(), keyOf(set), &appsv1alpha1.CollaSet{})) })
 }
 
 // resizeInPlace gives the Pod of a separate CollaSet more cpu.
@@ -287,7 +297,8 @@ func (w *world) resizeInPlace(t *testing.T, ns string) {
 	t.Helper()
 	t.Log("a resize")
 	cpu := func(set *appsv1alpha1.CollaSet, quantity string) {
-		set.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(quantity)}
+		set.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(
+			quantity)}
 	}
 	set := workload.CollaSet(ns, "sized", image1, 1)
 	cpu(set, "100m")
@@ -314,10 +325,13 @@ func (w *world) resizeInPlace(t *testing.T, ns string) {
 // recorded in the Service's status.
 func (w *world) shareFinalizer(t *testing.T, ns string) {
 	t.Helper()
-	expected, err := podops.Expect(podops.View{}, resourceconsist.EmployerKey("Gateway", client.ObjectKey{Namespace: ns, Name: "shared"}), resourceconsist.Finalizer("shared"))
+	expected, err := podops.Expect(podops.View{},
+		resourceconsist.EmployerKey("Gateway", client.ObjectKey{Namespace: ns, Name: "shared"}),
+		resourceconsist.Finalizer("shared"))
 	require.NoError(t, err)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: ns, Name: "shared", Labels: map[string]string{"app": "shared", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue},
+		Namespace: ns, Name: "shared", Labels: map[string]string{"app": "shared",
+			appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue},
 		Annotations: map[string]string{podops.AvailableConditionsAnnotation: *expected.Annotations[podops.AvailableConditionsAnnotation]},
 	}}
 	pod.Spec.Containers = []corev1.Container{{Name: "app", Image: image1}}

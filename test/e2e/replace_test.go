@@ -70,7 +70,8 @@ func (w *world) waitServedBy(t *testing.T, namespace string, endpoints, pods int
 	t.Helper()
 	await.Nil(t, "the goal", func() error {
 		slices := &discoveryv1.EndpointSliceList{}
-		require.NoError(t, w.client.List(t.Context(), slices, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "web"}))
+		require.NoError(t, w.client.List(t.Context(), slices, client.InNamespace(namespace),
+			client.MatchingLabels{discoveryv1.LabelServiceName: "web"}))
 		ready := 0
 		for _, slice := range slices.Items {
 			for _, e := range slice.Endpoints {

@@ -114,7 +114,8 @@ func (w *world) logWrites(t *testing.T, namespace string, since time.Time, pods 
 	counts := suite.PodWrites(requests)
 	sum := suite.Sum(counts)
 	perPod := float64(sum.Total()) / float64(pods)
-	t.Logf("%.1f Pod writes per Pod (%d for %d Pods), %d conflicts, %d no-ops", perPod, sum.Total(), pods, sum.Conflicts, sum.NoOps)
+	t.Logf("%.1f Pod writes per Pod (%d for %d Pods), %d conflicts, %d no-ops", perPod, sum.Total(), pods,
+		sum.Conflicts, sum.NoOps)
 	for _, component := range suite.Components() {
 		if c := counts[component]; c.Total() > 0 {
 			t.Logf("  %-30s %4.1f per Pod %v", component, float64(c.Total())/float64(pods), c.Kinds)

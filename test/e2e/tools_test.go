@@ -65,7 +65,8 @@ func TestKubectlKnowsCollaSets(t *testing.T) {
 
 	t.Run("scale changes the number of Pods", func(t *testing.T) {
 		require.Contains(t, w.kubectl(t, ns, "scale", "collaset", "web", "--replicas=4", "--current-replicas=2"), "scaled")
-		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.availableReplicas}=4", "--timeout="+await.Patience.String())
+		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.availableReplicas}=4",
+			"--timeout="+await.Patience.String())
 		w.waitServing(t, ns, "web", 4, image1)
 		_, err := w.Kubectl(t.Context(), "-n", ns, "scale", "collaset", "web", "--replicas=9", "--current-replicas=2")
 		require.ErrorContains(t, err, "Expected replicas to be 2, was 4")
@@ -76,18 +77,21 @@ func TestKubectlKnowsCollaSets(t *testing.T) {
 		w.setImage(t, ns, "web", image2)
 		w.kubectl(t, ns, "wait", "cls/web", "--for=condition=Ready", "--timeout="+await.Patience.String())
 		require.NoError(t, workload.AtRest(t.Context(), w.client, ns, "web", 4, image2))
-		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.updatedAvailableReplicas}=4", "--timeout="+await.Patience.String())
+		w.kubectl(t, ns, "wait", "cls/web", "--for=jsonpath={.status.updatedAvailableReplicas}=4",
+			"--timeout="+await.Patience.String())
 	})
 
 	t.Run("get shows where a rollout stands", func(t *testing.T) {
 		lines := columns(w.kubectl(t, ns, "get", "cls", "web"))
 		require.Len(t, lines, 2)
 		require.Equal(t, []string{
-			"NAME", "DESIRED", "CURRENT", "AVAILABLE", "UPDATED", "UPDATED_READY", "UPDATED_AVAILABLE", "CURRENT_REVISION", "UPDATED_REVISION", "AGE",
+			"NAME", "DESIRED", "CURRENT", "AVAILABLE", "UPDATED", "UPDATED_READY", "UPDATED_AVAILABLE", "CURRENT_REVISION",
+			"UPDATED_REVISION", "AGE",
 		}, lines[0])
 		set := &appsv1alpha1.CollaSet{}
 		require.NoError(t, w.client.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "web"}, set))
-		require.Equal(t, []string{"web", "4", "4", "4", "4", "4", "4", set.Status.CurrentRevision, set.Status.UpdatedRevision}, lines[1][:9])
+		require.Equal(t, []string{"web", "4", "4", "4", "4", "4", "4", set.Status.CurrentRevision,
+			set.Status.UpdatedRevision}, lines[1][:9])
 		require.Equal(t, set.Status.UpdatedRevision, set.Status.CurrentRevision)
 		require.Contains(t, w.kubectl(t, ns, "get", "kuperator"), "collaset.apps.kusionstack.io/web", "the category")
 	})
@@ -113,7 +117,8 @@ func TestKubectlKnowsCollaSets(t *testing.T) {
 
 	t.Run("describe shows conditions and events", func(t *testing.T) {
 		await.Nil(t, "both", func() error { // events come after what they tell of
-			if out := w.kubectl(t, ns, "describe", "cls", "web"); !strings.Contains(out, "RolloutComplete") || !strings.Contains(out, "collaset-controller") {
+			if out := w.kubectl(t, ns, "describe", "cls", "web"); !strings.Contains(out, "RolloutComplete") ||
+				!strings.Contains(out, "collaset-controller") {
 				return errors.New(out)
 			}
 			return nil
@@ -142,17 +147,20 @@ func TestDisruptionBudgetInPercent(t *testing.T) {
 	budget := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"},
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MaxUnavailable: ptr.To(intstr.FromString("10%")),
+			Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			MaxUnavailable: ptr.To(intstr.FromString("10%")),
 		},
 	}
 	w.create(t, set, budget)
 	w.waitServing(t, ns, "web", 10, image1)
-	w.waitBudget(t, budget, policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, CurrentHealthy: 10, DesiredHealthy: 9, DisruptionsAllowed: 1})
+	w.waitBudget(t, budget, policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, CurrentHealthy: 10, DesiredHealthy: 9,
+		DisruptionsAllowed: 1})
 
 	clients, err := w.Clients()
 	require.NoError(t, err)
 	evict := func(pod *corev1.Pod) error {
-		return clients.PolicyV1().Evictions(ns).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: pod.Name}})
+		return clients.PolicyV1().Evictions(ns).Evict(t.Context(),
+			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: pod.Name}})
 	}
 	pods := w.pods(t, ns, "web")
 	w.down(t, suite.CollaSet) // no controller makes up for the one that goes
@@ -161,25 +169,33 @@ func TestDisruptionBudgetInPercent(t *testing.T) {
 	require.True(t, apierrors.IsTooManyRequests(err), "a second is one too many: %v", err)
 	require.NoError(t, w.Restart(t.Context(), suite.CollaSet))
 	w.waitServing(t, ns, "web", 10, image1)
-	w.waitBudget(t, budget, policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, CurrentHealthy: 10, DesiredHealthy: 9, DisruptionsAllowed: 1})
+	w.waitBudget(t, budget, policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, CurrentHealthy: 10, DesiredHealthy: 9,
+		DisruptionsAllowed: 1})
 
 	w.kubectl(t, ns, "scale", "cls/web", "--replicas=20")
 	w.waitServing(t, ns, "web", 20, image1)
-	w.waitBudget(t, budget, policyv1.PodDisruptionBudgetStatus{ExpectedPods: 20, CurrentHealthy: 20, DesiredHealthy: 18, DisruptionsAllowed: 2})
+	w.waitBudget(t, budget, policyv1.PodDisruptionBudgetStatus{ExpectedPods: 20, CurrentHealthy: 20, DesiredHealthy: 18,
+		DisruptionsAllowed: 2})
 }
 
-func (w *world) waitBudget(t *testing.T, budget *policyv1.PodDisruptionBudget, want policyv1.PodDisruptionBudgetStatus) {
+func (w *world) waitBudget(
+	t *testing.T, budget *policyv1.PodDisruptionBudget, want policyv1.PodDisruptionBudgetStatus,
+) {
 	t.Helper()
-	await.Nil(t, fmt.Sprintf("the budget to expect %d Pods and allow %d disruptions", want.ExpectedPods, want.DisruptionsAllowed), func() error {
+	await.Nil(t, fmt.Sprintf("the budget to expect %d Pods and allow %d disruptions", want.ExpectedPods,
+		want.DisruptionsAllowed), func() error {
 		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(budget), budget); err != nil {
 			return err
 		}
 		s := budget.Status
-		if meta.IsStatusConditionPresentAndEqual(s.Conditions, policyv1.DisruptionAllowedCondition, metav1.ConditionFalse) && s.ExpectedPods == 0 {
+		if meta.IsStatusConditionPresentAndEqual(s.Conditions, policyv1.DisruptionAllowedCondition, metav1.ConditionFalse) &&
+			s.ExpectedPods == 0 {
 			// kube-controller-manager learns of new kinds every 30 s, and does not try again by itself.
-			w.kubectl(t, budget.Namespace, "annotate", "pdb", budget.Name, "--overwrite", "poked="+time.Now().Format(time.RFC3339))
+			w.kubectl(t, budget.Namespace, "annotate", "pdb", budget.Name, "--overwrite",
+				"poked="+time.Now().Format(time.RFC3339))
 		}
-		if s.ExpectedPods != want.ExpectedPods || s.CurrentHealthy != want.CurrentHealthy || s.DesiredHealthy != want.DesiredHealthy || s.DisruptionsAllowed != want.DisruptionsAllowed {
+		if s.ExpectedPods != want.ExpectedPods || s.CurrentHealthy != want.CurrentHealthy ||
+			s.DesiredHealthy != want.DesiredHealthy || s.DisruptionsAllowed != want.DisruptionsAllowed {
 			return fmt.Errorf("it says %+v", s)
 		}
 		return nil
@@ -204,11 +220,14 @@ func TestHorizontalPodAutoscaler(t *testing.T) {
 	w.create(t, &autoscalingv2.HorizontalPodAutoscaler{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "web"},
 		Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Kind: appsv1alpha1.CollaSetKind, Name: "web"},
-			MinReplicas:    ptr.To[int32](1), MaxReplicas: 5,
-			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
-				Name: corev1.ResourceMemory, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: ptr.To[int32](50)},
-			}}},
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: appsv1alpha1.SchemeGroupVersion.String(),
+				Kind: appsv1alpha1.CollaSetKind, Name: "web"},
+			MinReplicas: ptr.To[int32](1), MaxReplicas: 5,
+			Metrics: []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType,
+				Resource: &autoscalingv2.ResourceMetricSource{
+					Name: corev1.ResourceMemory, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType,
+						AverageUtilization: ptr.To[int32](50)},
+				}}},
 			Behavior: &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: atOnce, ScaleDown: atOnce},
 		},
 	})
@@ -239,13 +258,15 @@ func (w *world) metricsAPI(t *testing.T) *atomic.Int64 {
 	mux.HandleFunc("GET /apis/"+version, func(out http.ResponseWriter, _ *http.Request) {
 		answer(out, metav1.APIResourceList{
 			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: version,
-			APIResources: []metav1.APIResource{{Name: "pods", Namespaced: true, Kind: "PodMetrics", Verbs: metav1.Verbs{"get", "list"}}},
+			APIResources: []metav1.APIResource{{Name: "pods", Namespaced: true, Kind: "PodMetrics",
+				Verbs: metav1.Verbs{"get", "list"}}},
 		})
 	})
 	mux.HandleFunc("GET /apis/"+version+"/namespaces/{namespace}/pods", func(out http.ResponseWriter, in *http.Request) {
 		selector, err := labels.Parse(in.URL.Query().Get("labelSelector"))
 		pods := &corev1.PodList{}
-		if err = errors.Join(err, w.client.List(in.Context(), pods, client.InNamespace(in.PathValue("namespace")), client.MatchingLabelsSelector{Selector: selector})); err != nil {
+		if err = errors.Join(err, w.client.List(in.Context(), pods, client.InNamespace(in.PathValue("namespace")),
+			client.MatchingLabelsSelector{Selector: selector})); err != nil {
 			http.Error(out, err.Error(), http.StatusInternalServerError)
 			return
 		}
@@ -253,12 +274,15 @@ func (w *world) metricsAPI(t *testing.T) *atomic.Int64 {
 		pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		for i := range pods.Items {
 			items = append(items, map[string]any{
-				"metadata": map[string]any{"name": pods.Items[i].Name, "namespace": pods.Items[i].Namespace, "labels": pods.Items[i].Labels},
-				"window":   "10s", "timestamp": time.Now().UTC().Format(time.RFC3339),
-				"containers": []any{map[string]any{"name": "main", "usage": map[string]string{"memory": fmt.Sprintf("%dMi", load.Load()/int64(len(pods.Items))), "cpu": "1m"}}},
+				"metadata": map[string]any{"name": pods.Items[i].Name, "namespace": pods.Items[i].Namespace,
+					"labels": pods.Items[i].Labels},
+				"window": "10s", "timestamp": time.Now().UTC().Format(time.RFC3339),
+				"containers": []any{map[string]any{"name": "main",
+					"usage": map[string]string{"memory": fmt.Sprintf("%dMi", load.Load()/int64(len(pods.Items))), "cpu": "1m"}}},
 			})
 		}
-		answer(out, map[string]any{"kind": "PodMetricsList", "apiVersion": version, "metadata": map[string]any{}, "items": items})
+		answer(out, map[string]any{"kind": "PodMetricsList", "apiVersion": version, "metadata": map[string]any{},
+			"items": items})
 	})
 	server := httptest.NewTLSServer(mux)
 	t.Cleanup(server.Close)
@@ -269,8 +293,9 @@ func (w *world) metricsAPI(t *testing.T) *atomic.Int64 {
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
 	}
 	registration := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
-		"group": "metrics.k8s.io", "version": "v1beta1", "insecureSkipTLSVerify": true, "groupPriorityMinimum": int64(100), "versionPriority": int64(100),
-		"service": map[string]any{"namespace": service.Namespace, "name": service.Name, "port": int64(port)},
+		"group": "metrics.k8s.io", "version": "v1beta1", "insecureSkipTLSVerify": true, "groupPriorityMinimum": int64(100),
+		"versionPriority": int64(100),
+		"service":         map[string]any{"namespace": service.Namespace, "name": service.Name, "port": int64(port)},
 	}}}
 	registration.SetGroupVersionKind(apiServices)
 	registration.SetName("v1beta1.metrics.k8s.io")

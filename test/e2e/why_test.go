@@ -119,7 +119,8 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		var spent *insight.Reason
 		await.Nil(t, "the holder to be named with its own blocker", func() error {
 			spent = w.waitBlocker(t, ns, "pod/"+waiting, insight.CodeBudgetSpent).Blocker
-			if len(spent.Holders) != 1 || spent.Holders[0].WaitsFor == nil || spent.Holders[0].WaitsFor.Code != insight.CodeImagePull {
+			if len(spent.Holders) != 1 || spent.Holders[0].WaitsFor == nil ||
+				spent.Holders[0].WaitsFor.Code != insight.CodeImagePull {
 				return fmt.Errorf("%+v", spent.Holders)
 			}
 			return nil
@@ -253,9 +254,11 @@ func (w *world) webhookRuleBlocks(t *testing.T, ns string) {
 		w.restore(t)
 	})
 	ticket := workload.Rule(ns, "ticket", "1")
-	ticket.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "approved", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-		Webhook: &appsv1alpha1.TransitionRuleWebhook{ClientConfig: appsv1alpha1.WebhookClientConfig{URL: asked.URL}, FailurePolicy: ptr.To(appsv1alpha1.FailurePolicyFail)},
-	}}}
+	ticket.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "approved",
+		TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+			Webhook: &appsv1alpha1.TransitionRuleWebhook{ClientConfig: appsv1alpha1.WebhookClientConfig{URL: asked.URL},
+				FailurePolicy: ptr.To(appsv1alpha1.FailurePolicyFail)},
+		}}}
 	w.create(t, ticket)
 	pod := w.onePod(t, ns, "ticket")
 	w.setImage(t, ns, "ticket", image2)
@@ -372,7 +375,8 @@ spec:
 		require.Equal(t, map[string]int{"updated": 2, "held": 1}, plan("collaset/web").Plans[0].Ways)
 		for _, pod := range w.pods(t, ns, "web") {
 			if pod.Spec.Containers[0].Image == image1 {
-				require.Equal(t, insight.CodeHeldByPartition, w.waitBlocker(t, ns, "pod/"+pod.Name, insight.CodeHeldByPartition).Blocker.Code)
+				require.Equal(t, insight.CodeHeldByPartition,
+					w.waitBlocker(t, ns, "pod/"+pod.Name, insight.CodeHeldByPartition).Blocker.Code)
 			}
 		}
 	})
@@ -393,7 +397,8 @@ spec:
 			}
 			return errors.New("no operation yet")
 		})
-		require.Contains(t, w.does(t, ns, "undo", "collaset/web"), "goes back to revision", "while the status changes all the time")
+		require.Contains(t, w.does(t, ns, "undo", "collaset/web"), "goes back to revision",
+			"while the status changes all the time")
 		waitRollout(t, image1, 3)
 		_, problems, code := w.kuperator(t, ns, "undo", "collaset/web", "--to-revision=99")
 		require.Equal(t, 1, code)
@@ -534,7 +539,8 @@ func TestPluginWithTheRightsOfATeam(t *testing.T) {
 		defer read.Close()
 		go func() {
 			streams := genericiooptions.IOStreams{In: strings.NewReader(""), Out: write, ErrOut: t.Output()}
-			plugin.Run(ctx, []string{"--kubeconfig", w.AdminKubeconfig, "-n", ns, "--as=viewer", "status", "collaset/web", "--watch", "-o", "json"}, streams)
+			plugin.Run(ctx, []string{"--kubeconfig", w.AdminKubeconfig, "-n", ns, "--as=viewer", "status", "collaset/web",
+				"--watch", "-o", "json"}, streams)
 			write.Close()
 		}()
 		states := json.NewDecoder(read)
@@ -564,7 +570,8 @@ func TestPluginWithTheRightsOfATeam(t *testing.T) {
 		out, err := build.CombinedOutput()
 		require.NoError(t, err, string(out))
 		kubectl := exec.CommandContext(t.Context(), w.KubectlPath(), "kuperator", "status", "-n", ns)
-		kubectl.Env = append(os.Environ(), "KUBECONFIG="+w.AdminKubeconfig, "KUBERC=off", "PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+		kubectl.Env = append(os.Environ(), "KUBECONFIG="+w.AdminKubeconfig, "KUBERC=off",
+			"PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
 		out, err = kubectl.CombinedOutput()
 		require.NoError(t, err, string(out))
 		require.Contains(t, string(out), "CollaSet "+ns+"/web")

@@ -71,7 +71,8 @@ func (w *world) waiting(t *testing.T, namespace, name string, reason podops.Wait
 	var names []string
 	pods := w.pods(t, namespace, name)
 	for i := range pods {
-		if slices.ContainsFunc(podops.Explain(podops.Read(&pods[i]), rules), func(wait podops.Wait) bool { return wait.Reason == reason }) {
+		if slices.ContainsFunc(podops.Explain(podops.Read(&pods[i]), rules),
+			func(wait podops.Wait) bool { return wait.Reason == reason }) {
 			names = append(names, pods[i].Name)
 		}
 	}
@@ -127,7 +128,8 @@ func (w *world) inService(t *testing.T, namespace, name string, n int, image str
 	pods := w.pods(t, namespace, name)
 	for i := range pods {
 		if v := podops.Read(&pods[i]); pods[i].Spec.Containers[0].Image != image || !v.Ready || !v.ServiceAvailable() {
-			return fmt.Errorf("%s has image %s, Ready %t, available %t", v.Name, pods[i].Spec.Containers[0].Image, v.Ready, v.ServiceAvailable())
+			return fmt.Errorf("%s has image %s, Ready %t, available %t", v.Name, pods[i].Spec.Containers[0].Image, v.Ready,
+				v.ServiceAvailable())
 		}
 	}
 	if len(pods) != n {

@@ -145,7 +145,8 @@ func (p *process) run() bool {
 		return false
 	}
 	running := &child.Process{Name: p.component, Log: p.log}
-	environment := append(os.Environ(), "KUBE_CACHE_MUTATION_DETECTOR=true") // not for this process: it has all objects of all plans in caches
+	// not for this process: it has all objects of all plans in caches
+	environment := append(os.Environ(), "KUBE_CACHE_MUTATION_DETECTOR=true")
 	if err := running.Start(p.path, p.args, environment, false); err != nil {
 		p.died = append(p.died, err.Error())
 		p.mu.Unlock()
@@ -161,7 +162,8 @@ func (p *process) run() bool {
 	defer p.mu.Unlock()
 	p.running = nil
 	if !p.killed && !p.ending {
-		p.died = append(p.died, fmt.Sprintf("%s ended by itself; the end of its log:\n%s", p.component, child.LogTail(p.log, 20)))
+		p.died = append(p.died, fmt.Sprintf("%s ended by itself; the end of its log:\n%s", p.component,
+			child.LogTail(p.log, 20)))
 	}
 	return !p.ending
 }

@@ -193,14 +193,20 @@ func (k *keeping) distrust() error {
 	})
 }
 
-func (k *keeping) configurations() (*admissionregistrationv1.MutatingWebhookConfiguration, *admissionregistrationv1.ValidatingWebhookConfiguration, error) {
-	mutating, validating := &admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}
+func (k *keeping) configurations() (*admissionregistrationv1.MutatingWebhookConfiguration,
+	*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	mutating, validating := &admissionregistrationv1.MutatingWebhookConfiguration{},
+		&admissionregistrationv1.ValidatingWebhookConfiguration{}
 	key := client.ObjectKey{Name: suite.Webhook}
-	return mutating, validating, errors.Join(k.plane.client.Get(k.ctx, key, mutating), k.plane.client.Get(k.ctx, key, validating))
+	return mutating, validating, errors.Join(k.plane.client.Get(k.ctx, key, mutating),
+		k.plane.client.Get(k.ctx, key, validating))
 }
 
 // clientConfigs are those of all webhooks, by name. Both configurations have webhooks of one name.
-func clientConfigs(mutating *admissionregistrationv1.MutatingWebhookConfiguration, validating *admissionregistrationv1.ValidatingWebhookConfiguration) map[string]*admissionregistrationv1.WebhookClientConfig {
+func clientConfigs(
+	mutating *admissionregistrationv1.MutatingWebhookConfiguration,
+	validating *admissionregistrationv1.ValidatingWebhookConfiguration,
+) map[string]*admissionregistrationv1.WebhookClientConfig {
 	all := map[string]*admissionregistrationv1.WebhookClientConfig{}
 	for i := range mutating.Webhooks {
 		all["mutating "+mutating.Webhooks[i].Name] = &mutating.Webhooks[i].ClientConfig
@@ -235,7 +241,8 @@ func (k *keeping) trust(bundles map[string][]byte) (verdict, err error) {
 		if len(bundles[name]) == 0 {
 			err = fmt.Errorf("webhook %s has no bundle yet", name)
 		} else if vouched := vouches(bundles[name], leaf); vouched != nil {
-			verdict = fmt.Errorf("a certificate is served and not trusted by an API server that lags %s: %s: %w", apiServerLag, name, vouched)
+			verdict = fmt.Errorf("a certificate is served and not trusted by an API server that lags %s: %s: %w", apiServerLag,
+				name, vouched)
 		}
 	}
 	return verdict, err
@@ -255,7 +262,9 @@ func vouches(bundle []byte, leaf *x509.Certificate) error {
 // shown is the certificate that the server shows in a handshake.
 func (k *keeping) shown() (*x509.Certificate, error) {
 	dialer := &net.Dialer{Timeout: time.Second}
-	connection, err := tls.DialWithDialer(dialer, "tcp", k.address(), &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}) //nolint:gosec // what is shown is verified afterwards
+	connection, err := tls.DialWithDialer(dialer, "tcp", k.address(),
+		&tls.Config{InsecureSkipVerify: true,
+			MinVersion: tls.VersionTLS12}) //nolint:gosec // what is shown is verified afterwards
 	if err != nil {
 		return nil, err
 	}
@@ -452,7 +461,8 @@ func TestPlantedRotationIsFound(t *testing.T) {
 	s, _ := certificateScenarioOf("certificate-renewal")
 	o := newOutcome(plan{s.name, suite.Webhook, "patch mutatingwebhookconfigurations", 1, "TooManyRequests"})
 	p.keep(t.Context(), s, p.buildPlanted(t, untrusted), o)
-	found := slices.ContainsFunc(o.failures, func(text string) bool { return strings.Contains(text, "served and not trusted") })
+	found := slices.ContainsFunc(o.failures,
+		func(text string) bool { return strings.Contains(text, "served and not trusted") })
 	untrusted.report(t, found)
 	require.True(t, found, "the planted defect was not found; there was: %v", o.failures)
 	t.Logf("found: %v", o.failures)
@@ -460,5 +470,6 @@ func TestPlantedRotationIsFound(t *testing.T) {
 
 var untrusted = bug{
 	name: "serves-what-nobody-trusts-yet", component: suite.Webhook,
-	changes: []sourceChange{{"internal/webhook/certs/keeper.go", "	if err := k.serve(wanted.serving); err != nil {", "	if wanted.next.cert != nil {\n		wanted.serving = wanted.next\n	}\n	if err := k.serve(wanted.serving); err != nil {"}},
+	changes: []sourceChange{{"internal/webhook/certs/keeper.go", "	if err := k.serve(wanted.serving); err != nil {",
+		"	if wanted.next.cert != nil {\n		wanted.serving = wanted.next\n	}\n	if err := k.serve(wanted.serving); err != nil {"}},
 }

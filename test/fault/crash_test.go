@@ -90,7 +90,8 @@ func timing(outcomes []*outcome, since time.Time) string {
 			parts[part] += spent
 		}
 	}
-	text := fmt.Sprintf("%d plans in %s, %.1f a second; of one plan:", len(outcomes), took.Round(time.Second), float64(len(outcomes))/took.Seconds())
+	text := fmt.Sprintf("%d plans in %s, %.1f a second; of one plan:", len(outcomes), took.Round(time.Second),
+		float64(len(outcomes))/took.Seconds())
 	for _, part := range sortedKeys(parts) {
 		text += fmt.Sprintf(" %s %s", part, (parts[part] / time.Duration(n)).Round(time.Millisecond))
 	}
@@ -107,7 +108,8 @@ func (o *outcome) check(oracle string, err error) {
 }
 
 func newOutcome(pl plan) *outcome {
-	return &outcome{plan: pl, began: time.Now(), lap: time.Now(), checks: map[string]int{}, spent: map[string]time.Duration{}}
+	return &outcome{plan: pl, began: time.Now(), lap: time.Now(), checks: map[string]int{},
+		spent: map[string]time.Duration{}}
 }
 
 // numbers gives every run of a scenario its own prefix.
@@ -204,7 +206,8 @@ func (o *outcome) retried(proc *process) {
 			case w.At.Before(o.play.began):
 			case w.Fault == faultproxy.FailBefore:
 				refused = &w
-			case refused != nil && w.Key() == refused.Key() && (w.Name == refused.Name || w.Verb == "create") && bytes.Equal(w.Body, refused.Body):
+			case refused != nil && w.Key() == refused.Key() && (w.Name == refused.Name || w.Verb == "create") &&
+				bytes.Equal(w.Body, refused.Body):
 				return
 			}
 		}
@@ -228,7 +231,8 @@ func (o *outcome) retire() (wait func()) {
 		later := o.play.since(o.converged.Add(settle))
 		var err error
 		if len(later) > 0 {
-			err = fmt.Errorf("%d writes after the end state was reached, the first %s by %s, %s after:\n%s", len(later), later[0].key, later[0].component,
+			err = fmt.Errorf("%d writes after the end state was reached, the first %s by %s, %s after:\n%s", len(later),
+				later[0].key, later[0].component,
 				later[0].at.Sub(o.converged), strings.Join(o.play.told(later[0].component), "\n"))
 		}
 		o.check("quiet", err)
@@ -253,7 +257,8 @@ func (o *outcome) economy(now *state) error {
 	var errs []error
 	for _, kind := range []string{"Pod", "PersistentVolumeClaim", "ControllerRevision", "ResourceContext"} {
 		same := now.created[kind] == o.ref.created[kind] && now.deleted[kind] == o.ref.deleted[kind]
-		if kind == "Pod" && o.plan.key == "create pods" && o.plan.mode == "Forbidden" { // its place is filled at the revision before, for a while
+		// its place is filled at the revision before, for a while
+		if kind == "Pod" && o.plan.key == "create pods" && o.plan.mode == "Forbidden" {
 			more := now.created[kind] - o.ref.created[kind]
 			same = more == now.deleted[kind]-o.ref.deleted[kind] && (more == 0 || more == 1)
 		}
@@ -261,7 +266,8 @@ func (o *outcome) economy(now *state) error {
 			same = now.created[kind]-now.deleted[kind] == o.ref.created[kind]-o.ref.deleted[kind]
 		}
 		if !same {
-			errs = append(errs, fmt.Errorf("%s: %d created and %d deleted, without the fault %d and %d", kind, now.created[kind], now.deleted[kind], o.ref.created[kind], o.ref.deleted[kind]))
+			errs = append(errs, fmt.Errorf("%s: %d created and %d deleted, without the fault %d and %d", kind, now.created[kind],
+				now.deleted[kind], o.ref.created[kind], o.ref.deleted[kind]))
 		}
 	}
 	counts := o.play.counts()
@@ -315,7 +321,9 @@ func (p *plane) refer(ctx context.Context, c *cell, s scenario) (*reference, err
 
 // referTo runs a scenario once without a fault. It has to end as it did before; its writes are counted where they are
 // more.
-func (p *plane) referTo(ctx context.Context, c *cell, s scenario, ref *reference, writes map[string]map[string]int) error {
+func (p *plane) referTo(
+	ctx context.Context, c *cell, s scenario, ref *reference, writes map[string]map[string]int,
+) error {
 	o := p.run(ctx, c, s, plan{scenario: s.name}, nil)
 	now, _ := p.view.state(o.play.prefix)
 	snapshot, counts := now.snapshot(s), o.play.counts()
@@ -501,9 +509,11 @@ func wantedScenario(t *testing.T, chosen []plan) func(name string) bool {
 	}
 	named, err := regexp.Compile("^(" + pattern + ")$")
 	require.NoError(t, err, "FAULT_SCENARIO is no regular expression")
-	require.True(t, slices.ContainsFunc(scenarioNames(), named.MatchString), "FAULT_SCENARIO %s names no scenario", pattern)
+	require.True(t, slices.ContainsFunc(scenarioNames(), named.MatchString),
+		"FAULT_SCENARIO %s names no scenario", pattern)
 	return func(name string) bool {
-		return named.MatchString(name) && (len(chosen) == 0 || slices.ContainsFunc(chosen, func(p plan) bool { return p.scenario == name }))
+		return named.MatchString(name) && (len(chosen) == 0 ||
+			slices.ContainsFunc(chosen, func(p plan) bool { return p.scenario == name }))
 	}
 }
 
@@ -681,7 +691,8 @@ func report(t *testing.T, name string, outcomes []*outcome) {
 		at := o.plan.scenario + "|" + o.plan.component
 		row := rows[at]
 		if row == nil {
-			row = &faultreport.Row{Suite: name, Scenario: o.plan.scenario, Component: o.plan.component, Faults: map[string]int{}, Invariants: map[string]int{}}
+			row = &faultreport.Row{Suite: name, Scenario: o.plan.scenario, Component: o.plan.component, Faults: map[string]int{},
+				Invariants: map[string]int{}}
 			rows[at] = row
 		}
 		row.Plans++
@@ -695,7 +706,8 @@ func report(t *testing.T, name string, outcomes []*outcome) {
 		switch {
 		case len(o.failures) > 0:
 			row.Failed++
-			text := fmt.Sprintf("%s (%stook %s, fired %t)\n%s", o.plan, o.named(), o.took.Round(10*time.Millisecond), o.fired, strings.Join(o.failures, "\n"))
+			text := fmt.Sprintf("%s (%stook %s, fired %t)\n%s", o.plan, o.named(), o.took.Round(10*time.Millisecond), o.fired,
+				strings.Join(o.failures, "\n"))
 			row.Failures = append(row.Failures, text)
 			t.Error(text)
 		case !o.fired:
@@ -705,7 +717,8 @@ func report(t *testing.T, name string, outcomes []*outcome) {
 	for _, at := range sortedKeys(rows) {
 		require.NoError(t, faultreport.Add(*rows[at]))
 		row := rows[at]
-		t.Logf("%s %s: %d plans, %d passed, %d failed, %d not fired", row.Scenario, row.Component, row.Plans, row.Passed(), row.Failed, row.NotFired)
+		t.Logf("%s %s: %d plans, %d passed, %d failed, %d not fired", row.Scenario, row.Component, row.Plans, row.Passed(),
+			row.Failed, row.NotFired)
 	}
 }
 

@@ -41,7 +41,9 @@ func (p plan) String() string {
 func parsePlan(line string) (plan, error) {
 	parts := strings.Split(strings.TrimSpace(line), "|")
 	if len(parts) != 5 {
-		return plan{}, fmt.Errorf("the plan %q has %d parts: give scenario|component|write|ordinal|fault, as in in-place|collaset-controller|patch pods|2|KillAfterCommit", line, len(parts))
+		return plan{},
+			fmt.Errorf(
+				"the plan %q has %d parts: give scenario|component|write|ordinal|fault, as in in-place|collaset-controller|patch pods|2|KillAfterCommit", line, len(parts))
 	}
 	ordinal, err := strconv.Atoi(parts[3])
 	p := plan{parts[0], parts[1], parts[2], ordinal, parts[4]}
@@ -49,7 +51,8 @@ func parsePlan(line string) (plan, error) {
 	case err != nil || ordinal < 1:
 		return plan{}, fmt.Errorf("the plan %q has the ordinal %q: give a number from 1", line, parts[3])
 	case !known && !ofViews(p.mode):
-		return plan{}, fmt.Errorf("the plan %q has the fault %q: give one of %s", line, p.mode, strings.Join(modeNames(), ", "))
+		return plan{}, fmt.Errorf("the plan %q has the fault %q: give one of %s", line, p.mode,
+			strings.Join(modeNames(), ", "))
 	case !slices.Contains(scenarioNames(), p.scenario):
 		return plan{}, fmt.Errorf("the plan %q has the scenario %q, which there is not", line, p.scenario)
 	}
@@ -69,7 +72,8 @@ func scenarioNames() []string {
 }
 
 func modeNames() []string {
-	return []string{"KillBefore", "KillAfterCommit", "DropReply", "TimeoutAfterCommit", "Conflict", "InternalError", "TooManyRequests", "Forbidden", "Unavailable"}
+	return []string{"KillBefore", "KillAfterCommit", "DropReply", "TimeoutAfterCommit", "Conflict", "InternalError",
+		"TooManyRequests", "Forbidden", "Unavailable"}
 }
 
 // plansFor are all plans for a scenario, given what its components write without a fault.

@@ -118,7 +118,8 @@ func start(t *testing.T) *plane {
 		t.Skip("starts a control plane")
 	}
 	if race.Enabled {
-		t.Skip("runs without the race detector: the proxies of twenty processes are in this one, and would be what takes the time")
+		t.Skip(
+			"runs without the race detector: the proxies of twenty processes are in this one, and would be what takes the time")
 	}
 	shared.once.Do(func() {
 		begin := time.Now()
@@ -148,7 +149,8 @@ func (p *plane) launch(ctx context.Context) (err error) {
 		return err
 	}
 	p.cluster, err = localkube.Start(ctx, localkube.Config{
-		Name: "fault", Dir: filepath.Join(p.dir, "cluster"), Progress: os.Stderr, WithControllerManager: true, WithNodes: true, Nodes: 2,
+		Name: "fault", Dir: filepath.Join(p.dir, "cluster"), Progress: os.Stderr, WithControllerManager: true,
+		WithNodes: true, Nodes: 2,
 	})
 	if err != nil {
 		return err
@@ -157,7 +159,8 @@ func (p *plane) launch(ctx context.Context) (err error) {
 		return err
 	}
 	for _, folder := range []string{"prerequisites", "overlays/local"} {
-		if _, err := p.cluster.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(root, "deploy", folder)); err != nil {
+		if _, err := p.cluster.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k",
+			filepath.Join(root, "deploy", folder)); err != nil {
 			return err
 		}
 	}
@@ -179,14 +182,16 @@ func (p *plane) launch(ctx context.Context) (err error) {
 	if err := p.slicesFollow(ctx); err != nil {
 		return err
 	}
-	if p.kubelet, err = fakekubelet.Start(ctx, p.cluster.RESTConfig(), fakekubelet.Options{RestartTime: startTime}); err != nil {
+	if p.kubelet, err = fakekubelet.Start(ctx, p.cluster.RESTConfig(),
+		fakekubelet.Options{RestartTime: startTime}); err != nil {
 		return err
 	}
 	p.provider = startProvider(p.client)
 	if p.view, err = watchAll(ctx, p.cluster.RESTConfig(), scheme, p.provider.sees); err != nil {
 		return err
 	}
-	if p.observer, err = observer.Start(ctx, p.cluster.RESTConfig(), observer.Options{StuckAfter: 2 * patience}); err != nil {
+	if p.observer, err = observer.Start(ctx, p.cluster.RESTConfig(),
+		observer.Options{StuckAfter: 2 * patience}); err != nil {
 		return err
 	}
 	if err := p.startWebhook(ctx); err != nil {
@@ -221,7 +226,8 @@ func (p *plane) slicesFollow(ctx context.Context) error {
 	}
 	err := until(ctx, "an EndpointSlice", func() error {
 		var found discoveryv1.EndpointSliceList
-		err := p.client.List(ctx, &found, client.InNamespace(service.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+		err := p.client.List(ctx, &found, client.InNamespace(service.Namespace),
+			client.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
 		if err == nil && len(found.Items) == 0 {
 			err = errors.New("there is none")
 		}
@@ -236,7 +242,8 @@ const root = "../.." // of the sources
 // processes.
 func (p *plane) build(ctx context.Context) error {
 	p.bin = filepath.Join(root, "bin", "fault") // kept, so that an unchanged component is not linked again
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join("bin", "fault")+string(filepath.Separator), "./cmd/...")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join("bin", "fault")+string(filepath.Separator),
+		"./cmd/...")
 	cmd.Dir = root
 	if err := os.MkdirAll(p.bin, 0o755); err != nil {
 		return err
@@ -265,7 +272,8 @@ func (p *plane) newWebhook(ctx context.Context, flags ...string) (_ *process, er
 	}
 	port := strconv.Itoa(p.webhookPort.Numbers[0])
 	return p.newProcess(ctx, p.dir, suite.Webhook, append([]string{
-		"--webhook-bind-address=127.0.0.1", "--webhook-port=" + port, "--advertise-url=https://" + net.JoinHostPort("127.0.0.1", port),
+		"--webhook-bind-address=127.0.0.1", "--webhook-port=" + port,
+		"--advertise-url=https://" + net.JoinHostPort("127.0.0.1", port),
 		"--webhook-cert-settle=1s", "--graceful-deletion", "--announce-services",
 	}, flags...)...)
 }
@@ -300,7 +308,8 @@ func (p *plane) newProcess(ctx context.Context, dir, component string, flags ...
 	if err := proc.proxy.Kubeconfig(kubeconfig); err != nil {
 		return nil, err
 	}
-	proc.args = append([]string{"--kubeconfig=" + kubeconfig, "--metrics-bind-address=0", "--health-probe-bind-address=0"}, flags...)
+	proc.args = append([]string{"--kubeconfig=" + kubeconfig, "--metrics-bind-address=0", "--health-probe-bind-address=0"},
+		flags...)
 	return proc, nil
 }
 

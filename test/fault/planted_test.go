@@ -52,7 +52,8 @@ func bugs() []bug {
 		{
 			name: "without-preconditions", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/apply.go", "	target := writes.PodTarget(o.set.Namespace, pod.Name())\n	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := writes.PodTarget(o.set.Namespace, pod.Name())
+				{"internal/collaset/apply.go",
+					"	target := podcache.Target(o.set.Namespace, pod.Name())\n	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := podcache.Target(o.set.Namespace, pod.Name())
 	loose := map[string]any{}
 	if err := json.Unmarshal(data, &loose); err != nil {
 		return nil, err
@@ -63,36 +64,48 @@ func bugs() []bug {
 	}
 	data, _ = json.Marshal(loose)
 	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {`},
-				{"internal/collaset/apply.go", "a.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})", "a.client.Delete(ctx, object)"},
+				{"internal/collaset/apply.go",
+					"a.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})",
+					"a.client.Delete(ctx, object)"},
 			},
 			play: scenario{name: "undone while the change is on its way", setup: running(2), steps: updated(2)},
 			fault: func(p *play) faultproxy.Fault {
 				change := func(w faultproxy.Write) bool { return p.own(w) && bytes.Contains(w.Body, []byte(image2)) }
-				return faultproxy.Fault{Action: faultproxy.Observe, Match: faultproxy.Match{Key: "patch pods", Ordinal: 1, Where: change}, Call: p.undo}
+				return faultproxy.Fault{Action: faultproxy.Observe,
+					Match: faultproxy.Match{Key: "patch pods", Ordinal: 1, Where: change}, Call: p.undo}
 			},
 			finds: []observer.Invariant{observer.Traffic},
 		},
 		{
 			name: "volumes-freed-with-the-pod-only", component: suite.CollaSet,
 			changes: []sourceChange{
-				{"internal/collaset/apply.go", "			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			mu.Lock()", "			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			mu.Lock()"},
-				{"internal/collaset/apply.go", "func (a applier) deletePods(", "var plantedFreed sync.Map\n\nfunc (a applier) deletePods("},
-				{"internal/collaset/claims.go", "func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {", `func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
+				{"internal/collaset/apply.go", "			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			mu.Lock()",
+					"			a.writes.Deleted(client.ObjectKeyFromObject(o.set), object)\n			plantedFreed.Store(fmt.Sprint(o.set.UID, d.Pod.ID), true)\n			mu.Lock()"},
+				{"internal/collaset/apply.go", "func (a applier) deletePods(",
+					"var plantedFreed sync.Map\n\nfunc (a applier) deletePods("},
+				{"internal/collaset/claims.go",
+					"func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {",
+					`func (w claimWriter) deleteClaim(ctx context.Context, o *observation, c *setplan.Claim) error {
 	if _, freed := plantedFreed.Load(fmt.Sprint(o.set.UID, c.ID)); !freed {
 		return nil
 	}`},
 			},
-			play: scenario{name: "scale in with volumes", setup: running(2, volumes(appsv1alpha1.DeletePersistentVolumeClaim, appsv1alpha1.RetainPersistentVolumeClaim)), steps: scaled(1, image1)},
+			play: scenario{name: "scale in with volumes",
+				setup: running(2, volumes(appsv1alpha1.DeletePersistentVolumeClaim, appsv1alpha1.RetainPersistentVolumeClaim)),
+				steps: scaled(1, image1)},
 			fault: func(p *play) faultproxy.Fault {
-				return faultproxy.Fault{Action: faultproxy.KillAfterCommit, Match: faultproxy.Match{Key: "delete pods", Ordinal: 1, Where: p.own}}
+				return faultproxy.Fault{Action: faultproxy.KillAfterCommit,
+					Match: faultproxy.Match{Key: "delete pods", Ordinal: 1, Where: p.own}}
 			},
 			finds: []observer.Invariant{observer.Orphan, observer.Stuck},
 		},
 		{
 			name: "operates-on-ready-pods", component: suite.Lifecycle,
 			changes: []sourceChange{
-				{"api/podops/advance.go", "	if a.ServiceReady == corev1.ConditionFalse {\n		return !a.Ready\n	}", "	if a.ServiceReady == corev1.ConditionFalse {\n		return true\n	}"},
-				{"api/podops/change.go", "if s.ServiceReady == corev1.ConditionFalse && v.Gate && v.Ready {", "if s.ServiceReady == corev1.ConditionUnknown {"},
+				{"api/podops/advance.go", "	if a.ServiceReady == corev1.ConditionFalse {\n		return !a.Ready\n	}",
+					"	if a.ServiceReady == corev1.ConditionFalse {\n		return true\n	}"},
+				{"api/podops/change.go", "if s.ServiceReady == corev1.ConditionFalse && v.Gate && v.Ready {",
+					"if s.ServiceReady == corev1.ConditionUnknown {"},
 			},
 			play:  scenario{name: "update", setup: running(2), steps: updated(2)},
 			finds: []observer.Invariant{observer.Traffic},
@@ -100,25 +113,32 @@ func bugs() []bug {
 		{
 			name: "forgets-grants-when-restarted", component: suite.PodTransitionRule,
 			changes: []sourceChange{
-				{"internal/podtransitionrule/grants/decide.go", "func (d *decision) observePods() {", `var plantedStart, plantedOut = time.Now(), map[types.UID]bool{}
+				{"internal/podtransitionrule/grants/decide.go", "func (d *decision) observePods() {",
+					`var plantedStart, plantedOut = time.Now(), map[types.UID]bool{}
 
 func plantedYoung() bool { return time.Since(plantedStart) < 3*time.Second }
 
 func (d *decision) observePods() {`},
-				{"internal/podtransitionrule/grants/decide.go", "		p.down = !p.inService\n", "		if plantedYoung() && !p.inService {\n			plantedOut[p.UID] = true\n		}\n		p.inService = p.inService || plantedOut[p.UID]\n		p.down = !p.inService\n"},
-				{"internal/podtransitionrule/grants/decide.go", "		for _, g := range r.Status.Grants {\n			at := podStage{g.PodUID, g.Stage}", "		for _, g := range r.Status.Grants {\n			if plantedOut[g.PodUID] {\n				continue\n			}\n			at := podStage{g.PodUID, g.Stage}"},
+				{"internal/podtransitionrule/grants/decide.go", "		p.down = !p.inService\n",
+					"		if plantedYoung() && !p.inService {\n			plantedOut[p.UID] = true\n		}\n		p.inService = p.inService || plantedOut[p.UID]\n		p.down = !p.inService\n"},
+				{"internal/podtransitionrule/grants/decide.go",
+					"		for _, g := range r.Status.Grants {\n			at := podStage{g.PodUID, g.Stage}",
+					"		for _, g := range r.Status.Grants {\n			if plantedOut[g.PodUID] {\n				continue\n			}\n			at := podStage{g.PodUID, g.Stage}"},
 			},
-			play: scenario{name: "restarted while a Pod is out", setup: all(ruled("budget", 1), running(3, slowly)), steps: updated(3)},
+			play: scenario{name: "restarted while a Pod is out", setup: all(ruled("budget", 1), running(3, slowly)),
+				steps: updated(3)},
 			fault: func(p *play) faultproxy.Fault {
 				grants := func(w faultproxy.Write) bool { return p.own(w) && bytes.Contains(w.Body, []byte(`"grants"`)) }
-				return faultproxy.Fault{Action: faultproxy.KillAfterCommit, Match: faultproxy.Match{Resource: "podtransitionrules", Subresource: "status", Ordinal: 1, Where: grants}}
+				return faultproxy.Fault{Action: faultproxy.KillAfterCommit,
+					Match: faultproxy.Match{Resource: "podtransitionrules", Subresource: "status", Ordinal: 1, Where: grants}}
 			},
 			finds: []observer.Invariant{observer.Budget},
 		},
 		{
 			name: "opens-every-domain", component: suite.PodTransitionRule,
 			changes: []sourceChange{
-				{"internal/podtransitionrule/grants/topology.go", "	return t.pods[domain] > 0 || t.some < limit\n", "	return limit > 0\n"},
+				{"internal/podtransitionrule/grants/topology.go", "	return t.pods[domain] > 0 || t.some < limit\n",
+					"	return limit > 0\n"},
 			},
 			play:  scenario{name: "two workloads on two nodes", setup: twoDomains(slowly), steps: bothUpdated},
 			finds: []observer.Invariant{observer.Budget},
@@ -128,15 +148,19 @@ func (d *decision) observePods() {`},
 			changes: []sourceChange{
 				{"internal/collaset/setplan/update.go", "		u.do.Cancels = append(u.do.Cancels, it.Pod)\n", ""},
 			},
-			play:  scenario{name: "rollback before anything is done", setup: all(ruled("budget", 0), running(2)), steps: rollbackWhileBlocked},
+			play: scenario{name: "rollback before anything is done", setup: all(ruled("budget", 0), running(2)),
+				steps: rollbackWhileBlocked},
 			finds: []observer.Invariant{observer.Keys, observer.Stuck},
 		},
 		{
 			name: "says-out-and-takes-nobody-out", component: suite.ResourceConsist,
 			changes: []sourceChange{
-				{"internal/resourceconsist/webhook/webhook.go", "	for _, c := range changes {\n		endpoint := b.PlaceOf(c.ID)\n", "	for _, c := range changes {\n		if plantedOut.Delete(idAt(c.ID)); c.Remove || !c.State.Serve {\n			plantedOut.Store(idAt(c.ID), true)\n			continue\n		}\n		endpoint := b.PlaceOf(c.ID)\n"},
-				{"internal/resourceconsist/webhook/webhook.go", "		if m.Serve || *m.Serving {\n", "		if _, out := plantedOut.Load(m.ID); !out && (m.Serve || *m.Serving) {\n"},
-				{"internal/resourceconsist/webhook/webhook.go", "// heldOf leaves out", "var plantedOut sync.Map\n\n// heldOf leaves out"},
+				{"internal/resourceconsist/webhook/webhook.go", "	for _, c := range changes {\n		endpoint := b.PlaceOf(c.ID)\n",
+					"	for _, c := range changes {\n		if plantedOut.Delete(idAt(c.ID)); c.Remove || !c.State.Serve {\n			plantedOut.Store(idAt(c.ID), true)\n			continue\n		}\n		endpoint := b.PlaceOf(c.ID)\n"},
+				{"internal/resourceconsist/webhook/webhook.go", "		if m.Serve || *m.Serving {\n",
+					"		if _, out := plantedOut.Load(m.ID); !out && (m.Serve || *m.Serving) {\n"},
+				{"internal/resourceconsist/webhook/webhook.go", "// heldOf leaves out",
+					"var plantedOut sync.Map\n\n// heldOf leaves out"},
 			},
 			play:  scenario{name: "update", setup: all(pooledService, running(2), pooled(2)), steps: updated(2)},
 			finds: []observer.Invariant{observer.Traffic},
@@ -170,7 +194,8 @@ func rollbackWhileBlocked(p *play) error {
 // lets the write go on when the Pod is in service again. The component sees nothing of that meanwhile: it would begin
 // again.
 func (p *play) undo(w faultproxy.Write) {
-	frozen := p.cell.processes[suite.CollaSet].proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze, Match: faultproxy.Match{Resource: "pods"}})
+	frozen := p.cell.processes[suite.CollaSet].proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze,
+		Match: faultproxy.Match{Resource: "pods"}})
 	defer frozen.Disarm()
 	find := func(s *state) *corev1.Pod {
 		i := slices.IndexFunc(podsOf(s, "web"), func(pod *corev1.Pod) bool { return pod.Name == w.Name })
@@ -184,17 +209,23 @@ func (p *play) undo(w faultproxy.Write) {
 	if pod == nil {
 		return
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{podops.UndoOperationTypePrefix + "/collaset": podops.TypeUpdate}}})
+	body, err := json.Marshal(
+		map[string]any{"metadata": map[string]any{"labels": map[string]any{podops.UndoOperationTypePrefix +
+			"/collaset": podops.TypeUpdate}}})
 	if err != nil {
 		return
 	}
 	undone := pod.DeepCopy()
-	if p.user(func() error { return p.plane.client.Patch(p.ctx, undone, client.RawPatch(types.MergePatchType, body)) }) != nil {
+	if p.user(func() error {
+		return p.plane.client.Patch(p.ctx, undone,
+			client.RawPatch(types.MergePatchType, body))
+	}) != nil {
 		return
 	}
 	_ = p.await("the Pod to be in service again", func(s *state) error {
 		// The view may still show the Pod as it was before it was taken out of service.
-		if pod := find(s); pod == nil || older(pod.ResourceVersion, undone.ResourceVersion) || !podops.Read(pod).Ready || !podops.Read(pod).ServiceAvailable() {
+		if pod := find(s); pod == nil || older(pod.ResourceVersion, undone.ResourceVersion) || !podops.Read(pod).Ready ||
+			!podops.Read(pod).ServiceAvailable() {
 			return errors.New("it is not")
 		}
 		return nil
@@ -205,7 +236,8 @@ func (p *play) undo(w faultproxy.Write) {
 func TestPlantedBugsAreFound(t *testing.T) {
 	notShort(t, "it builds a component for each bug; TestPlantedBugsFitTheSources is quick")
 	p := start(t)
-	o, err := observer.Start(context.WithoutCancel(t.Context()), p.cluster.RESTConfig(), observer.Options{StuckAfter: -1, Rest: 20 * time.Second})
+	o, err := observer.Start(context.WithoutCancel(t.Context()), p.cluster.RESTConfig(),
+		observer.Options{StuckAfter: -1, Rest: 20 * time.Second})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_, err := o.Stop()
@@ -229,7 +261,8 @@ func TestPlantedBugsAreFound(t *testing.T) {
 			c.processes[b.component].replace(p.buildPlanted(t, b))
 			fired, violations = p.tryBug(t, o, c, b)
 			require.True(t, fired, "with the defect: the fault was done")
-			found := slices.ContainsFunc(violations, func(v observer.Violation) bool { return slices.Contains(b.finds, v.Invariant) })
+			found := slices.ContainsFunc(violations,
+				func(v observer.Violation) bool { return slices.Contains(b.finds, v.Invariant) })
 			b.report(t, found)
 			require.True(t, found, "the planted defect was not found by %v; there was: %v", b.finds, violations)
 			t.Logf("found: %s", violations[0])
@@ -241,7 +274,8 @@ func TestPlantedBugsAreFound(t *testing.T) {
 // report adds the defect to the fault report.
 func (b bug) report(t *testing.T, found bool) {
 	t.Helper()
-	row := faultreport.Row{Suite: "planted bugs", Scenario: b.name, Component: b.component, Plans: 1, Faults: map[string]int{"planted": 1}}
+	row := faultreport.Row{Suite: "planted bugs", Scenario: b.name, Component: b.component, Plans: 1,
+		Faults: map[string]int{"planted": 1}}
 	if !found {
 		row.Failed, row.Failures = 1, []string{b.name + " was not found"}
 	}
@@ -250,7 +284,9 @@ func (b bug) report(t *testing.T, found bool) {
 
 // tryBug plays the scenario in which a defect shows, and reports whether the fault was injected and what promises were
 // broken.
-func (p *plane) tryBug(t *testing.T, o *observer.Observer, c *cell, b bug) (fired bool, violations []observer.Violation) {
+func (p *plane) tryBug(
+	t *testing.T, o *observer.Observer, c *cell, b bug,
+) (fired bool, violations []observer.Violation) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

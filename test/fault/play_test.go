@@ -75,13 +75,15 @@ func (p *play) user(ask func() error) error {
 }
 
 func retriable(err error) bool {
-	return apierrors.IsInternalError(err) || apierrors.IsConflict(err) || apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) && !strings.Contains(err.Error(), "out of service")
+	return apierrors.IsInternalError(err) || apierrors.IsConflict(err) || apierrors.IsServerTimeout(err) ||
+		apierrors.IsTimeout(err) || apierrors.IsTooManyRequests(err) && !strings.Contains(err.Error(), "out of service")
 }
 
 func (p *play) create(objects ...client.Object) error {
 	for _, o := range objects {
 		o.SetNamespace(p.cell.namespace)
-		if err := p.user(func() error { return p.plane.client.Create(p.ctx, o) }); err != nil && !apierrors.IsAlreadyExists(err) {
+		if err := p.user(func() error { return p.plane.client.Create(p.ctx, o) }); err != nil &&
+			!apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("creating %T %s: %w", o, o.GetName(), err)
 		}
 	}
@@ -104,7 +106,9 @@ func (p *play) spec(set string, change map[string]any) error {
 }
 
 func (p *play) image(set, image string) error {
-	return p.spec(set, map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main", "image": image}}}}})
+	return p.spec(set,
+		map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "main",
+			"image": image}}}}})
 }
 
 func (p *play) scale(set string, n int) error { return p.spec(set, map[string]any{"replicas": n}) }
@@ -132,7 +136,8 @@ func (p *play) await(what string, check func(*state) error) error {
 
 // serving waits until a workload has n Pods, all in service with the image, and nothing is left of an operation.
 func (p *play) serving(workload string, n int, image string) error {
-	return p.await(fmt.Sprintf("%d Pods of %s to serve %s", n, workload, image), func(s *state) error { return serves(s, workload, n, image) })
+	return p.await(fmt.Sprintf("%d Pods of %s to serve %s", n, workload, image),
+		func(s *state) error { return serves(s, workload, n, image) })
 }
 
 func serves(s *state, workload string, n int, image string) error {
@@ -142,13 +147,16 @@ func serves(s *state, workload string, n int, image string) error {
 	}
 	for _, pod := range pods {
 		v := podops.Read(pod)
-		if pod.DeletionTimestamp != nil || pod.Spec.Containers[0].Image != image || !v.Ready || !v.ServiceAvailable() || len(podops.Operations(v)) > 0 {
-			return fmt.Errorf("Pod %s with image %s: terminating %t, ready %t, in service %t, operations %v", pod.Name, pod.Spec.Containers[0].Image,
+		if pod.DeletionTimestamp != nil || pod.Spec.Containers[0].Image != image || !v.Ready || !v.ServiceAvailable() ||
+			len(podops.Operations(v)) > 0 {
+			return fmt.Errorf("Pod %s with image %s: terminating %t, ready %t, in service %t, operations %v", pod.Name,
+				pod.Spec.Containers[0].Image,
 				pod.DeletionTimestamp != nil, v.Ready, v.ServiceAvailable(), podops.Operations(v))
 		}
 	}
 	set, ok := get[*appsv1alpha1.CollaSet](s, workload)
-	if ok && (set.Status.ObservedGeneration != set.Generation || int(set.Status.AvailableReplicas) != n || int(set.Status.Replicas) != n || set.Status.TerminatingReplicas != 0) {
+	if ok && (set.Status.ObservedGeneration != set.Generation || int(set.Status.AvailableReplicas) != n ||
+		int(set.Status.Replicas) != n || set.Status.TerminatingReplicas != 0) {
 		return errors.New("its status does not say so yet")
 	}
 	return nil
@@ -178,12 +186,13 @@ func (p *play) observe() func() {
 	p.last = time.Now()
 	var armed []*faultproxy.Armed
 	for _, proc := range p.processes() {
-		armed = append(armed, proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.Observe, Match: faultproxy.Match{Where: p.own}, Call: func(w faultproxy.Write) {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.last = time.Now()
-			p.writes = append(p.writes, written{proc.component, w.Key(), p.last})
-		}}))
+		armed = append(armed, proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.Observe,
+			Match: faultproxy.Match{Where: p.own}, Call: func(w faultproxy.Write) {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				p.last = time.Now()
+				p.writes = append(p.writes, written{proc.component, w.Key(), p.last})
+			}}))
 	}
 	return func() {
 		for _, a := range armed {
@@ -301,7 +310,8 @@ func (p *play) cleared() error {
 			for _, o := range s.objects {
 				_, claim := o.(*corev1.PersistentVolumeClaim)
 				pod, isPod := o.(*corev1.Pod)
-				if claim && len(o.GetOwnerReferences()) == 0 && o.GetDeletionTimestamp() == nil || isPod && len(pod.OwnerReferences) == 0 && pod.DeletionTimestamp == nil {
+				if claim && len(o.GetOwnerReferences()) == 0 && o.GetDeletionTimestamp() == nil || isPod &&
+					len(pod.OwnerReferences) == 0 && pod.DeletionTimestamp == nil {
 					if err := client.IgnoreNotFound(p.plane.client.Delete(p.ctx, o, client.GracePeriodSeconds(0))); err != nil {
 						return err
 					}

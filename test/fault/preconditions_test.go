@@ -29,7 +29,8 @@ func founded(writes []faultproxy.Write) (preconditions, ownSeen int, problems []
 		if last, ok := newest[at]; ok && w.ResourceVersion != "" && last.Answered.Before(w.At) {
 			ownSeen++
 			if older(w.ResourceVersion, last.Result) {
-				problems = append(problems, fmt.Errorf("%s is based on an older object than %s, which it was answered before", w, last.Result))
+				problems = append(problems, fmt.Errorf("%s is based on an older object than %s, which it was answered before", w,
+					last.Result))
 			}
 		}
 		// Of what was committed and not answered the process knows nothing.
@@ -77,7 +78,8 @@ func TestUnfoundedWritesAreFound(t *testing.T) {
 	write := func(i int, verb, on, result string, with ...func(*faultproxy.Write)) faultproxy.Write {
 		at := start.Add(time.Duration(i) * time.Second)
 		w := faultproxy.Write{
-			At: at, Answered: at.Add(time.Millisecond), Verb: verb, Resource: "pods", Namespace: "ns", Name: "a", UID: "u", ResourceVersion: on, Code: 200, Result: result,
+			At: at, Answered: at.Add(time.Millisecond), Verb: verb, Resource: "pods", Namespace: "ns", Name: "a", UID: "u",
+			ResourceVersion: on, Code: 200, Result: result,
 		}
 		for _, change := range with {
 			change(&w)
@@ -93,21 +95,32 @@ func TestUnfoundedWritesAreFound(t *testing.T) {
 		writes []faultproxy.Write
 		want   []string
 	}{
-		"each on the last":          {[]faultproxy.Write{write(1, "patch", "5", "6", body(label)), write(2, "patch", "6", "7", body(image)), write(3, "delete", "7", "8")}, nil},
-		"deletion of anything":      {[]faultproxy.Write{write(1, "delete", "5", "6", func(w *faultproxy.Write) { w.UID = "" })}, []string{"lacks a precondition"}},
-		"image of however it looks": {[]faultproxy.Write{write(1, "patch", "", "6", body(image))}, []string{"lacks a precondition"}},
+		"each on the last": {[]faultproxy.Write{write(1, "patch", "5", "6", body(label)),
+			write(2, "patch", "6", "7", body(image)), write(3, "delete", "7", "8")}, nil},
+		"deletion of anything": {[]faultproxy.Write{write(1, "delete", "5", "6",
+			func(w *faultproxy.Write) { w.UID = "" })}, []string{"lacks a precondition"}},
+		"image of however it looks": {[]faultproxy.Write{write(1, "patch", "", "6", body(image))},
+			[]string{"lacks a precondition"}},
 		"label of however it looks": {[]faultproxy.Write{write(1, "patch", "", "6", body(label))}, nil},
-		"on what was before":        {[]faultproxy.Write{write(1, "patch", "5", "6", body(label)), write(2, "patch", "5", "", body(label))}, []string{"is based on an older object than 6"}},
-		"by number, not by text":    {[]faultproxy.Write{write(1, "patch", "9", "10", body(label)), write(2, "patch", "9", "", body(label))}, []string{"is based on an older object than 10"}},
-		"the answer did not come":   {[]faultproxy.Write{write(1, "patch", "5", "6", body(label), fault(faultproxy.DropReply)), write(2, "patch", "5", "", body(label))}, nil},
-		"the answer came too late":  {[]faultproxy.Write{write(1, "patch", "5", "6", body(label), fault(faultproxy.TimeoutAfterCommit)), write(2, "patch", "5", "", body(label))}, nil},
+		"on what was before": {[]faultproxy.Write{write(1, "patch", "5", "6", body(label)),
+			write(2, "patch", "5", "", body(label))}, []string{"is based on an older object than 6"}},
+		"by number, not by text": {[]faultproxy.Write{write(1, "patch", "9", "10", body(label)),
+			write(2, "patch", "9", "", body(label))}, []string{"is based on an older object than 10"}},
+		"the answer did not come": {[]faultproxy.Write{write(1, "patch", "5", "6", body(label),
+			fault(faultproxy.DropReply)), write(2, "patch", "5", "", body(label))}, nil},
+		"the answer came too late": {[]faultproxy.Write{write(1, "patch", "5", "6", body(label),
+			fault(faultproxy.TimeoutAfterCommit)), write(2, "patch", "5", "", body(label))}, nil},
 		"the answer was under way": {[]faultproxy.Write{
-			write(1, "patch", "5", "6", body(label), func(w *faultproxy.Write) { w.Answered = start.Add(time.Minute) }), write(2, "patch", "5", "", body(label)),
+			write(1, "patch", "5", "6", body(label), func(w *faultproxy.Write) { w.Answered = start.Add(time.Minute) }),
+			write(2, "patch", "5", "", body(label)),
 		}, nil},
-		"after a restart": {[]faultproxy.Write{write(1, "patch", "5", "6", body(label)), write(2, "patch", "5", "", body(label), func(w *faultproxy.Write) { w.Life = 1 })}, nil},
-		"of another":      {[]faultproxy.Write{write(1, "patch", "5", "6", body(label)), write(2, "patch", "5", "", body(label), func(w *faultproxy.Write) { w.Name = "b" })}, nil},
+		"after a restart": {[]faultproxy.Write{write(1, "patch", "5", "6", body(label)),
+			write(2, "patch", "5", "", body(label), func(w *faultproxy.Write) { w.Life = 1 })}, nil},
+		"of another": {[]faultproxy.Write{write(1, "patch", "5", "6", body(label)),
+			write(2, "patch", "5", "", body(label), func(w *faultproxy.Write) { w.Name = "b" })}, nil},
 		"what was refused is not known": {[]faultproxy.Write{
-			write(1, "patch", "5", "6", body(label), func(w *faultproxy.Write) { w.Code = 409 }), write(2, "patch", "5", "6", body(label)),
+			write(1, "patch", "5", "6", body(label), func(w *faultproxy.Write) { w.Code = 409 }),
+			write(2, "patch", "5", "6", body(label)),
 		}, nil},
 	}
 	for name, tc := range tests {

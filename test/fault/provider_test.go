@@ -190,7 +190,8 @@ func (p *provider) found(pod *corev1.Pod, wrong string) {
 	p.checks[plan]++
 	if wrong != "" {
 		p.broken[plan] = append(p.broken[plan], observer.Violation{
-			Invariant: observer.Traffic, Time: time.Now(), Object: "Pod " + client.ObjectKeyFromObject(pod).String(), Message: wrong,
+			Invariant: observer.Traffic, Time: time.Now(), Object: "Pod " + client.ObjectKeyFromObject(pod).String(),
+			Message: wrong,
 		})
 	}
 }

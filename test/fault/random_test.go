@@ -75,7 +75,8 @@ var kinds = []struct {
 	{"delete", 10, func(r *rand.Rand, s *step) { s.Pod = r.IntN(6) }},
 	{"evict", 10, func(r *rand.Rand, s *step) { s.Pod = r.IntN(6) }},
 	{"label", 5, func(r *rand.Rand, s *step) {
-		s.Pod, s.What = r.IntN(6), []string{appsv1alpha1.ToDeleteLabel, appsv1alpha1.ToReplaceLabel, podops.StayOfflineLabel}[r.IntN(3)]
+		s.Pod, s.What = r.IntN(6), []string{appsv1alpha1.ToDeleteLabel, appsv1alpha1.ToReplaceLabel,
+			podops.StayOfflineLabel}[r.IntN(3)]
 	}},
 	{"recreate", 5, func(*rand.Rand, *step) {}},
 	{"kill", 3, drawComponent},
@@ -159,14 +160,16 @@ func setName(i int) string { return fmt.Sprintf("web%d", i) }
 func (w *wild) workload(i int) *appsv1alpha1.CollaSet {
 	with := [randomSets][]func(*appsv1alpha1.CollaSet){
 		0: nil,
-		1: {policy(appsv1alpha1.PodUpdateRecreate), volumes(appsv1alpha1.DeletePersistentVolumeClaim, appsv1alpha1.DeletePersistentVolumeClaim)},
+		1: {policy(appsv1alpha1.PodUpdateRecreate),
+			volumes(appsv1alpha1.DeletePersistentVolumeClaim, appsv1alpha1.DeletePersistentVolumeClaim)},
 		2: {policy(appsv1alpha1.PodUpdateReplace)},
 	}
 	return w.set(setName(i), randomPods, with[i]...)
 }
 
 func (w *wild) setUp() error {
-	if err := w.create(w.service(setName(0)), w.rule(setName(0), setName(0), 1), w.rule(setName(1), setName(1), 2), w.rule(setName(2), setName(2), 1)); err != nil {
+	if err := w.create(w.service(setName(0)), w.rule(setName(0), setName(0), 1), w.rule(setName(1), setName(1), 2),
+		w.rule(setName(2), setName(2), 1)); err != nil {
 		return err
 	}
 	for i := range randomSets {
@@ -249,9 +252,11 @@ func (w *wild) apply(s step) error {
 		return w.scale(name, s.N)
 	case "rule":
 		fresh := w.rule(name, name, s.N)
-		return w.patch(&appsv1alpha1.PodTransitionRule{}, name, map[string]any{"spec": map[string]any{"rules": fresh.Spec.Rules}})
+		return w.patch(&appsv1alpha1.PodTransitionRule{}, name,
+			map[string]any{"spec": map[string]any{"rules": fresh.Spec.Rules}})
 	case "partition":
-		return w.spec(name, map[string]any{"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"byPartition": map[string]any{"partition": s.N}}}})
+		return w.spec(name,
+			map[string]any{"updateStrategy": map[string]any{"rollingUpdate": map[string]any{"byPartition": map[string]any{"partition": s.N}}}})
 	case "recreate":
 		return w.delete(&appsv1alpha1.CollaSet{}, name) // the next step that finds it gone makes it again
 	case "delete":
@@ -260,7 +265,8 @@ func (w *wild) apply(s step) error {
 		}
 	case "evict":
 		if pod != nil {
-			return w.plane.client.SubResource("eviction").Create(w.ctx, pod.DeepCopy(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
+			return w.plane.client.SubResource("eviction").Create(w.ctx, pod.DeepCopy(),
+				&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}})
 		}
 	case "label":
 		if pod != nil {
@@ -344,7 +350,8 @@ func (p *plane) playScript(ctx context.Context, o *observer.Observer, c *cell, s
 			r.failures = append(r.failures, what+": "+err.Error())
 		}
 	}
-	w := &wild{play: &play{ctx: ctx, plane: p, cell: c, prefix: fmt.Sprintf("p%d", numbers.Add(1))}, faults: map[string]int{}}
+	w := &wild{play: &play{ctx: ctx, plane: p, cell: c, prefix: fmt.Sprintf("p%d", numbers.Add(1))},
+		faults: map[string]int{}}
 	o.Forget(ctx, c.namespace)
 	fail("setup", w.setUp())
 	for _, s := range script {
@@ -376,7 +383,8 @@ func (p *plane) playScript(ctx context.Context, o *observer.Observer, c *cell, s
 // randomObserver is one that knows that users delete Pods.
 func (p *plane) randomObserver(t *testing.T) *observer.Observer {
 	t.Helper()
-	o, err := observer.Start(context.WithoutCancel(t.Context()), p.cluster.RESTConfig(), observer.Options{StuckAfter: 2 * patience, Notice: notice, Settle: settled})
+	o, err := observer.Start(context.WithoutCancel(t.Context()), p.cluster.RESTConfig(),
+		observer.Options{StuckAfter: 2 * patience, Notice: notice, Settle: settled})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		_, err := o.Stop()
@@ -452,7 +460,8 @@ func randomSettings(t *testing.T) (seed uint64, lasting time.Duration) {
 
 func reportRandom(t *testing.T, results []result) {
 	t.Helper()
-	row := faultreport.Row{Suite: "random", Scenario: fmt.Sprintf("%d steps on %d workloads", scriptLength, randomSets), Faults: map[string]int{}, Invariants: map[string]int{}}
+	row := faultreport.Row{Suite: "random", Scenario: fmt.Sprintf("%d steps on %d workloads", scriptLength, randomSets),
+		Faults: map[string]int{}, Invariants: map[string]int{}}
 	for _, r := range results {
 		row.Plans++
 		row.Took += r.took
@@ -493,7 +502,8 @@ func (p *plane) shrink(t *testing.T, o *observer.Observer, r result) {
 	path := filepath.Join(folder, fmt.Sprintf("random-%d.jsonl", r.seed))
 	require.NoError(t, os.MkdirAll(folder, 0o755))
 	require.NoError(t, os.WriteFile(path, lines(small), 0o644))
-	t.Logf("%d of %d steps are left after %s, in %s; play them with FAULT_SCRIPT=%s\n%s", len(small), len(r.script), time.Since(begin).Round(time.Second), path, path, lines(small))
+	t.Logf("%d of %d steps are left after %s, in %s; play them with FAULT_SCRIPT=%s\n%s", len(small), len(r.script),
+		time.Since(begin).Round(time.Second), path, path, lines(small))
 }
 
 // shrunk takes steps away for as long as what is left fails: delta debugging (Zeller and Hildebrandt's ddmin,
@@ -547,7 +557,8 @@ func TestAScriptIsOfItsSeed(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, draw(7), again)
 	for _, k := range kinds {
-		require.True(t, slices.ContainsFunc(slices.Concat(draw(1), draw(2), draw(3), draw(4), draw(5), draw(6), draw(7), draw(8)), func(s step) bool { return s.Do == k.do }), "%s is drawn", k.do)
+		require.True(t, slices.ContainsFunc(slices.Concat(draw(1), draw(2), draw(3), draw(4), draw(5), draw(6), draw(7),
+			draw(8)), func(s step) bool { return s.Do == k.do }), "%s is drawn", k.do)
 	}
 }
 

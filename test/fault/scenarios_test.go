@@ -73,10 +73,14 @@ func (p *play) service(plain string) *corev1.Service {
 
 // rule allows so many Pods of a workload to be out of service.
 func (p *play) rule(plain, workload string, maxUnavailable int) *appsv1alpha1.PodTransitionRule {
-	return p.check(plain, workload, appsv1alpha1.TransitionRuleDefinition{AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.FromInt(maxUnavailable))}})
+	return p.check(plain, workload,
+		appsv1alpha1.TransitionRuleDefinition{AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(
+			intstr.FromInt(maxUnavailable))}})
 }
 
-func (p *play) check(plain, workload string, what appsv1alpha1.TransitionRuleDefinition) *appsv1alpha1.PodTransitionRule {
+func (p *play) check(
+	plain, workload string, what appsv1alpha1.TransitionRuleDefinition,
+) *appsv1alpha1.PodTransitionRule {
 	return &appsv1alpha1.PodTransitionRule{
 		ObjectMeta: metav1.ObjectMeta{Name: p.name(plain)},
 		Spec: appsv1alpha1.PodTransitionRuleSpec{
@@ -148,34 +152,46 @@ func scenarios() []scenario {
 		{name: "one-rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
 		{name: "two-rules", setup: all(ruled("budget", 1), ruled("other", 2), running(3)), steps: updated(3)},
 		{name: "two-domains", setup: twoDomains(), steps: bothUpdated},
-		{name: "rule-change", setup: all(ruled("budget", 0), running(3)), steps: all(imaged(image2), waitingForRule, allow(2), serving(3, image2))},
-		{name: "rule-deleted", setup: all(ruled("budget", 0), running(3)), steps: all(imaged(image2), waitingForRule, func(p *play) error { return p.delete(&appsv1alpha1.PodTransitionRule{}, "budget") }, serving(3, image2))},
+		{name: "rule-change", setup: all(ruled("budget", 0), running(3)),
+			steps: all(imaged(image2), waitingForRule, allow(2), serving(3, image2))},
+		{name: "rule-deleted", setup: all(ruled("budget", 0), running(3)),
+			steps: all(imaged(image2), waitingForRule,
+				func(p *play) error { return p.delete(&appsv1alpha1.PodTransitionRule{}, "budget") }, serving(3, image2))},
 		{name: "service", setup: all(served, running(3)), steps: updated(3)},
 		{name: "service-added", setup: running(3), steps: all(served, endpoints(3), updated(3))},
 		{name: "service-deleted", setup: all(served, running(3)), steps: all(imaged(image2), unserved, serving(3, image2))},
 		{name: "service-and-rule", setup: all(served, ruled("budget", 1), running(3)), steps: updated(3)},
 		// Which Pods go depends on the second in which each became Ready.
-		{name: "scale-with-service", setup: all(served, running(2)), steps: all(scaled(3, image1), scaled(1, image1)), anyInstances: true},
+		{name: "scale-with-service", setup: all(served, running(2)), steps: all(scaled(3, image1), scaled(1, image1)),
+			anyInstances: true},
 		{name: "service-at-provider", setup: all(pooledService, running(3), pooled(3)), steps: all(updated(3), pooled(3))},
-		{name: "service-at-provider-recreate", setup: all(pooledService, running(2, policy(appsv1alpha1.PodUpdateRecreate)), pooled(2)), steps: all(updated(2), pooled(2))},
-		{name: "service-at-provider-scale", setup: all(pooledService, running(2), pooled(2)), steps: all(scaled(3, image1), pooled(3), scaled(1, image1), pooled(1)), anyInstances: true},
-		{name: "service-at-provider-deleted", setup: all(pooledService, running(3), pooled(3)), steps: all(imaged(image2), unserved, serving(3, image2), pooled(0))},
+		{name: "service-at-provider-recreate", setup: all(pooledService, running(2, policy(appsv1alpha1.PodUpdateRecreate)),
+			pooled(2)), steps: all(updated(2), pooled(2))},
+		{name: "service-at-provider-scale", setup: all(pooledService, running(2), pooled(2)),
+			steps: all(scaled(3, image1), pooled(3), scaled(1, image1), pooled(1)), anyInstances: true},
+		{name: "service-at-provider-deleted", setup: all(pooledService, running(3), pooled(3)),
+			steps: all(imaged(image2), unserved, serving(3, image2), pooled(0))},
 		{name: "pod-to-delete", setup: running(3), steps: podToDelete},
 		{name: "replace-pod", setup: running(3), steps: replaceOne, anyInstances: true},
-		{name: "scale-to-nothing", setup: all(ruled("budget", 1), running(3)), steps: all(scaled(0, image1), scaled(2, image1), counted(2))},
+		{name: "scale-to-nothing", setup: all(ruled("budget", 1), running(3)),
+			steps: all(scaled(0, image1), scaled(2, image1), counted(2))},
 		{name: "stay-offline", setup: all(served, running(3)), steps: stayOffline},
 		{name: "move-pod", setup: all(shared2, running(2, pool)), steps: movePod},
 		{name: "two-operations", setup: running(2), steps: twoOperations},
 		{name: "health", setup: running(8), steps: health},
-		{name: "undo-waiting", setup: all(ruled("budget", 0), running(3)), steps: all(imaged(image2), waitingForRule, imaged(image1), serving(3, image1))},
+		{name: "undo-waiting", setup: all(ruled("budget", 0), running(3)),
+			steps: all(imaged(image2), waitingForRule, imaged(image1), serving(3, image1))},
 		{name: "undo-preparing", setup: running(2), steps: undo(false)},
 		{name: "undo-operating", setup: running(2), steps: undo(true)},
 		{name: "webhook-rule", setup: all(hooked(false), running(2)), steps: updated(2)},
 		{name: "webhook-rule-polled", setup: all(hooked(true), running(2)), steps: updated(2)},
-		{name: "graceful-delete", setup: all(served, ruled("budget", 1), running(3)), steps: takeAway(byDelete), components: append(faulted(), suite.Webhook)},
-		{name: "evict", setup: all(ruled("budget", 1), running(3)), steps: takeAway(byEviction), components: append(faulted(), suite.Webhook)},
+		{name: "graceful-delete", setup: all(served, ruled("budget", 1), running(3)), steps: takeAway(byDelete),
+			components: append(faulted(), suite.Webhook)},
+		{name: "evict", setup: all(ruled("budget", 1), running(3)), steps: takeAway(byEviction),
+			components: append(faulted(), suite.Webhook)},
 		{name: "drain", setup: all(served, ruled("budget", 1), running(3)), steps: drain},
-		{name: "evict-in-update", setup: all(served, ruled("budget", 1), running(3)), steps: evictInUpdate, components: append(faulted(), suite.Webhook), anyRestarts: true},
+		{name: "evict-in-update", setup: all(served, ruled("budget", 1), running(3)), steps: evictInUpdate,
+			components: append(faulted(), suite.Webhook), anyRestarts: true},
 		{name: "delete-set-with-service", setup: all(served, running(3)), steps: all(deleteSet, gone)},
 	}
 	for _, when := range []struct {
@@ -184,7 +200,8 @@ func scenarios() []scenario {
 	}{{"rr", retain, retain}, {"rd", retain, remove}, {"dr", remove, retain}, {"dd", remove, remove}} {
 		with := volumes(when.scaled, when.deleted)
 		list = append(list,
-			scenario{name: "scale-volumes-" + when.name, setup: running(1, with), steps: all(scaled(3, image1), scaled(1, image1), claims(when.scaled))},
+			scenario{name: "scale-volumes-" + when.name, setup: running(1, with),
+				steps: all(scaled(3, image1), scaled(1, image1), claims(when.scaled))},
 			scenario{name: "delete-volumes-" + when.name, setup: running(2, with), steps: all(deleteSet, gone)})
 	}
 	return append(list, oneByOne()...) // last, because each cell starts another program for them
@@ -198,10 +215,12 @@ func oneByOne() []scenario {
 		{name: "partition", setup: running(4), steps: all(partition(2), imaged(image2), partition(0), serving(4, image2))},
 		{name: "rollback", setup: running(3), steps: rollback, longest: lateRollback, anyRestarts: true},
 		{name: "rule", setup: all(ruled("budget", 1), running(4)), steps: updated(4)},
-		{name: "scale-in", setup: running(4), steps: all(imaged(image2), scaled(2, image2)), anyRestarts: true, anyInstances: true},
+		{name: "scale-in", setup: running(4), steps: all(imaged(image2), scaled(2, image2)), anyRestarts: true,
+			anyInstances: true},
 		{name: "crowd", setup: crowd, steps: crowdUpdated},
 		{name: "service", setup: all(served, running(4)), steps: updated(4)},
-		{name: "service-at-provider-deleted", setup: all(pooledService, running(4), pooled(4)), steps: all(imaged(image2), unserved, serving(4, image2), pooled(0))},
+		{name: "service-at-provider-deleted", setup: all(pooledService, running(4), pooled(4)),
+			steps: all(imaged(image2), unserved, serving(4, image2), pooled(0))},
 	}
 	for i := range list {
 		list[i].name, list[i].narrow = "one-by-one-"+list[i].name, true
@@ -242,7 +261,8 @@ func updatedButOne(p *play) error {
 	}
 	return p.await("all but one Pod to be updated", func(s *state) error {
 		set, ok := get[*appsv1alpha1.CollaSet](s, "web")
-		if !ok || set.Status.ObservedGeneration != set.Generation || set.Status.UpdatedAvailableReplicas != 2 || set.Status.AvailableReplicas != 3 {
+		if !ok || set.Status.ObservedGeneration != set.Generation || set.Status.UpdatedAvailableReplicas != 2 ||
+			set.Status.AvailableReplicas != 3 {
 			return errors.New("they are not")
 		}
 		return nil
@@ -268,7 +288,8 @@ func chosen(p *play) error {
 	}
 	return p.await("two Pods to be updated", func(s *state) error {
 		set, ok := get[*appsv1alpha1.CollaSet](s, "web")
-		if !ok || set.Status.ObservedGeneration != set.Generation || set.Status.UpdatedAvailableReplicas != 2 || set.Status.AvailableReplicas != 3 {
+		if !ok || set.Status.ObservedGeneration != set.Generation || set.Status.UpdatedAvailableReplicas != 2 ||
+			set.Status.AvailableReplicas != 3 {
 			return errors.New("they are not")
 		}
 		return nil
@@ -308,7 +329,8 @@ func gone(p *play) error {
 	return p.await("the workload to be gone", func(s *state) error {
 		_, set := get[*appsv1alpha1.CollaSet](s, "web")
 		owned := func(c *corev1.PersistentVolumeClaim) bool { return len(c.OwnerReferences) > 0 }
-		if set || len(podsOf(s, "web")) > 0 || len(these[*appsv1.ControllerRevision](s)) > 0 || slices.ContainsFunc(these[*corev1.PersistentVolumeClaim](s), owned) {
+		if set || len(podsOf(s, "web")) > 0 || len(these[*appsv1.ControllerRevision](s)) > 0 ||
+			slices.ContainsFunc(these[*corev1.PersistentVolumeClaim](s), owned) {
 			return errors.New("it is not")
 		}
 		return nil
@@ -323,14 +345,18 @@ func ruled(plain string, maxUnavailable int) func(*play) error {
 // over both.
 func twoDomains(with ...func(*appsv1alpha1.CollaSet)) func(*play) error {
 	return func(p *play) error {
-		both := append([]func(*appsv1alpha1.CollaSet){func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Labels["group"] = p.prefix }}, with...)
+		both := append([]func(*appsv1alpha1.CollaSet){func(
+			s *appsv1alpha1.CollaSet) {
+			s.Spec.Template.Labels["group"] = p.prefix
+		}}, with...)
 		elsewhere := func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Spec.NodeName = otherNode }
 		nodeByNode, number := p.rule("budget", "web", 3), p.rule("number", "web", 3)
 		nodeByNode.Spec.Rules[0].AvailablePolicy.Topology = &appsv1alpha1.TopologyBudget{TopologyKey: corev1.LabelHostname}
 		for _, rule := range []*appsv1alpha1.PodTransitionRule{nodeByNode, number} {
 			rule.Spec.Selector.MatchLabels = map[string]string{"group": p.prefix}
 		}
-		if err := p.create(nodeByNode, number, p.set("web", 2, both...), p.set("other", 2, append(both, elsewhere)...)); err != nil {
+		if err := p.create(nodeByNode, number, p.set("web", 2, both...),
+			p.set("other", 2, append(both, elsewhere)...)); err != nil {
 			return err
 		}
 		return p.eachServes(image1, "web", "other")
@@ -404,7 +430,8 @@ func counted(n int32) func(*play) error {
 func allow(n int) func(*play) error {
 	return func(p *play) error {
 		fresh := p.rule("budget", "web", n)
-		return p.patch(&appsv1alpha1.PodTransitionRule{}, "budget", map[string]any{"spec": map[string]any{"rules": fresh.Spec.Rules}})
+		return p.patch(&appsv1alpha1.PodTransitionRule{}, "budget",
+			map[string]any{"spec": map[string]any{"rules": fresh.Spec.Rules}})
 	}
 }
 
@@ -460,7 +487,8 @@ func instance(s *state, id string) *corev1.Pod {
 func podToDelete(p *play) error {
 	now, _ := p.plane.view.state(p.prefix)
 	pod := instance(now, "1")
-	if err := p.spec("web", map[string]any{"scaleStrategy": map[string]any{"podToDelete": []string{pod.Name}}}); err != nil {
+	if err := p.spec("web",
+		map[string]any{"scaleStrategy": map[string]any{"podToDelete": []string{pod.Name}}}); err != nil {
 		return err
 	}
 	return p.await("another Pod in its place", func(s *state) error {
@@ -549,13 +577,15 @@ func movePod(p *play) error {
 			pod = other
 		}
 	}
-	if err := p.spec("web", map[string]any{"replicas": 1, "scaleStrategy": map[string]any{"podToExclude": []string{pod.Name}}}); err != nil {
+	if err := p.spec("web", map[string]any{"replicas": 1,
+		"scaleStrategy": map[string]any{"podToExclude": []string{pod.Name}}}); err != nil {
 		return err
 	}
 	err := p.await("the Pod to be nobody's, and its instance ID as well", func(s *state) error {
-		if pool, ok := get[*appsv1alpha1.ResourceContext](s, "pool"); !ok || slices.ContainsFunc(pool.Spec.Contexts, func(c appsv1alpha1.ContextDetail) bool {
-			return strconv.Itoa(c.ID) == pod.Labels[appsv1alpha1.InstanceIDLabel]
-		}) {
+		if pool, ok := get[*appsv1alpha1.ResourceContext](s, "pool"); !ok ||
+			slices.ContainsFunc(pool.Spec.Contexts, func(c appsv1alpha1.ContextDetail) bool {
+				return strconv.Itoa(c.ID) == pod.Labels[appsv1alpha1.InstanceIDLabel]
+			}) {
 			return errors.New("its instance ID is taken")
 		}
 		for _, now := range podsOf(s, "web") {
@@ -571,7 +601,8 @@ func movePod(p *play) error {
 	if err := p.spec("web", map[string]any{"scaleStrategy": map[string]any{"podToExclude": nil}}); err != nil {
 		return err
 	}
-	if err := p.spec("other", map[string]any{"replicas": 2, "scaleStrategy": map[string]any{"podToInclude": []string{pod.Name}}}); err != nil {
+	if err := p.spec("other", map[string]any{"replicas": 2,
+		"scaleStrategy": map[string]any{"podToInclude": []string{pod.Name}}}); err != nil {
 		return err
 	}
 	return p.await("the Pod to be the other's, with its labels", func(s *state) error {
@@ -689,17 +720,20 @@ func hooked(polled bool) func(*play) error {
 			case !polled:
 				_, _ = io.WriteString(w, `{"success":true}`)
 			case r.Method == http.MethodPost:
-				_ = json.NewEncoder(w).Encode(map[string]any{"success": true, "poll": true, "taskId": fmt.Sprint(time.Now().UnixNano()), "message": "begun"})
+				_ = json.NewEncoder(w).Encode(map[string]any{"success": true, "poll": true,
+					"taskId": fmt.Sprint(time.Now().UnixNano()), "message": "begun"})
 			default:
 				_, _ = io.WriteString(w, `{"success":true,"finished":true}`)
 			}
 		}))
 		p.after = append(p.after, server.Close)
 		hook := &appsv1alpha1.TransitionRuleWebhook{
-			ClientConfig: appsv1alpha1.WebhookClientConfig{URL: server.URL}, FailurePolicy: ptr.To(appsv1alpha1.FailurePolicyFail),
+			ClientConfig:  appsv1alpha1.WebhookClientConfig{URL: server.URL},
+			FailurePolicy: ptr.To(appsv1alpha1.FailurePolicyFail),
 		}
 		if polled {
-			hook.ClientConfig.Poll = &appsv1alpha1.WebhookPoll{URL: server.URL, IntervalSeconds: ptr.To[int64](1), TimeoutSeconds: ptr.To[int64](60)}
+			hook.ClientConfig.Poll = &appsv1alpha1.WebhookPoll{URL: server.URL, IntervalSeconds: ptr.To[int64](1),
+				TimeoutSeconds: ptr.To[int64](60)}
 		}
 		return p.create(p.check("budget", "web", appsv1alpha1.TransitionRuleDefinition{Webhook: hook}))
 	}

@@ -31,14 +31,17 @@ func (s *state) snapshot(of scenario) []string {
 		case *corev1.Pod:
 			line = s.pod(o, revisions, of)
 		case *corev1.PersistentVolumeClaim:
-			line = fmt.Sprintf("claim of %s, instance %s, %s", o.Labels[appsv1alpha1.ClaimTemplateNameLabel], of.instance(o.Labels[appsv1alpha1.InstanceIDLabel]), s.meta(o))
+			line = fmt.Sprintf("claim of %s, instance %s, %s", o.Labels[appsv1alpha1.ClaimTemplateNameLabel],
+				of.instance(o.Labels[appsv1alpha1.InstanceIDLabel]), s.meta(o))
 		case *appsv1.ControllerRevision:
 			line = revisions[o.Name] + ", " + s.meta(o)
 		case *appsv1alpha1.CollaSet:
 			line = s.set(o, revisions)
 		case *appsv1alpha1.PodTransitionRule:
-			line = fmt.Sprintf("rule %s: desired %d, available %d, granted %d, blocked %d, observed %t%s, %s", s.plain(o.Name), o.Status.Desired, o.Status.Available,
-				o.Status.Granted, o.Status.Blocked, o.Status.ObservedGeneration == o.Generation, conditions(o.Status.Conditions), s.meta(o))
+			line = fmt.Sprintf("rule %s: desired %d, available %d, granted %d, blocked %d, observed %t%s, %s", s.plain(o.Name),
+				o.Status.Desired, o.Status.Available,
+				o.Status.Granted, o.Status.Blocked, o.Status.ObservedGeneration == o.Generation,
+				conditions(o.Status.Conditions), s.meta(o))
 		case *appsv1alpha1.ResourceContext:
 			line = s.context(o, revisions, of)
 		case *corev1.Service:
@@ -50,7 +53,8 @@ func (s *state) snapshot(of scenario) []string {
 					ready++
 				}
 			}
-			line = fmt.Sprintf("endpoints of %s: %d of %d ready", s.plain(o.Labels[discoveryv1.LabelServiceName]), ready, len(o.Endpoints))
+			line = fmt.Sprintf("endpoints of %s: %d of %d ready", s.plain(o.Labels[discoveryv1.LabelServiceName]), ready,
+				len(o.Endpoints))
 		}
 		lines = append(lines, line)
 	}
@@ -97,7 +101,8 @@ func (s *state) keys(of map[string]string) []string {
 }
 
 func (s *state) pod(p *corev1.Pod, revisions map[string]string, of scenario) string {
-	text := fmt.Sprintf("pod of %s, instance %s, %s %s", s.plain(p.Labels["app"]), of.instance(p.Labels[appsv1alpha1.InstanceIDLabel]), p.Status.Phase,
+	text := fmt.Sprintf("pod of %s, instance %s, %s %s", s.plain(p.Labels["app"]),
+		of.instance(p.Labels[appsv1alpha1.InstanceIDLabel]), p.Status.Phase,
 		cmp.Or(revisions[p.Labels[appsv1.ControllerRevisionHashLabelKey]], revisions[p.Labels["controller-revision-hash"]]))
 	for _, c := range p.Spec.Containers {
 		text += " " + c.Image
@@ -122,9 +127,12 @@ func (s *state) pod(p *corev1.Pod, revisions map[string]string, of scenario) str
 
 func (s *state) set(o *appsv1alpha1.CollaSet, revisions map[string]string) string {
 	st := o.Status
-	return fmt.Sprintf("set %s: replicas %d ready %d available %d updated %d/%d/%d operating %d terminating %d, from %q to %q, observed %t, blockers %d%s, %s", s.plain(o.Name),
-		st.Replicas, st.ReadyReplicas, st.AvailableReplicas, st.UpdatedReplicas, st.UpdatedReadyReplicas, st.UpdatedAvailableReplicas, st.OperatingReplicas,
-		st.TerminatingReplicas, revisions[st.CurrentRevision], revisions[st.UpdatedRevision], st.ObservedGeneration == o.Generation, len(st.Blockers), conditions(st.Conditions), s.meta(o))
+	return fmt.Sprintf(
+		"set %s: replicas %d ready %d available %d updated %d/%d/%d operating %d terminating %d, from %q to %q, observed %t, blockers %d%s, %s", s.plain(o.Name),
+		st.Replicas, st.ReadyReplicas, st.AvailableReplicas, st.UpdatedReplicas, st.UpdatedReadyReplicas,
+		st.UpdatedAvailableReplicas, st.OperatingReplicas,
+		st.TerminatingReplicas, revisions[st.CurrentRevision], revisions[st.UpdatedRevision],
+		st.ObservedGeneration == o.Generation, len(st.Blockers), conditions(st.Conditions), s.meta(o))
 }
 
 // instance is an instance ID as far as it matters.

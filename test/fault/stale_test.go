@@ -67,8 +67,10 @@ func watched(component, scenario string) []string {
 		suite.Lifecycle:         {"pods", "podtransitionrules"},
 		suite.ResourceConsist:   {"pods", "services", "endpointslices"},
 	}[component]
-	part := map[string]string{"persistentvolumeclaims": "volumes", "podtransitionrules": "rule", "services": "service", "endpointslices": "service"}
-	return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return !strings.Contains(scenario, part[kind]) })
+	part := map[string]string{"persistentvolumeclaims": "volumes", "podtransitionrules": "rule", "services": "service",
+		"endpointslices": "service"}
+	return slices.DeleteFunc(slices.Clone(kinds),
+		func(kind string) bool { return !strings.Contains(scenario, part[kind]) })
 }
 
 // viewPlans are all plans about views for a scenario, given what its components write without a fault. Those that
@@ -248,7 +250,8 @@ func (o *outcome) restartAt(proc *process, version string) bool {
 	}
 	writes := proc.proxy.Arm(faultproxy.Fault{Call: func(faultproxy.Write) { anew() }})
 	defer writes.Disarm()
-	started := func() int { // nodes are watched from the first decision that needs them, and on an old view there may be none
+	// nodes are watched from the first decision that needs them, and on an old view there may be none
+	started := func() int {
 		return len(slices.DeleteFunc(proc.proxy.Watches(), func(kind string) bool { return kind == "nodes" }))
 	}
 	kinds := started()

@@ -55,7 +55,9 @@ func prefixOf(name string) string {
 	return ""
 }
 
-func watchAll(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, onPod func(*corev1.Pod)) (*view, error) {
+func watchAll(
+	ctx context.Context, config *rest.Config, scheme *runtime.Scheme, onPod func(*corev1.Pod),
+) (*view, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	v := &view{cancel: cancel, onPod: onPod, groups: map[string]*group{}}
 	informers, err := cache.New(config, cache.Options{Scheme: scheme})
@@ -66,7 +68,8 @@ func watchAll(ctx context.Context, config *rest.Config, scheme *runtime.Scheme, 
 	kinds := map[string]client.Object{
 		"Pod": &corev1.Pod{}, "PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "Service": &corev1.Service{},
 		"EndpointSlice": &discoveryv1.EndpointSlice{}, "ControllerRevision": &appsv1.ControllerRevision{},
-		"CollaSet": &appsv1alpha1.CollaSet{}, "PodTransitionRule": &appsv1alpha1.PodTransitionRule{}, "ResourceContext": &appsv1alpha1.ResourceContext{},
+		"CollaSet": &appsv1alpha1.CollaSet{}, "PodTransitionRule": &appsv1alpha1.PodTransitionRule{},
+		"ResourceContext": &appsv1alpha1.ResourceContext{},
 	}
 	go func() { _ = informers.Start(ctx) }()
 	for kind, object := range kinds {
@@ -109,7 +112,8 @@ func (v *view) see(kind string, obj any, gone bool) {
 		delete(g.objects, at)
 	default:
 		g.objects[at] = object
-		if _, marked := object.GetLabels()[appsv1alpha1.ToDeleteLabel]; kind == "Pod" && object.GetDeletionTimestamp() != nil && !marked {
+		if _, marked := object.GetLabels()[appsv1alpha1.ToDeleteLabel]; kind == "Pod" &&
+			object.GetDeletionTimestamp() != nil && !marked {
 			g.unmarked[object.GetName()] = true
 		}
 		if !g.uids[object.GetUID()] {
@@ -125,7 +129,8 @@ func (v *view) see(kind string, obj any, gone bool) {
 func (v *view) group(prefix string) *group {
 	if v.groups[prefix] == nil {
 		v.groups[prefix] = &group{
-			objects: map[string]client.Object{}, created: map[string]int{}, deleted: map[string]int{}, uids: map[types.UID]bool{},
+			objects: map[string]client.Object{}, created: map[string]int{}, deleted: map[string]int{},
+			uids:     map[types.UID]bool{},
 			unmarked: map[string]bool{}, changed: make(chan struct{}),
 		}
 	}
@@ -213,7 +218,8 @@ func get[T client.Object](s *state, name string) (T, bool) {
 
 // podsOf are the Pods of the workload with a name, without the plan's prefix.
 func podsOf(s *state, workload string) []*corev1.Pod {
-	return slices.DeleteFunc(these[*corev1.Pod](s), func(p *corev1.Pod) bool { return p.Labels["app"] != s.prefix+"-"+workload })
+	return slices.DeleteFunc(these[*corev1.Pod](s),
+		func(p *corev1.Pod) bool { return p.Labels["app"] != s.prefix+"-"+workload })
 }
 
 // plain is text without the plan's prefix.

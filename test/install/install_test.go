@@ -94,8 +94,10 @@ func equal(a, b []string) bool {
 // requireGone checks that nothing of the suite is left but what outlives it.
 func (w *world) requireGone(t *testing.T, namespace string) {
 	t.Helper()
-	for _, kind := range []string{"deployments", "serviceaccounts", "roles", "rolebindings", "clusterrolebindings", "services", "poddisruptionbudgets",
-		"networkpolicies", "mutatingwebhookconfigurations", "validatingwebhookconfigurations", "flowschemas", "prioritylevelconfigurations", "priorityclasses"} {
+	for _, kind := range []string{"deployments", "serviceaccounts", "roles", "rolebindings", "clusterrolebindings",
+		"services", "poddisruptionbudgets",
+		"networkpolicies", "mutatingwebhookconfigurations", "validatingwebhookconfigurations", "flowschemas",
+		"prioritylevelconfigurations", "priorityclasses"} {
 		left := w.kubectl(t, "get", kind, "-n", namespace, "-l", "app.kubernetes.io/part-of=kuperator", "-o", "name")
 		require.Empty(t, left)
 	}
@@ -124,7 +126,8 @@ func TestOverlayFullAndTheChart(t *testing.T) {
 func (w *world) requireSpread(t *testing.T, namespace string) {
 	t.Helper()
 	list := &corev1.PodList{}
-	require.NoError(t, w.client.List(t.Context(), list, client.InNamespace(namespace), client.MatchingLabels{"app.kubernetes.io/part-of": "kuperator"}))
+	require.NoError(t, w.client.List(t.Context(), list, client.InNamespace(namespace),
+		client.MatchingLabels{"app.kubernetes.io/part-of": "kuperator"}))
 	nodes := map[string]int{}
 	for _, pod := range list.Items {
 		require.Equal(t, "kuperator", pod.Spec.PriorityClassName)
@@ -189,7 +192,8 @@ func TestEveryVariantOfTheChart(t *testing.T) {
 func (w *world) requireRightsOnlyIn(t *testing.T, namespace string) {
 	t.Helper()
 	may := func(component, verb, resource, in string) bool {
-		out, err := w.cluster.Kubectl(t.Context(), "auth", "can-i", verb, resource, "-n", in, "--as", "system:serviceaccount:"+namespace+":"+component)
+		out, err := w.cluster.Kubectl(t.Context(), "auth", "can-i", verb, resource, "-n", in, "--as",
+			"system:serviceaccount:"+namespace+":"+component)
 		if out == "" {
 			require.NoError(t, err)
 		}

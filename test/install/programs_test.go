@@ -50,8 +50,10 @@ func (w *world) rolledOut(t *testing.T, namespace string) []appsv1.Deployment {
 			return err
 		}
 		for _, d := range list.Items {
-			if d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedReplicas != *d.Spec.Replicas || d.Status.AvailableReplicas != *d.Spec.Replicas {
-				return fmt.Errorf("%s has %d available Pods of %d: %+v", d.Name, d.Status.AvailableReplicas, *d.Spec.Replicas, d.Status.Conditions)
+			if d.Status.ObservedGeneration != d.Generation || d.Status.UpdatedReplicas != *d.Spec.Replicas ||
+				d.Status.AvailableReplicas != *d.Spec.Replicas {
+				return fmt.Errorf("%s has %d available Pods of %d: %+v", d.Name, d.Status.AvailableReplicas, *d.Spec.Replicas,
+					d.Status.Conditions)
 			}
 		}
 		return nil
@@ -66,7 +68,8 @@ func (w *world) rolledOut(t *testing.T, namespace string) []appsv1.Deployment {
 func (w *world) run(t *testing.T, d *appsv1.Deployment, version string) *program {
 	t.Helper()
 	container := d.Spec.Template.Spec.Containers[0]
-	kubeconfig, err := w.cluster.ServiceAccountKubeconfig(t.Context(), d.Namespace, d.Spec.Template.Spec.ServiceAccountName)
+	kubeconfig, err := w.cluster.ServiceAccountKubeconfig(t.Context(), d.Namespace,
+		d.Spec.Template.Spec.ServiceAccountName)
 	require.NoError(t, err)
 	ports, err := localkube.ReservePorts(3)
 	require.NoError(t, err)
@@ -75,12 +78,15 @@ func (w *world) run(t *testing.T, d *appsv1.Deployment, version string) *program
 		"--kubeconfig="+kubeconfig, "--health-probe-bind-address="+address(0), "--metrics-bind-address="+address(1))
 	if d.Name == webhooks {
 		w.callOutside(t, address(2))
-		args = append(args, "--webhook-bind-address="+loopback, "--webhook-port="+strconv.Itoa(ports.Numbers[2]), "--advertise-url=https://"+address(2), "--webhook-cert-settle=1s")
+		args = append(args, "--webhook-bind-address="+loopback, "--webhook-port="+strconv.Itoa(ports.Numbers[2]),
+			"--advertise-url=https://"+address(2), "--webhook-cert-settle=1s")
 	}
 	p := &program{
-		Process: child.Process{Name: d.Name, Log: filepath.Join(t.TempDir(), d.Name+".log")}, probes: address(0), ports: ports,
+		Process: child.Process{Name: d.Name, Log: filepath.Join(t.TempDir(), d.Name+".log")}, probes: address(0),
+		ports: ports,
 	}
-	require.NoError(t, p.Start(filepath.Join(w.programs(t, version), d.Name), args, environment(t, d.Namespace, container), false))
+	require.NoError(t, p.Start(filepath.Join(w.programs(t, version), d.Name), args,
+		environment(t, d.Namespace, container), false))
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the end of the log of %s:\n%s", p.Name, p.logTail(t))
@@ -97,7 +103,8 @@ func (w *world) callOutside(t *testing.T, address string) {
 	at := func(config admissionregistrationv1.WebhookClientConfig) admissionregistrationv1.WebhookClientConfig {
 		return admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://" + address), CABundle: config.CABundle}
 	}
-	mutating, validating := &admissionregistrationv1.MutatingWebhookConfiguration{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	mutating, validating := &admissionregistrationv1.MutatingWebhookConfiguration{},
+		&admissionregistrationv1.ValidatingWebhookConfiguration{}
 	for _, configuration := range []client.Object{mutating, validating} {
 		require.NoError(t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			if err := w.client.Get(t.Context(), client.ObjectKey{Name: webhooks}, configuration); err != nil {
@@ -214,7 +221,8 @@ func (w *world) waitAsked(t *testing.T) {
 // managedPod is a managed Pod without an owner.
 func managedPod(namespace, name string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
 	}
 }

@@ -76,7 +76,8 @@ func decode(t testing.TB, stream string) map[string]*unstructured.Unstructured {
 		if len(o.Object) == 0 {
 			continue
 		}
-		if o.GetKind() == "FlowSchema" || o.GetKind() == "PriorityLevelConfiguration" || strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") {
+		if o.GetKind() == "FlowSchema" || o.GetKind() == "PriorityLevelConfiguration" ||
+			strings.HasPrefix(o.GetKind(), "ValidatingAdmissionPolicy") {
 			o.SetNamespace("") // kustomize takes them for namespaced; the API server drops it
 		}
 		require.NotContains(t, objects, key(o), "an object occurs once")
@@ -120,7 +121,8 @@ func kustomize(t testing.TB, dir string) map[string]*unstructured.Unstructured {
 // chart renders as helm does.
 func chart(t testing.TB, namespace string, args ...string) map[string]*unstructured.Unstructured {
 	t.Helper()
-	out, err := helm(t, append([]string{"template", "kuperator", deployDir(t, "charts", "kuperator"), "--namespace", namespace}, args...)...)
+	out, err := helm(t, append([]string{"template", "kuperator", deployDir(t, "charts", "kuperator"), "--namespace",
+		namespace}, args...)...)
 	require.NoError(t, err)
 	return decode(t, out)
 }
@@ -172,13 +174,15 @@ func TestTheChartIsWhatTheOverlaysAre(t *testing.T) {
 		requireSame(t, kustomize(t, kustomization(t, "", []string{"prerequisites", "overlays/full"}, nil)), chart(t, system))
 	})
 	t.Run("in another namespace", func(t *testing.T) {
-		kustomized := kustomize(t, kustomization(t, "platform", []string{"prerequisites", "overlays/ha"}, []string{"components/network-policy"}))
+		kustomized := kustomize(t, kustomization(t, "platform", []string{"prerequisites", "overlays/ha"},
+			[]string{"components/network-policy"}))
 		for name, o := range kustomized {
 			text, err := o.MarshalJSON()
 			require.NoError(t, err)
 			require.NotContains(t, string(text), system, name)
 		}
-		requireSame(t, kustomized, chart(t, "platform", "--values", variant(t, "ha"), "--set", "networkPolicy.restrictEgress=true"))
+		requireSame(t, kustomized, chart(t, "platform", "--values", variant(t, "ha"), "--set",
+			"networkPolicy.restrictEgress=true"))
 	})
 }
 
@@ -193,7 +197,8 @@ func TestEachSwitchOfTheChartIsAComponent(t *testing.T) {
 		"grafana-dashboards":   "monitoring.grafanaDashboards=true",
 	} {
 		t.Run(component, func(t *testing.T) {
-			requireSame(t, kustomize(t, kustomization(t, "", []string{"prerequisites", "overlays/full"}, []string{"components/" + component})),
+			requireSame(t, kustomize(t, kustomization(t, "", []string{"prerequisites", "overlays/full"},
+				[]string{"components/" + component})),
 				chart(t, system, "--set", value))
 		})
 	}
@@ -201,17 +206,22 @@ func TestEachSwitchOfTheChartIsAComponent(t *testing.T) {
 
 func TestAllSwitchesOfTheChartTogether(t *testing.T) {
 	kustomized := kustomize(t, kustomization(t, "", []string{"prerequisites", "overlays/namespace-scoped"},
-		[]string{"components/network-policy", "components/rule-webhook-secrets", "components/alibaba-cloud-slb", "components/cert-manager"}))
+		[]string{"components/network-policy", "components/rule-webhook-secrets", "components/alibaba-cloud-slb",
+			"components/cert-manager"}))
 	requireSame(t, kustomized, chart(t, system, "--values", variant(t, "namespace-scoped"), "--set",
 		"networkPolicy.restrictEgress=true,podtransitionruleController.webhookSecrets=true,resourceconsistController.alibabaCloudSLB=true,webhookServer.certManager=true"))
 }
 
 func TestValuesOfTheChart(t *testing.T) {
-	charted := chart(t, system, "--set", "image.repository=registry.example.com/kuperator,image.tag=v9,image.pullPolicy=Always,imagePullSecrets[0].name=key",
-		"--set", "collasetController.extraArgs={--concurrency=50},collasetController.nodeSelector.pool=system,collasetController.podLabels.team=platform",
-		"--set", "webhookServer.image=elsewhere/hooks@sha256:0000,crds.install=false,userRoles.create=false,flowControl.create=false,networkPolicy.create=false")
+	charted := chart(t, system, "--set",
+		"image.repository=registry.example.com/kuperator,image.tag=v9,image.pullPolicy=Always,imagePullSecrets[0].name=key",
+		"--set",
+		"collasetController.extraArgs={--concurrency=50},collasetController.nodeSelector.pool=system,collasetController.podLabels.team=platform",
+		"--set",
+		"webhookServer.image=elsewhere/hooks@sha256:0000,crds.install=false,userRoles.create=false,flowControl.create=false,networkPolicy.create=false")
 	for name, o := range charted {
-		require.NotContains(t, []string{"CustomResourceDefinition", "FlowSchema", "PriorityLevelConfiguration", "NetworkPolicy"}, o.GetKind(), name)
+		require.NotContains(t, []string{"CustomResourceDefinition", "FlowSchema", "PriorityLevelConfiguration",
+			"NetworkPolicy"}, o.GetKind(), name)
 		require.NotContains(t, o.GetName(), "kuperator-view")
 	}
 	pod := func(component string) map[string]any {
@@ -231,7 +241,8 @@ func TestValuesOfTheChart(t *testing.T) {
 	require.Equal(t, "registry.example.com/kuperator/collaset-controller:v9", container["image"])
 	require.Equal(t, "Always", container["imagePullPolicy"])
 	require.Equal(t, []any{"--log-format=json", "--concurrency=50"}, container["args"])
-	require.Equal(t, "elsewhere/hooks@sha256:0000", pod("webhook-server")["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)["image"])
+	require.Equal(t, "elsewhere/hooks@sha256:0000",
+		pod("webhook-server")["spec"].(map[string]any)["containers"].([]any)[0].(map[string]any)["image"])
 }
 
 func TestWrongValuesAreRefusedWithTheirNames(t *testing.T) {

@@ -79,7 +79,8 @@ func (w *world) updated(t *testing.T, n int, image string) error {
 	pods := w.pods(t, storyNamespace)
 	for i := range pods {
 		v := podops.Read(&pods[i])
-		if pods[i].DeletionTimestamp != nil || pods[i].Spec.Containers[0].Image != image || !v.Ready || len(podops.Operations(v)) > 0 {
+		if pods[i].DeletionTimestamp != nil || pods[i].Spec.Containers[0].Image != image || !v.Ready ||
+			len(podops.Operations(v)) > 0 {
 			waits = append(waits, fmt.Errorf("%s has %s: %v", v.Name, pods[i].Spec.Containers[0].Image, podops.Explain(v, nil)))
 		}
 	}
@@ -88,7 +89,8 @@ func (w *world) updated(t *testing.T, n int, image string) error {
 		return err
 	}
 	if set.Status.ObservedGeneration != set.Generation || int(set.Status.UpdatedAvailableReplicas) != n {
-		waits = append(waits, fmt.Errorf("the CollaSet says %d of generation %d", set.Status.UpdatedAvailableReplicas, set.Status.ObservedGeneration))
+		waits = append(waits, fmt.Errorf("the CollaSet says %d of generation %d", set.Status.UpdatedAvailableReplicas,
+			set.Status.ObservedGeneration))
 	}
 	if len(pods) != n {
 		waits = append(waits, fmt.Errorf("%d Pods", len(pods)))
@@ -140,7 +142,8 @@ func wholeSuite(gated bool) story {
 	return story{
 		begin: func(t *testing.T, w *world) {
 			o := w.observe(t)
-			w.create(t, workload.Service(storyNamespace, "web"), workload.Rule(storyNamespace, "web", "1"), workload.CollaSet(storyNamespace, "web", image1, 3))
+			w.create(t, workload.Service(storyNamespace, "web"), workload.Rule(storyNamespace, "web", "1"),
+				workload.CollaSet(storyNamespace, "web", image1, 3))
 			w.waitUpdated(t, 3, image1)
 			pods := w.pods(t, storyNamespace)
 			for i := range pods {
@@ -166,7 +169,8 @@ func wholeSuite(gated bool) story {
 			requireRuleHeld(t, o)
 		},
 		scene: func() []client.Object {
-			return []client.Object{workload.CollaSet(storyNamespace, "web", image1, 3), workload.Rule(storyNamespace, "web", "1"), workload.Service(storyNamespace, "web")}
+			return []client.Object{workload.CollaSet(storyNamespace, "web", image1, 3),
+				workload.Rule(storyNamespace, "web", "1"), workload.Service(storyNamespace, "web")}
 		},
 	}
 }
@@ -196,12 +200,14 @@ func gatedPod() *corev1.Pod {
 func (w *world) label(t *testing.T, name string, labels string) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: storyNamespace, Name: name}}
-	require.NoError(t, w.client.Patch(t.Context(), pod, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":`+labels+`}}`))))
+	require.NoError(t, w.client.Patch(t.Context(), pod,
+		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":`+labels+`}}`))))
 }
 
 func (w *world) request(t *testing.T) {
 	t.Helper()
-	w.label(t, "web", fmt.Sprintf(`{%q:"%d",%q:"restart"}`, podops.OperatingPrefix+"/restarter", time.Now().UnixNano(), podops.OperationTypePrefix+"/restarter"))
+	w.label(t, "web", fmt.Sprintf(`{%q:"%d",%q:"restart"}`, podops.OperatingPrefix+"/restarter", time.Now().UnixNano(),
+		podops.OperationTypePrefix+"/restarter"))
 }
 
 // view waits until the Pod web is as wanted.
@@ -222,9 +228,13 @@ func (w *world) view(t *testing.T, what string, wanted func(*corev1.Pod, podops.
 // operation takes the Pod out of service, and back again.
 func operation(t *testing.T, w *world) {
 	w.request(t)
-	w.view(t, "permission, out of service", func(_ *corev1.Pod, v podops.View) bool { return podops.Allowed(v, "restarter", "restart") && !v.Ready })
+	w.view(t, "permission, out of service",
+		func(_ *corev1.Pod, v podops.View) bool { return podops.Allowed(v, "restarter", "restart") && !v.Ready })
 	w.label(t, "web", fmt.Sprintf(`{%q:null}`, podops.OperatingPrefix+"/restarter"))
-	w.view(t, "back in service", func(_ *corev1.Pod, v podops.View) bool { return v.Ready && len(podops.Operations(v)) == 0 })
+	w.view(t, "back in service", func(_ *corev1.Pod, v podops.View) bool {
+		return v.Ready &&
+			len(podops.Operations(v)) == 0
+	})
 }
 
 // lifecycleAlone: a Pod that is no CollaSet's goes through an operation.
@@ -260,7 +270,8 @@ func (w *world) serving(t *testing.T) {
 	pod.Labels[podops.ServiceAvailableLabel] = "1"
 	w.create(t, pod)
 	status := fmt.Sprintf(`{"status":{"conditions":[{"type":%q,"status":"True"}]}}`, podops.ServiceReadyCondition)
-	require.NoError(t, w.client.Status().Patch(t.Context(), pod, client.RawPatch(types.StrategicMergePatchType, []byte(status))))
+	require.NoError(t, w.client.Status().Patch(t.Context(), pod,
+		client.RawPatch(types.StrategicMergePatchType, []byte(status))))
 	w.view(t, "a Pod in service", func(_ *corev1.Pod, v podops.View) bool { return v.Ready })
 }
 
@@ -268,7 +279,8 @@ func (w *world) serving(t *testing.T) {
 func judged(t *testing.T, w *world) {
 	w.request(t)
 	w.ruleStatus(t, "a grant", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return len(s.Grants) == 1 })
-	w.label(t, "web", fmt.Sprintf(`{%q:null,%q:null}`, podops.OperatingPrefix+"/restarter", podops.OperationTypePrefix+"/restarter"))
+	w.label(t, "web", fmt.Sprintf(`{%q:null,%q:null}`, podops.OperatingPrefix+"/restarter",
+		podops.OperationTypePrefix+"/restarter"))
 	w.ruleStatus(t, "no grant", func(s appsv1alpha1.PodTransitionRuleStatus) bool { return len(s.Grants) == 0 })
 }
 
@@ -299,7 +311,8 @@ func (w *world) waitProtected(t *testing.T) {
 }
 
 func protected(pod *corev1.Pod, _ podops.View) bool {
-	return slices.ContainsFunc(pod.Finalizers, func(f string) bool { return strings.HasPrefix(f, podops.ProtectionFinalizerPrefix) })
+	return slices.ContainsFunc(pod.Finalizers,
+		func(f string) bool { return strings.HasPrefix(f, podops.ProtectionFinalizerPrefix) })
 }
 
 // trafficAlone: a Pod in traffic is protected, and let go when its Service is.

@@ -35,7 +35,8 @@ func TestEachComponentIsUpgradedAndRolledBackAlone(t *testing.T) {
 	programs := w.start(t, system)
 	o := w.observe(t)
 	const pods = 6
-	w.create(t, workload.Service(storyNamespace, "web"), workload.Rule(storyNamespace, "web", "1"), workload.CollaSet(storyNamespace, "web", image1, pods))
+	w.create(t, workload.Service(storyNamespace, "web"), workload.Rule(storyNamespace, "web", "1"),
+		workload.CollaSet(storyNamespace, "web", image1, pods))
 	w.waitUpdated(t, pods, image1)
 	before := workload.UIDs(w.pods(t, storyNamespace))
 
@@ -66,7 +67,8 @@ func TestEachComponentIsUpgradedAndRolledBackAlone(t *testing.T) {
 	require.Positive(t, midway)
 	require.Equal(t, before, workload.UIDs(w.pods(t, storyNamespace)), "no Pod was made anew")
 	requireRuleHeld(t, o)
-	w.remove(t, workload.CollaSet(storyNamespace, "web", image1, pods), workload.Rule(storyNamespace, "web", "1"), workload.Service(storyNamespace, "web"))
+	w.remove(t, workload.CollaSet(storyNamespace, "web", image1, pods), workload.Rule(storyNamespace, "web", "1"),
+		workload.Service(storyNamespace, "web"))
 	full.uninstall(t)
 }
 
@@ -210,7 +212,8 @@ func TestCRDsOutliveReleases(t *testing.T) {
 	w.namespaces(t, storyNamespace)
 	w.restrict(t, system)
 	upgrade := func(args ...string) {
-		_, err := helm(t, append([]string{"upgrade", "kuperator", deployDir(t, "charts", "kuperator"), "--namespace", system, "--kubeconfig", w.cluster.AdminKubeconfig}, args...)...)
+		_, err := helm(t, append([]string{"upgrade", "kuperator", deployDir(t, "charts", "kuperator"), "--namespace", system,
+			"--kubeconfig", w.cluster.AdminKubeconfig}, args...)...)
 		require.NoError(t, err)
 	}
 	first := w.release(t, system, "kuperator")
@@ -225,7 +228,8 @@ func TestCRDsOutliveReleases(t *testing.T) {
 	first.uninstall(t)
 	require.Equal(t, crds, w.crds(t))
 
-	_, err := helm(t, "install", "another", deployDir(t, "charts", "kuperator"), "--namespace", system, "--kubeconfig", w.cluster.AdminKubeconfig)
+	_, err := helm(t, "install", "another", deployDir(t, "charts", "kuperator"), "--namespace", system, "--kubeconfig",
+		w.cluster.AdminKubeconfig)
 	require.ErrorContains(t, err, "another", "Helm says whose they are")
 	second := w.release(t, system, "another", "--take-ownership")
 	require.Equal(t, crds, w.crds(t))

@@ -112,7 +112,8 @@ func (w *world) namespaces(t *testing.T, names ...string) {
 func (w *world) restrict(t *testing.T, namespace string) {
 	t.Helper()
 	w.namespaces(t, namespace)
-	w.kubectl(t, "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted", "kuperator.kusionstack.io/installation=true")
+	w.kubectl(t, "label", "--overwrite", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted",
+		"kuperator.kusionstack.io/installation=true")
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "everything-is-counted"},
 		Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{
@@ -165,7 +166,8 @@ func (w *world) release(t *testing.T, namespace, name string, args ...string) in
 func (w *world) crds(t *testing.T) map[string]string {
 	t.Helper()
 	uids := map[string]string{}
-	for line := range strings.Lines(w.kubectl(t, "get", "crds", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`)) {
+	for line := range strings.Lines(w.kubectl(t, "get", "crds", "-o",
+		`jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`)) {
 		if name, uid, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.HasSuffix(name, "kusionstack.io") {
 			uids[name] = uid
 		}

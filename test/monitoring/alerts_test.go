@@ -33,87 +33,109 @@ var situations = map[string]situation{
 	"KuperatorComponentDown": {
 		at: "30m",
 		fires: []input{
-			{`up{job="collaset-controller",instance="a"}`: "1x5 0" + hours, `up{job="collaset-controller",instance="b"}`: "0" + hours},
+			{`up{job="collaset-controller",instance="a"}`: "1x5 0" + hours,
+				`up{job="collaset-controller",instance="b"}`: "0" + hours},
 			{`up{job="webhook-server",instance="a"}`: "1x5 _" + hours}, // no replica is left to be scraped
 		},
 		quiet: []input{
-			{`up{job="collaset-controller",instance="a"}`: "0" + hours, `up{job="collaset-controller",instance="b"}`: "1" + hours},
+			{`up{job="collaset-controller",instance="a"}`: "0" + hours,
+				`up{job="collaset-controller",instance="b"}`: "1" + hours},
 			{`up{job="somebody-else",instance="a"}`: "0" + hours},
 			{`up{job="collaset-controller",instance="a"}`: "1x20 0x3 1" + hours}, // a restart
 		},
 	},
 	"KuperatorNoLeader": {
-		at:    "30m",
-		fires: []input{{`leader_election_master_status{job="lifecycle-controller",instance="a"}`: "0" + hours, `leader_election_master_status{job="lifecycle-controller",instance="b"}`: "1x5 0" + hours}},
-		quiet: []input{{`leader_election_master_status{job="lifecycle-controller",instance="a"}`: "0" + hours, `leader_election_master_status{job="lifecycle-controller",instance="b"}`: "1" + hours}},
+		at: "30m",
+		fires: []input{{`leader_election_master_status{job="lifecycle-controller",instance="a"}`: "0" + hours,
+			`leader_election_master_status{job="lifecycle-controller",instance="b"}`: "1x5 0" + hours}},
+		quiet: []input{{`leader_election_master_status{job="lifecycle-controller",instance="a"}`: "0" + hours,
+			`leader_election_master_status{job="lifecycle-controller",instance="b"}`: "1" + hours}},
 	},
 	"KuperatorReconcileErrors": {
-		at:    "40m",
-		fires: []input{{`controller_runtime_reconcile_errors_total{job="collaset-controller",controller="c"}`: "0+5" + hours, `controller_runtime_reconcile_total{job="collaset-controller",controller="c",result="error"}`: "0+10" + hours}},
+		at: "40m",
+		fires: []input{{`controller_runtime_reconcile_errors_total{job="collaset-controller",controller="c"}`: "0+5" + hours,
+			`controller_runtime_reconcile_total{job="collaset-controller",controller="c",result="error"}`: "0+10" + hours}},
 		quiet: []input{
-			{`controller_runtime_reconcile_errors_total{job="collaset-controller",controller="c"}`: "0+1" + hours, `controller_runtime_reconcile_total{job="collaset-controller",controller="c",result="success"}`: "0+100" + hours},
-			{`controller_runtime_reconcile_errors_total{job="collaset-controller",controller="c"}`: "3" + hours, `controller_runtime_reconcile_total{job="collaset-controller",controller="c",result="error"}`: "3" + hours}, // idle
+			{`controller_runtime_reconcile_errors_total{job="collaset-controller",controller="c"}`: "0+1" + hours,
+				`controller_runtime_reconcile_total{job="collaset-controller",controller="c",result="success"}`: "0+100" + hours},
+			// idle
+			{`controller_runtime_reconcile_errors_total{job="collaset-controller",controller="c"}`: "3" + hours,
+				`controller_runtime_reconcile_total{job="collaset-controller",controller="c",result="error"}`: "3" + hours},
 		},
 	},
 	"KuperatorPodStuck": {
-		at:    "45m",
-		fires: []input{{`kuperator_lifecycle_namespace_oldest_phase_seconds{namespace="a",phase="Preparing"}`: "0+60" + hours}},
+		at: "45m",
+		fires: []input{{`kuperator_lifecycle_namespace_oldest_phase_seconds{namespace="a",phase="Preparing"}`: "0+60" +
+			hours}},
 		quiet: []input{
 			{`kuperator_lifecycle_namespace_oldest_phase_seconds{namespace="a",phase="PreCheck"}`: "0+60" + hours},
 			{`kuperator_lifecycle_namespace_oldest_phase_seconds{namespace="a",phase="Operate"}`: "600" + hours},
 		},
 	},
 	"KuperatorOperationOverdue": {
-		at:    "5m",
-		fires: []input{{`kuperator_lifecycle_overdue_operations{phase="Preparing",type="update",policy="Wait"}`: "1" + hours}},
+		at: "5m",
+		fires: []input{{`kuperator_lifecycle_overdue_operations{phase="Preparing",type="update",policy="Wait"}`: "1" +
+			hours}},
 		quiet: []input{{`kuperator_lifecycle_operations{phase="Preparing"}`: "1" + hours}},
 	},
 	"KuperatorBudgetExhausted": {
 		at: "90m",
 		fires: []input{{
-			`kuperator_podtransitionrule_blocked_pods{namespace="a",rule="r"}`: "3" + hours, `kuperator_podtransitionrule_unavailable_pods{namespace="a",rule="r"}`: "2" + hours,
-			`kuperator_podtransitionrule_budget_pods{namespace="a",rule="r"}`: "2" + hours,
+			`kuperator_podtransitionrule_blocked_pods{namespace="a",rule="r"}`:     "3" + hours,
+			`kuperator_podtransitionrule_unavailable_pods{namespace="a",rule="r"}`: "2" + hours,
+			`kuperator_podtransitionrule_budget_pods{namespace="a",rule="r"}`:      "2" + hours,
 		}},
 		quiet: []input{
 			{ // room is left: they wait for something else
-				`kuperator_podtransitionrule_blocked_pods{namespace="a",rule="r"}`: "3" + hours, `kuperator_podtransitionrule_unavailable_pods{namespace="a",rule="r"}`: "1" + hours,
-				`kuperator_podtransitionrule_budget_pods{namespace="a",rule="r"}`: "2" + hours,
+				`kuperator_podtransitionrule_blocked_pods{namespace="a",rule="r"}`:     "3" + hours,
+				`kuperator_podtransitionrule_unavailable_pods{namespace="a",rule="r"}`: "1" + hours,
+				`kuperator_podtransitionrule_budget_pods{namespace="a",rule="r"}`:      "2" + hours,
 			},
 			{ // no Pod waits
-				`kuperator_podtransitionrule_blocked_pods{namespace="a",rule="r"}`: "0" + hours, `kuperator_podtransitionrule_unavailable_pods{namespace="a",rule="r"}`: "2" + hours,
-				`kuperator_podtransitionrule_budget_pods{namespace="a",rule="r"}`: "2" + hours,
+				`kuperator_podtransitionrule_blocked_pods{namespace="a",rule="r"}`:     "0" + hours,
+				`kuperator_podtransitionrule_unavailable_pods{namespace="a",rule="r"}`: "2" + hours,
+				`kuperator_podtransitionrule_budget_pods{namespace="a",rule="r"}`:      "2" + hours,
 			},
 		},
 	},
 	"KuperatorBlockedByWebhookRule": {
 		at:    "45m",
 		fires: []input{{`kuperator_podtransitionrule_waiting_pods{reason="webhook"}`: "2" + hours}},
-		quiet: []input{{`kuperator_podtransitionrule_waiting_pods{reason="webhook"}`: "0" + hours, `kuperator_podtransitionrule_waiting_pods{reason="availability"}`: "9" + hours}},
+		quiet: []input{{`kuperator_podtransitionrule_waiting_pods{reason="webhook"}`: "0" + hours,
+			`kuperator_podtransitionrule_waiting_pods{reason="availability"}`: "9" + hours}},
 	},
 	"KuperatorRuleWebhookFailing": {
-		at:    "30m",
-		fires: []input{{`kuperator_rule_webhook_requests_total{namespace="a",rule="r",result="failed"}`: "0+1" + hours}, {`kuperator_rule_webhook_requests_total{namespace="a",rule="r",result="refused"}`: "0+1" + hours}},
-		quiet: []input{{`kuperator_rule_webhook_requests_total{namespace="a",rule="r",result="answered"}`: "0+1" + hours, `kuperator_rule_webhook_requests_total{namespace="a",rule="r",result="failed"}`: "7" + hours}},
+		at: "30m",
+		fires: []input{{`kuperator_rule_webhook_requests_total{namespace="a",rule="r",result="failed"}`: "0+1" + hours},
+			{`kuperator_rule_webhook_requests_total{namespace="a",rule="r",result="refused"}`: "0+1" + hours}},
+		quiet: []input{{`kuperator_rule_webhook_requests_total{namespace="a",rule="r",result="answered"}`: "0+1" + hours,
+			`kuperator_rule_webhook_requests_total{namespace="a",rule="r",result="failed"}`: "7" + hours}},
 	},
 	"KuperatorRuleStalled": {
-		at:    "20m",
-		fires: []input{{`kuperator_podtransitionrule_rules{state="stalled"}`: "1" + hours}, {`kuperator_podtransitionrule_rules{state="unreachable"}`: "1" + hours}},
-		quiet: []input{{`kuperator_podtransitionrule_rules{state="inforce"}`: "5" + hours, `kuperator_podtransitionrule_rules{state="stalled"}`: "0" + hours}},
+		at: "20m",
+		fires: []input{{`kuperator_podtransitionrule_rules{state="stalled"}`: "1" + hours},
+			{`kuperator_podtransitionrule_rules{state="unreachable"}`: "1" + hours}},
+		quiet: []input{{`kuperator_podtransitionrule_rules{state="inforce"}`: "5" + hours,
+			`kuperator_podtransitionrule_rules{state="stalled"}`: "0" + hours}},
 	},
 	"KuperatorRolloutStalled": {
-		at:    "20m",
-		fires: []input{{`kuperator_collaset_state{namespace="a",collaset="s",state="halted"}`: "1" + hours}, {`kuperator_collaset_state{namespace="a",collaset="s",state="overdue"}`: "1" + hours}},
-		quiet: []input{{`kuperator_collaset_state{namespace="a",collaset="s",state="reconciling"}`: "1" + hours}, {`kuperator_collaset_state{namespace="a",collaset="s",state="paused"}`: "1" + hours}},
+		at: "20m",
+		fires: []input{{`kuperator_collaset_state{namespace="a",collaset="s",state="halted"}`: "1" + hours},
+			{`kuperator_collaset_state{namespace="a",collaset="s",state="overdue"}`: "1" + hours}},
+		quiet: []input{{`kuperator_collaset_state{namespace="a",collaset="s",state="reconciling"}`: "1" + hours},
+			{`kuperator_collaset_state{namespace="a",collaset="s",state="paused"}`: "1" + hours}},
 	},
 	"KuperatorCertificateExpiresSoon": {
-		at:    "90m",
-		fires: []input{{`kuperator_webhook_certificate_expiry_timestamp_seconds{instance="a"}`: "864000" + hours, `kuperator_webhook_certificate_expiry_timestamp_seconds{instance="b"}`: "7776000" + hours}},
+		at: "90m",
+		fires: []input{{`kuperator_webhook_certificate_expiry_timestamp_seconds{instance="a"}`: "864000" + hours,
+			`kuperator_webhook_certificate_expiry_timestamp_seconds{instance="b"}`: "7776000" + hours}},
 		quiet: []input{{`kuperator_webhook_certificate_expiry_timestamp_seconds{instance="a"}`: "2592000" + hours}},
 	},
 	"KuperatorAdmissionErrors": {
 		at:    "20m",
 		fires: []input{{`kuperator_webhook_decisions_total{webhook="/delete-pods",decision="error"}`: "0+1" + hours}},
-		quiet: []input{{`kuperator_webhook_decisions_total{webhook="/delete-pods",decision="error"}`: "0" + hours, `kuperator_webhook_decisions_total{webhook="/delete-pods",decision="denied"}`: "0+9" + hours}},
+		quiet: []input{{`kuperator_webhook_decisions_total{webhook="/delete-pods",decision="error"}`: "0" + hours,
+			`kuperator_webhook_decisions_total{webhook="/delete-pods",decision="denied"}`: "0+9" + hours}},
 	},
 	"KuperatorAdmissionSlow": {
 		at:    "30m",
@@ -141,8 +163,9 @@ var situations = map[string]situation{
 		quiet: []input{{`kuperator_api_writes_total{job="collaset-controller",resource="pods",verb="create",result="conflict"}`: "0+9" + hours, `kuperator_api_writes_total{job="collaset-controller",resource="pods",verb="create",result="refused"}`: "4" + hours}},
 	},
 	"KuperatorQueueGrows": {
-		at:    "30m",
-		fires: []input{{`workqueue_depth{job="lifecycle-controller",controller="c",priority="0"}`: "600" + hours, `workqueue_depth{job="lifecycle-controller",controller="c",priority="-100"}`: "600" + hours}},
+		at: "30m",
+		fires: []input{{`workqueue_depth{job="lifecycle-controller",controller="c",priority="0"}`: "600" + hours,
+			`workqueue_depth{job="lifecycle-controller",controller="c",priority="-100"}`: "600" + hours}},
 		quiet: []input{{`workqueue_depth{job="lifecycle-controller",controller="c",priority="0"}`: "5000x5 10" + hours}},
 	},
 	"KuperatorFrozen": {
@@ -160,7 +183,8 @@ var situations = map[string]situation{
 // latencies are answers of which so many take less than half a second, and so many less than two.
 func latencies(half, two string) input {
 	of := func(le string) string {
-		return `controller_runtime_webhook_latency_seconds_bucket{job="webhook-server",webhook="/mutate-pods",le="` + le + `"}`
+		return `controller_runtime_webhook_latency_seconds_bucket{job="webhook-server",webhook="/mutate-pods",le="` + le +
+			`"}`
 	}
 	return input{of("0.5"): half + hours, of("2"): two + hours, of("+Inf"): two + hours}
 }
@@ -183,7 +207,8 @@ func TestAlerts(t *testing.T) {
 		}
 	}
 	require.Len(t, situations, len(monitoring.Alerts()), "situations of alerts that there are not")
-	content, err := yaml.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": "1m", "tests": tests})
+	content, err := yaml.Marshal(map[string]any{"rule_files": []string{rules}, "evaluation_interval": "1m",
+		"tests": tests})
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "alerts.yaml")
 	require.NoError(t, os.WriteFile(file, content, 0o600))

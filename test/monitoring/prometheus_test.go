@@ -66,9 +66,11 @@ func startPrometheus(t *testing.T, s *suite.Suite) *prometheus {
 	rules, err := filepath.Abs(rulesFile)
 	require.NoError(t, err)
 	dir := t.TempDir()
-	config := fmt.Sprintf("global: {scrape_interval: %s, evaluation_interval: %s}\nrule_files: [%q]\nscrape_configs:\n", scrapeInterval, scrapeInterval, rules)
+	config := fmt.Sprintf("global: {scrape_interval: %s, evaluation_interval: %s}\nrule_files: [%q]\nscrape_configs:\n",
+		scrapeInterval, scrapeInterval, rules)
 	for _, component := range suite.Components() {
-		config += fmt.Sprintf("- {job_name: %s, honor_labels: true, static_configs: [{targets: [%q]}]}\n", component, s.MetricsAddress(component))
+		config += fmt.Sprintf("- {job_name: %s, honor_labels: true, static_configs: [{targets: [%q]}]}\n", component,
+			s.MetricsAddress(component))
 	}
 	file := filepath.Join(dir, "prometheus.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
@@ -76,7 +78,8 @@ func startPrometheus(t *testing.T, s *suite.Suite) *prometheus {
 	process := &child.Process{Name: "prometheus", Log: filepath.Join(dir, "prometheus.log")}
 	p := &prometheus{url: "http://" + address, started: time.Now()}
 	require.NoError(t, process.Start(path, []string{
-		"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address, "--log.level=warn",
+		"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address,
+		"--log.level=warn",
 	}, os.Environ(), false))
 	t.Cleanup(func() {
 		if err := process.End(syscall.SIGTERM, 20*time.Second); err != nil {
@@ -112,7 +115,8 @@ func (p *prometheus) query(ctx context.Context, expr string) ([]series, error) {
 // queryRange evaluates an expression over the time since Prometheus was started.
 func (p *prometheus) queryRange(ctx context.Context, expr string) ([]series, error) {
 	stamp := func(at time.Time) string { return strconv.FormatInt(at.Unix(), 10) }
-	return p.ask(ctx, "/api/v1/query_range", url.Values{"query": {expr}, "start": {stamp(p.started)}, "end": {stamp(time.Now())}, "step": {"2s"}})
+	return p.ask(ctx, "/api/v1/query_range",
+		url.Values{"query": {expr}, "start": {stamp(p.started)}, "end": {stamp(time.Now())}, "step": {"2s"}})
 }
 
 func (p *prometheus) ask(ctx context.Context, path string, form url.Values) ([]series, error) {

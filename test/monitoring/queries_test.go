@@ -128,7 +128,8 @@ func noneHolds(t *testing.T, p *prometheus) error {
 func conditionsHold(t *testing.T, p *prometheus) {
 	t.Helper()
 	for _, name := range []string{
-		"KuperatorOperationOverdue", "KuperatorBudgetExhausted", "KuperatorBlockedByWebhookRule", "KuperatorRuleWebhookFailing",
+		"KuperatorOperationOverdue", "KuperatorBudgetExhausted", "KuperatorBlockedByWebhookRule",
+		"KuperatorRuleWebhookFailing",
 		"KuperatorRuleStalled", "KuperatorRolloutStalled", "KuperatorProviderFailing", "KuperatorEmployerFailing",
 	} {
 		for _, a := range monitoring.Alerts() {
@@ -171,7 +172,8 @@ func checkMetrics(t *testing.T, component, text string) {
 	t.Helper()
 	var own strings.Builder
 	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "kuperator_") || strings.HasPrefix(line, "# HELP kuperator_") || strings.HasPrefix(line, "# TYPE kuperator_") {
+		if strings.HasPrefix(line, "kuperator_") || strings.HasPrefix(line, "# HELP kuperator_") ||
+			strings.HasPrefix(line, "# TYPE kuperator_") {
 			own.WriteString(line)
 		}
 	}

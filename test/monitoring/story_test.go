@@ -25,11 +25,14 @@ func newWorld(t *testing.T) world {
 	}))
 	t.Cleanup(broken.Close)
 	endpoints := filepath.Join(t.TempDir(), "endpoints.yaml")
-	require.NoError(t, os.WriteFile(endpoints, fmt.Appendf(nil, "endpoints:\n- {name: broken, url: %q, namespaces: ['*']}\n", broken.URL), 0o600))
-	s, err := suite.Start(t.Context(), suite.Config{Name: "monitoring", Nodes: 3, Progress: os.Stderr, Args: map[string][]string{
-		suite.ResourceConsist:   {"--adapters=endpointslice,webhook", "--webhook-endpoints=" + endpoints, "--webhook-allow=127.0.0.0/8"},
-		suite.PodTransitionRule: {"--rule-webhook-allow=127.0.0.0/8"},
-	}})
+	require.NoError(t, os.WriteFile(endpoints,
+		fmt.Appendf(nil, "endpoints:\n- {name: broken, url: %q, namespaces: ['*']}\n", broken.URL), 0o600))
+	s, err := suite.Start(t.Context(), suite.Config{Name: "monitoring", Nodes: 3, Progress: os.Stderr,
+		Args: map[string][]string{
+			suite.ResourceConsist: {"--adapters=endpointslice,webhook", "--webhook-endpoints=" + endpoints,
+				"--webhook-allow=127.0.0.0/8"},
+			suite.PodTransitionRule: {"--rule-webhook-allow=127.0.0.0/8"},
+		}})
 	require.NoError(t, err)
 	w := world{s}
 	t.Cleanup(func() {
@@ -63,18 +66,21 @@ func (w world) apply(t *testing.T, manifests ...string) {
 
 // set is a CollaSet of Pods labelled app=name; more are lines of its spec.
 func set(namespace, name string, replicas int, more ...string) string {
-	return fmt.Sprintf(`{apiVersion: apps.kusionstack.io/v1alpha1, kind: CollaSet, metadata: {namespace: %[1]s, name: %[2]s}, spec: {replicas: %[3]d, selector: {matchLabels: {app: %[2]s}},
+	return fmt.Sprintf(
+		`{apiVersion: apps.kusionstack.io/v1alpha1, kind: CollaSet, metadata: {namespace: %[1]s, name: %[2]s}, spec: {replicas: %[3]d, selector: {matchLabels: {app: %[2]s}},
   template: {metadata: {labels: {app: %[2]s, kusionstack.io/control: "true"}}, spec: {containers: [{name: main, image: "web:1"}]}}%[4]s}}`,
 		namespace, name, replicas, strings.Join(append([]string{""}, more...), ", "))
 }
 
 // rule is a PodTransitionRule of Pods labelled app=name with one check.
 func rule(namespace, name, check string) string {
-	return fmt.Sprintf(`{apiVersion: apps.kusionstack.io/v1alpha1, kind: PodTransitionRule, metadata: {namespace: %[1]s, name: %[2]s}, spec: {selector: {matchLabels: {app: %[2]s}}, rules: [{name: check, %[3]s}]}}`, namespace, name, check)
+	return fmt.Sprintf(
+		`{apiVersion: apps.kusionstack.io/v1alpha1, kind: PodTransitionRule, metadata: {namespace: %[1]s, name: %[2]s}, spec: {selector: {matchLabels: {app: %[2]s}}, rules: [{name: check, %[3]s}]}}`, namespace, name, check)
 }
 
 func service(namespace, name, annotations string) string {
-	return fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[2]s, labels: {kusionstack.io/control: "true"}, annotations: {%[3]s}}, spec: {selector: {app: %[2]s}, ports: [{port: 80}]}}`, namespace, name, annotations)
+	return fmt.Sprintf(
+		`{apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[2]s, labels: {kusionstack.io/control: "true"}, annotations: {%[3]s}}, spec: {selector: {app: %[2]s}, ports: [{port: 80}]}}`, namespace, name, annotations)
 }
 
 func namespace(name string) string {
@@ -85,7 +91,8 @@ func namespace(name string) string {
 func (w world) waitServing(t *testing.T, ns, name string, n int) {
 	t.Helper()
 	await.Nil(t, fmt.Sprintf("%d Pods of %s/%s serve", n, ns, name), func() error {
-		out, err := w.Kubectl(t.Context(), "-n", ns, "get", "pods", "-l", "app="+name+",podopslifecycle.kusionstack.io/service-available", "-o", "name")
+		out, err := w.Kubectl(t.Context(), "-n", ns, "get", "pods", "-l",
+			"app="+name+",podopslifecycle.kusionstack.io/service-available", "-o", "name")
 		if serving := len(strings.Fields(out)); err != nil || serving != n {
 			return fmt.Errorf("%d serve: %w", serving, err)
 		}
@@ -96,7 +103,8 @@ func (w world) waitServing(t *testing.T, ns, name string, n int) {
 // healthy brings up workloads that nothing is wrong with.
 func (w world) healthy(t *testing.T) {
 	t.Helper()
-	w.apply(t, namespace("shop"), service("shop", "web", ""), rule("shop", "web", "availablePolicy: {maxUnavailableValue: 1}"), set("shop", "web", 4))
+	w.apply(t, namespace("shop"), service("shop", "web", ""),
+		rule("shop", "web", "availablePolicy: {maxUnavailableValue: 1}"), set("shop", "web", 4))
 	w.waitServing(t, "shop", "web", 4)
 }
 
@@ -106,18 +114,21 @@ func (w world) trouble(t *testing.T) {
 	w.apply(t, namespace("trouble"), namespace("calm"))
 
 	t.Log("a rollout that gets on")
-	w.kubectl(t, "-n", "shop", "patch", "collaset", "web", "--type=json", `-p=[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"web:2"}]`)
+	w.kubectl(t, "-n", "shop", "patch", "collaset", "web", "--type=json",
+		`-p=[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"web:2"}]`)
 
 	t.Log("a rollout that is halted")
 	w.apply(t, set("trouble", "halted", 2, "progressDeadlineSeconds: 2", "updateStrategy: {failurePolicy: Pause}"))
 	w.waitServing(t, "trouble", "halted", 2)
-	w.kubectl(t, "-n", "trouble", "patch", "collaset", "halted", "--type=json", `-p=[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"web:non-exist"}]`)
+	w.kubectl(t, "-n", "trouble", "patch", "collaset", "halted", "--type=json",
+		`-p=[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"web:non-exist"}]`)
 
 	t.Log("a Pod that somebody does not let go of, past its deadline, and Pods that wait for its budget")
 	w.apply(t, rule("trouble", "stuck", "availablePolicy: {maxUnavailableValue: 1}"), set("trouble", "stuck", 3))
 	w.waitServing(t, "trouble", "stuck", 3)
 	pods := strings.Fields(w.kubectl(t, "-n", "trouble", "get", "pods", "-l", "app=stuck", "-o", "name"))
-	w.kubectl(t, "-n", "trouble", "patch", pods[0], "--type=merge", `-p={"metadata":{"finalizers":["prot.podopslifecycle.kusionstack.io/somebody"],"annotations":{"podopslifecycle.kusionstack.io/deadlines":"{\"Preparing\":{\"after\":\"1s\",\"policy\":\"Wait\"}}"}}}`)
+	w.kubectl(t, "-n", "trouble", "patch", pods[0], "--type=merge",
+		`-p={"metadata":{"finalizers":["prot.podopslifecycle.kusionstack.io/somebody"],"annotations":{"podopslifecycle.kusionstack.io/deadlines":"{\"Preparing\":{\"after\":\"1s\",\"policy\":\"Wait\"}}"}}}`)
 	w.kubectl(t, "-n", "trouble", "label", pods[0], "collaset.kusionstack.io/to-delete=true")
 	await.Nil(t, "the Pod is on its way out", func() error {
 		out, err := w.Kubectl(t.Context(), "-n", "trouble", "get", pods[0], "-o", "jsonpath={.metadata.labels}")
@@ -129,12 +140,14 @@ func (w world) trouble(t *testing.T) {
 	w.kubectl(t, "-n", "trouble", "label", pods[1], "collaset.kusionstack.io/to-delete=true")
 
 	t.Log("a rule whose webhook fails")
-	w.apply(t, rule("trouble", "hook", fmt.Sprintf("webhook: {clientConfig: {url: %q}, failurePolicy: Fail}", brokenURL)), set("trouble", "hook", 1))
+	w.apply(t, rule("trouble", "hook", fmt.Sprintf("webhook: {clientConfig: {url: %q}, failurePolicy: Fail}", brokenURL)),
+		set("trouble", "hook", 1))
 	w.waitServing(t, "trouble", "hook", 1)
 	w.kubectl(t, "-n", "trouble", "label", "pods", "-l", "app=hook", "collaset.kusionstack.io/to-delete=true")
 
 	t.Log("a provider that fails")
-	w.apply(t, service("trouble", "backend", "webhook.resource-consist.kusionstack.io/endpoint: broken"), set("trouble", "backend", 1))
+	w.apply(t, service("trouble", "backend", "webhook.resource-consist.kusionstack.io/endpoint: broken"),
+		set("trouble", "backend", 1))
 
 	t.Log("a frozen namespace")
 	w.apply(t, rule("calm", "calm", "availablePolicy: {maxUnavailableValue: 1}"), set("calm", "calm", 1))
@@ -143,7 +156,8 @@ func (w world) trouble(t *testing.T) {
 	w.kubectl(t, "-n", "calm", "label", "pods", "-l", "app=calm", "collaset.kusionstack.io/to-delete=true")
 
 	t.Log("requests that are refused")
-	_, err := w.KubectlWith(t.Context(), rule("trouble", "invalid", "labelCheck: {requires: {matchExpressions: [{key: a, operator: Near}]}}"), "create", "-f", "-")
+	_, err := w.KubectlWith(t.Context(), rule("trouble", "invalid",
+		"labelCheck: {requires: {matchExpressions: [{key: a, operator: Near}]}}"), "create", "-f", "-")
 	require.Error(t, err)
 	_, err = w.Kubectl(t.Context(), "-n", "shop", "delete", "pods", "-l", "app=web", "--wait=false")
 	require.Error(t, err, "graceful deletion refuses at first")

@@ -23,11 +23,10 @@ type world struct {
 	observer *observer.Observer
 }
 
-// shared has components that are built with the race detector in every run of the tests: here they all have much to
-// do at a time.
+// shared has components that are built with the race detector in a long run: here they all have much to do at a time.
 var shared = testsuite.Share(func(ctx context.Context) (*world, error) {
 	s, err := suite.Start(ctx, suite.Config{
-		Name: "neighbours", Nodes: 3, Race: race.Possible(), Progress: os.Stderr,
+		Name: "neighbours", Nodes: 3, Race: race.Enabled || long() && race.Possible(), Progress: os.Stderr,
 		ControllerManagerArgs: []string{"--horizontal-pod-autoscaler-sync-period=1s"},
 	})
 	if err != nil {

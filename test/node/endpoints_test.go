@@ -37,7 +37,10 @@ func follow(t *testing.T, client kubernetes.Interface, namespace, service string
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(stop)
 	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(namespace),
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = discoveryv1.LabelServiceName + "=" + service }))
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.LabelSelector = discoveryv1.LabelServiceName + "=" +
+				service
+		}))
 	informer := factory.Discovery().V1().EndpointSlices().Informer()
 	saw := func(object any, gone bool) {
 		if slice, ok := object.(*discoveryv1.EndpointSlice); ok {

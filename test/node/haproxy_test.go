@@ -73,7 +73,8 @@ backend %s
 		}
 		return err
 	})
-	h := &haproxy{control: &gate{path: in("control"), targets: map[way]string{open: in("admin"), refusing: in("operator")}}}
+	h := &haproxy{control: &gate{path: in("control"),
+		targets: map[way]string{open: in("admin"), refusing: in("operator")}}}
 	h.control.set(t, open)
 	t.Cleanup(func() { h.control.set(t, shut) })
 	return h
@@ -82,7 +83,8 @@ backend %s
 // client is part of path.
 func (h *haproxy) client(keepAlive bool) (func(string) http.RoundTripper, func() (string, error)) {
 	transport := &http.Transport{DisableKeepAlives: !keepAlive}
-	return func(string) http.RoundTripper { return transport }, func() (string, error) { return "http://" + haproxyFrontend, nil }
+	return func(string) http.RoundTripper { return transport },
+		func() (string, error) { return "http://" + haproxyFrontend, nil }
 }
 
 // way says what becomes of those who come to a gate.

@@ -23,10 +23,12 @@ func TestOurImagesRun(t *testing.T) {
 	needsRealNodes(t)
 	var archives []realnode.Image
 	for _, component := range suite.Components() {
-		archives = append(archives, realnode.Image{Archive: filepath.Join(root(t), "bin", "images", "node", component+".tar")})
+		archives = append(archives, realnode.Image{Archive: filepath.Join(root(t), "bin", "images", "node",
+			component+".tar")})
 	}
 	w := newWorld(t, 1, suite.Config{Components: []string{suite.Lifecycle}}, archives...)
-	restricted := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "restricted", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
+	restricted := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "restricted",
+		Labels: map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}}}
 	w.create(t, restricted)
 
 	rendered, err := w.Kubectl(t.Context(), "kustomize", filepath.Join(root(t), "deploy", "overlays", "full"))
@@ -70,7 +72,8 @@ func TestOurImagesRun(t *testing.T) {
 func imageOf(t *testing.T, manifests, component string) string {
 	t.Helper()
 	for line := range strings.Lines(manifests) {
-		if image, ok := strings.CutPrefix(strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "- ")), "image: "); ok && strings.Contains(image, component) {
+		if image, ok := strings.CutPrefix(strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "- ")),
+			"image: "); ok && strings.Contains(image, component) {
 			return image
 		}
 	}
@@ -82,7 +85,8 @@ func imageOf(t *testing.T, manifests, component string) string {
 func shortLived(namespace, name, image string) *corev1.Pod {
 	container := func(name, arg string) corev1.Container {
 		return corev1.Container{
-			Name: name, Image: image, Args: []string{arg}, ImagePullPolicy: corev1.PullNever, TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			Name: name, Image: image, Args: []string{arg}, ImagePullPolicy: corev1.PullNever,
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			SecurityContext: &corev1.SecurityContext{
 				AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true),
 				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -93,8 +97,9 @@ func shortLived(namespace, name, image string) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, AutomountServiceAccountToken: ptr.To(false),
-			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
-			Containers:      []corev1.Container{container("version", "--version"), container("mistaken", "--no-such-flag")},
+			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: ptr.To(true),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
+			Containers: []corev1.Container{container("version", "--version"), container("mistaken", "--no-such-flag")},
 		},
 	}
 }

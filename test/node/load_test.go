@@ -101,7 +101,9 @@ func (l *load) now() *phase {
 	return l.phases[len(l.phases)-1]
 }
 
-func (l *load) run(ctx context.Context, kind string, transport func(string) http.RoundTripper, next func() (string, error)) {
+func (l *load) run(
+	ctx context.Context, kind string, transport func(string) http.RoundTripper, next func() (string, error),
+) {
 	for ctx.Err() == nil {
 		p, begin := l.now(), time.Now()
 		version, err := ask(transport, next)
@@ -157,7 +159,8 @@ func (l *load) count(p *phase, kind, version string, begin time.Time, took time.
 	}
 	c.failures[reasonOf(err)]++
 	if len(c.examples) < examples {
-		c.examples = append(c.examples, fmt.Sprintf("%s after %s: %v", begin.UTC().Format("15:04:05.000"), took.Round(time.Millisecond), err))
+		c.examples = append(c.examples, fmt.Sprintf("%s after %s: %v", begin.UTC().Format("15:04:05.000"),
+			took.Round(time.Millisecond), err))
 	}
 }
 
@@ -209,8 +212,10 @@ func (l *load) table() string {
 			for _, example := range c.examples {
 				failures = append(failures, "    "+example)
 			}
-			fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%v\n", p.name, p.took.Round(100*time.Millisecond), kind, c.requests, failed,
-				(c.latencies / time.Duration(c.requests)).Round(100*time.Microsecond), c.slowest.Round(time.Millisecond), c.versions)
+			fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%d\t%s\t%s\t%v\n", p.name, p.took.Round(100*time.Millisecond), kind,
+				c.requests, failed,
+				(c.latencies / time.Duration(c.requests)).Round(100*time.Microsecond), c.slowest.Round(time.Millisecond),
+				c.versions)
 		}
 	}
 	_ = out.Flush()

@@ -39,7 +39,8 @@ func TestNoRequestIsLost(t *testing.T) {
 	w.create(t, service, webRule(2), webSet(true))
 	w.waitServing(t, replicas, "1")
 
-	l := startLoad(t, clients, map[string]path{"EndpointSlices": follow(t, kube, namespace, name, replicas), "HAProxy": front})
+	l := startLoad(t, clients, map[string]path{"EndpointSlices": follow(t, kube, namespace, name, replicas),
+		"HAProxy": front})
 	w.operate(t, l)
 
 	w.without(t, l, suite.ResourceConsist+" is killed", "2", outage, func() {
@@ -47,8 +48,10 @@ func TestNoRequestIsLost(t *testing.T) {
 	}, func() {
 		require.NoError(t, w.Restart(t.Context(), suite.ResourceConsist))
 	})
-	w.without(t, l, "HAProxy's control socket is gone", "1", outage, func() { front.control.set(t, shut) }, func() { front.control.set(t, open) })
-	w.without(t, l, "HAProxy refuses every change", "2", refusal(t), func() { front.control.set(t, refusing) }, func() { front.control.set(t, open) })
+	w.without(t, l, "HAProxy's control socket is gone", "1", outage, func() { front.control.set(t, shut) },
+		func() { front.control.set(t, open) })
+	w.without(t, l, "HAProxy refuses every change", "2", refusal(t), func() { front.control.set(t, refusing) },
+		func() { front.control.set(t, open) })
 
 	for version := "1"; ; version = map[string]string{"1": "2", "2": "1"}[version] { // until the zero means something
 		if requests, _ := l.sums(); requests >= enough {
@@ -160,7 +163,8 @@ func (w *world) operate(t *testing.T, l *load) {
 	require.NoError(t, err, out)
 	t.Logf("the drain of %s took %s", node, time.Since(begin).Round(100*time.Millisecond))
 	pods = w.waitServing(t, replicas, "1")
-	require.False(t, slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node }), "Pods on the drained node")
+	require.False(t, slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node }),
+		"Pods on the drained node")
 	_, err = w.Kubectl(t.Context(), "uncordon", node)
 	require.NoError(t, err)
 
@@ -168,7 +172,8 @@ func (w *world) operate(t *testing.T, l *load) {
 	w.update(t, appsv1alpha1.PodUpdateInPlaceOnly, "2", 0)
 	eventually(t.Context(), t, "a rollout that runs", func() error {
 		pods, err := w.pods(t.Context())
-		if err != nil || slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == images["2"] }) {
+		if err != nil || slices.ContainsFunc(pods,
+			func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == images["2"] }) {
 			return err
 		}
 		return errors.New("no Pod has the new image")

@@ -66,7 +66,8 @@ func webSet(managed bool) *appsv1alpha1.CollaSet {
 func webService(managed bool) *corev1.Service {
 	s := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": name}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(port)}}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": name},
+			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(port)}}},
 	}
 	if managed {
 		s.Labels = map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}
@@ -80,16 +81,18 @@ func webRule(most int32) *appsv1alpha1.PodTransitionRule {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: appsv1alpha1.PodTransitionRuleSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Rules: []appsv1alpha1.TransitionRule{{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.FromInt32(most))},
-			}}},
+			Rules: []appsv1alpha1.TransitionRule{{Name: "available",
+				TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+					AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.FromInt32(most))},
+				}}},
 		},
 	}
 }
 
 func (w *world) create(t *testing.T, objects ...client.Object) {
 	t.Helper()
-	for _, object := range append([]client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}}, objects...) {
+	for _, object := range append([]client.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}},
+		objects...) {
 		require.NoError(t, w.client.Create(t.Context(), object), "%T %s", object, object.GetName())
 	}
 	eventually(t.Context(), t, "the service account of the namespace", func() error {

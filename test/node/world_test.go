@@ -52,7 +52,8 @@ func newWorld(t *testing.T, nodes int, config suite.Config, more ...realnode.Ima
 	require.NoError(t, err)
 	server, err := realnode.BuildProgram(t.Context(), root(t), "./hack/webserver", t.TempDir())
 	require.NoError(t, err)
-	cluster, err := localkube.Start(t.Context(), localkube.Config{Name: "node", WithControllerManager: true, WithScheduler: true, Progress: os.Stderr})
+	cluster, err := localkube.Start(t.Context(),
+		localkube.Config{Name: "node", WithControllerManager: true, WithScheduler: true, Progress: os.Stderr})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cluster.Stop()) })
 	w := &world{}

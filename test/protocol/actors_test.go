@@ -176,7 +176,8 @@ func (l *local) operator(o int, by operator) {
 		next := p.changed(begin)
 		next.begun++
 		l.try("operator begins %s for "+by.id, next, err)
-	case p.done&bit == 0 && (podops.Allowed(p.view, by.id, opType) || l.hastyAct && podops.PhaseOf(p.view, by.id) == podops.PhaseOperate):
+	case p.done&bit == 0 && (podops.Allowed(p.view, by.id, opType) || l.hastyAct &&
+		podops.PhaseOf(p.view, by.id) == podops.PhaseOperate):
 		l.act(o, by)
 	case p.done&bit != 0 && during:
 		l.add("operator finishes %s for "+by.id, p.changed(podops.Finish(p.view, by.id, opType, p.at())))
@@ -191,7 +192,8 @@ func (l *local) rawOperator(o int, by operator) {
 	_, permitted := p.view.Labels[podops.OperatePrefix+"/"+by.id]
 	switch {
 	case p.done&bit == 0 && !during:
-		next := p.labelled(map[string]*string{operating: ptr.To(podops.Stamp(p.at())), podops.OperationTypePrefix + "/" + by.id: ptr.To("restart")})
+		next := p.labelled(map[string]*string{operating: ptr.To(podops.Stamp(p.at())),
+			podops.OperationTypePrefix + "/" + by.id: ptr.To("restart")})
 		next.begun++
 		l.add("operator labels %s for "+by.id, next)
 	case p.done&bit == 0 && permitted && !p.view.Ready:
@@ -301,7 +303,8 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 			snapshot.MissingSince = before
 		}
 		if _, held := p.view.Labels[podops.UnheldLabel]; held {
-			snapshot.Pod = podops.Change{Labels: map[string]*string{podops.UnheldLabel: ptr.To(podops.Stamp(before))}}.Apply(p.view)
+			snapshot.Pod = podops.Change{Labels: map[string]*string{podops.UnheldLabel: ptr.To(podops.Stamp(before))}}.Apply(
+				p.view)
 		}
 	}
 	plan := podphase.Decide(snapshot)
@@ -313,7 +316,8 @@ func (m *model) decideAdvance(p podObject, known advanceKey) advance {
 	}
 	next := p
 	next.view = plan.Step.Apply(snapshot.Pod)
-	if before, after := podops.OperationOf(p.view, setplan.OperatorID), podops.OperationOf(next.view, setplan.OperatorID); p.recorded &&
+	if before, after := podops.OperationOf(p.view, setplan.OperatorID),
+		podops.OperationOf(next.view, setplan.OperatorID); p.recorded &&
 		before.Phase == podops.PhaseOperate && after.Phase != podops.PhaseOperate {
 		next.recorded, next.request = false, ""
 	}
@@ -442,8 +446,10 @@ func (l *local) node() {
 }
 
 func (m *model) waitsForTest(p podObject) bool {
-	return slices.ContainsFunc(m.scenario.rules, func(r ruleSpec) bool { return r.tested }) && p.view.Labels[tested] == "" &&
-		slices.ContainsFunc(podops.Operations(p.view), func(o podops.Operation) bool { return o.Phase == podops.PhasePostCheck })
+	return slices.ContainsFunc(m.scenario.rules, func(r ruleSpec) bool { return r.tested }) &&
+		p.view.Labels[tested] == "" &&
+		slices.ContainsFunc(podops.Operations(p.view),
+			func(o podops.Operation) bool { return o.Phase == podops.PhasePostCheck })
 }
 
 // replace is the workload's creation of a Pod that it misses.

@@ -118,7 +118,8 @@ func (m *model) bound(s state, k int, spec ruleSpec) error {
 		return fmt.Errorf("%d Pods are out of service by our doing, %s allows %d: %v", len(out), ruleName(k), allowed, out)
 	}
 	if m.strict && len(out) > 0 && len(out)+down > allowed {
-		return fmt.Errorf("%d Pods are out of service by our doing and %d by themselves, %s allows %d", len(out), down, ruleName(k), allowed)
+		return fmt.Errorf("%d Pods are out of service by our doing and %d by themselves, %s allows %d", len(out), down,
+			ruleName(k), allowed)
 	}
 	return nil
 }
@@ -166,7 +167,8 @@ func (m *model) mayPass(before, after podObject, known advanceKey) error {
 			continue
 		}
 		then := podops.OperationOf(after.view, o.ID)
-		if at, still := podops.StageOfPhase(then.Phase); still && at == stage || then.Phase == podops.PhaseNone && stage == appsv1alpha1.StagePreCheck {
+		if at, still := podops.StageOfPhase(then.Phase); still && at == stage || then.Phase == podops.PhaseNone &&
+			stage == appsv1alpha1.StagePreCheck {
 			continue
 		}
 		if known.frozen && stage == appsv1alpha1.StagePreCheck {
@@ -177,7 +179,8 @@ func (m *model) mayPass(before, after podObject, known advanceKey) error {
 				continue
 			}
 			granted := slices.ContainsFunc(m.ruleVersions[known.rules[k]].Status.Grants, func(g appsv1alpha1.PodGrant) bool {
-				return g.Stage == stage && g.PodUID == before.view.UID && slices.Contains(g.Operations, appsv1alpha1.GrantedOperation{ID: o.ID, Type: o.Type, Request: o.Request})
+				return g.Stage == stage && g.PodUID == before.view.UID &&
+					slices.Contains(g.Operations, appsv1alpha1.GrantedOperation{ID: o.ID, Type: o.Type, Request: o.Request})
 			})
 			if !granted {
 				return fmt.Errorf("%s passed %s for %s without a grant of %s", before.view.Name, stage, o.ID, ruleName(k))
@@ -220,7 +223,8 @@ func (w *walk) mayGrant(plan []ruleWrite) error {
 				}
 			}
 			if n, allowed := bits.OnesCount(busy), w.allows(k, after[k]); n > allowed {
-				return fmt.Errorf("%s is granted: with it %d Pods are not in service or may go, %s allows %d", p.view.Name, n, ruleName(k), allowed)
+				return fmt.Errorf("%s is granted: with it %d Pods are not in service or may go, %s allows %d", p.view.Name, n,
+					ruleName(k), allowed)
 			}
 		}
 	}

@@ -17,10 +17,12 @@ func TestExplorerFindsPlantedDefects(t *testing.T) {
 		problem string
 	}{
 		"a new leader that decides on its warm cache": {
-			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{failovers: 1}, defects: defects{staleLeader: true}},
+			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{failovers: 1},
+				defects: defects{staleLeader: true}},
 			"out of service by our doing"},
 		"grants written blindly, without waiting for own writes": {
-			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{failovers: 1}, defects: defects{blindWrites: true, lax: true}},
+			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{failovers: 1},
+				defects: defects{blindWrites: true, lax: true}},
 			"out of service by our doing"},
 		"rules that decide each for itself": {
 			scenario{pods: 2, rules: []ruleSpec{one, one}, operators: update, defects: defects{ruleByRule: true}},
@@ -29,25 +31,31 @@ func TestExplorerFindsPlantedDefects(t *testing.T) {
 			scenario{pods: 2, rules: []ruleSpec{one, one}, operators: update, defects: defects{oneGrant: true}},
 			"without a grant of"},
 		"rules that decide each for itself, and a Pod acted upon with one rule's grant": {
-			scenario{pods: 2, rules: []ruleSpec{one, one}, operators: update, defects: defects{ruleByRule: true, oneGrant: true, lax: true}},
+			scenario{pods: 2, rules: []ruleSpec{one, one}, operators: update,
+				defects: defects{ruleByRule: true, oneGrant: true, lax: true}},
 			"out of service by our doing"},
 		"grants known by the Pod's name": {
-			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{evictions: 1}, defects: defects{grantByName: true}},
+			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{evictions: 1},
+				defects: defects{grantByName: true}},
 			"without a grant of"},
 		"grants known by the Pod's name, as the bound sees it": {
-			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{evictions: 1}, defects: defects{grantByName: true, lax: true}},
+			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{evictions: 1},
+				defects: defects{grantByName: true, lax: true}},
 			"out of service by our doing"},
 		"a grant of a former spec that counts": {
-			scenario{pods: 2, rules: []ruleSpec{{max: 2}}, operators: update, budget: budget{lowerings: 1}, defects: defects{formerSpec: true}},
+			scenario{pods: 2, rules: []ruleSpec{{max: 2}}, operators: update, budget: budget{lowerings: 1},
+				defects: defects{formerSpec: true}},
 			"out of service by our doing"},
 		"two leaders that take what the other has granted for their own": {
-			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{failovers: 1, oldLeader: 1}, defects: defects{trusting: true}},
+			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{failovers: 1, oldLeader: 1},
+				defects: defects{trusting: true}},
 			"out of service by our doing"},
 		"lifecycle-controller ignores the freeze": {
 			scenario{pods: 1, operators: update, budget: budget{freezes: 1}, defects: defects{thawed: true}},
 			"while everything is frozen"},
 		"a Pod operated on at once that went out without its cooperator": {
-			scenario{pods: 1, operators: sdk("a", "b"), cooperator: true, budget: budget{absences: 1}, defects: defects{unheld: true}},
+			scenario{pods: 1, operators: sdk("a", "b"), cooperator: true, budget: budget{absences: 1},
+				defects: defects{unheld: true}},
 			"its EndpointSlice lists as ready"},
 		"a Pod replaced before the new one serves": {
 			scenario{pods: 3, replicas: 1, collaset: true, surge: true, defects: defects{hopeful: true}},
@@ -56,7 +64,8 @@ func TestExplorerFindsPlantedDefects(t *testing.T) {
 			scenario{pods: 3, replicas: 1, collaset: true, surge: true, defects: defects{forgetful: true}},
 			"Pods for 1 replicas"},
 		"a decision that does not know what the window has begun": {
-			scenario{pods: 3, collaset: true, unavailable: 1, places: 3, budget: budget{losses: 1}, defects: defects{unforeseen: true}},
+			scenario{pods: 3, collaset: true, unavailable: 1, places: 3, budget: budget{losses: 1},
+				defects: defects{unforeseen: true}},
 			"maxUnavailable is 1"},
 		"permission before the Pod is seen out of service": {
 			scenario{pods: 1, operators: update, defects: defects{hastyAct: true}},
@@ -82,7 +91,8 @@ func TestKnownLimits(t *testing.T) {
 		problem string
 	}{
 		"a Pod fails by itself after another has been let go": {
-			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{losses: 1}, defects: defects{strict: true}},
+			scenario{pods: 2, rules: []ruleSpec{one}, operators: update, budget: budget{losses: 1},
+				defects: defects{strict: true}},
 			"and 1 by themselves"},
 		"a new Pod of which nobody has said that a Service is to have it": {
 			scenario{pods: 1, operators: update, cooperator: true, unannounced: true, budget: budget{evictions: 1}},
@@ -91,7 +101,8 @@ func TestKnownLimits(t *testing.T) {
 			scenario{pods: 1, operators: update, cooperator: true, budget: budget{relapses: 1}},
 			"its EndpointSlice lists as ready"},
 		"a rule that selects a part of a controller's Pods, one of which is replaced": {
-			scenario{pods: 3, rules: []ruleSpec{{max: 1, pods: []int{0, 1}}}, operators: []operator{{id: "mover", deletes: true}}},
+			scenario{pods: 3, rules: []ruleSpec{{max: 1, pods: []int{0, 1}}},
+				operators: []operator{{id: "mover", deletes: true}}},
 			"out of service by our doing"},
 	} {
 		t.Run(name, func(t *testing.T) {

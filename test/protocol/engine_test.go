@@ -210,7 +210,8 @@ func (m *model) decide(key ledgerKey) decision {
 		return plan
 	}
 	const owner = "set"
-	snapshot := grants.Snapshot{Now: now, Answers: map[grants.Subject]grants.Answer{}, Owners: []grants.Owner{{UID: owner, Name: owner, Replicas: int32(m.replicas)}}}
+	snapshot := grants.Snapshot{Now: now, Answers: map[grants.Subject]grants.Answer{},
+		Owners: []grants.Owner{{UID: owner, Name: owner, Replicas: int32(m.replicas)}}}
 	if key.frozen {
 		snapshot.Frozen = "by the user"
 	}
@@ -238,7 +239,8 @@ func (m *model) decide(key ledgerKey) decision {
 		k := slices.IndexFunc(key.rules[:], func(r int32) bool { return r != 0 && m.ruleVersions[r].UID == status.UID })
 		next := m.ruleVersions[key.rules[k]].DeepCopy()
 		next.Status = status.Status
-		plan.writes = append(plan.writes, ruleWrite{set: true, rule: int8(k), expected: key.rules[k], new: m.ruleVersion(next)})
+		plan.writes = append(plan.writes, ruleWrite{set: true, rule: int8(k), expected: key.rules[k],
+			new: m.ruleVersion(next)})
 	}
 	m.decided[key] = plan
 	return plan

@@ -267,9 +267,12 @@ func newModel(s scenario) *model {
 	return &model{
 		scenario:    s,
 		podVersions: make([]podObject, 1), podProblems: make([]error, 1), podIndex: map[string]int32{},
-		ruleVersions: make([]*appsv1alpha1.PodTransitionRule, 1), compiled: make([]podops.Rule, 1), ruleIndex: map[string]int32{},
-		decided: map[ledgerKey]decision{}, answered: make([]answer, 1), answerIndex: map[answer]int32{}, advanced: map[advanceKey]advance{},
-		moved: map[int32][]move{}, planned: map[collaSetKey]collaSetDecision{}, contextIndex: map[string]int32{}, windowIndex: map[string]int32{},
+		ruleVersions: make([]*appsv1alpha1.PodTransitionRule, 1), compiled: make([]podops.Rule, 1),
+		ruleIndex: map[string]int32{},
+		decided:   map[ledgerKey]decision{}, answered: make([]answer, 1), answerIndex: map[answer]int32{},
+		advanced: map[advanceKey]advance{},
+		moved:    map[int32][]move{}, planned: map[collaSetKey]collaSetDecision{}, contextIndex: map[string]int32{},
+		windowIndex: map[string]int32{},
 	}
 }
 
@@ -282,7 +285,8 @@ func search(t *testing.T, s scenario) (explorer.Result, error) {
 		Initial: m.initial(), Steps: m.steps, Key: stateKey, Check: m.check, Goal: m.goal, MaxStates: s.maxStates, Fair: fair,
 	})
 	t.Logf("%d states, %d steps, depth %d, %d goal states, %d Pod versions, %d rule versions, %.1fs",
-		result.States, result.Steps, result.Depth, result.Goals, len(m.podVersions)-1, len(m.ruleVersions)-1, time.Since(start).Seconds())
+		result.States, result.Steps, result.Depth, result.Goals, len(m.podVersions)-1, len(m.ruleVersions)-1,
+		time.Since(start).Seconds())
 	return result, err
 }
 
@@ -422,7 +426,8 @@ func stateKey(s state) string {
 	}
 	b = append(b, s.credit[:]...)
 	flags := byte(0)
-	for n, flag := range []bool{s.old.waits, s.old.foreign, s.foreign, s.frozen.set, s.frozen.lifecycle, s.frozen.second, s.frozen.engine, s.ahead} {
+	for n, flag := range []bool{s.old.waits, s.old.foreign, s.foreign, s.frozen.set, s.frozen.lifecycle, s.frozen.second,
+		s.frozen.engine, s.ahead} {
 		if flag {
 			flags |= 1 << n
 		}
@@ -433,7 +438,8 @@ func stateKey(s state) string {
 	b = append(b, byte(s.late))
 	num(s.lateFrom)
 	for _, n := range []int8{
-		s.left.losses, s.left.evictions, s.left.failovers, s.left.oldLeader, s.left.relapses, s.left.cancels, s.left.rollbacks,
+		s.left.losses, s.left.evictions, s.left.failovers, s.left.oldLeader, s.left.relapses, s.left.cancels,
+		s.left.rollbacks,
 		s.left.creations, s.left.deletions, s.left.lowerings, s.left.marks, s.left.unmarks, s.left.freezes, s.left.refusals,
 		s.left.restarts, s.left.lates, s.left.absences,
 	} {
@@ -445,13 +451,15 @@ func stateKey(s state) string {
 // informational are the prefixes of labels whose values mean nothing.
 var informational = []string{
 	podops.PreCheckPrefix, podops.PreparingPrefix, podops.OperatePrefix, podops.PostCheckPrefix, podops.PostCheckedPrefix,
-	podops.CompletingPrefix, podops.PermissionPrefix, podops.ServiceAvailableLabel, podops.CreatingLabel, podops.PreparingToDeleteLabel,
+	podops.CompletingPrefix, podops.PermissionPrefix, podops.ServiceAvailableLabel, podops.CreatingLabel,
+	podops.PreparingToDeleteLabel,
 }
 
 // podVersion is the number of a version. Values that mean nothing do not make another.
 func (m *model) podVersion(p podObject) int32 {
 	if p.gone {
-		p = podObject{view: podops.View{Name: p.view.Name}, gone: true, born: p.born, ours: p.ours, done: p.done, begun: p.begun}
+		p = podObject{view: podops.View{Name: p.view.Name}, gone: true, born: p.born, ours: p.ours, done: p.done,
+			begun: p.begun}
 	}
 	p.ours = p.ours && (p.gone || !p.view.ServiceAvailable())
 	p.view.Labels = maps.Clone(p.view.Labels)
@@ -462,9 +470,11 @@ func (m *model) podVersion(p podObject) int32 {
 		}
 		b.WriteString(k + "=" + p.view.Labels[k] + ",")
 	}
-	fmt.Fprintf(&b, "%s %v %v %v %v %v %v %v", p.view.Name, p.view.Annotations, p.view.Finalizers, p.view.ServiceReady, p.view.Ready,
+	fmt.Fprintf(&b, "%s %v %v %v %v %v %v %v", p.view.Name, p.view.Annotations, p.view.Finalizers, p.view.ServiceReady,
+		p.view.Ready,
 		p.view.ContainersReady, p.view.Terminating, p.gone)
-	fmt.Fprintf(&b, "%d %v %d %v %d %v %s %v %d", p.born, p.ours, p.done, p.lost, p.revision, p.recorded, p.request, p.listed, p.begun)
+	fmt.Fprintf(&b, "%d %v %d %v %d %v %s %v %d", p.born, p.ours, p.done, p.lost, p.revision, p.recorded, p.request,
+		p.listed, p.begun)
 	key := b.String()
 	id, ok := m.podIndex[key]
 	if !ok {

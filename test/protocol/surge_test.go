@@ -141,7 +141,8 @@ func (m *model) checkSurge(s state) error {
 func (m *model) surgeOver(s state) bool {
 	for i := range m.scenario.pods {
 		p := m.podVersions[s.pods[i]]
-		for _, key := range []string{appsv1alpha1.ToReplaceLabel, appsv1alpha1.ReplacePairNewIDLabel, appsv1alpha1.ReplacePairOriginNameLabel} {
+		for _, key := range []string{appsv1alpha1.ToReplaceLabel, appsv1alpha1.ReplacePairNewIDLabel,
+			appsv1alpha1.ReplacePairOriginNameLabel} {
 			if _, left := p.view.Labels[key]; left && !p.gone {
 				return false
 			}

@@ -193,7 +193,8 @@ func (w *walk) mayBegin(i int) error {
 		}
 	}
 	if len(under) >= w.unavailable {
-		return fmt.Errorf("%s begins while %v are under way, maxUnavailable is %d", w.pod(i).view.Name, slices.Clone(under), w.unavailable)
+		return fmt.Errorf("%s begins while %v are under way, maxUnavailable is %d", w.pod(i).view.Name, slices.Clone(under),
+			w.unavailable)
 	}
 	return nil
 }

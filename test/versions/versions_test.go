@@ -95,7 +95,8 @@ func start(t *testing.T, version string) *world {
 	c, err := client.New(s.RESTConfig(), client.Options{Scheme: clientgoscheme.Scheme})
 	require.NoError(t, err)
 	w := &world{Suite: s, client: c, namespace: "shop"}
-	w.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}, workload.Service(w.namespace, "web"), workload.Rule(w.namespace, "web", "1"), w.collaSet())
+	w.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}}, workload.Service(w.namespace, "web"),
+		workload.Rule(w.namespace, "web", "1"), w.collaSet())
 	w.waitServing(t, "web:1", "100m")
 	w.watching, err = observer.Start(t.Context(), w.RESTConfig(), observer.Options{StuckAfter: 2 * await.Patience})
 	require.NoError(t, err)
@@ -105,7 +106,8 @@ func start(t *testing.T, version string) *world {
 func (w *world) create(t *testing.T, objects ...client.Object) {
 	t.Helper()
 	for _, object := range objects {
-		await.Nil(t, fmt.Sprintf("%T %s to be taken", object, object.GetName()), func() error { // admission learns of a namespace a moment later
+		// admission learns of a namespace a moment later
+		await.Nil(t, fmt.Sprintf("%T %s to be taken", object, object.GetName()), func() error {
 			return client.IgnoreAlreadyExists(w.client.Create(t.Context(), object))
 		})
 	}
@@ -126,7 +128,8 @@ func overlays(t *testing.T, version string) {
 	all, err := filepath.Glob("../../deploy/overlays/*/kustomization.yaml")
 	require.NoError(t, err)
 	require.Greater(t, len(all), 5)
-	_, err = cluster.Kubectl(t.Context(), "apply", "--server-side", "--validate=strict", "-k", "../../deploy/prerequisites")
+	_, err = cluster.Kubectl(t.Context(), "apply", "--server-side", "--validate=strict", "-k",
+		"../../deploy/prerequisites")
 	require.NoError(t, err)
 	require.NoError(t, localkube.WaitForCRDs(t.Context(), cluster.RESTConfig()))
 	for _, namespace := range []string{"team-a", "team-b"} { // which the overlay namespace-scoped is about
@@ -135,13 +138,16 @@ func overlays(t *testing.T, version string) {
 	}
 	for _, overlay := range all {
 		// A webhook has a URL or a Service, and the overlays differ in that.
-		_, err := cluster.Kubectl(t.Context(), "delete", "mutatingwebhookconfigurations,validatingwebhookconfigurations", "--all")
+		_, err := cluster.Kubectl(t.Context(), "delete",
+			"mutatingwebhookconfigurations,validatingwebhookconfigurations", "--all")
 		require.NoError(t, err)
-		out, err := cluster.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--validate=strict", "-k", filepath.Dir(overlay))
+		out, err := cluster.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "--validate=strict", "-k",
+			filepath.Dir(overlay))
 		require.NoError(t, err, overlay)
 		require.Contains(t, out, "serverside-applied")
 	}
-	definitions, err := cluster.Kubectl(t.Context(), "get", "crd", "-o", `jsonpath={range .items[*].status.conditions[?(@.type=="NonStructuralSchema")]}{.message}{end}`)
+	definitions, err := cluster.Kubectl(t.Context(), "get", "crd", "-o",
+		`jsonpath={range .items[*].status.conditions[?(@.type=="NonStructuralSchema")]}{.message}{end}`)
 	require.NoError(t, err)
 	require.Empty(t, definitions)
 }
@@ -169,12 +175,15 @@ func (w *world) set(t *testing.T) *appsv1alpha1.CollaSet {
 // change patches the workload with a JSON merge patch of its spec.
 func (w *world) change(t *testing.T, spec string) {
 	t.Helper()
-	require.NoError(t, w.client.Patch(t.Context(), w.set(t), client.RawPatch(types.MergePatchType, []byte(`{"spec":`+spec+`}`))))
+	require.NoError(t, w.client.Patch(t.Context(), w.set(t),
+		client.RawPatch(types.MergePatchType, []byte(`{"spec":`+spec+`}`))))
 }
 
 func (w *world) setContainer(t *testing.T, image, cpu string) {
 	t.Helper()
-	w.change(t, fmt.Sprintf(`{"template":{"spec":{"containers":[{"name":"main","image":%q,"resources":{"requests":{"cpu":%q}}}]}}}`, image, cpu))
+	w.change(t,
+		fmt.Sprintf(`{"template":{"spec":{"containers":[{"name":"main","image":%q,"resources":{"requests":{"cpu":%q}}}]}}}`,
+			image, cpu))
 }
 
 func (w *world) rollouts(t *testing.T, resizes bool) {
@@ -194,7 +203,8 @@ func (w *world) rollouts(t *testing.T, resizes bool) {
 	} else {
 		await.Nil(t, "InPlaceOnly to say that it cannot be done", func() error {
 			set := w.set(t)
-			if set.Status.NextUpdate == nil || len(set.Status.Blockers) == 0 || set.Status.Blockers[0].Reason != "InPlaceImpossible" {
+			if set.Status.NextUpdate == nil || len(set.Status.Blockers) == 0 ||
+				set.Status.Blockers[0].Reason != "InPlaceImpossible" {
 				return fmt.Errorf("next update %+v, blockers %+v", set.Status.NextUpdate, set.Status.Blockers)
 			}
 			return nil
@@ -211,7 +221,8 @@ func (w *world) rollouts(t *testing.T, resizes bool) {
 
 	t.Log("a variable, which no version changes on a running Pod")
 	before := w.uids(t)
-	w.change(t, `{"template":{"spec":{"containers":[{"name":"main","image":"web:3","env":[{"name":"A","value":"1"}],"resources":{"requests":{"cpu":"200m"}}}]}}}`)
+	w.change(t,
+		`{"template":{"spec":{"containers":[{"name":"main","image":"web:3","env":[{"name":"A","value":"1"}],"resources":{"requests":{"cpu":"200m"}}}]}}}`)
 	w.waitServing(t, "web:3", "200m")
 	for uid := range w.uids(t) {
 		require.NotContains(t, before, uid, "every Pod is new")
@@ -233,9 +244,11 @@ func (w *world) evictions(t *testing.T) {
 	pods := w.pods(t)
 	clients, err := w.Clients()
 	require.NoError(t, err)
-	err = clients.PolicyV1().Evictions(w.namespace).Evict(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: pods[0].Name}})
+	err = clients.PolicyV1().Evictions(w.namespace).Evict(t.Context(),
+		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: pods[0].Name}})
 	// The client asks again by itself as long as it is refused.
-	require.True(t, apierrors.IsTooManyRequests(err) || apierrors.IsNotFound(err), "it leaves service first, and is deleted then: %v", err)
+	require.True(t, apierrors.IsTooManyRequests(err) || apierrors.IsNotFound(err),
+		"it leaves service first, and is deleted then: %v", err)
 	_, err = w.Kubectl(t.Context(), "-n", w.namespace, "delete", "pod", pods[1].Name, "--wait=false")
 	require.ErrorContains(t, err, "is being taken out of service and is then deleted by itself")
 	for _, pod := range pods[:2] {
@@ -258,7 +271,8 @@ func (w *world) evictions(t *testing.T) {
 func (w *world) pods(t *testing.T) []corev1.Pod {
 	t.Helper()
 	list := &corev1.PodList{}
-	require.NoError(t, w.client.List(t.Context(), list, client.InNamespace(w.namespace), client.MatchingLabels{"app": "web"}))
+	require.NoError(t, w.client.List(t.Context(), list, client.InNamespace(w.namespace),
+		client.MatchingLabels{"app": "web"}))
 	return list.Items
 }
 
@@ -278,9 +292,11 @@ func (w *world) waitServing(t *testing.T, image, cpu string) {
 		pods := w.pods(t)
 		for i := range pods {
 			container, v := pods[i].Spec.Containers[0], podops.Read(&pods[i])
-			if pods[i].DeletionTimestamp != nil || container.Image != image || container.Resources.Requests.Cpu().String() != cpu ||
+			if pods[i].DeletionTimestamp != nil || container.Image != image ||
+				container.Resources.Requests.Cpu().String() != cpu ||
 				!v.Ready || !v.ServiceAvailable() || len(podops.Operations(v)) > 0 {
-				return fmt.Errorf("%s has %s, %s: %v", pods[i].Name, container.Image, container.Resources.Requests.Cpu(), podops.Explain(v, nil))
+				return fmt.Errorf("%s has %s, %s: %v", pods[i].Name, container.Image, container.Resources.Requests.Cpu(),
+					podops.Explain(v, nil))
 			}
 		}
 		if len(pods) != replicas {

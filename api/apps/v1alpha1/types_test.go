@@ -76,7 +76,8 @@ func prune(value any) any {
 func TestSchemeKnowsEveryKind(t *testing.T) {
 	scheme := runtime.NewScheme()
 	require.NoError(t, appsv1alpha1.AddToScheme(scheme))
-	for _, kind := range []string{appsv1alpha1.CollaSetKind, appsv1alpha1.PodTransitionRuleKind, appsv1alpha1.ResourceContextKind} {
+	for _, kind := range []string{appsv1alpha1.CollaSetKind, appsv1alpha1.PodTransitionRuleKind,
+		appsv1alpha1.ResourceContextKind} {
 		require.True(t, scheme.Recognizes(appsv1alpha1.SchemeGroupVersion.WithKind(kind)), kind)
 		require.True(t, scheme.Recognizes(appsv1alpha1.SchemeGroupVersion.WithKind(kind+"List")), kind+"List")
 	}
@@ -88,7 +89,8 @@ func TestSchemeKnowsEveryKind(t *testing.T) {
 // its type, and an object that cannot be decoded takes the list of its kind with it.
 func TestSchemasDescribeWhatIsDecoded(t *testing.T) {
 	for plural, spec := range map[string]any{
-		"collasets": appsv1alpha1.CollaSetSpec{}, "podtransitionrules": appsv1alpha1.PodTransitionRuleSpec{}, "resourcecontexts": appsv1alpha1.ResourceContextSpec{},
+		"collasets": appsv1alpha1.CollaSetSpec{}, "podtransitionrules": appsv1alpha1.PodTransitionRuleSpec{},
+		"resourcecontexts": appsv1alpha1.ResourceContextSpec{},
 	} {
 		content, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "crd", "apps.kusionstack.io_"+plural+".yaml"))
 		require.NoError(t, err)
@@ -101,7 +103,8 @@ func TestSchemasDescribeWhatIsDecoded(t *testing.T) {
 // numberOrText reports whether a schema without a type lets nothing through but numbers and texts.
 func numberOrText(schema apiextensionsv1.JSONSchemaProps) bool {
 	return schema.Type == "" && schema.Not != nil && len(schema.Not.Enum) == 2 &&
-		ptr.Deref(schema.MinItems, 0) > ptr.Deref(schema.MaxItems, 0) && ptr.Deref(schema.MinProperties, 0) > ptr.Deref(schema.MaxProperties, 0)
+		ptr.Deref(schema.MinItems, 0) > ptr.Deref(schema.MaxItems, 0) &&
+		ptr.Deref(schema.MinProperties, 0) > ptr.Deref(schema.MaxProperties, 0)
 }
 
 // described compares a type with its schema, all the way down.

@@ -153,7 +153,9 @@ func (b *bentBackend) forgive(which error) {
 }
 
 // without is Read without some members.
-func (b *bentBackend) without(which func(id string) bool) func(context.Context, service, []string) ([]api.Held[state], error) {
+func (b *bentBackend) without(
+	which func(id string) bool,
+) func(context.Context, service, []string) ([]api.Held[state], error) {
 	return func(ctx context.Context, s service, ids []string) ([]api.Held[state], error) {
 		held, err := b.wholeBackend.Read(ctx, s, ids)
 		return slices.DeleteFunc(held, func(h api.Held[state]) bool { return which(h.ID) }), err
@@ -226,7 +228,8 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return b.wholeBackend.Apply(ctx, s, changes)
 				}
 			},
-			check: "members of others stay as they are", says: "members that another system put into the backend were changed by Apply",
+			check: "members of others stay as they are",
+			says:  "members that another system put into the backend were changed by Apply",
 		},
 		"it refuses what is there": {
 			bend: func(b *bentBackend) {
@@ -237,7 +240,8 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return b.wholeBackend.Apply(ctx, s, changes)
 				}
 			},
-			check: "registering and deregistering again change nothing", says: "Apply fails for a Pod that is registered already",
+			check: "registering and deregistering again change nothing",
+			says:  "Apply fails for a Pod that is registered already",
 		},
 		"it adds a member each time": {
 			bend: func(b *bentBackend) {
@@ -382,7 +386,8 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return err
 				}
 			},
-			check: "employers of the same Pods do not disturb each other", says: "taking a Pod out of another employer stopped the traffic of Pod web-0 of shop/admin",
+			check: "employers of the same Pods do not disturb each other",
+			says:  "taking a Pod out of another employer stopped the traffic of Pod web-0 of shop/admin",
 		},
 		"it forgets the second address": {
 			bend: func(b *bentBackend) {
@@ -463,7 +468,8 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return err
 				}
 			},
-			check: "failures of single Pods are told apart", says: "Apply returned nil although the members of web-1, web-4 failed",
+			check: "failures of single Pods are told apart",
+			says:  "Apply returned nil although the members of web-1, web-4 failed",
 		},
 		"it says that all failed": {
 			bend: func(b *bentBackend) {
@@ -537,7 +543,8 @@ func TestBrokenBackendsFailAtTheirCheck(t *testing.T) {
 					return held, err
 				}
 			},
-			check: "a Pod is served once registered and not once deregistered", says: "make State what the provider gives back unchanged",
+			check: "a Pod is served once registered and not once deregistered",
+			says:  "make State what the provider gives back unchanged",
 		},
 		"it returns a member twice": {
 			bend: func(b *bentBackend) {
@@ -647,9 +654,11 @@ func TestFixturesThatLackSomethingSaySo(t *testing.T) {
 		fixture Fixture[service, state]
 		says    string
 	}{
-		"no adapter":                {Fixture[service, state]{Provider: Provider[service]{Serves: truth}}, "Connect is nil"},
-		"no truth":                  {Fixture[service, state]{Connect: connect}, "Provider.Serves is nil"},
-		"nothing moves the traffic": {Fixture[service, state]{Connect: func() api.Adapter[service, state] { return onlyReader{connect()} }, Provider: Provider[service]{Serves: truth}}, "Provider.Move is nil"},
+		"no adapter": {Fixture[service, state]{Provider: Provider[service]{Serves: truth}}, "Connect is nil"},
+		"no truth":   {Fixture[service, state]{Connect: connect}, "Provider.Serves is nil"},
+		"nothing moves the traffic": {Fixture[service,
+			state]{Connect: func() api.Adapter[service, state] { return onlyReader{connect()} },
+			Provider: Provider[service]{Serves: truth}}, "Provider.Move is nil"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := checksOf(func(testing.TB) Fixture[service, state] { return tc.fixture })

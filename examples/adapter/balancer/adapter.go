@@ -64,7 +64,9 @@ func portOf(service *corev1.Service) (int32, error) {
 }
 
 // Read is part of resourceconsist.Adapter. It leaves out members of others, and never makes an answer of an error.
-func (b *Backend) Read(ctx context.Context, service *corev1.Service, ids []string) ([]resourceconsist.Held[State], error) {
+func (b *Backend) Read(
+	ctx context.Context, service *corev1.Service, ids []string,
+) ([]resourceconsist.Held[State], error) {
 	members, err := b.Client.Members(ctx, group(service), ids...)
 	if err != nil {
 		return nil, err
@@ -72,7 +74,8 @@ func (b *Backend) Read(ctx context.Context, service *corev1.Service, ids []strin
 	var held []resourceconsist.Held[State]
 	for _, m := range members {
 		if m.Owner == owner {
-			held = append(held, resourceconsist.Held[State]{ID: m.ID, State: State{Port: m.Port, Weight: m.Weight}, Serving: m.Weight > 0})
+			held = append(held, resourceconsist.Held[State]{ID: m.ID, State: State{Port: m.Port, Weight: m.Weight},
+				Serving: m.Weight > 0})
 		}
 	}
 	return held, nil

@@ -38,7 +38,8 @@ type Client struct {
 // Members returns the members of a group: those with these IDs as far as they exist, or all if no ID is given.
 func (c *Client) Members(ctx context.Context, group string, ids ...string) ([]Member, error) {
 	var members []Member
-	err := c.call(ctx, http.MethodGet, "/groups/"+url.PathEscape(group)+"/members?"+url.Values{"id": ids}.Encode(), nil, &members)
+	err := c.call(ctx, http.MethodGet, "/groups/"+url.PathEscape(group)+"/members?"+url.Values{"id": ids}.Encode(),
+		nil, &members)
 	return members, err
 }
 

@@ -58,16 +58,25 @@ type part struct {
 // parts are all that is optional. Every folder of deploy/components is used by one of them, or listed in elsewhere.
 var parts = []part{
 	{condition: "$.Values.namespaces", resources: []string{"overlays/namespace-scoped"}},
-	{condition: "$.Values.networkPolicy.restrictEgress", resources: []string{"overlays/full"}, components: []string{"components/network-policy"}},
-	{condition: "$.Values.podtransitionruleController.webhookSecrets", resources: []string{"overlays/full"}, components: []string{"components/rule-webhook-secrets"}},
-	{condition: "$.Values.resourceconsistController.alibabaCloudSLB", resources: []string{"overlays/full"}, components: []string{"components/alibaba-cloud-slb"}},
-	{condition: "$.Values.webhookServer.certManager", resources: []string{"overlays/full"}, components: []string{"components/cert-manager"}},
-	{condition: "$.Values.monitoring.prometheusOperator", resources: []string{"overlays/full"}, components: []string{"components/prometheus-operator"}},
-	{condition: "$.Values.monitoring.grafanaDashboards", resources: []string{"overlays/full"}, components: []string{"components/grafana-dashboards"}},
-	{condition: "$.Values.priorityClass.create", resources: []string{"overlays/full"}, components: []string{"components/high-availability"}},
-	{condition: "(gt (int $.Values.shards) 1)", resources: []string{"overlays/full"}, components: []string{"components/sharded"}},
+	{condition: "$.Values.networkPolicy.restrictEgress", resources: []string{"overlays/full"},
+		components: []string{"components/network-policy"}},
+	{condition: "$.Values.podtransitionruleController.webhookSecrets", resources: []string{"overlays/full"},
+		components: []string{"components/rule-webhook-secrets"}},
+	{condition: "$.Values.resourceconsistController.alibabaCloudSLB", resources: []string{"overlays/full"},
+		components: []string{"components/alibaba-cloud-slb"}},
+	{condition: "$.Values.webhookServer.certManager", resources: []string{"overlays/full"},
+		components: []string{"components/cert-manager"}},
+	{condition: "$.Values.monitoring.prometheusOperator", resources: []string{"overlays/full"},
+		components: []string{"components/prometheus-operator"}},
+	{condition: "$.Values.monitoring.grafanaDashboards", resources: []string{"overlays/full"},
+		components: []string{"components/grafana-dashboards"}},
+	{condition: "$.Values.priorityClass.create", resources: []string{"overlays/full"},
+		components: []string{"components/high-availability"}},
+	{condition: "(gt (int $.Values.shards) 1)", resources: []string{"overlays/full"},
+		components: []string{"components/sharded"}},
 	{condition: "(eq $.Values.compatibility \"kuperator-v0.7\")", resources: []string{"overlays/kuperator-v0.7"}},
-	{condition: "(not $.Values.collasetController.podOpsLifecycle)", resources: []string{"overlays/collaset-only"}, only: "collaset-controller"},
+	{condition: "(not $.Values.collasetController.podOpsLifecycle)", resources: []string{"overlays/collaset-only"},
+		only: "collaset-controller"},
 }
 
 // elsewhere are the folders of deploy/components that need no switch of their own, and why.
@@ -149,7 +158,10 @@ func checkComponents() error {
 			return slices.Contains(p.components, folder) || slices.Contains(p.resources, folder)
 		})
 		if _, listed := elsewhere[entry.Name()]; !known && !listed {
-			errs = append(errs, fmt.Errorf("deploy/%s has no switch in the chart: add it to parts in hack/generate/chart/main.go, and its value to values.go", folder))
+			errs = append(errs,
+				fmt.Errorf(
+					"deploy/%s has no switch in the chart: add it to parts in hack/generate/chart/main.go, and its value to values.go",
+					folder))
 		}
 	}
 	return errors.Join(errs...)
@@ -173,7 +185,8 @@ func addCRDs(files map[string]string) error {
 		}
 		text := strings.TrimPrefix(escape(string(content)), "---\n")
 		text = strings.Replace(text, "\n"+annotations, "\n"+annotations+"    helm.sh/resource-policy: keep\n", 1)
-		files["templates/crd-"+strings.TrimPrefix(filepath.Base(path), "apps.kusionstack.io_")] = header + "{{- if $.Values.crds.install }}\n" + text + "{{- end }}\n"
+		files["templates/crd-"+strings.TrimPrefix(filepath.Base(path), "apps.kusionstack.io_")] = header +
+			"{{- if $.Values.crds.install }}\n" + text + "{{- end }}\n"
 	}
 	return nil
 }

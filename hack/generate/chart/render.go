@@ -60,7 +60,8 @@ func render(resources, withComponents []string) ([]object, error) {
 	if deploy, err = filepath.Rel(dir, deploy); err != nil { // a kustomization may name relative paths only
 		return nil, err
 	}
-	content, err := yaml.Marshal(map[string][]string{"resources": under(deploy, resources), "components": under(deploy, withComponents)})
+	content, err := yaml.Marshal(map[string][]string{"resources": under(deploy, resources),
+		"components": under(deploy, withComponents)})
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,9 @@ func injectDeployment(o object, c *component) {
 	meta["labels"].(map[string]any)[""] = each(values + ".podLabels")
 	meta["annotations"].(map[string]any)[""] = each(values + ".podAnnotations")
 	container := pod["containers"].([]any)[0].(map[string]any)
-	container["image"] = raw(fmt.Sprintf(`{{ %[1]s.image | default (printf "%%s/%[2]s:%%s" $.Values.image.repository ($.Values.image.tag | default $.Chart.AppVersion)) | quote }}`, values, c.name))
+	container["image"] = raw(
+		fmt.Sprintf(
+			`{{ %[1]s.image | default (printf "%%s/%[2]s:%%s" $.Values.image.repository ($.Values.image.tag | default $.Chart.AppVersion)) | quote }}`, values, c.name))
 	container["imagePullPolicy"] = withText("$.Values.image.pullPolicy")
 	container["resources"] = block(values + ".resources")
 	container["args"] = append(slices.DeleteFunc(container["args"].([]any), isExtra), each(values+".extraArgs"))

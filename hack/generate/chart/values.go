@@ -132,7 +132,8 @@ var special = map[string]string{
 
 func valuesYAML(defaults map[string]settings) string {
 	var b strings.Builder
-	b.WriteString(header + `# The defaults are those of deploy/overlays/full. The files in variants/ correspond to the other overlays: helm install -f
+	b.WriteString(header +
+		`# The defaults are those of deploy/overlays/full. The files in variants/ correspond to the other overlays: helm install -f
 # variants/ha.yaml.
 
 # Images are <repository>/<component>:<tag>.
@@ -190,7 +191,8 @@ monitoring:
 		fmt.Fprintf(&b, "\n# %s\n%s:\n  enabled: true\n", c.name, c.key)
 		fmt.Fprintf(&b, "  replicas: %v\n", d.Replicas)
 		b.WriteString(strings.TrimPrefix(special[c.key], "\n"))
-		b.WriteString("  # Complete image reference, for example with a digest. Empty: from the values above.\n  image: \"\"\n")
+		b.WriteString(
+			"  # Complete image reference, for example with a digest. Empty: from the values above.\n  image: \"\"\n")
 		b.WriteString("  # Additional flags; see --help of the program.\n  extraArgs: []\n")
 		fmt.Fprintf(&b, "  resources:\n%s", toYAML(d.Resources, 4))
 		fmt.Fprintf(&b, "  rollingUpdate:\n%s", toYAML(d.RollingUpdate, 4))
@@ -286,11 +288,14 @@ func valuesSchema() string {
 			"pullPolicy": {"enum": []string{"", "Always", "IfNotPresent", "Never"}},
 		}),
 		"imagePullSecrets": {"type": "array", "items": schema{
-			"type": "object", "properties": map[string]schema{"name": text}, "required": []string{"name"}, "additionalProperties": false,
+			"type": "object", "properties": map[string]schema{"name": text}, "required": []string{"name"},
+			"additionalProperties": false,
 		}},
-		"namespaces": {"type": "array", "uniqueItems": true, "items": schema{"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}},
-		"crds":       objectOf(map[string]schema{"install": boolean}),
-		"userRoles":  objectOf(map[string]schema{"create": boolean}), "flowControl": objectOf(map[string]schema{"create": boolean}),
+		"namespaces": {"type": "array", "uniqueItems": true,
+			"items": schema{"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"}},
+		"crds":          objectOf(map[string]schema{"install": boolean}),
+		"userRoles":     objectOf(map[string]schema{"create": boolean}),
+		"flowControl":   objectOf(map[string]schema{"create": boolean}),
 		"compatibility": {"enum": []string{"", "kuperator-v0.7"}},
 		"shards":        {"type": "integer", "minimum": 1, "maximum": 64},
 		"priorityClass": objectOf(map[string]schema{"create": boolean}),

@@ -46,7 +46,8 @@ func page(cmd *cobra.Command, dir string) error {
 	if err := doc.GenMarkdownCustom(cmd, &text, file); err != nil {
 		return err
 	}
-	body := inherited.ReplaceAllString(text.String(), "Flags of every command are on [the page of kubectl kuperator](kubectl_kuperator.md).\n")
+	body := inherited.ReplaceAllString(text.String(),
+		"Flags of every command are on [the page of kubectl kuperator](kubectl_kuperator.md).\n")
 	if err := os.WriteFile(filepath.Join(dir, file(cmd.CommandPath())), []byte(body), 0o644); err != nil {
 		return err
 	}

@@ -329,7 +329,9 @@ func visit(node *apiextensionsv1.JSONSchemaProps, act func(*apiextensionsv1.JSON
 }
 
 // visitTo is visit that also tells the number of fields between the first node and this one.
-func visitTo(node *apiextensionsv1.JSONSchemaProps, depth int, act func(*apiextensionsv1.JSONSchemaProps, int) error) error {
+func visitTo(
+	node *apiextensionsv1.JSONSchemaProps, depth int, act func(*apiextensionsv1.JSONSchemaProps, int) error,
+) error {
 	if err := act(node, depth); err != nil {
 		return err
 	}

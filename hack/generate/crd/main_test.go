@@ -78,17 +78,20 @@ func TestFinish(t *testing.T) {
 	keyed, defaulted := claim.Properties["keyed"], claim.Properties["defaulted"]
 	selector := root.Properties["spec"].Properties["selector"]
 	tests := map[string]struct{ got, want any }{
-		"an object of the core API keeps unknown fields":      {*claim.XPreserveUnknownFields, true},
-		"an object inside it does, too":                       {*keyed.Items.Schema.XPreserveUnknownFields, true},
-		"an object outside does not":                          {selector.XPreserveUnknownFields, (*bool)(nil)},
-		"a list whose keys are required stays a map":          {*keyed.XListType, "map"},
-		"a list that may have a key twice is atomic":          {*claim.Properties["env"].XListType, "atomic"},
-		"a list whose keys would need a default is atomic":    {*defaulted.XListType, "atomic"},
-		"nothing in an object of the core API has a default":  {defaulted.Items.Schema.Properties["protocol"].Default, (*apiextensionsv1.JSON)(nil)},
-		"a description ends with its first paragraph":         {claim.Description, "first"},
-		"a condition needs no message":                        {root.Properties["status"].Properties["conditions"].Items.Schema.Required, []string{"status", "type"}},
-		"a selector is bounded":                               {*selector.Properties["matchLabels"].MaxProperties, int64(maxSelectorLabels)},
-		"a selector's operator is one of four":                {len(selector.Properties["matchExpressions"].Items.Schema.Properties["operator"].Enum), 4},
+		"an object of the core API keeps unknown fields":   {*claim.XPreserveUnknownFields, true},
+		"an object inside it does, too":                    {*keyed.Items.Schema.XPreserveUnknownFields, true},
+		"an object outside does not":                       {selector.XPreserveUnknownFields, (*bool)(nil)},
+		"a list whose keys are required stays a map":       {*keyed.XListType, "map"},
+		"a list that may have a key twice is atomic":       {*claim.Properties["env"].XListType, "atomic"},
+		"a list whose keys would need a default is atomic": {*defaulted.XListType, "atomic"},
+		"nothing in an object of the core API has a default": {defaulted.Items.Schema.Properties["protocol"].Default,
+			(*apiextensionsv1.JSON)(nil)},
+		"a description ends with its first paragraph": {claim.Description, "first"},
+		"a condition needs no message":                {root.Properties["status"].Properties["conditions"].Items.Schema.Required, []string{"status", "type"}},
+		"a selector is bounded": {*selector.Properties["matchLabels"].MaxProperties,
+			int64(maxSelectorLabels)},
+		"a selector's operator is one of four": {len(
+			selector.Properties["matchExpressions"].Items.Schema.Properties["operator"].Enum), 4},
 		"the definition holds nothing that the server writes": {crd.CreationTimestamp.IsZero(), true},
 	}
 	for name, tc := range tests {

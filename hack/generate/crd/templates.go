@@ -55,7 +55,8 @@ func takeNumbers(node *apiextensionsv1.JSONSchemaProps) {
 	node.XIntOrString, node.AnyOf, node.XPreserveUnknownFields = false, nil, ptr.To(true)
 	node.MinProperties, node.MaxProperties = ptr.To[int64](1), ptr.To[int64](0)
 	node.MinItems, node.MaxItems = ptr.To[int64](1), ptr.To[int64](0)
-	node.Not = &apiextensionsv1.JSONSchemaProps{Enum: []apiextensionsv1.JSON{{Raw: []byte("true")}, {Raw: []byte("false")}}}
+	node.Not = &apiextensionsv1.JSONSchemaProps{Enum: []apiextensionsv1.JSON{{Raw: []byte("true")},
+		{Raw: []byte("false")}}}
 }
 
 // describeMetadata completes the schema of metadata inside a template: controller-gen writes the part that makes
@@ -70,19 +71,22 @@ func describeMetadata(node *apiextensionsv1.JSONSchemaProps) error {
 	flag := apiextensionsv1.JSONSchemaProps{Type: "boolean"}
 	moment := apiextensionsv1.JSONSchemaProps{Type: "string", Format: "date-time", Nullable: true}
 	object := func(properties map[string]apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaPropsOrArray {
-		return &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: properties, XPreserveUnknownFields: ptr.To(true)}}
+		return &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{Type: "object",
+			Properties: properties, XPreserveUnknownFields: ptr.To(true)}}
 	}
 	for name, schema := range map[string]apiextensionsv1.JSONSchemaProps{
 		"creationTimestamp": moment, "deletionTimestamp": moment,
 		"deletionGracePeriodSeconds": number, "generation": number,
 		"generateName": text, "resourceVersion": text, "selfLink": text, "uid": text,
-		"ownerReferences": {Type: "array", XListType: ptr.To("atomic"), Items: object(map[string]apiextensionsv1.JSONSchemaProps{
-			"apiVersion": text, "kind": text, "name": text, "uid": text, "controller": flag, "blockOwnerDeletion": flag,
-		})},
-		"managedFields": {Type: "array", XListType: ptr.To("atomic"), Items: object(map[string]apiextensionsv1.JSONSchemaProps{
-			"apiVersion": text, "fieldsType": text, "manager": text, "operation": text, "subresource": text, "time": moment,
-			"fieldsV1": {Type: "object", XPreserveUnknownFields: ptr.To(true)},
-		})},
+		"ownerReferences": {Type: "array", XListType: ptr.To("atomic"),
+			Items: object(map[string]apiextensionsv1.JSONSchemaProps{
+				"apiVersion": text, "kind": text, "name": text, "uid": text, "controller": flag, "blockOwnerDeletion": flag,
+			})},
+		"managedFields": {Type: "array", XListType: ptr.To("atomic"),
+			Items: object(map[string]apiextensionsv1.JSONSchemaProps{
+				"apiVersion": text, "fieldsType": text, "manager": text, "operation": text, "subresource": text, "time": moment,
+				"fieldsV1": {Type: "object", XPreserveUnknownFields: ptr.To(true)},
+			})},
 	} {
 		if _, there := metadata.Properties[name]; !there {
 			metadata.Properties[name] = schema
@@ -133,7 +137,8 @@ func checkTemplates(spec *apiextensionsv1.JSONSchemaProps) error {
 				node.AllOf = []apiextensionsv1.JSONSchemaProps{{Pattern: `^$|[a-z]`}} // one letter at least
 			}),
 			edit(spec, in("env", "[]", "name"), pattern(variableName, 0)),
-			edit(spec, in("volumeMounts", "[]", "mountPath"), func(node *apiextensionsv1.JSONSchemaProps) { node.MinLength = ptr.To[int64](1) }),
+			edit(spec, in("volumeMounts", "[]", "mountPath"),
+				func(node *apiextensionsv1.JSONSchemaProps) { node.MinLength = ptr.To[int64](1) }),
 			edit(spec, in("resources", "limits"), amounts),
 			edit(spec, in("resources", "requests"), amounts),
 		)
@@ -149,7 +154,8 @@ func checkClaims(spec *apiextensionsv1.JSONSchemaProps) error {
 	return errors.Join(
 		edit(spec, append(slices.Clone(item), "spec", "resources", "requests"), amounts),
 		edit(spec, append(slices.Clone(item), "spec", "resources", "limits"), amounts),
-		edit(spec, append(slices.Clone(item), "metadata", "name"), pattern(optionalLabel, maxNameLength)), // that it is needed is said better elsewhere
+		// that it is needed is said better elsewhere
+		edit(spec, append(slices.Clone(item), "metadata", "name"), pattern(optionalLabel, maxNameLength)),
 		edit(spec, item, func(node *apiextensionsv1.JSONSchemaProps) {
 			node.XValidations = append(node.XValidations,
 				apiextensionsv1.ValidationRule{

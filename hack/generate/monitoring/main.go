@@ -13,7 +13,8 @@ import (
 
 func main() {
 	runbooks := flag.String("runbook-base", monitoring.RunbookBase, "URL below which alerts find their runbooks")
-	folder := flag.String("dir", ".", "folder to write to: the repository, or another one for files with a runbook base of your own")
+	folder := flag.String("dir", ".",
+		"folder to write to: the repository, or another one for files with a runbook base of your own")
 	flag.Parse()
 	if err := write(*folder, strings.TrimRight(*runbooks, "/")); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -73,7 +73,8 @@ func (d dashboard) draw(folder string) error {
 func (p panel) plot() (*plot.Plot, error) {
 	out := plot.New()
 	out.Title.Text = p.Title + " (" + p.Unit + ")"
-	out.X.Tick.Marker = plot.TimeTicks{Format: "15:04:05", Time: func(t float64) time.Time { return time.Unix(int64(t), 0).UTC() }}
+	out.X.Tick.Marker = plot.TimeTicks{Format: "15:04:05",
+		Time: func(t float64) time.Time { return time.Unix(int64(t), 0).UTC() }}
 	out.Y.Min = 0
 	out.Legend.Top, out.Legend.Left = true, true
 	out.Legend.TextStyle.Font.Size = 7

@@ -62,7 +62,8 @@ func newPlot(title, x, y string) *plot.Plot {
 		axis.Tick.Label.Font.Size = vg.Points(9)
 		axis.Label.Padding = vg.Points(4)
 	}
-	for _, style := range []*text.Style{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label, &p.Legend.TextStyle} {
+	for _, style := range []*text.Style{&p.Title.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label,
+		&p.Y.Tick.Label, &p.Legend.TextStyle} {
 		style.Font.Variant = "Sans"
 	}
 	p.Y.Tick.Marker = ticks{}

@@ -28,8 +28,10 @@ const (
 )
 
 var drawings = []drawing{
-	{"rollout.svg", "Time of an update in place. *Bare loop* makes the suite's very writes with nobody deciding, *bare patches* one image patch for each Pod.", rollout},
-	{"out-of-service.svg", "Seconds out of service for each Pod in that update, and under a budget of 20 %.", outOfService},
+	{"rollout.svg",
+		"Time of an update in place. *Bare loop* makes the suite's very writes with nobody deciding, *bare patches* one image patch for each Pod.", rollout},
+	{"out-of-service.svg", "Seconds out of service for each Pod in that update, and under a budget of 20 %.",
+		outOfService},
 	{"recreate.svg", "Time of an update by new Pods, beside the workloads of Kubernetes in the same run.", recreate},
 	{"operations.svg", "Writes to each Pod, by operation, rules and adapters.", operations},
 	{"growth-time.svg", "Time of an update in place among more and more Pods: level is linear.", growthTime},
@@ -82,7 +84,10 @@ func groupsOf(sizes []float64) []string {
 }
 
 // contend draws what several took at every size.
-func contend(results []result, path, title, y, name string, lines map[string]string, order []string, theirs func(peer) [2]float64, goal float64, goalText string) error {
+func contend(
+	results []result, path, title, y, name string, lines map[string]string, order []string, theirs func(peer) [2]float64,
+	goal float64, goalText string,
+) error {
 	all := sizes(results, "BenchmarkRollout", "pods")
 	values := map[string][]float64{}
 	measured := false
@@ -126,26 +131,36 @@ func contend(results []result, path, title, y, name string, lines map[string]str
 }
 
 func rollout(results []result, path string) error {
-	return contend(results, path, "Update of all Pods to a new image, in place, no budget", "time until the last Pod serves, s", "time",
-		map[string]string{"bare patches": "bare patches, in place", "bare loop": "bare loop, in place", "Kuperator": "Kuperator, in place"},
+	return contend(results, path, "Update of all Pods to a new image, in place, no budget",
+		"time until the last Pod serves, s", "time",
+		map[string]string{"bare patches": "bare patches, in place", "bare loop": "bare loop, in place",
+			"Kuperator": "Kuperator, in place"},
 		[]string{"bare patches", "bare loop", "Kuperator"}, func(p peer) [2]float64 { return p.seconds }, 0, "")
 }
 
 func recreate(results []result, path string) error {
-	return contend(results, path, "Update of all Pods by new Pods, at most 20 % out at a time", "time until the last Pod serves, s", "time",
-		map[string]string{"Deployment": "Deployment, recreate, 20 %", "StatefulSet": "StatefulSet, recreate, 20 %", "Kuperator": "Kuperator, recreate, 20 %"},
+	return contend(results, path, "Update of all Pods by new Pods, at most 20 % out at a time",
+		"time until the last Pod serves, s", "time",
+		map[string]string{"Deployment": "Deployment, recreate, 20 %", "StatefulSet": "StatefulSet, recreate, 20 %",
+			"Kuperator": "Kuperator, recreate, 20 %"},
 		[]string{"Deployment", "StatefulSet", "Kuperator"}, nil, 0, "")
 }
 
 func outOfService(results []result, path string) error {
-	return contend(results, path, "Out of service in an update in place (the restart itself: 0.1 s)", "mean for each Pod, s", "out of service",
-		map[string]string{"Kuperator": "Kuperator, in place", "Kuperator, 20 %": "Kuperator, in place, 20 %", "bare loop": "bare loop, in place"},
-		[]string{"bare loop", "Kuperator", "Kuperator, 20 %"}, func(p peer) [2]float64 { return p.out }, 2, "goal without a budget: 2 s")
+	return contend(results, path, "Out of service in an update in place (the restart itself: 0.1 s)",
+		"mean for each Pod, s", "out of service",
+		map[string]string{"Kuperator": "Kuperator, in place", "Kuperator, 20 %": "Kuperator, in place, 20 %",
+			"bare loop": "bare loop, in place"},
+		[]string{"bare loop", "Kuperator", "Kuperator, 20 %"}, func(p peer) [2]float64 { return p.out }, 2,
+		"goal without a budget: 2 s")
 }
 
 // operations draws the writes of every operation.
 func operations(results []result, path string) error {
-	found := where(results, func(r result) bool { return r.Benchmark == "BenchmarkOperations" && r.Name == "writes to Pods" })
+	found := where(results, func(r result) bool {
+		return r.Benchmark == "BenchmarkOperations" &&
+			r.Name == "writes to Pods"
+	})
 	if len(found) == 0 {
 		return errNotMeasured
 	}
@@ -163,7 +178,8 @@ func operations(results []result, path string) error {
 	for _, s := range series {
 		any := false
 		for _, g := range groups {
-			v := find(found, "BenchmarkOperations", "writes to Pods", g, map[string]float64{"rules": s.rules, "adapters": s.adapters})
+			v := find(found, "BenchmarkOperations", "writes to Pods", g,
+				map[string]float64{"rules": s.rules, "adapters": s.adapters})
 			any = any || !math.IsNaN(v)
 			values[s.name] = append(values[s.name], v)
 		}
@@ -227,7 +243,9 @@ func inSets(r result) string {
 // cpu draws where the CPU of an update goes.
 func cpu(results []result, path string) error {
 	all := sizes(results, "BenchmarkRollout", "pods")
-	values, order := map[string][]float64{}, []string{"collaset-controller", "lifecycle-controller", "podtransitionrule-controller", "resourceconsist-controller", "webhook-server"}
+	values, order := map[string][]float64{},
+		[]string{"collaset-controller", "lifecycle-controller", "podtransitionrule-controller", "resourceconsist-controller",
+			"webhook-server"}
 	measured := false
 	for _, name := range order {
 		for _, pods := range all {
@@ -249,7 +267,8 @@ func cpu(results []result, path string) error {
 // memory draws what each program holds at rest.
 func memory(results []result, path string) error {
 	found := where(results, func(r result) bool {
-		return r.Benchmark == "BenchmarkIdle" && r.Name == "RSS" && strings.Contains(r.Series, "-") && r.Series != "kube-apiserver"
+		return r.Benchmark == "BenchmarkIdle" && r.Name == "RSS" && strings.Contains(r.Series, "-") &&
+			r.Series != "kube-apiserver"
 	})
 	if len(found) == 0 {
 		return errNotMeasured
@@ -271,7 +290,8 @@ func memory(results []result, path string) error {
 		}
 		order = append(order, r.Series)
 		for _, s := range steps {
-			values[r.Series] = append(values[r.Series], find(found, "BenchmarkIdle", "RSS", r.Series, map[string]float64{"managed": s.managed, "pods": s.pods}))
+			values[r.Series] = append(values[r.Series],
+				find(found, "BenchmarkIdle", "RSS", r.Series, map[string]float64{"managed": s.managed, "pods": s.pods}))
 		}
 	}
 	p := newPlot("Memory at rest", "managed Pods of all Pods", "resident memory, MB")

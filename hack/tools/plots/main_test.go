@@ -24,7 +24,8 @@ func TestPlotsAreDrawnFromResultsAndOthersLeftAlone(t *testing.T) {
 
 	drawn, err := os.ReadFile(filepath.Join(to, "rollout.svg"))
 	require.NoError(t, err)
-	for _, text := range []string{"<svg", "500 Pods", "OpenKruise", "time until the last Pod serves, s", "* measured on another day"} {
+	for _, text := range []string{"<svg", "500 Pods", "OpenKruise", "time until the last Pod serves, s",
+		"* measured on another day"} {
 		require.Contains(t, string(drawn), text)
 	}
 	require.Equal(t, 1, strings.Count(string(drawn), ">20<"), "the value is above its bar")
@@ -39,7 +40,8 @@ func TestPlotsAreDrawnFromResultsAndOthersLeftAlone(t *testing.T) {
 }
 
 func TestFigure(t *testing.T) {
-	for v, want := range map[float64]string{0.734: "0.73", 12.34: "12.3", 176.3: "176", 6: "6", 10000: "10,000", 59000: "59,000"} {
+	for v, want := range map[float64]string{0.734: "0.73", 12.34: "12.3", 176.3: "176", 6: "6", 10000: "10,000",
+		59000: "59,000"} {
 		require.Equal(t, want, figure(v))
 	}
 }

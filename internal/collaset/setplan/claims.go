@@ -178,7 +178,10 @@ func newClaimIndex(s *Snapshot, notes *notes) *claimIndex {
 		}
 	}
 	for _, claims := range x.byID {
-		slices.SortFunc(claims, func(a, b *Claim) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name)) })
+		slices.SortFunc(claims, func(a, b *Claim) int {
+			return cmp.Or(a.Created.Compare(b.Created),
+				cmp.Compare(a.Name, b.Name))
+		})
 	}
 	for _, templates := range s.Templates {
 		for i := range templates {
@@ -222,7 +225,8 @@ func shaped(c, t *corev1.PersistentVolumeClaimSpec) bool {
 		open(t.StorageClassName == nil, equality.Semantic.DeepEqual(c.StorageClassName, t.StorageClassName)) &&
 		open(t.VolumeMode == nil, equality.Semantic.DeepEqual(c.VolumeMode, t.VolumeMode)) &&
 		open(t.VolumeName == "", c.VolumeName == t.VolumeName) &&
-		open(t.VolumeAttributesClassName == nil, equality.Semantic.DeepEqual(c.VolumeAttributesClassName, t.VolumeAttributesClassName)) &&
+		open(t.VolumeAttributesClassName == nil,
+			equality.Semantic.DeepEqual(c.VolumeAttributesClassName, t.VolumeAttributesClassName)) &&
 		open(t.DataSource == nil, equality.Semantic.DeepEqual(c.DataSource, t.DataSource)) &&
 		open(t.DataSourceRef == nil, equality.Semantic.DeepEqual(c.DataSourceRef, t.DataSourceRef)) &&
 		equality.Semantic.DeepEqual(c.Selector, t.Selector)
@@ -319,7 +323,9 @@ func (x *claimIndex) updates(it *item, revision string) []ClaimUpdate {
 }
 
 func refusal(c *Claim) string {
-	return fmt.Sprintf("claim %s cannot be expanded: %s; put the storage request back, or let the StorageClass or the quota allow it", c.Name, c.Refused)
+	return fmt.Sprintf(
+		"claim %s cannot be expanded: %s; put the storage request back, or let the StorageClass or the quota allow it",
+		c.Name, c.Refused)
 }
 
 // update has a claim brought in line, once.

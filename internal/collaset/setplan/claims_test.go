@@ -42,7 +42,8 @@ func (w *world) claim(name string) *setplan.Claim {
 func (w *world) roll(revision string) {
 	w.template(revision)
 	for name := range w.Revisions {
-		w.Revisions[name] = setplan.Difference{Forcing: setplan.ClaimForcing(w.Templates[name], w.Templates[revision], w.Retention)}
+		w.Revisions[name] = setplan.Difference{Forcing: setplan.ClaimForcing(w.Templates[name], w.Templates[revision],
+			w.Retention)}
 	}
 }
 
@@ -56,7 +57,8 @@ func (w *world) makeClaim(id int, t setplan.ClaimTemplate) *setplan.Claim {
 	w.uid++
 	w.say("claim %d %s", id, t.Name)
 	w.Claims = append(w.Claims, setplan.Claim{
-		Name: fmt.Sprintf("web-%s-%05d", t.Name, w.uid), UID: types.UID(fmt.Sprint("c", w.uid)), ID: id, Template: t.Name, Hash: t.Hash,
+		Name: fmt.Sprintf("web-%s-%05d", t.Name, w.uid), UID: types.UID(fmt.Sprint("c", w.uid)), ID: id, Template: t.Name,
+		Hash: t.Hash,
 		Spec: t.Spec, Requested: t.Request, Created: w.Now, Owned: w.Retention.Deleted,
 	})
 	return &w.Claims[len(w.Claims)-1]
@@ -92,7 +94,8 @@ func (w *world) applyClaims(plan setplan.Plan, passes func() bool) {
 	for _, p := range plan.Changes {
 		for _, t := range w.Templates[w.UpdatedRevision] {
 			for _, m := range p.Mounts {
-				if c := w.claim(m.Claim); m.Volume == t.Name && c != nil && !c.Terminating && c.Spec == t.Spec && c.Requested < t.Request {
+				if c := w.claim(m.Claim); m.Volume == t.Name && c != nil && !c.Terminating && c.Spec == t.Spec &&
+					c.Requested < t.Request {
 					w.wrong("%s was changed before its claim %s", p.Name(), c.Name)
 				}
 			}
@@ -160,7 +163,10 @@ func (w *world) takeClaimsAlong(p *setplan.Pod, id *int) {
 
 // settleClaims does what volume controllers do.
 func (w *world) settleClaims() {
-	w.Claims = slices.DeleteFunc(w.Claims, func(c setplan.Claim) bool { return c.Terminating && len(w.mounted(c.Name)) == 0 })
+	w.Claims = slices.DeleteFunc(w.Claims, func(c setplan.Claim) bool {
+		return c.Terminating &&
+			len(w.mounted(c.Name)) == 0
+	})
 	for i := range w.Claims {
 		w.Claims[i].Expanding = ""
 	}
@@ -303,7 +309,8 @@ func TestClaims(t *testing.T) {
 				w.roll("r2")
 			},
 			check: func(t *testing.T, w *world, _ []types.UID, _ map[string]string) {
-				assert.ElementsMatch(t, []string{"0/data/data-10-slow", "1/data/data-10-slow", "2/data/data-10-slow"}, keys(w.claimNames()))
+				assert.ElementsMatch(t, []string{"0/data/data-10-slow", "1/data/data-10-slow", "2/data/data-10-slow"},
+					keys(w.claimNames()))
 				assert.Equal(t, 3, countPrefix(w.log, "delete claim"))
 			},
 		},
@@ -352,7 +359,8 @@ func TestClaims(t *testing.T) {
 				w.roll("r2")
 			},
 			check: func(t *testing.T, w *world, _ []types.UID, _ map[string]string) {
-				assert.ElementsMatch(t, []string{"0/data/data-20-fast", "1/data/data-20-fast", "2/data/data-20-fast"}, keys(w.claimNames()))
+				assert.ElementsMatch(t, []string{"0/data/data-20-fast", "1/data/data-20-fast", "2/data/data-20-fast"},
+					keys(w.claimNames()))
 				assert.Equal(t, 3, countPrefix(w.log, "delete claim"))
 				assert.Zero(t, countPrefix(w.log, "expand"))
 			},
@@ -517,7 +525,8 @@ func TestClaims(t *testing.T) {
 				require.Len(t, plan.Blockers, 1)
 				assert.Equal(t, setplan.BlockClaimTerminating, plan.Blockers[0].Reason)
 				assert.Equal(t, 2, plan.Blockers[0].Count)
-				assert.Contains(t, plan.Blockers[0].Message, w.Claims[0].Name+" is being deleted; a new, empty one is made when it is gone")
+				assert.Contains(t, plan.Blockers[0].Message,
+					w.Claims[0].Name+" is being deleted; a new, empty one is made when it is gone")
 				w.Pods[0].Scheduled = true
 				assert.Contains(t, setplan.Decide(&w.Snapshot).Blockers[0].Message, "delete the Pod")
 				w.Pods[0].Scheduled = false
@@ -575,7 +584,8 @@ func TestClaims(t *testing.T) {
 }
 
 func TestClaimForcing(t *testing.T) {
-	fast, slow, logs := claimTemplate("data", 10, "fast"), claimTemplate("data", 10, "slow"), claimTemplate("logs", 1, "fast")
+	fast, slow, logs := claimTemplate("data", 10, "fast"), claimTemplate("data", 10, "slow"),
+		claimTemplate("logs", 1, "fast")
 	deletes, renews := setplan.Retention{Changed: true}, setplan.Retention{Renewed: true}
 	labelled, reworded := fast, fast
 	labelled.Hash, labelled.Meta = "other labels", "other labels"
@@ -589,16 +599,23 @@ func TestClaimForcing(t *testing.T) {
 		policy        setplan.Retention
 		want          int
 	}{
-		"the same":                         {before: many, after: many},
-		"a larger request":                 {before: many[:1], after: []setplan.ClaimTemplate{claimTemplate("disk0", 2, "fast")}, policy: deletes},
-		"a larger request that renews":     {before: many[:1], after: []setplan.ClaimTemplate{claimTemplate("disk0", 2, "fast")}, policy: renews, want: 1},
-		"other labels that renew":          {before: []setplan.ClaimTemplate{fast}, after: []setplan.ClaimTemplate{labelled}, policy: renews, want: 1},
-		"other words that renew nothing":   {before: []setplan.ClaimTemplate{fast}, after: []setplan.ClaimTemplate{reworded}, policy: renews},
+		"the same": {before: many, after: many},
+		"a larger request": {before: many[:1],
+			after: []setplan.ClaimTemplate{claimTemplate("disk0", 2, "fast")}, policy: deletes},
+		"a larger request that renews": {before: many[:1],
+			after: []setplan.ClaimTemplate{claimTemplate("disk0", 2, "fast")}, policy: renews, want: 1},
+		"other labels that renew": {before: []setplan.ClaimTemplate{fast}, after: []setplan.ClaimTemplate{labelled},
+			policy: renews, want: 1},
+		"other words that renew nothing": {before: []setplan.ClaimTemplate{fast}, after: []setplan.ClaimTemplate{reworded},
+			policy: renews},
 		"another class that is not wanted": {before: []setplan.ClaimTemplate{fast}, after: []setplan.ClaimTemplate{slow}},
-		"another class":                    {before: []setplan.ClaimTemplate{fast}, after: []setplan.ClaimTemplate{slow}, policy: deletes, want: 1},
-		"one more":                         {before: []setplan.ClaimTemplate{fast}, after: []setplan.ClaimTemplate{fast, logs}, want: 1},
-		"one less":                         {before: []setplan.ClaimTemplate{fast, logs}, after: []setplan.ClaimTemplate{logs}, want: 1},
-		"many":                             {after: many, want: 6},
+		"another class": {before: []setplan.ClaimTemplate{fast}, after: []setplan.ClaimTemplate{slow},
+			policy: deletes, want: 1},
+		"one more": {before: []setplan.ClaimTemplate{fast},
+			after: []setplan.ClaimTemplate{fast, logs}, want: 1},
+		"one less": {before: []setplan.ClaimTemplate{fast, logs},
+			after: []setplan.ClaimTemplate{logs}, want: 1},
+		"many": {after: many, want: 6},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Len(t, setplan.ClaimForcing(tc.before, tc.after, tc.policy), tc.want) })
 	}
@@ -630,11 +647,13 @@ func TestRefusedExpansionHoldsThePodAtItsRevision(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := atRest(t, 2, func(w *world) {
 				w.Policy = policy
-				w.Templates = map[string][]setplan.ClaimTemplate{"r1": {claimTemplate("data", 10, "fast")}, "r2": {claimTemplate("data", 20, "fast")}}
+				w.Templates = map[string][]setplan.ClaimTemplate{"r1": {claimTemplate("data", 10, "fast")},
+					"r2": {claimTemplate("data", 20, "fast")}}
 			})
 			w.roll("r2")
 			for i := range w.Claims {
-				w.Claims[i].Refused, w.Claims[i].RefusedHash, w.Claims[i].RetryIn = "the class does not allow it", "data-20-fast", time.Minute
+				w.Claims[i].Refused, w.Claims[i].RefusedHash, w.Claims[i].RetryIn = "the class does not allow it", "data-20-fast",
+					time.Minute
 			}
 			plan := setplan.Decide(&w.Snapshot)
 			assert.True(t, plan.IsZero(), "no Pod is taken out of service for nothing")
@@ -673,7 +692,8 @@ func TestRefusedExpansionHoldsThePodAtItsRevision(t *testing.T) {
 
 func TestGrowingVolumesHoldNothingBack(t *testing.T) {
 	w := atRest(t, 2, func(w *world) {
-		w.Templates = map[string][]setplan.ClaimTemplate{"r1": {claimTemplate("data", 10, "fast")}, "r2": {claimTemplate("data", 20, "fast")}}
+		w.Templates = map[string][]setplan.ClaimTemplate{"r1": {claimTemplate("data", 10, "fast")},
+			"r2": {claimTemplate("data", 20, "fast")}}
 	})
 	w.roll("r2")
 	for range 60 {
@@ -702,7 +722,8 @@ func TestVolumesInUse(t *testing.T) {
 
 // TestClaimsProperty runs sets with claims through any changes of spec, with plans applied in part, and then to rest.
 func TestClaimsProperty(t *testing.T) {
-	options := []setplan.ClaimTemplate{claimTemplate("data", 10, "fast"), claimTemplate("data", 20, "fast"), claimTemplate("data", 10, "slow")}
+	options := []setplan.ClaimTemplate{claimTemplate("data", 10, "fast"), claimTemplate("data", 20, "fast"),
+		claimTemplate("data", 10, "slow")}
 	logs := claimTemplate("logs", 1, "fast")
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.IntRange(0, 4).Draw(t, "replicas"))
@@ -781,8 +802,14 @@ func same(t *rapid.T, w *world) {
 	shuffled := w.Snapshot
 	shuffled.Pods, shuffled.Claims = slices.Clone(w.Pods), slices.Clone(w.Claims)
 	random := rand.New(rand.NewPCG(1, uint64(len(w.log))))
-	random.Shuffle(len(shuffled.Pods), func(i, j int) { shuffled.Pods[i], shuffled.Pods[j] = shuffled.Pods[j], shuffled.Pods[i] })
-	random.Shuffle(len(shuffled.Claims), func(i, j int) { shuffled.Claims[i], shuffled.Claims[j] = shuffled.Claims[j], shuffled.Claims[i] })
+	random.Shuffle(len(shuffled.Pods), func(i, j int) {
+		shuffled.Pods[i], shuffled.Pods[j] = shuffled.Pods[j],
+			shuffled.Pods[i]
+	})
+	random.Shuffle(len(shuffled.Claims), func(i, j int) {
+		shuffled.Claims[i], shuffled.Claims[j] = shuffled.Claims[j],
+			shuffled.Claims[i]
+	})
 	if diff := cmp.Diff(setplan.Decide(&w.Snapshot), setplan.Decide(&shuffled)); diff != "" {
 		t.Fatalf("the order of the input matters: %s", diff)
 	}

@@ -69,7 +69,8 @@ func (s *story) serves(revision string) bool {
 
 // begunWith reports whether some Pod is at the revision, or was deleted on the way to it.
 func (s *story) begunWith(revision string) bool {
-	return s.atRevision(revision) > 0 || slices.ContainsFunc(s.log, func(line string) bool { return strings.HasSuffix(line, string(setplan.DeleteRecreate)) })
+	return s.atRevision(revision) > 0 || slices.ContainsFunc(s.log,
+		func(line string) bool { return strings.HasSuffix(line, string(setplan.DeleteRecreate)) })
 }
 
 // claims are the words of status that the revision of the template is reached.
@@ -79,7 +80,8 @@ func (s *story) claims() (words []string) {
 		appsv1alpha1.CollaSetUpdate:      appsv1alpha1.ReasonUpdated,
 		appsv1alpha1.CollaSetReady:       appsv1alpha1.ReasonAvailable,
 	} {
-		if c := meta.FindStatusCondition(s.status.Conditions, conditionType); c != nil && c.Reason == string(reason) && c.ObservedGeneration == s.Generation {
+		if c := meta.FindStatusCondition(s.status.Conditions, conditionType); c != nil && c.Reason == string(reason) &&
+			c.ObservedGeneration == s.Generation {
 			words = append(words, conditionType)
 		}
 	}
@@ -154,21 +156,28 @@ func TestOneConditionHasTheText(t *testing.T) {
 		// full is the condition that has the text, says a part of it, and short what Ready says in its own words.
 		full, says, short string
 	}{
-		"scaling":       {func(s *story) { s.Replicas = 9 }, setplan.Outcome{}, "Progressing", "9 Pods are wanted", "there are more or fewer Pods than are wanted"},
-		"updating":      {func(s *story) { s.spec = "r2" }, setplan.Outcome{}, "Progressing", "updated to r2", "not every Pod is updated"},
-		"paused":        {func(s *story) { s.spec, s.Paused = "r2", true }, setplan.Outcome{}, "Progressing", "updated to r2", "spec.paused is set before the spec is reached"},
-		"not available": {func(s *story) { s.Pods[0].Available, s.Pods[0].Scheduled = false, false }, setplan.Outcome{}, "Progressing", "no node", "not every Pod is available"},
+		"scaling": {func(s *story) { s.Replicas = 9 }, setplan.Outcome{}, "Progressing", "9 Pods are wanted",
+			"there are more or fewer Pods than are wanted"},
+		"updating": {func(s *story) { s.spec = "r2" }, setplan.Outcome{}, "Progressing", "updated to r2",
+			"not every Pod is updated"},
+		"paused": {func(s *story) { s.spec, s.Paused = "r2", true }, setplan.Outcome{}, "Progressing", "updated to r2",
+			"spec.paused is set before the spec is reached"},
+		"not available": {func(s *story) { s.Pods[0].Available, s.Pods[0].Scheduled = false, false }, setplan.Outcome{},
+			"Progressing", "no node", "not every Pod is available"},
 		"a creation that fails": {
-			func(s *story) { s.Replicas = 9 }, setplan.Outcome{ScaleOut: failure}, "Scale", "exceeded quota", "the spec is not reached",
+			func(s *story) { s.Replicas = 9 }, setplan.Outcome{ScaleOut: failure}, "Scale", "exceeded quota",
+			"the spec is not reached",
 		},
 		"an update that fails": {
-			func(s *story) { s.spec = "r2" }, setplan.Outcome{Update: failure}, "Update", "exceeded quota", "the spec is not reached",
+			func(s *story) { s.spec = "r2" }, setplan.Outcome{Update: failure}, "Update", "exceeded quota",
+			"the spec is not reached",
 		},
 		"something has to be changed": {
 			func(s *story) { s.spec, s.Policy = "r2", appsv1alpha1.PodUpdateInPlaceOnly; forcing(s.world) }, setplan.Outcome{},
 			"Stalled", "InPlaceOnly", "the spec is not reached, as the condition Stalled explains",
 		},
-		"being deleted": {func(s *story) { s.Deleting = true }, setplan.Outcome{Reclaim: failure}, "Terminating", "exceeded quota", "the spec is not reached"},
+		"being deleted": {func(s *story) { s.Deleting = true }, setplan.Outcome{Reclaim: failure}, "Terminating",
+			"exceeded quota", "the spec is not reached"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t, 3, always, nil)
@@ -219,7 +228,8 @@ func TestScaleAndUpdateDoNotTellOfWhatIsToCome(t *testing.T) {
 		assert.Equal(t, metav1.ConditionTrue, c.Status, "nothing failed")
 		return c.Reason
 	}
-	assert.Equal(t, []string{"Scaled", "Updated"}, []string{was(appsv1alpha1.CollaSetScale), was(appsv1alpha1.CollaSetUpdate)})
+	assert.Equal(t, []string{"Scaled", "Updated"},
+		[]string{was(appsv1alpha1.CollaSetScale), was(appsv1alpha1.CollaSetUpdate)})
 	s.broken["r2"] = true
 	s.template("r2")
 	for range 10 {
@@ -233,5 +243,6 @@ func TestScaleAndUpdateDoNotTellOfWhatIsToCome(t *testing.T) {
 	s.look()
 	assert.Equal(t, "Scaling", was(appsv1alpha1.CollaSetScale))
 	s.rest()
-	assert.Equal(t, []string{"Scaled", "Updated"}, []string{was(appsv1alpha1.CollaSetScale), was(appsv1alpha1.CollaSetUpdate)})
+	assert.Equal(t, []string{"Scaled", "Updated"},
+		[]string{was(appsv1alpha1.CollaSetScale), was(appsv1alpha1.CollaSetUpdate)})
 }

@@ -23,8 +23,10 @@ func (c Conventions) Apply(spec appsv1alpha1.CollaSetSpec) appsv1alpha1.CollaSet
 	if c != KuperatorV07 {
 		return spec
 	}
-	retention := ptr.Deref(spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy, appsv1alpha1.PersistentVolumeClaimRetentionPolicy{})
-	for _, word := range []*appsv1alpha1.PersistentVolumeClaimRetentionPolicyType{&retention.WhenDeleted, &retention.WhenScaled} {
+	retention := ptr.Deref(spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy,
+		appsv1alpha1.PersistentVolumeClaimRetentionPolicy{})
+	for _, word := range []*appsv1alpha1.PersistentVolumeClaimRetentionPolicyType{&retention.WhenDeleted,
+		&retention.WhenScaled} {
 		if *word == "" {
 			*word = appsv1alpha1.DeletePersistentVolumeClaim
 		}

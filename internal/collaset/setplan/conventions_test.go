@@ -59,8 +59,14 @@ func TestConventionsFillInWhatASpecDoesNotSay(t *testing.T) {
 				s.UpdateStrategy.OperationDelaySeconds, s.ScaleStrategy.OperationDelaySeconds = ptr.To[int32](7), ptr.To[int32](0)
 			}, own,
 		},
-		"a deadline":                     {func(s *appsv1alpha1.CollaSetSpec) { s.ProgressDeadlineSeconds = ptr.To[int32](60) }, own},
-		"a policy that needs a deadline": {func(s *appsv1alpha1.CollaSetSpec) { s.UpdateStrategy.FailurePolicy = appsv1alpha1.RolloutFailurePause }, own},
+		"a deadline": {func(s *appsv1alpha1.CollaSetSpec) {
+			s.ProgressDeadlineSeconds = ptr.To[int32](
+				60)
+		}, own},
+		"a policy that needs a deadline": {func(
+			s *appsv1alpha1.CollaSetSpec) {
+			s.UpdateStrategy.FailurePolicy = appsv1alpha1.RolloutFailurePause
+		}, own},
 		"in place only": {
 			func(s *appsv1alpha1.CollaSetSpec) {
 				s.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateInPlaceOnly
@@ -125,16 +131,19 @@ func TestConventionsOfRetention(t *testing.T) {
 			then: setplan.Retention{Scaled: true, Deleted: true, Replaced: true},
 		},
 		"changed: Delete": {
-			said: appsv1alpha1.PersistentVolumeClaimRetentionPolicy{WhenScaled: retain, WhenDeleted: retain, WhenTemplateChanged: deletes},
-			own:  setplan.Retention{Changed: true}, then: setplan.Retention{Changed: true, Replaced: true},
+			said: appsv1alpha1.PersistentVolumeClaimRetentionPolicy{WhenScaled: retain, WhenDeleted: retain,
+				WhenTemplateChanged: deletes},
+			own: setplan.Retention{Changed: true}, then: setplan.Retention{Changed: true, Replaced: true},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for conventions, want := range map[setplan.Conventions]setplan.Retention{setplan.OwnConventions: tc.own, setplan.KuperatorV07: tc.then} {
+			for conventions, want := range map[setplan.Conventions]setplan.Retention{setplan.OwnConventions: tc.own,
+				setplan.KuperatorV07: tc.then} {
 				spec := appsv1alpha1.CollaSetSpec{}
 				spec.ScaleStrategy.PersistentVolumeClaimRetentionPolicy = &tc.said
 				filled := conventions.Apply(spec)
-				assert.Equal(t, want, conventions.Retention(filled.ScaleStrategy.PersistentVolumeClaimRetentionPolicy), "%q", conventions)
+				assert.Equal(t, want, conventions.Retention(filled.ScaleStrategy.PersistentVolumeClaimRetentionPolicy), "%q",
+					conventions)
 			}
 		})
 	}
@@ -320,10 +329,14 @@ func TestAPairWhoseNewPodIsNamedEndsFirst(t *testing.T) {
 		names       func(origin, fresh *setplan.Pod) []string
 		waits       bool
 	}{
-		"our own way":           {setplan.OwnConventions, func(_, fresh *setplan.Pod) []string { return []string{fresh.Name()} }, false},
-		"the new Pod is named":  {setplan.KuperatorV07, func(_, fresh *setplan.Pod) []string { return []string{fresh.Name()} }, true},
-		"both are named":        {setplan.KuperatorV07, func(origin, fresh *setplan.Pod) []string { return []string{origin.Name(), fresh.Name()} }, false},
-		"the old one is named":  {setplan.KuperatorV07, func(origin, _ *setplan.Pod) []string { return []string{origin.Name()} }, false},
+		"our own way": {setplan.OwnConventions,
+			func(_, fresh *setplan.Pod) []string { return []string{fresh.Name()} }, false},
+		"the new Pod is named": {setplan.KuperatorV07,
+			func(_, fresh *setplan.Pod) []string { return []string{fresh.Name()} }, true},
+		"both are named": {setplan.KuperatorV07,
+			func(origin, fresh *setplan.Pod) []string { return []string{origin.Name(), fresh.Name()} }, false},
+		"the old one is named": {setplan.KuperatorV07,
+			func(origin, _ *setplan.Pod) []string { return []string{origin.Name()} }, false},
 		"neither of the two is": {setplan.KuperatorV07, func(*setplan.Pod, *setplan.Pod) []string { return nil }, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -112,7 +112,8 @@ func (f *filling) removeTerminal() (do PodActions) {
 		switch {
 		case !it.View.Terminal || it.View.Terminating || it.excluding || it.putOff:
 		case it.Again > 0 && f.succeeded(it):
-			f.notes.block(it, "BackOff", it.Ended+"; Pods of its instance ID end again and again, so the next attempt waits, 5 minutes at most: see its logs and what the template runs")
+			f.notes.block(it, "BackOff", it.Ended+
+				"; Pods of its instance ID end again and again, so the next attempt waits, 5 minutes at most: see its logs and what the template runs")
 			f.notes.look(it.Again)
 		default:
 			do.Deletions = append(do.Deletions, Deletion{it.Pod, DeleteTerminal})
@@ -124,7 +125,8 @@ func (f *filling) removeTerminal() (do PodActions) {
 // succeeded reports whether the Pod is the one that its vacant entry waits for, to be filled by another one like it.
 func (f *filling) succeeded(it *item) bool {
 	e := f.ledger.entries[it.ID]
-	return e != nil && !e.dropped && !e.vacated && f.pods.holder[it.ID] == nil && f.pods.leaving[it.ID] == it && e.revision() == it.Revision
+	return e != nil && !e.dropped && !e.vacated && f.pods.holder[it.ID] == nil && f.pods.leaving[it.ID] == it &&
+		e.revision() == it.Revision
 }
 
 // waitsForPredecessor reports whether a vacant slot cannot be filled yet: its last Pod ended and the next attempt
@@ -141,9 +143,11 @@ func (f *filling) waitsForPredecessor(e *slot) bool {
 		return false
 	case !gone.View.Terminating:
 	case f.Sequential:
-		f.notes.block(gone, "NameInUse", "is being deleted and holds the name of its successor; if its node is gone for good, taint that node out of service")
+		f.notes.block(gone, "NameInUse",
+			"is being deleted and holds the name of its successor; if its node is gone for good, taint that node out of service")
 	default:
-		f.notes.block(gone, BlockVolumesInUse, "is being deleted and holds the volumes of its successor; if its node is gone for good, taint that node out of service")
+		f.notes.block(gone, BlockVolumesInUse,
+			"is being deleted and holds the volumes of its successor; if its node is gone for good, taint that node out of service")
 	}
 	return true
 }
@@ -158,7 +162,8 @@ func (f *filling) waitsForName(e *slot) bool {
 	if !f.pods.named[name] {
 		return false
 	}
-	f.notes.blockName(name, "NameNotTaken", "is created when its name is removed from podToDelete, which was done for the Pod before it")
+	f.notes.blockName(name, "NameNotTaken",
+		"is created when its name is removed from podToDelete, which was done for the Pod before it")
 	return true
 }
 
@@ -177,14 +182,16 @@ func (f *filling) waitsForStranger(c *Creation) bool {
 // waitsForUnknown reports whether a claim would be made for a Pod, and one is there of which nothing tells whose it is.
 func (f *filling) waitsForUnknown(c *Creation) bool {
 	for _, claim := range c.Claims {
-		i := slices.IndexFunc(f.claims.Claims, func(other Claim) bool { return other.ID == NoID && other.Template == claim.Template })
+		i := slices.IndexFunc(f.claims.Claims,
+			func(other Claim) bool { return other.ID == NoID && other.Template == claim.Template })
 		if claim.Claim != nil || i < 0 {
 			continue
 		}
-		f.notes.count(BlockClaimUnknown, fmt.Sprintf("claim %s was made for this CollaSet, and no label, Pod or memory tells "+
-			"for which instance ID; no claim is made for instance ID %d, which it may be: set its labels %s and %s, or label it "+
-			"%s=%s if it is to be left alone", f.claims.Claims[i].Name, c.ID, appsv1alpha1.InstanceIDLabel,
-			appsv1alpha1.ControlLabel, appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue))
+		f.notes.count(BlockClaimUnknown,
+			fmt.Sprintf("claim %s was made for this CollaSet, and no label, Pod or memory tells "+
+				"for which instance ID; no claim is made for instance ID %d, which it may be: set its labels %s and %s, or label it "+
+				"%s=%s if it is to be left alone", f.claims.Claims[i].Name, c.ID, appsv1alpha1.InstanceIDLabel,
+				appsv1alpha1.ControlLabel, appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue))
 		return true
 	}
 	return false

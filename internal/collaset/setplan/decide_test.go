@@ -42,7 +42,8 @@ func TestWhatAMissingCooperatorHoldsUp(t *testing.T) {
 		"the deletion of the CollaSet": func(w *world) {
 			w.Deleting, w.keeps = true, true
 			label(w, &w.Pods[0], appsv1alpha1.ToDeleteLabel)
-			begin, _ := podops.Begin(w.Pods[0].View, podops.Request{ID: podops.DeletionID, Type: podops.TypeDelete, Deletes: true}, w.Now)
+			begin, _ := podops.Begin(w.Pods[0].View,
+				podops.Request{ID: podops.DeletionID, Type: podops.TypeDelete, Deletes: true}, w.Now)
 			w.change(&w.Pods[0], begin)
 		},
 	} {
@@ -224,7 +225,8 @@ func TestRollouts(t *testing.T) {
 		},
 		"entries of others are kept, and their IDs left alone": {
 			change: func(w *world) {
-				w.Entries = append(w.Entries, setplan.Entry{ID: 6, Data: map[string]string{appsv1alpha1.ContextOwner: "other"}}, setplan.Entry{ID: 8})
+				w.Entries = append(w.Entries, setplan.Entry{ID: 6, Data: map[string]string{appsv1alpha1.ContextOwner: "other"}},
+					setplan.Entry{ID: 8})
 				w.Replicas = 8
 			},
 			check: func(t *testing.T, w *world, _ []types.UID) {
@@ -428,7 +430,8 @@ func TestAReadinessGateOfOthersIsNamedWhileReadyIsMissing(t *testing.T) {
 	plan = setplan.Decide(&w.Snapshot)
 	assert.Equal(t, setplan.LacksService, plan.Goal.Lacking)
 	status := setplan.StatusOf(&w.Snapshot, &plan, setplan.Outcome{}, appsv1alpha1.CollaSetStatus{})
-	assert.Contains(t, meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetProgressing).Message, "the finalizer prot/mesh on")
+	assert.Contains(t, meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetProgressing).Message,
+		"the finalizer prot/mesh on")
 }
 
 // TestEntriesOfManyPodsAreWrittenAsOftenAsThoseOfFewer matters because each write is as large as there are Pods.
@@ -457,7 +460,8 @@ func TestABrokenRevisionIsRepaired(t *testing.T) {
 }
 
 func TestReclaim(t *testing.T) {
-	for name, protocol := range map[string]bool{"under the lifecycle Pods are marked": true, "without it they are deleted": false} {
+	for name, protocol := range map[string]bool{"under the lifecycle Pods are marked": true,
+		"without it they are deleted": false} {
 		t.Run(name, func(t *testing.T) {
 			w := atRest(t, 3, func(w *world) { w.Protocol = protocol })
 			w.Deleting = true
@@ -480,7 +484,8 @@ func TestAnySubsetOfAPlanReachesTheGoal(t *testing.T) {
 		w := newWorld(rapid.IntRange(0, 6).Draw(t, "replicas"))
 		w.Protocol = rapid.Bool().Draw(t, "protocol")
 		w.Sequential = rapid.Bool().Draw(t, "sequential")
-		w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateInPlaceIfPossible}).Draw(t, "policy")
+		w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateRecreate,
+			appsv1alpha1.PodUpdateInPlaceIfPossible}).Draw(t, "policy")
 		w.older = rapid.Bool().Draw(t, "lifecycle-controller is older")
 		w.resizes, w.infeasible = rapid.Bool().Draw(t, "resizes"), rapid.Bool().Draw(t, "infeasible")
 		passes := sometimes(rapid.Uint64().Draw(t, "seed"), rapid.Float64Range(0.3, 1).Draw(t, "chance"))
@@ -546,7 +551,10 @@ func TestTheOrderOfTheInputDoesNotMatter(t *testing.T) {
 		shuffled := w.Snapshot
 		shuffled.Pods, shuffled.Entries = slices.Clone(w.Pods), slices.Clone(w.Entries)
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 2))
-		random.Shuffle(len(shuffled.Pods), func(i, j int) { shuffled.Pods[i], shuffled.Pods[j] = shuffled.Pods[j], shuffled.Pods[i] })
+		random.Shuffle(len(shuffled.Pods), func(i, j int) {
+			shuffled.Pods[i], shuffled.Pods[j] = shuffled.Pods[j],
+				shuffled.Pods[i]
+		})
 		random.Shuffle(len(shuffled.Entries), func(i, j int) {
 			shuffled.Entries[i], shuffled.Entries[j] = shuffled.Entries[j], shuffled.Entries[i]
 		})
@@ -587,7 +595,8 @@ func TestStatusSaysWhereTheSetStands(t *testing.T) {
 	assert.Equal(t, "False Paused", condition(st, appsv1alpha1.CollaSetProgressing))
 	assert.Equal(t, "Paused", st.Blockers[0].Reason)
 
-	w.Paused, w.Policy, w.Revisions["r1"] = false, appsv1alpha1.PodUpdateInPlaceOnly, setplan.Difference{Forcing: []string{"env"}}
+	w.Paused, w.Policy, w.Revisions["r1"] = false, appsv1alpha1.PodUpdateInPlaceOnly,
+		setplan.Difference{Forcing: []string{"env"}}
 	st = status()
 	assert.Equal(t, "True Blocked", condition(st, appsv1alpha1.CollaSetStalled))
 	assert.Equal(t, "False Blocked", condition(st, appsv1alpha1.CollaSetReady))
@@ -612,11 +621,13 @@ func BenchmarkDecide(b *testing.B) {
 func benchWorld(n int) *world {
 	w := newWorld(n)
 	for id := range n {
-		w.Entries = append(w.Entries, setplan.Entry{ID: id, Data: map[string]string{appsv1alpha1.ContextOwner: "web", appsv1alpha1.ContextRevision: "r1"}})
+		w.Entries = append(w.Entries, setplan.Entry{ID: id,
+			Data: map[string]string{appsv1alpha1.ContextOwner: "web", appsv1alpha1.ContextRevision: "r1"}})
 		name := fmt.Sprintf("web-%05d", id)
 		w.Pods = append(w.Pods, setplan.Pod{
-			View: podops.View{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true, ServiceReady: "True",
-				Labels: map[string]string{podops.ServiceAvailableLabel: "1", "app": "web", "kusionstack.io/control": "true"}},
+			View: podops.View{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true,
+				ServiceReady: "True",
+				Labels:       map[string]string{podops.ServiceAvailableLabel: "1", "app": "web", "kusionstack.io/control": "true"}},
 			ID: id, Revision: "r1", Created: w.Now,
 			Service: setplan.Service{ReadySince: w.Now, Available: true, Scheduled: true},
 			Marks:   setplan.Marks{Selected: true},

@@ -126,7 +126,8 @@ func (l *ledger) readForeign() {
 	}
 	for _, it := range l.pods.live {
 		if owner := l.foreign[it.ID]; owner != "" {
-			l.notes.block(it, "InstanceIDTaken", "its instance ID belongs to "+owner+" in the ResourceContext that both use: delete the Pod, and it comes back under another one")
+			l.notes.block(it, "InstanceIDTaken", "its instance ID belongs to "+owner+
+				" in the ResourceContext that both use: delete the Pod, and it comes back under another one")
 		}
 	}
 }
@@ -163,7 +164,8 @@ func (l *ledger) readVacant() {
 		}
 		// A Pod on its way out that was deleted by others comes back as it was, although the entry lags behind.
 		gone := l.pods.leaving[id]
-		if gone != nil && l.pods.holder[id] == nil && gone.Revision != "" && !e.marked(appsv1alpha1.ContextPodRecreateUpdate) &&
+		if gone != nil && l.pods.holder[id] == nil && gone.Revision != "" &&
+			!e.marked(appsv1alpha1.ContextPodRecreateUpdate) &&
 			l.known(gone.Revision) && e.revision() != l.UpdatedRevision && !l.avoided(gone.Revision) {
 			l.must(e, appsv1alpha1.ContextRevision, gone.Revision)
 		}
@@ -328,7 +330,10 @@ func (l *ledger) isQuiet(p *PodActions) bool {
 	if len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+len(p.Cancels)+len(p.Begins) > 0 {
 		return false
 	}
-	return !slices.ContainsFunc(l.pods.items, func(it *item) bool { return (it.During != "" || offline(it.Op)) && it.Live() })
+	return !slices.ContainsFunc(l.pods.items, func(it *item) bool {
+		return (it.During != "" || offline(it.Op)) &&
+			it.Live()
+	})
 }
 
 // leavingByScaleIn reports whether Pods are still on their way out, or wait for their turn.

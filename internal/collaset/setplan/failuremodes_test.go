@@ -105,7 +105,8 @@ func TestFailure04PartitionEdgeCases(t *testing.T) {
 		"more Pods than replicas, all held back": {replicas: 2, pods: 5, partition: 2, want: 0},
 		"scaled out from none":                   {replicas: 4, pods: 0, partition: 3, want: 1},
 	} {
-		for _, byWay := range []appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateRecreate} {
+		for _, byWay := range []appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateInPlaceIfPossible,
+			appsv1alpha1.PodUpdateRecreate} {
 			t.Run(fmt.Sprintf("%s, %s", name, byWay), func(t *testing.T) {
 				w := atRest(t, tc.pods, func(w *world) { w.Policy = byWay })
 				w.Replicas, w.Partition = tc.replicas, tc.partition
@@ -237,7 +238,8 @@ func TestFailure14AvailabilityBlindChoices(t *testing.T) {
 		w.template("r2")
 		plan := setplan.Decide(&w.Snapshot)
 		require.Len(t, plan.Begins, 2)
-		assert.ElementsMatch(t, []string{w.Pods[1].Name(), w.Pods[4].Name()}, []string{plan.Begins[0].Pod.Name(), plan.Begins[1].Pod.Name()})
+		assert.ElementsMatch(t, []string{w.Pods[1].Name(), w.Pods[4].Name()},
+			[]string{plan.Begins[0].Pod.Name(), plan.Begins[1].Pod.Name()})
 	})
 	t.Run("and removed first", func(t *testing.T) {
 		w := atRest(t, 6, nil)
@@ -245,7 +247,8 @@ func TestFailure14AvailabilityBlindChoices(t *testing.T) {
 		w.Replicas = 4
 		plan := setplan.Decide(&w.Snapshot)
 		require.Len(t, plan.Begins, 2)
-		assert.ElementsMatch(t, []string{w.Pods[1].Name(), w.Pods[4].Name()}, []string{plan.Begins[0].Pod.Name(), plan.Begins[1].Pod.Name()})
+		assert.ElementsMatch(t, []string{w.Pods[1].Name(), w.Pods[4].Name()},
+			[]string{plan.Begins[0].Pod.Name(), plan.Begins[1].Pod.Name()})
 	})
 	t.Run("without the lifecycle a broken Pod is repaired at once, and no other is touched meanwhile", func(t *testing.T) {
 		w := atRest(t, 4, func(w *world) { w.Protocol = false })
@@ -329,11 +332,13 @@ func TestFailure12ResourceContextCorruptionAndGaps(t *testing.T) {
 		// wantIDs are those of the Pods in the end; the Pods of before stay in any case.
 		wantIDs []int
 	}{
-		"all entries are lost":          {func(w *world) { w.Entries = nil }, []int{0, 1, 2, 3}},
-		"one is lost":                   {func(w *world) { w.Entries = slices.Delete(w.Entries, 1, 2) }, []int{0, 1, 2, 3}},
-		"one is lost while scaling out": {func(w *world) { w.Entries = slices.Delete(w.Entries, 1, 2); w.Replicas = 6 }, []int{0, 1, 2, 3, 4, 5}},
+		"all entries are lost": {func(w *world) { w.Entries = nil }, []int{0, 1, 2, 3}},
+		"one is lost":          {func(w *world) { w.Entries = slices.Delete(w.Entries, 1, 2) }, []int{0, 1, 2, 3}},
+		"one is lost while scaling out": {func(w *world) { w.Entries = slices.Delete(w.Entries, 1, 2); w.Replicas = 6 },
+			[]int{0, 1, 2, 3, 4, 5}},
 		"one has no Pod and is too many": {func(w *world) {
-			w.Entries = append(w.Entries, setplan.Entry{ID: 9, Data: map[string]string{appsv1alpha1.ContextOwner: w.Name, appsv1alpha1.ContextRevision: "r1"}})
+			w.Entries = append(w.Entries, setplan.Entry{ID: 9,
+				Data: map[string]string{appsv1alpha1.ContextOwner: w.Name, appsv1alpha1.ContextRevision: "r1"}})
 		}, []int{0, 1, 2, 3}},
 		"one says that its Pod is scaled in, which it is not": {func(w *world) {
 			data := maps.Clone(w.Entries[2].Data)
@@ -370,7 +375,8 @@ func TestFailure12ResourceContextCorruptionAndGaps(t *testing.T) {
 		of := func(owner string) map[string]string {
 			return map[string]string{appsv1alpha1.ContextOwner: owner, "Theirs": "x"}
 		}
-		w.Entries = append(w.Entries, setplan.Entry{ID: 2, Data: of("other")}, setplan.Entry{ID: 3, Data: of("gone")}, setplan.Entry{ID: 5, Data: of("other")})
+		w.Entries = append(w.Entries, setplan.Entry{ID: 2, Data: of("other")}, setplan.Entry{ID: 3, Data: of("gone")},
+			setplan.Entry{ID: 5, Data: of("other")})
 		w.StaleOwners = map[string]bool{"gone": true}
 		w.Replicas = 5
 		require.True(t, w.run(always))

@@ -325,7 +325,8 @@ var goldens = map[string]golden{
 			s.user("the template becomes r2, with another environment", func() { s.spec = "r2"; forcing(s.world) })
 			s.rest()
 			assert.Equal(s.t, "Blocked", s.progressing())
-			s.user("the environment is put back: the template becomes r3", func() { s.spec = "r3"; s.Revisions["r1"] = setplan.Difference{} })
+			s.user("the environment is put back: the template becomes r3",
+				func() { s.spec = "r3"; s.Revisions["r1"] = setplan.Difference{} })
 		},
 		end: reached("r3"),
 	},

@@ -45,7 +45,8 @@ func TestResizes(t *testing.T) {
 				check: func(t *testing.T, w *world, before []types.UID) {
 					assert.Equal(t, before, w.uids())
 					plan := setplan.Decide(&w.Snapshot)
-					assert.True(t, slices.ContainsFunc(plan.Blockers, func(b setplan.Blocker) bool { return b.Reason == "ResizeInfeasible" }), plan.Blockers)
+					assert.True(t, slices.ContainsFunc(plan.Blockers,
+						func(b setplan.Blocker) bool { return b.Reason == "ResizeInfeasible" }), plan.Blockers)
 					assert.True(t, plan.Goal.Held)
 					status := setplan.StatusOf(&w.Snapshot, &plan, setplan.Outcome{}, appsv1alpha1.CollaSetStatus{})
 					stalled := meta.FindStatusCondition(status.Conditions, appsv1alpha1.CollaSetStalled)

@@ -62,15 +62,22 @@ func (k *keeping) keepClaimsOf(it *item) {
 			k.notes.block(it, BlockClaimTerminating, claimTerminating(it, name))
 			continue
 		case c == nil || c.Terminating:
-			k.notes.block(it, NoteClaimLost, fmt.Sprintf("its claim %s is deleted: the Pod goes on with the volume that it has, and gets a new, empty one when it is re-created; save the data before", name))
+			k.notes.block(it, NoteClaimLost,
+				fmt.Sprintf(
+					"its claim %s is deleted: the Pod goes on with the volume that it has, and gets a new, empty one when it is re-created; save the data before", name))
 			continue
 		case !k.claims.fits(c, t):
-			k.notes.block(it, NoteTemplateKept, fmt.Sprintf("its claim %s differs from the claim template %s and is kept; only new instance IDs get the template (whenTemplateChanged)", name, t.Name))
+			k.notes.block(it, NoteTemplateKept,
+				fmt.Sprintf(
+					"its claim %s differs from the claim template %s and is kept; only new instance IDs get the template (whenTemplateChanged)", name, t.Name))
 			continue
 		case c.Requested < t.Request:
 			k.expand(it, ClaimUpdate{c, *t, it.Revision})
 		case c.Requested > t.Request && c.Hash != t.Hash && it.Revision == k.UpdatedRevision:
-			k.notes.block(it, NoteCannotShrink, fmt.Sprintf("its claim %s is larger than the claim template %s asks for; it stays as it is, as volumes cannot shrink", name, t.Name))
+			k.notes.block(it, NoteCannotShrink,
+				fmt.Sprintf(
+					"its claim %s is larger than the claim template %s asks for; it stays as it is, as volumes cannot shrink",
+					name, t.Name))
 		}
 		if c.Expanding != "" {
 			k.notes.block(it, NoteExpanding, fmt.Sprintf("the volume of claim %s is being expanded: %s", name, c.Expanding))
@@ -95,9 +102,11 @@ func (k *keeping) makeAgain(c ClaimCreation) {
 // has a node until that Pod is gone, and does not start the Pod meanwhile.
 func claimTerminating(it *item, claim string) string {
 	if it.Scheduled {
-		return fmt.Sprintf("its claim %s is being deleted and stays until the Pod is gone, which cannot start with it: delete the Pod; the next one gets a new, empty claim", claim)
+		return fmt.Sprintf(
+			"its claim %s is being deleted and stays until the Pod is gone, which cannot start with it: delete the Pod; the next one gets a new, empty claim", claim)
 	}
-	return fmt.Sprintf("its claim %s is being deleted; a new, empty one is made when it is gone: see its finalizers", claim)
+	return fmt.Sprintf("its claim %s is being deleted; a new, empty one is made when it is gone: see its finalizers",
+		claim)
 }
 
 // expand brings a claim of a Pod to the size of its own revision. The Pod does not wait for that.
@@ -149,9 +158,13 @@ func (k *keeping) obsolete(c *Claim, e *slot) bool {
 	if e.vacated {
 		return holder == nil && !e.dropped && k.claims.claimsGo(e) && storedScaleIn(e)
 	}
-	if !e.active() || holder == nil || holder.condemned || holder.excluding || !k.claims.Retention.Changed || !k.known(holder.Revision) {
+	if !e.active() || holder == nil || holder.condemned || holder.excluding || !k.claims.Retention.Changed ||
+		!k.known(holder.Revision) {
 		return false
 	}
 	templates := k.claims.Templates[holder.Revision]
-	return !slices.ContainsFunc(templates, func(t ClaimTemplate) bool { return t.Name == c.Template && k.claims.fits(c, &t) })
+	return !slices.ContainsFunc(templates, func(t ClaimTemplate) bool {
+		return t.Name == c.Template &&
+			k.claims.fits(c, &t)
+	})
 }

@@ -38,7 +38,8 @@ func (m *membership) plan() ([]*Pod, []Inclusion) {
 		case it.excluding:
 			m.exclude(it)
 		case it.staying != "" && !it.Selected:
-			m.notes.block(it, excludeNotAllowed, "spec.selector does not match it any more, so it should be released: "+it.staying)
+			m.notes.block(it, excludeNotAllowed, "spec.selector does not match it any more, so it should be released: "+
+				it.staying)
 		case it.staying != "":
 			m.notes.block(it, excludeNotAllowed, it.staying)
 		}
@@ -46,7 +47,8 @@ func (m *membership) plan() ([]*Pod, []Inclusion) {
 	if len(m.exclusions) > 0 {
 		return m.exclusions, nil // what they leave behind is free for others next time
 	}
-	candidates := slices.SortedFunc(slices.Values(m.Candidates), func(a, b Candidate) int { return cmp.Compare(a.Name, b.Name) })
+	candidates := slices.SortedFunc(slices.Values(m.Candidates),
+		func(a, b Candidate) int { return cmp.Compare(a.Name, b.Name) })
 	var taken map[int]bool
 	for i := range candidates {
 		c := &candidates[i]
@@ -66,7 +68,8 @@ func (m *membership) plan() ([]*Pod, []Inclusion) {
 func (m *membership) exclude(it *item) {
 	m.notes.more = true
 	m.exclusions = append(m.exclusions, it.Pod)
-	if e := m.ledger.entries[it.ID]; e != nil && !e.dropped && m.pods.holder[it.ID] == nil && m.pods.leaving[it.ID] == nil {
+	if e := m.ledger.entries[it.ID]; e != nil && !e.dropped && m.pods.holder[it.ID] == nil &&
+		m.pods.leaving[it.ID] == nil {
 		m.ledger.drop(e)
 	}
 }
@@ -77,12 +80,14 @@ func (m *membership) refusal(c *Candidate) string {
 	case m.Sequential:
 		return "no Pod can be included with names in persistent sequence, because its name is none of them: empty podToInclude"
 	case p == nil:
-		return fmt.Sprintf("there is no Pod of this name with label %s=%s: set the label on it, or take the name off podToInclude",
+		return fmt.Sprintf(
+			"there is no Pod of this name with label %s=%s: set the label on it, or take the name off podToInclude",
 			appsv1alpha1.ControlLabel, appsv1alpha1.ControlValue)
 	case c.Owner != "":
 		return "it belongs to " + c.Owner + ": exclude it there first"
 	case p.Excluded || slices.Contains(m.ToExclude, c.Name):
-		return fmt.Sprintf("it is to be excluded as well: remove its label %s and its name from podToExclude", appsv1alpha1.ToExcludeLabel)
+		return fmt.Sprintf("it is to be excluded as well: remove its label %s and its name from podToExclude",
+			appsv1alpha1.ToExcludeLabel)
 	case !p.Selected:
 		return "spec.selector does not match its labels: set those labels on it"
 	case !p.Live():
@@ -105,7 +110,8 @@ func (m *membership) refusal(c *Candidate) string {
 func (m *membership) include(pod *Pod, taken map[int]bool) {
 	unused := func(id int) bool {
 		e := m.ledger.entries[id]
-		return e != nil && e.active() && e.marked(appsv1alpha1.ContextPodJustCreate) && m.pods.holder[id] == nil && m.pods.leaving[id] == nil
+		return e != nil && e.active() && e.marked(appsv1alpha1.ContextPodJustCreate) && m.pods.holder[id] == nil &&
+			m.pods.leaving[id] == nil
 	}
 	id := pod.ID
 	used := func() bool { return (taken[id] && !unused(id)) || m.included[id] || m.claims.hasOtherClaims(id, pod) }

@@ -91,10 +91,15 @@ func label(w *world, p *setplan.Pod, key string) {
 
 func TestPodsThatLeave(t *testing.T) {
 	for name, leave := range map[string]func(*world, *setplan.Pod){
-		"named":                      func(w *world, p *setplan.Pod) { w.ToExclude = []string{p.Name(), "never-heard-of"} },
-		"labelled":                   func(w *world, p *setplan.Pod) { label(w, p, appsv1alpha1.ToExcludeLabel) },
-		"not selected any more":      func(_ *world, p *setplan.Pod) { p.Selected = false },
-		"in the middle of an update": func(w *world, p *setplan.Pod) { w.template("r2"); w.round(always); w.ToExclude = []string{p.Name()} },
+		"named":                 func(w *world, p *setplan.Pod) { w.ToExclude = []string{p.Name(), "never-heard-of"} },
+		"labelled":              func(w *world, p *setplan.Pod) { label(w, p, appsv1alpha1.ToExcludeLabel) },
+		"not selected any more": func(_ *world, p *setplan.Pod) { p.Selected = false },
+		"in the middle of an update": func(w *world,
+			p *setplan.Pod) {
+			w.template("r2")
+			w.round(always)
+			w.ToExclude = []string{p.Name()}
+		},
 		"in the middle of a scale-in": func(w *world, p *setplan.Pod) {
 			w.ToDelete = nil
 			w.Replicas = 0
@@ -141,11 +146,13 @@ func TestPodsThatMayNotLeave(t *testing.T) {
 		change func(*world, *setplan.Pod)
 		says   string
 	}{
-		"names in sequence":           {func(w *world, _ *setplan.Pod) { w.Sequential = true }, "persistent sequence"},
-		"it is to be deleted":         {func(w *world, p *setplan.Pod) { w.ToDelete = []string{p.Name()} }, "take back one of the two"},
-		"it is marked for deletion":   {func(_ *world, p *setplan.Pod) { p.ToDelete = true }, "take back one of the two"},
-		"the CollaSet is paused":      {func(w *world, _ *setplan.Pod) { w.Paused = true }, "paused"},
-		"the selector left it behind": {func(w *world, p *setplan.Pod) { w.Sequential = true; p.Selected = false }, "spec.selector"},
+		"names in sequence": {func(w *world, _ *setplan.Pod) { w.Sequential = true }, "persistent sequence"},
+		"it is to be deleted": {func(w *world, p *setplan.Pod) { w.ToDelete = []string{p.Name()} },
+			"take back one of the two"},
+		"it is marked for deletion": {func(_ *world, p *setplan.Pod) { p.ToDelete = true }, "take back one of the two"},
+		"the CollaSet is paused":    {func(w *world, _ *setplan.Pod) { w.Paused = true }, "paused"},
+		"the selector left it behind": {func(w *world, p *setplan.Pod) { w.Sequential = true; p.Selected = false },
+			"spec.selector"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := atRest(t, 3, nil)
@@ -164,8 +171,9 @@ func TestPodsThatMayNotLeave(t *testing.T) {
 // stranger is a Pod without an owner.
 func stranger(w *world, name string, id int, change func(*setplan.Pod)) {
 	p := setplan.Pod{
-		View: podops.View{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true, ServiceReady: "True",
-			Labels: map[string]string{podops.ServiceAvailableLabel: "1"}},
+		View: podops.View{Namespace: "ns", Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true,
+			ServiceReady: "True",
+			Labels:       map[string]string{podops.ServiceAvailableLabel: "1"}},
 		ID: id, Revision: "r1", Created: w.Now,
 		Service: setplan.Service{ReadySince: w.Now, Available: true, Scheduled: true},
 		Marks:   setplan.Marks{Selected: true},
@@ -185,9 +193,10 @@ func TestPodsThatJoin(t *testing.T) {
 		replicas int
 		want     []int
 	}{
-		"under its own ID, if that is free":           {id: 7, revision: "r1", replicas: 4, want: []int{0, 1, 2, 7}},
-		"under the lowest one, if it is not":          {id: 1, revision: "r1", replicas: 4, want: []int{0, 1, 2, 3}},
-		"under the lowest one, if it has none":        {id: setplan.NoID, revision: "r1", replicas: 4, want: []int{0, 1, 2, 3}},
+		"under its own ID, if that is free":  {id: 7, revision: "r1", replicas: 4, want: []int{0, 1, 2, 7}},
+		"under the lowest one, if it is not": {id: 1, revision: "r1", replicas: 4, want: []int{0, 1, 2, 3}},
+		"under the lowest one, if it has none": {id: setplan.NoID, revision: "r1", replicas: 4,
+			want: []int{0, 1, 2, 3}},
 		"of an unknown revision it is made anew":      {id: 5, revision: "x", replicas: 4, want: []int{0, 1, 2, 5}},
 		"where a Pod lacks, it is the one":            {id: 9, revision: "r1", replicas: 4, want: []int{0, 1, 2, 9}},
 		"one too many, the one that costs least goes": {id: 3, revision: "r1", replicas: 3, want: []int{0, 1, 2}},
@@ -228,18 +237,21 @@ func TestPodsThatJoin(t *testing.T) {
 
 func TestPodsThatMayNotJoin(t *testing.T) {
 	for says, change := range map[string]func(*world, *setplan.Candidate){
-		"names in persistent sequence":       func(w *world, _ *setplan.Candidate) { w.Sequential = true },
-		"kusionstack.io/control=true":        func(_ *world, c *setplan.Candidate) { c.Pod = nil },
-		"it belongs to ReplicaSet x":         func(_ *world, c *setplan.Candidate) { c.Owner = "ReplicaSet x" },
-		"it is to be excluded as well":       func(w *world, _ *setplan.Candidate) { w.ToExclude = []string{"old"} },
-		"remove its label":                   func(_ *world, c *setplan.Candidate) { c.Pod.Excluded = true },
-		"spec.selector does not match":       func(_ *world, c *setplan.Candidate) { c.Pod.Selected = false },
-		"it is not alive":                    func(_ *world, c *setplan.Candidate) { c.Pod.View.Terminating = true },
-		"it is to be deleted as well":        func(_ *world, c *setplan.Candidate) { c.Pod.ToDelete = true },
-		"take back one of the two":           func(w *world, _ *setplan.Candidate) { w.ToDelete = []string{"old"} },
-		"it has labels of a replacement":     func(_ *world, c *setplan.Candidate) { c.Pod.Replacing = true },
-		"its claim data belongs to somebody": func(_ *world, c *setplan.Candidate) { c.Refusal = "its claim data belongs to somebody" },
-		"the CollaSet is paused":             func(w *world, _ *setplan.Candidate) { w.Paused = true },
+		"names in persistent sequence":   func(w *world, _ *setplan.Candidate) { w.Sequential = true },
+		"kusionstack.io/control=true":    func(_ *world, c *setplan.Candidate) { c.Pod = nil },
+		"it belongs to ReplicaSet x":     func(_ *world, c *setplan.Candidate) { c.Owner = "ReplicaSet x" },
+		"it is to be excluded as well":   func(w *world, _ *setplan.Candidate) { w.ToExclude = []string{"old"} },
+		"remove its label":               func(_ *world, c *setplan.Candidate) { c.Pod.Excluded = true },
+		"spec.selector does not match":   func(_ *world, c *setplan.Candidate) { c.Pod.Selected = false },
+		"it is not alive":                func(_ *world, c *setplan.Candidate) { c.Pod.View.Terminating = true },
+		"it is to be deleted as well":    func(_ *world, c *setplan.Candidate) { c.Pod.ToDelete = true },
+		"take back one of the two":       func(w *world, _ *setplan.Candidate) { w.ToDelete = []string{"old"} },
+		"it has labels of a replacement": func(_ *world, c *setplan.Candidate) { c.Pod.Replacing = true },
+		"its claim data belongs to somebody": func(_ *world,
+			c *setplan.Candidate) {
+			c.Refusal = "its claim data belongs to somebody"
+		},
+		"the CollaSet is paused": func(w *world, _ *setplan.Candidate) { w.Paused = true },
 	} {
 		t.Run(says, func(t *testing.T) {
 			w := atRest(t, 2, nil)
@@ -269,10 +281,12 @@ func TestMembersComeAndGoAtRandom(t *testing.T) {
 			}
 		}
 		w.StaleOwners = map[string]bool{"gone": true}
-		for id, owner := range rapid.MapOf(rapid.IntRange(0, 5), rapid.SampledFrom([]string{"other", "gone", ""})).Draw(t, "entries of others") {
+		for id, owner := range rapid.MapOf(rapid.IntRange(0, 5), rapid.SampledFrom([]string{"other", "gone", ""})).Draw(t,
+			"entries of others") {
 			w.Entries = append(w.Entries, setplan.Entry{ID: id, Data: map[string]string{appsv1alpha1.ContextOwner: owner}})
 		}
-		kept := slices.DeleteFunc(slices.Clone(w.Entries), func(e setplan.Entry) bool { return e.Data[appsv1alpha1.ContextOwner] == "gone" })
+		kept := slices.DeleteFunc(slices.Clone(w.Entries),
+			func(e setplan.Entry) bool { return e.Data[appsv1alpha1.ContextOwner] == "gone" })
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 4))
 		passes := sometimes(rapid.Uint64().Draw(t, "seed"), rapid.Float64Range(0.3, 1).Draw(t, "chance"))
 		pick := func() *setplan.Pod {
@@ -310,7 +324,8 @@ func TestMembersComeAndGoAtRandom(t *testing.T) {
 			case what == 8 && p != nil && p.Live():
 				w.ask(p)
 			case what == 9:
-				w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateReplace, appsv1alpha1.PodUpdateRecreate}).Draw(t, "policy")
+				w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateReplace,
+					appsv1alpha1.PodUpdateRecreate}).Draw(t, "policy")
 			}
 			for range rapid.IntRange(0, 5).Draw(t, "rounds") {
 				if diff := cmp.Diff(setplan.Decide(&w.Snapshot), setplan.Decide(shuffled(w, random))); diff != "" {
@@ -361,7 +376,10 @@ func shuffled(w *world, random *rand.Rand) *setplan.Snapshot {
 	s.Pods, s.Entries, s.Candidates = slices.Clone(s.Pods), slices.Clone(s.Entries), slices.Clone(s.Candidates)
 	random.Shuffle(len(s.Pods), func(i, j int) { s.Pods[i], s.Pods[j] = s.Pods[j], s.Pods[i] })
 	random.Shuffle(len(s.Entries), func(i, j int) { s.Entries[i], s.Entries[j] = s.Entries[j], s.Entries[i] })
-	random.Shuffle(len(s.Candidates), func(i, j int) { s.Candidates[i], s.Candidates[j] = s.Candidates[j], s.Candidates[i] })
+	random.Shuffle(len(s.Candidates), func(i, j int) {
+		s.Candidates[i], s.Candidates[j] = s.Candidates[j],
+			s.Candidates[i]
+	})
 	return &s
 }
 
@@ -559,7 +577,8 @@ func TestPodsThatAreToLeaveAreSpared(t *testing.T) {
 				}
 			}
 			for _, p := range w.live() {
-				if of := replica[p.ID]; replicas[of] && !leave[p.Name()] && !podops.IsDuring(p.View, setplan.OperatorID, podops.TypeScaleIn) {
+				if of := replica[p.ID]; replicas[of] && !leave[p.Name()] &&
+					!podops.IsDuring(p.View, setplan.OperatorID, podops.TypeScaleIn) {
 					left[of] = true
 				}
 			}
@@ -571,7 +590,8 @@ func TestPodsThatAreToLeaveAreSpared(t *testing.T) {
 		if len(w.problems) > 0 {
 			t.Fatalf("%v\n%v", w.problems, w.log)
 		}
-		if w.Paused || w.Sequential || len(w.ToDelete) > 0 || slices.ContainsFunc(w.Pods, func(p setplan.Pod) bool { return p.ToDelete }) {
+		if w.Paused || w.Sequential || len(w.ToDelete) > 0 ||
+			slices.ContainsFunc(w.Pods, func(p setplan.Pod) bool { return p.ToDelete }) {
 			return
 		}
 		w.broken = map[string]bool{}

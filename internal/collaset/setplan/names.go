@@ -56,7 +56,8 @@ func takenNames(s *Snapshot, pods *members) (taken Names) {
 // and not the one that it replaces.
 func (s *scaling) endsFirst(it *item) bool {
 	p := cmp.Or(it.newOf, it.pair)
-	if s.Conventions != KuperatorV07 || p == nil || p.fresh == nil || !p.fresh.named || p.origin.named || p.origin.staying != "" {
+	if s.Conventions != KuperatorV07 || p == nil || p.fresh == nil || !p.fresh.named || p.origin.named ||
+		p.origin.staying != "" {
 		return false
 	}
 	p.fresh.spared = true

@@ -32,7 +32,8 @@ func checkSteps(t *testing.T, steps map[setplan.Step]int) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(rapid.IntRange(1, 6).Draw(t, "replicas"))
 		w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{
-			appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateInPlaceOnly, appsv1alpha1.PodUpdateReplace,
+			appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateInPlaceOnly,
+			appsv1alpha1.PodUpdateReplace,
 		}).Draw(t, "policy")
 		w.older = rapid.Bool().Draw(t, "lifecycle-controller is older")
 		w.resizes, w.infeasible = rapid.Bool().Draw(t, "resizes"), rapid.Bool().Draw(t, "infeasible")
@@ -150,7 +151,8 @@ func TestPodsThatAreNotFitAreNotBegun(t *testing.T) {
 	queued.Serving = false
 	require.False(t, queued.MayBegin(order, next), "it was allowed because it did not serve")
 	queued.Serving = true
-	require.False(t, queued.MayBegin(nil, next), "where no step follows from a Pod alone, it has to be as the decision saw it")
+	require.False(t, queued.MayBegin(nil, next),
+		"where no step follows from a Pod alone, it has to be as the decision saw it")
 	queued.Version = next.View.ResourceVersion
 	require.True(t, queued.MayBegin(nil, next))
 }

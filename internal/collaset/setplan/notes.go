@@ -88,7 +88,8 @@ func waitFor(it *item) (reason, message string) {
 			if w.Reason == podops.WaitOperator {
 				// In Operate, and yet not allowed.
 				if it.View.Protected() {
-					return string(podops.WaitFinalizer), "a cooperator still holds the Pod: " + strings.Join(podops.ProtectionFinalizers(it.View.Finalizers), ", ")
+					return string(podops.WaitFinalizer),
+						"a cooperator still holds the Pod: " + strings.Join(podops.ProtectionFinalizers(it.View.Finalizers), ", ")
 				}
 				return string(podops.WaitNotReady), "the Pod is still observed to be Ready"
 			}

@@ -83,7 +83,8 @@ func (l *ledger) join(ln link) {
 	default:
 		// The new Pod stands for itself, and the ID of the origin is free once that is gone, and its claims where they go.
 		if !l.tookOver(o, fresh) {
-			l.may(o, appsv1alpha1.ContextReplaceNewPodID, "") // it was lost, not replaced: that is no reason to delete its claims
+			// it was lost, not replaced: that is no reason to delete its claims
+			l.may(o, appsv1alpha1.ContextReplaceNewPodID, "")
 		}
 		if l.claims.holdsClaims(o) {
 			l.must(o, appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
@@ -94,7 +95,8 @@ func (l *ledger) join(ln link) {
 
 // tookOver reports whether the Pod of an ID that is gone left because its replacement serves.
 func (l *ledger) tookOver(o *slot, fresh *item) bool {
-	return o.marked(appsv1alpha1.ContextScaleIn) || fresh != nil && fresh.Available || l.pods.leaving[o.id] != nil && l.pods.leaving[o.id].ToDelete
+	return o.marked(appsv1alpha1.ContextScaleIn) || fresh != nil && fresh.Available || l.pods.leaving[o.id] != nil &&
+		l.pods.leaving[o.id].ToDelete
 }
 
 // agreed reports whether the new side says the same, in its entry or by its Pod's label.

@@ -133,14 +133,20 @@ const BlockInFlight = "InFlightLimit"
 
 // sortBlockers puts those of most Pods first, and leaves out what is too much for status.
 func (p *Plan) sortBlockers() {
-	slices.SortFunc(p.Blockers, func(a, b Blocker) int { return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Reason, b.Reason)) })
+	slices.SortFunc(p.Blockers, func(a, b Blocker) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count),
+			cmp.Compare(a.Reason, b.Reason))
+	})
 	p.Blockers = p.Blockers[:min(len(p.Blockers), maxBlockers)]
 }
 
 // IsZero reports whether nothing is to be written but status.
 func (p *Plan) IsZero() bool {
-	return !p.EntriesChanged && len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+len(p.Cancels)+
-		len(p.Begins)+len(p.Marks)+len(p.Labels)+len(p.Repairs)+len(p.Exclusions)+len(p.Inclusions)+len(p.ClaimCreations)+len(p.ClaimUpdates)+len(p.ClaimAdoptions)+len(p.ClaimReleases)+len(p.ClaimRepairs)+len(p.ClaimDeletions) == 0 && p.Names.IsZero() && !p.Release
+	return !p.EntriesChanged && len(p.Creations)+len(p.Finishes)+len(p.Changes)+len(p.Resizes)+len(p.Deletions)+
+		len(p.Cancels)+
+		len(p.Begins)+len(p.Marks)+len(p.Labels)+len(p.Repairs)+len(p.Exclusions)+len(p.Inclusions)+len(p.ClaimCreations)+
+		len(p.ClaimUpdates)+len(p.ClaimAdoptions)+len(p.ClaimReleases)+len(p.ClaimRepairs)+len(p.ClaimDeletions) == 0 &&
+		p.Names.IsZero() && !p.Release
 }
 
 // Creation is a Pod to create.

@@ -41,7 +41,9 @@ type FailureHandling struct {
 // Halt returns what is still halted of what was halted by status: nil when the template is another one, or when the
 // policy or the deadline was taken away. spec is the revision of the present template, known reports whether a revision
 // still exists.
-func (f FailureHandling) Halt(status *appsv1alpha1.CollaSetStatus, spec string, known func(revision string) bool) *appsv1alpha1.HaltedRollout {
+func (f FailureHandling) Halt(
+	status *appsv1alpha1.CollaSetStatus, spec string, known func(revision string) bool,
+) *appsv1alpha1.HaltedRollout {
 	h := status.Halted
 	if h == nil || h.Revision != spec || !f.stops() {
 		return nil
@@ -53,7 +55,8 @@ func (f FailureHandling) Halt(status *appsv1alpha1.CollaSetStatus, spec string, 
 
 // stops reports whether the policy stops a rollout at all.
 func (f FailureHandling) stops() bool {
-	return f.Deadline > 0 && (f.Policy == appsv1alpha1.RolloutFailurePause || f.Policy == appsv1alpha1.RolloutFailureRollback)
+	return f.Deadline > 0 && (f.Policy == appsv1alpha1.RolloutFailurePause ||
+		f.Policy == appsv1alpha1.RolloutFailureRollback)
 }
 
 // rollbackTo is where Pods of a halted revision go; "" if they stay.
@@ -132,17 +135,20 @@ func hasProgressed(s *Snapshot, before, now *appsv1alpha1.CollaSetStatus) bool {
 	return before.ObservedGeneration != now.ObservedGeneration || before.UpdatedRevision != now.UpdatedRevision ||
 		now.UpdatedReplicas > before.UpdatedReplicas || now.UpdatedAvailableReplicas > before.UpdatedAvailableReplicas ||
 		now.AvailableReplicas > before.AvailableReplicas || far(now) < far(before) ||
-		(s.MinReady == 0 && (now.ReadyReplicas > before.ReadyReplicas || now.UpdatedReadyReplicas > before.UpdatedReadyReplicas))
+		(s.MinReady == 0 && (now.ReadyReplicas > before.ReadyReplicas ||
+			now.UpdatedReadyReplicas > before.UpdatedReadyReplicas))
 }
 
 // wasComplete reports whether the status before tells of a rollout that reached the present spec, and no Pod has been
 // updated since: where none was missing, more Pods at the updated revision are not what was lost and came back.
 func wasComplete(s *Snapshot, before, now *appsv1alpha1.CollaSetStatus) bool {
-	if before.UpdatedRevision != s.spec() || (int(before.Replicas) >= s.Replicas && now.UpdatedReplicas > before.UpdatedReplicas) {
+	if before.UpdatedRevision != s.spec() ||
+		(int(before.Replicas) >= s.Replicas && now.UpdatedReplicas > before.UpdatedReplicas) {
 		return false
 	}
 	c := meta.FindStatusCondition(before.Conditions, appsv1alpha1.CollaSetProgressing)
-	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == string(appsv1alpha1.ReasonRolloutComplete) && c.ObservedGeneration == s.Generation
+	return c != nil && c.Status == metav1.ConditionTrue && c.Reason == string(appsv1alpha1.ReasonRolloutComplete) &&
+		c.ObservedGeneration == s.Generation
 }
 
 // isClockStalled reports whether the clock, which does not run while the CollaSet waits for others, has to be moved.
@@ -162,7 +168,8 @@ type rollout struct {
 func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollout {
 	g := p.Goal
 	was := wasComplete(s, before, st)
-	r := rollout{complete: g.UpdateReached && !g.Held && !g.Replacing && s.Halted == nil && (g.ScaleReached && g.Available() || was)}
+	r := rollout{complete: g.UpdateReached && !g.Held && !g.Replacing && s.Halted == nil &&
+		(g.ScaleReached && g.Available() || was)}
 	st.Halted = s.Halted
 	if s.Failure.Deadline == 0 {
 		return r
@@ -171,7 +178,8 @@ func follow(s *Snapshot, p *Plan, before, st *appsv1alpha1.CollaSetStatus) rollo
 	st.LastProgressTime = before.LastProgressTime
 	left := !r.complete && !s.Paused && !s.Deleting && s.Halted == nil
 	begun := st.LastProgressTime != nil
-	if (!begun && left) || (begun && (hasProgressed(s, before, st) || (was && !r.complete) || isClockStalled(s, g, st.LastProgressTime))) {
+	if (!begun && left) || (begun && (hasProgressed(s, before, st) || (was && !r.complete) ||
+		isClockStalled(s, g, st.LastProgressTime))) {
 		st.LastProgressTime = &now
 	}
 	r.exceeded = left && !g.Waits && s.Now.Sub(st.LastProgressTime.Time) >= s.limit()
@@ -196,7 +204,8 @@ func blamed(s *Snapshot, p *Plan, st *appsv1alpha1.CollaSetStatus) bool {
 // if the clock does not run or has run out.
 func DeadlineIn(s *Snapshot, g Goal, st *appsv1alpha1.CollaSetStatus) time.Duration {
 	c := meta.FindStatusCondition(st.Conditions, appsv1alpha1.CollaSetProgressing)
-	if st.LastProgressTime == nil || st.Halted != nil || s.Paused || s.Deleting || c == nil || c.Reason == string(appsv1alpha1.ReasonRolloutComplete) {
+	if st.LastProgressTime == nil || st.Halted != nil || s.Paused || s.Deleting || c == nil ||
+		c.Reason == string(appsv1alpha1.ReasonRolloutComplete) {
 		return 0
 	}
 	passed := s.Now.Sub(st.LastProgressTime.Time)
@@ -209,7 +218,8 @@ func DeadlineIn(s *Snapshot, g Goal, st *appsv1alpha1.CollaSetStatus) time.Durat
 // haltedMessage says what was stopped, and what to do.
 func haltedMessage(s *Snapshot, h *appsv1alpha1.HaltedRollout) (appsv1alpha1.ConditionReason, string) {
 	const remedy = "change spec.template, or take spec.updateStrategy.failurePolicy away to go on with it"
-	text := fmt.Sprintf("revision %s made no progress within spec.progressDeadlineSeconds (%d): ", h.Revision, int(s.Failure.Deadline.Seconds()))
+	text := fmt.Sprintf("revision %s made no progress within spec.progressDeadlineSeconds (%d): ", h.Revision,
+		int(s.Failure.Deadline.Seconds()))
 	if h.RollbackTo != "" {
 		return appsv1alpha1.ReasonRolledBack, text + fmt.Sprintf("its Pods go back to %s; ", h.RollbackTo) + remedy
 	}

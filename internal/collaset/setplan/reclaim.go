@@ -15,7 +15,8 @@ func reclaim(s *Snapshot, pods *members, claims *claimIndex, notes *notes) Plan 
 	for _, it := range pods.items {
 		switch {
 		case s.Orphaning:
-			notes.block(it, "WaitingForGarbageCollector", "is to be left behind, and the garbage collector has not taken its owner reference off yet")
+			notes.block(it, "WaitingForGarbageCollector",
+				"is to be left behind, and the garbage collector has not taken its owner reference off yet")
 		case it.View.Terminating:
 			notes.block(it, "Terminating", "is being deleted")
 		case !s.Protocol:

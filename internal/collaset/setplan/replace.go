@@ -12,7 +12,8 @@ import (
 
 // ReplacementLabels are all that tell of a replacement, on either half of a pair.
 var ReplacementLabels = [...]string{
-	appsv1alpha1.ToReplaceLabel, appsv1alpha1.ReplacedByReplaceUpdateLabel, appsv1alpha1.ReplacePairNewIDLabel, appsv1alpha1.ReplacePairOriginNameLabel,
+	appsv1alpha1.ToReplaceLabel, appsv1alpha1.ReplacedByReplaceUpdateLabel, appsv1alpha1.ReplacePairNewIDLabel,
+	appsv1alpha1.ReplacePairOriginNameLabel,
 }
 
 // pairing is what a Pod's labels say of a replacement.
@@ -199,7 +200,8 @@ func (r *replacing) advancePair(p *pair) (over bool) {
 		case it.replaceFor == notReplaced:
 			r.forgetPair(it)
 		default:
-			r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is at revision "+p.fresh.Revision+", which is not wanted any more: it goes, and another one comes at "+r.targetOf(it))
+			r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is at revision "+p.fresh.Revision+
+				", which is not wanted any more: it goes, and another one comes at "+r.targetOf(it))
 		}
 		return over
 	default:
@@ -214,7 +216,8 @@ func (r *replacing) awaitReplacement(p *pair) {
 	it := p.origin
 	switch {
 	case p.fresh == nil:
-		r.notes.block(it, "WaitingForReplacement", fmt.Sprintf("its replacement, instance ID %d, is still to be created", p.entry.id))
+		r.notes.block(it, "WaitingForReplacement", fmt.Sprintf("its replacement, instance ID %d, is still to be created",
+			p.entry.id))
 	case !p.fresh.Available:
 		r.notes.block(it, "WaitingForReplacement", "its replacement "+p.fresh.Name()+" is not available yet")
 	case r.Protocol && p.fresh.ToDelete:
@@ -224,7 +227,8 @@ func (r *replacing) awaitReplacement(p *pair) {
 		it.handed = true
 		r.do.Marks = append(r.do.Marks, it.Pod)
 	case r.isMoving:
-		r.notes.block(it, "WaitingForDeletion", "its replacement serves; it is deleted in the next round, because Pods are excluded or included in this one")
+		r.notes.block(it, "WaitingForDeletion",
+			"its replacement serves; it is deleted in the next round, because Pods are excluded or included in this one")
 	default:
 		it.handed = true
 		r.ledger.must(r.ledger.entries[it.ID], appsv1alpha1.ContextScaleIn, appsv1alpha1.ContextTrue)
@@ -254,9 +258,11 @@ func (r *replacing) abortPair(p *pair) (over bool) {
 func (r *replacing) mayReplace(it *item) bool {
 	switch {
 	case r.ledger.entries[it.ID] == nil:
-		r.notes.block(it, "NoInstanceID", "has no instance ID of its own (label "+appsv1alpha1.InstanceIDLabel+") and cannot be replaced: delete it, another one is created")
+		r.notes.block(it, "NoInstanceID", "has no instance ID of its own (label "+appsv1alpha1.InstanceIDLabel+
+			") and cannot be replaced: delete it, another one is created")
 	case it.pairing.unreadable != "":
-		r.notes.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label", appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
+		r.notes.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label",
+			appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
 	case r.Protocol && it.ToDelete, it.named && (r.Protocol || !r.Sequential):
 		r.notes.leaves(it, "is being deleted and comes back")
 	case it.During == podops.TypeScaleIn, it.During == podops.TypeUpdate && !it.Recorded:
@@ -272,7 +278,8 @@ func (r *replacing) mayReplace(it *item) bool {
 // replaceMore begins replacements, of updates no more at a time than the surge allows.
 func (r *replacing) replaceMore(ready []*item, byUpdates int) {
 	slices.SortFunc(ready, func(a, b *item) int {
-		return cmp.Or(first(a.replaceFor == byUser, b.replaceFor == byUser), first(a.pairing.wanted, b.pairing.wanted), costOrder(a, b))
+		return cmp.Or(first(a.replaceFor == byUser, b.replaceFor == byUser), first(a.pairing.wanted, b.pairing.wanted),
+			costOrder(a, b))
 	})
 	room, begun := max(r.MaxSurge, 1)-byUpdates, 0
 	for _, it := range ready {
@@ -280,7 +287,8 @@ func (r *replacing) replaceMore(ready []*item, byUpdates int) {
 		case r.Paused:
 			r.notes.block(it, "Paused", "is to be replaced, but the CollaSet is paused")
 		case it.replaceFor == byUpdate && room <= 0:
-			r.notes.block(it, "MaxSurge", fmt.Sprintf("%d Pods are being replaced, as many as updateStrategy.maxSurge allows", byUpdates))
+			r.notes.block(it, "MaxSurge", fmt.Sprintf("%d Pods are being replaced, as many as updateStrategy.maxSurge allows",
+				byUpdates))
 		case begun >= r.limits().Begins:
 			r.notes.more = true
 		case it.Available && !r.api.tried(it, verdictLasts, Trial{Write: TrialDelete}):
@@ -307,7 +315,8 @@ func (r *replacing) beginPair(it *item) {
 	r.pods.pairs = append(r.pods.pairs, p)
 	r.any = true
 	r.labelPair(p)
-	r.notes.block(it, "WaitingForReplacement", fmt.Sprintf("its replacement, instance ID %d, is still to be created", e.id))
+	r.notes.block(it, "WaitingForReplacement",
+		fmt.Sprintf("its replacement, instance ID %d, is still to be created", e.id))
 }
 
 // labelPair makes the labels of a pair say what its entries say.
@@ -333,7 +342,8 @@ func (r *replacing) forgetPair(it *item) {
 		return // most have none of these labels
 	}
 	if it.pairing.unreadable != "" {
-		r.notes.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label", appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
+		r.notes.block(it, "PairLabelInvalid", fmt.Sprintf("label %s is %s, which is no instance ID: remove the label",
+			appsv1alpha1.ReplacePairNewIDLabel, it.pairing.unreadable))
 	} else if it.unlabel(appsv1alpha1.ReplacePairNewIDLabel) {
 		it.told = ReplacementCancelled
 	}

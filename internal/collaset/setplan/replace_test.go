@@ -24,7 +24,8 @@ func (w *world) newPods() map[string]*setplan.Pod {
 	out := map[string]*setplan.Pod{}
 	for _, p := range w.live() {
 		origin := w.find(p.View.Labels[appsv1alpha1.ReplacePairOriginNameLabel])
-		if origin == nil || !origin.Live() || w.Sequential && w.entry(origin.ID).Data[appsv1alpha1.ContextReplaceNewPodID] != strconv.Itoa(p.ID) {
+		if origin == nil || !origin.Live() || w.Sequential &&
+			w.entry(origin.ID).Data[appsv1alpha1.ContextReplaceNewPodID] != strconv.Itoa(p.ID) {
 			continue
 		}
 		if out[origin.Name()] != nil {
@@ -614,7 +615,8 @@ func TestReplacements(t *testing.T) {
 				w.keeps = false
 			},
 			check: func(t *testing.T, w *world, before []string) {
-				w.problems = slices.DeleteFunc(w.problems, func(p string) bool { return p == "double and web-00006 replace web-00003" })
+				w.problems = slices.DeleteFunc(w.problems,
+					func(p string) bool { return p == "double and web-00006 replace web-00003" })
 				assert.Equal(t, []int{0, 1, 3, 4, 5}, w.ids())
 				assert.Len(t, kept(w, before), 4)
 			},
@@ -764,7 +766,8 @@ func TestHalfDoneReplacementsOfKuperatorAreTakenOver(t *testing.T) {
 		origin, fresh := &w.Pods[i], w.Pods[i]
 		fresh.ID, fresh.Revision, fresh.Available, fresh.View.Ready = 3-i, "r2", false, false
 		fresh.View.Name, fresh.View.UID, fresh.View.ContainersReady = fmt.Sprintf("new-%d", i), "", false
-		fresh.View.Labels = map[string]string{podops.CreatingLabel: "1795233719922036490", appsv1alpha1.ReplacePairOriginNameLabel: origin.Name()}
+		fresh.View.Labels = map[string]string{podops.CreatingLabel: "1795233719922036490",
+			appsv1alpha1.ReplacePairOriginNameLabel: origin.Name()}
 		w.set(origin, appsv1alpha1.ToReplaceLabel, "1795233719860911244")
 		w.set(origin, appsv1alpha1.ReplacedByReplaceUpdateLabel, "r2")
 		w.set(origin, appsv1alpha1.ReplacePairNewIDLabel, strconv.Itoa(fresh.ID))
@@ -843,7 +846,8 @@ func (w *world) disturb(t *rapid.T) {
 		w.broken[rapid.SampledFrom([]string{"r1", "r2", "r3"}).Draw(t, "broken")] = rapid.Bool().Draw(t, "is")
 	case what == 4:
 		w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{
-			appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateReplace, appsv1alpha1.PodUpdateReplace,
+			appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateReplace,
+			appsv1alpha1.PodUpdateReplace,
 		}).Draw(t, "policy")
 	case what == 5:
 		w.Paused = rapid.Bool().Draw(t, "paused")
@@ -877,7 +881,10 @@ func TestTheOrderOfTheInputDoesNotMatterToReplacements(t *testing.T) {
 		shuffled := w.Snapshot
 		shuffled.Pods, shuffled.Entries = slices.Clone(w.Pods), slices.Clone(w.Entries)
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 2))
-		random.Shuffle(len(shuffled.Pods), func(i, j int) { shuffled.Pods[i], shuffled.Pods[j] = shuffled.Pods[j], shuffled.Pods[i] })
+		random.Shuffle(len(shuffled.Pods), func(i, j int) {
+			shuffled.Pods[i], shuffled.Pods[j] = shuffled.Pods[j],
+				shuffled.Pods[i]
+		})
 		random.Shuffle(len(shuffled.Entries), func(i, j int) {
 			shuffled.Entries[i], shuffled.Entries[j] = shuffled.Entries[j], shuffled.Entries[i]
 		})

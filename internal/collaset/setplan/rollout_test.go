@@ -247,7 +247,8 @@ func TestWhatIsHalted(t *testing.T) {
 		"what the policy refuses says so itself": {
 			policy: appsv1alpha1.RolloutFailureRollback,
 			before: func(s *story) {
-				s.user("r2 needs other Pods", func() { s.spec = "r2"; s.Policy = appsv1alpha1.PodUpdateInPlaceOnly; forcing(s.world) })
+				s.user("r2 needs other Pods",
+					func() { s.spec = "r2"; s.Policy = appsv1alpha1.PodUpdateInPlaceOnly; forcing(s.world) })
 			},
 		},
 	} {
@@ -269,7 +270,8 @@ func TestWhatIsHalted(t *testing.T) {
 }
 
 func TestAHaltEnds(t *testing.T) {
-	halted := &appsv1alpha1.CollaSetStatus{CurrentRevision: "r1", Halted: &appsv1alpha1.HaltedRollout{Revision: "r2", RollbackTo: "r1"}}
+	halted := &appsv1alpha1.CollaSetStatus{CurrentRevision: "r1",
+		Halted: &appsv1alpha1.HaltedRollout{Revision: "r2", RollbackTo: "r1"}}
 	rollback := setplan.FailureHandling{Deadline: deadline, Policy: appsv1alpha1.RolloutFailureRollback}
 	for name, tc := range map[string]struct {
 		failure    setplan.FailureHandling
@@ -278,14 +280,20 @@ func TestAHaltEnds(t *testing.T) {
 		wantHalted bool
 		wantTarget string
 	}{
-		"it lasts as long as nobody changes anything":        {failure: rollback, spec: "r2", wantHalted: true, wantTarget: "r1"},
-		"another template ends it":                           {failure: rollback, spec: "r3", wantTarget: "r3"},
-		"going back oneself ends it":                         {failure: rollback, spec: "r1", wantTarget: "r1"},
-		"taking the deadline away ends it":                   {failure: setplan.FailureHandling{Policy: rollback.Policy}, spec: "r2", wantTarget: "r2"},
-		"taking the policy away ends it":                     {failure: setplan.FailureHandling{Deadline: deadline}, spec: "r2", wantTarget: "r2"},
-		"Report ends it":                                     {failure: setplan.FailureHandling{Deadline: deadline, Policy: appsv1alpha1.RolloutFailureReport}, spec: "r2", wantTarget: "r2"},
-		"Pause leaves Pods where they are":                   {failure: setplan.FailureHandling{Deadline: deadline, Policy: appsv1alpha1.RolloutFailurePause}, spec: "r2", wantHalted: true, wantTarget: "r2"},
-		"without the revision before there is no going back": {failure: rollback, spec: "r2", gone: "r1", wantHalted: true, wantTarget: "r2"},
+		"it lasts as long as nobody changes anything": {failure: rollback, spec: "r2", wantHalted: true,
+			wantTarget: "r1"},
+		"another template ends it":   {failure: rollback, spec: "r3", wantTarget: "r3"},
+		"going back oneself ends it": {failure: rollback, spec: "r1", wantTarget: "r1"},
+		"taking the deadline away ends it": {failure: setplan.FailureHandling{Policy: rollback.Policy},
+			spec: "r2", wantTarget: "r2"},
+		"taking the policy away ends it": {failure: setplan.FailureHandling{Deadline: deadline},
+			spec: "r2", wantTarget: "r2"},
+		"Report ends it": {failure: setplan.FailureHandling{Deadline: deadline,
+			Policy: appsv1alpha1.RolloutFailureReport}, spec: "r2", wantTarget: "r2"},
+		"Pause leaves Pods where they are": {failure: setplan.FailureHandling{Deadline: deadline,
+			Policy: appsv1alpha1.RolloutFailurePause}, spec: "r2", wantHalted: true, wantTarget: "r2"},
+		"without the revision before there is no going back": {failure: rollback, spec: "r2", gone: "r1", wantHalted: true,
+			wantTarget: "r2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tc.failure.Halt(halted, tc.spec, func(r string) bool { return r != tc.gone })
@@ -435,8 +443,9 @@ func TestUpdateOrder(t *testing.T) {
 	pod := func(id int, change func(*setplan.Pod)) setplan.Pod {
 		name := fmt.Sprintf("p%d", id)
 		p := setplan.Pod{
-			View: podops.View{Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true, ServiceReady: "True",
-				Labels: map[string]string{podops.ServiceAvailableLabel: "1"}},
+			View: podops.View{Name: name, UID: types.UID(name), ResourceVersion: "1", Gate: true, Ready: true,
+				ServiceReady: "True",
+				Labels:       map[string]string{podops.ServiceAvailableLabel: "1"}},
 			ID: id, Revision: "r1", Created: at(0),
 			Service: setplan.Service{ReadySince: at(10), Available: true, Scheduled: true},
 			Marks:   setplan.Marks{Selected: true},
@@ -483,7 +492,8 @@ func TestUpdateOrder(t *testing.T) {
 				for _, p := range plan.Cancels {
 					assert.NotEqual(t, first, p.Name(), "the one chosen is not cancelled")
 				}
-				chosen := w.Pods[0].Revision == "r2" || podops.IsDuring(w.Pods[0].View, setplan.OperatorID, podops.TypeUpdate) || len(plan.Begins) == 1
+				chosen := w.Pods[0].Revision == "r2" || podops.IsDuring(w.Pods[0].View, setplan.OperatorID, podops.TypeUpdate) ||
+					len(plan.Begins) == 1
 				assert.True(t, chosen, "%+v", plan)
 			}
 		})
@@ -496,11 +506,16 @@ func TestRevisionOfPodsAdded(t *testing.T) {
 		to     int
 		want   int // Pods at r2 then
 	}{
-		"without a partition all are updated":                        {change: func(s *story) { s.Partition = 0 }, to: 8, want: 8},
-		"a partition of three keeps three":                           {change: func(s *story) { s.Partition = 3 }, to: 8, want: 5},
-		"a partition of all keeps all":                               {change: func(s *story) { s.Partition = 8 }, to: 8, want: 0},
-		"a percentage grows with the replicas: half of 4, half of 8": {change: func(s *story) { s.Partition = 2 }, to: -8, want: 4},
-		"by label new Pods come at the current revision":             {change: func(s *story) { s.ByLabel = true }, to: 8, want: 0},
+		"without a partition all are updated": {change: func(s *story) { s.Partition = 0 },
+			to: 8, want: 8},
+		"a partition of three keeps three": {change: func(s *story) { s.Partition = 3 },
+			to: 8, want: 5},
+		"a partition of all keeps all": {change: func(s *story) { s.Partition = 8 },
+			to: 8, want: 0},
+		"a percentage grows with the replicas: half of 4, half of 8": {change: func(s *story) { s.Partition = 2 },
+			to: -8, want: 4},
+		"by label new Pods come at the current revision": {change: func(s *story) { s.ByLabel = true },
+			to: 8, want: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t, 4, always, nil)
@@ -620,12 +635,14 @@ func TestUsersOfEveryKind(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		passes := sometimes(rapid.Uint64().Draw(rt, "seed"), rapid.Float64Range(0.3, 1).Draw(rt, "chance"))
 		s := tell(t, rapid.IntRange(1, 5).Draw(rt, "replicas"), passes, func(w *world) {
-			w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateInPlaceIfPossible}).Draw(rt, "policy")
+			w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateRecreate,
+				appsv1alpha1.PodUpdateInPlaceIfPossible}).Draw(rt, "policy")
 			w.budget = rapid.IntRange(0, 2).Draw(rt, "budget")
 			w.MinReady = time.Duration(rapid.SampledFrom([]int{0, 0, 5}).Draw(rt, "minReady")) * time.Second
-			w.Failure = setplan.FailureHandling{Deadline: 40 * time.Second, Policy: rapid.SampledFrom([]appsv1alpha1.RolloutFailurePolicy{
-				"", appsv1alpha1.RolloutFailureReport, appsv1alpha1.RolloutFailurePause, appsv1alpha1.RolloutFailureRollback,
-			}).Draw(rt, "failure")}
+			w.Failure = setplan.FailureHandling{Deadline: 40 * time.Second,
+				Policy: rapid.SampledFrom([]appsv1alpha1.RolloutFailurePolicy{
+					"", appsv1alpha1.RolloutFailureReport, appsv1alpha1.RolloutFailurePause, appsv1alpha1.RolloutFailureRollback,
+				}).Draw(rt, "failure")}
 		})
 		s.silent = true
 		s.broken["r3"] = true

@@ -134,7 +134,8 @@ func handOver(mode *Mode, isSequential bool, pods *members, notes *notes) (do Po
 			}
 		case isSequential && mode.Conventions != KuperatorV07:
 			// Its successor has the same name and would be deleted again, for ever.
-			notes.block(it, "PodToDeleteIgnored", "podToDelete with PersistentSequence names only chooses what scale-in removes when the lifecycle is off; delete the Pod instead")
+			notes.block(it, "PodToDeleteIgnored",
+				"podToDelete with PersistentSequence names only chooses what scale-in removes when the lifecycle is off; delete the Pod instead")
 		default:
 			do.Deletions = append(do.Deletions, Deletion{it.Pod, DeleteNamed})
 		}

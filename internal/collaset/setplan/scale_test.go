@@ -97,7 +97,8 @@ func TestVictims(t *testing.T) {
 // TestScaleInKeepsTheSpread scales in at random and measures how far apart the domains are afterwards.
 func TestScaleInKeepsTheSpread(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		zones, perZone, hosts := rapid.IntRange(1, 4).Draw(t, "zones"), rapid.IntRange(2, 6).Draw(t, "Pods a zone"), rapid.IntRange(1, 3).Draw(t, "hosts a zone")
+		zones, perZone, hosts := rapid.IntRange(1, 4).Draw(t, "zones"), rapid.IntRange(2, 6).Draw(t, "Pods a zone"),
+			rapid.IntRange(1, 3).Draw(t, "hosts a zone")
 		w := benchWorld(zones * perZone)
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "ages"), 3))
 		for i := range w.Pods {
@@ -249,7 +250,8 @@ func TestPausedBeginsNoScaling(t *testing.T) {
 			w.Paused = true
 			tc.change(w)
 			require.True(t, w.run(always))
-			assert.Zero(t, countPrefix(w.log, "create")+countPrefix(w.log, "delete")+countPrefix(w.log, "begin")+countPrefix(w.log, "mark"), w.log)
+			assert.Zero(t, countPrefix(w.log, "create")+countPrefix(w.log, "delete")+countPrefix(w.log, "begin")+
+				countPrefix(w.log, "mark"), w.log)
 			plan := setplan.Decide(&w.Snapshot)
 			if tc.reason != "" {
 				require.NotEmpty(t, plan.Blockers)

@@ -263,7 +263,8 @@ func (w *world) create(c setplan.Creation) {
 	}
 	w.say("create %d %s", c.ID, c.Revision)
 	p := setplan.Pod{
-		View: podops.View{Namespace: "ns", Name: name, UID: types.UID(strconv.Itoa(w.uid)), ResourceVersion: "1", Gate: w.Protocol,
+		View: podops.View{Namespace: "ns", Name: name, UID: types.UID(strconv.Itoa(w.uid)), ResourceVersion: "1",
+			Gate:   w.Protocol,
 			Labels: map[string]string{podops.CreatingLabel: "1"}},
 		ID: c.ID, Revision: c.Revision, Created: w.Now,
 		Service: setplan.Service{Scheduled: true},

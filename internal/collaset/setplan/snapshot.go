@@ -237,7 +237,8 @@ type Facts struct {
 }
 
 // atRest are the facts of Pods without an operation of ours, which most are.
-var atRest, atRestInService = &Facts{Op: podops.Operation{ID: OperatorID}}, &Facts{Op: podops.Operation{ID: OperatorID}, InService: true}
+var atRest, atRestInService = &Facts{Op: podops.Operation{ID: OperatorID}},
+	&Facts{Op: podops.Operation{ID: OperatorID}, InService: true}
 
 // FactsOf works out the facts of a Pod.
 func FactsOf(v podops.View) *Facts {

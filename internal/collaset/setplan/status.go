@@ -47,7 +47,8 @@ func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatu
 		st.NextUpdate = before.NextUpdate // differences lead to where Pods go back now
 	}
 	for _, b := range p.Blockers {
-		st.Blockers = append(st.Blockers, appsv1alpha1.Blocker{Reason: b.Reason, Message: Cut(b.Message), Count: int32(b.Count)})
+		st.Blockers = append(st.Blockers, appsv1alpha1.Blocker{Reason: b.Reason, Message: Cut(b.Message),
+			Count: int32(b.Count)})
 	}
 	for _, c := range before.Conditions {
 		if c.Type != appsv1alpha1.CollaSetTerminating || s.Deleting {
@@ -65,7 +66,9 @@ func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatu
 
 // FailedStatus is the status before, of a generation for which nothing could be decided because of a failure. before is
 // changed.
-func FailedStatus(before appsv1alpha1.CollaSetStatus, generation int64, now time.Time, failure error) appsv1alpha1.CollaSetStatus {
+func FailedStatus(
+	before appsv1alpha1.CollaSetStatus, generation int64, now time.Time, failure error,
+) appsv1alpha1.CollaSetStatus {
 	before.ObservedGeneration = generation
 	w := conditionWriter{&before, &Snapshot{Generation: generation, Mode: Mode{Now: now}}}
 	w.set(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonFailed, failure.Error())
@@ -76,7 +79,8 @@ func FailedStatus(before appsv1alpha1.CollaSetStatus, generation int64, now time
 // rolloutComplete reports whether every Pod is at the revision of the template, and every wanted one Ready and
 // available with it. A revision that was halted never becomes the one that Pods come from.
 func rolloutComplete(s *Snapshot, st *appsv1alpha1.CollaSetStatus) bool {
-	return s.spec() != "" && s.Halted == nil && int(st.UpdatedReadyReplicas) >= s.Replicas && st.UpdatedReplicas == st.Replicas &&
+	return s.spec() != "" && s.Halted == nil && int(st.UpdatedReadyReplicas) >= s.Replicas &&
+		st.UpdatedReplicas == st.Replicas &&
 		int(st.UpdatedAvailableReplicas) >= s.Replicas
 }
 
@@ -148,8 +152,10 @@ func (w conditionWriter) attempts(g Goal, o Outcome, r rollout) {
 	case o.Update != nil:
 		w.set(appsv1alpha1.CollaSetUpdate, false, appsv1alpha1.ReasonUpdateFailed, o.Update.Error())
 	case g.Refusal != "" && !g.UpdateReached:
-		w.set(appsv1alpha1.CollaSetUpdate, false, appsv1alpha1.ReasonUpdateFailed, "the API server refuses it, as the condition Stalled explains")
-	case r.complete, g.UpdateReached && !g.Replacing && w.status.UpdatedAvailableReplicas == w.status.UpdatedReplicas && w.s.Halted == nil:
+		w.set(appsv1alpha1.CollaSetUpdate, false, appsv1alpha1.ReasonUpdateFailed,
+			"the API server refuses it, as the condition Stalled explains")
+	case r.complete, g.UpdateReached && !g.Replacing && w.status.UpdatedAvailableReplicas == w.status.UpdatedReplicas &&
+		w.s.Halted == nil:
 		w.set(appsv1alpha1.CollaSetUpdate, true, appsv1alpha1.ReasonUpdated, "")
 	default:
 		w.set(appsv1alpha1.CollaSetUpdate, true, appsv1alpha1.ReasonUpdating, "")
@@ -163,7 +169,8 @@ func (w conditionWriter) terminating(p *Plan, o Outcome) {
 	case p.Release:
 		w.set(appsv1alpha1.CollaSetTerminating, true, appsv1alpha1.ReasonDeleted, "")
 	default:
-		w.set(appsv1alpha1.CollaSetTerminating, false, appsv1alpha1.ReasonReclaimingTargetsDeletion, "waiting for all Pods to be gone")
+		w.set(appsv1alpha1.CollaSetTerminating, false, appsv1alpha1.ReasonReclaimingTargetsDeletion,
+			"waiting for all Pods to be gone")
 	}
 }
 
@@ -201,14 +208,17 @@ func (w conditionWriter) progress(p *Plan, o Outcome, r rollout) {
 	}
 	switch {
 	case len(stalled) > 0:
-		w.set(appsv1alpha1.CollaSetProgressing, false, because, "nothing goes on until what the condition Stalled names is changed")
+		w.set(appsv1alpha1.CollaSetProgressing, false, because,
+			"nothing goes on until what the condition Stalled names is changed")
 	case paused:
 		w.set(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonPaused, message)
 	case r.complete:
 		w.set(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonRolloutComplete, "")
 	case r.exceeded:
 		w.set(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonProgressDeadlineExceeded,
-			fmt.Sprintf("nothing got better within spec.progressDeadlineSeconds (%d): %s; status.blockers says what Pods wait for", int(w.s.Failure.Deadline.Seconds()), message))
+			fmt.Sprintf(
+				"nothing got better within spec.progressDeadlineSeconds (%d): %s; status.blockers says what Pods wait for",
+				int(w.s.Failure.Deadline.Seconds()), message))
 	default:
 		w.set(appsv1alpha1.CollaSetProgressing, true, reason, message)
 	}
@@ -308,7 +318,9 @@ func (w conditionWriter) unavailable(goal Goal) string {
 		return "some Pods have no node yet"
 	case LacksReady:
 		if goal.Awaited != "" {
-			return fmt.Sprintf("some Pods are not Ready: the condition of their readiness gate %s is not set to True by the program that owns it", goal.Awaited)
+			return fmt.Sprintf(
+				"some Pods are not Ready: the condition of their readiness gate %s is not set to True by the program that owns it",
+				goal.Awaited)
 		}
 		return "some Pods are not Ready"
 	case LacksTime:
@@ -316,7 +328,9 @@ func (w conditionWriter) unavailable(goal Goal) string {
 	case LacksService, LacksNothing:
 	}
 	if goal.Awaited != "" {
-		return fmt.Sprintf("some Pods are Ready, but not in service yet: the cooperator that is to put the finalizer %s on has not done so", goal.Awaited)
+		return fmt.Sprintf(
+			"some Pods are Ready, but not in service yet: the cooperator that is to put the finalizer %s on has not done so",
+			goal.Awaited)
 	}
 	return "some Pods are Ready, but not in service yet"
 }

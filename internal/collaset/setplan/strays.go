@@ -95,8 +95,10 @@ func (r *repairing) repairLost() {
 	}
 	for _, it := range lost {
 		if len(vacant) > 0 {
-			r.notes.block(it, BlockIDLost, fmt.Sprintf("its label %s is gone, and it cannot be told what it said; no Pod is created for those IDs that are vacant (%s): "+
-				"set the label, or delete the Pod", appsv1alpha1.InstanceIDLabel, listed(vacant)))
+			r.notes.block(it, BlockIDLost,
+				fmt.Sprintf(
+					"its label %s is gone, and it cannot be told what it said; no Pod is created for those IDs that are vacant (%s): "+
+						"set the label, or delete the Pod", appsv1alpha1.InstanceIDLabel, listed(vacant)))
 		}
 	}
 }
@@ -124,7 +126,8 @@ func (r *repairing) repairStrays() {
 	room := r.Replicas - r.pods.replicas()
 	place := func(st *Stray) bool { e := r.ledger.entries[st.Pod.ID]; return e != nil && e.active() }
 	slices.SortFunc(strays, func(a, b *Stray) int {
-		return cmp.Or(first(a.Unmanaged, b.Unmanaged), first(place(a), place(b)), cmp.Compare(a.Pod.ID, b.Pod.ID), a.Pod.Created.Compare(b.Pod.Created), cmp.Compare(a.Pod.Name(), b.Pod.Name()))
+		return cmp.Or(first(a.Unmanaged, b.Unmanaged), first(place(a), place(b)), cmp.Compare(a.Pod.ID, b.Pod.ID),
+			a.Pod.Created.Compare(b.Pod.Created), cmp.Compare(a.Pod.Name(), b.Pod.Name()))
 	})
 	had := map[int]string{}
 	for _, st := range strays {
@@ -156,13 +159,19 @@ func (r *repairing) repairStrays() {
 		case other != "":
 			refusal = fmt.Sprintf("Pod %s has its instance ID %d: delete one of the two", other, p.ID)
 		case !p.Selected:
-			refusal = fmt.Sprintf("spec.selector does not match its labels: set those labels on it, or %s=%s if it is to be left alone", appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)
+			refusal = fmt.Sprintf(
+				"spec.selector does not match its labels: set those labels on it, or %s=%s if it is to be left alone",
+				appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)
 		case p.Live() && room <= 0:
-			refusal = fmt.Sprintf("there are as many Pods as spec.replicas asks for: raise that, delete the Pod, or set %s=%s if it is to be left alone", appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)
+			refusal = fmt.Sprintf(
+				"there are as many Pods as spec.replicas asks for: raise that, delete the Pod, or set %s=%s if it is to be left alone", appsv1alpha1.OrphanedLabel, appsv1alpha1.OrphanedValue)
 		}
 		if refusal != "" {
 			r.hold(p)
-			r.notes.blockName(p.Name(), BlockNotAdopted, fmt.Sprintf("has no owner, was made for this CollaSet and is not adopted: %s; no other Pod is created for its instance ID", refusal))
+			r.notes.blockName(p.Name(), BlockNotAdopted,
+				fmt.Sprintf(
+					"has no owner, was made for this CollaSet and is not adopted: %s; no other Pod is created for its instance ID",
+					refusal))
 			continue
 		}
 		if p.Live() {

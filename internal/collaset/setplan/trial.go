@@ -187,7 +187,9 @@ func (t Trial) Refusal(why string) string {
 		write = "to create Pods of revision " + t.To
 	case TrialDelete:
 	}
-	return fmt.Sprintf("the API server refuses %s: %s; no Pod is touched for it until it agrees, and it is asked again by itself", write, why)
+	return fmt.Sprintf(
+		"the API server refuses %s: %s; no Pod is touched for it until it agrees, and it is asked again by itself",
+		write, why)
 }
 
 // sortTrials makes the order of the plan's trials that of their names.

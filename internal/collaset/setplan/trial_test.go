@@ -273,7 +273,8 @@ func TestRefusalsCostNoService(t *testing.T) {
 			w.look()
 		}
 		if w.atRevision("r2") != replicas || w.least < replicas-most || len(w.problems) > 0 {
-			rt.Fatalf("%d of %d Pods are at r2, at least %d served; %s\n%s", w.atRevision("r2"), replicas, w.least, w.problems, w.log)
+			rt.Fatalf("%d of %d Pods are at r2, at least %d served; %s\n%s", w.atRevision("r2"), replicas, w.least,
+				w.problems, w.log)
 		}
 	})
 }
@@ -456,7 +457,8 @@ func TestPodsThatARuleHoldsCount(t *testing.T) {
 	}
 	assert.Equal(t, 2, countPrefix(w.log, "begin"))
 	plan := setplan.Decide(&w.Snapshot)
-	assert.True(t, slices.ContainsFunc(plan.Blockers, func(b setplan.Blocker) bool { return b.Reason == "WaitingForPermission" }), plan.Blockers)
+	assert.True(t, slices.ContainsFunc(plan.Blockers,
+		func(b setplan.Blocker) bool { return b.Reason == "WaitingForPermission" }), plan.Blockers)
 }
 
 func TestMaxUnavailable(t *testing.T) {
@@ -481,7 +483,8 @@ func TestMaxUnavailable(t *testing.T) {
 			if tc.begins == 3 {
 				return
 			}
-			assert.True(t, slices.ContainsFunc(plan.Blockers, func(b setplan.Blocker) bool { return b.Reason == setplan.BlockMaxUnavailable }))
+			assert.True(t, slices.ContainsFunc(plan.Blockers,
+				func(b setplan.Blocker) bool { return b.Reason == setplan.BlockMaxUnavailable }))
 		})
 	}
 }

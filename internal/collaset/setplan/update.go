@@ -44,7 +44,8 @@ func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
 		return recreate, "", ""
 	case appsv1alpha1.PodUpdateInPlaceOnly:
 		if !possible {
-			return refuse, "InPlaceImpossible", "podUpgradePolicy is InPlaceOnly, but a running Pod cannot take over: " + strings.Join(forcing, ", ") +
+			return refuse, "InPlaceImpossible", "podUpgradePolicy is InPlaceOnly, but a running Pod cannot take over: " +
+				strings.Join(forcing, ", ") +
 				"; put these fields back, or set podUpgradePolicy to InPlaceIfPossible"
 		}
 		return u.inPlaceWay(difference), "", ""
@@ -185,8 +186,10 @@ func (u *updating) advanceUpdate(it *item, need bool) (begin bool) {
 			u.waiting++
 		}
 		u.carried(it, podops.Allowed(it.View, OperatorID, it.During))
-	case updating && u.Conventions == KuperatorV07 && it.Included && it.Revision == u.UpdatedRevision && podops.Allowed(it.View, OperatorID, it.During):
-		u.do.Finishes = append(u.do.Finishes, it.Pod) // what restarts nothing is not recorded, and the label goes with its end
+	case updating && u.Conventions == KuperatorV07 && it.Included && it.Revision == u.UpdatedRevision &&
+		podops.Allowed(it.View, OperatorID, it.During):
+		// what restarts nothing is not recorded, and the label goes with its end
+		u.do.Finishes = append(u.do.Finishes, it.Pod)
 	case updating:
 		u.do.Cancels = append(u.do.Cancels, it.Pod)
 	case need && it.ToDelete:
@@ -278,7 +281,8 @@ const BlockMaxUnavailable = "MaxUnavailable"
 
 // budgetSpent names the bound, and what ends the wait.
 func (u *updating) budgetSpent() string {
-	return fmt.Sprintf("as many Pods are being updated or not available as updateStrategy.rollingUpdate.maxUnavailable allows (%d of %d); the next begins when one is available",
+	return fmt.Sprintf(
+		"as many Pods are being updated or not available as updateStrategy.rollingUpdate.maxUnavailable allows (%d of %d); the next begins when one is available",
 		u.MaxUnavailable, u.replicas)
 }
 
@@ -346,7 +350,9 @@ func (u *updating) claimsFirst(it *item) bool {
 // replaced reports whether the Pod's own update has to wait: it is a side of a pair, or becomes one.
 func (u *updating) replaced(it *item) bool {
 	if it.pair != nil && u.outdated(it) && u.servesAsAsked(it.pair) {
-		u.notes.block(it, "BeingReplaced", "is being replaced on request, and the new Pod is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+" to update this one now")
+		u.notes.block(it, "BeingReplaced",
+			"is being replaced on request, and the new Pod is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+
+				" to update this one now")
 	}
 	return it.pair != nil || it.newOf != nil || it.replaceFor != notReplaced
 }

@@ -44,7 +44,8 @@ func names(a setplan.Answer) (chosen []string) {
 
 // version is a Pod at a version.
 func version(name, version string) *setplan.Pod {
-	return &setplan.Pod{View: podops.View{Name: name, UID: types.UID(name), ResourceVersion: version, Labels: map[string]string{podops.ServiceAvailableLabel: "1"}}}
+	return &setplan.Pod{View: podops.View{Name: name, UID: types.UID(name), ResourceVersion: version,
+		Labels: map[string]string{podops.ServiceAvailableLabel: "1"}}}
 }
 
 // sent sends the begin of a Pod.
@@ -141,11 +142,13 @@ func TestADecisionThatReadsTakesBackWhatIsNotSent(t *testing.T) {
 
 	read := []setplan.Pod{*version("a", "1"), *version("b", "1")}
 	w.Foresee(web, read)
-	require.True(t, podops.IsDuring(read[0].View, setplan.OperatorID, podops.TypeUpdate), "what was begun and is not seen yet counts as begun")
+	require.True(t, podops.IsDuring(read[0].View, setplan.OperatorID, podops.TypeUpdate),
+		"what was begun and is not seen yet counts as begun")
 	require.False(t, podops.IsDuring(read[1].View, setplan.OperatorID, podops.TypeUpdate))
 	seen := []setplan.Pod{*version("a", "2")}
 	w.Foresee(web, seen)
-	require.False(t, podops.IsDuring(seen[0].View, setplan.OperatorID, podops.TypeUpdate), "and when it is seen, what is seen counts")
+	require.False(t, podops.IsDuring(seen[0].View, setplan.OperatorID, podops.TypeUpdate),
+		"and when it is seen, what is seen counts")
 }
 
 func TestABeginThatFailed(t *testing.T) {
@@ -362,11 +365,13 @@ func (w *windowed) back(set types.NamespacedName, name string) {
 func TestAWindowInAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &windowed{T: t, now: noon, sets: map[types.NamespacedName]*windowedSet{}, ours: map[types.UID]time.Time{}}
-		w.limits = setplan.Limits{InFlight: rapid.IntRange(1, 4).Draw(t, "places"), OursFor: 3 * time.Second, HandoverFor: time.Second / 4}
+		w.limits = setplan.Limits{InFlight: rapid.IntRange(1, 4).Draw(t, "places"), OursFor: 3 * time.Second,
+			HandoverFor: time.Second / 4}
 		w.window = setplan.NewWindow(w.limits)
 		sets := []types.NamespacedName{web, shop, {Name: "third"}}[:rapid.IntRange(1, 3).Draw(t, "sets")]
 		for _, set := range sets {
-			s := &windowedSet{chosen: map[string]bool{}, under: map[string]bool{}, ourTurn: map[string]bool{}, known: map[string]bool{}}
+			s := &windowedSet{chosen: map[string]bool{}, under: map[string]bool{}, ourTurn: map[string]bool{},
+				known: map[string]bool{}}
 			for i := range rapid.IntRange(1, 8).Draw(t, "Pods") {
 				s.left = append(s.left, fmt.Sprintf("%s-%d", set.Name, i))
 			}
@@ -449,7 +454,8 @@ func TestARolloutThroughTheWindow(t *testing.T) {
 		w := &begin
 		w.Pods, w.Entries, w.log = slices.Clone(w.Pods), slices.Clone(w.Entries), nil
 		w.older = rapid.Bool().Draw(t, "lifecycle-controller is older")
-		w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateInPlaceIfPossible, appsv1alpha1.PodUpdateRecreate}).Draw(t, "policy")
+		w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateInPlaceIfPossible,
+			appsv1alpha1.PodUpdateRecreate}).Draw(t, "policy")
 		w.MaxUnavailable = rapid.SampledFrom([]int{1, 3, 30}).Draw(t, "maxUnavailable")
 		passes := sometimes(rapid.Uint64().Draw(t, "seed"), rapid.Float64Range(0.5, 1).Draw(t, "chance"))
 		w.template("r2")
@@ -462,7 +468,8 @@ func TestARolloutThroughTheWindow(t *testing.T) {
 		heed := func(a setplan.Answer) {
 			for _, c := range a.Begin {
 				p := w.find(c.Pod.Name)
-				if q := window.Chosen(web, c.Pod.UID); p != nil && q != nil && q.MayBegin(plan.Rollout, p) && sentOn(window, p, q.Request) && passes() {
+				if q := window.Chosen(web, c.Pod.UID); p != nil && q != nil && q.MayBegin(plan.Rollout, p) &&
+					sentOn(window, p, q.Request) && passes() {
 					begins := []setplan.Begin{{Pod: p, Request: q.Request}}
 					w.apply(setplan.Plan{PodActions: setplan.PodActions{Begins: begins}}, always)
 				} else if p != nil {

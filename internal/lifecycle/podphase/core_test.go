@@ -49,7 +49,8 @@ func TestMarkedPodIsDeletedThroughTheLifecycle(t *testing.T) {
 	require.False(t, plan.Delete, "it is still in service")
 	assert.Equal(t, corev1.ConditionFalse, plan.Step.ServiceReady)
 	v = plan.Step.Apply(v)
-	assert.Equal(t, podops.PhaseOperate, podops.PhaseOf(v, podops.DeletionID), "request, permission and traffic off are one write")
+	assert.Equal(t, podops.PhaseOperate, podops.PhaseOf(v, podops.DeletionID),
+		"request, permission and traffic off are one write")
 	assert.Contains(t, v.Labels, podops.PreparingToDeleteLabel)
 	assert.True(t, decide(v).Delete)
 }
@@ -60,8 +61,11 @@ func TestMarkedPodWaits(t *testing.T) {
 		rules  []podops.Rule
 		phase  podops.Phase
 	}{
-		"for a rule":                {func(*podops.View) {}, []podops.Rule{holding()}, podops.PhasePreCheck},
-		"for a cooperator to leave": {func(v *podops.View) { v.Finalizers = []string{"prot.podopslifecycle.kusionstack.io/x"} }, nil, podops.PhasePreparing},
+		"for a rule": {func(*podops.View) {}, []podops.Rule{holding()}, podops.PhasePreCheck},
+		"for a cooperator to leave": {func(
+			v *podops.View) {
+			v.Finalizers = []string{"prot.podopslifecycle.kusionstack.io/x"}
+		}, nil, podops.PhasePreparing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := serving(appsv1alpha1.ToDeleteLabel)
@@ -104,7 +108,8 @@ func operated() (podops.View, podphase.Carried) {
 	v.Ready, v.ServiceReady = false, corev1.ConditionFalse
 	delete(v.Labels, podops.ServiceAvailableLabel)
 	for key, value := range map[string]string{
-		podops.OperatingPrefix: "7", podops.OperationTypePrefix: podops.TypeUpdate, podops.PreCheckedPrefix: "7", podops.OperatePrefix: "8",
+		podops.OperatingPrefix: "7", podops.OperationTypePrefix: podops.TypeUpdate, podops.PreCheckedPrefix: "7",
+		podops.OperatePrefix: "8",
 	} {
 		v.Labels[key+"/collaset"] = value
 	}
@@ -132,7 +137,8 @@ func TestAnOperationIsFinishedBeforeItsRulesAreAsked(t *testing.T) {
 	tested.Spec.Selector = &metav1.LabelSelector{}
 	stage := appsv1alpha1.StagePostCheck
 	tested.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "smoke", Stage: &stage}}
-	plan := podphase.Decide(podphase.Snapshot{Pod: v, Carried: carried, Rules: []podops.Rule{podops.CompileRule(tested)}, Now: now})
+	plan := podphase.Decide(podphase.Snapshot{Pod: v, Carried: carried,
+		Rules: []podops.Rule{podops.CompileRule(tested)}, Now: now})
 	assert.Empty(t, plan.Step.ServiceReady)
 	assert.Equal(t, podops.PhasePostCheck, podops.PhaseOf(plan.Step.Apply(v), "collaset"))
 }
@@ -147,8 +153,11 @@ func TestOnlyTheOperationOfTheRecordIsFinished(t *testing.T) {
 			delete(v.Labels, podops.OperatePrefix+"/collaset")
 			v.Labels[podops.PreCheckPrefix+"/collaset"] = "7"
 		},
-		"on a Pod that is deleted":    func(v *podops.View, _ *podphase.Carried) { v.Terminating = true },
-		"on a Pod that was called so": func(v *podops.View, _ *podphase.Carried) { delete(v.Labels, podops.OperatingPrefix+"/collaset") },
+		"on a Pod that is deleted": func(v *podops.View, _ *podphase.Carried) { v.Terminating = true },
+		"on a Pod that was called so": func(v *podops.View,
+			_ *podphase.Carried) {
+			delete(v.Labels, podops.OperatingPrefix+"/collaset")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v, carried := operated()

@@ -33,7 +33,9 @@ func (s *server) answer(refuses bool, now time.Time) bool {
 }
 
 // look is what lifecycle-controller does at one look at the Pod. It reports whether the Pod is deleted.
-func (s *server) look(v podops.View, now time.Time, rules ...podops.Rule) (after podops.View, plan podphase.Plan, deleted bool) {
+func (s *server) look(
+	v podops.View, now time.Time, rules ...podops.Rule,
+) (after podops.View, plan podphase.Plan, deleted bool) {
 	decide := func() podphase.Plan {
 		return podphase.Decide(podphase.Snapshot{Pod: v, Rules: rules, Deletion: s.known, Now: now})
 	}
@@ -139,7 +141,8 @@ func TestRefusedDeletionComesBack(t *testing.T) {
 			v.Ready = true
 			v = podphase.Decide(podphase.Snapshot{Pod: v, Rules: rules, Deletion: refused, Now: now}).Step.Apply(v)
 			assert.True(t, v.ServiceAvailable())
-			assert.True(t, podphase.Decide(podphase.Snapshot{Pod: v, Rules: rules, Deletion: refused, Now: now}).IsZero(), "and rests")
+			assert.True(t, podphase.Decide(podphase.Snapshot{Pod: v, Rules: rules, Deletion: refused, Now: now}).IsZero(),
+				"and rests")
 		})
 	}
 }

@@ -67,22 +67,34 @@ func TestDeadlineExpires(t *testing.T) {
 		want   podops.Phase // of "a" afterwards
 		reason podops.WaitReason
 	}{
-		"PreCheck waits and reports":                          {podops.PhasePreCheck, podops.DeadlineWait, podops.PhasePreCheck, podops.WaitRule},
-		"PreCheck is cancelled":                               {podops.PhasePreCheck, podops.DeadlineCancel, podops.PhaseNone, podops.WaitRule},
-		"Preparing waits and reports":                         {podops.PhasePreparing, podops.DeadlineWait, podops.PhasePreparing, podops.WaitFinalizer},
-		"Preparing is cancelled":                              {podops.PhasePreparing, podops.DeadlineCancel, podops.PhaseNone, podops.WaitFinalizer},
-		"Preparing proceeds without the cooperators":          {podops.PhasePreparing, podops.DeadlineProceed, podops.PhaseOperate, podops.WaitFinalizer},
-		"Operate waits and reports":                           {podops.PhaseOperate, podops.DeadlineWait, podops.PhaseOperate, podops.WaitOperator},
-		"Operate proceeds as if the operator had finished":    {podops.PhaseOperate, podops.DeadlineProceed, podops.PhasePostCheck, podops.WaitOperator},
-		"PostCheck waits and reports":                         {podops.PhasePostCheck, podops.DeadlineWait, podops.PhasePostCheck, podops.WaitRule},
-		"PostCheck proceeds without its rules":                {podops.PhasePostCheck, podops.DeadlineProceed, podops.PhaseCompleting, podops.WaitRule},
-		"Completing waits and reports":                        {podops.PhaseCompleting, podops.DeadlineWait, podops.PhaseCompleting, podops.WaitExpected},
-		"Completing proceeds without the missing cooperators": {podops.PhaseCompleting, podops.DeadlineProceed, podops.PhaseNone, podops.WaitExpected},
+		"PreCheck waits and reports": {podops.PhasePreCheck, podops.DeadlineWait,
+			podops.PhasePreCheck, podops.WaitRule},
+		"PreCheck is cancelled": {podops.PhasePreCheck, podops.DeadlineCancel, podops.PhaseNone,
+			podops.WaitRule},
+		"Preparing waits and reports": {podops.PhasePreparing, podops.DeadlineWait,
+			podops.PhasePreparing, podops.WaitFinalizer},
+		"Preparing is cancelled": {podops.PhasePreparing, podops.DeadlineCancel,
+			podops.PhaseNone, podops.WaitFinalizer},
+		"Preparing proceeds without the cooperators": {podops.PhasePreparing, podops.DeadlineProceed,
+			podops.PhaseOperate, podops.WaitFinalizer},
+		"Operate waits and reports": {podops.PhaseOperate, podops.DeadlineWait, podops.PhaseOperate,
+			podops.WaitOperator},
+		"Operate proceeds as if the operator had finished": {podops.PhaseOperate, podops.DeadlineProceed,
+			podops.PhasePostCheck, podops.WaitOperator},
+		"PostCheck waits and reports": {podops.PhasePostCheck, podops.DeadlineWait,
+			podops.PhasePostCheck, podops.WaitRule},
+		"PostCheck proceeds without its rules": {podops.PhasePostCheck, podops.DeadlineProceed,
+			podops.PhaseCompleting, podops.WaitRule},
+		"Completing waits and reports": {podops.PhaseCompleting, podops.DeadlineWait,
+			podops.PhaseCompleting, podops.WaitExpected},
+		"Completing proceeds without the missing cooperators": {podops.PhaseCompleting, podops.DeadlineProceed,
+			podops.PhaseNone, podops.WaitExpected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := podphase.Snapshot{
-				Pod: in(t, tc.phase), Rules: []podops.Rule{holding(), postCheckHolding()}, Deadlines: deadlines(tc.phase, tc.policy),
-				Since: map[string]time.Time{"a": now}, Now: now.Add(10*time.Minute - time.Second),
+				Pod: in(t, tc.phase), Rules: []podops.Rule{holding(), postCheckHolding()},
+				Deadlines: deadlines(tc.phase, tc.policy),
+				Since:     map[string]time.Time{"a": now}, Now: now.Add(10*time.Minute - time.Second),
 			}
 			early := podphase.Decide(s)
 			assert.Empty(t, early.Overdue)
@@ -94,7 +106,8 @@ func TestDeadlineExpires(t *testing.T) {
 			require.Len(t, plan.Overdue, 1)
 			assert.Equal(t, tc.reason, plan.Overdue[0].Reason)
 			assert.Equal(t, tc.policy, plan.Overdue[0].Policy)
-			assert.Contains(t, plan.Overdue[0].Text, `operation "a" of type "update" has been in `+string(tc.phase)+` for more than 10m0s`)
+			assert.Contains(t, plan.Overdue[0].Text,
+				`operation "a" of type "update" has been in `+string(tc.phase)+` for more than 10m0s`)
 			after := plan.Step.Apply(s.Pod)
 			assert.Equal(t, tc.want, podops.PhaseOf(after, "a"))
 			if tc.want != tc.phase {
@@ -102,7 +115,8 @@ func TestDeadlineExpires(t *testing.T) {
 				return
 			}
 			require.NotNil(t, plan.Report)
-			assert.Equal(t, podphase.Report{Status: corev1.ConditionTrue, Reason: string(tc.reason), Message: plan.Overdue[0].Text}, *plan.Report)
+			assert.Equal(t, podphase.Report{Status: corev1.ConditionTrue, Reason: string(tc.reason),
+				Message: plan.Overdue[0].Text}, *plan.Report)
 			s.Reported, s.Now = *plan.Report, now.Add(time.Hour)
 			assert.True(t, podphase.Decide(s).IsZero(), "it is reported once")
 		})
@@ -110,8 +124,10 @@ func TestDeadlineExpires(t *testing.T) {
 }
 
 func TestReportEndsWithTheStep(t *testing.T) {
-	s := podphase.Snapshot{Pod: in(t, podops.PhasePreparing), Deadlines: deadlines(podops.PhasePreparing, podops.DeadlineWait),
-		Since: map[string]time.Time{"a": now}, Now: now.Add(time.Hour), Reported: podphase.Report{Status: corev1.ConditionTrue, Reason: "x"}}
+	s := podphase.Snapshot{Pod: in(t, podops.PhasePreparing),
+		Deadlines: deadlines(podops.PhasePreparing, podops.DeadlineWait),
+		Since:     map[string]time.Time{"a": now}, Now: now.Add(time.Hour),
+		Reported: podphase.Report{Status: corev1.ConditionTrue, Reason: "x"}}
 	s.Pod.Finalizers = nil
 	plan := podphase.Decide(s)
 	assert.Equal(t, podops.PhaseOperate, podops.PhaseOf(plan.Step.Apply(s.Pod), "a"))
@@ -123,8 +139,9 @@ func TestReportEndsWithTheStep(t *testing.T) {
 }
 
 func TestProceedInPreparingWaitsForReadyToBeFalse(t *testing.T) {
-	s := podphase.Snapshot{Pod: in(t, podops.PhasePreparing), Deadlines: deadlines(podops.PhasePreparing, podops.DeadlineProceed),
-		Since: map[string]time.Time{"a": now}, Now: now.Add(time.Hour)}
+	s := podphase.Snapshot{Pod: in(t, podops.PhasePreparing),
+		Deadlines: deadlines(podops.PhasePreparing, podops.DeadlineProceed),
+		Since:     map[string]time.Time{"a": now}, Now: now.Add(time.Hour)}
 	s.Pod.Ready = true // a kubelet that lags
 	plan := podphase.Decide(s)
 	assert.True(t, plan.Step.IsZero())
@@ -134,8 +151,9 @@ func TestProceedInPreparingWaitsForReadyToBeFalse(t *testing.T) {
 }
 
 func TestProceedInCompletingWaitsForReady(t *testing.T) {
-	s := podphase.Snapshot{Pod: in(t, podops.PhaseCompleting), Deadlines: deadlines(podops.PhaseCompleting, podops.DeadlineProceed),
-		Since: map[string]time.Time{"a": now}, Now: now.Add(time.Hour)}
+	s := podphase.Snapshot{Pod: in(t, podops.PhaseCompleting),
+		Deadlines: deadlines(podops.PhaseCompleting, podops.DeadlineProceed),
+		Since:     map[string]time.Time{"a": now}, Now: now.Add(time.Hour)}
 	s.Pod.Ready = false
 	assert.True(t, podphase.Decide(s).Step.IsZero())
 	s.Pod.Ready = true
@@ -176,12 +194,14 @@ func TestMessageDoesNotChangeWhileTheWaitIsTheSame(t *testing.T) {
 		r.Spec.Selector = &metav1.LabelSelector{}
 		r.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "max"}}
 		for _, h := range holders {
-			r.Status.Grants = append(r.Status.Grants, appsv1alpha1.PodGrant{PodName: h, PodUID: "uid", Stage: appsv1alpha1.StagePreCheck})
+			r.Status.Grants = append(r.Status.Grants,
+				appsv1alpha1.PodGrant{PodName: h, PodUID: "uid", Stage: appsv1alpha1.StagePreCheck})
 		}
 		return podops.CompileRule(r)
 	}
-	s := podphase.Snapshot{Pod: in(t, podops.PhasePreCheck), Rules: []podops.Rule{rule("web-1")}, Deadlines: deadlines(podops.PhasePreCheck, podops.DeadlineWait),
-		Since: map[string]time.Time{"a": now}, Now: now.Add(time.Hour)}
+	s := podphase.Snapshot{Pod: in(t, podops.PhasePreCheck), Rules: []podops.Rule{rule("web-1")},
+		Deadlines: deadlines(podops.PhasePreCheck, podops.DeadlineWait),
+		Since:     map[string]time.Time{"a": now}, Now: now.Add(time.Hour)}
 	plan := podphase.Decide(s)
 	require.NotNil(t, plan.Report)
 	s.Reported, s.Rules = *plan.Report, []podops.Rule{rule("web-2")}
@@ -268,13 +288,15 @@ func TestPodThatIsMarkedDuringAnotherOperation(t *testing.T) {
 // Whatever expires under whatever policy, with whatever readiness: the Pod is offline while any operator may act, and
 // no operator may act on a Pod that is seen Ready.
 func TestDeadlinesNeverOperateOnAServingPod(t *testing.T) {
-	phases := []podops.Phase{podops.PhasePreCheck, podops.PhasePreparing, podops.PhaseOperate, podops.PhasePostCheck, podops.PhaseCompleting}
+	phases := []podops.Phase{podops.PhasePreCheck, podops.PhasePreparing, podops.PhaseOperate, podops.PhasePostCheck,
+		podops.PhaseCompleting}
 	policies := []podops.DeadlinePolicy{podops.DeadlineWait, podops.DeadlineCancel, podops.DeadlineProceed}
 	rapid.Check(t, func(t *rapid.T) {
 		d := podops.Deadlines{}
 		for _, phase := range phases {
 			if rapid.Bool().Draw(t, "has deadline") {
-				d[podops.DeadlineKey{Phase: phase}] = podops.Deadline{After: time.Minute, Policy: rapid.SampledFrom(policies).Draw(t, "policy")}
+				d[podops.DeadlineKey{Phase: phase}] = podops.Deadline{After: time.Minute,
+					Policy: rapid.SampledFrom(policies).Draw(t, "policy")}
 			}
 		}
 		v := serving()

@@ -24,7 +24,8 @@ func TestAnAbsentCooperatorIsWaitedForOnlySoLong(t *testing.T) {
 	const patience = 6 * time.Second
 	v := unheld(t)
 	at := func(v podops.View, after time.Duration, rules ...podops.Rule) podphase.Plan {
-		return podphase.Decide(podphase.Snapshot{Pod: v, Rules: rules, MissingSince: now, Patience: patience, Now: now.Add(after)})
+		return podphase.Decide(podphase.Snapshot{Pod: v, Rules: rules, MissingSince: now, Patience: patience,
+			Now: now.Add(after)})
 	}
 
 	plan := at(v, 4*time.Second)
@@ -83,7 +84,8 @@ func TestTheHoldGrowsWithThePatience(t *testing.T) {
 func TestNobodyWaitsForACooperatorThatIsMissing(t *testing.T) {
 	v := unheld(t)
 	decide := func(v podops.View, rules ...podops.Rule) podphase.Plan {
-		return podphase.Decide(podphase.Snapshot{Pod: v, Rules: rules, MissingSince: now, Patience: 6 * time.Second, NotAwaited: true, Now: now})
+		return podphase.Decide(podphase.Snapshot{Pod: v, Rules: rules, MissingSince: now, Patience: 6 * time.Second,
+			NotAwaited: true, Now: now})
 	}
 	assert.True(t, decide(v, holding()).IsZero())
 	for range 2 {
@@ -97,7 +99,8 @@ func TestNobodyWaitsForACooperatorThatIsMissing(t *testing.T) {
 		v = decide(v).Step.Apply(v)
 		v.Ready, v.ServiceReady = true, corev1.ConditionTrue
 		v = decide(v).Step.Apply(v)
-		require.Equal(t, podops.PhaseCompleting, podops.PhaseOf(v, "a"), "it is back without its cooperator, and not in service")
+		require.Equal(t, podops.PhaseCompleting, podops.PhaseOf(v, "a"),
+			"it is back without its cooperator, and not in service")
 		begin, err := podops.Begin(v, podops.Request{ID: "a", Type: "update"}, now)
 		require.NoError(t, err)
 		v = begin.Apply(v)

@@ -29,9 +29,9 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/callout"
+	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/podtransitionrule/asking/exchange"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 const (
@@ -499,7 +499,7 @@ func (a *Asker) ask(
 // failureOf says what an error means for those who were to be asked about.
 func failureOf(err error) exchange.Failure {
 	lasting, passing := misconfigured{}, unprepared{}
-	why := writes.Text(err)
+	why := failures.Text(err)
 	switch {
 	case errors.As(err, &lasting):
 		return exchange.Failure{Reason: "the webhook is not asked: " + why, Refused: true, Lasting: true}

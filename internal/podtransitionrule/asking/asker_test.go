@@ -81,7 +81,8 @@ func about(rule *appsv1alpha1.PodTransitionRule, pods ...string) []grants.Questi
 	for _, pod := range pods {
 		requests := []appsv1alpha1.GrantedOperation{{ID: "job", Type: "update", Request: "1"}}
 		all = append(all, grants.Question{PodName: pod, Requests: requests, Subject: grants.Subject{
-			Rule: rule.UID, Check: "check", Pod: types.UID("uid-" + pod), Stage: appsv1alpha1.StagePreCheck, Operations: grants.OperationsKey(requests),
+			Rule: rule.UID, Check: "check", Pod: types.UID("uid-" + pod), Stage: appsv1alpha1.StagePreCheck,
+			Operations: grants.OperationsKey(requests),
 		}})
 	}
 	return all
@@ -124,11 +125,13 @@ func TestAServerIsAsked(t *testing.T) {
 		bodies <- r.Method + " " + r.Header.Get("Content-Type") + " " + string(body)
 		_, _ = io.WriteString(w, `{"success":false,"message":"not now","finishedNames":["a"]}`)
 	})
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "uid-a"}, Status: corev1.PodStatus{PodIP: "10.1.2.3"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", UID: "uid-a"},
+		Status: corev1.PodStatus{PodIP: "10.1.2.3"}}
 	other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "b", UID: "another"}}
 	s := play(t, fake.NewFakeClient(pod, other), options())
 	r := rule("counted", server.URL, func(w *appsv1alpha1.TransitionRuleWebhook) {
-		w.Parameters = []appsv1alpha1.Parameter{{Key: "ip", ValueFrom: &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
+		w.Parameters = []appsv1alpha1.Parameter{{Key: "ip",
+			ValueFrom: &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}}}
 	})
 	s.rules, s.want = []*appsv1alpha1.PodTransitionRule{r}, about(r, "a", "b", "c")
 	s.until("all are answered", func() bool { return len(s.heard.Answers) == 3 })
@@ -145,7 +148,8 @@ func TestAServerIsAsked(t *testing.T) {
 	require.Equal(t, "counted", got.PodTransitionRule)
 	require.Equal(t, 1.0, testutil.ToFloat64(requests.WithLabelValues("ns", "counted", "answered")))
 	s.asker.Forget("ns")
-	require.Zero(t, testutil.ToFloat64(requests.WithLabelValues("ns", "counted", "answered")), "metrics of rules that are gone are forgotten")
+	require.Zero(t, testutil.ToFloat64(requests.WithLabelValues("ns", "counted", "answered")),
+		"metrics of rules that are gone are forgotten")
 }
 
 func TestReasonsOfOneBadServerReachItsPodsAlone(t *testing.T) {
@@ -159,9 +163,11 @@ func TestReasonsOfOneBadServerReachItsPodsAlone(t *testing.T) {
 	refusing := rule("refusing", "http://169.254.169.254/", func(w *appsv1alpha1.TransitionRuleWebhook) {
 		w.FailurePolicy = ptr.To(appsv1alpha1.FailurePolicyIgnore)
 	})
-	broken := rule("broken", good.URL, func(w *appsv1alpha1.TransitionRuleWebhook) { w.ClientConfig.CABundle = "aGVsbG8=" })
+	broken := rule("broken", good.URL,
+		func(w *appsv1alpha1.TransitionRuleWebhook) { w.ClientConfig.CABundle = "aGVsbG8=" })
 	s.rules = []*appsv1alpha1.PodTransitionRule{fails, ignores, fine, refusing, broken}
-	s.want = append(append(append(about(fails, "a"), about(ignores, "a")...), about(fine, "a")...), about(refusing, "a")...)
+	s.want = append(append(append(about(fails, "a"), about(ignores, "a")...), about(fine, "a")...),
+		about(refusing, "a")...)
 	s.until("all are answered", func() bool { return len(s.heard.Answers) == 4 })
 	require.Equal(t, "the webhook cannot be asked: its answer is not the JSON object expected", s.reason(s.want[0]))
 	require.True(t, s.passed(s.want[1]))
@@ -208,7 +214,8 @@ func (ts *taskServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func polls(url string) func(*appsv1alpha1.TransitionRuleWebhook) {
 	return func(w *appsv1alpha1.TransitionRuleWebhook) {
-		w.ClientConfig.Poll = &appsv1alpha1.WebhookPoll{URL: url, IntervalSeconds: ptr.To[int64](5), TimeoutSeconds: ptr.To[int64](600)}
+		w.ClientConfig.Poll = &appsv1alpha1.WebhookPoll{URL: url, IntervalSeconds: ptr.To[int64](5),
+			TimeoutSeconds: ptr.To[int64](600)}
 	}
 }
 
@@ -266,7 +273,8 @@ func TestASlowServerHoldsUpItsOwnRuleOnly(t *testing.T) {
 	s.until("the other rule's Pod passes", func() bool { return s.passed(works[0]) })
 	require.EqualValues(t, perRule, slow.Load())
 	close(release)
-	s.until("the slow rule's Pods pass in the end", func() bool { return len(s.heard.Answers) == len(hangs)+1 && s.passed(hangs[len(hangs)-1]) })
+	s.until("the slow rule's Pods pass in the end",
+		func() bool { return len(s.heard.Answers) == len(hangs)+1 && s.passed(hangs[len(hangs)-1]) })
 	require.EqualValues(t, 8, slow.Load(), "a hundred at a time")
 }
 
@@ -351,8 +359,10 @@ func TestCredentialsOfASecret(t *testing.T) {
 	account.Type = corev1.SecretTypeServiceAccountToken
 	objects := interceptor.NewClient(fake.NewFakeClient(account,
 		secret("good", map[string]string{"token": "secret\n", "tls.crt": string(certificate), "tls.key": string(key)}),
-		secret("empty", nil), secret("half", map[string]string{"tls.crt": "x"}), secret("lines", map[string]string{"token": "a\nb"}),
-	), interceptor.Funcs{Get: func(ctx context.Context, c kubeclient.WithWatch, name kubeclient.ObjectKey, o kubeclient.Object, opts ...kubeclient.GetOption) error {
+		secret("empty", nil), secret("half", map[string]string{"tls.crt": "x"}),
+		secret("lines", map[string]string{"token": "a\nb"}),
+	), interceptor.Funcs{Get: func(ctx context.Context, c kubeclient.WithWatch, name kubeclient.ObjectKey,
+		o kubeclient.Object, opts ...kubeclient.GetOption) error {
 		reads.Add(1)
 		switch name.Name {
 		case "forbidden":
@@ -410,7 +420,8 @@ func TestCredentialsOfASecret(t *testing.T) {
 		}
 	})
 	t.Run("and never sent over http, which the rule's condition says", func(t *testing.T) {
-		w := rule("one", "http://x.example.com", func(w *appsv1alpha1.TransitionRuleWebhook) { w.ClientConfig.SecretName = "good" }).Spec.Rules[0].Webhook
+		w := rule("one", "http://x.example.com",
+			func(w *appsv1alpha1.TransitionRuleWebhook) { w.ClientConfig.SecretName = "good" }).Spec.Rules[0].Webhook
 		require.Contains(t, invalid(w), "https only")
 		w = rule("one", "https://x.example.com", polls("http://y.example.com")).Spec.Rules[0].Webhook
 		require.Empty(t, invalid(w))

@@ -50,8 +50,12 @@ func TestServersThatMisbehave(t *testing.T) {
 		handler http.HandlerFunc
 		want    string // with HOST for host:port
 	}{
-		"says no":                         {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, "HOST answered with status 500 Internal Server Error"},
-		"speaks of a status nobody knows": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(799) }, "HOST answered with status 799"},
+		"says no": {func(w http.ResponseWriter,
+			_ *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+		}, "HOST answered with status 500 Internal Server Error"},
+		"speaks of a status nobody knows": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(799) },
+			"HOST answered with status 799"},
 		"redirects to a metadata service": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", http.StatusTemporaryRedirect)
 		}, "HOST answered with status 307 Temporary Redirect; redirects are not followed"},
@@ -76,7 +80,8 @@ func TestServersThatMisbehave(t *testing.T) {
 		}, "the answer of HOST has more than 1048576 bytes"},
 		"has headers without end": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X", strings.Repeat("x", 1<<20))
-		}, "HOST: net/http: HTTP/1.x transport connection broken: net/http: server response headers exceeded 65536 bytes; aborted"},
+		},
+			"HOST: net/http: HTTP/1.x transport connection broken: net/http: server response headers exceeded 65536 bytes; aborted"},
 		"closes the connection": {func(w http.ResponseWriter, _ *http.Request) {
 			connection, _, err := http.NewResponseController(w).Hijack()
 			if err == nil {
@@ -130,7 +135,9 @@ func TestServersThatAreNotThere(t *testing.T) {
 }
 
 func TestAnAnswerIsReadUpToItsLimit(t *testing.T) {
-	server := served(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte(" "), maxAnswer)) })
+	server := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write(bytes.Repeat([]byte(" "), maxAnswer))
+	})
 	body, err := local(t, 30*time.Second).ask(t.Context(), call{method: http.MethodGet, url: server.URL})
 	require.NoError(t, err)
 	require.Len(t, body, maxAnswer)
@@ -147,21 +154,35 @@ func TestWhatIsNeverAsked(t *testing.T) {
 		call   call
 		want   string
 	}{
-		"loopback that is not listed":     {newClient(none, time.Minute), call{url: server.URL}, "127.0.0.1 is a loopback address"},
-		"a name that leads to loopback":   {newClient(none, time.Minute), call{url: strings.Replace(server.URL, "127.0.0.1", "localhost", 1)}, "is a loopback address"},
-		"a metadata service":              {local(t, time.Minute), call{url: "http://169.254.169.254/latest"}, "169.254.169.254 is a link-local address"},
-		"a metadata service of IPv6":      {local(t, time.Minute), call{url: "http://[::ffff:169.254.169.254]/"}, "(169.254.169.254) is a link-local address"},
-		"another address than listed":     {local(t, time.Minute), call{url: "http://192.0.2.1/"}, "192.0.2.1:80 is not among the servers that webhook rules may ask"},
-		"another scheme":                  {local(t, time.Minute), call{url: "ftp://127.0.0.1/"}, "must be http://host or https://host"},
-		"no host":                         {local(t, time.Minute), call{url: "http:///path"}, "must be http://host or https://host"},
-		"no URL":                          {local(t, time.Minute), call{url: "http://[::1"}, "cannot be read"},
-		"a password in the URL":           {local(t, time.Minute), call{url: strings.Replace(server.URL, "//", "//me:secret@", 1)}, "has a user name or password: remove it"},
-		"credentials without encryption":  {local(t, time.Minute), call{url: server.URL, credentials: secret}, "credentials of a Secret are sent over https only"},
-		"a caBundle that is not base64":   {local(t, time.Minute), call{url: server.URL, caBundle: "%"}, "the caBundle is not base64"},
-		"a caBundle without certificates": {local(t, time.Minute), call{url: server.URL, caBundle: "aGVsbG8="}, "the caBundle has no certificate"},
-		"a caBundle that is cut off": {local(t, time.Minute), call{url: server.URL, caBundle: base64.StdEncoding.EncodeToString(
-			pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("cut")}))}, "cannot be read"},
-		"a client certificate that is none": {local(t, time.Minute), call{url: strings.Replace(server.URL, "http:", "https:", 1), credentials: &credentials{certificate: []byte("x"), key: []byte("y")}}, "tls.crt and tls.key cannot be used"},
+		"loopback that is not listed": {newClient(none, time.Minute), call{url: server.URL},
+			"127.0.0.1 is a loopback address"},
+		"a name that leads to loopback": {newClient(none, time.Minute),
+			call{url: strings.Replace(server.URL, "127.0.0.1", "localhost", 1)}, "is a loopback address"},
+		"a metadata service": {local(t, time.Minute), call{url: "http://169.254.169.254/latest"},
+			"169.254.169.254 is a link-local address"},
+		"a metadata service of IPv6": {local(t, time.Minute), call{url: "http://[::ffff:169.254.169.254]/"},
+			"(169.254.169.254) is a link-local address"},
+		"another address than listed": {local(t, time.Minute), call{url: "http://192.0.2.1/"},
+			"192.0.2.1:80 is not among the servers that webhook rules may ask"},
+		"another scheme": {local(t, time.Minute), call{url: "ftp://127.0.0.1/"},
+			"must be http://host or https://host"},
+		"no host": {local(t, time.Minute), call{url: "http:///path"},
+			"must be http://host or https://host"},
+		"no URL": {local(t, time.Minute), call{url: "http://[::1"}, "cannot be read"},
+		"a password in the URL": {local(t, time.Minute),
+			call{url: strings.Replace(server.URL, "//", "//me:secret@", 1)}, "has a user name or password: remove it"},
+		"credentials without encryption": {local(t, time.Minute), call{url: server.URL, credentials: secret},
+			"credentials of a Secret are sent over https only"},
+		"a caBundle that is not base64": {local(t, time.Minute), call{url: server.URL, caBundle: "%"},
+			"the caBundle is not base64"},
+		"a caBundle without certificates": {local(t, time.Minute), call{url: server.URL, caBundle: "aGVsbG8="},
+			"the caBundle has no certificate"},
+		"a caBundle that is cut off": {local(t, time.Minute),
+			call{url: server.URL, caBundle: base64.StdEncoding.EncodeToString(
+				pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("cut")}))}, "cannot be read"},
+		"a client certificate that is none": {local(t, time.Minute),
+			call{url: strings.Replace(server.URL, "http:", "https:", 1),
+				credentials: &credentials{certificate: []byte("x"), key: []byte("y")}}, "tls.crt and tls.key cannot be used"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +190,8 @@ func TestWhatIsNeverAsked(t *testing.T) {
 			_, err := tc.client.ask(t.Context(), tc.call)
 			require.ErrorContains(t, err, tc.want)
 			require.NotContains(t, err.Error(), "secret@")
-			require.True(t, failureOf(err).Refused && failureOf(err).Lasting, "failurePolicy does not bear on it, and it is not tried again soon")
+			require.True(t, failureOf(err).Refused && failureOf(err).Lasting,
+				"failurePolicy does not bear on it, and it is not tried again soon")
 		})
 	}
 	require.False(t, asked)
@@ -201,7 +223,8 @@ func TestCertificates(t *testing.T) {
 	old.Config.ErrorLog = log.New(io.Discard, "", 0)
 	pair, err := tls.X509KeyPair(certificate, key)
 	require.NoError(t, err)
-	old.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}
+	old.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS10,
+		MaxVersion: tls.VersionTLS11}
 	old.StartTLS()
 	t.Cleanup(old.Close)
 	http1 := served(t, yes)
@@ -229,7 +252,8 @@ func TestCertificates(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			for range 2 {
-				_, err := c.ask(t.Context(), call{method: http.MethodPost, url: tc.url, body: []byte("{}"), caBundle: tc.bundle, credentials: tc.credentials})
+				_, err := c.ask(t.Context(), call{method: http.MethodPost, url: tc.url, body: []byte("{}"), caBundle: tc.bundle,
+					credentials: tc.credentials})
 				if tc.want == "" {
 					require.NoError(t, err)
 					continue

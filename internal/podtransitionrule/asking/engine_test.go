@@ -43,10 +43,12 @@ func TestTheEngineGrantsWhatTheServerApproves(t *testing.T) {
 	r.Spec.Selector = &metav1.LabelSelector{}
 	var pods []grants.Pod
 	for _, name := range []string{"a", "b"} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{
-			appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue, podops.ServiceAvailableLabel: "1",
-			"operating.podopslifecycle.kusionstack.io/job": "1", "operation-type.podopslifecycle.kusionstack.io/job": "update", "pre-check.podopslifecycle.kusionstack.io/job": "1",
-		}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name),
+			Labels: map[string]string{
+				appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue, podops.ServiceAvailableLabel: "1",
+				"operating.podopslifecycle.kusionstack.io/job": "1", "operation-type.podopslifecycle.kusionstack.io/job": "update",
+				"pre-check.podopslifecycle.kusionstack.io/job": "1",
+			}}}
 		pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		pods = append(pods, grants.Pod{View: podops.Read(pod)})
 	}

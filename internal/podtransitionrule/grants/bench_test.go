@@ -33,7 +33,8 @@ func atWork(pods int) Snapshot {
 	}
 	s = settled(s)
 	for i := range s.Pods {
-		granted := slices.ContainsFunc(s.Rules[0].Status.Grants, func(g appsv1alpha1.PodGrant) bool { return g.PodUID == s.Pods[i].UID })
+		granted := slices.ContainsFunc(s.Rules[0].Status.Grants,
+			func(g appsv1alpha1.PodGrant) bool { return g.PodUID == s.Pods[i].UID })
 		if granted && i%2 == 0 {
 			s.Pods[i] = (&podBuilder{s.Pods[i]}).operates(i).Pod
 		}

@@ -26,8 +26,10 @@ type podBuilder struct{ Pod }
 // aPod is a managed Pod in service, labelled app=web.
 func aPod(name string) *podBuilder {
 	return &podBuilder{Pod{View: podops.View{
-		Namespace: "ns", Name: name, UID: types.UID(name + "-uid"), Gate: true, Ready: true, ServiceReady: corev1.ConditionTrue,
-		Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue, podops.ServiceAvailableLabel: "1"},
+		Namespace: "ns", Name: name, UID: types.UID(name + "-uid"), Gate: true, Ready: true,
+		ServiceReady: corev1.ConditionTrue,
+		Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue,
+			podops.ServiceAvailableLabel: "1"},
 	}}}
 }
 
@@ -105,7 +107,8 @@ func pods(builders ...*podBuilder) []Pod {
 // aRule selects app=web.
 func aRule(name string, checks ...appsv1alpha1.TransitionRule) *appsv1alpha1.PodTransitionRule {
 	return &appsv1alpha1.PodTransitionRule{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid"), Generation: 1, ResourceVersion: "1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name + "-uid"), Generation: 1,
+			ResourceVersion: "1"},
 		Spec: appsv1alpha1.PodTransitionRuleSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Rules: checks,
 		},
@@ -122,7 +125,8 @@ func value(v string) *intstr.IntOrString {
 
 func available(maxUnavailable, minAvailable string) appsv1alpha1.TransitionRule {
 	return appsv1alpha1.TransitionRule{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-		AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: value(maxUnavailable), MinAvailableValue: value(minAvailable)},
+		AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: value(maxUnavailable),
+			MinAvailableValue: value(minAvailable)},
 	}}
 }
 
@@ -151,7 +155,8 @@ func zones(most int32, maxUnavailable string) appsv1alpha1.TransitionRule {
 // someNodes are two nodes in each of zones a, b and c, and one without a zone.
 func someNodes() map[string]map[string]string {
 	return map[string]map[string]string{
-		"a1": {zone: "a"}, "a2": {zone: "a"}, "b1": {zone: "b"}, "b2": {zone: "b"}, "c1": {zone: "c"}, "c2": {zone: "c"}, "plain": {"x": "y"},
+		"a1": {zone: "a"}, "a2": {zone: "a"}, "b1": {zone: "b"}, "b2": {zone: "b"}, "c1": {zone: "c"}, "c2": {zone: "c"},
+		"plain": {"x": "y"},
 	}
 }
 

@@ -24,9 +24,10 @@ func mirrored(r *appsv1alpha1.PodTransitionRule) *appsv1alpha1.PodTransitionRule
 // budgetOf is the object that a change makes.
 func budgetOf(c BudgetChange) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Name: c.Name, UID: "pdb-uid", ResourceVersion: "7", OwnerReferences: []metav1.OwnerReference{
-			{Kind: appsv1alpha1.PodTransitionRuleKind, UID: c.Rule, Controller: ptr.To(true)},
-		}},
+		ObjectMeta: metav1.ObjectMeta{Name: c.Name, UID: "pdb-uid", ResourceVersion: "7",
+			OwnerReferences: []metav1.OwnerReference{
+				{Kind: appsv1alpha1.PodTransitionRuleKind, UID: c.Rule, Controller: ptr.To(true)},
+			}},
 		Spec: *c.Spec,
 	}
 }
@@ -49,7 +50,8 @@ func TestWhatAMirroredBudgetDemands(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := Snapshot{Rules: rules{mirrored(tc.rule)}, Pods: pods(owned("set", 12, 0)...), Owners: []Owner{{UID: "set", Replicas: 10}}, Now: testNow}
+			s := Snapshot{Rules: rules{mirrored(tc.rule)}, Pods: pods(owned("set", 12, 0)...),
+				Owners: []Owner{{UID: "set", Replicas: 10}}, Now: testNow}
 			changes := Decide(s).Budgets
 			if tc.want < 0 {
 				assert.Empty(t, changes)
@@ -66,7 +68,8 @@ func TestWhatAMirroredBudgetDemands(t *testing.T) {
 }
 
 func TestHowAMirroredBudgetIsKept(t *testing.T) {
-	start := Snapshot{Rules: rules{mirrored(aRule("r", maxUnavailable("1")))}, Pods: pods(owned("set", 3, 0)...), Owners: []Owner{{UID: "set", Replicas: 3}}, Now: testNow}
+	start := Snapshot{Rules: rules{mirrored(aRule("r", maxUnavailable("1")))}, Pods: pods(owned("set", 3, 0)...),
+		Owners: []Owner{{UID: "set", Replicas: 3}}, Now: testNow}
 	ours := func() *policyv1.PodDisruptionBudget { return budgetOf(Decide(start).Budgets[0]) }
 	with := func(b *policyv1.PodDisruptionBudget) Snapshot {
 		s := start
@@ -78,12 +81,14 @@ func TestHowAMirroredBudgetIsKept(t *testing.T) {
 		edited.Spec.UnhealthyPodEvictionPolicy = nil
 		changes := Decide(with(edited)).Budgets
 		require.Len(t, changes, 1)
-		assert.Equal(t, BudgetChange{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7", Spec: &ours().Spec, Loosens: true}, changes[0])
+		assert.Equal(t, BudgetChange{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7", Spec: &ours().Spec,
+			Loosens: true}, changes[0])
 	})
 	t.Run("it goes when it is not wanted any more", func(t *testing.T) {
 		s := with(ours())
 		s.Rules = rules{aRule("r", maxUnavailable("1"))}
-		assert.Equal(t, []BudgetChange{{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7", Loosens: true}}, Decide(s).Budgets)
+		assert.Equal(t, []BudgetChange{{Name: "r", Rule: "r-uid", UID: "pdb-uid", ResourceVersion: "7", Loosens: true}},
+			Decide(s).Budgets)
 	})
 	t.Run("another's of that name is left alone and reported once", func(t *testing.T) {
 		foreign := ours()
@@ -141,27 +146,32 @@ func TestNotesOnPods(t *testing.T) {
 		got := notes(aRule("r", maxUnavailable("1")), aPod("a").asks(1), aPod("b").asks(2), aPod("c"))
 		require.Len(t, got, 1)
 		assert.Equal(t, map[string]string{key: blockedText}, got["b"].Differences(ripe))
-		assert.Empty(t, got["b"].Differences(func(k, text string) bool { return k != key || text != blockedText }), "not before its time")
+		assert.Empty(t, got["b"].Differences(func(k, text string) bool { return k != key || text != blockedText }),
+			"not before its time")
 		assert.Len(t, notes(aRule("r", maxUnavailable("0")), owned("set", 90, 90)...), maxBlockedDetails)
 	})
 	t.Run("a note that is right is not written again, and one that is wrong is", func(t *testing.T) {
-		got := notes(aRule("r", maxUnavailable("0")), noted(aPod("a").asks(1), key, blockedText), noted(aPod("b").asks(1), key, "old"))
+		got := notes(aRule("r", maxUnavailable("0")), noted(aPod("a").asks(1), key, blockedText),
+			noted(aPod("b").asks(1), key, "old"))
 		assert.Empty(t, got["a"].Differences(ripe))
 		assert.Equal(t, map[string]string{key: blockedText}, got["b"].Differences(ripe))
 	})
 	t.Run("notes of Pods in no stage go, and those of rules that are gone", func(t *testing.T) {
-		got := notes(aRule("r", maxUnavailable("0")), noted(aPod("a"), key, "old"), noted(aPod("b").asks(1), key, blockedText, "detail.podtransitionrule.kusionstack.io/gone", "old"))
+		got := notes(aRule("r", maxUnavailable("0")), noted(aPod("a"), key, "old"),
+			noted(aPod("b").asks(1), key, blockedText, "detail.podtransitionrule.kusionstack.io/gone", "old"))
 		never := func(string, string) bool { return false }
 		assert.Equal(t, map[string]string{key: ""}, got["a"].Differences(never))
 		assert.Equal(t, map[string]string{"detail.podtransitionrule.kusionstack.io/gone": ""}, got["b"].Differences(never))
 	})
-	t.Run("what Kuperator wrote on Pods that have passed is no reason for a write, until the rule is gone", func(t *testing.T) {
-		const passed = `{"stage":"Unknown","passed":true}`
-		got := notes(aRule("r", maxUnavailable("0")), noted(aPod("a"), key, passed), noted(aPod("b"), "detail.podtransitionrule.kusionstack.io/gone", passed), noted(aPod("c").asks(1), key, passed))
-		require.NotContains(t, got, "a")
-		assert.Equal(t, []string{"detail.podtransitionrule.kusionstack.io/gone"}, got["b"].Stale)
-		assert.Equal(t, map[string]string{key: blockedText}, got["c"].Differences(ripe), "it is wrong now")
-	})
+	t.Run("what Kuperator wrote on Pods that have passed is no reason for a write, until the rule is gone",
+		func(t *testing.T) {
+			const passed = `{"stage":"Unknown","passed":true}`
+			got := notes(aRule("r", maxUnavailable("0")), noted(aPod("a"), key, passed),
+				noted(aPod("b"), "detail.podtransitionrule.kusionstack.io/gone", passed), noted(aPod("c").asks(1), key, passed))
+			require.NotContains(t, got, "a")
+			assert.Equal(t, []string{"detail.podtransitionrule.kusionstack.io/gone"}, got["b"].Stale)
+			assert.Equal(t, map[string]string{key: blockedText}, got["c"].Differences(ripe), "it is wrong now")
+		})
 	t.Run("the note of a Pod that is granted goes with the write that moves it on", func(t *testing.T) {
 		assert.Empty(t, notes(aRule("r", maxUnavailable("1")), noted(aPod("a").asks(1), key, "old")))
 	})
@@ -172,7 +182,8 @@ func TestNotesOnPods(t *testing.T) {
 		assert.Empty(t, notes(aRule(strings.Repeat("r", 64), maxUnavailable("0")), aPod("a").asks(1)))
 	})
 	t.Run("all rules of a Pod are in one note", func(t *testing.T) {
-		plan := Decide(settled(Snapshot{Rules: rules{aRule("r", maxUnavailable("0")), aRule("s", requires("ok", "yes"))}, Pods: pods(aPod("a").asks(1)), Now: testNow}))
+		plan := Decide(settled(Snapshot{Rules: rules{aRule("r", maxUnavailable("0")), aRule("s", requires("ok", "yes"))},
+			Pods: pods(aPod("a").asks(1)), Now: testNow}))
 		require.Len(t, plan.Notes, 1)
 		assert.Len(t, plan.Notes[0].Blocked, 2)
 		assert.Equal(t, types.UID("a-uid"), plan.Notes[0].PodUID)

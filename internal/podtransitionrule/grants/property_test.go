@@ -23,7 +23,8 @@ import (
 // genSnapshot is a namespace in any state whatever, the ledger included.
 func genSnapshot() *rapid.Generator[Snapshot] {
 	return rapid.Custom(func(t *rapid.T) Snapshot {
-		s := Snapshot{Now: testNow, Nodes: someNodes(), Frozen: rapid.SampledFrom([]string{"", "", "night"}).Draw(t, "frozen")}
+		s := Snapshot{Now: testNow, Nodes: someNodes(),
+			Frozen: rapid.SampledFrom([]string{"", "", "night"}).Draw(t, "frozen")}
 		for i := range rapid.IntRange(0, 7).Draw(t, "pods") {
 			p := aPod(fmt.Sprintf("p%d", i))
 			for _, step := range rapid.SliceOfN(rapid.IntRange(0, 11), 0, 3).Draw(t, "state") {
@@ -55,14 +56,17 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 			p.ownedBy(rapid.SampledFrom([]string{"", "set", "job"}).Draw(t, "owner"))
 			s.Pods = append(s.Pods, p.Pod)
 		}
-		s.Owners = []Owner{{UID: "set", Replicas: int32(rapid.IntRange(0, 6).Draw(t, "replicas")), PodLabels: map[string]string{"app": "web"}}}
+		s.Owners = []Owner{{UID: "set", Replicas: int32(rapid.IntRange(0, 6).Draw(t, "replicas")),
+			PodLabels: map[string]string{"app": "web"}}}
 		for i := range rapid.IntRange(0, 3).Draw(t, "rules") {
 			r := aRule(fmt.Sprintf("r%d", i))
 			for range rapid.IntRange(0, 2).Draw(t, "checks") {
 				r.Spec.Rules = append(r.Spec.Rules, rapid.SampledFrom([]appsv1alpha1.TransitionRule{
-					maxUnavailable("1"), maxUnavailable("50%"), available("", "1"), available("", ""), webhook(), webhook(), atPostCheck(webhook()), requires("app", "web"),
+					maxUnavailable("1"), maxUnavailable("50%"), available("", "1"), available("", ""), webhook(), webhook(),
+					atPostCheck(webhook()), requires("app", "web"),
 					atPostCheck(requires("app", "web")), atPostCheck(maxUnavailable("1")), filtered(maxUnavailable("1"), "app", "web"),
-					zones(1, ""), zones(2, "2"), expFuncs(&appsv1alpha1.ExpFunc{Coeff: "0.5"}, nil), expFuncs(nil, &appsv1alpha1.ExpFunc{Pow: "0.5"}),
+					zones(1, ""), zones(2, "2"), expFuncs(&appsv1alpha1.ExpFunc{Coeff: "0.5"}, nil),
+					expFuncs(nil, &appsv1alpha1.ExpFunc{Pow: "0.5"}),
 				}).Draw(t, "check"))
 			}
 			s.Rules = append(s.Rules, r)
@@ -74,9 +78,11 @@ func genSnapshot() *rapid.Generator[Snapshot] {
 				}
 				r.Status.Grants = append(r.Status.Grants, appsv1alpha1.PodGrant{
 					PodName: s.Pods[i].Name, PodUID: s.Pods[i].UID, Stage: rapid.SampledFrom(stages[:]).Draw(t, "stage"),
-					Operations: []appsv1alpha1.GrantedOperation{{ID: "op", Type: "update", Request: stamp(rapid.IntRange(0, 3).Draw(t, "request"))}},
+					Operations: []appsv1alpha1.GrantedOperation{{ID: "op", Type: "update",
+						Request: stamp(rapid.IntRange(0, 3).Draw(t, "request"))}},
 					Rules: []appsv1alpha1.RuleReference{
-						{Name: r.Name, UID: r.UID}, {Name: "named", UID: types.UID(rapid.SampledFrom([]string{"r0-uid", "r1-uid", "gone"}).Draw(t, "named"))},
+						{Name: r.Name, UID: r.UID}, {Name: "named",
+							UID: types.UID(rapid.SampledFrom([]string{"r0-uid", "r1-uid", "gone"}).Draw(t, "named"))},
 					},
 				})
 			}
@@ -99,7 +105,8 @@ func genAnswers(t *rapid.T, questions []Question) map[Subject]Answer {
 		case 2:
 			about.Operations = OperationsKey([]appsv1alpha1.GrantedOperation{{ID: "op", Type: "update", Request: stamp(1)}})
 		}
-		answers[about] = Answer{Passed: rapid.Bool().Draw(t, "passed"), Final: rapid.Bool().Draw(t, "final"), Reason: rapid.SampledFrom([]string{"", "no"}).Draw(t, "reason")}
+		answers[about] = Answer{Passed: rapid.Bool().Draw(t, "passed"), Final: rapid.Bool().Draw(t, "final"),
+			Reason: rapid.SampledFrom([]string{"", "no"}).Draw(t, "reason")}
 	}
 	return answers
 }
@@ -111,7 +118,10 @@ func TestOrderOfInputsDoesNotMatterAndInputsAreNotChanged(t *testing.T) {
 		copied.Rules, copied.Pods = after(s.Rules, Plan{}, 0), slices.Clone(s.Pods)
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		random.Shuffle(len(copied.Pods), func(i, j int) { copied.Pods[i], copied.Pods[j] = copied.Pods[j], copied.Pods[i] })
-		random.Shuffle(len(copied.Rules), func(i, j int) { copied.Rules[i], copied.Rules[j] = copied.Rules[j], copied.Rules[i] })
+		random.Shuffle(len(copied.Rules), func(i, j int) {
+			copied.Rules[i], copied.Rules[j] = copied.Rules[j],
+				copied.Rules[i]
+		})
 		before := after(s.Rules, Plan{}, 0)
 		if diff := cmp.Diff(Decide(s), Decide(copied), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("another order gives another plan:\n%s", diff)
@@ -131,7 +141,9 @@ func TestAnyLedgerComesToRest(t *testing.T) {
 }
 
 // grantedOperations is everything that the rules grant at a stage.
-func grantedOperations(rules []*appsv1alpha1.PodTransitionRule, stage appsv1alpha1.TransitionRuleStage) map[string]bool {
+func grantedOperations(
+	rules []*appsv1alpha1.PodTransitionRule, stage appsv1alpha1.TransitionRuleStage,
+) map[string]bool {
 	all := map[string]bool{}
 	for _, r := range rules {
 		for _, g := range r.Status.Grants {
@@ -160,7 +172,8 @@ func TestWhileFrozenNothingNewIsGrantedAtPreCheckAndPostCheckGoesOn(t *testing.T
 		}
 		s.Frozen = ""
 		plan = Decide(s)
-		require.Equal(t, grantedOperations(after(s.Rules, plan, len(plan.Statuses)), appsv1alpha1.StagePostCheck), grantedOperations(frozen, appsv1alpha1.StagePostCheck))
+		require.Equal(t, grantedOperations(after(s.Rules, plan, len(plan.Statuses)), appsv1alpha1.StagePostCheck),
+			grantedOperations(frozen, appsv1alpha1.StagePostCheck))
 	})
 }
 
@@ -178,9 +191,11 @@ func TestNoGrantWithoutAnAnswerToThisVeryQuestion(t *testing.T) {
 					if !k.webhook || !k.appliesTo(p, g.Stage) {
 						continue
 					}
-					old := slices.IndexFunc(s.Rules[i].Status.Grants, func(o appsv1alpha1.PodGrant) bool { return o.PodUID == g.PodUID && o.Stage == g.Stage })
+					old := slices.IndexFunc(s.Rules[i].Status.Grants,
+						func(o appsv1alpha1.PodGrant) bool { return o.PodUID == g.PodUID && o.Stage == g.Stage })
 					if old < 0 && len(g.Operations) > 0 { // a rule that joins has the operations that others cover already
-						requireAnswered(t, s, Subject{Rule: r.UID, Check: k.name, Pod: g.PodUID, Stage: g.Stage}, waiting(observed(p), g.Stage))
+						requireAnswered(t, s, Subject{Rule: r.UID, Check: k.name, Pod: g.PodUID, Stage: g.Stage},
+							waiting(observed(p), g.Stage))
 					}
 				}
 			}
@@ -271,7 +286,8 @@ func (w *world) lifecycle(i int) (tookOffline bool) {
 
 func (w *world) engine(writes int) {
 	s := Snapshot{
-		Rules: w.rules, Pods: w.seen[0], Owners: []Owner{w.owner}, Nodes: someNodes(), Frozen: w.frozen, Answers: w.answers, Now: w.now(),
+		Rules: w.rules, Pods: w.seen[0], Owners: []Owner{w.owner}, Nodes: someNodes(), Frozen: w.frozen, Answers: w.answers,
+		Now: w.now(),
 	}
 	plan := Decide(s)
 	w.asked = plan.Questions
@@ -335,7 +351,8 @@ func (w *world) inBounds(t *rapid.T) {
 
 func newWorld(t *rapid.T) *world {
 	n := rapid.IntRange(2, 5).Draw(t, "replicas")
-	w := &world{answers: map[Subject]Answer{}, owner: Owner{UID: "set", Replicas: int32(n), PodLabels: map[string]string{"app": "web"}}}
+	w := &world{answers: map[Subject]Answer{},
+		owner: Owner{UID: "set", Replicas: int32(n), PodLabels: map[string]string{"app": "web"}}}
 	nodes := slices.Sorted(maps.Keys(someNodes()))
 	for i := range n + rapid.SampledFrom([]int{0, 0, 2}).Draw(t, "surplus") {
 		w.pods = append(w.pods, aPod(fmt.Sprintf("p%d", i)).ownedBy("set").on(rapid.SampledFrom(nodes).Draw(t, "node")).Pod)
@@ -349,7 +366,8 @@ func newWorld(t *rapid.T) *world {
 
 func (w *world) check(t *rapid.T) appsv1alpha1.TransitionRule {
 	return rapid.SampledFrom([]appsv1alpha1.TransitionRule{
-		maxUnavailable("1"), maxUnavailable("2"), available("", "1"), maxUnavailable("50%"), requires("app", "web"), atPostCheck(requires("app", "web")),
+		maxUnavailable("1"), maxUnavailable("2"), available("", "1"), maxUnavailable("50%"), requires("app", "web"),
+		atPostCheck(requires("app", "web")),
 		available("", "60%"), zones(1, ""), zones(2, "2"), webhook(), atPostCheck(webhook()),
 		expFuncs(&appsv1alpha1.ExpFunc{Coeff: "0.7", Pow: "0.9"}, nil), expFuncs(nil, &appsv1alpha1.ExpFunc{Pow: "0.5"}),
 	}).Draw(t, "check")
@@ -360,7 +378,8 @@ func (w *world) answer(t *rapid.T) {
 	answers := maps.Clone(w.answers)
 	for _, q := range w.asked {
 		if rapid.Bool().Draw(t, "answered") {
-			answers[q.Subject] = Answer{Passed: rapid.SampledFrom([]bool{true, true, false}).Draw(t, "passed"), Final: true, Reason: "no"}
+			answers[q.Subject] = Answer{Passed: rapid.SampledFrom([]bool{true, true, false}).Draw(t, "passed"), Final: true,
+				Reason: "no"}
 		}
 	}
 	w.answers = answers
@@ -468,7 +487,8 @@ func (w *world) grantsInBounds(t *rapid.T) {
 	for policy, r := range w.policies() {
 		granted, zones := 0, map[string]bool{}
 		for _, p := range w.pods {
-			if slices.ContainsFunc(r.Status.Grants, func(g appsv1alpha1.PodGrant) bool { return g.PodUID == p.UID && g.Stage == appsv1alpha1.StagePreCheck }) {
+			if slices.ContainsFunc(r.Status.Grants,
+				func(g appsv1alpha1.PodGrant) bool { return g.PodUID == p.UID && g.Stage == appsv1alpha1.StagePreCheck }) {
 				granted++
 				zones[someNodes()[p.NodeName][zone]] = true
 			}

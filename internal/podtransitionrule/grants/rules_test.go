@@ -40,13 +40,15 @@ func TestExpFunc(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			f, err := newExpFunc("p", &appsv1alpha1.AvailableAdaptivePolicy{ExpFunc: &appsv1alpha1.ExpFunc{Coeff: tc.coeff, Pow: tc.pow}})
+			f, err := newExpFunc("p", &appsv1alpha1.AvailableAdaptivePolicy{ExpFunc: &appsv1alpha1.ExpFunc{Coeff: tc.coeff,
+				Pow: tc.pow}})
 			require.NoError(t, err)
 			assert.Equal(t, []int{tc.up, tc.down}, []int{f.of(tc.n, true), f.of(tc.n, false)})
 		})
 	}
 	for _, text := range []string{"-1", "1e3", "Inf", "NaN", "0x1", "1.2.3", ".", "half", "1_0"} {
-		_, err := newExpFunc("maxUnavailablePolicy", &appsv1alpha1.AvailableAdaptivePolicy{ExpFunc: &appsv1alpha1.ExpFunc{Pow: text}})
+		_, err := newExpFunc("maxUnavailablePolicy",
+			&appsv1alpha1.AvailableAdaptivePolicy{ExpFunc: &appsv1alpha1.ExpFunc{Pow: text}})
 		require.ErrorContains(t, err, fmt.Sprintf("maxUnavailablePolicy.expFunc.pow is %q: give a decimal number", text))
 	}
 }
@@ -64,8 +66,10 @@ func TestAllBoundsHoldTogether(t *testing.T) {
 		rules   rules
 		granted int // of 10
 	}{
-		"maxUnavailablePolicy": {check(func(a *appsv1alpha1.AvailableRule) { a.MaxUnavailablePolicy = adaptive("1", "0.5") }), 4},
-		"minAvailablePolicy":   {check(func(a *appsv1alpha1.AvailableRule) { a.MinAvailablePolicy = adaptive("0.75", "") }), 3},
+		"maxUnavailablePolicy": {check(func(a *appsv1alpha1.AvailableRule) { a.MaxUnavailablePolicy = adaptive("1", "0.5") }),
+			4},
+		"minAvailablePolicy": {check(func(a *appsv1alpha1.AvailableRule) { a.MinAvailablePolicy = adaptive("0.75", "") }),
+			3},
 		"a value tighter than the policy": {check(func(a *appsv1alpha1.AvailableRule) {
 			a.MaxUnavailableValue, a.MaxUnavailablePolicy = value("2"), adaptive("1", "0.5")
 		}), 2},
@@ -78,15 +82,18 @@ func TestAllBoundsHoldTogether(t *testing.T) {
 		"a policy without a function is no bound": {check(func(a *appsv1alpha1.AvailableRule) {
 			a.MaxUnavailableValue, a.MinAvailablePolicy = value("2"), &appsv1alpha1.AvailableAdaptivePolicy{}
 		}), 2},
-		"a policy without a function alone": {check(func(a *appsv1alpha1.AvailableRule) { a.MinAvailablePolicy = &appsv1alpha1.AvailableAdaptivePolicy{} }), 0},
+		"a policy without a function alone": {check(
+			func(a *appsv1alpha1.AvailableRule) { a.MinAvailablePolicy = &appsv1alpha1.AvailableAdaptivePolicy{} }), 0},
 		"a policy with no number": {check(func(a *appsv1alpha1.AvailableRule) {
 			a.MaxUnavailableValue, a.MinAvailablePolicy = value("2"), adaptive("half", "")
 		}), 0},
-		"topology alone bounds no number": {check(func(a *appsv1alpha1.AvailableRule) { a.Topology = &appsv1alpha1.TopologyBudget{TopologyKey: zone} }), 10},
+		"topology alone bounds no number": {check(
+			func(a *appsv1alpha1.AvailableRule) { a.Topology = &appsv1alpha1.TopologyBudget{TopologyKey: zone} }), 10},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := settled(Snapshot{Rules: tc.rules, Pods: pods(owned("set", 10, 10)...), Owners: []Owner{{UID: "set", Replicas: 10}}, Now: testNow})
+			s := settled(Snapshot{Rules: tc.rules, Pods: pods(owned("set", 10, 10)...),
+				Owners: []Owner{{UID: "set", Replicas: 10}}, Now: testNow})
 			assert.Len(t, mayGo(s), tc.granted)
 			assert.Equal(t, tc.granted == 0, meta.IsStatusConditionTrue(s.Rules[0].Status.Conditions, appsv1alpha1.RuleStalled))
 		})
@@ -111,7 +118,8 @@ func TestPodsAboveTheDesiredNumberMayGoUnderMinAvailable(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := settled(Snapshot{
-				Rules: rules{aRule("r", tc.check)}, Pods: pods(owned("set", tc.pods, tc.pods)...), Owners: []Owner{{UID: "set", Replicas: tc.replicas}}, Now: testNow,
+				Rules: rules{aRule("r", tc.check)}, Pods: pods(owned("set", tc.pods, tc.pods)...),
+				Owners: []Owner{{UID: "set", Replicas: tc.replicas}}, Now: testNow,
 			})
 			assert.Len(t, mayGo(s), tc.granted)
 		})
@@ -125,13 +133,16 @@ func TestTopologyBudget(t *testing.T) {
 		want  []string
 	}{
 		"one zone at a time, all Pods of it": {
-			zones(1, ""), []*podBuilder{aPod("p1").on("a1").asks(1), aPod("p2").on("b1").asks(2), aPod("p3").on("a2").asks(3)}, []string{"p1", "p3"},
+			zones(1, ""), []*podBuilder{aPod("p1").on("a1").asks(1), aPod("p2").on("b1").asks(2), aPod("p3").on("a2").asks(3)},
+			[]string{"p1", "p3"},
 		},
 		"as many zones as allowed": {
-			zones(2, ""), []*podBuilder{aPod("p1").on("a1").asks(1), aPod("p2").on("b1").asks(2), aPod("p3").on("c1").asks(3)}, []string{"p1", "p2"},
+			zones(2, ""), []*podBuilder{aPod("p1").on("a1").asks(1), aPod("p2").on("b1").asks(2), aPod("p3").on("c1").asks(3)},
+			[]string{"p1", "p2"},
 		},
 		"a zone with a Pod down is disrupted already": {
-			zones(1, ""), []*podBuilder{aPod("p1").on("a1").asks(1), aPod("p2").on("b1").asks(2), aPod("p3").on("b2").down()}, []string{"p2"},
+			zones(1, ""), []*podBuilder{aPod("p1").on("a1").asks(1), aPod("p2").on("b1").asks(2), aPod("p3").on("b2").down()},
+			[]string{"p2"},
 		},
 		"a Pod that is down adds no zone": {
 			zones(1, ""), []*podBuilder{aPod("p1").on("a1").down().asks(1), aPod("p2").on("b1").down()}, []string{"p1"},
@@ -140,13 +151,16 @@ func TestTopologyBudget(t *testing.T) {
 			zones(1, ""), []*podBuilder{aPod("p1").on("a1").down().asks(1), aPod("p2").on("b1").down().asks(2)}, []string{"p1"},
 		},
 		"a Pod in service waits although its zone is disrupted, while another zone holds the grant": {
-			zones(1, ""), []*podBuilder{aPod("p1").on("a1").down().asks(1), aPod("p2").on("b1").down(), aPod("p3").on("b2").asks(3)}, []string{"p1"},
+			zones(1, ""), []*podBuilder{aPod("p1").on("a1").down().asks(1), aPod("p2").on("b1").down(),
+				aPod("p3").on("b2").asks(3)}, []string{"p1"},
 		},
 		"nodes without the label are one domain": {
-			zones(1, ""), []*podBuilder{aPod("p1").on("plain").asks(1), aPod("p2").on("plain").asks(2), aPod("p3").on("a1").asks(3)}, []string{"p1", "p2"},
+			zones(1, ""), []*podBuilder{aPod("p1").on("plain").asks(1), aPod("p2").on("plain").asks(2),
+				aPod("p3").on("a1").asks(3)}, []string{"p1", "p2"},
 		},
 		"a node that is not known is a domain by itself": {
-			zones(1, ""), []*podBuilder{aPod("p1").on("new1").asks(1), aPod("p2").on("new2").asks(2), aPod("p3").on("new1").asks(3)}, []string{"p1", "p3"},
+			zones(1, ""), []*podBuilder{aPod("p1").on("new1").asks(1), aPod("p2").on("new2").asks(2),
+				aPod("p3").on("new1").asks(3)}, []string{"p1", "p3"},
 		},
 		"a Pod without a node is in no domain": {
 			zones(1, ""), []*podBuilder{aPod("p1").down(), aPod("p2").on("a1").asks(2)}, []string{"p2"},
@@ -163,7 +177,8 @@ func TestTopologyBudget(t *testing.T) {
 		})
 	}
 	t.Run("Pods that a late budget finds held in two zones go on one zone at a time", func(t *testing.T) {
-		s := settled(Snapshot{Rules: rules{aRule("first", maxUnavailable("2"))}, Pods: pods(aPod("p1").on("a1").asks(1), aPod("p2").on("b1").asks(2)), Nodes: someNodes(), Now: testNow})
+		s := settled(Snapshot{Rules: rules{aRule("first", maxUnavailable("2"))},
+			Pods: pods(aPod("p1").on("a1").asks(1), aPod("p2").on("b1").asks(2)), Nodes: someNodes(), Now: testNow})
 		require.Equal(t, []string{"p1", "p2"}, mayGo(s))
 		s.Rules = append(s.Rules, aRule("late", zones(1, "")))
 		s = settled(s)
@@ -188,7 +203,8 @@ func said(s Snapshot, a Answer) Snapshot {
 
 func TestWebhookChecks(t *testing.T) {
 	start := func() Snapshot {
-		return settled(Snapshot{Rules: rules{aRule("r", webhook(), maxUnavailable("1"))}, Pods: pods(aPod("a").asks(2), aPod("b").asks(1)), Now: testNow})
+		return settled(Snapshot{Rules: rules{aRule("r", webhook(), maxUnavailable("1"))},
+			Pods: pods(aPod("a").asks(2), aPod("b").asks(1)), Now: testNow})
 	}
 	rejects := func(s Snapshot, pod string) []appsv1alpha1.RejectInfo {
 		for _, d := range s.Rules[0].Status.Details {
@@ -205,22 +221,28 @@ func TestWebhookChecks(t *testing.T) {
 	t.Run("every Pod that waits is asked about, in the order of serving", func(t *testing.T) {
 		s := start()
 		want := []Question{{
-			Subject: Subject{Rule: "r-uid", Check: "hook", Pod: "b-uid", Stage: "PreCheck", Operations: "op/update=" + stamp(1)}, PodName: "b",
+			Subject: Subject{Rule: "r-uid", Check: "hook", Pod: "b-uid", Stage: "PreCheck",
+				Operations: "op/update=" + stamp(1)},
+			PodName:  "b",
 			Requests: []appsv1alpha1.GrantedOperation{{ID: "op", Type: "update", Request: stamp(1)}},
 		}, {
-			Subject: Subject{Rule: "r-uid", Check: "hook", Pod: "a-uid", Stage: "PreCheck", Operations: "op/update=" + stamp(2)}, PodName: "a",
+			Subject: Subject{Rule: "r-uid", Check: "hook", Pod: "a-uid", Stage: "PreCheck",
+				Operations: "op/update=" + stamp(2)},
+			PodName:  "a",
 			Requests: []appsv1alpha1.GrantedOperation{{ID: "op", Type: "update", Request: stamp(2)}},
 		}}
 		assert.Empty(t, cmp.Diff(want, Decide(s).Questions))
 		assert.Empty(t, mayGo(s))
-		assert.Equal(t, []appsv1alpha1.RejectInfo{{RuleName: "hook", Reason: "waits for its webhook's answer"}}, rejects(s, "a"))
+		assert.Equal(t, []appsv1alpha1.RejectInfo{{RuleName: "hook", Reason: "waits for its webhook's answer"}},
+			rejects(s, "a"))
 		assert.Equal(t, "True AskingWebhook", reconciling(s))
 		assert.False(t, meta.IsStatusConditionTrue(s.Rules[0].Status.Conditions, appsv1alpha1.RuleStalled))
 	})
 	t.Run("what it lets pass comes before availability, and what is granted is not asked about again", func(t *testing.T) {
 		s := settled(said(start(), Answer{Passed: true}))
 		assert.Equal(t, []string{"b"}, mayGo(s))
-		assert.Equal(t, []appsv1alpha1.RejectInfo{{RuleName: "available", Reason: "blocked by max unavailable policy"}}, rejects(s, "a"))
+		assert.Equal(t, []appsv1alpha1.RejectInfo{{RuleName: "available", Reason: "blocked by max unavailable policy"}},
+			rejects(s, "a"))
 		questions := Decide(s).Questions
 		require.Len(t, questions, 1)
 		assert.Equal(t, "a", questions[0].PodName)
@@ -247,13 +269,15 @@ func TestWebhookChecks(t *testing.T) {
 		assert.Len(t, Decide(s).Questions, 2)
 	})
 	t.Run("a Pod that fails its labels in any rule is not asked about", func(t *testing.T) {
-		s := Snapshot{Rules: rules{aRule("r", webhook()), aRule("s", requires("ok", "yes"))}, Pods: pods(aPod("a").asks(1), aPod("b").asks(2).label("ok", "yes")), Now: testNow}
+		s := Snapshot{Rules: rules{aRule("r", webhook()), aRule("s", requires("ok", "yes"))},
+			Pods: pods(aPod("a").asks(1), aPod("b").asks(2).label("ok", "yes")), Now: testNow}
 		questions := Decide(s).Questions
 		require.Len(t, questions, 1)
 		assert.Equal(t, "b", questions[0].PodName)
 	})
 	t.Run("a Pod that waits for its answer takes no budget", func(t *testing.T) {
-		s := Snapshot{Rules: rules{aRule("r", filtered(webhook(), "slow", "yes"), maxUnavailable("1"))}, Pods: pods(aPod("a").asks(1).label("slow", "yes"), aPod("b").asks(2)), Now: testNow}
+		s := Snapshot{Rules: rules{aRule("r", filtered(webhook(), "slow", "yes"), maxUnavailable("1"))},
+			Pods: pods(aPod("a").asks(1).label("slow", "yes"), aPod("b").asks(2)), Now: testNow}
 		assert.Equal(t, []string{"b"}, mayGo(settled(s)))
 	})
 	t.Run("a late rule with a webhook joins a grant only when that agrees", func(t *testing.T) {
@@ -271,7 +295,8 @@ func TestWebhookChecks(t *testing.T) {
 		assert.Empty(t, Decide(s).Questions)
 	})
 	t.Run("at PostCheck it keeps the Pod from coming back", func(t *testing.T) {
-		s := settled(Snapshot{Rules: rules{aRule("r", atPostCheck(webhook()))}, Pods: pods(aPod("a").finished(1)), Now: testNow})
+		s := settled(Snapshot{Rules: rules{aRule("r", atPostCheck(webhook()))}, Pods: pods(aPod("a").finished(1)),
+			Now: testNow})
 		assert.Empty(t, mayGo(s))
 		assert.Equal(t, []string{"a"}, mayGo(settled(said(s, Answer{Passed: true}))))
 	})
@@ -293,15 +318,20 @@ func TestWebhookChecks(t *testing.T) {
 
 func TestTasksGoToTheStatusAsTheyAreAndAreWrittenOnce(t *testing.T) {
 	began := metav1.NewTime(testNow.Add(1500 * time.Millisecond))
-	s := Snapshot{Rules: rules{aRule("r", webhook())}, Now: testNow, Tasks: map[types.UID][]appsv1alpha1.RuleState{"r-uid": {
-		{Name: "two"},
-		{Name: "hook", WebhookStatus: &appsv1alpha1.WebhookStatus{TaskStates: []appsv1alpha1.TaskInfo{{TaskID: "b", BeginTime: &began}, {TaskID: "a"}}}},
-	}}}
+	s := Snapshot{Rules: rules{aRule("r", webhook())}, Now: testNow,
+		Tasks: map[types.UID][]appsv1alpha1.RuleState{"r-uid": {
+			{Name: "two"},
+			{Name: "hook",
+				WebhookStatus: &appsv1alpha1.WebhookStatus{TaskStates: []appsv1alpha1.TaskInfo{{TaskID: "b", BeginTime: &began},
+					{TaskID: "a"}}}},
+		}}}
 	s = settled(s)
 	states := s.Rules[0].Status.RuleStates
 	require.Len(t, states, 2)
-	assert.Equal(t, []string{"a", "b"}, []string{states[0].WebhookStatus.TaskStates[0].TaskID, states[0].WebhookStatus.TaskStates[1].TaskID})
-	assert.True(t, states[0].WebhookStatus.TaskStates[1].BeginTime.Equal(&metav1.Time{Time: testNow.Add(time.Second)}), "as the API server keeps it")
+	assert.Equal(t, []string{"a", "b"}, []string{states[0].WebhookStatus.TaskStates[0].TaskID,
+		states[0].WebhookStatus.TaskStates[1].TaskID})
+	assert.True(t, states[0].WebhookStatus.TaskStates[1].BeginTime.Equal(&metav1.Time{Time: testNow.Add(time.Second)}),
+		"as the API server keeps it")
 	assert.True(t, began.Equal(&metav1.Time{Time: testNow.Add(1500 * time.Millisecond)}), "the snapshot is not changed")
 	assert.Empty(t, Decide(s).Statuses)
 	s.Tasks = nil
@@ -322,18 +352,21 @@ func TestFreeze(t *testing.T) {
 	}
 	assert.Equal(t, []appsv1alpha1.RejectInfo{{Reason: "frozen: release week"}}, shown)
 	c := meta.FindStatusCondition(s.Rules[0].Status.Conditions, appsv1alpha1.RuleReconciling)
-	assert.Equal(t, []string{"False", "Frozen", "Nothing new is granted at PreCheck: release week"}, []string{string(c.Status), c.Reason, c.Message})
+	assert.Equal(t, []string{"False", "Frozen", "Nothing new is granted at PreCheck: release week"},
+		[]string{string(c.Status), c.Reason, c.Message})
 	s.Frozen = ""
 	s.Pods = pods(aPod("a").asks(1), aPod("b").asks(2), aPod("c"))
 	assert.Equal(t, []string{"a", "b"}, mayGo(settled(s)))
 }
 
 func TestAPodThatNobodyCanTakeOutOfTrafficTakesNoBudget(t *testing.T) {
-	s := settled(Snapshot{Rules: rules{aRule("r", maxUnavailable("1"))}, Pods: pods(aPod("a").asks(1).annotated("no JSON"), aPod("b").asks(2)), Now: testNow})
+	s := settled(Snapshot{Rules: rules{aRule("r", maxUnavailable("1"))},
+		Pods: pods(aPod("a").asks(1).annotated("no JSON"), aPod("b").asks(2)), Now: testNow})
 	assert.Equal(t, []string{"b"}, holders(s.Rules[0]))
 	require.Len(t, s.Rules[0].Status.Details, 2)
 	require.Len(t, s.Rules[0].Status.Details[0].RejectInfo, 1)
-	assert.Contains(t, s.Rules[0].Status.Details[0].RejectInfo[0].Reason, podops.AvailableConditionsAnnotation+" is not valid JSON, correct or remove it")
+	assert.Contains(t, s.Rules[0].Status.Details[0].RejectInfo[0].Reason,
+		podops.AvailableConditionsAnnotation+" is not valid JSON, correct or remove it")
 
 	s.Pods = pods(aPod("a").asks(1).annotated("no JSON"), aPod("b").asks(2).annotated("no JSON"))
 	assert.Equal(t, []string{"b"}, holders(settled(s).Rules[0]), "what is granted may be on its way")
@@ -342,7 +375,8 @@ func TestAPodThatNobodyCanTakeOutOfTrafficTakesNoBudget(t *testing.T) {
 }
 
 func TestReconcilingDoesNotFlapInAPlainRollout(t *testing.T) {
-	s := Snapshot{Rules: rules{aRule("a", maxUnavailable("1")), aRule("b", maxUnavailable("1"))}, Pods: pods(aPod("p").asks(1), aPod("q").asks(2)), Now: testNow}
+	s := Snapshot{Rules: rules{aRule("a", maxUnavailable("1")), aRule("b", maxUnavailable("1"))},
+		Pods: pods(aPod("p").asks(1), aPod("q").asks(2)), Now: testNow}
 	for range 3 {
 		plan := Decide(s)
 		for _, status := range plan.Statuses {

@@ -95,7 +95,8 @@ func TestOneBudgetWhereRulesMeet(t *testing.T) {
 		"rules over the same Pods share the stricter bound": {
 			rules: rules{mirrored(aRule("b", maxUnavailable("1"))), mirrored(aRule("a", maxUnavailable("50%")))},
 			want:  map[string]int{"a": 7},
-			says:  map[string]string{"b": "the PodDisruptionBudget of PodTransitionRule a selects its Pods", "a": "The rule is in force."},
+			says: map[string]string{"b": "the PodDisruptionBudget of PodTransitionRule a selects its Pods",
+				"a": "The rule is in force."},
 		},
 		"the wider one keeps what the narrower one demands": {
 			rules: rules{wide("3"), over("team", "x", aRule("x", maxUnavailable("1")))},
@@ -106,8 +107,9 @@ func TestOneBudgetWhereRulesMeet(t *testing.T) {
 			want:  map[string]int{"wide": 7},
 		},
 		"one for all teams": {
-			rules: rules{wide("4"), over("team", "x", aRule("x", maxUnavailable("2"))), over("team", "y", aRule("y", maxUnavailable("3")))},
-			want:  map[string]int{"wide": 6},
+			rules: rules{wide("4"), over("team", "x", aRule("x", maxUnavailable("2"))),
+				over("team", "y", aRule("y", maxUnavailable("3")))},
+			want: map[string]int{"wide": 6},
 		},
 		"what is never evicted does not keep others from being evicted": {
 			rules: rules{wide("3"), over("team", "x", aRule("x", maxUnavailable("0")))},
@@ -123,30 +125,35 @@ func TestOneBudgetWhereRulesMeet(t *testing.T) {
 		},
 		"a budget of a user that is as strict is enough": {
 			rules: rules{wide("3")}, want: map[string]int{},
-			budgets: []*policyv1.PodDisruptionBudget{usersBudget("pdb", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromString("25%"))})},
-			says:    map[string]string{"wide": "PodDisruptionBudget pdb selects its Pods"},
+			budgets: []*policyv1.PodDisruptionBudget{usersBudget("pdb",
+				policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromString("25%"))})},
+			says: map[string]string{"wide": "PodDisruptionBudget pdb selects its Pods"},
 		},
 		"one that is not keeps the rule's, and it is told": {
 			rules: rules{wide("1")}, want: map[string]int{"wide": 7},
-			budgets: []*policyv1.PodDisruptionBudget{usersBudget("pdb", policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(6))})},
-			says:    map[string]string{"wide": "PodDisruptionBudget pdb selects some of the same"},
+			budgets: []*policyv1.PodDisruptionBudget{usersBudget("pdb",
+				policyv1.PodDisruptionBudgetSpec{MinAvailable: ptr.To(intstr.FromInt32(6))})},
+			says: map[string]string{"wide": "PodDisruptionBudget pdb selects some of the same"},
 		},
 		"nor one over some of the Pods": {
 			rules: rules{wide("1")}, want: map[string]int{"wide": 7},
 			budgets: []*policyv1.PodDisruptionBudget{usersBudget("pdb", policyv1.PodDisruptionBudgetSpec{
-				MinAvailable: ptr.To(intstr.FromString("100%")), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}},
+				MinAvailable: ptr.To(intstr.FromString("100%")),
+				Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"team": "x"}},
 			})},
 			says: map[string]string{"wide": "PodDisruptionBudget pdb selects some of the same"},
 		},
 		"one that has the rule's name and is as strict": {
 			rules: rules{wide("3")}, want: map[string]int{},
-			budgets: []*policyv1.PodDisruptionBudget{usersBudget("wide", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(0))})},
-			says:    map[string]string{"wide": "PodDisruptionBudget wide selects its Pods"},
+			budgets: []*policyv1.PodDisruptionBudget{usersBudget("wide",
+				policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(0))})},
+			says: map[string]string{"wide": "PodDisruptionBudget wide selects its Pods"},
 		},
 		"a rule whose name is taken demands nothing for another": {
 			rules: rules{wide("1"), over("team", "x", aRule("x", maxUnavailable("1")))}, want: map[string]int{"x": 3},
 			budgets: []*policyv1.PodDisruptionBudget{usersBudget("wide", policyv1.PodDisruptionBudgetSpec{
-				MinAvailable: ptr.To(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}},
+				MinAvailable: ptr.To(intstr.FromInt32(1)),
+				Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}},
 			})},
 		},
 	}
@@ -163,14 +170,16 @@ func TestOneBudgetWhereRulesMeet(t *testing.T) {
 	t.Run("what is neither in the other is told of both", func(t *testing.T) {
 		all, owners := teams(4, "x", "y")
 		all[0].Labels["zone"], all[1].Labels["zone"], all[4].Labels["zone"] = "a", "a", "a"
-		s := Snapshot{Rules: rules{over("team", "x", aRule("x", maxUnavailable("1"))), over("zone", "a", aRule("z", maxUnavailable("1")))}, Pods: all, Owners: owners, Now: testNow}
+		s := Snapshot{Rules: rules{over("team", "x", aRule("x", maxUnavailable("1"))),
+			over("zone", "a", aRule("z", maxUnavailable("1")))}, Pods: all, Owners: owners, Now: testNow}
 		require.Equal(t, map[string]int{"x": 3, "z": 2}, kept(t, &s), "their bounds hold all the same")
 		assert.Contains(t, readiness(s, "x"), "the PodDisruptionBudget of PodTransitionRule z selects some of the same")
 		assert.Contains(t, readiness(s, "z"), "the PodDisruptionBudget of PodTransitionRule x selects some of the same")
 	})
 	t.Run("nothing is loosened before the rest is written", func(t *testing.T) {
 		all, owners := teams(4, "x", "y")
-		s := Snapshot{Rules: rules{over("team", "x", aRule("a", maxUnavailable("1")))}, Pods: all, Owners: owners, Now: testNow}
+		s := Snapshot{Rules: rules{over("team", "x", aRule("a", maxUnavailable("1")))}, Pods: all, Owners: owners,
+			Now: testNow}
 		kept(t, &s)
 		s.Rules = append(s.Rules, wide("3"))
 		changes := Decide(s).Budgets
@@ -206,7 +215,8 @@ func TestBudgetsKeepEveryRulesBound(t *testing.T) {
 		for i := range 1 + random.IntN(4) {
 			r := aRule(fmt.Sprintf("r%d", i), maxUnavailable(fmt.Sprint(random.IntN(4))))
 			at := []metav1.LabelSelector{
-				{}, {MatchLabels: map[string]string{"app": "web"}}, {MatchLabels: map[string]string{"team": "x"}}, {MatchLabels: map[string]string{"team": "y"}},
+				{}, {MatchLabels: map[string]string{"app": "web"}}, {MatchLabels: map[string]string{"team": "x"}},
+				{MatchLabels: map[string]string{"team": "y"}},
 				{MatchLabels: map[string]string{"zone": "a"}}, {MatchLabels: map[string]string{"team": "x", "zone": "a"}},
 			}[random.IntN(6)]
 			r.Spec.Selector = &at
@@ -214,7 +224,8 @@ func TestBudgetsKeepEveryRulesBound(t *testing.T) {
 		}
 		s := Snapshot{Rules: list, Pods: all, Owners: owners, Now: testNow}
 		if random.IntN(2) == 0 {
-			s.Budgets = []*policyv1.PodDisruptionBudget{usersBudget("users", policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(int32(random.IntN(4))))})}
+			s.Budgets = []*policyv1.PodDisruptionBudget{usersBudget("users",
+				policyv1.PodDisruptionBudgetSpec{MaxUnavailable: ptr.To(intstr.FromInt32(int32(random.IntN(4))))})}
 		}
 		kept(t, &s)
 		bound := map[string]int{}
@@ -262,7 +273,8 @@ func TestBudgetsKeepEveryRulesBound(t *testing.T) {
 			for _, r := range list {
 				selects, _ := metav1.LabelSelectorAsSelector(r.Spec.Selector)
 				if n, _ := count(r.Spec.Selector); selects.Matches(labels.Set(p.Labels)) {
-					require.GreaterOrEqual(t, n, bound[r.Name], "seed %d: eviction of %s under rule %s by budget %s", seed, p.Name, r.Name, of[0].Name)
+					require.GreaterOrEqual(t, n, bound[r.Name], "seed %d: eviction of %s under rule %s by budget %s", seed, p.Name,
+						r.Name, of[0].Name)
 				}
 			}
 		}

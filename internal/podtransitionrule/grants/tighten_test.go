@@ -12,7 +12,9 @@ import (
 )
 
 // changed gives a rule another spec, as a user does: its status stays.
-func changed(r *appsv1alpha1.PodTransitionRule, change func(*appsv1alpha1.PodTransitionRuleSpec)) *appsv1alpha1.PodTransitionRule {
+func changed(
+	r *appsv1alpha1.PodTransitionRule, change func(*appsv1alpha1.PodTransitionRuleSpec),
+) *appsv1alpha1.PodTransitionRule {
 	r = r.DeepCopy()
 	r.Generation++
 	change(&r.Spec)
@@ -35,13 +37,15 @@ func TestAGrantThatWasNotUsedCountsOnlyUnderItsSpec(t *testing.T) {
 		answers map[Subject]Answer
 		want    []string
 	}{
-		"fewer Pods may be out":                     {change: checks(maxUnavailable("1")), want: []string{"set-00"}},
-		"none may be":                               {change: checks(maxUnavailable("0"))},
-		"more must stay":                            {change: checks(available("13", "18")), want: []string{"set-00", "set-01"}},
-		"a label is asked for":                      {change: checks(maxUnavailable("13"), requires("ok", "yes"))},
-		"a webhook is asked":                        {change: checks(maxUnavailable("13"), webhook())},
-		"it cannot be evaluated":                    {change: checks(available("", ""))},
-		"another check of the same budget is added": {change: checks(maxUnavailable("13"), filtered(maxUnavailable("2"), "app", "web")), want: []string{"set-00", "set-01"}},
+		"fewer Pods may be out": {change: checks(maxUnavailable("1")), want: []string{"set-00"}},
+		"none may be":           {change: checks(maxUnavailable("0"))},
+		"more must stay": {change: checks(available("13", "18")),
+			want: []string{"set-00", "set-01"}},
+		"a label is asked for":   {change: checks(maxUnavailable("13"), requires("ok", "yes"))},
+		"a webhook is asked":     {change: checks(maxUnavailable("13"), webhook())},
+		"it cannot be evaluated": {change: checks(available("", ""))},
+		"another check of the same budget is added": {change: checks(maxUnavailable("13"),
+			filtered(maxUnavailable("2"), "app", "web")), want: []string{"set-00", "set-01"}},
 		"more Pods share the budget, some of them down": {
 			change: func(s *appsv1alpha1.PodTransitionRuleSpec) {
 				s.Selector.MatchLabels, s.Rules = nil, []appsv1alpha1.TransitionRule{maxUnavailable("4")}
@@ -54,7 +58,8 @@ func TestAGrantThatWasNotUsedCountsOnlyUnderItsSpec(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := thirteen
-			s.Pods = append(pods(owned("set", 20, 13)...), pods(aPod("other-1").label("app", "x").down(), aPod("other-2").label("app", "x").down())...)
+			s.Pods = append(pods(owned("set", 20, 13)...),
+				pods(aPod("other-1").label("app", "x").down(), aPod("other-2").label("app", "x").down())...)
 			s.Rules = []*appsv1alpha1.PodTransitionRule{changed(s.Rules[0], tc.change)}
 			if len(s.Rules[0].Spec.Rules) > 0 {
 				require.Empty(t, mayGo(s), "nothing goes on before the rule has been looked at")

@@ -80,7 +80,8 @@ func configFor(t *testing.T, cloud *standin.Cloud) Config {
 	file := filepath.Join(t.TempDir(), "groups.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(groupsFile), 0o600))
 	return Config{
-		Region: "cn-test", ServerGroupsFile: file, QPS: 1000, Burst: 1000, ECSEndpoint: cloud.Host(), STSEndpoint: cloud.Host(), HTTP: cloud.Client(),
+		Region: "cn-test", ServerGroupsFile: file, QPS: 1000, Burst: 1000, ECSEndpoint: cloud.Host(),
+		STSEndpoint: cloud.Host(), HTTP: cloud.Client(),
 		Getenv: env(map[string]string{EnvKeyID: "test-id", EnvKeySecret: "test-secret", EnvEndpoint: cloud.Host()}),
 	}
 }
@@ -94,9 +95,11 @@ func newHalves(t *testing.T, cloud *standin.Cloud) (*Observing, *Owning) {
 
 func service() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Labels: map[string]string{appsv1alpha1.ControlLabel: "true", LoadBalancerIDLabel: "lb-1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web",
+			Labels:      map[string]string{appsv1alpha1.ControlLabel: "true", LoadBalancerIDLabel: "lb-1"},
 			Annotations: map[string]string{ServerGroupsAnnotation: "shop-http:8080"}},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"},
+			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}},
 	}
 }
 
@@ -124,18 +127,34 @@ func TestWhichServicesTakePart(t *testing.T) {
 		change                    func(*corev1.Service)
 		wantObserving, wantOwning bool
 	}{
-		"a load balancer and server groups: both":          {func(*corev1.Service) {}, true, true},
-		"a load balancer that has no ID yet is waited for": {func(s *corev1.Service) { delete(s.Labels, LoadBalancerIDLabel) }, true, true},
-		"without annotation nothing is owned":              {func(s *corev1.Service) { s.Annotations = nil }, true, false},
-		"another kind of load balancer is not ours":        {func(s *corev1.Service) { s.Spec.LoadBalancerClass = ptr.To("alibabacloud.com/nlb") }, false, true},
-		"the class of this kind is ours":                   {func(s *corev1.Service) { s.Spec.LoadBalancerClass = ptr.To("alibabacloud.com/clb") }, true, true},
+		"a load balancer and server groups: both": {func(*corev1.Service) {}, true, true},
+		"a load balancer that has no ID yet is waited for": {func(s *corev1.Service) {
+			delete(s.Labels,
+				LoadBalancerIDLabel)
+		}, true, true},
+		"without annotation nothing is owned": {func(s *corev1.Service) { s.Annotations = nil }, true, false},
+		"another kind of load balancer is not ours": {func(
+			s *corev1.Service) {
+			s.Spec.LoadBalancerClass = ptr.To("alibabacloud.com/nlb")
+		}, false, true},
+		"the class of this kind is ours": {func(
+			s *corev1.Service) {
+			s.Spec.LoadBalancerClass = ptr.To("alibabacloud.com/clb")
+		}, true, true},
 		"a Service inside the cluster with server groups": {func(s *corev1.Service) {
 			s.Spec.Type = corev1.ServiceTypeClusterIP
 			delete(s.Labels, LoadBalancerIDLabel)
 		}, false, true},
-		"an ID is enough, whatever the type":                          {func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }, true, true},
-		"without the label of the suite a Service takes no part":      {func(s *corev1.Service) { delete(s.Labels, appsv1alpha1.ControlLabel) }, false, false},
-		"without a selector a Service employs no Pod, instead of all": {func(s *corev1.Service) { s.Spec.Selector = nil }, false, false},
+		"an ID is enough, whatever the type": {func(
+			s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeClusterIP
+		}, true, true},
+		"without the label of the suite a Service takes no part": {func(s *corev1.Service) {
+			delete(s.Labels,
+				appsv1alpha1.ControlLabel)
+		}, false, false},
+		"without a selector a Service employs no Pod, instead of all": {func(s *corev1.Service) { s.Spec.Selector = nil },
+			false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := service()
@@ -153,11 +172,14 @@ func TestMembersOfAnObservedService(t *testing.T) {
 		want        map[string]Listed
 		wantErr     string
 	}{
-		"the Pod's address":               {nil, pod("10.0.0.1", "fd00::1"), map[string]Listed{"10.0.0.1": {}}, ""},
-		"no address, no member":           {nil, pod(), nil, ""},
-		"the address of the family asked": {map[string]string{backendIPVersionAnnotation: "ipv6"}, pod("10.0.0.1", "fd00::1"), map[string]Listed{"fd00::1": {}}, ""},
-		"eni is what is needed":           {map[string]string{backendTypeAnnotation: "eni"}, pod("10.0.0.1"), map[string]Listed{"10.0.0.1": {}}, ""},
-		"nodes as backends are an error":  {map[string]string{backendTypeAnnotation: "ecs"}, pod("10.0.0.1"), nil, "set it to eni"},
+		"the Pod's address":     {nil, pod("10.0.0.1", "fd00::1"), map[string]Listed{"10.0.0.1": {}}, ""},
+		"no address, no member": {nil, pod(), nil, ""},
+		"the address of the family asked": {map[string]string{backendIPVersionAnnotation: "ipv6"}, pod("10.0.0.1", "fd00::1"),
+			map[string]Listed{"fd00::1": {}}, ""},
+		"eni is what is needed": {map[string]string{backendTypeAnnotation: "eni"}, pod("10.0.0.1"),
+			map[string]Listed{"10.0.0.1": {}}, ""},
+		"nodes as backends are an error": {map[string]string{backendTypeAnnotation: "ecs"}, pod("10.0.0.1"), nil,
+			"set it to eni"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := service()
@@ -190,7 +212,8 @@ func TestMembersOfAnOwnedService(t *testing.T) {
 			map[string]Weight{"rsp-http/10.0.0.1:8080": 100}, map[string]Weight{"rsp-http/10.0.0.1:8080": 0}, "",
 		},
 		"removed out of service": {
-			map[string]string{ServerGroupsAnnotation: "shop-http:8080", OutOfServiceAnnotation: Remove, WeightAnnotation: "7"}, nil, pod("10.0.0.1"),
+			map[string]string{ServerGroupsAnnotation: "shop-http:8080", OutOfServiceAnnotation: Remove, WeightAnnotation: "7"},
+			nil, pod("10.0.0.1"),
 			map[string]Weight{"rsp-http/10.0.0.1:8080": 7}, map[string]Weight{}, "",
 		},
 		"several groups and families": {
@@ -198,19 +221,42 @@ func TestMembersOfAnOwnedService(t *testing.T) {
 			map[string]Weight{"rsp-http/10.0.0.1:8080": 100, "rsp-v6/[fd00::1]:8443": 100, "rsp-all/10.0.0.1:9": 100},
 			map[string]Weight{"rsp-http/10.0.0.1:8080": 0, "rsp-v6/[fd00::1]:8443": 0, "rsp-all/10.0.0.1:9": 0}, "",
 		},
-		"no address, no member":              {map[string]string{ServerGroupsAnnotation: "shop-http"}, nil, pod(), map[string]Weight{}, map[string]Weight{}, ""},
-		"a group of another namespace":       {map[string]string{ServerGroupsAnnotation: "bank"}, nil, pod("10.0.0.1"), nil, nil, "namespace shop may not use: give one of shop-http, shop-v6, everyone"},
-		"an unknown group":                   {map[string]string{ServerGroupsAnnotation: "x"}, nil, pod("10.0.0.1"), nil, nil, "give one of"},
-		"an empty list":                      {map[string]string{ServerGroupsAnnotation: ""}, nil, pod("10.0.0.1"), nil, nil, "give one of"},
-		"a group twice":                      {map[string]string{ServerGroupsAnnotation: "shop-http,shop-http:8080"}, nil, pod("10.0.0.1"), nil, nil, "twice"},
-		"a port that is none":                {map[string]string{ServerGroupsAnnotation: "shop-http:http"}, nil, pod("10.0.0.1"), nil, nil, "from 1 to 65535"},
-		"a port that is too large":           {map[string]string{ServerGroupsAnnotation: "shop-http:65536"}, nil, pod("10.0.0.1"), nil, nil, "from 1 to 65535"},
-		"weight 0 would never serve":         {map[string]string{ServerGroupsAnnotation: "shop-http", WeightAnnotation: "0"}, nil, pod("10.0.0.1"), nil, nil, "from 1 to 100"},
-		"a weight that is too large":         {map[string]string{ServerGroupsAnnotation: "shop-http", WeightAnnotation: "101"}, nil, pod("10.0.0.1"), nil, nil, "from 1 to 100"},
-		"an unknown way out":                 {map[string]string{ServerGroupsAnnotation: "shop-http", OutOfServiceAnnotation: "gone"}, nil, pod("10.0.0.1"), nil, nil, "give weight-zero or remove"},
-		"a named target port needs a number": {map[string]string{ServerGroupsAnnotation: "shop-http"}, func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("http") }, pod("10.0.0.1"), nil, nil, `target port "http" is a name`},
-		"two ports need a number":            {map[string]string{ServerGroupsAnnotation: "shop-http"}, func(s *corev1.Service) { s.Spec.Ports = append(s.Spec.Ports, s.Spec.Ports[0]) }, pod("10.0.0.1"), nil, nil, "the Service has 2"},
-		"a port without target is the same":  {map[string]string{ServerGroupsAnnotation: "shop-http"}, func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.IntOrString{} }, pod("10.0.0.1"), map[string]Weight{"rsp-http/10.0.0.1:80": 100}, map[string]Weight{"rsp-http/10.0.0.1:80": 0}, ""},
+		"no address, no member": {map[string]string{ServerGroupsAnnotation: "shop-http"}, nil, pod(),
+			map[string]Weight{}, map[string]Weight{}, ""},
+		"a group of another namespace": {map[string]string{ServerGroupsAnnotation: "bank"}, nil, pod("10.0.0.1"), nil,
+			nil, "namespace shop may not use: give one of shop-http, shop-v6, everyone"},
+		"an unknown group": {map[string]string{ServerGroupsAnnotation: "x"}, nil, pod("10.0.0.1"), nil, nil,
+			"give one of"},
+		"an empty list": {map[string]string{ServerGroupsAnnotation: ""}, nil, pod("10.0.0.1"), nil, nil,
+			"give one of"},
+		"a group twice": {map[string]string{ServerGroupsAnnotation: "shop-http,shop-http:8080"}, nil,
+			pod("10.0.0.1"), nil, nil, "twice"},
+		"a port that is none": {map[string]string{ServerGroupsAnnotation: "shop-http:http"}, nil,
+			pod("10.0.0.1"), nil, nil, "from 1 to 65535"},
+		"a port that is too large": {map[string]string{ServerGroupsAnnotation: "shop-http:65536"}, nil,
+			pod("10.0.0.1"), nil, nil, "from 1 to 65535"},
+		"weight 0 would never serve": {map[string]string{ServerGroupsAnnotation: "shop-http", WeightAnnotation: "0"},
+			nil, pod("10.0.0.1"), nil, nil, "from 1 to 100"},
+		"a weight that is too large": {map[string]string{ServerGroupsAnnotation: "shop-http",
+			WeightAnnotation: "101"}, nil, pod("10.0.0.1"), nil, nil, "from 1 to 100"},
+		"an unknown way out": {map[string]string{ServerGroupsAnnotation: "shop-http",
+			OutOfServiceAnnotation: "gone"}, nil, pod("10.0.0.1"), nil, nil, "give weight-zero or remove"},
+		"a named target port needs a number": {map[string]string{ServerGroupsAnnotation: "shop-http"},
+			func(s *corev1.Service) {
+				s.Spec.Ports[0].TargetPort = intstr.FromString(
+					"http",
+				)
+			}, pod("10.0.0.1"), nil, nil, `target port "http" is a name`},
+		"two ports need a number": {map[string]string{ServerGroupsAnnotation: "shop-http"},
+			func(s *corev1.Service) {
+				s.Spec.Ports = append(
+					s.Spec.Ports, s.Spec.Ports[0],
+				)
+			}, pod("10.0.0.1"), nil, nil, "the Service has 2"},
+		"a port without target is the same": {map[string]string{ServerGroupsAnnotation: "shop-http"},
+			func(s *corev1.Service) { s.Spec.Ports[0].TargetPort = intstr.IntOrString{} }, pod(
+				"10.0.0.1",
+			), map[string]Weight{"rsp-http/10.0.0.1:80": 100}, map[string]Weight{"rsp-http/10.0.0.1:80": 0}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := service()
@@ -241,11 +287,14 @@ func TestObservingCountsBackendsOfAnyHealth(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	observing, _ := newHalves(t, cloud)
 	cloud.SetBalancer("lb-1",
-		standin.Health{ListenerPort: 80, ServerIP: "10.0.0.1", Status: "normal"}, standin.Health{ListenerPort: 443, ServerIP: "10.0.0.1", Status: "abnormal"},
-		standin.Health{ListenerPort: 80, ServerIP: "10.0.0.2", Status: "abnormal"}, standin.Health{ListenerPort: 80, ServerIP: "10.0.0.3", Status: "unavailable"})
+		standin.Health{ListenerPort: 80, ServerIP: "10.0.0.1", Status: "normal"},
+		standin.Health{ListenerPort: 443, ServerIP: "10.0.0.1", Status: "abnormal"},
+		standin.Health{ListenerPort: 80, ServerIP: "10.0.0.2", Status: "abnormal"},
+		standin.Health{ListenerPort: 80, ServerIP: "10.0.0.3", Status: "unavailable"})
 	held, err := observing.Read(within(t), service(), []string{"10.0.0.1", "10.0.0.9"})
 	require.NoError(t, err)
-	require.ElementsMatch(t, []api.Held[Listed]{{ID: "10.0.0.1", Serving: true}, {ID: "10.0.0.2", Serving: true}, {ID: "10.0.0.3", Serving: true}}, held)
+	require.ElementsMatch(t, []api.Held[Listed]{{ID: "10.0.0.1", Serving: true}, {ID: "10.0.0.2", Serving: true},
+		{ID: "10.0.0.3", Serving: true}}, held)
 	require.Equal(t, 1, cloud.Calls(""), "one call, whatever the number of Pods and listeners")
 
 	cloud.SetBalancer("lb-1")
@@ -260,14 +309,20 @@ func TestWhatIsNotKnownIsAnError(t *testing.T) {
 		fault  standin.Fault
 		want   string
 	}{
-		"no load balancer yet":            {func(s *corev1.Service) { delete(s.Labels, LoadBalancerIDLabel) }, standin.Fault{}, "is not set yet"},
-		"a load balancer that is unknown": {func(s *corev1.Service) { s.Labels[LoadBalancerIDLabel] = "lb-2" }, standin.Fault{}, "InvalidLoadBalancerId.NotFound"},
-		"throttling":                      {nil, standin.Throttled(-1), "tried again with growing delays"},
-		"an error of the provider":        {nil, standin.Fault{Times: -1, Status: 500, Code: "InternalError", Message: "x"}, "InternalError"},
-		"a gateway that says HTML":        {nil, standin.Fault{Times: -1, Status: 502, Body: "<html>"}, "DescribeHealthStatus"},
-		"an answer without a body":        {nil, standin.Fault{Times: -1, Body: "{}"}, "has no BackendServers"},
-		"an answer that is cut off":       {nil, standin.Fault{Times: -1, Body: `{"RequestId":"x","BackendServers":{"Backen`}, "DescribeHealthStatus"},
-		"an answer without the list":      {nil, standin.Fault{Times: -1, Body: `{"RequestId":"x"}`}, "has no BackendServers"},
+		"no load balancer yet": {func(s *corev1.Service) { delete(s.Labels, LoadBalancerIDLabel) },
+			standin.Fault{}, "is not set yet"},
+		"a load balancer that is unknown": {func(s *corev1.Service) { s.Labels[LoadBalancerIDLabel] = "lb-2" },
+			standin.Fault{}, "InvalidLoadBalancerId.NotFound"},
+		"throttling": {nil, standin.Throttled(-1), "tried again with growing delays"},
+		"an error of the provider": {nil, standin.Fault{Times: -1, Status: 500, Code: "InternalError", Message: "x"},
+			"InternalError"},
+		"a gateway that says HTML": {nil, standin.Fault{Times: -1, Status: 502, Body: "<html>"},
+			"DescribeHealthStatus"},
+		"an answer without a body": {nil, standin.Fault{Times: -1, Body: "{}"}, "has no BackendServers"},
+		"an answer that is cut off": {nil, standin.Fault{Times: -1, Body: `{"RequestId":"x","BackendServers":{"Backen`},
+			"DescribeHealthStatus"},
+		"an answer without the list": {nil, standin.Fault{Times: -1, Body: `{"RequestId":"x"}`},
+			"has no BackendServers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud := newCloudStandIn(t)
@@ -331,7 +386,8 @@ func changes(desiredStates map[string]int) []api.Change[Weight] {
 func TestOwningThroughTheLifeOfAPod(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
-	others := standin.Server{ServerID: "i-1", ServerIP: "10.9.9.9", Port: 80, Weight: 50, Type: "ecs", Description: "by hand"}
+	others := standin.Server{ServerID: "i-1", ServerIP: "10.9.9.9", Port: 80, Weight: 50, Type: "ecs",
+		Description: "by hand"}
 	cloud.AddGroup("rsp-http", others)
 	cloud.AddInterface("eni-1", "10.0.0.1")
 	const id = "rsp-http/10.0.0.1:8080"
@@ -344,7 +400,8 @@ func TestOwningThroughTheLifeOfAPod(t *testing.T) {
 		require.Equal(t, []api.Held[Weight]{{ID: id, State: 100, Serving: true}}, held, "others are not shown")
 	}
 	require.Equal(t, 1, cloud.Calls("AddVServerGroupBackendServers"))
-	require.Equal(t, standin.Server{ServerID: "eni-1", ServerIP: "10.0.0.1", Port: 8080, Weight: 100, Type: "eni", Description: "kuperator/shop/web"}, cloud.Servers("rsp-http")[1])
+	require.Equal(t, standin.Server{ServerID: "eni-1", ServerIP: "10.0.0.1", Port: 8080, Weight: 100, Type: "eni",
+		Description: "kuperator/shop/web"}, cloud.Servers("rsp-http")[1])
 
 	for range 2 {
 		require.NoError(t, owning.Apply(within(t), s, changes(map[string]int{id: 0})))
@@ -369,7 +426,8 @@ func TestWhatOthersPutThereIsLeftAlone(t *testing.T) {
 		{ServerID: "eni-2", ServerIP: "10.0.0.2", Port: 8080, Weight: 50, Type: "eni"},
 	}
 	cloud.AddGroup("rsp-http", others...)
-	err := owning.Apply(within(t), service(), changes(map[string]int{"rsp-http/10.0.0.1:8080": 0, "rsp-http/10.0.0.2:8080": removed}))
+	err := owning.Apply(within(t), service(),
+		changes(map[string]int{"rsp-http/10.0.0.1:8080": 0, "rsp-http/10.0.0.2:8080": removed}))
 	var failed api.MemberErrors
 	require.ErrorAs(t, err, &failed)
 	require.Len(t, failed, 1, "what is not ours is gone as far as we are concerned")
@@ -383,7 +441,8 @@ func TestWhatOthersPutThereIsLeftAlone(t *testing.T) {
 func TestFullReadFindsWhatAnEarlierAnnotationLeft(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
-	left := standin.Server{ServerID: "eni-1", ServerIP: "fd00::1", Port: 8080, Weight: 50, Type: "eni", Description: "kuperator/shop/web"}
+	left := standin.Server{ServerID: "eni-1", ServerIP: "fd00::1", Port: 8080, Weight: 50, Type: "eni",
+		Description: "kuperator/shop/web"}
 	cloud.AddGroup("rsp-v6", left)
 	held, err := owning.Read(within(t), service(), nil)
 	require.NoError(t, err)
@@ -421,7 +480,9 @@ func TestOneServerThatIsRejectedDoesNotHoldUpOthers(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
 	desiredStates := manyPods(cloud, 20, 100)
-	cloud.Fail("AddVServerGroupBackendServers", standin.Fault{Times: -1, ServerIP: "10.0.1.7", Status: 400, Code: "InvalidBackendServers", Message: "The interface is of another VPC."})
+	cloud.Fail("AddVServerGroupBackendServers",
+		standin.Fault{Times: -1, ServerIP: "10.0.1.7", Status: 400, Code: "InvalidBackendServers",
+			Message: "The interface is of another VPC."})
 	err := owning.Apply(within(t), service(), changes(desiredStates))
 	var failed api.MemberErrors
 	require.ErrorAs(t, err, &failed)
@@ -435,7 +496,8 @@ func TestARejectionOfAllIsNotTriedForEver(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
 	desiredStates := manyPods(cloud, 40, 100)
-	cloud.Fail("AddVServerGroupBackendServers", standin.Fault{Times: -1, Status: 400, Code: "QuotaExceeded", Message: "Too many servers."})
+	cloud.Fail("AddVServerGroupBackendServers",
+		standin.Fault{Times: -1, Status: 400, Code: "QuotaExceeded", Message: "Too many servers."})
 	require.ErrorContains(t, owning.Apply(within(t), service(), changes(desiredStates)), "QuotaExceeded")
 	require.LessOrEqual(t, cloud.Calls("AddVServerGroupBackendServers"), 2*maxCallsPerGroup)
 }
@@ -462,7 +524,8 @@ func TestGroupsFailApart(t *testing.T) {
 	cloud := newCloudStandIn(t)
 	_, owning := newHalves(t, cloud)
 	cloud.AddInterface("eni-1", "10.0.0.1")
-	err := owning.Apply(within(t), service(), changes(map[string]int{"rsp-http/10.0.0.1:8080": 100, "rsp-gone/10.0.0.1:8080": 100}))
+	err := owning.Apply(within(t), service(),
+		changes(map[string]int{"rsp-http/10.0.0.1:8080": 100, "rsp-gone/10.0.0.1:8080": 100}))
 	var failed api.MemberErrors
 	require.ErrorAs(t, err, &failed)
 	require.Len(t, failed, 1)
@@ -475,7 +538,8 @@ func TestAnAddressWithoutInterfaceFailsAlone(t *testing.T) {
 	_, owning := newHalves(t, cloud)
 	cloud.AddInterface("eni-1", "10.0.0.1")
 	cloud.AddInterface("eni-2", "fd00::1")
-	err := owning.Apply(within(t), service(), changes(map[string]int{"rsp-http/10.0.0.1:8080": 100, "rsp-http/10.0.0.2:8080": 100, "rsp-v6/[fd00::1]:8443": 9}))
+	err := owning.Apply(within(t), service(),
+		changes(map[string]int{"rsp-http/10.0.0.1:8080": 100, "rsp-http/10.0.0.2:8080": 100, "rsp-v6/[fd00::1]:8443": 9}))
 	var failed api.MemberErrors
 	require.ErrorAs(t, err, &failed)
 	require.Len(t, failed, 1)
@@ -502,7 +566,8 @@ func TestAReadingThatLagsIsNoHarm(t *testing.T) {
 	const id = "rsp-http/10.0.0.1:8080"
 	cloud.Lag(1)
 	require.NoError(t, owning.Apply(within(t), service(), changes(map[string]int{id: 100})))
-	require.ErrorContains(t, owning.Apply(within(t), service(), changes(map[string]int{id: 100})), "Duplicated", "decided on what was before")
+	require.ErrorContains(t, owning.Apply(within(t), service(), changes(map[string]int{id: 100})), "Duplicated",
+		"decided on what was before")
 	require.NoError(t, owning.Apply(within(t), service(), changes(map[string]int{id: 100})))
 	require.Len(t, cloud.Servers("rsp-http"), 1)
 }
@@ -521,8 +586,10 @@ func TestMarks(t *testing.T) {
 
 func TestFaults(t *testing.T) {
 	for code, want := range map[string]Fault{
-		"Throttling.User": FaultThrottled, "Throttling": FaultThrottled, "BackendServer.configuring": FaultTransient, "OperationBusy": FaultTransient,
-		"SignatureDoesNotMatch": FaultDenied, "Forbidden.RAM": FaultDenied, "InvalidAccessKeyId.NotFound": FaultDenied, "InvalidParameter": FaultRejected,
+		"Throttling.User": FaultThrottled, "Throttling": FaultThrottled, "BackendServer.configuring": FaultTransient,
+		"OperationBusy":         FaultTransient,
+		"SignatureDoesNotMatch": FaultDenied, "Forbidden.RAM": FaultDenied, "InvalidAccessKeyId.NotFound": FaultDenied,
+		"InvalidParameter": FaultRejected,
 	} {
 		require.Equal(t, want, faultOf(http.StatusBadRequest, code), code)
 	}

@@ -35,25 +35,40 @@ func TestConfigSaysWhatToChange(t *testing.T) {
 		file   string
 		want   string
 	}{
-		"nothing":                         {nil, good, "", ""},
-		"an endpoint instead of a region": {func(c *Config) { c.Region = "" }, map[string]string{EnvKeyID: "id", EnvKeySecret: "s", EnvEndpoint: "slb.aliyuncs.com"}, "", ""},
-		"no region":                       {func(c *Config) { c.Region = "" }, good, "", "--alibaba-cloud-slb-region is empty"},
-		"owning without a region":         {func(c *Config) { c.Region = "" }, map[string]string{EnvKeyID: "id", EnvKeySecret: "s", EnvEndpoint: "slb.aliyuncs.com"}, groupsFile, "give the region of the server groups"},
-		"no credentials":                  {nil, nil, "", "no credentials: set ALIYUN_SLB_AK_KEY and ALIYUN_SLB_AK_SECRET, or"},
-		"half a key":                      {nil, map[string]string{EnvKeyID: "id"}, "", "only one of ALIYUN_SLB_AK_KEY and ALIYUN_SLB_AK_SECRET is set"},
-		"half a role":                     {nil, map[string]string{EnvRoleARN: "r"}, "", "only some of"},
-		"a folder that is not there":      {func(c *Config) { c.CredentialsDir = "/nowhere" }, good, "", "/nowhere/ALIYUN_SLB_AK_KEY"},
-		"an endpoint with a scheme":       {nil, map[string]string{EnvKeyID: "id", EnvKeySecret: "s", EnvEndpoint: "https://slb.aliyuncs.com"}, "", "give a host without scheme"},
+		"nothing": {nil, good, "", ""},
+		"an endpoint instead of a region": {func(c *Config) { c.Region = "" },
+			map[string]string{EnvKeyID: "id", EnvKeySecret: "s", EnvEndpoint: "slb.aliyuncs.com"}, "", ""},
+		"no region": {func(c *Config) { c.Region = "" }, good, "",
+			"--alibaba-cloud-slb-region is empty"},
+		"owning without a region": {func(c *Config) { c.Region = "" },
+			map[string]string{EnvKeyID: "id", EnvKeySecret: "s", EnvEndpoint: "slb.aliyuncs.com"}, groupsFile,
+			"give the region of the server groups"},
+		"no credentials": {nil, nil, "",
+			"no credentials: set ALIYUN_SLB_AK_KEY and ALIYUN_SLB_AK_SECRET, or"},
+		"half a key": {nil, map[string]string{EnvKeyID: "id"}, "",
+			"only one of ALIYUN_SLB_AK_KEY and ALIYUN_SLB_AK_SECRET is set"},
+		"half a role": {nil, map[string]string{EnvRoleARN: "r"}, "", "only some of"},
+		"a folder that is not there": {func(c *Config) { c.CredentialsDir = "/nowhere" }, good, "",
+			"/nowhere/ALIYUN_SLB_AK_KEY"},
+		"an endpoint with a scheme": {nil,
+			map[string]string{EnvKeyID: "id", EnvKeySecret: "s", EnvEndpoint: "https://slb.aliyuncs.com"}, "",
+			"give a host without scheme"},
 		"no calls at all":                 {func(c *Config) { c.QPS = 0 }, good, "", "--alibaba-cloud-slb-qps is 0"},
 		"server groups":                   {nil, good, groupsFile, ""},
 		"a misspelt field":                {nil, good, "vpc: x", `unknown field "vpc"`},
 		"no VPC":                          {nil, good, "serverGroups: []", "vpcID is empty"},
 		"an owner that is no description": {nil, good, "vpcID: v\nowner: 'a b'", "owner is"},
-		"a group without namespaces":      {nil, good, "vpcID: v\nserverGroups: [{name: a, id: rsp-a}]", "serverGroups[0].namespaces is empty"},
-		"a load balancer's ID":            {nil, good, "vpcID: v\nserverGroups: [{name: a, id: lb-a, namespaces: [x]}]", "begins with rsp-"},
-		"a name twice":                    {nil, good, "vpcID: v\nserverGroups: [{name: a, id: rsp-a, namespaces: [x]}, {name: a, id: rsp-b, namespaces: [x]}]", "give each once"},
-		"a family that is none":           {nil, good, "vpcID: v\nserverGroups: [{name: a, id: rsp-a, namespaces: [x], addressFamily: v4}]", "give IPv4 or IPv6"},
-		"a name that is no label":         {nil, good, "vpcID: v\nserverGroups: [{name: A, id: rsp-a, namespaces: [x]}]", "give a DNS label"},
+		"a group without namespaces": {nil, good, "vpcID: v\nserverGroups: [{name: a, id: rsp-a}]",
+			"serverGroups[0].namespaces is empty"},
+		"a load balancer's ID": {nil, good, "vpcID: v\nserverGroups: [{name: a, id: lb-a, namespaces: [x]}]",
+			"begins with rsp-"},
+		"a name twice": {nil, good,
+			"vpcID: v\nserverGroups: [{name: a, id: rsp-a, namespaces: [x]}, {name: a, id: rsp-b, namespaces: [x]}]",
+			"give each once"},
+		"a family that is none": {nil, good,
+			"vpcID: v\nserverGroups: [{name: a, id: rsp-a, namespaces: [x], addressFamily: v4}]", "give IPv4 or IPv6"},
+		"a name that is no label": {nil, good, "vpcID: v\nserverGroups: [{name: A, id: rsp-a, namespaces: [x]}]",
+			"give a DNS label"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := DefaultConfig()
@@ -122,7 +137,8 @@ func roleConfig(t *testing.T, cloud *standin.Cloud, role, token string) Config {
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"token": token})
 	c := configFor(t, cloud)
-	c.Getenv = env(map[string]string{EnvEndpoint: cloud.Host(), EnvRoleARN: role, EnvOIDCProviderARN: standin.Provider, EnvOIDCTokenFile: filepath.Join(dir, "token")})
+	c.Getenv = env(map[string]string{EnvEndpoint: cloud.Host(), EnvRoleARN: role, EnvOIDCProviderARN: standin.Provider,
+		EnvOIDCTokenFile: filepath.Join(dir, "token")})
 	return c
 }
 
@@ -161,12 +177,17 @@ func TestARoleThatCannotBeAssumed(t *testing.T) {
 		fault             *standin.Fault
 		wantFault         Fault
 	}{
-		"a role that is unknown":        {"acs:ram::1:role/other", standin.Token, "EntityNotExist.Role", nil, FaultDenied},
-		"a token that is not believed":  {standin.Role, "stolen.and.secret", "AuthenticationFail.OIDCToken.Invalid", nil, FaultDenied},
-		"too many calls to STS":         {standin.Role, standin.Token, "Throttling.User", new(standin.Throttled(1)), FaultThrottled},
-		"an error of STS":               {standin.Role, standin.Token, "InternalError", &standin.Fault{Times: 1, Status: 500, Code: "InternalError"}, FaultTransient},
-		"an answer that is not of STS":  {standin.Role, standin.Token, "AssumeRoleWithOIDC", &standin.Fault{Times: 1, Status: 502, Body: "<html>"}, FaultTransient},
-		"an answer without credentials": {standin.Role, standin.Token, "AssumeRoleWithOIDC", &standin.Fault{Times: 1, Body: "{}"}, FaultTransient},
+		"a role that is unknown": {"acs:ram::1:role/other", standin.Token, "EntityNotExist.Role", nil, FaultDenied},
+		"a token that is not believed": {standin.Role, "stolen.and.secret", "AuthenticationFail.OIDCToken.Invalid", nil,
+			FaultDenied},
+		"too many calls to STS": {standin.Role, standin.Token, "Throttling.User", new(standin.Throttled(1)),
+			FaultThrottled},
+		"an error of STS": {standin.Role, standin.Token, "InternalError",
+			&standin.Fault{Times: 1, Status: 500, Code: "InternalError"}, FaultTransient},
+		"an answer that is not of STS": {standin.Role, standin.Token, "AssumeRoleWithOIDC",
+			&standin.Fault{Times: 1, Status: 502, Body: "<html>"}, FaultTransient},
+		"an answer without credentials": {standin.Role, standin.Token, "AssumeRoleWithOIDC",
+			&standin.Fault{Times: 1, Body: "{}"}, FaultTransient},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cloud.Mend()
@@ -216,7 +237,8 @@ func TestTheStandInRefusesReplaysChangedAndOldRequests(t *testing.T) {
 	cloud.SetBalancer("lb-1")
 	c := configFor(t, cloud)
 	for want, transport := range map[string]http.RoundTripper{
-		"SignatureNonceUsed": replaying{cloud.Client().Transport}, "SignatureDoesNotMatch": changing{cloud.Client().Transport},
+		"SignatureNonceUsed":    replaying{cloud.Client().Transport},
+		"SignatureDoesNotMatch": changing{cloud.Client().Transport},
 	} {
 		c.HTTP = &http.Client{Transport: transport}
 		observing, _, err := New(c)

@@ -40,7 +40,8 @@ type account struct {
 func newAccount(t testing.TB) *account {
 	a := &account{t: t, cloud: standin.New("test-id", "test-secret", nil), listed: map[string][]string{}}
 	t.Cleanup(a.cloud.Close)
-	for _, service := range []*corev1.Service{conformance.Service("shop", "web"), conformance.Service("shop", "admin"), conformance.Service("elsewhere", "web")} {
+	for _, service := range []*corev1.Service{conformance.Service("shop", "web"), conformance.Service("shop", "admin"),
+		conformance.Service("elsewhere", "web")} {
 		a.cloud.AddGroup(groupIDOf(service))
 		a.cloud.SetBalancer(balancerOf(service))
 	}
@@ -90,7 +91,8 @@ func (a *account) provider() conformance.Provider[*corev1.Service] {
 				a.cloud.AddInterface("eni-"+ip.IP, ip.IP)
 			}
 		},
-		Fail:     fault(standin.Fault{Times: -1, Status: 503, Code: "ServiceUnavailable", Message: "The service is unavailable."}),
+		Fail: fault(standin.Fault{Times: -1, Status: 503, Code: "ServiceUnavailable",
+			Message: "The service is unavailable."}),
 		Throttle: fault(standin.Throttled(7)),
 		Hold:     a.cloud.HoldChanges,
 		Delay:    a.delay,
@@ -137,18 +139,21 @@ func owningConforms(t *testing.T, out string) {
 			return service
 		}
 		p.Serves = func(service *corev1.Service, pod *corev1.Pod) bool {
-			return slices.ContainsFunc(a.cloud.Servers(groupIDOf(service)), func(s standin.Server) bool { return s.Weight > 0 && hasAddress(pod, s.ServerIP) })
+			return slices.ContainsFunc(a.cloud.Servers(groupIDOf(service)),
+				func(s standin.Server) bool { return s.Weight > 0 && hasAddress(pod, s.ServerIP) })
 		}
 		p.FailFor = func(pods ...*corev1.Pod) {
 			a.cloud.Mend()
 			for _, pod := range pods {
 				for _, ip := range pod.Status.PodIPs {
-					a.cloud.Fail("*", standin.Fault{Times: -1, Status: 400, Code: "ObjectNotFound", Message: "The backend server does not exist.", ServerIP: ip.IP})
+					a.cloud.Fail("*", standin.Fault{Times: -1, Status: 400, Code: "ObjectNotFound",
+						Message: "The backend server does not exist.", ServerIP: ip.IP})
 				}
 			}
 		}
 		p.Foreign = func(service *corev1.Service) func() bool {
-			other := standin.Server{ServerID: "eni-other", ServerIP: "192.0.2.1", Port: 8080, Weight: 7, Type: "eni", Description: "another owner"}
+			other := standin.Server{ServerID: "eni-other", ServerIP: "192.0.2.1", Port: 8080, Weight: 7, Type: "eni",
+				Description: "another owner"}
 			a.cloud.ChangeServers(groupIDOf(service), func(all []standin.Server) []standin.Server { return append(all, other) })
 			return func() bool { return slices.Contains(a.cloud.Servers(groupIDOf(service)), other) }
 		}
@@ -169,7 +174,8 @@ func TestObservingConforms(t *testing.T) {
 		p.Serves = func(service *corev1.Service, pod *corev1.Pod) bool {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			return slices.ContainsFunc(a.listed[balancerOf(service)], func(address string) bool { return hasAddress(pod, address) })
+			return slices.ContainsFunc(a.listed[balancerOf(service)],
+				func(address string) bool { return hasAddress(pod, address) })
 		}
 		p.Move = a.move
 		return conformance.Fixture[*corev1.Service, Listed]{

@@ -97,8 +97,10 @@ func (o *Observing) Selector(service *corev1.Service) labels.Selector {
 // Members is part of api.Adapter. A member is the Pod's address: the same Pod behind several listeners is one.
 func (o *Observing) Members(service *corev1.Service, pod *corev1.Pod, serve bool) (map[string]Listed, error) {
 	if strings.EqualFold(service.Annotations[backendTypeAnnotation], "ecs") {
-		return nil, fmt.Errorf("annotation %s is ecs: the load balancer forwards to nodes, so it cannot be told when it leaves a Pod alone; set it to eni, or remove label kusionstack.io/control",
-			backendTypeAnnotation)
+		return nil,
+			fmt.Errorf(
+				"annotation %s is ecs: the load balancer forwards to nodes, so it cannot be told when it leaves a Pod alone; set it to eni, or remove label kusionstack.io/control",
+				backendTypeAnnotation)
 	}
 	address := addressOf(pod, strings.EqualFold(service.Annotations[backendIPVersionAnnotation], "ipv6"))
 	if !serve || address == "" {

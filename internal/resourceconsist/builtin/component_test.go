@@ -15,23 +15,29 @@ import (
 func TestStripPodKeepsNamedPorts(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{
 		Containers: []corev1.Container{
-			{Name: "app", Image: "app:v1", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP, HostPort: 1}, {ContainerPort: 9}}},
+			{Name: "app", Image: "app:v1", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080,
+				Protocol: corev1.ProtocolTCP, HostPort: 1}, {ContainerPort: 9}}},
 			{Name: "quiet", Image: "quiet:v1"},
 		},
-		InitContainers: []corev1.Container{{Name: "sidecar", Ports: []corev1.ContainerPort{{Name: "tls", ContainerPort: 8443}}}},
-		NodeName:       "node-0",
-		Volumes:        []corev1.Volume{{Name: "data"}},
+		InitContainers: []corev1.Container{{Name: "sidecar",
+			Ports: []corev1.ContainerPort{{Name: "tls", ContainerPort: 8443}}}},
+		NodeName: "node-0",
+		Volumes:  []corev1.Volume{{Name: "data"}},
 	}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
-		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "long"},
-		{Type: corev1.ContainersReady, Status: corev1.ConditionTrue}, {Type: podops.ServiceReadyCondition, Status: corev1.ConditionFalse},
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue},
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue, Message: "long"},
+		{Type: corev1.ContainersReady, Status: corev1.ConditionTrue},
+		{Type: podops.ServiceReadyCondition, Status: corev1.ConditionFalse},
 	}}}
 	view := podops.Read(pod)
 	stripped, err := stripPod(pod)
 	require.NoError(t, err)
 	want := corev1.PodSpec{
-		Containers:     []corev1.Container{{Name: "app", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}}},
-		InitContainers: []corev1.Container{{Name: "sidecar", Ports: []corev1.ContainerPort{{Name: "tls", ContainerPort: 8443}}}},
-		NodeName:       "node-0",
+		Containers: []corev1.Container{{Name: "app",
+			Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080, Protocol: corev1.ProtocolTCP}}}},
+		InitContainers: []corev1.Container{{Name: "sidecar",
+			Ports: []corev1.ContainerPort{{Name: "tls", ContainerPort: 8443}}}},
+		NodeName: "node-0",
 	}
 	conditions := []corev1.PodCondition{
 		{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: corev1.ContainersReady, Status: corev1.ConditionTrue},

@@ -80,8 +80,10 @@ type onlyReader struct {
 
 // TestTheEngineConforms has the conformance kit drive backends made of adapters, as the controller does.
 func TestTheEngineConforms(t *testing.T) {
-	options := api.CallOptions{BatchWindow: time.Millisecond, Poll: 2 * time.Millisecond, MaxPoll: 20 * time.Millisecond, MaxBackoff: 50 * time.Millisecond, QPS: -1}
-	started := func(t testing.TB, lb *simulated.LoadBalancer, options api.CallOptions, adapter api.Adapter[*corev1.Service, int32]) conformance.Fixture[*corev1.Service, backendtest.Serving] {
+	options := api.CallOptions{BatchWindow: time.Millisecond, Poll: 2 * time.Millisecond, MaxPoll: 20 * time.Millisecond,
+		MaxBackoff: 50 * time.Millisecond, QPS: -1}
+	started := func(t testing.TB, lb *simulated.LoadBalancer, options api.CallOptions,
+		adapter api.Adapter[*corev1.Service, int32]) conformance.Fixture[*corev1.Service, backendtest.Serving] {
 		pods := &backendtest.Pods{}
 		stop := func() {}
 		t.Cleanup(func() { stop() })

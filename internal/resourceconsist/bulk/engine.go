@@ -45,8 +45,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	api "kusionstack.io/kuperator/api/resourceconsist"
+	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
-	"kusionstack.io/kuperator/internal/writes"
 )
 
 // Engine makes the calls of one adapter. Its methods may be called from many goroutines; they do no input or output.
@@ -251,7 +251,7 @@ func (e *Engine) locked(key types.NamespacedName, s *slot, f func()) {
 // retry, because the provider puts a number into it, is not a change.
 func (e *Engine) conditionOf(s *slot, now time.Time) *metav1.Condition {
 	reason, message := s.group.problem()
-	message = writes.Steady(message)
+	message = failures.Steady(message)
 	failing := len(s.group.failing)
 	e.metrics.members.Add(float64(failing - s.failing))
 	s.failing = failing

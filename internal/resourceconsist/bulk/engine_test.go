@@ -37,7 +37,8 @@ type balancer struct {
 }
 
 func newBalancer() *balancer {
-	return &balancer{provider: newProvider(), latency: map[string]time.Duration{}, fails: map[string]error{}, refuse: map[string]error{}}
+	return &balancer{provider: newProvider(), latency: map[string]time.Duration{}, fails: map[string]error{},
+		refuse: map[string]error{}}
 }
 
 func (b *balancer) Name() string { return "balancer" }
@@ -113,18 +114,21 @@ func (b *balancer) calls() (reads, applies int) {
 
 func service(name string) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": name}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name),
+			Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": name}},
 	}
 }
 
 func podOf(service string, i int) *corev1.Pod {
 	name := fmt.Sprintf("%s-%d", service, i)
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name), Labels: map[string]string{"app": service, appsv1alpha1.ControlLabel: "true"}},
-		Spec:       corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(name),
+			Labels: map[string]string{"app": service, appsv1alpha1.ControlLabel: "true"}},
+		Spec: corev1.PodSpec{ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}},
 		Status: corev1.PodStatus{PodIP: name, Conditions: []corev1.PodCondition{
-			{Type: corev1.PodReady, Status: corev1.ConditionTrue}, {Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue},
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+			{Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue},
 		}},
 	}
 }
@@ -134,7 +138,8 @@ func turn(pod *corev1.Pod, up bool) {
 	if up {
 		status = corev1.ConditionTrue
 	}
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status}, {Type: podops.ServiceReadyCondition, Status: status}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: status},
+		{Type: podops.ServiceReadyCondition, Status: status}}
 }
 
 // desk plays the controller for some Pods: it observes those of whom there is news, and does what core would.
@@ -149,7 +154,8 @@ type desk struct {
 // open starts an engine in a bubble of synctest, where time passes when all wait.
 func open(t *testing.T, backend *balancer, o api.CallOptions) *desk {
 	t.Helper()
-	d := &desk{t: t, moving: New[*corev1.Service, any](backend, o, nil).(mover), news: make(chan types.NamespacedName, 100_000), pods: map[string]*corev1.Pod{}, owner: map[string]*corev1.Service{}}
+	d := &desk{t: t, moving: New[*corev1.Service, any](backend, o, nil).(mover),
+		news: make(chan types.NamespacedName, 100_000), pods: map[string]*corev1.Pod{}, owner: map[string]*corev1.Service{}}
 	require.NoError(t, d.moving.err)
 	d.moving.changed = func(pod types.NamespacedName) { d.news <- pod }
 	ctx, cancel := context.WithCancel(t.Context())
@@ -438,7 +444,8 @@ func BenchmarkOneChange(b *testing.B) {
 			g := newGroup(withDefaults(api.CallOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
 			v := func(i int) view {
 				name := fmt.Sprintf("web-%d", i)
-				return view{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: name}, types.UID(name)}, serve: map[string]any{name: 1}}
+				return view{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: name}, types.UID(name)},
+					serve: map[string]any{name: 1}}
 			}
 			move := func(i int, s direction) {
 				g.look(v(i), intent{direction: s}, now)
@@ -462,7 +469,8 @@ func BenchmarkOneChange(b *testing.B) {
 						held = p.read(c.ids)
 					}
 					g.answered(held, nil, now)
-					if g.notified(); len(g.waiting) == 0 && len(g.unconfirmed) == 0 && len(g.retry) == 0 && g.full > 0 && g.applyDue().IsZero() {
+					if g.notified(); len(g.waiting) == 0 && len(g.unconfirmed) == 0 && len(g.retry) == 0 && g.full > 0 &&
+						g.applyDue().IsZero() {
 						return
 					}
 				}

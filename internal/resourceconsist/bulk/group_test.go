@@ -70,7 +70,8 @@ func TestAMemberThatIsTakenOverIsWishedAgain(t *testing.T) {
 		return nil
 	}
 	pod := func(uid string) view {
-		return view{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: "web-0"}, types.UID(uid)}, created: now, serve: map[string]any{"10.0.0.1": 1}}
+		return view{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: "web-0"}, types.UID(uid)}, created: now,
+			serve: map[string]any{"10.0.0.1": 1}}
 	}
 	before := pod("1")
 	g.look(before, intent{direction: joining}, now)
@@ -102,7 +103,8 @@ func TestAMemberThatIsTakenOverIsWishedAgain(t *testing.T) {
 func TestAMemberThatCameWhileLeavingIsReadFirst(t *testing.T) {
 	now := epoch
 	g := newGroup(withDefaults(api.CallOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
-	v := view{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: "web-0"}, "1"}, created: now, terminating: true, invalid: errors.New("no such port")}
+	v := view{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: "web-0"}, "1"}, created: now,
+		terminating: true, invalid: errors.New("no such port")}
 	leaves := intent{direction: leaving}
 	g.look(v, leaves, now)
 	read := func(serving bool) {
@@ -122,7 +124,8 @@ func TestAMemberThatIsHadAgainIsOwnedAgain(t *testing.T) {
 	now := epoch
 	g := newGroup(withDefaults(api.CallOptions{}), true, func(d time.Duration) time.Duration { return d }, now)
 	pod := func(name string, age time.Duration, members ...string) view {
-		v := view{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: name}, types.UID(name)}, created: now.Add(-age), terminating: true, serve: map[string]any{}}
+		v := view{key: employeeKey{types.NamespacedName{Namespace: "shop", Name: name}, types.UID(name)},
+			created: now.Add(-age), terminating: true, serve: map[string]any{}}
 		for _, id := range members {
 			v.serve[id] = 1
 		}

@@ -29,8 +29,10 @@ func TestListed(t *testing.T) {
 		"ready":                          {discoveryv1.EndpointConditions{Ready: yes, Serving: yes, Terminating: no}, true},
 		"not ready":                      {discoveryv1.EndpointConditions{Ready: no, Serving: no}, false},
 		"terminating and still serving":  {discoveryv1.EndpointConditions{Ready: no, Serving: yes, Terminating: yes}, false},
-		"published although not ready, and not serving":      {discoveryv1.EndpointConditions{Ready: yes, Serving: no}, false},
-		"published although not ready, serving, terminating": {discoveryv1.EndpointConditions{Ready: yes, Serving: yes, Terminating: yes}, false},
+		"published although not ready, and not serving": {discoveryv1.EndpointConditions{Ready: yes,
+			Serving: no}, false},
+		"published although not ready, serving, terminating": {discoveryv1.EndpointConditions{Ready: yes, Serving: yes,
+			Terminating: yes}, false},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, tc.want, Listed(tc.conditions)) })
 	}
@@ -43,7 +45,8 @@ type said struct {
 
 // slice is one of IPv6 if its name ends in v6, and of IPv4 otherwise.
 func slice(name, service string, endpoints ...said) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, AddressType: discoveryv1.AddressTypeIPv4}
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		AddressType: discoveryv1.AddressTypeIPv4}
 	if strings.HasSuffix(name, "v6") {
 		s.AddressType = discoveryv1.AddressTypeIPv6
 	}
@@ -72,11 +75,13 @@ func TestObserve(t *testing.T) {
 		return changed
 	}
 	observe := func(pod, uid string) backend.Observation {
-		return a.Observe(service, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: pod, UID: types.UID(uid)}})
+		return a.Observe(service, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: pod,
+			UID: types.UID(uid)}})
 	}
 
 	require.Equal(t, backend.Observation{}, observe("a", "1"), "a Pod that no slice names")
-	require.Empty(t, cmp.Diff(map[string]bool{"a": false}, put(slice("v4", "web", said{"a", "1", true}, said{"b", "2", false}))))
+	require.Empty(t, cmp.Diff(map[string]bool{"a": false},
+		put(slice("v4", "web", said{"a", "1", true}, said{"b", "2", false}))))
 	listedAt := clk.Now()
 	require.Equal(t, backend.Observation{Serving: true, Since: listedAt}, observe("a", "1"))
 	require.False(t, observe("b", "2").Serving)
@@ -88,13 +93,16 @@ func TestObserve(t *testing.T) {
 	require.Empty(t, put(slice("more", "web")))
 	require.Empty(t, cmp.Diff(map[string]bool{"a": false}, put(slice("v6", "web", said{"a", "1", true}))))
 	require.Equal(t, backend.Observation{Serving: true, Since: listedAt}, observe("a", "1"), "it served before")
-	require.Empty(t, cmp.Diff(map[string]bool{"a": true}, put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", false}))))
+	require.Empty(t, cmp.Diff(map[string]bool{"a": true},
+		put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", false}))))
 	require.True(t, observe("a", "1").Serving, "the other family still lists it")
 	require.Empty(t, cmp.Diff(map[string]bool{"a": true}, put(slice("v6", "web", said{"a", "1", false}))))
 	require.Equal(t, backend.Observation{Since: clk.Now()}, observe("a", "1"))
 
-	require.Empty(t, cmp.Diff(map[string]bool{"b": false}, put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", true}))))
-	require.Empty(t, cmp.Diff(map[string]bool{"b": true}, put(slice("v4", "web"))), "a slice that is emptied drops its Pods")
+	require.Empty(t, cmp.Diff(map[string]bool{"b": false},
+		put(slice("v4", "web", said{"a", "1", false}, said{"b", "2", true}))))
+	require.Empty(t, cmp.Diff(map[string]bool{"b": true}, put(slice("v4", "web"))),
+		"a slice that is emptied drops its Pods")
 	put(slice("v6", "web"))
 	require.Empty(t, a.listings, "nothing is kept of Pods that no slice names")
 	require.Empty(t, a.slices)
@@ -116,24 +124,32 @@ func TestFamilies(t *testing.T) {
 		leaving bool
 		want    bool
 	}{
-		"no slice lists it":                       {service: both, pod: append(v4, v6...), want: false},
-		"one family is late":                      {service: both, pod: append(v4, v6...), listed: []string{"v4"}, want: false},
-		"the first family is late":                {service: both, pod: append(v4, v6...), listed: []string{"v6"}, want: false},
-		"both list it":                            {service: both, pod: append(v4, v6...), listed: []string{"v4", "v6"}, want: true},
-		"it has joined, whatever one family says": {service: both, pod: append(v4, v6...), listed: []string{"v4"}, joined: true, want: true},
-		"it leaves and one family is late":        {service: both, pod: append(v4, v6...), listed: []string{"v6"}, joined: true, leaving: true, want: true},
-		"it leaves before it has joined":          {service: both, pod: append(v4, v6...), listed: []string{"v6"}, leaving: true, want: true},
-		"the Pod has one address":                 {service: both, pod: v4, listed: []string{"v4"}, want: true},
-		"a slice of a family that it has not":     {service: both, pod: v6, listed: []string{"v4"}, want: false},
-		"the Service has one family":              {service: both[1:], pod: append(v4, v6...), listed: []string{"v6"}, want: true},
-		"the Service does not say":                {pod: append(v4, v6...), listed: []string{"v6"}, want: true},
+		"no slice lists it": {service: both, pod: append(v4, v6...), want: false},
+		"one family is late": {service: both, pod: append(v4, v6...), listed: []string{"v4"},
+			want: false},
+		"the first family is late": {service: both, pod: append(v4, v6...), listed: []string{"v6"},
+			want: false},
+		"both list it": {service: both, pod: append(v4, v6...), listed: []string{"v4", "v6"},
+			want: true},
+		"it has joined, whatever one family says": {service: both, pod: append(v4, v6...), listed: []string{"v4"},
+			joined: true, want: true},
+		"it leaves and one family is late": {service: both, pod: append(v4, v6...), listed: []string{"v6"},
+			joined: true, leaving: true, want: true},
+		"it leaves before it has joined": {service: both, pod: append(v4, v6...), listed: []string{"v6"},
+			leaving: true, want: true},
+		"the Pod has one address":             {service: both, pod: v4, listed: []string{"v4"}, want: true},
+		"a slice of a family that it has not": {service: both, pod: v6, listed: []string{"v4"}, want: false},
+		"the Service has one family": {service: both[1:], pod: append(v4, v6...), listed: []string{"v6"},
+			want: true},
+		"the Service does not say": {pod: append(v4, v6...), listed: []string{"v6"}, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := New(nil)
 			for _, s := range tc.listed {
 				a.update(types.NamespacedName{Name: s}, read(slice(s, "web", said{"a", "1", true})))
 			}
-			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{IPFamilies: tc.service}}
+			service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+				Spec: corev1.ServiceSpec{IPFamilies: tc.service}}
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a", UID: "1"}}
 			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			for _, ip := range tc.pod {
@@ -165,14 +181,17 @@ func TestEndpointsThatNameNoPod(t *testing.T) {
 	}
 	put := func(name string, ready bool, ref *corev1.ObjectReference, addresses ...string) {
 		s := slice(name, "web")
-		s.Endpoints = []discoveryv1.Endpoint{{Addresses: addresses, TargetRef: ref, Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(ready)}}}
+		s.Endpoints = []discoveryv1.Endpoint{{Addresses: addresses, TargetRef: ref,
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(ready)}}}
 		stripped, err := Strip(s)
 		require.NoError(t, err)
-		require.Empty(t, a.update(types.NamespacedName{Namespace: "shop", Name: name}, read(stripped.(*discoveryv1.EndpointSlice))), "it names no Pod to enqueue")
+		require.Empty(t, a.update(types.NamespacedName{Namespace: "shop", Name: name},
+			read(stripped.(*discoveryv1.EndpointSlice))), "it names no Pod to enqueue")
 	}
 	put("other", true, nil, "10.0.0.2")
 	require.Equal(t, backend.Observation{}, observe(), "another address")
-	for name, ref := range map[string]*corev1.ObjectReference{"nothing": nil, "a node": {Kind: "Node", Name: "a"}, "a Pod without a name": {Kind: "Pod"}} {
+	for name, ref := range map[string]*corev1.ObjectReference{"nothing": nil, "a node": {Kind: "Node", Name: "a"},
+		"a Pod without a name": {Kind: "Pod"}} {
 		put("own", true, ref, "fd00:0:0::1")
 		require.True(t, observe().Serving, name)
 		require.Positive(t, observe().LookAgain, "its changes tell of no Pod")

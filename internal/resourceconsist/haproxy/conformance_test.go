@@ -20,7 +20,8 @@ import (
 
 func TestConformance(t *testing.T) {
 	conformance.Run(t, func(t testing.TB) conformance.Fixture[*corev1.Service, Server] {
-		h := realhaproxy.Start(t, "backend shop_web\n    server static 127.0.0.1:9 disabled\n", "backend shop_admin\n", "backend elsewhere_web\n")
+		h := realhaproxy.Start(t, "backend shop_web\n    server static 127.0.0.1:9 disabled\n", "backend shop_admin\n",
+			"backend elsewhere_web\n")
 		fault := newFault(t, strings.TrimPrefix(h.Runtime, "unix:"))
 		o := DefaultOptions()
 		o.Runtimes = []string{"tcp:" + fault.listener.Addr().String()}

@@ -396,7 +396,8 @@ func TestServersFromBeforeAreFilledAgain(t *testing.T) {
 	second.service = first.service
 	second.watch()
 	require.Len(t, second.all(), 2)
-	require.NoError(t, second.adapter.Apply(t.Context(), second.service, []api.Change[Server]{{ID: first.ids("b")[0], Remove: true}}))
+	require.NoError(t, second.adapter.Apply(t.Context(), second.service,
+		[]api.Change[Server]{{ID: first.ids("b")[0], Remove: true}}))
 	h.End()
 	h.Run()
 	client := h.Client()
@@ -422,7 +423,8 @@ func TestAServerThatAnEarlierProcessLeftOnItsWayOutLeaves(t *testing.T) {
 	require.True(t, second.serving("a"))
 	first.webs["a"].Release()
 	require.NoError(t, <-slow, "the request that was under way")
-	second.eventually(func() bool { return !second.serving("a") }, "what is wished already is not asked for, so it has to go on by itself")
+	second.eventually(func() bool { return !second.serving("a") },
+		"what is wished already is not asked for, so it has to go on by itself")
 }
 
 func TestSeveralInstances(t *testing.T) {
@@ -471,7 +473,8 @@ func TestSeveralInstances(t *testing.T) {
 }
 
 func TestServersOfOthersAreNotTouched(t *testing.T) {
-	h := realhaproxy.Start(t, "backend shop_web\n    server static 127.0.0.1:9 disabled\n    server kuperator:shop:web 127.0.0.1:9 disabled\n",
+	h := realhaproxy.Start(t,
+		"backend shop_web\n    server static 127.0.0.1:9 disabled\n    server kuperator:shop:web 127.0.0.1:9 disabled\n",
 		"backend bank_web\n    server kuperator:bank:web:x:1 127.0.0.1:9\n")
 	s := newShop(t, nil, []string{h.Runtime}, "a")
 	other := newShop(t, func(o *Options) { o.Owner = "other" }, []string{h.Runtime}, "a")
@@ -485,7 +488,8 @@ func TestServersOfOthersAreNotTouched(t *testing.T) {
 	require.Len(t, other.all(), 1)
 	require.Len(t, neighbour.all(), 1)
 	at := "@" + h.Runtime
-	for _, id := range []string{"shop_web/static" + at, "shop_web/kuperator:shop:web" + at, "bank_web/kuperator:bank:web:x:1" + at, other.ids("a")[0], neighbour.ids("a")[0],
+	for _, id := range []string{"shop_web/static" + at, "shop_web/kuperator:shop:web" + at,
+		"bank_web/kuperator:bank:web:x:1" + at, other.ids("a")[0], neighbour.ids("a")[0],
 		"shop_web/kuperator:shop:web:x;shutdown sessions server shop_web/static" + at, "shop web/kuperator:shop:web:x" + at} {
 		err := s.adapter.Apply(t.Context(), s.service, []api.Change[Server]{{ID: id, Remove: true}})
 		require.Error(t, err, id)
@@ -493,7 +497,8 @@ func TestServersOfOthersAreNotTouched(t *testing.T) {
 	s.remove("a")
 	require.Empty(t, s.all())
 	state := h.Say("show servers state")
-	for _, name := range []string{"static", "kuperator:shop:web", "kuperator:bank:web:x:1", "other:shop:web:a:", "kuperator:shop:web-2:a:"} {
+	for _, name := range []string{"static", "kuperator:shop:web", "kuperator:bank:web:x:1", "other:shop:web:a:",
+		"kuperator:shop:web-2:a:"} {
 		require.Contains(t, state, " "+name)
 	}
 	_, err := other.adapter.Read(t.Context(), s.service, nil)
@@ -546,10 +551,12 @@ func TestWhatHAProxyRefuses(t *testing.T) {
 
 func TestServerOptions(t *testing.T) {
 	h := realhaproxy.Start(t, backend)
-	s := newShop(t, func(o *Options) { o.ServerOptions = "check inter 100ms fall 1 rise 1" }, []string{h.Runtime}, "a", "b")
+	s := newShop(t, func(o *Options) { o.ServerOptions = "check inter 100ms fall 1 rise 1" },
+		[]string{h.Runtime}, "a", "b")
 	s.serve("a", "b")
 	s.webs["a"].End()
-	s.eventually(func() bool { return strings.Contains(h.Say("show stat shop_web 4 -1"), ",DOWN,") }, "HAProxy checks no health")
+	s.eventually(func() bool { return strings.Contains(h.Say("show stat shop_web 4 -1"), ",DOWN,") },
+		"HAProxy checks no health")
 	require.Equal(t, map[string]int{"b": 5}, s.answers(h.Client(), 5))
 }
 
@@ -581,7 +588,8 @@ func TestNotKnowingIsAnError(t *testing.T) {
 	require.True(t, s.serving("a"))
 
 	answers := map[string]string{}
-	for _, command := range []string{"show servers state", "show servers state shop_web", "show stat -1 4 -1", "show stat 3 4 -1"} {
+	for _, command := range []string{"show servers state", "show servers state shop_web", "show stat -1 4 -1",
+		"show stat 3 4 -1"} {
 		answers[command] = h.Say(command)
 	}
 	for cut := range answers {
@@ -661,7 +669,8 @@ func TestNoCommandHoldsASecondOne(t *testing.T) {
 	session, err := dial(t.Context(), "unix", strings.TrimPrefix(h.Runtime, "unix:"))
 	require.NoError(t, err)
 	defer session.close()
-	for _, command := range []string{"show info;disable frontend entrance", "show info\ndisable frontend entrance", `show info\`} {
+	for _, command := range []string{"show info;disable frontend entrance", "show info\ndisable frontend entrance",
+		`show info\`} {
 		_, err := session.do(command)
 		require.ErrorContains(t, err, "more than one command")
 	}
@@ -676,7 +685,8 @@ func TestManyMembersInOneCall(t *testing.T) {
 	s := newShop(t, nil, []string{h.Runtime}, "a")
 	var changes []api.Change[Server]
 	for n := range 300 {
-		members, err := s.adapter.Members(s.service, podAt(fmt.Sprintf("web-%d", n), fmt.Sprintf("127.9.%d.%d", n/250, n%250+1)), true)
+		members, err := s.adapter.Members(s.service,
+			podAt(fmt.Sprintf("web-%d", n), fmt.Sprintf("127.9.%d.%d", n/250, n%250+1)), true)
 		require.NoError(t, err)
 		for id, state := range members {
 			changes = append(changes, api.Change[Server]{ID: id, State: state})

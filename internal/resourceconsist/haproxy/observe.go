@@ -123,7 +123,8 @@ func parseStates(text string, pick func(path string) bool) (map[string]found, st
 		if err := errors.Join(err1, err2, err3, err4); err != nil {
 			return nil, "", fmt.Errorf("HAProxy's answer about server %s: %w", path, err)
 		}
-		states[path] = found{endpoint: netip.AddrPortFrom(address, uint16(port)), admin: admin, weight: weight} //nolint:gosec // a port that HAProxy has
+		states[path] = found{endpoint: netip.AddrPortFrom(address, uint16(port)), admin: admin,
+			weight: weight} //nolint:gosec // a port that HAProxy has
 	}
 	return states, proxy, nil
 }

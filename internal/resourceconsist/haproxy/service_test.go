@@ -59,7 +59,8 @@ func newAdapter(t *testing.T, change func(*Options)) *Adapter {
 
 func TestMembers(t *testing.T) {
 	named := podAt("web-1", "10.0.0.1", "fd00::1")
-	named.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "dns", ContainerPort: 53, Protocol: corev1.ProtocolUDP}, {Name: "web", ContainerPort: 8080}}}}
+	named.Spec.Containers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "dns", ContainerPort: 53,
+		Protocol: corev1.ProtocolUDP}, {Name: "web", ContainerPort: 8080}}}}
 	sidecar := podAt("web-1", "10.0.0.1")
 	sidecar.Spec.InitContainers = []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 8443}}}}
 	annotated := func(annotations map[string]string) *corev1.Service {
@@ -90,7 +91,8 @@ func TestMembers(t *testing.T) {
 			want: map[string]Server{"shop_web 10.0.0.1:8080": {Weight: 1, Out: true}}},
 		"a number": {service: serviceFor("web", "shop_web", intstr.FromInt32(81)), pod: podAt("web-1", "10.0.0.1"),
 			want: map[string]Server{"shop_web 10.0.0.1:81": {Weight: 1}}},
-		"no targetPort is the port itself": {service: serviceFor("web", "shop_web", intstr.IntOrString{}), pod: podAt("web-1", "10.0.0.1"),
+		"no targetPort is the port itself": {service: serviceFor("web", "shop_web", intstr.IntOrString{}),
+			pod:  podAt("web-1", "10.0.0.1"),
 			want: map[string]Server{"shop_web 10.0.0.1:80": {Weight: 1}}},
 		"weight": {service: annotated(map[string]string{WeightAnnotation: "256"}), pod: named,
 			want: map[string]Server{"shop_web 10.0.0.1:8080": {Weight: 256}}},
@@ -98,29 +100,48 @@ func TestMembers(t *testing.T) {
 			want: map[string]Server{"shop_web 10.0.0.1:8080": {Weight: 1}, "shop_web [fd00::1]:8080": {Weight: 1}}},
 		"the other family": {service: annotated(map[string]string{IPFamiliesAnnotation: "IPv6"}), pod: named,
 			want: map[string]Server{"shop_web [fd00::1]:8080": {Weight: 1}}},
-		"a family that the Pod lacks": {service: annotated(map[string]string{IPFamiliesAnnotation: "IPv6"}), pod: podAt("web-1", "10.0.0.1"), want: map[string]Server{}},
-		"no address yet":              {service: annotated(nil), pod: podAt("web-1"), want: map[string]Server{}},
+		"a family that the Pod lacks": {service: annotated(map[string]string{IPFamiliesAnnotation: "IPv6"}),
+			pod: podAt("web-1", "10.0.0.1"), want: map[string]Server{}},
+		"no address yet": {service: annotated(nil), pod: podAt("web-1"), want: map[string]Server{}},
 		"one of two ports by name": {service: func() *corev1.Service { s := two(); s.Annotations[PortAnnotation] = "admin"; return s }(), pod: named,
 			want: map[string]Server{"shop_web 10.0.0.1:9001": {Weight: 1}}},
 		"one of two ports by number": {service: func() *corev1.Service { s := two(); s.Annotations[PortAnnotation] = "9000"; return s }(), pod: named,
 			want: map[string]Server{"shop_web 10.0.0.1:9001": {Weight: 1}}},
-		"two ports and no choice":            {service: two(), pod: named, wantErr: "has 2 TCP ports"},
-		"a port that is not there":           {service: annotated(map[string]string{PortAnnotation: "nope"}), pod: named, wantErr: `is "nope"`},
-		"a UDP port":                         {service: func() *corev1.Service { s := two(); s.Annotations[PortAnnotation] = "dns"; return s }(), pod: named, wantErr: `is "dns"`},
-		"an empty choice":                    {service: annotated(map[string]string{PortAnnotation: ""}), pod: named, wantErr: `is ""`},
-		"a named port that no container has": {service: annotated(nil), pod: podAt("web-1", "10.0.0.1"), wantErr: `no container with a TCP port named "web"`},
-		"weight 0":                           {service: annotated(map[string]string{WeightAnnotation: "0"}), pod: named, wantErr: "from 1 to 256"},
-		"a weight that is a command":         {service: annotated(map[string]string{WeightAnnotation: "1;disable server x/y"}), pod: named, wantErr: "from 1 to 256"},
-		"a limit that is no number":          {service: annotated(map[string]string{MaxDrainSecondsAnnotation: "-1"}), pod: named, wantErr: "whole seconds"},
-		"an unknown family":                  {service: annotated(map[string]string{IPFamiliesAnnotation: "IPv5"}), pod: named, wantErr: "give IPv4, IPv6"},
-		"one family twice":                   {service: annotated(map[string]string{IPFamiliesAnnotation: "IPv4,IPv4"}), pod: named, wantErr: "give IPv4, IPv6"},
-		"a backend of another namespace":     {service: annotated(map[string]string{BackendAnnotation: "bank_web"}), pod: named, wantErr: "which namespace shop may not use"},
-		"an empty backend":                   {service: annotated(map[string]string{BackendAnnotation: ""}), pod: named, wantErr: `is ""`},
-		"a backend with a second command":    {service: annotated(map[string]string{BackendAnnotation: "shop_web;shutdown sessions server bank_web/a"}), pod: named, wantErr: "of letters, digits and _.:-"},
-		"a backend with a second line":       {service: annotated(map[string]string{BackendAnnotation: "shop_web\ndisable frontend entrance"}), pod: named, wantErr: "of letters, digits and _.:-"},
-		"a backend with a second word":       {service: annotated(map[string]string{BackendAnnotation: "shop_web shop_b"}), pod: named, wantErr: "of letters, digits and _.:-"},
-		"a backend with a server":            {service: annotated(map[string]string{BackendAnnotation: "shop_web/a"}), pod: named, wantErr: "of letters, digits and _.:-"},
-		"a backend by number":                {service: annotated(map[string]string{BackendAnnotation: "shop_#3"}), pod: named, wantErr: "of letters, digits and _.:-"},
+		"two ports and no choice": {service: two(), pod: named, wantErr: "has 2 TCP ports"},
+		"a port that is not there": {service: annotated(map[string]string{PortAnnotation: "nope"}), pod: named,
+			wantErr: `is "nope"`},
+		"a UDP port": {service: func() *corev1.Service { s := two(); s.Annotations[PortAnnotation] = "dns"; return s }(),
+			pod: named, wantErr: `is "dns"`},
+		"an empty choice": {service: annotated(map[string]string{PortAnnotation: ""}), pod: named,
+			wantErr: `is ""`},
+		"a named port that no container has": {service: annotated(nil), pod: podAt("web-1", "10.0.0.1"),
+			wantErr: `no container with a TCP port named "web"`},
+		"weight 0": {service: annotated(map[string]string{WeightAnnotation: "0"}), pod: named,
+			wantErr: "from 1 to 256"},
+		"a weight that is a command": {service: annotated(
+			map[string]string{WeightAnnotation: "1;disable server x/y"}), pod: named, wantErr: "from 1 to 256"},
+		"a limit that is no number": {service: annotated(map[string]string{MaxDrainSecondsAnnotation: "-1"}),
+			pod: named, wantErr: "whole seconds"},
+		"an unknown family": {service: annotated(map[string]string{IPFamiliesAnnotation: "IPv5"}),
+			pod: named, wantErr: "give IPv4, IPv6"},
+		"one family twice": {service: annotated(map[string]string{IPFamiliesAnnotation: "IPv4,IPv4"}),
+			pod: named, wantErr: "give IPv4, IPv6"},
+		"a backend of another namespace": {service: annotated(map[string]string{BackendAnnotation: "bank_web"}),
+			pod: named, wantErr: "which namespace shop may not use"},
+		"an empty backend": {service: annotated(map[string]string{BackendAnnotation: ""}), pod: named,
+			wantErr: `is ""`},
+		"a backend with a second command": {service: annotated(
+			map[string]string{BackendAnnotation: "shop_web;shutdown sessions server bank_web/a"}), pod: named,
+			wantErr: "of letters, digits and _.:-"},
+		"a backend with a second line": {service: annotated(
+			map[string]string{BackendAnnotation: "shop_web\ndisable frontend entrance"}), pod: named,
+			wantErr: "of letters, digits and _.:-"},
+		"a backend with a second word": {service: annotated(map[string]string{BackendAnnotation: "shop_web shop_b"}),
+			pod: named, wantErr: "of letters, digits and _.:-"},
+		"a backend with a server": {service: annotated(map[string]string{BackendAnnotation: "shop_web/a"}),
+			pod: named, wantErr: "of letters, digits and _.:-"},
+		"a backend by number": {service: annotated(map[string]string{BackendAnnotation: "shop_#3"}),
+			pod: named, wantErr: "of letters, digits and _.:-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service, pod := tc.service.DeepCopy(), tc.pod.DeepCopy()
@@ -161,7 +182,8 @@ func TestMembersAreToldApart(t *testing.T) {
 	next.UID = "another"
 	long, longer := podAt(strings.Repeat("a", 200), "10.0.0.1"), podAt(strings.Repeat("a", 201), "10.0.0.1")
 	seen := map[string]bool{}
-	for _, ids := range [][]string{members(web, pod), members(api, pod), members(web, next), members(web, long), members(web, longer)} {
+	for _, ids := range [][]string{members(web, pod), members(api, pod), members(web, next), members(web, long),
+		members(web, longer)} {
 		require.Len(t, ids, 2, "one for each instance")
 		for _, id := range ids {
 			require.False(t, seen[id], "%s twice", id)
@@ -169,7 +191,8 @@ func TestMembersAreToldApart(t *testing.T) {
 			require.Less(t, len(id), 320)
 		}
 	}
-	require.ElementsMatch(t, members(web, pod), members(web, podAt("web-1", "10.0.0.9")), "a new address is the same server")
+	require.ElementsMatch(t, members(web, pod), members(web, podAt("web-1", "10.0.0.9")),
+		"a new address is the same server")
 }
 
 func TestSelector(t *testing.T) {
@@ -205,7 +228,8 @@ func TestOptions(t *testing.T) {
 		"health checks":             {func(o *Options) { o.ServerOptions = "check inter 2s" }, ""},
 		"no instance":               {func(o *Options) { o.Runtimes = nil }, "--haproxy-runtime is missing"},
 		"an instance twice":         {func(o *Options) { o.Runtimes = append(o.Runtimes, o.Runtimes[0]) }, "twice"},
-		"a relative path":           {func(o *Options) { o.Runtimes = []string{"unix:haproxy.sock"} }, "--haproxy-runtime has"},
+		"a relative path": {func(o *Options) { o.Runtimes = []string{"unix:haproxy.sock"} },
+			"--haproxy-runtime has"},
 		"no port":                   {func(o *Options) { o.Runtimes = []string{"tcp:127.0.0.1"} }, "--haproxy-runtime has"},
 		"no host":                   {func(o *Options) { o.Runtimes = []string{"tcp::9999"} }, "--haproxy-runtime has"},
 		"an unknown network":        {func(o *Options) { o.Runtimes = []string{"http://x:80"} }, "--haproxy-runtime has"},

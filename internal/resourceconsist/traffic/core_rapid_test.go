@@ -35,8 +35,10 @@ func snapshots() *rapid.Generator[traffic.Snapshot] {
 				pod = granted.Change.Apply(pod)
 			}
 		}
-		s := traffic.Snapshot{Managed: rapid.IntRange(0, 9).Draw(t, "managed") > 0, Kind: "Service", Now: now, OutOfServiceSince: age.Draw(t, "out")}
-		other := traffic.Employer{Key: otherKey, Finalizer: rapid.SampledFrom([]string{otherFin, finalizer}).Draw(t, "otherFinalizer")}
+		s := traffic.Snapshot{Managed: rapid.IntRange(0, 9).Draw(t, "managed") > 0, Kind: "Service", Now: now,
+			OutOfServiceSince: age.Draw(t, "out")}
+		other := traffic.Employer{Key: otherKey, Finalizer: rapid.SampledFrom([]string{otherFin, finalizer}).Draw(t,
+			"otherFinalizer")}
 		for _, e := range []traffic.Employer{{Key: key, Finalizer: finalizer, Drain: drain}, other} {
 			if yes.Draw(t, "announced") {
 				expecting(e.Key, e.Finalizer)(&pod)
@@ -46,8 +48,10 @@ func snapshots() *rapid.Generator[traffic.Snapshot] {
 			}
 			for range rapid.IntRange(0, 2).Draw(t, "backends") {
 				e.Backends = append(e.Backends, traffic.Backend{
-					Adapter: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "adapter"), Employs: yes.Draw(t, "employs"), Moves: yes.Draw(t, "moves"),
-					Unknown: rapid.IntRange(0, 4).Draw(t, "unknown") == 0, Serving: yes.Draw(t, "serving"), NotServingSince: age.Draw(t, "idle"),
+					Adapter: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "adapter"), Employs: yes.Draw(t, "employs"),
+					Moves:   yes.Draw(t, "moves"),
+					Unknown: rapid.IntRange(0, 4).Draw(t, "unknown") == 0, Serving: yes.Draw(t, "serving"),
+					NotServingSince: age.Draw(t, "idle"),
 				})
 			}
 			e.Prepared = yes.Draw(t, "prepared")
@@ -67,12 +71,14 @@ func TestDecideProperties(t *testing.T) {
 		after := plan.Change.Apply(s.Pod)
 
 		for _, e := range s.Employers { // two of them may have the same finalizer
-			wanted := s.Managed && slices.ContainsFunc(e.Backends, func(b traffic.Backend) bool { return b.Employs && (b.Moves || s.Pod.Gate) })
+			wanted := s.Managed && slices.ContainsFunc(e.Backends,
+				func(b traffic.Backend) bool { return b.Employs && (b.Moves || s.Pod.Gate) })
 			serving := slices.ContainsFunc(e.Backends, func(b traffic.Backend) bool {
 				return b.Employs && (b.Moves || s.Pod.Gate) && (b.Serving || b.Unknown)
 			})
 			removed := slices.Contains(s.Pod.Finalizers, e.Finalizer) && !slices.Contains(after.Finalizers, e.Finalizer)
-			if movers := slices.ContainsFunc(e.Backends, func(b traffic.Backend) bool { return b.Moves && (b.Serving || b.Unknown) }); removed && movers {
+			if movers := slices.ContainsFunc(e.Backends,
+				func(b traffic.Backend) bool { return b.Moves && (b.Serving || b.Unknown) }); removed && movers {
 				before, _ := podops.ExpectedFinalizers(s.Pod.Annotations)
 				_, named := before[e.Key]
 				require.False(t, named, "released while a backend that can be told to drop it serves it")
@@ -88,7 +94,8 @@ func TestDecideProperties(t *testing.T) {
 					require.True(t, before[e.Key] == e.Finalizer && e.Prepared, "registered without a trace")
 				}
 			}
-			if added := !slices.Contains(s.Pod.Finalizers, e.Finalizer) && slices.Contains(after.Finalizers, e.Finalizer); added {
+			if added := !slices.Contains(s.Pod.Finalizers, e.Finalizer) &&
+				slices.Contains(after.Finalizers, e.Finalizer); added {
 				require.True(t, podops.MayJoin(s.Pod), "joined what may not serve")
 				expected, err := podops.ExpectedFinalizers(after.Annotations)
 				require.NoError(t, err)
@@ -134,7 +141,8 @@ func TestAnOperationCostsTwoWrites(t *testing.T) {
 				}
 			},
 			func() { // the lifecycle, without rules
-				verdicts := podops.Verdicts{{ID: "op", Stage: appsv1alpha1.StagePreCheck}: true, {ID: "op", Stage: appsv1alpha1.StagePostCheck}: true}
+				verdicts := podops.Verdicts{{ID: "op", Stage: appsv1alpha1.StagePreCheck}: true,
+					{ID: "op", Stage: appsv1alpha1.StagePostCheck}: true}
 				pod = podops.Advance(pod, verdicts, clock).Apply(pod)
 			},
 			func() { // the operator
@@ -160,7 +168,8 @@ func TestAnOperationCostsTwoWrites(t *testing.T) {
 				b := traffic.Backend{Adapter: "endpointslice", Employs: true, Serving: listed, NotServingSince: idleSince}
 				e := traffic.Employer{Key: key, Finalizer: finalizer, Drain: drain, Backends: []traffic.Backend{b}}
 				plan := traffic.Decide(traffic.Snapshot{
-					Pod: pod, Managed: true, Kind: "Service", Employers: []traffic.Employer{e}, OutOfServiceSince: outSince, Now: clock,
+					Pod: pod, Managed: true, Kind: "Service", Employers: []traffic.Employer{e}, OutOfServiceSince: outSince,
+					Now: clock,
 				})
 				if !plan.Change.IsZero() {
 					writes++
@@ -196,9 +205,10 @@ func TestTwoEmployersOfOneFinalizerNeverFreeEachOthersPods(t *testing.T) {
 			s := traffic.Snapshot{Pod: pod, Managed: true, Kind: "Service", OutOfServiceSince: ago(time.Minute), Now: now}
 			for _, k := range []string{key, otherKey} {
 				if there[k] || moves[k] { // one with a Mover stays until its Pods are released
-					s.Employers = append(s.Employers, traffic.Employer{Key: k, Finalizer: finalizer, Prepared: true, Backends: []traffic.Backend{
-						{Adapter: "a", Employs: there[k], Moves: moves[k], Serving: serving[k], NotServingSince: ago(time.Minute)},
-					}})
+					s.Employers = append(s.Employers, traffic.Employer{Key: k, Finalizer: finalizer, Prepared: true,
+						Backends: []traffic.Backend{
+							{Adapter: "a", Employs: there[k], Moves: moves[k], Serving: serving[k], NotServingSince: ago(time.Minute)},
+						}})
 				}
 			}
 			plan := traffic.Decide(s)

@@ -23,7 +23,8 @@ const (
 var now = time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 
 func view(changes ...func(*podops.View)) podops.View {
-	v := podops.View{Namespace: "shop", Name: "web-0", UID: "u", ResourceVersion: "1", Gate: true, ServiceReady: corev1.ConditionTrue, Ready: true}
+	v := podops.View{Namespace: "shop", Name: "web-0", UID: "u", ResourceVersion: "1", Gate: true,
+		ServiceReady: corev1.ConditionTrue, Ready: true}
 	for _, change := range changes {
 		change(&v)
 	}
@@ -109,10 +110,12 @@ func TestDecide(t *testing.T) {
 			pod: view(notReady), employers: []traffic.Employer{web(watched(false, 0))}, want: verbs{traffic.Expect: key},
 		},
 		"a Pod that can join at once is announced and joined in one write": {
-			pod: view(), employers: []traffic.Employer{web(watched(true, 0))}, want: verbs{traffic.Expect: key, traffic.Join: key},
+			pod: view(), employers: []traffic.Employer{web(watched(true, 0))},
+			want: verbs{traffic.Expect: key, traffic.Join: key},
 		},
 		"a Ready Pod joins only when it is listed": {
-			pod: view(announced), employers: []traffic.Employer{web(watched(false, 0))}, waits: []traffic.Reason{traffic.WaitNotServing},
+			pod: view(announced), employers: []traffic.Employer{web(watched(false, 0))},
+			waits: []traffic.Reason{traffic.WaitNotServing},
 		},
 		"a listed Pod that is not Ready does not join": {
 			pod: view(announced, notReady), employers: []traffic.Employer{web(watched(true, 0))},
@@ -121,7 +124,8 @@ func TestDecide(t *testing.T) {
 			pod: view(announced, held), employers: []traffic.Employer{web(watched(true, 0))},
 		},
 		"a Pod whose probes fail keeps its finalizer": {
-			pod: view(announced, held, notReady), employers: []traffic.Employer{web(watched(false, time.Hour))}, outSince: time.Hour,
+			pod: view(announced, held, notReady), employers: []traffic.Employer{web(watched(false, time.Hour))},
+			outSince: time.Hour,
 		},
 		"a finalizer whose announcement was removed is announced again": {
 			pod: view(held), employers: []traffic.Employer{web(watched(true, 0))}, want: verbs{traffic.Expect: key},
@@ -135,12 +139,14 @@ func TestDecide(t *testing.T) {
 			waits: []traffic.Reason{traffic.WaitStillReady},
 		},
 		"the drain time counts from when it was dropped": {
-			pod: view(announced, held, offline), employers: []traffic.Employer{web(watched(false, 4*time.Second))}, outSince: time.Hour,
-			waits: []traffic.Reason{traffic.WaitDraining}, nextLook: 6 * time.Second,
+			pod: view(announced, held, offline), employers: []traffic.Employer{web(watched(false, 4*time.Second))},
+			outSince: time.Hour,
+			waits:    []traffic.Reason{traffic.WaitDraining}, nextLook: 6 * time.Second,
 		},
 		"the drain time counts from when it went out of service if it was dropped before": {
-			pod: view(announced, held, offline), employers: []traffic.Employer{web(watched(false, time.Hour))}, outSince: 3 * time.Second,
-			waits: []traffic.Reason{traffic.WaitDraining}, nextLook: 7 * time.Second,
+			pod: view(announced, held, offline), employers: []traffic.Employer{web(watched(false, time.Hour))},
+			outSince: 3 * time.Second,
+			waits:    []traffic.Reason{traffic.WaitDraining}, nextLook: 7 * time.Second,
 		},
 		"a drained Pod leaves": {
 			pod: view(announced, held, offline), employers: []traffic.Employer{web(watched(false, drain))}, outSince: drain,
@@ -164,19 +170,23 @@ func TestDecide(t *testing.T) {
 			pod: view(withoutGate), employers: []traffic.Employer{web(watched(true, 0))},
 		},
 		"a Pod without the gate is released of what it has": {
-			pod: view(withoutGate, announced, held), employers: []traffic.Employer{web(watched(true, 0))}, want: verbs{traffic.Forget: key},
+			pod: view(withoutGate, announced, held), employers: []traffic.Employer{web(watched(true, 0))},
+			want: verbs{traffic.Forget: key},
 		},
 		"a backend that moves traffic needs no gate": {
-			pod: view(withoutGate), employers: []traffic.Employer{web(moved(true, 0))}, want: verbs{traffic.Expect: key, traffic.Join: key},
+			pod: view(withoutGate), employers: []traffic.Employer{web(moved(true, 0))},
+			want: verbs{traffic.Expect: key, traffic.Join: key},
 		},
 		"a Pod that is not managed is ignored": {
 			pod: view(), unmanaged: true, employers: []traffic.Employer{web(watched(true, 0))},
 		},
 		"a Pod that is not managed any more is released": {
-			pod: view(announced, held), unmanaged: true, employers: []traffic.Employer{web(watched(true, 0))}, want: verbs{traffic.Forget: key},
+			pod: view(announced, held), unmanaged: true, employers: []traffic.Employer{web(watched(true, 0))},
+			want: verbs{traffic.Forget: key},
 		},
 		"an employer that does not select the Pod any more releases it": {
-			pod: view(announced, held), employers: []traffic.Employer{web(traffic.Backend{Adapter: "endpointslice"})}, want: verbs{traffic.Forget: key},
+			pod: view(announced, held), employers: []traffic.Employer{web(traffic.Backend{Adapter: "endpointslice"})},
+			want: verbs{traffic.Forget: key},
 		},
 		"an employer that is gone releases it": {
 			pod: view(announced, held), want: verbs{traffic.Forget: key},
@@ -201,65 +211,79 @@ func TestDecide(t *testing.T) {
 				return v
 			}(),
 			employers: []traffic.Employer{
-				{Key: otherKey, Finalizer: otherFin, Drain: drain, Backends: []traffic.Backend{watched(true, 0)}}, web(watched(false, drain)),
+				{Key: otherKey, Finalizer: otherFin, Drain: drain, Backends: []traffic.Backend{watched(true, 0)}},
+				web(watched(false, drain)),
 			},
 			outSince: drain, want: verbs{traffic.Leave: key}, waits: []traffic.Reason{traffic.WaitStillServing},
 		},
 		"a finalizer that an employer of another kind shares is kept": {
-			pod: view(announced, held, offline, expecting("Gateway/shop/web", finalizer)), employers: []traffic.Employer{web(watched(false, drain))},
-			outSince: drain, waits: []traffic.Reason{traffic.WaitSharedFinalizer},
+			pod:       view(announced, held, offline, expecting("Gateway/shop/web", finalizer)),
+			employers: []traffic.Employer{web(watched(false, drain))},
+			outSince:  drain, waits: []traffic.Reason{traffic.WaitSharedFinalizer},
 		},
 		"a shared finalizer does not keep a Pod that is being deleted": {
 			pod:       view(announced, held, terminating, expecting("Gateway/shop/web", finalizer)),
 			employers: []traffic.Employer{web(watched(false, drain))}, outSince: drain, want: verbs{traffic.Leave: key},
 		},
 		"a shared finalizer goes when both employers of the kind have let go": {
-			pod: view(announced, held, offline, expecting(otherKey, finalizer)), employers: []traffic.Employer{web(watched(false, drain)), sharing(watched(false, drain))},
-			outSince: drain, want: verbs{traffic.Leave: otherKey},
+			pod:       view(announced, held, offline, expecting(otherKey, finalizer)),
+			employers: []traffic.Employer{web(watched(false, drain)), sharing(watched(false, drain))},
+			outSince:  drain, want: verbs{traffic.Leave: otherKey},
 		},
 		"a shared finalizer stays while the other employer serves": {
-			pod: view(announced, held, offline, expecting(otherKey, finalizer)), employers: []traffic.Employer{web(watched(false, drain)), sharing(watched(true, 0))},
-			outSince: drain, waits: []traffic.Reason{traffic.WaitStillServing, traffic.WaitSharedFinalizer},
+			pod:       view(announced, held, offline, expecting(otherKey, finalizer)),
+			employers: []traffic.Employer{web(watched(false, drain)), sharing(watched(true, 0))},
+			outSince:  drain, waits: []traffic.Reason{traffic.WaitStillServing, traffic.WaitSharedFinalizer},
 		},
 		"a shared finalizer keeps a Pod that is being deleted while the other employer serves": {
-			pod: view(announced, held, terminating, expecting(otherKey, finalizer)), employers: []traffic.Employer{web(watched(false, drain)), sharing(watched(true, 0))},
-			outSince: drain, waits: []traffic.Reason{traffic.WaitStillServing, traffic.WaitSharedFinalizer},
+			pod:       view(announced, held, terminating, expecting(otherKey, finalizer)),
+			employers: []traffic.Employer{web(watched(false, drain)), sharing(watched(true, 0))},
+			outSince:  drain, waits: []traffic.Reason{traffic.WaitStillServing, traffic.WaitSharedFinalizer},
 		},
 		"a shared finalizer comes when both employers may join": {
-			pod: view(announced, expecting(otherKey, finalizer)), employers: []traffic.Employer{web(watched(true, 0)), sharing(watched(false, 0))},
-			waits: []traffic.Reason{traffic.WaitNotServing, traffic.WaitSharedFinalizer},
+			pod:       view(announced, expecting(otherKey, finalizer)),
+			employers: []traffic.Employer{web(watched(true, 0)), sharing(watched(false, 0))},
+			waits:     []traffic.Reason{traffic.WaitNotServing, traffic.WaitSharedFinalizer},
 		},
 		"a mover does not register a Pod that does not name its employer": {
-			pod: view(), employers: []traffic.Employer{web(moved(false, 0))}, want: verbs{traffic.Expect: key}, waits: []traffic.Reason{traffic.WaitNotServing},
+			pod: view(), employers: []traffic.Employer{web(moved(false, 0))}, want: verbs{traffic.Expect: key},
+			waits: []traffic.Reason{traffic.WaitNotServing},
 		},
 		"a Pod that a mover has taken out is forgotten after the drain time": {
-			pod: view(announced, held), employers: []traffic.Employer{web(traffic.Backend{Moves: true, NotServingSince: ago(4 * time.Second)})},
-			waits: []traffic.Reason{traffic.WaitDraining}, nextLook: 6 * time.Second,
+			pod:       view(announced, held),
+			employers: []traffic.Employer{web(traffic.Backend{Moves: true, NotServingSince: ago(4 * time.Second)})},
+			waits:     []traffic.Reason{traffic.WaitDraining}, nextLook: 6 * time.Second,
 		},
 		"a Pod that a mover took out long ago is forgotten": {
-			pod: view(announced, held), employers: []traffic.Employer{web(traffic.Backend{Moves: true, NotServingSince: ago(drain)})},
-			want: verbs{traffic.Forget: key},
+			pod:       view(announced, held),
+			employers: []traffic.Employer{web(traffic.Backend{Moves: true, NotServingSince: ago(drain)})},
+			want:      verbs{traffic.Forget: key},
 		},
 		"a backend that cannot be asked keeps the Pod": {
-			pod: view(announced, held, offline), employers: []traffic.Employer{web(traffic.Backend{Employs: true, Unknown: true})}, outSince: time.Hour,
+			pod:       view(announced, held, offline),
+			employers: []traffic.Employer{web(traffic.Backend{Employs: true, Unknown: true})}, outSince: time.Hour,
 			waits: []traffic.Reason{traffic.WaitUnknown},
 		},
 		"a backend that cannot be asked does not let the Pod join": {
-			pod: view(announced), employers: []traffic.Employer{web(traffic.Backend{Employs: true, Unknown: true, Serving: true})},
-			waits: []traffic.Reason{traffic.WaitUnknown},
+			pod:       view(announced),
+			employers: []traffic.Employer{web(traffic.Backend{Employs: true, Unknown: true, Serving: true})},
+			waits:     []traffic.Reason{traffic.WaitUnknown},
 		},
 		"a broken annotation keeps the Pod from joining": {
-			pod: view(broken), employers: []traffic.Employer{web(watched(true, 0))}, waits: []traffic.Reason{traffic.WaitAnnotation},
+			pod: view(broken), employers: []traffic.Employer{web(watched(true, 0))},
+			waits: []traffic.Reason{traffic.WaitAnnotation},
 		},
 		"a broken annotation does not keep the Pod from leaving": {
-			pod: view(broken, held, offline), employers: []traffic.Employer{web(watched(false, drain))}, outSince: drain, want: verbs{traffic.Leave: key},
+			pod: view(broken, held, offline), employers: []traffic.Employer{web(watched(false, drain))}, outSince: drain,
+			want: verbs{traffic.Leave: key},
 		},
 		"a mover registers a Pod that may serve": {
 			pod: view(announced), employers: []traffic.Employer{web(moved(false, 0))},
 			waits: []traffic.Reason{traffic.WaitNotServing}, moves: []traffic.Verb{traffic.Register}, nextLook: 3 * time.Second,
 		},
 		"a mover does not register for an employer that could vanish": {
-			pod: view(announced), employers: []traffic.Employer{{Key: key, Finalizer: finalizer, Backends: []traffic.Backend{moved(false, 0)}}},
+			pod: view(announced), employers: []traffic.Employer{{Key: key, Finalizer: finalizer,
+				Backends: []traffic.Backend{moved(false, 0)}}},
 			waits: []traffic.Reason{traffic.WaitEmployer},
 		},
 		"a mover registers again what its backend has lost": {
@@ -268,12 +292,14 @@ func TestDecide(t *testing.T) {
 		},
 		"a mover takes out a Pod on its way out": {
 			pod: view(announced, held, offline), employers: []traffic.Employer{web(moved(true, 0))}, outSince: time.Hour,
-			waits: []traffic.Reason{traffic.WaitStillServing}, moves: []traffic.Verb{traffic.Deregister}, nextLook: 3 * time.Second,
+			waits: []traffic.Reason{traffic.WaitStillServing}, moves: []traffic.Verb{traffic.Deregister},
+			nextLook: 3 * time.Second,
 		},
 		"a mover takes a Pod out before it is forgotten": {
 			pod:       view(announced, held),
 			employers: []traffic.Employer{web(traffic.Backend{Adapter: "proxy", Moves: true, Serving: true})},
-			waits:     []traffic.Reason{traffic.WaitStillServing}, moves: []traffic.Verb{traffic.Deregister}, nextLook: time.Second,
+			waits:     []traffic.Reason{traffic.WaitStillServing}, moves: []traffic.Verb{traffic.Deregister},
+			nextLook: time.Second,
 		},
 		"a Pod joins when every backend has it": {
 			pod: view(announced), employers: []traffic.Employer{web(watched(true, 0), moved(false, 0))},
@@ -282,7 +308,8 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := traffic.Snapshot{
-				Pod: tc.pod, Managed: !tc.unmanaged, Kind: "Service", Employers: tc.employers, OutOfServiceSince: ago(tc.outSince), Now: now,
+				Pod: tc.pod, Managed: !tc.unmanaged, Kind: "Service", Employers: tc.employers,
+				OutOfServiceSince: ago(tc.outSince), Now: now,
 			}
 			plan := traffic.Decide(s)
 			want := tc.want
@@ -292,7 +319,8 @@ func TestDecide(t *testing.T) {
 			require.Empty(t, cmp.Diff(want, written(plan)))
 			require.Equal(t, tc.waits, reasons(plan))
 			require.Equal(t, tc.nextLook, plan.NextLook)
-			require.Equal(t, len(plan.Written) == 0, plan.Change.IsZero(), "a change without an action, or an action without a change")
+			require.Equal(t, len(plan.Written) == 0, plan.Change.IsZero(),
+				"a change without an action, or an action without a change")
 			var moves []traffic.Verb
 			for _, m := range plan.Moves {
 				moves = append(moves, m.Verb)
@@ -322,7 +350,8 @@ func TestTheLastToLeaveLetsTheOperatorAct(t *testing.T) {
 	pod = podops.Advance(pod, verdicts, now).Apply(pod)
 	require.Equal(t, podops.PhasePreparing, podops.PhaseOf(pod, "op"))
 	plan := traffic.Decide(traffic.Snapshot{
-		Pod: pod, Managed: true, Kind: "Service", Employers: []traffic.Employer{web(watched(false, drain))}, OutOfServiceSince: ago(drain), Now: now,
+		Pod: pod, Managed: true, Kind: "Service", Employers: []traffic.Employer{web(watched(false, drain))},
+		OutOfServiceSince: ago(drain), Now: now,
 	})
 	require.Equal(t, podops.PhaseOperate, podops.PhaseOf(plan.Change.Apply(pod), "op"))
 }
@@ -333,9 +362,11 @@ func TestFinalizerConflicts(t *testing.T) {
 		Pod: view(announced, expecting(otherKey, finalizer, gateway, finalizer)), Managed: true, Kind: "Service", Now: now,
 		Employers: []traffic.Employer{web(watched(true, 0)), sharing(watched(true, 0))},
 	})
-	require.Equal(t, []traffic.FinalizerConflict{{otherKey, gateway}, {otherKey, key}, {key, gateway}, {key, otherKey}}, plan.FinalizerConflicts)
+	require.Equal(t, []traffic.FinalizerConflict{{otherKey, gateway}, {otherKey, key}, {key, gateway}, {key, otherKey}},
+		plan.FinalizerConflicts)
 	plan = traffic.Decide(traffic.Snapshot{
-		Pod: view(announced, expecting(otherKey, otherFin)), Managed: true, Kind: "Service", Now: now, Employers: []traffic.Employer{web(watched(true, 0))},
+		Pod: view(announced, expecting(otherKey, otherFin)), Managed: true, Kind: "Service", Now: now,
+		Employers: []traffic.Employer{web(watched(true, 0))},
 	})
 	require.Empty(t, plan.FinalizerConflicts)
 }

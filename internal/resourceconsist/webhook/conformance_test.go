@@ -59,7 +59,8 @@ func (p pools) answer(r *http.Request, q request) (map[string]any, error) {
 	for _, id := range ids {
 		m, in := held[id]
 		members = append(members, map[string]any{
-			"id": id, "addresses": State{Addresses: m.Address}.addresses(), "revision": m.Owner, "serve": in, "serving": m.Weight > 0,
+			"id": id, "addresses": State{Addresses: m.Address}.addresses(), "revision": m.Owner, "serve": in,
+			"serving": m.Weight > 0,
 		})
 	}
 	return map[string]any{"apiVersion": Version, "members": members}, err

@@ -97,7 +97,8 @@ func configured(t *testing.T, url string, a testca.Authority, more ...string) (*
 
 func service(change ...func(*corev1.Service)) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "shop", Name: "web", UID: "s-1", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue},
+		Namespace: "shop", Name: "web", UID: "s-1",
+		Labels:      map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue},
 		Annotations: map[string]string{EndpointAnnotation: "pools", ParametersAnnotation: `{"pool":"a"}`},
 	}, Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}}}
 	for _, c := range change {
@@ -117,7 +118,8 @@ func pod(name string, addresses ...string) *corev1.Pod {
 func TestSelector(t *testing.T) {
 	b := &Backend{}
 	require.NotNil(t, b.Selector(service()))
-	require.Nil(t, b.Selector(service(func(s *corev1.Service) { delete(s.Annotations, EndpointAnnotation) })), "a Service that names no endpoint")
+	require.Nil(t, b.Selector(service(func(s *corev1.Service) { delete(s.Annotations, EndpointAnnotation) })),
+		"a Service that names no endpoint")
 	require.Nil(t, b.Selector(service(func(s *corev1.Service) { s.Labels = nil })))
 	require.Nil(t, b.Selector(service(func(s *corev1.Service) { s.Spec.Selector = nil })))
 }
@@ -129,7 +131,8 @@ func TestMembers(t *testing.T) {
 	state := on["pools/a/u-a"]
 	require.Equal(t, State{Addresses: "10.0.0.1,fd00::1", Revision: state.Revision, Serve: true}, state)
 	require.NotEmpty(t, state.Revision)
-	other, err := b.Members(service(func(s *corev1.Service) { s.Annotations[ParametersAnnotation] = `{"pool":"b"}` }), pod("a", "10.0.0.1"), true)
+	other, err := b.Members(service(func(s *corev1.Service) { s.Annotations[ParametersAnnotation] = `{"pool":"b"}` }),
+		pod("a", "10.0.0.1"), true)
 	require.NoError(t, err)
 	require.NotEqual(t, state.Revision, other["pools/a/u-a"].Revision, "other parameters have to reach the server")
 
@@ -143,7 +146,8 @@ func TestMembers(t *testing.T) {
 	require.Empty(t, off, "who is not to serve is not kept")
 
 	for name, raw := range map[string]string{
-		"no JSON": "pool=a", "no object": "[]", "no strings": `{"a":1}`, "too long": `{"a":"` + strings.Repeat("x", maxParametersSize) + `"}`,
+		"no JSON": "pool=a", "no object": "[]", "no strings": `{"a":1}`,
+		"too long": `{"a":"` + strings.Repeat("x", maxParametersSize) + `"}`,
 		"too many": "{" + strings.TrimSuffix(strings.Repeat(`"%d":"",`, maxParameters+1), ",") + "}",
 	} {
 		if name == "too many" {
@@ -153,7 +157,8 @@ func TestMembers(t *testing.T) {
 			}
 			raw = fmt.Sprintf(raw, numbers...)
 		}
-		_, err := b.Members(service(func(s *corev1.Service) { s.Annotations[ParametersAnnotation] = raw }), pod("a", "10.0.0.1"), true)
+		_, err := b.Members(service(func(s *corev1.Service) { s.Annotations[ParametersAnnotation] = raw }),
+			pod("a", "10.0.0.1"), true)
 		require.ErrorContains(t, err, "annotation "+ParametersAnnotation, name)
 	}
 }
@@ -176,17 +181,20 @@ func TestWhatIsSentAndHeard(t *testing.T) {
 	}, held), "one that is neither to serve nor serving is out; another's is not ours")
 
 	require.NoError(t, b.Apply(t.Context(), service(), []api.Change[State]{
-		{ID: "pools/a/u-a", State: State{Addresses: "10.0.0.1,fd00::1", Revision: "r", Serve: true}}, {ID: "pools/b/u-b", Remove: true},
+		{ID: "pools/a/u-a", State: State{Addresses: "10.0.0.1,fd00::1", Revision: "r", Serve: true}},
+		{ID: "pools/b/u-b", Remove: true},
 	}))
 	yes, no := true, false
 	to := employer{Kind: "Service", Namespace: "shop", Name: "web", UID: "s-1", Parameters: map[string]string{"pool": "a"}}
 	ref := func(name string) podRef { return podRef{"shop", name, "u-" + name} }
 	require.Empty(t, cmp.Diff([]request{
 		{APIVersion: Version, Action: actionRead, Employer: to, Members: []requestMember{
-			{ID: "a/u-a", Pod: ref("a")}, {ID: "b/u-b", Pod: ref("b")}, {ID: "c/u-c", Pod: ref("c")}, {ID: "d/u-d", Pod: ref("d")},
+			{ID: "a/u-a", Pod: ref("a")}, {ID: "b/u-b", Pod: ref("b")}, {ID: "c/u-c", Pod: ref("c")},
+			{ID: "d/u-d", Pod: ref("d")},
 		}},
 		{APIVersion: Version, Action: actionApply, Employer: to, Members: []requestMember{
-			{ID: "a/u-a", Pod: ref("a"), Serve: &yes, Addresses: []string{"10.0.0.1", "fd00::1"}, Revision: "r"}, {ID: "b/u-b", Pod: ref("b"), Serve: &no},
+			{ID: "a/u-a", Pod: ref("a"), Serve: &yes, Addresses: []string{"10.0.0.1", "fd00::1"}, Revision: "r"},
+			{ID: "b/u-b", Pod: ref("b"), Serve: &no},
 		}},
 	}, p.requests()))
 }
@@ -240,29 +248,36 @@ func TestNotKnowingIsNeverOff(t *testing.T) {
 		handler http.HandlerFunc
 		want    string
 	}{
-		"an empty object":          {says(`{}`), `the answer's apiVersion is ""`},
-		"another version":          {says(`{"apiVersion":"v2","members":[]}`), `the answer's apiVersion is "v2"`},
-		"no members":               {says(`{VERSION}`), "the answer to a read has no members"},
-		"null members":             {says(`{VERSION,"members":null}`), "the answer to a read has no members"},
-		"a member is not told":     {says(`{VERSION,"members":[]}`), "does not say anything about member a/u-a"},
-		"a member without serving": {says(`{VERSION,"members":[{"id":"a/u-a"}]}`), "does not say whether member a/u-a is serving"},
-		"a member without id":      {says(`{VERSION,"members":[{"serving":false}]}`), "a member without id"},
-		"a member twice":           {says(`{VERSION,"members":[{"id":"a/u-a","serving":false},{"id":"a/u-a","serving":true}]}`), "member a/u-a twice"},
-		"an error about a member":  {says(`{VERSION,"members":[{"id":"a/u-a","serving":false}],"errors":[{"id":"a/u-a","message":"the\nregion is down"}]}`), "member a/u-a: the region is down"},
-		"garbage":                  {says(`<html>sign in</html>`), "the answer is not the JSON that it should be"},
-		"half an answer":           {says(`{VERSION,"members":[`), "the answer is not the JSON that it should be"},
-		"another type":             {says(`{VERSION,"members":{}}`), "the answer is not the JSON that it should be"},
-		"a huge answer":            {says(`{VERSION,"members":[],"x":"` + strings.Repeat("x", maxAnswer) + `"}`), "has more than 1048576 bytes"},
+		"an empty object":      {says(`{}`), `the answer's apiVersion is ""`},
+		"another version":      {says(`{"apiVersion":"v2","members":[]}`), `the answer's apiVersion is "v2"`},
+		"no members":           {says(`{VERSION}`), "the answer to a read has no members"},
+		"null members":         {says(`{VERSION,"members":null}`), "the answer to a read has no members"},
+		"a member is not told": {says(`{VERSION,"members":[]}`), "does not say anything about member a/u-a"},
+		"a member without serving": {says(`{VERSION,"members":[{"id":"a/u-a"}]}`),
+			"does not say whether member a/u-a is serving"},
+		"a member without id": {says(`{VERSION,"members":[{"serving":false}]}`), "a member without id"},
+		"a member twice": {says(
+			`{VERSION,"members":[{"id":"a/u-a","serving":false},{"id":"a/u-a","serving":true}]}`), "member a/u-a twice"},
+		"an error about a member": {says(
+			`{VERSION,"members":[{"id":"a/u-a","serving":false}],"errors":[{"id":"a/u-a","message":"the\nregion is down"}]}`),
+			"member a/u-a: the region is down"},
+		"garbage":        {says(`<html>sign in</html>`), "the answer is not the JSON that it should be"},
+		"half an answer": {says(`{VERSION,"members":[`), "the answer is not the JSON that it should be"},
+		"another type":   {says(`{VERSION,"members":{}}`), "the answer is not the JSON that it should be"},
+		"a huge answer": {says(`{VERSION,"members":[],"x":"` + strings.Repeat("x", maxAnswer) + `"}`),
+			"has more than 1048576 bytes"},
 		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "https://127.0.0.1:1/", http.StatusFound)
 		}, "302 Found; redirects are not followed"},
-		"a failure": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, "500 Internal Server Error"},
+		"a failure": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+			"500 Internal Server Error"},
 		"a failure that looks right": {func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusBadGateway)
 			says(`{VERSION,"members":[{"id":"a/u-a","serving":false}]}`)(w, r)
 		}, "502 Bad Gateway"},
-		"an answer that comes late":   {slow, "did not answer within 100ms"},
-		"a connection that is closed": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "closed the connection"},
+		"an answer that comes late": {slow, "did not answer within 100ms"},
+		"a connection that is closed": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			"closed the connection"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -292,11 +307,15 @@ func TestApplyTellsFailuresApart(t *testing.T) {
 		members map[string]string // failed, with their words; nil for another error, or none
 		want    string            // the other error; "" for none
 	}{
-		"all done":                {`{VERSION}`, nil, ""},
-		"one failed":              {`{VERSION,"errors":[{"id":"b/u-b","message":"no such pool"}]}`, map[string]string{"pools/b/u-b": "no such pool"}, ""},
-		"one failed for nothing":  {`{VERSION,"errors":[{"id":"b/u-b"}]}`, map[string]string{"pools/b/u-b": "the server gives no reason"}, ""},
-		"one says much":           {`{VERSION,"errors":[{"id":"a/u-a","message":"` + strings.Repeat("x", 9999) + `"}]}`, map[string]string{"pools/a/u-a": strings.Repeat("x", 256) + "…"}, ""},
-		"another one failed":      {`{VERSION,"errors":[{"id":"z","message":"what?"}]}`, nil, `an error about member "z", which was not asked about: what?`},
+		"all done": {`{VERSION}`, nil, ""},
+		"one failed": {`{VERSION,"errors":[{"id":"b/u-b","message":"no such pool"}]}`,
+			map[string]string{"pools/b/u-b": "no such pool"}, ""},
+		"one failed for nothing": {`{VERSION,"errors":[{"id":"b/u-b"}]}`,
+			map[string]string{"pools/b/u-b": "the server gives no reason"}, ""},
+		"one says much": {`{VERSION,"errors":[{"id":"a/u-a","message":"` + strings.Repeat("x", 9999) + `"}]}`,
+			map[string]string{"pools/a/u-a": strings.Repeat("x", 256) + "…"}, ""},
+		"another one failed": {`{VERSION,"errors":[{"id":"z","message":"what?"}]}`, nil,
+			`an error about member "z", which was not asked about: what?`},
 		"nothing is said":         {`{}`, nil, "the answer's apiVersion"},
 		"something else answered": {`ok`, nil, "is not the JSON that it should be"},
 	} {
@@ -376,7 +395,9 @@ func TestWhoMayUseAnEndpoint(t *testing.T) {
 	_, err = b.Read(t.Context(), service(func(s *corev1.Service) { s.Annotations[EndpointAnnotation] = p.URL }), nil)
 	require.ErrorContains(t, err, "there is no endpoint")
 	require.Empty(t, p.requests())
-	require.NoError(t, os.WriteFile(b.endpoints.path, []byte("endpoints: [{name: pools, url: '"+p.URL+"', namespaces: ['*'], caBundle: "+fmt.Sprintf("%q", ca.PEM())+"}]"), 0o600))
+	require.NoError(t, os.WriteFile(b.endpoints.path,
+		[]byte("endpoints: [{name: pools, url: '"+p.URL+"', namespaces: ['*'], caBundle: "+fmt.Sprintf("%q", ca.PEM())+"}]"),
+		0o600))
 	_, err = b.Read(t.Context(), service(func(s *corev1.Service) { s.Namespace = "other" }), nil)
 	require.NoError(t, err, "the file is read again")
 	require.NoError(t, os.WriteFile(b.endpoints.path, []byte("endpoints: ["), 0o600))
@@ -416,7 +437,8 @@ func TestAServiceThatNamesAnotherEndpoint(t *testing.T) {
 	})
 	_, err = b.Read(t.Context(), moved, nil)
 	require.ErrorContains(t, err, `there is no endpoint "elsewhere"`, "nothing is known of where it is")
-	err = b.Apply(t.Context(), moved, []api.Change[State]{{ID: "pools/a/u-a", Remove: true}, {ID: "elsewhere/a/u-a", State: State{Serve: true}}})
+	err = b.Apply(t.Context(), moved, []api.Change[State]{{ID: "pools/a/u-a", Remove: true},
+		{ID: "elsewhere/a/u-a", State: State{Serve: true}}})
 	require.ErrorContains(t, err, "elsewhere/a/u-a: annotation", "one endpoint does not fail the other")
 	require.NotContains(t, err.Error(), "pools/a/u-a")
 
@@ -450,7 +472,8 @@ func TestCertificatesAndTokensAreReadAgain(t *testing.T) {
 	put("token", []byte("one\n"))
 	put("ca.crt", ours.PEM())
 	issue(ours)
-	b, _ := configured(t, server.URL, ours, "caFile: "+filepath.Join(dir, "ca.crt"), "tokenFile: "+filepath.Join(dir, "token"),
+	b, _ := configured(t, server.URL, ours, "caFile: "+filepath.Join(dir, "ca.crt"),
+		"tokenFile: "+filepath.Join(dir, "token"),
 		"certificateFile: "+filepath.Join(dir, "tls.crt"), "keyFile: "+filepath.Join(dir, "tls.key"))
 	read := func() error {
 		_, err := b.Read(t.Context(), service(), nil)
@@ -525,9 +548,10 @@ func TestLoopbackNeedsAFlag(t *testing.T) {
 func TestFilesThatCannotBeUsed(t *testing.T) {
 	good := "name: a, namespaces: [x], url: 'https://h'"
 	for name, tc := range map[string]struct{ entry, want string }{
-		"http":                       {"name: a, namespaces: [x], url: 'http://h'", "it has to be https"},
-		"http for loopback":          {"name: a, namespaces: [x], url: 'http://127.0.0.1:80'", ""},
-		"http with a token":          {"name: a, namespaces: [x], url: 'http://localhost', tokenFile: t", "credentials are sent over https only"},
+		"http":              {"name: a, namespaces: [x], url: 'http://h'", "it has to be https"},
+		"http for loopback": {"name: a, namespaces: [x], url: 'http://127.0.0.1:80'", ""},
+		"http with a token": {"name: a, namespaces: [x], url: 'http://localhost', tokenFile: t",
+			"credentials are sent over https only"},
 		"no url":                     {"name: a, namespaces: [x]", "url"},
 		"a password":                 {"name: a, namespaces: [x], url: 'https://me:secret@h'", "user name or password"},
 		"no name":                    {"namespaces: [x], url: 'https://h'", "name"},
@@ -577,7 +601,8 @@ func TestTheSchemaIsTrue(t *testing.T) {
 	b, _ := configured(t, p.URL, ca)
 	on, err := b.Members(service(), pod("a", "10.0.0.1"), true)
 	require.NoError(t, err)
-	require.NoError(t, b.Apply(t.Context(), service(), []api.Change[State]{{ID: "pools/a/u-a", State: on["pools/a/u-a"]}, {ID: "pools/b/u-b", Remove: true}}))
+	require.NoError(t, b.Apply(t.Context(), service(), []api.Change[State]{{ID: "pools/a/u-a", State: on["pools/a/u-a"]},
+		{ID: "pools/b/u-b", Remove: true}}))
 	_, err = b.Read(t.Context(), service(), []string{"pools/a/u-a"})
 	require.NoError(t, err)
 	_, err = b.Read(t.Context(), service(), nil)
@@ -588,7 +613,8 @@ func TestTheSchemaIsTrue(t *testing.T) {
 	}
 	version := func(s string) []byte { return []byte(strings.ReplaceAll(s, "VERSION", `"apiVersion":"`+Version+`"`)) }
 	require.NoError(t, check("answer", version(full)))
-	for _, bad := range []string{`{}`, `{"apiVersion":"v2"}`, `{VERSION,"members":[{"id":"a"}]}`, `{VERSION,"members":[{"serving":true}]}`, `{VERSION,"members":{}}`} {
+	for _, bad := range []string{`{}`, `{"apiVersion":"v2"}`, `{VERSION,"members":[{"id":"a"}]}`,
+		`{VERSION,"members":[{"serving":true}]}`, `{VERSION,"members":{}}`} {
 		require.Error(t, check("answer", version(bad)), bad)
 		_, err := readAnswer(version(bad), actionRead)
 		require.Error(t, err, bad)

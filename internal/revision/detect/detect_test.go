@@ -29,9 +29,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.requests++
 	var answer any = version.Info{Major: "1", Minor: s.minor}
 	if r.URL.Path == "/api/v1" {
-		list := metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "pods", Verbs: metav1.Verbs{"patch"}}}}
+		list := metav1.APIResourceList{GroupVersion: "v1",
+			APIResources: []metav1.APIResource{{Name: "pods", Verbs: metav1.Verbs{"patch"}}}}
 		if s.resizes {
-			list.APIResources = append(list.APIResources, metav1.APIResource{Name: "pods/resize", Verbs: metav1.Verbs{"get", "patch", "update"}})
+			list.APIResources = append(list.APIResources,
+				metav1.APIResource{Name: "pods/resize", Verbs: metav1.Verbs{"get", "patch", "update"}})
 		}
 		answer = list
 	}
@@ -58,10 +60,12 @@ func TestWhatServersCan(t *testing.T) {
 		server server
 		want   revision.Capabilities
 	}{
-		"a server without pods/resize":      {server{minor: "36"}, revision.Capabilities{}},
-		"1.33":                              {server{minor: "33", resizes: true}, revision.Capabilities{Resize: true}},
-		"1.36":                              {server{minor: "36", resizes: true}, revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true}},
-		"1.36+, as some vendors write it":   {server{minor: "36+", resizes: true}, revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true}},
+		"a server without pods/resize": {server{minor: "36"}, revision.Capabilities{}},
+		"1.33":                         {server{minor: "33", resizes: true}, revision.Capabilities{Resize: true}},
+		"1.36": {server{minor: "36", resizes: true},
+			revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true}},
+		"1.36+, as some vendors write it": {server{minor: "36+", resizes: true},
+			revision.Capabilities{Resize: true, ResizeInit: true, ResizePod: true}},
 		"a version that nobody can compare": {server{minor: "new", resizes: true}, revision.Capabilities{Resize: true}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 // TestOf pins the hash: another one in a later version would give a namespace two owners during an update. The
 // figures are those of `printf %s NAME | sha256sum | cut -c1-8`.
 func TestOf(t *testing.T) {
-	for name, first := range map[string]uint32{"default": 0x37a8eec1, "kube-system": 0x88007f70, "team-a": 0x96c2886c, "team-b": 0xe618ceaa} {
+	for name, first := range map[string]uint32{"default": 0x37a8eec1, "kube-system": 0x88007f70, "team-a": 0x96c2886c,
+		"team-b": 0xe618ceaa} {
 		for _, shards := range []int{1, 3, 8, 64} {
 			assert.Equal(t, int(first%uint32(shards)), placement.Of(name, shards), "%s of %d", name, shards)
 		}
@@ -223,12 +224,14 @@ func TestWhoIsNoMemberGivesUp(t *testing.T) {
 		Stages: []placement.Stage{placement.Held, placement.Leaving, placement.Taking, placement.Idle},
 	})
 	assert.Equal(t, placement.Plan{GiveUp: []int{0, 2}}, plan)
-	assert.Equal(t, placement.Plan{GiveUp: []int{0}}, placement.Decide(placement.Snapshot{Me: "a", Holders: []string{"a"}, Stages: []placement.Stage{placement.Held}}))
+	assert.Equal(t, placement.Plan{GiveUp: []int{0}},
+		placement.Decide(placement.Snapshot{Me: "a", Holders: []string{"a"}, Stages: []placement.Stage{placement.Held}}))
 }
 
 // TestHeldByWhoLeaves: a live Lease of a holder that is no member any more is waited for.
 func TestHeldByWhoLeaves(t *testing.T) {
-	s := placement.Snapshot{Me: "a", Members: []string{"a"}, Holders: []string{"leaving"}, Stages: []placement.Stage{placement.Idle}}
+	s := placement.Snapshot{Me: "a", Members: []string{"a"}, Holders: []string{"leaving"},
+		Stages: []placement.Stage{placement.Idle}}
 	assert.Empty(t, placement.Decide(s))
 	s.Holders[0] = ""
 	assert.Equal(t, placement.Plan{Take: []int{0}}, placement.Decide(s))

@@ -108,7 +108,8 @@ func TestCodeInDocsIsThatOfTheExamples(t *testing.T) {
 func TestStrayBlockIsFound(t *testing.T) {
 	text := "```go docs_test.go\npackage archtest\n```\n\n```go docs_test.go\npackage other\n```\n```sh\nls\n```\n```go\nfunc f()\n```\n```yaml nowhere.yaml\na: b\n```\n" +
 		"```yaml fragment=Pod:spec\na: b\n```\n"
-	want := []string{"package other: is not part of docs_test.go", "func f(): names no file", "a: b: is not part of nowhere.yaml"}
+	want := []string{"package other: is not part of docs_test.go", "func f(): names no file",
+		"a: b: is not part of nowhere.yaml"}
 	if got := strayBlocks(".", pages.Read("page.md", []byte(text))); !slices.Equal(got, want) {
 		t.Fatalf("found %q", got)
 	}

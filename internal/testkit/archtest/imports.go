@@ -26,7 +26,8 @@ const door, behindDoor = Module + "/api/resourceconsist/setup", "resourceconsist
 
 var (
 	// shared may be imported by every component, forTests by its tests as well.
-	shared   = []string{"bootstrap", "callout", "livelist", "metric", "ondemand", "podcache", "revision", "writes"}
+	shared = []string{"bootstrap", "callout", "failures", "freshness", "livelist", "metric", "ondemand", "podcache",
+		"revision"}
 	forTests = []string{"testkit"}
 	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
 	// does no I/O, its decisions.
@@ -76,7 +77,8 @@ func codeRule(importer, imported string, components []string) string {
 		return "kinds and decisions import only the Kubernetes API"
 	case isAPI && importer != door && internalName(imported) != "":
 		return "api is imported by others and imports nothing internal"
-	case isPure && internalName(imported) != "" && !slices.Contains([]string{"revision", internalName(importer)}, internalName(imported)):
+	case isPure && internalName(imported) != "" &&
+		!slices.Contains([]string{"revision", internalName(importer)}, internalName(imported)):
 		return "it imports, of internal, only revision"
 	case isDecision && !isPure && slices.Contains(shared, internalName(imported)):
 		return "a decision imports only api"

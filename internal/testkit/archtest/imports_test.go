@@ -12,7 +12,8 @@ import (
 )
 
 func TestTheSuiteKeepsItsImportRules(t *testing.T) {
-	list := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...")
+	list := exec.CommandContext(t.Context(), "go", "list", "-e",
+		"-json=ImportPath,Imports,TestImports,XTestImports", "./...")
 	list.Dir = "../../.."
 	out, err := list.Output()
 	require.NoError(t, err)
@@ -31,7 +32,8 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 	const m = archtest.Module
 	commands := []archtest.Package{
 		{ImportPath: m + "/cmd/collaset-controller", Imports: []string{m + "/internal/bootstrap", m + "/internal/collaset"}},
-		{ImportPath: m + "/cmd/resourceconsist-controller", Imports: []string{m + "/internal/bootstrap", m + "/internal/resourceconsist"}},
+		{ImportPath: m + "/cmd/resourceconsist-controller",
+			Imports: []string{m + "/internal/bootstrap", m + "/internal/resourceconsist"}},
 		{ImportPath: m + "/cmd/sixth-controller", Imports: []string{m + "/internal/bootstrap", m + "/internal/sixth"}},
 		{ImportPath: m + "/cmd/kubectl-kuperator", Imports: []string{m + "/internal/plugin"}},
 	}
@@ -40,7 +42,9 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		want  string // part of the one breach; empty means none
 	}{
 		"a component uses its decisions, the shared packages and the API": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{"context", m + "/internal/collaset/setplan", m + "/internal/writes", m + "/internal/bootstrap", m + "/api/podops", "sigs.k8s.io/controller-runtime"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset",
+				Imports: []string{"context", m + "/internal/collaset/setplan", m + "/internal/freshness", m + "/internal/bootstrap",
+					m + "/api/podops", "sigs.k8s.io/controller-runtime"}},
 		},
 		"a component imports another": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/sixth"}},
@@ -59,14 +63,16 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			want:  "components meet only",
 		},
 		"a test of a component uses the test kit and a cluster": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset", XTestImports: []string{m + "/internal/testkit", m + "/internal/testkit/localkube"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset",
+				XTestImports: []string{m + "/internal/testkit", m + "/internal/testkit/localkube"}},
 		},
 		"a component's code uses the test kit": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/testkit"}},
-			want:  "of internal, itself and bootstrap, callout, livelist, metric, ondemand, podcache, revision, writes",
+			want:  "of internal, itself and bootstrap, callout, failures, freshness, livelist, metric, ondemand, podcache, revision",
 		},
 		"the plugin uses a core and the picture": {
-			given: archtest.Package{ImportPath: m + "/internal/plugin", Imports: []string{"context", m + "/internal/collaset/setplan", m + "/internal/insight", m + "/internal/revision"}},
+			given: archtest.Package{ImportPath: m + "/internal/plugin",
+				Imports: []string{"context", m + "/internal/collaset/setplan", m + "/internal/insight", m + "/internal/revision"}},
 		},
 		"the plugin uses a component": {
 			given: archtest.Package{ImportPath: m + "/internal/plugin", Imports: []string{m + "/internal/collaset"}},
@@ -81,7 +87,8 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			want:  "of internal, itself and",
 		},
 		"the picture compares revisions": {
-			given: archtest.Package{ImportPath: m + "/internal/insight", Imports: []string{"time", m + "/internal/revision", m + "/api/podops", "k8s.io/api/core/v1"}},
+			given: archtest.Package{ImportPath: m + "/internal/insight",
+				Imports: []string{"time", m + "/internal/revision", m + "/api/podops", "k8s.io/api/core/v1"}},
 		},
 		"the picture reads a cluster": {
 			given: archtest.Package{ImportPath: m + "/internal/insight", Imports: []string{"k8s.io/client-go/kubernetes"}},
@@ -92,7 +99,8 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			want:  "only revision",
 		},
 		"the explorer uses all cores": {
-			given: archtest.Package{ImportPath: m + "/test/protocol", TestImports: []string{m + "/internal/collaset/setplan", m + "/internal/sixth/part"}},
+			given: archtest.Package{ImportPath: m + "/test/protocol",
+				TestImports: []string{m + "/internal/collaset/setplan", m + "/internal/sixth/part"}},
 		},
 		"a core takes a context": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{"context", "time"}},
@@ -103,30 +111,34 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			want:  "does no input or output",
 		},
 		"a core uses a client": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{"sigs.k8s.io/controller-runtime/pkg/client"}},
-			want:  "only the Kubernetes API",
+			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan",
+				Imports: []string{"sigs.k8s.io/controller-runtime/pkg/client"}},
+			want: "only the Kubernetes API",
 		},
 		"a core tracks writes": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{m + "/internal/writes"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{m + "/internal/freshness"}},
 			want:  "a decision imports only api",
 		},
 		"a core uses the API": {
-			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan", Imports: []string{"time", "k8s.io/api/core/v1", "k8s.io/utils/ptr", m + "/api/podops"}},
+			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan",
+				Imports: []string{"time", "k8s.io/api/core/v1", "k8s.io/utils/ptr", m + "/api/podops"}},
 		},
 		"the protocol reads a file": {
 			given: archtest.Package{ImportPath: m + "/api/podops", Imports: []string{"os"}},
 			want:  "does no input or output",
 		},
 		"a kind brings controller-runtime along": {
-			given: archtest.Package{ImportPath: m + "/api/apps/v1alpha1", Imports: []string{"sigs.k8s.io/controller-runtime/pkg/scheme"}},
-			want:  "only the Kubernetes API",
+			given: archtest.Package{ImportPath: m + "/api/apps/v1alpha1",
+				Imports: []string{"sigs.k8s.io/controller-runtime/pkg/scheme"}},
+			want: "only the Kubernetes API",
 		},
 		"the adapter API reaches into a component": {
 			given: archtest.Package{ImportPath: m + "/api/resourceconsist", Imports: []string{m + "/internal/bootstrap"}},
 			want:  "imports nothing internal",
 		},
 		"the door leads to its component": {
-			given: archtest.Package{ImportPath: m + "/api/resourceconsist/setup", Imports: []string{m + "/internal/resourceconsist", "sigs.k8s.io/controller-runtime"}},
+			given: archtest.Package{ImportPath: m + "/api/resourceconsist/setup",
+				Imports: []string{m + "/internal/resourceconsist", "sigs.k8s.io/controller-runtime"}},
 		},
 		"the door leads to another component as well": {
 			given: archtest.Package{ImportPath: m + "/api/resourceconsist/setup", Imports: []string{m + "/internal/collaset"}},
@@ -141,7 +153,8 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			want:  "imports nothing internal",
 		},
 		"the adapter API uses controller-runtime": {
-			given: archtest.Package{ImportPath: m + "/api/resourceconsist", Imports: []string{"context", "sigs.k8s.io/controller-runtime"}},
+			given: archtest.Package{ImportPath: m + "/api/resourceconsist",
+				Imports: []string{"context", "sigs.k8s.io/controller-runtime"}},
 		},
 	}
 	for name, tc := range tests {

@@ -117,7 +117,8 @@ func nameOf(object *unstructured.Unstructured) string {
 func run(script string, object *unstructured.Unstructured) (any, error) {
 	machine := lua.NewState(lua.Options{SkipOpenLibs: true})
 	defer machine.Close()
-	for name, open := range map[string]lua.LGFunction{lua.BaseLibName: lua.OpenBase, lua.TabLibName: lua.OpenTable, lua.OsLibName: openSafeOS} {
+	for name, open := range map[string]lua.LGFunction{lua.BaseLibName: lua.OpenBase, lua.TabLibName: lua.OpenTable,
+		lua.OsLibName: openSafeOS} {
 		if err := machine.CallByParam(lua.P{Fn: machine.NewFunction(open), Protect: true}, lua.LString(name)); err != nil {
 			return nil, err
 		}

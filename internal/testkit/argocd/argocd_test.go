@@ -28,7 +28,8 @@ func condition(conditionType string, holds bool, reason appsv1alpha1.ConditionRe
 	if holds {
 		status = metav1.ConditionTrue
 	}
-	return metav1.Condition{Type: conditionType, Status: status, Reason: string(reason), Message: message, ObservedGeneration: 3}
+	return metav1.Condition{Type: conditionType, Status: status, Reason: string(reason), Message: message,
+		ObservedGeneration: 3}
 }
 
 func outdated(c metav1.Condition) metav1.Condition {
@@ -50,28 +51,47 @@ func TestHealthOfCollaSets(t *testing.T) {
 	busy := condition(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonUpdating, "not every Pod is updated")
 	down := condition(appsv1alpha1.CollaSetReady, false, appsv1alpha1.ReasonUnavailable, "some Pods have no node yet")
 	complete := condition(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonRolloutComplete, "")
-	moves := condition(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonUpdating, "Pods are being updated to web-2")
+	moves := condition(appsv1alpha1.CollaSetProgressing, true, appsv1alpha1.ReasonUpdating,
+		"Pods are being updated to web-2")
 	for name, tc := range map[string]struct {
 		state
 		want, says string
 	}{
-		"nobody has looked at it":          {state{}, "Progressing", "waiting for collaset-controller"},
-		"nobody has looked at this spec":   {state{observed: 2, conditions: []metav1.Condition{outdated(ready)}}, "Progressing", "waiting for collaset-controller"},
-		"ready":                            {state{observed: 3, conditions: []metav1.Condition{ready}}, "Healthy", "every Pod is as wanted"},
-		"ready, with a partition":          {state{observed: 3, revision: "web-1", conditions: []metav1.Condition{ready}}, "Healthy", "some stay at revision web-1"},
-		"ready for an older spec":          {state{observed: 3, conditions: []metav1.Condition{outdated(ready), moves}}, "Progressing", "waiting for collaset-controller"},
-		"rolling out":                      {state{observed: 3, conditions: []metav1.Condition{busy, moves}}, "Progressing", "updated to web-2"},
-		"unavailable after the rollout":    {state{observed: 3, conditions: []metav1.Condition{down, complete}}, "Progressing", "no node"},
-		"creations fail":                   {state{observed: 3, conditions: []metav1.Condition{busy, moves, condition(appsv1alpha1.CollaSetScale, false, appsv1alpha1.ReasonScaleOutFailed, "exceeded quota")}}, "Progressing", "exceeded quota"},
-		"paused with nothing left to do":   {state{observed: 3, paused: true, conditions: []metav1.Condition{ready}}, "Healthy", "every Pod is as wanted"},
-		"paused midway":                    {state{observed: 3, paused: true, conditions: []metav1.Condition{busy, condition(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonPaused, "held")}}, "Suspended", "held"},
-		"no progress within its deadline":  {state{observed: 3, conditions: []metav1.Condition{busy, condition(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonProgressDeadlineExceeded, "too late")}}, "Degraded", "too late"},
-		"somebody has to change something": {state{observed: 3, conditions: []metav1.Condition{busy, condition(appsv1alpha1.CollaSetStalled, true, appsv1alpha1.ReasonInvalidSpec, "spec.x: fix it"), condition(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonInvalidSpec, "spec.x: fix it")}}, "Degraded", "spec.x: fix it"},
+		"nobody has looked at it": {state{}, "Progressing", "waiting for collaset-controller"},
+		"nobody has looked at this spec": {state{observed: 2, conditions: []metav1.Condition{outdated(ready)}},
+			"Progressing", "waiting for collaset-controller"},
+		"ready": {state{observed: 3, conditions: []metav1.Condition{ready}}, "Healthy",
+			"every Pod is as wanted"},
+		"ready, with a partition": {state{observed: 3, revision: "web-1", conditions: []metav1.Condition{ready}},
+			"Healthy", "some stay at revision web-1"},
+		"ready for an older spec": {state{observed: 3, conditions: []metav1.Condition{outdated(ready), moves}},
+			"Progressing", "waiting for collaset-controller"},
+		"rolling out": {state{observed: 3, conditions: []metav1.Condition{busy, moves}}, "Progressing",
+			"updated to web-2"},
+		"unavailable after the rollout": {state{observed: 3, conditions: []metav1.Condition{down, complete}},
+			"Progressing", "no node"},
+		"creations fail": {state{observed: 3,
+			conditions: []metav1.Condition{busy, moves,
+				condition(appsv1alpha1.CollaSetScale, false, appsv1alpha1.ReasonScaleOutFailed, "exceeded quota")}}, "Progressing",
+			"exceeded quota"},
+		"paused with nothing left to do": {state{observed: 3, paused: true, conditions: []metav1.Condition{ready}},
+			"Healthy", "every Pod is as wanted"},
+		"paused midway": {state{observed: 3, paused: true,
+			conditions: []metav1.Condition{busy, condition(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonPaused,
+				"held")}}, "Suspended", "held"},
+		"no progress within its deadline": {state{observed: 3,
+			conditions: []metav1.Condition{busy, condition(appsv1alpha1.CollaSetProgressing, false,
+				appsv1alpha1.ReasonProgressDeadlineExceeded, "too late")}}, "Degraded", "too late"},
+		"somebody has to change something": {state{observed: 3,
+			conditions: []metav1.Condition{busy, condition(appsv1alpha1.CollaSetStalled, true, appsv1alpha1.ReasonInvalidSpec,
+				"spec.x: fix it"), condition(appsv1alpha1.CollaSetProgressing, false, appsv1alpha1.ReasonInvalidSpec,
+				"spec.x: fix it")}}, "Degraded", "spec.x: fix it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 3}}
 			set.Spec.Paused = tc.paused
-			set.Status = appsv1alpha1.CollaSetStatus{ObservedGeneration: tc.observed, UpdatedRevision: "web-2", CurrentRevision: "web-2", Conditions: tc.conditions}
+			set.Status = appsv1alpha1.CollaSetStatus{ObservedGeneration: tc.observed, UpdatedRevision: "web-2",
+				CurrentRevision: "web-2", Conditions: tc.conditions}
 			if tc.revision != "" {
 				set.Status.CurrentRevision = tc.revision
 			}
@@ -86,11 +106,15 @@ func TestHealthOfRules(t *testing.T) {
 		state
 		want, says string
 	}{
-		"nobody has looked at it":        {state{}, "Progressing", "waiting for podtransitionrule-controller"},
-		"nobody has looked at this spec": {state{observed: 2, conditions: []metav1.Condition{outdated(inForce)}}, "Progressing", "waiting for podtransitionrule-controller"},
-		"without conditions":             {state{observed: 3}, "Progressing", "waiting for podtransitionrule-controller"},
-		"in force":                       {state{observed: 3, conditions: []metav1.Condition{inForce}}, "Healthy", "in force"},
-		"it cannot be evaluated":         {state{observed: 3, conditions: []metav1.Condition{condition(appsv1alpha1.RuleReady, false, appsv1alpha1.ReasonInvalidRule, "spec.rules[0]: fix it")}}, "Degraded", "fix it"},
+		"nobody has looked at it": {state{}, "Progressing", "waiting for podtransitionrule-controller"},
+		"nobody has looked at this spec": {state{observed: 2, conditions: []metav1.Condition{outdated(inForce)}},
+			"Progressing", "waiting for podtransitionrule-controller"},
+		"without conditions": {state{observed: 3}, "Progressing", "waiting for podtransitionrule-controller"},
+		"in force": {state{observed: 3, conditions: []metav1.Condition{inForce}}, "Healthy",
+			"in force"},
+		"it cannot be evaluated": {state{observed: 3,
+			conditions: []metav1.Condition{condition(appsv1alpha1.RuleReady, false, appsv1alpha1.ReasonInvalidRule,
+				"spec.rules[0]: fix it")}}, "Degraded", "fix it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 3}}
@@ -120,7 +144,8 @@ func TestActionsOnCollaSets(t *testing.T) {
 	// What a script does not touch is as it was, empty maps and lists too.
 	require.NoError(t, unstructured.SetNestedMap(object.Object, map[string]any{}, "spec", "namingStrategy"))
 	require.NoError(t, unstructured.SetNestedSlice(object.Object, []any{}, "spec", "volumeClaimTemplates"))
-	require.NoError(t, unstructured.SetNestedSlice(object.Object, []any{int64(1), 1.5, true, map[string]any{}}, "spec", "list"))
+	require.NoError(t, unstructured.SetNestedSlice(object.Object, []any{int64(1), 1.5, true, map[string]any{}},
+		"spec", "list"))
 
 	offered, err := c.Actions(object)
 	require.NoError(t, err)
@@ -141,7 +166,8 @@ func TestActionsOnCollaSets(t *testing.T) {
 
 	restarted, err := c.Run("restart", object)
 	require.NoError(t, err)
-	at, found, err := unstructured.NestedString(restarted.Object, "spec", "template", "metadata", "annotations", "kubectl.kubernetes.io/restartedAt")
+	at, found, err := unstructured.NestedString(restarted.Object, "spec", "template", "metadata", "annotations",
+		"kubectl.kubernetes.io/restartedAt")
 	require.NoError(t, err)
 	require.True(t, found)
 	assert.Regexp(t, `^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$`, at)
@@ -151,7 +177,8 @@ func TestActionsOnCollaSets(t *testing.T) {
 }
 
 func TestScriptsGetNoMoreThanArgoCDGivesThem(t *testing.T) {
-	for _, script := range []string{`return os.getenv("HOME")`, `return io.open("x")`, `return string.upper("x")`, `return require("os").getenv("HOME")`} {
+	for _, script := range []string{`return os.getenv("HOME")`, `return io.open("x")`, `return string.upper("x")`,
+		`return require("os").getenv("HOME")`} {
 		_, err := run(script, &unstructured.Unstructured{Object: map[string]any{}})
 		require.Error(t, err, script)
 	}

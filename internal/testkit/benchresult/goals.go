@@ -68,7 +68,8 @@ var (
 
 // goals in the order of the table. What a figure means, and how it is measured, is in docs/design/0011-benchmarks.md.
 var goals = []Goal{
-	{"P1", "in place, time / bare loop with the same writes", AtMost, 1.25, "×", pods1000}, // as many at a time as Kuperator
+	// as many at a time as Kuperator
+	{"P1", "in place, time / bare loop with the same writes", AtMost, 1.25, "×", pods1000},
 	{"P1", "in place, time / bare loop with the same writes, 64 at a time", AtMost, 1.25, "×", pods1000},
 	{"P2", "faster than Kuperator 0.7.4 without client limits", AtLeast, 3, "×", pods1000},
 	{"P3", "writes to Pods, in place, no rule", AtMost, 6, "writes/Pod", nil},
@@ -122,10 +123,12 @@ var goals = []Goal{
 	{"S2", "out of service per Pod, 20 % budget, mean", AtMost, 1, "s", pods500},
 	{"S3", "in place, time / bare image patches", AtMost, 4.5, "×", pods1000},
 	{"S3", "in place, time / bare image patches, as peers were measured", AtMost, 4.5, "×", pods1000},
-	{"S3", "in place, time / bare image patches, as peers were measured, managedFields of Pods cleared", AtMost, 4.5, "×", pods1000},
+	{"S3", "in place, time / bare image patches, as peers were measured, managedFields of Pods cleared", AtMost, 4.5,
+		"×", pods1000},
 	{"S4", "scale to 0 of 500, time / Deployment", AtMost, 2, "×", pods500},
 	{"S4", "scale to 0 of 500, time / Deployment, as peers were measured", AtMost, 2, "×", pods500},
-	{"S4", "scale to 0 of 500, time / Deployment, as peers were measured, managedFields of Pods cleared", AtMost, 2, "×", pods500},
+	{"S4", "scale to 0 of 500, time / Deployment, as peers were measured, managedFields of Pods cleared", AtMost, 2,
+		"×", pods500},
 }
 
 // Goals returns all goals in the order of the table.

@@ -90,7 +90,8 @@ func Open(folder, benchmark, commit string) (*Recorder, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
-	r := &Recorder{path: filepath.Join(folder, benchmark+".json"), benchmark: benchmark, commit: commit, load: Load(), piece: yardstick.Measure(), values: map[string][]float64{}, places: map[string]int{}}
+	r := &Recorder{path: filepath.Join(folder, benchmark+".json"), benchmark: benchmark, commit: commit, load: Load(),
+		piece: yardstick.Measure(), values: map[string][]float64{}, places: map[string]int{}}
 	if err := os.Remove(r.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -254,7 +255,8 @@ func (g Goal) within(r Result) bool { return g.Met(r.Min) && g.Met(r.Max) }
 // not measured; and of each benchmark when it was run, of which commit, and how fast and how busy the machine was.
 func Table(results []Result) string {
 	var text strings.Builder
-	text.WriteString("| goal | what | figure | unit | goal | met | at | benchmark |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	text.WriteString(
+		"| goal | what | figure | unit | goal | met | at | benchmark |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	met, missed, small, unmeasured := 0, 0, 0, 0
 	for _, g := range goals {
 		found := slices.DeleteFunc(slices.Clone(results), func(r Result) bool { return r.Goal != g.ID || r.Name != g.Figure })
@@ -273,7 +275,8 @@ func Table(results []Result) string {
 				}
 			}
 			at := strings.TrimSpace(conditions(r.Params) + " " + r.Note)
-			fmt.Fprintf(&text, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", g.ID, g.Figure, r, g.Unit, g, g.verdict(r), at, strings.TrimPrefix(r.Benchmark, "Benchmark"))
+			fmt.Fprintf(&text, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", g.ID, g.Figure, r, g.Unit, g, g.verdict(r), at,
+				strings.TrimPrefix(r.Benchmark, "Benchmark"))
 		}
 		switch {
 		case asked == 0:
@@ -284,7 +287,8 @@ func Table(results []Result) string {
 			missed++
 		}
 	}
-	fmt.Fprintf(&text, "\nOf %d goals %d are met under all conditions that they ask for, %d are not, %d were measured at smaller sizes only, %d were not measured.\n",
+	fmt.Fprintf(&text,
+		"\nOf %d goals %d are met under all conditions that they ask for, %d are not, %d were measured at smaller sizes only, %d were not measured.\n",
 		len(goals), met, missed, small, unmeasured)
 	text.WriteString(runs(results))
 	return text.String()
@@ -309,7 +313,8 @@ func runs(results []Result) string {
 		if r.Piece > 0 {
 			piece = number(r.Piece)
 		}
-		fmt.Fprintf(&text, "| %s | %s | %s | %s | %s |\n", strings.TrimPrefix(name, "Benchmark"), r.Measured.Format(time.DateOnly), r.Commit, piece, number(r.Load))
+		fmt.Fprintf(&text, "| %s | %s | %s | %s | %s |\n", strings.TrimPrefix(name, "Benchmark"),
+			r.Measured.Format(time.DateOnly), r.Commit, piece, number(r.Load))
 	}
 	return text.String()
 }

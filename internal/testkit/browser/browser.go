@@ -40,7 +40,8 @@ func Open(t *testing.T, url, root, folder string, mayFail ...string) *Page {
 	if program == "" {
 		t.Skip("no Chromium: install Debian's package chromium")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.WindowSize(1400, 1000), chromedp.WSURLReadTimeout(patience))
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.WindowSize(1400, 1000),
+		chromedp.WSURLReadTimeout(patience))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // Chromium has none for root
 	}
@@ -88,9 +89,11 @@ func (p *Page) Becomes(t *testing.T, expression string) {
 	t.Helper()
 	waiting, cancel := context.WithTimeout(p.ctx, patience/3)
 	defer cancel()
-	if err := chromedp.Run(waiting, chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(0))); err != nil {
+	if err := chromedp.Run(waiting, chromedp.Poll(expression, nil, chromedp.WithPollingInterval(50*time.Millisecond),
+		chromedp.WithPollingTimeout(0))); err != nil {
 		var text string
-		_ = chromedp.Run(p.ctx, chromedp.Evaluate(`document.body.innerText`, &text)) // the page as it is, for the reader of the failure
+		// the page as it is, for the reader of the failure
+		_ = chromedp.Run(p.ctx, chromedp.Evaluate(`document.body.innerText`, &text))
 		t.Fatalf("%s: %v\n%s", expression, err, text)
 	}
 }

@@ -41,7 +41,8 @@ func TestAProcessIsNeverTakenForAnother(t *testing.T) {
 
 func TestProcessWritesItsLogAndEnds(t *testing.T) {
 	p := Process{Name: "shell", Log: filepath.Join(t.TempDir(), "log")}
-	require.NoError(t, p.Start("/bin/sh", []string{"-c", "echo $GREETING; exec sleep 60"}, []string{"GREETING=hello", "PATH=" + os.Getenv("PATH")}, false))
+	require.NoError(t, p.Start("/bin/sh", []string{"-c", "echo $GREETING; exec sleep 60"},
+		[]string{"GREETING=hello", "PATH=" + os.Getenv("PATH")}, false))
 	require.Eventually(t, func() bool {
 		said, err := os.ReadFile(p.Log)
 		return err == nil && string(said) == "hello\n"
@@ -51,7 +52,8 @@ func TestProcessWritesItsLogAndEnds(t *testing.T) {
 	found := Process{Name: p.Name, PID: p.PID, Identity: p.Identity} // as a later program finds it
 	require.True(t, found.Running())
 	require.NoError(t, found.End(syscall.SIGTERM, patience))
-	require.Eventually(t, func() bool { return !p.Running() }, patience, poll, "its starter learns of it when it has been reaped")
+	require.Eventually(t, func() bool { return !p.Running() }, patience, poll,
+		"its starter learns of it when it has been reaped")
 	require.NoError(t, p.End(syscall.SIGTERM, patience), "ended already")
 }
 
@@ -75,8 +77,10 @@ func TestAProcessThatWorksIsBusy(t *testing.T) {
 
 func TestProcessThatStaysIsKilled(t *testing.T) {
 	p := Process{Name: "stubborn", Log: filepath.Join(t.TempDir(), "log")}
-	require.NoError(t, p.Start("/bin/sh", []string{"-c", "trap '' TERM; echo ready; while :; do sleep 1; done"}, os.Environ(), false))
-	require.Eventually(t, func() bool { said, err := os.ReadFile(p.Log); return err == nil && len(said) > 0 }, patience, poll)
+	require.NoError(t, p.Start("/bin/sh", []string{"-c", "trap '' TERM; echo ready; while :; do sleep 1; done"},
+		os.Environ(), false))
+	require.Eventually(t, func() bool { said, err := os.ReadFile(p.Log); return err == nil && len(said) > 0 },
+		patience, poll)
 	require.NoError(t, p.End(syscall.SIGTERM, 50*time.Millisecond))
 	require.False(t, p.Running())
 }

@@ -31,7 +31,8 @@ func world(t testing.TB) ([]crdgen.Kind, crdgen.Seeds) {
 		kind, err := crdgen.Load(path)
 		require.NoError(t, err)
 		require.Contains(t, resources, kind.Resource.Resource)
-		content, err := os.ReadFile(filepath.Join(root, "api", "apps", "v1alpha1", "testdata", strings.ToLower(kind.Name)+".yaml"))
+		content, err := os.ReadFile(filepath.Join(root, "api", "apps", "v1alpha1", "testdata",
+			strings.ToLower(kind.Name)+".yaml"))
 		require.NoError(t, err)
 		object := map[string]any{}
 		require.NoError(t, yaml.Unmarshal(content, &object))
@@ -43,7 +44,8 @@ func world(t testing.TB) ([]crdgen.Kind, crdgen.Seeds) {
 
 func TestOperationsAreDeterministicBySeed(t *testing.T) {
 	kinds, seeds := world(t)
-	one, same, other := crdgen.Generate(kinds, seeds, 1, 3000), crdgen.Generate(kinds, seeds, 1, 3000), crdgen.Generate(kinds, seeds, 2, 3000)
+	one, same, other := crdgen.Generate(kinds, seeds, 1, 3000), crdgen.Generate(kinds, seeds, 1, 3000),
+		crdgen.Generate(kinds, seeds, 2, 3000)
 	require.Equal(t, one, same)
 	require.NotEqual(t, one, other)
 	require.Equal(t, one[:2000], crdgen.Generate(kinds, seeds, 1, 2000)[:2000], "fewer are the first of more")
@@ -143,14 +145,22 @@ func TestChanges(t *testing.T) {
 		changes []crdgen.Change
 		want    string
 	}{
-		"a value is replaced":                     {[]crdgen.Change{{Path: "/spec/replicas", Value: int64(-1)}}, `{"spec":{"replicas":-1,"rules":[{"name":"a"}]}}`},
-		"a value is removed":                      {[]crdgen.Change{{Path: "/spec/replicas", Remove: true}}, `{"spec":{"rules":[{"name":"a"}]}}`},
-		"an item is removed":                      {[]crdgen.Change{{Path: "/spec/rules/0", Remove: true}}, `{"spec":{"replicas":2,"rules":[]}}`},
-		"null is a value":                         {[]crdgen.Change{{Path: "/spec/replicas"}}, `{"spec":{"replicas":null,"rules":[{"name":"a"}]}}`},
-		"what is missing on the way is made":      {[]crdgen.Change{{Path: "/spec/a/0/b", Value: "x"}}, `{"spec":{"a":[{"b":"x"}],"replicas":2,"rules":[{"name":"a"}]}}`},
-		"a key with a slash":                      {[]crdgen.Change{{Path: "/spec/labels/example.com~1name", Value: "x"}}, `{"spec":{"labels":{"example.com/name":"x"},"replicas":2,"rules":[{"name":"a"}]}}`},
-		"a long value is written in short":        {[]crdgen.Change{{Path: "/spec/replicas", Value: "ab", Repeat: 3}}, `{"spec":{"replicas":"ababab","rules":[{"name":"a"}]}}`},
-		"later changes see what earlier ones did": {[]crdgen.Change{{Path: "/spec/rules", Value: []any{}}, {Path: "/spec/rules/0", Value: "x"}}, `{"spec":{"replicas":2,"rules":["x"]}}`},
+		"a value is replaced": {[]crdgen.Change{{Path: "/spec/replicas", Value: int64(-1)}},
+			`{"spec":{"replicas":-1,"rules":[{"name":"a"}]}}`},
+		"a value is removed": {[]crdgen.Change{{Path: "/spec/replicas", Remove: true}},
+			`{"spec":{"rules":[{"name":"a"}]}}`},
+		"an item is removed": {[]crdgen.Change{{Path: "/spec/rules/0", Remove: true}},
+			`{"spec":{"replicas":2,"rules":[]}}`},
+		"null is a value": {[]crdgen.Change{{Path: "/spec/replicas"}},
+			`{"spec":{"replicas":null,"rules":[{"name":"a"}]}}`},
+		"what is missing on the way is made": {[]crdgen.Change{{Path: "/spec/a/0/b", Value: "x"}},
+			`{"spec":{"a":[{"b":"x"}],"replicas":2,"rules":[{"name":"a"}]}}`},
+		"a key with a slash": {[]crdgen.Change{{Path: "/spec/labels/example.com~1name", Value: "x"}},
+			`{"spec":{"labels":{"example.com/name":"x"},"replicas":2,"rules":[{"name":"a"}]}}`},
+		"a long value is written in short": {[]crdgen.Change{{Path: "/spec/replicas", Value: "ab", Repeat: 3}},
+			`{"spec":{"replicas":"ababab","rules":[{"name":"a"}]}}`},
+		"later changes see what earlier ones did": {[]crdgen.Change{{Path: "/spec/rules", Value: []any{}},
+			{Path: "/spec/rules/0", Value: "x"}}, `{"spec":{"replicas":2,"rules":["x"]}}`},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -128,7 +128,8 @@ func typeOf(node *apiextensionsv1.JSONSchemaProps) string {
 		return "quantity"
 	case node.XIntOrString:
 		return "int-or-string"
-	case node.Type == "string" && slices.ContainsFunc(append([]apiextensionsv1.JSONSchemaProps{*node}, node.AllOf...), isTime):
+	case node.Type == "string" && slices.ContainsFunc(append([]apiextensionsv1.JSONSchemaProps{*node},
+		node.AllOf...), isTime):
 		return "time"
 	default:
 		return node.Type

@@ -77,7 +77,8 @@ func valuesFor(field Field, current any) []Change {
 	case "string":
 		out = append(out, texts(node)...)
 	case "time":
-		for _, value := range []string{"2026-01-02T03:04:05Z", "", "yesterday", "2026-13-32T25:61:61Z", "0001-01-01T00:00:00Z"} {
+		for _, value := range []string{"2026-01-02T03:04:05Z", "", "yesterday", "2026-13-32T25:61:61Z",
+			"0001-01-01T00:00:00Z"} {
 			add("a time", value)
 		}
 	case "integer":
@@ -92,7 +93,8 @@ func valuesFor(field Field, current any) []Change {
 	case "int-or-string":
 		out = append(out, shares()...)
 	case "quantity":
-		for _, value := range []any{"0", "1", "-1", "1Gi", "1.5", "1e3", "1e400", "half", "", " 1", "9223372036854775808", int64(1), int64(-1), 1.5} {
+		for _, value := range []any{"0", "1", "-1", "1Gi", "1.5", "1e3", "1e400", "half", "", " 1", "9223372036854775808",
+			int64(1), int64(-1), 1.5} {
 			add("a quantity", value)
 		}
 	case "array":
@@ -131,7 +133,8 @@ func texts(node *apiextensionsv1.JSONSchemaProps) []Change {
 	add("a number in quotes", "-1")
 	add("a key", "example.com/name")
 	if node.MaxLength != nil {
-		out = append(out, Change{Why: "the longest", Value: "x", Repeat: int(*node.MaxLength)}, Change{Why: "longer than the longest", Value: "x", Repeat: int(*node.MaxLength) + 1})
+		out = append(out, Change{Why: "the longest", Value: "x", Repeat: int(*node.MaxLength)},
+			Change{Why: "longer than the longest", Value: "x", Repeat: int(*node.MaxLength) + 1})
 	} else {
 		out = append(out, Change{Why: "huge", Value: "x", Repeat: huge})
 	}
@@ -149,7 +152,8 @@ func integers(node *apiextensionsv1.JSONSchemaProps) []Change {
 		add("the maximum", int64(*node.Maximum))
 		add("above the maximum", int64(*node.Maximum)+1)
 	}
-	for _, value := range []int64{0, 1, -1, math.MaxInt32, math.MaxInt32 + 1, math.MinInt32, math.MinInt32 - 1, math.MaxInt64, math.MinInt64} {
+	for _, value := range []int64{0, 1, -1, math.MaxInt32, math.MaxInt32 + 1, math.MinInt32, math.MinInt32 - 1,
+		math.MaxInt64, math.MinInt64} {
 		add("an edge of integers", value)
 	}
 	add("a fraction", 1.5)
@@ -160,10 +164,12 @@ func integers(node *apiextensionsv1.JSONSchemaProps) []Change {
 
 func shares() []Change {
 	var out []Change
-	for _, value := range []any{int64(0), int64(1), int64(-1), int64(math.MaxInt32), int64(math.MaxInt32) + 1, int64(math.MaxInt64)} {
+	for _, value := range []any{int64(0), int64(1), int64(-1), int64(math.MaxInt32), int64(math.MaxInt32) + 1,
+		int64(math.MaxInt64)} {
 		out = append(out, Change{Why: "a number or share", Value: value})
 	}
-	for _, value := range []string{"0%", "1%", "50%", "100%", "101%", "1000%", "99999999999999999999%", "-1%", "-1", "0", "1", "1.5%", "%", "", "50 %", "٥%", "half", "+5%", "05%", "0x1%"} {
+	for _, value := range []string{"0%", "1%", "50%", "100%", "101%", "1000%", "99999999999999999999%", "-1%", "-1", "0",
+		"1", "1.5%", "%", "", "50 %", "٥%", "half", "+5%", "05%", "0x1%"} {
 		out = append(out, Change{Why: "a number or share", Value: value})
 	}
 	return append(out, Change{Why: "a fraction", Value: 1.5})
@@ -185,7 +191,8 @@ func lists(node *apiextensionsv1.JSONSchemaProps, current any) []Change {
 		{Why: "many equal items", Value: repeat(item, many)},
 	}
 	if node.MaxItems != nil && *node.MaxItems < tooMany {
-		out = append(out, Change{Why: "as many items as there may be", Value: distinct(item, int(*node.MaxItems))}, Change{Why: "too many items", Value: distinct(item, int(*node.MaxItems)+1)})
+		out = append(out, Change{Why: "as many items as there may be", Value: distinct(item, int(*node.MaxItems))},
+			Change{Why: "too many items", Value: distinct(item, int(*node.MaxItems)+1)})
 	}
 	return out
 }
@@ -240,7 +247,8 @@ func objects(node *apiextensionsv1.JSONSchemaProps, current any) []Change {
 		return out
 	}
 	value := sample(node.AdditionalProperties.Schema)
-	for _, key := range []string{"x", "", " ", "ключ", "a/b/c", "example.com/name", "-", strings.Repeat("k", 64), strings.Repeat("p.", 200) + "x/n"} {
+	for _, key := range []string{"x", "", " ", "ключ", "a/b/c", "example.com/name", "-", strings.Repeat("k", 64),
+		strings.Repeat("p.", 200) + "x/n"} {
 		out = append(out, Change{Why: "a key of a map", Value: with(current, key, value)})
 	}
 	crowd := map[string]any{}
@@ -264,7 +272,8 @@ func with(current any, name string, value any) map[string]any {
 
 // wrongTypes are values of other types than the one given.
 func wrongTypes(kind string) []any {
-	all := map[string]any{"string": "x", "integer": int64(7), "boolean": true, "object": map[string]any{"x": "y"}, "array": []any{"x"}}
+	all := map[string]any{"string": "x", "integer": int64(7), "boolean": true, "object": map[string]any{"x": "y"},
+		"array": []any{"x"}}
 	switch kind {
 	case "int-or-string", "quantity":
 		delete(all, "string")

@@ -95,7 +95,8 @@ type search[S any] struct {
 // Search visits all states. The error is a *Violation, or means that the bound was hit.
 func Search[S any](m Model[S]) (Result, error) {
 	s := &search[S]{
-		model: m, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, index: map[key]int32{}, byName: map[string]int32{},
+		model: m, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, index: map[key]int32{},
+		byName: map[string]int32{},
 	}
 	frontier := []S{m.Initial}
 	s.add(m.Initial, -1, "")
@@ -137,7 +138,8 @@ func Search[S any](m Model[S]) (Result, error) {
 	}
 	result = s.result(result)
 	if stuck, ok := s.firstStuck(); ok {
-		return result, &Violation{Trace: s.trace(stuck), Problem: errors.New("the goal cannot be reached any more"), Stuck: true}
+		return result, &Violation{Trace: s.trace(stuck), Problem: errors.New("the goal cannot be reached any more"),
+			Stuck: true}
 	}
 	return result, nil
 }

@@ -147,7 +147,8 @@ func TestLagDelaysWhatTheKubeletSees(t *testing.T) {
 
 		n.update(n.after(time.Minute), set(gate, corev1.ConditionTrue))
 		n.update(n.after(time.Second), set(gate, corev1.ConditionFalse))
-		require.Equal(t, corev1.ConditionTrue, ready(n.after(time.Second)), "it does not know yet that the gate was closed again")
+		require.Equal(t, corev1.ConditionTrue, ready(n.after(time.Second)),
+			"it does not know yet that the gate was closed again")
 		require.Equal(t, corev1.ConditionFalse, ready(n.after(2*time.Second)))
 	})
 }
@@ -176,7 +177,8 @@ func TestTerminatingPodIsDeletedOnce(t *testing.T) {
 		n.update(n.after(500*time.Millisecond), func(p *corev1.Pod) { p.Labels = map[string]string{"changed": "true"} })
 		time.Sleep(time.Minute) // virtual
 		synctest.Wait()
-		require.Equal(t, 1, n.requests("delete", ""), "what it sees late of a Pod that it has deleted is no reason to delete it again")
+		require.Equal(t, 1, n.requests("delete", ""),
+			"what it sees late of a Pod that it has deleted is no reason to delete it again")
 	})
 }
 

@@ -64,7 +64,8 @@ type Kubelet struct {
 func Start(ctx context.Context, config *rest.Config, o Options) (*Kubelet, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent, config.QPS = UserAgent, -1
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf,
+		runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -200,7 +201,8 @@ func (k *Kubelet) sync(ctx context.Context, uid types.UID) (time.Duration, error
 	if err != nil || patch == nil {
 		return 0, err
 	}
-	written, err := k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	written, err := k.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the Pod is gone, or another has its name
 		return 0, nil
 	}

@@ -88,7 +88,8 @@ func started(pod *corev1.Pod, c corev1.Container, before corev1.ContainerStatus,
 		}
 	}
 	next.ImageID = fmt.Sprintf("simulated.local/%s@sha256:%x", c.Name, sha256.Sum256([]byte(c.Image)))
-	next.ContainerID = fmt.Sprintf("containerd://%x", sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", pod.UID, c.Name, next.RestartCount)))
+	next.ContainerID = fmt.Sprintf("containerd://%x",
+		sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", pod.UID, c.Name, next.RestartCount)))
 	return next
 }
 
@@ -107,7 +108,8 @@ func (m *machine) report(pod *corev1.Pod, now time.Time) ([]byte, error) {
 	}
 	next := m.status(pod, now)
 	conditions := m.changed(known.Conditions, pod, next.Phase, now)
-	if len(conditions) == 0 && next.Phase == known.Phase && next.ObservedGeneration == known.ObservedGeneration && sameContainers(known, next) {
+	if len(conditions) == 0 && next.Phase == known.Phase && next.ObservedGeneration == known.ObservedGeneration &&
+		sameContainers(known, next) {
 		return nil, nil
 	}
 	patch := map[string]any{
@@ -146,7 +148,9 @@ func (m *machine) status(pod *corev1.Pod, now time.Time) corev1.PodStatus {
 }
 
 // changed lists the kubelet's own conditions that differ from the known ones.
-func (m *machine) changed(known []corev1.PodCondition, pod *corev1.Pod, phase corev1.PodPhase, now time.Time) []map[string]any {
+func (m *machine) changed(
+	known []corev1.PodCondition, pod *corev1.Pod, phase corev1.PodPhase, now time.Time,
+) []map[string]any {
 	runs := phase == corev1.PodRunning
 	serves := runs && !slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool {
 		return statusOf(pod.Status.Conditions, g.ConditionType) != corev1.ConditionTrue // as far as was seen
@@ -168,7 +172,8 @@ func (m *machine) changed(known []corev1.PodCondition, pod *corev1.Pod, phase co
 			status, why = corev1.ConditionFalse, reason
 		}
 		if statusOf(known, c.name) != status {
-			all = append(all, map[string]any{"type": c.name, "status": status, "reason": why, "message": nil, "lastTransitionTime": metav1.NewTime(now)})
+			all = append(all, map[string]any{"type": c.name, "status": status, "reason": why, "message": nil,
+				"lastTransitionTime": metav1.NewTime(now)})
 		}
 	}
 	return all

@@ -75,7 +75,8 @@ func deleteOptions(body []byte) *metav1.DeleteOptions {
 		return options
 	}
 	var unknown runtime.Unknown
-	if raw, ok := bytes.CutPrefix(body, protobufPrefix); !ok || unknown.Unmarshal(raw) != nil || options.Unmarshal(unknown.Raw) != nil {
+	if raw, ok := bytes.CutPrefix(body, protobufPrefix); !ok || unknown.Unmarshal(raw) != nil ||
+		options.Unmarshal(unknown.Raw) != nil {
 		return nil
 	}
 	return options

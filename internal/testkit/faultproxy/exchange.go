@@ -86,7 +86,8 @@ func (p *Proxy) show(resourceVersion string) {
 	if resourceVersion == "" {
 		return
 	}
-	if order, err := resourceversion.CompareResourceVersion(resourceVersion, p.seen); p.seen == "" || err == nil && order > 0 {
+	if order, err := resourceversion.CompareResourceVersion(resourceVersion, p.seen); p.seen == "" || err == nil &&
+		order > 0 {
 		p.seen = resourceVersion
 	}
 }
@@ -126,7 +127,9 @@ func failure(code int, info *request.RequestInfo) *metav1.Status {
 }
 
 func timedOut(info *request.RequestInfo) *metav1.Status {
-	return withKind(apierrors.NewTimeoutError(fmt.Sprintf("request to %s %s did not complete within the allotted timeout (made by the fault proxy)", info.Verb, info.Resource), 0))
+	return withKind(apierrors.NewTimeoutError(
+		fmt.Sprintf("request to %s %s did not complete within the allotted timeout (made by the fault proxy)", info.Verb,
+			info.Resource), 0))
 }
 
 func withKind(err *apierrors.StatusError) *metav1.Status {

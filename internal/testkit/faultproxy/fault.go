@@ -102,7 +102,8 @@ type Match struct {
 }
 
 func (m Match) matches(w Write) bool {
-	if m.Key != "" && m.Key != w.Key() || m.Verb != "" && m.Verb != w.Verb || m.Resource != "" && !m.matchesResource(w.Group, w.Resource) {
+	if m.Key != "" && m.Key != w.Key() || m.Verb != "" && m.Verb != w.Verb || m.Resource != "" &&
+		!m.matchesResource(w.Group, w.Resource) {
 		return false
 	}
 	if m.Resource != "" && m.Subresource != "*" && m.Subresource != w.Subresource {

@@ -42,7 +42,8 @@ func (p *Proxy) listAt(info *request.RequestInfo) string {
 // past. An API server that streams lists (WatchList) streams the newest. So the proxy answers as one that does not,
 // as those before Kubernetes 1.32 do, and the client lists.
 func (p *Proxy) refusesWatchList(info *request.RequestInfo, query url.Values) bool {
-	if query.Get("sendInitialEvents") != "true" || query.Get("resourceVersion") != "" && query.Get("resourceVersion") != "0" {
+	if query.Get("sendInitialEvents") != "true" || query.Get("resourceVersion") != "" &&
+		query.Get("resourceVersion") != "0" {
 		return false
 	}
 	p.mu.Lock()
@@ -56,6 +57,8 @@ func (p *Proxy) refusesWatchList(info *request.RequestInfo, query url.Values) bo
 }
 
 func watchListRefused() *metav1.Status {
-	forbidden := field.Forbidden(field.NewPath("sendInitialEvents"), "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
-	return withKind(apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "", field.ErrorList{forbidden}))
+	forbidden := field.Forbidden(field.NewPath("sendInitialEvents"),
+		"sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled")
+	return withKind(apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "",
+		field.ErrorList{forbidden}))
 }

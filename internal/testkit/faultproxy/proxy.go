@@ -84,8 +84,9 @@ func Start(upstream *rest.Config, options Options) (*Proxy, error) {
 	}
 	p := &Proxy{
 		name: options.Name, kill: options.Kill, upstream: host, address: "http://" + listener.Addr().String(),
-		infos: request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")},
-		life:  &life{}, conns: map[net.Conn]*life{}, changed: make(chan struct{}), watching: map[string]int{},
+		infos: request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"),
+			GrouplessAPIPrefixes: sets.NewString("api")},
+		life: &life{}, conns: map[net.Conn]*life{}, changed: make(chan struct{}), watching: map[string]int{},
 	}
 	if p.name == "" {
 		p.name = "client"
@@ -94,7 +95,8 @@ func Start(upstream *rest.Config, options Options) (*Proxy, error) {
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: p.rewrite, Transport: &exchange{p, transport}, FlushInterval: -1, ErrorLog: silent, ErrorHandler: failed,
 	}
-	p.server = &http.Server{Handler: p, ConnContext: p.accept, ConnState: p.forget, ErrorLog: silent, ReadHeaderTimeout: time.Minute}
+	p.server = &http.Server{Handler: p, ConnContext: p.accept, ConnState: p.forget, ErrorLog: silent,
+		ReadHeaderTimeout: time.Minute}
 	go func() { _ = p.server.Serve(listener) }()
 	return p, nil
 }

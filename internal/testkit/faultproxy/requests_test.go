@@ -61,7 +61,8 @@ func (w *world) config() *rest.Config {
 	require.NoError(w.t, w.proxy.Kubeconfig(path))
 	config, err := clientcmd.BuildConfigFromFlags("", path)
 	require.NoError(w.t, err)
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf,
+		runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	return config
 }
 
@@ -94,17 +95,27 @@ func TestFaultsOfRequests(t *testing.T) {
 		wantCommitted bool
 		wantKilled    bool
 	}{
-		"nothing is done":              {fault: faultproxy.Fault{Action: faultproxy.Observe}, wantCommitted: true},
-		"killed before":                {fault: faultproxy.Fault{Action: faultproxy.KillBefore}, wantError: isConnection, wantKilled: true},
-		"killed after the commit":      {fault: faultproxy.Fault{Action: faultproxy.KillAfterCommit}, wantError: isConnection, wantKilled: true, wantCommitted: true},
-		"403":                          {fault: faultproxy.Fault{Action: faultproxy.FailBefore, Code: http.StatusForbidden}, wantError: apierrors.IsForbidden},
-		"409":                          {fault: faultproxy.Fault{Action: faultproxy.FailBefore, Code: http.StatusConflict}, wantError: apierrors.IsConflict},
-		"500":                          {fault: faultproxy.Fault{Action: faultproxy.FailBefore, Code: http.StatusInternalServerError}, wantError: apierrors.IsInternalError},
-		"503":                          {fault: faultproxy.Fault{Action: faultproxy.FailBefore, Code: http.StatusServiceUnavailable}, wantError: apierrors.IsServiceUnavailable},
-		"429, which client-go repeats": {fault: faultproxy.Fault{Action: faultproxy.FailBefore, Code: http.StatusTooManyRequests, Match: faultproxy.Match{Ordinal: 1}}, wantCommitted: true},
-		"the reply is lost":            {fault: faultproxy.Fault{Action: faultproxy.DropReply}, wantError: isConnection, wantCommitted: true},
-		"timeout after the commit":     {fault: faultproxy.Fault{Action: faultproxy.TimeoutAfterCommit}, wantError: apierrors.IsTimeout, wantCommitted: true},
-		"slow":                         {fault: faultproxy.Fault{Action: faultproxy.Slow, Delay: time.Second}, wantCommitted: true},
+		"nothing is done": {fault: faultproxy.Fault{Action: faultproxy.Observe}, wantCommitted: true},
+		"killed before": {fault: faultproxy.Fault{Action: faultproxy.KillBefore}, wantError: isConnection,
+			wantKilled: true},
+		"killed after the commit": {fault: faultproxy.Fault{Action: faultproxy.KillAfterCommit}, wantError: isConnection,
+			wantKilled: true, wantCommitted: true},
+		"403": {fault: faultproxy.Fault{Action: faultproxy.FailBefore, Code: http.StatusForbidden},
+			wantError: apierrors.IsForbidden},
+		"409": {fault: faultproxy.Fault{Action: faultproxy.FailBefore, Code: http.StatusConflict},
+			wantError: apierrors.IsConflict},
+		"500": {fault: faultproxy.Fault{Action: faultproxy.FailBefore,
+			Code: http.StatusInternalServerError}, wantError: apierrors.IsInternalError},
+		"503": {fault: faultproxy.Fault{Action: faultproxy.FailBefore,
+			Code: http.StatusServiceUnavailable}, wantError: apierrors.IsServiceUnavailable},
+		"429, which client-go repeats": {fault: faultproxy.Fault{Action: faultproxy.FailBefore,
+			Code: http.StatusTooManyRequests, Match: faultproxy.Match{Ordinal: 1}}, wantCommitted: true},
+		"the reply is lost": {fault: faultproxy.Fault{Action: faultproxy.DropReply}, wantError: isConnection,
+			wantCommitted: true},
+		"timeout after the commit": {fault: faultproxy.Fault{Action: faultproxy.TimeoutAfterCommit},
+			wantError: apierrors.IsTimeout, wantCommitted: true},
+		"slow": {fault: faultproxy.Fault{Action: faultproxy.Slow, Delay: time.Second},
+			wantCommitted: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, cluster)
@@ -151,7 +162,8 @@ func matching(t *testing.T, w *world) {
 
 	w.proxy.Mark()
 	var called []string
-	w.proxy.Arm(faultproxy.Fault{Match: faultproxy.Match{Key: "create configmaps"}, Call: func(write faultproxy.Write) { called = append(called, write.Name) }})
+	w.proxy.Arm(faultproxy.Fault{Match: faultproxy.Match{Key: "create configmaps"},
+		Call: func(write faultproxy.Write) { called = append(called, write.Name) }})
 	require.NoError(t, w.create("c"))
 	require.Equal(t, []string{"c"}, called)
 	require.Len(t, w.proxy.Writes(), 1)
@@ -160,19 +172,25 @@ func matching(t *testing.T, w *world) {
 func preconditions(t *testing.T, w *world) {
 	ctx, client := t.Context(), w.client()
 	maps := client.CoreV1().ConfigMaps(w.space)
-	made, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"}}, metav1.CreateOptions{})
+	made, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	made.Data = map[string]string{"a": "b"}
 	updated, err := maps.Update(ctx, made, metav1.UpdateOptions{})
 	require.NoError(t, err)
-	merge := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q,"labels":{"a":"b"}}}`, made.UID, updated.ResourceVersion)
+	merge := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q,"labels":{"a":"b"}}}`, made.UID,
+		updated.ResourceVersion)
 	merged, err := maps.Patch(ctx, made.Name, types.MergePatchType, merge, metav1.PatchOptions{})
 	require.NoError(t, err)
-	patch := fmt.Appendf(nil, `[{"op":"test","path":"/metadata/resourceVersion","value":%q},{"op":"add","path":"/data/c","value":"d"}]`, merged.ResourceVersion)
+	patch := fmt.Appendf(nil,
+		`[{"op":"test","path":"/metadata/resourceVersion","value":%q},{"op":"add","path":"/data/c","value":"d"}]`,
+		merged.ResourceVersion)
 	patched, err := maps.Patch(ctx, made.Name, types.JSONPatchType, patch, metav1.PatchOptions{})
 	require.NoError(t, err)
-	require.NoError(t, maps.Delete(ctx, made.Name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}), "a dry run is no write")
-	wrong := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &made.UID, ResourceVersion: &made.ResourceVersion}}
+	require.NoError(t, maps.Delete(ctx, made.Name, metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}),
+		"a dry run is no write")
+	wrong := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &made.UID,
+		ResourceVersion: &made.ResourceVersion}}
 	require.Error(t, maps.Delete(ctx, made.Name, wrong))
 	require.NoError(t, maps.Delete(ctx, made.Name, metav1.DeleteOptions{}))
 	eviction := &policyv1.Eviction{

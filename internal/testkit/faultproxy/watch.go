@@ -30,7 +30,8 @@ type event struct {
 }
 
 func (e *event) sameObject(other *event) bool {
-	return other != nil && e.meta.Name == other.meta.Name && e.meta.Namespace == other.meta.Namespace && e.meta.UID == other.meta.UID
+	return other != nil && e.meta.Name == other.meta.Name && e.meta.Namespace == other.meta.Namespace &&
+		e.meta.UID == other.meta.UID
 }
 
 // supersededBy reports whether no client that sees next misses the event: it is the following one of the watch, of the
@@ -265,7 +266,8 @@ func (s *stream) send(e *event) error {
 
 // expired is how an API server ends a watch that it cannot continue; the client has to list again.
 func expired() *event {
-	object, _ := json.Marshal(withKind(apierrors.NewResourceExpired("too old resource version (made by the fault proxy)"))) // cannot fail: strings and numbers
+	// cannot fail: strings and numbers
+	object, _ := json.Marshal(withKind(apierrors.NewResourceExpired("too old resource version (made by the fault proxy)")))
 	return &event{kind: watch.Error, object: object}
 }
 

@@ -49,11 +49,15 @@ func (w *world) change(name, data string) string {
 	w.t.Helper()
 	maps := w.direct.CoreV1().ConfigMaps(w.space)
 	if !w.exists(name) {
-		made, err := maps.Create(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"is": data}}, metav1.CreateOptions{})
+		made, err := maps.Create(w.t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"is": data}},
+			metav1.CreateOptions{})
 		require.NoError(w.t, err)
 		return made.ResourceVersion
 	}
-	changed, err := maps.Update(w.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"is": data}}, metav1.UpdateOptions{})
+	changed, err := maps.Update(w.t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"is": data}},
+		metav1.UpdateOptions{})
 	require.NoError(w.t, err)
 	return changed.ResourceVersion
 }
@@ -66,7 +70,8 @@ func (w *world) remove(name string) {
 // watchFrom watches the ConfigMaps through the proxy.
 func (w *world) watchFrom(version string) watch.Interface {
 	w.t.Helper()
-	watching, err := w.client().CoreV1().ConfigMaps(w.space).Watch(w.t.Context(), metav1.ListOptions{ResourceVersion: version})
+	watching, err := w.client().CoreV1().ConfigMaps(w.space).Watch(w.t.Context(),
+		metav1.ListOptions{ResourceVersion: version})
 	require.NoError(w.t, err)
 	w.t.Cleanup(watching.Stop)
 	return watching
@@ -143,7 +148,8 @@ func frozen(t *testing.T, w *world) {
 	secrets, err := w.client().CoreV1().Secrets(w.space).Watch(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	defer secrets.Stop()
-	_, err = w.direct.CoreV1().Secrets(w.space).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+	_, err = w.direct.CoreV1().Secrets(w.space).Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "ADDED", w.next(secrets), "another kind is not frozen")
 
@@ -192,7 +198,8 @@ func broken(t *testing.T, w *world) {
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		w.change(name, "1")
 	}
-	require.Equal(t, []string{"MODIFIED a=1", "ADDED b=1", "closed"}, []string{w.next(watching), w.next(watching), w.next(watching)})
+	require.Equal(t, []string{"MODIFIED a=1", "ADDED b=1", "closed"},
+		[]string{w.next(watching), w.next(watching), w.next(watching)})
 	w.eventuallyHolds(informer, "a=1", "b=1", "c=1", "d=1", "e=1")
 	require.Equal(t, 2, reset.Fired())
 }
@@ -218,7 +225,8 @@ func goneByExpiry(t *testing.T, w *world) {
 	w.eventuallyHolds(informer, "a=1")
 	w.remove("a")
 	w.change("a", "2")
-	require.Equal(t, []string{"MODIFIED a=1", "ERROR Expired", "closed"}, []string{w.next(watching), w.next(watching), w.next(watching)})
+	require.Equal(t, []string{"MODIFIED a=1", "ERROR Expired", "closed"},
+		[]string{w.next(watching), w.next(watching), w.next(watching)})
 	w.eventuallyHolds(informer, "a=2")
 	require.GreaterOrEqual(t, gone.Fired(), 2)
 	w.change("b", "1")
@@ -245,11 +253,13 @@ func lagging(t *testing.T, w *world) {
 	secrets, err := w.client().CoreV1().Secrets(w.space).Watch(t.Context(), metav1.ListOptions{ResourceVersion: version})
 	require.NoError(t, err)
 	defer secrets.Stop()
-	lag := w.proxy.Arm(faultproxy.Fault{Match: faultproxy.Match{Resource: "configmaps"}, Action: faultproxy.Lag, Delay: time.Hour})
+	lag := w.proxy.Arm(faultproxy.Fault{Match: faultproxy.Match{Resource: "configmaps"}, Action: faultproxy.Lag,
+		Delay: time.Hour})
 	watching := w.watchFrom(version)
 	w.change("a", "1")
 	w.eventually(func() bool { return lag.Fired() == 1 }, "it lags")
-	_, err = w.direct.CoreV1().Secrets(w.space).Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+	_, err = w.direct.CoreV1().Secrets(w.space).Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.Equal(t, "ADDED", w.next(secrets))
 	require.Empty(t, watching.ResultChan())
@@ -262,7 +272,8 @@ func past(t *testing.T, w *world) {
 	version := w.change("a", "1")
 	w.change("a", "2")
 	w.change("b", "1")
-	list := w.proxy.Arm(faultproxy.Fault{Match: faultproxy.Match{Resource: "configmaps"}, Action: faultproxy.ListAt, ResourceVersion: version})
+	list := w.proxy.Arm(faultproxy.Fault{Match: faultproxy.Match{Resource: "configmaps"}, Action: faultproxy.ListAt,
+		ResourceVersion: version})
 	freeze := w.proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze})
 	informer := w.informer()
 	w.eventuallyHolds(informer, "a=1")
@@ -280,7 +291,8 @@ func onlyMetadata(t *testing.T, w *world) {
 	client, err := metadata.NewForConfig(w.config())
 	require.NoError(t, err)
 	resource := corev1.SchemeGroupVersion.WithResource("configmaps")
-	informer := metadatainformer.NewFilteredMetadataInformer(client, resource, w.space, 0, cache.Indexers{}, nil).Informer()
+	informer := metadatainformer.NewFilteredMetadataInformer(client, resource, w.space, 0, cache.Indexers{},
+		nil).Informer()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go informer.RunWithContext(ctx)

@@ -55,7 +55,8 @@ func (w Write) Key() string {
 func (w Write) Committed() bool { return w.Code >= 200 && w.Code < 300 }
 
 func (w Write) String() string {
-	text := fmt.Sprintf("%s %s/%s uid=%q resourceVersion=%q: %d", w.Key(), w.Namespace, w.Name, w.UID, w.ResourceVersion, w.Code)
+	text := fmt.Sprintf("%s %s/%s uid=%q resourceVersion=%q: %d", w.Key(), w.Namespace, w.Name, w.UID,
+		w.ResourceVersion, w.Code)
 	if w.Fault != "" {
 		text += " " + string(w.Fault)
 	}
@@ -72,7 +73,8 @@ func isWrite(info *request.RequestInfo) bool {
 	default:
 		return false
 	}
-	return info.Resource != "events" && info.Resource != "leases" && info.APIGroup != "authentication.k8s.io" && info.APIGroup != "authorization.k8s.io"
+	return info.Resource != "events" && info.Resource != "leases" && info.APIGroup != "authentication.k8s.io" &&
+		info.APIGroup != "authorization.k8s.io"
 }
 
 // serveWrite passes a write on, or does to it what the armed faults ask for.

@@ -172,7 +172,8 @@ func Markdown(rows []Row) string {
 	page.WriteString("| suite | scenario | component | plans | passed | failed | not fired | faults | checks |\n")
 	page.WriteString("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	for _, r := range rows {
-		fmt.Fprintf(&page, "| %s | %s | %s | %d | %d | %d | %d | %d | %d |\n", cell(r.Suite), cell(r.Scenario), cell(r.Component),
+		fmt.Fprintf(&page, "| %s | %s | %s | %d | %d | %d | %d | %d | %d |\n", cell(r.Suite), cell(r.Scenario),
+			cell(r.Component),
 			r.Plans, r.Passed(), r.Failed, r.NotFired, count(r.Faults), count(r.Invariants))
 	}
 	counts(&page, "fault", total.Faults)

@@ -17,8 +17,10 @@ func TestRowsOfSeveralProcessesBecomeOneTable(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, rows, "nothing was run yet")
 
-	require.NoError(t, Add(Row{Suite: "crash", Scenario: "create", Component: "collaset-controller", Plans: 3, NotFired: 1, Failed: 1,
-		Faults: map[string]int{"KillBefore": 2}, Invariants: map[string]int{"I1": 10}, Failures: []string{"create|x\nIDs doubled"}, Took: time.Second}))
+	require.NoError(t, Add(Row{Suite: "crash", Scenario: "create", Component: "collaset-controller", Plans: 3,
+		NotFired: 1, Failed: 1,
+		Faults: map[string]int{"KillBefore": 2}, Invariants: map[string]int{"I1": 10},
+		Failures: []string{"create|x\nIDs doubled"}, Took: time.Second}))
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
@@ -34,7 +36,8 @@ func TestRowsOfSeveralProcessesBecomeOneTable(t *testing.T) {
 	want := []Row{
 		{
 			Suite: "crash", Scenario: "create", Component: "collaset-controller", Plans: 23, NotFired: 1, Failed: 1,
-			Faults: map[string]int{"KillBefore": 22}, Invariants: map[string]int{"I1": 10, "I2": 20}, Failures: []string{"create|x\nIDs doubled"}, Took: 21 * time.Second,
+			Faults: map[string]int{"KillBefore": 22}, Invariants: map[string]int{"I1": 10, "I2": 20},
+			Failures: []string{"create|x\nIDs doubled"}, Took: 21 * time.Second,
 		},
 		{Suite: "stale", Scenario: "a|b", Plans: 1, Faults: map[string]int{}, Invariants: map[string]int{}},
 	}

@@ -31,7 +31,9 @@ type Of[T client.Object] struct {
 
 // Record begins with the objects that the list gives with these options, and records until the test is over. What was
 // deleted stays in the history with its last state.
-func Record[T client.Object](t testing.TB, c client.WithWatch, list client.ObjectList, options ...client.ListOption) *Of[T] {
+func Record[T client.Object](
+	t testing.TB, c client.WithWatch, list client.ObjectList, options ...client.ListOption,
+) *Of[T] {
 	t.Helper()
 	if err := c.List(t.Context(), list, options...); err != nil {
 		t.Fatalf("listing what is to be recorded: %v", err)

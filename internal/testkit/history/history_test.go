@@ -13,7 +13,8 @@ import (
 )
 
 func TestAMomentIsNotMissed(t *testing.T) {
-	one := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one"}, Data: map[string]string{"is": "new"}}
+	one := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "one"},
+		Data: map[string]string{"is": "new"}}
 	c := fake.NewClientBuilder().WithObjects(one).Build()
 	h := history.Record[*corev1.ConfigMap](t, c, &corev1.ConfigMapList{}, client.InNamespace("default"))
 	for _, is := range []string{"rising", "high", "falling"} {

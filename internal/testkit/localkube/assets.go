@@ -256,7 +256,8 @@ func hashTree(sum hash.Hash, source string) error {
 }
 
 func goBuild(ctx context.Context, of release, moduleDir, pkg, output string, flags ...string) error {
-	_, err := goOutput(ctx, moduleDir, slices.Concat([]string{"build"}, of.buildFlags(), flags, []string{"-o", output, pkg})...)
+	_, err := goOutput(ctx, moduleDir, slices.Concat([]string{"build"}, of.buildFlags(), flags,
+		[]string{"-o", output, pkg})...)
 	return err
 }
 

@@ -157,8 +157,10 @@ func startOnce(ctx context.Context, config Config) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Name: config.Name, Dir: dir, AssetsDir: config.AssetsDir, AdminKubeconfig: filepath.Join(dir, adminKubeconfigFile)}
-	c.state = state{Name: config.Name, AssetsDir: config.AssetsDir, MadeDir: made, Audit: config.Audit, Detached: config.Detached}
+	c := &Cluster{Name: config.Name, Dir: dir, AssetsDir: config.AssetsDir,
+		AdminKubeconfig: filepath.Join(dir, adminKubeconfigFile)}
+	c.state = state{Name: config.Name, AssetsDir: config.AssetsDir, MadeDir: made, Audit: config.Audit,
+		Detached: config.Detached}
 	if err := c.launch(ctx, config); err != nil {
 		err = fmt.Errorf("starting cluster %s: %w", config.Name, err)
 		return nil, errors.Join(err, c.Stop())
@@ -183,7 +185,9 @@ func prepareDir(config Config) (dir string, made bool, err error) {
 	case err != nil:
 		return "", false, err
 	case len(entries) > 0:
-		return "", false, fmt.Errorf("the folder %s of cluster %s is not empty; stop the cluster that is in it or choose another", dir, config.Name)
+		return "", false,
+			fmt.Errorf("the folder %s of cluster %s is not empty; stop the cluster that is in it or choose another", dir,
+				config.Name)
 	}
 	return dir, false, nil
 }
@@ -322,7 +326,8 @@ func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err,
+			bytes.TrimSpace(stderr.Bytes()))
 	}
 	return stdout.String(), nil
 }

@@ -57,7 +57,8 @@ func served(client discovery.DiscoveryInterface, crd *apiextensionsv1.CustomReso
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(resources.APIResources, func(r metav1.APIResource) bool { return r.Name == crd.Spec.Names.Plural }) {
+		if !slices.ContainsFunc(resources.APIResources,
+			func(r metav1.APIResource) bool { return r.Name == crd.Spec.Names.Plural }) {
 			return fmt.Errorf("%s does not serve it yet", groupVersion)
 		}
 	}

@@ -18,7 +18,8 @@ func HelmAsset(ctx context.Context, progress io.Writer) (path string, err error)
 		sources: []string{filepath.Join(root, "hack", "helm")},
 		flags:   releases[0].buildFlags(),
 		build: func(ctx context.Context, into string) error {
-			return goBuild(ctx, releases[0], filepath.Join(root, "hack", "helm"), "helm.sh/helm/v4/cmd/helm", filepath.Join(into, "helm"))
+			return goBuild(ctx, releases[0], filepath.Join(root, "hack", "helm"), "helm.sh/helm/v4/cmd/helm",
+				filepath.Join(into, "helm"))
 		},
 	})
 	return filepath.Join(dir, "helm"), err

@@ -70,7 +70,8 @@ func mendKwok(source, into string, mends []kwokMend) error {
 			return fmt.Errorf("mending kwok: %w", err)
 		}
 		if n := strings.Count(string(text), m.old); n != 1 {
-			return fmt.Errorf("mending kwok: %s has %q %d times, not once: see whether this version still needs the mend", m.file, m.old, n)
+			return fmt.Errorf("mending kwok: %s has %q %d times, not once: see whether this version still needs the mend",
+				m.file, m.old, n)
 		}
 		if err := os.WriteFile(path, []byte(strings.Replace(string(text), m.old, m.new, 1)), 0o600); err != nil {
 			return fmt.Errorf("mending kwok: %w", err)

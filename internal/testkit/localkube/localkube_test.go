@@ -68,7 +68,8 @@ func TestCluster(t *testing.T) {
 		require.Len(t, nodes.Items, 3)
 		for _, node := range nodes.Items {
 			require.Empty(t, node.Spec.Taints)
-			ready := slices.IndexFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+			ready := slices.IndexFunc(node.Status.Conditions,
+				func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
 			require.Equal(t, corev1.ConditionTrue, node.Status.Conditions[ready].Status)
 		}
 	})
@@ -76,9 +77,11 @@ func TestCluster(t *testing.T) {
 	t.Run("a Deployment's Pods run on the nodes and get ready", func(t *testing.T) {
 		t.Parallel()
 		namespace := testcluster.Namespace(t, cluster, nil)
-		_, err := cluster.Kubectl(t.Context(), "-n", namespace, "create", "deployment", "web", "--image=web:1", "--replicas=3")
+		_, err := cluster.Kubectl(t.Context(), "-n", namespace, "create", "deployment", "web", "--image=web:1",
+			"--replicas=3")
 		require.NoError(t, err)
-		_, err = cluster.Kubectl(t.Context(), "-n", namespace, "rollout", "status", "deployment/web", "--timeout="+deadline.String())
+		_, err = cluster.Kubectl(t.Context(), "-n", namespace, "rollout", "status", "deployment/web",
+			"--timeout="+deadline.String())
 		require.NoError(t, err)
 		pods, err := client.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
@@ -110,7 +113,8 @@ func TestCluster(t *testing.T) {
 		require.NotEqual(t, before.Status.ContainerStatuses[0].ContainerID, main.ContainerID)
 		require.NotEqual(t, before.Status.ContainerStatuses[0].ImageID, main.ImageID)
 		require.Equal(t, before.Status.ContainerStatuses[0].ContainerID, main.LastTerminationState.Terminated.ContainerID)
-		require.Empty(t, cmp.Diff(before.Status.ContainerStatuses[1], after.Status.ContainerStatuses[1]), "the other container runs on")
+		require.Empty(t, cmp.Diff(before.Status.ContainerStatuses[1], after.Status.ContainerStatuses[1]),
+			"the other container runs on")
 		require.False(t, ready(after))
 		require.Empty(t, cmp.Diff(condition(before, corev1.ContainersReady), condition(after, corev1.ContainersReady)))
 
@@ -252,9 +256,11 @@ func TestCluster(t *testing.T) {
 		}
 		require.True(t, apierrors.IsForbidden(create("too-early")))
 
-		_, err = cluster.Kubectl(t.Context(), "-n", namespace, "create", "role", "writer", "--verb=create", "--resource=configmaps")
+		_, err = cluster.Kubectl(t.Context(), "-n", namespace, "create", "role", "writer", "--verb=create",
+			"--resource=configmaps")
 		require.NoError(t, err)
-		_, err = cluster.Kubectl(t.Context(), "-n", namespace, "create", "rolebinding", "writer", "--role=writer", "--serviceaccount="+namespace+":default")
+		_, err = cluster.Kubectl(t.Context(), "-n", namespace, "create", "rolebinding", "writer", "--role=writer",
+			"--serviceaccount="+namespace+":default")
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return create("allowed") == nil }, deadline, poll)
 
@@ -287,7 +293,8 @@ func TestAnAPIServerWithoutControllersOrNodes(t *testing.T) {
 	require.Empty(t, cluster.AuditLog())
 
 	namespace := testcluster.Namespace(t, cluster, nil)
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1"}}}}
 	_, err := client.CoreV1().Pods(namespace).Create(t.Context(), pod, metav1.CreateOptions{})
 	require.NoError(t, err, "Pods need no service account where nobody makes one")
 
@@ -344,7 +351,8 @@ func TestTwoClustersAtOnceLeaveNothing(t *testing.T) {
 		require.NoError(t, cluster.Stop())
 		for name, pid := range pids {
 			// Of a detached cluster this process is the parent nevertheless, and may not have collected it yet.
-			require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, time.Minute, 10*time.Millisecond, "%s is still there", name)
+			require.Eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }, time.Minute,
+				10*time.Millisecond, "%s is still there", name)
 		}
 		require.NoDirExists(t, cluster.Dir)
 		listener, err := net.Listen("tcp", server.Host)
@@ -436,7 +444,8 @@ type livePod struct {
 }
 
 func newPod(t *testing.T, cluster *localkube.Cluster, change func(*corev1.Pod)) *livePod {
-	p := &livePod{t: t, cluster: cluster, client: clientFor(t, cluster), namespace: testcluster.Namespace(t, cluster, nil), name: "p"}
+	p := &livePod{t: t, cluster: cluster, client: clientFor(t, cluster),
+		namespace: testcluster.Namespace(t, cluster, nil), name: "p"}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: p.name}, Spec: corev1.PodSpec{Containers: []corev1.Container{
 		{Name: "main", Image: "web:1"}, {Name: "side", Image: "side:1"},
 	}}}
@@ -487,7 +496,8 @@ func (p *livePod) delete() {
 
 func (p *livePod) patch(body string, subresource ...string) {
 	p.t.Helper()
-	_, err := p.pods().Patch(p.t.Context(), p.name, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{}, subresource...)
+	_, err := p.pods().Patch(p.t.Context(), p.name, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{},
+		subresource...)
 	require.NoError(p.t, err)
 }
 

@@ -71,7 +71,8 @@ func TestLocksFollowNoLinkInTheTemporaryDirectory(t *testing.T) {
 	shared, private, elsewhere := t.TempDir(), t.TempDir(), t.TempDir()
 	t.Setenv("TMPDIR", shared)
 	t.Setenv(CacheVariable, private)
-	require.NoError(t, os.Symlink(elsewhere, filepath.Join(shared, fmt.Sprintf("kuperator-ports-%d", os.Getuid())))) // the name it once had
+	// the name it once had
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(shared, fmt.Sprintf("kuperator-ports-%d", os.Getuid()))))
 	ports, err := ReservePorts(3)
 	require.NoError(t, err)
 	defer ports.Release()

@@ -91,7 +91,8 @@ func childEnvironment() []string {
 		name, _, _ := strings.Cut(variable, "=")
 		switch {
 		case strings.HasSuffix(strings.ToUpper(name), "_PROXY"):
-		case name == "KUBECONFIG", name == "KUBE_CACHE_MUTATION_DETECTOR", strings.HasPrefix(name, "KUBERNETES_"), strings.HasPrefix(name, "ETCD_"):
+		case name == "KUBECONFIG", name == "KUBE_CACHE_MUTATION_DETECTOR", strings.HasPrefix(name, "KUBERNETES_"),
+			strings.HasPrefix(name, "ETCD_"):
 		default:
 			kept = append(kept, variable)
 		}

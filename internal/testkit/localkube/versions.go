@@ -50,7 +50,8 @@ func releaseOf(minor string) (release, error) {
 	}
 	i := slices.IndexFunc(releases, func(r release) bool { return r.minor == strings.TrimPrefix(minor, "v") })
 	if i < 0 {
-		return release{}, fmt.Errorf("there is no recipe for Kubernetes %q, only for %s", minor, strings.Join(Versions(), " and "))
+		return release{}, fmt.Errorf("there is no recipe for Kubernetes %q, only for %s", minor,
+			strings.Join(Versions(), " and "))
 	}
 	return releases[i], nil
 }
@@ -59,7 +60,8 @@ func releaseOf(minor string) (release, error) {
 func (r release) buildFlags() []string {
 	const pkg = "k8s.io/component-base/version."
 	major, minor, _ := strings.Cut(r.minor, ".")
-	ldflags := "-s -w -X " + pkg + "gitVersion=" + r.version + " -X " + pkg + "gitMajor=" + major + " -X " + pkg + "gitMinor=" + minor
+	ldflags := "-s -w -X " + pkg + "gitVersion=" + r.version + " -X " + pkg + "gitMajor=" + major + " -X " + pkg +
+		"gitMinor=" + minor
 	flags := []string{"-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", ldflags}
 	if r.modFile != "go.mod" {
 		flags = append(flags, "-modfile="+r.modFile)

@@ -201,8 +201,9 @@ func (s *space) checkBudget(p *pod, e Event) {
 		}
 		s.checks[Budget]++
 		if out+missing-r.excusedLosses(e.Time.Add(-s.options.Notice)) > allowed {
-			s.report(Budget, e, fmt.Sprintf("went out of service as number %d of rule %s, which allows %d of %d (%d of them missing); out: %s",
-				out+missing, name, allowed, r.desired, missing, strings.Join(s.outNames(r), ", ")))
+			s.report(Budget, e,
+				fmt.Sprintf("went out of service as number %d of rule %s, which allows %d of %d (%d of them missing); out: %s",
+					out+missing, name, allowed, r.desired, missing, strings.Join(s.outNames(r), ", ")))
 		}
 	}
 }
@@ -213,14 +214,19 @@ func (s *space) checkGranted(before, now *pod, id string, e Event) {
 	request := now.obj.Labels[operatingPrefix+id]
 	for _, name := range sortedKeys(s.rules) {
 		r := s.rules[name]
-		if s.settling(r.changed, now, e.Time) || r.obj.DeletionTimestamp != nil || !r.selects(now.obj) || !r.selects(before.obj) || excused(now.obj, r.obj) {
+		if s.settling(r.changed, now, e.Time) || r.obj.DeletionTimestamp != nil || !r.selects(now.obj) ||
+			!r.selects(before.obj) || excused(now.obj, r.obj) {
 			continue
 		}
 		granted := slices.ContainsFunc(r.obj.Status.Grants, func(g appsv1alpha1.PodGrant) bool {
 			return g.PodUID == now.obj.UID && g.Stage == appsv1alpha1.StagePreCheck &&
-				slices.ContainsFunc(g.Operations, func(o appsv1alpha1.GrantedOperation) bool { return o.ID == id && o.Request == request })
+				slices.ContainsFunc(g.Operations, func(o appsv1alpha1.GrantedOperation) bool {
+					return o.ID == id &&
+						o.Request == request
+				})
 		})
-		s.check(Budget, e, granted, "was let pass PreCheck with operation %s without a grant of rule %s for this request", id, name)
+		s.check(Budget, e, granted, "was let pass PreCheck with operation %s without a grant of rule %s for this request", id,
+			name)
 	}
 }
 
@@ -280,7 +286,8 @@ func excused(obj *corev1.Pod, r *appsv1alpha1.PodTransitionRule) bool {
 	if json.Unmarshal([]byte(obj.Annotations[skipRules]), &skip) != nil {
 		return false
 	}
-	return slices.ContainsFunc(r.Spec.Rules, func(t appsv1alpha1.TransitionRule) bool { return slices.Contains(skip.SkipRules, t.Name) })
+	return slices.ContainsFunc(r.Spec.Rules,
+		func(t appsv1alpha1.TransitionRule) bool { return slices.Contains(skip.SkipRules, t.Name) })
 }
 
 // allowance is the least that the rule's checks allow of the wanted Pods; -1 if

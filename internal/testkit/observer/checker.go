@@ -55,7 +55,8 @@ type Violation struct {
 }
 
 func (v Violation) String() string {
-	return fmt.Sprintf("%s at %s (resourceVersion %d): %s: %s", v.Invariant, v.Time.Format("15:04:05.000"), v.ResourceVersion, v.Object, v.Message)
+	return fmt.Sprintf("%s at %s (resourceVersion %d): %s: %s", v.Invariant, v.Time.Format("15:04:05.000"),
+		v.ResourceVersion, v.Object, v.Message)
 }
 
 // Options adjust the checks. The zero value checks everything with its defaults.

@@ -65,10 +65,12 @@ func (s *story) invariants() []Invariant {
 func collaSet(replicas int32) *appsv1alpha1.CollaSet {
 	return &appsv1alpha1.CollaSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "set"},
-		Spec:       appsv1alpha1.CollaSetSpec{Replicas: ptr.To(replicas), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
+		Spec: appsv1alpha1.CollaSetSpec{Replicas: ptr.To(replicas),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},
 		Status: appsv1alpha1.CollaSetStatus{
-			UpdatedRevision: "web-1", Replicas: replicas, ReadyReplicas: replicas, UpdatedReplicas: replicas, UpdatedReadyReplicas: replicas,
-			Conditions: []metav1.Condition{{Type: appsv1alpha1.CollaSetReady, Status: metav1.ConditionTrue}},
+			UpdatedRevision: "web-1", Replicas: replicas, ReadyReplicas: replicas, UpdatedReplicas: replicas,
+			UpdatedReadyReplicas: replicas,
+			Conditions:           []metav1.Condition{{Type: appsv1alpha1.CollaSetReady, Status: metav1.ConditionTrue}},
 		},
 	}
 }
@@ -123,9 +125,10 @@ func maxUnavailable(value string) *appsv1alpha1.PodTransitionRule {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "budget", UID: "rule"},
 		Spec: appsv1alpha1.PodTransitionRuleSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-			Rules: []appsv1alpha1.TransitionRule{{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &v},
-			}}},
+			Rules: []appsv1alpha1.TransitionRule{{Name: "available",
+				TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+					AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &v},
+				}}},
 		},
 		Status: appsv1alpha1.PodTransitionRuleStatus{Grants: grants("1", 0, 1, 2, 3), Available: 4},
 	}
@@ -172,9 +175,11 @@ func outAfter(r *appsv1alpha1.PodTransitionRule, replicas int32, out int) func(*
 
 // The rules of inZones: so many domains may be open at a time.
 var (
-	noZone   = available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone", MaxDisruptedDomains: ptr.To[int32](0)}})
+	noZone = available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone",
+		MaxDisruptedDomains: ptr.To[int32](0)}})
 	oneZone  = available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone"}})
-	twoZones = available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone", MaxDisruptedDomains: ptr.To[int32](2)}})
+	twoZones = available(appsv1alpha1.AvailableRule{Topology: &appsv1alpha1.TopologyBudget{TopologyKey: "zone",
+		MaxDisruptedDomains: ptr.To[int32](2)}})
 )
 
 // inZones takes Pods out of service, one as each of them says, long after the rule came, if there is one. There are
@@ -213,7 +218,8 @@ func aPod(i int, with ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: fmt.Sprintf("web-%d", i), UID: types.UID(fmt.Sprintf("uid-%d", i)),
-			Labels:          map[string]string{"app": "web", controlLabel: "true", instanceIDLabel: fmt.Sprint(i), revisionLabel: "web-1", serviceAvailable: "1"},
+			Labels: map[string]string{"app": "web", controlLabel: "true", instanceIDLabel: fmt.Sprint(i),
+				revisionLabel: "web-1", serviceAvailable: "1"},
 			OwnerReferences: ownedBySet(),
 		},
 		Spec: corev1.PodSpec{
@@ -280,7 +286,8 @@ func uid(v types.UID) func(*corev1.Pod) {
 }
 
 func controlledService(s *story, value string, with ...func(*corev1.Service)) {
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", Labels: map[string]string{controlLabel: value}}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web",
+		Labels: map[string]string{controlLabel: value}}}
 	for _, w := range with {
 		w(service)
 	}
@@ -315,18 +322,21 @@ func TestChecker(t *testing.T) {
 				s.apply(aPod(i, newImage))
 			}
 		}},
-		"a second Pod out of service where one is allowed breaks the budget": {want: []Invariant{Budget}, events: func(s *story) {
-			s.apply(aPod(0, offline))
-			s.apply(aPod(1, offline))
-		}},
-		"a Pod is out until it is Ready again, not only until its gate is open": {want: []Invariant{Budget}, events: func(s *story) {
-			s.apply(aPod(0, offline))
-			s.apply(aPod(0, notReady))
-			s.apply(aPod(1, offline))
-		}},
-		"a Pod that is deleted while it serves, where nobody does so by force": {want: []Invariant{Traffic}, options: Options{Graceful: true}, events: func(s *story) {
-			s.apply(aPod(0, terminating))
-		}},
+		"a second Pod out of service where one is allowed breaks the budget": {want: []Invariant{Budget},
+			events: func(s *story) {
+				s.apply(aPod(0, offline))
+				s.apply(aPod(1, offline))
+			}},
+		"a Pod is out until it is Ready again, not only until its gate is open": {want: []Invariant{Budget},
+			events: func(s *story) {
+				s.apply(aPod(0, offline))
+				s.apply(aPod(0, notReady))
+				s.apply(aPod(1, offline))
+			}},
+		"a Pod that is deleted while it serves, where nobody does so by force": {want: []Invariant{Traffic},
+			options: Options{Graceful: true}, events: func(s *story) {
+				s.apply(aPod(0, terminating))
+			}},
 		"a Pod that is gone at once": {want: []Invariant{Traffic}, options: Options{Graceful: true}, events: func(s *story) {
 			s.event(aPod(0), true)
 		}},
@@ -372,23 +382,34 @@ func TestChecker(t *testing.T) {
 			s.apply(aPod(2, offline))
 		}},
 		"Pods beyond the wanted ones may go under minAvailable": {events: outAfter(minAvailable("2"), 2, 2)},
-		"but no more than those":                                {want: []Invariant{Budget}, events: outAfter(minAvailable("2"), 2, 3)},
-		"maxUnavailable gives no such credit":                   {want: []Invariant{Budget}, events: outAfter(maxUnavailable("1"), 2, 2)},
-		"a maximum computed from the wanted Pods is rounded up": {events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("0.3", "")}), 4, 2)},
-		"and holds": {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("", "0.5")}), 4, 3)},
-		"a minimum computed from the wanted Pods is rounded down":         {events: outAfter(available(appsv1alpha1.AvailableRule{MinAvailablePolicy: adaptive("0.9", "")}), 4, 1)},
-		"and holds beside the others":                                     {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("", ""), MinAvailablePolicy: adaptive("0.9", "")}), 4, 2)},
-		"what is computed is whole when it is whole in decimal":           {want: []Invariant{Budget}, events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("0.25", "1")}), 4, 2)},
-		"a topology budget alone bounds no number that is judged":         {events: outAfter(oneZone, 4, 4)},
-		"a second topology domain where one is allowed breaks the budget": {want: []Invariant{Budget}, events: inZones(oneZone, on("a-1"), on("b-1"))},
-		"a second Pod in the domain that is open does not":                {events: inZones(oneZone, on("a-1"), on("a-2"))},
-		"nor does a second domain where two are allowed":                  {events: inZones(twoZones, on("a-1"), on("b-1"))},
+		"but no more than those": {want: []Invariant{Budget},
+			events: outAfter(minAvailable("2"), 2, 3)},
+		"maxUnavailable gives no such credit": {want: []Invariant{Budget},
+			events: outAfter(maxUnavailable("1"), 2, 2)},
+		"a maximum computed from the wanted Pods is rounded up": {events: outAfter(
+			available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("0.3", "")}), 4, 2)},
+		"and holds": {want: []Invariant{Budget},
+			events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("", "0.5")}), 4, 3)},
+		"a minimum computed from the wanted Pods is rounded down": {events: outAfter(
+			available(appsv1alpha1.AvailableRule{MinAvailablePolicy: adaptive("0.9", "")}), 4, 1)},
+		"and holds beside the others": {want: []Invariant{Budget},
+			events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("", ""),
+				MinAvailablePolicy: adaptive("0.9", "")}), 4, 2)},
+		"what is computed is whole when it is whole in decimal": {want: []Invariant{Budget},
+			events: outAfter(available(appsv1alpha1.AvailableRule{MaxUnavailablePolicy: adaptive("0.25", "1")}), 4, 2)},
+		"a topology budget alone bounds no number that is judged": {events: outAfter(oneZone, 4, 4)},
+		"a second topology domain where one is allowed breaks the budget": {want: []Invariant{Budget},
+			events: inZones(oneZone, on("a-1"), on("b-1"))},
+		"a second Pod in the domain that is open does not": {events: inZones(oneZone, on("a-1"), on("a-2"))},
+		"nor does a second domain where two are allowed":   {events: inZones(twoZones, on("a-1"), on("b-1"))},
 		"but a third": {want: []Invariant{Budget}, events: inZones(twoZones, on("a-1"), on("b-1"), on("c-1"))},
-		"no domain at all, where none is allowed": {want: []Invariant{Budget, Budget}, events: inZones(noZone, on("a-1"), on("a-2"))},
-		"nodes without the label are one domain":  {events: inZones(oneZone, on("bare-1"), on("bare-2"))},
-		"and it is one like any other":            {want: []Invariant{Budget}, events: inZones(oneZone, on("bare-1"), on("a-1"))},
-		"a node that is not known is not judged":  {events: inZones(oneZone, on("a-1"), on("x-1"))},
-		"a Pod without a node is in no domain":    {events: inZones(oneZone, on("a-1"), on(""))},
+		"no domain at all, where none is allowed": {want: []Invariant{Budget, Budget},
+			events: inZones(noZone, on("a-1"), on("a-2"))},
+		"nodes without the label are one domain": {events: inZones(oneZone, on("bare-1"), on("bare-2"))},
+		"and it is one like any other": {want: []Invariant{Budget},
+			events: inZones(oneZone, on("bare-1"), on("a-1"))},
+		"a node that is not known is not judged": {events: inZones(oneZone, on("a-1"), on("x-1"))},
+		"a Pod without a node is in no domain":   {events: inZones(oneZone, on("a-1"), on(""))},
 		"a Pod that is down already is in a domain that is down already": {events: func(s *story) {
 			inZones(oneZone, on("a-1"))(s)
 			s.apply(aPod(1, on("b-1"), notReady))
@@ -450,7 +471,8 @@ func TestChecker(t *testing.T) {
 			s.now = s.now.Add(10 * time.Second)
 			s.apply(aPod(1, offline))
 		}},
-		"Pods of a CollaSet that wants none count themselves, or no percentage of them could ever go": {events: func(s *story) {
+		"Pods of a CollaSet that wants none count themselves, or no percentage of them could ever go": {events: func(
+			s *story) {
 			s.apply(maxUnavailable("20%"))
 			s.apply(collaSet(0))
 			s.now = s.now.Add(time.Minute)
@@ -493,9 +515,11 @@ func TestChecker(t *testing.T) {
 				s.apply(aPod(i, terminating))
 			}
 		}},
-		"one that is there does":                {want: []Invariant{Revision}, events: deletedRevision(namespace())},
-		"so does the next one of the same name": {want: []Invariant{Revision}, events: deletedRevision(namespace(leaving), namespace())},
-		"a CollaSet has not lost what one of the same name had before it": {options: Options{Without: []Invariant{InstanceID, Revision}}, events: func(s *story) {
+		"one that is there does": {want: []Invariant{Revision}, events: deletedRevision(namespace())},
+		"so does the next one of the same name": {want: []Invariant{Revision},
+			events: deletedRevision(namespace(leaving), namespace())},
+		"a CollaSet has not lost what one of the same name had before it": {options: Options{Without: []Invariant{InstanceID,
+			Revision}}, events: func(s *story) {
 			second := func(p *corev1.Pod) { p.UID += "-2"; p.Name += "-2"; p.OwnerReferences[0].UID = "set-2" }
 			s.apply(maxUnavailable("2"))
 			s.event(collaSet(4), true)
@@ -524,7 +548,8 @@ func TestChecker(t *testing.T) {
 		}},
 		"a Pod that its owner has freed from the rule may go": {events: func(s *story) {
 			s.apply(aPod(0, offline))
-			s.apply(aPod(1, offline, func(p *corev1.Pod) { p.Annotations = map[string]string{skipRules: `{"skipRules":["available"]}`} }))
+			s.apply(aPod(1, offline,
+				func(p *corev1.Pod) { p.Annotations = map[string]string{skipRules: `{"skipRules":["available"]}`} }))
 		}},
 		"two live Pods with one instance ID": {want: []Invariant{InstanceID}, events: func(s *story) {
 			s.apply(collaSet(5))
@@ -537,10 +562,11 @@ func TestChecker(t *testing.T) {
 		"a new image on a Ready Pod": {want: []Invariant{Traffic}, events: func(s *story) {
 			s.apply(aPod(0, newImage))
 		}},
-		"a new image on a Pod whose gate is closed and that is still Ready": {want: []Invariant{Traffic}, events: func(s *story) {
-			s.apply(aPod(0, gateClosed))
-			s.apply(aPod(0, gateClosed, newImage))
-		}},
+		"a new image on a Pod whose gate is closed and that is still Ready": {want: []Invariant{Traffic},
+			events: func(s *story) {
+				s.apply(aPod(0, gateClosed))
+				s.apply(aPod(0, gateClosed, newImage))
+			}},
 		"a new image on a Ready Pod without the protocol": {options: Options{Direct: true}, events: func(s *story) {
 			s.apply(aPod(0, newImage))
 		}},
@@ -614,7 +640,8 @@ func TestReportTellsOutagesUIDsAndVersions(t *testing.T) {
 
 	require.NoError(t, report.Err())
 	require.Equal(t, 2*time.Second, report.OutOfService["default/web[0]"])
-	require.Equal(t, map[string]int{"default/web[0]": 1, "default/web[1]": 2, "default/web[2]": 1, "default/web[3]": 1}, report.UIDs)
+	require.Equal(t, map[string]int{"default/web[0]": 1, "default/web[1]": 2, "default/web[2]": 1, "default/web[3]": 1},
+		report.UIDs)
 	require.Equal(t, 4, report.PodVersions["uid-0"])
 	rule, ok := report.Rule("default", "budget")
 	require.True(t, ok)

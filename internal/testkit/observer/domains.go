@@ -63,7 +63,8 @@ func (s *space) checkDomain(p *pod, r *rule, budget *appsv1alpha1.TopologyBudget
 	limit := int(ptr.Deref(budget.MaxDisruptedDomains, 1))
 	open := map[string]bool{}
 	for _, other := range s.waiting {
-		if other.obj.UID == p.obj.UID || !other.out || !r.selects(other.obj) || excused(other.obj, r.obj) || lost(other.obj) ||
+		if other.obj.UID == p.obj.UID || !other.out || !r.selects(other.obj) || excused(other.obj, r.obj) ||
+			lost(other.obj) ||
 			s.settling(r.changed, other, other.outSince) {
 			continue
 		}
@@ -92,5 +93,6 @@ func lost(obj *corev1.Pod) bool { return obj.DeletionTimestamp != nil && !hasKey
 // bears reports whether a check bounds all Pods that its rule selects. Filtered checks and those with conditions
 // bound only a part of them.
 func bears(t *appsv1alpha1.TransitionRule) bool {
-	return !t.Disabled && t.Filter == nil && len(t.Conditions) == 0 && t.AvailablePolicy != nil && (t.Stage == nil || *t.Stage != appsv1alpha1.StagePostCheck)
+	return !t.Disabled && t.Filter == nil && len(t.Conditions) == 0 && t.AvailablePolicy != nil &&
+		(t.Stage == nil || *t.Stage != appsv1alpha1.StagePostCheck)
 }

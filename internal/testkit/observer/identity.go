@@ -71,12 +71,15 @@ func (s *space) checkInstanceID(before, now *pod, e Event) {
 	owner := metav1.GetControllerOfNoCopy(now.obj)
 	for _, name := range sortedKeys(s.holders[at]) {
 		if name != now.obj.Name && isLive(s.holders[at][name].obj) {
-			s.report(InstanceID, e, fmt.Sprintf("instance ID %s of %s %s is also that of Pod %s", at.id, owner.Kind, owner.Name, name))
+			s.report(InstanceID, e, fmt.Sprintf("instance ID %s of %s %s is also that of Pod %s", at.id, owner.Kind,
+				owner.Name, name))
 		}
 	}
-	if p := s.contexts[at.pool]; p != nil && before == nil && !e.Initial && s.setsByUID[now.owner] != nil && p.owners[at.id] != owner.Name {
-		s.report(InstanceID, e, fmt.Sprintf("was created with instance ID %s, which ResourceContext %s does not give to CollaSet %s (but to %q)",
-			at.id, at.pool, owner.Name, p.owners[at.id]))
+	if p := s.contexts[at.pool]; p != nil && before == nil && !e.Initial && s.setsByUID[now.owner] != nil &&
+		p.owners[at.id] != owner.Name {
+		s.report(InstanceID, e,
+			fmt.Sprintf("was created with instance ID %s, which ResourceContext %s does not give to CollaSet %s (but to %q)",
+				at.id, at.pool, owner.Name, p.owners[at.id]))
 	}
 }
 
@@ -90,7 +93,8 @@ func (s *space) applyContext(obj *appsv1alpha1.ResourceContext, e Event) {
 			entry := &obj.Spec.Contexts[i]
 			id := strconv.Itoa(entry.ID)
 			if other, twice := now.owners[id]; twice {
-				s.report(InstanceID, e, fmt.Sprintf("has instance ID %s twice, for CollaSets %q and %q", id, other, entry.Data[appsv1alpha1.ContextOwner]))
+				s.report(InstanceID, e, fmt.Sprintf("has instance ID %s twice, for CollaSets %q and %q", id, other,
+					entry.Data[appsv1alpha1.ContextOwner]))
 			}
 			now.owners[id] = entry.Data[appsv1alpha1.ContextOwner]
 			now.origins[id] = entry.Data[appsv1alpha1.ContextReplaceOriginPodID]
@@ -118,7 +122,8 @@ func (s *space) checkReleased(pool, id, owner string, e Event) {
 	s.checks[InstanceID]++
 	for _, name := range sortedKeys(s.holders[poolID{pool, id}]) {
 		if s.holders[poolID{pool, id}][name].owner == set.obj.UID {
-			s.report(InstanceID, e, fmt.Sprintf("releases instance ID %s of CollaSet %s, whose Pod %s is still there", id, owner, name))
+			s.report(InstanceID, e, fmt.Sprintf("releases instance ID %s of CollaSet %s, whose Pod %s is still there", id,
+				owner, name))
 		}
 	}
 	if set.obj.DeletionTimestamp != nil || !retention(set.obj).scaled {
@@ -127,7 +132,9 @@ func (s *space) checkReleased(pool, id, owner string, e Event) {
 	for _, name := range sortedKeys(s.claims) {
 		claim := s.claims[name]
 		if claim.DeletionTimestamp == nil && claim.Labels[instanceIDLabel] == id && s.claimOwner(claim) == set {
-			s.report(InstanceID, e, fmt.Sprintf("releases instance ID %s of CollaSet %s, whose claim %s is still there (whenScaled: Delete)", id, owner, name))
+			s.report(InstanceID, e,
+				fmt.Sprintf("releases instance ID %s of CollaSet %s, whose claim %s is still there (whenScaled: Delete)", id,
+					owner, name))
 		}
 	}
 }
@@ -149,7 +156,8 @@ func retention(set *appsv1alpha1.CollaSet) retained {
 
 // claimOwner is the CollaSet that a claim belongs to, nil if it belongs to none that exists.
 func (s *space) claimOwner(claim *corev1.PersistentVolumeClaim) *set {
-	if _, orphaned := claim.Labels[appsv1alpha1.OrphanedLabel]; orphaned || claim.Labels[controlLabel] != "true" || claim.Labels[instanceIDLabel] == "" {
+	if _, orphaned := claim.Labels[appsv1alpha1.OrphanedLabel]; orphaned || claim.Labels[controlLabel] != "true" ||
+		claim.Labels[instanceIDLabel] == "" {
 		return nil
 	}
 	if ref := metav1.GetControllerOfNoCopy(claim); ref != nil {
@@ -158,7 +166,8 @@ func (s *space) claimOwner(claim *corev1.PersistentVolumeClaim) *set {
 	if name := claim.Annotations[appsv1alpha1.ClaimOwnerAnnotation]; name != "" {
 		return s.sets[name]
 	}
-	base, ok := strings.CutSuffix(strings.TrimSuffix(claim.GenerateName, "-"), "-"+claim.Labels[appsv1alpha1.ClaimTemplateNameLabel])
+	base, ok := strings.CutSuffix(strings.TrimSuffix(claim.GenerateName, "-"),
+		"-"+claim.Labels[appsv1alpha1.ClaimTemplateNameLabel])
 	if !ok {
 		return nil
 	}

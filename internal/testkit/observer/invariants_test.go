@@ -41,7 +41,8 @@ func whenScaled(policy appsv1alpha1.PersistentVolumeClaimRetentionPolicyType) fu
 func claim(name string, id int) *corev1.PersistentVolumeClaim {
 	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "default", Name: name, UID: types.UID(name), GenerateName: "web-data-",
-		Labels: map[string]string{controlLabel: "true", instanceIDLabel: fmt.Sprint(id), appsv1alpha1.ClaimTemplateNameLabel: "data"},
+		Labels: map[string]string{controlLabel: "true", instanceIDLabel: fmt.Sprint(id),
+			appsv1alpha1.ClaimTemplateNameLabel: "data"},
 	}}
 }
 
@@ -58,7 +59,8 @@ func written(manager, fields string) func(*corev1.Pod) {
 }
 
 func entryOf(manager, fields string) metav1.ManagedFieldsEntry {
-	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(fields)}
+	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate,
+		FieldsV1: metav1.NewFieldsV1(fields)}
 }
 
 func cpu(amount string) func(*corev1.Pod) {
@@ -70,13 +72,15 @@ func cpu(amount string) func(*corev1.Pod) {
 // restartedFor has the container restart for other amounts of a resource.
 func restartedFor(of corev1.ResourceName) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: of, RestartPolicy: corev1.RestartContainer}}
+		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: of,
+			RestartPolicy: corev1.RestartContainer}}
 	}
 }
 
 // replacement is number i, in the place of number origin, by an update.
 func replacement(s *story, i, origin int) {
-	s.apply(aPod(origin, labelled(appsv1alpha1.ReplacedByReplaceUpdateLabel, "web-2", appsv1alpha1.ToReplaceLabel, "1", appsv1alpha1.ReplacePairNewIDLabel, fmt.Sprint(i))))
+	s.apply(aPod(origin, labelled(appsv1alpha1.ReplacedByReplaceUpdateLabel, "web-2", appsv1alpha1.ToReplaceLabel, "1",
+		appsv1alpha1.ReplacePairNewIDLabel, fmt.Sprint(i))))
 	s.apply(aPod(i, labelled(appsv1alpha1.ReplacePairOriginNameLabel, fmt.Sprintf("web-%d", origin))))
 }
 
@@ -96,7 +100,8 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 		}},
 		"an operation whose grant is for an earlier request": {want: []Invariant{Budget}, events: func(s *story) {
 			s.apply(aPod(0, asking))
-			s.apply(aPod(0, asking, labelled(operatingPrefix+operatorID, "2", preCheckedPrefix+operatorID, "2", permissionPrefix+updateType, "2", preparingPrefix+operatorID, "2"), gateClosed))
+			s.apply(aPod(0, asking, labelled(operatingPrefix+operatorID, "2", preCheckedPrefix+operatorID, "2",
+				permissionPrefix+updateType, "2", preparingPrefix+operatorID, "2"), gateClosed))
 		}},
 		"an operation while a watch was broken, whose grant may have come and gone": {events: func(s *story) {
 			r := maxUnavailable("1")
@@ -111,12 +116,14 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			s.blindly(r)
 			s.now = s.now.Add(10 * time.Second)
 			s.apply(aPod(0, asking))
-			s.apply(aPod(0, asking, labelled(preCheckedPrefix+operatorID, "1", permissionPrefix+updateType, "1", preparingPrefix+operatorID, "1"), gateClosed))
+			s.apply(aPod(0, asking, labelled(preCheckedPrefix+operatorID, "1", permissionPrefix+updateType, "1",
+				preparingPrefix+operatorID, "1"), gateClosed))
 		}},
-		"a second Pod out of service after the first went while a watch was broken": {want: []Invariant{Budget}, events: func(s *story) {
-			s.blindly(aPod(0, offline))
-			s.apply(aPod(1, offline))
-		}},
+		"a second Pod out of service after the first went while a watch was broken": {want: []Invariant{Budget},
+			events: func(s *story) {
+				s.blindly(aPod(0, offline))
+				s.apply(aPod(1, offline))
+			}},
 		"more replacements at a time than maxSurge": {want: []Invariant{Budget}, events: func(s *story) {
 			s.apply(changed(func(set *appsv1alpha1.CollaSet) { set.Spec.UpdateStrategy.MaxSurge = ptr.To(intstr.FromInt32(1)) }))
 			replacement(s, 4, 0)
@@ -128,7 +135,10 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			replacement(s, 5, 1)
 		}},
 		"a second update while the first is not available long enough": {want: []Invariant{Budget}, events: func(s *story) {
-			s.apply(changed(func(set *appsv1alpha1.CollaSet) { set.Spec.MinReadySeconds, set.Status.UpdatedRevision = 60, "web-2" }))
+			s.apply(changed(func(set *appsv1alpha1.CollaSet) {
+				set.Spec.MinReadySeconds, set.Status.UpdatedRevision = 60,
+					"web-2"
+			}))
 			s.apply(aPod(0, offline))
 			s.apply(aPod(0, newImage, offline, labelled(revisionLabel, "web-2")))
 			s.apply(aPod(0, newImage, labelled(revisionLabel, "web-2"), func(p *corev1.Pod) {
@@ -154,7 +164,8 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			s.apply(aPod(0, cpu("2"), restartedFor(corev1.ResourceMemory)))
 		}},
 		"other resources by an autoscaler": {events: func(s *story) {
-			s.apply(aPod(0, cpu("2"), restartedFor(corev1.ResourceCPU), written("vpa-updater", `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:resources":{}}}}}`)))
+			s.apply(aPod(0, cpu("2"), restartedFor(corev1.ResourceCPU),
+				written("vpa-updater", `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:resources":{}}}}}`)))
 		}},
 		"the same resources in other words": {events: func(s *story) {
 			s.apply(aPod(0, offline))
@@ -173,16 +184,21 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 		"an operation on a Pod without a weight any more": {events: func(s *story) {
 			s.checker.Weigh(Weighing{Pod: versioned("1", aPod(0)), Weight: 1, Time: s.now})
 			s.checker.Weigh(Weighing{Pod: versioned("2", aPod(0, offline)), Weight: 0, Time: s.now})
-			s.checker.Weigh(Weighing{Pod: versioned("99", aPod(0)), Weight: 1, Time: s.now}) // told before the watch tells what came before
+			// told before the watch tells what came before
+			s.checker.Weigh(Weighing{Pod: versioned("99", aPod(0)), Weight: 1, Time: s.now})
 			s.apply(aPod(0, offline, operating))
 		}},
-		"an instance ID that another CollaSet of the pool has": {want: []Invariant{InstanceID, InstanceID}, events: func(s *story) {
-			other := collaSet(1)
-			other.Name, other.UID, other.Spec.ScaleStrategy.Context = "api", "other", "web"
-			s.apply(other)
-			s.apply(aPod(7, id("1"), func(p *corev1.Pod) { p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = "api", "other" }))
-			s.ignore(Revision) // it has none of its own
-		}},
+		"an instance ID that another CollaSet of the pool has": {want: []Invariant{InstanceID, InstanceID},
+			events: func(s *story) {
+				other := collaSet(1)
+				other.Name, other.UID, other.Spec.ScaleStrategy.Context = "api", "other", "web"
+				s.apply(other)
+				s.apply(aPod(7, id("1"), func(p *corev1.Pod) {
+					p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = "api",
+						"other"
+				}))
+				s.ignore(Revision) // it has none of its own
+			}},
 		"an instance ID that the ResourceContext does not give": {want: []Invariant{InstanceID}, events: func(s *story) {
 			s.apply(collaSet(5))
 			s.apply(aPod(9))
@@ -204,12 +220,13 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			s.event(aPod(3, terminating), true)
 			s.apply(contextOf(0, 1, 2))
 		}},
-		"an instance ID given up while its claim is there and should go": {want: []Invariant{InstanceID}, events: func(s *story) {
-			s.apply(changed(whenScaled(appsv1alpha1.DeletePersistentVolumeClaim)))
-			s.apply(claim("data-3", 3))
-			s.event(aPod(3, terminating), true)
-			s.apply(contextOf(0, 1, 2))
-		}},
+		"an instance ID given up while its claim is there and should go": {want: []Invariant{InstanceID},
+			events: func(s *story) {
+				s.apply(changed(whenScaled(appsv1alpha1.DeletePersistentVolumeClaim)))
+				s.apply(claim("data-3", 3))
+				s.event(aPod(3, terminating), true)
+				s.apply(contextOf(0, 1, 2))
+			}},
 		"an instance ID given up while its claim is there and stays": {events: func(s *story) {
 			s.apply(claim("data-3", 3))
 			s.event(aPod(3, terminating), true)
@@ -273,13 +290,16 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			s.apply(aPod(0, labelled(operatedPrefix+"x", "1", doneTypePrefix+"x", "t", postCheckPrefix+"x", "1")))
 		}},
 		"the lifecycle changes an image": {want: []Invariant{Writers}, events: func(s *story) {
-			s.apply(aPod(0, written(lifecycleController, `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`)))
+			s.apply(aPod(0, written(lifecycleController,
+				`{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`)))
 		}},
 		"the lifecycle writes a user's label": {want: []Invariant{Writers}, events: func(s *story) {
 			s.apply(aPod(0, written(lifecycleController, `{"f:metadata":{"f:labels":{"f:app":{}}}}`)))
 		}},
 		"the lifecycle writes what is its own": {events: func(s *story) {
-			s.apply(aPod(0, written(lifecycleController, `{"f:metadata":{"f:labels":{"f:`+operatePrefix+`x":{}}},"f:status":{"f:conditions":{"k:{\"type\":\"`+serviceReady+`\"}":{".":{},"f:status":{}}}}}`)))
+			s.apply(aPod(0, written(lifecycleController,
+				`{"f:metadata":{"f:labels":{"f:`+operatePrefix+`x":{}}},"f:status":{"f:conditions":{"k:{\"type\":\"`+serviceReady+
+					`\"}":{".":{},"f:status":{}}}}}`)))
 		}},
 		"the CollaSet controller changes a spec": {want: []Invariant{Writers}, events: func(s *story) {
 			s.apply(changed(func(set *appsv1alpha1.CollaSet) {
@@ -307,7 +327,8 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 			s.checker.Tick(s.now.Add(2 * time.Minute))
 		}},
 		"a Pod that was let go a moment ago, after it has waited": {events: letGo(30 * time.Second)},
-		"a Pod that was let go and does not move":                 {want: []Invariant{Stuck}, events: letGo(90 * time.Second)},
+		"a Pod that was let go and does not move": {want: []Invariant{Stuck},
+			events: letGo(90 * time.Second)},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -533,7 +554,8 @@ func TestEveryPromiseIsJudged(t *testing.T) {
 	s.now = s.now.Add(time.Minute)
 	s.checker.Expect("default", "web", Churns{})
 	s.apply(aPod(0, asking))
-	s.apply(aPod(0, offline, operating, written(lifecycleController, `{"f:metadata":{"f:labels":{"f:`+operatePrefix+`x":{}}}}`)))
+	s.apply(aPod(0, offline, operating, written(lifecycleController,
+		`{"f:metadata":{"f:labels":{"f:`+operatePrefix+`x":{}}}}`)))
 	s.checker.Weigh(Weighing{Pod: aPod(1), Weight: 1, Time: s.now})
 	s.apply(aPod(0))
 	s.apply(contextOf(0, 1, 2, 3))
@@ -565,11 +587,12 @@ func TestNobodyIsAtRestUntilEndpointSlicesFollow(t *testing.T) {
 		events []metav1.Object
 		rests  bool
 	}{
-		"all are listed":                         {[]metav1.Object{all}, true},
-		"none are listed yet":                    {nil, false},
-		"one is not listed yet":                  {[]metav1.Object{endpointSlice("uid-0", "uid-1", "uid-2")}, false},
-		"one is still listed as not ready":       {[]metav1.Object{notReadyThere}, false},
-		"one is still listed that is gone":       {[]metav1.Object{endpointSlice("uid-0", "uid-1", "uid-2", "uid-3", "uid-9")}, false},
+		"all are listed":                   {[]metav1.Object{all}, true},
+		"none are listed yet":              {nil, false},
+		"one is not listed yet":            {[]metav1.Object{endpointSlice("uid-0", "uid-1", "uid-2")}, false},
+		"one is still listed as not ready": {[]metav1.Object{notReadyThere}, false},
+		"one is still listed that is gone": {[]metav1.Object{endpointSlice("uid-0", "uid-1", "uid-2", "uid-3",
+			"uid-9")}, false},
 		"one is still listed as ready":           {[]metav1.Object{all, aPod(3, withIP, notReady)}, false},
 		"one is still listed that left":          {[]metav1.Object{all, aPod(3, withIP, labelled("app", "api"))}, false},
 		"one is not ready, and listed so":        {[]metav1.Object{notReadyThere, aPod(3, withIP, notReady)}, true},
@@ -580,7 +603,8 @@ func TestNobodyIsAtRestUntilEndpointSlicesFollow(t *testing.T) {
 			s.now = s.now.Add(time.Minute)
 			s.apply(contextOf(0, 1, 2, 3))
 			s.apply(restingRule())
-			controlledService(s, "true", func(service *corev1.Service) { service.Spec.Selector = map[string]string{"app": "web"} })
+			controlledService(s, "true",
+				func(service *corev1.Service) { service.Spec.Selector = map[string]string{"app": "web"} })
 			for i := range 4 {
 				s.apply(aPod(i, withIP))
 			}
@@ -606,7 +630,8 @@ func BenchmarkPodEvent(b *testing.B) {
 	for i := range ids {
 		s.apply(aPod(i))
 	}
-	events := []*corev1.Pod{aPod(7, asking), aPod(7, offline, operating), aPod(7, offline, operating, newImage), aPod(7, newImage)}
+	events := []*corev1.Pod{aPod(7, asking), aPod(7, offline, operating), aPod(7, offline, operating, newImage),
+		aPod(7, newImage)}
 	for i := 0; b.Loop(); i++ {
 		s.apply(events[i%len(events)])
 	}
@@ -630,7 +655,8 @@ func TestRuleBindsPodsThatCameAfterIt(t *testing.T) {
 	} {
 		for older, want := range map[bool][]Invariant{true: {Budget}, false: nil} {
 			t.Run(fmt.Sprintf("%s, by an older rule: %t", name, older), func(t *testing.T) {
-				s := &story{checker: NewChecker(Options{Without: []Invariant{Revision, InstanceID}}), now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+				s := &story{checker: NewChecker(Options{Without: []Invariant{Revision, InstanceID}}),
+					now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
 				objects := slices.Concat([]metav1.Object{collaSet(2)}, pods, []metav1.Object{tc.rule}, tc.events)
 				if older {
 					objects = slices.Concat([]metav1.Object{collaSet(2), tc.rule}, pods, tc.events)

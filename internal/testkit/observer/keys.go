@@ -76,7 +76,8 @@ func (s *space) checkKeys(before, now *pod, e Event) {
 func (s *space) checkPermission(obj *corev1.Pod, key string, waived bool, e Event) {
 	s.checks[Traffic]++
 	if hasGate(obj) && !isTerminal(obj) && (isReady(obj) || conditionStatus(obj, serviceReady) != corev1.ConditionFalse) {
-		s.report(Traffic, e, fmt.Sprintf("has got %s with service-ready=%s and Ready=%s", key, conditionStatus(obj, serviceReady), conditionStatus(obj, corev1.PodReady)))
+		s.report(Traffic, e, fmt.Sprintf("has got %s with service-ready=%s and Ready=%s", key,
+			conditionStatus(obj, serviceReady), conditionStatus(obj, corev1.PodReady)))
 	}
 	for _, f := range obj.Finalizers {
 		if strings.HasPrefix(f, protection) && !waived {
@@ -101,7 +102,8 @@ func partnerless(labels map[string]string, prefix, id string) string {
 	case preCheckedPrefix:
 		return lacks(operatingPrefix+id, operationTypePrefix+id)
 	case preparingPrefix, operatePrefix:
-		return lacks(operatingPrefix+id, operationTypePrefix+id, preCheckedPrefix+id, permissionPrefix+labels[operationTypePrefix+id])
+		return lacks(operatingPrefix+id, operationTypePrefix+id, preCheckedPrefix+id,
+			permissionPrefix+labels[operationTypePrefix+id])
 	case permissionPrefix:
 		for k := range labels {
 			if other, ok := strings.CutPrefix(k, preCheckedPrefix); ok && labels[operationTypePrefix+other] == id {
@@ -194,7 +196,8 @@ func (s *space) judgeKeys(r resting, obj *corev1.Pod) {
 		if why == "" && prefix == undoPrefix {
 			why = "it was to be undone"
 		}
-		if why == "" && id == operatorID && (prefix == operatePrefix || prefix == preparingPrefix || prefix == completingPrefix) && conditionStatus(obj, overdue) != corev1.ConditionTrue {
+		if why == "" && id == operatorID && (prefix == operatePrefix || prefix == preparingPrefix ||
+			prefix == completingPrefix) && conditionStatus(obj, overdue) != corev1.ConditionTrue {
 			why = "nothing is to be done any more"
 		}
 		r.judge(Keys, obj, why == "", "still has %s, but %s", k, why)
@@ -216,7 +219,8 @@ func (s *space) judgeKeys(r resting, obj *corev1.Pod) {
 func (s *space) judgePair(r resting, obj *corev1.Pod) {
 	if origin, ok := obj.Labels[appsv1alpha1.ReplacePairOriginNameLabel]; ok {
 		p := s.pods[origin]
-		r.judge(Keys, obj, p != nil && p.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel] == obj.Labels[instanceIDLabel], "still says that it replaces Pod %s", origin)
+		r.judge(Keys, obj, p != nil && p.obj.Labels[appsv1alpha1.ReplacePairNewIDLabel] == obj.Labels[instanceIDLabel],
+			"still says that it replaces Pod %s", origin)
 	}
 	id, paired := obj.Labels[appsv1alpha1.ReplacePairNewIDLabel]
 	_, asked := obj.Labels[appsv1alpha1.ToReplaceLabel]

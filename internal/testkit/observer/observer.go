@@ -99,7 +99,8 @@ func Start(ctx context.Context, config *rest.Config, options Options) (*Observer
 	config = rest.CopyConfig(config)
 	config.UserAgent, config.QPS = userAgent, -1
 	protobuf := rest.CopyConfig(config)
-	protobuf.ContentType, protobuf.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	protobuf.ContentType, protobuf.AcceptContentTypes = runtime.ContentTypeProtobuf,
+		runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	clients, err := kubernetes.NewForConfig(protobuf)
 	if err != nil {
 		return nil, err
@@ -283,7 +284,9 @@ func (o *Observer) gap(far *progress, version string) {
 }
 
 // relist takes up every object and drops those that are gone. What is there the first time is no news.
-func (o *Observer) relist(ctx context.Context, s source, far *progress, known map[types.UID]metav1.Object, first bool) (string, error) {
+func (o *Observer) relist(
+	ctx context.Context, s source, far *progress, known map[types.UID]metav1.Object, first bool,
+) (string, error) {
 	list, err := s.list(ctx, metav1.NamespaceAll, metav1.ListOptions{})
 	if err != nil {
 		return "", err
@@ -328,7 +331,9 @@ func (s source) object(item runtime.Object) (metav1.Object, error) {
 }
 
 // watchFrom follows one watch to its end and returns where the next one continues, "" if objects must be listed again.
-func (o *Observer) watchFrom(ctx context.Context, s source, far *progress, version string, known map[types.UID]metav1.Object) string {
+func (o *Observer) watchFrom(
+	ctx context.Context, s source, far *progress, version string, known map[types.UID]metav1.Object,
+) string {
 	w, err := s.watch(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 	if err != nil {
 		o.lost(far)
@@ -464,7 +469,8 @@ func (o *Observer) apply(q *queue, due func(Event) bool) {
 			o.late++
 		}
 		q.applied = max(q.applied, event.ResourceVersion)
-		event.Blind = slices.ContainsFunc(o.blind, func(s span) bool { return event.ResourceVersion > s.from && event.ResourceVersion <= s.to })
+		event.Blind = slices.ContainsFunc(o.blind,
+			func(s span) bool { return event.ResourceVersion > s.from && event.ResourceVersion <= s.to })
 		o.checker.Apply(event)
 	}
 }

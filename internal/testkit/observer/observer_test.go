@@ -88,17 +88,21 @@ func slicesAt(version string, slices ...*discoveryv1.EndpointSlice) *discoveryv1
 // happened, in the order in which it happened.
 func TestSettledWaitsForTheSlowestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "service", Labels: map[string]string{controlLabel: "true"}}}
+		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "service",
+			Labels: map[string]string{controlLabel: "true"}}}
 		servicesAt := func(version string) *corev1.ServiceList {
-			return &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: []corev1.Service{*versioned("1", service)}}
+			return &corev1.ServiceList{ListMeta: metav1.ListMeta{ResourceVersion: version},
+				Items: []corev1.Service{*versioned("1", service)}}
 		}
 		services := newKind(servicesAt("3"))
 		listed, unlisted := versioned("3", endpointSlice("uid-0")), versioned("5", endpointSlice())
 		pods, slices := newKind(podsAt("3", versioned("2", aPod(0)))), newKind(slicesAt("3", listed))
-		o, err := start(t.Context(), []source{pods.source("pods"), slices.source("endpointslices"), services.source("services")}, Options{Hold: 24 * time.Hour})
+		o, err := start(t.Context(), []source{pods.source("pods"), slices.source("endpointslices"),
+			services.source("services")}, Options{Hold: 24 * time.Hour})
 		require.NoError(t, err)
 
-		pods.list, slices.list, services.list = podsAt("6", versioned("6", aPod(0, offline, newImage))), slicesAt("6", unlisted), servicesAt("6")
+		pods.list, slices.list, services.list = podsAt("6", versioned("6", aPod(0, offline, newImage))),
+			slicesAt("6", unlisted), servicesAt("6")
 		pods.watch.Modify(versioned("4", aPod(0, offline)))
 		pods.watch.Modify(versioned("6", aPod(0, offline, newImage)))
 		var report *Report
@@ -156,7 +160,8 @@ func TestStopGivesUpOnAWatchThatTellsNothing(t *testing.T) {
 func TestWhatHappenedWhileAWatchWasBrokenIsNotJudged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rulesAt := func(version, object string, r *appsv1alpha1.PodTransitionRule) *appsv1alpha1.PodTransitionRuleList {
-			return &appsv1alpha1.PodTransitionRuleList{ListMeta: metav1.ListMeta{ResourceVersion: version}, Items: []appsv1alpha1.PodTransitionRule{*versioned(object, r.DeepCopy())}}
+			return &appsv1alpha1.PodTransitionRuleList{ListMeta: metav1.ListMeta{ResourceVersion: version},
+				Items: []appsv1alpha1.PodTransitionRule{*versioned(object, r.DeepCopy())}}
 		}
 		without := maxUnavailable("4")
 		without.Status.Grants = nil
@@ -166,8 +171,10 @@ func TestWhatHappenedWhileAWatchWasBrokenIsNotJudged(t *testing.T) {
 			gateClosed(p)
 		}
 		rules := newKind(rulesAt("9", "1", without))
-		pods := newKind(podsAt("9", versioned("2", aPod(0, asking)), versioned("3", aPod(1, asking)), versioned("4", aPod(2, asking))))
-		o, err := start(t.Context(), []source{pods.source("pods"), rules.source("podtransitionrules")}, Options{StuckAfter: -1})
+		pods := newKind(podsAt("9", versioned("2", aPod(0, asking)), versioned("3", aPod(1, asking)),
+			versioned("4", aPod(2, asking))))
+		o, err := start(t.Context(), []source{pods.source("pods"), rules.source("podtransitionrules")},
+			Options{StuckAfter: -1})
 		require.NoError(t, err)
 		time.Sleep(time.Minute) // the rule is known to every component
 		synctest.Wait()

@@ -54,7 +54,8 @@ func isLive(obj *corev1.Pod) bool {
 }
 
 func hasGate(obj *corev1.Pod) bool {
-	return slices.ContainsFunc(obj.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return g.ConditionType == serviceReady })
+	return slices.ContainsFunc(obj.Spec.ReadinessGates,
+		func(g corev1.PodReadinessGate) bool { return g.ConditionType == serviceReady })
 }
 
 func hasKey(obj *corev1.Pod, prefix string) bool {
@@ -88,7 +89,8 @@ func protocolState(obj *corev1.Pod) string {
 			state = append(state, prefix+"/"+id)
 		}
 	}
-	state = append(state, fmt.Sprintf("finalizers=%v", obj.Finalizers), "service-ready="+string(conditionStatus(obj, serviceReady)),
+	state = append(state, fmt.Sprintf("finalizers=%v", obj.Finalizers),
+		"service-ready="+string(conditionStatus(obj, serviceReady)),
 		"Ready="+string(conditionStatus(obj, corev1.PodReady)), fmt.Sprint(images(obj)))
 	return strings.Join(state, " ")
 }

@@ -61,7 +61,8 @@ func (c *Checker) Report() Report { return c.report(sortedKeys(c.spaces)...) }
 func (c *Checker) ReportIn(namespace string) Report { return c.report(namespace) }
 
 func (c *Checker) report(namespaces ...string) Report {
-	r := Report{OutOfService: map[string]time.Duration{}, UIDs: map[string]int{}, PodVersions: map[types.UID]int{}, Checks: map[Invariant]int{}, Largest: map[string]Largest{}, Churn: map[string]Churns{}}
+	r := Report{OutOfService: map[string]time.Duration{}, UIDs: map[string]int{}, PodVersions: map[types.UID]int{},
+		Checks: map[Invariant]int{}, Largest: map[string]Largest{}, Churn: map[string]Churns{}}
 	for _, name := range namespaces {
 		if s := c.spaces[name]; s != nil {
 			s.addTo(&r)

@@ -63,22 +63,27 @@ func (s *space) judgeRule(r resting, rule *rule) {
 	if obj.DeletionTimestamp != nil {
 		return
 	}
-	r.judge(Stuck, obj, obj.Status.ObservedGeneration == obj.Generation, "is at generation %d, and status is of %d", obj.Generation, obj.Status.ObservedGeneration)
+	r.judge(Stuck, obj, obj.Status.ObservedGeneration == obj.Generation, "is at generation %d, and status is of %d",
+		obj.Generation, obj.Status.ObservedGeneration)
 	granted := map[string]bool{}
 	for i := range obj.Status.Grants {
 		g := &obj.Status.Grants[i]
 		p := s.pods[g.PodName]
 		granted[g.PodName] = true
-		r.judge(Orphan, obj, p != nil && p.obj.UID == g.PodUID && (p.out || hasKey(p.obj, operatingPrefix) || hasKey(p.obj, operatedPrefix)), "still has a grant for Pod %s, which needs none", g.PodName)
+		r.judge(Orphan, obj, p != nil && p.obj.UID == g.PodUID &&
+			(p.out || hasKey(p.obj, operatingPrefix) || hasKey(p.obj, operatedPrefix)),
+			"still has a grant for Pod %s, which needs none", g.PodName)
 	}
 	available := 0
 	for name, p := range s.pods {
 		_, serves := p.obj.Labels[serviceAvailable]
-		if rule.selects(p.obj) && isLive(p.obj) && isReady(p.obj) && (serves || p.obj.Labels[controlLabel] != "true") && !p.out && !granted[name] {
+		if rule.selects(p.obj) && isLive(p.obj) && isReady(p.obj) && (serves || p.obj.Labels[controlLabel] != "true") &&
+			!p.out && !granted[name] {
 			available++
 		}
 	}
-	r.judge(Revision, obj, int(obj.Status.Available) == available, "says that %d Pods are available, and counted are %d", obj.Status.Available, available)
+	r.judge(Revision, obj, int(obj.Status.Available) == available, "says that %d Pods are available, and counted are %d",
+		obj.Status.Available, available)
 }
 
 // judgeStage judges that a Pod which waits in a stage can be told why.
@@ -90,7 +95,8 @@ func (s *space) judgeStage(r resting, p *pod) {
 
 func (s *space) judgeSet(r resting, set *set, owned []*pod) {
 	obj := set.obj
-	r.judge(Stuck, obj, obj.Status.ObservedGeneration == obj.Generation, "is at generation %d, and status is of %d", obj.Generation, obj.Status.ObservedGeneration)
+	r.judge(Stuck, obj, obj.Status.ObservedGeneration == obj.Generation, "is at generation %d, and status is of %d",
+		obj.Generation, obj.Status.ObservedGeneration)
 	s.judgeReasons(r, obj)
 	judgeCounts(r, obj, owned)
 	s.judgeRevisions(r, set, owned)
@@ -102,7 +108,8 @@ func (s *space) judgeReasons(r resting, obj *appsv1alpha1.CollaSet) {
 	conditions := obj.Status.Conditions
 	held := obj.Spec.Paused || len(obj.Status.Blockers) > 0 || obj.Status.Halted != nil ||
 		meta.IsStatusConditionTrue(conditions, appsv1alpha1.CollaSetStalled) ||
-		meta.IsStatusConditionFalse(conditions, appsv1alpha1.CollaSetScale) || meta.IsStatusConditionFalse(conditions, appsv1alpha1.CollaSetUpdate)
+		meta.IsStatusConditionFalse(conditions, appsv1alpha1.CollaSetScale) ||
+		meta.IsStatusConditionFalse(conditions, appsv1alpha1.CollaSetUpdate)
 	ready := meta.IsStatusConditionTrue(conditions, appsv1alpha1.CollaSetReady)
 	why := ""
 	if c := meta.FindStatusCondition(conditions, appsv1alpha1.CollaSetReady); c != nil {
@@ -123,7 +130,8 @@ func (s *space) unready(obj *appsv1alpha1.CollaSet) bool {
 
 // judgeCounts compares status with a recount.
 func judgeCounts(r resting, obj *appsv1alpha1.CollaSet, owned []*pod) {
-	sequential := obj.Spec.NamingStrategy != nil && obj.Spec.NamingStrategy.PodNamingSuffixPolicy == appsv1alpha1.PodNamingSuffixPersistentSequence
+	sequential := obj.Spec.NamingStrategy != nil &&
+		obj.Spec.NamingStrategy.PodNamingSuffixPolicy == appsv1alpha1.PodNamingSuffixPersistentSequence
 	var all, ready, updated, updatedReady, scheduled, terminating int32
 	selector, err := metav1.LabelSelectorAsSelector(obj.Spec.Selector)
 	if err != nil {
@@ -149,9 +157,11 @@ func judgeCounts(r resting, obj *appsv1alpha1.CollaSet, owned []*pod) {
 		add(p.obj.Spec.NodeName != "", &scheduled)
 	}
 	st := obj.Status
-	said := []int32{st.Replicas, st.ReadyReplicas, st.UpdatedReplicas, st.UpdatedReadyReplicas, st.ScheduledReplicas, st.TerminatingReplicas}
+	said := []int32{st.Replicas, st.ReadyReplicas, st.UpdatedReplicas, st.UpdatedReadyReplicas, st.ScheduledReplicas,
+		st.TerminatingReplicas}
 	counted := []int32{all, ready, updated, updatedReady, scheduled, terminating}
-	r.judge(Revision, obj, slices.Equal(said, counted), "says of replicas, ready, updated, updated and ready, scheduled, terminating: %v, and counted are %v", said, counted)
+	r.judge(Revision, obj, slices.Equal(said, counted),
+		"says of replicas, ready, updated, updated and ready, scheduled, terminating: %v, and counted are %v", said, counted)
 }
 
 // judgeEntries compares the ResourceContext with the Pods.
@@ -174,19 +184,24 @@ func (s *space) judgeEntries(r resting, set *set, owned []*pod) {
 			continue
 		}
 		data, ok := entries[id]
-		r.judge(InstanceID, p.obj, ok, "has instance ID %q, of which ResourceContext %s has no entry of CollaSet %s", id, set.pool(), set.obj.Name)
+		r.judge(InstanceID, p.obj, ok, "has instance ID %q, of which ResourceContext %s has no entry of CollaSet %s", id,
+			set.pool(), set.obj.Name)
 		if !ok {
 			continue
 		}
-		r.judge(Revision, p.obj, data[appsv1alpha1.ContextRevision] == p.obj.Labels[revisionLabel], "is of revision %s, and its entry of %s", p.obj.Labels[revisionLabel], data[appsv1alpha1.ContextRevision])
-		for _, mark := range []string{appsv1alpha1.ContextPodJustCreate, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextScaleIn} {
+		r.judge(Revision, p.obj, data[appsv1alpha1.ContextRevision] == p.obj.Labels[revisionLabel],
+			"is of revision %s, and its entry of %s", p.obj.Labels[revisionLabel], data[appsv1alpha1.ContextRevision])
+		for _, mark := range []string{appsv1alpha1.ContextPodJustCreate, appsv1alpha1.ContextPodRecreateUpdate,
+			appsv1alpha1.ContextScaleIn} {
 			_, marked := data[mark]
-			r.judge(Orphan, context.obj, !marked || asks(p.obj) || !isReady(p.obj), "has the mark %s for instance ID %s, whose Pod is in service", mark, id)
+			r.judge(Orphan, context.obj, !marked || asks(p.obj) || !isReady(p.obj),
+				"has the mark %s for instance ID %s, whose Pod is in service", mark, id)
 		}
 	}
 	if len(entries) > 0 && meta.IsStatusConditionTrue(set.obj.Status.Conditions, appsv1alpha1.CollaSetReady) {
 		for _, id := range sortedKeys(entries) {
-			r.judge(Orphan, context.obj, holders[id], "has an entry of instance ID %s for CollaSet %s, which has no such Pod and is Ready", id, set.obj.Name)
+			r.judge(Orphan, context.obj, holders[id],
+				"has an entry of instance ID %s for CollaSet %s, which has no such Pod and is Ready", id, set.obj.Name)
 		}
 	}
 }
@@ -201,7 +216,8 @@ func (s *space) judgeOrphans(r resting) {
 		r.judge(Orphan, context.obj, len(context.obj.Spec.Contexts) > 0, "has no entry and should be gone")
 		for id, owner := range context.owners {
 			set := s.sets[owner]
-			r.judge(Orphan, context.obj, set != nil && set.pool() == name || !s.used(name), "has an entry of instance ID %s for CollaSet %q, which does not use it", id, owner)
+			r.judge(Orphan, context.obj, set != nil && set.pool() == name || !s.used(name),
+				"has an entry of instance ID %s for CollaSet %q, which does not use it", id, owner)
 		}
 	}
 	s.judgeClaims(r)
@@ -234,11 +250,13 @@ func (s *space) judgeClaims(r resting) {
 		id := claim.Labels[instanceIDLabel]
 		at := place{set, id, claim.Labels[appsv1alpha1.ClaimTemplateNameLabel]}
 		other, twice := seen[at]
-		r.judge(Orphan, claim, !twice || mounted[name] && mounted[other], "is the second claim of instance ID %s for template %s, beside %s", id, at.template, other)
+		r.judge(Orphan, claim, !twice || mounted[name] && mounted[other],
+			"is the second claim of instance ID %s for template %s, beside %s", id, at.template, other)
 		seen[at] = name
 		if retention(set.obj).scaled && !mounted[name] {
 			pool := s.contexts[set.pool()]
-			r.judge(Orphan, claim, pool != nil && pool.owners[id] == set.obj.Name, "is of instance ID %s, which CollaSet %s has given up (whenScaled: Delete)", id, set.obj.Name)
+			r.judge(Orphan, claim, pool != nil && pool.owners[id] == set.obj.Name,
+				"is of instance ID %s, which CollaSet %s has given up (whenScaled: Delete)", id, set.obj.Name)
 		}
 	}
 }
@@ -290,7 +308,8 @@ func (s *space) judgeHistory(r resting) {
 			}
 		}
 		// The controller keeps limit+1 revisions, used or not, before it looks closer.
-		r.judge(Orphan, set.obj, unused <= limit || len(kept[set]) <= limit+1, "keeps %d revisions that nobody uses, and historyLimit is %d", unused, limit)
+		r.judge(Orphan, set.obj, unused <= limit || len(kept[set]) <= limit+1,
+			"keeps %d revisions that nobody uses, and historyLimit is %d", unused, limit)
 	}
 }
 
@@ -314,7 +333,8 @@ func (s *space) judgeChurn(r resting) {
 			continue
 		}
 		var about metav1.Object = &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: name}}
-		r.judge(Churn, about, c.Churns == *c.expected, "had %d Pods created and %d deleted, where %d and %d are needed", c.Created, c.Deleted, c.expected.Created, c.expected.Deleted)
+		r.judge(Churn, about, c.Churns == *c.expected, "had %d Pods created and %d deleted, where %d and %d are needed",
+			c.Created, c.Deleted, c.expected.Created, c.expected.Deleted)
 	}
 }
 

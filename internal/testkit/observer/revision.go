@@ -23,7 +23,8 @@ func (s *space) judgeRevisions(r resting, set *set, owned []*pod) {
 		}
 		name := p.obj.Labels[revisionLabel]
 		revision := s.revisions[name]
-		if r.judge(Revision, p.obj, revision != nil, "is labelled with revision %q, which CollaSet %s does not have", name, set.obj.Name); revision == nil {
+		if r.judge(Revision, p.obj, revision != nil, "is labelled with revision %q, which CollaSet %s does not have", name,
+			set.obj.Name); revision == nil {
 			continue
 		}
 		template := templates[name]
@@ -51,7 +52,8 @@ func contentOf(revision *appsv1.ControllerRevision) *content {
 		c.problem = "it cannot be read: " + err.Error()
 	}
 	claimed := func(v corev1.Volume) bool {
-		return slices.ContainsFunc(c.Spec.VolumeClaimTemplates, func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == v.Name })
+		return slices.ContainsFunc(c.Spec.VolumeClaimTemplates,
+			func(claim corev1.PersistentVolumeClaim) bool { return claim.Name == v.Name })
 	}
 	c.Spec.Template.Spec.Volumes = slices.DeleteFunc(c.Spec.Template.Spec.Volumes, claimed)
 	c.Spec.Template.Spec.Hostname = "" // with names in sequence it is the Pod's name

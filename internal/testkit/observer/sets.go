@@ -165,7 +165,9 @@ func (s *space) checkCreation(p *pod, e Event) {
 			}
 		}
 	}
-	s.check(Churn, e, live-pairs <= wanted, "was created as number %d (and %d replacements) of CollaSet %s, which wants %d", live-pairs, pairs, set.obj.Name, wanted)
+	s.check(Churn, e, live-pairs <= wanted,
+		"was created as number %d (and %d replacements) of CollaSet %s, which wants %d", live-pairs, pairs,
+		set.obj.Name, wanted)
 }
 
 // firstOf reports whether a Pod is the only live replacement of another. It makes none too many, however many are on
@@ -195,7 +197,8 @@ func (s *space) replaces(p *pod) *pod {
 		return nil
 	}
 	if at, ok := s.poolOf(p); ok {
-		if context := s.contexts[at.pool]; context != nil && context.origins[at.id] == origin.obj.Labels[instanceIDLabel] && context.origins[at.id] != "" {
+		if context := s.contexts[at.pool]; context != nil && context.origins[at.id] == origin.obj.Labels[instanceIDLabel] &&
+			context.origins[at.id] != "" {
 			return origin
 		}
 	}
@@ -237,7 +240,8 @@ func (s *space) checkSurge(p *pod, e Event) {
 		}
 	}
 	most := set.surge.most(e.Time)
-	s.check(Budget, e, n <= most, "takes part in replacement number %d at a time of CollaSet %s, whose maxSurge is %d", n, set.obj.Name, most)
+	s.check(Budget, e, n <= most, "takes part in replacement number %d at a time of CollaSet %s, whose maxSurge is %d", n,
+		set.obj.Name, most)
 }
 
 // checkRecentlyReady judges that with spec.minReadySeconds no more than a quarter of the Pods are being updated or have
@@ -253,13 +257,15 @@ func (s *space) checkRecentlyReady(before, now *pod, e Event) {
 		if p.owner != now.owner || !isLive(p.obj) {
 			continue
 		}
-		recentlyReady := p.obj.Labels[revisionLabel] == set.obj.Status.UpdatedRevision && isReady(p.obj) && readySince(p.obj).After(recent)
+		recentlyReady := p.obj.Labels[revisionLabel] == set.obj.Status.UpdatedRevision && isReady(p.obj) &&
+			readySince(p.obj).After(recent)
 		if updating(p) || recentlyReady {
 			n++
 		}
 	}
 	most := max(1, (set.wanted.most(e.Time)+3)/4)
-	s.check(Budget, e, n <= most, "begins its update as number %d of CollaSet %s that is being updated or was just now: with minReadySeconds it may be %d", n, set.obj.Name, most)
+	s.check(Budget, e, n <= most,
+		"begins its update as number %d of CollaSet %s that is being updated or was just now: with minReadySeconds it may be %d", n, set.obj.Name, most)
 }
 
 func updating(p *pod) bool {
@@ -275,7 +281,8 @@ func (s *space) checkRevision(p *pod, e Event) {
 	}
 	name := p.obj.Labels[revisionLabel]
 	known := s.revisions[name]
-	s.check(Revision, e, known != nil && metav1.IsControlledBy(known, set.obj), "is labelled with revision %q, which CollaSet %s does not have", name, set.obj.Name)
+	s.check(Revision, e, known != nil && metav1.IsControlledBy(known, set.obj),
+		"is labelled with revision %q, which CollaSet %s does not have", name, set.obj.Name)
 }
 
 // applyRevision judges that no revision is deleted that a Pod has or comes from.

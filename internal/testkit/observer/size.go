@@ -84,7 +84,8 @@ func judgeGrowth(r resting, obj metav1.Object, pods int, last *sample) {
 	now := sample{pods, size(obj)}
 	if last.bytes > 0 && now.pods-last.pods >= growthFrom {
 		most := last.bytes + bytesPerPod*(now.pods-last.pods) + slack
-		r.judge(Size, obj, now.bytes <= most, "has grown from %d bytes with %d Pods to %d with %d", last.bytes, last.pods, now.bytes, now.pods)
+		r.judge(Size, obj, now.bytes <= most, "has grown from %d bytes with %d Pods to %d with %d", last.bytes, last.pods,
+			now.bytes, now.pods)
 	}
 	if last.bytes == 0 || now.pods < last.pods || now.pods-last.pods >= growthFrom {
 		*last = now

@@ -24,7 +24,8 @@ func (s *space) applySlice(obj *discoveryv1.EndpointSlice, e Event) {
 		delete(s.slices, obj.Name)
 		return
 	}
-	listed := slice{service: obj.Labels[discoveryv1.LabelServiceName], byUID: map[types.UID]bool{}, byName: map[string]bool{}}
+	listed := slice{service: obj.Labels[discoveryv1.LabelServiceName], byUID: map[types.UID]bool{},
+		byName: map[string]bool{}}
 	for _, endpoint := range obj.Endpoints {
 		ready := endpoint.Conditions.Ready == nil || *endpoint.Conditions.Ready
 		if endpoint.TargetRef != nil && endpoint.TargetRef.Kind == "Pod" {
@@ -105,7 +106,8 @@ func (s *space) checkTraffic(before *pod, obj *corev1.Pod, e Event) {
 	}
 	for name, listed := range s.slices {
 		if s.controlled(listed.service) && (listed.byUID[obj.UID] || listed.byName[obj.Name]) {
-			s.report(Traffic, e, fmt.Sprintf("%s while EndpointSlice %s of Service %s listed it as ready", what, name, listed.service))
+			s.report(Traffic, e, fmt.Sprintf("%s while EndpointSlice %s of Service %s listed it as ready", what, name,
+				listed.service))
 		}
 	}
 }
@@ -113,14 +115,16 @@ func (s *space) checkTraffic(before *pod, obj *corev1.Pod, e Event) {
 // sameImages reports whether no container has got another image. It is asked for every event of a Pod.
 func sameImages(a, b *corev1.Pod) bool {
 	same := func(x, y corev1.Container) bool { return x.Image == y.Image && x.Name == y.Name }
-	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, same) && slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, same)
+	return slices.EqualFunc(a.Spec.Containers, b.Spec.Containers, same) &&
+		slices.EqualFunc(a.Spec.InitContainers, b.Spec.InitContainers, same)
 }
 
 // resized names the first container that collaset-controller had restart for other resources; "" if there is none.
 // What restarts nothing may be done while the Pod serves. Others, an autoscaler for one, resize running Pods on their
 // own account.
 func resized(before, after *corev1.Pod) string {
-	for _, pair := range [][2][]corev1.Container{{before.Spec.InitContainers, after.Spec.InitContainers}, {before.Spec.Containers, after.Spec.Containers}} {
+	for _, pair := range [][2][]corev1.Container{{before.Spec.InitContainers, after.Spec.InitContainers},
+		{before.Spec.Containers, after.Spec.Containers}} {
 		for i := range min(len(pair[0]), len(pair[1])) {
 			old, now := &pair[0][i], &pair[1][i]
 			if !sameResources(&old.Resources, &now.Resources) && restarts(old, now) && resizedBy(after, now.Name) {
@@ -138,8 +142,9 @@ func restarts(old, now *corev1.Container) bool {
 		return x.Cmp(y) != 0
 	}
 	return slices.ContainsFunc(now.ResizePolicy, func(p corev1.ContainerResizePolicy) bool {
-		return p.RestartPolicy == corev1.RestartContainer && (differs(old.Resources.Requests, now.Resources.Requests, p.ResourceName) ||
-			differs(old.Resources.Limits, now.Resources.Limits, p.ResourceName))
+		return p.RestartPolicy == corev1.RestartContainer &&
+			(differs(old.Resources.Requests, now.Resources.Requests, p.ResourceName) ||
+				differs(old.Resources.Limits, now.Resources.Limits, p.ResourceName))
 	})
 }
 

@@ -33,7 +33,8 @@ type fields struct{ may, mayNot []string }
 // writable is, by kind and component, what it may write. A component that is not named writes nothing of the kind.
 var writable = map[string]map[string]fields{
 	"Pod": {
-		collasetController:  {may: []string{anyField}, mayNot: []string{"f:status", podAnnotations + strings.TrimSuffix(ruleDetail, "/")}},
+		collasetController: {may: []string{anyField},
+			mayNot: []string{"f:status", podAnnotations + strings.TrimSuffix(ruleDetail, "/")}},
 		lifecycleController: {may: []string{podLabels, podAnnotations, podFinalizers, statusConditions}},
 		ruleController:      {may: []string{podAnnotations + strings.TrimSuffix(ruleDetail, "/")}},
 		consistController:   {may: []string{podLabels, podAnnotations + availableConditions, podFinalizers}},
@@ -54,7 +55,8 @@ var writable = map[string]map[string]fields{
 var foreignLabels = map[string]bool{lifecycleController: true, consistController: true}
 
 // components are the suite's field managers.
-var components = map[string]bool{collasetController: true, lifecycleController: true, ruleController: true, consistController: true, webhookServer: true}
+var components = map[string]bool{collasetController: true, lifecycleController: true, ruleController: true,
+	consistController: true, webhookServer: true}
 
 // checkWriters judges that no component has written a field that is not its own. What it wrote is what it holds by
 // managedFields; only what has changed since is looked at.
@@ -74,7 +76,8 @@ func (s *space) checkWriters(before, now metav1.Object, e Event) {
 func unchanged(old []metav1.ManagedFieldsEntry, entry metav1.ManagedFieldsEntry) bool {
 	for i := range old {
 		o := &old[i]
-		if o.Manager == entry.Manager && o.Subresource == entry.Subresource && o.Operation == entry.Operation && o.FieldsV1 != nil {
+		if o.Manager == entry.Manager && o.Subresource == entry.Subresource && o.Operation == entry.Operation &&
+			o.FieldsV1 != nil {
 			return o.FieldsV1.Equal(*entry.FieldsV1)
 		}
 	}

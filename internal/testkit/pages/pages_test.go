@@ -15,7 +15,8 @@ const page = "# The `Pod` protocol: what's next?\n\nSee [there](other.md#made-up
 func TestRead(t *testing.T) {
 	p := Read("docs/page.md", []byte(page))
 	require.Equal(t, []string{"the-pod-protocol-whats-next", "again", "again-1"}, p.Anchors)
-	require.Equal(t, []string{"other.md#made-up", "#the-pod-protocol-whats-next", "gone.md", "https://example.com/#x", "#again-1"}, p.Links)
+	require.Equal(t, []string{"other.md#made-up", "#the-pod-protocol-whats-next", "gone.md", "https://example.com/#x",
+		"#again-1"}, p.Links)
 	require.Equal(t, []string{"Pod", "spec.replicas", "x"}, p.Words)
 	require.Equal(t, []Block{
 		{Line: 15, Language: "yaml", Note: "fragment=CollaSet", Text: "spec: {}\n# no heading\n"},

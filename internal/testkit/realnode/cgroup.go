@@ -32,7 +32,8 @@ func hierarchies() (dirs []string, unified bool, err error) {
 		return nil, false, err
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if fields := strings.Fields(line); len(fields) > 2 && (fields[2] == "cgroup" || fields[2] == "cgroup2") && strings.HasPrefix(fields[1], cgroupRoot+"/") {
+		if fields := strings.Fields(line); len(fields) > 2 && (fields[2] == "cgroup" || fields[2] == "cgroup2") &&
+			strings.HasPrefix(fields[1], cgroupRoot+"/") {
 			dirs = append(dirs, fields[1])
 		}
 	}

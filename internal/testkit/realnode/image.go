@@ -136,7 +136,8 @@ func writeTar(to io.Writer, files map[string][]byte, mode int64) error {
 	slices.Sort(names)
 	out := tar.NewWriter(to)
 	for _, name := range names {
-		if err := out.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(files[name])), Typeflag: tar.TypeReg}); err != nil {
+		if err := out.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(files[name])),
+			Typeflag: tar.TypeReg}); err != nil {
 			return err
 		}
 		if _, err := out.Write(files[name]); err != nil {

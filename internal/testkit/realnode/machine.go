@@ -33,7 +33,8 @@ var machineScript string
 // namespaces is the command line that runs a command in namespaces of its own,
 // which end with the caller at the latest.
 func namespaces() []string {
-	return []string{"setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"}
+	return []string{"setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--propagation", "private", "--pid",
+		"--fork", "--kill-child", "--mount-proc"}
 }
 
 // Inside reports whether this process is one that Main runs in namespaces of its

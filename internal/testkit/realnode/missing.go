@@ -60,7 +60,8 @@ func cniPlugins() (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("no CNI plugins in %s (Debian: package containernetworking-plugins)", strings.Join(cniFolders, ", "))
+	return "", fmt.Errorf("no CNI plugins in %s (Debian: package containernetworking-plugins)",
+		strings.Join(cniFolders, ", "))
 }
 
 // tryNamespaces makes what a run makes, and lets it go again.
@@ -70,7 +71,8 @@ func tryNamespaces() error {
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("this machine does not let root make namespaces, mounts and bridges: %w: %s", err, bytes.TrimSpace(output.Bytes()))
+		return fmt.Errorf("this machine does not let root make namespaces, mounts and bridges: %w: %s", err,
+			bytes.TrimSpace(output.Bytes()))
 	}
 	return nil
 }

@@ -46,7 +46,9 @@ type Node struct {
 // returns when the Node is Ready. The kubelet is the binary at the path kubelet,
 // the program of the image that holds a Pod's namespaces the one at pause, which is
 // called with the argument "pause". After an error nothing is left but the folder.
-func Start(ctx context.Context, cluster *localkube.Cluster, n int, kubelet, pause string, images ...Image) (*Node, error) {
+func Start(
+	ctx context.Context, cluster *localkube.Cluster, n int, kubelet, pause string, images ...Image,
+) (*Node, error) {
 	run := os.Getenv(folderVariable)
 	if run == "" {
 		return nil, errors.New("nodes run only inside: call realnode.Main from TestMain")
@@ -56,10 +58,12 @@ func Start(ctx context.Context, cluster *localkube.Cluster, n int, kubelet, paus
 		return nil, err
 	}
 	node := &Node{Name: fmt.Sprintf("real-%d", n), dir: dir}
-	if err := node.prepare(cluster, n, filepath.Base(run), kubelet, append(images, Image{Name: pauseImage, Program: pause, Args: []string{"pause"}})); err != nil {
+	if err := node.prepare(cluster, n, filepath.Base(run), kubelet,
+		append(images, Image{Name: pauseImage, Program: pause, Args: []string{"pause"}})); err != nil {
 		return nil, fmt.Errorf("preparing node %s: %w", node.Name, err)
 	}
-	if out, err := exec.CommandContext(ctx, "ip", "address", "replace", address(n)+"/32", "dev", bridge).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "ip", "address", "replace", address(n)+"/32", "dev",
+		bridge).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("giving node %s its address: %w: %s", node.Name, err, out)
 	}
 	node.process = child.Process{Name: node.Name, Log: node.in("node.log")}
@@ -67,7 +71,8 @@ func Start(ctx context.Context, cluster *localkube.Cluster, n int, kubelet, paus
 		"--mount", "--propagation", "private", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc",
 		"sh", node.in("node.sh"), node.Name, node.dir,
 		node.in("kubelet"), "--config=" + node.in("kubelet.json"), "--kubeconfig=" + node.in("kubeconfig"),
-		"--hostname-override=" + node.Name, "--node-ip=" + address(n), "--root-dir=" + node.in("root"), "--cert-dir=" + node.in("pki"), "--v=2",
+		"--hostname-override=" + node.Name, "--node-ip=" + address(n), "--root-dir=" + node.in("root"),
+		"--cert-dir=" + node.in("pki"), "--v=2",
 	}, os.Environ(), false)
 	if err != nil {
 		return nil, err
@@ -149,8 +154,9 @@ func networkConfig(number int) any {
 	return map[string]any{"cniVersion": "0.4.0", "name": "nodes", "plugins": []any{map[string]any{
 		"type": "bridge", "bridge": bridge, "isGateway": false, "ipMasq": false,
 		"ipam": map[string]any{
-			"type":    "host-local",
-			"ranges":  []any{[]any{map[string]any{"subnet": subnet, "rangeStart": part(1), "rangeEnd": part(254), "gateway": gateway}}},
+			"type": "host-local",
+			"ranges": []any{[]any{map[string]any{"subnet": subnet, "rangeStart": part(1), "rangeEnd": part(254),
+				"gateway": gateway}}},
 			"routes":  []any{map[string]any{"dst": "0.0.0.0/0"}},
 			"dataDir": "/run/addresses",
 		},
@@ -194,9 +200,11 @@ func (n *Node) kubeletConfig(number int, cgroup string) any {
 		"healthzPort":              0,
 		"readOnlyPort":             0,
 		// Only this run can reach the address.
-		"authentication":                map[string]any{"anonymous": map[string]any{"enabled": true}, "webhook": map[string]any{"enabled": false}},
-		"authorization":                 map[string]any{"mode": "AlwaysAllow"},
-		"evictionHard":                  map[string]string{"memory.available": never, "nodefs.available": never, "nodefs.inodesFree": never, "imagefs.available": never, "imagefs.inodesFree": never},
+		"authentication": map[string]any{"anonymous": map[string]any{"enabled": true},
+			"webhook": map[string]any{"enabled": false}},
+		"authorization": map[string]any{"mode": "AlwaysAllow"},
+		"evictionHard": map[string]string{"memory.available": never, "nodefs.available": never,
+			"nodefs.inodesFree": never, "imagefs.available": never, "imagefs.inodesFree": never},
 		"imageGCHighThresholdPercent":   100,
 		"localStorageCapacityIsolation": false,
 		"makeIPTablesUtilChains":        false,

@@ -111,7 +111,8 @@ func Tell(t *testing.T, w *World, name string, row faultreport.Row, tell func(*P
 			switch {
 			case t.Failed():
 				p.row.Failed = 1
-				p.row.Failures = []string{fmt.Sprintf("%s: run again with FAULT_SEED=%d RUN='^%s$'", name, seed, strings.ReplaceAll(t.Name(), "/", "$/^"))}
+				p.row.Failures = []string{fmt.Sprintf("%s: run again with FAULT_SEED=%d RUN='^%s$'", name, seed,
+					strings.ReplaceAll(t.Name(), "/", "$/^"))}
 			case !p.fired:
 				p.row.NotFired = 1
 				t.Logf("NOT FIRED: the fault of this plan found nothing to disturb")
@@ -140,7 +141,8 @@ func (p *Plan) Checked(invariant string) { p.row.Invariants[invariant]++ }
 // Observe starts to judge; Tell has done it.
 func (p *Plan) Observe() {
 	p.Helper()
-	o, err := observer.Start(context.WithoutCancel(p.Context()), p.RESTConfig(), observer.Options{StuckAfter: 2 * await.Patience, Rest: 2 * time.Minute})
+	o, err := observer.Start(context.WithoutCancel(p.Context()), p.RESTConfig(),
+		observer.Options{StuckAfter: 2 * await.Patience, Rest: 2 * time.Minute})
 	require.NoError(p, err)
 	p.Observer = o
 	p.Cleanup(func() {
@@ -245,7 +247,8 @@ func (p *Plan) Within(d time.Duration) {
 func (p *Plan) Create(objects ...client.Object) {
 	p.Helper()
 	for _, obj := range objects {
-		p.Eventually("the creation of "+obj.GetName(), func() error { return ignoreExists(p.Client.Create(p.Context(), obj)) })
+		p.Eventually("the creation of "+obj.GetName(),
+			func() error { return ignoreExists(p.Client.Create(p.Context(), obj)) })
 	}
 }
 
@@ -259,7 +262,10 @@ func ignoreExists(err error) error {
 // Patch changes a CollaSet with a JSON merge patch, trying again.
 func (p *Plan) Patch(name, patch string) {
 	p.Helper()
-	p.Eventually("the change of "+name, func() error { return workload.Patch(p.Context(), p.Client, p.Namespace, name, patch) })
+	p.Eventually("the change of "+name, func() error {
+		return workload.Patch(p.Context(), p.Client, p.Namespace,
+			name, patch)
+	})
 }
 
 // SetImage begins a rollout.
@@ -336,6 +342,7 @@ func (p *Plan) UIDs(name string) []types.UID {
 // WithRules creates a workload of n Pods with traffic and a rule, and waits until it serves.
 func (p *Plan) WithRules(name, image string, n int, maxUnavailable string) {
 	p.Helper()
-	p.Create(workload.Service(p.Namespace, name), workload.Rule(p.Namespace, name, maxUnavailable), workload.CollaSet(p.Namespace, name, image, int32(n)))
+	p.Create(workload.Service(p.Namespace, name), workload.Rule(p.Namespace, name, maxUnavailable),
+		workload.CollaSet(p.Namespace, name, image, int32(n)))
 	p.WaitAtRest(name, n, image)
 }

@@ -32,7 +32,8 @@ func auditPolicy(reads bool) []byte {
 	omit := true
 	rules := []rule{
 		{Level: "None", Verbs: []string{"get", "list", "watch"}},
-		{Level: "RequestResponse", Verbs: []string{"create", "update", "patch", "delete"}, Resources: []resources{{Resources: []string{"pods", "pods/*"}}}, OmitManagedFields: &omit},
+		{Level: "RequestResponse", Verbs: []string{"create", "update", "patch", "delete"},
+			Resources: []resources{{Resources: []string{"pods", "pods/*"}}}, OmitManagedFields: &omit},
 		{Level: "Metadata"},
 	}
 	if reads {
@@ -110,7 +111,8 @@ func (r Request) String() string {
 	if r.Subresource != "" {
 		resource += "/" + r.Subresource
 	}
-	return fmt.Sprintf("%s %s %s %s/%s -> %d", cmp.Or(r.Component(), r.User), r.Verb, resource, r.Namespace, r.Name, r.Code)
+	return fmt.Sprintf("%s %s %s %s/%s -> %d", cmp.Or(r.Component(), r.User), r.Verb, resource, r.Namespace,
+		r.Name, r.Code)
 }
 
 // auditEvent is the part of audit.k8s.io/v1 Event that is read.
@@ -224,15 +226,19 @@ func (seen answers) read(from io.Reader) (requests []Request, read int64, err er
 
 func (seen answers) request(e *auditEvent) Request {
 	r := Request{
-		Received: e.Received.Time, Took: e.Answered.Sub(e.Received.Time), User: e.User.Username, UserAgent: e.UserAgent, Verb: e.Verb, URI: e.RequestURI,
+		Received: e.Received.Time, Took: e.Answered.Sub(e.Received.Time), User: e.User.Username, UserAgent: e.UserAgent,
+		Verb: e.Verb, URI: e.RequestURI,
 		Credential: strings.Join(e.User.Extra["authentication.kubernetes.io/credential-id"], " "),
 		Group:      e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
-		Namespace: e.ObjectRef.Namespace, Name: cmp.Or(e.ObjectRef.Name, e.ResponseObject.Metadata.Name), Code: e.ResponseStatus.Code,
-		Unauthorized:    e.ResponseStatus.Code == http.StatusForbidden && e.Annotations["authorization.k8s.io/decision"] != "allow",
+		Namespace: e.ObjectRef.Namespace, Name: cmp.Or(e.ObjectRef.Name, e.ResponseObject.Metadata.Name),
+		Code: e.ResponseStatus.Code,
+		Unauthorized: e.ResponseStatus.Code == http.StatusForbidden &&
+			e.Annotations["authorization.k8s.io/decision"] != "allow",
 		ResourceVersion: e.ResponseObject.Metadata.ResourceVersion,
 		DryRun:          strings.Contains(e.RequestURI, "dryRun=All") || e.deletesDryly(),
 	}
-	if meta := e.ResponseObject.Metadata; r.Resource == "pods" && r.Write() && r.OK() && meta.UID != "" && r.Verb != "delete" {
+	if meta := e.ResponseObject.Metadata; r.Resource == "pods" && r.Write() && r.OK() && meta.UID != "" &&
+		r.Verb != "delete" {
 		answer := meta.UID + "@" + meta.ResourceVersion
 		r.NoOp = seen[answer]
 		seen[answer] = true

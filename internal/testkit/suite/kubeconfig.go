@@ -23,7 +23,9 @@ func User(component string) string {
 // serviceAccountKubeconfig writes a kubeconfig whose rights are those that RBAC
 // gives the component's ServiceAccount, and nothing more, with a token of the
 // process's own. It returns the path, and what the audit log calls the token.
-func (s *Suite) serviceAccountKubeconfig(ctx context.Context, component, process string) (path, credential string, err error) {
+func (s *Suite) serviceAccountKubeconfig(
+	ctx context.Context, component, process string,
+) (path, credential string, err error) {
 	path = filepath.Join(s.Dir, process+".kubeconfig")
 	token, err := s.writeKubeconfig(ctx, component, path)
 	if err != nil {
@@ -39,8 +41,10 @@ func (s *Suite) writeKubeconfig(ctx context.Context, component, path string) (to
 	if err != nil {
 		return "", err
 	}
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](tokenSeconds)}}
-	granted, err := clients.CoreV1().ServiceAccounts(Namespace).CreateToken(ctx, component, request, metav1.CreateOptions{})
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr.To[int64](
+		tokenSeconds)}}
+	granted, err := clients.CoreV1().ServiceAccounts(Namespace).CreateToken(ctx, component, request,
+		metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("asking for a token of ServiceAccount %s/%s: %w", Namespace, component, err)
 	}

@@ -63,10 +63,12 @@ func (p *process) arguments(further []string) []string {
 	}
 	if p.component == Webhook {
 		_, port, _ := net.SplitHostPort(p.webhook)
-		args = append(args, "--webhook-bind-address="+loopback, "--webhook-port="+port, "--advertise-url=https://"+p.webhook, "--webhook-cert-settle=1s",
+		args = append(args, "--webhook-bind-address="+loopback, "--webhook-port="+port, "--advertise-url=https://"+p.webhook,
+			"--webhook-cert-settle=1s",
 			"--graceful-deletion", "--announce-services") // as overlay local has them
 	} else {
-		args = append(args, "--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=500ms")
+		args = append(args, "--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s",
+			"--leader-elect-retry-period=500ms")
 	}
 	return append(args, further...)
 }

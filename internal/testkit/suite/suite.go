@@ -249,7 +249,8 @@ func (s *Suite) startCluster(ctx context.Context, assets string) error {
 			dir = filepath.Join(s.Dir, "cluster")
 		}
 		cluster, err := localkube.Start(ctx, localkube.Config{
-			Name: s.Name, Dir: dir, Kubernetes: s.config.Kubernetes, AssetsDir: assets, Detached: s.config.Detached, Progress: s.config.Progress,
+			Name: s.Name, Dir: dir, Kubernetes: s.config.Kubernetes, AssetsDir: assets, Detached: s.config.Detached,
+			Progress:              s.config.Progress,
 			WithControllerManager: true, WithScheduler: true, WithNodes: true, Nodes: max(s.config.Nodes, 1),
 			Audit: true, AuditReads: s.config.AuditReads,
 			APIServerArgs:         apiServerArgs,
@@ -273,7 +274,8 @@ func (s *Suite) startCluster(ctx context.Context, assets string) error {
 // install applies what the overlays presuppose and the overlay, and waits until the kinds are served.
 func (s *Suite) install(ctx context.Context) error {
 	for _, folder := range []string{"prerequisites", filepath.Join("overlays", s.config.Overlay)} {
-		if _, err := s.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k", filepath.Join(s.root, "deploy", folder)); err != nil {
+		if _, err := s.Kubectl(ctx, "apply", "--server-side", "--force-conflicts", "-k",
+			filepath.Join(s.root, "deploy", folder)); err != nil {
 			return err
 		}
 	}
@@ -358,10 +360,12 @@ func (s *Suite) waitReady(ctx context.Context, names ...string) error {
 // learns of what webhook-server has written a moment after that is ready.
 func AsksWebhook(ctx context.Context, clients kubernetes.Interface) error {
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "main"}}},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-",
+			Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "main"}}},
 	}
-	pod, err := clients.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	pod, err := clients.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod,
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if err == nil && len(pod.Spec.ReadinessGates) == 0 {
 		err = errors.New("the API server does not ask it yet")
 	}
@@ -465,7 +469,9 @@ func scrape(ctx context.Context, client *http.Client, p *process) ([]byte, error
 }
 
 // wait asks each of the components until check returns nil. It gives up when one has ended, and after readyTimeout.
-func (s *Suite) wait(ctx context.Context, names []string, what string, check func(context.Context, *http.Client, *process) error) error {
+func (s *Suite) wait(
+	ctx context.Context, names []string, what string, check func(context.Context, *http.Client, *process) error,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	client := &http.Client{Timeout: 10 * time.Second}
@@ -538,7 +544,8 @@ func (s *Suite) KubectlWith(ctx context.Context, stdin string, args ...string) (
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		return stdout.String(), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err,
+			bytes.TrimSpace(stderr.Bytes()))
 	}
 	return stdout.String(), nil
 }

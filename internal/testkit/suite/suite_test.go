@@ -13,7 +13,8 @@ func TestComponentsRunWithTheirOwnRightsUntilTheyAreKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a cluster")
 	}
-	s, err := Start(t.Context(), Config{Name: "suite-test", Components: []string{Lifecycle, Webhook}, Progress: t.Output()})
+	s, err := Start(t.Context(), Config{Name: "suite-test", Components: []string{Lifecycle, Webhook},
+		Progress: t.Output()})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Stop()) }()
 

@@ -20,8 +20,9 @@ func CollaSet(namespace, name, image string, n int32) *appsv1alpha1.CollaSet {
 			Replicas: ptr.To(n),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}},
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name,
+					appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+				Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image}}},
 			},
 			UpdateStrategy: appsv1alpha1.UpdateStrategy{
 				PodUpdatePolicy: appsv1alpha1.PodUpdateInPlaceIfPossible,
@@ -34,7 +35,8 @@ func CollaSet(namespace, name, image string, n int32) *appsv1alpha1.CollaSet {
 // Service gives the Pods traffic that the suite controls.
 func Service(namespace, name string) *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
 		Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"app": name},
 			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
@@ -48,9 +50,10 @@ func Rule(namespace, name, maxUnavailable string) *appsv1alpha1.PodTransitionRul
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: appsv1alpha1.PodTransitionRuleSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}},
-			Rules: []appsv1alpha1.TransitionRule{{Name: "available", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.Parse(maxUnavailable))},
-			}}},
+			Rules: []appsv1alpha1.TransitionRule{{Name: "available",
+				TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+					AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(intstr.Parse(maxUnavailable))},
+				}}},
 		},
 	}
 }

@@ -65,7 +65,8 @@ func AtRest(ctx context.Context, c client.Reader, namespace, name string, n int,
 		case pod.DeletionTimestamp != nil:
 			waits = append(waits, pod.Name+" is terminating")
 		case pod.Spec.Containers[0].Image != image:
-			waits = append(waits, fmt.Sprintf("%s has image %s %v", pod.Name, pod.Spec.Containers[0].Image, podops.Explain(v, rules)))
+			waits = append(waits, fmt.Sprintf("%s has image %s %v", pod.Name, pod.Spec.Containers[0].Image,
+				podops.Explain(v, rules)))
 		case !v.Ready || !v.ServiceAvailable() || len(podops.Operations(v)) > 0:
 			waits = append(waits, fmt.Sprintf("%s: %v", pod.Name, podops.Explain(v, rules)))
 		}

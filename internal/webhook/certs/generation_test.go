@@ -57,47 +57,58 @@ func TestRenew(t *testing.T) {
 		published time.Time
 		want      func(t *testing.T, m material)
 	}{
-		"before two thirds of the life nothing changes": {first, someName, due.Add(-time.Second), start, func(t *testing.T, m material) {
-			assert.True(t, m.equal(first))
-		}},
-		"before the settle time is over the old certificate is served": {rotating, someName, due.Add(plan.settle - time.Second), due, func(t *testing.T, m material) {
-			assert.True(t, m.equal(rotating))
-		}},
-		"while a configuration lacks the bundle the old certificate is served": {rotating, someName, due.Add(time.Hour), unknown, func(t *testing.T, m material) {
-			assert.True(t, m.equal(rotating))
-		}},
-		"the settle time begins when the last configuration has the bundle": {rotating, someName, due.Add(time.Hour), due.Add(time.Hour - plan.settle + time.Second), func(t *testing.T, m material) {
-			assert.True(t, m.equal(rotating))
-		}},
-		"after the settle time the new certificate is served and both authorities are trusted": {rotating, someName, due.Add(plan.settle), due, func(t *testing.T, m material) {
-			assert.Equal(t, rotating.next, m.serving)
-			assert.Nil(t, m.next.cert)
-			assert.Equal(t, 2, authorities(t, m))
-		}},
-		"once the old certificate expired the next one is served whether or not it is known": {rotating, someName, start.Add(plan.lifetime), unknown, func(t *testing.T, m material) {
-			assert.Equal(t, rotating.next, m.serving)
-			assert.Equal(t, 1, authorities(t, m), "the expired authority is gone")
-		}},
-		"when everything expired a new generation is served at once": {rotating, someName, start.Add(1000 * time.Hour), unknown, func(t *testing.T, m material) {
-			assert.NotEqual(t, first.serving, m.serving)
-			assert.Equal(t, 1, authorities(t, m))
-			assert.True(t, trusts(m.bundle, parsed(t, m.serving), start.Add(1000*time.Hour)))
-		}},
-		"a broken bundle is replaced": {material{serving: first.serving, bundle: []byte("nonsense")}, someName, start, start, func(t *testing.T, m material) {
-			assert.NotEqual(t, first.serving, m.serving)
-			assert.Equal(t, 1, authorities(t, m))
-		}},
-		"a key of another certificate is replaced": {material{serving: pair{first.serving.cert, rotating.next.key}, bundle: first.bundle}, someName, start, start, func(t *testing.T, m material) {
+		"before two thirds of the life nothing changes": {first, someName, due.Add(-time.Second), start,
+			func(t *testing.T, m material) {
+				assert.True(t, m.equal(first))
+			}},
+		"before the settle time is over the old certificate is served": {rotating, someName,
+			due.Add(plan.settle - time.Second), due, func(t *testing.T, m material) {
+				assert.True(t, m.equal(rotating))
+			}},
+		"while a configuration lacks the bundle the old certificate is served": {rotating, someName, due.Add(time.Hour),
+			unknown, func(t *testing.T, m material) {
+				assert.True(t, m.equal(rotating))
+			}},
+		"the settle time begins when the last configuration has the bundle": {rotating, someName, due.Add(time.Hour),
+			due.Add(time.Hour - plan.settle + time.Second), func(t *testing.T, m material) {
+				assert.True(t, m.equal(rotating))
+			}},
+		"after the settle time the new certificate is served and both authorities are trusted": {rotating, someName,
+			due.Add(plan.settle), due, func(t *testing.T, m material) {
+				assert.Equal(t, rotating.next, m.serving)
+				assert.Nil(t, m.next.cert)
+				assert.Equal(t, 2, authorities(t, m))
+			}},
+		"once the old certificate expired the next one is served whether or not it is known": {rotating, someName,
+			start.Add(plan.lifetime), unknown, func(t *testing.T, m material) {
+				assert.Equal(t, rotating.next, m.serving)
+				assert.Equal(t, 1, authorities(t, m), "the expired authority is gone")
+			}},
+		"when everything expired a new generation is served at once": {rotating, someName, start.Add(1000 * time.Hour),
+			unknown, func(t *testing.T, m material) {
+				assert.NotEqual(t, first.serving, m.serving)
+				assert.Equal(t, 1, authorities(t, m))
+				assert.True(t, trusts(m.bundle, parsed(t, m.serving), start.Add(1000*time.Hour)))
+			}},
+		"a broken bundle is replaced": {material{serving: first.serving, bundle: []byte("nonsense")}, someName, start, start,
+			func(t *testing.T, m material) {
+				assert.NotEqual(t, first.serving, m.serving)
+				assert.Equal(t, 1, authorities(t, m))
+			}},
+		"a key of another certificate is replaced": {material{serving: pair{first.serving.cert, rotating.next.key},
+			bundle: first.bundle}, someName, start, start, func(t *testing.T, m material) {
 			parsed(t, m.serving)
 		}},
-		"a further name brings a rotation, and the names so far stay": {first, []string{"example.test"}, start.Add(time.Hour), start, func(t *testing.T, m material) {
-			assert.Equal(t, first.serving, m.serving)
-			assert.True(t, covers(parsed(t, m.next), append([]string{"example.test"}, someName...)))
-		}},
-		"a next certificate that lacks a name is made anew": {rotating, append([]string{"example.test"}, someName...), due.Add(plan.settle), due, func(t *testing.T, m material) {
-			assert.Equal(t, first.serving, m.serving)
-			assert.True(t, covers(parsed(t, m.next), []string{"example.test"}))
-		}},
+		"a further name brings a rotation, and the names so far stay": {first, []string{"example.test"}, start.Add(time.Hour),
+			start, func(t *testing.T, m material) {
+				assert.Equal(t, first.serving, m.serving)
+				assert.True(t, covers(parsed(t, m.next), append([]string{"example.test"}, someName...)))
+			}},
+		"a next certificate that lacks a name is made anew": {rotating, append([]string{"example.test"}, someName...),
+			due.Add(plan.settle), due, func(t *testing.T, m material) {
+				assert.Equal(t, first.serving, m.serving)
+				assert.True(t, covers(parsed(t, m.next), []string{"example.test"}))
+			}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +152,8 @@ func TestRenewKeepsItsInvariants(t *testing.T) {
 			old := parsed(t, before.serving)
 			if string(before.serving.cert) != string(m.serving.cert) && now.Before(old.NotAfter) {
 				require.False(t, now.Before(published.Add(plan.settle)), "served before it settled")
-				require.True(t, trusts([]byte(bundle), serving, now), "served before the configurations knew its authority at %s", published)
+				require.True(t, trusts([]byte(bundle), serving, now),
+					"served before the configurations knew its authority at %s", published)
 			}
 		}
 	})

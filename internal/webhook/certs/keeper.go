@@ -27,7 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // Keys of the Secret.
@@ -88,7 +88,7 @@ type Keeper struct {
 		since  time.Time
 	}
 	// writes knows those of webhook configurations that the cache may not show yet.
-	writes *writes.Tracker
+	writes *freshness.Tracker
 
 	serving atomic.Pointer[tls.Certificate]
 	token   atomic.Pointer[[]byte]
@@ -118,7 +118,7 @@ func CacheOptions(name string) cache.Options {
 // Add makes mgr run the keeper, with or without a Lease.
 func (k *Keeper) Add(_ context.Context, mgr ctrl.Manager) error {
 	k.client, k.secrets = mgr.GetClient(), mgr.GetAPIReader()
-	k.reader, k.writes = k.client, writes.New(mgr.GetCache(), k.clock)
+	k.reader, k.writes = k.client, freshness.New(mgr.GetCache(), k.clock)
 	toAll := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{k.request()}
 	})

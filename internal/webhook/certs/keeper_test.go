@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 func service(path string) admissionregistrationv1.WebhookClientConfig {
@@ -35,7 +35,8 @@ func installed() []client.Object {
 	return []client.Object{
 		&admissionregistrationv1.MutatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: "webhook-server"},
-			Webhooks:   []admissionregistrationv1.MutatingWebhook{{Name: "b.example.test", ClientConfig: service("/a")}}, // the name of a validating one
+			// the name of a validating one
+			Webhooks: []admissionregistrationv1.MutatingWebhook{{Name: "b.example.test", ClientConfig: service("/a")}},
 		},
 		&admissionregistrationv1.ValidatingWebhookConfiguration{
 			ObjectMeta: metav1.ObjectMeta{Name: "webhook-server"},
@@ -51,7 +52,7 @@ func keeperOn(c client.Client, clock *clocktesting.FakeClock) *Keeper {
 		Name: "webhook-server", Namespace: "kuperator-system", SecretName: "webhook-server-certs",
 		Lifetime: plan.lifetime, Settle: plan.settle,
 	}, clock)
-	k.client, k.secrets, k.reader, k.writes = c, c, c, writes.New(c, clock)
+	k.client, k.secrets, k.reader, k.writes = c, c, c, freshness.New(c, clock)
 	return k
 }
 
@@ -114,7 +115,8 @@ func TestTwoReplicasRotateWithoutARestart(t *testing.T) {
 // TestAKeeperThatSleptPastTheExpiry moves the clock over the end of everything that is served and trusted.
 func TestAKeeperThatSleptPastTheExpiry(t *testing.T) {
 	c, clock := clientWith(installed()...), clocktesting.NewFakeClock(start)
-	for name, awake := range map[string]*Keeper{"the process went on": keeperOn(c, clock), "the process was started anew": nil} {
+	for name, awake := range map[string]*Keeper{"the process went on": keeperOn(c, clock),
+		"the process was started anew": nil} {
 		t.Run(name, func(t *testing.T) {
 			before := awake
 			if before == nil {
@@ -134,7 +136,8 @@ func TestAKeeperThatSleptPastTheExpiry(t *testing.T) {
 			_, err = k.Reconcile(t.Context(), k.request())
 			require.NoError(t, err)
 			require.NotEqual(t, old.Certificate, served(t, k).Certificate)
-			require.NoError(t, check(k), "one look mends it: a new certificate, trusted at once, as nothing could be refused any more")
+			require.NoError(t, check(k),
+				"one look mends it: a new certificate, trusted at once, as nothing could be refused any more")
 		})
 	}
 }
@@ -169,22 +172,26 @@ func TestReconcileReportsWhatFailed(t *testing.T) {
 		funcs interceptor.Funcs
 		want  string
 	}{
-		"reading the Secret": {interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+		"reading the Secret": {interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey,
+			object client.Object, options ...client.GetOption) error {
 			if _, ok := object.(*corev1.Secret); ok {
 				return broken
 			}
 			return c.Get(ctx, key, object, options...)
 		}}, "reading Secret kuperator-system/webhook-server-certs: broken"},
-		"reading a configuration": {interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+		"reading a configuration": {interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey,
+			object client.Object, options ...client.GetOption) error {
 			if _, ok := object.(*admissionregistrationv1.ValidatingWebhookConfiguration); ok {
 				return broken
 			}
 			return c.Get(ctx, key, object, options...)
 		}}, "reading ValidatingWebhookConfiguration webhook-server: broken"},
-		"creating the Secret": {interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+		"creating the Secret": {interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object,
+			...client.CreateOption) error {
 			return broken
 		}}, "writing Secret kuperator-system/webhook-server-certs: broken"},
-		"writing a configuration": {interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+		"writing a configuration": {interceptor.Funcs{Patch: func(context.Context, client.WithWatch, client.Object,
+			client.Patch, ...client.PatchOption) error {
 			return broken
 		}}, "writing the webhook configurations: broken"},
 	}
@@ -209,9 +216,11 @@ func TestAMissingConfigurationIsAnErrorButTheOtherIsServed(t *testing.T) {
 }
 
 func TestAnotherCopysWriteIsNotOverwritten(t *testing.T) {
-	conflict := apierrors.NewConflict(admissionregistrationv1.Resource("mutatingwebhookconfigurations"), "webhook-server", errors.New("newer"))
+	conflict := apierrors.NewConflict(admissionregistrationv1.Resource("mutatingwebhookconfigurations"), "webhook-server",
+		errors.New("newer"))
 	k := keeperOn(interceptor.NewClient(clientWith(installed()...), interceptor.Funcs{
-		Patch: func(_ context.Context, _ client.WithWatch, object client.Object, patch client.Patch, _ ...client.PatchOption) error {
+		Patch: func(_ context.Context, _ client.WithWatch, object client.Object, patch client.Patch,
+			_ ...client.PatchOption) error {
 			data, err := patch.Data(object)
 			require.NoError(t, err)
 			require.Contains(t, string(data), `"resourceVersion"`)
@@ -229,14 +238,16 @@ func TestACopyThatTheKeeperReplacedIsNotWrittenAgain(t *testing.T) {
 	var lagging *admissionregistrationv1.MutatingWebhookConfiguration
 	writes := 0
 	c := interceptor.NewClient(clientWith(installed()...), interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object,
+			options ...client.GetOption) error {
 			if mutating, is := object.(*admissionregistrationv1.MutatingWebhookConfiguration); is && lagging != nil {
 				lagging.DeepCopyInto(mutating)
 				return nil
 			}
 			return c.Get(ctx, key, object, options...)
 		},
-		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch,
+			options ...client.PatchOption) error {
 			writes++
 			return c.Patch(ctx, object, patch, options...)
 		},
@@ -298,7 +309,8 @@ func TestAGuardedWebhookIsCalledAtAPathThatNobodyGuesses(t *testing.T) {
 
 	t.Log("a token of capitals, which the API server takes in a URL and not in the path of a Service, is replaced")
 	var kept corev1.Secret
-	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kuperator-system", Name: "webhook-server-certs"}, &kept))
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kuperator-system",
+		Name: "webhook-server-certs"}, &kept))
 	kept.Data["token"] = []byte("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	require.NoError(t, c.Update(t.Context(), &kept))
 	_, err := one.Reconcile(t.Context(), one.request())
@@ -316,14 +328,16 @@ func TestPoint(t *testing.T) {
 		advertise *url.URL
 		want      admissionregistrationv1.WebhookClientConfig
 	}{
-		"a Service stays a Service":                           {service("/a"), nil, service("/a")},
-		"a process outside the cluster is called there":       {service("/a"), advertise, atURL},
-		"an earlier URL is replaced, its path stays":          {admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://10.0.0.1/a")}, advertise, atURL},
+		"a Service stays a Service":                     {service("/a"), nil, service("/a")},
+		"a process outside the cluster is called there": {service("/a"), advertise, atURL},
+		"an earlier URL is replaced, its path stays": {admissionregistrationv1.WebhookClientConfig{URL: ptr.To(
+			"https://10.0.0.1/a")}, advertise, atURL},
 		"a server in the cluster takes over from one outside": {atURL, nil, service("/a")},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			k := New(Settings{Name: "webhook-server", Namespace: "kuperator-system", AdvertiseURL: tc.advertise}, clocktesting.NewFakeClock(start))
+			k := New(Settings{Name: "webhook-server", Namespace: "kuperator-system", AdvertiseURL: tc.advertise},
+				clocktesting.NewFakeClock(start))
 			tc.want.CABundle = []byte("bundle")
 			k.point(caller{config: &tc.from}, material{bundle: []byte("bundle")})
 			require.Equal(t, tc.want, tc.from)

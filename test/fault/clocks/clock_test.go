@@ -58,7 +58,8 @@ func (c clocks) overlay(t *testing.T) string {
 	require.NoError(t, err)
 	std := filepath.Join(strings.TrimSpace(string(goroot)), "src", "time")
 	fast := overlay.New(t, c.dir)
-	const now = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n" // if it is not there any more, find where Now takes the time
+	// if it is not there any more, find where Now takes the time
+	const now = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 	fast.Change(filepath.Join(std, "time.go"), now, now+"\tsec += ahead\n")
 	fast.Put(filepath.Join(std, "ahead.go"), ahead)
 	return fast.Write()

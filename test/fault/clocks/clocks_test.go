@@ -51,7 +51,8 @@ func start(t *testing.T) (*story.World, clocks) {
 func TestClocksApart(t *testing.T) {
 	w, clocks := start(t)
 	for i := range 6 {
-		story.Tell(t, w, fmt.Sprint(i), faultreport.Row{Suite: "clocks", Scenario: "rollouts, scales and a deletion, clocks up to 10 minutes wrong"}, func(p *story.Plan) {
+		story.Tell(t, w, fmt.Sprint(i), faultreport.Row{Suite: "clocks",
+			Scenario: "rollouts, scales and a deletion, clocks up to 10 minutes wrong"}, func(p *story.Plan) {
 			p.Lossy = true // who is restarted waits for a Lease
 			wrong := func(component string) {
 				by := time.Duration(p.Random.Int64N(int64(2*furthest))) - furthest
@@ -82,7 +83,8 @@ func TestClocksApart(t *testing.T) {
 			require.Equal(p, before, p.UIDs("web"), "in place: no Pod is recreated")
 			p.Scale("web", 8)
 			p.WaitAtRest("web", 8, image2)
-			p.Patch("web", fmt.Sprintf(`{"spec":{"replicas":5,"updateStrategy":{"podUpgradePolicy":%q}}}`, appsv1alpha1.PodUpdateRecreate))
+			p.Patch("web", fmt.Sprintf(`{"spec":{"replicas":5,"updateStrategy":{"podUpgradePolicy":%q}}}`,
+				appsv1alpha1.PodUpdateRecreate))
 			p.SetImage("web", image3)
 			p.Within(time.Second)
 			wrong(suite.Components()[order[2]])

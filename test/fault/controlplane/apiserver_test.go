@@ -76,7 +76,8 @@ func resumed(p *story.Plan, killed, ready time.Time) {
 			first = r.Received
 		}
 	}
-	p.Logf("FIGURE the suite wrote again %s after the API server was ready", max(0, first.Sub(ready)).Round(time.Millisecond))
+	p.Logf("FIGURE the suite wrote again %s after the API server was ready",
+		max(0, first.Sub(ready)).Round(time.Millisecond))
 	p.Logf("FIGURE lists since it was killed: %v", lists)
 }
 

@@ -86,7 +86,8 @@ func restored(p *story.Plan) {
 	requests, err := p.Requests(back)
 	require.NoError(p, err)
 	for _, r := range requests {
-		created := r.Component() != "" && r.Namespace == p.Namespace && r.Resource == "pods" && r.Subresource == "" && r.Verb == "create" && r.OK()
+		created := r.Component() != "" && r.Namespace == p.Namespace && r.Resource == "pods" && r.Subresource == "" &&
+			r.Verb == "create" && r.OK()
 		require.False(p, created, "of 6 Pods that are there: %s", r)
 	}
 	p.Checked("no Pod is created for what was undone")

@@ -88,7 +88,8 @@ func rolling(p *story.Plan) (finish func()) {
 func startKubeletsAnew(p *story.Plan) {
 	p.Helper()
 	p.Eventually("an answer about a Pod from etcd", func() error {
-		return client.IgnoreNotFound(p.Client.Get(p.Context(), client.ObjectKey{Namespace: p.Namespace, Name: "any"}, &corev1.Pod{}))
+		return client.IgnoreNotFound(p.Client.Get(p.Context(), client.ObjectKey{Namespace: p.Namespace, Name: "any"},
+			&corev1.Pod{}))
 	})
 	require.NoError(p, p.Cluster.StopComponent(kubelets))
 	require.NoError(p, p.Cluster.StartComponent(p.Context(), kubelets))

@@ -46,7 +46,8 @@ func TestWebhookServer(t *testing.T) {
 			certificate, key := testca.New(p.T).Issue(p.T)
 			pair, err := tls.X509KeyPair(certificate, key)
 			require.NoError(p, err)
-			listener, err := tls.Listen("tcp", p.WebhookAddress(suite.Webhook), &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
+			listener, err := tls.Listen("tcp", p.WebhookAddress(suite.Webhook),
+				&tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
 			require.NoError(p, err)
 			go answerNothing(listener)
 			return func() error {
@@ -64,7 +65,8 @@ func TestWebhookServer(t *testing.T) {
 		plan(t, fault.name, "webhook-server "+fault.name+" in a rollout", func(p *story.Plan) {
 			p.WithRules("web", image1, 6, "2")
 			foreign := func(name string) *corev1.Pod {
-				return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}}}
+				return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name},
+					Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}}}
 			}
 			end := fault.begin(p)
 			ended := false
@@ -77,7 +79,8 @@ func TestWebhookServer(t *testing.T) {
 			began := time.Now()
 			pod := foreign("foreign")
 			require.NoError(p, p.Client.Create(p.Context(), pod))
-			require.NoError(p, p.Client.Patch(p.Context(), pod, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"changed":"true"}}}`))))
+			require.NoError(p, p.Client.Patch(p.Context(), pod,
+				client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"changed":"true"}}}`))))
 			p.Eventually("the kubelet's report on it", func() error {
 				if err := p.Client.Get(p.Context(), client.ObjectKeyFromObject(pod), pod); err != nil {
 					return err
@@ -88,7 +91,8 @@ func TestWebhookServer(t *testing.T) {
 				return nil
 			})
 			require.NoError(p, p.Client.Delete(p.Context(), pod))
-			p.Logf("FIGURE a Pod that is not managed came, changed, ran and went in %s", time.Since(began).Round(time.Millisecond))
+			p.Logf("FIGURE a Pod that is not managed came, changed, ran and went in %s",
+				time.Since(began).Round(time.Millisecond))
 
 			p.SetImage("web", image2)
 			p.WaitAtRest("web", 6, image2)
@@ -193,7 +197,8 @@ func TestAWrongCertificateAuthority(t *testing.T) {
 		p.WaitAtRest("web", 4, image2)
 		p.Eventually("its own bundle", func() error {
 			for _, kind := range []string{"mutatingwebhookconfiguration", "validatingwebhookconfiguration"} {
-				out, err := p.Kubectl(p.Context(), "get", kind, suite.Webhook, "-o", "jsonpath={.webhooks[*].clientConfig.caBundle}")
+				out, err := p.Kubectl(p.Context(), "get", kind, suite.Webhook, "-o",
+					"jsonpath={.webhooks[*].clientConfig.caBundle}")
 				if err != nil {
 					return err
 				}
@@ -230,10 +235,12 @@ spec: {policyName: no-events, validationActions: [Deny]}
 		_, err := p.KubectlWith(p.Context(), policy, "apply", "-f", "-")
 		require.NoError(p, err)
 		p.Cleanup(func() {
-			_, _ = p.Kubectl(p.Context(), "delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", "no-events", "--ignore-not-found")
+			_, _ = p.Kubectl(p.Context(), "delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", "no-events",
+				"--ignore-not-found")
 		})
 		p.Eventually("events to be refused", func() error {
-			event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, GenerateName: "e-"}, InvolvedObject: corev1.ObjectReference{Namespace: p.Namespace}}
+			event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, GenerateName: "e-"},
+				InvolvedObject: corev1.ObjectReference{Namespace: p.Namespace}}
 			if p.Client.Create(p.Context(), event) == nil {
 				return fmt.Errorf("one was taken")
 			}
@@ -266,7 +273,8 @@ spec: {policyName: no-events, validationActions: [Deny]}
 func TestTheNamespaceGoes(t *testing.T) {
 	operations := map[string]func(*story.Plan){
 		"creation": func(p *story.Plan) {
-			p.Create(workload.Service(p.Namespace, "web"), workload.Rule(p.Namespace, "web", "2"), workload.CollaSet(p.Namespace, "web", image1, 8))
+			p.Create(workload.Service(p.Namespace, "web"), workload.Rule(p.Namespace, "web", "2"),
+				workload.CollaSet(p.Namespace, "web", image1, 8))
 			p.Eventually("a Pod", func() error { return p.Updated("web", 1, image1) })
 		},
 		"rollout in place": func(p *story.Plan) { rolling(p) },
@@ -324,7 +332,8 @@ func TestTheNamespaceGoes(t *testing.T) {
 				requests, err := p.Requests(deleted)
 				require.NoError(p, err)
 				for _, r := range requests {
-					if r.Component() != "" && r.Namespace == p.Namespace && r.Verb == "create" && r.Resource != "events" && r.Subresource == "" && r.Received.After(deleted.Add(5*time.Second)) {
+					if r.Component() != "" && r.Namespace == p.Namespace && r.Verb == "create" && r.Resource != "events" &&
+						r.Subresource == "" && r.Received.After(deleted.Add(5*time.Second)) {
 						require.False(p, r.OK(), "made anew in a namespace that is going: %s", r)
 					}
 				}

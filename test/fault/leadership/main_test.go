@@ -31,7 +31,8 @@ var everything = testsuite.Share(func(ctx context.Context) (*story.World, error)
 	for _, controller := range controllers {
 		processes = append(processes, controller, suite.ReplicaName(controller, 2))
 	}
-	return story.Start(ctx, suite.Config{Name: "leadership", Nodes: 2, Race: race.Enabled, Components: processes, Progress: os.Stderr})
+	return story.Start(ctx, suite.Config{Name: "leadership", Nodes: 2, Race: race.Enabled, Components: processes,
+		Progress: os.Stderr})
 })
 
 func TestMain(m *testing.M) { everything.Main(m) }
@@ -41,24 +42,26 @@ const leaseDuration = 10 * time.Second
 
 // figure tells how long a fail-over took until the next write, beside the goal.
 func figure(p *story.Plan, controller, end string, goal, took time.Duration) {
-	p.Logf("FIGURE P19 %s, %s: %s until the next write (goal %s, Lease %s)", end, controller, took.Round(time.Millisecond), goal, leaseDuration)
+	p.Logf("FIGURE P19 %s, %s: %s until the next write (goal %s, Lease %s)", end, controller, took.Round(time.Millisecond),
+		goal, leaseDuration)
 }
 
 // plan tells a story with two replicas of each controller running, and one of them leading.
 func plan(t *testing.T, name, scenario, component string, tell func(*story.Plan)) {
 	t.Helper()
 	w := everything.Get(t)
-	story.Tell(t, w, name, faultreport.Row{Suite: "leadership", Scenario: scenario, Component: component}, func(p *story.Plan) {
-		for _, controller := range controllers {
-			for _, replica := range replicas(controller) {
-				if !slices.Contains(p.Running(), replica) {
-					require.NoError(p, p.Restart(p.Context(), replica))
+	story.Tell(t, w, name, faultreport.Row{Suite: "leadership", Scenario: scenario, Component: component},
+		func(p *story.Plan) {
+			for _, controller := range controllers {
+				for _, replica := range replicas(controller) {
+					if !slices.Contains(p.Running(), replica) {
+						require.NoError(p, p.Restart(p.Context(), replica))
+					}
 				}
+				leader(p, controller)
 			}
-			leader(p, controller)
-		}
-		tell(p)
-	})
+			tell(p)
+		})
 }
 
 func replicas(controller string) []string {

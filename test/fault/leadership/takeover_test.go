@@ -50,8 +50,10 @@ func TestALeaderIsAskedToStop(t *testing.T) {
 		end         func(*story.Plan, string) error
 		goal        time.Duration
 	}{
-		{"leader asked to stop", "graceful", func(p *story.Plan, name string) error { return p.StopComponent(name) }, 2 * time.Second},
-		{"leader killed", "crash", func(p *story.Plan, name string) error { return p.Kill(name) }, leaseDuration + 2*time.Second},
+		{"leader asked to stop", "graceful", func(p *story.Plan, name string) error { return p.StopComponent(name) },
+			2 * time.Second},
+		{"leader killed", "crash", func(p *story.Plan, name string) error { return p.Kill(name) },
+			leaseDuration + 2*time.Second},
 	} {
 		if end.name == "crash" && !story.All() {
 			continue // TestALeaderIsKilled does it
@@ -61,32 +63,33 @@ func TestALeaderIsAskedToStop(t *testing.T) {
 				continue
 			}
 			for i := range story.Times(5) {
-				plan(t, fmt.Sprintf("%s of %s %d", end.name, controller, i), "rollout with a rule, "+end.fault, controller, func(p *story.Plan) {
-					p.WithRules("web", image1, 12, "1")
-					p.SetImage("web", image2)
-					p.Eventually("the rollout", func() error { return p.Updated("web", 1, image2) })
-					ended := leader(p, controller)
-					asked := time.Now()
-					require.NoError(p, end.end(p, ended))
-					gone := time.Since(asked)
-					p.Fault(end.fault)
-					p.Eventually("the other replica leads", func() error {
-						if name := p.Leader(p.Context(), controller); name != other(ended) {
-							return fmt.Errorf("%q leads", name)
+				plan(t, fmt.Sprintf("%s of %s %d", end.name, controller, i), "rollout with a rule, "+end.fault, controller,
+					func(p *story.Plan) {
+						p.WithRules("web", image1, 12, "1")
+						p.SetImage("web", image2)
+						p.Eventually("the rollout", func() error { return p.Updated("web", 1, image2) })
+						ended := leader(p, controller)
+						asked := time.Now()
+						require.NoError(p, end.end(p, ended))
+						gone := time.Since(asked)
+						p.Fault(end.fault)
+						p.Eventually("the other replica leads", func() error {
+							if name := p.Leader(p.Context(), controller); name != other(ended) {
+								return fmt.Errorf("%q leads", name)
+							}
+							return nil
+						})
+						leads := time.Since(asked)
+						p.WaitAtRest("web", 12, image2)
+						writes := writesOf(p, other(ended), asked)
+						if len(writes) == 0 {
+							p.Logf("%s had nothing left to write", other(ended))
+							return
 						}
-						return nil
+						figure(p, controller, end.name, end.goal, writes[0].Received.Sub(asked))
+						p.Logf("%s of %s: gone after %s, the other leads after %s and wrote after %s (%s)",
+							end.name, ended, gone, leads, writes[0].Received.Sub(asked), writes[0])
 					})
-					leads := time.Since(asked)
-					p.WaitAtRest("web", 12, image2)
-					writes := writesOf(p, other(ended), asked)
-					if len(writes) == 0 {
-						p.Logf("%s had nothing left to write", other(ended))
-						return
-					}
-					figure(p, controller, end.name, end.goal, writes[0].Received.Sub(asked))
-					p.Logf("%s of %s: gone after %s, the other leads after %s and wrote after %s (%s)",
-						end.name, ended, gone, leads, writes[0].Received.Sub(asked), writes[0])
-				})
 			}
 		}
 	}
@@ -102,41 +105,42 @@ func TestAPausedLeaderWakes(t *testing.T) {
 	}
 	for _, controller := range chosen {
 		for i := range story.Times(8) {
-			plan(t, fmt.Sprintf("%s %d", controller, i), "rollout and scale-out, leader paused until another leads", controller, func(p *story.Plan) {
-				p.WithRules("web", image1, 6, "2")
-				paused := leader(p, controller)
-				p.SetImage("web", image2)
-				if i%2 == 1 {
-					p.Scale("web", 9)
-				}
-				p.Within(600 * time.Millisecond)
-				require.NoError(p, p.Pause(paused))
-				p.Fault("leader paused")
-				p.Eventually("another leader", func() error {
-					if name := p.Leader(p.Context(), controller); name != other(paused) {
-						return fmt.Errorf("%q leads", name)
+			plan(t, fmt.Sprintf("%s %d", controller, i), "rollout and scale-out, leader paused until another leads", controller,
+				func(p *story.Plan) {
+					p.WithRules("web", image1, 6, "2")
+					paused := leader(p, controller)
+					p.SetImage("web", image2)
+					if i%2 == 1 {
+						p.Scale("web", 9)
 					}
-					return nil
-				})
-				p.Within(2 * time.Second)
-				woken := time.Now()
-				require.NoError(p, p.Resume(paused))
-				p.Eventually("the woken one to end, as one does that has lost its Lease", func() error {
-					if slices.Contains(p.Running(), paused) {
-						return errors.New(paused + " still runs")
+					p.Within(600 * time.Millisecond)
+					require.NoError(p, p.Pause(paused))
+					p.Fault("leader paused")
+					p.Eventually("another leader", func() error {
+						if name := p.Leader(p.Context(), controller); name != other(paused) {
+							return fmt.Errorf("%q leads", name)
+						}
+						return nil
+					})
+					p.Within(2 * time.Second)
+					woken := time.Now()
+					require.NoError(p, p.Resume(paused))
+					p.Eventually("the woken one to end, as one does that has lost its Lease", func() error {
+						if slices.Contains(p.Running(), paused) {
+							return errors.New(paused + " still runs")
+						}
+						return nil
+					})
+					require.Contains(p, p.LogTail(paused), "leader election lost")
+					n := 6 + 3*(i%2)
+					p.WaitAtRest("web", n, image2)
+					for _, r := range writesOf(p, paused, woken) {
+						p.Logf("%s: after it woke up: %s", paused, r)
+						require.False(p, r.OK(), "the woken leader wrote: %s", r)
 					}
-					return nil
+					p.Checked("no write after the Lease was lost")
+					require.NoError(p, p.Restart(p.Context(), paused))
 				})
-				require.Contains(p, p.LogTail(paused), "leader election lost")
-				n := 6 + 3*(i%2)
-				p.WaitAtRest("web", n, image2)
-				for _, r := range writesOf(p, paused, woken) {
-					p.Logf("%s: after it woke up: %s", paused, r)
-					require.False(p, r.OK(), "the woken leader wrote: %s", r)
-				}
-				p.Checked("no write after the Lease was lost")
-				require.NoError(p, p.Restart(p.Context(), paused))
-			})
 		}
 	}
 }

@@ -87,12 +87,15 @@ func TestAdmission(t *testing.T) {
 		with, second := judge(o, err)
 		result.add(o, without, with, cmp.Or(failure, second))
 	})
-	t.Logf("%d operations in %s: %d refused by the schema, %d by webhook-server alone, %d accepted", len(operations), time.Since(begin).Round(time.Second),
+	t.Logf("%d operations in %s: %d refused by the schema, %d by webhook-server alone, %d accepted", len(operations),
+		time.Since(begin).Round(time.Second),
 		result.bySchema, result.byWebhook, result.accepted)
 	for _, field := range slices.Sorted(maps.Keys(result.admitted)) {
 		t.Logf("only webhook-server refuses %d × %s: %s", result.admitted[field], field, result.sample[field])
 		if onlyByWebhook[field] == "" {
-			t.Errorf("only webhook-server refuses values of %s: let the schema refuse them, or say in onlyByWebhook why it cannot", field)
+			t.Errorf(
+				"only webhook-server refuses values of %s: let the schema refuse them, or say in onlyByWebhook why it cannot",
+				field)
 		}
 	}
 	for i, failure := range result.failures {
@@ -103,9 +106,12 @@ func TestAdmission(t *testing.T) {
 		t.Error(failure)
 	}
 	took := time.Since(begin)
-	outcomes := map[string]int{"refused by the schema": result.bySchema, "refused by webhook-server alone": result.byWebhook, "accepted": result.accepted}
-	checks := map[string]int{"refused with the field, or accepted": 2 * len(operations), "accepted can be read by every controller": result.accepted + result.byWebhook}
-	require.NoError(t, addRow("operations from the schemas, with and without webhook-server", len(operations), len(result.failures), outcomes, checks, result.failures, took))
+	outcomes := map[string]int{"refused by the schema": result.bySchema,
+		"refused by webhook-server alone": result.byWebhook, "accepted": result.accepted}
+	checks := map[string]int{"refused with the field, or accepted": 2 * len(operations),
+		"accepted can be read by every controller": result.accepted + result.byWebhook}
+	require.NoError(t, addRow("operations from the schemas, with and without webhook-server", len(operations),
+		len(result.failures), outcomes, checks, result.failures, took))
 	if os.Getenv("OPERATION") != "" {
 		return
 	}
@@ -121,8 +127,9 @@ func readable(kind string, admitted *unstructured.Unstructured) error {
 		return err
 	}
 	object, ok := map[string]any{
-		appsv1alpha1.CollaSetKind: &appsv1alpha1.CollaSet{}, appsv1alpha1.PodTransitionRuleKind: &appsv1alpha1.PodTransitionRule{},
-		appsv1alpha1.ResourceContextKind: &appsv1alpha1.ResourceContext{},
+		appsv1alpha1.CollaSetKind:          &appsv1alpha1.CollaSet{},
+		appsv1alpha1.PodTransitionRuleKind: &appsv1alpha1.PodTransitionRule{},
+		appsv1alpha1.ResourceContextKind:   &appsv1alpha1.ResourceContext{},
 	}[kind]
 	if !ok {
 		return fmt.Errorf("nobody reads kind %s", kind)
@@ -150,7 +157,9 @@ func (r *outcome) add(o crdgen.Operation, without, with *refusal, failure error)
 	case failure != nil:
 		r.failures = append(r.failures, fmt.Sprintf("%v\nagain: OPERATION='%s'", failure, o))
 	case without != nil && with == nil:
-		r.failures = append(r.failures, fmt.Sprintf("webhook-server makes it acceptable, alone it is refused: %s\nagain: OPERATION='%s'", without.message, o))
+		r.failures = append(r.failures,
+			fmt.Sprintf("webhook-server makes it acceptable, alone it is refused: %s\nagain: OPERATION='%s'",
+				without.message, o))
 	case without != nil:
 		r.bySchema++
 	case with != nil:

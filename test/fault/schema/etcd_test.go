@@ -80,7 +80,8 @@ var corruptions = map[string]corruption{
 	"annotations of a Pod are not JSON": {
 		change: func(s *stored) error {
 			return s.pod(0, func(p *corev1.Pod) {
-				p.Annotations = map[string]string{appsv1alpha1.LastPodStatusAnnotation: "{", appsv1alpha1.PodDecorationRevisionsAnnotation: "[", podops.AvailableConditionsAnnotation: "}"}
+				p.Annotations = map[string]string{appsv1alpha1.LastPodStatusAnnotation: "{",
+					appsv1alpha1.PodDecorationRevisionsAnnotation: "[", podops.AvailableConditionsAnnotation: "}"}
 			})
 		}, reported: true, removed: 1,
 		mend: func(s *stored) error { // an event asks the user to correct or remove it: only they know whose the Pod is
@@ -154,7 +155,9 @@ var corruptions = map[string]corruption{
 }
 
 // some are those that the short selection has.
-var some = []string{"a Pod has an owner that does not exist", "a Pod has lost the label that selects it", "the revision holds another template", "the pool is empty", "the CollaSet selects others", "annotations of a Pod are not JSON"}
+var some = []string{"a Pod has an owner that does not exist", "a Pod has lost the label that selects it",
+	"the revision holds another template", "the pool is empty", "the CollaSet selects others",
+	"annotations of a Pod are not JSON"}
 
 // TestCorruptStorage changes objects in etcd and watches what the controllers make of it.
 func TestCorruptStorage(t *testing.T) {
@@ -183,15 +186,18 @@ func TestCorruptStorage(t *testing.T) {
 	})
 	var failed []string
 	failures.Range(func(_, replay any) bool { failed = append(failed, replay.(string)); return true })
-	checks := map[string]int{"others are not affected": len(names), "one Pod at a time": len(names), "Pods come back, or it is reported": len(names)}
-	require.NoError(t, addRow("objects changed in etcd", len(names), len(failed), map[string]int{"corruption": len(names)}, checks, failed, time.Since(begin)))
+	checks := map[string]int{"others are not affected": len(names), "one Pod at a time": len(names),
+		"Pods come back, or it is reported": len(names)}
+	require.NoError(t, addRow("objects changed in etcd", len(names), len(failed), map[string]int{"corruption": len(names)},
+		checks, failed, time.Since(begin)))
 }
 
 func (w *world) strike(t *testing.T, c corruption) {
 	ctx, namespace := t.Context(), w.namespace(t, false)
 	t.Cleanup(func() {
 		if t.Failed() {
-			found, err := w.Kubectl(context.WithoutCancel(ctx), "-n", namespace, "get", "podtransitionrules,collasets,resourcecontexts,pods", "-o", "yaml")
+			found, err := w.Kubectl(context.WithoutCancel(ctx), "-n", namespace, "get",
+				"podtransitionrules,collasets,resourcecontexts,pods", "-o", "yaml")
 			t.Logf("what is there (%v):\n%s", err, found)
 		}
 	})
@@ -270,7 +276,8 @@ func (w *world) watchRemovals(t *testing.T, namespace string, pods []*corev1.Pod
 	require.NoError(t, err)
 	list, err := clients.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
-	watching, err := clients.CoreV1().Pods(namespace).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	watching, err := clients.CoreV1().Pods(namespace).Watch(t.Context(),
+		metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	require.NoError(t, err)
 	var mu sync.Mutex
 	gone, ready := map[types.UID]bool{}, map[types.UID]bool{}
@@ -332,7 +339,8 @@ func (s *stored) revision(change func(*appsv1.ControllerRevision)) error {
 		return err
 	}
 	revision := &appsv1.ControllerRevision{}
-	return s.binary("/registry/controllerrevisions/"+s.namespace+"/"+set.Status.UpdatedRevision, revision, func() { change(revision) })
+	return s.binary("/registry/controllerrevisions/"+s.namespace+"/"+set.Status.UpdatedRevision, revision,
+		func() { change(revision) })
 }
 
 // contexts changes every entry of the pool.
@@ -347,14 +355,15 @@ func (s *stored) contexts(change func(i int, entry map[string]any)) error {
 
 // custom changes a custom resource, which etcd holds as JSON.
 func (s *stored) custom(resource, name string, change func(map[string]any)) error {
-	return s.rewrite("/registry/"+appsv1alpha1.GroupName+"/"+resource+"/"+s.namespace+"/"+name, func(content []byte) ([]byte, error) {
-		object := map[string]any{}
-		if err := json.Unmarshal(content, &object); err != nil {
-			return nil, err
-		}
-		change(object)
-		return json.Marshal(object)
-	})
+	return s.rewrite("/registry/"+appsv1alpha1.GroupName+"/"+resource+"/"+s.namespace+"/"+name,
+		func(content []byte) ([]byte, error) {
+			object := map[string]any{}
+			if err := json.Unmarshal(content, &object); err != nil {
+				return nil, err
+			}
+			change(object)
+			return json.Marshal(object)
+		})
 }
 
 // binary changes a built-in object, which etcd holds as protobuf.
@@ -396,7 +405,8 @@ func (s *stored) rewrite(key string, change func([]byte) ([]byte, error)) error 
 		}
 		err = s.etcd("txn", map[string]any{
 			"compare": []any{map[string]any{"key": encoded, "target": "MOD", "modRevision": found.KVs[0].ModRevision}},
-			"success": []any{map[string]any{"requestPut": map[string]any{"key": encoded, "value": base64.StdEncoding.EncodeToString(value)}}},
+			"success": []any{map[string]any{"requestPut": map[string]any{"key": encoded,
+				"value": base64.StdEncoding.EncodeToString(value)}}},
 		}, &answer)
 		if err == nil && !answer.Succeeded {
 			err = fmt.Errorf("%s has changed meanwhile", key)
@@ -410,7 +420,8 @@ func (s *stored) etcd(call string, body, answer any) error {
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(s.ctx, http.MethodPost, s.w.Cluster.EtcdURL()+"/v3/kv/"+call, bytes.NewReader(content))
+	request, err := http.NewRequestWithContext(s.ctx, http.MethodPost, s.w.Cluster.EtcdURL()+"/v3/kv/"+call,
+		bytes.NewReader(content))
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,8 @@ const (
 var hostile = []string{
 	podops.OperatingPrefix, podops.OperationTypePrefix, podops.PreCheckPrefix, podops.PreCheckedPrefix,
 	podops.PreparingPrefix, podops.OperatePrefix, podops.OperatedPrefix, podops.PostCheckPrefix,
-	podops.PostCheckedPrefix, podops.CompletingPrefix, podops.UndoOperationTypePrefix, podops.DoneOperationTypePrefix, podops.WaivedPrefix,
+	podops.PostCheckedPrefix, podops.CompletingPrefix, podops.UndoOperationTypePrefix, podops.DoneOperationTypePrefix,
+	podops.WaivedPrefix,
 }
 
 // TestHostileLabels lets a user who may only patch Pods write any lifecycle keys of two operations, while a rule lets
@@ -58,9 +59,10 @@ func TestHostileLabels(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "closed"},
 		Spec: appsv1alpha1.PodTransitionRuleSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "victim"}},
-			Rules: []appsv1alpha1.TransitionRule{{Name: "closed", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-				AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(fromInt(0))},
-			}}},
+			Rules: []appsv1alpha1.TransitionRule{{Name: "closed",
+				TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+					AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: ptr.To(fromInt(0))},
+				}}},
 		},
 	}))
 	require.NoError(t, w.client.Create(ctx, plainSet(namespace, "victim", victims)))
@@ -94,10 +96,14 @@ func TestHostileLabels(t *testing.T) {
 	for _, failure := range failures {
 		t.Error(failure)
 	}
-	require.Equal(t, before, identities(w.podsOf(t, namespace, "victim")), "nobody touched a Pod on a word that no rule had given")
-	checks := map[string]int{"no grant": n, "reported, or in service": n, "back in service": n, "no Pod changed or removed": victims}
-	require.NoError(t, addRow("lifecycle labels written by whoever may patch Pods", n, len(failures), map[string]int{"hostile labels": n}, checks, failures, time.Since(begin)))
-	require.NoError(t, w.remove(ctx, appsv1alpha1.PodTransitionRuleKind, namespace, "closed")) // which lets no Pod be deleted either
+	require.Equal(t, before, identities(w.podsOf(t, namespace, "victim")),
+		"nobody touched a Pod on a word that no rule had given")
+	checks := map[string]int{"no grant": n, "reported, or in service": n, "back in service": n,
+		"no Pod changed or removed": victims}
+	require.NoError(t, addRow("lifecycle labels written by whoever may patch Pods", n, len(failures),
+		map[string]int{"hostile labels": n}, checks, failures, time.Since(begin)))
+	// which lets no Pod be deleted either
+	require.NoError(t, w.remove(ctx, appsv1alpha1.PodTransitionRuleKind, namespace, "closed"))
 	require.NoError(t, w.remove(ctx, appsv1alpha1.CollaSetKind, namespace, "victim"))
 }
 
@@ -116,7 +122,8 @@ func subset(random *rand.Rand) map[string]string {
 			labels[prefix+"/"+id] = value
 		}
 	}
-	for _, key := range []string{podops.PermissionPrefix + "/update", podops.PreparingToDeleteLabel, podops.StayOfflineLabel} {
+	for _, key := range []string{podops.PermissionPrefix + "/update", podops.PreparingToDeleteLabel,
+		podops.StayOfflineLabel} {
 		if random.IntN(8) == 0 {
 			labels[key] = "true"
 		}
@@ -125,7 +132,9 @@ func subset(random *rand.Rand) map[string]string {
 }
 
 // attack writes labels, sees what is made of them, and takes them back.
-func (w *world) attack(ctx context.Context, attacker kubernetes.Interface, namespace, name string, labels map[string]string) error {
+func (w *world) attack(
+	ctx context.Context, attacker kubernetes.Interface, namespace, name string, labels map[string]string,
+) error {
 	if err := patchLabels(ctx, attacker, namespace, name, labels, nil); err != nil {
 		return err
 	}
@@ -151,7 +160,10 @@ func (w *world) attack(ctx context.Context, attacker kubernetes.Interface, names
 		}
 		var left []string
 		for _, key := range slices.Sorted(maps.Keys(pod.Labels)) {
-			if _, written := labels[key]; strings.Contains(key, "podopslifecycle.kusionstack.io/") && key != podops.ServiceAvailableLabel && (written || strings.HasSuffix(key, "/alpha") || strings.HasSuffix(key, "/beta") || strings.HasPrefix(key, podops.PermissionPrefix)) {
+			if _, written := labels[key]; strings.Contains(key, "podopslifecycle.kusionstack.io/") &&
+				key != podops.ServiceAvailableLabel &&
+				(written || strings.HasSuffix(key, "/alpha") || strings.HasSuffix(key, "/beta") ||
+					strings.HasPrefix(key, podops.PermissionPrefix)) {
 				left = append(left, key)
 			}
 		}
@@ -165,7 +177,9 @@ func (w *world) attack(ctx context.Context, attacker kubernetes.Interface, names
 	})
 }
 
-func patchLabels(ctx context.Context, user kubernetes.Interface, namespace, name string, set map[string]string, remove []string) error {
+func patchLabels(
+	ctx context.Context, user kubernetes.Interface, namespace, name string, set map[string]string, remove []string,
+) error {
 	labels := map[string]any{}
 	for key, value := range set {
 		labels[key] = value
@@ -181,7 +195,9 @@ func patchLabels(ctx context.Context, user kubernetes.Interface, namespace, name
 	return err
 }
 
-func (w *world) podAndRule(ctx context.Context, namespace, name string) (*corev1.Pod, *appsv1alpha1.PodTransitionRule, error) {
+func (w *world) podAndRule(
+	ctx context.Context, namespace, name string,
+) (*corev1.Pod, *appsv1alpha1.PodTransitionRule, error) {
 	pod, rule := &corev1.Pod{}, &appsv1alpha1.PodTransitionRule{}
 	return pod, rule, errors.Join(
 		w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod),
@@ -195,7 +211,8 @@ func (w *world) mayPatchPods(t *testing.T, namespace string) kubernetes.Interfac
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "attacker"}
 	for _, object := range []client.Object{
 		&corev1.ServiceAccount{ObjectMeta: meta},
-		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"patch"}}}},
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"},
+			Verbs: []string{"patch"}}}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: meta.Name},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: meta.Name}},
@@ -205,7 +222,8 @@ func (w *world) mayPatchPods(t *testing.T, namespace string) kubernetes.Interfac
 	}
 	admin, err := w.Clients()
 	require.NoError(t, err)
-	token, err := admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), meta.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), meta.Name,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	config := rest.AnonymousClientConfig(w.RESTConfig())
 	config.BearerToken, config.QPS = token.Status.Token, -1

@@ -46,7 +46,8 @@ func TestReconciliation(t *testing.T) {
 	}
 	n = number(t, "RECONCILED", n)
 	namespace := w.namespace(t, false)
-	judge, err := observer.Start(context.WithoutCancel(t.Context()), w.RESTConfig(), observer.Options{StuckAfter: 2 * await.Patience})
+	judge, err := observer.Start(context.WithoutCancel(t.Context()), w.RESTConfig(),
+		observer.Options{StuckAfter: 2 * await.Patience})
 	require.NoError(t, err)
 
 	begin := time.Now()
@@ -62,8 +63,10 @@ func TestReconciliation(t *testing.T) {
 	report, err := judge.Stop()
 	require.NoError(t, err)
 	require.NoError(t, report.Err())
-	checks := map[string]int{"reached or reported": result.done, "same end after taking it back": result.done, "gone after deletion": result.done}
-	require.NoError(t, addRow("accepted operations are reconciled and taken back", result.done, len(result.failures), result.outcomes, checks, result.failures, time.Since(begin)))
+	checks := map[string]int{"reached or reported": result.done, "same end after taking it back": result.done,
+		"gone after deletion": result.done}
+	require.NoError(t, addRow("accepted operations are reconciled and taken back", result.done, len(result.failures),
+		result.outcomes, checks, result.failures, time.Since(begin)))
 }
 
 type reconciled struct {
@@ -102,7 +105,8 @@ func (w *world) effective(t *testing.T, namespace string, n int) []numbered {
 		if o.Kind == appsv1alpha1.ResourceContextKind || o.Kind == appsv1alpha1.CollaSetKind && o.Seed != "plain" {
 			continue // the others are paused, or have claims that are never bound
 		}
-		admitted, err := w.try(t.Context(), namespace, crdgen.Operation{Kind: o.Kind, Verb: crdgen.Create, Seed: o.Seed, Changes: o.Changes})
+		admitted, err := w.try(t.Context(), namespace,
+			crdgen.Operation{Kind: o.Kind, Verb: crdgen.Create, Seed: o.Seed, Changes: o.Changes})
 		if err != nil {
 			continue
 		}
@@ -184,7 +188,8 @@ func (w *world) doAndUndo(t *testing.T, namespace string, o numbered) (outcome s
 		}
 		if before != nil {
 			if diff := cmp.Diff(before, after); diff != "" {
-				return "", fmt.Errorf("%s; after it was taken back something is left of it (-never done +taken back):\n%s", outcome, diff)
+				return "", fmt.Errorf("%s; after it was taken back something is left of it (-never done +taken back):\n%s",
+					outcome, diff)
 			}
 		}
 	} else if !apierrors.IsInvalid(err) { // what cannot be changed cannot be taken back
@@ -302,7 +307,9 @@ func (s state) outcome() string {
 		return "paused"
 	}
 	for _, c := range s.conditions {
-		failed := c.Status == metav1.ConditionFalse && (c.Type == appsv1alpha1.CollaSetScale || c.Type == appsv1alpha1.CollaSetUpdate || c.Type == appsv1alpha1.CollaSetProgressing || c.Reason == string(appsv1alpha1.ReasonWebhookUnreachable))
+		failed := c.Status == metav1.ConditionFalse &&
+			(c.Type == appsv1alpha1.CollaSetScale || c.Type == appsv1alpha1.CollaSetUpdate ||
+				c.Type == appsv1alpha1.CollaSetProgressing || c.Reason == string(appsv1alpha1.ReasonWebhookUnreachable))
 		stalled := c.Type == appsv1alpha1.CollaSetStalled && c.Status == metav1.ConditionTrue
 		if (failed || stalled) && c.Message != "" {
 			return "reported: " + c.Type + " " + c.Reason
@@ -347,7 +354,8 @@ func (w *world) state(ctx context.Context, kind, namespace, name string) (state,
 		if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, set); err != nil {
 			return s, err
 		}
-		observed, generation, s.conditions, s.revision, s.paused = set.Status.ObservedGeneration, set.Generation, set.Status.Conditions, set.Status.UpdatedRevision, set.Spec.Paused
+		observed, generation, s.conditions, s.revision, s.paused = set.Status.ObservedGeneration, set.Generation,
+			set.Status.Conditions, set.Status.UpdatedRevision, set.Spec.Paused
 		switch scheduler := set.Spec.Template.Spec.SchedulerName; {
 		case scheduler != "" && scheduler != corev1.DefaultSchedulerName:
 			s.never = "have no node"
@@ -387,9 +395,11 @@ func (w *world) state(ctx context.Context, kind, namespace, name string) (state,
 func normalSpec(pod *corev1.Pod) corev1.PodSpec {
 	spec := *pod.Spec.DeepCopy()
 	spec.NodeName, spec.Hostname = "", ""
-	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, "kube-api-access-") })
+	spec.Volumes = slices.DeleteFunc(spec.Volumes,
+		func(v corev1.Volume) bool { return strings.HasPrefix(v.Name, "kube-api-access-") })
 	for i := range spec.Containers {
-		spec.Containers[i].VolumeMounts = slices.DeleteFunc(spec.Containers[i].VolumeMounts, func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, "kube-api-access-") })
+		spec.Containers[i].VolumeMounts = slices.DeleteFunc(spec.Containers[i].VolumeMounts,
+			func(m corev1.VolumeMount) bool { return strings.HasPrefix(m.Name, "kube-api-access-") })
 	}
 	return spec
 }

@@ -113,7 +113,8 @@ func (w *world) readSeeds() error {
 		if err != nil {
 			return err
 		}
-		for _, path := range append(paths, filepath.Join(root, "api", "apps", "v1alpha1", "testdata", strings.ToLower(name)+".yaml")) {
+		for _, path := range append(paths, filepath.Join(root, "api", "apps", "v1alpha1", "testdata",
+			strings.ToLower(name)+".yaml")) {
 			content, err := os.ReadFile(path)
 			if err != nil {
 				return err
@@ -170,7 +171,8 @@ func (w *world) excludeUnhooked(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := w.Kubectl(ctx, "patch", configuration, "webhook-server", "--type=json", "-p", string(patch)); err != nil {
+		if _, err := w.Kubectl(ctx, "patch", configuration, "webhook-server", "--type=json", "-p",
+			string(patch)); err != nil {
 			return err
 		}
 	}
@@ -187,7 +189,8 @@ func (w *world) namespace(t *testing.T, hooked bool) string {
 	require.NoError(t, w.client.Create(t.Context(), ns))
 	w.waitForAdmission(t, ns.Name, hooked)
 	t.Cleanup(func() {
-		if _, err := w.Kubectl(context.WithoutCancel(t.Context()), "delete", "namespace", ns.Name, "--wait=false"); err != nil {
+		if _, err := w.Kubectl(context.WithoutCancel(t.Context()), "delete", "namespace", ns.Name,
+			"--wait=false"); err != nil {
 			t.Logf("removing namespace %s: %v", ns.Name, err)
 		}
 	})
@@ -200,7 +203,8 @@ func (w *world) waitForAdmission(t *testing.T, namespace string, hooked bool) {
 	t.Helper()
 	probes := map[string]crdgen.Operation{ // only webhook-server refuses these
 		"CollaSet": {Kind: "CollaSet", Verb: crdgen.Create, Seed: "plain", Changes: []crdgen.Change{
-			{Path: "/spec/template/spec/containers/0/volumeMounts", Value: []any{map[string]any{"name": "absent", "mountPath": "/absent"}}},
+			{Path: "/spec/template/spec/containers/0/volumeMounts",
+				Value: []any{map[string]any{"name": "absent", "mountPath": "/absent"}}},
 		}},
 		"PodTransitionRule": {Kind: "PodTransitionRule", Verb: crdgen.Create, Seed: "webhook", Changes: []crdgen.Change{
 			{Path: "/spec/rules/0/webhook/clientConfig/caBundle", Value: "bm9uZQ=="},
@@ -275,7 +279,8 @@ func (w *world) try(ctx context.Context, namespace string, o crdgen.Operation) (
 		if err != nil {
 			return nil, err
 		}
-		changed, err := at.Update(ctx, &unstructured.Unstructured{Object: content}, metav1.UpdateOptions{DryRun: dry, FieldValidation: metav1.FieldValidationStrict})
+		changed, err := at.Update(ctx, &unstructured.Unstructured{Object: content},
+			metav1.UpdateOptions{DryRun: dry, FieldValidation: metav1.FieldValidationStrict})
 		if !apierrors.IsConflict(err) || ctx.Err() != nil {
 			return changed, err
 		}
@@ -315,7 +320,8 @@ func judge(o crdgen.Operation, answer error) (*refusal, error) {
 		}
 	}
 	switch status.Status().Code {
-	case http.StatusUnprocessableEntity, http.StatusForbidden, http.StatusBadRequest: // some of the API server's have the path in the message only
+	// some of the API server's have the path in the message only
+	case http.StatusUnprocessableEntity, http.StatusForbidden, http.StatusBadRequest:
 	default:
 		return nil, fmt.Errorf("the answer is %d: %s", status.Status().Code, r.message)
 	}
@@ -334,7 +340,8 @@ func (r *refusal) names(o crdgen.Operation) bool {
 		changed := dotted(change.Path)
 		for _, field := range r.fields {
 			field = strings.NewReplacer("[", ".", "]", "", `"`, "").Replace(field)
-			if field == changed || strings.HasPrefix(field, changed+".") || strings.HasPrefix(changed, field+".") && field != "spec" {
+			if field == changed || strings.HasPrefix(field, changed+".") || strings.HasPrefix(changed, field+".") &&
+				field != "spec" {
 				return true
 			}
 		}

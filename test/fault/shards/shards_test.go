@@ -50,7 +50,8 @@ func (s *observed) done(scenario string, shards ...int) {
 		require.LessOrEqual(s.t, rule.MaxOut, 1, "%s: more Pods were out than the rule lets be", ns)
 	}
 	writes, changes := s.requireOneWriter(s.t, s.began, s.namespaces, shards...)
-	s.t.Logf("%s: %d writes in %d namespaces, the writer of a component and namespace changed %d times", scenario, writes, len(s.namespaces), changes)
+	s.t.Logf("%s: %d writes in %d namespaces, the writer of a component and namespace changed %d times", scenario, writes,
+		len(s.namespaces), changes)
 	require.NotZero(s.t, changes, "no namespace changed hands: nothing was tested")
 	require.NoError(s.t, faultreport.Add(faultreport.Row{
 		Suite: "shards", Scenario: scenario, Faults: s.faults, Plans: 1, Took: time.Since(s.began),

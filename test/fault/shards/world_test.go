@@ -46,7 +46,8 @@ type world struct {
 }
 
 var shared = testsuite.Share(func(ctx context.Context) (*world, error) {
-	s, err := suite.Start(ctx, suite.Config{Name: "shards", Nodes: 3, Components: []string{suite.Webhook}, Progress: os.Stderr})
+	s, err := suite.Start(ctx, suite.Config{Name: "shards", Nodes: 3, Components: []string{suite.Webhook},
+		Progress: os.Stderr})
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +81,8 @@ func (w *world) start(t *testing.T, name string, shards int) *replica {
 	r := &replica{name: name}
 	for _, component := range controllers {
 		p, err := w.StartReplica(t.Context(), component, name, fmt.Sprintf("--shards=%d", shards),
-			fmt.Sprintf("--leader-elect-lease-duration=%s", leaseDuration), "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s")
+			fmt.Sprintf("--leader-elect-lease-duration=%s", leaseDuration), "--leader-elect-renew-deadline=8s",
+			"--leader-elect-retry-period=1s")
 		require.NoError(t, err)
 		r.processes = append(r.processes, p)
 		t.Cleanup(func() {
@@ -253,7 +255,9 @@ type write struct {
 // requireOneWriter checks, of the audit log since a moment, that the writes of a component in a namespace come from
 // one replica at a time: those of two never overlap, and the writer changes only when the shard's Lease did. It
 // returns how many writes were looked at, and how often a writer changed. shards are the numbers that were used.
-func (w *world) requireOneWriter(t *testing.T, since time.Time, namespaces []string, shards ...int) (looked, changed int) {
+func (w *world) requireOneWriter(
+	t *testing.T, since time.Time, namespaces []string, shards ...int,
+) (looked, changed int) {
 	t.Helper()
 	requests, err := w.Requests(since)
 	require.NoError(t, err)
@@ -265,7 +269,8 @@ func (w *world) requireOneWriter(t *testing.T, since time.Time, namespaces []str
 	}
 	by := map[[2]string][]write{}
 	for _, r := range requests {
-		if !r.Write() || !r.OK() || r.Resource == "events" || !slices.Contains(controllers, r.Component()) || !slices.Contains(namespaces, r.Namespace) {
+		if !r.Write() || !r.OK() || r.Resource == "events" || !slices.Contains(controllers, r.Component()) ||
+			!slices.Contains(namespaces, r.Namespace) {
 			continue
 		}
 		require.NotEmpty(t, name[r.Credential], "%v by an unknown token %q", r, r.Credential)
@@ -282,7 +287,8 @@ func (w *world) requireOneWriter(t *testing.T, since time.Time, namespaces []str
 				continue
 			}
 			changes++
-			require.False(t, after.began.Before(before.ended), "%s, %s: %s by %s while %s by %s was under way", key[0], key[1], after.what, after.replica, before.what, before.replica)
+			require.False(t, after.began.Before(before.ended), "%s, %s: %s by %s while %s by %s was under way", key[0], key[1],
+				after.what, after.replica, before.what, before.replica)
 		}
 		allowed := len(shards) - 1 + w.lease(t, key[0]).transitions // from one number to another, and without shards
 		of := map[string]bool{}
@@ -292,7 +298,8 @@ func (w *world) requireOneWriter(t *testing.T, since time.Time, namespaces []str
 		for name := range of {
 			allowed += w.lease(t, name).transitions
 		}
-		require.LessOrEqual(t, changes, allowed, "%s, %s: the writer changed more often than the shard's Lease", key[0], key[1])
+		require.LessOrEqual(t, changes, allowed, "%s, %s: the writer changed more often than the shard's Lease",
+			key[0], key[1])
 		changed += changes
 	}
 	return looked, changed

@@ -160,7 +160,8 @@ var inNoTemplate = map[string]string{
 
 func templateOf(t *testing.T, spec any) *revision.Data {
 	t.Helper()
-	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{"app": "web"}}, "spec": spec})
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{"app": "web"}},
+		"spec": spec})
 	require.NoError(t, err)
 	var template map[string]any
 	require.NoError(t, json.Unmarshal(raw, &template))

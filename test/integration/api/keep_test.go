@@ -58,8 +58,10 @@ func TestManifestsOfKuperatorAreKept(t *testing.T) {
 // notOfKuperator are the fields that this project adds to Kuperator's, and so not in the manifests of testdata.
 var notOfKuperator = map[string][]string{
 	"collaset": {
-		"spec.minReadySeconds", "spec.progressDeadlineSeconds", "spec.updateStrategy.maxSurge", "spec.updateStrategy.rollingUpdate.maxUnavailable", "spec.updateStrategy.failurePolicy",
-		"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged", "status.lastProgressTime", "status.halted",
+		"spec.minReadySeconds", "spec.progressDeadlineSeconds", "spec.updateStrategy.maxSurge",
+		"spec.updateStrategy.rollingUpdate.maxUnavailable", "spec.updateStrategy.failurePolicy",
+		"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged", "status.lastProgressTime",
+		"status.halted",
 		"status.nextUpdate", "status.selector", "status.blockers", "status.conditions.observedGeneration",
 	},
 	"podtransitionrule": {
@@ -226,15 +228,18 @@ func TestUnknownPodFieldsSurvive(t *testing.T) {
 func TestApplyMergesContainersByName(t *testing.T) {
 	object, _ := every(t, "collaset")
 	object.SetNamespace(newNamespace(t))
-	require.NoError(t, cluster.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object.DeepCopy()), client.FieldOwner("first")))
+	require.NoError(t, cluster.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object.DeepCopy()),
+		client.FieldOwner("first")))
 	second, _ := parse(t, `
 apiVersion: apps.kusionstack.io/v1alpha1
 kind: CollaSet
 metadata: {name: every-field}
 spec: {template: {spec: {containers: [{name: agent, image: "agent:1"}]}}}`)
 	second.SetNamespace(object.GetNamespace())
-	require.NoError(t, cluster.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(second), client.FieldOwner("second")))
-	containers, _, err := unstructured.NestedSlice(fetch(t.Context(), t, object).Object, "spec", "template", "spec", "containers")
+	require.NoError(t, cluster.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(second),
+		client.FieldOwner("second")))
+	containers, _, err := unstructured.NestedSlice(fetch(t.Context(), t, object).Object, "spec", "template", "spec",
+		"containers")
 	require.NoError(t, err)
 	var names []string
 	for _, container := range containers {
@@ -262,7 +267,8 @@ spec: {template: {spec: {containers: [{name: web, env: [{name: B, value: b}]}]}}
 	second.SetNamespace(object.GetNamespace())
 	require.True(t, apierrors.IsConflict(apply(second, "second")))
 	require.NoError(t, apply(second, "second", client.ForceOwnership))
-	containers, _, err := unstructured.NestedSlice(fetch(t.Context(), t, object).Object, "spec", "template", "spec", "containers")
+	containers, _, err := unstructured.NestedSlice(fetch(t.Context(), t, object).Object, "spec", "template", "spec",
+		"containers")
 	require.NoError(t, err)
 	require.Len(t, containers, 2)
 	web, ok := containers[0].(map[string]any)

@@ -70,7 +70,8 @@ func run(m *testing.M) (code int, err error) {
 		}
 	}()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apiextensionsv1.AddToScheme, clientgoscheme.AddToScheme, appsv1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{apiextensionsv1.AddToScheme, clientgoscheme.AddToScheme,
+		appsv1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return 0, err
 		}

@@ -90,14 +90,18 @@ var refusals = map[string]struct {
 	// want are parts of the message: the field, the offending value if it can be named, the remedy.
 	want []string
 }{
-	"a CollaSet without spec":     {"collaset", []change{{"spec", "-"}}, []string{"spec is missing", "give it a selector and a template"}},
-	"a CollaSet without selector": {"collaset", []change{{"spec.selector", "-"}}, []string{"spec.selector is required", "set matchLabels"}},
-	"negative replicas":           {"collaset", []change{{"spec.replicas", "-2"}}, []string{"spec.replicas", "-2", "greater than or equal to 0"}},
+	"a CollaSet without spec": {"collaset", []change{{"spec", "-"}},
+		[]string{"spec is missing", "give it a selector and a template"}},
+	"a CollaSet without selector": {"collaset", []change{{"spec.selector", "-"}},
+		[]string{"spec.selector is required", "set matchLabels"}},
+	"negative replicas": {"collaset", []change{{"spec.replicas", "-2"}},
+		[]string{"spec.replicas", "-2", "greater than or equal to 0"}},
 	"negative history": {
 		"collaset", []change{{"spec.historyLimit", "-2"}}, []string{"spec.historyLimit", "-2", "greater than or equal to 0"},
 	},
 	"negative ready time": {
-		"collaset", []change{{"spec.minReadySeconds", "-2"}}, []string{"spec.minReadySeconds", "-2", "greater than or equal to 0"},
+		"collaset", []change{{"spec.minReadySeconds", "-2"}},
+		[]string{"spec.minReadySeconds", "-2", "greater than or equal to 0"},
 	},
 	"a negative partition": {
 		"collaset", []change{{"spec.updateStrategy.rollingUpdate.byPartition.partition", "-2"}},
@@ -121,11 +125,13 @@ var refusals = map[string]struct {
 	},
 	"an unknown fate of claims": {
 		"collaset", []change{{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled", "Keep"}},
-		[]string{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled", `"Keep"`, "supported values", `"Retain"`},
+		[]string{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenScaled", `"Keep"`, "supported values",
+			`"Retain"`},
 	},
 	"no Pod may be unavailable": {
 		"collaset", []change{{"spec.updateStrategy.rollingUpdate.maxUnavailable", "0"}},
-		[]string{"spec.updateStrategy.rollingUpdate.maxUnavailable", "0", "must be at least 1, or a percentage from 1% to 100%"},
+		[]string{"spec.updateStrategy.rollingUpdate.maxUnavailable", "0",
+			"must be at least 1, or a percentage from 1% to 100%"},
 	},
 	"more than all may be unavailable": {
 		"collaset", []change{{"spec.updateStrategy.rollingUpdate.maxUnavailable", `"101%"`}},
@@ -181,11 +187,13 @@ var refusals = map[string]struct {
 	},
 	"an unknown fate of claims of a deleted CollaSet": {
 		"collaset", []change{{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenDeleted", "Keep"}},
-		[]string{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenDeleted", `"Keep"`, "supported values", `"Delete", "Retain"`},
+		[]string{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenDeleted", `"Keep"`, "supported values",
+			`"Delete", "Retain"`},
 	},
 	"an unknown fate of claims of another template": {
 		"collaset", []change{{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged", "Expand"}},
-		[]string{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged", `"Expand"`, "supported values", `"Delete", "Retain"`},
+		[]string{"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged", `"Expand"`,
+			"supported values", `"Delete", "Retain"`},
 	},
 	"a template that is no object": {
 		"collaset", []change{{"spec.template", "nginx"}},
@@ -201,15 +209,18 @@ var refusals = map[string]struct {
 	},
 	"a selector whose expression the template does not satisfy": {
 		"collaset", []change{{"spec.selector.matchExpressions", "[{key: app, operator: NotIn, values: [web]}]"}},
-		[]string{"spec.selector.matchExpressions does not match spec.template.metadata.labels", "change the labels of the template"},
+		[]string{"spec.selector.matchExpressions does not match spec.template.metadata.labels",
+			"change the labels of the template"},
 	},
 	"a selector that demands a label the template lacks": {
 		"collaset", []change{{"spec.selector.matchExpressions", "[{key: tier, operator: Exists}]"}},
-		[]string{"spec.selector.matchExpressions does not match spec.template.metadata.labels", "change the labels of the template"},
+		[]string{"spec.selector.matchExpressions does not match spec.template.metadata.labels",
+			"change the labels of the template"},
 	},
 	"a selector that forbids a label the template has": {
 		"collaset", []change{{"spec.selector.matchExpressions", "[{key: app, operator: DoesNotExist}]"}},
-		[]string{"spec.selector.matchExpressions does not match spec.template.metadata.labels", "change the labels of the template"},
+		[]string{"spec.selector.matchExpressions does not match spec.template.metadata.labels",
+			"change the labels of the template"},
 	},
 	"a selector with an unknown operator": {
 		"collaset", []change{{"spec.selector.matchExpressions", "[{key: app, operator: Is, values: [web]}]"}},
@@ -292,15 +303,21 @@ var refusals = map[string]struct {
 		[]string{"spec.scaleStrategy.podToDelete [a, b] and podToExclude [b]", "keep it in one of them"},
 	},
 	"an excluded Pod with names in sequence": {
-		"collaset", []change{{"spec.namingStrategy.podNamingSuffixPolicy", "PersistentSequence"}, {"spec.scaleStrategy.podToExclude", "[a]"}},
-		[]string{"spec.scaleStrategy.podToExclude [a] is not allowed when podNamingSuffixPolicy is PersistentSequence", "empty the list"},
+		"collaset", []change{{"spec.namingStrategy.podNamingSuffixPolicy", "PersistentSequence"},
+			{"spec.scaleStrategy.podToExclude", "[a]"}},
+		[]string{"spec.scaleStrategy.podToExclude [a] is not allowed when podNamingSuffixPolicy is PersistentSequence",
+			"empty the list"},
 	},
 	"an included Pod with names in sequence": {
-		"collaset", []change{{"spec.namingStrategy.podNamingSuffixPolicy", "PersistentSequence"}, {"spec.scaleStrategy.podToInclude", "[a]"}},
-		[]string{"spec.scaleStrategy.podToInclude [a] is not allowed when podNamingSuffixPolicy is PersistentSequence", "empty the list"},
+		"collaset", []change{{"spec.namingStrategy.podNamingSuffixPolicy", "PersistentSequence"},
+			{"spec.scaleStrategy.podToInclude", "[a]"}},
+		[]string{"spec.scaleStrategy.podToInclude [a] is not allowed when podNamingSuffixPolicy is PersistentSequence",
+			"empty the list"},
 	},
-	"a rule object without spec":     {"podtransitionrule", []change{{"spec", "-"}}, []string{"spec is missing", "give it a selector and rules"}},
-	"a rule object without selector": {"podtransitionrule", []change{{"spec.selector", "-"}}, []string{"spec.selector is required", "set matchLabels"}},
+	"a rule object without spec": {"podtransitionrule", []change{{"spec", "-"}},
+		[]string{"spec is missing", "give it a selector and rules"}},
+	"a rule object without selector": {"podtransitionrule", []change{{"spec.selector", "-"}},
+		[]string{"spec.selector is required", "set matchLabels"}},
 	"a rule object whose selector has an unknown operator": {
 		"podtransitionrule", []change{{"spec.selector.matchExpressions", "[{key: app, operator: Is, values: [web]}]"}},
 		[]string{"spec.selector.matchExpressions[0].operator", `"Is"`, "supported values", `"NotIn"`},
@@ -314,12 +331,16 @@ var refusals = map[string]struct {
 		[]string{"spec.selector.matchExpressions[0].values", "[a, b] must be empty for operator Exists", "remove them"},
 	},
 	"a filter with an empty key": {
-		"podtransitionrule", []change{{"spec.rules.0.filter.labelSelector.matchExpressions", `[{key: "", operator: Exists}]`}},
-		[]string{"spec.rules[0].filter.labelSelector.matchExpressions[0].key", `key "" is not a label key`, "use one such as"},
+		"podtransitionrule", []change{{"spec.rules.0.filter.labelSelector.matchExpressions",
+			`[{key: "", operator: Exists}]`}},
+		[]string{"spec.rules[0].filter.labelSelector.matchExpressions[0].key", `key "" is not a label key`,
+			"use one such as"},
 	},
 	"a filter with a key that no label can have": {
-		"podtransitionrule", []change{{"spec.rules.0.filter.labelSelector.matchExpressions", `[{key: "a b", operator: Exists}]`}},
-		[]string{"spec.rules[0].filter.labelSelector.matchExpressions[0].key", `key "a b" is not a label key`, "use one such as"},
+		"podtransitionrule", []change{{"spec.rules.0.filter.labelSelector.matchExpressions",
+			`[{key: "a b", operator: Exists}]`}},
+		[]string{"spec.rules[0].filter.labelSelector.matchExpressions[0].key", `key "a b" is not a label key`,
+			"use one such as"},
 	},
 	"a rule without name": {
 		"podtransitionrule", []change{{"spec.rules.0.name", "-"}}, []string{"spec.rules[0].name", "Required value"},
@@ -328,7 +349,8 @@ var refusals = map[string]struct {
 		"podtransitionrule", []change{{"spec.rules.0.name", `""`}}, []string{"spec.rules[0]", "name is required", "set one"},
 	},
 	"two rules of one name": {
-		"podtransitionrule", []change{{"spec.rules.1.name", "available"}}, []string{"spec.rules[1]", "Duplicate value", "available"},
+		"podtransitionrule", []change{{"spec.rules.1.name", "available"}},
+		[]string{"spec.rules[1]", "Duplicate value", "available"},
 	},
 	"an unknown stage": {
 		"podtransitionrule", []change{{"spec.rules.0.stage", "PreTrafficOff"}},
@@ -411,7 +433,8 @@ var refusals = map[string]struct {
 		[]string{"spec.rules[2].webhook.parameters[0].valueFrom.fieldRef.fieldPath", "Required value"},
 	},
 	"an instance ID below zero": {
-		"resourcecontext", []change{{"spec.contexts.0.id", "-1"}}, []string{"spec.contexts[0].id", "-1", "greater than or equal to 0"},
+		"resourcecontext", []change{{"spec.contexts.0.id", "-1"}},
+		[]string{"spec.contexts[0].id", "-1", "greater than or equal to 0"},
 	},
 	"an entry without instance ID": {
 		"resourcecontext", []change{{"spec.contexts.0.id", "-"}}, []string{"spec.contexts[0].id", "Required value"},

@@ -53,7 +53,8 @@ func takeOver(t *testing.T, namespace string, recorded *unstructured.Unstructure
 	object.SetNamespace(namespace)
 	object.SetAnnotations(recorded.GetAnnotations())
 	object = object.DeepCopy()
-	require.NoError(t, cluster.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object.DeepCopy()), client.FieldOwner("test")))
+	require.NoError(t, cluster.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object.DeepCopy()),
+		client.FieldOwner("test")))
 
 	want := recorded.DeepCopy()
 	if recorded.GetKind() == appsv1alpha1.CollaSetKind {

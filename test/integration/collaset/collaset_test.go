@@ -20,21 +20,27 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
+	"kusionstack.io/kuperator/internal/testkit/nightly"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
-// TestDirectly tells the stories that hold without the lifecycle.
+// TestDirectly tells the stories that hold without the lifecycle. Those of replacements and rollouts take the same
+// decisions with it, so they are told here at night only.
 func TestDirectly(t *testing.T) {
-	cluster, c := startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true, WithNodes: true})
+	cluster, c := startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true,
+		WithNodes: true})
 	storageClasses(t, c)
 	run(t, cluster, "--pod-ops-lifecycle=false")
 	playVolumes(t, c)
 	in := func(t *testing.T) env { return env{t, c, cluster, testcluster.Namespace(t, cluster, nil)} }
-	for _, stories := range []map[string]func(env){stories, replacements, rolloutStories} {
-		tell(t, in, stories)
+	tell(t, in, stories)
+	if nightly.Run() {
+		tell(t, in, replacements)
+		tell(t, in, rolloutStories)
 	}
 	claims := map[string]func(volumeEnv){}
-	for _, name := range []string{"claims follow their instance ID", "a larger request expands claims, and no Pod is another one"} {
+	for _, name := range []string{"claims follow their instance ID",
+		"a larger request expands claims, and no Pod is another one"} {
 		claims[name] = volumeStories[name]
 	}
 	tell(t, withVolumes(in), claims)
@@ -43,7 +49,8 @@ func TestDirectly(t *testing.T) {
 // TestUnderTheLifecycle tells all stories with the test as lifecycle-controller. Volumes are made by the test; binding,
 // protection and garbage collection are Kubernetes' own.
 func TestUnderTheLifecycle(t *testing.T) {
-	cluster, c := startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true, WithNodes: true, Nodes: 4, Audit: true})
+	cluster, c := startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true,
+		WithNodes: true, Nodes: 4, Audit: true})
 	storageClasses(t, c)
 	run(t, cluster)
 	playLifecycle(t, c)
@@ -289,13 +296,15 @@ var stories = map[string]func(env){
 // lifecycleStories need the lifecycle.
 var lifecycleStories = map[string]func(env){
 	"raising the replicas again lets victims off": func(e env) {
-		set := e.create("web", 4, func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Annotations = map[string]string{"hold": "rules"} })
+		set := e.create("web", 4,
+			func(s *appsv1alpha1.CollaSet) { s.Spec.Template.Annotations = map[string]string{"hold": "rules"} })
 		e.reachesReady(set)
 		before := uids(e.pods())
 		e.change(set, replicas(2))
 		e.eventually("two are asked for", func() string {
 			require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
-			if set.Status.OperatingReplicas == 2 && len(set.Status.Blockers) > 0 && set.Status.Blockers[0].Reason == "WaitingForPermission" {
+			if set.Status.OperatingReplicas == 2 && len(set.Status.Blockers) > 0 &&
+				set.Status.Blockers[0].Reason == "WaitingForPermission" {
 				return ""
 			}
 			return fmt.Sprint(set.Status.OperatingReplicas)
@@ -323,7 +332,8 @@ var lifecycleStories = map[string]func(env){
 		delay := int32(5)
 		set := e.create("web", 1, func(s *appsv1alpha1.CollaSet) { s.Spec.UpdateStrategy.OperationDelaySeconds = &delay })
 		e.reachesReady(set)
-		sets, pods := record[*appsv1alpha1.CollaSet](e, &appsv1alpha1.CollaSetList{}), record[*corev1.Pod](e, &corev1.PodList{})
+		sets, pods := record[*appsv1alpha1.CollaSet](e, &appsv1alpha1.CollaSetList{}),
+			record[*corev1.Pod](e, &corev1.PodList{})
 		e.change(set, image("nginx:2"))
 		sets.Until("it waits", func(s *appsv1alpha1.CollaSet) bool { return blockedBy(s, "OperationDelay") })
 		e.reachesReady(set)
@@ -339,7 +349,8 @@ var lifecycleStories = map[string]func(env){
 	"Pods have the readiness gate": func(e env) {
 		set := e.create("web", 1, nil)
 		e.reachesReady(set)
-		assert.Equal(e, []corev1.PodReadinessGate{{ConditionType: "pod.kusionstack.io/service-ready"}}, e.pods()[0].Spec.ReadinessGates)
+		assert.Equal(e, []corev1.PodReadinessGate{{ConditionType: "pod.kusionstack.io/service-ready"}},
+			e.pods()[0].Spec.ReadinessGates)
 	},
 }
 
@@ -394,7 +405,8 @@ func (e env) writes(from int) (counts map[string]int, lines int) {
 			event.Verb = "try " + event.Verb
 		}
 		if strings.HasPrefix(event.UserAgent, collaset.Name+"/") && event.ObjectRef.Namespace == e.namespace {
-			counts[strings.TrimSuffix(fmt.Sprintf("%s %s/%s", event.Verb, event.ObjectRef.Resource, event.ObjectRef.Subresource), "/")+fmt.Sprintf(" %d", event.ResponseStatus.Code)]++
+			counts[strings.TrimSuffix(fmt.Sprintf("%s %s/%s", event.Verb, event.ObjectRef.Resource, event.ObjectRef.Subresource),
+				"/")+fmt.Sprintf(" %d", event.ResponseStatus.Code)]++
 		}
 	}
 	return counts, len(all)
@@ -423,7 +435,9 @@ func writeBudget(e env) {
 	assert.Equal(e, 3*pods, counts["patch pods 200"])
 	assert.LessOrEqual(e, counts["patch pods 409"], pods/10)
 	assert.Equal(e, 1, counts["update resourcecontexts 200"])
-	assert.LessOrEqual(e, counts["patch collasets/status 200"], 20+int(took/(200*time.Millisecond)), "numbers are written every 200 ms at most")
-	assert.LessOrEqual(e, counts["create events 201"]+counts["patch events 200"], 2, "that it begins, and that it is complete")
+	assert.LessOrEqual(e, counts["patch collasets/status 200"], 20+int(took/(200*time.Millisecond)),
+		"numbers are written every 200 ms at most")
+	assert.LessOrEqual(e, counts["create events 201"]+counts["patch events 200"], 2,
+		"that it begins, and that it is complete")
 	assert.LessOrEqual(e, counts["try patch pods 200"], 1+int(took/time.Minute), "one, and one a minute")
 }

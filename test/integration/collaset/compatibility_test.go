@@ -175,7 +175,8 @@ var compatibilityStories = map[string]func(volumeEnv){
 		e.haveClaims(2)
 	},
 	"all Pods are replaced at once": func(e volumeEnv) {
-		set := e.create("web", 5, func(s *appsv1alpha1.CollaSet) { s.Spec.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateReplace })
+		set := e.create("web", 5,
+			func(s *appsv1alpha1.CollaSet) { s.Spec.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateReplace })
 		e.reachesReady(set)
 		e.change(set, image("nginx:non-exist"))
 		e.are("Ready", 10, 5, ready)
@@ -195,11 +196,15 @@ var compatibilityStories = map[string]func(volumeEnv){
 			image("nginx:non-exist")(s)
 			s.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
 		})
-		e.are("new and out of service", 5, 5, func(p corev1.Pod) bool { return !ready(p) && !slices.Contains(uids(before), p.UID) })
+		e.are("new and out of service", 5, 5, func(p corev1.Pod) bool {
+			return !ready(p) &&
+				!slices.Contains(uids(before), p.UID)
+		})
 	},
 	"no more than maxUnavailable, where that is set": func(e volumeEnv) {
 		set := e.create("web", 4, func(s *appsv1alpha1.CollaSet) {
-			s.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{MaxUnavailable: ptr.To(intstr.FromInt32(1))}
+			s.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{MaxUnavailable: ptr.To(
+				intstr.FromInt32(1))}
 		})
 		e.reachesReady(set)
 		e.change(set, image("nginx:non-exist"))
@@ -231,7 +236,8 @@ var compatibilityStories = map[string]func(volumeEnv){
 		}
 		e.are("waiting for the rules", 1, 1, waits)
 		pod := e.pods()[0]
-		require.NoError(e, e.Patch(e.Context(), &pod, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"hold":null}}}`))))
+		require.NoError(e, e.Patch(e.Context(), &pod,
+			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"annotations":{"hold":null}}}`))))
 		e.are("changed", 1, 1, func(p corev1.Pod) bool { return p.Annotations["note"] == "b" && p.UID == pod.UID })
 		e.settles(set)
 	},
@@ -247,7 +253,8 @@ var compatibilityStories = map[string]func(volumeEnv){
 		e.are("at nginx:2", 3, 1, func(p corev1.Pod) bool { return p.Spec.Containers[0].Image == "nginx:2" })
 	},
 	"the delay of updates is one of scale-in": func(e volumeEnv) {
-		set := e.create("web", 2, func(s *appsv1alpha1.CollaSet) { s.Spec.UpdateStrategy.OperationDelaySeconds = ptr.To[int32](3600) })
+		set := e.create("web", 2,
+			func(s *appsv1alpha1.CollaSet) { s.Spec.UpdateStrategy.OperationDelaySeconds = ptr.To[int32](3600) })
 		e.reachesReady(set)
 		e.change(set, replicas(1))
 		e.waitsFor(set, 2, appsv1alpha1.Blocker{Reason: "OperationDelay", Count: 1})
@@ -309,7 +316,8 @@ var compatibilityStories = map[string]func(volumeEnv){
 		e.quiet()
 		require.Len(e, e.pods(), 2)
 		// A user who repairs the new Pod ends the replacement. (A label that marks it as serving would be taken off again.)
-		repair := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/containers/0/image","value":"nginx:3"}]`))
+		repair := client.RawPatch(types.JSONPatchType,
+			[]byte(`[{"op":"replace","path":"/spec/containers/0/image","value":"nginx:3"}]`))
 		require.NoError(e, e.Patch(e.Context(), &fresh, repair))
 		e.are("there", 0, 0, ready)
 		e.haveNames(set, "")

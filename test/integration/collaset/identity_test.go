@@ -63,7 +63,8 @@ func (e volumeEnv) staysTheSame(set *appsv1alpha1.CollaSet, before []corev1.Pod,
 			if had < 0 {
 				e.Fatalf("%s was made anew: %v", now[i].Name, now[i].Labels)
 			}
-			for _, key := range []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, appsv1.ControllerRevisionHashLabelKey} {
+			for _, key := range []string{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel,
+				appsv1.ControllerRevisionHashLabelKey} {
 				if got, want := now[i].Labels[key], before[had].Labels[key]; got != want {
 					return fmt.Sprintf("%s has %s=%s, not %s", now[i].Name, key, got, want)
 				}
@@ -88,7 +89,8 @@ func (e volumeEnv) staysTheSame(set *appsv1alpha1.CollaSet, before []corev1.Pod,
 func (e volumeEnv) losesLabelsOfClaims() {
 	set := e.database(2)
 	claims := e.claims()
-	for _, keys := range [][]string{{appsv1alpha1.ControlLabel}, {appsv1alpha1.InstanceIDLabel}, {appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, "app"}} {
+	for _, keys := range [][]string{{appsv1alpha1.ControlLabel}, {appsv1alpha1.InstanceIDLabel},
+		{appsv1alpha1.ControlLabel, appsv1alpha1.InstanceIDLabel, "app"}} {
 		for _, deleted := range []bool{false, true} {
 			pod := e.pods()[1]
 			list := &corev1.PersistentVolumeClaimList{}
@@ -127,7 +129,8 @@ func sequence(s *appsv1alpha1.CollaSetSpec) {
 
 // again makes a CollaSet like this one.
 func again(set *appsv1alpha1.CollaSet, namespace string) *appsv1alpha1.CollaSet {
-	return &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: set.Name}, Spec: *set.Spec.DeepCopy()}
+	return &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: set.Name},
+		Spec: *set.Spec.DeepCopy()}
 }
 
 // isMadeAgain deletes a CollaSet without its Pods, and makes it again.
@@ -158,7 +161,8 @@ func (e volumeEnv) isRestored(to volumeEnv, sequential bool) {
 		}
 	})
 	for _, list := range []client.ObjectList{
-		&corev1.PersistentVolumeClaimList{}, &appsv1.ControllerRevisionList{}, &appsv1alpha1.ResourceContextList{}, &corev1.PodList{},
+		&corev1.PersistentVolumeClaimList{}, &appsv1.ControllerRevisionList{}, &appsv1alpha1.ResourceContextList{},
+		&corev1.PodList{},
 	} {
 		require.NoError(e, e.List(e.Context(), list, client.InNamespace(e.namespace)))
 		raw, err := json.Marshal(list)
@@ -186,7 +190,8 @@ func (e volumeEnv) isRestored(to volumeEnv, sequential bool) {
 func (e volumeEnv) brings(list client.ObjectList, saved map[string]any) {
 	e.Helper()
 	metadata, _ := saved["metadata"].(map[string]any)
-	for _, key := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "ownerReferences", "finalizers"} {
+	for _, key := range []string{"uid", "resourceVersion", "creationTimestamp", "generation", "managedFields",
+		"ownerReferences", "finalizers"} {
 		delete(metadata, key)
 	}
 	metadata["namespace"] = e.namespace

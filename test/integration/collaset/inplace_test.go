@@ -30,6 +30,7 @@ import (
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/revision/detect"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
+	"kusionstack.io/kuperator/internal/testkit/nightly"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
 )
 
@@ -58,9 +59,11 @@ func onePlayedNode(t *testing.T) (*localkube.Cluster, client.Client) {
 	cluster, c := startAs(t, localkube.Config{Name: "in-place"})
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "here"}}
 	require.NoError(t, c.Create(t.Context(), node))
-	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("100")}
+	node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"),
+		corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("100")}
 	node.Status.Capacity = node.Status.Allocatable
-	node.Status.DeclaredFeatures = []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"}
+	node.Status.DeclaredFeatures = []string{"InPlacePodLevelResourcesVerticalScaling",
+		"InPlacePodVerticalScalingInitContainers"}
 	require.NoError(t, c.Status().Update(t.Context(), node))
 	return cluster, c
 }
@@ -127,7 +130,8 @@ func keepUp(pod *corev1.Pod) {
 	set(corev1.PodScheduled, true, "")
 	set(corev1.ContainersReady, true, "")
 	set(corev1.PodReady, ready, "")
-	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizePending })
+	pod.Status.Conditions = slices.DeleteFunc(pod.Status.Conditions,
+		func(c corev1.PodCondition) bool { return c.Type == corev1.PodResizePending })
 	if unlike(pod) {
 		set(corev1.PodResizePending, true, says)
 	}
@@ -145,7 +149,9 @@ func unlike(pod *corev1.Pod) bool {
 	return false
 }
 
-func statuses(pod *corev1.Pod, containers []corev1.Container, before []corev1.ContainerStatus, says string) []corev1.ContainerStatus {
+func statuses(
+	pod *corev1.Pod, containers []corev1.Container, before []corev1.ContainerStatus, says string,
+) []corev1.ContainerStatus {
 	out := make([]corev1.ContainerStatus, 0, len(containers))
 	for i := range containers {
 		c := &containers[i]
@@ -227,27 +233,32 @@ func theAPIServerAgreesWithTheTable(e env) {
 		})
 		return p
 	}
-	whole := []string{"  nodeName: here\n", "  nodeName: here\n  resources: {requests: {cpu: \"1\", memory: 1Gi}, limits: {memory: 2Gi}}\n"}
+	whole := []string{"  nodeName: here\n",
+		"  nodeName: here\n  resources: {requests: {cpu: \"1\", memory: 1Gi}, limits: {memory: 2Gi}}\n"}
 	for name, tc := range map[string]struct{ from, to []string }{
-		"an image":                     {to: []string{"nginx:1", "nginx:2"}},
-		"an init container's image":    {to: []string{"setup:1", "setup:2"}},
-		"a sidecar's image":            {to: []string{"mesh:1", "mesh:2"}},
-		"labels and annotations":       {to: []string{"app: web}", "app: web, new: x}", "note: a", "other: b"}},
-		"an added toleration":          {to: []string{"tolerations: [", "tolerations: [{key: spot, operator: Exists}, "}},
-		"other seconds":                {to: []string{"tolerationSeconds: 60", "tolerationSeconds: 90"}},
-		"an earlier deadline":          {to: []string{"600000", "300000"}},
-		"a deadline that was not":      {from: []string{"  activeDeadlineSeconds: 600000\n", ""}},
-		"cpu and memory":               {to: []string{"cpu: 100m, memory: 64Mi", "cpu: 200m, memory: 96Mi"}},
-		"limits":                       {to: []string{`cpu: "1", memory: 128Mi`, `cpu: "2", memory: 256Mi`}},
-		"a lower memory limit":         {to: []string{"memory: 128Mi", "memory: 96Mi"}},
-		"an added limit":               {to: []string{"memory: 64Mi}}", "memory: 64Mi, cpu: 100m}}"}},
-		"resources that were not":      {to: []string{`"envoy:1"`, `"envoy:1", resources: {limits: {cpu: 10m}}`}},
-		"a sidecar's resources":        {to: []string{"cpu: 10m", "cpu: 20m"}},
-		"an init container's":          {to: []string{"cpu: 50m", "cpu: 60m"}},
-		"the whole Pod":                {from: whole, to: append(slices.Clone(whole), `cpu: "1", memory: 1Gi`, `cpu: "2", memory: 1Gi`)},
-		"a container of a whole Pod":   {from: whole, to: append(slices.Clone(whole), "cpu: 100m", "cpu: 200m")},
-		"everything at once":           {to: []string{"nginx:1", "nginx:2", "setup:1", "setup:2", "mesh:1", "mesh:2", "note: a", "note: b", "tolerations: [", "tolerations: [{key: spot, operator: Exists}, ", "600000", "300000", "cpu: 100m", "cpu: 200m", "cpu: 10m", "cpu: 20m", "cpu: 50m", "cpu: 60m"}},
-		"a request that is the limit":  {from: []string{"requests: {cpu: 100m, memory: 64Mi}, ", ""}, to: []string{"requests: {cpu: 100m, memory: 64Mi}, ", "", `cpu: "1"`, `cpu: "2"`}},
+		"an image":                  {to: []string{"nginx:1", "nginx:2"}},
+		"an init container's image": {to: []string{"setup:1", "setup:2"}},
+		"a sidecar's image":         {to: []string{"mesh:1", "mesh:2"}},
+		"labels and annotations":    {to: []string{"app: web}", "app: web, new: x}", "note: a", "other: b"}},
+		"an added toleration":       {to: []string{"tolerations: [", "tolerations: [{key: spot, operator: Exists}, "}},
+		"other seconds":             {to: []string{"tolerationSeconds: 60", "tolerationSeconds: 90"}},
+		"an earlier deadline":       {to: []string{"600000", "300000"}},
+		"a deadline that was not":   {from: []string{"  activeDeadlineSeconds: 600000\n", ""}},
+		"cpu and memory":            {to: []string{"cpu: 100m, memory: 64Mi", "cpu: 200m, memory: 96Mi"}},
+		"limits":                    {to: []string{`cpu: "1", memory: 128Mi`, `cpu: "2", memory: 256Mi`}},
+		"a lower memory limit":      {to: []string{"memory: 128Mi", "memory: 96Mi"}},
+		"an added limit":            {to: []string{"memory: 64Mi}}", "memory: 64Mi, cpu: 100m}}"}},
+		"resources that were not":   {to: []string{`"envoy:1"`, `"envoy:1", resources: {limits: {cpu: 10m}}`}},
+		"a sidecar's resources":     {to: []string{"cpu: 10m", "cpu: 20m"}},
+		"an init container's":       {to: []string{"cpu: 50m", "cpu: 60m"}},
+		"the whole Pod": {from: whole,
+			to: append(slices.Clone(whole), `cpu: "1", memory: 1Gi`, `cpu: "2", memory: 1Gi`)},
+		"a container of a whole Pod": {from: whole, to: append(slices.Clone(whole), "cpu: 100m", "cpu: 200m")},
+		"everything at once": {to: []string{"nginx:1", "nginx:2", "setup:1", "setup:2", "mesh:1", "mesh:2",
+			"note: a", "note: b", "tolerations: [", "tolerations: [{key: spot, operator: Exists}, ", "600000", "300000",
+			"cpu: 100m", "cpu: 200m", "cpu: 10m", "cpu: 20m", "cpu: 50m", "cpu: 60m"}},
+		"a request that is the limit": {from: []string{"requests: {cpu: 100m, memory: 64Mi}, ", ""},
+			to: []string{"requests: {cpu: 100m, memory: 64Mi}, ", "", `cpu: "1"`, `cpu: "2"`}},
 		"a guaranteed Pod's resources": {from: guaranteed(1), to: guaranteed(2)},
 	} {
 		t.Run("in place: "+name, func(t *testing.T) {
@@ -255,7 +266,8 @@ func theAPIServerAgreesWithTheTable(e env) {
 			change := revision.Explain(revisionOf(t, from), revisionOf(t, to), can)
 			require.True(t, change.InPlace(), change.Forcing)
 			p := pod(t, from)
-			require.NoError(t, c.Patch(t.Context(), p, client.RawPatch(types.StrategicMergePatchType, change.Patch(p, "r2", nil))))
+			require.NoError(t, c.Patch(t.Context(), p,
+				client.RawPatch(types.StrategicMergePatchType, change.Patch(p, "r2", nil))))
 			env{t, c, cluster, namespace}.eventually("the Pod is resized", func() string { // the kubelet writes to it as well
 				data := revision.ResizePatch(p)
 				if data == nil {
@@ -286,13 +298,17 @@ func theAPIServerAgreesWithTheTable(e env) {
 		"a later deadline":        {to: []string{"600000", "900000"}},
 		"no deadline any more":    {to: []string{"  activeDeadlineSeconds: 600000\n", ""}},
 		"a removed limit":         {to: []string{`limits: {cpu: "1", memory`, "limits: {memory"}},
-		"another QoS class":       {from: guaranteed(1), to: append(guaranteed(1), "{limits: {cpu: 1,", "{requests: {cpu: 500m}, limits: {cpu: 1,")},
-		"another resource":        {to: []string{"requests: {cpu: 100m", "requests: {ephemeral-storage: 1Gi, cpu: 100m"}},
-		"a resize policy":         {to: []string{`"envoy:1"`, `"envoy:1", resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]`}},
-		"resources of Windows":    {from: windows, to: append(slices.Clone(windows), "cpu: 100m", "cpu: 200m")},
-		"a container more":        {to: []string{`"envoy:1"}`, `"envoy:1"}` + "\n  - {name: more, image: more}"}},
-		"a volume":                {to: []string{"  nodeName: here\n", "  nodeName: here\n  volumes: [{name: v, emptyDir: {}}]\n"}},
-		"a grace period":          {to: []string{"  nodeName: here\n", "  nodeName: here\n  terminationGracePeriodSeconds: 5\n"}},
+		"another QoS class": {from: guaranteed(1),
+			to: append(guaranteed(1), "{limits: {cpu: 1,", "{requests: {cpu: 500m}, limits: {cpu: 1,")},
+		"another resource": {to: []string{"requests: {cpu: 100m", "requests: {ephemeral-storage: 1Gi, cpu: 100m"}},
+		"a resize policy": {to: []string{`"envoy:1"`,
+			`"envoy:1", resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]`}},
+		"resources of Windows": {from: windows, to: append(slices.Clone(windows), "cpu: 100m", "cpu: 200m")},
+		"a container more":     {to: []string{`"envoy:1"}`, `"envoy:1"}` + "\n  - {name: more, image: more}"}},
+		"a volume": {to: []string{"  nodeName: here\n",
+			"  nodeName: here\n  volumes: [{name: v, emptyDir: {}}]\n"}},
+		"a grace period": {to: []string{"  nodeName: here\n",
+			"  nodeName: here\n  terminationGracePeriodSeconds: 5\n"}},
 	} {
 		t.Run("forcing: "+name, func(t *testing.T) {
 			from, to := edited(t, tc.from...), edited(t, tc.to...)
@@ -312,7 +328,8 @@ func theAPIServerAgreesWithTheTable(e env) {
 			err = c.Patch(t.Context(), p.DeepCopy(), client.RawPatch(types.StrategicMergePatchType, patch))
 			assert.True(t, apierrors.IsInvalid(err), "%s: %v", patch, err)
 			resized := p.DeepCopy()
-			if err := c.SubResource("resize").Patch(t.Context(), resized, client.RawPatch(types.StrategicMergePatchType, patch)); err == nil {
+			if err := c.SubResource("resize").Patch(t.Context(), resized,
+				client.RawPatch(types.StrategicMergePatchType, patch)); err == nil {
 				assert.Equal(t, p.Spec, resized.Spec, "it was dropped silently")
 			} else {
 				assert.True(t, apierrors.IsInvalid(err), "%s: %v", patch, err)
@@ -326,7 +343,8 @@ func guaranteed(cpus int) []string {
 	small := "{limits: {cpu: 10m, memory: 16Mi}}"
 	return []string{
 		"{requests: {cpu: 50m, memory: 32Mi}}", small, "{requests: {cpu: 10m, memory: 16Mi}, limits: {memory: 64Mi}}", small,
-		`{requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: "1", memory: 128Mi}}`, fmt.Sprintf("{limits: {cpu: %d, memory: 128Mi}}", cpus),
+		`{requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: "1", memory: 128Mi}}`,
+		fmt.Sprintf("{limits: {cpu: %d, memory: 128Mi}}", cpus),
 		`"envoy:1"`, `"envoy:1", resources: ` + small,
 	}
 }
@@ -371,6 +389,7 @@ func TestInPlace(t *testing.T) {
 
 // TestInPlaceDirectly shows the same without the lifecycle, where one Pod at a time is changed.
 func TestInPlaceDirectly(t *testing.T) {
+	nightly.Only(t, "TestInPlace shows it with the lifecycle")
 	cluster, c := onePlayedNode(t)
 	run(t, cluster, "--pod-ops-lifecycle=false")
 	runKubelet(t, c)
@@ -453,7 +472,8 @@ func (e env) answer(says string) {
 		value = "null"
 	}
 	for _, p := range e.pods() {
-		require.NoError(e, e.Patch(e.Context(), &p, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+kubeletSays+`":`+value+`}}}`))))
+		require.NoError(e, e.Patch(e.Context(), &p,
+			client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+kubeletSays+`":`+value+`}}}`))))
 	}
 }
 
@@ -497,7 +517,8 @@ var lonelyInPlaceStories = map[string]func(env){
 		defer declares(can)
 		e.eventually("the API server has seen it", func() string {
 			body := `{"spec":{"initContainers":[{"name":"setup","resources":{"requests":{"cpu":"60m"}}}]}}`
-			if e.SubResource("resize").Patch(e.Context(), &e.pods()[0], client.RawPatch(types.StrategicMergePatchType, []byte(body)), client.DryRunAll) == nil {
+			if e.SubResource("resize").Patch(e.Context(), &e.pods()[0],
+				client.RawPatch(types.StrategicMergePatchType, []byte(body)), client.DryRunAll) == nil {
 				return "it would resize the Pod"
 			}
 			return ""
@@ -515,7 +536,8 @@ var inPlaceStories = map[string]func(env){
 		set := e.createInPlace(2)
 		before := e.pods()
 		e.changeTemplate(set, "", "nginx:1", "nginx:2", "setup:1", "setup:2", "mesh:1", "mesh:2", "note: a", "note: b",
-			"tolerations: [", "tolerations: [{key: spot, operator: Exists}, ", "600000", "300000", "cpu: 100m", "cpu: 200m", "cpu: 10m", "cpu: 20m", "cpu: 50m", "cpu: 60m")
+			"tolerations: [", "tolerations: [{key: spot, operator: Exists}, ", "600000", "300000", "cpu: 100m", "cpu: 200m",
+			"cpu: 10m", "cpu: 20m", "cpu: 50m", "cpu: 60m")
 		e.reachesReady(set)
 		assert.Nil(e, set.Status.NextUpdate)
 		after := e.pods()
@@ -525,7 +547,8 @@ var inPlaceStories = map[string]func(env){
 			assert.Equal(e, "60m", p.Spec.InitContainers[0].Resources.Requests.Cpu().String())
 			assert.Equal(e, "mesh:2", p.Spec.InitContainers[1].Image)
 			assert.Equal(e, "20m", p.Status.InitContainerStatuses[1].Resources.Requests.Cpu().String())
-			assert.NotEqual(e, before[i].Status.InitContainerStatuses[1].ContainerID, p.Status.InitContainerStatuses[1].ContainerID)
+			assert.NotEqual(e, before[i].Status.InitContainerStatuses[1].ContainerID,
+				p.Status.InitContainerStatuses[1].ContainerID)
 			assert.Equal(e, "200m", p.Status.ContainerStatuses[0].Resources.Requests.Cpu().String())
 			assert.NotEqual(e, containerID(before[i], "app"), containerID(p, "app"))
 			assert.Equal(e, containerID(before[i], "side"), containerID(p, "side"))
@@ -626,7 +649,8 @@ var inPlaceStories = map[string]func(env){
 			s.UpdateStrategy.PodUpdatePolicy = appsv1alpha1.PodUpdateInPlaceIfPossible
 		})
 		body := `{"spec":{"containers":[{"name":"app","resources":{"limits":{"cpu":"4"}}}]}}`
-		require.NoError(e, e.SubResource("resize").Patch(e.Context(), &before, client.RawPatch(types.StrategicMergePatchType, []byte(body))))
+		require.NoError(e, e.SubResource("resize").Patch(e.Context(), &before,
+			client.RawPatch(types.StrategicMergePatchType, []byte(body))))
 		e.changeTemplate(set, "", "cpu: 100m", `cpu: "3"`, `cpu: "1"`, `cpu: "4"`)
 		e.reachesReady(set)
 		assert.Equal(e, []string{"3"}, e.cpus())
@@ -647,7 +671,8 @@ var inPlaceStories = map[string]func(env){
 		e.changeTemplate(set, "", `cpu: "1"`, `cpu: "2"`)
 		e.eventually("the refusal is told", func() string {
 			require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
-			if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled); c == nil || !strings.Contains(c.Message, "maximum cpu usage per Container is 1") {
+			if c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetStalled); c == nil ||
+				!strings.Contains(c.Message, "maximum cpu usage per Container is 1") {
 				return fmt.Sprint(c)
 			}
 			return ""
@@ -683,7 +708,8 @@ var inPlaceStories = map[string]func(env){
 			})
 		}
 		forecast("", appsv1alpha1.UpdateForecast{InPlace: true}, "cpu: 100m", "cpu: 200m")
-		forecast("", appsv1alpha1.UpdateForecast{Fields: []string{"template.spec.containers[app].env"}}, "value: a", "value: b", "cpu: 100m", "cpu: 200m")
+		forecast("", appsv1alpha1.UpdateForecast{Fields: []string{"template.spec.containers[app].env"}}, "value: a",
+			"value: b", "cpu: 100m", "cpu: 200m")
 		e.changeTemplate(set, "")
 		e.reachesReady(set)
 		assert.Nil(e, set.Status.NextUpdate)

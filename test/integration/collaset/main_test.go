@@ -48,7 +48,8 @@ type env struct {
 // start starts a cluster in which Pods run and owners are collected.
 func start(t *testing.T) (*localkube.Cluster, client.Client) {
 	t.Helper()
-	return startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true, WithNodes: true, Audit: true})
+	return startAs(t, localkube.Config{Name: "collaset", WithControllerManager: true, WithScheduler: true, WithNodes: true,
+		Audit: true})
 }
 
 // startAs starts a cluster that serves our kinds.
@@ -250,7 +251,8 @@ func (e env) missing(set *appsv1alpha1.CollaSet) string {
 	e.Helper()
 	pods, want := e.pods(), *set.Spec.Replicas
 	if len(pods) != int(want) || set.Status.Replicas != want || set.Status.AvailableReplicas != want {
-		return fmt.Sprintf("of %d Pods there are %d, %d by the status and %d of these available", want, len(pods), set.Status.Replicas, set.Status.AvailableReplicas)
+		return fmt.Sprintf("of %d Pods there are %d, %d by the status and %d of these available", want, len(pods),
+			set.Status.Replicas, set.Status.AvailableReplicas)
 	}
 	for _, p := range pods {
 		for key := range p.Labels {
@@ -305,9 +307,10 @@ func (e env) reaches(set *appsv1alpha1.CollaSet, condition string) {
 
 // is reports whether the condition is True for the generation, or a later one.
 func is(set *appsv1alpha1.CollaSet, condition string, generation int64) bool {
-	return set.Status.ObservedGeneration >= generation && slices.ContainsFunc(set.Status.Conditions, func(c metav1.Condition) bool {
-		return c.Type == condition && c.Status == metav1.ConditionTrue && c.ObservedGeneration >= generation
-	})
+	return set.Status.ObservedGeneration >= generation &&
+		slices.ContainsFunc(set.Status.Conditions, func(c metav1.Condition) bool {
+			return c.Type == condition && c.Status == metav1.ConditionTrue && c.ObservedGeneration >= generation
+		})
 }
 
 // record keeps all states of the namespace's objects of a kind from here on.
@@ -333,7 +336,8 @@ func (e env) seen() {
 func (e env) refuses(because string, change func(*corev1.Container)) {
 	e.Helper()
 	e.eventually("another Pod is refused", func() string {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "another"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "nginx:1"}}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "another"},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "nginx:1"}}}}
 		if change != nil {
 			change(&pod.Spec.Containers[0])
 		}

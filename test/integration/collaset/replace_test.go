@@ -55,7 +55,8 @@ var replacements = map[string]func(env){
 		set := e.create("web", 5, surge(2))
 		e.reachesReady(set)
 		e.change(set, image("nginx:non-exist"))
-		e.waitsFor(set, 7, appsv1alpha1.Blocker{Reason: "WaitingForReplacement", Count: 2}, appsv1alpha1.Blocker{Reason: "MaxSurge", Count: 3})
+		e.waitsFor(set, 7, appsv1alpha1.Blocker{Reason: "WaitingForReplacement", Count: 2},
+			appsv1alpha1.Blocker{Reason: "MaxSurge", Count: 3})
 		e.quiet()
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
 		assert.EqualValues(e, 7, set.Status.Replicas, "both Pods of a pair count")
@@ -72,7 +73,8 @@ var replacements = map[string]func(env){
 		e.reachesReady(set)
 		before := uids(e.pods())
 		e.change(set, image("nginx:non-exist"))
-		e.waitsFor(set, 5, appsv1alpha1.Blocker{Reason: "WaitingForReplacement", Count: 2}, appsv1alpha1.Blocker{Reason: "MaxSurge", Count: 1})
+		e.waitsFor(set, 5, appsv1alpha1.Blocker{Reason: "WaitingForReplacement", Count: 2},
+			appsv1alpha1.Blocker{Reason: "MaxSurge", Count: 1})
 		e.change(set, replicas(4))
 		e.eventually("one more Pod is there, and no double", func() string {
 			if n := len(e.pods()); n != 6 {
@@ -166,7 +168,8 @@ var replacements = map[string]func(env){
 		require.NoError(e, e.Client.Delete(e.Context(), &lost, client.GracePeriodSeconds(0)))
 		e.eventually("the new Pod of the one takes its place, that of the other is there again", func() string {
 			now := e.pods()
-			if slices.Equal(ids(now), []string{"1", "2", "3"}) && slices.Contains(uids(now), kept.UID) && !slices.Contains(uids(now), lost.UID) {
+			if slices.Equal(ids(now), []string{"1", "2", "3"}) && slices.Contains(uids(now), kept.UID) &&
+				!slices.Contains(uids(now), lost.UID) {
 				return ""
 			}
 			return fmt.Sprint(ids(now))

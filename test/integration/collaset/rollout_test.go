@@ -175,7 +175,8 @@ var rolloutStories = map[string]func(env){
 		e.saysOnce(set, "RolledBack")
 
 		// Taking the policy away tries again.
-		e.change(set, func(s *appsv1alpha1.CollaSetSpec) { s.UpdateStrategy.FailurePolicy = appsv1alpha1.RolloutFailureReport })
+		e.change(set,
+			func(s *appsv1alpha1.CollaSetSpec) { s.UpdateStrategy.FailurePolicy = appsv1alpha1.RolloutFailureReport })
 		e.progressing(set, metav1.ConditionFalse, appsv1alpha1.ReasonProgressDeadlineExceeded)
 		assert.Nil(e, set.Status.Halted)
 		e.eventually("one Pod is broken again", func() string { return e.images(broken, 1) })
@@ -201,12 +202,14 @@ var rolloutStories = map[string]func(env){
 	},
 	"kubectl wait knows when it is Ready, and the columns tell the rest": func(e env) {
 		set := e.create("web", 2, nil)
-		out, err := e.cluster.Kubectl(e.Context(), "wait", "-n", e.namespace, "--for=condition=Ready", "--timeout="+patience.String(), "cls/web")
+		out, err := e.cluster.Kubectl(e.Context(), "wait", "-n", e.namespace, "--for=condition=Ready",
+			"--timeout="+patience.String(), "cls/web")
 		require.NoError(e, err, out)
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
 		out, err = e.cluster.Kubectl(e.Context(), "get", "cls", "-n", e.namespace)
 		require.NoError(e, err, out)
-		for _, column := range []string{"DESIRED", "CURRENT", "AVAILABLE", "UPDATED", "UPDATED_READY", "UPDATED_AVAILABLE", "CURRENT_REVISION", "UPDATED_REVISION", "AGE"} {
+		for _, column := range []string{"DESIRED", "CURRENT", "AVAILABLE", "UPDATED", "UPDATED_READY", "UPDATED_AVAILABLE",
+			"CURRENT_REVISION", "UPDATED_REVISION", "AGE"} {
 			assert.Contains(e, string(out), column)
 		}
 		assert.Contains(e, string(out), set.Status.UpdatedRevision)
@@ -238,7 +241,8 @@ var lifecycleRolloutStories = map[string]func(env){
 		victim := e.pods()[1]
 		require.NoError(e, e.Delete(e.Context(), &victim, client.GracePeriodSeconds(0)))
 		e.eventually("it is back and runs", func() string {
-			if pods := e.pods(); len(pods) != 3 || pods[1].UID == victim.UID || running(pods[1:2], pods[1].Spec.Containers[0].Image) == 0 {
+			if pods := e.pods(); len(pods) != 3 || pods[1].UID == victim.UID ||
+				running(pods[1:2], pods[1].Spec.Containers[0].Image) == 0 {
 				return "not yet"
 			}
 			return ""
@@ -265,7 +269,8 @@ var lifecycleRolloutStories = map[string]func(env){
 	"raising the partition cancels what waits": func(e env) {
 		set := e.create("web", 3, func(s *appsv1alpha1.CollaSet) {
 			s.Spec.Template.Annotations = map[string]string{"hold": "rules"}
-			s.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{MaxUnavailable: ptr.To(intstr.FromString("100%"))}
+			s.Spec.UpdateStrategy.RollingUpdate = &appsv1alpha1.RollingUpdateStrategy{MaxUnavailable: ptr.To(
+				intstr.FromString("100%"))}
 		})
 		e.reachesReady(set)
 		e.change(set, image("nginx:2"))
@@ -317,7 +322,9 @@ func (e env) condition(set *appsv1alpha1.CollaSet, conditionType string) metav1.
 }
 
 // progressing waits until the condition says this of the present generation.
-func (e env) progressing(set *appsv1alpha1.CollaSet, status metav1.ConditionStatus, reason appsv1alpha1.ConditionReason) {
+func (e env) progressing(
+	set *appsv1alpha1.CollaSet, status metav1.ConditionStatus, reason appsv1alpha1.ConditionReason,
+) {
 	e.Helper()
 	generation := set.Generation
 	e.eventually("Progressing is "+string(reason), func() string {

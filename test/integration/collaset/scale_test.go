@@ -195,7 +195,8 @@ func (e env) cordoned(node string) {
 func (e env) fail(pod *corev1.Pod) {
 	e.Helper()
 	before := pod.DeepCopy()
-	pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "Evicted", "The node was low on resource: memory."
+	pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "Evicted",
+		"The node was low on resource: memory."
 	for i := range pod.Status.Conditions {
 		if pod.Status.Conditions[i].Type == corev1.PodReady {
 			pod.Status.Conditions[i].Status = corev1.ConditionFalse
@@ -306,7 +307,8 @@ func (e env) alone(pod corev1.Pod) {
 	got := &corev1.Pod{}
 	e.eventually(pod.Name+" is nobody's", func() string {
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(&pod), got))
-		if len(got.OwnerReferences) > 0 || len(podops.Operations(podops.Read(got))) > 0 || !podops.Read(got).ServiceAvailable() {
+		if len(got.OwnerReferences) > 0 || len(podops.Operations(podops.Read(got))) > 0 ||
+			!podops.Read(got).ServiceAvailable() {
 			return fmt.Sprint(got.OwnerReferences, got.Labels)
 		}
 		return ""
@@ -469,7 +471,8 @@ func pool(e env) {
 	}
 	kept := ids(e.mine(b))
 	require.NoError(e, e.Client.Delete(e.Context(), a))
-	e.eventually("only its own entries go", func() string { return differ(e.entriesOf("a"), nil) + differ(e.entriesOf("b"), kept) })
+	e.eventually("only its own entries go",
+		func() string { return differ(e.entriesOf("a"), nil) + differ(e.entriesOf("b"), kept) })
 	require.NoError(e, e.Client.Delete(e.Context(), b))
 	e.gone(b)
 }
@@ -480,7 +483,8 @@ func stalePool(e env) {
 	}
 	require.NoError(e, e.Create(e.Context(), &appsv1alpha1.ResourceContext{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "shop"},
-		Spec:       appsv1alpha1.ResourceContextSpec{Contexts: []appsv1alpha1.ContextDetail{entry(0, "ghost"), entry(1, "elsewhere"), entry(2, "neighbour")}},
+		Spec: appsv1alpha1.ResourceContextSpec{Contexts: []appsv1alpha1.ContextDetail{entry(0, "ghost"),
+			entry(1, "elsewhere"), entry(2, "neighbour")}},
 	}))
 	e.create("elsewhere", 0, nil)
 	e.create("neighbour", 0, func(s *appsv1alpha1.CollaSet) { inPool(s); s.Spec.Paused = true })
@@ -538,7 +542,8 @@ func quota(e env) {
 	e.eventually("it says so", func() string {
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
 		c := meta.FindStatusCondition(set.Status.Conditions, appsv1alpha1.CollaSetScale)
-		if c == nil || c.Reason != string(appsv1alpha1.ReasonScaleOutFailed) || !strings.Contains(c.Message, "exceeded quota") || len(e.pods()) != 2 {
+		if c == nil || c.Reason != string(appsv1alpha1.ReasonScaleOutFailed) ||
+			!strings.Contains(c.Message, "exceeded quota") || len(e.pods()) != 2 {
 			return fmt.Sprint(c, len(e.pods()))
 		}
 		return ""

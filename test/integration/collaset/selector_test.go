@@ -59,7 +59,8 @@ var expressionStories = map[string]func(env){
 		set := e.create("web", 2, ofExpressions)
 		e.reachesReady(set)
 		sick := e.pods()[1]
-		require.NoError(e, e.Patch(e.Context(), sick.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"quarantined":"yes"}}}`))))
+		require.NoError(e, e.Patch(e.Context(), sick.DeepCopy(),
+			client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"quarantined":"yes"}}}`))))
 		e.eventually("the Pod has no owner, and two others do", func() string { return e.owned(set, 2, sick.Name) })
 		now := &corev1.Pod{}
 		require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(&sick), now))
@@ -112,8 +113,9 @@ var expressionStories = map[string]func(env){
 		other := e.create("other", 0, func(set *appsv1alpha1.CollaSet) { set.Spec.HistoryLimit = new(int32) })
 		e.reaches(other, appsv1alpha1.CollaSetReady)
 		orphan := &appsv1.ControllerRevision{
-			ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "orphan", Labels: map[string]string{"app": "web"}}, Revision: 1,
-			Data: runtime.RawExtension{Raw: []byte(`{"spec":{"template":{}}}`)},
+			ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "orphan", Labels: map[string]string{"app": "web"}},
+			Revision:   1,
+			Data:       runtime.RawExtension{Raw: []byte(`{"spec":{"template":{}}}`)},
 		}
 		require.NoError(e, e.Create(e.Context(), orphan))
 		set := e.create("web", 1, func(set *appsv1alpha1.CollaSet) { ofExpressions(set); set.Spec.HistoryLimit = new(int32) })

@@ -50,15 +50,19 @@ func provide(ctx context.Context, c client.Client) {
 	}
 	for i := range list.Items {
 		claim := &list.Items[i]
-		if claim.Status.Phase == corev1.ClaimBound || claim.DeletionTimestamp != nil || ptr.Deref(claim.Spec.StorageClassName, "") == nowhere {
+		if claim.Status.Phase == corev1.ClaimBound || claim.DeletionTimestamp != nil ||
+			ptr.Deref(claim.Spec.StorageClassName, "") == nowhere {
 			continue
 		}
 		_ = c.Create(ctx, &corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: "volume-" + string(claim.UID)},
 			Spec: corev1.PersistentVolumeSpec{
-				Capacity: claim.Spec.Resources.Requests, AccessModes: claim.Spec.AccessModes, StorageClassName: ptr.Deref(claim.Spec.StorageClassName, ""),
-				PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data/" + string(claim.UID)}},
-				ClaimRef:               &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
+				Capacity: claim.Spec.Resources.Requests, AccessModes: claim.Spec.AccessModes,
+				StorageClassName: ptr.Deref(claim.Spec.StorageClassName, ""),
+				PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data/" +
+					string(claim.UID)}},
+				ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim",
+					Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID},
 			},
 		})
 	}
@@ -289,7 +293,8 @@ var volumeStories = map[string]func(volumeEnv){
 			}
 			return ""
 		})
-		assert.Empty(e, set.Status.Conditions[slices.IndexFunc(set.Status.Conditions, func(c metav1.Condition) bool { return c.Type == appsv1alpha1.CollaSetReady })].Message)
+		assert.Empty(e, set.Status.Conditions[slices.IndexFunc(set.Status.Conditions,
+			func(c metav1.Condition) bool { return c.Type == appsv1alpha1.CollaSetReady })].Message)
 		e.quiet()
 	},
 	"a claim that may not grow holds its Pod at its revision": func(e volumeEnv) {
@@ -392,7 +397,8 @@ var volumeStories = map[string]func(volumeEnv){
 		e.claimsAre(e.mounted())
 	},
 	"a deleted CollaSet leaves its claims, whatever way it is deleted, and its successor finds them": func(e volumeEnv) {
-		for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground, metav1.DeletePropagationForeground} {
+		for _, how := range []metav1.DeletionPropagation{metav1.DeletePropagationBackground,
+			metav1.DeletePropagationForeground} {
 			set := e.database(2)
 			claims := e.claims()
 			require.Len(e, claims, 2)
@@ -400,7 +406,8 @@ var volumeStories = map[string]func(volumeEnv){
 			// The garbage collector takes what has an owner reference to the CollaSet; a ConfigMap shows when it has been.
 			witness := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 				Namespace: e.namespace, Name: "witness-" + strings.ToLower(string(how)),
-				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1alpha1.SchemeGroupVersion.WithKind("CollaSet"))},
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(set,
+					appsv1alpha1.SchemeGroupVersion.WithKind("CollaSet"))},
 			}}
 			require.NoError(e, e.Client.Create(e.Context(), witness))
 			e.eventually("the garbage collector has been there", func() string {
@@ -448,7 +455,8 @@ var volumeStories = map[string]func(volumeEnv){
 		e.eventually("the Pod is refused", func() string {
 			require.NoError(e, e.Get(e.Context(), client.ObjectKeyFromObject(set), set))
 			for _, c := range set.Status.Conditions {
-				if c.Type == appsv1alpha1.CollaSetScale && c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "exceeded quota") {
+				if c.Type == appsv1alpha1.CollaSetScale && c.Status == metav1.ConditionFalse &&
+					strings.Contains(c.Message, "exceeded quota") {
 					return ""
 				}
 			}

@@ -42,7 +42,8 @@ const (
 	tick     = 100 * time.Millisecond
 )
 
-var components = []string{"collaset-controller", "podtransitionrule-controller", "lifecycle-controller", "resourceconsist-controller", "webhook-server"}
+var components = []string{"collaset-controller", "podtransitionrule-controller", "lifecycle-controller",
+	"resourceconsist-controller", "webhook-server"}
 
 func deployDir(parts ...string) string {
 	return filepath.Join(append([]string{"..", "..", "..", "deploy"}, parts...)...)
@@ -111,7 +112,8 @@ func TestOverlays(t *testing.T) {
 				full := object.GetNamespace() + "/" + key(object)
 				require.NotContains(t, byKey, full, "an object occurs once")
 				byKey[full] = object
-				require.NotContains(t, []string{"CustomResourceDefinition", "Namespace"}, object.GetKind(), "delete -k would take along what is in it")
+				require.NotContains(t, []string{"CustomResourceDefinition", "Namespace"}, object.GetKind(),
+					"delete -k would take along what is in it")
 				if object.GetKind() == "Deployment" {
 					deployments = append(deployments, object.GetName())
 				}
@@ -155,7 +157,8 @@ func argsOf(component, overlay string, common []string) []string {
 		return args
 	}
 	if overlay == "ha" || overlay == "sharded" {
-		args = append(args, "--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s")
+		args = append(args, "--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s",
+			"--leader-elect-retry-period=2s")
 	}
 	if overlay == "sharded" {
 		args = append(args, "--shards=8")
@@ -183,7 +186,8 @@ func TestPrerequisites(t *testing.T) {
 	byKey := map[string]unstructured.Unstructured{}
 	for _, object := range render(t, deployDir("prerequisites")) {
 		byKey[key(object)] = object
-		require.Contains(t, []string{"CustomResourceDefinition", "Namespace", "ClusterRole", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}, object.GetKind())
+		require.Contains(t, []string{"CustomResourceDefinition", "Namespace", "ClusterRole", "ValidatingAdmissionPolicy",
+			"ValidatingAdmissionPolicyBinding"}, object.GetKind())
 		checkRole(t, object)
 	}
 	require.Contains(t, byKey, "ClusterRole/kuperator-metrics-reader")
@@ -202,7 +206,8 @@ func TestInNamedNamespacesEveryWebhookIsAskedAboutTheseOnly(t *testing.T) {
 			continue
 		}
 		// The two kinds of configuration have the same fields here.
-		for _, webhook := range as[admissionregistrationv1.ValidatingWebhookConfiguration](t, withoutMutating(object)).Webhooks {
+		for _, webhook := range as[admissionregistrationv1.ValidatingWebhookConfiguration](t,
+			withoutMutating(object)).Webhooks {
 			found++
 			require.NotNil(t, webhook.NamespaceSelector, webhook.Name)
 			require.Contains(t, webhook.NamespaceSelector.MatchExpressions, metav1.LabelSelectorRequirement{
@@ -240,8 +245,10 @@ func checkDeployment(t *testing.T, d appsv1.Deployment) {
 // checkMetrics: the Service leads to where the component serves by default, and nothing turns TLS off.
 func checkMetrics(t *testing.T, d appsv1.Deployment, service corev1.Service) {
 	t.Helper()
-	require.Equal(t, []corev1.ServicePort{{Name: "metrics", Port: 8443, TargetPort: intstr.FromString("metrics")}}, service.Spec.Ports)
-	require.Contains(t, d.Spec.Template.Spec.Containers[0].Ports, corev1.ContainerPort{Name: "metrics", ContainerPort: 8443})
+	require.Equal(t, []corev1.ServicePort{{Name: "metrics", Port: 8443, TargetPort: intstr.FromString("metrics")}},
+		service.Spec.Ports)
+	require.Contains(t, d.Spec.Template.Spec.Containers[0].Ports,
+		corev1.ContainerPort{Name: "metrics", ContainerPort: 8443})
 	for _, arg := range d.Spec.Template.Spec.Containers[0].Args {
 		require.NotContains(t, arg, "--metrics-secure")
 	}
@@ -281,7 +288,8 @@ func checkRole(t *testing.T, object unstructured.Unstructured) {
 		require.NotContains(t, rule.APIGroups, "rbac.authorization.k8s.io", key(object))
 		if slices.Contains(rule.Resources, "secrets") || slices.Contains(rule.Resources, "leases") {
 			require.Equal(t, "Role", object.GetKind(), "%s: in the component's own namespace only", key(object))
-			require.True(t, len(rule.ResourceNames) > 0 || slices.Equal(rule.Verbs, []string{"create"}), "%s: by name only", key(object))
+			require.True(t, len(rule.ResourceNames) > 0 || slices.Equal(rule.Verbs, []string{"create"}), "%s: by name only",
+				key(object))
 		}
 	}
 }
@@ -301,13 +309,15 @@ func renderWith(t *testing.T, component string, further ...string) []unstructure
 	for _, resource := range further {
 		resources = append(resources, filepath.Join(to, resource))
 	}
-	content := "resources: [" + strings.Join(resources, ", ") + "]\ncomponents: [" + filepath.Join(to, "components", component) + "]\n"
+	content := "resources: [" + strings.Join(resources, ", ") + "]\ncomponents: [" + filepath.Join(to, "components",
+		component) + "]\n"
 	require.NoError(t, os.WriteFile(filepath.Join(resolved, "kustomization.yaml"), []byte(content), 0o600))
 	return render(t, resolved)
 }
 
 func TestNetworkPolicyIsOptionalAndRenders(t *testing.T) {
-	found := slices.ContainsFunc(renderWith(t, "network-policy"), func(o unstructured.Unstructured) bool { return o.GetKind() == "NetworkPolicy" })
+	found := slices.ContainsFunc(renderWith(t, "network-policy"),
+		func(o unstructured.Unstructured) bool { return o.GetKind() == "NetworkPolicy" })
 	require.True(t, found)
 }
 
@@ -318,7 +328,8 @@ func TestAlibabaCloudSLBIsOptionalAndRenders(t *testing.T) {
 		}
 		pod := as[appsv1.Deployment](t, object).Spec.Template.Spec
 		require.Contains(t, pod.Containers[0].Args, "--adapters=endpointslice,alibaba-cloud-slb")
-		require.Contains(t, pod.Containers[0].Args, "--alibaba-cloud-slb-credentials-dir="+pod.Containers[0].VolumeMounts[0].MountPath)
+		require.Contains(t, pod.Containers[0].Args,
+			"--alibaba-cloud-slb-credentials-dir="+pod.Containers[0].VolumeMounts[0].MountPath)
 		require.Equal(t, "alibaba-cloud-slb", pod.Volumes[0].Secret.SecretName)
 		require.Equal(t, *pod.SecurityContext.RunAsGroup, *pod.SecurityContext.FSGroup, "the key is readable for the program")
 		return
@@ -331,8 +342,10 @@ func TestProtocolGuardTakesRulesFromTheRoleEdit(t *testing.T) {
 	for _, object := range renderWith(t, "protocol-guard", "prerequisites") {
 		byKey[key(object)] = object
 	}
-	for _, needed := range []string{"ValidatingAdmissionPolicy/kuperator-protocol", "ValidatingAdmissionPolicyBinding/kuperator-protocol",
-		"ValidatingAdmissionPolicy/kuperator-protocol-templates", "ValidatingAdmissionPolicyBinding/kuperator-protocol-templates", "ClusterRole/kuperator-participant"} {
+	for _, needed := range []string{"ValidatingAdmissionPolicy/kuperator-protocol",
+		"ValidatingAdmissionPolicyBinding/kuperator-protocol",
+		"ValidatingAdmissionPolicy/kuperator-protocol-templates",
+		"ValidatingAdmissionPolicyBinding/kuperator-protocol-templates", "ClusterRole/kuperator-participant"} {
 		require.Contains(t, byKey, needed)
 	}
 	for _, rule := range as[rbacv1.ClusterRole](t, byKey["ClusterRole/kuperator-edit"]).Rules {
@@ -359,13 +372,16 @@ func TestCertManagerIsOptionalAndRenders(t *testing.T) {
 	require.Equal(t, text("Certificate/webhook-server", "spec", "secretName"), pod.Volumes[0].Secret.SecretName)
 	require.Equal(t, *pod.SecurityContext.RunAsGroup, *pod.SecurityContext.FSGroup, "the key is readable for the program")
 	require.Equal(t, "webhook-server", text("Certificate/webhook-server", "spec", "issuerRef", "name"))
-	require.Equal(t, text("Certificate/webhook-server-ca", "spec", "secretName"), text("Issuer/webhook-server", "spec", "ca", "secretName"))
+	require.Equal(t, text("Certificate/webhook-server-ca", "spec", "secretName"),
+		text("Issuer/webhook-server", "spec", "ca", "secretName"))
 	names, _, err := unstructured.NestedStringSlice(byKey["Certificate/webhook-server"].Object, "spec", "dnsNames")
 	require.NoError(t, err)
 	require.Contains(t, names, "webhook-server."+system+".svc", "by which API servers call")
-	for _, configuration := range []string{"MutatingWebhookConfiguration/webhook-server", "ValidatingWebhookConfiguration/webhook-server"} {
+	for _, configuration := range []string{"MutatingWebhookConfiguration/webhook-server",
+		"ValidatingWebhookConfiguration/webhook-server"} {
 		object := byKey[configuration]
-		require.Equal(t, map[string]string{"cert-manager.io/inject-ca-from": system + "/webhook-server"}, object.GetAnnotations())
+		require.Equal(t, map[string]string{"cert-manager.io/inject-ca-from": system + "/webhook-server"},
+			object.GetAnnotations())
 	}
 	require.NotContains(t, byKey, "Role/webhook-server")
 	require.NotContains(t, byKey, "RoleBinding/webhook-server")
@@ -400,15 +416,18 @@ func TestAnAPIServerTakesTheWholeSuite(t *testing.T) {
 			require.NoError(t, err)
 			pod := &corev1.Pod{ObjectMeta: d.Spec.Template.ObjectMeta, Spec: d.Spec.Template.Spec}
 			pod.GenerateName = component + "-"
-			_, err = client.CoreV1().Pods(system).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			_, err = client.CoreV1().Pods(system).Create(t.Context(), pod,
+				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			require.NoError(t, err)
 
 			pod.Spec.Containers[0].SecurityContext.Capabilities = nil
-			_, err = client.CoreV1().Pods(system).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			_, err = client.CoreV1().Pods(system).Create(t.Context(), pod,
+				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			require.True(t, apierrors.IsForbidden(err), "Pod Security is on: %v", err)
 
 			require.EventuallyWithT(t, func(c *assert.CollectT) {
-				pods, err := client.CoreV1().Pods(system).List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + component})
+				pods, err := client.CoreV1().Pods(system).List(t.Context(),
+					metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + component})
 				require.NoError(c, err)
 				require.Len(c, pods.Items, 2)
 			}, deadline, tick, "the ReplicaSet of %s makes its Pods", component)

@@ -105,12 +105,14 @@ var writable = map[string][]string{
 		"apps.kusionstack.io/resourcecontexts", "apps/controllerrevisions", "persistentvolumeclaims", "pods", "pods/resize",
 	},
 	"podtransitionrule-controller": {
-		"apps.kusionstack.io/podtransitionrules", "apps.kusionstack.io/podtransitionrules/status", "pods", "policy/poddisruptionbudgets",
+		"apps.kusionstack.io/podtransitionrules", "apps.kusionstack.io/podtransitionrules/status", "pods",
+		"policy/poddisruptionbudgets",
 	},
 	"lifecycle-controller":       {"pods", "pods/status"},
 	"resourceconsist-controller": {"pods", "services", "services/status"},
 	"webhook-server": {
-		"admissionregistration.k8s.io/mutatingwebhookconfigurations", "admissionregistration.k8s.io/validatingwebhookconfigurations", "pods", "secrets",
+		"admissionregistration.k8s.io/mutatingwebhookconfigurations",
+		"admissionregistration.k8s.io/validatingwebhookconfigurations", "pods", "secrets",
 	},
 }
 
@@ -119,7 +121,8 @@ var writable = map[string][]string{
 func TestWhatEachTokenCanDo(t *testing.T) {
 	entries, err := os.ReadDir(deployDir("overlays"))
 	require.NoError(t, err)
-	variants := map[string][]unstructured.Unstructured{"with cert-manager": renderWith(t, "cert-manager"), "with Secrets of rule webhooks": renderWith(t, "rule-webhook-secrets")}
+	variants := map[string][]unstructured.Unstructured{"with cert-manager": renderWith(t, "cert-manager"),
+		"with Secrets of rule webhooks": renderWith(t, "rule-webhook-secrets")}
 	for _, entry := range entries {
 		variants[entry.Name()] = render(t, deployDir("overlays", entry.Name()))
 	}
@@ -147,19 +150,23 @@ func checkRight(t *testing.T, overlay, account string, r right) {
 	t.Helper()
 	full := strings.TrimPrefix(r.group+"/"+r.resource, "/")
 	say := account + ": " + r.String()
-	require.NotContains(t, []string{"*", "bind", "escalate", "impersonate", "approve", "sign", "attest", "use", "deletecollection", "proxy", "connect"}, r.verb, say)
+	require.NotContains(t, []string{"*", "bind", "escalate", "impersonate", "approve", "sign", "attest", "use",
+		"deletecollection", "proxy", "connect"}, r.verb, say)
 	require.NotEqual(t, "*", r.group, say)
 	require.NotContains(t, r.resource, "*", say)
-	require.NotContains(t, []string{"rbac.authorization.k8s.io", "certificates.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io"}, r.group, say)
+	require.NotContains(t, []string{"rbac.authorization.k8s.io", "certificates.k8s.io", "apiextensions.k8s.io",
+		"apiregistration.k8s.io"}, r.group, say)
 	require.False(t, full == "pods" && r.verb == "update", "%s: the policy kuperator-confinement goes by that", say)
 	for _, never := range []string{
-		"serviceaccounts", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "pods/ephemeralcontainers", "pods/log", "pods/binding",
+		"serviceaccounts", "pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "pods/ephemeralcontainers",
+		"pods/log", "pods/binding",
 		"bindings", "nodes/proxy", "services/proxy", "configmaps", "endpoints",
 	} {
 		require.False(t, full == never || strings.HasPrefix(full, never+"/"), say)
 	}
 	if r.group == "admissionregistration.k8s.io" {
-		require.True(t, strings.HasSuffix(r.resource, "webhookconfigurations") && r.name == "webhook-server" && account == "webhook-server", say)
+		require.True(t, strings.HasSuffix(r.resource, "webhookconfigurations") && r.name == "webhook-server" &&
+			account == "webhook-server", say)
 	}
 	switch {
 	case full == "secrets" && account == "podtransitionrule-controller":
@@ -172,7 +179,8 @@ func checkRight(t *testing.T, overlay, account string, r right) {
 		require.Equal(t, system, r.where, say)
 		require.True(t, r.verb == "create" || r.name == account || strings.HasPrefix(r.name, account+"-shard-"), say)
 	case slices.Contains(reading, r.verb):
-	case full == "events", full == "events.k8s.io/events", full == "authentication.k8s.io/tokenreviews", full == "authorization.k8s.io/subjectaccessreviews":
+	case full == "events", full == "events.k8s.io/events", full == "authentication.k8s.io/tokenreviews",
+		full == "authorization.k8s.io/subjectaccessreviews":
 		require.Contains(t, []string{"create", "patch"}, r.verb, say)
 	default:
 		require.Contains(t, writable[account], full, say)
@@ -241,13 +249,15 @@ func checkSelfReviews(t *testing.T, cluster *localkube.Cluster) {
 	t.Helper()
 	rights := rightsIn(t, render(t, deployDir("overlays", "full")))
 	admin := kubernetes.NewForConfigOrDie(cluster.RESTConfig())
-	_, err := admin.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "nothing"}}, metav1.CreateOptions{})
+	_, err := admin.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "nothing"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	answer := func(c require.TestingT, namespace, name, where string) map[right]bool {
 		config, err := cluster.ServiceAccountConfig(t.Context(), namespace, name)
 		require.NoError(c, err)
 		review := &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: where}}
-		told, err := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), review, metav1.CreateOptions{})
+		told, err := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),
+			review, metav1.CreateOptions{})
 		require.NoError(c, err)
 		require.Empty(c, told.Status.EvaluationError)
 		all := map[right]bool{}

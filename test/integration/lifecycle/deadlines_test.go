@@ -22,7 +22,8 @@ const missingEmployer = `{"expectedFinalizers":{"Nothing/x/y":"` + finalizer + `
 
 func deadline(key, policy string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Annotations = map[string]string{podops.DeadlinesAnnotation: `{` + strconv.Quote(key) + `:{"after":"500ms","policy":"` + policy + `"}}`}
+		p.Annotations = map[string]string{podops.DeadlinesAnnotation: `{` + strconv.Quote(key) +
+			`:{"after":"500ms","policy":"` + policy + `"}}`}
 	}
 }
 
@@ -133,9 +134,10 @@ func deadlinePolicies(e env) {
 		stage := appsv1alpha1.StagePostCheck
 		rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "after"}}
 		rule.Spec.Selector = &metav1.LabelSelector{}
-		rule.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "labels", Stage: &stage, TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-			LabelCheck: &appsv1alpha1.LabelCheckRule{Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"never": "there"}}},
-		}}}
+		rule.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "labels", Stage: &stage,
+			TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+				LabelCheck: &appsv1alpha1.LabelCheckRule{Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"never": "there"}}},
+			}}}
 		require.NoError(e, e.Create(e.Context(), rule))
 		operate := func(pod *corev1.Pod) {
 			e.begin(pod, "job", "restart")
@@ -147,7 +149,10 @@ func deadlinePolicies(e env) {
 			require.Less(e, i, 50, "the rule is never seen")
 			probe := e.servingPod("probe-"+strconv.Itoa(i), nil)
 			operate(probe)
-			e.eventually(probe, "looked at", func(v podops.View) bool { return podops.PhaseOf(v, "job") != podops.PhaseFinished })
+			e.eventually(probe, "looked at", func(v podops.View) bool {
+				return podops.PhaseOf(v,
+					"job") != podops.PhaseFinished
+			})
 			if podops.PhaseOf(podops.Read(probe), "job") == podops.PhasePostCheck {
 				held = probe
 			}

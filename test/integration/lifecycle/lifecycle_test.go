@@ -47,7 +47,8 @@ type env struct {
 }
 
 func TestLifecycle(t *testing.T) {
-	cluster := testcluster.Start(t, localkube.Config{Name: "lifecycle", WithControllerManager: true, WithScheduler: true, WithNodes: true})
+	cluster := testcluster.Start(t, localkube.Config{Name: "lifecycle", WithControllerManager: true, WithScheduler: true,
+		WithNodes: true})
 	require.NoError(t, appsv1alpha1.AddToScheme(clientgoscheme.Scheme))
 	c, err := client.NewWithWatch(cluster.RESTConfig(), client.Options{Scheme: clientgoscheme.Scheme})
 	require.NoError(t, err)
@@ -112,13 +113,15 @@ func startController(t *testing.T, cluster *localkube.Cluster) (stop func()) {
 	t.Helper()
 	dir := t.TempDir()
 	binary := filepath.Join(dir, "lifecycle-controller")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../../cmd/lifecycle-controller").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary,
+		"../../../cmd/lifecycle-controller").CombinedOutput()
 	require.NoError(t, err, string(out))
 	process := child.Process{Name: "lifecycle-controller", Log: filepath.Join(dir, "log")}
 	kubeconfig, err := cluster.ServiceAccountKubeconfig(t.Context(), system, "lifecycle-controller")
 	require.NoError(t, err)
 	require.NoError(t, process.Start(binary, []string{
-		"--kubeconfig", kubeconfig, "--leader-elect=false", "--leader-elect-namespace", system, "--deadline=Operate/slow=500ms,Proceed", "--log-format=console",
+		"--kubeconfig", kubeconfig, "--leader-elect=false", "--leader-elect-namespace", system,
+		"--deadline=Operate/slow=500ms,Proceed", "--log-format=console",
 		"--metrics-bind-address=0", "--health-probe-bind-address=0",
 	}, os.Environ(), false))
 	return func() {
@@ -189,9 +192,10 @@ func gracefulDeletion(e env) {
 func ruleInForce(e env) {
 	rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: "hold"}}
 	rule.Spec.Selector = &metav1.LabelSelector{}
-	rule.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "labels", TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-		LabelCheck: &appsv1alpha1.LabelCheckRule{Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"never": "there"}}},
-	}}}
+	rule.Spec.Rules = []appsv1alpha1.TransitionRule{{Name: "labels",
+		TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+			LabelCheck: &appsv1alpha1.LabelCheckRule{Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"never": "there"}}},
+		}}}
 	pod := e.servingPod("p", nil)
 	require.NoError(e, e.Create(e.Context(), rule))
 	// lifecycle-controller has a cache of rules; what it must not do is act on a
@@ -219,16 +223,19 @@ func ruleInForce(e env) {
 	}
 	status("1")
 	e.begin(other, "nudge", "restart")
-	e.eventually(other, "looked at after the grant", func(v podops.View) bool { return podops.PhaseOf(v, "nudge") == podops.PhasePreCheck })
+	e.eventually(other, "looked at after the grant",
+		func(v podops.View) bool { return podops.PhaseOf(v, "nudge") == podops.PhasePreCheck })
 	assert.Equal(e, podops.PhasePreCheck, podops.PhaseOf(e.view(pod), "job"))
 	e.annotate(pod, podops.RuleDetailPrefix+"/hold", `{"stage":"PreCheck","passed":false}`)
 	status(e.view(pod).Labels[podops.OperatingPrefix+"/job"])
 	e.eventually(pod, "allowed by the grant", func(v podops.View) bool { return podops.Allowed(v, "job", "restart") })
-	assert.NotContains(e, pod.Annotations, podops.RuleDetailPrefix+"/hold", "what the rule had against it goes with the same write")
+	assert.NotContains(e, pod.Annotations, podops.RuleDetailPrefix+"/hold",
+		"what the rule had against it goes with the same write")
 	assert.NotEqual(e, podops.PhaseOperate, podops.PhaseOf(e.view(other), "nudge"), "the grant is for one Pod")
 
 	require.NoError(e, e.Delete(e.Context(), rule))
-	e.eventually(other, "set free by the rule's deletion", func(v podops.View) bool { return podops.Allowed(v, "nudge", "restart") })
+	e.eventually(other, "set free by the rule's deletion",
+		func(v podops.View) bool { return podops.Allowed(v, "nudge", "restart") })
 }
 
 func noGate(e env) {
@@ -258,7 +265,8 @@ func unmanaged(e env) {
 func (e env) pod(name string, change func(*corev1.Pod)) *corev1.Pod {
 	e.Helper()
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name, Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: name,
+			Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
 		Spec: corev1.PodSpec{
 			Containers:                    []corev1.Container{{Name: "app", Image: "app:v1"}},
 			ReadinessGates:                []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}},
@@ -299,7 +307,8 @@ func (e env) eventually(pod *corev1.Pod, what string, is func(podops.View) bool)
 	}, patience, interval)
 	if !ok {
 		v := podops.Read(pod)
-		e.Fatalf("pod %s is not %s: labels %v, service-ready %q, ready %v, waits %+v", pod.Name, what, v.Labels, v.ServiceReady, v.Ready, podops.Explain(v, nil))
+		e.Fatalf("pod %s is not %s: labels %v, service-ready %q, ready %v, waits %+v", pod.Name, what, v.Labels,
+			v.ServiceReady, v.Ready, podops.Explain(v, nil))
 	}
 }
 
@@ -307,7 +316,8 @@ func (e env) eventually(pod *corev1.Pod, what string, is func(podops.View) bool)
 func (e env) begin(pod *corev1.Pod, id, opType string) {
 	e.Helper()
 	body := fmt.Sprintf(`{"metadata":{"labels":{%q:%q,%q:%q}}}`,
-		podops.OperatingPrefix+"/"+id, strconv.FormatInt(time.Now().UnixNano(), 10), podops.OperationTypePrefix+"/"+id, opType)
+		podops.OperatingPrefix+"/"+id, strconv.FormatInt(time.Now().UnixNano(), 10),
+		podops.OperationTypePrefix+"/"+id, opType)
 	require.NoError(e, e.Patch(e.Context(), pod, client.RawPatch(types.MergePatchType, []byte(body))))
 }
 

@@ -73,11 +73,13 @@ func employersGone(e env) {
 		e.expects("balancer-gone", "Balancer", "gone"),
 		e.expects("balancer-changed", "Balancer", "changed"),
 	}
-	require.NoError(e, e.Patch(e.Context(), changed, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"selector":{"app":"db"}}}`))))
+	require.NoError(e, e.Patch(e.Context(), changed,
+		client.RawPatch(types.MergePatchType, []byte(`{"spec":{"selector":{"app":"db"}}}`))))
 	completing := e.servingPod("completing", nil)
 	e.begin(completing, "job", "restart")
 	e.eventually(completing, "allowed", func(v podops.View) bool { return podops.Allowed(v, "job", "restart") })
-	e.annotate(completing, podops.AvailableConditionsAnnotation, fmt.Sprintf(`{"expectedFinalizers":{"Service/%s/gone":%q}}`, e.namespace, finalizer))
+	e.annotate(completing, podops.AvailableConditionsAnnotation,
+		fmt.Sprintf(`{"expectedFinalizers":{"Service/%s/gone":%q}}`, e.namespace, finalizer))
 	e.label(completing, podops.OperatingPrefix+"/job", nil)
 	for _, pod := range append(gone, completing) {
 		e.serves(pod)
@@ -106,8 +108,10 @@ func (e env) balancers() (remove func()) {
 		},
 	}}
 	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "balancers", Labels: map[string]string{"kuperator.kusionstack.io/aggregate-to-lifecycle-employers": "true"}},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"example.org"}, Resources: []string{"balancers"}, Verbs: []string{"get"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "balancers",
+			Labels: map[string]string{"kuperator.kusionstack.io/aggregate-to-lifecycle-employers": "true"}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{"example.org"}, Resources: []string{"balancers"},
+			Verbs: []string{"get"}}},
 	}
 	require.NoError(e, e.Create(e.Context(), crd))
 	require.NoError(e, e.Create(e.Context(), role))
@@ -159,7 +163,10 @@ func frozen(e env, namespace *corev1.Namespace, annotation string) {
 	for i := range 50 {
 		probe := e.servingPod("probe-"+strconv.Itoa(i), nil)
 		e.begin(probe, "job", "restart")
-		e.eventually(probe, "looked at", func(v podops.View) bool { return podops.PhaseOf(v, "job") != podops.PhaseRequested })
+		e.eventually(probe, "looked at", func(v podops.View) bool {
+			return podops.PhaseOf(v,
+				"job") != podops.PhaseRequested
+		})
 		if podops.PhaseOf(podops.Read(probe), "job") == podops.PhasePreCheck {
 			pods = append(pods, probe)
 			break
@@ -180,8 +187,10 @@ func frozen(e env, namespace *corev1.Namespace, annotation string) {
 	}
 	e.annotate(namespace, annotation, "")
 	thawed = true
-	e.eventually(pods[0], "allowed after the thaw", func(v podops.View) bool { return podops.Allowed(v, "job", "restart") })
-	e.eventually(pods[2], "allowed after the thaw", func(v podops.View) bool { return podops.Allowed(v, "job", "restart") })
+	e.eventually(pods[0], "allowed after the thaw",
+		func(v podops.View) bool { return podops.Allowed(v, "job", "restart") })
+	e.eventually(pods[2], "allowed after the thaw",
+		func(v podops.View) bool { return podops.Allowed(v, "job", "restart") })
 	require.EventuallyWithT(e, func(c *assert.CollectT) {
 		assert.True(c, apierrors.IsNotFound(e.Get(e.Context(), client.ObjectKeyFromObject(pods[1]), &corev1.Pod{})))
 	}, patience, interval)
@@ -190,7 +199,8 @@ func frozen(e env, namespace *corev1.Namespace, annotation string) {
 func workloads(e env) {
 	template := func(name string) corev1.PodTemplateSpec {
 		return corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name, appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": name,
+				appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
 			Spec: corev1.PodSpec{
 				Containers:                    []corev1.Container{{Name: "app", Image: "app:v1"}},
 				ReadinessGates:                []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}},
@@ -205,10 +215,14 @@ func workloads(e env) {
 	job := template("job")
 	job.Spec.RestartPolicy = corev1.RestartPolicyNever
 	for name, workload := range map[string]client.Object{
-		"deployment":  &appsv1.Deployment{ObjectMeta: meta("deployment"), Spec: appsv1.DeploymentSpec{Selector: selector("deployment"), Template: template("deployment")}},
-		"statefulset": &appsv1.StatefulSet{ObjectMeta: meta("statefulset"), Spec: appsv1.StatefulSetSpec{Selector: selector("statefulset"), Template: template("statefulset"), ServiceName: "x"}},
-		"daemonset":   &appsv1.DaemonSet{ObjectMeta: meta("daemonset"), Spec: appsv1.DaemonSetSpec{Selector: selector("daemonset"), Template: template("daemonset")}},
-		"job":         &batchv1.Job{ObjectMeta: meta("job"), Spec: batchv1.JobSpec{Template: job}},
+		"deployment": &appsv1.Deployment{ObjectMeta: meta("deployment"),
+			Spec: appsv1.DeploymentSpec{Selector: selector("deployment"), Template: template("deployment")}},
+		"statefulset": &appsv1.StatefulSet{ObjectMeta: meta("statefulset"),
+			Spec: appsv1.StatefulSetSpec{Selector: selector("statefulset"), Template: template("statefulset"),
+				ServiceName: "x"}},
+		"daemonset": &appsv1.DaemonSet{ObjectMeta: meta("daemonset"),
+			Spec: appsv1.DaemonSetSpec{Selector: selector("daemonset"), Template: template("daemonset")}},
+		"job": &batchv1.Job{ObjectMeta: meta("job"), Spec: batchv1.JobSpec{Template: job}},
 	} {
 		e.Run(name, func(t *testing.T) {
 			e := e
@@ -216,7 +230,8 @@ func workloads(e env) {
 			require.NoError(e, e.Create(e.Context(), workload))
 			var pods corev1.PodList
 			require.Eventually(e, func() bool {
-				return e.List(e.Context(), &pods, client.InNamespace(e.namespace), client.MatchingLabels{"app": name}) == nil && len(pods.Items) > 0
+				return e.List(e.Context(), &pods, client.InNamespace(e.namespace), client.MatchingLabels{"app": name}) == nil &&
+					len(pods.Items) > 0
 			}, patience, interval)
 			pod := &pods.Items[0]
 			e.serves(pod)

@@ -31,7 +31,8 @@ func (w *world) merge(t *testing.T, o client.Object, patch string) {
 func topology(t *testing.T, w *world) {
 	const zone = "topology.kubernetes.io/zone"
 	for i := range 6 {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("zoned-%d", i), Labels: map[string]string{zone: string(rune('a' + i%3))}}}
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("zoned-%d", i),
+			Labels: map[string]string{zone: string(rune('a' + i%3))}}}
 		require.NoError(t, w.Create(t.Context(), node))
 		t.Cleanup(func() { _ = w.Delete(context.WithoutCancel(t.Context()), node) })
 	}
@@ -77,7 +78,8 @@ func frozen(t *testing.T, w *world) {
 	w.merge(t, own, fmt.Sprintf(`{"metadata":{"annotations":{%q:"release week"}}}`, podops.FreezeAnnotation))
 	eventually(t, "the namespace is frozen", says("release week"))
 	w.merge(t, system, fmt.Sprintf(`{"metadata":{"annotations":{%q:"incident"}}}`, podops.FreezeClusterAnnotation))
-	thaw := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, podops.FreezeClusterAnnotation))
+	thaw := client.RawPatch("application/merge-patch+json",
+		fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, podops.FreezeClusterAnnotation))
 	t.Cleanup(func() { _ = w.Patch(context.WithoutCancel(t.Context()), system, thaw) })
 	eventually(t, "the cluster is frozen", says("incident"))
 	w.merge(t, own, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, podops.FreezeAnnotation))
@@ -109,7 +111,8 @@ func mirror(t *testing.T, w *world) {
 
 	budget := &policyv1.PodDisruptionBudget{}
 	minAvailable := func() int {
-		if err := l.Get(t.Context(), client.ObjectKeyFromObject(foreign), budget); err != nil || budget.Spec.MinAvailable == nil {
+		if err := l.Get(t.Context(), client.ObjectKeyFromObject(foreign), budget); err != nil ||
+			budget.Spec.MinAvailable == nil {
 			return -1
 		}
 		return budget.Spec.MinAvailable.IntValue()
@@ -147,8 +150,10 @@ func notes(t *testing.T, w *world) {
 	})
 	require.GreaterOrEqual(t, time.Since(began), time.Second, "not before they have waited for a while")
 	require.NoError(t, l.Delete(t.Context(), strict))
-	eventually(t, "the note of the rule that is gone is removed", func() bool { pod := l.pods(t)[1]; return on(&pod, "strict") == "" })
-	l.change(t, func(view podops.View) podops.Change { return podops.Cancel(view, "job", time.Now()) }) // the operator thinks again
+	eventually(t, "the note of the rule that is gone is removed",
+		func() bool { pod := l.pods(t)[1]; return on(&pod, "strict") == "" })
+	// the operator thinks again
+	l.change(t, func(view podops.View) podops.Change { return podops.Cancel(view, "job", time.Now()) })
 	quiet := func() bool {
 		pods := l.pods(t)
 		return on(&pods[0], "one") == "" && on(&pods[1], "one") == ""
@@ -169,5 +174,9 @@ func surplus(t *testing.T, w *world) {
 	l.begin(t)
 	eventually(t, "all wait", func() bool { return l.get(t, rule).Status.Blocked == 4 })
 	w.merge(t, set, `{"spec":{"replicas":2}}`)
-	eventually(t, "the two that are too many may go", func() bool { s := l.get(t, rule).Status; return s.Granted == 2 && s.Desired == 2 })
+	eventually(t, "the two that are too many may go", func() bool {
+		s := l.get(t, rule).Status
+		return s.Granted == 2 &&
+			s.Desired == 2
+	})
 }

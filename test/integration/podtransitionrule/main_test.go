@@ -75,7 +75,8 @@ func (w *world) restrict(t *testing.T) {
 		{"create", "namespace", systemNamespace},
 		{"apply", "-f", "../../../deploy/" + component + "/role.yaml"},
 		{"create", "clusterrolebinding", component, "--clusterrole=" + component, "--user=" + component},
-		{"create", "role", component, "--namespace=" + systemNamespace, "--verb=get,create,update,patch", "--resource=leases.coordination.k8s.io"},
+		{"create", "role", component, "--namespace=" + systemNamespace, "--verb=get,create,update,patch",
+			"--resource=leases.coordination.k8s.io"},
 		{"create", "rolebinding", component, "--namespace=" + systemNamespace, "--role=" + component, "--user=" + component},
 	} {
 		w.kubectl(t, args...)
@@ -165,7 +166,9 @@ func (w *world) workload(t *testing.T, pods int) workload {
 
 // ready is the kubelet's part.
 func (l workload) ready(ctx context.Context, pod *corev1.Pod, status corev1.ConditionStatus) {
-	body := fmt.Sprintf(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":%q},{"type":%q,"status":"True"}]}}`, status, podops.ServiceReadyCondition)
+	body := fmt.Sprintf(
+		`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":%q},{"type":%q,"status":"True"}]}}`, status,
+		podops.ServiceReadyCondition)
 	_ = l.Status().Patch(ctx, pod, client.RawPatch(types.StrategicMergePatchType, []byte(body)))
 }
 
@@ -176,11 +179,13 @@ func (l workload) rule(t *testing.T, name string, check appsv1alpha1.TransitionR
 	rule := &appsv1alpha1.PodTransitionRule{
 		ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: name},
 		Spec: appsv1alpha1.PodTransitionRuleSpec{
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, Rules: []appsv1alpha1.TransitionRule{check},
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			Rules:    []appsv1alpha1.TransitionRule{check},
 		},
 	}
 	require.NoError(t, l.Create(t.Context(), rule))
-	eventually(t, "rule "+name+" is in force", func() bool { return l.get(t, rule).Status.ObservedGeneration == rule.Generation })
+	eventually(t, "rule "+name+" is in force",
+		func() bool { return l.get(t, rule).Status.ObservedGeneration == rule.Generation })
 	return rule
 }
 
@@ -255,7 +260,8 @@ func (l workload) play(t *testing.T) (out, done int) {
 		}
 		switch step := podops.Advance(view, podops.VerdictsFor(view, rules), time.Now()); {
 		case !step.IsZero():
-			_ = l.Status().Patch(t.Context(), pod, client.RawPatch(types.StrategicMergePatchType, step.StatusPatch(view, metav1.Now())))
+			_ = l.Status().Patch(t.Context(), pod,
+				client.RawPatch(types.StrategicMergePatchType, step.StatusPatch(view, metav1.Now())))
 		case podops.Allowed(view, "job", podops.TypeUpdate):
 			finish := podops.Finish(view, "job", podops.TypeUpdate, time.Now())
 			_ = l.Patch(t.Context(), pod, client.RawPatch(types.MergePatchType, finish.MergePatch(view)))

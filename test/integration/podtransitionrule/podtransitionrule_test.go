@@ -105,7 +105,10 @@ func twentyAtOnce(t *testing.T, w *world) {
 		require.LessOrEqual(t, len(l.get(t, second).Status.Grants), 2)
 		return done == 20
 	})
-	eventually(t, "no grant is left", func() bool { return l.get(t, first).Status.Granted == 0 && l.get(t, second).Status.Granted == 0 })
+	eventually(t, "no grant is left", func() bool {
+		return l.get(t, first).Status.Granted == 0 &&
+			l.get(t, second).Status.Granted == 0
+	})
 	eventually(t, "all are available", func() bool { return l.get(t, first).Status.Available == 20 })
 }
 
@@ -113,15 +116,20 @@ func ruleDeleted(t *testing.T, w *world) {
 	l := w.workload(t, 2)
 	free, strict := l.rule(t, "free", maxUnavailable(1)), l.rule(t, "strict", requires("ok"))
 	l.begin(t)
-	eventually(t, "both wait", func() bool { return l.get(t, strict).Status.Blocked == 2 && l.get(t, free).Status.Blocked == 2 })
+	eventually(t, "both wait", func() bool {
+		return l.get(t, strict).Status.Blocked == 2 &&
+			l.get(t, free).Status.Blocked == 2
+	})
 	require.NoError(t, l.Delete(t.Context(), strict))
 	eventually(t, "both are done", func() bool { _, done := l.play(t); return done == 2 })
 
 	both := l.rule(t, "both", maxUnavailable(1))
 	l.begin(t)
-	eventually(t, "one is granted by both", func() bool { return l.get(t, both).Status.Granted == 1 && l.get(t, free).Status.Granted == 1 })
+	eventually(t, "one is granted by both",
+		func() bool { return l.get(t, both).Status.Granted == 1 && l.get(t, free).Status.Granted == 1 })
 	require.NoError(t, l.Delete(t.Context(), both))
-	eventually(t, "the rule that is gone is no longer named, and both are done", func() bool { _, done := l.play(t); return done == 2 })
+	eventually(t, "the rule that is gone is no longer named, and both are done",
+		func() bool { _, done := l.play(t); return done == 2 })
 }
 
 func lateRule(t *testing.T, w *world) {
@@ -134,7 +142,8 @@ func lateRule(t *testing.T, w *world) {
 	require.Len(t, l.get(t, first).Status.Grants, 1, "what may have been acted on is never taken back")
 	pods := l.pods(t)
 	require.Empty(t, podops.VerdictsFor(podops.Read(&pods[0]), l.rules(t)))
-	require.NoError(t, l.Patch(t.Context(), &pods[0], client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"ok":"yes"}}}`))))
+	require.NoError(t, l.Patch(t.Context(), &pods[0],
+		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"ok":"yes"}}}`))))
 	eventually(t, "it is done", func() bool { _, done := l.play(t); return done == 1 })
 }
 
@@ -144,16 +153,22 @@ func takenOver(t *testing.T, w *world) {
 	finalizers := []byte(`{"metadata":{"finalizers":["example.com/other","` + appsv1alpha1.ProtectionFinalizer + `"]}}`)
 	require.NoError(t, l.Patch(t.Context(), rule, client.RawPatch("application/merge-patch+json", finalizers)))
 	require.NoError(t, l.Delete(t.Context(), rule))
-	eventually(t, "only the other finalizer is left", func() bool { f := l.get(t, rule).Finalizers; return len(f) == 1 && f[0] == "example.com/other" })
-	require.NoError(t, l.Patch(t.Context(), rule, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
+	eventually(t, "only the other finalizer is left", func() bool {
+		f := l.get(t, rule).Finalizers
+		return len(f) == 1 &&
+			f[0] == "example.com/other"
+	})
+	require.NoError(t, l.Patch(t.Context(), rule,
+		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
 	eventually(t, "it is gone", func() bool { return l.gone(t, rule) })
 }
 
 func stalled(t *testing.T, w *world) {
 	l := w.workload(t, 1)
-	rule := l.rule(t, "boundless", appsv1alpha1.TransitionRule{TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
-		AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailablePolicy: &appsv1alpha1.AvailableAdaptivePolicy{}},
-	}})
+	rule := l.rule(t, "boundless",
+		appsv1alpha1.TransitionRule{TransitionRuleDefinition: appsv1alpha1.TransitionRuleDefinition{
+			AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailablePolicy: &appsv1alpha1.AvailableAdaptivePolicy{}},
+		}})
 	l.begin(t)
 	eventually(t, "the Pod is blocked", func() bool { return l.get(t, rule).Status.Blocked == 1 })
 	require.True(t, meta.IsStatusConditionTrue(l.get(t, rule).Status.Conditions, appsv1alpha1.RuleStalled))
@@ -170,13 +185,21 @@ func quiet(t *testing.T, w *world) {
 	eventually(t, "all are available", func() bool { return l.get(t, rule).Status.Available == 3 })
 	version := l.get(t, rule).ResourceVersion
 	for _, pod := range l.pods(t) { // changes that mean nothing to the rule
-		require.NoError(t, l.Patch(t.Context(), &pod, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"colour":"blue"}}}`))))
+		require.NoError(t, l.Patch(t.Context(), &pod,
+			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"colour":"blue"}}}`))))
 	}
 	l.begin(t) // and one that does
-	eventually(t, "one is granted", func() bool { return l.get(t, rule).Status.Granted == 1 && l.get(t, rule).Status.Blocked == 2 })
+	eventually(t, "one is granted", func() bool {
+		return l.get(t, rule).Status.Granted == 1 &&
+			l.get(t, rule).Status.Blocked == 2
+	})
 	require.NotEqual(t, version, l.get(t, rule).ResourceVersion)
 	eventually(t, "all are done", func() bool { _, done := l.play(t); return done == 3 })
-	eventually(t, "all are available", func() bool { s := l.get(t, rule).Status; return s.Available == 3 && s.Granted == 0 })
+	eventually(t, "all are available", func() bool {
+		s := l.get(t, rule).Status
+		return s.Available == 3 &&
+			s.Granted == 0
+	})
 }
 
 // own makes a CollaSet that wants so many Pods the controller of those there are. collaset-controller does not run
@@ -190,7 +213,8 @@ func (l workload) own(t *testing.T, replicas int32) *appsv1alpha1.CollaSet {
 	set.Spec.Template.Spec.Containers = l.pods(t)[0].Spec.Containers
 	require.NoError(t, l.Create(t.Context(), set))
 	for _, pod := range l.pods(t) {
-		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))}
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
+			appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))}
 		require.NoError(t, l.Update(t.Context(), &pod))
 	}
 	return set
@@ -203,6 +227,7 @@ func missingReplicas(t *testing.T, w *world) {
 	eventually(t, "three Pods are desired", func() bool { return l.get(t, rule).Status.Desired == 3 })
 	l.begin(t)
 	eventually(t, "both wait for the third", func() bool { return l.get(t, rule).Status.Blocked == 2 })
-	require.NoError(t, l.Patch(t.Context(), set, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":2}}`))))
+	require.NoError(t, l.Patch(t.Context(), set,
+		client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":2}}`))))
 	eventually(t, "one is granted when two are enough", func() bool { return l.get(t, rule).Status.Granted == 1 })
 }

@@ -53,7 +53,8 @@ func TestWebhookRules(t *testing.T) {
 	w.install(t, "podtransitionrules")
 	flags := []string{"--rule-webhook-allow=127.0.0.0/8,203.0.113.1", "--rule-webhook-timeout=3s"}
 	kill := w.run(t, "first", flags...)
-	t.Run("a bad server holds up nothing but the Pods that it guards, and its rule says why", func(t *testing.T) { badServers(t, w) })
+	t.Run("a bad server holds up nothing but the Pods that it guards, and its rule says why",
+		func(t *testing.T) { badServers(t, w) })
 	t.Run("a server written for Kuperator v0.7 is understood", func(t *testing.T) { upstreamServer(t, w) })
 	t.Run("a task goes on when another process takes over", func(t *testing.T) {
 		taskSurvives(t, w, func() { kill(); w.run(t, "second", flags...) })
@@ -71,8 +72,10 @@ func badServers(t *testing.T, w *world) {
 		{"lies", serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"success":false,"message":"lies","finishedNames":["web-00","web-99","../web-02"]}`)
 		}), "rejected by the webhook: lies"},
-		{"garbage", serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "\x00<html>{") }), "not the JSON object expected"},
-		{"huge", serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte(" "), 10<<20)) }), "has more than 1048576 bytes"},
+		{"garbage", serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "\x00<html>{") }),
+			"not the JSON object expected"},
+		{"huge", serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(bytes.Repeat([]byte(" "), 10<<20)) }),
+			"has more than 1048576 bytes"},
 		{"metadata", "http://169.254.169.254/latest/meta-data/", "169.254.169.254 is a link-local address"},
 		{"secret", "https://127.0.0.1:1/", "add the component deploy/components/rule-webhook-secrets"},
 		{"field", yes, `fieldPath is "spec.no.such", but the Pod has nothing below spec.no: correct it`},
@@ -90,7 +93,8 @@ func badServers(t *testing.T, w *world) {
 		case "secret":
 			check.Webhook.ClientConfig.SecretName = "credentials"
 		case "field":
-			check.Webhook.Parameters = []appsv1alpha1.Parameter{{Key: "k", ValueFrom: &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.no.such"}}}}
+			check.Webhook.Parameters = []appsv1alpha1.Parameter{{Key: "k",
+				ValueFrom: &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.no.such"}}}}
 		}
 		rules = append(rules, l.rule(t, b.name, check))
 	}
@@ -102,7 +106,8 @@ func badServers(t *testing.T, w *world) {
 			_, done := l.play(t)
 			require.Equal(t, 1, done)
 			details := l.get(t, rules[i]).Status.Details
-			return len(details) == 1 && len(details[0].RejectInfo) == 1 && details[0].Name == pods[i+1].Name && strings.Contains(details[0].RejectInfo[0].Reason, b.want)
+			return len(details) == 1 && len(details[0].RejectInfo) == 1 && details[0].Name == pods[i+1].Name &&
+				strings.Contains(details[0].RejectInfo[0].Reason, b.want)
 		})
 	}
 	for _, rule := range rules {
@@ -127,18 +132,21 @@ func upstreamServer(t *testing.T, w *world) {
 				Parameters             map[string]string
 			} `json:"resources"`
 		}
-		if json.NewDecoder(r.Body).Decode(&body) != nil || body.TraceID == "" || body.RuleName != "check" || body.Stage != "" || len(body.Resources) == 0 {
+		if json.NewDecoder(r.Body).Decode(&body) != nil || body.TraceID == "" || body.RuleName != "check" ||
+			body.Stage != "" || len(body.Resources) == 0 {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
 		for _, res := range body.Resources {
-			if res.APIVersion != "core/v1" || res.Kind != "Pod" || res.Parameters["app"] != "web" || res.Parameters["name"] != res.Name {
+			if res.APIVersion != "core/v1" || res.Kind != "Pod" || res.Parameters["app"] != "web" ||
+				res.Parameters["name"] != res.Name {
 				w.WriteHeader(http.StatusBadRequest)
 				return
 			}
 		}
 		if requests.Add(1) == 1 {
-			_, _ = fmt.Fprintf(w, `{"success":false,"message":"one by one","finishedNames":[%q],"traceId":%q}`, body.Resources[0].Name, body.TraceID)
+			_, _ = fmt.Fprintf(w, `{"success":false,"message":"one by one","finishedNames":[%q],"traceId":%q}`,
+				body.Resources[0].Name, body.TraceID)
 			return
 		}
 		_, _ = fmt.Fprintf(w, `{"success":true,"traceId":%q,"unknown":1}`, body.TraceID)
@@ -148,7 +156,8 @@ func upstreamServer(t *testing.T, w *world) {
 	field := func(path string) *appsv1alpha1.ParameterSource {
 		return &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
 	}
-	check.Webhook.Parameters = []appsv1alpha1.Parameter{{Key: "app", ValueFrom: field("metadata.labels['app']")}, {Key: "name", ValueFrom: field("metadata.name")}}
+	check.Webhook.Parameters = []appsv1alpha1.Parameter{{Key: "app", ValueFrom: field("metadata.labels['app']")},
+		{Key: "name", ValueFrom: field("metadata.name")}}
 	l.rule(t, "old", check)
 	l.begin(t)
 	eventually(t, "all are done", func() bool { _, done := l.play(t); return done == 3 })
@@ -184,7 +193,8 @@ func taskSurvives(t *testing.T, w *world, restart func()) {
 		_, _ = fmt.Fprintf(w, `{"success":true,"finished":%t,"message":"working"}`, finish.Load())
 	})
 	check := hook("", url)
-	check.Webhook.ClientConfig.Poll = &appsv1alpha1.WebhookPoll{URL: url + "/poll", IntervalSeconds: ptr.To[int64](1), TimeoutSeconds: ptr.To[int64](300)}
+	check.Webhook.ClientConfig.Poll = &appsv1alpha1.WebhookPoll{URL: url + "/poll", IntervalSeconds: ptr.To[int64](1),
+		TimeoutSeconds: ptr.To[int64](300)}
 	rule = l.rule(t, "tasks", check)
 	l.begin(t)
 	close(ready)

@@ -55,7 +55,8 @@ func TestAdmission(t *testing.T) {
 
 	pod := m.newPod("")
 	pod.GenerateName = "web-"
-	pod.Annotations = map[string]string{"a": "b", podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Gateway/x/y":"z"}}`}
+	pod.Annotations = map[string]string{"a": "b",
+		podops.AvailableConditionsAnnotation: `{"expectedFinalizers":{"Gateway/x/y":"z"}}`}
 	require.NoError(t, m.client.Create(t.Context(), pod))
 	expected, err := podops.ExpectedFinalizers(m.pod(t, pod.Name).Annotations)
 	require.NoError(t, err)
@@ -78,8 +79,9 @@ func TestAdmission(t *testing.T) {
 
 func (s shop) newPod(name string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.PodSpec{NodeName: "node-0", Containers: []corev1.Container{{Name: "main", Image: "nginx:1"}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name,
+			Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec: corev1.PodSpec{NodeName: "node-0", Containers: []corev1.Container{{Name: "main", Image: "nginx:1"}}},
 	}
 }
 
@@ -106,7 +108,8 @@ func (w *world) serveAdmission(t *testing.T, adapters ...backend.Backend) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, resourceconsist.AddAdmissionToManager(mgr, &corev1.Service{}, adapters...))
-	require.ErrorContains(t, resourceconsist.AddAdmissionToManager(mgr, &corev1.Service{}, adapters...), "/mutate-pods-service", "the same kind a second time")
+	require.ErrorContains(t, resourceconsist.AddAdmissionToManager(mgr, &corev1.Service{}, adapters...),
+		"/mutate-pods-service", "the same kind a second time")
 	run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)
@@ -121,10 +124,12 @@ func (w *world) serveAdmission(t *testing.T, adapters ...backend.Backend) {
 			SideEffects:    ptr.To(admissionregistrationv1.SideEffectClassNone),
 			FailurePolicy:  ptr.To(admissionregistrationv1.Fail),
 			TimeoutSeconds: ptr.To[int32](30),
-			ClientConfig:   admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://" + listener.Addr().String() + "/mutate-pods-service"), CABundle: certificate},
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: ptr.To("https://" + listener.Addr().String() +
+				"/mutate-pods-service"), CABundle: certificate},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"pods"}},
 			}},
 		}},
 	}))

@@ -80,7 +80,8 @@ func (p pool) Apply(ctx context.Context, s *corev1.Service, changes []api.Change
 }
 
 func (p pool) adapter() backend.Backend {
-	return bulk.New(p, api.CallOptions{Poll: 50 * time.Millisecond, MaxPoll: 500 * time.Millisecond, MaxBackoff: time.Second, QPS: 50}, nil)
+	return bulk.New(p, api.CallOptions{Poll: 50 * time.Millisecond, MaxPoll: 500 * time.Millisecond,
+		MaxBackoff: time.Second, QPS: 50}, nil)
 }
 
 // poolShop is a shop whose Services are in a pool.
@@ -241,7 +242,8 @@ func deletedInBulk(t *testing.T, p poolShop) {
 		p.serving(t, name, "web")
 		addresses[name] = p.address(t, name)
 	}
-	require.NoError(t, p.clientset.CoreV1().Pods(p.namespace).Delete(t.Context(), names[0], metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+	require.NoError(t, p.clientset.CoreV1().Pods(p.namespace).Delete(t.Context(), names[0],
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 	p.eventually(t, "the Pod is gone", func() bool { return p.pod(t, names[0]) == nil })
 	require.False(t, p.sends("web", addresses[names[0]]), "the Pod went while it had traffic")
 	require.NoError(t, p.client.Delete(t.Context(), service))

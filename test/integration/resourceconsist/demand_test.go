@@ -61,7 +61,8 @@ func TestPodsAreWatchedFromTheFirstEmployerOn(t *testing.T) {
 		})
 	})
 	stop := startManager(t, cfg)
-	s.eventually(t, "Services are watched, and Pods looked at", func() bool { return seen.have("watch services") && seen.have("list pods") })
+	s.eventually(t, "Services are watched, and Pods looked at",
+		func() bool { return seen.have("watch services") && seen.have("list pods") })
 	require.False(t, seen.have("watch pods") || seen.have("watch endpointslices"), "%v", seen.seen)
 
 	s.createService(t, "web")

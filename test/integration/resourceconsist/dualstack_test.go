@@ -49,7 +49,8 @@ func families(policy corev1.IPFamilyPolicy, families ...corev1.IPFamily) func(*c
 func (s shop) listedIn(t *testing.T, pod, service string) []discoveryv1.AddressType {
 	t.Helper()
 	var all discoveryv1.EndpointSliceList
-	require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service}))
+	require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: service}))
 	var found []discoveryv1.AddressType
 	for i := range all.Items {
 		if lists(&all.Items[i], pod, "") {
@@ -68,23 +69,27 @@ func (s shop) stuck(t *testing.T, family discoveryv1.AddressType) (release func(
 	t.Helper()
 	name := s.namespace + "-" + strings.ToLower(string(family))
 	fail := admissionregistrationv1.Fail
-	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-		FailurePolicy: &fail,
-		MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-			RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{"discovery.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"endpointslices"}},
-			},
-		}}},
-		Validations: []admissionregistrationv1.Validation{{Expression: "object.addressType != '" + string(family) + "'", Message: "the test holds it back"}},
-	}}
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			FailurePolicy: &fail,
+			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+					Rule: admissionregistrationv1.Rule{APIGroups: []string{"discovery.k8s.io"}, APIVersions: []string{"v1"},
+						Resources: []string{"endpointslices"}},
+				},
+			}}},
+			Validations: []admissionregistrationv1.Validation{{Expression: "object.addressType != '" + string(family) + "'",
+				Message: "the test holds it back"}},
+		}}
 	require.NoError(t, s.client.Create(t.Context(), policy))
-	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-		MatchResources: &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
-			MatchLabels: map[string]string{corev1.LabelMetadataName: s.namespace},
-		}},
-	}}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+			MatchResources: &admissionregistrationv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{corev1.LabelMetadataName: s.namespace},
+			}},
+		}}
 	require.NoError(t, s.client.Create(t.Context(), binding))
 	held := discoveryv1.EndpointSlice{}
 	s.eventually(t, "there is a slice of the family", func() bool {
@@ -118,7 +123,8 @@ func bothFamilies(t *testing.T, s shop) {
 }
 
 func bothFamiliesHeadless(t *testing.T, s shop) {
-	s.createService(t, "web", families(corev1.IPFamilyPolicyPreferDualStack), func(service *corev1.Service) { service.Spec.ClusterIP = corev1.ClusterIPNone })
+	s.createService(t, "web", families(corev1.IPFamilyPolicyPreferDualStack),
+		func(service *corev1.Service) { service.Spec.ClusterIP = corev1.ClusterIPNone })
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "web")
 	require.Equal(t, everyFamily, s.listedIn(t, "web-0", "web"))
@@ -136,7 +142,8 @@ func lateOnTheWayOut(t *testing.T, s shop) {
 	s.begin(t, "web-0")
 	s.eventually(t, "the first family has dropped it and the Service is waited for", func() bool {
 		waits := podops.Explain(podops.Read(s.pod(t, "web-0")), nil)
-		return slices.Equal(s.listedIn(t, "web-0", "web"), everyFamily[1:]) && len(waits) == 1 && waits[0].Reason == podops.WaitFinalizer
+		return slices.Equal(s.listedIn(t, "web-0", "web"), everyFamily[1:]) && len(waits) == 1 &&
+			waits[0].Reason == podops.WaitFinalizer
 	})
 	released := s.now(t)
 	release()
@@ -156,7 +163,8 @@ func lateOnTheWayIn(t *testing.T, s shop) {
 	s.eventually(t, "no family lists it", func() bool { return len(s.listedIn(t, "web-0", "web")) == 0 })
 	release := s.stuck(t, discoveryv1.AddressTypeIPv4)
 	s.finish(t, "web-0")
-	s.eventually(t, "the second family lists it", func() bool { return slices.Equal(s.listedIn(t, "web-0", "web"), everyFamily[1:]) })
+	s.eventually(t, "the second family lists it",
+		func() bool { return slices.Equal(s.listedIn(t, "web-0", "web"), everyFamily[1:]) })
 	s.createPod(t, "other", func(pod *corev1.Pod) { pod.Labels["app"] = "other" })
 	s.createService(t, "other", func(service *corev1.Service) {
 		service.Spec.Selector = map[string]string{"app": "other"}
@@ -177,7 +185,8 @@ func familyComesAndGoes(t *testing.T, s shop) {
 	s.serving(t, "web-0", "web")
 	require.Equal(t, everyFamily[:1], s.listedIn(t, "web-0", "web"))
 	s.patchService(t, "web", `{"spec":{"ipFamilyPolicy":"PreferDualStack"}}`)
-	s.eventually(t, "both families list it", func() bool { return slices.Equal(s.listedIn(t, "web-0", "web"), everyFamily) })
+	s.eventually(t, "both families list it",
+		func() bool { return slices.Equal(s.listedIn(t, "web-0", "web"), everyFamily) })
 	s.serving(t, "web-0", "web")
 	seen := s.record(t, "web-0", "web")
 	s.begin(t, "web-0")
@@ -188,20 +197,23 @@ func familyComesAndGoes(t *testing.T, s shop) {
 	s.eventually(t, "no family lists it", func() bool { return len(s.listedIn(t, "web-0", "web")) == 0 })
 	s.stuck(t, discoveryv1.AddressTypeIPv6)
 	s.finish(t, "web-0")
-	s.eventually(t, "the first family lists it", func() bool { return slices.Equal(s.listedIn(t, "web-0", "web"), everyFamily[:1]) })
+	s.eventually(t, "the first family lists it",
+		func() bool { return slices.Equal(s.listedIn(t, "web-0", "web"), everyFamily[:1]) })
 	s.patchService(t, "web", `{"spec":{"ipFamilyPolicy":"SingleStack"}}`)
 	s.serving(t, "web-0", "web")
 }
 
 func severalFamilies(t *testing.T, s shop) {
 	s.createService(t, "four", families(corev1.IPFamilyPolicySingleStack, corev1.IPv4Protocol))
-	s.createService(t, "six", families(corev1.IPFamilyPolicySingleStack, corev1.IPv6Protocol), func(service *corev1.Service) {
-		service.Annotations = map[string]string{api.DrainSecondsAnnotation: "1"}
-	})
+	s.createService(t, "six", families(corev1.IPFamilyPolicySingleStack, corev1.IPv6Protocol),
+		func(service *corev1.Service) {
+			service.Annotations = map[string]string{api.DrainSecondsAnnotation: "1"}
+		})
 	s.createService(t, "both", families(corev1.IPFamilyPolicyRequireDualStack, corev1.IPv6Protocol, corev1.IPv4Protocol))
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "both", "four", "six")
-	seen := map[string]*history{"four": s.record(t, "web-0", "four"), "six": s.record(t, "web-0", "six"), "both": s.record(t, "web-0", "both")}
+	seen := map[string]*history{"four": s.record(t, "web-0", "four"), "six": s.record(t, "web-0", "six"),
+		"both": s.record(t, "web-0", "both")}
 	s.begin(t, "web-0")
 	s.allowed(t, "web-0")
 	for service, of := range seen {

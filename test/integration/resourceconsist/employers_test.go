@@ -194,7 +194,8 @@ type market struct {
 
 func (m market) balanced(t *testing.T, name, balancer string, change ...func(*corev1.Service)) *corev1.Service {
 	t.Helper()
-	return m.createService(t, name, append([]func(*corev1.Service){func(s *corev1.Service) { s.Labels[balancerLabel] = balancer }}, change...)...)
+	return m.createService(t, name,
+		append([]func(*corev1.Service){func(s *corev1.Service) { s.Labels[balancerLabel] = balancer }}, change...)...)
 }
 
 func (m market) service(t require.TestingT, name string) *corev1.Service {
@@ -215,7 +216,8 @@ func (m market) gone(t *testing.T, service string) {
 // unheld waits until the Service is there and free to go.
 func (m market) unheld(t *testing.T, service string) {
 	t.Helper()
-	m.eventually(t, "Service "+service+" is held no more", func() bool { return len(m.service(t, service).Finalizers) == 0 })
+	m.eventually(t, "Service "+service+" is held no more",
+		func() bool { return len(m.service(t, service).Finalizers) == 0 })
 }
 
 func (m market) begin(t *testing.T, pod string) {
@@ -229,7 +231,8 @@ func (m market) begin(t *testing.T, pod string) {
 
 func (m market) finish(t *testing.T, pod string) {
 	t.Helper()
-	m.eventually(t, "the operation is allowed", func() bool { return podops.Allowed(podops.Read(m.pod(t, pod)), "test", podops.TypeUpdate) })
+	m.eventually(t, "the operation is allowed",
+		func() bool { return podops.Allowed(podops.Read(m.pod(t, pod)), "test", podops.TypeUpdate) })
 	m.write(t, pod, func(v podops.View) podops.Change { return podops.Finish(v, "test", podops.TypeUpdate, time.Now()) })
 }
 
@@ -304,19 +307,24 @@ func provisioned(t *testing.T, m market) {
 	})
 	m.serving(t, "web-0", "web")
 	require.Equal(t, []string{"provision small", "register web-0"}, m.pool.called(service))
-	require.ElementsMatch(t, []string{"example.org/other", api.CleanFinalizer}, m.service(t, "web").Finalizers, "the old form is replaced")
+	require.ElementsMatch(t, []string{"example.org/other", api.CleanFinalizer}, m.service(t, "web").Finalizers,
+		"the old form is replaced")
 
 	m.patchService(t, "web", `{"metadata":{"annotations":{"size":"large"}}}`)
-	m.eventually(t, "the change is provisioned", func() bool { return slices.Contains(m.pool.called(service), "provision large") })
+	m.eventually(t, "the change is provisioned",
+		func() bool { return slices.Contains(m.pool.called(service), "provision large") })
 	_, err := m.clientset.CoreV1().Services(m.namespace).Patch(t.Context(), "web", types.MergePatchType,
-		[]byte(`{"status":{"conditions":[{"type":"example.org/Seen","status":"True","reason":"Seen","message":"","lastTransitionTime":"2026-05-04T03:02:01Z"}]}}`),
+		[]byte(
+			`{"status":{"conditions":[{"type":"example.org/Seen","status":"True","reason":"Seen","message":"","lastTransitionTime":"2026-05-04T03:02:01Z"}]}}`),
 		metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 
 	require.NoError(t, m.client.Delete(t.Context(), service))
 	m.serving(t, "web-0")
-	m.eventually(t, "only the finalizer of others is left", func() bool { return slices.Equal(m.service(t, "web").Finalizers, []string{"example.org/other"}) })
-	require.Equal(t, []string{"provision small", "register web-0", "provision large", "deregister web-0", "deprovision"}, m.pool.called(service))
+	m.eventually(t, "only the finalizer of others is left",
+		func() bool { return slices.Equal(m.service(t, "web").Finalizers, []string{"example.org/other"}) })
+	require.Equal(t, []string{"provision small", "register web-0", "provision large", "deregister web-0", "deprovision"},
+		m.pool.called(service))
 	m.patchService(t, "web", `{"metadata":{"finalizers":null}}`)
 	m.gone(t, "web")
 }
@@ -380,7 +388,8 @@ func severalServices(t *testing.T, m market) {
 	m.serving(t, "pod", names...)
 	done, refused := m.writes(t, "pod")
 	t.Logf("birth: %d writes, operation: %d, refused: %d", born, done-born, refused)
-	require.LessOrEqual(t, done-born, 2*len(names), "no more than one write an employer and direction, fewer where they meet")
+	require.LessOrEqual(t, done-born, 2*len(names),
+		"no more than one write an employer and direction, fewer where they meet")
 	for _, name := range names {
 		require.Equal(t, []string{"register pod", "deregister pod", "register pod"}, m.edge.called(m.service(t, name)))
 	}
@@ -392,12 +401,17 @@ func deletedWhilePreparing(t *testing.T, m market) {
 	m.serving(t, "web-0", "web")
 	m.pool.setDown(m.namespace, true)
 	m.begin(t, "web-0")
-	m.eventually(t, "the Pod waits in Preparing", func() bool { return podops.PhaseOf(podops.Read(m.pod(t, "web-0")), "test") == podops.PhasePreparing })
+	m.eventually(t, "the Pod waits in Preparing",
+		func() bool { return podops.PhaseOf(podops.Read(m.pod(t, "web-0")), "test") == podops.PhasePreparing })
 	require.NoError(t, m.client.Delete(t.Context(), service))
 	before := m.pool.tried(service)
 	m.eventually(t, "it is tried again", func() bool { return m.pool.tried(service) > before+2 })
 	require.Contains(t, m.pod(t, "web-0").Finalizers, api.Finalizer("web"), "the backend still serves it")
-	m.eventually(t, "the owner is told", func() bool { c := m.inSync(t, "web"); return c != nil && c.Status == metav1.ConditionFalse })
+	m.eventually(t, "the owner is told", func() bool {
+		c := m.inSync(t, "web")
+		return c != nil &&
+			c.Status == metav1.ConditionFalse
+	})
 	require.Contains(t, m.inSync(t, "web").Message, "pool: deregister: the provider is down")
 	m.pool.setDown(m.namespace, false)
 	m.finish(t, "web-0")
@@ -410,7 +424,8 @@ func deletedWhileOperate(t *testing.T, m market) {
 	m.createPod(t, "web-0")
 	m.serving(t, "web-0", "web")
 	m.begin(t, "web-0")
-	m.eventually(t, "the operation is allowed", func() bool { return podops.Allowed(podops.Read(m.pod(t, "web-0")), "test", podops.TypeUpdate) })
+	m.eventually(t, "the operation is allowed",
+		func() bool { return podops.Allowed(podops.Read(m.pod(t, "web-0")), "test", podops.TypeUpdate) })
 	require.NoError(t, m.client.Delete(t.Context(), service))
 	m.gone(t, "web")
 	m.finish(t, "web-0")
@@ -422,7 +437,8 @@ func deletedWhileCompleting(t *testing.T, m market) {
 	m.createPod(t, "web-0")
 	m.serving(t, "web-0", "web")
 	m.begin(t, "web-0")
-	m.eventually(t, "the operation is allowed", func() bool { return podops.Allowed(podops.Read(m.pod(t, "web-0")), "test", podops.TypeUpdate) })
+	m.eventually(t, "the operation is allowed",
+		func() bool { return podops.Allowed(podops.Read(m.pod(t, "web-0")), "test", podops.TypeUpdate) })
 	m.pool.setDown(m.namespace, true)
 	m.finish(t, "web-0")
 	m.eventually(t, "the Pod waits in Completing", func() bool {
@@ -440,22 +456,33 @@ func providerFails(t *testing.T, m market) {
 	m.serving(t, "web-0", "well")
 	m.pool.setDown(m.namespace, true)
 	service := m.balanced(t, "web", "pool")
-	m.eventually(t, "the owner is told", func() bool { c := m.inSync(t, "web"); return c != nil && c.Status == metav1.ConditionFalse })
+	m.eventually(t, "the owner is told", func() bool {
+		c := m.inSync(t, "web")
+		return c != nil &&
+			c.Status == metav1.ConditionFalse
+	})
 	require.Equal(t, api.ConditionReasonBackendFailed, m.inSync(t, "web").Reason)
 	require.Contains(t, m.inSync(t, "web").Message, "pool: provisioning: the provider is down")
 	before := m.pool.tried(service)
 	m.eventually(t, "it is tried again and again", func() bool { return m.pool.tried(service) > before+3 })
 	m.pool.setDown(m.namespace, false)
 	m.serving(t, "web-0", "web", "well")
-	m.eventually(t, "the owner is told that all is well", func() bool { c := m.inSync(t, "web"); return c != nil && c.Status == metav1.ConditionTrue })
-	m.eventually(t, "and by an event", func() bool { _, times := m.events(t, "web", api.ConditionReasonInSync); return times == 1 })
+	m.eventually(t, "the owner is told that all is well",
+		func() bool { c := m.inSync(t, "web"); return c != nil && c.Status == metav1.ConditionTrue })
+	m.eventually(t, "and by an event", func() bool {
+		_, times := m.events(t, "web", api.ConditionReasonInSync)
+		return times == 1
+	})
 	notes, times := m.events(t, "web", api.ConditionReasonBackendFailed)
 	require.EqualValues(t, 1, times, "told once, not once a try: %v", notes)
 	require.Equal(t, 3, m.audited(t, func(e auditEvent) bool {
 		return e.ObjectRef.Resource == "services" && e.ObjectRef.Subresource == "status" && e.ObjectRef.Name == "web"
 	}), "one write that says who may hold something for it, one for the failure, one for its end")
 	require.Nil(t, m.inSync(t, well.Name), "nothing is written of an employer that never was bad")
-	require.Equal(t, 1, m.audited(t, func(e auditEvent) bool { return e.ObjectRef.Subresource == "status" && e.ObjectRef.Name == "well" }),
+	require.Equal(t, 1, m.audited(t, func(e auditEvent) bool {
+		return e.ObjectRef.Subresource == "status" &&
+			e.ObjectRef.Name == "well"
+	}),
 		"one write that says who may hold something for it")
 }
 
@@ -478,20 +505,28 @@ func namespaceDeleted(t *testing.T, m market) {
 func sharedWithAnotherKind(t *testing.T, m market) {
 	gateway := "Gateway/" + m.namespace + "/web"
 	m.createPod(t, "web-0", func(pod *corev1.Pod) {
-		pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: fmt.Sprintf(`{"expectedFinalizers":{%q:%q}}`, gateway, api.Finalizer("web"))}
+		pod.Annotations = map[string]string{podops.AvailableConditionsAnnotation: fmt.Sprintf(
+			`{"expectedFinalizers":{%q:%q}}`, gateway, api.Finalizer("web"))}
 	})
 	m.balanced(t, "web", "edge")
 	m.eventually(t, "the owner is told", func() bool {
 		c := m.inSync(t, "web")
 		return c != nil && c.Reason == api.ConditionReasonFinalizerShared && strings.Contains(c.Message, gateway)
 	})
-	m.eventually(t, "and by an event", func() bool { _, times := m.events(t, "web", api.ConditionReasonFinalizerShared); return times == 1 })
+	m.eventually(t, "and by an event", func() bool {
+		_, times := m.events(t, "web", api.ConditionReasonFinalizerShared)
+		return times == 1
+	})
 	m.write(t, "web-0", func(v podops.View) podops.Change {
 		c, err := podops.Forget(v, gateway, time.Now())
 		require.NoError(t, err)
 		return c
 	})
-	m.eventually(t, "the clash is over", func() bool { c := m.inSync(t, "web"); return c != nil && c.Status == metav1.ConditionTrue })
+	m.eventually(t, "the clash is over", func() bool {
+		c := m.inSync(t, "web")
+		return c != nil &&
+			c.Status == metav1.ConditionTrue
+	})
 }
 
 func strayPod(t *testing.T, m market) {
@@ -519,9 +554,10 @@ func TestEmployersThatChangeWhileTheControllerIsDown(t *testing.T) {
 	pool := newBalancer("pool")
 	stop := startManager(t, w.config, renting{pool})
 	m := market{w.shop(t), pool, nil}
-	unlabelled, deleted, idle := m.balanced(t, "unlabelled", "pool"), m.balanced(t, "deleted", "pool"), m.balanced(t, "idle", "pool", func(s *corev1.Service) {
-		s.Spec.Selector = map[string]string{"app": "none"}
-	})
+	unlabelled, deleted, idle := m.balanced(t, "unlabelled", "pool"), m.balanced(t, "deleted", "pool"),
+		m.balanced(t, "idle", "pool", func(s *corev1.Service) {
+			s.Spec.Selector = map[string]string{"app": "none"}
+		})
 	m.createPod(t, "web-0")
 	m.createPod(t, "web-1")
 	for _, pod := range []string{"web-0", "web-1"} {
@@ -594,7 +630,8 @@ func TestAnEmployerOfAThousandPods(t *testing.T) {
 	require.Equal(t, 2*count, writes())
 	t.Logf("%d Pods: %d writes of Pods; calls of the provider: %v", count, writes(), pool.called(service))
 	require.Equal(t, []string{"provision ", "deprovision"}, pool.called(service))
-	require.NoError(t, m.clientset.CoreV1().Pods(m.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{}))
+	require.NoError(t, m.clientset.CoreV1().Pods(m.namespace).DeleteCollection(t.Context(),
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}, metav1.ListOptions{}))
 }
 
 // auditEvent is what is read of a line of the API server's audit log.
@@ -629,9 +666,10 @@ func TestAKindThatMayNotBeWatchedIsNamed(t *testing.T) {
 	w := start(t)
 	cfg := rest.CopyConfig(w.config)
 	cfg.Impersonate.UserName = "pods-only"
-	require.NoError(t, w.client.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pods-only"}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "patch"}},
-	}}))
+	require.NoError(t, w.client.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "pods-only"},
+		Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "patch"}},
+		}}))
 	require.NoError(t, w.client.Create(t.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "pods-only"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "pods-only"},

@@ -168,7 +168,8 @@ func podDeleted(t *testing.T, s shop) {
 	// With no grace at all the Pod has nothing but its finalizer to keep it.
 	s.createPod(t, "web-1")
 	s.serving(t, "web-1", "web")
-	require.NoError(t, s.clientset.CoreV1().Pods(s.namespace).Delete(t.Context(), "web-1", metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
+	require.NoError(t, s.clientset.CoreV1().Pods(s.namespace).Delete(t.Context(), "web-1",
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}))
 	s.eventually(t, "the Pod is gone", func() bool { return s.pod(t, "web-1") == nil })
 }
 
@@ -220,7 +221,8 @@ func brokenAnnotation(t *testing.T, s shop) {
 		events, err := s.clientset.EventsV1().Events(s.namespace).List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 		for i := range events.Items {
-			if e := events.Items[i]; e.Reason == "AnnotationInvalid" && e.Regarding.Name == "web-0" && e.Type == corev1.EventTypeWarning {
+			if e := events.Items[i]; e.Reason == "AnnotationInvalid" && e.Regarding.Name == "web-0" &&
+				e.Type == corev1.EventTypeWarning {
 				return true
 			}
 		}
@@ -232,7 +234,9 @@ func brokenAnnotation(t *testing.T, s shop) {
 
 // slice makes an EndpointSlice of the Service beside those of Kubernetes, as another controller does, that lists the
 // Pod.
-func (s shop) slice(t *testing.T, name, service string, family discoveryv1.AddressType, endpoint discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+func (s shop) slice(
+	t *testing.T, name, service string, family discoveryv1.AddressType, endpoint discoveryv1.Endpoint,
+) *discoveryv1.EndpointSlice {
 	t.Helper()
 	own := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: map[string]string{
@@ -250,7 +254,8 @@ func (s shop) held(t *testing.T, pod, service string, by ...string) {
 	t.Helper()
 	s.eventually(t, "only "+strings.Join(by, " and ")+" lists "+pod, func() bool {
 		var all discoveryv1.EndpointSliceList
-		require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service}))
+		require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace),
+			client.MatchingLabels{discoveryv1.LabelServiceName: service}))
 		p := s.pod(t, pod)
 		for i := range all.Items {
 			if lists(&all.Items[i], pod, p.Status.PodIP) != slices.Contains(by, all.Items[i].Name) {
@@ -292,7 +297,8 @@ func slicesOfAddresses(t *testing.T, s shop) {
 	s.createService(t, "web")
 	s.createPod(t, "web-0")
 	s.serving(t, "web-0", "web")
-	own := s.slice(t, "web-own", "web", discoveryv1.AddressTypeIPv4, discoveryv1.Endpoint{Addresses: []string{s.pod(t, "web-0").Status.PodIP}})
+	own := s.slice(t, "web-own", "web", discoveryv1.AddressTypeIPv4,
+		discoveryv1.Endpoint{Addresses: []string{s.pod(t, "web-0").Status.PodIP}})
 	seen := s.record(t, "web-0", "web")
 	s.begin(t, "web-0")
 	s.held(t, "web-0", "web", "web-own")
@@ -387,18 +393,20 @@ func employNoPod(t *testing.T, s shop) {
 	s.serving(t, "web-0", "web")
 	pod := s.pod(t, "web-0")
 	// Kubernetes mirrors what a user writes about the first, and lists the Pod.
-	require.NoError(t, s.client.Create(t.Context(), &corev1.Endpoints{ //nolint:staticcheck // what is mirrored is an Endpoints
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "outside"},
-		Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
-			Addresses: []corev1.EndpointAddress{{IP: pod.Status.PodIP, TargetRef: &corev1.ObjectReference{
-				Kind: "Pod", Namespace: s.namespace, Name: "web-0", UID: pod.UID,
-			}}},
-			Ports: []corev1.EndpointPort{{Port: 80}},
-		}},
-	}))
+	require.NoError(t, s.client.Create(t.Context(),
+		&corev1.Endpoints{ //nolint:staticcheck // what is mirrored is an Endpoints
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "outside"},
+			Subsets: []corev1.EndpointSubset{{ //nolint:staticcheck // as above
+				Addresses: []corev1.EndpointAddress{{IP: pod.Status.PodIP, TargetRef: &corev1.ObjectReference{
+					Kind: "Pod", Namespace: s.namespace, Name: "web-0", UID: pod.UID,
+				}}},
+				Ports: []corev1.EndpointPort{{Port: 80}},
+			}},
+		}))
 	s.eventually(t, "it is mirrored", func() bool {
 		var all discoveryv1.EndpointSliceList
-		require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: "outside"}))
+		require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace),
+			client.MatchingLabels{discoveryv1.LabelServiceName: "outside"}))
 		return slices.ContainsFunc(all.Items, func(e discoveryv1.EndpointSlice) bool { return lists(&e, "web-0", "") })
 	})
 	seen := s.record(t, "web-0", "web")

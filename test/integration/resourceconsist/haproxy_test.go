@@ -41,7 +41,8 @@ func startHAProxyManager(t *testing.T, w *world, backends string, runtimes ...st
 	})
 	require.NoError(t, err)
 	require.NoError(t, mgr.Add(adapter))
-	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime}, setup.BackendOf(adapter, haproxy.CallOptions())))
+	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime},
+		setup.BackendOf(adapter, haproxy.CallOptions())))
 	return run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)
@@ -87,9 +88,11 @@ func (p proxied) create(name string) {
 	p.Helper()
 	p.createPod(p.T, name, func(pod *corev1.Pod) { pod.Spec.NodeName = "" })
 	ip := p.webs[name].IP
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"podIP": ip, "podIPs": []map[string]string{{"ip": ip}}}})
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"podIP": ip,
+		"podIPs": []map[string]string{{"ip": ip}}}})
 	require.NoError(p.T, err)
-	_, err = p.clientset.CoreV1().Pods(p.namespace).Patch(p.T.Context(), name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = p.clientset.CoreV1().Pods(p.namespace).Patch(p.T.Context(), name, types.MergePatchType, patch,
+		metav1.PatchOptions{}, "status")
 	require.NoError(p.T, err)
 	require.NoError(p.T, p.clientset.CoreV1().Pods(p.namespace).Bind(p.T.Context(), &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: name},
@@ -113,7 +116,10 @@ func (p proxied) allowed(name string) bool {
 
 func (p proxied) finish(name string) {
 	p.Helper()
-	p.write(p.T, name, func(v podops.View) podops.Change { return podops.Finish(v, "test", podops.TypeUpdate, time.Now()) })
+	p.write(p.T, name, func(v podops.View) podops.Change {
+		return podops.Finish(v, "test", podops.TypeUpdate,
+			time.Now())
+	})
 }
 
 // wait begins a request that the Pod answers when it releases it.
@@ -181,7 +187,10 @@ func TestHAProxyAdapter(t *testing.T) {
 		require.NoError(t, w.client.Delete(t.Context(), p.pod(t, "web-1")))
 		p.eventually(t, "the Pod is gone", func() bool { return p.pod(t, "web-1") == nil })
 		p.webs["web-1"].End()
-		p.eventually(t, "its server is gone", func() bool { return !strings.Contains(h.Say("show servers state web"), ":web-1:") })
+		p.eventually(t, "its server is gone", func() bool {
+			return !strings.Contains(h.Say("show servers state web"),
+				":web-1:")
+		})
 		requests, failures := load.Stop()
 		require.Empty(t, failures, "of %d requests", requests)
 		require.Positive(t, requests)
@@ -216,7 +225,8 @@ func TestHAProxyAdapter(t *testing.T) {
 		p := p.in(t)
 		require.NoError(t, w.clientset.CoreV1().Services(p.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}))
 		p.eventually(t, "the Pod is released", func() bool { return p.bound(t, p.pod(t, "web-0")) })
-		p.eventually(t, "its servers are gone", func() bool { return !strings.Contains(h.Say("show servers state web"), ":web-0:") })
+		p.eventually(t, "its servers are gone",
+			func() bool { return !strings.Contains(h.Say("show servers state web"), ":web-0:") })
 	})
 }
 
@@ -232,7 +242,8 @@ func TestHAProxyInstancesAgree(t *testing.T) {
 	p := w.proxied(t, "web-0")
 	slow := p.wait(two.Client(), "web-0")
 	p.begin("web-0")
-	p.eventually(t, "the instance without a session lets the Pod go", func() bool { return strings.Contains(one.Say("show stat web 4 -1"), ",MAINT,") })
+	p.eventually(t, "the instance without a session lets the Pod go",
+		func() bool { return strings.Contains(one.Say("show stat web 4 -1"), ",MAINT,") })
 	stop()
 	startHAProxyManager(t, w, "web", one.Runtime, two.Runtime)
 	require.False(t, p.allowed("web-0"))

@@ -79,7 +79,8 @@ func (w *world) restricted(t *testing.T) *rest.Config {
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: component}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"pods", "services"}, Verbs: []string{"get", "list", "watch", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"services/status"}, Verbs: []string{"patch"}},
-		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"},
+			Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{"events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
 	}}
 	require.NoError(t, w.client.Create(t.Context(), role))
@@ -109,7 +110,8 @@ func startManager(t *testing.T, cfg *rest.Config, adapters ...backend.Backend) (
 		Controller: config.Controller{SkipNameValidation: &skip, MaxConcurrentReconciles: 4},
 	})
 	require.NoError(t, err)
-	require.NoError(t, resourceconsist.AddToManagerOnDemand(mgr, &corev1.Service{}, api.Options{DrainTime: drainTime, MaxBackoff: time.Second}, adapters...))
+	require.NoError(t, resourceconsist.AddToManagerOnDemand(mgr, &corev1.Service{},
+		api.Options{DrainTime: drainTime, MaxBackoff: time.Second}, adapters...))
 	stop = run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)
@@ -134,7 +136,8 @@ func run(t *testing.T, f func(ctx context.Context)) (stop func()) {
 func (s shop) now(t *testing.T) int {
 	t.Helper()
 	patched, err := s.clientset.CoreV1().Namespaces().Patch(t.Context(), s.namespace, types.MergePatchType,
-		[]byte(`{"metadata":{"annotations":{"test.example.com/now":"`+strconv.FormatInt(time.Now().UnixNano(), 10)+`"}}}`), metav1.PatchOptions{})
+		[]byte(`{"metadata":{"annotations":{"test.example.com/now":"`+strconv.FormatInt(time.Now().UnixNano(), 10)+`"}}}`),
+		metav1.PatchOptions{})
 	require.NoError(t, err)
 	version, err := strconv.Atoi(patched.ResourceVersion)
 	require.NoError(t, err)
@@ -189,8 +192,9 @@ func (s shop) playLifecycle(ctx context.Context) {
 func (s shop) createService(t *testing.T, name string, change ...func(*corev1.Service)) *corev1.Service {
 	t.Helper()
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name,
+			Labels: map[string]string{appsv1alpha1.ControlLabel: "true"}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	for _, c := range change {
 		c(service)
@@ -230,13 +234,15 @@ func (s shop) pod(t require.TestingT, name string) *corev1.Pod {
 
 func (s shop) patchPod(t *testing.T, name, patch string) {
 	t.Helper()
-	_, err := s.clientset.CoreV1().Pods(s.namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := s.clientset.CoreV1().Pods(s.namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 
 func (s shop) patchService(t *testing.T, name, patch string) {
 	t.Helper()
-	_, err := s.clientset.CoreV1().Services(s.namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := s.clientset.CoreV1().Services(s.namespace).Patch(t.Context(), name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 
@@ -245,7 +251,8 @@ func (s shop) write(t *testing.T, name string, decide func(podops.View) podops.C
 	t.Helper()
 	require.Eventually(t, func() bool {
 		view := podops.Read(s.pod(t, name))
-		_, err := s.clientset.CoreV1().Pods(s.namespace).Patch(t.Context(), name, types.MergePatchType, decide(view).MergePatch(view), metav1.PatchOptions{})
+		_, err := s.clientset.CoreV1().Pods(s.namespace).Patch(t.Context(), name, types.MergePatchType,
+			decide(view).MergePatch(view), metav1.PatchOptions{})
 		return err == nil
 	}, patience, poll)
 }
@@ -297,7 +304,8 @@ func (s shop) bound(t *testing.T, pod *corev1.Pod, services ...string) bool {
 		return false
 	}
 	for _, service := range services {
-		if expected["Service/"+s.namespace+"/"+service] != api.Finalizer(service) || !slices.Contains(pod.Finalizers, api.Finalizer(service)) {
+		if expected["Service/"+s.namespace+"/"+service] != api.Finalizer(service) ||
+			!slices.Contains(pod.Finalizers, api.Finalizer(service)) {
 			return false
 		}
 	}
@@ -329,7 +337,8 @@ func (s shop) writes(t *testing.T, pod string, since ...time.Time) (done, refuse
 			ResponseStatus struct{ Code int }
 			Received       metav1.MicroTime `json:"requestReceivedTimestamp"`
 		}
-		if json.Unmarshal(lines.Bytes(), &event) != nil || len(since) > 0 && event.Received.Time.Before(since[0]) || event.UserAgent != component+"/test" ||
+		if json.Unmarshal(lines.Bytes(), &event) != nil || len(since) > 0 && event.Received.Time.Before(since[0]) ||
+			event.UserAgent != component+"/test" ||
 			event.ObjectRef.Resource != "pods" || event.ObjectRef.Namespace != s.namespace || event.ObjectRef.Name != pod {
 			continue
 		}
@@ -360,7 +369,8 @@ type moment struct {
 func (s shop) record(t *testing.T, pod, service string) *history {
 	t.Helper()
 	h := &history{service: service}
-	pods, err := s.clientset.CoreV1().Pods(s.namespace).Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=" + pod})
+	pods, err := s.clientset.CoreV1().Pods(s.namespace).Watch(t.Context(),
+		metav1.ListOptions{FieldSelector: "metadata.name=" + pod})
 	require.NoError(t, err)
 	endpoints, err := s.clientset.DiscoveryV1().EndpointSlices(s.namespace).Watch(t.Context(),
 		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
@@ -432,7 +442,8 @@ func (s shop) removals(t *testing.T, seen *history) (listed []bool) {
 	t.Helper()
 	s.eventually(t, "the finalizer goes", func() bool { return len(seen.removals()) > 0 })
 	var all discoveryv1.EndpointSliceList
-	require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace), client.MatchingLabels{discoveryv1.LabelServiceName: seen.service}))
+	require.NoError(t, s.client.List(t.Context(), &all, client.InNamespace(s.namespace),
+		client.MatchingLabels{discoveryv1.LabelServiceName: seen.service}))
 	s.eventually(t, "the record is complete", func() bool { return seen.has(all.Items) })
 	return seen.removals()
 }

@@ -64,7 +64,8 @@ func TestAServiceIsReplaced(t *testing.T) {
 				default:
 					m.eventually(t, "it is held again", func() bool {
 						s := m.service(t, "web")
-						return slices.Contains(s.Finalizers, api.CleanFinalizer) && slices.Equal(api.AnnotatedHolders(s), []string{"edge"})
+						return slices.Contains(s.Finalizers, api.CleanFinalizer) &&
+							slices.Equal(api.AnnotatedHolders(s), []string{"edge"})
 					})
 					m.serving(t, "web-0", "web")
 					require.Equal(t, []string{"register web-0"}, edge.called(service), "nothing has happened to the Pod")
@@ -139,7 +140,8 @@ func TestAServiceChoosesAnotherEndpoint(t *testing.T) {
 
 // entry is the server in the file of endpoints.
 func (p *pools) entry(name string) string {
-	return fmt.Sprintf("- {name: %s, url: %q, caFile: %[3]s/ca.crt, certificateFile: %[3]s/tls.crt, keyFile: %[3]s/tls.key, timeout: 30s, namespaces: ['*']}\n", name, p.URL, p.dir)
+	return fmt.Sprintf(
+		"- {name: %s, url: %q, caFile: %[3]s/ca.crt, certificateFile: %[3]s/tls.crt, keyFile: %[3]s/tls.key, timeout: 30s, namespaces: ['*']}\n", name, p.URL, p.dir)
 }
 
 func (s shop) choose(t *testing.T, endpoint string) {
@@ -224,7 +226,8 @@ func movesAndIsReplaced(t *testing.T, s shop, old, next *pools, restart, stop fu
 	restart()
 	s.eventually(t, "the Pod is not at the new one", func() bool { return !next.member(pod).Serving })
 	s.begin(t, "web-0")
-	s.eventually(t, "the Service is waited for", func() bool { return len(podops.Explain(podops.Read(s.pod(t, "web-0")), nil)) > 0 })
+	s.eventually(t, "the Service is waited for",
+		func() bool { return len(podops.Explain(podops.Read(s.pod(t, "web-0")), nil)) > 0 })
 	old.endSessions()
 	s.allowed(t, "web-0")
 	require.False(t, old.member(pod).Serving)
@@ -237,7 +240,8 @@ func movesTwice(t *testing.T, s shop, old, next *pools, _, _ func()) {
 	pod := s.pod(t, "web-0")
 	s.eventually(t, "the Pod is at the new endpoint", func() bool { return next.member(pod).Serving })
 	s.choose(t, `"pools"`)
-	s.eventually(t, "the Pod is back at the old one", func() bool { return old.member(pod).Serve && old.member(pod).Serving })
+	s.eventually(t, "the Pod is back at the old one",
+		func() bool { return old.member(pod).Serve && old.member(pod).Serving })
 	s.eventually(t, "the Pod is not at the new one", func() bool { return !next.member(pod).Serving })
 	s.heldBy(t, "webhook.pools")
 }

@@ -47,11 +47,14 @@ func TestAlibabaCloudSLB(t *testing.T) {
 func startSLB(t *testing.T, w *world, cloud *standin.Cloud) {
 	t.Helper()
 	groups := filepath.Join(t.TempDir(), "groups.yaml")
-	require.NoError(t, os.WriteFile(groups, []byte("vpcID: vpc-test\nserverGroups: [{name: web, id: "+slbGroup+", namespaces: ['*']}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(groups,
+		[]byte("vpcID: vpc-test\nserverGroups: [{name: web, id: "+slbGroup+", namespaces: ['*']}]\n"), 0o600))
 	c := slb.DefaultConfig()
-	c.Region, c.ServerGroupsFile, c.ECSEndpoint, c.HTTP, c.QPS, c.Burst = "cn-test", groups, cloud.Host(), cloud.Client(), 100, 100
+	c.Region, c.ServerGroupsFile, c.ECSEndpoint, c.HTTP, c.QPS, c.Burst = "cn-test", groups, cloud.Host(),
+		cloud.Client(), 100, 100
 	c.Getenv = func(name string) string {
-		return map[string]string{slb.EnvKeyID: "test-id", slb.EnvKeySecret: "test-secret", slb.EnvEndpoint: cloud.Host()}[name]
+		return map[string]string{slb.EnvKeyID: "test-id", slb.EnvKeySecret: "test-secret",
+			slb.EnvEndpoint: cloud.Host()}[name]
 	}
 	observing, owning, err := slb.New(c)
 	require.NoError(t, err)
@@ -61,7 +64,8 @@ func startSLB(t *testing.T, w *world, cloud *standin.Cloud) {
 		Controller: config.Controller{SkipNameValidation: &skip, MaxConcurrentReconciles: 4},
 	})
 	require.NoError(t, err)
-	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime}, setup.BackendOf(observing, slb.CallOptions()), setup.BackendOf(owning, slb.CallOptions())))
+	require.NoError(t, setup.AddToManager(mgr, api.Options{DrainTime: drainTime},
+		setup.BackendOf(observing, slb.CallOptions()), setup.BackendOf(owning, slb.CallOptions())))
 	run(t, func(ctx context.Context) {
 		if err := mgr.Start(ctx); err != nil {
 			t.Errorf("the manager ended: %v", err)
@@ -75,7 +79,8 @@ func (s shop) interfaces(t *testing.T, cloud *standin.Cloud, pods ...string) {
 	t.Helper()
 	for _, name := range pods {
 		var address string
-		s.eventually(t, "Pod "+name+" has an address", func() bool { address = s.pod(t, name).Status.PodIP; return address != "" })
+		s.eventually(t, "Pod "+name+" has an address",
+			func() bool { address = s.pod(t, name).Status.PodIP; return address != "" })
 		cloud.AddInterface("eni-"+strings.ReplaceAll(address, ".", "-"), address)
 	}
 }
@@ -129,7 +134,8 @@ func slbOwning(t *testing.T, s shop, cloud *standin.Cloud) {
 
 	// A provider that refuses for a while delays, and no Pod is let go meanwhile.
 	cloud.Fail("*", standin.Throttled(3))
-	cloud.Fail("*", standin.Fault{Times: 2, Status: http.StatusInternalServerError, Code: "InternalError", Message: "try later"})
+	cloud.Fail("*", standin.Fault{Times: 2, Status: http.StatusInternalServerError, Code: "InternalError",
+		Message: "try later"})
 	s.begin(t, pods[0])
 	s.allowed(t, pods[0])
 	require.Equal(t, 0, s.weight(t, cloud, pods[0]))
@@ -141,7 +147,8 @@ func slbOwning(t *testing.T, s shop, cloud *standin.Cloud) {
 	address := s.pod(t, pods[1]).Status.PodIP
 	s.delete(t, pods[1])
 	s.eventually(t, "the server of Pod "+pods[1]+" is removed", func() bool {
-		return s.pod(t, pods[1]) == nil && !slices.ContainsFunc(cloud.Servers(slbGroup), func(x standin.Server) bool { return x.ServerIP == address })
+		return s.pod(t, pods[1]) == nil && !slices.ContainsFunc(cloud.Servers(slbGroup),
+			func(x standin.Server) bool { return x.ServerIP == address })
 	})
 	require.Len(t, cloud.Servers(slbGroup), count-1)
 
@@ -176,7 +183,8 @@ func (s shop) playCloudController(ctx context.Context, cloud *standin.Cloud) {
 		var lines []standin.Health
 		for i := range pods.Items {
 			if pod := &pods.Items[i]; podops.Read(pod).Ready && pod.Status.PodIP != "" {
-				lines = append(lines, standin.Health{ListenerPort: 80, ServerIP: pod.Status.PodIP, Status: "normal"}, standin.Health{ListenerPort: 443, ServerIP: pod.Status.PodIP, Status: "abnormal"})
+				lines = append(lines, standin.Health{ListenerPort: 80, ServerIP: pod.Status.PodIP, Status: "normal"},
+					standin.Health{ListenerPort: 443, ServerIP: pod.Status.PodIP, Status: "abnormal"})
 			}
 		}
 		cloud.SetBalancer(slbBalancer, lines...)
@@ -195,7 +203,8 @@ func slbObserving(t *testing.T, s shop, cloud *standin.Cloud) {
 		expected, err := podops.ExpectedFinalizers(s.pod(t, "web-0").Annotations)
 		return err == nil && len(expected) == 1
 	})
-	require.Empty(t, podops.ProtectionFinalizers(s.pod(t, "web-0").Finalizers), "it joins nothing while there is no load balancer")
+	require.Empty(t, podops.ProtectionFinalizers(s.pod(t, "web-0").Finalizers),
+		"it joins nothing while there is no load balancer")
 	s.patchService(t, "web", `{"metadata":{"labels":{"`+slb.LoadBalancerIDLabel+`":"`+slbBalancer+`"}}}`)
 	stop := run(t, func(ctx context.Context) { s.playCloudController(ctx, cloud) })
 	s.serving(t, "web-0", "web")
@@ -214,7 +223,8 @@ func slbObserving(t *testing.T, s shop, cloud *standin.Cloud) {
 	cloud.Fail("*", standin.Throttled(2))
 	s.begin(t, "web-1")
 	asked := cloud.Calls("DescribeHealthStatus")
-	s.eventually(t, "the load balancer is asked, and again after it refused", func() bool { return cloud.Calls("DescribeHealthStatus") > asked+3 })
+	s.eventually(t, "the load balancer is asked, and again after it refused",
+		func() bool { return cloud.Calls("DescribeHealthStatus") > asked+3 })
 	require.NotEmpty(t, podops.ProtectionFinalizers(s.pod(t, "web-1").Finalizers), "the load balancer has it still")
 	run(t, func(ctx context.Context) { s.playCloudController(ctx, cloud) })
 	s.allowed(t, "web-1")

@@ -198,7 +198,8 @@ func (p *pools) member(pod *corev1.Pod) poolMember {
 }
 
 func pooled(service *corev1.Service) {
-	service.Annotations = map[string]string{webhook.EndpointAnnotation: "pools", webhook.ParametersAnnotation: `{"pool":"a"}`}
+	service.Annotations = map[string]string{webhook.EndpointAnnotation: "pools",
+		webhook.ParametersAnnotation: `{"pool":"a"}`}
 }
 
 func (s shop) pooled(t *testing.T, p *pools, name string) {
@@ -306,7 +307,8 @@ func webhookServiceDeleted(t *testing.T, s shop, p *pools) {
 	s.serving(t, "web-0")
 	require.False(t, p.member(s.pod(t, "web-0")).Serving)
 	s.eventually(t, "the Service is gone", func() bool {
-		return apierrors.IsNotFound(s.client.Get(context.Background(), client.ObjectKeyFromObject(service), &corev1.Service{}))
+		return apierrors.IsNotFound(s.client.Get(context.Background(), client.ObjectKeyFromObject(service),
+			&corev1.Service{}))
 	})
 }
 

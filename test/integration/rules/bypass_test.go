@@ -86,13 +86,15 @@ func TestBound2MissingPodsAreUnavailable(t *testing.T) {
 		assert.EqualValues(t, 4, s.status(rule).Desired)
 		s.stays("all wait for a Pod that is not there", func() bool { return s.waiting(pods[1:]...) == 3 })
 		require.NoError(t, s.Delete(t.Context(), quota))
-		s.edit(&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"}}, `{"metadata":{"annotations":{"try":"again"}}}`)
+		s.edit(&appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "web"}},
+			`{"metadata":{"annotations":{"try":"again"}}}`)
 		s.until("all are done", func() bool { return s.done(pods[1:]...) == 3 })
 		s.requireOut(rule, 1)
 	})
 	t.Run("of a workload that has none left", func(t *testing.T) {
 		s := together(t)
-		empty, full := s.collaSet("empty", 2, map[string]string{"set": "empty"}), s.collaSet("full", 2, map[string]string{"set": "full"})
+		empty, full := s.collaSet("empty", 2, map[string]string{"set": "empty"}),
+			s.collaSet("full", 2, map[string]string{"set": "full"})
 		require.NotNil(t, empty)
 		pods := s.serve(2, ownedBy(full))
 		rule := s.rule("two", atMost("2"))
@@ -144,7 +146,10 @@ func TestBound4ALeaderThatIsKilledAgainAndAgain(t *testing.T) {
 	s.until("all are done", func() bool { return s.done(pods...) == 12 })
 	s.requireOut(two, 2)
 	s.requireOut(third, 2)
-	s.until("nothing is granted any more", func() bool { return s.status(two).Granted == 0 && s.status(third).Granted == 0 })
+	s.until("nothing is granted any more", func() bool {
+		return s.status(two).Granted == 0 &&
+			s.status(third).Granted == 0
+	})
 }
 
 // 5: what in v0.7 passes without being asked about. That a rule binds before it lists a Pod is F12.
@@ -199,13 +204,15 @@ func anotherType(t *testing.T) {
 	pods := s.serve(1)
 	deletions := requires("may-go")
 	deletions.Filter = &appsv1alpha1.TransitionRuleFilter{LabelSelector: &metav1.LabelSelector{
-		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: podops.PreparingToDeleteLabel, Operator: metav1.LabelSelectorOpExists}},
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: podops.PreparingToDeleteLabel,
+			Operator: metav1.LabelSelectorOpExists}},
 	}}
 	rule := s.rule("deletions", deletions)
 	s.work(pods...)
 	s.ask(pods...)
 	s.until("the restart is allowed", func() bool { return podops.Allowed(podops.Read(s.get(pods[0])), id, opType) })
-	s.label(pods[0], map[string]any{podops.OperationTypePrefix + "/" + id: podops.TypeScaleIn, podops.PreparingToDeleteLabel: "1"})
+	s.label(pods[0], map[string]any{podops.OperationTypePrefix + "/" + id: podops.TypeScaleIn,
+		podops.PreparingToDeleteLabel: "1"})
 	allowed := func() bool { return podops.Allowed(podops.Read(s.get(pods[0])), id, podops.TypeScaleIn) }
 	s.untilCounted(rule, 0, 1)
 	s.until("the permission is gone", func() bool { return !s.hasLabel(pods[0], podops.OperatePrefix+"/"+id) })
@@ -222,7 +229,8 @@ func skipAnnotation(t *testing.T) {
 	pods := s.serve(3)
 	skips, err := json.Marshal(map[string]any{"skipRules": []string{"needs-approved"}})
 	require.NoError(t, err)
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{podops.SkipRulesAnnotation: string(skips)}}})
+	body, err := json.Marshal(
+		map[string]any{"metadata": map[string]any{"annotations": map[string]any{podops.SkipRulesAnnotation: string(skips)}}})
 	require.NoError(t, err)
 	for _, pod := range pods[:2] {
 		s.edit(s.named(pod), string(body))

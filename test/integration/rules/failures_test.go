@@ -105,7 +105,8 @@ func (s *story) workload(kind string, replicas int32) {
 	case "StatefulSet":
 		require.NoError(s, s.Create(s.Context(), &appsv1.StatefulSet{
 			ObjectMeta: at, Spec: appsv1.StatefulSetSpec{
-				Replicas: &replicas, Selector: selector, Template: template(), ServiceName: "web", PodManagementPolicy: appsv1.ParallelPodManagement,
+				Replicas: &replicas, Selector: selector, Template: template(), ServiceName: "web",
+				PodManagementPolicy: appsv1.ParallelPodManagement,
 			},
 		}))
 	default:
@@ -120,7 +121,8 @@ func (s *story) workload(kind string, replicas int32) {
 func (s *story) collaSet(name string, replicas int32, labels map[string]string) *appsv1alpha1.CollaSet {
 	s.Helper()
 	set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
-	set.Spec.Replicas, set.Spec.Selector, set.Spec.Template = ptr.To(replicas), &metav1.LabelSelector{MatchLabels: labels}, template()
+	set.Spec.Replicas, set.Spec.Selector, set.Spec.Template = ptr.To(replicas),
+		&metav1.LabelSelector{MatchLabels: labels}, template()
 	for key, value := range labels {
 		set.Spec.Template.Labels[key] = value
 	}
@@ -130,7 +132,8 @@ func (s *story) collaSet(name string, replicas int32, labels map[string]string) 
 
 func ownedBy(set *appsv1alpha1.CollaSet) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) {
-		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set, appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))}
+		pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(set,
+			appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))}
 	}
 }
 
@@ -143,7 +146,8 @@ func TestF10PodsThatNeverServeTakeNoBudget(t *testing.T) {
 	for name, phase := range map[string]corev1.PodPhase{"succeeded": corev1.PodSucceeded, "failed": corev1.PodFailed} {
 		s.pod(name)
 		pod := s.named(name)
-		require.NoError(t, s.Status().Patch(t.Context(), pod, client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase))))
+		require.NoError(t, s.Status().Patch(t.Context(), pod,
+			client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase))))
 	}
 	s.pod("unmanaged", unmanaged)
 	s.until("the unmanaged Pod is Ready", func() bool { return podops.Read(s.get("unmanaged")).Ready })
@@ -157,7 +161,8 @@ func TestF10PodsThatNeverServeTakeNoBudget(t *testing.T) {
 	s.requireOut(rule, 1)
 
 	s.ask("succeeded", "unmanaged")
-	s.until("one that has run to its end passes, for it is missed by nobody", func() bool { return s.out("succeeded") == 1 })
+	s.until("one that has run to its end passes, for it is missed by nobody",
+		func() bool { return s.out("succeeded") == 1 })
 	assert.Equal(t, 1, s.waiting("unmanaged"), "nobody lets a Pod go that is not managed")
 	require.Zero(t, s.status(rule).Blocked)
 
@@ -240,7 +245,8 @@ func TestF12ARuleBindsFromItsCreation(t *testing.T) {
 			s.label(pod, map[string]any{"app": fmt.Sprint("web-", i)})
 		}
 		for i, pod := range pods { // asked for as soon as the API server has the rule, and no controller has seen it
-			require.NoError(t, s.Create(t.Context(), s.aRule(fmt.Sprint("never-", i), map[string]string{"app": fmt.Sprint("web-", i)}, atMost("0"))))
+			require.NoError(t, s.Create(t.Context(),
+				s.aRule(fmt.Sprint("never-", i), map[string]string{"app": fmt.Sprint("web-", i)}, atMost("0"))))
 			s.ask(pod)
 		}
 		s.stays("all wait", func() bool { return s.waiting(pods...) == 10 })
@@ -272,7 +278,10 @@ func TestF14PodsWakeWhenTheRuleThatHeldThemLetsGo(t *testing.T) {
 		s.ask(pods...)
 		s.untilCounted(rule, 0, len(pods))
 		s.until("lifecycle-controller has seen it", func() bool {
-			return s.count(pods, func(_ *corev1.Pod, v podops.View) bool { return podops.PhaseOf(v, id) == podops.PhasePreCheck }) == len(pods)
+			return s.count(pods, func(_ *corev1.Pod,
+				v podops.View) bool {
+				return podops.PhaseOf(v, id) == podops.PhasePreCheck
+			}) == len(pods)
 		})
 		return rule
 	}
@@ -284,10 +293,12 @@ func TestF14PodsWakeWhenTheRuleThatHeldThemLetsGo(t *testing.T) {
 			s.edit(rule, `{"spec":{"selector":{"matchLabels":{"app":"others"}}}}`)
 		},
 		"the check filters them out": func(s *story, rule *appsv1alpha1.PodTransitionRule) {
-			s.edit(rule, `{"spec":{"rules":[{"name":"needs-never","filter":{"labelSelector":{"matchLabels":{"app":"others"}}},"labelCheck":{"requires":{"matchLabels":{"never":"yes"}}}}]}}`)
+			s.edit(rule,
+				`{"spec":{"rules":[{"name":"needs-never","filter":{"labelSelector":{"matchLabels":{"app":"others"}}},"labelCheck":{"requires":{"matchLabels":{"never":"yes"}}}}]}}`)
 		},
 		"the check is disabled": func(s *story, rule *appsv1alpha1.PodTransitionRule) {
-			s.edit(rule, `{"spec":{"rules":[{"name":"needs-never","disabled":true,"labelCheck":{"requires":{"matchLabels":{"never":"yes"}}}}]}}`)
+			s.edit(rule,
+				`{"spec":{"rules":[{"name":"needs-never","disabled":true,"labelCheck":{"requires":{"matchLabels":{"never":"yes"}}}}]}}`)
 		},
 		"the check is removed": func(s *story, rule *appsv1alpha1.PodTransitionRule) {
 			s.edit(rule, `{"spec":{"rules":[]}}`)
@@ -332,7 +343,8 @@ func TestF14PodsWakeWhenTheRuleThatHeldThemLetsGo(t *testing.T) {
 func TestF16ABadSelectorDisturbsNobodyElse(t *testing.T) {
 	s := together(t)
 	pods := s.serve(3)
-	bad := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Resembles", Values: []string{"web"}}}}
+	bad := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "app", Operator: "Resembles",
+		Values: []string{"web"}}}}
 	selector := s.aRule("selector", nil, requires("never"))
 	selector.Spec.Selector = bad
 	filter := s.aRule("filter", web, requires("never"))

@@ -124,7 +124,8 @@ func asks(url string, change ...func(*appsv1alpha1.TransitionRuleWebhook)) appsv
 // polling polls every second for as long as a test may take.
 func polling(url string) func(*appsv1alpha1.TransitionRuleWebhook) {
 	return func(w *appsv1alpha1.TransitionRuleWebhook) {
-		w.ClientConfig.Poll = &appsv1alpha1.WebhookPoll{URL: url, IntervalSeconds: ptr.To[int64](1), TimeoutSeconds: ptr.To[int64](600)}
+		w.ClientConfig.Poll = &appsv1alpha1.WebhookPoll{URL: url, IntervalSeconds: ptr.To[int64](1),
+			TimeoutSeconds: ptr.To[int64](600)}
 	}
 }
 
@@ -145,7 +146,8 @@ func (s *story) reason(rule *appsv1alpha1.PodTransitionRule, pod string) string 
 
 func (s *story) untilReason(rule *appsv1alpha1.PodTransitionRule, pod, part string) {
 	s.Helper()
-	s.until(fmt.Sprintf("rule %s says of %s: %s", rule.Name, pod, part), func() bool { return strings.Contains(s.reason(rule, pod), part) })
+	s.until(fmt.Sprintf("rule %s says of %s: %s", rule.Name, pod, part),
+		func() bool { return strings.Contains(s.reason(rule, pod), part) })
 }
 
 // survive does something that brings v0.7 down, and then sees Pods of another rule go on in the same processes.
@@ -177,7 +179,9 @@ func TestF15NothingThatARuleOrItsServerDoesEndsAProcess(t *testing.T) {
 			s.ask(pods...)
 			s.untilReason(rule, pods[0], "cannot be asked")
 			require.Equal(t, 2, s.waiting(pods...))
-			s.edit(rule, fmt.Sprintf(`{"spec":{"rules":[{"name":"hook","webhook":{"clientConfig":{"url":%q},"failurePolicy":"Ignore"}}]}}`, url))
+			s.edit(rule,
+				fmt.Sprintf(`{"spec":{"rules":[{"name":"hook","webhook":{"clientConfig":{"url":%q},"failurePolicy":"Ignore"}}]}}`,
+					url))
 			s.until("both pass as failurePolicy says", func() bool { return s.done(pods...) == 2 })
 		})
 	})
@@ -189,8 +193,12 @@ func TestF15NothingThatARuleOrItsServerDoesEndsAProcess(t *testing.T) {
 			s.ask(pods...)
 			s.untilReason(rule, pods[0], "certificate")
 			require.Empty(t, h.asked())
-			bundle := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}))
-			s.edit(rule, fmt.Sprintf(`{"spec":{"rules":[{"name":"hook","webhook":{"clientConfig":{"url":%q,"caBundle":%q},"failurePolicy":"Fail"}}]}}`, h.URL, bundle))
+			bundle := base64.StdEncoding.EncodeToString(
+				pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw}))
+			s.edit(rule,
+				fmt.Sprintf(
+					`{"spec":{"rules":[{"name":"hook","webhook":{"clientConfig":{"url":%q,"caBundle":%q},"failurePolicy":"Fail"}}]}}`,
+					h.URL, bundle))
 			s.until("it passes once caBundle has the certificate", func() bool { return s.done(pods...) == 1 })
 			require.Equal(t, map[string]int{pods[0]: 1}, h.asked())
 		})
@@ -199,8 +207,10 @@ func TestF15NothingThatARuleOrItsServerDoesEndsAProcess(t *testing.T) {
 		survive(t, func(s *story, t *testing.T) {
 			h := newHook(t, httptest.NewServer)
 			pods := s.serve(1)
-			for i, path := range []string{"status.nothing.below", "metadata.labels['app'].further", "spec.containers.0.name", "..", "spec['x']"} {
-				rule := s.rule(fmt.Sprint("path-", i), asks(h.URL, parameter("p", &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}})))
+			for i, path := range []string{"status.nothing.below", "metadata.labels['app'].further", "spec.containers.0.name",
+				"..", "spec['x']"} {
+				rule := s.rule(fmt.Sprint("path-", i),
+					asks(h.URL, parameter("p", &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}})))
 				s.ask(pods...)
 				s.untilReason(rule, pods[0], `webhook parameter "p"`)
 				require.NoError(t, s.Delete(t.Context(), rule))
@@ -214,7 +224,8 @@ func TestF15NothingThatARuleOrItsServerDoesEndsAProcess(t *testing.T) {
 			h := newHook(t, httptest.NewServer)
 			pods := s.serve(1)
 			s.rule("empty", asks(h.URL, parameter("neither", nil), parameter("no-field", &appsv1alpha1.ParameterSource{}),
-				parameter("no-address", &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}})))
+				parameter("no-address",
+					&appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}})))
 			s.ask(pods...)
 			s.until("it passes", func() bool { return s.done(pods...) == 1 })
 			require.Equal(t, map[string]string{"neither": "", "no-field": "", "no-address": ""}, h.parameters())
@@ -257,8 +268,10 @@ func untrusted(t *testing.T) {
 		answer http.HandlerFunc
 		reason string
 	}{
-		"garbage":      {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"success":`) }, "not the JSON object expected"},
-		"another type": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"success":"true"}`) }, "not the JSON object expected"},
+		"garbage": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"success":`) },
+			"not the JSON object expected"},
+		"another type": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"success":"true"}`) },
+			"not the JSON object expected"},
 		"an error": {func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, `{"success":true}`, http.StatusInternalServerError)
 		}, "500"},
@@ -309,7 +322,8 @@ func unchangedPods(t *testing.T) {
 			s.crash(name)
 		case "failed", "succeeded":
 			phase := map[string]corev1.PodPhase{"failed": corev1.PodFailed, "succeeded": corev1.PodSucceeded}[name]
-			require.NoError(t, s.Status().Patch(t.Context(), s.named(name), client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase))))
+			require.NoError(t, s.Status().Patch(t.Context(), s.named(name),
+				client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"status":{"phase":%q}}`, phase))))
 		}
 	}
 	versions := func() map[string]string {
@@ -319,7 +333,8 @@ func unchangedPods(t *testing.T) {
 		}
 		return now
 	}
-	s.until("the crashed Pod is out of service", func() bool { return !s.hasLabel("crashed", podops.ServiceAvailableLabel) })
+	s.until("the crashed Pod is out of service",
+		func() bool { return !s.hasLabel("crashed", podops.ServiceAvailableLabel) })
 	s.untilRest(nil)
 	for range 2 {
 		known := versions()
@@ -340,7 +355,10 @@ func (s *story) writes(since time.Time) []suite.Request {
 	s.Helper()
 	requests, err := s.Requests(since)
 	require.NoError(s, err)
-	return slices.DeleteFunc(requests, func(r suite.Request) bool { return r.Namespace != s.namespace || r.Component() == "" || !r.Write() })
+	return slices.DeleteFunc(requests, func(r suite.Request) bool {
+		return r.Namespace != s.namespace ||
+			r.Component() == "" || !r.Write()
+	})
 }
 
 // quiet says which status of a rule was written, or which Pod by lifecycle-controller, while something was done.
@@ -405,7 +423,8 @@ func TestF17ARuleAtRestIsNotWritten(t *testing.T) {
 		s.until("four are done", func() bool { return s.done(pods...) == 4 })
 		s.until("four tasks are polled, and four on record", func() bool {
 			states := s.status(rule).RuleStates
-			return len(states) == 1 && states[0].WebhookStatus != nil && len(states[0].WebhookStatus.TaskStates) == 4 && len(states[0].WebhookStatus.History) == 4
+			return len(states) == 1 && states[0].WebhookStatus != nil && len(states[0].WebhookStatus.TaskStates) == 4 &&
+				len(states[0].WebhookStatus.History) == 4
 		})
 		polled := 0
 		s.requireRest(pods, func() bool { // polls go on meanwhile

@@ -63,7 +63,8 @@ func TestMain(m *testing.M) { shared.Main(m) }
 
 func newWorld(ctx context.Context) (*world, error) {
 	s, err := suite.Start(ctx, suite.Config{
-		Name: "rules", Components: []string{suite.PodTransitionRule, suite.Lifecycle}, Race: race.Enabled, Progress: os.Stderr,
+		Name: "rules", Components: []string{suite.PodTransitionRule, suite.Lifecycle}, Race: race.Enabled,
+		Progress: os.Stderr,
 		Args: map[string][]string{suite.PodTransitionRule: {
 			"--rule-webhook-allow=127.0.0.0/8", // where the tests' servers are
 			"--rule-webhook-timeout=10s",       // a server that answers is not asked again because it is slow
@@ -192,7 +193,8 @@ func (s *story) play() {
 		case v.Ready != ready || v.ContainersReady != running:
 			s.report(&pod, running, ready)
 		case podops.Allowed(v, id, opType) && !s.busy[pod.Name]:
-			body := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{%q:null}},"spec":{"containers":[{"name":"web","image":%q}]}}`,
+			body := fmt.Sprintf(
+				`{"metadata":{"resourceVersion":%q,"labels":{%q:null}},"spec":{"containers":[{"name":"web","image":%q}]}}`,
 				pod.ResourceVersion, podops.OperatingPrefix+"/"+id, after)
 			s.tolerate(s.Patch(s.Context(), &pod, client.RawPatch(types.StrategicMergePatchType, []byte(body))))
 		}
@@ -203,7 +205,8 @@ func (s *story) play() {
 func (s *story) report(pod *corev1.Pod, running, ready bool) {
 	s.Helper()
 	status := map[bool]string{true: "True", false: "False"}
-	body := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"status":{"phase":"Running","conditions":[{"type":"ContainersReady","status":%q},{"type":"Ready","status":%q}]}}`,
+	body := fmt.Sprintf(
+		`{"metadata":{"resourceVersion":%q},"status":{"phase":"Running","conditions":[{"type":"ContainersReady","status":%q},{"type":"Ready","status":%q}]}}`,
 		pod.ResourceVersion, status[running], status[ready])
 	s.tolerate(s.Status().Patch(s.Context(), pod, client.RawPatch(types.StrategicMergePatchType, []byte(body))))
 }
@@ -235,7 +238,8 @@ func names(pods []corev1.Pod) []string {
 // template is a managed Pod that takes part in the protocol.
 func template() corev1.PodTemplateSpec {
 	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web",
+			appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
 		Spec: corev1.PodSpec{
 			SchedulerName:  nobody,
 			ReadinessGates: []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}},
@@ -395,13 +399,15 @@ func (s *story) finish() { clear(s.busy) }
 // atMost is a check that lets so many Pods be out of service.
 func atMost(bound string) appsv1alpha1.TransitionRule {
 	value := intstr.Parse(bound)
-	return check("available", appsv1alpha1.TransitionRuleDefinition{AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &value}})
+	return check("available",
+		appsv1alpha1.TransitionRuleDefinition{AvailablePolicy: &appsv1alpha1.AvailableRule{MaxUnavailableValue: &value}})
 }
 
 // atLeast is a check that keeps so many Pods in service.
 func atLeast(bound string) appsv1alpha1.TransitionRule {
 	value := intstr.Parse(bound)
-	return check("available", appsv1alpha1.TransitionRuleDefinition{AvailablePolicy: &appsv1alpha1.AvailableRule{MinAvailableValue: &value}})
+	return check("available",
+		appsv1alpha1.TransitionRuleDefinition{AvailablePolicy: &appsv1alpha1.AvailableRule{MinAvailableValue: &value}})
 }
 
 // requires is a check that demands a label.
@@ -419,7 +425,9 @@ func check(name string, d appsv1alpha1.TransitionRuleDefinition) appsv1alpha1.Tr
 var web = map[string]string{"app": "web"}
 
 // aRule is an object that has not been created.
-func (s *story) aRule(name string, selects map[string]string, checks ...appsv1alpha1.TransitionRule) *appsv1alpha1.PodTransitionRule {
+func (s *story) aRule(
+	name string, selects map[string]string, checks ...appsv1alpha1.TransitionRule,
+) *appsv1alpha1.PodTransitionRule {
 	return &appsv1alpha1.PodTransitionRule{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name},
 		Spec:       appsv1alpha1.PodTransitionRuleSpec{Selector: &metav1.LabelSelector{MatchLabels: selects}, Rules: checks},
@@ -432,7 +440,9 @@ func (s *story) rule(name string, checks ...appsv1alpha1.TransitionRule) *appsv1
 	return s.ruleFor(name, web, checks...)
 }
 
-func (s *story) ruleFor(name string, selects map[string]string, checks ...appsv1alpha1.TransitionRule) *appsv1alpha1.PodTransitionRule {
+func (s *story) ruleFor(
+	name string, selects map[string]string, checks ...appsv1alpha1.TransitionRule,
+) *appsv1alpha1.PodTransitionRule {
 	s.Helper()
 	rule := s.aRule(name, selects, checks...)
 	require.NoError(s, s.Create(s.Context(), rule))

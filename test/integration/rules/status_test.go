@@ -46,7 +46,8 @@ func TestStatusSaysWhatIsHeldAndWhy(t *testing.T) {
 		status = read()
 		return status["available"] == int64(4) || status["available"] == float64(4)
 	})
-	for field, want := range map[string]int64{"desired": 5, "available": 4, "granted": 1, "blocked": 3, "observedGeneration": 1} {
+	for field, want := range map[string]int64{"desired": 5, "available": 4, "granted": 1, "blocked": 3,
+		"observedGeneration": 1} {
 		require.EqualValues(t, want, status[field], field)
 	}
 	targets := make([]any, len(pods))
@@ -64,9 +65,12 @@ func TestStatusSaysWhatIsHeldAndWhy(t *testing.T) {
 	passed := []any{"available", "needs-approved"}
 	want := []any{
 		map[string]any{"name": pods[0], "stage": "PreCheck", "passed": true, "passedRules": passed},
-		map[string]any{"name": pods[1], "stage": "PreCheck", "passed": false, "passedRules": []any{"needs-approved"}, "rejectInfo": reject("available", "blocked by max unavailable policy")},
-		map[string]any{"name": pods[2], "stage": "PreCheck", "passed": false, "passedRules": []any{"needs-approved"}, "rejectInfo": reject("available", "blocked by max unavailable policy")},
-		map[string]any{"name": pods[3], "stage": "PreCheck", "passed": false, "passedRules": []any{"needs-approved"}, "rejectInfo": reject("", "waits for PodTransitionRule labels: all rules of a Pod grant it together")},
+		map[string]any{"name": pods[1], "stage": "PreCheck", "passed": false, "passedRules": []any{"needs-approved"},
+			"rejectInfo": reject("available", "blocked by max unavailable policy")},
+		map[string]any{"name": pods[2], "stage": "PreCheck", "passed": false, "passedRules": []any{"needs-approved"},
+			"rejectInfo": reject("available", "blocked by max unavailable policy")},
+		map[string]any{"name": pods[3], "stage": "PreCheck", "passed": false, "passedRules": []any{"needs-approved"},
+			"rejectInfo": reject("", "waits for PodTransitionRule labels: all rules of a Pod grant it together")},
 	}
 	require.Equal(t, want, status["details"])
 
@@ -81,7 +85,8 @@ func TestStatusSaysWhatIsHeldAndWhy(t *testing.T) {
 	out, err := s.Kubectl(t.Context(), "-n", s.namespace, "get", "ptr", "budget")
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	require.Equal(t, []string{"NAME", "DESIRED", "AVAILABLE", "GRANTED", "BLOCKED", "READY", "AGE"}, strings.Fields(lines[0]))
+	require.Equal(t, []string{"NAME", "DESIRED", "AVAILABLE", "GRANTED", "BLOCKED", "READY", "AGE"},
+		strings.Fields(lines[0]))
 	require.Equal(t, []string{"budget", "5", "3", "1", "3", "True"}, strings.Fields(lines[1])[:6])
 }
 

@@ -38,10 +38,12 @@ func (w *world) victim(t *testing.T) (namespace string) {
 	t.Helper()
 	namespace = w.namespace(t)
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web",
+			Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
-	for _, object := range []client.Object{service, workload.Rule(namespace, "web", "1"), workload.CollaSet(namespace, "web", image1, victims)} {
+	for _, object := range []client.Object{service, workload.Rule(namespace, "web", "1"),
+		workload.CollaSet(namespace, "web", image1, victims)} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 	}
 	w.serving(t, namespace, "web", victims, image1)
@@ -54,7 +56,8 @@ func (w *world) budget(t *testing.T, namespace string) {
 	eventually(t, func(c *assert.CollectT) {
 		var r appsv1alpha1.PodTransitionRule
 		require.NoError(c, w.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "web"}, &r))
-		require.Equal(c, [4]int32{victims, victims, 0, 0}, [4]int32{int32(r.Status.Desired), int32(r.Status.Available), int32(r.Status.Granted), int32(r.Status.Blocked)})
+		require.Equal(c, [4]int32{victims, victims, 0, 0},
+			[4]int32{int32(r.Status.Desired), int32(r.Status.Available), int32(r.Status.Granted), int32(r.Status.Blocked)})
 		require.Empty(c, r.Status.Grants)
 	}, "the victim's budget is whole")
 }
@@ -71,8 +74,9 @@ func (w *world) rollOut(t *testing.T, namespace string) {
 // pod is one of the tenant's own, labelled app=web as the victim's are.
 func pod(namespace, name string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
 	}
 }
 
@@ -94,20 +98,27 @@ func TestATenantCannotReachIntoAnotherNamespace(t *testing.T) {
 		return mallory.Status().Patch(t.Context(), object, client.RawPatch(types.MergePatchType, []byte(body)))
 	}
 	for what, err := range map[string]error{
-		"mark a Pod for deletion":           patch(target.DeepCopy(), `{"metadata":{"labels":{"collaset.kusionstack.io/to-delete":"1"}}}`),
-		"permit an operation":               patch(target.DeepCopy(), `{"metadata":{"labels":{"operate.podopslifecycle.kusionstack.io/collaset":"1"}}}`),
-		"excuse a Pod from its rule":        patch(target.DeepCopy(), `{"metadata":{"annotations":{"podtransitionrule.kusionstack.io/skip-rule-conditions":"{\"skipRules\":[\"available\"]}"}}}`),
-		"take a protection finalizer":       patch(target.DeepCopy(), `{"metadata":{"finalizers":null}}`),
-		"say that a Pod serves":             status(target.DeepCopy(), `{"status":{"conditions":[]}}`),
-		"forge a grant":                     status(workload.Rule(victim, "web", "1"), `{"status":{"grants":[]}}`),
-		"loosen a rule":                     patch(workload.Rule(victim, "web", "1"), `{"spec":{"rules":[]}}`),
-		"delete a rule":                     mallory.Delete(t.Context(), workload.Rule(victim, "web", "1")),
-		"change instance IDs":               patch(named(&appsv1alpha1.ResourceContext{}, victim, "web"), `{"spec":{"contexts":[]}}`),
+		"mark a Pod for deletion": patch(target.DeepCopy(),
+			`{"metadata":{"labels":{"collaset.kusionstack.io/to-delete":"1"}}}`),
+		"permit an operation": patch(target.DeepCopy(),
+			`{"metadata":{"labels":{"operate.podopslifecycle.kusionstack.io/collaset":"1"}}}`),
+		"excuse a Pod from its rule": patch(target.DeepCopy(),
+			`{"metadata":{"annotations":{"podtransitionrule.kusionstack.io/skip-rule-conditions":"{\"skipRules\":[\"available\"]}"}}}`),
+		"take a protection finalizer": patch(target.DeepCopy(), `{"metadata":{"finalizers":null}}`),
+		"say that a Pod serves":       status(target.DeepCopy(), `{"status":{"conditions":[]}}`),
+		"forge a grant":               status(workload.Rule(victim, "web", "1"), `{"status":{"grants":[]}}`),
+		"loosen a rule":               patch(workload.Rule(victim, "web", "1"), `{"spec":{"rules":[]}}`),
+		"delete a rule":               mallory.Delete(t.Context(), workload.Rule(victim, "web", "1")),
+		"change instance IDs": patch(named(&appsv1alpha1.ResourceContext{}, victim, "web"),
+			`{"spec":{"contexts":[]}}`),
 		"change a revision":                 patch(named(&appsv1.ControllerRevision{}, victim, "web"), `{"revision":9}`),
 		"take the control label of traffic": patch(named(&corev1.Service{}, victim, "web"), `{"metadata":{"labels":null}}`),
-		"freeze it":                         patch(named(&corev1.Namespace{}, "", victim), `{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze":"1"}}}`),
-		"freeze the cluster":                patch(named(&corev1.Namespace{}, "", suite.Namespace), `{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze-cluster":"1"}}}`),
-		"read the webhooks' key":            mallory.Get(t.Context(), client.ObjectKey{Namespace: suite.Namespace, Name: "webhook-server-certs"}, &corev1.Secret{}),
+		"freeze it": patch(named(&corev1.Namespace{}, "", victim),
+			`{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze":"1"}}}`),
+		"freeze the cluster": patch(named(&corev1.Namespace{}, "", suite.Namespace),
+			`{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze-cluster":"1"}}}`),
+		"read the webhooks' key": mallory.Get(t.Context(),
+			client.ObjectKey{Namespace: suite.Namespace, Name: "webhook-server-certs"}, &corev1.Secret{}),
 	} {
 		assert.True(t, apierrors.IsForbidden(err), "%s: %v", what, err)
 	}
@@ -128,26 +139,31 @@ func TestATenantsObjectsDoNotCountElsewhere(t *testing.T) {
 
 	t.Log("a Pod that says of itself that it may be operated on, and is held for ever")
 	forged := pod(own, "web-0")
-	for _, key := range []string{podops.OperatingPrefix, podops.OperationTypePrefix, podops.PreCheckedPrefix, podops.PreparingPrefix, podops.OperatePrefix} {
+	for _, key := range []string{podops.OperatingPrefix, podops.OperationTypePrefix, podops.PreCheckedPrefix,
+		podops.PreparingPrefix, podops.OperatePrefix} {
 		forged.Labels[key+"/collaset"] = "1"
 	}
 	forged.Labels[podops.PermissionPrefix+"/1"] = "1"
 	forged.Labels[podops.ServiceAvailableLabel] = "1"
 	forged.Finalizers = []string{resourceconsist.Finalizer("web")}
 
-	t.Log("a Pod that waits for a Service which may or may not be in the victim's namespace, to find out, and for one of its own")
-	hidden, absent := resourceconsist.EmployerKey("Service", client.ObjectKey{Namespace: victim, Name: "hidden"}), resourceconsist.EmployerKey("Service", client.ObjectKey{Namespace: own, Name: "absent"})
+	t.Log(
+		"a Pod that waits for a Service which may or may not be in the victim's namespace, to find out, and for one of its own")
+	hidden, absent := resourceconsist.EmployerKey("Service", client.ObjectKey{Namespace: victim, Name: "hidden"}),
+		resourceconsist.EmployerKey("Service", client.ObjectKey{Namespace: own, Name: "absent"})
 	curious := pod(own, "curious")
 	curious.Labels["app"] = "curious"
-	curious.Annotations = map[string]string{podops.AvailableConditionsAnnotation: fmt.Sprintf(`{"expectedFinalizers":{%q:%q,%q:%q}}`,
+	curious.Annotations = map[string]string{podops.AvailableConditionsAnnotation: fmt.Sprintf(
+		`{"expectedFinalizers":{%q:%q,%q:%q}}`,
 		hidden, resourceconsist.Finalizer("hidden"), absent, resourceconsist.Finalizer("absent"))}
 
 	t.Log("a CollaSet that uses a pool of the victim's name, and a Service that selects the same labels")
 	shares := workload.CollaSet(own, "web2", image1, 2)
 	shares.Spec.ScaleStrategy.Context = "web"
 	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "web", Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
-		Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "web",
+			Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
+		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: 80}}},
 	}
 	pool := client.ObjectKey{Namespace: victim, Name: "web"}
 	var before, after appsv1alpha1.ResourceContext
@@ -200,7 +216,9 @@ func TestATenantsWebhooksReachNothingTheyShouldNot(t *testing.T) {
 		"a-secret":                {url: "https://192.0.2.1/", secret: "mine", want: "may not read Secret"},
 		"a-secret-somewhere-else": {url: "https://192.0.2.1/", secret: "..", want: "secretName"},
 	}
-	require.NoError(t, mallory.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "mine"}, StringData: map[string]string{"token": "t"}}))
+	require.NoError(t, mallory.Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: own, Name: "mine"},
+			StringData: map[string]string{"token": "t"}}))
 	for name, tc := range tests {
 		err := mallory.Create(t.Context(), asks(own, name, tc.url, tc.secret))
 		if tc.secret == ".." {
@@ -239,7 +257,8 @@ func TestATenantsFloodStopsNobodyElse(t *testing.T) {
 	w := everything(t)
 	victim, own := w.victim(t), w.namespace(t)
 	mallory := w.tenant(t, own, "edit")
-	_, err := w.clients.CoreV1().ResourceQuotas(own).Create(t.Context(), &corev1.ResourceQuota{ // as an administrator has it
+	// as an administrator has it
+	_, err := w.clients.CoreV1().ResourceQuotas(own).Create(t.Context(), &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"pods": resource.MustParse("30")}},
 	}, metav1.CreateOptions{})
@@ -274,8 +293,10 @@ func TestATenantsFloodStopsNobodyElse(t *testing.T) {
 	require.Equal(t, pids, w.Processes(), "no component has died")
 	require.NoError(t, w.Died())
 
-	require.NoError(t, w.admin.DeleteAllOf(context.WithoutCancel(t.Context()), &appsv1alpha1.PodTransitionRule{}, client.InNamespace(own)))
-	require.NoError(t, w.admin.DeleteAllOf(context.WithoutCancel(t.Context()), &appsv1alpha1.CollaSet{}, client.InNamespace(own)))
+	require.NoError(t, w.admin.DeleteAllOf(context.WithoutCancel(t.Context()), &appsv1alpha1.PodTransitionRule{},
+		client.InNamespace(own)))
+	require.NoError(t, w.admin.DeleteAllOf(context.WithoutCancel(t.Context()), &appsv1alpha1.CollaSet{},
+		client.InNamespace(own)))
 }
 
 // TestNoComponentCachesSecrets: none may list or watch them, and webhook-server alone asks for its own.

@@ -61,7 +61,8 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 	marked.Finalizers = []string{"example.test/hold"}
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "owner"}}
 	require.NoError(t, w.admin.Create(t.Context(), owner))
-	marked.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID}}
+	marked.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name,
+		UID: owner.UID}}
 	others.Labels = map[string]string{"team": "good"}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "others"}}
 	claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
@@ -70,11 +71,14 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "others"},
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}},
 	}
-	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "others"}, Revision: 1, Data: runtime.RawExtension{Raw: []byte("{}")}}
-	reference := fmt.Sprintf(`{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","name":"web","uid":%q,"controller":true}`, set.UID)
+	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "others"},
+		Revision: 1, Data: runtime.RawExtension{Raw: []byte("{}")}}
+	reference := fmt.Sprintf(
+		`{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","name":"web","uid":%q,"controller":true}`, set.UID)
 	ofStatefulSet := revision.DeepCopy()
 	ofStatefulSet.Name = "of-stateful-set"
-	ofStatefulSet.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID, Controller: ptr.To(true)}}
+	ofStatefulSet.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name,
+		UID: owner.UID, Controller: ptr.To(true)}}
 	unlabelled := claim.DeepCopy()
 	unlabelled.Name, unlabelled.Labels = "unlabelled", map[string]string{appsv1alpha1.ClaimTemplateNameLabel: "data"}
 	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}
@@ -84,7 +88,8 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 	held := workload.Rule(namespace, "held", "0") // or the marked Pod were deleted
 	held.Spec.Rules[0].AvailablePolicy = nil
 	held.Spec.Rules[0].LabelCheck = &appsv1alpha1.LabelCheckRule{Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"may": "go"}}}
-	for _, object := range []client.Object{held, balanced, marked, others, claim, budget, revision, ofStatefulSet, unlabelled} {
+	for _, object := range []client.Object{held, balanced, marked, others, claim, budget, revision, ofStatefulSet,
+		unlabelled} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 	}
 	tokens := map[string]client.Client{}
@@ -94,12 +99,14 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 
 	merge := func(object client.Object, body string) func(client.Client) error {
 		return func(c client.Client) error {
-			return c.Patch(t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
+			return c.Patch(t.Context(), object.DeepCopyObject().(client.Object),
+				client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
 		}
 	}
 	status := func(object client.Object, body string) func(client.Client) error {
 		return func(c client.Client) error {
-			return c.Status().Patch(t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch(types.StrategicMergePatchType, []byte(body)), client.DryRunAll)
+			return c.Status().Patch(t.Context(), object.DeepCopyObject().(client.Object),
+				client.RawPatch(types.StrategicMergePatchType, []byte(body)), client.DryRunAll)
 		}
 	}
 	image := func(object *corev1.Pod, to string) func(client.Client) error {
@@ -125,10 +132,12 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 	}
 	owned := func(name, apiVersion, kind string) *corev1.Pod {
 		p := pod(namespace, name)
-		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", UID: set.UID, Controller: ptr.To(true)}}
+		p.OwnerReferences = []metav1.OwnerReference{{APIVersion: apiVersion, Kind: kind, Name: "web", UID: set.UID,
+			Controller: ptr.To(true)}}
 		return p
 	}
-	const cs, lc, ptc, rc, ws = suite.CollaSet, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist, suite.Webhook
+	const cs, lc, ptc, rc, ws = suite.CollaSet, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist,
+		suite.Webhook
 	all, idle := suite.Components(), []string{lc, ptc, rc, ws}
 	tests := []struct {
 		what string
@@ -154,29 +163,37 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"expect cooperators", merge(marked, note(podops.AvailableConditionsAnnotation)), idle, []string{lc, rc}},
 		{"change owners", merge(marked, `{"metadata":{"ownerReferences":[]}}`), all, nil},
 		{"take a finalizer of others", merge(marked, `{"metadata":{"finalizers":[]}}`), all, nil},
-		{"hold a Pod", merge(marked, fmt.Sprintf(`{"metadata":{"finalizers":["example.test/hold",%q]}}`, resourceconsist.Finalizer("web"))), all, []string{rc}},
+		{"hold a Pod", merge(marked, fmt.Sprintf(`{"metadata":{"finalizers":["example.test/hold",%q]}}`,
+			resourceconsist.Finalizer("web"))), all, []string{rc}},
 		{"adopt a Pod", func(c client.Client) error {
-			body := fmt.Sprintf(`{"metadata":{"ownerReferences":[{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","name":"web","uid":%q,"controller":true}]}}`, set.UID)
+			body := fmt.Sprintf(
+				`{"metadata":{"ownerReferences":[{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","name":"web","uid":%q,"controller":true}]}}`, set.UID)
 			return merge(others, body)(c)
 		}, all, []string{cs}},
 		{"delete a Pod of a CollaSet", remove(&ours), []string{cs, lc}, []string{cs}},
 		{"delete a Pod that is to be deleted", remove(marked), []string{cs, lc}, []string{lc}},
 		{"delete a Pod of others", remove(others), []string{cs, lc}, nil},
-		{"make a Pod of a CollaSet", create(owned("made", "apps.kusionstack.io/v1alpha1", "CollaSet")), []string{cs}, []string{cs}},
+		{"make a Pod of a CollaSet", create(owned("made", "apps.kusionstack.io/v1alpha1", "CollaSet")), []string{cs},
+			[]string{cs}},
 		{"make a Pod of others", create(owned("made", "apps/v1", "StatefulSet")), []string{cs}, nil},
 		{"make a Pod of none", create(pod(namespace, "made")), []string{cs}, nil},
-		{"take a Pod out of service", status(&ours, conditions(podops.ServiceReadyCondition, "False")), []string{lc}, []string{lc}},
+		{"take a Pod out of service", status(&ours, conditions(podops.ServiceReadyCondition, "False")), []string{lc},
+			[]string{lc}},
 		{"say that a Pod is ready", status(marked, conditions("Ready", "True")), []string{lc}, nil},
 		{"say that a Pod is scheduled", status(marked, conditions("PodScheduled", "Unknown")), []string{lc}, nil},
-		{"give a Pod an address", status(marked, `{"status":{"podIPs":[{"ip":"10.9.9.9"}],"podIP":"10.9.9.9"}}`), []string{lc}, nil},
+		{"give a Pod an address", status(marked, `{"status":{"podIPs":[{"ip":"10.9.9.9"}],"podIP":"10.9.9.9"}}`),
+			[]string{lc}, nil},
 		{"say that a Pod has ended", status(marked, `{"status":{"phase":"Failed"}}`), []string{lc}, nil},
 
 		{"delete a claim of others", remove(claim), []string{cs}, nil},
 		{"write a claim of others", merge(claim, label("team")), []string{cs}, nil},
 		{"delete a revision of others", remove(revision), []string{cs}, nil},
 		{"write a revision of others", merge(revision, `{"revision":2}`), []string{cs}, nil},
-		{"take a revision of others over", merge(ofStatefulSet, fmt.Sprintf(`{"metadata":{"ownerReferences":[%s]}}`, reference)), []string{cs}, nil},
-		{"repair a claim that has lost its instance ID", merge(unlabelled, fmt.Sprintf(`{"metadata":{"labels":{%q:"0"}}}`, appsv1alpha1.InstanceIDLabel)), []string{cs}, []string{cs}},
+		{"take a revision of others over", merge(ofStatefulSet,
+			fmt.Sprintf(`{"metadata":{"ownerReferences":[%s]}}`, reference)), []string{cs}, nil},
+		{"repair a claim that has lost its instance ID",
+			merge(unlabelled, fmt.Sprintf(`{"metadata":{"labels":{%q:"0"}}}`, appsv1alpha1.InstanceIDLabel)), []string{cs},
+			[]string{cs}},
 		{"change a template", merge(&set, `{"spec":{"template":{"metadata":{"annotations":{"a":"b"}}}}}`), []string{cs}, nil},
 		{"scale", merge(&set, `{"spec":{"replicas":0}}`), []string{cs}, nil},
 		{"let a CollaSet go", merge(&set, `{"metadata":{"finalizers":[]}}`), []string{cs}, []string{cs}},
@@ -184,10 +201,14 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"delete a budget of others", remove(budget), []string{ptc}, nil},
 		{"loosen a budget of others", merge(budget, `{"spec":{"minAvailable":0}}`), []string{ptc}, nil},
 		{"move a Service", merge(service, `{"spec":{"selector":{"app":"evil"}}}`), []string{rc}, nil},
-		{"give a Service an address", status(balanced, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`), []string{rc}, nil},
-		{"keep a Service", merge(service, fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, resourceconsist.CleanFinalizer)), []string{rc}, []string{rc}},
-		{"have a Service left out by kube-proxy", merge(service, label("service.kubernetes.io/service-proxy-name")), []string{rc}, nil},
-		{"annotate a Service for others", merge(service, note("external-dns.alpha.kubernetes.io/hostname")), []string{rc}, nil},
+		{"give a Service an address", status(balanced, `{"status":{"loadBalancer":{"ingress":[{"ip":"10.9.9.9"}]}}}`),
+			[]string{rc}, nil},
+		{"keep a Service", merge(service, fmt.Sprintf(`{"metadata":{"finalizers":[%q]}}`, resourceconsist.CleanFinalizer)),
+			[]string{rc}, []string{rc}},
+		{"have a Service left out by kube-proxy", merge(service, label("service.kubernetes.io/service-proxy-name")),
+			[]string{rc}, nil},
+		{"annotate a Service for others", merge(service, note("external-dns.alpha.kubernetes.io/hostname")),
+			[]string{rc}, nil},
 		{"take a Service's label", merge(service, `{"metadata":{"labels":null}}`), []string{rc}, nil},
 	}
 	const refused = "ValidatingAdmissionPolicy 'kuperator-confinement'"

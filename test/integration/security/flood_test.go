@@ -192,19 +192,25 @@ func TestWebhookServerWithstandsTheNetwork(t *testing.T) {
 	_, err := rand.Read(garbage)
 	require.NoError(t, err)
 	strangers := []attack{
-		{"unfinished bodies", 200, 3 * time.Second, func(ctx context.Context, n int) { send(ctx, open[n%len(open)], 6<<20, true, true) }},
-		{"64 MiB of no known length", 50, 3 * time.Second, func(ctx context.Context, n int) { send(ctx, open[n%len(open)]+"/guess", 64<<20, false, false) }},
-		{"unknown paths", 10, 3 * time.Second, func(ctx context.Context, _ int) { send(ctx, "https://"+address+"/metrics", 64<<20, false, false) }},
+		{"unfinished bodies", 200, 3 * time.Second,
+			func(ctx context.Context, n int) { send(ctx, open[n%len(open)], 6<<20, true, true) }},
+		{"64 MiB of no known length", 50, 3 * time.Second,
+			func(ctx context.Context, n int) { send(ctx, open[n%len(open)]+"/guess", 64<<20, false, false) }},
+		{"unknown paths", 10, 3 * time.Second,
+			func(ctx context.Context, _ int) { send(ctx, "https://"+address+"/metrics", 64<<20, false, false) }},
 		{"slow headers", 100, 3 * time.Second, func(ctx context.Context, _ int) { plain(ctx, true, header) }},
-		{"headers of many keys", 100, 3 * time.Second, func(ctx context.Context, _ int) { plain(ctx, true, []byte(manyKeys.String())) }},
+		{"headers of many keys", 100, 3 * time.Second,
+			func(ctx context.Context, _ int) { plain(ctx, true, []byte(manyKeys.String())) }},
 		{"slow handshakes", 100, 3 * time.Second, func(ctx context.Context, _ int) { plain(ctx, false, handshake) }},
 		{"connections that say nothing", 100, 3 * time.Second, func(ctx context.Context, _ int) { plain(ctx, false, nil) }},
 		{"garbage", 10, 3 * time.Second, func(ctx context.Context, n int) { plain(ctx, n%2 == 0, garbage) }},
 	}
 	// What tenants can have the API server send: the largest reviews, and of no sense, which cost the most to read.
 	tenants := []attack{
-		{"large reviews", 20, 30 * time.Second, func(ctx context.Context, n int) { send(ctx, secret[n%len(secret)], 7<<20-1, true, false) }},
-		{"unfinished reviews", 20, 3 * time.Second, func(ctx context.Context, n int) { send(ctx, secret[n%5], 2<<20, true, true) }},
+		{"large reviews", 20, 30 * time.Second,
+			func(ctx context.Context, n int) { send(ctx, secret[n%len(secret)], 7<<20-1, true, false) }},
+		{"unfinished reviews", 20, 3 * time.Second,
+			func(ctx context.Context, n int) { send(ctx, secret[n%5], 2<<20, true, true) }},
 	}
 	run := func(all []attack, meanwhile func()) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -279,7 +285,8 @@ func TestWebhookServerWithstandsTheNetwork(t *testing.T) {
 // account is a client with the token of webhook-server's ServiceAccount, as who takes it over has it.
 func (w *world) account(t *testing.T) client.Client {
 	t.Helper()
-	granted, err := w.clients.CoreV1().ServiceAccounts(suite.Namespace).CreateToken(t.Context(), suite.Webhook, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	granted, err := w.clients.CoreV1().ServiceAccounts(suite.Namespace).CreateToken(t.Context(), suite.Webhook,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	config := rest.AnonymousClientConfig(w.RESTConfig())
 	config.BearerToken = granted.Status.Token
@@ -315,30 +322,37 @@ func TestWebhookServersTokenChangesNothingButItsCertificate(t *testing.T) {
 	}
 	configurations := []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"}
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: trial}, Rules: []rbacv1.PolicyRule{{
-		APIGroups: []string{admissionregistrationv1.GroupName}, Resources: configurations, Verbs: []string{"patch", "delete", "create", "get"},
+		APIGroups: []string{admissionregistrationv1.GroupName}, Resources: configurations,
+		Verbs: []string{"patch", "delete", "create", "get"},
 	}}}
-	bound := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: trial}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: trial},
+	bound := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: trial},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: trial},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: suite.Namespace, Name: suite.Webhook}}}
 	for _, object := range []client.Object{&policy, &binding, &mutating, &validating, role, bound} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 		t.Cleanup(func() { require.NoError(t, w.admin.Delete(context.WithoutCancel(t.Context()), object)) })
 	}
 	patch := func(object client.Object, operations string, options ...client.PatchOption) error {
-		return taken.Patch(t.Context(), object.DeepCopyObject().(client.Object), client.RawPatch(types.JSONPatchType, []byte(operations)), options...)
+		return taken.Patch(t.Context(), object.DeepCopyObject().(client.Object),
+			client.RawPatch(types.JSONPatchType, []byte(operations)), options...)
 	}
 	const refused = "ValidatingAdmissionPolicy '" + trial + "'"
 	eventually(t, func(c *assert.CollectT) {
-		require.ErrorContains(c, patch(&mutating, `[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`, client.DryRunAll), refused)
-		require.ErrorContains(c, patch(&validating, `[{"op":"replace","path":"/webhooks/0/failurePolicy","value":"Fail"}]`, client.DryRunAll), refused)
+		require.ErrorContains(c, patch(&mutating, `[{"op":"add","path":"/metadata/labels","value":{"a":"b"}}]`,
+			client.DryRunAll), refused)
+		require.ErrorContains(c, patch(&validating, `[{"op":"replace","path":"/webhooks/0/failurePolicy","value":"Fail"}]`,
+			client.DryRunAll), refused)
 	}, "policy and role are in force")
 
 	t.Log("what the server does: a certificate authority and a token, and another of both")
 	for _, token := range []string{"abcdefgh234567", "zbcdefgh234567"} {
 		for object, paths := range map[client.Object][]string{&mutating: {"/mutate-pods", "/mutate-collasets"},
-			&validating: {"/validate-collasets", "/validate-podtransitionrules", "/validate-resourcecontexts", "/delete-pods", "/evict-pods"}} {
+			&validating: {"/validate-collasets", "/validate-podtransitionrules", "/validate-resourcecontexts", "/delete-pods",
+				"/evict-pods"}} {
 			var operations []string
 			for i, path := range paths {
-				operations = append(operations, fmt.Sprintf(`{"op":"add","path":"/webhooks/%d/clientConfig/service/path","value":"%s/%s"}`, i, path, token),
+				operations = append(operations,
+					fmt.Sprintf(`{"op":"add","path":"/webhooks/%d/clientConfig/service/path","value":"%s/%s"}`, i, path, token),
 					fmt.Sprintf(`{"op":"add","path":"/webhooks/%d/clientConfig/caBundle","value":%q}`, i, certificateOf(t, w)))
 			}
 			require.NoError(t, patch(object, "["+strings.Join(operations, ",")+"]"))
@@ -380,24 +394,31 @@ func TestWebhookServersTokenChangesNothingButItsCertificate(t *testing.T) {
 			assert.ErrorContains(t, patch(object, operations, client.DryRunAll), refused, "%s: %T", what, object)
 		}
 	}
-	assert.ErrorContains(t, patch(&mutating, `[{"op":"replace","path":"/webhooks/0/reinvocationPolicy","value":"IfNeeded"}]`, client.DryRunAll), refused)
+	assert.ErrorContains(t, patch(&mutating,
+		`[{"op":"replace","path":"/webhooks/0/reinvocationPolicy","value":"IfNeeded"}]`, client.DryRunAll), refused)
 	assert.ErrorContains(t, taken.Delete(t.Context(), mutating.DeepCopy(), client.DryRunAll), refused)
 	for _, operations := range []string{forged["be asked about Secrets"], forged["call a URL"]} {
 		admins := validating.DeepCopy()
-		require.NoError(t, w.admin.Patch(t.Context(), admins, client.RawPatch(types.JSONPatchType, []byte(operations)), client.DryRunAll), "an administrator may")
+		require.NoError(t, w.admin.Patch(t.Context(), admins, client.RawPatch(types.JSONPatchType, []byte(operations)),
+			client.DryRunAll), "an administrator may")
 	}
 
 	t.Log("outside the cluster, where a URL is called, as here")
 	own := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: suite.Webhook}}
-	require.ErrorContains(t, patch(own, forged["be asked about Secrets"], client.DryRunAll), "ValidatingAdmissionPolicy 'webhook-server-configurations'")
+	require.ErrorContains(t, patch(own, forged["be asked about Secrets"], client.DryRunAll),
+		"ValidatingAdmissionPolicy 'webhook-server-configurations'")
 	at := func(url string) string {
 		return fmt.Sprintf(`[{"op":"replace","path":"/webhooks/0/clientConfig/url","value":%q}]`, url)
 	}
 	require.NoError(t, patch(own, at("https://127.0.0.1:1/validate-collasets/abc234"), client.DryRunAll))
-	for _, url := range []string{"https://127.0.0.2:1/validate-collasets/abc234", "https://example.com/validate-collasets/abc234", "https://127.0.0.1:1/delete-pods/abc234", "https://127.0.0.1:1/"} {
-		require.ErrorContains(t, patch(own, at(url), client.DryRunAll), "ValidatingAdmissionPolicy 'webhook-server-configurations'", url)
+	for _, url := range []string{"https://127.0.0.2:1/validate-collasets/abc234",
+		"https://example.com/validate-collasets/abc234", "https://127.0.0.1:1/delete-pods/abc234", "https://127.0.0.1:1/"} {
+		require.ErrorContains(t, patch(own, at(url), client.DryRunAll),
+			"ValidatingAdmissionPolicy 'webhook-server-configurations'", url)
 	}
-	require.ErrorContains(t, patch(own, `[{"op":"replace","path":"/webhooks/0/clientConfig","value":{"service":{"name":"webhook-server","namespace":"kuperator-system"}}}]`, client.DryRunAll), "ValidatingAdmissionPolicy 'webhook-server-configurations'")
+	require.ErrorContains(t,
+		patch(own,
+			`[{"op":"replace","path":"/webhooks/0/clientConfig","value":{"service":{"name":"webhook-server","namespace":"kuperator-system"}}}]`, client.DryRunAll), "ValidatingAdmissionPolicy 'webhook-server-configurations'")
 }
 
 // certificateOf is an authority that the API server takes, in base64.
@@ -424,8 +445,13 @@ func TestWebhookServersTokenGetsNoOtherToken(t *testing.T) {
 	const own, refused = "webhook-server-certs", "ValidatingAdmissionPolicy 'webhook-server-secret'"
 	require.ErrorContains(t, create(own, corev1.SecretTypeServiceAccountToken, asks), refused, "which it could read")
 	require.ErrorContains(t, create("other", corev1.SecretTypeServiceAccountToken, asks), refused)
-	require.ErrorContains(t, create("alibaba-cloud-slb", corev1.SecretTypeOpaque, nil), refused, "which another component reads")
-	require.ErrorContains(t, taken.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: suite.Namespace, GenerateName: own}}, client.DryRunAll), refused)
+	require.ErrorContains(t, create("alibaba-cloud-slb", corev1.SecretTypeOpaque, nil), refused,
+		"which another component reads")
+	require.ErrorContains(t, taken.Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: suite.Namespace, GenerateName: own}},
+		client.DryRunAll), refused)
 	require.True(t, apierrors.IsAlreadyExists(create(own, corev1.SecretTypeOpaque, nil)), "its own it may make")
-	require.NoError(t, w.admin.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: suite.Namespace, Name: "other"}}, client.DryRunAll), "others may")
+	require.NoError(t, w.admin.Create(t.Context(),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: suite.Namespace, Name: "other"}}, client.DryRunAll),
+		"others may")
 }

@@ -30,8 +30,10 @@ func post(t *testing.T, at string, pod *corev1.Pod) int {
 	t.Helper()
 	raw, err := json.Marshal(pod)
 	require.NoError(t, err)
-	review := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1", Kind: "AdmissionReview"}, Request: &admissionv1.AdmissionRequest{
-		UID: "forged", Kind: metav1.GroupVersionKind{Version: "v1", Kind: "Pod"}, Resource: metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
+	review := admissionv1.AdmissionReview{TypeMeta: metav1.TypeMeta{APIVersion: "admission.k8s.io/v1",
+		Kind: "AdmissionReview"}, Request: &admissionv1.AdmissionRequest{
+		UID: "forged", Kind: metav1.GroupVersionKind{Version: "v1", Kind: "Pod"},
+		Resource:  metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
 		Namespace: pod.Namespace, Name: pod.Name, Operation: admissionv1.Delete, OldObject: runtime.RawExtension{Raw: raw},
 		UserInfo: authenticationv1.UserInfo{Username: "kubernetes-admin", Groups: []string{"system:masters"}},
 	}}
@@ -40,7 +42,8 @@ func post(t *testing.T, at string, pod *corev1.Pod) int {
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at, bytes.NewReader(body))
 	require.NoError(t, err)
 	request.Header.Set("Content-Type", "application/json")
-	sender := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // an attacker trusts everybody
+	sender := &http.Client{Timeout: time.Minute,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // an attacker trusts everybody
 	defer sender.CloseIdleConnections()
 	response, err := sender.Do(request)
 	require.NoError(t, err)
@@ -69,7 +72,8 @@ func TestNobodyButTheAPIServerIsBelieved(t *testing.T) {
 		}
 	}
 	require.NotNil(t, real)
-	for _, path := range []string{"/delete-pods", "/delete-pods/", "/delete-pods/guess", "/evict-pods", "/evict-pods/guess"} {
+	for _, path := range []string{"/delete-pods", "/delete-pods/", "/delete-pods/guess", "/evict-pods",
+		"/evict-pods/guess"} {
 		require.Equal(t, http.StatusForbidden, post(t, "https://"+real.Host+path, target), path)
 	}
 	marked := func() bool {
@@ -81,7 +85,8 @@ func TestNobodyButTheAPIServerIsBelieved(t *testing.T) {
 	w.budget(t, victim)
 
 	t.Log("the same review is believed where the API server sends its own")
-	freeze := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze":"the Pod is to stay"}}}`))
+	freeze := client.RawPatch(types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze":"the Pod is to stay"}}}`))
 	require.NoError(t, w.admin.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: victim}}, freeze))
 	require.Equal(t, http.StatusOK, post(t, real.String(), target))
 	eventually(t, func(c *assert.CollectT) {

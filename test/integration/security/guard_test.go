@@ -43,7 +43,8 @@ func TestProtocolGuard(t *testing.T) {
 	mallory, participant := w.tenant(t, namespace, "edit"), w.tenant(t, namespace, "edit", "kuperator-participant")
 	target := &w.pods(t, t, namespace, "web")[0]
 	try := func(who client.Client, body string) error {
-		return who.Patch(t.Context(), target.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
+		return who.Patch(t.Context(), target.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)),
+			client.DryRunAll)
 	}
 	label := func(key string) string { return fmt.Sprintf(`{"metadata":{"labels":{%q:"1"}}}`, key) }
 	note := func(key, value string) string { return fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value) }
@@ -77,12 +78,14 @@ func TestProtocolGuard(t *testing.T) {
 	require.ErrorContains(t, mallory.Create(t.Context(), born, client.DryRunAll), refused)
 
 	t.Log("what users are for")
-	for _, body := range []string{label("team"), label(appsv1alpha1.ToDeleteLabel), label(appsv1alpha1.ToReplaceLabel), label(podops.StayOfflineLabel), label(podops.OperatingPrefix + "/job")} {
+	for _, body := range []string{label("team"), label(appsv1alpha1.ToDeleteLabel), label(appsv1alpha1.ToReplaceLabel),
+		label(podops.StayOfflineLabel), label(podops.OperatingPrefix + "/job")} {
 		require.NoError(t, try(mallory, body))
 	}
 	foreign := pod(namespace, "foreign")
 	foreign.Labels = map[string]string{"app": "foreign"}
-	require.NoError(t, mallory.Create(t.Context(), foreign, client.DryRunAll), "Pods of others are none of the policy's business")
+	require.NoError(t, mallory.Create(t.Context(), foreign, client.DryRunAll),
+		"Pods of others are none of the policy's business")
 
 	t.Log("undo a request, not what has its permission")
 	undo := label(podops.UndoOperationTypePrefix + "/job")
@@ -96,7 +99,8 @@ func TestProtocolGuard(t *testing.T) {
 	require.NoError(t, try(participant, undo))
 	require.NoError(t, try(mallory, label("team")), "what others wrote may stay")
 
-	t.Run("every key, by every kind of object that a tenant may write", func(t *testing.T) { w.guarded(t, namespace, mallory, participant) })
+	t.Run("every key, by every kind of object that a tenant may write",
+		func(t *testing.T) { w.guarded(t, namespace, mallory, participant) })
 	t.Run("a Deployment's Pods", func(t *testing.T) {
 		excused := deployment(namespace, "excused")
 		excused.Spec.Template.Annotations = map[string]string{podops.SkipRulesAnnotation: `{"skipRules":["available"]}`}
@@ -104,7 +108,8 @@ func TestProtocolGuard(t *testing.T) {
 		eventually(t, func(c *assert.CollectT) {
 			var made appsv1.Deployment
 			require.NoError(c, w.admin.Get(t.Context(), client.ObjectKeyFromObject(excused), &made))
-			failed := slices.IndexFunc(made.Status.Conditions, func(d appsv1.DeploymentCondition) bool { return d.Type == appsv1.DeploymentReplicaFailure })
+			failed := slices.IndexFunc(made.Status.Conditions,
+				func(d appsv1.DeploymentCondition) bool { return d.Type == appsv1.DeploymentReplicaFailure })
 			require.GreaterOrEqual(c, failed, 0)
 			require.Contains(c, made.Status.Conditions[failed].Message, podops.SkipRulesAnnotation)
 		}, "its Pods are refused, and the Deployment names the key")
@@ -125,10 +130,13 @@ func TestProtocolGuard(t *testing.T) {
 // guarded are the keys of the protocol that only participants write on Pods, and whether each is a label. A template
 // may not bring one either. Prefixes have an ID added.
 var guarded = map[string]bool{
-	podops.PreCheckedPrefix + "/job": true, podops.PermissionPrefix + "/update": true, podops.PreparingPrefix + "/job": true,
-	podops.OperatePrefix + "/job": true, podops.OperatedPrefix + "/job": true, podops.DoneOperationTypePrefix + "/job": true,
-	podops.PostCheckPrefix + "/job": true, podops.PostCheckedPrefix + "/job": true, podops.CompletingPrefix + "/job": true,
-	podops.WaivedPrefix + "/job": true, podops.UnheldLabel: true, podops.ServiceAvailableLabel: true,
+	podops.PreCheckedPrefix + "/job": true, podops.PermissionPrefix + "/update": true,
+	podops.PreparingPrefix + "/job": true,
+	podops.OperatePrefix + "/job":   true, podops.OperatedPrefix + "/job": true,
+	podops.DoneOperationTypePrefix + "/job": true,
+	podops.PostCheckPrefix + "/job":         true, podops.PostCheckedPrefix + "/job": true,
+	podops.CompletingPrefix + "/job": true,
+	podops.WaivedPrefix + "/job":     true, podops.UnheldLabel: true, podops.ServiceAvailableLabel: true,
 
 	podops.SkipRulesAnnotation: false, podops.DeadlinesAnnotation: false, podops.AvailableConditionsAnnotation: false,
 	appsv1alpha1.LastPodStatusAnnotation: false,
@@ -143,10 +151,13 @@ var (
 
 // free are the keys that hold nothing up and lift nothing, and why.
 var free = map[string]string{
-	podops.OperatingPrefix: "a request", podops.OperationTypePrefix: "a request", podops.PreCheckPrefix: "the request before the rules",
-	podops.PreparingToDeleteLabel: "for users' rules", podops.StayOfflineLabel: "a request", podops.CreatingLabel: "tells people",
-	podops.RecreatedLabel: "tells people", podops.RuleDetailPrefix: "tells people", podops.DeletionRefusedAnnotation: "tells people",
-	podops.FreezeAnnotation: "of Namespaces", podops.FreezeClusterAnnotation: "of Namespaces",
+	podops.OperatingPrefix: "a request", podops.OperationTypePrefix: "a request",
+	podops.PreCheckPrefix:         "the request before the rules",
+	podops.PreparingToDeleteLabel: "for users' rules", podops.StayOfflineLabel: "a request",
+	podops.CreatingLabel:  "tells people",
+	podops.RecreatedLabel: "tells people", podops.RuleDetailPrefix: "tells people",
+	podops.DeletionRefusedAnnotation: "tells people",
+	podops.FreezeAnnotation:          "of Namespaces", podops.FreezeClusterAnnotation: "of Namespaces",
 	podops.OverdueCondition: "a condition", podops.ServiceReadyCondition: "a condition",
 	podops.ProtectionFinalizerPrefix:                        "a finalizer: holds, and is not to be taken off",
 	"." + strings.SplitN(podops.OperatingPrefix, ".", 2)[1]: "the end of prefixes",
@@ -185,7 +196,8 @@ func deployment(namespace, name string) *appsv1.Deployment {
 		Spec: appsv1.DeploymentSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
 			},
 		},
 	}
@@ -198,14 +210,16 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 	var set appsv1alpha1.CollaSet
 	require.NoError(t, w.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "web"}, &set))
 	owner := metav1.OwnerReference{
-		APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Kind: appsv1alpha1.CollaSetKind, Name: set.Name, UID: set.UID, Controller: ptr.To(true),
+		APIVersion: appsv1alpha1.SchemeGroupVersion.String(), Kind: appsv1alpha1.CollaSetKind, Name: set.Name, UID: set.UID,
+		Controller: ptr.To(true),
 	}
 	unmanaged := func(name string) *corev1.Pod {
 		p := pod(namespace, name)
 		p.Labels = map[string]string{"app": "unmanaged"}
 		return p
 	}
-	stands := map[string]*corev1.Pod{"a managed Pod": pod(namespace, "stands"), "a Pod that is none yet": unmanaged("stands-unmanaged")}
+	stands := map[string]*corev1.Pod{"a managed Pod": pod(namespace, "stands"),
+		"a Pod that is none yet": unmanaged("stands-unmanaged")}
 	for _, p := range stands {
 		p.Labels["app"] = "unmanaged"
 		require.NoError(t, mallory.Create(t.Context(), p))
@@ -244,7 +258,8 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 		return who.Create(t.Context(), made, client.DryRunAll)
 	}
 	changeSet := func(who client.Client, key string, label bool) error {
-		return who.Patch(t.Context(), set.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(template(key, label))), client.DryRunAll)
+		return who.Patch(t.Context(), set.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(template(key, label))),
+			client.DryRunAll)
 	}
 	check := func(what, key string, try func(who client.Client) error) {
 		err := try(mallory)
@@ -276,7 +291,8 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 		check("a CollaSet", key, func(who client.Client) error { return changeSet(who, key, label) })
 		// The controllers that create Pods of Deployments, StatefulSets, DaemonSets, Jobs, CronJobs and the like in the
 		// cluster are no participants.
-		for _, account := range []string{"replicaset-controller", "statefulset-controller", "daemon-set-controller", "job-controller", "replication-controller"} {
+		for _, account := range []string{"replicaset-controller", "statefulset-controller", "daemon-set-controller",
+			"job-controller", "replication-controller"} {
 			if announced {
 				continue
 			}
@@ -298,25 +314,35 @@ func (w *world) guarded(t *testing.T, namespace string, mallory, participant ten
 			})
 		}
 	}
-	require.NoError(t, mallory.Patch(t.Context(), set.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":false}}`)), client.DryRunAll))
+	require.NoError(t, mallory.Patch(t.Context(), set.DeepCopy(),
+		client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":false}}`)), client.DryRunAll))
 	require.NoError(t, changeSet(mallory, "team", true), "a template has other labels")
 	require.NoError(t, changeSet(mallory, podops.StayOfflineLabel, true), "and requests")
 
 	t.Log("what else Pods are made of, or excused by, no role may write")
 	target := &w.pods(t, t, namespace, "web")[0]
-	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "forged"}, Revision: 1}
+	revision := &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "forged"},
+		Revision: 1}
 	binding := &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Name: target.Name, Namespace: namespace, Annotations: map[string]string{podops.SkipRulesAnnotation: "{}"}},
-		Target:     corev1.ObjectReference{Kind: "Node", Name: "node"},
+		ObjectMeta: metav1.ObjectMeta{Name: target.Name, Namespace: namespace,
+			Annotations: map[string]string{podops.SkipRulesAnnotation: "{}"}},
+		Target: corev1.ObjectReference{Kind: "Node", Name: "node"},
 	}
-	freeze := client.RawPatch(types.MergePatchType, []byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, podops.FreezeAnnotation)))
+	freeze := client.RawPatch(types.MergePatchType,
+		[]byte(fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, podops.FreezeAnnotation)))
 	for what, err := range map[string]error{
-		"a revision":          mallory.Create(t.Context(), revision, client.DryRunAll),
-		"another of the sets": mallory.Patch(t.Context(), &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: set.Status.UpdatedRevision}}, freeze, client.DryRunAll),
-		"instance IDs":        mallory.Create(t.Context(), &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "another"}}, client.DryRunAll),
-		"a freeze":            mallory.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, freeze, client.DryRunAll),
-		"by a Binding":        mallory.SubResource("binding").Create(t.Context(), target.DeepCopy(), binding, client.DryRunAll),
-		"by a Pod's status":   mallory.Status().Patch(t.Context(), target.DeepCopy(), freeze, client.DryRunAll),
+		"a revision": mallory.Create(t.Context(), revision, client.DryRunAll),
+		"another of the sets": mallory.Patch(t.Context(),
+			&appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: set.Status.UpdatedRevision}},
+			freeze, client.DryRunAll),
+		"instance IDs": mallory.Create(t.Context(),
+			&appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "another"}},
+			client.DryRunAll),
+		"a freeze": mallory.Patch(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+			freeze, client.DryRunAll),
+		"by a Binding": mallory.SubResource("binding").Create(t.Context(), target.DeepCopy(), binding,
+			client.DryRunAll),
+		"by a Pod's status": mallory.Status().Patch(t.Context(), target.DeepCopy(), freeze, client.DryRunAll),
 	} {
 		assert.True(t, apierrors.IsForbidden(err), "%s: %v", what, err)
 	}

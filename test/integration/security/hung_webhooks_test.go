@@ -39,10 +39,12 @@ func server(t *testing.T, answer http.HandlerFunc) (url string, requests *atomic
 		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(network.IP.String(), "0"))
 		require.NoError(t, err)
 		requests = &atomic.Int64{}
-		s := &httptest.Server{Listener: listener, Config: &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			requests.Add(1)
-			answer(w, r)
-		})}}
+		s := &httptest.Server{Listener: listener,
+			Config: &http.Server{ReadHeaderTimeout: time.Minute,
+				Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					requests.Add(1)
+					answer(w, r)
+				})}}
 		s.Start()
 		t.Cleanup(s.Close)
 		return s.URL, requests
@@ -77,7 +79,10 @@ func TestServersOfOthersHoldUpNoRule(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
-	redirecting, _ := server(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, hung, http.StatusTemporaryRedirect) })
+	redirecting, _ := server(t, func(w http.ResponseWriter,
+		r *http.Request) {
+		http.Redirect(w, r, hung, http.StatusTemporaryRedirect)
+	})
 	t.Cleanup(func() { close(over) })
 	good, asked := server(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"success":true}`) })
 
@@ -104,7 +109,8 @@ func TestServersOfOthersHoldUpNoRule(t *testing.T) {
 		t.Cleanup(func() {
 			ctx := context.WithoutCancel(t.Context())
 			require.NoError(t, w.admin.DeleteAllOf(ctx, &appsv1alpha1.PodTransitionRule{}, client.InNamespace(namespace)))
-			require.NoError(t, w.admin.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace), client.GracePeriodSeconds(0)))
+			require.NoError(t, w.admin.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(namespace),
+				client.GracePeriodSeconds(0)))
 		})
 	}
 	attackers := 0
@@ -112,12 +118,14 @@ func TestServersOfOthersHoldUpNoRule(t *testing.T) {
 		for ; attackers < namespaces; attackers++ {
 			waits(w.namespace(t), hung, hung, hung, slow, slow, redirecting, hung, slow, redirecting, hung)
 		}
-		eventually(t, func(c *assert.CollectT) { require.GreaterOrEqual(c, hanging.Load(), int64(namespaces)) }, "the attack is under way")
+		eventually(t, func(c *assert.CollectT) { require.GreaterOrEqual(c, hanging.Load(), int64(namespaces)) },
+			"the attack is under way")
 		for n := range 2 { // the second comes when some of the servers are known
 			victim := w.namespace(t)
 			before, began := asked.Load(), time.Now()
 			waits(victim, good)
-			eventually(t, func(c *assert.CollectT) { require.Greater(c, asked.Load(), before) }, "the victim's rule is asked about")
+			eventually(t, func(c *assert.CollectT) { require.Greater(c, asked.Load(), before) },
+				"the victim's rule is asked about")
 			took := time.Since(began)
 			t.Logf("%d namespaces, victim %d: asked after %s", namespaces, n, took)
 			require.Less(t, took, askedWithin, "with servers of %d namespaces that hang", namespaces)

@@ -64,7 +64,8 @@ func newWorld(ctx context.Context) (*world, error) {
 // namespace makes one with its own name.
 func (w *world) namespace(t *testing.T) string {
 	t.Helper()
-	made, err := w.clients.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "tenant-"}}, metav1.CreateOptions{})
+	made, err := w.clients.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "tenant-"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	eventually(t, func(c *assert.CollectT) { // which Pods need
 		_, err := w.clients.CoreV1().ServiceAccounts(made.Name).Get(t.Context(), "default", metav1.GetOptions{})

@@ -26,7 +26,8 @@ import (
 func (w *world) token(t *testing.T, namespace, name string) string {
 	t.Helper()
 	accounts := w.clients.CoreV1().ServiceAccounts(namespace)
-	_, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	granted, err := accounts.CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -37,7 +38,8 @@ func (w *world) token(t *testing.T, namespace, name string) string {
 // certificate that the server showed.
 func scrape(t *testing.T, address, token string) (code int, body, certificate []byte, err error) {
 	t.Helper()
-	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // it is self-signed
+	client := &http.Client{Timeout: time.Minute,
+		Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // it is self-signed
 	defer client.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address+"/metrics", nil)
 	require.NoError(t, err)
@@ -69,7 +71,8 @@ func TestMetricsAreForThoseWhoMayReadThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address := w.MetricsAddress(name)
 			expect := func(token string, want int) (body []byte) {
-				eventually(t, func(c *assert.CollectT) { // the API server learns of the binding a moment later, and the component forgets a no after 30 s
+				// the API server learns of the binding a moment later, and the component forgets a no after 30 s
+				eventually(t, func(c *assert.CollectT) {
 					code, got, _, err := scrape(t, address, token)
 					require.NoError(c, err)
 					require.Equal(c, want, code, "%.300s", got)
@@ -119,6 +122,7 @@ func TestTheMetricsCertificateIsReadAgain(t *testing.T) {
 	first := served()
 	pid := w.Processes()[suite.Lifecycle]
 	issue()
-	eventually(t, func(c *assert.CollectT) { require.False(c, bytes.Equal(first, served())) }, "the new certificate is served")
+	eventually(t, func(c *assert.CollectT) { require.False(c, bytes.Equal(first, served())) },
+		"the new certificate is served")
 	require.Equal(t, pid, w.Processes()[suite.Lifecycle], "by the same process")
 }

@@ -41,7 +41,8 @@ func merge(object client.Object, body string) func(context.Context, client.Clien
 
 func changeImage(ctx context.Context, c client.Client, namespace string) error {
 	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "subject"}}
-	return c.Patch(ctx, target, client.RawPatch(types.JSONPatchType, []byte(`[{"op":"replace","path":"/spec/containers/0/image","value":"evil:1"}]`)), client.DryRunAll)
+	return c.Patch(ctx, target, client.RawPatch(types.JSONPatchType,
+		[]byte(`[{"op":"replace","path":"/spec/containers/0/image","value":"evil:1"}]`)), client.DryRunAll)
 }
 
 func attempts() []attempt {
@@ -55,32 +56,42 @@ func attempts() []attempt {
 
 		{"pause", merge(set, `{"spec":{"paused":true}}`), false, true, true},
 		{"resume", merge(set, `{"spec":{"paused":false}}`), false, true, true},
-		{"restart", merge(set, `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2030-01-01T00:00:00Z"}}}}}`), false, true, true},
+		{"restart",
+			merge(set,
+				`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2030-01-01T00:00:00Z"}}}}}`),
+			false, true, true},
 		{"scale", func(ctx context.Context, c client.Client, namespace string) error {
 			target := workload.CollaSet(namespace, "subject", image1, 0)
-			return c.SubResource("scale").Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":2}}`)), client.DryRunAll)
+			return c.SubResource("scale").Patch(ctx, target,
+				client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":2}}`)), client.DryRunAll)
 		}, false, true, true},
 		{"delete a Pod gracefully", merge(pod, labels(appsv1alpha1.ToDeleteLabel)), false, true, true},
 		{"replace a Pod", merge(pod, labels(appsv1alpha1.ToReplaceLabel)), false, true, true},
 		{"keep a Pod out of service", merge(pod, labels(podops.StayOfflineLabel)), false, true, true},
 		{"evict a Pod", func(ctx context.Context, c client.Client, namespace string) error {
 			target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "subject"}}
-			return c.SubResource("eviction").Create(ctx, target, &policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}})
+			return c.SubResource("eviction").Create(ctx, target,
+				&policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}})
 		}, false, true, true},
 
-		{"run another image", merge(set, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"evil:1"}]}}}}`), false, false, true},
+		{"run another image", merge(set, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"evil:1"}]}}}}`),
+			false, false, true},
 		{"change replicas in the spec", merge(set, `{"spec":{"replicas":3}}`), false, false, true},
 		{"add a field to the spec", merge(set, `{"spec":{"minReadySeconds":5}}`), false, false, true},
 		{"remove a field of the spec", merge(set, `{"spec":{"replicas":null}}`), false, false, true},
-		{"give Pods a label", merge(set, `{"spec":{"template":{"metadata":{"labels":{"team":"evil"}}}}}`), false, false, true},
-		{"give Pods another annotation", merge(set, `{"spec":{"template":{"metadata":{"annotations":{"team":"evil"}}}}}`), false, false, true},
+		{"give Pods a label", merge(set, `{"spec":{"template":{"metadata":{"labels":{"team":"evil"}}}}}`), false,
+			false, true},
+		{"give Pods another annotation", merge(set, `{"spec":{"template":{"metadata":{"annotations":{"team":"evil"}}}}}`),
+			false, false, true},
 		{"annotate a CollaSet", merge(set, notes("team", "evil")), false, false, true},
 		{"take a CollaSet's finalizer", merge(set, `{"metadata":{"finalizers":null}}`), false, false, true},
 		{"change a Pod's image", changeImage, false, false, true},
 		{"move a Pod to another selector", merge(pod, labels("app")), false, false, true},
 		{"say that a Pod may be operated on", merge(pod, labels(podops.OperatePrefix+"/collaset")), false, false, true},
-		{"excuse a Pod from its rules", merge(pod, notes(podops.SkipRulesAnnotation, `{"skipRules":["available"]}`)), false, false, true},
-		{"let a Pod's operations proceed", merge(pod, notes(podops.DeadlinesAnnotation, `{"Preparing":{"after":"1s","policy":"Proceed"}}`)), false, false, true},
+		{"excuse a Pod from its rules", merge(pod, notes(podops.SkipRulesAnnotation, `{"skipRules":["available"]}`)), false,
+			false, true},
+		{"let a Pod's operations proceed", merge(pod,
+			notes(podops.DeadlinesAnnotation, `{"Preparing":{"after":"1s","policy":"Proceed"}}`)), false, false, true},
 		{"take a Pod's finalizers", merge(pod, `{"metadata":{"finalizers":[]}}`), false, false, true},
 		{"delete a CollaSet", func(ctx context.Context, c client.Client, namespace string) error {
 			return c.Delete(ctx, workload.CollaSet(namespace, "subject", image1, 0), client.DryRunAll)
@@ -93,10 +104,12 @@ func attempts() []attempt {
 		}, false, false, true},
 
 		{"write the ledger", func(ctx context.Context, c client.Client, namespace string) error {
-			return c.Status().Patch(ctx, workload.Rule(namespace, "subject", "1"), client.RawPatch(types.MergePatchType, []byte(`{"status":{"granted":5}}`)), client.DryRunAll)
+			return c.Status().Patch(ctx, workload.Rule(namespace, "subject", "1"),
+				client.RawPatch(types.MergePatchType, []byte(`{"status":{"granted":5}}`)), client.DryRunAll)
 		}, false, false, false},
 		{"write a CollaSet's status", func(ctx context.Context, c client.Client, namespace string) error {
-			return c.Status().Patch(ctx, workload.CollaSet(namespace, "subject", image1, 1), client.RawPatch(types.MergePatchType, []byte(`{"status":{"replicas":5}}`)), client.DryRunAll)
+			return c.Status().Patch(ctx, workload.CollaSet(namespace, "subject", image1, 1),
+				client.RawPatch(types.MergePatchType, []byte(`{"status":{"replicas":5}}`)), client.DryRunAll)
 		}, false, false, false},
 		{"write a Pod's conditions", func(ctx context.Context, c client.Client, namespace string) error {
 			target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "subject"}}
@@ -104,11 +117,13 @@ func attempts() []attempt {
 			return c.Status().Patch(ctx, target, client.RawPatch(types.StrategicMergePatchType, []byte(body)), client.DryRunAll)
 		}, false, false, false},
 		{"make a ResourceContext", func(ctx context.Context, c client.Client, namespace string) error {
-			return c.Create(ctx, &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "another"}}, client.DryRunAll)
+			return c.Create(ctx, &appsv1alpha1.ResourceContext{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+				Name: "another"}}, client.DryRunAll)
 		}, false, false, false},
 		{"freeze", func(ctx context.Context, c client.Client, namespace string) error {
 			target := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-			return c.Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(notes(podops.FreezeAnnotation, "mine"))), client.DryRunAll)
+			return c.Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(notes(podops.FreezeAnnotation, "mine"))),
+				client.DryRunAll)
 		}, false, false, false},
 	}
 	return all
@@ -119,8 +134,9 @@ func TestRoles(t *testing.T) {
 	w := everything(t)
 	namespace := w.namespace(t)
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "subject", Finalizers: []string{"example.test/hold"}, Labels: map[string]string{"team": "good"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "subject", Finalizers: []string{"example.test/hold"},
+			Labels: map[string]string{"team": "good"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: image1}}},
 	}
 	set := workload.CollaSet(namespace, "subject", image1, 1)
 	set.Spec.Paused = true
@@ -128,7 +144,8 @@ func TestRoles(t *testing.T) {
 	for _, object := range []client.Object{pod, set, workload.Rule(namespace, "subject", "1")} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 	}
-	view, operate, edit := w.tenant(t, namespace, "view"), w.tenant(t, namespace, "view", "kuperator-operate"), w.tenant(t, namespace, "edit")
+	view, operate, edit := w.tenant(t, namespace, "view"), w.tenant(t, namespace, "view", "kuperator-operate"),
+		w.tenant(t, namespace, "edit")
 	eventually(t, func(c *assert.CollectT) { // the API server learns of a policy a moment after it was made
 		err := merge(pod, `{"metadata":{"labels":{"team":"evil"}}}`)(t.Context(), operate, namespace)
 		require.ErrorContains(c, err, "ValidatingAdmissionPolicy 'kuperator-operate'")
@@ -149,7 +166,8 @@ func TestRoles(t *testing.T) {
 		}
 	}
 	for _, stranger := range []tenant{view, operate, edit} {
-		err := merge(pod, `{"metadata":{"labels":{"collaset.kusionstack.io/to-delete":"1"}}}`)(t.Context(), stranger, "default")
+		err := merge(pod, `{"metadata":{"labels":{"collaset.kusionstack.io/to-delete":"1"}}}`)(t.Context(),
+			stranger, "default")
 		assert.True(t, apierrors.IsForbidden(err), "%s in another namespace: %v", stranger.name, err)
 	}
 	both := w.tenant(t, namespace, "edit", "kuperator-operate")
@@ -166,11 +184,16 @@ func TestTheRoleFreezeFreezes(t *testing.T) {
 		return user.Patch(t.Context(), target, client.RawPatch(types.MergePatchType, []byte(body)), client.DryRunAll)
 	}
 	eventually(t, func(c *assert.CollectT) {
-		require.ErrorContains(c, try(namespace, `{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"privileged"}}}`), "ValidatingAdmissionPolicy 'kuperator-freeze'")
+		require.ErrorContains(c, try(namespace,
+			`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"privileged"}}}`),
+			"ValidatingAdmissionPolicy 'kuperator-freeze'")
 	}, "the policy is in force")
 	require.NoError(t, try(namespace, `{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze":"incident"}}}`))
-	require.ErrorContains(t, try(namespace, `{"metadata":{"annotations":{"scheduler.alpha.kubernetes.io/node-selector":"a=b"}}}`), "kuperator-freeze")
+	require.ErrorContains(t, try(namespace,
+		`{"metadata":{"annotations":{"scheduler.alpha.kubernetes.io/node-selector":"a=b"}}}`), "kuperator-freeze")
 	require.ErrorContains(t, try(namespace, `{"metadata":{"finalizers":["example.test/hold"]}}`), "kuperator-freeze")
-	require.True(t, apierrors.IsForbidden(try("default", `{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze":"incident"}}}`)))
-	require.True(t, apierrors.IsForbidden(try("kuperator-system", `{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze-cluster":"incident"}}}`)))
+	require.True(t, apierrors.IsForbidden(try("default",
+		`{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze":"incident"}}}`)))
+	require.True(t, apierrors.IsForbidden(try("kuperator-system",
+		`{"metadata":{"annotations":{"podopslifecycle.kusionstack.io/freeze-cluster":"incident"}}}`)))
 }

@@ -50,11 +50,12 @@ func (w *world) tenant(t *testing.T, namespace string, roles ...string) tenant {
 	c, err := client.New(config, client.Options{Scheme: w.admin.Scheme()})
 	require.NoError(t, err)
 	eventually(t, func(c *assert.CollectT) {
-		answer, err := w.clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Namespace: namespace, Verb: "get", Group: appsv1alpha1.GroupName, Resource: "collasets",
-			}},
-		}, metav1.CreateOptions{})
+		answer, err := w.clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
+			&authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: namespace, Verb: "get", Group: appsv1alpha1.GroupName, Resource: "collasets",
+				}},
+			}, metav1.CreateOptions{})
 		require.NoError(c, err)
 		require.True(c, answer.Status.Allowed)
 	}, "the roles are in force")
@@ -66,7 +67,8 @@ func asks(namespace, name, url, secret string) *appsv1alpha1.PodTransitionRule {
 	r := workload.Rule(namespace, name, "0")
 	r.Spec.Rules[0].AvailablePolicy = nil
 	r.Spec.Rules[0].Webhook = &appsv1alpha1.TransitionRuleWebhook{
-		ClientConfig: appsv1alpha1.WebhookClientConfig{URL: url, SecretName: secret}, FailurePolicy: ptr.To(appsv1alpha1.FailurePolicyIgnore),
+		ClientConfig:  appsv1alpha1.WebhookClientConfig{URL: url, SecretName: secret},
+		FailurePolicy: ptr.To(appsv1alpha1.FailurePolicyIgnore),
 	}
 	return r
 }
@@ -74,7 +76,8 @@ func asks(namespace, name, url, secret string) *appsv1alpha1.PodTransitionRule {
 // pods returns the Pods labelled app=name.
 func (w *world) pods(t require.TestingT, test *testing.T, namespace, name string) []corev1.Pod {
 	var list corev1.PodList
-	require.NoError(t, w.admin.List(test.Context(), &list, client.InNamespace(namespace), client.MatchingLabels{"app": name}))
+	require.NoError(t, w.admin.List(test.Context(), &list, client.InNamespace(namespace),
+		client.MatchingLabels{"app": name}))
 	return list.Items
 }
 
@@ -96,7 +99,8 @@ func (w *world) serving(t *testing.T, namespace, name string, n int, image strin
 // mayDo asks the API server what a user may do in the whole cluster.
 func (w *world) mayDo(ctx context.Context, user, verb, resource string) (bool, error) {
 	answer, err := w.clients.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: resource}},
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: user,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: resource}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return false, err

@@ -91,7 +91,8 @@ func newWorld(t *testing.T) *world {
 	var err error
 	w.client, err = kubernetes.NewForConfig(config)
 	require.NoError(t, err)
-	_, err = w.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err = w.client.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return w
 }
@@ -172,7 +173,8 @@ func (w *world) waitSpread(replicas ...*replica) {
 	await.Nil(w, fmt.Sprintf("%v", want), func() error {
 		held := map[string]int{}
 		for i := range shards {
-			lease, err := w.client.CoordinationV1().Leases(namespace).Get(w.Context(), shard.LeaseName(component, i), metav1.GetOptions{})
+			lease, err := w.client.CoordinationV1().Leases(namespace).Get(w.Context(), shard.LeaseName(component, i),
+				metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
@@ -218,7 +220,8 @@ func TestMembers(t *testing.T) {
 	c := w.start("c")
 	w.waitSpread(a, b, c)
 
-	_, err := w.client.CoordinationV1().Leases(namespace).Patch(t.Context(), component, types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`), metav1.PatchOptions{})
+	_, err := w.client.CoordinationV1().Leases(namespace).Patch(t.Context(), component, types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":null}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	await.Nil(t, "three members", func() error {
 		if all, err := w.announced(); err != nil || len(all) != 3 {

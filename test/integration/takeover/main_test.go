@@ -59,7 +59,8 @@ func newWorld(t *testing.T) *world {
 		t.Skip("starts a cluster")
 	}
 	// The recorded Pods are on node-2 and node-5.
-	s, err := suite.Start(t.Context(), suite.Config{Name: "takeover", Nodes: 6, Components: []string{}, Progress: t.Output()})
+	s, err := suite.Start(t.Context(), suite.Config{Name: "takeover", Nodes: 6, Components: []string{},
+		Progress: t.Output()})
 	require.NoError(t, err)
 	w := &world{Suite: s}
 	t.Cleanup(func() {
@@ -201,7 +202,8 @@ func (m *moment) played() {
 	})
 	m.eventually("volumes are bound", func() error {
 		volumes, claims := &corev1.PersistentVolumeList{}, &corev1.PersistentVolumeClaimList{}
-		if err := errors.Join(m.List(m.Context(), volumes), m.List(m.Context(), claims, client.InNamespace(m.namespace))); err != nil {
+		if err := errors.Join(m.List(m.Context(), volumes),
+			m.List(m.Context(), claims, client.InNamespace(m.namespace))); err != nil {
 			return err
 		}
 		for _, claim := range claims.Items {
@@ -222,7 +224,8 @@ func (m *moment) rests() {
 	last, since := "", time.Now()
 	m.eventually("nothing is written any more", func() error {
 		var versions []string
-		for what, object := range m.belongings(append(slices.Clone(kept), appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))...) {
+		for what, object := range m.belongings(append(slices.Clone(kept),
+			appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.CollaSetKind))...) {
 			versions = append(versions, what+"@"+object.GetResourceVersion())
 		}
 		slices.Sort(versions)
@@ -247,7 +250,8 @@ func (m *moment) eventually(what string, check func() error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.Context()), 30*time.Second)
 	defer cancel()
-	for _, kinds := range [][]string{{"pods", "--show-labels"}, {"persistentvolumeclaims", "--show-labels"}, {"collasets,resourcecontexts,podtransitionrules", "-o", "yaml"}} {
+	for _, kinds := range [][]string{{"pods", "--show-labels"}, {"persistentvolumeclaims", "--show-labels"},
+		{"collasets,resourcecontexts,podtransitionrules", "-o", "yaml"}} {
 		out, kubectlErr := m.Kubectl(ctx, append([]string{"-n", m.namespace, "get"}, kinds...)...)
 		m.Logf("%s%v", out, kubectlErr)
 	}
@@ -264,9 +268,10 @@ func (m *moment) set(name string) *appsv1alpha1.CollaSet {
 
 // is reports whether the CollaSet has the condition for its present generation.
 func is(set *appsv1alpha1.CollaSet, condition string) bool {
-	return set.Status.ObservedGeneration == set.Generation && slices.ContainsFunc(set.Status.Conditions, func(c metav1.Condition) bool {
-		return c.Type == condition && c.Status == metav1.ConditionTrue && c.ObservedGeneration == set.Generation
-	})
+	return set.Status.ObservedGeneration == set.Generation &&
+		slices.ContainsFunc(set.Status.Conditions, func(c metav1.Condition) bool {
+			return c.Type == condition && c.Status == metav1.ConditionTrue && c.ObservedGeneration == set.Generation
+		})
 }
 
 // reaches waits until the CollaSet has the condition for its present generation, and returns it.
@@ -365,7 +370,8 @@ func (m *moment) written(since time.Time) map[string]suite.Counts {
 	m.Helper()
 	requests, err := m.Requests(since)
 	require.NoError(m, err)
-	return suite.Writes(slices.DeleteFunc(requests, func(r suite.Request) bool { return r.Namespace != m.namespace || r.Component() == "" }))
+	return suite.Writes(slices.DeleteFunc(requests,
+		func(r suite.Request) bool { return r.Namespace != m.namespace || r.Component() == "" }))
 }
 
 // patchesOf counts the successful patches of one Pod by a component since a moment, status included.
@@ -375,7 +381,8 @@ func (m *moment) patchesOf(component, pod string, since time.Time) int {
 	require.NoError(m, err)
 	n := 0
 	for _, r := range requests {
-		if r.Component() == component && r.Namespace == m.namespace && r.Resource == "pods" && r.Name == pod && r.Write() && r.OK() {
+		if r.Component() == component && r.Namespace == m.namespace && r.Resource == "pods" && r.Name == pod &&
+			r.Write() && r.OK() {
 			n++
 		}
 	}

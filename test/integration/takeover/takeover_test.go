@@ -43,7 +43,8 @@ func TestTakeover(t *testing.T) {
 			return
 		}
 		w.goesOn(t)
-		t.Run("nobody waits for a finalizer that is missing", func(t *testing.T) { w.atRest.on(t).goesOnWithoutItsFinalizer() })
+		t.Run("nobody waits for a finalizer that is missing",
+			func(t *testing.T) { w.atRest.on(t).goesOnWithoutItsFinalizer() })
 		require.NoError(t, w.Died())
 	})
 }
@@ -54,7 +55,8 @@ func (w *world) takeOver(t *testing.T, flag string) {
 		require.NoError(t, w.StopComponent(name))
 	}
 	require.NoError(t, w.Cluster.StopComponent(kwok)) // a Pod is complete only with its status
-	w.atRest, w.midRollout, w.third = w.load(t, "1-at-rest.yaml"), w.load(t, "2-mid-rollout.yaml"), w.load(t, "3-third-revision.yaml")
+	w.atRest, w.midRollout, w.third = w.load(t, "1-at-rest.yaml"), w.load(t, "2-mid-rollout.yaml"),
+		w.load(t, "3-third-revision.yaml")
 	moments := []*moment{w.atRest, w.midRollout, w.third}
 	require.NoError(t, w.Cluster.StartComponent(t.Context(), kwok))
 	for _, m := range moments {
@@ -81,11 +83,15 @@ func (w *world) goesOn(t *testing.T) {
 	t.Run("bylabel goes on with the Pod that is labelled", func(t *testing.T) { w.midRollout.on(t).bylabelGoesOn() })
 	t.Run("held finishes the operation that it is in", func(t *testing.T) { w.midRollout.on(t).heldFinishes() })
 	t.Run("replace goes on with an image that can be pulled", func(t *testing.T) { w.midRollout.on(t).replaceGoesOn() })
-	t.Run("db scaled out uses the claim that was retained", func(t *testing.T) { w.midRollout.on(t).dbComesBackToItsClaim() })
-	t.Run("a Pod deleted by hand comes back at its own revision", func(t *testing.T) { w.third.on(t).comesBackAtItsRevision() })
+	t.Run("db scaled out uses the claim that was retained",
+		func(t *testing.T) { w.midRollout.on(t).dbComesBackToItsClaim() })
+	t.Run("a Pod deleted by hand comes back at its own revision",
+		func(t *testing.T) { w.third.on(t).comesBackAtItsRevision() })
 	t.Run("a Pod with claims comes back to them", func(t *testing.T) { w.third.on(t).comesBackToItsClaims() })
-	t.Run("an update in place after the takeover restarts one container", func(t *testing.T) { w.atRest.on(t).updatesInPlace() })
-	t.Run("a deleted CollaSet leaves the claims that it is to retain", func(t *testing.T) { w.atRest.on(t).leavesItsClaims() })
+	t.Run("an update in place after the takeover restarts one container",
+		func(t *testing.T) { w.atRest.on(t).updatesInPlace() })
+	t.Run("a deleted CollaSet leaves the claims that it is to retain",
+		func(t *testing.T) { w.atRest.on(t).leavesItsClaims() })
 }
 
 // isLeftAlone looks at the first decisions, and at another after a change of spec that means nothing to Pods.
@@ -110,11 +116,13 @@ func (m *moment) isLeftAlone(came time.Time) {
 		}
 		m.rests()
 	}
-	assert.Empty(m, cmp.Diff(m.before, m.belongings(kept...)), "Pods, claims, revisions and ResourceContexts are as they were, to the resourceVersion")
+	assert.Empty(m, cmp.Diff(m.before, m.belongings(kept...)),
+		"Pods, claims, revisions and ResourceContexts are as they were, to the resourceVersion")
 	for component, counts := range m.written(came) {
 		for what, n := range counts.Kinds {
 			assert.Contains(m, []string{
-				"patch collasets/status", "update podtransitionrules/status", "patch podtransitionrules/status", "create events", "patch events",
+				"patch collasets/status", "update podtransitionrules/status", "patch podtransitionrules/status", "create events",
+				"patch events",
 			}, what, "%s did it %d times", component, n)
 		}
 	}
@@ -130,7 +138,8 @@ func (m *moment) webGoesOn() {
 	before := m.pods("web")
 	begin := time.Now()
 	updated := m.set("web").Status.UpdatedRevision
-	m.edit(&appsv1alpha1.CollaSet{}, "web", `{"spec":{"updateStrategy":{"rollingUpdate":{"byPartition":{"partition":0}}}}}`)
+	m.edit(&appsv1alpha1.CollaSet{}, "web",
+		`{"spec":{"updateStrategy":{"rollingUpdate":{"byPartition":{"partition":0}}}}}`)
 	after := m.servesAt("web", map[string]string{"0": updated, "1": updated, "2": updated, "3": updated})
 	for id, pod := range after {
 		was := before[id]
@@ -153,8 +162,10 @@ func (m *moment) bylabelGoesOn() {
 	status := m.set("bylabel").Status
 	labelled := before["0"]
 	require.Equal(m, status.CurrentRevision, revisionOf(&labelled))
-	m.edit(&corev1.Pod{}, labelled.Name, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, appsv1alpha1.UpdateIncludedLabel))
-	after := m.servesAt("bylabel", map[string]string{"0": status.UpdatedRevision, "1": status.CurrentRevision, "2": status.UpdatedRevision})
+	m.edit(&corev1.Pod{}, labelled.Name, fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`,
+		appsv1alpha1.UpdateIncludedLabel))
+	after := m.servesAt("bylabel", map[string]string{"0": status.UpdatedRevision, "1": status.CurrentRevision,
+		"2": status.UpdatedRevision})
 	assert.NotEqual(m, labelled.UID, after["0"].UID)
 	assert.NotContains(m, after["0"].Labels, appsv1alpha1.UpdateIncludedLabel)
 	for _, id := range []string{"1", "2"} {
@@ -197,7 +208,8 @@ func (m *moment) replaceGoesOn() {
 	m.setImage("replace", "nginx:1.26.0")
 	m.eventually("two Pods of the new image serve, and nobody else is there", func() error {
 		list := &corev1.PodList{}
-		require.NoError(m, m.List(m.Context(), list, client.InNamespace(m.namespace), client.MatchingLabels{"app": "replace"}))
+		require.NoError(m, m.List(m.Context(), list, client.InNamespace(m.namespace),
+			client.MatchingLabels{"app": "replace"}))
 		serving, fresh := 0, 0
 		for i := range list.Items {
 			pod := &list.Items[i]
@@ -219,7 +231,8 @@ func (m *moment) replaceGoesOn() {
 	m.eventually("nothing is left of the replacements", func() error {
 		for _, pod := range m.pods("replace") {
 			for _, label := range []string{
-				appsv1alpha1.ToReplaceLabel, appsv1alpha1.ReplacePairNewIDLabel, appsv1alpha1.ReplacePairOriginNameLabel, appsv1alpha1.ReplacedByReplaceUpdateLabel,
+				appsv1alpha1.ToReplaceLabel, appsv1alpha1.ReplacePairNewIDLabel, appsv1alpha1.ReplacePairOriginNameLabel,
+				appsv1alpha1.ReplacedByReplaceUpdateLabel,
 			} {
 				if _, left := pod.Labels[label]; left {
 					return fmt.Errorf("%s has label %s", pod.Name, label)
@@ -275,7 +288,8 @@ func (m *moment) comesBackAtItsRevision() {
 	for id, pod := range before {
 		own[id] = revisionOf(&pod)
 	}
-	require.Equal(m, map[string]string{"0": "web-7966fcb9b5", "1": "web-7966fcb9b5", "2": "web-7966fcb9b5", "3": status.UpdatedRevision}, own)
+	require.Equal(m, map[string]string{"0": "web-7966fcb9b5", "1": "web-7966fcb9b5", "2": "web-7966fcb9b5",
+		"3": status.UpdatedRevision}, own)
 	for _, id := range []string{"0", "3"} { // one at the old revision, one at the new
 		gone := before[id]
 		require.NoError(m, m.Delete(m.Context(), &gone))
@@ -327,7 +341,8 @@ func (m *moment) updatesInPlace() {
 		want := map[string]string{}
 		m.eventually("a new revision of "+app, func() error {
 			set := m.set(app)
-			if set.Status.ObservedGeneration != set.Generation || set.Status.UpdatedRevision == set.Status.CurrentRevision && !is(set, appsv1alpha1.CollaSetReady) {
+			if set.Status.ObservedGeneration != set.Generation || set.Status.UpdatedRevision == set.Status.CurrentRevision &&
+				!is(set, appsv1alpha1.CollaSetReady) {
 				return fmt.Errorf("%+v", set.Status)
 			}
 			for id := range before {

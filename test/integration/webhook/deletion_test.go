@@ -48,7 +48,8 @@ func (s *suite) setStatus(t *testing.T, pod *corev1.Pod, ready corev1.ConditionS
 		{"type": "Ready", "status": ready}, {"type": gate, "status": ready},
 	}}})
 	require.NoError(t, err)
-	_, err = s.core.CoreV1().Pods(pod.Namespace).Patch(t.Context(), pod.Name, types.StrategicMergePatchType, body, metav1.PatchOptions{}, "status")
+	_, err = s.core.CoreV1().Pods(pod.Namespace).Patch(t.Context(), pod.Name, types.StrategicMergePatchType, body,
+		metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 }
 
@@ -56,7 +57,8 @@ func (s *suite) label(t *testing.T, pod *corev1.Pod, labels map[string]any) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
 	require.NoError(t, err)
-	_, err = s.core.CoreV1().Pods(pod.Namespace).Patch(t.Context(), pod.Name, types.MergePatchType, body, metav1.PatchOptions{})
+	_, err = s.core.CoreV1().Pods(pod.Namespace).Patch(t.Context(), pod.Name, types.MergePatchType, body,
+		metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 
@@ -85,14 +87,17 @@ func (s *suite) delete(t *testing.T, pod *corev1.Pod, options metav1.DeleteOptio
 
 // evict evicts as client-go does, but without repeating it when the answer says so.
 func evict(ctx context.Context, client rest.Interface, pod *corev1.Pod, options *metav1.DeleteOptions) error {
-	return client.Post().AbsPath("/api/v1").Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource("eviction").MaxRetries(0).
-		Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name}, DeleteOptions: options}).Do(ctx).Error()
+	return client.Post().AbsPath("/api/v1").Namespace(pod.Namespace).Resource("pods").Name(pod.Name).SubResource(
+		"eviction").MaxRetries(0).
+		Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+			DeleteOptions: options}).Do(ctx).Error()
 }
 
 // TestGracefulDeletion has webhook-server alone: what it marks is not prepared.
 func TestGracefulDeletion(t *testing.T) {
 	s := start(t)
-	_, err := s.core.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+	_, err := s.core.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	evictions := s.core.PolicyV1().RESTClient()
 	old := s.runningPod(t, "from-before", nil)
@@ -112,13 +117,16 @@ func TestGracefulDeletion(t *testing.T) {
 
 		s.setStatus(t, pod, corev1.ConditionFalse)
 		s.label(t, pod, map[string]any{
-			"operating.podopslifecycle.kusionstack.io/pod-delete": "1", "operation-type.podopslifecycle.kusionstack.io/pod-delete": "delete",
-			"pre-checked.podopslifecycle.kusionstack.io/pod-delete": "1", "operation-permission.podopslifecycle.kusionstack.io/delete": "1",
-			"operate.podopslifecycle.kusionstack.io/pod-delete": "1",
+			"operating.podopslifecycle.kusionstack.io/pod-delete":        "1",
+			"operation-type.podopslifecycle.kusionstack.io/pod-delete":   "delete",
+			"pre-checked.podopslifecycle.kusionstack.io/pod-delete":      "1",
+			"operation-permission.podopslifecycle.kusionstack.io/delete": "1",
+			"operate.podopslifecycle.kusionstack.io/pod-delete":          "1",
 		})
 		require.NoError(t, s.delete(t, pod, metav1.DeleteOptions{}), "it is out of service")
 		require.Nil(t, s.now(t, pod))
-		require.NoError(t, s.delete(t, pod, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}), "the kubelet's last word")
+		require.NoError(t, s.delete(t, pod, metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](0)}),
+			"the kubelet's last word")
 	})
 
 	t.Run("an eviction is refused with 429 as clients know it", func(t *testing.T) {
@@ -132,31 +140,34 @@ func TestGracefulDeletion(t *testing.T) {
 		require.NotEmpty(t, s.now(t, pod).Labels[mark])
 	})
 
-	t.Run("an eviction during an update, which may be over before the Pod is deleted, waits unless it names the version of the Pod", func(t *testing.T) {
-		updating := func(name string) *corev1.Pod {
-			pod := s.runningPod(t, name, map[string]string{
-				"operating.podopslifecycle.kusionstack.io/collaset": "1", "operation-type.podopslifecycle.kusionstack.io/collaset": "update",
-				"pre-checked.podopslifecycle.kusionstack.io/collaset": "1", "operation-permission.podopslifecycle.kusionstack.io/update": "1",
-				"operate.podopslifecycle.kusionstack.io/collaset": "1",
-			})
-			s.setStatus(t, pod, corev1.ConditionFalse)
-			return pod
-		}
-		version := func(v string) *metav1.DeleteOptions {
-			return &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &v}}
-		}
-		pod := updating("updated")
-		err := evict(t.Context(), evictions, pod, nil)
-		require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-		require.NotEmpty(t, s.now(t, pod).Labels[mark])
+	t.Run(
+		"an eviction during an update, which may be over before the Pod is deleted, waits unless it names the version of the Pod", func(t *testing.T) {
+			updating := func(name string) *corev1.Pod {
+				pod := s.runningPod(t, name, map[string]string{
+					"operating.podopslifecycle.kusionstack.io/collaset":          "1",
+					"operation-type.podopslifecycle.kusionstack.io/collaset":     "update",
+					"pre-checked.podopslifecycle.kusionstack.io/collaset":        "1",
+					"operation-permission.podopslifecycle.kusionstack.io/update": "1",
+					"operate.podopslifecycle.kusionstack.io/collaset":            "1",
+				})
+				s.setStatus(t, pod, corev1.ConditionFalse)
+				return pod
+			}
+			version := func(v string) *metav1.DeleteOptions {
+				return &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &v}}
+			}
+			pod := updating("updated")
+			err := evict(t.Context(), evictions, pod, nil)
+			require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+			require.NotEmpty(t, s.now(t, pod).Labels[mark])
 
-		pod = updating("updated-seen")
-		err = evict(t.Context(), evictions, pod, version(pod.ResourceVersion))
-		require.True(t, apierrors.IsConflict(err), "it was created with that version: %v", err)
-		require.Empty(t, s.now(t, pod).Labels[mark])
-		require.NoError(t, evict(t.Context(), evictions, pod, version(s.now(t, pod).ResourceVersion)))
-		require.Nil(t, s.now(t, pod))
-	})
+			pod = updating("updated-seen")
+			err = evict(t.Context(), evictions, pod, version(pod.ResourceVersion))
+			require.True(t, apierrors.IsConflict(err), "it was created with that version: %v", err)
+			require.Empty(t, s.now(t, pod).Labels[mark])
+			require.NoError(t, evict(t.Context(), evictions, pod, version(s.now(t, pod).ResourceVersion)))
+			require.Nil(t, s.now(t, pod))
+		})
 
 	t.Run("a Pod of the same name that came meanwhile is not evicted in its place", func(t *testing.T) {
 		pod := s.runningPod(t, "db-0", nil)
@@ -229,7 +240,8 @@ func TestGracefulDeletion(t *testing.T) {
 			s.runningPod(t, fmt.Sprintf("many-%d", i), labels)
 		}
 		free := s.runningPod(t, "many-free", map[string]string{"app": "many", gracefully: "disabled"})
-		err := s.core.CoreV1().Pods(s.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=many"})
+		err := s.core.CoreV1().Pods(s.namespace).DeleteCollection(t.Context(), metav1.DeleteOptions{},
+			metav1.ListOptions{LabelSelector: "app=many"})
 		require.True(t, apierrors.IsConflict(err), "%v", err)
 		require.NoError(t, s.delete(t, free, metav1.DeleteOptions{}))
 		require.Contains(t, err.Error(), "Pod many-")
@@ -246,10 +258,12 @@ func TestGracefulDeletion(t *testing.T) {
 			pod := s.pod("web")
 			pod.Labels["app"] = "web"
 			pod.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: gate}} // as CollaSets make it
-			pod, err := s.core.CoreV1().Pods(s.namespace).Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			pod, err := s.core.CoreV1().Pods(s.namespace).Create(t.Context(), pod,
+				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 			require.NoError(t, err)
 			require.Len(t, pod.Spec.ReadinessGates, 1)
-			return strings.Contains(pod.Annotations["pod.kusionstack.io/available-conditions"], `"Service/`+s.namespace+`/web":"prot.podopslifecycle.kusionstack.io/`)
+			return strings.Contains(pod.Annotations["pod.kusionstack.io/available-conditions"],
+				`"Service/`+s.namespace+`/web":"prot.podopslifecycle.kusionstack.io/`)
 		}
 		require.Eventually(t, announced, deadline, tick)
 		require.NoError(t, s.core.CoreV1().Services(s.namespace).Delete(t.Context(), "web", metav1.DeleteOptions{}))

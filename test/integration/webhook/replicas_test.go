@@ -24,7 +24,8 @@ func TestReplicasLeftOut(t *testing.T) {
 			replicas = "replicas: " + replicas + ","
 		}
 		file := filepath.Join(folder, name+".yaml")
-		require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `{apiVersion: apps.kusionstack.io/v1alpha1, kind: CollaSet, metadata: {name: %s, namespace: %s},
+		require.NoError(t, os.WriteFile(file, fmt.Appendf(nil,
+			`{apiVersion: apps.kusionstack.io/v1alpha1, kind: CollaSet, metadata: {name: %s, namespace: %s},
 spec: {%s selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: "web:1"}]}}}}`, name, s.namespace, replicas), 0o600))
 		return file
 	}
@@ -47,7 +48,8 @@ spec: {%s selector: {matchLabels: {app: web}}, template: {metadata: {labels: {ap
 		return func(t *testing.T, name, _ string) {
 			t.Helper()
 			content := &unstructured.Unstructured{Object: map[string]any{
-				"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": map[string]any{"name": name, "namespace": s.namespace}, "spec": map[string]any{"replicas": int64(to)},
+				"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": map[string]any{"name": name, "namespace": s.namespace},
+				"spec": map[string]any{"replicas": int64(to)},
 			}}
 			_, err := sets.Update(t.Context(), content, metav1.UpdateOptions{FieldManager: "kube-controller-manager"}, "scale")
 			require.NoError(t, err)
@@ -79,7 +81,8 @@ spec: {%s selector: {matchLabels: {app: web}}, template: {metadata: {labels: {ap
 
 		serverSide(t, "server", "6")
 		file := filepath.Join(folder, "second.yaml")
-		require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "{apiVersion: apps.kusionstack.io/v1alpha1, kind: CollaSet, metadata: {name: server, namespace: %s}, spec: {replicas: 6}}", s.namespace), 0o600))
+		require.NoError(t, os.WriteFile(file, fmt.Appendf(nil,
+			"{apiVersion: apps.kusionstack.io/v1alpha1, kind: CollaSet, metadata: {name: server, namespace: %s}, spec: {replicas: 6}}", s.namespace), 0o600))
 		_, err = s.cluster.Kubectl(t.Context(), "apply", "--server-side", "--field-manager=handover", "-f", file)
 		require.NoError(t, err)
 		serverSide(t, "server", leftOut)
@@ -93,26 +96,35 @@ spec: {%s selector: {matchLabels: {app: web}}, template: {metadata: {labels: {ap
 		want     int64
 	}
 	for name, steps := range map[string][]step{
-		"client-side":                       {{clientSide, "6", 6}, {clientSide, leftOut, 6}, {clientSide, leftOut, 6}},
-		"server-side":                       {{serverSide, "6", 6}, {serverSide, leftOut, 6}, {serverSide, leftOut, 6}},
-		"from-client-to-server-side":        {{clientSide, "6", 6}, {serverSide, leftOut, 6}, {serverSide, leftOut, 6}},
-		"by-another-manager":                {{pipeline, "6", 6}, {pipeline, leftOut, 6}},
-		"client-side-after-an-autoscaler":   {{clientSide, "6", 6}, {scale(9), "", 9}, {clientSide, leftOut, 9}, {scale(4), "", 4}, {clientSide, leftOut, 4}},
-		"server-side-after-an-autoscaler":   {{serverSide, "6", 6}, {scale(9), "", 9}, {serverSide, leftOut, 9}, {scale(4), "", 4}, {serverSide, leftOut, 4}},
-		"server-side-then-scaled":           {{serverSide, "6", 6}, {serverSide, leftOut, 6}, {scale(0), "", 0}, {serverSide, leftOut, 0}},
-		"client-side-zero":                  {{clientSide, "6", 6}, {clientSide, "0", 0}},
-		"server-side-zero":                  {{serverSide, "6", 6}, {serverSide, "0", 0}},
-		"client-side-zero-after-all":        {{clientSide, "6", 6}, {clientSide, leftOut, 6}, {clientSide, "0", 0}},
-		"server-side-zero-after-all":        {{serverSide, "6", 6}, {serverSide, leftOut, 6}, {serverSide, "0", 0}},
-		"client-side-then-patched":          {{clientSide, "6", 6}, {clientSide, leftOut, 6}, {patch(types.MergePatchType, `{"spec":{"replicas":0}}`), "", 0}},
-		"server-side-then-patched":          {{serverSide, "6", 6}, {serverSide, leftOut, 6}, {patch(types.MergePatchType, `{"spec":{"replicas":0}}`), "", 0}},
-		"two-appliers":                      {{serverSide, "6", 6}, {pipeline, "6", 6}, {serverSide, leftOut, 6}, {pipeline, leftOut, 6}},
-		"scaled-to-zero":                    {{clientSide, "6", 6}, {scale(0), "", 0}},
-		"merge-patch-of-zero":               {{serverSide, "6", 6}, {patch(types.MergePatchType, `{"spec":{"replicas":0}}`), "", 0}},
-		"merge-patch-of-null-is-a-zero":     {{serverSide, "6", 6}, {patch(types.MergePatchType, `{"spec":{"replicas":null}}`), "", 0}},
-		"json-patch-of-a-removal-is-a-zero": {{serverSide, "6", 6}, {patch(types.JSONPatchType, `[{"op":"remove","path":"/spec/replicas"}]`), "", 0}},
-		"replaced-without-is-a-zero":        {{clientSide, "6", 6}, {replace, leftOut, 0}},
-		"replaced-with":                     {{clientSide, "6", 6}, {replace, "0", 0}},
+		"client-side":                {{clientSide, "6", 6}, {clientSide, leftOut, 6}, {clientSide, leftOut, 6}},
+		"server-side":                {{serverSide, "6", 6}, {serverSide, leftOut, 6}, {serverSide, leftOut, 6}},
+		"from-client-to-server-side": {{clientSide, "6", 6}, {serverSide, leftOut, 6}, {serverSide, leftOut, 6}},
+		"by-another-manager":         {{pipeline, "6", 6}, {pipeline, leftOut, 6}},
+		"client-side-after-an-autoscaler": {{clientSide, "6", 6}, {scale(9), "", 9}, {clientSide, leftOut, 9},
+			{scale(4), "", 4}, {clientSide, leftOut, 4}},
+		"server-side-after-an-autoscaler": {{serverSide, "6", 6}, {scale(9), "", 9}, {serverSide, leftOut, 9},
+			{scale(4), "", 4}, {serverSide, leftOut, 4}},
+		"server-side-then-scaled": {{serverSide, "6", 6}, {serverSide, leftOut, 6}, {scale(0), "", 0},
+			{serverSide, leftOut, 0}},
+		"client-side-zero":           {{clientSide, "6", 6}, {clientSide, "0", 0}},
+		"server-side-zero":           {{serverSide, "6", 6}, {serverSide, "0", 0}},
+		"client-side-zero-after-all": {{clientSide, "6", 6}, {clientSide, leftOut, 6}, {clientSide, "0", 0}},
+		"server-side-zero-after-all": {{serverSide, "6", 6}, {serverSide, leftOut, 6}, {serverSide, "0", 0}},
+		"client-side-then-patched": {{clientSide, "6", 6}, {clientSide, leftOut, 6},
+			{patch(types.MergePatchType, `{"spec":{"replicas":0}}`), "", 0}},
+		"server-side-then-patched": {{serverSide, "6", 6}, {serverSide, leftOut, 6},
+			{patch(types.MergePatchType, `{"spec":{"replicas":0}}`), "", 0}},
+		"two-appliers": {{serverSide, "6", 6}, {pipeline, "6", 6}, {serverSide, leftOut, 6},
+			{pipeline, leftOut, 6}},
+		"scaled-to-zero": {{clientSide, "6", 6}, {scale(0), "", 0}},
+		"merge-patch-of-zero": {{serverSide, "6", 6},
+			{patch(types.MergePatchType, `{"spec":{"replicas":0}}`), "", 0}},
+		"merge-patch-of-null-is-a-zero": {{serverSide, "6", 6},
+			{patch(types.MergePatchType, `{"spec":{"replicas":null}}`), "", 0}},
+		"json-patch-of-a-removal-is-a-zero": {{serverSide, "6", 6},
+			{patch(types.JSONPatchType, `[{"op":"remove","path":"/spec/replicas"}]`), "", 0}},
+		"replaced-without-is-a-zero": {{clientSide, "6", 6}, {replace, leftOut, 0}},
+		"replaced-with":              {{clientSide, "6", 6}, {replace, "0", 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i, step := range steps {
@@ -127,7 +139,8 @@ spec: {%s selector: {matchLabels: {app: web}}, template: {metadata: {labels: {ap
 		serverSide(t, "told", "6")
 		body := `{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","metadata":{"name":"told"},"spec":{"selector":{"matchLabels":{"app":"web"}},` +
 			`"template":{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"main","image":"web:1"}]}}}}`
-		_, err := sets.Patch(t.Context(), "told", types.ApplyPatchType, []byte(body), metav1.PatchOptions{FieldManager: "kubectl"})
+		_, err := sets.Patch(t.Context(), "told", types.ApplyPatchType, []byte(body),
+			metav1.PatchOptions{FieldManager: "kubectl"})
 		require.NoError(t, err)
 		require.Contains(t, s.warnings.all(), "spec.replicas was left out and stays 6")
 		patch(types.MergePatchType, `{"spec":{"replicas":null}}`)(t, "told", "")

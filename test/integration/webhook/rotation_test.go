@@ -52,7 +52,8 @@ func (s *suite) wantFailurePolicy(t *testing.T, policy string) {
 	for i := range mutating.Webhooks {
 		names = append(names, mutating.Webhooks[i].Name)
 	}
-	_, err = api.MutatingWebhookConfigurations().Patch(ctx, server, types.StrategicMergePatchType, patch(names), metav1.PatchOptions{})
+	_, err = api.MutatingWebhookConfigurations().Patch(ctx, server, types.StrategicMergePatchType, patch(names),
+		metav1.PatchOptions{})
 	require.NoError(t, err)
 	validating, err := api.ValidatingWebhookConfigurations().Get(ctx, server, metav1.GetOptions{})
 	require.NoError(t, err)
@@ -60,7 +61,8 @@ func (s *suite) wantFailurePolicy(t *testing.T, policy string) {
 	for i := range validating.Webhooks {
 		names = append(names, validating.Webhooks[i].Name)
 	}
-	_, err = api.ValidatingWebhookConfigurations().Patch(ctx, server, types.StrategicMergePatchType, patch(names), metav1.PatchOptions{})
+	_, err = api.ValidatingWebhookConfigurations().Patch(ctx, server, types.StrategicMergePatchType, patch(names),
+		metav1.PatchOptions{})
 	require.NoError(t, err)
 }
 
@@ -77,7 +79,8 @@ func (s *suite) servedCertificate(t *testing.T) (raw string, notAfter time.Time)
 // connect makes its own connection, as an API server does that has just started, and trusts what a configuration says.
 // The configuration is read first: what it says may be older than what is served by then, as with a watch that lags.
 func (s *suite) connect(ctx context.Context, address string) error {
-	configuration, err := s.core.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, server, metav1.GetOptions{})
+	configuration, err := s.core.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, server,
+		metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -120,7 +123,10 @@ func (s *suite) rotateUnderLoad(t *testing.T, p *process) {
 		"a Pod is evicted": func(ctx context.Context, _ int) error {
 			return evict(ctx, s.core.PolicyV1().RESTClient(), pod, &metav1.DeleteOptions{DryRun: dry})
 		},
-		"another API server connects": func(ctx context.Context, _ int) error { return s.connect(ctx, p.url[len("https://"):]) },
+		"another API server connects": func(ctx context.Context,
+			_ int) error {
+			return s.connect(ctx, p.url[len("https://"):])
+		},
 	}
 	var running sync.WaitGroup
 	var requests atomic.Int64
@@ -174,7 +180,8 @@ func TestSleptPastTheExpiry(t *testing.T) {
 	require.NoError(t, err, "nobody else notices")
 
 	wake()
-	require.EventuallyWithT(t, func(c *assert.CollectT) { // the API server's old connections last longer than the certificate
+	// the API server's old connections last longer than the certificate
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		fresh, _ := s.servedCertificate(t)
 		require.NotEqual(c, old, fresh)
 		require.NoError(c, s.connect(t.Context(), p.url[len("https://"):]))
@@ -205,7 +212,8 @@ func TestAMountedCertificate(t *testing.T) {
 	s.wantFailurePolicy(t, "Fail")
 
 	shown := func() string {
-		connection, err := tls.Dial("tcp", p.url[len("https://"):], &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it is looked at, not trusted
+		connection, err := tls.Dial("tcp", p.url[len("https://"):],
+			&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // it is looked at, not trusted
 		require.NoError(t, err)
 		defer connection.Close()
 		return string(connection.ConnectionState().PeerCertificates[0].Raw)
@@ -246,7 +254,8 @@ func (s *suite) pointAt(t *testing.T, at string, authority []byte) {
 	require.NoError(t, err)
 	for i := range validating.Webhooks {
 		moved(&validating.Webhooks[i].ClientConfig,
-			[]string{"/validate-collasets", "/validate-podtransitionrules", "/validate-resourcecontexts", "/delete-pods", "/evict-pods"}[i])
+			[]string{"/validate-collasets", "/validate-podtransitionrules", "/validate-resourcecontexts", "/delete-pods",
+				"/evict-pods"}[i])
 	}
 	_, err = api.ValidatingWebhookConfigurations().Update(t.Context(), validating, metav1.UpdateOptions{})
 	require.NoError(t, err)

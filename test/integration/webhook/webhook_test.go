@@ -47,7 +47,8 @@ const (
 )
 
 var (
-	collaSets        = schema.GroupVersionResource{Group: "apps.kusionstack.io", Version: "v1alpha1", Resource: "collasets"}
+	collaSets = schema.GroupVersionResource{Group: "apps.kusionstack.io", Version: "v1alpha1",
+		Resource: "collasets"}
 	rules            = collaSets.GroupVersion().WithResource("podtransitionrules")
 	resourceContexts = collaSets.GroupVersion().WithResource("resourcecontexts")
 )
@@ -130,8 +131,10 @@ func (s *suite) launch(t *testing.T, further ...string) *process {
 	p := &process{url: fmt.Sprintf("https://127.0.0.1:%d", port), ready: fmt.Sprintf("http://127.0.0.1:%d/readyz", probes)}
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	require.NoError(t, err)
-	p.cmd = exec.Command(s.binary, append([]string{"--kubeconfig=" + kubeconfig, "--webhook-bind-address=127.0.0.1", fmt.Sprintf("--webhook-port=%d", port),
-		"--advertise-url=" + p.url, "--metrics-bind-address=0", fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", probes),
+	p.cmd = exec.Command(s.binary, append([]string{"--kubeconfig=" + kubeconfig, "--webhook-bind-address=127.0.0.1",
+		fmt.Sprintf("--webhook-port=%d", port),
+		"--advertise-url=" + p.url, "--metrics-bind-address=0",
+		fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", probes),
 		"--webhook-cert-lifetime=" + certLifetime.String(), "--webhook-cert-settle=" + certSettle.String()}, further...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	require.NoError(t, p.cmd.Start())
@@ -180,8 +183,9 @@ func get(t *testing.T, url string) int {
 
 func (s *suite) pod(name string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-", Namespace: s.namespace, Labels: map[string]string{"kusionstack.io/control": "true"}},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1"}}},
+		ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-", Namespace: s.namespace,
+			Labels: map[string]string{"kusionstack.io/control": "true"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "web:1"}}},
 	}
 }
 
@@ -199,24 +203,29 @@ func (s *suite) createPod(ctx context.Context, pod *corev1.Pod, options metav1.C
 	return false, nil
 }
 
-func (s *suite) create(t *testing.T, resource schema.GroupVersionResource, manifest string, options ...metav1.CreateOptions) (*unstructured.Unstructured, error) {
+func (s *suite) create(
+	t *testing.T, resource schema.GroupVersionResource, manifest string, options ...metav1.CreateOptions,
+) (*unstructured.Unstructured, error) {
 	t.Helper()
 	raw, err := yaml.YAMLToJSON([]byte(manifest))
 	require.NoError(t, err)
 	object := &unstructured.Unstructured{}
 	require.NoError(t, json.Unmarshal(raw, &object.Object))
 	object.SetAPIVersion("apps.kusionstack.io/v1alpha1")
-	return s.dynamic.Resource(resource).Namespace(s.namespace).Create(t.Context(), object, append(options, metav1.CreateOptions{})[0])
+	return s.dynamic.Resource(resource).Namespace(s.namespace).Create(t.Context(), object,
+		append(options, metav1.CreateOptions{})[0])
 }
 
 func collaSet(name, more string) string {
-	return `{kind: CollaSet, metadata: {name: ` + name + `}, spec: {replicas: 2, selector: {matchLabels: {app: web}}, ` + more + `
+	return `{kind: CollaSet, metadata: {name: ` + name +
+		`}, spec: {replicas: 2, selector: {matchLabels: {app: web}}, ` + more + `
 		template: {metadata: {labels: {app: web}}, spec: {fieldOfTomorrow: {a: 1}, containers: [{name: main, image: "web:1", fieldOfTomorrow: true}]}}}}`
 }
 
 // impossible is a CollaSet that the schema takes and webhook-server refuses.
 func impossible(name string) string {
-	return strings.Replace(collaSet(name, ""), "name: main", "name: main, volumeMounts: [{name: data, mountPath: /data}]", 1)
+	return strings.Replace(collaSet(name, ""), "name: main",
+		"name: main, volumeMounts: [{name: data, mountPath: /data}]", 1)
 }
 
 func TestWebhookServer(t *testing.T) {
@@ -237,7 +246,8 @@ func TestWebhookServer(t *testing.T) {
 	t.Run("the configurations trust the server and call it at its address", func(t *testing.T) {
 		secret, err := s.core.CoreV1().Secrets(system).Get(t.Context(), server+"-certs", metav1.GetOptions{})
 		require.NoError(t, err)
-		mutating, err := s.core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), server, metav1.GetOptions{})
+		mutating, err := s.core.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(t.Context(), server,
+			metav1.GetOptions{})
 		require.NoError(t, err)
 		require.Equal(t, p.url+"/mutate-pods/"+string(secret.Data["token"]), *mutating.Webhooks[0].ClientConfig.URL)
 		require.Nil(t, mutating.Webhooks[0].ClientConfig.Service)
@@ -278,7 +288,8 @@ func TestWebhookServer(t *testing.T) {
 	})
 
 	t.Run("what does not do what one may think brings a warning", func(t *testing.T) {
-		_, err := s.create(t, collaSets, collaSet("both", "updateStrategy: {rollingUpdate: {byLabel: {}, byPartition: {partition: 1}}},"))
+		_, err := s.create(t, collaSets, collaSet("both",
+			"updateStrategy: {rollingUpdate: {byLabel: {}, byPartition: {partition: 1}}},"))
 		require.NoError(t, err)
 		require.Contains(t, s.warnings.all(), "byLabel wins")
 	})
@@ -287,16 +298,19 @@ func TestWebhookServer(t *testing.T) {
 		set, err := s.create(t, collaSets, collaSet("forecast", ""))
 		require.NoError(t, err)
 		resource := s.dynamic.Resource(collaSets).Namespace(s.namespace)
-		_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"spec":{"replicas":3}}`), metav1.PatchOptions{})
+		_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"spec":{"replicas":3}}`),
+			metav1.PatchOptions{})
 		require.NoError(t, err)
-		_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"status":{"replicas":3}}`), metav1.PatchOptions{}, "status")
+		_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"status":{"replicas":3}}`),
+			metav1.PatchOptions{}, "status")
 		require.NoError(t, err)
 		for container, said := range map[string]string{
 			`{"name":"main","image":"web:2","fieldOfTomorrow":true}`:                                      "3 Pods will be updated in place",
 			`{"name":"main","image":"web:2","fieldOfTomorrow":true,"env":[{"name":"A","value":"other"}]}`: "3 Pods will be created anew because of template.spec.containers[main].env",
 		} {
 			patch := `{"spec":{"template":{"spec":{"containers":[` + container + `]}}}}`
-			_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(patch),
+				metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
 			require.NoError(t, err)
 			require.Contains(t, s.warnings.all(), said)
 		}
@@ -304,27 +318,36 @@ func TestWebhookServer(t *testing.T) {
 
 	t.Run("a finalizer of a broken CollaSet can be removed", func(t *testing.T) {
 		body := `{"metadata":{"finalizers":["example.test/a"]}}`
-		_, err := s.dynamic.Resource(collaSets).Namespace(s.namespace).Patch(t.Context(), "before", types.MergePatchType, []byte(body), metav1.PatchOptions{})
+		_, err := s.dynamic.Resource(collaSets).Namespace(s.namespace).Patch(t.Context(), "before", types.MergePatchType,
+			[]byte(body), metav1.PatchOptions{})
 		require.NoError(t, err)
-		require.NoError(t, s.dynamic.Resource(collaSets).Namespace(s.namespace).Delete(t.Context(), "before", metav1.DeleteOptions{}))
-		_, err = s.dynamic.Resource(collaSets).Namespace(s.namespace).Patch(t.Context(), "before", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		require.NoError(t, s.dynamic.Resource(collaSets).Namespace(s.namespace).Delete(t.Context(), "before",
+			metav1.DeleteOptions{}))
+		_, err = s.dynamic.Resource(collaSets).Namespace(s.namespace).Patch(t.Context(), "before", types.MergePatchType,
+			[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	})
 
 	t.Run("rules and pools are checked", func(t *testing.T) {
-		_, err := s.create(t, rules, `{kind: PodTransitionRule, metadata: {name: bad}, spec: {selector: {matchLabels: {a: "b c"}}, rules: [{name: a, availablePolicy: {maxUnavailableValue: 1}}]}}`)
+		_, err := s.create(t, rules,
+			`{kind: PodTransitionRule, metadata: {name: bad}, spec: {selector: {matchLabels: {a: "b c"}}, rules: [{name: a, availablePolicy: {maxUnavailableValue: 1}}]}}`)
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
-		_, err = s.create(t, rules, `{kind: PodTransitionRule, metadata: {name: hook}, spec: {selector: {}, rules: [{name: a, webhook: {clientConfig: {url: "https://192.0.2.1:81/never-dialled"}}}]}}`)
+		_, err = s.create(t, rules,
+			`{kind: PodTransitionRule, metadata: {name: hook}, spec: {selector: {}, rules: [{name: a, webhook: {clientConfig: {url: "https://192.0.2.1:81/never-dialled"}}}]}}`)
 		require.NoError(t, err)
-		_, err = s.create(t, resourceContexts, `{kind: ResourceContext, metadata: {name: pool}, spec: {contexts: [{id: 0, data: {Owner: a}}, {id: 1, data: {Owner: b}}]}}`)
+		_, err = s.create(t, resourceContexts,
+			`{kind: ResourceContext, metadata: {name: pool}, spec: {contexts: [{id: 0, data: {Owner: a}}, {id: 1, data: {Owner: b}}]}}`)
 		require.NoError(t, err)
-		_, err = s.create(t, resourceContexts, `{kind: ResourceContext, metadata: {name: twice}, spec: {contexts: [{id: 1}, {id: 1}]}}`)
+		_, err = s.create(t, resourceContexts,
+			`{kind: ResourceContext, metadata: {name: twice}, spec: {contexts: [{id: 1}, {id: 1}]}}`)
 		require.ErrorContains(t, err, "spec.contexts[1].id")
 	})
 
 	t.Run("a configuration that is applied anew gets its authorities back", func(t *testing.T) {
-		require.NoError(t, s.core.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), server, metav1.DeleteOptions{}))
-		_, err := s.cluster.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "-k", filepath.Join("..", "..", "..", "deploy", "overlays", "local"))
+		require.NoError(t, s.core.AdmissionregistrationV1().MutatingWebhookConfigurations().Delete(t.Context(), server,
+			metav1.DeleteOptions{}))
+		_, err := s.cluster.Kubectl(t.Context(), "apply", "--server-side", "--force-conflicts", "-k",
+			filepath.Join("..", "..", "..", "deploy", "overlays", "local"))
 		require.NoError(t, err)
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			gated, err := s.createPod(t.Context(), s.pod("anew"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
@@ -336,7 +359,8 @@ func TestWebhookServer(t *testing.T) {
 	t.Run("no admission fails while certificates rotate", func(t *testing.T) { s.rotateUnderLoad(t, p) })
 
 	t.Run("a server that died stops nobody", func(t *testing.T) {
-		managed, foreign := s.runningPod(t, "managed", nil), s.runningPod(t, "foreign", map[string]string{"kusionstack.io/control": "false"})
+		managed, foreign := s.runningPod(t, "managed", nil),
+			s.runningPod(t, "foreign", map[string]string{"kusionstack.io/control": "false"})
 		require.NoError(t, p.cmd.Process.Kill())
 		_ = p.cmd.Wait() // killed
 		gated, err := s.createPod(t.Context(), s.pod("after"), metav1.CreateOptions{})
@@ -346,7 +370,8 @@ func TestWebhookServer(t *testing.T) {
 		require.NoError(t, err)
 		for _, pod := range []*corev1.Pod{managed, foreign} {
 			s.label(t, pod, map[string]any{"changed": "1"})
-			require.NoError(t, evict(t.Context(), s.core.PolicyV1().RESTClient(), pod, &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
+			require.NoError(t, evict(t.Context(), s.core.PolicyV1().RESTClient(), pod,
+				&metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}))
 			require.NoError(t, s.delete(t, pod, metav1.DeleteOptions{}))
 		}
 	})
@@ -395,15 +420,18 @@ func (s *suite) foreignPodsDoNotCallIt(t *testing.T, metrics string) {
 	require.NoError(t, err)
 	before := calls(t, metrics)
 	require.Positive(t, before["/mutate-pods"], "calls are counted")
-	for name, labels := range map[string]map[string]string{"unlabelled": {"kusionstack.io/control": ""}, "not-managed": {"kusionstack.io/control": "false"}} {
+	for name, labels := range map[string]map[string]string{"unlabelled": {"kusionstack.io/control": ""},
+		"not-managed": {"kusionstack.io/control": "false"}} {
 		pod := s.runningPod(t, name, labels) // with an update of its status
 		s.label(t, pod, map[string]any{"changed": "1"})
 		require.NoError(t, s.delete(t, pod, metav1.DeleteOptions{}))
 	}
 	resource := s.dynamic.Resource(collaSets).Namespace(s.namespace)
-	_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"metadata":{"labels":{"changed":"1"}}}`), metav1.PatchOptions{})
+	_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType,
+		[]byte(`{"metadata":{"labels":{"changed":"1"}}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
-	_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"status":{"replicas":1}}`), metav1.PatchOptions{}, "status")
+	_, err = resource.Patch(t.Context(), set.GetName(), types.MergePatchType, []byte(`{"status":{"replicas":1}}`),
+		metav1.PatchOptions{}, "status")
 	require.NoError(t, err)
 	require.Equal(t, before, calls(t, metrics))
 
@@ -418,8 +446,10 @@ func (s *suite) foreignPodsDoNotCallIt(t *testing.T, metrics string) {
 // operatorsOwnDeletesDoNotCallIt deletes Pods as collaset-controller, and as others, and counts at the server.
 func (s *suite) operatorsOwnDeletesDoNotCallIt(t *testing.T, metrics string) {
 	t.Helper()
-	const operator, mayOperate = "system:serviceaccount:kuperator-system:collaset-controller", "operate.podopslifecycle.kusionstack.io/collaset"
-	const lifecycle, other = "system:serviceaccount:kuperator-system:lifecycle-controller", "system:serviceaccount:team:other-controller"
+	const operator, mayOperate = "system:serviceaccount:kuperator-system:collaset-controller",
+		"operate.podopslifecycle.kusionstack.io/collaset"
+	const lifecycle, other = "system:serviceaccount:kuperator-system:lifecycle-controller",
+		"system:serviceaccount:team:other-controller"
 	dryRun := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
 	for i, c := range []struct {
 		by      string

@@ -15,11 +15,15 @@ import (
 // about, and what goes to status is small and readable.
 func FuzzWebhookAnswer(f *testing.F) {
 	for _, post := range []string{
-		"", "null", "{}", "[]", `{"success":true}`, `{"success":false,"message":"no","finishedNames":["a"]}`, `{"success":true,"poll":true,"taskId":"t"}`,
-		`{"success":true,"async":true,"traceId":"t","finishedNames":null}`, `{"success":true,"poll":true}`, `{"SUCCESS":true}`,
-		`{"success":true,"poll":true,"taskId":"\u0000\ud800"}`, `{"finishedNames":[null,"a","a"]}`, "\xff{", `{"success":1e999}`,
+		"", "null", "{}", "[]", `{"success":true}`, `{"success":false,"message":"no","finishedNames":["a"]}`,
+		`{"success":true,"poll":true,"taskId":"t"}`,
+		`{"success":true,"async":true,"traceId":"t","finishedNames":null}`, `{"success":true,"poll":true}`,
+		`{"SUCCESS":true}`,
+		`{"success":true,"poll":true,"taskId":"\u0000\ud800"}`, `{"finishedNames":[null,"a","a"]}`, "\xff{",
+		`{"success":1e999}`,
 	} {
-		for _, poll := range []string{"", `{"success":true,"finished":true}`, `{"stop":true}`, `{"finishedNames":["b","zz"],"message":"\u202e\n"}`, `{"finished":{}}`} {
+		for _, poll := range []string{"", `{"success":true,"finished":true}`, `{"stop":true}`,
+			`{"finishedNames":["b","zz"],"message":"\u202e\n"}`, `{"finished":{}}`} {
 			f.Add([]byte(post), []byte(poll), true)
 		}
 	}
@@ -60,8 +64,10 @@ func FuzzWebhookAnswer(f *testing.F) {
 // FuzzParameters: any path into any Pod gives a value or an error that says which parameter is wrong.
 func FuzzParameters(f *testing.F) {
 	for _, path := range []string{
-		"", ".", "..", "metadata", "metadata.name", "metadata.labels", "metadata.labels['app']", "metadata.labels['", "metadata.labels']", "['']", "metadata['labels']['app']",
-		"status.podIP", "status.podIP.x", "spec.containers", "spec.containers.0.name", "spec.nope.nope", "metadata.annotations['a['b']']", "\x00", "metadata.labels['é']",
+		"", ".", "..", "metadata", "metadata.name", "metadata.labels", "metadata.labels['app']", "metadata.labels['",
+		"metadata.labels']", "['']", "metadata['labels']['app']",
+		"status.podIP", "status.podIP.x", "spec.containers", "spec.containers.0.name", "spec.nope.nope",
+		"metadata.annotations['a['b']']", "\x00", "metadata.labels['é']",
 	} {
 		f.Add(path, examplePod)
 		f.Add(path, `{}`)

@@ -21,13 +21,15 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func at(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
 
 func polling() Settings {
-	return Settings{Rule: "rule", Check: "check", Polls: true, Interval: 5 * time.Second, Timeout: time.Minute, Room: 96 << 10, HistoryRoom: 24}
+	return Settings{Rule: "rule", Check: "check", Polls: true, Interval: 5 * time.Second, Timeout: time.Minute,
+		Room: 96 << 10, HistoryRoom: 24}
 }
 
 func question(pod, request string) grants.Question {
 	requests := []appsv1alpha1.GrantedOperation{{ID: "job", Type: "update", Request: request}}
 	return grants.Question{PodName: pod, Requests: requests, Subject: grants.Subject{
-		Rule: "rule", Check: "check", Pod: types.UID("uid-" + pod), Stage: appsv1alpha1.StagePreCheck, Operations: grants.OperationsKey(requests),
+		Rule: "rule", Check: "check", Pod: types.UID("uid-" + pod), Stage: appsv1alpha1.StagePreCheck,
+		Operations: grants.OperationsKey(requests),
 	}}
 }
 
@@ -97,25 +99,33 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		want     []string
 		task     string // its ID, if one is begun
 	}{
-		"success lets all pass, whatever names it has": {polling(), `{"success":true,"finishedNames":["other"]}`, []string{"a", "b"}, ""},
-		"a rejection names those that pass nevertheless": {polling(), `{"success":false,"message":"not\nnow","finishedNames":["b"]}`,
+		"success lets all pass, whatever names it has": {polling(), `{"success":true,"finishedNames":["other"]}`,
+			[]string{"a", "b"}, ""},
+		"a rejection names those that pass nevertheless": {polling(),
+			`{"success":false,"message":"not\nnow","finishedNames":["b"]}`,
 			[]string{"a: rejected by the webhook: not now", "b"}, ""},
 		"names that nobody asked about are ignored": {polling(), `{"success":false,"finishedNames":["c","uid-a","A"]}`,
 			[]string{"a: rejected by the webhook", "b: rejected by the webhook"}, ""},
-		"an empty object rejects": {polling(), `{}`, []string{"a: rejected by the webhook", "b: rejected by the webhook"}, ""},
-		"a task is begun for those that are not finished": {polling(), `{"success":true,"poll":true,"taskId":"t","message":"started","finishedNames":["a"]}`,
+		"an empty object rejects": {polling(), `{}`,
+			[]string{"a: rejected by the webhook", "b: rejected by the webhook"}, ""},
+		"a task is begun for those that are not finished": {polling(),
+			`{"success":true,"poll":true,"taskId":"t","message":"started","finishedNames":["a"]}`,
 			[]string{"a", "b: the webhook works on it, task t: started"}, "t"},
 		"the old name of poll works": {polling(), `{"success":true,"async":true,"taskId":"t"}`,
 			[]string{"a: the webhook works on it, task t", "b: the webhook works on it, task t"}, "t"},
 		"the trace names the task if nothing else does": {polling(), `{"success":true,"poll":true,"traceId":"x"}`,
 			[]string{"a: the webhook works on it, task x", "b: the webhook works on it, task x"}, "x"},
-		"a task of which all are finished is none": {polling(), `{"success":true,"poll":true,"taskId":"t","finishedNames":["b","a"]}`, []string{"a", "b"}, ""},
+		"a task of which all are finished is none": {polling(),
+			`{"success":true,"poll":true,"taskId":"t","finishedNames":["b","a"]}`, []string{"a", "b"}, ""},
 		"a task without a name is refused": {polling(), `{"success":true,"poll":true}`,
-			[]string{"a: the webhook wants to be polled but names no task: its answer needs a taskId", "b: the webhook wants to be polled but names no task: its answer needs a taskId"}, ""},
-		"a task with a name without end is refused": {polling(), `{"success":true,"poll":true,"finishedNames":["a"],"taskId":"` + strings.Repeat("x", 254) + `"}`,
+			[]string{"a: the webhook wants to be polled but names no task: its answer needs a taskId",
+				"b: the webhook wants to be polled but names no task: its answer needs a taskId"}, ""},
+		"a task with a name without end is refused": {polling(),
+			`{"success":true,"poll":true,"finishedNames":["a"],"taskId":"` + strings.Repeat("x", 254) + `"}`,
 			[]string{"a", "b: the webhook's taskId has more than 253 bytes: it must give a shorter one"}, ""},
 		"a task needs a rule that says how to poll": {withoutPoll, `{"success":true,"poll":true,"taskId":"t"}`,
-			[]string{"a: the webhook wants to be polled: set webhook.clientConfig.poll", "b: the webhook wants to be polled: set webhook.clientConfig.poll"}, ""},
+			[]string{"a: the webhook wants to be polled: set webhook.clientConfig.poll",
+				"b: the webhook wants to be polled: set webhook.clientConfig.poll"}, ""},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -141,8 +151,10 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 
 func TestWhatIsNoAnswer(t *testing.T) {
 	for name, body := range map[string]string{
-		"nothing": "", "text": "<html>busy</html>", "null": "null", "a list": "[]", "a number": "1", "half an object": `{"success":true`,
-		"two objects": `{"success":true}{"success":true}`, "another type": `{"success":"yes"}`, "names that are none": `{"finishedNames":[1]}`,
+		"nothing": "", "text": "<html>busy</html>", "null": "null", "a list": "[]", "a number": "1",
+		"half an object": `{"success":true`,
+		"two objects":    `{"success":true}{"success":true}`, "another type": `{"success":"yes"}`,
+		"names that are none": `{"finishedNames":[1]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParseAnswer([]byte(body))
@@ -186,10 +198,13 @@ func TestFailuresFollowTheFailurePolicy(t *testing.T) {
 		ignored  int
 		least    time.Duration
 	}{
-		"Fail refuses and tries again soon":             {polling(), Failure{Reason: down}, []string{"a: " + down}, 0, time.Second},
-		"Ignore lets Pods pass":                         {ignore, Failure{Reason: down}, []string{"a"}, 1, 0},
-		"Ignore is not about what was never sent":       {ignore, Failure{Reason: down, Refused: true}, []string{"a: " + down}, 0, time.Second},
-		"what somebody must change is tried again late": {ignore, Failure{Reason: down, Refused: true, Lasting: true}, []string{"a: " + down}, 0, 48 * time.Second},
+		"Fail refuses and tries again soon": {polling(), Failure{Reason: down}, []string{"a: " + down}, 0,
+			time.Second},
+		"Ignore lets Pods pass": {ignore, Failure{Reason: down}, []string{"a"}, 1, 0},
+		"Ignore is not about what was never sent": {ignore, Failure{Reason: down, Refused: true},
+			[]string{"a: " + down}, 0, time.Second},
+		"what somebody must change is tried again late": {ignore, Failure{Reason: down, Refused: true, Lasting: true},
+			[]string{"a: " + down}, 0, 48 * time.Second},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -383,13 +398,18 @@ func TestWhatAPollMeans(t *testing.T) {
 		want   []string
 		open   bool
 	}{
-		"finished in success lets all pass":         {`{"success":true,"finished":true}`, []string{"a", "b"}, false},
-		"names pass one by one":                     {`{"success":true,"finishedNames":["b","zzz"],"message":"half"}`, []string{"a: the webhook works on it, task t: half", "b"}, true},
-		"finished without success goes on":          {`{"finished":true,"message":"?"}`, []string{"a: the webhook works on it, task t: ?", "b: the webhook works on it, task t: ?"}, true},
-		"all names is the end":                      {`{"finishedNames":["a","b"]}`, []string{"a", "b"}, false},
-		"stop rejects what is left":                 {`{"stop":true,"finishedNames":["a"],"message":"no"}`, []string{"a", "b: the webhook stopped its task: no"}, false},
-		"success alone is no end":                   {`{"success":true}`, []string{"a: the webhook works on it, task t", "b: the webhook works on it, task t"}, true},
-		"stop together with the end lets all pass.": {`{"success":true,"finished":true,"stop":true}`, []string{"a", "b"}, false},
+		"finished in success lets all pass": {`{"success":true,"finished":true}`, []string{"a", "b"}, false},
+		"names pass one by one": {`{"success":true,"finishedNames":["b","zzz"],"message":"half"}`,
+			[]string{"a: the webhook works on it, task t: half", "b"}, true},
+		"finished without success goes on": {`{"finished":true,"message":"?"}`,
+			[]string{"a: the webhook works on it, task t: ?", "b: the webhook works on it, task t: ?"}, true},
+		"all names is the end": {`{"finishedNames":["a","b"]}`, []string{"a", "b"}, false},
+		"stop rejects what is left": {`{"stop":true,"finishedNames":["a"],"message":"no"}`,
+			[]string{"a", "b: the webhook stopped its task: no"}, false},
+		"success alone is no end": {`{"success":true}`,
+			[]string{"a: the webhook works on it, task t", "b: the webhook works on it, task t"}, true},
+		"stop together with the end lets all pass.": {`{"success":true,"finished":true,"stop":true}`,
+			[]string{"a", "b"}, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -419,7 +439,8 @@ func TestATaskRunsOut(t *testing.T) {
 	i := known(t, polling(), "a", "b")
 	r := next(t, i, at(5))
 	i.PollFailed(r, Failure{Reason: "the webhook cannot be asked: it is down"}, at(5))
-	require.Equal(t, "a: the webhook works on it, task t: the webhook cannot be asked: it is down", answers(i, questions("a")...)[0])
+	require.Equal(t, "a: the webhook works on it, task t: the webhook cannot be asked: it is down",
+		answers(i, questions("a")...)[0])
 	i.Polled(next(t, i, at(20)), PollAnswer{FinishedNames: []string{"a"}, Message: "slow"}, at(20))
 	i.Tick(at(59))
 	require.Len(t, i.State().TaskStates, 1)
@@ -428,7 +449,8 @@ func TestATaskRunsOut(t *testing.T) {
 	require.Len(t, i.State().TaskStates, 1)
 	i.Polled(last, PollAnswer{Message: "slow"}, at(61))
 	nothing(t, i, at(61))
-	require.Equal(t, []string{"a", "b: Polling timeout: the webhook's task did not finish within 1m0s: slow"}, answers(i, questions("a", "b")...))
+	require.Equal(t, []string{"a", "b: Polling timeout: the webhook's task did not finish within 1m0s: slow"},
+		answers(i, questions("a", "b")...))
 	require.Equal(t, "Polling timeout: slow", i.State().History[0].Message)
 	require.Equal(t, []string{"b"}, i.State().History[0].Processing)
 	require.Equal(t, "b", names(next(t, i, at(70))), "and is asked about anew")
@@ -507,7 +529,8 @@ func TestStatusStaysSmall(t *testing.T) {
 	now := at(0)
 	for round := range 100 {
 		i.Want(questions("a", strings.Repeat("b", 200)))
-		i.Answered(next(t, i, now), Answer{Success: true, Poll: true, TaskID: fmt.Sprint(round), Message: strings.Repeat("ü", 5000)}, now)
+		i.Answered(next(t, i, now), Answer{Success: true, Poll: true, TaskID: fmt.Sprint(round),
+			Message: strings.Repeat("ü", 5000)}, now)
 		i.Known(written(t, i))
 		now = now.Add(5 * time.Second)
 		i.Polled(next(t, i, now), PollAnswer{Success: true, Finished: true}, now)

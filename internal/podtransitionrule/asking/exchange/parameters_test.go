@@ -23,7 +23,8 @@ func podJSON(t testing.TB, text string) map[string]any {
 }
 
 func field(path string) appsv1alpha1.Parameter {
-	return appsv1alpha1.Parameter{Key: "k", ValueFrom: &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+	return appsv1alpha1.Parameter{Key: "k",
+		ValueFrom: &appsv1alpha1.ParameterSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
 func TestParameters(t *testing.T) {
@@ -36,33 +37,41 @@ func TestParameters(t *testing.T) {
 		wantErr   string
 		needs     bool
 	}{
-		"a value":                      {parameter: appsv1alpha1.Parameter{Key: "k", Value: "v"}, want: "v"},
-		"a value wins over a field":    {parameter: both, want: "given"},
-		"neither":                      {parameter: appsv1alpha1.Parameter{Key: "k"}},
-		"a source without a field":     {parameter: appsv1alpha1.Parameter{Key: "k", ValueFrom: &appsv1alpha1.ParameterSource{}}},
-		"the name":                     {parameter: field("metadata.name"), want: "web-0"},
-		"the namespace":                {parameter: field("metadata.namespace"), want: "ns"},
-		"the UID":                      {parameter: field("metadata.uid"), want: "u"},
-		"labels":                       {parameter: field("metadata.labels"), want: "a.b/c.d=\"x\"\napp=\"web\"", needs: true},
-		"annotations":                  {parameter: field("metadata.annotations"), want: `note="say \"hi\"\nthere"`, needs: true},
-		"one label":                    {parameter: field("metadata.labels['a.b/c.d']"), want: "x", needs: true},
-		"one annotation":               {parameter: field("metadata.annotations['note']"), want: "say \"hi\"\nthere", needs: true},
-		"a label that is not there":    {parameter: field("metadata.labels['nope']"), needs: true},
-		"a text":                       {parameter: field("status.podIP"), want: "10.0.0.1", needs: true},
-		"a boolean":                    {parameter: field("spec.hostNetwork"), want: "true", needs: true},
-		"a number":                     {parameter: field("spec.priority"), want: "7", needs: true},
-		"a list":                       {parameter: field("spec.containers"), want: `[{"name":"web"}]`, needs: true},
-		"null":                         {parameter: field("spec.nodeName"), needs: true},
-		"a field without a value":      {parameter: field("status.hostIP"), needs: true},
-		"a path through nothing":       {parameter: field("spec.securityContext.fsGroup"), wantErr: `webhook parameter "k": fieldPath is "spec.securityContext.fsGroup", but the Pod has nothing below spec.securityContext: correct it`, needs: true},
-		"a path through a text":        {parameter: field("status.podIP.x"), wantErr: "nothing below status.podIP", needs: true},
-		"a path into a list":           {parameter: field("spec.containers.0"), wantErr: "nothing below spec.containers", needs: true},
-		"brackets elsewhere":           {parameter: field("spec['x']"), wantErr: "only metadata.labels['key']", needs: true},
-		"an empty path":                {parameter: field(""), wantErr: "fieldPath is empty"},
-		"an empty name":                {parameter: field("spec..x"), wantErr: "names with dots between", needs: true},
-		"nothing but dots":             {parameter: field(".."), wantErr: "names with dots between", needs: true},
-		"brackets that do not open":    {parameter: field("metadata.labels']"), want: "", needs: true},
-		"more than anybody would send": {parameter: field("metadata.annotations['big']"), wantErr: "more than 32768 bytes", needs: true},
+		"a value":                   {parameter: appsv1alpha1.Parameter{Key: "k", Value: "v"}, want: "v"},
+		"a value wins over a field": {parameter: both, want: "given"},
+		"neither":                   {parameter: appsv1alpha1.Parameter{Key: "k"}},
+		"a source without a field": {parameter: appsv1alpha1.Parameter{Key: "k",
+			ValueFrom: &appsv1alpha1.ParameterSource{}}},
+		"the name":      {parameter: field("metadata.name"), want: "web-0"},
+		"the namespace": {parameter: field("metadata.namespace"), want: "ns"},
+		"the UID":       {parameter: field("metadata.uid"), want: "u"},
+		"labels": {parameter: field("metadata.labels"), want: "a.b/c.d=\"x\"\napp=\"web\"",
+			needs: true},
+		"annotations": {parameter: field("metadata.annotations"), want: `note="say \"hi\"\nthere"`,
+			needs: true},
+		"one label": {parameter: field("metadata.labels['a.b/c.d']"), want: "x", needs: true},
+		"one annotation": {parameter: field("metadata.annotations['note']"), want: "say \"hi\"\nthere",
+			needs: true},
+		"a label that is not there": {parameter: field("metadata.labels['nope']"), needs: true},
+		"a text":                    {parameter: field("status.podIP"), want: "10.0.0.1", needs: true},
+		"a boolean":                 {parameter: field("spec.hostNetwork"), want: "true", needs: true},
+		"a number":                  {parameter: field("spec.priority"), want: "7", needs: true},
+		"a list":                    {parameter: field("spec.containers"), want: `[{"name":"web"}]`, needs: true},
+		"null":                      {parameter: field("spec.nodeName"), needs: true},
+		"a field without a value":   {parameter: field("status.hostIP"), needs: true},
+		"a path through nothing": {parameter: field("spec.securityContext.fsGroup"),
+			wantErr: `webhook parameter "k": fieldPath is "spec.securityContext.fsGroup", but the Pod has nothing below spec.securityContext: correct it`, needs: true},
+		"a path through a text": {parameter: field("status.podIP.x"), wantErr: "nothing below status.podIP",
+			needs: true},
+		"a path into a list": {parameter: field("spec.containers.0"), wantErr: "nothing below spec.containers",
+			needs: true},
+		"brackets elsewhere":        {parameter: field("spec['x']"), wantErr: "only metadata.labels['key']", needs: true},
+		"an empty path":             {parameter: field(""), wantErr: "fieldPath is empty"},
+		"an empty name":             {parameter: field("spec..x"), wantErr: "names with dots between", needs: true},
+		"nothing but dots":          {parameter: field(".."), wantErr: "names with dots between", needs: true},
+		"brackets that do not open": {parameter: field("metadata.labels']"), want: "", needs: true},
+		"more than anybody would send": {parameter: field("metadata.annotations['big']"), wantErr: "more than 32768 bytes",
+			needs: true},
 	}
 	full := podJSON(t, examplePod)
 	annotations, _ := full["metadata"].(map[string]any)["annotations"].(map[string]any)
@@ -95,9 +104,11 @@ func TestTheBodyHasTheFieldsOfKuperatorAndSomeMore(t *testing.T) {
 		check appsv1alpha1.TransitionRule
 		want  string
 	}{
-		"without a stage": {appsv1alpha1.TransitionRule{Name: "check"}, `{"traceId":"t","ruleName":"check","namespace":"ns","podTransitionRule":"rule","resources":[
+		"without a stage": {appsv1alpha1.TransitionRule{Name: "check"},
+			`{"traceId":"t","ruleName":"check","namespace":"ns","podTransitionRule":"rule","resources":[
 			{"apiVersion":"core/v1","kind":"Pod","name":"a","parameters":{"k":"v"},"namespace":"ns","uid":"uid-a","operations":[{"id":"job","type":"update"}]}]}`},
-		"with one": {appsv1alpha1.TransitionRule{Name: "check", Stage: &stage}, `{"traceId":"t","ruleName":"check","stage":"PostCheck","namespace":"ns","podTransitionRule":"rule","resources":[
+		"with one": {appsv1alpha1.TransitionRule{Name: "check", Stage: &stage},
+			`{"traceId":"t","ruleName":"check","stage":"PostCheck","namespace":"ns","podTransitionRule":"rule","resources":[
 			{"apiVersion":"core/v1","kind":"Pod","name":"a","parameters":{"k":"v"},"namespace":"ns","uid":"uid-a","operations":[{"id":"job","type":"update"}]}]}`},
 	}
 	for name, tc := range tests {

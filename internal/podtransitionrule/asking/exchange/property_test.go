@@ -67,13 +67,16 @@ func (m *model) ask(t *rapid.T) {
 	}
 	if r.TaskID != "" {
 		require.NotNil(t, m.status)
-		require.True(t, slices.ContainsFunc(m.status.TaskStates, func(i appsv1alpha1.TaskInfo) bool { return i.TaskID == r.TaskID }), "a task is polled that status never had")
+		require.True(t, slices.ContainsFunc(m.status.TaskStates,
+			func(i appsv1alpha1.TaskInfo) bool { return i.TaskID == r.TaskID }), "a task is polled that status never had")
 	}
 	for _, q := range r.Questions {
 		require.True(t, slices.ContainsFunc(m.wanted, func(w grants.Question) bool { return w.Subject == q.Subject }))
 		require.False(t, m.approvals[q.Subject], "what passed is not asked about again")
 		for _, other := range m.flying {
-			require.False(t, slices.ContainsFunc(other.Questions, func(o grants.Question) bool { return o.Subject == q.Subject }) && m.subjects[q.Subject].flight == other.number, "asked twice at once")
+			require.False(t, slices.ContainsFunc(other.Questions,
+				func(o grants.Question) bool { return o.Subject == q.Subject }) && m.subjects[q.Subject].flight == other.number,
+				"asked twice at once")
 		}
 	}
 	m.flying = append(m.flying, flight{r, maps.Clone(m.since)})
@@ -109,7 +112,8 @@ func (m *model) hear(t *rapid.T) {
 	case r.TaskID != "" && fails:
 		m.PollFailed(r.Request, failure, m.now)
 	case r.TaskID != "":
-		a := PollAnswer{Success: yes.Draw(t, "success"), Finished: yes.Draw(t, "all"), Stop: yes.Draw(t, "stop"), FinishedNames: finished}
+		a := PollAnswer{Success: yes.Draw(t, "success"), Finished: yes.Draw(t, "all"), Stop: yes.Draw(t, "stop"),
+			FinishedNames: finished}
 		approve(a.Success && a.Finished)
 		m.Polled(r.Request, a, m.now)
 	case fails:
@@ -118,7 +122,8 @@ func (m *model) hear(t *rapid.T) {
 		}
 		m.Failed(r.Request, failure, m.now)
 	default:
-		a := Answer{Success: yes.Draw(t, "success"), Poll: yes.Draw(t, "poll"), TaskID: rapid.SampledFrom([]string{"", "t", "u"}).Draw(t, "id"), FinishedNames: finished}
+		a := Answer{Success: yes.Draw(t, "success"), Poll: yes.Draw(t, "poll"),
+			TaskID: rapid.SampledFrom([]string{"", "t", "u"}).Draw(t, "id"), FinishedNames: finished}
 		approve(a.Success && !a.Poll)
 		m.Answered(r.Request, a, m.now)
 	}
@@ -139,7 +144,8 @@ func (m *model) check(t *rapid.T) {
 	got := map[grants.Subject]grants.Answer{}
 	m.Answers(got)
 	for s, a := range got {
-		require.True(t, slices.ContainsFunc(m.wanted, func(q grants.Question) bool { return q.Subject == s }), "an answer that nobody waits for")
+		require.True(t, slices.ContainsFunc(m.wanted, func(q grants.Question) bool { return q.Subject == s }),
+			"an answer that nobody waits for")
 		require.True(t, a.Passed || a.Reason != "", "a refusal without a reason")
 		if a.Passed {
 			require.True(t, m.approvals[s], "%v passed, but nobody said so", s)

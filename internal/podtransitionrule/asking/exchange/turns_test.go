@@ -85,25 +85,28 @@ func (l *line) of(namespace string) (n int) {
 // TestAVictimIsAskedSoon: whatever the servers of others do, and whenever the victim comes, its rule is asked within
 // 5 s.
 func TestAVictimIsAskedSoon(t *testing.T) {
-	servers := map[string]time.Duration{"hang": 10 * time.Second, "are slow": 9 * time.Second, "are lazy": 1900 * time.Millisecond, "redirect": 100 * time.Millisecond}
+	servers := map[string]time.Duration{"hang": 10 * time.Second, "are slow": 9 * time.Second,
+		"are lazy": 1900 * time.Millisecond, "redirect": 100 * time.Millisecond}
 	for what, takes := range servers {
 		for _, namespaces := range []int{1, 2, 20, 60} {
-			for _, later := range []time.Duration{0, 100 * time.Millisecond, 9900 * time.Millisecond, 10 * time.Second, 35 * time.Second} {
-				t.Run(fmt.Sprintf("servers of %d namespaces %s, the victim comes after %s", namespaces, what, later), func(t *testing.T) {
-					l := newLine()
-					for n := range namespaces {
-						l.come(fmt.Sprintf("attacker-%d", n), 10)
-					}
-					other := func(string) time.Duration { return takes }
-					l.serve(other)
-					l.pass(later, other)
-					l.come("victim", 1)
-					came := l.now
-					l.serve(other)
-					l.pass(5*time.Second, other)
-					require.Contains(t, l.asked, "victim")
-					require.Less(t, l.asked["victim"].Sub(came), 5*time.Second)
-				})
+			for _, later := range []time.Duration{0, 100 * time.Millisecond, 9900 * time.Millisecond, 10 * time.Second,
+				35 * time.Second} {
+				t.Run(fmt.Sprintf("servers of %d namespaces %s, the victim comes after %s", namespaces, what, later),
+					func(t *testing.T) {
+						l := newLine()
+						for n := range namespaces {
+							l.come(fmt.Sprintf("attacker-%d", n), 10)
+						}
+						other := func(string) time.Duration { return takes }
+						l.serve(other)
+						l.pass(later, other)
+						l.come("victim", 1)
+						came := l.now
+						l.serve(other)
+						l.pass(5*time.Second, other)
+						require.Contains(t, l.asked, "victim")
+						require.Less(t, l.asked["victim"].Sub(came), 5*time.Second)
+					})
 			}
 		}
 	}
@@ -203,7 +206,8 @@ func TestTurnsKeepTheirBounds(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"come": func(t *rapid.T) {
-				c := &caller{fmt.Sprint(rapid.IntRange(0, 40).Draw(t, "namespace")), types.UID(fmt.Sprint(rapid.IntRange(0, 2).Draw(t, "rule")))}
+				c := &caller{fmt.Sprint(rapid.IntRange(0, 40).Draw(t, "namespace")),
+					types.UID(fmt.Sprint(rapid.IntRange(0, 2).Draw(t, "rule")))}
 				waits[c] = true
 				l.Want(c.namespace, c.rule, c)
 			},

@@ -1,4 +1,4 @@
-package writes_test
+package freshness_test
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 var (
@@ -34,7 +34,8 @@ var (
 )
 
 func pod(name string, uid types.UID, rv int) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid, ResourceVersion: strconv.Itoa(rv)}}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: uid,
+		ResourceVersion: strconv.Itoa(rv)}}
 }
 
 func terminating(p *corev1.Pod) *corev1.Pod {
@@ -76,75 +77,98 @@ func newStore() toolscache.Store {
 }
 
 func TestUnobserved(t *testing.T) {
-	created := func(p *corev1.Pod) func(*writes.Tracker) { return func(t *writes.Tracker) { t.Created(web, p) } }
-	wrote := func(p *corev1.Pod) func(*writes.Tracker) { return func(t *writes.Tracker) { t.Wrote(web, p) } }
-	deleted := func(p *corev1.Pod) func(*writes.Tracker) { return func(t *writes.Tracker) { t.Deleted(web, p) } }
+	created := func(p *corev1.Pod) func(*freshness.Tracker) { return func(t *freshness.Tracker) { t.Created(web, p) } }
+	wrote := func(p *corev1.Pod) func(*freshness.Tracker) { return func(t *freshness.Tracker) { t.Wrote(web, p) } }
+	deleted := func(p *corev1.Pod) func(*freshness.Tracker) { return func(t *freshness.Tracker) { t.Deleted(web, p) } }
 	tests := map[string]struct {
-		record []func(*writes.Tracker)
+		record []func(*freshness.Tracker)
 		cached []*corev1.Pod
 		// pending is what both kinds of reader answer, unless one of the next two says otherwise.
 		pending, pendingWithoutStore bool
 		reached                      string // a bookmark of the store
 	}{
 		"an owner without writes has nothing to wait for": {},
-		"a creation that the cache lacks":                 {record: []func(*writes.Tracker){created(pod("a", "1", 10))}, pending: true, pendingWithoutStore: true},
-		"a creation that the cache shows":                 {record: []func(*writes.Tracker){created(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}},
-		"a creation that others changed since":            {record: []func(*writes.Tracker){created(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 11)}},
+		"a creation that the cache lacks": {record: []func(*freshness.Tracker){created(pod("a", "1", 10))},
+			pending: true, pendingWithoutStore: true},
+		"a creation that the cache shows": {record: []func(*freshness.Tracker){created(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}},
+		"a creation that others changed since": {record: []func(*freshness.Tracker){created(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 11)}},
 		"a creation hidden by an older object of the name": {
-			record: []func(*writes.Tracker){created(pod("a", "2", 10))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){created(pod("a", "2", 10))}, cached: []*corev1.Pod{pod("a", "1", 9)},
+			pending: true, pendingWithoutStore: true,
 		},
 		"a creation that is gone again from a cache that has come further": {
-			record: []func(*writes.Tracker){created(pod("a", "1", 10))}, reached: "12", pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){created(pod("a", "1", 10))}, reached: "12", pendingWithoutStore: true,
 		},
-		"an update that the cache lacks": {record: []func(*writes.Tracker){wrote(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
-		"an update that the cache shows": {record: []func(*writes.Tracker){wrote(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}},
+		"an update that the cache lacks": {record: []func(*freshness.Tracker){wrote(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
+		"an update that the cache shows": {record: []func(*freshness.Tracker){wrote(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}},
 		"resourceVersions are numbers and no text": {
-			record: []func(*writes.Tracker){wrote(pod("a", "1", 100))}, cached: []*corev1.Pod{pod("a", "1", 99)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(pod("a", "1", 100))}, cached: []*corev1.Pod{pod("a", "1", 99)},
+			pending: true, pendingWithoutStore: true,
 		},
-		"an update of what has left the cache": {record: []func(*writes.Tracker){wrote(pod("a", "1", 10))}, reached: "12"},
+		"an update of what has left the cache": {record: []func(*freshness.Tracker){wrote(pod("a", "1", 10))}, reached: "12"},
 		"two updates of which the cache shows the first": {
-			record: []func(*writes.Tracker){wrote(pod("a", "1", 10)), wrote(pod("a", "1", 11))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(pod("a", "1", 10)), wrote(pod("a", "1", 11))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
 		},
 		"two updates recorded in the wrong order": {
-			record: []func(*writes.Tracker){wrote(pod("a", "1", 11)), wrote(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(pod("a", "1", 11)), wrote(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
 		},
 		"a creation and its update while the cache has neither": {
-			record: []func(*writes.Tracker){created(pod("a", "1", 10)), wrote(pod("a", "1", 11))}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){created(pod("a", "1", 10)), wrote(pod("a", "1", 11))}, pending: true,
+			pendingWithoutStore: true,
 		},
 		"two objects of which the cache shows one": {
-			record: []func(*writes.Tracker){created(pod("a", "1", 10)), created(pod("b", "2", 11))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){created(pod("a", "1", 10)), created(pod("b", "2", 11))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
 		},
-		"a deletion that the cache lacks":         {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
-		"a deletion that others wrote before":     {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{pod("a", "1", 50)}, pending: true, pendingWithoutStore: true},
-		"a deletion that the cache shows as mark": {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{terminating(pod("a", "1", 10))}},
-		"a deletion that the cache shows as gap":  {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, reached: "10"},
+		"a deletion that the cache lacks": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true},
+		"a deletion that others wrote before": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			cached: []*corev1.Pod{pod("a", "1", 50)}, pending: true, pendingWithoutStore: true},
+		"a deletion that the cache shows as mark": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			cached: []*corev1.Pod{terminating(pod("a", "1", 10))}},
+		"a deletion that the cache shows as gap": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			reached: "10"},
 		"a deletion of what the cache has not come to yet": {
-			record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, pending: true, // a cache without a store cannot tell
+			record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))}, pending: true, // a cache without a store cannot tell
 		},
-		"a deletion followed by a new object": {record: []func(*writes.Tracker){deleted(pod("a", "1", 9))}, cached: []*corev1.Pod{pod("a", "2", 12)}},
+		"a deletion followed by a new object": {record: []func(*freshness.Tracker){deleted(pod("a", "1", 9))},
+			cached: []*corev1.Pod{pod("a", "2", 12)}},
 		"a creation and its deletion while the cache has neither": {
-			record: []func(*writes.Tracker){created(pod("a", "1", 10)), deleted(pod("a", "1", 10))}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){created(pod("a", "1", 10)), deleted(pod("a", "1", 10))}, pending: true,
+			pendingWithoutStore: true,
 		},
 		"an update and a deletion of which the cache shows the update": {
-			record: []func(*writes.Tracker){wrote(pod("a", "1", 10)), deleted(pod("a", "1", 10))}, cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(pod("a", "1", 10)), deleted(pod("a", "1", 10))},
+			cached: []*corev1.Pod{pod("a", "1", 10)}, pending: true, pendingWithoutStore: true,
 		},
 		"the last finalizer of what the cache still shows": {
-			record: []func(*writes.Tracker){wrote(ended(pod("a", "1", 9)))}, cached: []*corev1.Pod{terminating(pod("a", "1", 9))}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){wrote(ended(pod("a", "1", 9)))},
+			cached: []*corev1.Pod{terminating(pod("a", "1", 9))}, pending: true, pendingWithoutStore: true,
 		},
-		"the last finalizer of what the cache shows to be gone": {record: []func(*writes.Tracker){wrote(ended(pod("a", "1", 9)))}, reached: "10"},
+		"the last finalizer of what the cache shows to be gone": {record: []func(
+			*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, reached: "10"},
 		"the last finalizer of what the cache has not come to yet": {
-			record: []func(*writes.Tracker){wrote(ended(pod("a", "1", 9)))}, pending: true, // a cache without a store cannot tell
+			// a cache without a store cannot tell
+			record: []func(*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, pending: true,
 		},
-		"the last finalizer of what was followed by a new object": {record: []func(*writes.Tracker){wrote(ended(pod("a", "1", 9)))}, cached: []*corev1.Pod{pod("a", "2", 12)}},
+		"the last finalizer of what was followed by a new object": {record: []func(
+			*freshness.Tracker){wrote(ended(pod("a", "1", 9)))}, cached: []*corev1.Pod{pod("a", "2", 12)}},
 		"the last finalizer but for the grace period": {
-			record: []func(*writes.Tracker){func(t *writes.Tracker) {
+			record: []func(*freshness.Tracker){func(t *freshness.Tracker) {
 				p := ended(pod("a", "1", 10))
 				*p.DeletionGracePeriodSeconds = 30
 				t.Wrote(web, p)
 			}}, cached: []*corev1.Pod{terminating(pod("a", "1", 10))},
 		},
 		"an object created anew under the name of a deleted one": {
-			record: []func(*writes.Tracker){deleted(pod("a", "1", 9)), created(pod("a", "2", 11))}, cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true,
+			record: []func(*freshness.Tracker){deleted(pod("a", "1", 9)), created(pod("a", "2", 11))},
+			cached: []*corev1.Pod{pod("a", "1", 9)}, pending: true, pendingWithoutStore: true,
 		},
 	}
 	for name, tc := range tests {
@@ -168,10 +192,10 @@ func TestUnobserved(t *testing.T) {
 	}
 }
 
-func requirePending(t *testing.T, reader client.Reader, record []func(*writes.Tracker), want bool) {
+func requirePending(t *testing.T, reader client.Reader, record []func(*freshness.Tracker), want bool) {
 	t.Helper()
 	clk := clocktesting.NewFakePassiveClock(start)
-	tracker := writes.New(reader, clk)
+	tracker := freshness.New(reader, clk)
 	for _, r := range record {
 		r(tracker)
 	}
@@ -183,7 +207,7 @@ func requirePending(t *testing.T, reader client.Reader, record []func(*writes.Tr
 	require.NoError(t, err)
 	require.Zero(t, wait, "another owner does not wait")
 
-	clk.SetTime(start.Add(writes.GiveUpAfter))
+	clk.SetTime(start.Add(freshness.GiveUpAfter))
 	wait, err = tracker.Unobserved(t.Context(), web)
 	require.NoError(t, err)
 	require.Zero(t, wait, "no owner waits for ever")
@@ -191,7 +215,7 @@ func requirePending(t *testing.T, reader client.Reader, record []func(*writes.Tr
 
 func TestTheWaitGrowsWithTheAgeOfTheWriteWithinBounds(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(start)
-	tracker := writes.New(informers{store: newStore()}, clk)
+	tracker := freshness.New(informers{store: newStore()}, clk)
 	tracker.Created(web, pod("a", "1", 10))
 	for age, want := range map[time.Duration]time.Duration{
 		0:                      20 * time.Millisecond,
@@ -206,12 +230,16 @@ func TestTheWaitGrowsWithTheAgeOfTheWriteWithinBounds(t *testing.T) {
 }
 
 func TestForgetEndsTheWait(t *testing.T) {
-	tracker := writes.New(informers{store: newStore()}, nil)
+	tracker := freshness.New(informers{store: newStore()}, nil)
 	tracker.Created(web, pod("a", "1", 10))
+	for range 10 {
+		tracker.Conflicts.Met(web)
+	}
 	tracker.Forget(web)
 	wait, err := tracker.Unobserved(t.Context(), web)
 	require.NoError(t, err)
 	require.Zero(t, wait)
+	require.LessOrEqual(t, tracker.Conflicts.Met(web), 50*time.Millisecond, "conflicts are forgotten, too")
 }
 
 func TestWhatTheCacheCannotAnswerIsAnError(t *testing.T) {
@@ -226,7 +254,7 @@ func TestWhatTheCacheCannotAnswerIsAnError(t *testing.T) {
 	}
 	for name, reader := range readers {
 		t.Run(name, func(t *testing.T) {
-			tracker := writes.New(reader, nil)
+			tracker := freshness.New(reader, nil)
 			tracker.Created(web, pod("a", "1", 10))
 			_, err := tracker.Unobserved(t.Context(), web)
 			require.ErrorIs(t, err, broken)
@@ -243,7 +271,7 @@ func TestKindsAreToldApartWhereTheGoTypeIsTheSame(t *testing.T) {
 		return u
 	}
 	reader := fake.NewClientBuilder().WithObjects(of("Apple", "10")).Build()
-	tracker := writes.New(reader, nil)
+	tracker := freshness.New(reader, nil)
 	tracker.Created(web, of("Pear", "9"))
 	tracker.Created(web, of("Apple", "10"))
 	wait, err := tracker.Unobserved(t.Context(), web)
@@ -252,11 +280,41 @@ func TestKindsAreToldApartWhereTheGoTypeIsTheSame(t *testing.T) {
 	}
 }
 
+// Answers about Pods come as metadata or unstructured; the cache has Pods.
+func TestAnAnswerOfAnyTypeIsForThePodInTheCache(t *testing.T) {
+	metadata, whole := &metav1.PartialObjectMetadata{}, &unstructured.Unstructured{}
+	for name, answer := range map[string]client.Object{"metadata": metadata, "unstructured": whole} {
+		t.Run(name, func(t *testing.T) {
+			answer.GetObjectKind().SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+			answer.SetNamespace("default")
+			answer.SetName("a")
+			answer.SetUID("1")
+			answer.SetResourceVersion("10")
+			typed := fake.NewClientBuilder().WithObjects(pod("a", "1", 9)).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object,
+					options ...client.GetOption) error {
+					require.IsType(t, &corev1.Pod{}, into, "another type would start another cache")
+					return c.Get(ctx, key, into, options...)
+				},
+			}).Build()
+			tracker := freshness.New(typed, nil)
+			tracker.Wrote(web, answer)
+			wait, err := tracker.Unobserved(t.Context(), web)
+			require.NoError(t, err)
+			require.Positive(t, wait)
+			tracker.Wrote(web, pod("a", "1", 9)) // of the same kind, and an earlier one
+			wait, err = tracker.Unobserved(t.Context(), web)
+			require.NoError(t, err)
+			require.Positive(t, wait)
+		})
+	}
+}
+
 func TestAResourceVersionThatCannotBeComparedStopsNobody(t *testing.T) {
 	store := newStore()
 	p := pod("a", "1", 9)
 	require.NoError(t, store.Add(p))
-	tracker := writes.New(informers{store: store}, nil)
+	tracker := freshness.New(informers{store: store}, nil)
 	strange := p.DeepCopy()
 	strange.ResourceVersion = "opaque"
 	tracker.Wrote(web, strange)
@@ -275,7 +333,7 @@ func TestUnobservedHoldsExactlyWhileOwnWritesLieBeyondTheCache(t *testing.T) {
 			own    bool
 		}
 		store := newStore()
-		tracker := writes.New(informers{store: store}, clocktesting.NewFakePassiveClock(start))
+		tracker := freshness.New(informers{store: store}, clocktesting.NewFakePassiveClock(start))
 		server := map[string]*corev1.Pod{}
 		var history []event
 		seen, rv := 0, 1
@@ -338,7 +396,8 @@ func TestUnobservedHoldsExactlyWhileOwnWritesLieBeyondTheCache(t *testing.T) {
 					}
 					if e.gone {
 						deleted := before[seen+i]
-						behind, err := resourceversion.CompareResourceVersion(store.LastStoreSyncResourceVersion(), deleted.ResourceVersion)
+						behind, err := resourceversion.CompareResourceVersion(store.LastStoreSyncResourceVersion(),
+							deleted.ResourceVersion)
 						require.NoError(t, err)
 						cached, exists, err := store.Get(e.object)
 						require.NoError(t, err)
@@ -356,12 +415,12 @@ func TestUnobservedHoldsExactlyWhileOwnWritesLieBeyondTheCache(t *testing.T) {
 }
 
 func TestWaitsAreMeasured(t *testing.T) {
-	writes.ForgetTrackers()
+	freshness.ForgetTrackers()
 	clk, store := clocktesting.NewFakePassiveClock(time.Unix(1_700_000_000, 0)), newStore()
-	tracker := writes.New(informers{store: store}, clk)
+	tracker := freshness.New(informers{store: store}, clk)
 	value := func(name string) float64 {
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(writes.Collectors()...)
+		registry.MustRegister(freshness.Collectors()...)
 		families, err := registry.Gather()
 		require.NoError(t, err)
 		for _, f := range families {
@@ -393,7 +452,7 @@ func TestWaitsAreMeasured(t *testing.T) {
 	clk.SetTime(clk.Now().Add(time.Second))
 	tracker.Forget(web)
 	require.Zero(t, value(oldest))
-	for _, m := range writes.Metrics() {
+	for _, m := range freshness.Metrics() {
 		require.NoError(t, m.Check())
 	}
 	runtime.KeepAlive(tracker)

@@ -1,4 +1,4 @@
-package writes
+package freshness
 
 // ForgetTrackers makes the metrics be about Trackers that are made from now on: those of other tests may still be
 // there.

@@ -1,11 +1,14 @@
-package writes
+package freshness
 
 import (
+	"context"
 	"math/rand/v2"
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (
@@ -47,6 +50,17 @@ func (c *Conflicts) None(owner types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.inRow, owner)
+}
+
+// Refused notes a conflict about a Pod, its own owner, and returns how long to wait, as Conflicts.Met does. Until the
+// cache has come as far as the Pod is now, it is unobserved, as if that were an own write: without it a controller whose
+// watch is seconds behind sends the same write again and again. A Pod that cannot be read, or is gone, records nothing.
+func (t *Tracker) Refused(ctx context.Context, live client.Reader, pod types.NamespacedName) time.Duration {
+	now := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
+	if err := live.Get(ctx, pod, now); err == nil {
+		t.Wrote(pod, now)
+	}
+	return t.Conflicts.Met(pod)
 }
 
 // Refusal remembers that a write of one object was refused because the object is newer than the cache shows. Looks

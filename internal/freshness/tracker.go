@@ -1,6 +1,12 @@
-// Package writes answers one question for a reconciler that reads from a cache: has my cache seen what I last wrote
-// for this owner? Deciding on a cache that lacks one's own writes counts a Pod that was just taken out of service as
-// still serving, or creates a replica twice.
+// Package freshness answers one question for a reconciler that reads from a cache: may I decide on this cache? Deciding
+// on a cache that lacks one's own writes counts a Pod that was just taken out of service as still serving, or creates a
+// replica twice. A reconciler asks
+//
+//   - Tracker.Unobserved, before it reads anything: the cache may catch up in between. It records each write, and calls
+//     Forget for an owner that is gone;
+//   - Check.Pass, with what it has read, if it does anything that no precondition of a write protects: what was written
+//     by the leader before, or in a write whose answer was lost, is known to no Tracker;
+//   - Tracker.Conflicts, when to look again after a conflict.
 //
 // A Tracker remembers, for each owner, the writes that the cache may not show yet, each with the resourceVersion that
 // the API server answered. A write counts as seen when
@@ -20,7 +26,7 @@
 // Nothing here panics and nothing blocks; a resourceVersion that cannot be compared counts as seen. Record only writes
 // of kinds that the cache watches, and record them as soon as the API server has answered. A write whose answer was
 // lost is not recorded; the caller's preconditions and deterministic names keep that safe.
-package writes
+package freshness
 
 import (
 	"context"
@@ -44,8 +50,11 @@ const (
 )
 
 // Tracker remembers own writes by owner. Make one with New; it is safe for concurrent use. Its memory is bounded by
-// the writes that the cache has not shown yet.
+// the writes that the cache has not shown yet, and the owners whose last look met a conflict.
 type Tracker struct {
+	// Conflicts are those that an owner met in a row.
+	Conflicts Conflicts
+
 	cached client.Reader
 	clock  clock.PassiveClock
 
@@ -87,8 +96,9 @@ func (t *Tracker) Deleted(owner types.NamespacedName, obj client.Object) {
 	t.record(owner, obj, write{rv: obj.GetResourceVersion(), deleted: true})
 }
 
-// Forget drops what is recorded for owner, for example because the owner is gone.
+// Forget drops what is recorded for owner, conflicts too, for example because the owner is gone.
 func (t *Tracker) Forget(owner types.NamespacedName) {
+	t.Conflicts.None(owner)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.owners, owner)

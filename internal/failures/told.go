@@ -1,4 +1,6 @@
-package writes
+// Package failures reads errors, above all answers of the API server: which of them are refusals that trying again does
+// not change, and what status and events tell of them.
+package failures
 
 import (
 	"cmp"
@@ -10,7 +12,8 @@ import (
 
 var (
 	// ofTime is a point in time, together with a word before it that makes it one that stays the same.
-	ofTime = regexp.MustCompile(`(?i)(?:\b(?:after|before|until|since) )?"?\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?: ?Z| ?[+-]\d\d:?\d\d)?(?: m=[+-][\d.]+)?"?`)
+	ofTime = regexp.MustCompile(
+		`(?i)(?:\b(?:after|before|until|since) )?"?\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?: ?Z| ?[+-]\d\d:?\d\d)?(?: m=[+-][\d.]+)?"?`)
 	// ofRequest is the ID of a request, as clouds and webhooks give it, and ofObject a UID.
 	ofRequest = regexp.MustCompile(
 		`(?i)\b(request[ _-]?id|trace[ _-]?id|correlation[ _-]?id)\b["':= ]*(?:[\w-]*\d[\w-]*|[0-9a-f]{8,}\b)"?`)

@@ -1,9 +1,10 @@
-package writes
+package freshness
 
 import (
 	"fmt"
 	"reflect"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -88,8 +89,12 @@ type kindKey struct {
 	groupKind schema.GroupKind
 }
 
-// kind is the kind of an object. The caller holds the lock.
+// kind is the kind of an object. Pods are looked for as such, whatever Go type an answer has: a cache of another type
+// would be a second one. The caller holds the lock.
 func (t *Tracker) kind(obj client.Object) *kind {
+	if obj.GetObjectKind().GroupVersionKind() == corev1.SchemeGroupVersion.WithKind("Pod") {
+		obj = &corev1.Pod{}
+	}
 	key := kindKey{goType: reflect.TypeOf(obj)}
 	if saysItsKind(obj) {
 		key.groupKind = obj.GetObjectKind().GroupVersionKind().GroupKind()

@@ -1,4 +1,4 @@
-package writes_test
+package failures_test
 
 import (
 	"errors"
@@ -13,13 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/rand"
 
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/failures"
 )
 
 func TestWhatDiffersByChanceIsNotTold(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
 		"nothing by chance": {
-			`exceeded quota: pods, requested: pods=1, used: pods=2, limited: pods=2`, `exceeded quota: pods, requested: pods=1, used: pods=2, limited: pods=2`,
+			`exceeded quota: pods, requested: pods=1, used: pods=2, limited: pods=2`,
+			`exceeded quota: pods, requested: pods=1, used: pods=2, limited: pods=2`,
 		},
 		"the time of an attempt": {
 			`x509: certificate has expired or is not yet valid: current time 2026-11-27T12:45:44Z is after 2026-01-01T00:00:00Z`,
@@ -29,19 +30,23 @@ func TestWhatDiffersByChanceIsNotTold(t *testing.T) {
 		"a time as Go prints it":              {`denied at 2026-11-27 12:45:44.5 +0000 UTC`, `denied at UTC`},
 		"until when something holds is known": {`frozen until 2026-12-01T00:00:00Z`, `frozen until 2026-12-01T00:00:00Z`},
 		"a UID":                               {`uid 6bd5f0a2-0f3c-4f52-9d3b-0b8f5f4f2a11 is denied`, `uid is denied`},
-		"the ID of a request":                 {`Throttling, RequestId: 7A1B2C3D, try later`, `Throttling, RequestId, try later`},
-		"the ID of a request, in words":       {`status code: 400, request id: 6bd5f0a2-0f3c-4f52-9d3b-0b8f5f4f2a11`, `status code: 400, request id`},
+		"the ID of a request": {`Throttling, RequestId: 7A1B2C3D, try later`,
+			`Throttling, RequestId, try later`},
+		"the ID of a request, in words": {`status code: 400, request id: 6bd5f0a2-0f3c-4f52-9d3b-0b8f5f4f2a11`,
+			`status code: 400, request id`},
 		"the ID of a request without a digit": {`status code: 400, request id: febfeedf`, `status code: 400, request id`},
 		"a request that is only spoken of":    {`the request is denied`, `the request is denied`},
 		"the own end of a connection": {
-			`read tcp 10.244.0.5:53412->10.96.0.1:443: read: connection reset by peer`, `read tcp 10.96.0.1:443: read: connection reset by peer`,
+			`read tcp 10.244.0.5:53412->10.96.0.1:443: read: connection reset by peer`,
+			`read tcp 10.96.0.1:443: read: connection reset by peer`,
 		},
-		"the own end of a connection by IPv6": {`read tcp [fd00::5]:53412->[fd00::1]:443: i/o timeout`, `read tcp [fd00::1]:443: i/o timeout`},
-		"lines":                               {"first\nsecond", "first second"},
+		"the own end of a connection by IPv6": {`read tcp [fd00::5]:53412->[fd00::1]:443: i/o timeout`,
+			`read tcp [fd00::1]:443: i/o timeout`},
+		"lines": {"first\nsecond", "first second"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, tc.want, writes.Steady(tc.text))
-			assert.Equal(t, tc.want, writes.Steady(tc.want), "what is steady stays so")
+			assert.Equal(t, tc.want, failures.Steady(tc.text))
+			assert.Equal(t, tc.want, failures.Steady(tc.want), "what is steady stays so")
 		})
 	}
 }
@@ -49,10 +54,13 @@ func TestWhatDiffersByChanceIsNotTold(t *testing.T) {
 func TestGeneratedNamesAreNotTold(t *testing.T) {
 	long := strings.Repeat("a", 80)
 	for name, tc := range map[string]struct{ text, prefix, want string }{
-		"a quota":                   {`pods "web-x7k2p" is forbidden: exceeded quota`, "web-", `pods is forbidden: exceeded quota`},
-		"what is invalid":           {`Pod "web-x7k2p" is invalid: spec.nodeName: "web-x7k2p"`, "web-", `Pod is invalid: spec.nodeName:`},
-		"what a policy calls it":    {`resource Pod/ns/web-x7k2p was blocked`, "web-", `resource Pod/ns/web-* was blocked`},
-		"a service account":         {`pods "web-x7k2p" is forbidden: serviceaccount "web-agent" not found`, "web-", `pods is forbidden: serviceaccount "web-agent" not found`},
+		"a quota": {`pods "web-x7k2p" is forbidden: exceeded quota`, "web-",
+			`pods is forbidden: exceeded quota`},
+		"what is invalid": {`Pod "web-x7k2p" is invalid: spec.nodeName: "web-x7k2p"`, "web-",
+			`Pod is invalid: spec.nodeName:`},
+		"what a policy calls it": {`resource Pod/ns/web-x7k2p was blocked`, "web-", `resource Pod/ns/web-* was blocked`},
+		"a service account": {`pods "web-x7k2p" is forbidden: serviceaccount "web-agent" not found`, "web-",
+			`pods is forbidden: serviceaccount "web-agent" not found`},
 		"a Pod of another CollaSet": {`anti-affinity with "my-web-x7k2p9"`, "web-", `anti-affinity with "my-web-x7k2p9"`},
 		"a name that was not generated": {
 			`pods "web-0" already exists`, "web-", `pods "web-0" already exists`,
@@ -61,11 +69,11 @@ func TestGeneratedNamesAreNotTold(t *testing.T) {
 		"a prefix with dots":                {`pods "a.b-x7k2p" and "aXb-x7k2p"`, "a.b-", `pods and "aXb-x7k2p"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, tc.want, writes.WithoutNames(tc.text, tc.prefix))
+			assert.Equal(t, tc.want, failures.WithoutNames(tc.text, tc.prefix))
 		})
 	}
-	assert.NoError(t, writes.Unnamed(nil, "web-"))
-	assert.NoError(t, writes.Told(nil))
+	assert.NoError(t, failures.Unnamed(nil, "web-"))
+	assert.NoError(t, failures.Told(nil))
 }
 
 // TestRetriesAreToldInOneText has a hundred attempts of many writes at once fail in any order, each with names of its
@@ -79,17 +87,19 @@ func TestRetriesAreToldInOneText(t *testing.T) {
 			var err error
 			switch {
 			case i < 6:
-				err = fmt.Errorf("creating the Pod of instance ID %d: %w", i+7, writes.Unnamed(apierrors.NewForbidden(pods, "web-"+rand.String(5), errors.New("exceeded quota")), "web-"))
+				err = fmt.Errorf("creating the Pod of instance ID %d: %w", i+7,
+					failures.Unnamed(apierrors.NewForbidden(pods, "web-"+rand.String(5), errors.New("exceeded quota")), "web-"))
 			default:
 				name := fmt.Sprintf("web-%d", i)
-				err = fmt.Errorf("updating Pod %s in place: %w", name, apierrors.NewForbidden(pods, name, errors.New("no such image")))
+				err = fmt.Errorf("updating Pod %s in place: %w", name,
+					apierrors.NewForbidden(pods, name, errors.New("no such image")))
 				if i > 9 {
 					err = fmt.Errorf("updating Pod %s: %w", name, apierrors.NewForbidden(pods, name, errors.New("no such image")))
 				}
 			}
 			all = errors.Join(all, err)
 		}
-		failure := writes.Told(errors.Join(nil, all))
+		failure := failures.Told(errors.Join(nil, all))
 		require.True(t, apierrors.IsForbidden(failure), "it is the error that it was")
 		texts[failure.Error()] = true
 	}

@@ -1,4 +1,4 @@
-package writes_test
+package freshness_test
 
 import (
 	"testing"
@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/types"
 
-	"kusionstack.io/kuperator/internal/writes"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // TestConflictsInARow: a watch that lags for ten seconds costs some fifteen refused writes an object, not hundreds.
 func TestConflictsInARow(t *testing.T) {
-	var c writes.Conflicts
+	var c freshness.Conflicts
 	one, other := types.NamespacedName{Name: "one"}, types.NamespacedName{Name: "other"}
 	shortest := 20 * time.Millisecond
 	for i := range 30 {
@@ -28,7 +28,7 @@ func TestConflictsInARow(t *testing.T) {
 
 // TestRefusal: what was refused on one version of an object waits for the next, or its turn.
 func TestRefusal(t *testing.T) {
-	var r writes.Refusal
+	var r freshness.Refusal
 	now := time.Unix(1, 0)
 	require.Zero(t, r.Wait("1", now), "nothing was refused")
 	shortest := 20 * time.Millisecond
