@@ -20,7 +20,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/podcache"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // parallel is the number of writes of one CollaSet under way at a time.
@@ -164,7 +164,7 @@ func (s *server) patchMeta(
 			return nil, err
 		}
 	}
-	target := podcache.Target(o.set.Namespace, pod.Name())
+	target := freshness.PodTarget(o.set.Namespace, pod.Name())
 	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {
 		return nil, err
 	}

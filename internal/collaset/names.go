@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/podcache"
+	"kusionstack.io/kuperator/internal/freshness"
 )
 
 // removeNames removes names that have taken effect from the spec as it was read: the API server refuses that if the
@@ -72,7 +72,7 @@ func (s *server) unusedNames(
 	}
 	var done []string
 	for _, name := range names {
-		pod := podcache.Target(o.set.Namespace, name)
+		pod := freshness.PodTarget(o.set.Namespace, name)
 		err := s.live.Get(ctx, client.ObjectKeyFromObject(pod), pod)
 		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("reading Pod %s, whose name is to be removed from spec.scaleStrategy: %w", name, err)

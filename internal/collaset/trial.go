@@ -13,7 +13,7 @@ import (
 
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 	"kusionstack.io/kuperator/internal/failures"
-	"kusionstack.io/kuperator/internal/podcache"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -59,7 +59,7 @@ func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTria
 	change := o.history.changes[t.Pod.Revision]
 	if t.Write == setplan.TrialPatch {
 		data := change.Patch(live, t.To, nil)
-		return q.client.Patch(ctx, podcache.Target(live.Namespace, live.Name),
+		return q.client.Patch(ctx, freshness.PodTarget(live.Namespace, live.Name),
 			client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	}
 	data := change.ResizeTrial(live)
@@ -69,7 +69,7 @@ func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTria
 	if data == nil {
 		return nil
 	}
-	err := q.client.SubResource("resize").Patch(ctx, podcache.Target(live.Namespace, live.Name),
+	err := q.client.SubResource("resize").Patch(ctx, freshness.PodTarget(live.Namespace, live.Name),
 		client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && q.tryCreate(ctx, o, live.Name, t.Pod.ID, t.To) == nil {
 		return nil // the Pod is re-created where its node or its kind does not let it be resized

@@ -21,7 +21,6 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/lifecycle/podphase"
-	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 )
 
@@ -213,7 +212,7 @@ func (r *reconciler) write(ctx context.Context, pod *corev1.Pod, s podphase.Snap
 		}
 		conditions = append(conditions, c)
 	}
-	patched := podcache.Target(pod.Namespace, pod.Name)
+	patched := freshness.PodTarget(pod.Namespace, pod.Name)
 	body := plan.Step.StatusPatch(s.Pod, now, conditions...)
 	if err := r.client.Status().Patch(ctx, patched, client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
 		return fmt.Errorf("advancing pod %s/%s: %w", pod.Namespace, pod.Name, err)

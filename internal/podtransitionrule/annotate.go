@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"kusionstack.io/kuperator/internal/freshness"
-	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/podtransitionrule/grants"
 )
 
@@ -88,7 +87,7 @@ func (a *annotator) write(ctx context.Context, n podNote) {
 		}
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": n.uid, "annotations": annotations}})
-	pod := podcache.Target(n.pod.Namespace, n.pod.Name)
+	pod := freshness.PodTarget(n.pod.Namespace, n.pod.Name)
 	if err == nil {
 		err = a.client.Patch(ctx, pod, client.RawPatch(types.MergePatchType, patch))
 	}

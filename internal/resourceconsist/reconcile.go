@@ -18,7 +18,7 @@ import (
 
 	"kusionstack.io/kuperator/api/podops"
 	api "kusionstack.io/kuperator/api/resourceconsist"
-	"kusionstack.io/kuperator/internal/podcache"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/resourceconsist/backend"
 	"kusionstack.io/kuperator/internal/resourceconsist/traffic"
 )
@@ -227,7 +227,7 @@ func (c *podController) write(
 		c.writes.Conflicts.None(key)
 		return result, nil
 	}
-	written := podcache.Target(pod.Namespace, pod.Name)
+	written := freshness.PodTarget(pod.Namespace, pod.Name)
 	err := c.client.Patch(ctx, written, client.RawPatch(types.MergePatchType, plan.Change.MergePatch(view)))
 	if !apierrors.IsConflict(err) {
 		c.writes.Conflicts.None(key)

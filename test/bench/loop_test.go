@@ -20,7 +20,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/podcache"
+	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/revision"
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
@@ -91,7 +91,7 @@ func (l loop) patch(pod client.Object, kind types.PatchType, data []byte) error 
 
 // operate is a write of the operator's.
 func (l loop) operate(p *barePod, change podops.Change) error {
-	target := podcache.Target(l.namespace, p.name)
+	target := freshness.PodTarget(l.namespace, p.name)
 	if err := l.patch(target, types.MergePatchType, change.MergePatch(p.view)); err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (l loop) advanceAfter(p *barePod, change podops.Change) error {
 	if step.IsZero() {
 		return errors.New("nothing is due")
 	}
-	target := podcache.Target(l.namespace, p.name)
+	target := freshness.PodTarget(l.namespace, p.name)
 	body := step.StatusPatch(p.view, metav1.Now())
 	if err := l.lifecycle.Status().Patch(l.Context(), target,
 		client.RawPatch(types.StrategicMergePatchType, body)); err != nil {
@@ -185,7 +185,7 @@ func (l loop) update(name, image string) error {
 	}
 	changed := *p.live
 	changed.ResourceVersion = p.view.ResourceVersion
-	target := podcache.Target(l.namespace, name)
+	target := freshness.PodTarget(l.namespace, name)
 	op := podops.OperationOf(p.view, setplan.OperatorID)
 	finisher := &revision.Finish{ID: op.ID, Type: op.Type, Request: op.Request}
 	body := revision.Change{Images: map[string]string{"app": image}}.Patch(&changed, bareAfter, finisher)

@@ -53,7 +53,7 @@ func bugs() []bug {
 			name: "without-preconditions", component: suite.CollaSet,
 			changes: []sourceChange{
 				{"internal/collaset/apply.go",
-					"	target := podcache.Target(o.set.Namespace, pod.Name())\n	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := podcache.Target(o.set.Namespace, pod.Name())
+					"	target := freshness.PodTarget(o.set.Namespace, pod.Name())\n	if err := s.client.Patch(ctx, target, client.RawPatch(kind, data)); err != nil {", `	target := freshness.PodTarget(o.set.Namespace, pod.Name())
 	loose := map[string]any{}
 	if err := json.Unmarshal(data, &loose); err != nil {
 		return nil, err
