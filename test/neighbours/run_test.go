@@ -26,8 +26,9 @@ import (
 )
 
 const (
-	// patience is how long a run waits for one thing, which takes seconds when few run at a time.
-	patience = 2 * time.Minute
+	// patience is how long a run waits for one thing, which takes seconds when few run at a time. But where Kubernetes
+	// counts a quota late, as on a busy machine, each of five Pods may be asked for again after half a minute only.
+	patience = 5 * time.Minute
 	// calm is for how long what must not happen is waited for.
 	calm = 2 * time.Second
 	pace = 50 * time.Millisecond
