@@ -99,11 +99,11 @@ func (l *listed) WatchWithContext(context.Context, metav1.ListOptions) (watch.In
 
 func (l *listed) List(o metav1.ListOptions) (apiruntime.Object, error) {
 	return l.ListWithContext(context.TODO(), o)
-} //nolint:forbidigo // the informer takes the other
+}
 
 func (l *listed) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return l.WatchWithContext(context.TODO(), o)
-} //nolint:forbidigo // the informer takes the other
+}
 
 // IsWatchListSemanticsUnSupported has the informer list, as a fake watch sends nothing.
 func (l *listed) IsWatchListSemanticsUnSupported() bool { return true }

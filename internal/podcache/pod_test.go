@@ -53,7 +53,6 @@ func TestAllGetTheSamePodAsLongAsAnyoneHasIt(t *testing.T) {
 	goruntime.GC()
 	require.Same(t, first, kept.Whole())
 	goruntime.KeepAlive(first)
-	first = nil
 	collectUntil(t, func() bool { return kept.made.Value() == nil })
 	require.Equal(t, pod, kept.Whole())
 }
