@@ -115,7 +115,8 @@ schema_stories() { part "Bad input and corrupt storage" make test PKG=./test/fau
 install_stories() { part "Installation" make test PKG=./test/install; }
 
 direct_stories() {
-	part "CollaSets without the lifecycle" env KUPERATOR_NIGHTLY=1 make test PKG=./test/integration/collaset RUN='Directly$'
+	part "CollaSets without the lifecycle" env KUPERATOR_NIGHTLY=1 \
+		make test PKG=./test/integration/collaset RUN='Directly$'
 }
 
 takeover_stories() { part "Take-over" make test PKG=./test/integration/takeover; }

@@ -23,7 +23,7 @@ type trials struct{ *server }
 // try makes the trials that a decision lacks, as dry runs, and has the snapshot know the answers. What cannot be asked
 // now is an error; the decision does without it.
 func (q trials) try(ctx context.Context, o *observation, trials []setplan.PodTrial) error {
-	var failures []error
+	var failed []error
 	for _, t := range trials {
 		err := q.makeTrial(ctx, o, t)
 		countAction("try", err)
@@ -34,11 +34,11 @@ func (q trials) try(ctx context.Context, o *observation, trials []setplan.PodTri
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			return errStale
 		default:
-			failures = append(failures, fmt.Errorf("trying %s of Pod %s: %w", t.Write, t.Pod.Name(), err))
+			failed = append(failed, fmt.Errorf("trying %s of Pod %s: %w", t.Write, t.Pod.Name(), err))
 		}
 	}
 	o.snapshot.Verdicts = o.memory.verdicts.all(o.snapshot.Now)
-	return errors.Join(failures...)
+	return errors.Join(failed...)
 }
 
 func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTrial) error {

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -56,7 +55,7 @@ func (c *Conflicts) None(owner types.NamespacedName) {
 // cache has come as far as the Pod is now, it is unobserved, as if that were an own write: without it a controller whose
 // watch is seconds behind sends the same write again and again. A Pod that cannot be read, or is gone, records nothing.
 func (t *Tracker) Refused(ctx context.Context, live client.Reader, pod types.NamespacedName) time.Duration {
-	now := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
+	now := PodTarget(pod.Namespace, pod.Name)
 	if err := live.Get(ctx, pod, now); err == nil {
 		t.Wrote(pod, now)
 	}
