@@ -353,7 +353,8 @@ func (a attempt) explain(err error) error {
 	if errors.As(err, &number) {
 		return fmt.Errorf("%s: %w", a.host, number)
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+	// net.ErrClosed: the transport closed its side after the server ended the connection, before the request was sent.
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("%s closed the connection", a.host)
 	}
 	if strings.Contains(err.Error(), "malformed HTTP") { // net/http has no type for it, and repeats what it read

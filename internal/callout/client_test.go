@@ -2,8 +2,10 @@ package callout
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -47,6 +49,15 @@ func TestConnectionsAreKeptForABoundedNumberOfCertificates(t *testing.T) {
 	again, err = c.transport(Call{})
 	require.NoError(t, err)
 	require.NotSame(t, first, again, "what was not used for long is dropped")
+}
+
+// TestAConnectionThatEndsBeforeTheRequest: the transport closes its side as soon as it reads the end of the server's,
+// and the request that it was about to write then fails with an error of this side.
+func TestAConnectionThatEndsBeforeTheRequest(t *testing.T) {
+	for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, &net.OpError{Op: "write", Err: net.ErrClosed}} {
+		explained := attempt{caller: t.Context(), host: "HOST"}.explain(fmt.Errorf("Post: %w", err))
+		require.EqualError(t, explained, "HOST closed the connection")
+	}
 }
 
 func TestHTTP2IsSpokenWhereItIsOffered(t *testing.T) {
