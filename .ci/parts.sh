@@ -119,6 +119,12 @@ direct_stories() {
 		make test PKG=./test/integration/collaset RUN='Directly$'
 }
 
+traffic_stories() { part "Traffic" make test PKG=./test/integration/resourceconsist; }
+
+security_stories() { part "Rights, policies and attacks" make test PKG=./test/integration/security; }
+
+webhook_stories() { part "webhook-server" make test PKG=./test/integration/webhook; }
+
 takeover_stories() { part "Take-over" make test PKG=./test/integration/takeover; }
 
 certificate_faults() {

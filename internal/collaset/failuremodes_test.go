@@ -3,9 +3,6 @@ package collaset
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -28,34 +25,7 @@ import (
 )
 
 // The tests called TestFailureNN, here and elsewhere, are named after the fifteen ways in which CollaSets of
-// Kuperator are known to have failed. docs/collaset.md lists them.
-
-// TestFailuresAreListed compares the list in docs/collaset.md with the tests that there are.
-func TestFailuresAreListed(t *testing.T) {
-	root := filepath.Join("..", "..")
-	name := regexp.MustCompile(`TestFailure([0-9]{2})[A-Z][A-Za-z]+`)
-	text, err := os.ReadFile(filepath.Join(root, "docs", "collaset.md"))
-	require.NoError(t, err)
-	listed := map[string]bool{}
-	modes := map[string]bool{}
-	for _, found := range name.FindAllStringSubmatch(string(text), -1) {
-		listed[found[0]], modes[found[1]] = true, true
-	}
-	assert.Len(t, modes, 15)
-	there := map[string]bool{}
-	for _, folder := range []string{"internal/collaset", "internal/collaset/setplan", "internal/revision"} {
-		files, err := filepath.Glob(filepath.Join(root, folder, "failuremodes_test.go"))
-		require.NoError(t, err)
-		require.Len(t, files, 1, folder)
-		code, err := os.ReadFile(files[0])
-		require.NoError(t, err)
-		for _, found := range regexp.MustCompile(`(?m)^func (TestFailure[0-9]{2}\w+)`).FindAllStringSubmatch(
-			string(code), -1) {
-			there[found[1]] = true
-		}
-	}
-	assert.Equal(t, there, listed)
-}
+// Kuperator are known to have failed. docs/collaset.md lists them, and internal/testkit/archtest compares.
 
 // Kuperator deleted revisions that Pods, entries or its own status named, and then met nil.
 func TestFailure03HistoryCleanupDeletesRevisionsInUse(t *testing.T) {

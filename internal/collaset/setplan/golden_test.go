@@ -1,6 +1,7 @@
 package setplan_test
 
 import (
+	"embed"
 	"flag"
 	"fmt"
 	"os"
@@ -20,6 +21,11 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
 )
+
+// goldenLogs is testdata as it was built in, so that Go need not repeat the tests in every clone.
+//
+//go:embed testdata/*.log
+var goldenLogs embed.FS
 
 var updateGolden = flag.Bool("update", false, "write the logs in testdata instead of comparing with them")
 
@@ -209,7 +215,7 @@ func TestGoldenRollouts(t *testing.T) {
 					require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 					return
 				}
-				want, err := os.ReadFile(path)
+				want, err := goldenLogs.ReadFile(path)
 				require.NoError(t, err)
 				assert.Equal(t, string(want), text, "if this is meant, run with -update and read the difference")
 			})

@@ -1,11 +1,19 @@
 package archtest
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"kusionstack.io/kuperator/internal/testkit/pages"
 )
@@ -116,4 +124,55 @@ func TestStrayBlockIsFound(t *testing.T) {
 	if got := strayBlocks(".", pages.Read("page.md", []byte("```go\nfunc f()\n```\n"))); len(got) > 0 {
 		t.Fatalf("found %q on a page that quotes nothing", got)
 	}
+}
+
+// These two read files of other packages. Beside the tests of those packages they would have Go repeat all of them for a
+// change of the pages.
+
+// TestFailuresAreListed compares the list in docs/collaset.md with the tests that there are.
+func TestFailuresAreListed(t *testing.T) {
+	name := regexp.MustCompile(`TestFailure([0-9]{2})[A-Z][A-Za-z]+`)
+	text, err := os.ReadFile(filepath.Join(root, "docs", "collaset.md"))
+	require.NoError(t, err)
+	listed := map[string]bool{}
+	modes := map[string]bool{}
+	for _, found := range name.FindAllStringSubmatch(string(text), -1) {
+		listed[found[0]], modes[found[1]] = true, true
+	}
+	assert.Len(t, modes, 15)
+	there := map[string]bool{}
+	for _, folder := range []string{"internal/collaset", "internal/collaset/setplan", "internal/revision"} {
+		files, err := filepath.Glob(filepath.Join(root, folder, "failuremodes_test.go"))
+		require.NoError(t, err)
+		require.Len(t, files, 1, folder)
+		code, err := os.ReadFile(files[0])
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(`(?m)^func (TestFailure[0-9]{2}\w+)`).FindAllStringSubmatch(
+			string(code), -1) {
+			there[found[1]] = true
+		}
+	}
+	assert.Equal(t, there, listed)
+}
+
+// TestEveryKeyOfTheProtocolIsDocumented reads the keys from the source of api/podops and looks each up in docs/protocol.md.
+func TestEveryKeyOfTheProtocolIsDocumented(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "protocol.md"))
+	require.NoError(t, err)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "api", "podops", "keys.go"), nil, 0)
+	require.NoError(t, err)
+	found := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		lit, ok := n.(*ast.BasicLit)
+		if !ok || lit.Kind != token.STRING {
+			return true
+		}
+		if key, err := strconv.Unquote(lit.Value); err == nil && strings.Contains(key, "kusionstack.io") &&
+			!strings.HasPrefix(key, ".") {
+			found++
+			assert.Contains(t, string(page), "`"+key, "docs/protocol.md does not list the key")
+		}
+		return true
+	})
+	assert.Greater(t, found, 20)
 }
