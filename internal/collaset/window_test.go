@@ -21,10 +21,13 @@ import (
 	"kusionstack.io/kuperator/internal/testkit/gathered"
 )
 
-// flowing is a set of 34 Pods; 26 of them are being updated, and the last decision says who is next.
+// inFlight is how many Pods are being updated at a time.
+var inFlight = setplan.DefaultLimits().InFlight
+
+// flowing is a set of 8 Pods more than that; as many as may be are being updated, and the last decision says who is next.
 func flowing(t *testing.T, changes ...func(*world)) *world {
 	t.Helper()
-	w := newWorld(t, true, collaSet(34))
+	w := newWorld(t, true, collaSet(int32(inFlight)+8))
 	w.settle()
 	w.change(image("nginx:2"))
 	for _, change := range changes {
@@ -33,7 +36,7 @@ func flowing(t *testing.T, changes ...func(*world)) *world {
 	w.look()
 	w.see()
 	w.look() // names those that it sees under way
-	require.Len(t, w.begun(), 26)
+	require.Len(t, w.begun(), inFlight)
 	w.forget()
 	return w
 }
@@ -135,14 +138,14 @@ func TestAPodThatComesBackLetsTheNextBegin(t *testing.T) {
 	for _, pod := range w.begun() {
 		w.follow(w.back(pod))
 	}
-	require.Len(t, w.begun(), 34, "there is nobody else")
+	require.Len(t, w.begun(), inFlight+8, "there is nobody else")
 }
 
 // TestAPartitionHoldsWhateverTheCacheShows: what was begun and is not seen yet is not made up for with others.
 func TestAPartitionHoldsWhateverTheCacheShows(t *testing.T) {
 	w := flowing(t, func(w *world) { w.change(partition(7)) })
 	w.follow(w.back(w.one()))
-	require.Len(t, w.begun(), 27)
+	require.Len(t, w.begun(), inFlight+1)
 	// Another Pod comes first in the order of updates now: it does not serve.
 	for _, pod := range w.pods() {
 		if _, under := w.begun()[pod.Name]; !under {
@@ -153,7 +156,7 @@ func TestAPartitionHoldsWhateverTheCacheShows(t *testing.T) {
 		}
 	}
 	w.look()
-	require.Len(t, w.begun(), 27)
+	require.Len(t, w.begun(), inFlight+1)
 }
 
 func TestNobodyIsBegunAnyMore(t *testing.T) {
@@ -258,7 +261,7 @@ func TestAnothersPlace(t *testing.T) {
 	queue := w.queue()
 	require.NoError(t, w.r.window.start(t.Context(), queue))
 	require.Zero(t, queue.Len())
-	require.Equal(t, []string{"kuperator_collaset_in_flight_pods{} 26", "kuperator_collaset_waiting_sets{} 1"},
+	require.Equal(t, []string{fmt.Sprint("kuperator_collaset_in_flight_pods{} ", inFlight), "kuperator_collaset_waiting_sets{} 1"},
 		gathered.Lines(t, w.r.window))
 	w.clock.Step(w.r.window.limits.OursFor)
 	w.follow([]reconcile.Request{lookAtWindow})
@@ -312,7 +315,7 @@ func TestABeginThatFailsBehindADecision(t *testing.T) {
 		w.clock.Step(4 * time.Second) // those under way take long
 		_, err = w.reconcile()
 		require.NoError(t, err)
-		require.Len(t, w.begun(), 26, "the partition lets no more than 27 go")
+		require.Len(t, w.begun(), inFlight, "the partition lets no more than one more go")
 		return errAway
 	})
 	require.ErrorIs(t, err, errAway)

@@ -30,7 +30,7 @@ import (
 // interval is the least time from the end of one decision about a namespace, with all that it wrote, to the next. The
 // whole ledger of a rule is written for every change of it, so one decision serves many events. The first event after
 // the interval is served at once.
-const interval = 100 * time.Millisecond
+const interval = 200 * time.Millisecond
 
 type reconciler struct {
 	client client.Client
