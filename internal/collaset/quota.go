@@ -17,27 +17,49 @@ var exceeded = regexp.MustCompile(`exceeded quota: [^,]+, requested: (\S+), used
 // fitsAfter reports whether the Pod that a quota has no room for would fit once another is gone. A Pod that is created
 // again comes after that one, but a dry run of its creation counts both. False if the answer cannot be read.
 func fitsAfter(message string, gone *corev1.Pod) bool {
+	figures := figuresOf(message)
+	for name, f := range figures {
+		f.used.Add(f.requested)
+		f.used.Sub(usageOf(gone, name))
+		if f.used.Cmp(f.limit) > 0 {
+			return false
+		}
+	}
+	return len(figures) > 0
+}
+
+// isFullFor reports whether a quota that refuses one Pod has no room for the other either. False if the answer cannot
+// be read.
+func isFullFor(message string, other *corev1.Pod) bool {
+	for name, f := range figuresOf(message) {
+		f.used.Add(usageOf(other, name))
+		if f.used.Cmp(f.limit) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// quotaFigures are those of one resource.
+type quotaFigures struct{ requested, used, limit resource.Quantity }
+
+// figuresOf reads a refusal, by resource. It is empty if something in it cannot be read.
+func figuresOf(message string) map[string]quotaFigures {
 	m := exceeded.FindStringSubmatch(message)
 	if m == nil {
-		return false
+		return nil
 	}
 	requested, used, limited := quantities(m[1]), quantities(m[2]), quantities(m[3])
-	if len(requested) == 0 {
-		return false
-	}
+	out := map[string]quotaFigures{}
 	for name, q := range requested {
 		limit, limits := limited[name]
 		sum, counts := used[name]
 		if !limits || !counts {
-			return false
+			return nil
 		}
-		sum.Add(q)
-		sum.Sub(usageOf(gone, name))
-		if sum.Cmp(limit) > 0 {
-			return false
-		}
+		out[name] = quotaFigures{q, sum, limit}
 	}
-	return true
+	return out
 }
 
 // quantities reads a list such as "pods=1,requests.cpu=150m". It is empty if something in it cannot be read.

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -122,11 +123,26 @@ func (o *observation) refusal(err error) (failures.Rejection, bool) {
 // refused notes that the API server refuses a write, if that is what the error says, and tells of it once.
 func (q trials) refused(o *observation, t setplan.Trial, err error) bool {
 	why, refused := o.refusal(err)
-	if refused && o.memory.verdicts.refuse(t, why, q.clock.Now()) {
+	if !refused {
+		return false
+	}
+	verdict := setplan.Verdict{Refused: why.Why, Quota: why.Quota}
+	verdict.Full = why.Quota && t.Write == setplan.TrialCreate && q.isFullForBefore(o, why.Why)
+	if o.memory.verdicts.refuse(t, verdict, q.clock.Now()) {
 		q.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s",
 			note(t.Refusal(why.Why)))
 	}
-	return refused
+	return true
+}
+
+// isFullForBefore reports whether a quota has no room for a Pod of the revision that Pods come from either.
+func (q trials) isFullForBefore(o *observation, why string) bool {
+	made, err := newPod(o, setplan.Creation{Revision: o.snapshot.CurrentRevision}, q.clock.Now())
+	if err != nil {
+		return false
+	}
+	before := &corev1.Pod{}
+	return runtime.DefaultUnstructuredConverter.FromUnstructured(made.Object, before) == nil && isFullFor(why, before)
 }
 
 // took notes the answer to a write that a trial is about, and gives errNotTaken for a refusal.

@@ -19,7 +19,6 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
-	"kusionstack.io/kuperator/internal/failures"
 )
 
 // errPolicy is what a ValidatingAdmissionPolicy answers.
@@ -137,8 +136,8 @@ func TestASuccessorThatIsRefusedComesAtTheRevisionBefore(t *testing.T) {
 	w.change(image("nginx:2"))
 	w.look()
 	require.Equal(t, 1, w.count("delete Pod"))
-	w.refuse = refusingImage("nginx:2")
-	w.refuseTrial = refusingImage("nginx:2")
+	w.refuse = refusingImage("nginx:2", errPolicy)
+	w.refuseTrial = refusingImage("nginx:2", errPolicy)
 	for range 5 {
 		_, _ = w.reconcile()
 		w.see()
@@ -155,13 +154,49 @@ func TestASuccessorThatIsRefusedComesAtTheRevisionBefore(t *testing.T) {
 	assert.Equal(t, 3, w.at(w.set().Status.UpdatedRevision))
 }
 
+// TestAQuotaThatRefusesASuccessor: it may still count the Pod that has made room, some time after that is gone. A Pod of
+// the revision before is no way out then; it is one where the updated revision alone needs too much.
+func TestAQuotaThatRefusesASuccessor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		figures string
+		back    bool
+	}{
+		"of any revision":       {"requested: pods=1, used: pods=3, limited: pods=3", false},
+		"that needs more alone": {"requested: requests.cpu=150m, used: requests.cpu=200m, limited: requests.cpu=300m", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			set := collaSet(3)
+			set.Spec.UpdateStrategy = appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateRecreate}
+			w := newWorld(t, false, set)
+			w.settle()
+			before := w.set().Status.UpdatedRevision
+			w.change(image("nginx:2"))
+			w.look()
+			require.Equal(t, 1, w.count("delete Pod"))
+			w.refuse = refusingImage("nginx:2", apierrors.NewForbidden(pods, "x", errors.New("exceeded quota: team, "+tc.figures)))
+			for range 3 {
+				_, _ = w.reconcile()
+				w.see()
+				w.serve()
+				w.see()
+			}
+			require.Equal(t, tc.back, w.at(before) == 3, "it is there, at the revision before")
+			require.Equal(t, 1, w.count("delete Pod"), "no other goes meanwhile")
+			w.refuse = nil
+			w.clock.Step(time.Minute)
+			w.carryOut()
+			require.Equal(t, 3, w.at(w.set().Status.UpdatedRevision))
+		})
+	}
+}
+
 // refusingImage refuses to create Pods with an image.
-func refusingImage(image string) func(string, client.Object) error {
+func refusingImage(image string, answer error) func(string, client.Object) error {
 	return func(what string, o client.Object) error {
 		if pod, ok := o.(*unstructured.Unstructured); ok && what == "create Pod" {
 			containers, _, _ := unstructured.NestedSlice(pod.Object, "spec", "containers")
 			if containers[0].(map[string]any)["image"] == image {
-				return errPolicy
+				return answer
 			}
 		}
 		return nil
@@ -190,11 +225,28 @@ func TestFitsAfter(t *testing.T) {
 	}
 }
 
+func TestIsFullFor(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{"cpu": resource.MustParse("100m")},
+	}}}}}
+	for message, full := range map[string]bool{
+		`exceeded quota: full, requested: pods=1, used: pods=10, limited: pods=10`:                                                        true,
+		`exceeded quota: full, requested: requests.cpu=150m, used: requests.cpu=900m, limited: requests.cpu=1`:                            false,
+		`exceeded quota: full, requested: requests.cpu=150m, used: requests.cpu=950m, limited: requests.cpu=1`:                            true,
+		`exceeded quota: full, requested: cpu=150m,pods=1, used: cpu=1,pods=3, limited: cpu=2,pods=3`:                                     true,
+		`exceeded quota: full, requested: requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4`: false,
+		`exceeded quota`: false,
+		`exceeded quota: full, requested: nonsense, used: cpu=1, limited: cpu=1`: false,
+	} {
+		assert.Equal(t, full, isFullFor(message, pod), message)
+	}
+}
+
 func TestVerdictsBackOff(t *testing.T) {
 	var v verdicts
 	trial := setplan.Trial{Write: setplan.TrialCreate, To: "r2"}
 	now := time.Unix(1_700_000_000, 0)
-	no := failures.Rejection{Why: "no"}
+	no := setplan.Verdict{Refused: "no"}
 	var waits []time.Duration
 	for range 7 {
 		v.refuse(trial, no, now)

@@ -54,17 +54,18 @@ func (v *verdicts) accept(t setplan.Trial, trial bool, now time.Time) {
 }
 
 // refuse notes that it does not, and reports whether that is news.
-func (v *verdicts) refuse(t setplan.Trial, r failures.Rejection, now time.Time) (news bool) {
+func (v *verdicts) refuse(t setplan.Trial, refusal setplan.Verdict, now time.Time) (news bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	before := v.answers[t]
-	a := answer{Verdict: setplan.Verdict{At: now, Refused: r.Why, Quota: r.Quota}, refusals: before.refusals + 1}
+	refusal.At = now
+	a := answer{Verdict: refusal, refusals: before.refusals + 1}
 	a.Retry = now.Add(failures.AskAgainIn(a.refusals))
 	if before.Refused != "" && now.Before(before.Retry) {
 		a.Retry, a.refusals = before.Retry, before.refusals // one of several writes that were under way
 	}
 	v.put(t, a)
-	return before.Refused != r.Why
+	return before.Refused != refusal.Refused
 }
 
 func (v *verdicts) put(t setplan.Trial, a answer) {

@@ -284,6 +284,21 @@ func TestReasonsAreShortAndNameNoGeneratedNames(t *testing.T) {
 	assert.LessOrEqual(t, len(podops.ExplainRefusal(long)), 1024, "what an event takes")
 }
 
+// TestAPodThatIsGoneIsNotDeletedAgain while the cache still shows it.
+func TestAPodThatIsGoneIsNotDeletedAgain(t *testing.T) {
+	p := &policy{inEarnest: apierrors.NewNotFound(corev1.Resource("pods"), "p")}
+	r, c := newReconciler(t, &mapperFor{err: errNoRules}, p.funcs(), markedPod())
+	_, err := reconcilePod(t, r)
+	require.NoError(t, err)
+	require.Equal(t, podops.PhaseOperate, podops.PhaseOf(podops.Read(podNow(t, c)), podops.DeletionID))
+	asked := len(p.options)
+	for range 3 {
+		_, err = reconcilePod(t, r)
+		require.NoError(t, err)
+	}
+	require.Equal(t, asked+1, len(p.options))
+}
+
 // slowLister has a list of rules take a while.
 type slowLister struct {
 	client.Reader

@@ -184,8 +184,14 @@ func (r *reconciler) apply(
 	r.reportOverdue(pod, s, plan)
 	if plan.Delete {
 		deleted, err := r.deletePod(ctx, pod, false)
-		if err != nil || !deleted {
-			return refusedLook, err
+		switch {
+		case apierrors.IsNotFound(err): // it is gone, which the cache has yet to show
+			r.writes.Deleted(client.ObjectKeyFromObject(pod), pod)
+			return 0, nil
+		case err != nil:
+			return 0, err
+		case !deleted:
+			return refusedLook, nil
 		}
 		r.writes.Deleted(client.ObjectKeyFromObject(pod), pod)
 		steps.WithLabelValues("Deleted").Inc()

@@ -61,6 +61,9 @@ type Verdict struct {
 	Retry time.Time
 	// Quota reports whether a quota refuses. A Pod on its way out may still count there.
 	Quota bool
+	// Full reports whether that quota has no room for a Pod of the revision before either. It may still count the Pod
+	// that has made room: Kubernetes' quota controller subtracts a Pod some time after it is gone.
+	Full bool
 }
 
 // asking is what the API server has answered, and is to be asked.
@@ -200,10 +203,11 @@ func sortTrials(trials []PodTrial) {
 }
 
 // refusedRevision reports whether Pods are refused at a revision now, and whether there is another to make them at.
-// While Pods are on their way out, a quota may count them still, and says nothing of what comes after.
+// While Pods are on their way out, or have just gone, a quota may count them still, and says nothing of what comes
+// after; with no room for a Pod of the other revision either, that one is no way out.
 func (a *asking) refusedRevision(revision string) (instead string, refused bool) {
 	v, known := a.verdict(Trial{Write: TrialCreate, To: revision}, verdictLasts)
-	if !known || v.Refused == "" || (v.Quota && a.leaving) {
+	if !known || v.Refused == "" || (v.Quota && (a.leaving || v.Full)) {
 		return "", false
 	}
 	before := a.CurrentRevision
