@@ -126,16 +126,24 @@ func TestAReplacedPodThatMayNotGoIsDeletedWithPauses(t *testing.T) {
 	assert.Equal(t, 1, w.at(w.set().Status.UpdatedRevision))
 }
 
-// TestASuccessorThatIsRefusedComesAtTheRevisionBefore has the API server refuse new Pods when one is gone already.
-func TestASuccessorThatIsRefusedComesAtTheRevisionBefore(t *testing.T) {
+// oneDeleted is a set of three Pods in an update by re-creation, the first of which is deleted. All were at the revision
+// before.
+func oneDeleted(t *testing.T) (w *world, before string) {
+	t.Helper()
 	set := collaSet(3)
 	set.Spec.UpdateStrategy = appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateRecreate}
-	w := newWorld(t, false, set)
+	w = newWorld(t, false, set)
 	w.settle()
-	before := w.set().Status.UpdatedRevision
+	before = w.set().Status.UpdatedRevision
 	w.change(image("nginx:2"))
 	w.look()
 	require.Equal(t, 1, w.count("delete Pod"))
+	return w, before
+}
+
+// TestASuccessorThatIsRefusedComesAtTheRevisionBefore has the API server refuse new Pods when one is gone already.
+func TestASuccessorThatIsRefusedComesAtTheRevisionBefore(t *testing.T) {
+	w, before := oneDeleted(t)
 	w.refuse = refusingImage("nginx:2", errPolicy)
 	w.refuseTrial = refusingImage("nginx:2", errPolicy)
 	for range 5 {
@@ -165,15 +173,9 @@ func TestAQuotaThatRefusesASuccessor(t *testing.T) {
 		"that needs more alone": {"requested: requests.cpu=150m, used: requests.cpu=200m, limited: requests.cpu=300m", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			set := collaSet(3)
-			set.Spec.UpdateStrategy = appsv1alpha1.UpdateStrategy{PodUpdatePolicy: appsv1alpha1.PodUpdateRecreate}
-			w := newWorld(t, false, set)
-			w.settle()
-			before := w.set().Status.UpdatedRevision
-			w.change(image("nginx:2"))
-			w.look()
-			require.Equal(t, 1, w.count("delete Pod"))
-			w.refuse = refusingImage("nginx:2", apierrors.NewForbidden(pods, "x", errors.New("exceeded quota: team, "+tc.figures)))
+			w, before := oneDeleted(t)
+			why := errors.New("exceeded quota: team, " + tc.figures)
+			w.refuse = refusingImage("nginx:2", apierrors.NewForbidden(pods, "x", why))
 			for range 3 {
 				_, _ = w.reconcile()
 				w.see()
@@ -190,7 +192,7 @@ func TestAQuotaThatRefusesASuccessor(t *testing.T) {
 	}
 }
 
-// refusingImage refuses to create Pods with an image.
+// refusingImage answers the creation of a Pod with an image.
 func refusingImage(image string, answer error) func(string, client.Object) error {
 	return func(what string, o client.Object) error {
 		if pod, ok := o.(*unstructured.Unstructured); ok && what == "create Pod" {

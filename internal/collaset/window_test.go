@@ -24,7 +24,8 @@ import (
 // inFlight is how many Pods are being updated at a time.
 var inFlight = setplan.DefaultLimits().InFlight
 
-// flowing is a set of 8 Pods more than that; as many as may be are being updated, and the last decision says who is next.
+// flowing is a set of 8 Pods more than that: as many as may be are being updated, and the last decision has the others
+// as next.
 func flowing(t *testing.T, changes ...func(*world)) *world {
 	t.Helper()
 	w := newWorld(t, true, collaSet(int32(inFlight)+8))
@@ -261,7 +262,8 @@ func TestAnothersPlace(t *testing.T) {
 	queue := w.queue()
 	require.NoError(t, w.r.window.start(t.Context(), queue))
 	require.Zero(t, queue.Len())
-	require.Equal(t, []string{fmt.Sprint("kuperator_collaset_in_flight_pods{} ", inFlight), "kuperator_collaset_waiting_sets{} 1"},
+	taken := fmt.Sprint("kuperator_collaset_in_flight_pods{} ", inFlight)
+	require.Equal(t, []string{taken, "kuperator_collaset_waiting_sets{} 1"},
 		gathered.Lines(t, w.r.window))
 	w.clock.Step(w.r.window.limits.OursFor)
 	w.follow([]reconcile.Request{lookAtWindow})
