@@ -106,7 +106,9 @@ long_stories() {
 
 more_faults() { part "More plans of test/fault" env KUPERATOR_NIGHTLY=1 make test PKG=./test/fault; }
 
-lease_stories() { part "Shards and Leases" make test PKG="./test/fault/shards ./test/fault/leadership"; }
+lease_stories() {
+	part "Shards and Leases" make test PKG="./test/fault/shards ./test/fault/leadership ./test/integration/shard"
+}
 
 control_plane_stories() { part "Broken control planes" make test PKG=./test/fault/controlplane; }
 
@@ -122,6 +124,10 @@ direct_stories() {
 traffic_stories() { part "Traffic" make test PKG=./test/integration/resourceconsist; }
 
 security_stories() { part "Rights, policies and attacks" make test PKG=./test/integration/security; }
+
+rule_stories() { part "Rules" make test PKG="./test/integration/podtransitionrule ./test/integration/rules"; }
+
+neighbour_stories() { part "Neighbours" make test PKG=./test/neighbours; }
 
 webhook_stories() { part "webhook-server" make test PKG=./test/integration/webhook; }
 
