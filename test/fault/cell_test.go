@@ -62,7 +62,7 @@ func (p *plane) startCell(ctx context.Context, namespace string) (*cell, error) 
 // narrowBounds are for workloads of four Pods what those of the program are for hundreds: two operations begin by a
 // plan, and one update of all workloads is on its way.
 var narrowBounds = []sourceChange{
-	{"internal/collaset/setplan/limits.go", "		InFlight:        20,", "		InFlight:        1,"},
+	{"internal/collaset/setplan/limits.go", "		InFlight:        16,", "		InFlight:        1,"},
 	{"internal/collaset/setplan/limits.go", "		Begins:          64,", "		Begins:          2,"},
 }
 

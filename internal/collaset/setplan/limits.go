@@ -41,7 +41,7 @@ type Limits struct {
 // DefaultLimits are those of the program as it ships.
 func DefaultLimits() Limits {
 	return Limits{
-		InFlight:        20,
+		InFlight:        16,
 		OursFor:         3 * time.Second,
 		HandoverFor:     250 * time.Millisecond,
 		Interval:        100 * time.Millisecond,
