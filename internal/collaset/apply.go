@@ -258,8 +258,7 @@ func (s podStepper) mark(ctx context.Context, o *observation, pod *setplan.Pod) 
 
 // relabel has the labels of a Pod report its replacement.
 func (s podStepper) relabel(ctx context.Context, o *observation, l setplan.Relabel, out *outcome) error {
-	change := podops.Change{Labels: l.Labels}
-	if err := s.patch(ctx, o, l.Pod, types.MergePatchType, change.MergePatch(l.Pod.View)); err != nil {
+	if err := s.patch(ctx, o, l.Pod, types.MergePatchType, l.Change.MergePatch(l.Pod.View)); err != nil {
 		return fmt.Errorf("labelling Pod %s: %w", l.Pod.Name(), err)
 	}
 	if l.Tells != "" {

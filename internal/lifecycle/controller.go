@@ -115,7 +115,8 @@ func stripPod(object any) (any, error) {
 func isRead(annotation string) bool {
 	switch annotation {
 	case podops.AvailableConditionsAnnotation, podops.SkipRulesAnnotation, podops.DeadlinesAnnotation,
-		podops.DeletionRefusedAnnotation, appsv1alpha1.LastPodStatusAnnotation:
+		podops.DeletionRefusedAnnotation, appsv1alpha1.LastPodStatusAnnotation,
+		appsv1alpha1.ToDeleteLabel + podops.AskersSuffix:
 		return true
 	}
 	return strings.HasPrefix(annotation, podops.RuleDetailPrefix+"/")

@@ -107,7 +107,7 @@ func (w *walk) surges(act func(string, *setplan.Pod, func(*podObject) error), pl
 	}
 	for _, l := range plan.Labels {
 		act("labels", l.Pod, func(p *podObject) error {
-			*p = p.labelled(l.Labels)
+			*p = p.changed(l.Change)
 			return nil
 		})
 	}

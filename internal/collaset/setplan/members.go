@@ -9,6 +9,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 )
 
 // members are the Pods of the set, by what they really are.
@@ -195,10 +196,10 @@ type item struct {
 	inScope bool
 	method  updateMethod
 	// Replacement. replaceFor is why there is to be one. handed is true if the Pod is on its way out because its replacement
-	// serves; labels and told are for Plan.Labels.
+	// serves; change and told are for Plan.Labels.
 	replaceFor replaceReason
 	handed     bool
-	labels     map[string]*string
+	change     podops.Change
 	told       ReplacementEvent
 }
 
@@ -228,10 +229,19 @@ func (it *item) unlabel(key string) bool {
 }
 
 func (it *item) relabel(key string, value *string) {
-	if it.labels == nil {
-		it.labels = map[string]*string{}
+	if it.change.Labels == nil {
+		it.change.Labels = map[string]*string{}
 	}
-	it.labels[key] = value
+	it.change.Labels[key] = value
+}
+
+// withdraw takes the mark away that an update has set, unless others ask for it, too.
+func (it *item) withdraw(mark string) {
+	c := podops.Withdraw(it.View, mark, podops.AskerOther)
+	for key, value := range c.Labels {
+		it.relabel(key, value)
+	}
+	it.change.Annotations = c.Annotations
 }
 
 // survivor is the Pod of a replica that scale-in judges it by: the one that stays.

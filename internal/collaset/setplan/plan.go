@@ -165,11 +165,10 @@ type Creation struct {
 	Claims []CreationClaim
 }
 
-// Relabel is a change of a Pod's labels.
+// Relabel is a change of what a Pod's metadata says of its replacement.
 type Relabel struct {
-	Pod *Pod
-	// Labels to set, or, with nil, to remove.
-	Labels map[string]*string
+	Pod    *Pod
+	Change podops.Change
 	// Tells is what this says to users, "" for nothing.
 	Tells ReplacementEvent
 }

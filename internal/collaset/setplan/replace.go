@@ -348,7 +348,7 @@ func (r *replacing) forgetPair(it *item) {
 		it.told = ReplacementCancelled
 	}
 	if it.pairing.target != "" {
-		it.unlabel(appsv1alpha1.ToReplaceLabel)
+		it.withdraw(appsv1alpha1.ToReplaceLabel)
 	}
 	it.unlabel(appsv1alpha1.ReplacedByReplaceUpdateLabel)
 }
@@ -390,8 +390,8 @@ func relabels(pods *members, p *PodActions) (relabels []Relabel) {
 		written[deletion.Pod] = true
 	}
 	for _, it := range pods.items {
-		if len(it.labels) > 0 && !written[it.Pod] {
-			relabels = append(relabels, Relabel{Pod: it.Pod, Labels: it.labels, Tells: it.told})
+		if !it.change.IsZero() && !written[it.Pod] {
+			relabels = append(relabels, Relabel{Pod: it.Pod, Change: it.change, Tells: it.told})
 		}
 	}
 	return relabels

@@ -95,7 +95,7 @@ func (w *world) pairUp(p *setplan.Pod, c setplan.Creation) {
 func (w *world) relabel(l setplan.Relabel) {
 	p := w.find(l.Pod.Name())
 	before := maps.Clone(p.View.Labels)
-	w.change(p, podops.Change{Labels: l.Labels})
+	w.change(p, l.Change)
 	if maps.Equal(before, p.View.Labels) {
 		w.wrong("labels of %s are written for nothing", p.Name())
 	}
@@ -658,6 +658,38 @@ func TestAnUnreadablePairLabelStopsReplacementAndSaysSo(t *testing.T) {
 	w.set(&w.Pods[0], appsv1alpha1.ReplacePairNewIDLabel)
 	require.True(t, w.run(always))
 	assert.Equal(t, 3, w.uid)
+	w.assertNoTraces(t)
+}
+
+// TestAnUpdateThatIsTakenBackLeavesTheMarkToThoseWhoAskedMeanwhile has a job ask for a Pod that an update replaces.
+func TestAnUpdateThatIsTakenBackLeavesTheMarkToThoseWhoAskedMeanwhile(t *testing.T) {
+	w := atRest(t, 2, replacing)
+	w.broken = map[string]bool{"r2": true}
+	w.MaxSurge, w.Partition = 1, 1
+	w.template("r2")
+	require.True(t, w.run(always))
+	require.Len(t, w.newPods(), 1)
+	var origin *setplan.Pod
+	for name := range w.newPods() {
+		origin = w.find(name)
+	}
+	name := origin.Name()
+	asks := func() []string { return podops.Askers(w.find(name).View, appsv1alpha1.ToReplaceLabel) }
+	require.Equal(t, []string{podops.AskerOther}, asks())
+	ask, err := podops.Mark(origin.View, appsv1alpha1.ToReplaceLabel, "true", "operationjob/a")
+	require.NoError(t, err)
+	w.change(origin, ask)
+
+	w.Partition = 2
+	w.keeps = true // the Pod that the job has replaced waits to be deleted, so that its labels can be read
+	require.True(t, w.run(always))
+	assert.Equal(t, []string{"operationjob/a"}, asks())
+	assert.NotContains(t, w.find(name).View.Labels, appsv1alpha1.ReplacedByReplaceUpdateLabel)
+	w.keeps = false
+	require.True(t, w.run(always))
+	assert.Nil(t, w.find(name))
+	assert.Equal(t, 2, w.atRevision("r1"))
+	assert.Empty(t, w.problems)
 	w.assertNoTraces(t)
 }
 

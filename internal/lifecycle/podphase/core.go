@@ -168,6 +168,6 @@ func cancel(v podops.View, id string, now time.Time) podops.Change {
 	if id != podops.DeletionID {
 		return podops.Cancel(v, id, now)
 	}
-	unmark := podops.Change{Labels: map[string]*string{appsv1alpha1.ToDeleteLabel: nil}}
+	unmark := podops.Unmark(v, appsv1alpha1.ToDeleteLabel)
 	return unmark.Then(v, podops.Cancel(unmark.Apply(v), id, now))
 }

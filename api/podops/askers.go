@@ -1,0 +1,88 @@
+package podops
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+const (
+	// AskersSuffix, after the key of a mark such as collaset.kusionstack.io/to-replace, is the annotation that records
+	// who asked for the mark: names with commas between them. It is there only if one of them has a name.
+	// Written through Mark, Withdraw and Unmark.
+	AskersSuffix = "-askers"
+	// AskerOther stands for users and programs that know the mark only.
+	AskerOther = "other"
+)
+
+// Askers returns who asks for a mark, a label of the Pod, sorted: AskerOther for a mark without a record, and nil
+// without the mark, whatever its record says.
+func Askers(v View, label string) []string {
+	if _, marked := v.Labels[label]; !marked {
+		return nil
+	}
+	askers := slices.DeleteFunc(strings.Split(v.Annotations[label+AskersSuffix], ","),
+		func(name string) bool { return name == "" })
+	if len(askers) == 0 {
+		return []string{AskerOther}
+	}
+	slices.Sort(askers)
+	return slices.Compact(askers)
+}
+
+// MarkedBy reports whether the Pod has the mark and the asker is one of those who ask for it.
+func MarkedBy(v View, label, asker string) bool { return slices.Contains(Askers(v, label), asker) }
+
+// Mark sets a mark, and records the asker beside those who asked before. A mark that is there keeps its value. It
+// changes nothing for one who asks already. A name must not be empty and has no comma; any other is an error.
+//
+// One who has asked, and then finds that it does not (MarkedBy), was cancelled: it must not ask again.
+func Mark(v View, label, value, asker string) (Change, error) {
+	if asker == "" || strings.Contains(asker, ",") {
+		return Change{}, fmt.Errorf("asker %q cannot be recorded: give it a name without a comma", asker)
+	}
+	if MarkedBy(v, label, asker) {
+		return Change{}, nil
+	}
+	c := record(v, label, append(Askers(v, label), asker))
+	if _, marked := v.Labels[label]; !marked {
+		c.Labels = map[string]*string{label: &value}
+	}
+	return c, nil
+}
+
+// Withdraw takes an asker out of the record of a mark, and the mark away with the last one. It changes nothing for one
+// who does not ask, but takes away what a mark that is gone has left.
+func Withdraw(v View, label, asker string) Change {
+	rest := slices.DeleteFunc(Askers(v, label), func(name string) bool { return name == asker })
+	if len(rest) == 0 {
+		return Unmark(v, label)
+	}
+	return record(v, label, rest)
+}
+
+// Unmark takes a mark away, whoever asks for it: that cancels for all.
+func Unmark(v View, label string) Change {
+	c := record(v, label, nil)
+	if _, marked := v.Labels[label]; marked {
+		c.Labels = map[string]*string{label: nil}
+	}
+	return c
+}
+
+// record is the change after which the record has these names. One of AskerOther alone is none.
+func record(v View, label string, askers []string) Change {
+	key := label + AskersSuffix
+	slices.Sort(askers)
+	value, recorded := v.Annotations[key]
+	switch next := strings.Join(askers, ","); {
+	case next == value && recorded:
+		return Change{}
+	case next != "" && next != AskerOther:
+		return Change{Annotations: map[string]*string{key: &next}}
+	case recorded:
+		return Change{Annotations: map[string]*string{key: nil}}
+	default:
+		return Change{}
+	}
+}
