@@ -40,14 +40,14 @@ STORIES := GOGC=400 $(GO_TEST) -count=1 -shuffle=on $(STORIES_RACE) -p 3 -parall
 BELOW_TEST := ^kusionstack.io/kuperator/test/
 # Of these, packages that are long and guard what rarely changes. make test leaves them out unless PKG names them;
 # .ci/run runs each for a change to what it guards, and make test-nightly runs all.
-GUARDED := ^kusionstack.io/kuperator/test/(install|neighbours|fault/(controlplane|leadership|schema|shards)|integration/(podtransitionrule|resourceconsist|rules|security|shard|takeover|webhook))$$
+GUARDED := ^kusionstack.io/kuperator/test/(install|neighbours|fault/(controlplane|leadership|schema|shards)|integration/(operationjob|podtransitionrule|resourceconsist|rules|security|shard|takeover|webhook))$$
 LEFT_OUT := $(if $(KUPERATOR_NIGHTLY),,$(if $(filter ./...,$(PKG)),$(GUARDED)))
 # Those that take longest begin first, so that no core waits for the last.
 LONGEST := /test/(e2e|integration/collaset|fault)$$
 # The packages of the fast part: all but those. Decisions are pure functions, and these packages start no goroutine:
 # the race detector finds little there and makes their properties take four times as long. It is on at night.
 UNIT = $(shell go list -e ./... | grep -v '$(BELOW_TEST)')
-PURE := ^kusionstack.io/kuperator/(api/podops|internal/(collaset/setplan|insight|lifecycle/podphase|monitoring|podtransitionrule/(grants|asking/exchange)|resourceconsist/traffic|revision|shard/placement|testkit/crdgen))$$
+PURE := ^kusionstack.io/kuperator/(api/podops|internal/(collaset/setplan|insight|lifecycle/podphase|monitoring|operationjob/jobplan|podtransitionrule/(grants|asking/exchange)|resourceconsist/traffic|revision|shard/placement|testkit/crdgen))$$
 
 # How many cases make test-properties draws for each property, and the packages that have any. make test draws 100.
 DRAWS ?= 2000

@@ -127,6 +127,8 @@ security_stories() { part "Rights, policies and attacks" make test PKG=./test/in
 
 rule_stories() { part "Rules" make test PKG="./test/integration/podtransitionrule ./test/integration/rules"; }
 
+job_stories() { part "OperationJobs" make test PKG=./test/integration/operationjob; }
+
 neighbour_stories() { part "Neighbours" make test PKG=./test/neighbours; }
 
 webhook_stories() { part "webhook-server" make test PKG=./test/integration/webhook; }

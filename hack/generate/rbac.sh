@@ -10,6 +10,7 @@ package_of() {
     podtransitionrule-controller) echo ./internal/podtransitionrule/... ;;
     lifecycle-controller) echo ./internal/lifecycle/... ;;
     resourceconsist-controller) echo ./internal/resourceconsist/... ;;
+    operationjob-controller) echo ./internal/operationjob/... ;;
     webhook-server) echo ./internal/webhook/... ;;
     *) echo "no component is called $1" >&2; return 1 ;;
   esac
@@ -17,7 +18,8 @@ package_of() {
 
 components=("$@")
 if [ ${#components[@]} -eq 0 ]; then
-  components=(collaset-controller podtransitionrule-controller lifecycle-controller resourceconsist-controller webhook-server)
+  components=(collaset-controller podtransitionrule-controller lifecycle-controller resourceconsist-controller
+    operationjob-controller webhook-server)
 fi
 
 for component in "${components[@]}"; do

@@ -18,7 +18,7 @@ func (c *Compatibility) AddTo(fs *pflag.FlagSet, means string) {
 	fs.Var(c, "compatibility",
 		"Use the defaults and contracts of an earlier program wherever objects and flags do not set others. "+
 			"The only value is "+string(KuperatorV07)+". "+means+
-			" Must be the same for all components except resourceconsist-controller.")
+			" Must be the same for all components that have this flag.")
 }
 
 // Set reads the flag.

@@ -80,6 +80,7 @@ func TestSchemaOf(t *testing.T) {
 func TestOurCRDsHaveAllFieldsOfOurTypes(t *testing.T) {
 	for file, kind := range map[string]reflect.Type{
 		"collasets":          reflect.TypeFor[appsv1alpha1.CollaSet](),
+		"operationjobs":      reflect.TypeFor[appsv1alpha1.OperationJob](),
 		"podtransitionrules": reflect.TypeFor[appsv1alpha1.PodTransitionRule](),
 		"resourcecontexts":   reflect.TypeFor[appsv1alpha1.ResourceContext](),
 	} {

@@ -25,11 +25,13 @@ const (
 	PodTransitionController   = "podtransitionrule-controller"
 	LifecycleController       = "lifecycle-controller"
 	ResourceConsistController = "resourceconsist-controller"
+	OperationJobController    = "operationjob-controller"
 )
 
 // Controllers are the components that elect a leader.
 func Controllers() []string {
-	return []string{CollaSetController, PodTransitionController, LifecycleController, ResourceConsistController}
+	return []string{CollaSetController, PodTransitionController, LifecycleController, ResourceConsistController,
+		OperationJobController}
 }
 
 // Facts are API objects as they were read. They are shared, not copied: nothing in this package changes them.

@@ -7,6 +7,7 @@ import (
 	"kusionstack.io/kuperator/internal/collaset"
 	"kusionstack.io/kuperator/internal/lifecycle"
 	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/operationjob"
 	"kusionstack.io/kuperator/internal/podtransitionrule"
 	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 	"kusionstack.io/kuperator/internal/webhook"
@@ -25,6 +26,7 @@ func Programs() []Program {
 		{podtransitionrule.Name, podtransitionrule.Metrics()},
 		{lifecycle.Name, lifecycle.Metrics()},
 		{"resourceconsist-controller", builtin.Metrics()},
+		{operationjob.Name, operationjob.Metrics()},
 		{webhook.Name, webhook.Metrics()},
 	}
 }

@@ -4,7 +4,7 @@ import "slices"
 
 // Dashboards are all dashboards: the fleet first, then one for each component.
 func Dashboards() []Dashboard {
-	return []Dashboard{fleet(), collaSets(), rules(), lifecycles(), backends(), admission()}
+	return []Dashboard{fleet(), collaSets(), rules(), lifecycles(), backends(), jobDashboard(), admission()}
 }
 
 func fleet() Dashboard {
@@ -605,6 +605,58 @@ func backends() Dashboard {
 				},
 			}},
 			{"resourceconsist-controller", controllerPanels("resourceconsist-controller")},
+		},
+	}
+}
+
+func jobDashboard() Dashboard {
+	return Dashboard{
+		ID: "kuperator-operationjob", Title: "Kuperator / OperationJob",
+		Description: "OperationJobs and their targets, and operationjob-controller.",
+		Rows: []Row{
+			{"Jobs and targets", []Panel{
+				{
+					Title: "Jobs by progress",
+					Description: "Each OperationJob counts once. " +
+						"Those that have ended are counted until their TTL deletes them.",
+					Unit: unitShort, Needs: "an OperationJob",
+					Queries: []Query{{`sum by (progress) (kuperator_operationjob_jobs)`, "{{progress}}"}},
+				},
+				{
+					Title:       "Targets that ended",
+					Description: "Pods that jobs have succeeded or failed with, by action.",
+					Unit:        unitPerSec,
+					Queries: []Query{
+						{
+							`sum by (action, result) (rate(kuperator_operationjob_targets_total[$__rate_interval]))`,
+							"{{action}} {{result}}",
+						},
+					},
+				},
+				{
+					Title:       "Time of a target",
+					Description: "Median and 95th percentile of the time from the start of a target to its end, by action.",
+					Unit:        unitSeconds, Needs: "a target of an OperationJob that ended in the last minutes",
+					Queries: []Query{
+						{
+							`histogram_quantile(0.5, sum by (action, le) (rate(kuperator_operationjob_target_seconds_bucket[$__rate_interval])))`,
+							"{{action}} 50 %",
+						},
+						{
+							`histogram_quantile(0.95, sum by (action, le) (rate(kuperator_operationjob_target_seconds_bucket[$__rate_interval])))`,
+							"{{action}} 95 %",
+						},
+					},
+				},
+				{
+					Title: "Conflicts",
+					Description: "Decisions about a job of which a write was refused because the job or a Pod had changed. " +
+						"They are made again.",
+					Unit:    unitPerSec,
+					Queries: []Query{{`sum(rate(kuperator_operationjob_conflicts_total[$__rate_interval]))`, "conflicts"}},
+				},
+			}},
+			{"operationjob-controller", controllerPanels("operationjob-controller")},
 		},
 	}
 }

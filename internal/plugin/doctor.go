@@ -134,16 +134,17 @@ func (s *session) checkKinds(d *insight.Diagnosis) {
 			served[r.Name] = true
 		}
 	}
+	kinds := []string{"collasets", "podtransitionrules", "operationjobs", "resourcecontexts"}
 	var missing []string
-	for _, kind := range []string{"collasets", "podtransitionrules", "resourcecontexts"} {
+	for _, kind := range kinds {
 		if !served[kind] {
 			missing = append(missing, kind)
 		}
 	}
 	switch len(missing) {
 	case 0:
-		d.Add(insight.LevelOK, check, "collasets, podtransitionrules and resourcecontexts are served", "")
-	case 3:
+		d.Add(insight.LevelOK, check, "collasets, podtransitionrules, operationjobs and resourcecontexts are served", "")
+	case len(kinds):
 		d.Add(insight.LevelProblem, check, "none of "+appsv1alpha1.SchemeGroupVersion.String()+" is served",
 			"install them: kubectl apply --server-side -k deploy/crd")
 	default:

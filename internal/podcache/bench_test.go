@@ -20,6 +20,7 @@ import (
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/collaset"
 	"kusionstack.io/kuperator/internal/lifecycle"
+	"kusionstack.io/kuperator/internal/operationjob"
 	"kusionstack.io/kuperator/internal/podtransitionrule"
 	"kusionstack.io/kuperator/internal/resourceconsist/builtin"
 )
@@ -28,6 +29,7 @@ import (
 func BenchmarkKept(b *testing.B) {
 	for _, c := range []bootstrap.Component{
 		collaset.Component(), podtransitionrule.Component(), lifecycle.Component(), builtin.Component(),
+		operationjob.Component(),
 	} {
 		options := c.Cache(&bootstrap.Options{})
 		transform := transformOf(options)

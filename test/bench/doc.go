@@ -1,4 +1,4 @@
-// Package bench measures the suite on a local cluster: five processes, a real
+// Package bench measures the suite on a local cluster: six processes, a real
 // API server, simulated nodes. Times on a shared machine mean little by
 // themselves, so what is compared runs in the same run, in turns, and ratios are
 // printed. Counts are the API server's. docs/design/0011-benchmarks.md says what

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/testkit/await"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
@@ -33,7 +34,7 @@ const standstill = 2 * time.Second
 func TestDegradation(t *testing.T) {
 	t.Run("collaset alone without the protocol", func(t *testing.T) {
 		w := alone(t)
-		w.down(t, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist, suite.Webhook)
+		w.down(t, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist, suite.OperationJob, suite.Webhook)
 		w.reconfigure(t, suite.CollaSet, "--pod-ops-lifecycle=false")
 		ns := w.namespace(t)
 		w.observe(t, ns, observer.Options{Direct: true})
@@ -175,6 +176,29 @@ func TestDegradation(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, w.Restart(t.Context(), suite.ResourceConsist))
+		w.waitServing(t, ns, "web", 3, image2)
+	})
+
+	t.Run("operationjob-controller down", func(t *testing.T) {
+		w := alone(t)
+		ns := w.namespace(t)
+		w.observe(t, ns, observer.Options{})
+		w.create(t, workload.CollaSet(ns, "web", image1, 3))
+		w.waitServing(t, ns, "web", 3, image1)
+		w.down(t, suite.OperationJob)
+		job := operationJob(ns, "replace", appsv1alpha1.OpsActionReplace, w.pods(t, ns, "web")[0].Name)
+		w.create(t, job)
+		w.setImage(t, ns, "web", image2)
+		w.waitServing(t, ns, "web", 3, image2)
+		before := workload.UIDs(w.pods(t, ns, "web"))
+		await.Always(t, standstill, "the job waits", func() error {
+			if now := workload.UIDs(w.pods(t, ns, "web")); !slices.Equal(now, before) {
+				return fmt.Errorf("the Pods were %v and are %v", before, now)
+			}
+			return nil
+		})
+		require.NoError(t, w.Restart(t.Context(), suite.OperationJob))
+		w.waitSucceeded(t, job)
 		w.waitServing(t, ns, "web", 3, image2)
 	})
 

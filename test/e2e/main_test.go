@@ -176,9 +176,9 @@ func (w *world) namespace(t *testing.T) string {
 	return name
 }
 
-// clear deletes the workloads of a namespace and its rules, and waits until they are gone, or ctx ends.
+// clear deletes the jobs, workloads and rules of a namespace, and waits until they are gone, or ctx ends.
 func (w *world) clear(ctx context.Context, namespace string) error {
-	for _, kind := range []client.Object{&appsv1alpha1.CollaSet{}, &appsv1.Deployment{},
+	for _, kind := range []client.Object{&appsv1alpha1.OperationJob{}, &appsv1alpha1.CollaSet{}, &appsv1.Deployment{},
 		&appsv1alpha1.PodTransitionRule{}} {
 		background := client.PropagationPolicy(metav1.DeletePropagationBackground)
 		if err := w.client.DeleteAllOf(ctx, kind, client.InNamespace(namespace), background); err != nil {
@@ -186,8 +186,8 @@ func (w *world) clear(ctx context.Context, namespace string) error {
 		}
 	}
 	return await.Until(ctx, func() error {
-		for _, list := range []client.ObjectList{&appsv1alpha1.CollaSetList{}, &appsv1.DeploymentList{},
-			&appsv1alpha1.PodTransitionRuleList{}} {
+		for _, list := range []client.ObjectList{&appsv1alpha1.OperationJobList{}, &appsv1alpha1.CollaSetList{},
+			&appsv1.DeploymentList{}, &appsv1alpha1.PodTransitionRuleList{}} {
 			if err := w.client.List(ctx, list, client.InNamespace(namespace)); err != nil {
 				return err
 			}

@@ -58,6 +58,7 @@ var unused = map[permission]string{
 	{suite.Lifecycle, "patch", "events.k8s.io", "events"}:         "as above",
 	{suite.PodTransitionRule, "patch", "events.k8s.io", "events"}: "as above",
 	{suite.ResourceConsist, "patch", "events.k8s.io", "events"}:   "as above",
+	{suite.OperationJob, "patch", "events.k8s.io", "events"}:      "as above",
 
 	{suite.Lifecycle, "get", "",
 		"services"}: "a Pod that waits for a Service's finalizer for long has the Service looked up; test/integration/lifecycle shows it",
@@ -234,6 +235,9 @@ func (w *world) doEverything(t *testing.T) {
 		require.NoError(t, client.IgnoreNotFound(err)) // client-go asks again, up to ten times
 	}
 	w.replaced(t, evicted)
+	w.waitServing(t, ns, "web", 2, image2)
+
+	w.useJobs(t, ns, "web", "guest")
 	w.waitServing(t, ns, "web", 2, image2)
 
 	w.useRuleInFull(t, ns)

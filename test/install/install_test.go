@@ -22,6 +22,7 @@ var stories = map[string]story{
 	"lifecycle-only":         lifecycleAlone,
 	"podtransitionrule-only": rulesAlone,
 	"resourceconsist-only":   trafficAlone,
+	"operationjob-only":      jobsAlone,
 	"webhook-only":           webhookAlone,
 }
 
@@ -48,7 +49,7 @@ func (w *world) comeAndGo(t *testing.T, s story, install func(t *testing.T) inst
 	programs := w.start(t, first.namespace)
 	s.begin(t, w)
 	crds := w.crds(t)
-	require.Len(t, crds, 3)
+	require.Len(t, crds, 4)
 
 	before := w.calm(t)
 	first.uninstall(t)
@@ -135,7 +136,7 @@ func (w *world) requireSpread(t *testing.T, namespace string) {
 		nodes[at]++
 		require.Equal(t, 1, nodes[at], at)
 	}
-	require.Len(t, nodes, 15)
+	require.Len(t, nodes, 18)
 }
 
 func TestEveryOverlay(t *testing.T) {
@@ -204,6 +205,7 @@ func (w *world) requireRightsOnlyIn(t *testing.T, namespace string) {
 		"podtransitionrule-controller": {"list", "podtransitionrules.apps.kusionstack.io"},
 		"lifecycle-controller":         {"patch", "pods"},
 		"resourceconsist-controller":   {"patch", "services"},
+		"operationjob-controller":      {"delete", "operationjobs.apps.kusionstack.io"},
 		"webhook-server":               {"patch", "pods"},
 	} {
 		for in, want := range map[string]bool{"team-a": true, "team-b": true, "default": false, namespace: false} {

@@ -315,6 +315,42 @@ func protected(pod *corev1.Pod, _ podops.View) bool {
 		func(f string) bool { return strings.HasPrefix(f, podops.ProtectionFinalizerPrefix) })
 }
 
+// evict has an OperationJob evict a Pod, and deletes the job.
+func (w *world) evict(t *testing.T, name string) {
+	t.Helper()
+	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: storyNamespace, Name: name}}
+	job.Spec.Action = appsv1alpha1.OpsActionEvict
+	job.Spec.Targets = []appsv1alpha1.PodOpsTarget{{Name: name}}
+	w.create(t, managedPod(storyNamespace, name), job)
+	await.Nil(t, "the eviction of Pod "+name, func() error {
+		if err := w.client.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		if job.Status.Progress != appsv1alpha1.OperationProgressSucceeded {
+			return fmt.Errorf("%+v", job.Status)
+		}
+		return nil
+	})
+	require.NoError(t, w.client.Delete(t.Context(), job))
+	await.Nil(t, "the job to be gone", func() error {
+		err := w.client.Get(t.Context(), client.ObjectKeyFromObject(job), job)
+		if err == nil {
+			return errNotYet
+		}
+		return client.IgnoreNotFound(err)
+	})
+}
+
+// jobsAlone: a job evicts a Pod and leaves others alone.
+var jobsAlone = story{
+	begin: func(t *testing.T, w *world) {
+		w.create(t, managedPod(storyNamespace, "web"))
+		w.evict(t, "first")
+	},
+	again: func(t *testing.T, w *world) { w.evict(t, "second") },
+	scene: func() []client.Object { return []client.Object{managedPod(storyNamespace, "web")} },
+}
+
 // trafficAlone: a Pod in traffic is protected, and let go when its Service is.
 var trafficAlone = story{
 	begin: func(t *testing.T, w *world) {

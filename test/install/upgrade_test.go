@@ -218,7 +218,7 @@ func TestCRDsOutliveReleases(t *testing.T) {
 	}
 	first := w.release(t, system, "kuperator")
 	crds := w.crds(t)
-	require.Len(t, crds, 3)
+	require.Len(t, crds, 4)
 	w.create(t, workload.CollaSet(storyNamespace, "web", image1, 1))
 
 	upgrade("--set", "crds.install=false")

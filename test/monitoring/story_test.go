@@ -83,6 +83,13 @@ func service(namespace, name, annotations string) string {
 		`{apiVersion: v1, kind: Service, metadata: {namespace: %[1]s, name: %[2]s, labels: {kusionstack.io/control: "true"}, annotations: {%[3]s}}, spec: {selector: {app: %[2]s}, ports: [{port: 80}]}}`, namespace, name, annotations)
 }
 
+// job is an OperationJob that evicts Pods.
+func job(namespace, name, of string) string {
+	return fmt.Sprintf(
+		`{apiVersion: apps.kusionstack.io/v1alpha1, kind: OperationJob, metadata: {namespace: %s, name: %s}, spec: {action: Evict, %s}}`,
+		namespace, name, of)
+}
+
 func namespace(name string) string {
 	return "{apiVersion: v1, kind: Namespace, metadata: {name: " + name + "}}"
 }
@@ -154,6 +161,16 @@ func (w world) trouble(t *testing.T) {
 	w.waitServing(t, "calm", "calm", 1)
 	w.kubectl(t, "annotate", "namespace", "calm", "podopslifecycle.kusionstack.io/freeze=inventory")
 	w.kubectl(t, "-n", "calm", "label", "pods", "-l", "app=calm", "collaset.kusionstack.io/to-delete=true")
+
+	t.Log("a job that succeeds, and one that fails")
+	w.apply(t, set("trouble", "evicted", 1))
+	w.waitServing(t, "trouble", "evicted", 1)
+	w.apply(t, job("trouble", "evict", "targetSelector: {workload: {kind: CollaSet, name: evicted}}"),
+		job("trouble", "nothing", "targets: [{name: no-such-pod}]"))
+	for name, progress := range map[string]string{"evict": "Succeeded", "nothing": "Failed"} {
+		w.kubectl(t, "-n", "trouble", "wait", "--for=jsonpath={.status.progress}="+progress, "operationjob/"+name,
+			"--timeout=2m")
+	}
 
 	t.Log("requests that are refused")
 	_, err := w.KubectlWith(t.Context(), rule("trouble", "invalid",

@@ -32,6 +32,17 @@ const (
 	CollaSetTerminating = "Terminating"
 )
 
+// Types of OperationJob conditions. Writer: operationjob-controller. Readers: users, deployment tools that assess
+// health.
+const (
+	// OperationJobReady is True when every target has succeeded.
+	OperationJobReady = "Ready"
+	// OperationJobReconciling is True while targets are under way, or can start.
+	OperationJobReconciling = "Reconciling"
+	// OperationJobStalled is True when the job has failed, or will unless a user changes something.
+	OperationJobStalled = "Stalled"
+)
+
 // ConditionReason is the machine-readable reason of a condition: CamelCase, stable.
 type ConditionReason string
 

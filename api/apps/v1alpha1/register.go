@@ -14,6 +14,7 @@ const (
 	CollaSetKind          = "CollaSet"
 	PodTransitionRuleKind = "PodTransitionRule"
 	ResourceContextKind   = "ResourceContext"
+	OperationJobKind      = "OperationJob"
 )
 
 var (
@@ -42,6 +43,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&CollaSet{}, &CollaSetList{},
 		&PodTransitionRule{}, &PodTransitionRuleList{},
 		&ResourceContext{}, &ResourceContextList{},
+		&OperationJob{}, &OperationJobList{},
 	)
 	metav1.AddToGroupVersion(scheme, SchemeGroupVersion)
 	return nil

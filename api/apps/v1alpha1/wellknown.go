@@ -123,8 +123,16 @@ const (
 	// Writer: collaset-controller.
 	CollaSetFinalizer = "apps.kusionstack.io/pre-reclaim"
 
-	// ProtectionFinalizer is the finalizer of Kuperator v0.7 on a PodTransitionRule. podtransitionrule-controller adds
-	// none, because nothing outside the rule has to be cleaned up. It removes this one, so that a rule of Kuperator
-	// v0.7 can be deleted.
+	// ProtectionFinalizer keeps an OperationJob until what it has left on Pods is taken away.
+	// Writer: operationjob-controller.
+	//
+	// It is also the finalizer of Kuperator v0.7 on a PodTransitionRule. podtransitionrule-controller adds none, because
+	// nothing outside the rule has to be cleaned up. It removes this one, so that a rule of Kuperator v0.7 can be
+	// deleted.
 	ProtectionFinalizer = "finalizer.operating.kusionstack.io/protected"
+
+	// ReplaceProtectionFinalizer keeps a Pod that an OperationJob has replaced until the job knows the Pod that takes
+	// its place.
+	// Writer: operationjob-controller.
+	ReplaceProtectionFinalizer = "finalizer.operationjob.kusionstack.io/replace-protected"
 )

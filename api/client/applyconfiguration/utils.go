@@ -42,6 +42,22 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.LabelCheckRuleApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("NamingStrategy"):
 		return &appsv1alpha1.NamingStrategyApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OperationFailurePolicy"):
+		return &appsv1alpha1.OperationFailurePolicyApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OperationJob"):
+		return &appsv1alpha1.OperationJobApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OperationJobSpec"):
+		return &appsv1alpha1.OperationJobSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OperationJobStatus"):
+		return &appsv1alpha1.OperationJobStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OperationTargetSelector"):
+		return &appsv1alpha1.OperationTargetSelectorApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OpsError"):
+		return &appsv1alpha1.OpsErrorApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OpsProgress"):
+		return &appsv1alpha1.OpsProgressApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("OpsStatus"):
+		return &appsv1alpha1.OpsStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Parameter"):
 		return &appsv1alpha1.ParameterApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ParameterSource"):
@@ -50,6 +66,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.PersistentVolumeClaimRetentionPolicyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodGrant"):
 		return &appsv1alpha1.PodGrantApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("PodOpsTarget"):
+		return &appsv1alpha1.PodOpsTargetApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodTransitionRule"):
 		return &appsv1alpha1.PodTransitionRuleApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("PodTransitionRuleSpec"):
@@ -62,6 +80,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.ResourceContextApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ResourceContextSpec"):
 		return &appsv1alpha1.ResourceContextSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RestartAction"):
+		return &appsv1alpha1.RestartActionApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RollingUpdateStrategy"):
 		return &appsv1alpha1.RollingUpdateStrategyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RuleReference"):
@@ -96,6 +116,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.WebhookPollApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("WebhookStatus"):
 		return &appsv1alpha1.WebhookStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("WorkloadReference"):
+		return &appsv1alpha1.WorkloadReferenceApplyConfiguration{}
 
 	}
 	return nil

@@ -31,7 +31,7 @@ const (
 //go:embed all:static
 var static embed.FS
 
-// component is one of the five programs.
+// component is one of the programs that are deployed.
 type component struct {
 	name string // of its base and all its objects
 	key  string // of its values
@@ -42,6 +42,7 @@ var components = []component{
 	{"podtransitionrule-controller", "podtransitionruleController"},
 	{"lifecycle-controller", "lifecycleController"},
 	{"resourceconsist-controller", "resourceconsistController"},
+	{"operationjob-controller", "operationjobController"},
 	{"webhook-server", "webhookServer"},
 }
 

@@ -232,6 +232,7 @@ func variantFiles(defaults map[string]settings) (map[string]string, error) {
 		"podtransitionrule-controller": {},
 		"lifecycle-controller":         {},
 		"resourceconsist-controller":   {},
+		"operationjob-controller":      {},
 		"webhook-server":               {"gracefulDeletion": false, "announceServices": false},
 	}
 	for name, own := range alone {

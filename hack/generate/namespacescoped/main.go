@@ -30,7 +30,7 @@ const (
 )
 
 var components = []string{"collaset-controller", "podtransitionrule-controller", "lifecycle-controller",
-	"resourceconsist-controller", "webhook-server"}
+	"resourceconsist-controller", "operationjob-controller", "webhook-server"}
 
 // furtherRoles are ClusterRoles beside the generated ones whose rights are about objects in namespaces.
 var furtherRoles = map[string][]string{"lifecycle-controller": {"lifecycle-controller-employers"}}
@@ -41,6 +41,8 @@ var scopes = map[string]bool{
 	"apps.kusionstack.io/collasets":                 true,
 	"apps.kusionstack.io/collasets/finalizers":      true,
 	"apps.kusionstack.io/collasets/status":          true,
+	"apps.kusionstack.io/operationjobs":             true,
+	"apps.kusionstack.io/operationjobs/status":      true,
 	"apps.kusionstack.io/podtransitionrules":        true,
 	"apps.kusionstack.io/podtransitionrules/status": true,
 	"apps.kusionstack.io/resourcecontexts":          true,
@@ -52,6 +54,7 @@ var scopes = map[string]bool{
 	"policy/poddisruptionbudgets":                   true,
 	"/persistentvolumeclaims":                       true,
 	"/pods":                                         true,
+	"/pods/eviction":                                true,
 	"/pods/resize":                                  true,
 	"/pods/status":                                  true,
 	"/services":                                     true,

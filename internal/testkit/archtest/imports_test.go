@@ -123,6 +123,19 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 			given: archtest.Package{ImportPath: m + "/internal/collaset/setplan",
 				Imports: []string{"time", "k8s.io/api/core/v1", "k8s.io/utils/ptr", m + "/api/podops"}},
 		},
+		"a core reads the name of an image": {
+			given: archtest.Package{ImportPath: m + "/internal/operationjob/jobplan",
+				Imports: []string{"github.com/distribution/reference"}},
+		},
+		"the protocol reads the name of an image": {
+			given: archtest.Package{ImportPath: m + "/api/podops", Imports: []string{"github.com/distribution/reference"}},
+			want:  "only the Kubernetes API",
+		},
+		"a kind reads the name of an image": {
+			given: archtest.Package{ImportPath: m + "/api/apps/v1alpha1",
+				Imports: []string{"github.com/distribution/reference"}},
+			want: "only the Kubernetes API",
+		},
 		"the protocol reads a file": {
 			given: archtest.Package{ImportPath: m + "/api/podops", Imports: []string{"os"}},
 			want:  "does no input or output",

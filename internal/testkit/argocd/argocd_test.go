@@ -15,7 +15,7 @@ import (
 
 const shipped = "../../../deploy/gitops/argo-cd/argocd-cm.yaml"
 
-// state is what conditions and spec come to, for both kinds.
+// state is what conditions and spec come to, for all kinds.
 type state struct {
 	observed   int64 // of generation 3
 	paused     bool
@@ -120,6 +120,43 @@ func TestHealthOfRules(t *testing.T) {
 			rule := &appsv1alpha1.PodTransitionRule{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 3}}
 			rule.Status = appsv1alpha1.PodTransitionRuleStatus{ObservedGeneration: tc.observed, Conditions: tc.conditions}
 			checkHealth(t, unstructuredOf(t, rule, "PodTransitionRule"), tc.want, tc.says)
+		})
+	}
+}
+
+func TestHealthOfJobs(t *testing.T) {
+	done := condition(appsv1alpha1.OperationJobReady, true, "Succeeded", "3 of 3 targets succeeded, 0 failed")
+	busy := condition(appsv1alpha1.OperationJobReady, false, "Processing", "1 of 3 targets succeeded, 0 failed")
+	for name, tc := range map[string]struct {
+		state
+		progress   appsv1alpha1.OperationProgress
+		want, says string
+	}{
+		"not looked at yet": {state{}, "", "Progressing", "waiting for operationjob-controller"},
+		"looked at with an older spec": {state{observed: 2, conditions: []metav1.Condition{outdated(busy)}},
+			appsv1alpha1.OperationProgressProcessing, "Progressing", "waiting for operationjob-controller"},
+		"without conditions": {state{observed: 3}, "", "Progressing", "waiting for operationjob-controller"},
+		"under way": {state{observed: 3, conditions: []metav1.Condition{busy,
+			condition(appsv1alpha1.OperationJobStalled, false, "Processing", "")}},
+			appsv1alpha1.OperationProgressProcessing, "Progressing", "1 of 3"},
+		"all targets succeeded": {state{observed: 3, conditions: []metav1.Condition{done}},
+			appsv1alpha1.OperationProgressSucceeded, "Healthy", "3 of 3"},
+		"its time to live is changed after its end": {state{observed: 2, conditions: []metav1.Condition{outdated(done)}},
+			appsv1alpha1.OperationProgressSucceeded, "Healthy", "3 of 3"},
+		"targets failed": {state{observed: 3, conditions: []metav1.Condition{
+			condition(appsv1alpha1.OperationJobReady, false, "TargetsFailed", "2 of 3"),
+			condition(appsv1alpha1.OperationJobStalled, true, "TargetsFailed", "2 of 3 targets succeeded, 1 failed")}},
+			appsv1alpha1.OperationProgressFailed, "Degraded", "1 failed"},
+		"its action is not known": {state{observed: 3, conditions: []metav1.Condition{
+			condition(appsv1alpha1.OperationJobReady, false, "UnknownAction", "set another"),
+			condition(appsv1alpha1.OperationJobStalled, true, "UnknownAction", "set another")}},
+			appsv1alpha1.OperationProgressPending, "Degraded", "set another"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 3}}
+			job.Status = appsv1alpha1.OperationJobStatus{ObservedGeneration: tc.observed, Progress: tc.progress,
+				Conditions: tc.conditions}
+			checkHealth(t, unstructuredOf(t, job, "OperationJob"), tc.want, tc.says)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,10 +88,23 @@ func started(pod *corev1.Pod, c corev1.Container, before corev1.ContainerStatus,
 			Reason: "Completed", ContainerID: before.ContainerID, FinishedAt: metav1.NewTime(now),
 		}
 	}
-	next.ImageID = fmt.Sprintf("simulated.local/%s@sha256:%x", c.Name, sha256.Sum256([]byte(c.Image)))
+	next.ImageID = contentOf(c.Image)
 	next.ContainerID = fmt.Sprintf("containerd://%x",
 		sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", pod.UID, c.Name, next.RestartCount)))
 	return next
+}
+
+// contentOf is the repository of an image, and a digest: that of the image's name, or a made-up one, the same for all
+// Pods that run it.
+func contentOf(image string) string {
+	repository, digest, named := strings.Cut(image, "@")
+	if !named {
+		digest = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(image)))
+	}
+	if tag := strings.LastIndex(repository, ":"); tag > strings.LastIndex(repository, "/") {
+		repository = repository[:tag]
+	}
+	return repository + "@" + digest
 }
 
 func ended(pod *corev1.Pod) bool {

@@ -301,6 +301,21 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 				`{"f:metadata":{"f:labels":{"f:`+operatePrefix+`x":{}}},"f:status":{"f:conditions":{"k:{\"type\":\"`+serviceReady+
 					`\"}":{".":{},"f:status":{}}}}}`)))
 		}},
+		"the job controller changes an environment": {want: []Invariant{Writers}, events: func(s *story) {
+			s.apply(aPod(0, written(jobController,
+				`{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:env":{}}}}}`)))
+		}},
+		"the job controller writes a user's annotation": {want: []Invariant{Writers}, events: func(s *story) {
+			s.apply(aPod(0, written(jobController, `{"f:metadata":{"f:annotations":{"f:team":{}}}}`)))
+		}},
+		"the job controller writes a user's label": {want: []Invariant{Writers}, events: func(s *story) {
+			s.apply(aPod(0, written(jobController, `{"f:metadata":{"f:labels":{"f:app":{}}}}`)))
+		}},
+		"the job controller writes what is its own": {events: func(s *story) {
+			s.apply(aPod(0, written(jobController,
+				`{"f:metadata":{"f:annotations":{"f:`+jobTasks+`":{}},"f:labels":{"f:collaset.kusionstack.io/to-replace":{}}},`+
+					`"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`)))
+		}},
 		"the CollaSet controller changes a spec": {want: []Invariant{Writers}, events: func(s *story) {
 			s.apply(changed(func(set *appsv1alpha1.CollaSet) {
 				set.ManagedFields = append(set.ManagedFields, entryOf(collasetController, `{"f:spec":{"f:replicas":{}}}`))

@@ -15,6 +15,7 @@ const (
 	lifecycleController   = "lifecycle-controller"
 	ruleController        = "podtransitionrule-controller"
 	consistController     = "resourceconsist-controller"
+	jobController         = "operationjob-controller"
 	webhookServer         = "webhook-server"
 	anyField              = ""
 	podLabels             = "f:metadata.f:labels.f:"
@@ -22,13 +23,20 @@ const (
 	podFinalizers         = "f:metadata.f:finalizers"
 	protocolDomain        = "podopslifecycle.kusionstack.io"
 	availableConditions   = "pod.kusionstack.io/available-conditions"
+	toReplaceAskers       = "collaset.kusionstack.io/to-replace-askers"
+	toDeleteAskers        = "collaset.kusionstack.io/to-delete-askers"
+	jobTasks              = "operationjob.kusionstack.io/tasks"
 	statusConditions      = "f:status.f:conditions"
 	statusConditionsTypes = statusConditions + ".k:"
 )
 
 // fields says which fields of an object a component may write: those that match a pattern and none of the others. A
-// pattern is what a path contains; a path is that of managedFields, its steps joined by dots.
-type fields struct{ may, mayNot []string }
+// pattern is what a path contains; a path is that of managedFields, its steps joined by dots. Images are those of
+// containers of a Pod.
+type fields struct {
+	may, mayNot []string
+	images      bool
+}
 
 // writable is, by kind and component, what it may write. A component that is not named writes nothing of the kind.
 var writable = map[string]map[string]fields{
@@ -38,7 +46,9 @@ var writable = map[string]map[string]fields{
 		lifecycleController: {may: []string{podLabels, podAnnotations, podFinalizers, statusConditions}},
 		ruleController:      {may: []string{podAnnotations + strings.TrimSuffix(ruleDetail, "/")}},
 		consistController:   {may: []string{podLabels, podAnnotations + availableConditions, podFinalizers}},
-		webhookServer:       {may: []string{podLabels, podAnnotations}},
+		jobController: {may: []string{podLabels, podAnnotations + toReplaceAskers, podAnnotations + toDeleteAskers,
+			podAnnotations + jobTasks, podFinalizers}, images: true},
+		webhookServer: {may: []string{podLabels, podAnnotations}},
 	},
 	"CollaSet": {
 		collasetController: {may: []string{podFinalizers, "f:status"}},
@@ -51,12 +61,12 @@ var writable = map[string]map[string]fields{
 	},
 }
 
-// labelsOf is what of a Pod's labels lifecycle-controller and cooperators write: the protocol's, and the deletion mark.
-var foreignLabels = map[string]bool{lifecycleController: true, consistController: true}
+// foreignLabels are who writes of a Pod's labels the protocol's and marks alone.
+var foreignLabels = map[string]bool{lifecycleController: true, consistController: true, jobController: true}
 
 // components are the suite's field managers.
 var components = map[string]bool{collasetController: true, lifecycleController: true, ruleController: true,
-	consistController: true, webhookServer: true}
+	consistController: true, jobController: true, webhookServer: true}
 
 // checkWriters judges that no component has written a field that is not its own. What it wrote is what it holds by
 // managedFields; only what has changed since is looked at.
@@ -106,7 +116,16 @@ func strange(path string) bool {
 	return ok && !strings.Contains(label, protocolDomain) && !strings.HasPrefix(label, "collaset.kusionstack.io/")
 }
 
+// isImage reports whether a path is that of the image of a container.
+func isImage(path string) bool {
+	return strings.HasSuffix(path, ".f:image") &&
+		(strings.HasPrefix(path, "f:spec.f:containers.") || strings.HasPrefix(path, "f:spec.f:initContainers."))
+}
+
 func (f fields) allow(path string) bool {
+	if f.images && isImage(path) {
+		return true
+	}
 	for _, p := range f.mayNot {
 		if strings.HasPrefix(path, p) {
 			return false

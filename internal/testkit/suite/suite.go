@@ -37,6 +37,7 @@ const (
 	PodTransitionRule = "podtransitionrule-controller"
 	Lifecycle         = "lifecycle-controller"
 	ResourceConsist   = "resourceconsist-controller"
+	OperationJob      = "operationjob-controller"
 	Webhook           = "webhook-server"
 )
 
@@ -51,7 +52,7 @@ const (
 
 // Components returns the names of all components.
 func Components() []string {
-	return []string{CollaSet, PodTransitionRule, Lifecycle, ResourceConsist, Webhook}
+	return []string{CollaSet, PodTransitionRule, Lifecycle, ResourceConsist, OperationJob, Webhook}
 }
 
 // ReplicaName names the n-th process of a component, from 1; the first has the component's own name. All replicas have
@@ -679,7 +680,7 @@ func (s *Suite) LogTail(name string) string {
 // stopped suite does nothing.
 func (s *Suite) Stop() error {
 	errs := []error{s.Died()}
-	for _, component := range []string{CollaSet, PodTransitionRule, ResourceConsist, Lifecycle, Webhook} {
+	for _, component := range []string{OperationJob, CollaSet, PodTransitionRule, ResourceConsist, Lifecycle, Webhook} {
 		for _, p := range s.processes {
 			if p.component == component {
 				errs = append(errs, p.stop())

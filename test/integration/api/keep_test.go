@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var kinds = []string{"collaset", "podtransitionrule", "resourcecontext"}
+var kinds = []string{"collaset", "operationjob", "podtransitionrule", "resourcecontext"}
 
 // ways are how manifests get to the API server, unknown fields being an error as with kubectl.
 var ways = map[string]func(context.Context, *unstructured.Unstructured) error{
@@ -63,6 +63,10 @@ var notOfKuperator = map[string][]string{
 		"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged", "status.lastProgressTime",
 		"status.halted",
 		"status.nextUpdate", "status.selector", "status.blockers", "status.conditions.observedGeneration",
+	},
+	"operationjob": {
+		"spec.targetSelector", "spec.parallelism", "spec.failurePolicy", "spec.restart", "status.conditions",
+		"status.targetDetails.operation",
 	},
 	"podtransitionrule": {
 		"status.conditions", "status.desired", "status.available", "status.granted", "status.blocked", "status.grants",

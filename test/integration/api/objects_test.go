@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// every reads the manifest that sets every field of a kind, without its status: "collaset", "podtransitionrule" or
-// "resourcecontext".
+// every reads the manifest that sets every field of a kind, without its status: "collaset", "operationjob",
+// "podtransitionrule" or "resourcecontext".
 func every(t *testing.T, kind string) (object *unstructured.Unstructured, status map[string]any) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(projectRoot, "api", "apps", "v1alpha1", "testdata", kind+".yaml"))

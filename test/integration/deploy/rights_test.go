@@ -110,6 +110,9 @@ var writable = map[string][]string{
 	},
 	"lifecycle-controller":       {"pods", "pods/status"},
 	"resourceconsist-controller": {"pods", "services", "services/status"},
+	"operationjob-controller": {
+		"apps.kusionstack.io/operationjobs", "apps.kusionstack.io/operationjobs/status", "pods", "pods/eviction",
+	},
 	"webhook-server": {
 		"admissionregistration.k8s.io/mutatingwebhookconfigurations",
 		"admissionregistration.k8s.io/validatingwebhookconfigurations", "pods", "secrets",

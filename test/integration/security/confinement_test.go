@@ -88,10 +88,20 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 	held := workload.Rule(namespace, "held", "0") // or the marked Pod were deleted
 	held.Spec.Rules[0].AvailablePolicy = nil
 	held.Spec.Rules[0].LabelCheck = &appsv1alpha1.LabelCheckRule{Requires: &metav1.LabelSelector{MatchLabels: map[string]string{"may": "go"}}}
-	for _, object := range []client.Object{held, balanced, marked, others, claim, budget, revision, ofStatefulSet,
-		unlabelled} {
+	pinned := pod(namespace, "pinned")
+	pinned.Spec.Containers[0].Image = "web@sha256:" + digits
+	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "waits"}}
+	job.Spec.Action, job.Spec.Targets = appsv1alpha1.OpsActionEvict, []appsv1alpha1.PodOpsTarget{{Name: "no-such-pod"}}
+	ended := job.DeepCopy()
+	ended.Name, job.Spec.Partition = "ended", ptr.To[int32](0)
+	for _, object := range []client.Object{held, balanced, marked, others, pinned, claim, budget, revision, ofStatefulSet,
+		unlabelled, job, ended} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 	}
+	eventually(t, func(c *assert.CollectT) {
+		require.NoError(c, w.admin.Get(t.Context(), client.ObjectKeyFromObject(ended), ended))
+		require.Equal(c, appsv1alpha1.OperationProgressFailed, ended.Status.Progress)
+	}, "the job has ended")
 	tokens := map[string]client.Client{}
 	for _, account := range suite.Components() {
 		tokens[account] = w.as(t, suite.Namespace, account)
@@ -136,9 +146,12 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 			Controller: ptr.To(true)}}
 		return p
 	}
-	const cs, lc, ptc, rc, ws = suite.CollaSet, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist,
-		suite.Webhook
-	all, idle := suite.Components(), []string{lc, ptc, rc, ws}
+	const cs, lc, ptc, rc, oj, ws = suite.CollaSet, suite.Lifecycle, suite.PodTransitionRule, suite.ResourceConsist,
+		suite.OperationJob, suite.Webhook
+	all, idle := suite.Components(), []string{lc, ptc, rc, oj, ws}
+	finalizer := func(name string) string {
+		return fmt.Sprintf(`{"metadata":{"finalizers":["example.test/hold",%q]}}`, name)
+	}
 	tests := []struct {
 		what string
 		try  func(client.Client) error
@@ -156,20 +169,34 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"take a label off", merge(marked, `{"metadata":{"labels":{"team":null}}}`), all, nil},
 		{"manage a Pod", merge(others, label(appsv1alpha1.ControlLabel)), all, nil},
 		{"have no deletion graceful", merge(marked, label(podops.GracefulDeletionLabel)), all, nil},
-		{"mark a Pod for deletion", merge(marked, label(appsv1alpha1.ToDeleteLabel)), all, []string{lc, ws}},
-		{"take a step of the protocol", merge(marked, label(podops.OperatePrefix+"/job")), all, []string{lc, rc}},
+		{"mark a Pod for deletion", merge(marked, label(appsv1alpha1.ToDeleteLabel)), all, []string{lc, oj, ws}},
+		{"take a step of the protocol", merge(marked, label(podops.OperatePrefix+"/job")), all, []string{lc, rc, oj}},
 		{"excuse a Pod from its rules", merge(marked, note(podops.SkipRulesAnnotation)), all, nil},
 		{"say why a Pod waits", merge(marked, note(podops.RuleDetailPrefix+"/web")), idle, []string{lc, ptc, rc}},
 		{"expect cooperators", merge(marked, note(podops.AvailableConditionsAnnotation)), idle, []string{lc, rc}},
 		{"change owners", merge(marked, `{"metadata":{"ownerReferences":[]}}`), all, nil},
 		{"take a finalizer of others", merge(marked, `{"metadata":{"finalizers":[]}}`), all, nil},
-		{"hold a Pod", merge(marked, fmt.Sprintf(`{"metadata":{"finalizers":["example.test/hold",%q]}}`,
-			resourceconsist.Finalizer("web"))), all, []string{rc}},
+		{"hold a Pod", merge(marked, finalizer(resourceconsist.Finalizer("web"))), all, []string{rc}},
 		{"adopt a Pod", func(c client.Client) error {
 			body := fmt.Sprintf(
 				`{"metadata":{"ownerReferences":[{"apiVersion":"apps.kusionstack.io/v1alpha1","kind":"CollaSet","name":"web","uid":%q,"controller":true}]}}`, set.UID)
 			return merge(others, body)(c)
 		}, all, []string{cs}},
+		{"run a tag of another content", image(pinned, "web:1"), all, nil},
+		{"put a tag beside a digest", image(pinned, "web:restarted@sha256:"+digits), all, []string{oj}},
+		{"put it beside another digest", image(pinned, "web:restarted@sha256:"+strings.Repeat("2", 64)), all, nil},
+		{"put it into another repository", image(pinned, "web/web:restarted@sha256:"+digits), all, nil},
+		{"put it into another registry", image(pinned, "web.evil.test/web:restarted@sha256:"+digits), all, nil},
+		{"ask for a replacement", merge(marked, label(appsv1alpha1.ToReplaceLabel)), all, []string{oj}},
+		{"ask for one of a Pod of others", merge(others, label(appsv1alpha1.ToReplaceLabel)), all, nil},
+		{"say who asks for a replacement", merge(marked, note(appsv1alpha1.ToReplaceLabel+podops.AskersSuffix)), idle,
+			[]string{oj}},
+		{"say who asks for a deletion", merge(marked, note(appsv1alpha1.ToDeleteLabel+podops.AskersSuffix)), idle,
+			[]string{lc, oj}},
+		{"write a task", merge(marked, note(podops.TasksAnnotation)), idle, []string{oj}},
+		{"write a task to a Pod of others", merge(others, note(podops.TasksAnnotation)), all, nil},
+		{"keep a Pod for a job", merge(marked, finalizer(appsv1alpha1.ReplaceProtectionFinalizer)), all, []string{oj}},
+		{"keep a Pod of others for a job", merge(others, finalizer(appsv1alpha1.ReplaceProtectionFinalizer)), all, nil},
 		{"delete a Pod of a CollaSet", remove(&ours), []string{cs, lc}, []string{cs}},
 		{"delete a Pod that is to be deleted", remove(marked), []string{cs, lc}, []string{lc}},
 		{"delete a Pod of others", remove(others), []string{cs, lc}, nil},
@@ -198,6 +225,10 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 		{"scale", merge(&set, `{"spec":{"replicas":0}}`), []string{cs}, nil},
 		{"let a CollaSet go", merge(&set, `{"metadata":{"finalizers":[]}}`), []string{cs}, []string{cs}},
 		{"loosen a rule", merge(rule, `{"spec":{"rules":[]}}`), []string{ptc}, nil},
+		{"change a job", merge(job, `{"spec":{"partition":1}}`), []string{oj}, nil},
+		{"let a job go", merge(job, `{"metadata":{"finalizers":[]}}`), []string{oj}, []string{oj}},
+		{"delete a job that has not ended", remove(job), []string{oj}, nil},
+		{"delete a job that has ended", remove(ended), []string{oj}, []string{oj}},
 		{"delete a budget of others", remove(budget), []string{ptc}, nil},
 		{"loosen a budget of others", merge(budget, `{"spec":{"minAvailable":0}}`), []string{ptc}, nil},
 		{"move a Service", merge(service, `{"spec":{"selector":{"app":"evil"}}}`), []string{rc}, nil},
@@ -222,7 +253,7 @@ func TestAComponentsTokenIsWorthNoMoreThanItsWork(t *testing.T) {
 			assert.ErrorContains(t, err, refused, "%s: %s", account, tc.what)
 		}
 	}
-	for _, account := range []string{ptc, rc, ws} {
+	for _, account := range []string{ptc, rc, oj, ws} {
 		assert.True(t, apierrors.IsForbidden(remove(marked)(tokens[account])), account)
 		assert.True(t, apierrors.IsForbidden(create(pod(namespace, "made"))(tokens[account])), account)
 	}

@@ -39,6 +39,8 @@ func (f *sharedInformerFactory) ForResource(resource schema.GroupVersionResource
 	// Group=apps.kusionstack.io, Version=v1alpha1
 	case v1alpha1.SchemeGroupVersion.WithResource("collasets"):
 		return &genericInformer{resource: resource.GroupResource(), informer: f.Apps().V1alpha1().CollaSets().Informer()}, nil
+	case v1alpha1.SchemeGroupVersion.WithResource("operationjobs"):
+		return &genericInformer{resource: resource.GroupResource(), informer: f.Apps().V1alpha1().OperationJobs().Informer()}, nil
 	case v1alpha1.SchemeGroupVersion.WithResource("podtransitionrules"):
 		return &genericInformer{resource: resource.GroupResource(), informer: f.Apps().V1alpha1().PodTransitionRules().Informer()}, nil
 	case v1alpha1.SchemeGroupVersion.WithResource("resourcecontexts"):

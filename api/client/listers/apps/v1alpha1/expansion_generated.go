@@ -10,6 +10,14 @@ type CollaSetListerExpansion interface{}
 // CollaSetNamespaceLister.
 type CollaSetNamespaceListerExpansion interface{}
 
+// OperationJobListerExpansion allows custom methods to be added to
+// OperationJobLister.
+type OperationJobListerExpansion interface{}
+
+// OperationJobNamespaceListerExpansion allows custom methods to be added to
+// OperationJobNamespaceLister.
+type OperationJobNamespaceListerExpansion interface{}
+
 // PodTransitionRuleListerExpansion allows custom methods to be added to
 // PodTransitionRuleLister.
 type PodTransitionRuleListerExpansion interface{}

@@ -10,6 +10,8 @@ import (
 type Interface interface {
 	// CollaSets returns a CollaSetInformer.
 	CollaSets() TypedCollaSetInformer
+	// OperationJobs returns a OperationJobInformer.
+	OperationJobs() TypedOperationJobInformer
 	// PodTransitionRules returns a PodTransitionRuleInformer.
 	PodTransitionRules() TypedPodTransitionRuleInformer
 	// ResourceContexts returns a ResourceContextInformer.
@@ -30,6 +32,11 @@ func New(f internalinterfaces.SharedInformerFactory, namespace string, tweakList
 // CollaSets returns a TypedCollaSetInformer.
 func (v *version) CollaSets() TypedCollaSetInformer {
 	return &collaSetInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
+}
+
+// OperationJobs returns a TypedOperationJobInformer.
+func (v *version) OperationJobs() TypedOperationJobInformer {
+	return &operationJobInformer{factory: v.factory, namespace: v.namespace, tweakListOptions: v.tweakListOptions}
 }
 
 // PodTransitionRules returns a TypedPodTransitionRuleInformer.

@@ -13,6 +13,7 @@ import (
 type AppsV1alpha1Interface interface {
 	RESTClient() rest.Interface
 	CollaSetsGetter
+	OperationJobsGetter
 	PodTransitionRulesGetter
 	ResourceContextsGetter
 }
@@ -24,6 +25,10 @@ type AppsV1alpha1Client struct {
 
 func (c *AppsV1alpha1Client) CollaSets(namespace string) CollaSetInterface {
 	return newCollaSets(c, namespace)
+}
+
+func (c *AppsV1alpha1Client) OperationJobs(namespace string) OperationJobInterface {
+	return newOperationJobs(c, namespace)
 }
 
 func (c *AppsV1alpha1Client) PodTransitionRules(namespace string) PodTransitionRuleInterface {

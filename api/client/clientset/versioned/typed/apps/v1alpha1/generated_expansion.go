@@ -4,6 +4,8 @@ package v1alpha1
 
 type CollaSetExpansion interface{}
 
+type OperationJobExpansion interface{}
+
 type PodTransitionRuleExpansion interface{}
 
 type ResourceContextExpansion interface{}

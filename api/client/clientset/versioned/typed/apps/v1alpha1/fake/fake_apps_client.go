@@ -16,6 +16,10 @@ func (c *FakeAppsV1alpha1) CollaSets(namespace string) v1alpha1.CollaSetInterfac
 	return newFakeCollaSets(c, namespace)
 }
 
+func (c *FakeAppsV1alpha1) OperationJobs(namespace string) v1alpha1.OperationJobInterface {
+	return newFakeOperationJobs(c, namespace)
+}
+
 func (c *FakeAppsV1alpha1) PodTransitionRules(namespace string) v1alpha1.PodTransitionRuleInterface {
 	return newFakePodTransitionRules(c, namespace)
 }

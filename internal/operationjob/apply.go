@@ -1,0 +1,243 @@
+package operationjob
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/failures"
+	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/operationjob/jobplan"
+)
+
+const (
+	// parallel is how many writes to Pods of one job are under way at the same time.
+	parallel = 16
+	// refusedAgain is how soon a write is tried again that the API server does not take.
+	refusedAgain = 10 * time.Second
+)
+
+// refusal is a write to a Pod that the API server does not take.
+type refusal struct {
+	why   string
+	again time.Time
+}
+
+// apply carries a plan out, and reports whether anything was decided on an old view. A Pod or a job that is gone is one.
+func (r *reconciler) apply(
+	ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered, plan *jobplan.Plan,
+) (conflict bool, err error) {
+	conflict, err = r.writePods(ctx, job, known, plan.Writes)
+	switch other := r.writeJob(ctx, job, plan); {
+	case isOld(other):
+		ctrl.LoggerFrom(ctx).V(1).Info("the job changed meanwhile; deciding anew", "answer", other.Error())
+		conflict = true
+	default:
+		err = errors.Join(err, other)
+	}
+	return conflict, err
+}
+
+// isOld reports whether an error only means that the object has changed or is gone.
+func isOld(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) }
+
+// writePods writes to Pods, several at a time.
+func (r *reconciler) writePods(
+	ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered, writes []jobplan.Write,
+) (conflict bool, err error) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, parallel)
+	for i := range writes {
+		w := &writes[i]
+		if known.puts(w.Pod.View.UID, r.clock.Now()) {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			failed := r.writePod(ctx, job, w)
+			rejection, isRejected := failures.RejectionIn(failed)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case failed == nil:
+				known.took(w.Pod.View.UID)
+			case w.Evict && apierrors.IsTooManyRequests(failed), isRejected:
+				why := rejection.Why
+				if why == "" {
+					why = failures.Text(failed)
+				}
+				known.refuses(w.Pod.View.UID, refusal{why, r.clock.Now().Add(refusedAgain)})
+			case isOld(failed):
+				ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile", "pod", w.Pod.View.Name, "answer", failed.Error())
+				conflict = true
+			default:
+				err = errors.Join(err, fmt.Errorf("%s Pod %s: %w", w.Does, w.Pod.View.Name, failed))
+			}
+		})
+	}
+	wg.Wait()
+	return conflict, err
+}
+
+// puts reports whether writes to a Pod are put off, because the last was refused.
+func (k *remembered) puts(pod types.UID, now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	refused, ok := k.refused[pod]
+	return ok && now.Before(refused.again)
+}
+
+func (k *remembered) refuses(pod types.UID, why refusal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refused[pod] = why
+}
+
+func (k *remembered) took(pod types.UID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.refused, pod)
+}
+
+// writePod writes to one Pod.
+func (r *reconciler) writePod(ctx context.Context, job *appsv1alpha1.OperationJob, w *jobplan.Write) error {
+	v := w.Pod.View
+	if w.Evict {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name}}
+		return r.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+			ObjectMeta:    pod.ObjectMeta,
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.UID}},
+		})
+	}
+	kind, body := types.MergePatchType, w.Change.MergePatch(v)
+	if len(w.Images) > 0 {
+		kind = types.StrategicMergePatchType
+		var err error
+		if body, err = withImages(body, w); err != nil {
+			return err
+		}
+	}
+	patched := freshness.PodTarget(v.Namespace, v.Name)
+	if err := r.client.Patch(ctx, patched, client.RawPatch(kind, body)); err != nil {
+		return err
+	}
+	if w.Pod.Managed { // others are in no cache that could show it
+		r.writes.Wrote(client.ObjectKeyFromObject(job), patched)
+	}
+	return nil
+}
+
+// withImages adds images of containers to a patch. In a strategic merge patch containers are known by their names.
+func withImages(body []byte, w *jobplan.Write) ([]byte, error) {
+	patch := map[string]any{}
+	if err := json.Unmarshal(body, &patch); err != nil {
+		return nil, err
+	}
+	spec := map[string][]map[string]string{}
+	for i := range w.Pod.Containers {
+		c, field := &w.Pod.Containers[i], "containers"
+		if c.Sidecar {
+			field = "initContainers"
+		}
+		if image := w.Images[c.Name]; image != "" {
+			spec[field] = append(spec[field], map[string]string{"name": c.Name, "image": image})
+		}
+	}
+	patch["spec"] = spec
+	return json.Marshal(patch)
+}
+
+// writeJob writes to the job itself.
+func (r *reconciler) writeJob(ctx context.Context, job *appsv1alpha1.OperationJob, plan *jobplan.Plan) error {
+	key := client.ObjectKeyFromObject(job)
+	switch {
+	case plan.Protect:
+		return r.setFinalizers(ctx, job, append(slices.Clone(job.Finalizers), appsv1alpha1.ProtectionFinalizer))
+	case plan.Release:
+		isOurs := func(f string) bool { return f == appsv1alpha1.ProtectionFinalizer }
+		return r.setFinalizers(ctx, job, slices.DeleteFunc(slices.Clone(job.Finalizers), isOurs))
+	case plan.Delete:
+		err := r.client.Delete(ctx, job, client.Preconditions{UID: &job.UID, ResourceVersion: &job.ResourceVersion},
+			client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if err == nil {
+			r.writes.Deleted(key, job)
+		}
+		return err
+	case plan.Status != nil:
+		next := &appsv1alpha1.OperationJob{ObjectMeta: *job.ObjectMeta.DeepCopy(), Spec: *job.Spec.DeepCopy(),
+			Status: *plan.Status}
+		if err := r.client.Status().Update(ctx, next); err != nil {
+			return fmt.Errorf("writing the status of OperationJob %s: %w", key, err)
+		}
+		r.writes.Wrote(key, next)
+		r.tell(job, next, plan.Ended)
+	}
+	return nil
+}
+
+// setFinalizers replaces the finalizers of the job.
+func (r *reconciler) setFinalizers(ctx context.Context, job *appsv1alpha1.OperationJob, finalizers []string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": job.UID, "resourceVersion": job.ResourceVersion, "finalizers": finalizers,
+	}})
+	if err != nil {
+		return err
+	}
+	next := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}}
+	if err := r.client.Patch(ctx, next, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("writing the finalizers of OperationJob %s: %w", job.Name, err)
+	}
+	r.writes.Wrote(client.ObjectKeyFromObject(job), next)
+	return nil
+}
+
+// maxNamed is how many targets an event names.
+const maxNamed = 5
+
+// tell counts the targets that have ended with a status, and says so in events: one for those that failed, one for the
+// end of the job.
+func (r *reconciler) tell(before, after *appsv1alpha1.OperationJob, ended []int) {
+	var failed []string
+	action := metricAction(after.Spec.Action)
+	for _, i := range ended {
+		d := &after.Status.TargetDetails[i]
+		targets.WithLabelValues(action, string(d.Progress)).Inc()
+		if d.StartTime != nil {
+			targetSeconds.WithLabelValues(action).Observe(d.EndTime.Sub(d.StartTime.Time).Seconds())
+		}
+		if d.Progress == appsv1alpha1.OperationProgressFailed {
+			failed = append(failed, fmt.Sprintf("%s (%s: %s)", d.Name, d.Error.Reason, d.Error.Message))
+		}
+	}
+	if len(failed) > 0 {
+		named := strings.Join(failed[:min(len(failed), maxNamed)], "; ")
+		if more := len(failed) - maxNamed; more > 0 {
+			named += fmt.Sprintf("; and %d more", more)
+		}
+		r.events.Eventf(after, nil, corev1.EventTypeWarning, "TargetFailed", string(after.Spec.Action), "%s", named)
+	}
+	if progress := after.Status.Progress; progress != before.Status.Progress && after.Status.EndTime != nil {
+		kind := corev1.EventTypeNormal
+		if progress == appsv1alpha1.OperationProgressFailed {
+			kind = corev1.EventTypeWarning
+		}
+		r.events.Eventf(after, nil, kind, string(progress), string(after.Spec.Action), "%d of %d targets succeeded, %d failed",
+			after.Status.SucceededPodCount, after.Status.TotalPodCount, after.Status.FailedPodCount)
+	}
+}

@@ -1,0 +1,120 @@
+// Package operationjob is operationjob-controller: it carries out OperationJobs. Its decisions are in package jobplan.
+//
+// It writes the status of OperationJobs, their finalizer, and to Pods what jobplan says: marks, requests of the
+// lifecycle, tasks, images of containers, a finalizer. It evicts Pods, and deletes jobs whose time is over. Every write
+// carries the UID and resourceVersion of the view that it was decided on. One worker at a time serves a job. It decides
+// nothing until the cache shows what it last wrote, and reads past the cache before it takes anything for gone.
+package operationjob
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/metric"
+	"kusionstack.io/kuperator/internal/ondemand"
+	"kusionstack.io/kuperator/internal/podcache"
+)
+
+// Name is the component's name: its Lease, user agent, field manager and event source.
+const Name = "operationjob-controller"
+
+// Bounds of the back-off after errors.
+const (
+	firstRetry = 10 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// Component describes the binary.
+func Component() bootstrap.Component {
+	return bootstrap.Component{
+		Name:  Name,
+		Short: "Carries out OperationJobs: replaces, restarts, re-creates or evicts lists of Pods.",
+		Long: "operationjob-controller carries out OperationJobs. Pods are replaced and re-created by collaset-controller, " +
+			"and taken out of service by lifecycle-controller. --concurrency is the number of jobs at the same time.",
+		LeaderElected: true,
+		Concurrency:   4,
+		Scheme:        func(s *runtime.Scheme) error { return appsv1alpha1.AddToScheme(s) },
+		Cache:         cacheOptions,
+		Setup:         setup,
+	}
+}
+
+// cacheOptions keeps of the cluster's Pods managed ones only. Others are read when a job needs them.
+func cacheOptions(*bootstrap.Options) cache.Options {
+	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
+	return cache.Options{NewInformer: new(podcache.Store).NewInformer, ByObject: map[client.Object]cache.ByObject{
+		&corev1.Pod{}: {Label: managed, Transform: stripPod},
+	}}
+}
+
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=operationjobs,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=apps.kusionstack.io,resources=operationjobs/status,verbs=update
+// +kubebuilder:rbac:groups=apps,resources=replicasets,verbs=list
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+
+func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+	if err := registerMetrics(); err != nil {
+		return err
+	}
+	kind := appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.OperationJobKind)
+	return bootstrap.WhenServed(mgr, kind, func(mgr ctrl.Manager) error {
+		add := func() error { return addController(ctx, mgr, o) }
+		if len(o.Namespaces) > 0 {
+			return add()
+		}
+		// A job has a finalizer: without any there is nothing left of one.
+		nothing := func(context.Context, bool) (string, error) { return "", nil }
+		return ondemand.AddToManager(mgr, ondemand.Controller{Kind: &appsv1alpha1.OperationJob{}, Leftover: nothing, Add: add})
+	})
+}
+
+func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
+	indexer := mgr.GetFieldIndexer()
+	if err := indexer.IndexField(ctx, &appsv1alpha1.OperationJob{}, targetIndex, targetsOf); err != nil {
+		return fmt.Errorf("indexing OperationJobs by target: %w", err)
+	}
+	if err := indexer.IndexField(ctx, &corev1.Pod{}, instanceIndex, instanceOf); err != nil {
+		return fmt.Errorf("indexing Pods by instance ID: %w", err)
+	}
+	r := &reconciler{
+		client: mgr.GetClient(),
+		live:   mgr.GetAPIReader(),
+		writes: freshness.New(mgr.GetCache(), clock.RealClock{}),
+		events: mgr.GetEventRecorder(Name),
+		clock:  clock.RealClock{},
+		jobs:   newMemory(),
+	}
+	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected())); err != nil {
+		return err
+	}
+	err := builder.ControllerManagedBy(mgr).
+		Named(Name).
+		For(&appsv1alpha1.OperationJob{}).
+		WatchesRawSource(podSource(mgr)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: o.Concurrency,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[ctrl.Request](firstRetry, lastRetry),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("adding the controller: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package jobplan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+)
+
+const (
+	// Kuperator's defaults, applied when read: what is in Git is what is in the cluster.
+	defaultDeadline = 10800 * time.Second
+	defaultTTL      = 1800 * time.Second
+	// unknownFor is how long an action that is not known is waited for: a newer version may be on its way.
+	unknownFor = time.Minute
+	// MaxTargets is how many Pods a selector may select, the same as spec.targets may name: a status of more does not fit
+	// into an object of etcd.
+	MaxTargets = 3000
+)
+
+// Decide makes the plan.
+func Decide(s *Snapshot) Plan {
+	d := &decision{Snapshot: s, status: *s.Job.Status.DeepCopy()}
+	switch {
+	case s.Job.DeletionTimestamp != nil:
+		d.releaseAll()
+		return d.plan
+	case isOver(s.Job.Status.Progress):
+		d.expire()
+		return d.plan
+	case !slices.Contains(s.Job.Finalizers, appsv1alpha1.ProtectionFinalizer):
+		d.plan.Protect = true
+		return d.plan
+	case s.Job.Status.StartTime == nil:
+		d.record()
+	default:
+		d.advance()
+		d.start()
+	}
+	d.conclude()
+	return d.plan
+}
+
+// decision is a plan that is being made.
+type decision struct {
+	*Snapshot
+	status appsv1alpha1.OperationJobStatus // as it is to be
+	plan   Plan
+}
+
+func isOver(p appsv1alpha1.OperationProgress) bool {
+	return p == appsv1alpha1.OperationProgressSucceeded || p == appsv1alpha1.OperationProgressFailed
+}
+
+// look has the next decision be made in time.
+func (d *decision) look(after time.Duration) {
+	if d.plan.NextLook == 0 || after < d.plan.NextLook {
+		d.plan.NextLook = max(after, time.Millisecond)
+	}
+}
+
+// record stores which Pods the targets are.
+func (d *decision) record() {
+	names := d.Selected
+	if d.Job.Spec.TargetSelector == nil {
+		names = nil
+		for i := range d.Job.Spec.Targets {
+			names = append(names, d.Job.Spec.Targets[i].Name)
+		}
+	}
+	d.status.StartTime = ptr.To(metav1.NewTime(d.Now))
+	if len(names) > MaxTargets {
+		return // said by conclude
+	}
+	for _, name := range names {
+		d.status.TargetDetails = append(d.status.TargetDetails,
+			appsv1alpha1.OpsStatus{Name: name, Progress: appsv1alpha1.OperationProgressPending})
+	}
+}
+
+// advance takes every target one step on that has started.
+func (d *decision) advance() {
+	act := actionOf(d.Job.Spec.Action)
+	for i := range d.status.TargetDetails {
+		if d.status.TargetDetails[i].Operation != nil {
+			t := target{decision: d, Target: &d.Targets[i], number: i, details: &d.status.TargetDetails[i]}
+			t.step(act)
+		}
+	}
+}
+
+// start starts the next targets, as many as may be under way. They are written to once that is stored.
+func (d *decision) start() {
+	if actionOf(d.Job.Spec.Action) == nil {
+		d.unknown()
+		return
+	}
+	failed := 0
+	for i := range d.status.TargetDetails {
+		if details := &d.status.TargetDetails[i]; details.Error != nil {
+			failed++
+		}
+	}
+	if policy := d.Job.Spec.FailurePolicy; policy != nil && policy.MaxFailedTargets != nil &&
+		failed > int(*policy.MaxFailedTargets) {
+		if !slices.ContainsFunc(d.status.TargetDetails, isUnderWay) {
+			d.failRest(appsv1alpha1.ReasonNotStarted, fmt.Sprintf("%d targets have failed, more than spec.failurePolicy allows",
+				failed))
+		}
+		return
+	}
+	for _, i := range next(d.Job) {
+		d.startOne(i, &d.status.TargetDetails[i])
+	}
+}
+
+func isUnderWay(d appsv1alpha1.OpsStatus) bool { return d.Operation != nil }
+
+// Concerned are the targets, by number, whose Pods a decision reads: those under way, and those that may start.
+func Concerned(job *appsv1alpha1.OperationJob) []int {
+	if isOver(job.Status.Progress) {
+		return nil
+	}
+	var numbers []int
+	for i, d := range job.Status.TargetDetails {
+		if isUnderWay(d) {
+			numbers = append(numbers, i)
+		}
+	}
+	return append(numbers, next(job)...)
+}
+
+// next are the targets that may start, as the stored status has it: as many as spec.partition and spec.parallelism
+// leave room for.
+func next(job *appsv1alpha1.OperationJob) []int {
+	var pending []int
+	underWay := 0
+	for i, d := range job.Status.TargetDetails {
+		if d.Progress == appsv1alpha1.OperationProgressPending {
+			pending = append(pending, i)
+		}
+		if isUnderWay(d) {
+			underWay++
+		}
+	}
+	all := len(job.Status.TargetDetails)
+	may := min(allowed(job)-(all-len(pending)), parallelism(job)-underWay)
+	return pending[:max(0, min(may, len(pending)))]
+}
+
+// startOne starts a target. What its Pod is called may be another Pod by the next decision: its UID is stored.
+func (d *decision) startOne(i int, details *appsv1alpha1.OpsStatus) {
+	pod := d.Targets[i].Pod
+	if pod == nil && !d.Targets[i].Live {
+		d.plan.Confirm = append(d.plan.Confirm, i)
+		return
+	}
+	details.StartTime = ptr.To(metav1.NewTime(d.Now))
+	details.Progress = appsv1alpha1.OperationProgressProcessing
+	details.Operation = &appsv1alpha1.OpsProgress{Stage: appsv1alpha1.OpsStageStarted}
+	if pod != nil {
+		details.Operation.PodUID = pod.View.UID
+	}
+	d.look(time.Millisecond)
+}
+
+// allowed is how many targets may have started.
+func allowed(job *appsv1alpha1.OperationJob) int {
+	all := len(job.Status.TargetDetails)
+	if job.Spec.Partition == nil {
+		return all
+	}
+	return min(all, int(*job.Spec.Partition))
+}
+
+// parallelism is how many targets may be under way. A value that cannot be read, which admission refuses, is 1.
+func parallelism(job *appsv1alpha1.OperationJob) int {
+	all := len(job.Status.TargetDetails)
+	if job.Spec.Parallelism == nil {
+		return all
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(job.Spec.Parallelism, all, true)
+	if err != nil {
+		return 1
+	}
+	return max(n, 1)
+}
+
+// unknown waits for a program that knows the action, and then fails the job.
+func (d *decision) unknown() {
+	if wait := d.status.StartTime.Add(unknownFor).Sub(d.Now); wait > 0 {
+		d.look(wait)
+		return
+	}
+	d.failRest(appsv1alpha1.ReasonUnknownAction, d.unknownAction())
+}
+
+func (d *decision) unknownAction() string {
+	return fmt.Sprintf("action %q is not known: set Replace, Restart, Recreate or Evict, "+
+		"or an action of a program of yours, whose name has a domain", d.Job.Spec.Action)
+}
+
+// failRest fails every target that has not started.
+func (d *decision) failRest(reason appsv1alpha1.OpsReason, message string) {
+	for i := range d.status.TargetDetails {
+		details := &d.status.TargetDetails[i]
+		if details.Progress != appsv1alpha1.OperationProgressPending {
+			continue
+		}
+		details.Progress, details.EndTime = appsv1alpha1.OperationProgressFailed, ptr.To(metav1.NewTime(d.Now))
+		details.Error = &appsv1alpha1.OpsError{Reason: reason, Message: message}
+		d.plan.Ended = append(d.plan.Ended, i)
+	}
+}
+
+// releaseAll takes away what a job that is being deleted has left on Pods, whatever its action, and lets it go.
+func (d *decision) releaseAll() {
+	held := 0
+	for i := range d.status.TargetDetails {
+		if d.status.TargetDetails[i].Operation == nil {
+			continue
+		}
+		t := target{decision: d, Target: &d.Targets[i], number: i, details: &d.status.TargetDetails[i]}
+		if !t.release() {
+			held++
+		}
+	}
+	if held == 0 {
+		d.plan.Release = slices.Contains(d.Job.Finalizers, appsv1alpha1.ProtectionFinalizer)
+	}
+}
+
+// expire deletes a job that has ended some time ago.
+func (d *decision) expire() {
+	ttl := seconds(d.Job.Spec.TTLSecondsAfterFinished, defaultTTL)
+	ended := d.Job.Status.EndTime
+	if ended == nil { // edited by hand
+		ended = d.Job.Status.StartTime
+	}
+	if ended == nil {
+		return
+	}
+	if wait := ended.Add(ttl).Sub(d.Now); wait > 0 {
+		d.look(wait)
+		return
+	}
+	d.plan.Delete = true
+}
+
+// seconds is a time in a spec, and what it is if it is not set.
+func seconds(n *int32, otherwise time.Duration) time.Duration {
+	if n == nil {
+		return otherwise
+	}
+	return time.Duration(*n) * time.Second
+}
+
+// hasDomain reports whether the action is one of another program.
+func hasDomain(a appsv1alpha1.OperationAction) bool { return strings.Contains(string(a), "/") }

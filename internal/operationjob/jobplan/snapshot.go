@@ -1,0 +1,139 @@
+package jobplan
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+)
+
+// Snapshot is all that a decision is made from.
+type Snapshot struct {
+	Job *appsv1alpha1.OperationJob
+	// Selected are the names of the Pods that spec.targetSelector selects, in the order in which they start. It is read
+	// only before the targets are recorded in the status.
+	Selected []string
+	// Targets are what is known of status.targetDetails, one for each, in that order.
+	Targets []Target
+	Now     time.Time
+}
+
+// Target is what is known of one target.
+type Target struct {
+	// Pod is the Pod of the target's name, nil if there is none.
+	Pod *Pod
+	// Successor is a Pod of the instance ID that the target awaits (OpsProgress), other than the target's own and not
+	// terminating; nil if there is none, or none is awaited.
+	Successor *Pod
+	// Live is whether both were read past the cache.
+	Live bool
+	// Refused is why the API server did not take the last write to the Pod, "" if it did.
+	Refused string
+}
+
+// Pod is what is read of a Pod.
+type Pod struct {
+	View podops.View
+	// Managed is whether it takes part in the lifecycle.
+	Managed bool
+	// CollaSet is the UID of the CollaSet that controls it, "" if none does. InstanceID is its label, "" without one.
+	CollaSet   types.UID
+	InstanceID string
+	// NeverRestarts is whether its containers stay as they ended.
+	NeverRestarts bool
+	// Containers are the regular containers, and then the native sidecars.
+	Containers []Container
+}
+
+// Container is what is read of a container.
+type Container struct {
+	Name, Image string
+	Sidecar     bool
+	// ID, ImageID and Ready are of its status, zero without one.
+	ID, ImageID string
+	Ready       bool
+}
+
+// Read returns what is read of a Pod.
+func Read(pod *corev1.Pod) *Pod {
+	p := &Pod{
+		View:          podops.Read(pod),
+		Managed:       pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue,
+		InstanceID:    pod.Labels[appsv1alpha1.InstanceIDLabel],
+		NeverRestarts: pod.Spec.RestartPolicy == corev1.RestartPolicyNever,
+	}
+	for _, ref := range pod.OwnerReferences {
+		if ref.Controller != nil && *ref.Controller && ref.Kind == appsv1alpha1.CollaSetKind {
+			p.CollaSet = ref.UID
+		}
+	}
+	add := func(c *corev1.Container, isSidecar bool, statuses []corev1.ContainerStatus) {
+		read := Container{Name: c.Name, Image: c.Image, Sidecar: isSidecar}
+		for i := range statuses {
+			if s := &statuses[i]; s.Name == c.Name {
+				read.ID, read.ImageID, read.Ready = s.ContainerID, s.ImageID, s.Ready
+			}
+		}
+		p.Containers = append(p.Containers, read)
+	}
+	for i := range pod.Spec.Containers {
+		add(&pod.Spec.Containers[i], false, pod.Status.ContainerStatuses)
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			add(c, true, pod.Status.InitContainerStatuses)
+		}
+	}
+	return p
+}
+
+// container returns the container of a name, nil if there is none.
+func (p *Pod) container(name string) *Container {
+	for i := range p.Containers {
+		if p.Containers[i].Name == name {
+			return &p.Containers[i]
+		}
+	}
+	return nil
+}
+
+// serves reports whether the Pod is in service. Without the readiness gate no lifecycle takes it out.
+func (p *Pod) serves() bool {
+	v := p.View
+	_, leaves := v.Labels[appsv1alpha1.ToDeleteLabel]
+	return v.Ready && !v.Terminating && !leaves && (v.ServiceAvailable() || !v.Gate)
+}
+
+// Plan is what to do. Its parts may be applied in any order and in any subset.
+type Plan struct {
+	// Status is to be stored, nil if it is as it should be.
+	Status *appsv1alpha1.OperationJobStatus
+	// Writes are to Pods, at most one for each.
+	Writes []Write
+	// Confirm are the targets, by number, that may have ended: read them past the cache and decide again.
+	Confirm []int
+	// Protect is whether the job's finalizer is to be added, Release whether it is to be removed, Delete whether the job
+	// is to be deleted because its time is over.
+	Protect, Release, Delete bool
+	// NextLook is when to decide again if nothing happens before; 0 is never.
+	NextLook time.Duration
+	// Ended are the targets, by number, that end with Status.
+	Ended []int
+}
+
+// Write is one write to a Pod, with the resourceVersion of the view that it was decided on.
+type Write struct {
+	Target int
+	Pod    *Pod
+	// Does is for messages: what is done to the Pod, such as "restarting containers of".
+	Does   string
+	Change podops.Change
+	// Images are images of containers to set, by name.
+	Images map[string]string
+	// Evict is whether the Pod is to be evicted instead.
+	Evict bool
+}

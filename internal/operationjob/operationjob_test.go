@@ -1,0 +1,180 @@
+package operationjob
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/operationjob/jobplan"
+)
+
+func scheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	require.NoError(t, clientgoscheme.AddToScheme(s))
+	require.NoError(t, appsv1alpha1.AddToScheme(s))
+	return s
+}
+
+// pod is a managed Pod of a workload.
+func pod(name, kind, owner string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("uid-" + name),
+			Labels: map[string]string{"app": "web", appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue,
+				appsv1alpha1.InstanceIDLabel: "3"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: kind, Name: owner, UID: types.UID("uid-" + owner),
+				Controller: ptr.To(true)}}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "app", Image: "app:v1"}},
+			InitContainers: []corev1.Container{{Name: "setup", Image: "setup:v1"},
+				{Name: "proxy", Image: "proxy:v1", RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways)}},
+		},
+	}
+}
+
+func TestSelectPods(t *testing.T) {
+	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", UID: "uid-web-1",
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Deployment", Name: "web", UID: "d", Controller: ptr.To(true)}}}}
+	other := pod("c", "ReplicaSet", "other-1")
+	other.Labels["app"] = "other"
+	leaving := pod("leaving", "ReplicaSet", "web-1")
+	leaving.DeletionTimestamp, leaving.Finalizers = &metav1.Time{Time: time.Now()}, []string{"example.com/x"}
+	elsewhere := pod("elsewhere", "ReplicaSet", "web-1")
+	elsewhere.Namespace = "other"
+	live := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(set, pod("b", "ReplicaSet", "web-1"),
+		pod("a", "ReplicaSet", "web-1"), other, pod("d", "CollaSet", "web"), leaving, elsewhere).Build()
+	web := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	for name, test := range map[string]struct {
+		selector appsv1alpha1.OperationTargetSelector
+		want     []string
+	}{
+		"labels":         {appsv1alpha1.OperationTargetSelector{LabelSelector: web}, []string{"a", "b", "d"}},
+		"all":            {appsv1alpha1.OperationTargetSelector{LabelSelector: &metav1.LabelSelector{}}, []string{"a", "b", "c", "d"}},
+		"a Deployment":   {appsv1alpha1.OperationTargetSelector{Workload: &appsv1alpha1.WorkloadReference{Kind: "Deployment", Name: "web"}}, []string{"a", "b"}},
+		"a CollaSet":     {appsv1alpha1.OperationTargetSelector{Workload: &appsv1alpha1.WorkloadReference{Kind: "CollaSet", Name: "web"}}, []string{"d"}},
+		"both":           {appsv1alpha1.OperationTargetSelector{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}}, Workload: &appsv1alpha1.WorkloadReference{Kind: "CollaSet", Name: "web"}}, []string{}},
+		"none of a name": {appsv1alpha1.OperationTargetSelector{Workload: &appsv1alpha1.WorkloadReference{Kind: "CollaSet", Name: "none"}}, []string{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}}
+			job.Spec.TargetSelector = &test.selector
+			names, err := selectPods(t.Context(), live, job)
+			require.NoError(t, err)
+			assert.Equal(t, test.want, names)
+		})
+	}
+}
+
+func TestIndexes(t *testing.T) {
+	job := &appsv1alpha1.OperationJob{}
+	job.Status.TargetDetails = []appsv1alpha1.OpsStatus{
+		{Name: "ended", Progress: appsv1alpha1.OperationProgressSucceeded},
+		{Name: "a", Operation: &appsv1alpha1.OpsProgress{Stage: appsv1alpha1.OpsStageStarted}},
+		{Name: "b", Operation: &appsv1alpha1.OpsProgress{CollaSet: "uid-web", InstanceID: "3"}},
+		{Name: "pending", Progress: appsv1alpha1.OperationProgressPending},
+	}
+	assert.Equal(t, []string{"pod/a", "pod/b", "instance/uid-web/3"}, targetsOf(job))
+	assert.Equal(t, []string{"instance/uid-web/3"}, instanceOf(pod("x", "CollaSet", "web")))
+	assert.Empty(t, instanceOf(pod("x", "ReplicaSet", "web")))
+	bare := pod("x", "CollaSet", "web")
+	bare.OwnerReferences = nil
+	assert.Empty(t, instanceOf(bare))
+}
+
+// TestStripPod shows that a stripped Pod is read as a whole one.
+func TestStripPod(t *testing.T) {
+	whole := pod("a", "CollaSet", "web")
+	whole.Annotations = map[string]string{"example.com/large": "x", podops.TasksAnnotation: "{}",
+		appsv1alpha1.ToReplaceLabel + podops.AskersSuffix: "a", appsv1alpha1.ToDeleteLabel + podops.AskersSuffix: "b",
+		appsv1alpha1.LastPodStatusAnnotation: "{}"}
+	whole.Finalizers = []string{appsv1alpha1.ReplaceProtectionFinalizer}
+	whole.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: podops.ServiceReadyCondition}}
+	whole.Spec.RestartPolicy = corev1.RestartPolicyNever
+	whole.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue},
+		{Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue}}
+	whole.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", ContainerID: "c1", ImageID: "app@sha256:1", Ready: true}}
+	whole.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "proxy", ContainerID: "c2", ImageID: "proxy@sha256:2", Ready: true}}
+	want := jobplan.Read(whole.DeepCopy())
+	delete(want.View.Annotations, "example.com/large")
+	stripped, err := stripPod(whole)
+	require.NoError(t, err)
+	kept, ok := stripped.(*corev1.Pod)
+	require.True(t, ok)
+	assert.Equal(t, want, jobplan.Read(kept))
+	assert.Empty(t, kept.Spec.Containers[0].Command)
+}
+
+func TestImagesOfAPatch(t *testing.T) {
+	w := &jobplan.Write{Pod: jobplan.Read(pod("a", "CollaSet", "web")),
+		Images: map[string]string{"app": "app:v1@sha256:1", "proxy": "proxy:v1@sha256:2"}}
+	body, err := withImages([]byte(`{"metadata":{"uid":"u"}}`), w)
+	require.NoError(t, err)
+	var patch map[string]any
+	require.NoError(t, json.Unmarshal(body, &patch))
+	assert.Equal(t, map[string]any{
+		"metadata": map[string]any{"uid": "u"},
+		"spec": map[string]any{
+			"containers":     []any{map[string]any{"name": "app", "image": "app:v1@sha256:1"}},
+			"initContainers": []any{map[string]any{"name": "proxy", "image": "proxy:v1@sha256:2"}},
+		},
+	}, patch)
+}
+
+// TestAWriteThatIsRefusedIsPutOff has the API server refuse evictions: they are tried again, and not at each look.
+func TestAWriteThatIsRefusedIsPutOff(t *testing.T) {
+	evictions := 0
+	refuse := interceptor.Funcs{SubResourceCreate: func(_ context.Context, _ client.Client, name string, _, _ client.Object,
+		_ ...client.SubResourceCreateOption) error {
+		require.Equal(t, "eviction", name)
+		evictions++
+		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
+	}}
+	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "away", UID: "j", Generation: 1}}
+	job.Spec.Action = appsv1alpha1.OpsActionEvict
+	job.Spec.Targets = []appsv1alpha1.PodOpsTarget{{Name: "a"}}
+	c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(job, pod("a", "CollaSet", "web")).
+		WithStatusSubresource(job).WithIndex(&corev1.Pod{}, instanceIndex, instanceOf).WithInterceptorFuncs(refuse).Build()
+	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+	r := &reconciler{client: c, live: c, writes: freshness.New(c, clk), events: events.NewFakeRecorder(100), clock: clk,
+		jobs: newMemory()}
+	key := client.ObjectKeyFromObject(job)
+	look := func(times int) {
+		for range times {
+			clk.Step(interval)
+			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+			require.NoError(t, err)
+		}
+	}
+	look(8)
+	require.NoError(t, c.Get(t.Context(), key, job))
+	require.Equal(t, appsv1alpha1.OperationProgressProcessing, job.Status.Progress, "%+v", job.Status)
+	assert.Equal(t, 1, evictions)
+	clk.Step(refusedAgain)
+	look(2)
+	assert.Equal(t, 2, evictions)
+	clk.Step(time.Minute)
+	look(3)
+	require.NoError(t, c.Get(t.Context(), key, job))
+	assert.Contains(t, job.Status.TargetDetails[0].ExtraInfo[appsv1alpha1.ExtraInfoWaiting], "disruption budget")
+}

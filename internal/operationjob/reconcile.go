@@ -1,0 +1,201 @@
+package operationjob
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/freshness"
+	"kusionstack.io/kuperator/internal/operationjob/jobplan"
+)
+
+const (
+	// interval is the least time between two decisions about a job: one decision serves many events of its Pods. The
+	// first event after the interval is served at once.
+	interval = 200 * time.Millisecond
+	// unwatched is how often Pods are looked at that are not managed: no event tells of them.
+	unwatched = 5 * time.Second
+)
+
+type reconciler struct {
+	client client.Client
+	live   client.Reader // past the cache
+	writes *freshness.Tracker
+	events events.EventRecorder
+	clock  clock.PassiveClock
+	jobs   *memory
+}
+
+// memory is what is remembered of jobs between two decisions. Losing it costs a write that is refused again.
+type memory struct {
+	mu  sync.Mutex
+	all map[types.NamespacedName]*remembered
+}
+
+// remembered is of one job. One worker at a time uses it.
+type remembered struct {
+	uid  types.UID
+	next time.Time // when the next decision may be made
+	mu   sync.Mutex
+	// refused are writes to Pods that the API server does not take, by the Pod's UID.
+	refused map[types.UID]refusal
+}
+
+func newMemory() *memory { return &memory{all: map[types.NamespacedName]*remembered{}} }
+
+func (m *memory) of(key types.NamespacedName) *remembered {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.all[key] == nil {
+		m.all[key] = &remembered{refused: map[types.UID]refusal{}}
+	}
+	return m.all[key]
+}
+
+func (m *memory) forget(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.all, key)
+}
+
+// Reconcile decides on one job.
+func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	known := r.jobs.of(req.NamespacedName)
+	if wait := known.next.Sub(r.clock.Now()); wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, nil
+	}
+	if wait, err := r.writes.Unobserved(ctx, req.NamespacedName); err != nil || wait > 0 {
+		return ctrl.Result{RequeueAfter: wait}, err
+	}
+	job := &appsv1alpha1.OperationJob{}
+	if err := r.client.Get(ctx, req.NamespacedName, job); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.writes.Forget(req.NamespacedName)
+			r.jobs.forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if known.uid != job.UID {
+		known.uid, known.refused = job.UID, map[types.UID]refusal{}
+	}
+	snapshot, err := r.observe(ctx, job, known)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	plan := jobplan.Decide(&snapshot)
+	isWatched := true
+	for len(plan.Confirm) > 0 {
+		if isWatched, err = r.confirm(ctx, &snapshot, plan.Confirm); err != nil {
+			return ctrl.Result{}, err
+		}
+		plan = jobplan.Decide(&snapshot)
+	}
+	conflict, err := r.apply(ctx, job, known, &plan)
+	known.next = r.clock.Now().Add(interval)
+	switch {
+	case err != nil:
+		return ctrl.Result{}, err
+	case conflict:
+		conflicts.Inc()
+		return ctrl.Result{RequeueAfter: max(interval, r.writes.Conflicts.Met(req.NamespacedName))}, nil
+	}
+	r.writes.Conflicts.None(req.NamespacedName)
+	next := plan.NextLook
+	if !isWatched && (next == 0 || next > unwatched) {
+		next = unwatched
+	}
+	if len(plan.Writes) > 0 && (next == 0 || next > refusedAgain) {
+		next = refusedAgain // one that is refused is tried again
+	}
+	return ctrl.Result{RequeueAfter: next}, nil
+}
+
+// observe reads what a decision needs.
+func (r *reconciler) observe(
+	ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered,
+) (jobplan.Snapshot, error) {
+	s := jobplan.Snapshot{Job: job, Now: r.clock.Now(), Targets: make([]jobplan.Target, len(job.Status.TargetDetails))}
+	if job.Spec.TargetSelector != nil && job.Status.StartTime == nil && job.DeletionTimestamp == nil {
+		var err error
+		if s.Selected, err = selectPods(ctx, r.live, job); err != nil {
+			return s, err
+		}
+	}
+	for _, i := range jobplan.Concerned(job) {
+		var target jobplan.Target
+		var err error
+		if target.Pod, err = readPod(ctx, r.client, job.Namespace, job.Status.TargetDetails[i].Name); err != nil {
+			return s, err
+		}
+		if target.Successor, err = r.successor(ctx, job, i, false); err != nil {
+			return s, err
+		}
+		if target.Pod != nil {
+			target.Refused = known.refused[target.Pod.View.UID].why
+		}
+		s.Targets[i] = target
+	}
+	return s, nil
+}
+
+// readPod reads a Pod, nil if there is none.
+func readPod(ctx context.Context, from client.Reader, namespace, name string) (*jobplan.Pod, error) {
+	pod := &corev1.Pod{}
+	switch err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading Pod %s: %w", name, err)
+	}
+	return jobplan.Read(pod), nil
+}
+
+// successor reads the Pod that takes the place of a target, nil if there is none.
+func (r *reconciler) successor(ctx context.Context, job *appsv1alpha1.OperationJob, i int, live bool) (*jobplan.Pod, error) {
+	op := job.Status.TargetDetails[i].Operation
+	if op == nil || op.InstanceID == "" {
+		return nil, nil
+	}
+	var from client.Reader = r.client
+	var of client.ListOption = client.MatchingFields{instanceIndex: instance(string(op.CollaSet), op.InstanceID)}
+	if live {
+		from, of = r.live, client.MatchingLabels{appsv1alpha1.InstanceIDLabel: op.InstanceID}
+	}
+	var list corev1.PodList
+	if err := from.List(ctx, &list, client.InNamespace(job.Namespace), client.UnsafeDisableDeepCopy, of); err != nil {
+		return nil, fmt.Errorf("looking for the Pod of instance ID %s: %w", op.InstanceID, err)
+	}
+	for i := range list.Items {
+		if pod := jobplan.Read(&list.Items[i]); pod.CollaSet == op.CollaSet && pod.View.UID != op.PodUID && !pod.View.Terminating {
+			return pod, nil
+		}
+	}
+	return nil, nil
+}
+
+// confirm reads targets past the cache. It reports whether events tell of all of their Pods.
+func (r *reconciler) confirm(ctx context.Context, s *jobplan.Snapshot, targets []int) (isWatched bool, err error) {
+	isWatched = true
+	for _, i := range targets {
+		t := &s.Targets[i]
+		if t.Pod, err = readPod(ctx, r.live, s.Job.Namespace, s.Job.Status.TargetDetails[i].Name); err != nil {
+			return false, err
+		}
+		if t.Successor, err = r.successor(ctx, s.Job, i, true); err != nil {
+			return false, err
+		}
+		t.Live = true
+		isWatched = isWatched && (t.Pod == nil || t.Pod.Managed)
+	}
+	return isWatched, nil
+}

@@ -1,0 +1,133 @@
+package operationjob
+
+import (
+	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/bootstrap"
+)
+
+const (
+	// targetIndex is of OperationJobs, by the Pods that matter to targets under way: their names, and the instance IDs
+	// that they await.
+	targetIndex = "target"
+	// instanceIndex is of Pods, by their CollaSet and instance ID.
+	instanceIndex = "instance"
+)
+
+// targetsOf are the values of targetIndex.
+func targetsOf(o client.Object) []string {
+	job, ok := o.(*appsv1alpha1.OperationJob)
+	if !ok {
+		return nil
+	}
+	var values []string
+	for i := range job.Status.TargetDetails {
+		d := &job.Status.TargetDetails[i]
+		if d.Operation == nil {
+			continue
+		}
+		values = append(values, named(d.Name))
+		if d.Operation.InstanceID != "" {
+			values = append(values, instance(string(d.Operation.CollaSet), d.Operation.InstanceID))
+		}
+	}
+	return values
+}
+
+// instanceOf are the values of instanceIndex.
+func instanceOf(o client.Object) []string {
+	owner, id := metav1.GetControllerOfNoCopy(o), o.GetLabels()[appsv1alpha1.InstanceIDLabel]
+	if owner == nil || owner.Kind != appsv1alpha1.CollaSetKind || id == "" {
+		return nil
+	}
+	return []string{instance(string(owner.UID), id)}
+}
+
+func named(pod string) string             { return "pod/" + pod }
+func instance(collaSet, id string) string { return "instance/" + collaSet + "/" + id }
+
+// podSource enqueues the jobs that a Pod matters to.
+func podSource(mgr ctrl.Manager) source.Source {
+	jobs := func(ctx context.Context, o client.Object) []reconcile.Request {
+		var requests []reconcile.Request
+		for _, value := range append(instanceOf(o), named(o.GetName())) {
+			var list appsv1alpha1.OperationJobList
+			err := mgr.GetClient().List(ctx, &list, client.InNamespace(o.GetNamespace()),
+				client.MatchingFields{targetIndex: value}, client.UnsafeDisableDeepCopy)
+			if err != nil {
+				ctrl.LoggerFrom(ctx).Error(err, "listing the OperationJobs of a Pod", "pod", client.ObjectKeyFromObject(o))
+			}
+			for i := range list.Items {
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+			}
+		}
+		return requests
+	}
+	return source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), handler.EnqueueRequestsFromMapFunc(jobs))
+}
+
+// stripPod keeps what jobplan reads of a Pod. Never write such a Pod back.
+func stripPod(object any) (any, error) {
+	pod, ok := object.(*corev1.Pod)
+	if !ok {
+		return bootstrap.StripManagedFields(object)
+	}
+	pod.ManagedFields = nil
+	pod.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, isRead)
+	pod.OwnerReferences = slices.DeleteFunc(slices.Clone(pod.OwnerReferences),
+		func(ref metav1.OwnerReference) bool { return !ptr.Deref(ref.Controller, false) })
+	pod.Spec = corev1.PodSpec{
+		ReadinessGates: pod.Spec.ReadinessGates, RestartPolicy: pod.Spec.RestartPolicy,
+		Containers: images(pod.Spec.Containers), InitContainers: images(pod.Spec.InitContainers),
+	}
+	pod.Status = corev1.PodStatus{
+		Phase: pod.Status.Phase,
+		Conditions: bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady,
+			podops.ServiceReadyCondition),
+		ContainerStatuses: runs(pod.Status.ContainerStatuses), InitContainerStatuses: runs(pod.Status.InitContainerStatuses),
+	}
+	return pod, nil
+}
+
+// images are containers without all but their names and images.
+func images(containers []corev1.Container) []corev1.Container {
+	var kept []corev1.Container
+	for i := range containers {
+		c := &containers[i]
+		kept = append(kept, corev1.Container{Name: c.Name, Image: c.Image, RestartPolicy: c.RestartPolicy})
+	}
+	return kept
+}
+
+// runs are statuses without all but what runs.
+func runs(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
+	var kept []corev1.ContainerStatus
+	for i := range statuses {
+		s := &statuses[i]
+		kept = append(kept, corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID, ImageID: s.ImageID, Ready: s.Ready})
+	}
+	return kept
+}
+
+// isRead reports whether jobplan reads the annotation.
+func isRead(annotation string) bool {
+	switch annotation {
+	case podops.TasksAnnotation, podops.AvailableConditionsAnnotation, podops.DeletionRefusedAnnotation,
+		appsv1alpha1.LastPodStatusAnnotation, appsv1alpha1.ToReplaceLabel + podops.AskersSuffix,
+		appsv1alpha1.ToDeleteLabel + podops.AskersSuffix:
+		return true
+	}
+	return false
+}

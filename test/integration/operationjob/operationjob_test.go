@@ -1,0 +1,262 @@
+package operationjob_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/workload"
+)
+
+// uids are the UIDs of Pods by their names.
+func uids(pods []corev1.Pod) map[string]types.UID {
+	all := map[string]types.UID{}
+	for i := range pods {
+		all[pods[i].Name] = pods[i].UID
+	}
+	return all
+}
+
+func TestRestart(t *testing.T) {
+	s := begin(t, 4, "1")
+	before := s.pods()
+	s.ends(s.job(appsv1alpha1.OpsActionRestart, before, nil), appsv1alpha1.OperationProgressSucceeded)
+	after := s.pods()
+	require.Equal(t, uids(before), uids(after))
+	for _, pod := range after {
+		require.Contains(t, pod.Spec.Containers[0].Image, image+"@sha256:")
+		require.EqualValues(t, 1, pod.Status.ContainerStatuses[0].RestartCount)
+	}
+
+	// An update to another image, and back: each container restarts once for each.
+	for n, to := range map[int32]string{2: "app:v2"} {
+		require.NoError(t, workload.Patch(t.Context(), s.Client, s.namespace, "web", workload.Image(to)))
+		s.await("the update", func() error { return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 4, to) })
+		for _, pod := range s.pods() {
+			require.Equal(t, n, pod.Status.ContainerStatuses[0].RestartCount)
+		}
+	}
+	require.NoError(t, workload.Patch(t.Context(), s.Client, s.namespace, "web", workload.Image(image)))
+	s.await("the way back", func() error { return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 4, image) })
+	for _, pod := range s.pods() {
+		require.EqualValues(t, 3, pod.Status.ContainerStatuses[0].RestartCount)
+		require.Equal(t, before[0].Spec.Containers[0].Image, pod.Spec.Containers[0].Image)
+	}
+}
+
+func TestReplace(t *testing.T) {
+	s := begin(t, 3, "1")
+	before := s.pods()
+	status := s.ends(s.job(appsv1alpha1.OpsActionReplace, before[:2], nil), appsv1alpha1.OperationProgressSucceeded)
+	s.await("the Pods to serve", func() error {
+		return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 3, image)
+	})
+	after := uids(s.pods())
+	require.Contains(t, after, before[2].Name)
+	for _, d := range status.TargetDetails {
+		require.NotContains(t, after, d.Name)
+		require.Contains(t, after, d.ExtraInfo[appsv1alpha1.ExtraInfoNewPod])
+	}
+}
+
+func TestTwoJobsReplaceOnePod(t *testing.T) {
+	s := begin(t, 2, "1")
+	target := s.pods()[:1]
+	one, two := s.job(appsv1alpha1.OpsActionReplace, target, nil), s.job(appsv1alpha1.OpsActionReplace, target, nil)
+	first := s.ends(one, appsv1alpha1.OperationProgressSucceeded).TargetDetails[0]
+	second := s.ends(two, appsv1alpha1.OperationProgressSucceeded).TargetDetails[0]
+	require.NotEmpty(t, first.ExtraInfo[appsv1alpha1.ExtraInfoNewPod])
+	require.Equal(t, first.ExtraInfo, second.ExtraInfo)
+	s.await("the Pods to serve", func() error {
+		return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 2, image)
+	})
+}
+
+func TestRecreateByWorkload(t *testing.T) {
+	s := begin(t, 4, "2")
+	before := s.pods()
+	job := s.job(appsv1alpha1.OpsActionRecreate, nil, func(spec *appsv1alpha1.OperationJobSpec) {
+		spec.TargetSelector = &appsv1alpha1.OperationTargetSelector{
+			Workload: &appsv1alpha1.WorkloadReference{Kind: appsv1alpha1.CollaSetKind, Name: "web"}}
+		spec.Parallelism = ptr.To(intstr.FromString("50%"))
+	})
+	status := s.ends(job, appsv1alpha1.OperationProgressSucceeded)
+	require.EqualValues(t, 4, status.TotalPodCount)
+	s.await("the Pods to serve", func() error {
+		return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 4, image)
+	})
+	id := func(pods []corev1.Pod) map[string]bool {
+		ids := map[string]bool{}
+		for i := range pods {
+			ids[pods[i].Labels[appsv1alpha1.InstanceIDLabel]] = true
+		}
+		return ids
+	}
+	after := s.pods()
+	require.Equal(t, id(before), id(after))
+	for name := range uids(before) {
+		require.NotContains(t, uids(after), name)
+	}
+}
+
+func TestEvict(t *testing.T) {
+	s := begin(t, 3, "1")
+	before := s.pods()
+	s.ends(s.job(appsv1alpha1.OpsActionEvict, before[:2], nil), appsv1alpha1.OperationProgressSucceeded)
+	s.await("the Pods to serve", func() error {
+		return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 3, image)
+	})
+	after := uids(s.pods())
+	require.NotContains(t, after, before[0].Name)
+	require.NotContains(t, after, before[1].Name)
+	require.Contains(t, after, before[2].Name)
+}
+
+// TestActionOfAnotherProgram plays the owner of an action.
+func TestActionOfAnotherProgram(t *testing.T) {
+	const action = "example.com/warm-cache"
+	s := begin(t, 2, "1")
+	job := s.job(action, s.pods(), nil)
+	answered := map[string]bool{}
+	s.await("every Pod to be handed over", func() error {
+		for _, pod := range s.pods() {
+			v := podops.Read(&pod)
+			for id := range podops.TasksFor(v, action) {
+				require.False(t, v.Ready, "the Pod is out of service")
+				result := podops.TaskSucceeded
+				if len(answered) == 1 {
+					result = podops.TaskFailed
+				}
+				answer := podops.Answer(v, id, result, "the cache is cold")
+				err := s.Patch(t.Context(), &pod, client.RawPatch(types.MergePatchType, answer.MergePatch(v)))
+				if err != nil {
+					return err
+				}
+				answered[pod.Name] = true
+			}
+		}
+		if len(answered) < 2 {
+			return fmt.Errorf("%d of 2 are", len(answered))
+		}
+		return nil
+	})
+	status := s.ends(job, appsv1alpha1.OperationProgressFailed)
+	require.EqualValues(t, 1, status.SucceededPodCount)
+	require.EqualValues(t, 1, status.FailedPodCount)
+	s.await("the Pods to serve", func() error {
+		return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 2, image)
+	})
+}
+
+func TestPartitionAndDeletion(t *testing.T) {
+	s := begin(t, 3, "3")
+	before := s.pods()
+	job := s.job(appsv1alpha1.OpsActionReplace, before, func(spec *appsv1alpha1.OperationJobSpec) {
+		spec.Partition = ptr.To[int32](0)
+	})
+	get := func() { require.NoError(t, s.Get(t.Context(), client.ObjectKeyFromObject(job), job)) }
+	s.await("the job to be seen", func() error {
+		if get(); job.Status.Progress != appsv1alpha1.OperationProgressPending {
+			return fmt.Errorf("its progress is %q", job.Status.Progress)
+		}
+		return nil
+	})
+	await.Always(t, time.Second, "nothing starts", func() error {
+		if get(); job.Status.Progress != appsv1alpha1.OperationProgressPending {
+			return fmt.Errorf("its progress is %q", job.Status.Progress)
+		}
+		return nil
+	})
+	patch := func(body string) error {
+		return s.Patch(t.Context(), job.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(body)))
+	}
+	require.NoError(t, patch(`{"spec":{"partition":1}}`))
+	require.ErrorContains(t, patch(`{"spec":{"partition":0}}`), "partition cannot be lowered")
+	s.await("the first target to be replaced", func() error {
+		if get(); job.Status.SucceededPodCount != 1 {
+			return fmt.Errorf("%+v", job.Status.TargetDetails)
+		}
+		return nil
+	})
+	require.Equal(t, appsv1alpha1.OperationProgressPending, job.Status.TargetDetails[1].Progress)
+
+	// The job is deleted while a rule lets no Pod go. What has been handed over already goes when the rule lets it.
+	allow := func(pods string) {
+		rule := workload.Rule(s.namespace, "web", pods)
+		body := fmt.Appendf(nil, `{"spec":{"rules":[{"name":"available","availablePolicy":{"maxUnavailableValue":%s}}]}}`, pods)
+		require.NoError(t, s.Patch(t.Context(), rule, client.RawPatch(types.MergePatchType, body)))
+	}
+	allow("0")
+	require.NoError(t, patch(`{"spec":{"partition":null}}`))
+	s.await("the others to ask", func() error {
+		if get(); job.Status.TargetDetails[2].Operation == nil ||
+			job.Status.TargetDetails[2].Operation.Stage != appsv1alpha1.OpsStageAsked {
+			return fmt.Errorf("%+v", job.Status.TargetDetails)
+		}
+		return nil
+	})
+	require.NoError(t, s.Delete(t.Context(), job))
+	s.await("the job to be gone", func() error {
+		err := s.Get(t.Context(), client.ObjectKeyFromObject(job), job)
+		if err == nil {
+			return fmt.Errorf("it is there: %v", job.Finalizers)
+		}
+		return client.IgnoreNotFound(err)
+	})
+	s.requireNoTraces()
+	allow("3")
+	s.await("the Pods to serve", func() error {
+		return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 3, image)
+	})
+}
+
+// TestMalformed has the API server refuse what makes no sense.
+func TestMalformed(t *testing.T) {
+	s := &story{T: t, world: shared.Get(t)}
+	target := []appsv1alpha1.PodOpsTarget{{Name: "a"}}
+	many := make([]appsv1alpha1.PodOpsTarget, 10_000)
+	for i := range many {
+		many[i].Name = fmt.Sprintf("p%d", i)
+	}
+	for name, test := range map[string]struct {
+		spec appsv1alpha1.OperationJobSpec
+		says string
+	}{
+		"no action":          {appsv1alpha1.OperationJobSpec{Targets: target}, "action is required"},
+		"no targets":         {appsv1alpha1.OperationJobSpec{Action: "Replace"}, "set either targets or targetSelector"},
+		"empty name":         {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: []appsv1alpha1.PodOpsTarget{{}}}, "name"},
+		"the same twice":     {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: append(target, target...)}, "Duplicate"},
+		"10,000 targets":     {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: many}, "Too many"},
+		"negative partition": {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, Partition: ptr.To[int32](-1)}, "partition"},
+		"no deadline":        {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, ActiveDeadlineSeconds: ptr.To[int32](0)}, "activeDeadlineSeconds"},
+		"no time to live":    {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, TTLSecondsAfterFinished: ptr.To[int32](0)}, "TTLSecondsAfterFinished"},
+		"negative delay":     {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, OperationDelaySeconds: ptr.To[int32](-1)}, "operationDelaySeconds"},
+		"parallelism 0":      {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, Parallelism: ptr.To(intstr.FromInt(0))}, "at least 1"},
+		"parallelism 0%":     {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, Parallelism: ptr.To(intstr.FromString("0%"))}, "at least 1"},
+		"a container twice":  {appsv1alpha1.OperationJobSpec{Action: "Restart", Targets: []appsv1alpha1.PodOpsTarget{{Name: "a", Containers: []string{"b", "b"}}}}, "Duplicate"},
+		"targets and selector": {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target,
+			TargetSelector: &appsv1alpha1.OperationTargetSelector{LabelSelector: &metav1.LabelSelector{}}}, "set either"},
+		"an empty selector": {appsv1alpha1.OperationJobSpec{Action: "Replace",
+			TargetSelector: &appsv1alpha1.OperationTargetSelector{}}, "needs workload or labelSelector"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "bad-"},
+				Spec: test.spec}
+			err := s.Create(t.Context(), job)
+			require.True(t, apierrors.IsInvalid(err), "%v", err)
+			require.ErrorContains(t, err, test.says)
+		})
+	}
+}
