@@ -34,9 +34,8 @@ func Askers(v View, label string) []string {
 func MarkedBy(v View, label, asker string) bool { return slices.Contains(Askers(v, label), asker) }
 
 // Mark sets a mark, and records the asker beside those who asked before. A mark that is there keeps its value. It
-// changes nothing for one who asks already. A name must not be empty and has no comma; any other is an error.
-//
-// One who has asked, and then finds that it does not (MarkedBy), was cancelled: it must not ask again.
+// changes nothing if the asker is recorded already. It returns an error if the name is empty or contains a comma. An
+// asker that was recorded, and for which MarkedBy is now false, has been cancelled and must not ask again.
 func Mark(v View, label, value, asker string) (Change, error) {
 	if asker == "" || strings.Contains(asker, ",") {
 		return Change{}, fmt.Errorf("asker %q cannot be recorded: give it a name without a comma", asker)
@@ -51,8 +50,7 @@ func Mark(v View, label, value, asker string) (Change, error) {
 	return c, nil
 }
 
-// Withdraw takes an asker out of the record of a mark, and the mark away with the last one. It changes nothing for one
-// who does not ask, but takes away what a mark that is gone has left.
+// Withdraw removes an asker, and the mark if no other asker is left. It also removes a record whose mark is gone.
 func Withdraw(v View, label, asker string) Change {
 	rest := slices.DeleteFunc(Askers(v, label), func(name string) bool { return name == asker })
 	if len(rest) == 0 {
@@ -61,7 +59,7 @@ func Withdraw(v View, label, asker string) Change {
 	return record(v, label, rest)
 }
 
-// Unmark takes a mark away, whoever asks for it: that cancels for all.
+// Unmark removes the mark and its record: this cancels for all askers.
 func Unmark(v View, label string) Change {
 	c := record(v, label, nil)
 	if _, marked := v.Labels[label]; marked {
@@ -70,7 +68,7 @@ func Unmark(v View, label string) Change {
 	return c
 }
 
-// record is the change after which the record has these names. One of AskerOther alone is none.
+// record is the change after which the record has these names. A record of AskerOther alone is not stored.
 func record(v View, label string, askers []string) Change {
 	key := label + AskersSuffix
 	slices.Sort(askers)

@@ -55,7 +55,7 @@ func JobOperationID(job string) string {
 }
 
 // JobOperationType is the type of the operations of an action: its name, with "_" in place of "/", which no label value
-// can have. One longer than 63 characters is cut in front.
+// can have. A longer name keeps its last 63 characters, so that two long actions may share a type.
 func JobOperationType(action string) string {
 	name := strings.ReplaceAll(action, "/", "_")
 	name = name[max(0, len(name)-validation.LabelValueMaxLength):]
@@ -77,7 +77,8 @@ func Tasks(v View) (map[string]Task, error) {
 }
 
 // TasksFor returns the tasks of one action that wait to be carried out, by the ID of their operation: without a result,
-// and with permission for the request that they are about. The owner of an action acts on these, and on no others.
+// and with permission for the request that they are about. The owner of an action acts on these, and on no others. It is
+// empty if there are none, and nil if the annotation cannot be read.
 func TasksFor(v View, action string) map[string]Task {
 	tasks, err := Tasks(v)
 	if err != nil {
@@ -92,8 +93,8 @@ func TasksFor(v View, action string) map[string]Task {
 	return tasks
 }
 
-// Answer says what became of a task, or how far it is with result "". It changes nothing if the Pod has no such task
-// any more, which is then no longer wanted.
+// Answer sets a task's result, or with result "" its progress message. It changes nothing if the Pod has no such task,
+// because the job was deleted or its deadline is over.
 func Answer(v View, id string, result TaskResult, message string) Change {
 	tasks, err := Tasks(v)
 	task, known := tasks[id]
@@ -104,7 +105,8 @@ func Answer(v View, id string, result TaskResult, message string) Change {
 	return PutTask(v, id, &task)
 }
 
-// PutTask sets the task of an operation, and removes it with nil. A value that cannot be read is replaced.
+// PutTask sets the task of an operation, and removes it with nil. A value that cannot be read is replaced; tasks of
+// other jobs in it are lost.
 func PutTask(v View, id string, task *Task) Change {
 	tasks, _ := Tasks(v) // what cannot be read holds no task
 	if tasks == nil {

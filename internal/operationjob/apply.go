@@ -24,12 +24,8 @@ import (
 	"kusionstack.io/kuperator/internal/operationjob/jobplan"
 )
 
-const (
-	// parallel is how many writes to Pods of one job are under way at the same time.
-	parallel = 16
-	// refusedAgain is how soon a write is tried again that the API server does not take.
-	refusedAgain = 10 * time.Second
-)
+// parallel is how many writes to Pods of one job are under way at the same time.
+const parallel = 16
 
 // refusal is a write to a Pod that the API server does not take.
 type refusal struct {
@@ -37,14 +33,14 @@ type refusal struct {
 	again time.Time
 }
 
-// apply carries a plan out, and reports whether anything was decided on an old view. A Pod or a job that is gone is one.
+// apply carries a plan out, and reports whether a write met an object that had changed or was gone.
 func (r *reconciler) apply(
 	ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered, plan *jobplan.Plan,
 ) (conflict bool, err error) {
 	conflict, err = r.writePods(ctx, job, known, plan.Writes)
 	switch other := r.writeJob(ctx, job, plan); {
 	case isOld(other):
-		ctrl.LoggerFrom(ctx).V(1).Info("the job changed meanwhile; deciding anew", "answer", other.Error())
+		ctrl.LoggerFrom(ctx).V(1).Info("the job has changed; deciding again", "answer", other.Error())
 		conflict = true
 	default:
 		err = errors.Join(err, other)
@@ -64,7 +60,7 @@ func (r *reconciler) writePods(
 	slots := make(chan struct{}, parallel)
 	for i := range writes {
 		w := &writes[i]
-		if known.puts(w.Pod.View.UID, r.clock.Now()) {
+		if known.isPutOff(w.Pod.View.UID, r.clock.Now()) {
 			continue
 		}
 		slots <- struct{}{}
@@ -76,13 +72,13 @@ func (r *reconciler) writePods(
 			defer mu.Unlock()
 			switch {
 			case failed == nil:
-				known.took(w.Pod.View.UID)
+				known.clearRefusal(w.Pod.View.UID)
 			case w.Evict && apierrors.IsTooManyRequests(failed), isRejected:
 				why := rejection.Why
 				if why == "" {
 					why = failures.Text(failed)
 				}
-				known.refuses(w.Pod.View.UID, refusal{why, r.clock.Now().Add(refusedAgain)})
+				known.noteRefusal(w.Pod.View.UID, refusal{why, r.clock.Now().Add(jobplan.RefusedAgain)})
 			case isOld(failed):
 				ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile", "pod", w.Pod.View.Name, "answer", failed.Error())
 				conflict = true
@@ -95,21 +91,21 @@ func (r *reconciler) writePods(
 	return conflict, err
 }
 
-// puts reports whether writes to a Pod are put off, because the last was refused.
-func (k *remembered) puts(pod types.UID, now time.Time) bool {
+// isPutOff reports whether writes to a Pod are put off, because the last was refused.
+func (k *remembered) isPutOff(pod types.UID, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	refused, ok := k.refused[pod]
 	return ok && now.Before(refused.again)
 }
 
-func (k *remembered) refuses(pod types.UID, why refusal) {
+func (k *remembered) noteRefusal(pod types.UID, why refusal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.refused[pod] = why
 }
 
-func (k *remembered) took(pod types.UID) {
+func (k *remembered) clearRefusal(pod types.UID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.refused, pod)
@@ -120,7 +116,7 @@ func (r *reconciler) writePod(ctx context.Context, job *appsv1alpha1.OperationJo
 	v := w.Pod.View
 	if w.Evict {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name}}
-		return r.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
+		return r.evictions.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
 			ObjectMeta:    pod.ObjectMeta,
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.UID}},
 		})
@@ -186,7 +182,7 @@ func (r *reconciler) writeJob(ctx context.Context, job *appsv1alpha1.OperationJo
 			return fmt.Errorf("writing the status of OperationJob %s: %w", key, err)
 		}
 		r.writes.Wrote(key, next)
-		r.tell(job, next, plan.Ended)
+		r.report(job, next, plan.Ended)
 	}
 	return nil
 }
@@ -207,12 +203,15 @@ func (r *reconciler) setFinalizers(ctx context.Context, job *appsv1alpha1.Operat
 	return nil
 }
 
-// maxNamed is how many targets an event names.
-const maxNamed = 5
+const (
+	// maxNamed is how many targets an event names, and maxNote how many bytes it has: the API server takes 1024.
+	maxNamed = 5
+	maxNote  = 1000
+)
 
-// tell counts the targets that have ended with a status, and says so in events: one for those that failed, one for the
-// end of the job.
-func (r *reconciler) tell(before, after *appsv1alpha1.OperationJob, ended []int) {
+// report counts the targets that have ended with a status, and reports in events: one about those that failed, one about
+// the end of the job.
+func (r *reconciler) report(before, after *appsv1alpha1.OperationJob, ended []int) {
 	var failed []string
 	action := metricAction(after.Spec.Action)
 	for _, i := range ended {
@@ -230,6 +229,7 @@ func (r *reconciler) tell(before, after *appsv1alpha1.OperationJob, ended []int)
 		if more := len(failed) - maxNamed; more > 0 {
 			named += fmt.Sprintf("; and %d more", more)
 		}
+		named = strings.ToValidUTF8(named[:min(len(named), maxNote)], "")
 		r.events.Eventf(after, nil, corev1.EventTypeWarning, "TargetFailed", string(after.Spec.Action), "%s", named)
 	}
 	if progress := after.Status.Progress; progress != before.Status.Progress && after.Status.EndTime != nil {
@@ -237,7 +237,7 @@ func (r *reconciler) tell(before, after *appsv1alpha1.OperationJob, ended []int)
 		if progress == appsv1alpha1.OperationProgressFailed {
 			kind = corev1.EventTypeWarning
 		}
-		r.events.Eventf(after, nil, kind, string(progress), string(after.Spec.Action), "%d of %d targets succeeded, %d failed",
-			after.Status.SucceededPodCount, after.Status.TotalPodCount, after.Status.FailedPodCount)
+		r.events.Eventf(after, nil, kind, string(progress), string(after.Spec.Action),
+			"%d of %d targets succeeded, %d failed", after.Status.SucceededPodCount, after.Status.TotalPodCount, after.Status.FailedPodCount)
 	}
 }

@@ -9,11 +9,13 @@ package operationjob
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -54,7 +56,7 @@ func Component() bootstrap.Component {
 	}
 }
 
-// cacheOptions keeps of the cluster's Pods managed ones only. Others are read when a job needs them.
+// cacheOptions caches managed Pods only; others are read from the API server when a job needs them.
 func cacheOptions(*bootstrap.Options) cache.Options {
 	managed := labels.SelectorFromSet(labels.Set{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue})
 	return cache.Options{NewInformer: new(podcache.Store).NewInformer, ByObject: map[client.Object]cache.ByObject{
@@ -79,9 +81,10 @@ func setup(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) error {
 		if len(o.Namespaces) > 0 {
 			return add()
 		}
-		// A job has a finalizer: without any there is nothing left of one.
+		// Jobs have a finalizer, so without jobs there is nothing to clean up.
 		nothing := func(context.Context, bool) (string, error) { return "", nil }
-		return ondemand.AddToManager(mgr, ondemand.Controller{Kind: &appsv1alpha1.OperationJob{}, Leftover: nothing, Add: add})
+		return ondemand.AddToManager(mgr,
+			ondemand.Controller{Kind: &appsv1alpha1.OperationJob{}, Leftover: nothing, Add: add})
 	})
 }
 
@@ -93,18 +96,23 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) e
 	if err := indexer.IndexField(ctx, &corev1.Pod{}, instanceIndex, instanceOf); err != nil {
 		return fmt.Errorf("indexing Pods by instance ID: %w", err)
 	}
+	evictions, err := evictionClient(mgr)
+	if err != nil {
+		return err
+	}
 	r := &reconciler{
-		client: mgr.GetClient(),
-		live:   mgr.GetAPIReader(),
-		writes: freshness.New(mgr.GetCache(), clock.RealClock{}),
-		events: mgr.GetEventRecorder(Name),
-		clock:  clock.RealClock{},
-		jobs:   newMemory(),
+		evictions: evictions,
+		client:    mgr.GetClient(),
+		live:      mgr.GetAPIReader(),
+		writes:    freshness.New(mgr.GetCache(), clock.RealClock{}),
+		events:    mgr.GetEventRecorder(Name),
+		clock:     clock.RealClock{},
+		jobs:      newMemory(),
 	}
 	if err := metric.Register(metric.RegistryOf(mgr), newGauges(ctx, mgr.GetCache(), mgr.Elected())); err != nil {
 		return err
 	}
-	err := builder.ControllerManagedBy(mgr).
+	err = builder.ControllerManagedBy(mgr).
 		Named(Name).
 		For(&appsv1alpha1.OperationJob{}).
 		WatchesRawSource(podSource(mgr)).
@@ -117,4 +125,32 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options) e
 		return fmt.Errorf("adding the controller: %w", err)
 	}
 	return nil
+}
+
+// evictionClient returns a client whose requests end with the first answer. An eviction that a budget or webhook-server
+// refuses comes with the header Retry-After, by which client-go repeats it ten times: a worker would wait for that.
+func evictionClient(mgr ctrl.Manager) (client.Client, error) {
+	c, err := client.New(onceOnly(mgr.GetConfig()), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return nil, fmt.Errorf("making the client of evictions: %w", err)
+	}
+	return c, nil
+}
+
+// onceOnly is a configuration whose clients repeat nothing that is refused.
+func onceOnly(config *rest.Config) *rest.Config {
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return once{next} })
+	return config
+}
+
+// once takes the header off answers that has a client repeat its request.
+type once struct{ http.RoundTripper }
+
+func (o once) RoundTrip(request *http.Request) (*http.Response, error) {
+	answer, err := o.RoundTripper.RoundTrip(request)
+	if answer != nil {
+		answer.Header.Del("Retry-After")
+	}
+	return answer, err
 }

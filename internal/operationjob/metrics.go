@@ -36,7 +36,7 @@ var (
 	}
 	conflictsMetric = metric.Metric{
 		Name: "kuperator_operationjob_conflicts_total", Kind: metric.Counter, Unit: "decisions",
-		Help: "Decisions about a job of which a write was refused because the object had changed. They are made again.",
+		Help: "Decisions that were repeated because a write met an object that had changed.",
 	}
 
 	targets       = targetsMetric.CounterVec()

@@ -3,6 +3,8 @@ package operationjob
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -10,11 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
@@ -65,20 +70,24 @@ func TestSelectPods(t *testing.T) {
 	live := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(set, pod("b", "ReplicaSet", "web-1"),
 		pod("a", "ReplicaSet", "web-1"), other, pod("d", "CollaSet", "web"), leaving, elsewhere).Build()
 	web := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	of := func(kind, name string) *appsv1alpha1.WorkloadReference {
+		return &appsv1alpha1.WorkloadReference{Kind: kind, Name: name}
+	}
 	for name, test := range map[string]struct {
-		selector appsv1alpha1.OperationTargetSelector
+		labels   *metav1.LabelSelector
+		workload *appsv1alpha1.WorkloadReference
 		want     []string
 	}{
-		"labels":         {appsv1alpha1.OperationTargetSelector{LabelSelector: web}, []string{"a", "b", "d"}},
-		"all":            {appsv1alpha1.OperationTargetSelector{LabelSelector: &metav1.LabelSelector{}}, []string{"a", "b", "c", "d"}},
-		"a Deployment":   {appsv1alpha1.OperationTargetSelector{Workload: &appsv1alpha1.WorkloadReference{Kind: "Deployment", Name: "web"}}, []string{"a", "b"}},
-		"a CollaSet":     {appsv1alpha1.OperationTargetSelector{Workload: &appsv1alpha1.WorkloadReference{Kind: "CollaSet", Name: "web"}}, []string{"d"}},
-		"both":           {appsv1alpha1.OperationTargetSelector{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "other"}}, Workload: &appsv1alpha1.WorkloadReference{Kind: "CollaSet", Name: "web"}}, []string{}},
-		"none of a name": {appsv1alpha1.OperationTargetSelector{Workload: &appsv1alpha1.WorkloadReference{Kind: "CollaSet", Name: "none"}}, []string{}},
+		"labels":         {web, nil, []string{"a", "b", "d"}},
+		"all":            {&metav1.LabelSelector{}, nil, []string{"a", "b", "c", "d"}},
+		"a Deployment":   {nil, of("Deployment", "web"), []string{"a", "b"}},
+		"a CollaSet":     {nil, of("CollaSet", "web"), []string{"d"}},
+		"both":           {web, of("ReplicaSet", "other-1"), []string{}},
+		"none of a name": {nil, of("CollaSet", "none"), []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop"}}
-			job.Spec.TargetSelector = &test.selector
+			job.Spec.TargetSelector = &appsv1alpha1.OperationTargetSelector{LabelSelector: test.labels, Workload: test.workload}
 			names, err := selectPods(t.Context(), live, job)
 			require.NoError(t, err)
 			assert.Equal(t, test.want, names)
@@ -90,8 +99,8 @@ func TestIndexes(t *testing.T) {
 	job := &appsv1alpha1.OperationJob{}
 	job.Status.TargetDetails = []appsv1alpha1.OpsStatus{
 		{Name: "ended", Progress: appsv1alpha1.OperationProgressSucceeded},
-		{Name: "a", Operation: &appsv1alpha1.OpsProgress{Stage: appsv1alpha1.OpsStageStarted}},
-		{Name: "b", Operation: &appsv1alpha1.OpsProgress{CollaSet: "uid-web", InstanceID: "3"}},
+		{Name: "a", Operation: &appsv1alpha1.TargetOperation{Stage: appsv1alpha1.OpsStageStarted}},
+		{Name: "b", Operation: &appsv1alpha1.TargetOperation{CollaSet: "uid-web", InstanceID: "3"}},
 		{Name: "pending", Progress: appsv1alpha1.OperationProgressPending},
 	}
 	assert.Equal(t, []string{"pod/a", "pod/b", "instance/uid-web/3"}, targetsOf(job))
@@ -113,8 +122,10 @@ func TestStripPod(t *testing.T) {
 	whole.Spec.RestartPolicy = corev1.RestartPolicyNever
 	whole.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue},
 		{Type: podops.ServiceReadyCondition, Status: corev1.ConditionTrue}}
-	whole.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "app", ContainerID: "c1", ImageID: "app@sha256:1", Ready: true}}
-	whole.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "proxy", ContainerID: "c2", ImageID: "proxy@sha256:2", Ready: true}}
+	runs := func(name string) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{Name: name, ContainerID: "c-" + name, ImageID: name + "@sha256:1", Ready: true}}
+	}
+	whole.Status.ContainerStatuses, whole.Status.InitContainerStatuses = runs("app"), runs("proxy")
 	want := jobplan.Read(whole.DeepCopy())
 	delete(want.View.Annotations, "example.com/large")
 	stripped, err := stripPod(whole)
@@ -144,19 +155,20 @@ func TestImagesOfAPatch(t *testing.T) {
 // TestAWriteThatIsRefusedIsPutOff has the API server refuse evictions: they are tried again, and not at each look.
 func TestAWriteThatIsRefusedIsPutOff(t *testing.T) {
 	evictions := 0
-	refuse := interceptor.Funcs{SubResourceCreate: func(_ context.Context, _ client.Client, name string, _, _ client.Object,
-		_ ...client.SubResourceCreateOption) error {
+	refuse := interceptor.Funcs{SubResourceCreate: func(
+		_ context.Context, _ client.Client, name string, _, _ client.Object, _ ...client.SubResourceCreateOption,
+	) error {
 		require.Equal(t, "eviction", name)
 		evictions++
 		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
 	}}
-	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "away", UID: "j", Generation: 1}}
+	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "away", UID: "j"}}
 	job.Spec.Action = appsv1alpha1.OpsActionEvict
 	job.Spec.Targets = []appsv1alpha1.PodOpsTarget{{Name: "a"}}
 	c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(job, pod("a", "CollaSet", "web")).
 		WithStatusSubresource(job).WithIndex(&corev1.Pod{}, instanceIndex, instanceOf).WithInterceptorFuncs(refuse).Build()
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-	r := &reconciler{client: c, live: c, writes: freshness.New(c, clk), events: events.NewFakeRecorder(100), clock: clk,
+	r := &reconciler{client: c, live: c, evictions: c, writes: freshness.New(c, clk), events: events.NewFakeRecorder(100), clock: clk,
 		jobs: newMemory()}
 	key := client.ObjectKeyFromObject(job)
 	look := func(times int) {
@@ -170,11 +182,72 @@ func TestAWriteThatIsRefusedIsPutOff(t *testing.T) {
 	require.NoError(t, c.Get(t.Context(), key, job))
 	require.Equal(t, appsv1alpha1.OperationProgressProcessing, job.Status.Progress, "%+v", job.Status)
 	assert.Equal(t, 1, evictions)
-	clk.Step(refusedAgain)
+	clk.Step(jobplan.RefusedAgain)
 	look(2)
 	assert.Equal(t, 2, evictions)
 	clk.Step(time.Minute)
 	look(3)
 	require.NoError(t, c.Get(t.Context(), key, job))
 	assert.Contains(t, job.Status.TargetDetails[0].ExtraInfo[appsv1alpha1.ExtraInfoWaiting], "disruption budget")
+}
+
+// TestAStaleJobIsNotDecidedOn has a cache that shows a job as it was before it was let go.
+func TestAStaleJobIsNotDecidedOn(t *testing.T) {
+	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "j",
+		Finalizers: []string{appsv1alpha1.ProtectionFinalizer}}}
+	job.Spec.Action, job.Spec.Targets = appsv1alpha1.OpsActionReplace, []appsv1alpha1.PodOpsTarget{{Name: "a"}}
+	at := metav1.NewTime(time.Unix(1_700_000_000, 0))
+	job.Status.StartTime = &at
+	job.Status.TargetDetails = []appsv1alpha1.OpsStatus{{Name: "a", Progress: appsv1alpha1.OperationProgressProcessing,
+		StartTime: &at, Operation: &appsv1alpha1.TargetOperation{Stage: appsv1alpha1.OpsStageStarted, PodUID: "uid-a"}}}
+	build := func(objects ...client.Object) client.Client {
+		return fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(objects...).WithStatusSubresource(job).
+			WithIndex(&corev1.Pod{}, instanceIndex, instanceOf).Build()
+	}
+	newer := job.DeepCopy()
+	newer.ResourceVersion = "1000"
+	for name, live := range map[string]client.Client{"gone": build(), "newer": build(newer)} {
+		t.Run(name, func(t *testing.T) {
+			cached := build(job.DeepCopy(), pod("a", "CollaSet", "web"))
+			clk := clocktesting.NewFakeClock(at.Time)
+			r := &reconciler{client: cached, live: live, evictions: cached, writes: freshness.New(cached, clk),
+				events: events.NewFakeRecorder(100), clock: clk, jobs: newMemory()}
+			result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(job)})
+			require.NoError(t, err)
+			require.Equal(t, lookAgain, result.RequeueAfter)
+			var now corev1.Pod
+			require.NoError(t, cached.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "a"}, &now))
+			require.NotContains(t, now.Labels, appsv1alpha1.ToReplaceLabel)
+
+			r.live = cached
+			_, err = r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(job)})
+			require.NoError(t, err)
+			require.NoError(t, cached.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "a"}, &now))
+			require.Contains(t, now.Labels, appsv1alpha1.ToReplaceLabel, "the cache shows it as it is")
+		})
+	}
+}
+
+func TestANameThatNoPodCanHaveIsNoPod(t *testing.T) {
+	for _, name := range []string{"a/b", "..", "50%", ""} {
+		found, err := readPod(t.Context(), nil, "shop", name) // it is not asked for
+		require.NoError(t, err)
+		require.Nil(t, found)
+	}
+}
+
+func TestEvictionsAreNotRepeatedByTheClient(t *testing.T) {
+	asked := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked++
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer server.Close()
+	config := onceOnly(&rest.Config{Host: server.URL})
+	clients, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	err = clients.CoreV1().Pods("shop").EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "a"}})
+	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
+	require.Equal(t, 1, asked)
 }

@@ -2,13 +2,16 @@ package operationjob
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -20,20 +23,26 @@ import (
 )
 
 const (
-	// interval is the least time between two decisions about a job: one decision serves many events of its Pods. The
-	// first event after the interval is served at once.
-	interval = 200 * time.Millisecond
-	// unwatched is how often Pods are looked at that are not managed: no event tells of them.
-	unwatched = 5 * time.Second
+	// interval is the least time between two decisions about a job, or perTarget for each of its targets if that is more:
+	// one decision serves many events of its Pods, and may write the status of all targets. The first event after that is
+	// served at once.
+	interval  = 200 * time.Millisecond
+	perTarget = time.Millisecond
+	// lookAgain is how long to wait for a cache that is behind.
+	lookAgain = 50 * time.Millisecond
+	// pollInterval is how often Pods are looked at that are not managed: no event tells of them.
+	pollInterval = 5 * time.Second
 )
 
 type reconciler struct {
 	client client.Client
 	live   client.Reader // past the cache
-	writes *freshness.Tracker
-	events events.EventRecorder
-	clock  clock.PassiveClock
-	jobs   *memory
+	// evictions is a client that does not repeat by itself what is refused.
+	evictions client.Client
+	writes    *freshness.Tracker
+	events    events.EventRecorder
+	clock     clock.PassiveClock
+	jobs      *memory
 }
 
 // memory is what is remembered of jobs between two decisions. Losing it costs a write that is refused again.
@@ -46,7 +55,9 @@ type memory struct {
 type remembered struct {
 	uid  types.UID
 	next time.Time // when the next decision may be made
-	mu   sync.Mutex
+	// fresh is whether the cache was seen to show the job as it is, and no write of it since has an unknown outcome.
+	fresh bool
+	mu    sync.Mutex
 	// refused are writes to Pods that the API server does not take, by the Pod's UID.
 	refused map[types.UID]refusal
 }
@@ -86,38 +97,57 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if known.uid != job.UID {
-		known.uid, known.refused = job.UID, map[types.UID]refusal{}
+		known.uid, known.refused, known.fresh = job.UID, map[types.UID]refusal{}, false
+	}
+	if isFresh, err := r.isFresh(ctx, job, known); err != nil || !isFresh {
+		return ctrl.Result{RequeueAfter: lookAgain}, err
 	}
 	snapshot, err := r.observe(ctx, job, known)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	plan := jobplan.Decide(&snapshot)
-	isWatched := true
+	allWatched := true
 	for len(plan.Confirm) > 0 {
-		if isWatched, err = r.confirm(ctx, &snapshot, plan.Confirm); err != nil {
+		isWatched, err := r.confirm(ctx, &snapshot, plan.Confirm)
+		if err != nil {
 			return ctrl.Result{}, err
 		}
+		allWatched = allWatched && isWatched
 		plan = jobplan.Decide(&snapshot)
 	}
 	conflict, err := r.apply(ctx, job, known, &plan)
-	known.next = r.clock.Now().Add(interval)
-	switch {
-	case err != nil:
+	if err != nil { // backs off by itself
+		known.fresh = false
 		return ctrl.Result{}, err
-	case conflict:
+	}
+	known.next = r.clock.Now().Add(max(interval, time.Duration(len(job.Status.TargetDetails))*perTarget))
+	if conflict {
 		conflicts.Inc()
 		return ctrl.Result{RequeueAfter: max(interval, r.writes.Conflicts.Met(req.NamespacedName))}, nil
 	}
 	r.writes.Conflicts.None(req.NamespacedName)
 	next := plan.NextLook
-	if !isWatched && (next == 0 || next > unwatched) {
-		next = unwatched
-	}
-	if len(plan.Writes) > 0 && (next == 0 || next > refusedAgain) {
-		next = refusedAgain // one that is refused is tried again
+	if !allWatched && (next == 0 || next > pollInterval) {
+		next = pollInterval
 	}
 	return ctrl.Result{RequeueAfter: next}, nil
+}
+
+// isFresh reports whether the cache shows the job as it is. No precondition of a write to a Pod protects a decision on
+// an older one: the leader before may have released the Pod since, and let the job go. One look for each job is enough,
+// for this process makes all writes of its status after that.
+func (r *reconciler) isFresh(ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered) (bool, error) {
+	if known.fresh {
+		return true, nil
+	}
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(appsv1alpha1.SchemeGroupVersion.WithKind(appsv1alpha1.OperationJobKind))
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(job), now); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	known.fresh = now.UID == job.UID && now.ResourceVersion == job.ResourceVersion
+	return known.fresh, nil
 }
 
 // observe reads what a decision needs.
@@ -127,11 +157,16 @@ func (r *reconciler) observe(
 	s := jobplan.Snapshot{Job: job, Now: r.clock.Now(), Targets: make([]jobplan.Target, len(job.Status.TargetDetails))}
 	if job.Spec.TargetSelector != nil && job.Status.StartTime == nil && job.DeletionTimestamp == nil {
 		var err error
-		if s.Selected, err = selectPods(ctx, r.live, job); err != nil {
+		s.Selected, err = selectPods(ctx, r.live, job)
+		var invalid *invalidSelector
+		switch {
+		case errors.As(err, &invalid):
+			s.Invalid = invalid.Error()
+		case err != nil:
 			return s, err
 		}
 	}
-	for _, i := range jobplan.Concerned(job) {
+	for _, i := range jobplan.TargetsToRead(job) {
 		var target jobplan.Target
 		var err error
 		if target.Pod, err = readPod(ctx, r.client, job.Namespace, job.Status.TargetDetails[i].Name); err != nil {
@@ -151,6 +186,9 @@ func (r *reconciler) observe(
 // readPod reads a Pod, nil if there is none.
 func readPod(ctx context.Context, from client.Reader, namespace, name string) (*jobplan.Pod, error) {
 	pod := &corev1.Pod{}
+	if len(validation.IsDNS1123Subdomain(name)) > 0 { // no Pod can have it, and no request either
+		return nil, nil
+	}
 	switch err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod); {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -161,13 +199,15 @@ func readPod(ctx context.Context, from client.Reader, namespace, name string) (*
 }
 
 // successor reads the Pod that takes the place of a target, nil if there is none.
-func (r *reconciler) successor(ctx context.Context, job *appsv1alpha1.OperationJob, i int, live bool) (*jobplan.Pod, error) {
+func (r *reconciler) successor(
+	ctx context.Context, job *appsv1alpha1.OperationJob, i int, live bool,
+) (*jobplan.Pod, error) {
 	op := job.Status.TargetDetails[i].Operation
 	if op == nil || op.InstanceID == "" {
 		return nil, nil
 	}
 	var from client.Reader = r.client
-	var of client.ListOption = client.MatchingFields{instanceIndex: instance(string(op.CollaSet), op.InstanceID)}
+	var of client.ListOption = client.MatchingFields{instanceIndex: instanceKey(string(op.CollaSet), op.InstanceID)}
 	if live {
 		from, of = r.live, client.MatchingLabels{appsv1alpha1.InstanceIDLabel: op.InstanceID}
 	}
@@ -176,11 +216,18 @@ func (r *reconciler) successor(ctx context.Context, job *appsv1alpha1.OperationJ
 		return nil, fmt.Errorf("looking for the Pod of instance ID %s: %w", op.InstanceID, err)
 	}
 	for i := range list.Items {
-		if pod := jobplan.Read(&list.Items[i]); pod.CollaSet == op.CollaSet && pod.View.UID != op.PodUID && !pod.View.Terminating {
+		pod := jobplan.Read(&list.Items[i])
+		if pod.CollaSet == op.CollaSet && pod.View.UID != op.PodUID && !pod.View.Terminating {
 			return pod, nil
 		}
 	}
 	return nil, nil
+}
+
+// isReleasing reports whether nothing more is to become of a target than that its Pod is released.
+func isReleasing(job *appsv1alpha1.OperationJob, i int) bool {
+	op := job.Status.TargetDetails[i].Operation
+	return job.DeletionTimestamp != nil || op != nil && op.Stage == appsv1alpha1.OpsStageReleasing
 }
 
 // confirm reads targets past the cache. It reports whether events tell of all of their Pods.
@@ -191,8 +238,10 @@ func (r *reconciler) confirm(ctx context.Context, s *jobplan.Snapshot, targets [
 		if t.Pod, err = readPod(ctx, r.live, s.Job.Namespace, s.Job.Status.TargetDetails[i].Name); err != nil {
 			return false, err
 		}
-		if t.Successor, err = r.successor(ctx, s.Job, i, true); err != nil {
-			return false, err
+		if !isReleasing(s.Job, i) {
+			if t.Successor, err = r.successor(ctx, s.Job, i, true); err != nil {
+				return false, err
+			}
 		}
 		t.Live = true
 		isWatched = isWatched && (t.Pod == nil || t.Pod.Managed)

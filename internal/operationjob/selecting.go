@@ -19,6 +19,15 @@ import (
 // pageSize is how many objects are listed at a time.
 const pageSize = 1000
 
+// invalidSelector is a selector that selects nothing, whatever there is.
+type invalidSelector struct{ cause error }
+
+func (e *invalidSelector) Error() string {
+	return "spec.targetSelector.labelSelector is not valid, create another OperationJob: " + e.cause.Error()
+}
+
+func (e *invalidSelector) Unwrap() error { return e.cause }
+
 // selectPods resolves spec.targetSelector: names of Pods, sorted, that are not being deleted. It reads past the cache,
 // which has managed Pods only and may be late: the answer is recorded for good.
 func selectPods(ctx context.Context, live client.Reader, job *appsv1alpha1.OperationJob) ([]string, error) {
@@ -27,7 +36,7 @@ func selectPods(ctx context.Context, live client.Reader, job *appsv1alpha1.Opera
 	if s.LabelSelector != nil {
 		var err error
 		if selector, err = metav1.LabelSelectorAsSelector(s.LabelSelector); err != nil {
-			return nil, fmt.Errorf("spec.targetSelector.labelSelector of OperationJob %s: %w", job.Name, err)
+			return nil, &invalidSelector{err}
 		}
 	}
 	belongs := func(metav1.Object) bool { return true }
@@ -52,7 +61,8 @@ func selectPods(ctx context.Context, live client.Reader, job *appsv1alpha1.Opera
 	return names, nil
 }
 
-// controlledBy tells Pods that a workload controls. Those of a Deployment belong to its ReplicaSets.
+// controlledBy returns what reports whether a workload controls a Pod, for a Deployment through its ReplicaSets. The
+// API group is not compared.
 func controlledBy(
 	ctx context.Context, live client.Reader, namespace string, workload *appsv1alpha1.WorkloadReference,
 ) (func(metav1.Object) bool, error) {

@@ -38,9 +38,9 @@ func targetsOf(o client.Object) []string {
 		if d.Operation == nil {
 			continue
 		}
-		values = append(values, named(d.Name))
+		values = append(values, podKey(d.Name))
 		if d.Operation.InstanceID != "" {
-			values = append(values, instance(string(d.Operation.CollaSet), d.Operation.InstanceID))
+			values = append(values, instanceKey(string(d.Operation.CollaSet), d.Operation.InstanceID))
 		}
 	}
 	return values
@@ -52,17 +52,17 @@ func instanceOf(o client.Object) []string {
 	if owner == nil || owner.Kind != appsv1alpha1.CollaSetKind || id == "" {
 		return nil
 	}
-	return []string{instance(string(owner.UID), id)}
+	return []string{instanceKey(string(owner.UID), id)}
 }
 
-func named(pod string) string             { return "pod/" + pod }
-func instance(collaSet, id string) string { return "instance/" + collaSet + "/" + id }
+func podKey(pod string) string               { return "pod/" + pod }
+func instanceKey(collaSet, id string) string { return "instance/" + collaSet + "/" + id }
 
 // podSource enqueues the jobs that a Pod matters to.
 func podSource(mgr ctrl.Manager) source.Source {
 	jobs := func(ctx context.Context, o client.Object) []reconcile.Request {
 		var requests []reconcile.Request
-		for _, value := range append(instanceOf(o), named(o.GetName())) {
+		for _, value := range append(instanceOf(o), podKey(o.GetName())) {
 			var list appsv1alpha1.OperationJobList
 			err := mgr.GetClient().List(ctx, &list, client.InNamespace(o.GetNamespace()),
 				client.MatchingFields{targetIndex: value}, client.UnsafeDisableDeepCopy)
@@ -93,7 +93,7 @@ func stripPod(object any) (any, error) {
 		Containers: images(pod.Spec.Containers), InitContainers: images(pod.Spec.InitContainers),
 	}
 	pod.Status = corev1.PodStatus{
-		Phase: pod.Status.Phase,
+		Phase: pod.Status.Phase, ObservedGeneration: pod.Status.ObservedGeneration,
 		Conditions: bootstrap.OnlyConditions(pod.Status.Conditions, corev1.PodReady, corev1.ContainersReady,
 			podops.ServiceReadyCondition),
 		ContainerStatuses: runs(pod.Status.ContainerStatuses), InitContainerStatuses: runs(pod.Status.InitContainerStatuses),
@@ -116,9 +116,18 @@ func runs(statuses []corev1.ContainerStatus) []corev1.ContainerStatus {
 	var kept []corev1.ContainerStatus
 	for i := range statuses {
 		s := &statuses[i]
-		kept = append(kept, corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID, ImageID: s.ImageID, Ready: s.Ready})
+		kept = append(kept, corev1.ContainerStatus{Name: s.Name, ContainerID: s.ContainerID, ImageID: s.ImageID,
+			Ready: s.Ready, State: corev1.ContainerState{Running: running(s)}})
 	}
 	return kept
+}
+
+// running is whether the container runs.
+func running(s *corev1.ContainerStatus) *corev1.ContainerStateRunning {
+	if s.State.Running == nil {
+		return nil
+	}
+	return &corev1.ContainerStateRunning{} // without a time, so that Pods have more in common
 }
 
 // isRead reports whether jobplan reads the annotation.

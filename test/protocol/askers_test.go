@@ -316,7 +316,8 @@ func (m *askersModel) key(s askersState) string {
 			versions[string(p.View.UID)] = len(versions)
 		}
 		v := p.View
-		return []any{versions[v.ResourceVersion], versions[string(v.UID)], v.Labels, v.Annotations, v.Finalizers, v.Terminating}
+		return []any{versions[v.ResourceVersion], versions[string(v.UID)], v.Labels, v.Annotations, v.Finalizers,
+			v.Terminating}
 	}
 	pods := []any{at(s.Old), at(s.New), at(s.Known[0].Old), at(s.Known[0].New), at(s.Known[1].Old), at(s.Known[1].New)}
 	var jobs []any

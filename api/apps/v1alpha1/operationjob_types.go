@@ -53,8 +53,8 @@ type OperationJobSpec struct {
 	// +optional
 	Action OperationAction `json:"action,omitempty"`
 
-	// Targets are Pods of the job's namespace. They start in this order. At most 3000.
-	// +kubebuilder:validation:MaxItems=3000
+	// Targets are Pods of the job's namespace. They start in this order. At most 2000.
+	// +kubebuilder:validation:MaxItems=2000
 	// +listType=map
 	// +listMapKey=name
 	// +patchStrategy=merge
@@ -67,7 +67,8 @@ type OperationJobSpec struct {
 	// +optional
 	TargetSelector *OperationTargetSelector `json:"targetSelector,omitempty"`
 
-	// Partition is how many targets may be operated on, in their order. It can be raised. Nil means all.
+	// Partition is the number of targets, from the front of the list, that may start. It is the opposite of a CollaSet's
+	// partition, which counts Pods that stay. It can be raised or removed, not lowered. Nil means all.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	Partition *int32 `json:"partition,omitempty"`
@@ -79,12 +80,12 @@ type OperationJobSpec struct {
 	// +optional
 	Parallelism *intstr.IntOrString `json:"parallelism,omitempty"`
 
-	// FailurePolicy says when failed targets stop the job. Nil means never. Not in Kuperator v0.7.
+	// FailurePolicy defines when failed targets stop the job. Nil means never. Not in Kuperator v0.7.
 	// +optional
 	FailurePolicy *OperationFailurePolicy `json:"failurePolicy,omitempty"`
 
-	// OperationDelaySeconds is how long to wait after a target was let operate on, in seconds. Nil means 0. Replace,
-	// Recreate and Evict leave the operation to other programs and have no delay.
+	// OperationDelaySeconds is how long to wait, in seconds, after permission to operate on a target was given. Nil means
+	// 0. Replace, Recreate and Evict ignore it.
 	// +kubebuilder:validation:Minimum=0
 	// +optional
 	OperationDelaySeconds *int32 `json:"operationDelaySeconds,omitempty"`
@@ -125,10 +126,11 @@ type PodOpsTarget struct {
 	// Name is the name of the Pod. Required.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Name string `json:"name"`
 
-	// Containers are the containers to operate on, native sidecars too. Empty means all regular containers. Actions
-	// that are built in other than Restart do not read it.
+	// Containers are the containers to operate on, native sidecars too. Empty means all regular containers. Built-in
+	// actions other than Restart ignore it.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=63
 	// +listType=set
@@ -157,7 +159,7 @@ type OperationTargetSelector struct {
 	Containers []string `json:"containers,omitempty"`
 }
 
-// WorkloadReference names a workload in the job's namespace.
+// WorkloadReference names a workload in the job's namespace. Its API group is not compared.
 type WorkloadReference struct {
 	// Kind is the kind of the workload, such as CollaSet, Deployment or StatefulSet. Required.
 	// +kubebuilder:validation:MinLength=1
@@ -170,7 +172,7 @@ type WorkloadReference struct {
 	Name string `json:"name"`
 }
 
-// OperationFailurePolicy says when failed targets stop the job.
+// OperationFailurePolicy defines when failed targets stop the job.
 type OperationFailurePolicy struct {
 	// MaxFailedTargets is how many targets may fail: after one more, no other target starts, and those that have not
 	// started fail when those under way have ended. Nil means any number.
@@ -181,8 +183,8 @@ type OperationFailurePolicy struct {
 
 // RestartAction configures the action Restart.
 type RestartAction struct {
-	// Fallback is what happens to a Pod one of whose containers cannot be restarted in place, because its image has no
-	// second name: Recreate, or Fail. Empty means Recreate.
+	// Fallback is what happens to a Pod one of whose containers cannot be restarted in place, because its image
+	// cannot be named differently on the node: Recreate, or Fail. Empty means Recreate.
 	// +optional
 	Fallback RestartFallback `json:"fallback,omitempty"`
 }
@@ -210,7 +212,7 @@ type OperationJobStatus struct {
 	// +optional
 	Progress OperationProgress `json:"progress,omitempty"`
 
-	// StartTime is when the job was first seen.
+	// StartTime is when the targets were recorded.
 	// +optional
 	StartTime *metav1.Time `json:"startTime,omitempty"`
 
@@ -230,8 +232,8 @@ type OperationJobStatus struct {
 	// +optional
 	FailedPodCount int32 `json:"failedPodCount,omitempty"`
 
-	// TargetDetails is one entry for each target, in the order of spec.targets. The list is atomic, because field
-	// ownership of single entries would be larger than the entries themselves.
+	// TargetDetails is one entry for each target, in the order of spec.targets, or of Pod names with a
+	// targetSelector. The list is atomic, because field ownership of single entries would be larger than the entries themselves.
 	// +listType=atomic
 	// +optional
 	TargetDetails []OpsStatus `json:"targetDetails,omitempty"`
@@ -277,7 +279,8 @@ type OpsStatus struct {
 	// +optional
 	EndTime *metav1.Time `json:"endTime,omitempty"`
 
-	// ExtraInfo says more, under the keys ExtraInfoNewPod and so on.
+	// ExtraInfo says more, under the keys NewPod, Released, NotAllowedToReplaceNewPod, Waiting and Recreated. Nil means
+	// none.
 	// +optional
 	ExtraInfo map[OpsExtraInfoKey]string `json:"extraInfo,omitempty"`
 
@@ -288,7 +291,7 @@ type OpsStatus struct {
 	// Operation is what operationjob-controller remembers of a target that has started and has not ended. Not in
 	// Kuperator v0.7.
 	// +optional
-	Operation *OpsProgress `json:"operation,omitempty"`
+	Operation *TargetOperation `json:"operation,omitempty"`
 }
 
 // OpsError is why a target fails.
@@ -302,13 +305,13 @@ type OpsError struct {
 	Message string `json:"message,omitempty"`
 }
 
-// OpsProgress is what operationjob-controller remembers of a target that has started and has not ended.
-type OpsProgress struct {
+// TargetOperation is what operationjob-controller remembers of a target that has started and has not ended.
+type TargetOperation struct {
 	// Stage is how far it is.
 	// +optional
 	Stage OpsStage `json:"stage,omitempty"`
 
-	// PodUID is the UID of the Pod that the target's name was when it started. "" if there was none.
+	// PodUID is the UID of the Pod that had the target's name when the target started; "" if there was none.
 	// +optional
 	PodUID types.UID `json:"podUID,omitempty"`
 
@@ -347,17 +350,17 @@ const (
 	ReasonPodNotFound OpsReason = "PodNotFound"
 	// ReasonContainerNotFound: the Pod has no such container.
 	ReasonContainerNotFound OpsReason = "ContainerNotFound"
-	// ReasonUpdateObjectFailed: the API server refuses a write.
+	// ReasonUpdateObjectFailed: the request cannot be recorded on the Pod, because the operation's ID is not valid.
 	ReasonUpdateObjectFailed OpsReason = "UpdateObjectFailed"
-	// ReasonGetObjectFailed: the Pod that takes the place of the target is not there.
+	// ReasonGetObjectFailed is set by Kuperator v0.7 only.
 	ReasonGetObjectFailed OpsReason = "GetObjectFailed"
 	// ReasonNotSupported: the action cannot be done to this Pod. Not in Kuperator v0.7, as those below.
 	ReasonNotSupported OpsReason = "NotSupported"
-	// ReasonUnknownAction: no program knows the action.
+	// ReasonUnknownAction: the action is not built in, and has no domain.
 	ReasonUnknownAction OpsReason = "UnknownAction"
 	// ReasonDeadlineExceeded: the target took longer than spec.activeDeadlineSeconds.
 	ReasonDeadlineExceeded OpsReason = "DeadlineExceeded"
-	// ReasonCancelled: someone took away from the Pod what the job asked for.
+	// ReasonCancelled: the mark or the operation was removed from the Pod before it finished.
 	ReasonCancelled OpsReason = "Cancelled"
 	// ReasonActionFailed: the owner of the action says that it failed.
 	ReasonActionFailed OpsReason = "ActionFailed"
@@ -372,7 +375,8 @@ type OpsExtraInfoKey string
 const (
 	// ExtraInfoNewPod is the name of the Pod that takes the place of the target.
 	ExtraInfoNewPod OpsExtraInfoKey = "NewPod"
-	// ExtraInfoReleased is "true" if what the job asked for was taken back.
+	// ExtraInfoReleased is "true" for a target that failed after it had started: its Pod carries nothing of the job any
+	// more.
 	ExtraInfoReleased OpsExtraInfoKey = "Released"
 	// ExtraInfoNotAllowedToReplaceNewPod says that the target takes the place of another Pod, and is replaced after that.
 	ExtraInfoNotAllowedToReplaceNewPod OpsExtraInfoKey = "NotAllowedToReplaceNewPod"

@@ -54,8 +54,6 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.OperationTargetSelectorApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("OpsError"):
 		return &appsv1alpha1.OpsErrorApplyConfiguration{}
-	case v1alpha1.SchemeGroupVersion.WithKind("OpsProgress"):
-		return &appsv1alpha1.OpsProgressApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("OpsStatus"):
 		return &appsv1alpha1.OpsStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Parameter"):
@@ -90,6 +88,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.RuleStateApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ScaleStrategy"):
 		return &appsv1alpha1.ScaleStrategyApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("TargetOperation"):
+		return &appsv1alpha1.TargetOperationApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TaskInfo"):
 		return &appsv1alpha1.TaskInfoApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TaskSubject"):

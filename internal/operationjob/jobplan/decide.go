@@ -17,14 +17,15 @@ const (
 	// Kuperator's defaults, applied when read: what is in Git is what is in the cluster.
 	defaultDeadline = 10800 * time.Second
 	defaultTTL      = 1800 * time.Second
-	// unknownFor is how long an action that is not known is waited for: a newer version may be on its way.
-	unknownFor = time.Minute
+	// unknownActionGrace is how long an action that is not known is waited for: a newer version may be on its way.
+	unknownActionGrace = time.Minute
 	// MaxTargets is how many Pods a selector may select, the same as spec.targets may name: a status of more does not fit
-	// into an object of etcd.
-	MaxTargets = 3000
+	// into an object of etcd, which takes 1.5 MB.
+	MaxTargets = 2000
 )
 
-// Decide makes the plan.
+// Decide makes the plan. The Snapshot has as many Targets as the status has targetDetails. The zero Plan means that
+// nothing is to be done before an event.
 func Decide(s *Snapshot) Plan {
 	d := &decision{Snapshot: s, status: *s.Job.Status.DeepCopy()}
 	switch {
@@ -47,6 +48,22 @@ func Decide(s *Snapshot) Plan {
 	return d.plan
 }
 
+// Bounds of a text about one target, in bytes: all targets together have textRoom for one each.
+const (
+	textRoom     = 200_000
+	shortestText = 64
+	longestText  = 1024
+)
+
+// short is a text that leaves room in the status for those of all other targets.
+func (d *decision) short(text string) string {
+	limit := min(max(textRoom/max(len(d.status.TargetDetails), 1), shortestText), longestText)
+	if len(text) <= limit {
+		return text
+	}
+	return strings.ToValidUTF8(text[:limit-len("…")], "") + "…"
+}
+
 // decision is a plan that is being made.
 type decision struct {
 	*Snapshot
@@ -58,8 +75,8 @@ func isOver(p appsv1alpha1.OperationProgress) bool {
 	return p == appsv1alpha1.OperationProgressSucceeded || p == appsv1alpha1.OperationProgressFailed
 }
 
-// look has the next decision be made in time.
-func (d *decision) look(after time.Duration) {
+// decideWithin has the next decision be made in time.
+func (d *decision) decideWithin(after time.Duration) {
 	if d.plan.NextLook == 0 || after < d.plan.NextLook {
 		d.plan.NextLook = max(after, time.Millisecond)
 	}
@@ -75,7 +92,7 @@ func (d *decision) record() {
 		}
 	}
 	d.status.StartTime = ptr.To(metav1.NewTime(d.Now))
-	if len(names) > MaxTargets {
+	if len(names) > MaxTargets || d.Invalid != "" {
 		return // said by conclude
 	}
 	for _, name := range names {
@@ -88,10 +105,27 @@ func (d *decision) record() {
 func (d *decision) advance() {
 	act := actionOf(d.Job.Spec.Action)
 	for i := range d.status.TargetDetails {
-		if d.status.TargetDetails[i].Operation != nil {
-			t := target{decision: d, Target: &d.Targets[i], number: i, details: &d.status.TargetDetails[i]}
-			t.step(act)
+		details := &d.status.TargetDetails[i]
+		if !isUnderWay(*details) {
+			continue
 		}
+		if details.Operation == nil { // begun by Kuperator
+			d.adopt(i, details)
+			continue
+		}
+		t := target{decision: d, Target: &d.Targets[i], number: i, details: details}
+		t.step(act)
+	}
+}
+
+// adopt takes over a target that Kuperator v0.7 has begun.
+func (d *decision) adopt(i int, details *appsv1alpha1.OpsStatus) {
+	if details.StartTime == nil {
+		details.StartTime = ptr.To(metav1.NewTime(d.Now))
+	}
+	details.Operation = &appsv1alpha1.TargetOperation{Stage: appsv1alpha1.OpsStageStarted}
+	if pod := d.Targets[i].Pod; pod != nil {
+		details.Operation.PodUID = pod.View.UID
 	}
 }
 
@@ -110,8 +144,8 @@ func (d *decision) start() {
 	if policy := d.Job.Spec.FailurePolicy; policy != nil && policy.MaxFailedTargets != nil &&
 		failed > int(*policy.MaxFailedTargets) {
 		if !slices.ContainsFunc(d.status.TargetDetails, isUnderWay) {
-			d.failRest(appsv1alpha1.ReasonNotStarted, fmt.Sprintf("%d targets have failed, more than spec.failurePolicy allows",
-				failed))
+			d.failRest(appsv1alpha1.ReasonNotStarted, fmt.Sprintf("%d targets failed, more than "+
+				"spec.failurePolicy.maxFailedTargets allows", failed))
 		}
 		return
 	}
@@ -120,10 +154,12 @@ func (d *decision) start() {
 	}
 }
 
-func isUnderWay(d appsv1alpha1.OpsStatus) bool { return d.Operation != nil }
+func isUnderWay(d appsv1alpha1.OpsStatus) bool {
+	return d.Operation != nil || d.Progress == appsv1alpha1.OperationProgressProcessing
+}
 
-// Concerned are the targets, by number, whose Pods a decision reads: those under way, and those that may start.
-func Concerned(job *appsv1alpha1.OperationJob) []int {
+// TargetsToRead are the targets, by number, whose Pods a decision reads: those under way, and those that may start.
+func TargetsToRead(job *appsv1alpha1.OperationJob) []int {
 	if isOver(job.Status.Progress) {
 		return nil
 	}
@@ -154,7 +190,7 @@ func next(job *appsv1alpha1.OperationJob) []int {
 	return pending[:max(0, min(may, len(pending)))]
 }
 
-// startOne starts a target. What its Pod is called may be another Pod by the next decision: its UID is stored.
+// startOne starts a target. The name may belong to another Pod at the next decision, so the UID is stored.
 func (d *decision) startOne(i int, details *appsv1alpha1.OpsStatus) {
 	pod := d.Targets[i].Pod
 	if pod == nil && !d.Targets[i].Live {
@@ -163,11 +199,11 @@ func (d *decision) startOne(i int, details *appsv1alpha1.OpsStatus) {
 	}
 	details.StartTime = ptr.To(metav1.NewTime(d.Now))
 	details.Progress = appsv1alpha1.OperationProgressProcessing
-	details.Operation = &appsv1alpha1.OpsProgress{Stage: appsv1alpha1.OpsStageStarted}
+	details.Operation = &appsv1alpha1.TargetOperation{Stage: appsv1alpha1.OpsStageStarted}
 	if pod != nil {
 		details.Operation.PodUID = pod.View.UID
 	}
-	d.look(time.Millisecond)
+	d.decideWithin(time.Millisecond)
 }
 
 // allowed is how many targets may have started.
@@ -194,16 +230,16 @@ func parallelism(job *appsv1alpha1.OperationJob) int {
 
 // unknown waits for a program that knows the action, and then fails the job.
 func (d *decision) unknown() {
-	if wait := d.status.StartTime.Add(unknownFor).Sub(d.Now); wait > 0 {
-		d.look(wait)
+	if wait := d.status.StartTime.Add(unknownActionGrace).Sub(d.Now); wait > 0 {
+		d.decideWithin(wait)
 		return
 	}
 	d.failRest(appsv1alpha1.ReasonUnknownAction, d.unknownAction())
 }
 
 func (d *decision) unknownAction() string {
-	return fmt.Sprintf("action %q is not known: set Replace, Restart, Recreate or Evict, "+
-		"or an action of a program of yours, whose name has a domain", d.Job.Spec.Action)
+	return fmt.Sprintf("action %q is not known: create an OperationJob with Replace, Restart, Recreate, Evict, "+
+		"or a custom action such as example.com/warm-cache", d.Job.Spec.Action)
 }
 
 // failRest fails every target that has not started.
@@ -221,17 +257,21 @@ func (d *decision) failRest(reason appsv1alpha1.OpsReason, message string) {
 
 // releaseAll takes away what a job that is being deleted has left on Pods, whatever its action, and lets it go.
 func (d *decision) releaseAll() {
-	held := 0
+	isHeld := false
 	for i := range d.status.TargetDetails {
-		if d.status.TargetDetails[i].Operation == nil {
+		details := &d.status.TargetDetails[i]
+		if !isUnderWay(*details) {
 			continue
 		}
-		t := target{decision: d, Target: &d.Targets[i], number: i, details: &d.status.TargetDetails[i]}
+		t := target{decision: d, Target: &d.Targets[i], number: i, details: details}
+		if details.Operation == nil {
+			d.adopt(i, details)
+		}
 		if !t.release() {
-			held++
+			isHeld = true
 		}
 	}
-	if held == 0 {
+	if !isHeld {
 		d.plan.Release = slices.Contains(d.Job.Finalizers, appsv1alpha1.ProtectionFinalizer)
 	}
 }
@@ -247,7 +287,7 @@ func (d *decision) expire() {
 		return
 	}
 	if wait := ended.Add(ttl).Sub(d.Now); wait > 0 {
-		d.look(wait)
+		d.decideWithin(wait)
 		return
 	}
 	d.plan.Delete = true

@@ -189,7 +189,7 @@ func TestJ8APodOfNoCollaSetFailsAtOnce(t *testing.T) {
 		keep(w.job(action, "p0"))
 		w.settle(t, time.Second)
 		assert.Equal(t, "p0 Failed NotSupported", progress(w.jobs[0]))
-		assert.Contains(t, w.jobs[0].Status.TargetDetails[0].Error.Message, "no CollaSet has the Pod")
+		assert.Contains(t, w.jobs[0].Status.TargetDetails[0].Error.Message, "no CollaSet controls the Pod")
 	}
 }
 
@@ -338,7 +338,7 @@ func TestAnEvictionIsTriedAgain(t *testing.T) {
 	keep(w.job(appsv1alpha1.OpsActionEvict, "p0"))
 	w.settle(t, time.Minute)
 	assert.Equal(t, "p0 Processing", progress(w.jobs[0]))
-	assert.Contains(t, w.jobs[0].Status.TargetDetails[0].ExtraInfo[appsv1alpha1.ExtraInfoWaiting], "tried again")
+	assert.Contains(t, w.jobs[0].Status.TargetDetails[0].ExtraInfo[appsv1alpha1.ExtraInfoWaiting], "by a budget")
 	w.refuses["p0"] = false
 	w.ends(t, "p0 Succeeded")
 }
@@ -357,7 +357,7 @@ func TestASelectorIsResolvedOnce(t *testing.T) {
 	assert.Equal(t, "NoTargets", w.jobs[0].Status.Conditions[0].Reason)
 }
 
-// TestEveryJobEnds lets jobs, users and everybody else act in any order, on views of any age, and applies any part of
+// TestEveryJobEnds lets jobs, users and other programs act in any order, on views of any age, and applies any part of
 // each plan. In the end all of it goes on as it should, and every job has ended, with nothing left of it.
 func TestEveryJobEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -16,40 +16,40 @@ type inPlace struct{ kind inPlaceKind }
 
 // inPlaceKind is what is done to the Pod.
 type inPlaceKind interface {
-	// begins reports whether the operation makes sense, before it is asked for. If not it ends the target.
-	begins(t *target, pod *Pod) bool
-	// acts is the task, and what is written with it. Without a task there is nothing to do yet.
-	acts(t *target, pod *Pod) (task *podops.Task, images map[string]string)
+	// mayBegin reports whether the operation may be requested now. If not, the target waits, fails or is re-created.
+	mayBegin(t *target, pod *Pod) bool
+	// task is what is to be done, and the images that are written with it. Without a task there is nothing to do yet.
+	task(t *target, pod *Pod) (task *podops.Task, images map[string]string)
 	// isDone reports whether the task was carried out, and what it waits for if not. It may end the target.
 	isDone(t *target, pod *Pod, task podops.Task) (done bool, waits string)
 }
 
 func (a inPlace) operate(t *target) {
 	pod := t.pod()
-	if !t.isThere() {
+	if !t.requirePod() {
 		return
 	}
 	if !pod.Managed {
-		t.fail(appsv1alpha1.ReasonNotSupported, fmt.Sprintf("the Pod takes no part in the lifecycle: label it %s=%s",
+		t.fail(appsv1alpha1.ReasonNotSupported, fmt.Sprintf("the Pod is not managed: set label %s=%s",
 			appsv1alpha1.ControlLabel, appsv1alpha1.ControlValue))
 		return
 	}
 	id, v := podops.JobOperationID(t.Job.Name), pod.View
 	isDuring := podops.IsDuring(v, id, t.operationType())
 	tasks, _ := podops.Tasks(v) // what cannot be read is replaced
-	if task, acted := tasks[id]; acted {
+	if task := tasks[id]; t.isOwn(task, isDuring, podops.OperationOf(v, id).Request) {
 		a.check(t, pod, task, isDuring)
 		return
 	}
 	switch {
 	case isDuring:
-		t.reach(appsv1alpha1.OpsStageAsked)
+		t.setStage(appsv1alpha1.OpsStageAsked)
 		a.act(t, pod, id)
 	case t.stored().Stage == appsv1alpha1.OpsStageAsked:
-		if t.confirmed() {
+		if t.requireLive() {
 			t.fail(appsv1alpha1.ReasonCancelled, "the operation on the Pod was cancelled")
 		}
-	case a.kind.begins(t, pod):
+	case a.kind.mayBegin(t, pod):
 		c, err := podops.Begin(v, podops.Request{ID: id, Type: t.operationType()}, t.Now)
 		if err != nil {
 			t.fail(appsv1alpha1.ReasonUpdateObjectFailed, err.Error())
@@ -59,19 +59,33 @@ func (a inPlace) operate(t *target) {
 	}
 }
 
+// isOwn reports whether a task is of this target, and not left by a job of the same name: of its action and, while an
+// operation is under way, of its request. Before anything was asked for there can be none.
+func (t *target) isOwn(task podops.Task, isDuring bool, request string) bool {
+	if isDuring {
+		return task.Action == string(t.Job.Spec.Action) && task.Request == request
+	}
+	return task.Action == string(t.Job.Spec.Action) && t.stored().Stage == appsv1alpha1.OpsStageAsked
+}
+
 // act has the action carried out as soon as it may.
 func (a inPlace) act(t *target, pod *Pod, id string) {
 	if !podops.Allowed(pod.View, id, t.operationType()) {
-		t.waits(waitingFor(pod, id))
+		t.reportWait(waitingFor(pod, id))
 		return
 	}
 	if since, ok := podops.OperateTime(pod.View, id); ok {
+		if t.Refused != "" && t.Now.Sub(since) > waitingAfter { // the Pod would be out of service for nothing
+			t.fail(appsv1alpha1.ReasonUpdateObjectFailed, "the API server refuses a write to the Pod: "+t.Refused)
+			return
+		}
 		if wait := since.Add(seconds(t.Job.Spec.OperationDelaySeconds, 0)).Sub(t.Now); wait > 0 {
-			t.look(wait)
+			t.decideWithin(wait)
+			t.reportWait("spec.operationDelaySeconds has not passed yet")
 			return
 		}
 	}
-	task, images := a.kind.acts(t, pod)
+	task, images := a.kind.task(t, pod)
 	if task == nil {
 		return
 	}
@@ -82,23 +96,23 @@ func (a inPlace) act(t *target, pod *Pod, id string) {
 
 // check looks how far the task is.
 func (a inPlace) check(t *target, pod *Pod, task podops.Task, isDuring bool) {
-	t.reach(appsv1alpha1.OpsStageAsked)
+	t.setStage(appsv1alpha1.OpsStageAsked)
 	done, waits := a.kind.isDone(t, pod, task)
 	switch {
 	case done:
-		t.reach(appsv1alpha1.OpsStageOperated)
+		t.setStage(appsv1alpha1.OpsStageOperated)
 	case t.details.Operation.Stage == appsv1alpha1.OpsStageReleasing:
 	case !isDuring && task.Before == nil: // what has begun to restart goes on
-		if t.confirmed() {
+		if t.requireLive() {
 			t.fail(appsv1alpha1.ReasonCancelled, "the operation on the Pod was cancelled")
 		}
 	default:
-		t.waits(waits)
+		t.reportWait(waits)
 	}
 }
 
 func (a inPlace) isDone(t *target) (done bool, waits string) {
-	if !t.isThere() {
+	if !t.requirePod() {
 		return false, ""
 	}
 	pod, id := t.pod(), podops.JobOperationID(t.Job.Name)
@@ -115,13 +129,13 @@ func waitingFor(pod *Pod, id string) string {
 			return wait.Message
 		}
 	}
-	return "lifecycle-controller has to begin"
+	return "lifecycle-controller has not begun the operation"
 }
 
 // restart restarts containers by giving their images other names.
 type restart struct{}
 
-func (r restart) begins(t *target, pod *Pod) bool {
+func (r restart) mayBegin(t *target, pod *Pod) bool {
 	if pod.NeverRestarts {
 		t.fail(appsv1alpha1.ReasonNotSupported, "the Pod's restartPolicy is Never")
 		return false
@@ -130,20 +144,16 @@ func (r restart) begins(t *target, pod *Pod) bool {
 	if containers == nil {
 		return false
 	}
-	_, can := r.names(t, containers)
+	_, can := r.otherImages(t, pod, containers)
 	return can
 }
 
-func (r restart) acts(t *target, pod *Pod) (task *podops.Task, images map[string]string) {
-	if pod.View.Annotations[appsv1alpha1.LastPodStatusAnnotation] != "" {
-		t.waits("collaset-controller is updating the Pod in place")
-		return nil, nil
-	}
+func (r restart) task(t *target, pod *Pod) (task *podops.Task, images map[string]string) {
 	containers := r.containers(t, pod)
 	if containers == nil {
 		return nil, nil
 	}
-	images, can := r.names(t, containers)
+	images, can := r.otherImages(t, pod, containers)
 	if !can {
 		return nil, nil
 	}
@@ -174,13 +184,17 @@ func (restart) containers(t *target, pod *Pod) []*Container {
 	return found
 }
 
-// names are other names of the images of containers. Without one for each it has the Pod re-created, or fails the
-// target.
-func (restart) names(t *target, containers []*Container) (images map[string]string, can bool) {
+// otherImages are other names of the images of containers. Without one for each it has the Pod re-created, or fails
+// the target.
+func (restart) otherImages(t *target, pod *Pod, containers []*Container) (images map[string]string, can bool) {
+	if pod.View.Annotations[appsv1alpha1.LastPodStatusAnnotation] != "" { // image IDs may be of the images before
+		t.reportWait("collaset-controller is updating the Pod in place")
+		return nil, false
+	}
 	images = map[string]string{}
 	for _, c := range containers {
-		if c.ID == "" || c.ImageID == "" {
-			t.waits(fmt.Sprintf("container %s has not started yet", c.Name))
+		if !pod.Observed || !c.Running || c.ID == "" || c.ImageID == "" { // what is known is of an image before
+			t.reportWait(fmt.Sprintf("container %s does not run yet", c.Name))
 			return nil, false
 		}
 		if images[c.Name] = secondName(c.Image, c.ImageID); images[c.Name] != "" {
@@ -192,8 +206,9 @@ func (restart) names(t *target, containers []*Container) (images map[string]stri
 			t.fail(appsv1alpha1.ReasonNotSupported, why)
 		} else {
 			t.details.Operation.Recreates = true
-			t.say(appsv1alpha1.ExtraInfoRecreated, why)
-			t.look(time.Millisecond)
+			t.setStage(appsv1alpha1.OpsStageStarted) // the other mark has yet to be set
+			t.setExtraInfo(appsv1alpha1.ExtraInfoRecreated, why)
+			t.decideWithin(time.Millisecond)
 		}
 		return nil, false
 	}
@@ -208,19 +223,19 @@ func (restart) isDone(_ *target, pod *Pod, task podops.Task) (done bool, waits s
 		}
 	}
 	slices.Sort(late)
-	return len(late) == 0, "these containers have to restart and be ready: " + strings.Join(late, ", ")
+	return len(late) == 0 && pod.Observed, "these containers have to restart and be ready: " + strings.Join(late, ", ")
 }
 
-// foreign is an action that its owner carries out.
-type foreign struct{}
+// custom is an action that its owner carries out.
+type custom struct{}
 
-func (foreign) begins(*target, *Pod) bool { return true }
+func (custom) mayBegin(*target, *Pod) bool { return true }
 
-func (foreign) acts(t *target, _ *Pod) (task *podops.Task, images map[string]string) {
+func (custom) task(t *target, _ *Pod) (task *podops.Task, images map[string]string) {
 	return &podops.Task{Containers: t.containers()}, nil
 }
 
-func (foreign) isDone(t *target, _ *Pod, task podops.Task) (done bool, waits string) {
+func (custom) isDone(t *target, _ *Pod, task podops.Task) (done bool, waits string) {
 	switch task.Result {
 	case podops.TaskSucceeded:
 		return true, ""
@@ -228,7 +243,7 @@ func (foreign) isDone(t *target, _ *Pod, task podops.Task) (done bool, waits str
 		t.fail(appsv1alpha1.ReasonActionFailed, task.Message)
 		return false, ""
 	}
-	waits = fmt.Sprintf("the owner of action %s has to carry it out", task.Action)
+	waits = fmt.Sprintf("the program for action %s has not answered", task.Action)
 	if task.Message != "" {
 		waits += ": " + task.Message
 	}

@@ -1,6 +1,7 @@
 package jobplan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -16,11 +17,11 @@ func (replace) operate(t *target) {
 	switch {
 	case pod == nil && t.stored().InstanceID != "":
 		switch _, known := t.details.ExtraInfo[appsv1alpha1.ExtraInfoNewPod]; {
-		case !t.confirmed():
+		case !t.requireLive():
 		case !known && t.Successor == nil:
 			t.fail(appsv1alpha1.ReasonPodNotFound, "the Pod was gone before another one was there")
 		default:
-			t.reach(appsv1alpha1.OpsStageOperated)
+			t.setStage(appsv1alpha1.OpsStageOperated)
 		}
 		return
 	case pod != nil && pod.View.Terminating && pod.CollaSet != "":
@@ -29,22 +30,22 @@ func (replace) operate(t *target) {
 		}
 		known := t.stored().InstanceID == op.InstanceID // who comes after it
 		if c := t.traces(pod); known && isProtected(pod.View) && !c.IsZero() {
-			t.write(pod, "letting go of", c)
+			t.write(pod, "removing the job's finalizer from", c)
 		}
-		t.waits("the Pod ends")
+		t.reportWait("the Pod is terminating")
 		return
-	case !t.isThere() || !t.belongs(pod):
+	case !t.requirePod() || !t.requireCollaSet(pod):
 		return
 	}
-	if newID := pod.View.Labels[appsv1alpha1.ReplacePairNewIDLabel]; newID != "" {
-		op.InstanceID, op.CollaSet = newID, pod.CollaSet
+	if op.InstanceID = pod.View.Labels[appsv1alpha1.ReplacePairNewIDLabel]; op.InstanceID != "" {
+		op.CollaSet = pod.CollaSet
 	}
 	if t.Successor != nil {
-		t.say(appsv1alpha1.ExtraInfoNewPod, t.Successor.View.Name)
+		t.setExtraInfo(appsv1alpha1.ExtraInfoNewPod, t.Successor.View.Name)
 	}
 	if origin, isNew := pod.View.Labels[appsv1alpha1.ReplacePairOriginNameLabel]; isNew &&
 		t.stored().Stage == appsv1alpha1.OpsStageStarted {
-		t.say(appsv1alpha1.ExtraInfoNotAllowedToReplaceNewPod, fmt.Sprintf("the Pod takes the place of %s, and is "+
+		t.setExtraInfo(appsv1alpha1.ExtraInfoNotAllowedToReplaceNewPod, fmt.Sprintf("the Pod takes the place of %s, and is "+
 			"replaced when that is over", origin))
 		return
 	}
@@ -52,22 +53,23 @@ func (replace) operate(t *target) {
 	if !t.ask(pod, appsv1alpha1.ToReplaceLabel) {
 		return
 	}
-	if c := unprotect(pod.View, Asker(t.Job.UID)); t.stored().InstanceID != "" && !c.IsZero() {
-		t.write(pod, "letting go of", c) // so that nothing waits for this job when the Pod is deleted
+	isKnown := op.InstanceID != "" && t.stored().InstanceID == op.InstanceID
+	if c := unprotect(pod.View, Asker(t.Job.UID)); isKnown && !c.IsZero() {
+		t.write(pod, "removing the job's finalizer from", c) // so that nothing waits for this job when the Pod is deleted
 	}
 	switch {
 	case op.InstanceID == "":
-		t.waits("collaset-controller has to begin the replacement")
+		t.reportWait("collaset-controller has to begin the replacement")
 	case t.Successor == nil:
-		t.waits(fmt.Sprintf("collaset-controller has to create the Pod of instance ID %s", op.InstanceID))
+		t.reportWait(fmt.Sprintf("collaset-controller has to create the Pod of instance ID %s", op.InstanceID))
 	case !t.Successor.serves():
-		t.waits(fmt.Sprintf("its replacement %s is not in service yet", t.Successor.View.Name))
+		t.reportWait(fmt.Sprintf("its replacement %s is not in service yet", t.Successor.View.Name))
 	default:
-		t.waits("its replacement serves; the Pod has to be deleted gracefully")
+		t.reportWait("its replacement serves; the old Pod is being deleted gracefully")
 	}
 }
 
-func (replace) isDone(t *target) (done bool, waits string) { return followed(t) }
+func (replace) isDone(t *target) (done bool, waits string) { return successorServes(t) }
 
 // recreate asks for the Pod's graceful deletion. Its CollaSet creates another one with the same instance ID.
 type recreate struct{}
@@ -76,44 +78,54 @@ func (recreate) operate(t *target) {
 	pod, op := t.pod(), t.details.Operation
 	switch {
 	case pod == nil && t.stored().InstanceID != "":
-		if t.confirmed() {
-			t.reach(appsv1alpha1.OpsStageOperated)
+		if t.requireLive() {
+			t.setStage(appsv1alpha1.OpsStageOperated)
 		}
 		return
 	case pod != nil && pod.View.Terminating && pod.CollaSet != "" && pod.InstanceID != "":
-		op.InstanceID, op.CollaSet = pod.InstanceID, pod.CollaSet
-		t.waits("the Pod ends")
+		op.InstanceID, op.CollaSet = successorID(pod), pod.CollaSet
+		t.reportWait("the Pod is terminating")
 		return
-	case !t.isThere() || !t.belongs(pod):
+	case !t.requirePod() || !t.requireCollaSet(pod):
 		return
 	}
-	op.InstanceID, op.CollaSet = pod.InstanceID, pod.CollaSet
+	op.InstanceID, op.CollaSet = successorID(pod), pod.CollaSet
 	if t.stored().InstanceID == "" {
 		return // once that is stored
 	}
 	if t.ask(pod, appsv1alpha1.ToDeleteLabel) {
-		t.waits(waitingFor(pod, podops.DeletionID))
+		t.reportWait(waitingFor(pod, podops.DeletionID))
 	}
 }
 
-func (recreate) isDone(t *target) (done bool, waits string) { return followed(t) }
+func (recreate) isDone(t *target) (done bool, waits string) { return successorServes(t) }
 
-// followed reports whether the Pod that takes the place of the target serves.
-func followed(t *target) (done bool, waits string) {
+// successorID is the instance ID of the Pod that takes the place of one that is deleted: its own, or that of its
+// replacement.
+func successorID(pod *Pod) string {
+	return cmp.Or(pod.View.Labels[appsv1alpha1.ReplacePairNewIDLabel], pod.InstanceID)
+}
+
+// successorServes reports whether the Pod that takes the place of the target serves. One that is being replaced before
+// it serves is followed to its replacement.
+func successorServes(t *target) (done bool, waits string) {
 	id := t.details.Operation.InstanceID
 	if t.Successor == nil {
 		return false, fmt.Sprintf("collaset-controller has to create the Pod of instance ID %s", id)
 	}
 	name := t.Successor.View.Name
-	t.say(appsv1alpha1.ExtraInfoNewPod, name)
+	t.setExtraInfo(appsv1alpha1.ExtraInfoNewPod, name)
+	if !t.Successor.serves() {
+		t.details.Operation.InstanceID = successorID(t.Successor)
+	}
 	return t.Successor.serves(), fmt.Sprintf("%s, which takes its place, is not in service yet", name)
 }
 
-// belongs reports whether a CollaSet creates another Pod in this one's place, and fails the target if none does.
-func (t *target) belongs(pod *Pod) bool {
+// requireCollaSet reports whether a CollaSet creates another Pod in this one's place. If none does, the target fails.
+func (t *target) requireCollaSet(pod *Pod) bool {
 	if pod.CollaSet == "" || pod.InstanceID == "" {
-		t.fail(appsv1alpha1.ReasonNotSupported, fmt.Sprintf("no CollaSet has the Pod, so none creates another one in its "+
-			"place: use action %s", appsv1alpha1.OpsActionEvict))
+		t.fail(appsv1alpha1.ReasonNotSupported, fmt.Sprintf("no CollaSet controls the Pod, or it has no "+
+			"instance ID, so it would not be created again: use action %s", appsv1alpha1.OpsActionEvict))
 		return false
 	}
 	return true
@@ -125,10 +137,10 @@ func (t *target) ask(pod *Pod, mark string) bool {
 	asker := Asker(t.Job.UID)
 	switch {
 	case podops.MarkedBy(pod.View, mark, asker):
-		t.reach(appsv1alpha1.OpsStageAsked)
+		t.setStage(appsv1alpha1.OpsStageAsked)
 		return true
 	case t.stored().Stage == appsv1alpha1.OpsStageAsked:
-		if t.confirmed() {
+		if t.requireLive() {
 			t.fail(appsv1alpha1.ReasonCancelled, fmt.Sprintf("label %s was taken off the Pod", mark))
 		}
 		return false
@@ -139,9 +151,12 @@ func (t *target) ask(pod *Pod, mark string) bool {
 		return false
 	}
 	if mark == appsv1alpha1.ToReplaceLabel {
+		if isOfKuperator(pod.View) { // the job's own, without a record
+			c = c.Then(pod.View, podops.Withdraw(c.Apply(pod.View), mark, podops.AskerOther))
+		}
 		c = protect(pod.View, c)
 	}
-	t.write(pod, "asking for "+mark+" of", c)
+	t.write(pod, "setting "+mark+" on", c)
 	return false
 }
 
@@ -152,21 +167,26 @@ func (evict) operate(t *target) {
 	pod := t.pod()
 	switch {
 	case pod == nil && t.details.Operation.PodUID != "":
-		if t.confirmed() {
-			t.reach(appsv1alpha1.OpsStageOperated)
+		if t.requireLive() {
+			t.setStage(appsv1alpha1.OpsStageOperated)
 		}
 	case pod == nil:
-		t.isThere()
+		t.requirePod()
 	case pod.View.Terminating:
-		t.waits("the Pod ends")
+		t.reportWait("the Pod is terminating")
 	default:
-		if _, leaves := pod.View.Labels[appsv1alpha1.ToDeleteLabel]; leaves {
-			t.waits(waitingFor(pod, podops.DeletionID))
+		if _, leaves := pod.View.Labels[appsv1alpha1.ToDeleteLabel]; leaves ||
+			t.stored().Stage == appsv1alpha1.OpsStageAsked {
+			if t.ask(pod, appsv1alpha1.ToDeleteLabel) {
+				t.reportWait(waitingFor(pod, podops.DeletionID))
+			}
 			return
 		}
 		t.plan.Writes = append(t.plan.Writes, Write{Target: t.number, Pod: pod, Does: "evicting", Evict: true})
-		t.waits("the Pod has to be evicted; that is tried again and again: " + t.Refused)
-		t.look(evictAgain)
+		if t.reportWait("the eviction has been requested"); t.Refused != "" {
+			t.reportWait("the API server refuses the eviction, which is tried again: " + t.Refused)
+		}
+		t.decideWithin(RefusedAgain)
 	}
 }
 
@@ -175,6 +195,12 @@ func (evict) isDone(*target) (done bool, waits string) { return true, "" }
 // isProtected reports whether the Pod has the finalizer of a replacement.
 func isProtected(v podops.View) bool {
 	return slices.Contains(v.Finalizers, appsv1alpha1.ReplaceProtectionFinalizer)
+}
+
+// isOfKuperator reports whether a job asks for a replacement as Kuperator v0.7 has it, without a record.
+func isOfKuperator(v podops.View) bool {
+	_, recorded := v.Annotations[appsv1alpha1.ToReplaceLabel+podops.AskersSuffix]
+	return isProtected(v) && !recorded
 }
 
 // protect adds the finalizer of a replacement to a change: the Pod stays until it is known who comes after it.

@@ -12,20 +12,24 @@ import (
 
 // Snapshot is all that a decision is made from.
 type Snapshot struct {
+	// Job is the job as it is stored. It is not changed.
 	Job *appsv1alpha1.OperationJob
 	// Selected are the names of the Pods that spec.targetSelector selects, in the order in which they start. It is read
 	// only before the targets are recorded in the status.
 	Selected []string
+	// Invalid is why spec.targetSelector cannot be resolved, "" if it can. It is read only then.
+	Invalid string
 	// Targets are what is known of status.targetDetails, one for each, in that order.
 	Targets []Target
-	Now     time.Time
+	// Now is the time of the decision.
+	Now time.Time
 }
 
 // Target is what is known of one target.
 type Target struct {
 	// Pod is the Pod of the target's name, nil if there is none.
 	Pod *Pod
-	// Successor is a Pod of the instance ID that the target awaits (OpsProgress), other than the target's own and not
+	// Successor is a Pod of the instance ID that the target awaits (TargetOperation), other than the target's own and not
 	// terminating; nil if there is none, or none is awaited.
 	Successor *Pod
 	// Live is whether both were read past the cache.
@@ -36,6 +40,7 @@ type Target struct {
 
 // Pod is what is read of a Pod.
 type Pod struct {
+	// View is what the protocol reads of it.
 	View podops.View
 	// Managed is whether it takes part in the lifecycle.
 	Managed bool
@@ -44,26 +49,31 @@ type Pod struct {
 	InstanceID string
 	// NeverRestarts is whether its containers stay as they ended.
 	NeverRestarts bool
+	// Observed is whether the status is of the present spec: its kubelet has seen it, or does not say what it has seen.
+	Observed bool
 	// Containers are the regular containers, and then the native sidecars.
 	Containers []Container
 }
 
 // Container is what is read of a container.
 type Container struct {
+	// Name and Image are of the spec. Sidecar is whether it is a native sidecar, an init container that goes on running.
 	Name, Image string
 	Sidecar     bool
-	// ID, ImageID and Ready are of its status, zero without one.
-	ID, ImageID string
-	Ready       bool
+	// ID, ImageID, Running and Ready are of its status, zero without one. IDs of a container that does not run are of
+	// the one before it.
+	ID, ImageID    string
+	Running, Ready bool
 }
 
-// Read returns what is read of a Pod.
+// Read returns what is read of a Pod, which must not be nil.
 func Read(pod *corev1.Pod) *Pod {
 	p := &Pod{
 		View:          podops.Read(pod),
 		Managed:       pod.Labels[appsv1alpha1.ControlLabel] == appsv1alpha1.ControlValue,
 		InstanceID:    pod.Labels[appsv1alpha1.InstanceIDLabel],
 		NeverRestarts: pod.Spec.RestartPolicy == corev1.RestartPolicyNever,
+		Observed:      pod.Status.ObservedGeneration == 0 || pod.Status.ObservedGeneration >= pod.Generation,
 	}
 	for _, ref := range pod.OwnerReferences {
 		if ref.Controller != nil && *ref.Controller && ref.Kind == appsv1alpha1.CollaSetKind {
@@ -74,7 +84,7 @@ func Read(pod *corev1.Pod) *Pod {
 		read := Container{Name: c.Name, Image: c.Image, Sidecar: isSidecar}
 		for i := range statuses {
 			if s := &statuses[i]; s.Name == c.Name {
-				read.ID, read.ImageID, read.Ready = s.ContainerID, s.ImageID, s.Ready
+				read.ID, read.ImageID, read.Running, read.Ready = s.ContainerID, s.ImageID, s.State.Running != nil, s.Ready
 			}
 		}
 		p.Containers = append(p.Containers, read)
@@ -127,12 +137,14 @@ type Plan struct {
 
 // Write is one write to a Pod, with the resourceVersion of the view that it was decided on.
 type Write struct {
+	// Target is the number of the target. Pod is the view that the write was decided on.
 	Target int
 	Pod    *Pod
-	// Does is for messages: what is done to the Pod, such as "restarting containers of".
-	Does   string
+	// Does is for messages: what is done to the Pod, such as "operating on".
+	Does string
+	// Change is of its metadata.
 	Change podops.Change
-	// Images are images of containers to set, by name.
+	// Images are new images by container name, nil if none changes.
 	Images map[string]string
 	// Evict is whether the Pod is to be evicted instead.
 	Evict bool

@@ -58,6 +58,8 @@ func (d *decision) conditions() {
 		case len(d.Selected) > MaxTargets:
 			reason, message = "TooManyTargets", fmt.Sprintf("spec.targetSelector selects %d Pods, at most %d are possible: "+
 				"select fewer, and create an OperationJob for the others", len(d.Selected), MaxTargets)
+		case d.Invalid != "":
+			reason, message = "InvalidSelector", d.Invalid
 		case s.TotalPodCount == 0:
 			reason, message = "NoTargets", "spec.targetSelector selects no Pod of the namespace"
 		default:
@@ -68,7 +70,7 @@ func (d *decision) conditions() {
 		reason, message = string(appsv1alpha1.ReasonUnknownAction), d.unknownAction()
 	case d.waitsForPartition():
 		reconciling, reason = metav1.ConditionFalse, "Partition"
-		message += fmt.Sprintf("; spec.partition lets %d start: raise it for more", allowed(d.Job))
+		message += fmt.Sprintf("; spec.partition is %d: raise it to start more targets", allowed(d.Job))
 	}
 	set := func(kind string, status metav1.ConditionStatus) {
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason,

@@ -19,8 +19,8 @@ const (
 	askerPrefix = "operationjob/"
 	// waitingAfter is how long a target may take before its status says what it waits for: what is quick costs no write.
 	waitingAfter = 30 * time.Second
-	// evictAgain is when an eviction that was refused is tried again.
-	evictAgain = 10 * time.Second
+	// RefusedAgain is how soon a write to a Pod is tried again that the API server does not take.
+	RefusedAgain = 10 * time.Second
 )
 
 // Asker is a job's name in the record of a mark.
@@ -54,14 +54,14 @@ func actionOf(a appsv1alpha1.OperationAction) action {
 	case a == appsv1alpha1.OpsActionEvict:
 		return evict{}
 	case hasDomain(a):
-		return inPlace{foreign{}}
+		return inPlace{custom{}}
 	default:
 		return nil
 	}
 }
 
 // stored is the operation as the status has it: only what is stored may be relied on by a write.
-func (t *target) stored() *appsv1alpha1.OpsProgress {
+func (t *target) stored() *appsv1alpha1.TargetOperation {
 	return t.Job.Status.TargetDetails[t.number].Operation
 }
 
@@ -70,38 +70,59 @@ func (t *target) step(act action) {
 	if t.details.Operation.Recreates {
 		act = recreate{}
 	}
+	delete(t.details.ExtraInfo, appsv1alpha1.ExtraInfoWaiting) // said again if it still waits
 	switch stage := t.stored().Stage; {
-	case stage == appsv1alpha1.OpsStageReleasing || act == nil:
-		t.letGo()
+	case stage == appsv1alpha1.OpsStageReleasing:
+		t.finishRelease()
+	case act == nil: // begun by a version that knows it
+		t.fail(appsv1alpha1.ReasonUnknownAction, t.unknownAction())
 	case t.isLate():
-		t.fail(appsv1alpha1.ReasonDeadlineExceeded, fmt.Sprintf("not done within %s (spec.activeDeadlineSeconds)%s",
-			t.deadline(), t.waitedFor()))
-	case stage == appsv1alpha1.OpsStageOperated:
-		t.finish(act)
+		t.overdue(act)
 	default:
-		act.operate(t)
+		t.proceed(act)
 	}
+}
+
+// proceed carries the action out, or ends the target after that.
+func (t *target) proceed(act action) {
+	if t.stored().Stage == appsv1alpha1.OpsStageOperated {
+		t.finish(act)
+		return
+	}
+	act.operate(t)
+}
+
+// overdue fails a target whose deadline is over, unless all was done in time and only this program was late.
+func (t *target) overdue(act action) {
+	writes, confirms := len(t.plan.Writes), len(t.plan.Confirm)
+	t.proceed(act)
+	op := t.details.Operation
+	if op == nil || len(t.plan.Confirm) > confirms || op.Stage == appsv1alpha1.OpsStageReleasing ||
+		op.Stage == appsv1alpha1.OpsStageOperated && t.stored().Stage != appsv1alpha1.OpsStageOperated {
+		return
+	}
+	t.plan.Writes = t.plan.Writes[:writes]
+	t.fail(appsv1alpha1.ReasonDeadlineExceeded, fmt.Sprintf("not done within %s (spec.activeDeadlineSeconds)%s",
+		t.deadline(), t.waitedFor()))
 }
 
 // finish takes what is left on the Pod away, and ends the target when service is back.
 func (t *target) finish(act action) {
-	if pod := t.pod(); pod != nil {
-		if c := t.traces(pod); !c.IsZero() {
-			t.write(pod, "ending the operation on", c)
-			return
-		}
+	if !t.clear("ending the operation on") {
+		return
 	}
 	done, waits := act.isDone(t)
 	switch {
+	case t.details.Operation.Stage == appsv1alpha1.OpsStageReleasing:
 	case !done:
-		t.waits(waits)
-	case t.confirmed():
+		t.reportWait(waits)
+	case t.requireLive():
 		t.end(appsv1alpha1.OperationProgressSucceeded)
 	}
 }
 
-// letGo ends a target that fails, when nothing of the job is left on its Pod.
-func (t *target) letGo() {
+// finishRelease ends a target that fails, when nothing of the job is left on its Pod.
+func (t *target) finishRelease() {
 	if t.release() {
 		t.end(appsv1alpha1.OperationProgressFailed)
 	}
@@ -109,13 +130,20 @@ func (t *target) letGo() {
 
 // release takes away what the job has left on the Pod, and reports whether nothing is left.
 func (t *target) release() bool {
-	if pod := t.pod(); pod != nil {
-		if c := t.traces(pod); !c.IsZero() {
-			t.write(pod, "taking back what was asked for of", c)
-			return false
-		}
+	return t.clear("removing what the job has left on") && t.requireLive()
+}
+
+// clear takes away what the job has left on the Pod, and reports whether the view has nothing of it.
+func (t *target) clear(does string) bool {
+	pod := t.pod()
+	if pod == nil {
+		return true
 	}
-	return t.confirmed()
+	c := t.traces(pod)
+	if !c.IsZero() {
+		t.write(pod, does, c)
+	}
+	return c.IsZero()
 }
 
 // traces is the change that takes all that is the job's off a Pod, whatever the action: the marks that it asks for,
@@ -123,6 +151,9 @@ func (t *target) release() bool {
 func (t *target) traces(pod *Pod) podops.Change {
 	asker, id := Asker(t.Job.UID), podops.JobOperationID(t.Job.Name)
 	c := unprotect(pod.View, asker)
+	if isOfKuperator(pod.View) {
+		c = c.Then(pod.View, withdraw(pod.View, appsv1alpha1.ToReplaceLabel, podops.AskerOther))
+	}
 	for _, mark := range []string{appsv1alpha1.ToReplaceLabel, appsv1alpha1.ToDeleteLabel} {
 		c = c.Then(pod.View, withdraw(c.Apply(pod.View), mark, asker))
 	}
@@ -133,8 +164,8 @@ func (t *target) traces(pod *Pod) podops.Change {
 	return c
 }
 
-// withdraw takes a job out of the record of a mark. On a Pod that is being deleted nothing comes of the mark any more,
-// and it says what happened to the Pod: it stays.
+// withdraw takes a job out of the record of a mark. On a terminating Pod the mark has no effect any more and records
+// why the Pod goes, so it stays.
 func withdraw(v podops.View, mark, asker string) podops.Change {
 	c := podops.Withdraw(v, mark, asker)
 	if v.Terminating {
@@ -161,31 +192,32 @@ func (t *target) pod() *Pod {
 	return t.Pod
 }
 
-// confirmed reports whether the view was read past the cache, and has that done if not.
-func (t *target) confirmed() bool {
+// requireLive reports whether the view was read past the cache, and has that done if not.
+func (t *target) requireLive() bool {
 	if !t.Live {
 		t.plan.Confirm = append(t.plan.Confirm, t.number)
 	}
 	return t.Live
 }
 
-// write writes to the Pod.
+// write writes to the Pod. A write that is not made, because the API server does not take it, is tried again.
 func (t *target) write(pod *Pod, does string, c podops.Change) {
 	t.plan.Writes = append(t.plan.Writes, Write{Target: t.number, Pod: pod, Does: does, Change: c})
+	t.decideWithin(RefusedAgain)
 	if t.Refused != "" {
-		t.waits("the API server refuses a write to the Pod: " + t.Refused)
+		t.reportWait("the API server refuses a write to the Pod: " + t.Refused)
 	}
 }
 
-// reach stores a stage.
-func (t *target) reach(stage appsv1alpha1.OpsStage) { t.details.Operation.Stage = stage }
+// setStage stores a stage.
+func (t *target) setStage(stage appsv1alpha1.OpsStage) { t.details.Operation.Stage = stage }
 
-// fail stores that the target fails, and why. What is left on its Pod is taken away after that. A target that has
-// nothing on its Pod ends at once.
+// fail stores that the target fails, and why. The next decisions remove what the job has left on the Pod, and then end
+// the target.
 func (t *target) fail(reason appsv1alpha1.OpsReason, message string) {
-	t.details.Error = &appsv1alpha1.OpsError{Reason: reason, Message: message}
-	t.reach(appsv1alpha1.OpsStageReleasing)
-	t.look(time.Millisecond)
+	t.details.Error = &appsv1alpha1.OpsError{Reason: reason, Message: t.short(message)}
+	t.setStage(appsv1alpha1.OpsStageReleasing)
+	t.decideWithin(time.Millisecond)
 }
 
 // end ends the target. What was remembered of it is of no use any more.
@@ -193,34 +225,35 @@ func (t *target) end(progress appsv1alpha1.OperationProgress) {
 	d := t.details
 	if progress == appsv1alpha1.OperationProgressSucceeded {
 		d.Error = nil
-	} else if d.Operation.Stage == appsv1alpha1.OpsStageReleasing {
-		t.say(appsv1alpha1.ExtraInfoReleased, "true")
+	} else {
+		t.setExtraInfo(appsv1alpha1.ExtraInfoReleased, "true")
 	}
 	delete(d.ExtraInfo, appsv1alpha1.ExtraInfoWaiting)
 	d.Progress, d.EndTime, d.Operation = progress, ptr.To(metav1.NewTime(t.Now)), nil
 	t.plan.Ended = append(t.plan.Ended, t.number)
 }
 
-// say stores extra information.
-func (t *target) say(key appsv1alpha1.OpsExtraInfoKey, value string) {
+// setExtraInfo stores extra information.
+func (t *target) setExtraInfo(key appsv1alpha1.OpsExtraInfoKey, value string) {
 	if t.details.ExtraInfo == nil {
 		t.details.ExtraInfo = map[appsv1alpha1.OpsExtraInfoKey]string{}
 	}
-	t.details.ExtraInfo[key] = value
+	t.details.ExtraInfo[key] = t.short(value)
 }
 
-// waits says what the target waits for, once that takes long.
-func (t *target) waits(what string) {
+// reportWait says what the target waits for, once that takes long.
+func (t *target) reportWait(what string) {
 	if wait := t.details.StartTime.Add(waitingAfter).Sub(t.Now); wait > 0 {
-		t.look(wait)
+		t.decideWithin(wait)
 		return
 	}
-	t.say(appsv1alpha1.ExtraInfoWaiting, what)
+	t.setExtraInfo(appsv1alpha1.ExtraInfoWaiting, what)
 }
 
 func (t *target) waitedFor() string {
-	if what := t.details.ExtraInfo[appsv1alpha1.ExtraInfoWaiting]; what != "" {
-		return "; it waited: " + what
+	what := t.Job.Status.TargetDetails[t.number].ExtraInfo[appsv1alpha1.ExtraInfoWaiting]
+	if what != "" {
+		return "; it was waiting: " + what
 	}
 	return ""
 }
@@ -233,7 +266,7 @@ func (t *target) deadline() time.Duration {
 func (t *target) isLate() bool {
 	left := t.details.StartTime.Add(t.deadline()).Sub(t.Now)
 	if left > 0 {
-		t.look(left)
+		t.decideWithin(left)
 	}
 	return left <= 0
 }
@@ -253,15 +286,15 @@ func (t *target) containers() []string {
 
 func (t *target) operationType() string { return podops.JobOperationType(string(t.Job.Spec.Action)) }
 
-// isThere reports whether there is a Pod to operate on, and fails the target if there is none.
-func (t *target) isThere() bool {
+// requirePod reports whether there is a Pod to operate on, and fails the target if there is none.
+func (t *target) requirePod() bool {
 	switch pod := t.pod(); {
 	case pod != nil && !pod.View.Terminating:
 		return true
 	case pod != nil:
 		t.fail(appsv1alpha1.ReasonPodNotFound, "the Pod is being deleted")
-	case t.confirmed():
-		t.fail(appsv1alpha1.ReasonPodNotFound, "there is no such Pod in the namespace, or not any more")
+	case t.requireLive():
+		t.fail(appsv1alpha1.ReasonPodNotFound, "the Pod does not exist, or has been deleted")
 	}
 	return false
 }

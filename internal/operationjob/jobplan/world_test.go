@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -36,6 +35,10 @@ type world struct {
 	// refuses are names of Pods whose eviction is refused, broken that new Pods never serve.
 	refuses map[string]bool
 	broken  bool
+	// refusesImages is whether the API server takes no other images, and imageRefused whether it has said so.
+	refusesImages, imageRefused bool
+	// invalid is what is wrong with selectors.
+	invalid string
 	// absent are programs that do nothing.
 	absent map[string]bool
 	// answers is what the owner of other actions says.
@@ -78,9 +81,10 @@ func (w *world) create(name, id string) *jobplan.Pod {
 		},
 	}
 	p.View.UID = types.UID("uid-" + w.version())
+	p.Observed = true
 	for i := range p.Containers {
 		p.Containers[i].ID = "c-" + w.version()
-		p.Containers[i].Ready = true
+		p.Containers[i].Running, p.Containers[i].Ready = true, true
 	}
 	w.put(p)
 	return p
@@ -150,11 +154,19 @@ func (v view) target(d appsv1alpha1.OpsStatus, live map[string]*jobplan.Pod) job
 
 // decide makes the plan on a view; what it wants confirmed is read from the store.
 func (w *world) decide(v view) (jobplan.Snapshot, jobplan.Plan) {
-	s := jobplan.Snapshot{Job: v.job, Now: w.now, Selected: slices.Sorted(maps.Keys(v.pods))}
+	s := jobplan.Snapshot{Job: v.job, Now: w.now, Selected: slices.Sorted(maps.Keys(v.pods)), Invalid: w.invalid}
 	for _, d := range v.job.Status.TargetDetails {
 		s.Targets = append(s.Targets, v.target(d, nil))
 	}
 	for {
+		for i, d := range v.job.Status.TargetDetails {
+			if w.refuses[d.Name] && w.evicted[d.Name] > 0 {
+				s.Targets[i].Refused = "by a budget"
+			}
+			if w.imageRefused {
+				s.Targets[i].Refused = "no such images here"
+			}
+		}
 		plan := jobplan.Decide(&s)
 		if len(plan.Confirm) == 0 {
 			return s, plan
@@ -224,7 +236,9 @@ func (w *world) delete(at int) {
 // write is a write to a Pod.
 func (w *world) write(job *appsv1alpha1.OperationJob, write jobplan.Write) (changed bool) {
 	started := func(d appsv1alpha1.OpsStatus) bool {
-		return d.Name == write.Pod.View.Name && d.Operation != nil && d.Operation.PodUID == write.Pod.View.UID
+		ofKuperator := d.Operation == nil && d.Progress == appsv1alpha1.OperationProgressProcessing
+		return d.Name == write.Pod.View.Name &&
+			(ofKuperator || d.Operation != nil && d.Operation.PodUID == write.Pod.View.UID)
 	}
 	p := w.pods[write.Pod.View.Name]
 	if p == nil || p.View.UID != write.Pod.View.UID {
@@ -240,6 +254,10 @@ func (w *world) write(job *appsv1alpha1.OperationJob, write jobplan.Write) (chan
 		return true
 	}
 	if p.View.ResourceVersion != write.Pod.View.ResourceVersion {
+		return false
+	}
+	if w.refusesImages && len(write.Images) > 0 {
+		w.imageRefused = true
 		return false
 	}
 	if !slices.ContainsFunc(job.Status.TargetDetails, started) {
@@ -322,11 +340,13 @@ func (w *world) lifecycle(p *jobplan.Pod) bool {
 		return false
 	}
 	v := p.View
-	if _, marked := v.Labels[appsv1alpha1.ToDeleteLabel]; marked && !podops.IsDuring(v, podops.DeletionID, podops.TypeDelete) {
+	_, marked := v.Labels[appsv1alpha1.ToDeleteLabel]
+	isDuring := podops.IsDuring(v, podops.DeletionID, podops.TypeDelete)
+	if marked && !isDuring {
 		begin, _ := podops.Begin(v, podops.Request{ID: podops.DeletionID, Type: podops.TypeDelete, Deletes: true}, w.now)
 		w.change(v.Name, begin)
 		return true
-	} else if !marked && podops.IsDuring(v, podops.DeletionID, podops.TypeDelete) {
+	} else if !marked && isDuring {
 		w.change(v.Name, podops.Cancel(v, podops.DeletionID, w.now))
 		return true
 	}
@@ -348,6 +368,9 @@ func (w *world) lifecycle(p *jobplan.Pod) bool {
 
 // kubelet reports readiness, restarts containers and ends Pods.
 func (w *world) kubelet(p *jobplan.Pod) bool {
+	if w.absent["kubelet"] {
+		return false
+	}
 	if p.View.Terminating {
 		if len(p.View.Finalizers) == 0 {
 			delete(w.pods, p.View.Name)
@@ -498,5 +521,3 @@ func progress(job *appsv1alpha1.OperationJob) string {
 	}
 	return strings.Join(all, ", ")
 }
-
-var _ testing.TB

@@ -114,7 +114,9 @@ func (s *story) job(action appsv1alpha1.OperationAction, pods []corev1.Pod, chan
 }
 
 // ends waits until a job has ended so, and checks that nothing is left of it.
-func (s *story) ends(job *appsv1alpha1.OperationJob, want appsv1alpha1.OperationProgress) appsv1alpha1.OperationJobStatus {
+func (s *story) ends(
+	job *appsv1alpha1.OperationJob, want appsv1alpha1.OperationProgress,
+) appsv1alpha1.OperationJobStatus {
 	s.Helper()
 	s.await("job "+job.Name+" to end", func() error {
 		if err := s.Get(s.Context(), client.ObjectKeyFromObject(job), job); err != nil {

@@ -41,12 +41,11 @@ func TestRestart(t *testing.T) {
 	}
 
 	// An update to another image, and back: each container restarts once for each.
-	for n, to := range map[int32]string{2: "app:v2"} {
-		require.NoError(t, workload.Patch(t.Context(), s.Client, s.namespace, "web", workload.Image(to)))
-		s.await("the update", func() error { return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 4, to) })
-		for _, pod := range s.pods() {
-			require.Equal(t, n, pod.Status.ContainerStatuses[0].RestartCount)
-		}
+	const other = "app:v2"
+	require.NoError(t, workload.Patch(t.Context(), s.Client, s.namespace, "web", workload.Image(other)))
+	s.await("the update", func() error { return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 4, other) })
+	for _, pod := range s.pods() {
+		require.EqualValues(t, 2, pod.Status.ContainerStatuses[0].RestartCount)
 	}
 	require.NoError(t, workload.Patch(t.Context(), s.Client, s.namespace, "web", workload.Image(image)))
 	s.await("the way back", func() error { return workload.AtRest(t.Context(), s.Client, s.namespace, "web", 4, image) })
@@ -195,7 +194,8 @@ func TestPartitionAndDeletion(t *testing.T) {
 	// The job is deleted while a rule lets no Pod go. What has been handed over already goes when the rule lets it.
 	allow := func(pods string) {
 		rule := workload.Rule(s.namespace, "web", pods)
-		body := fmt.Appendf(nil, `{"spec":{"rules":[{"name":"available","availablePolicy":{"maxUnavailableValue":%s}}]}}`, pods)
+		body := fmt.Appendf(nil, `{"spec":{"rules":[{"name":"available","availablePolicy":{"maxUnavailableValue":%s}}]}}`,
+			pods)
 		require.NoError(t, s.Patch(t.Context(), rule, client.RawPatch(types.MergePatchType, body)))
 	}
 	allow("0")
@@ -225,35 +225,39 @@ func TestPartitionAndDeletion(t *testing.T) {
 // TestMalformed has the API server refuse what makes no sense.
 func TestMalformed(t *testing.T) {
 	s := &story{T: t, world: shared.Get(t)}
-	target := []appsv1alpha1.PodOpsTarget{{Name: "a"}}
-	many := make([]appsv1alpha1.PodOpsTarget, 10_000)
-	for i := range many {
-		many[i].Name = fmt.Sprintf("p%d", i)
-	}
+	type spec = appsv1alpha1.OperationJobSpec
+	two := []string{"b", "b"}
 	for name, test := range map[string]struct {
-		spec appsv1alpha1.OperationJobSpec
-		says string
+		change func(*spec)
+		says   string
 	}{
-		"no action":          {appsv1alpha1.OperationJobSpec{Targets: target}, "action is required"},
-		"no targets":         {appsv1alpha1.OperationJobSpec{Action: "Replace"}, "set either targets or targetSelector"},
-		"empty name":         {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: []appsv1alpha1.PodOpsTarget{{}}}, "name"},
-		"the same twice":     {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: append(target, target...)}, "Duplicate"},
-		"10,000 targets":     {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: many}, "Too many"},
-		"negative partition": {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, Partition: ptr.To[int32](-1)}, "partition"},
-		"no deadline":        {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, ActiveDeadlineSeconds: ptr.To[int32](0)}, "activeDeadlineSeconds"},
-		"no time to live":    {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, TTLSecondsAfterFinished: ptr.To[int32](0)}, "TTLSecondsAfterFinished"},
-		"negative delay":     {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, OperationDelaySeconds: ptr.To[int32](-1)}, "operationDelaySeconds"},
-		"parallelism 0":      {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, Parallelism: ptr.To(intstr.FromInt(0))}, "at least 1"},
-		"parallelism 0%":     {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target, Parallelism: ptr.To(intstr.FromString("0%"))}, "at least 1"},
-		"a container twice":  {appsv1alpha1.OperationJobSpec{Action: "Restart", Targets: []appsv1alpha1.PodOpsTarget{{Name: "a", Containers: []string{"b", "b"}}}}, "Duplicate"},
-		"targets and selector": {appsv1alpha1.OperationJobSpec{Action: "Replace", Targets: target,
-			TargetSelector: &appsv1alpha1.OperationTargetSelector{LabelSelector: &metav1.LabelSelector{}}}, "set either"},
-		"an empty selector": {appsv1alpha1.OperationJobSpec{Action: "Replace",
-			TargetSelector: &appsv1alpha1.OperationTargetSelector{}}, "needs workload or labelSelector"},
+		"no action":      {func(s *spec) { s.Action = "" }, "action is required"},
+		"no targets":     {func(s *spec) { s.Targets = nil }, "set either targets or targetSelector"},
+		"empty name":     {func(s *spec) { s.Targets[0].Name = "" }, "name"},
+		"the same twice": {func(s *spec) { s.Targets = append(s.Targets, s.Targets...) }, "Duplicate"},
+		"2,001 targets": {func(s *spec) {
+			for i := range 2000 {
+				s.Targets = append(s.Targets, appsv1alpha1.PodOpsTarget{Name: fmt.Sprintf("p%d", i)})
+			}
+		}, "Too many"},
+		"negative partition": {func(s *spec) { s.Partition = ptr.To[int32](-1) }, "partition"},
+		"no deadline":        {func(s *spec) { s.ActiveDeadlineSeconds = ptr.To[int32](0) }, "activeDeadlineSeconds"},
+		"no time to live":    {func(s *spec) { s.TTLSecondsAfterFinished = ptr.To[int32](0) }, "TTLSecondsAfterFinished"},
+		"negative delay":     {func(s *spec) { s.OperationDelaySeconds = ptr.To[int32](-1) }, "operationDelaySeconds"},
+		"parallelism 0":      {func(s *spec) { s.Parallelism = ptr.To(intstr.FromInt(0)) }, "at least 1"},
+		"parallelism 0%":     {func(s *spec) { s.Parallelism = ptr.To(intstr.FromString("0%")) }, "at least 1"},
+		"a container twice":  {func(s *spec) { s.Targets[0].Containers = two }, "Duplicate"},
+		"targets and selector": {func(s *spec) {
+			s.TargetSelector = &appsv1alpha1.OperationTargetSelector{LabelSelector: &metav1.LabelSelector{}}
+		}, "set either"},
+		"an empty selector": {func(s *spec) {
+			s.Targets, s.TargetSelector = nil, &appsv1alpha1.OperationTargetSelector{}
+		}, "needs workload or labelSelector"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "bad-"},
-				Spec: test.spec}
+			job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", GenerateName: "bad-"}}
+			job.Spec.Action, job.Spec.Targets = "Replace", []appsv1alpha1.PodOpsTarget{{Name: "a"}}
+			test.change(&job.Spec)
 			err := s.Create(t.Context(), job)
 			require.True(t, apierrors.IsInvalid(err), "%v", err)
 			require.ErrorContains(t, err, test.says)

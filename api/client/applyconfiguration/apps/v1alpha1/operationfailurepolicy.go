@@ -5,7 +5,7 @@ package v1alpha1
 // OperationFailurePolicyApplyConfiguration represents a declarative configuration of the OperationFailurePolicy type for use
 // with apply.
 //
-// OperationFailurePolicy says when failed targets stop the job.
+// OperationFailurePolicy defines when failed targets stop the job.
 type OperationFailurePolicyApplyConfiguration struct {
 	// MaxFailedTargets is how many targets may fail: after one more, no other target starts, and those that have not
 	// started fail when those under way have ended. Nil means any number.

@@ -15,20 +15,21 @@ type OperationJobSpecApplyConfiguration struct {
 	// Action is what to do to each target: Replace, Restart, Recreate, Evict, or an action of another program, whose
 	// name has a domain, such as example.com/warm-cache. Required.
 	Action *appsv1alpha1.OperationAction `json:"action,omitempty"`
-	// Targets are Pods of the job's namespace. They start in this order. At most 3000.
+	// Targets are Pods of the job's namespace. They start in this order. At most 2000.
 	Targets []PodOpsTargetApplyConfiguration `json:"targets,omitempty"`
 	// TargetSelector selects the Pods instead. It is resolved once, when the job starts, and the Pods are recorded in
 	// status.targetDetails. Not in Kuperator v0.7.
 	TargetSelector *OperationTargetSelectorApplyConfiguration `json:"targetSelector,omitempty"`
-	// Partition is how many targets may be operated on, in their order. It can be raised. Nil means all.
+	// Partition is the number of targets, from the front of the list, that may start. It is the opposite of a CollaSet's
+	// partition, which counts Pods that stay. It can be raised or removed, not lowered. Nil means all.
 	Partition *int32 `json:"partition,omitempty"`
 	// Parallelism is how many targets may be under way at the same time: a number, or a percentage of all targets,
 	// rounded up. Nil means all. PodTransitionRules apply in addition. Not in Kuperator v0.7.
 	Parallelism *intstr.IntOrString `json:"parallelism,omitempty"`
-	// FailurePolicy says when failed targets stop the job. Nil means never. Not in Kuperator v0.7.
+	// FailurePolicy defines when failed targets stop the job. Nil means never. Not in Kuperator v0.7.
 	FailurePolicy *OperationFailurePolicyApplyConfiguration `json:"failurePolicy,omitempty"`
-	// OperationDelaySeconds is how long to wait after a target was let operate on, in seconds. Nil means 0. Replace,
-	// Recreate and Evict leave the operation to other programs and have no delay.
+	// OperationDelaySeconds is how long to wait, in seconds, after permission to operate on a target was given. Nil means
+	// 0. Replace, Recreate and Evict ignore it.
 	OperationDelaySeconds *int32 `json:"operationDelaySeconds,omitempty"`
 	// ActiveDeadlineSeconds is how long a target may take from its own start, in seconds. After that it has failed, and
 	// what the job asked for is taken back. Nil means 10800.

@@ -18,7 +18,7 @@ type OperationJobStatusApplyConfiguration struct {
 	// Progress is Pending until the first target starts, then Processing, and in the end Succeeded if all targets
 	// succeeded, else Failed. The last two are final.
 	Progress *appsv1alpha1.OperationProgress `json:"progress,omitempty"`
-	// StartTime is when the job was first seen.
+	// StartTime is when the targets were recorded.
 	StartTime *v1.Time `json:"startTime,omitempty"`
 	// EndTime is when the last target ended.
 	EndTime *v1.Time `json:"endTime,omitempty"`
@@ -28,8 +28,8 @@ type OperationJobStatusApplyConfiguration struct {
 	SucceededPodCount *int32 `json:"succeededPodCount,omitempty"`
 	// FailedPodCount is the number of targets that failed.
 	FailedPodCount *int32 `json:"failedPodCount,omitempty"`
-	// TargetDetails is one entry for each target, in the order of spec.targets. The list is atomic, because field
-	// ownership of single entries would be larger than the entries themselves.
+	// TargetDetails is one entry for each target, in the order of spec.targets, or of Pod names with a
+	// targetSelector. The list is atomic, because field ownership of single entries would be larger than the entries themselves.
 	TargetDetails []OpsStatusApplyConfiguration `json:"targetDetails,omitempty"`
 	// Conditions are Ready, Reconciling and Stalled. Not in Kuperator v0.7.
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`

@@ -20,13 +20,14 @@ type OpsStatusApplyConfiguration struct {
 	StartTime *v1.Time `json:"startTime,omitempty"`
 	// EndTime is when it ended. Nothing of the job is left on its Pod then.
 	EndTime *v1.Time `json:"endTime,omitempty"`
-	// ExtraInfo says more, under the keys ExtraInfoNewPod and so on.
+	// ExtraInfo says more, under the keys NewPod, Released, NotAllowedToReplaceNewPod, Waiting and Recreated. Nil means
+	// none.
 	ExtraInfo map[appsv1alpha1.OpsExtraInfoKey]string `json:"extraInfo,omitempty"`
 	// Error is why the target fails or failed.
 	Error *OpsErrorApplyConfiguration `json:"error,omitempty"`
 	// Operation is what operationjob-controller remembers of a target that has started and has not ended. Not in
 	// Kuperator v0.7.
-	Operation *OpsProgressApplyConfiguration `json:"operation,omitempty"`
+	Operation *TargetOperationApplyConfiguration `json:"operation,omitempty"`
 }
 
 // OpsStatusApplyConfiguration constructs a declarative configuration of the OpsStatus type for use with
@@ -92,7 +93,7 @@ func (b *OpsStatusApplyConfiguration) WithError(value *OpsErrorApplyConfiguratio
 // WithOperation sets the Operation field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Operation field is set to the value of the last call.
-func (b *OpsStatusApplyConfiguration) WithOperation(value *OpsProgressApplyConfiguration) *OpsStatusApplyConfiguration {
+func (b *OpsStatusApplyConfiguration) WithOperation(value *TargetOperationApplyConfiguration) *OpsStatusApplyConfiguration {
 	b.Operation = value
 	return b
 }

@@ -9,8 +9,8 @@ package v1alpha1
 type PodOpsTargetApplyConfiguration struct {
 	// Name is the name of the Pod. Required.
 	Name *string `json:"name,omitempty"`
-	// Containers are the containers to operate on, native sidecars too. Empty means all regular containers. Actions
-	// that are built in other than Restart do not read it.
+	// Containers are the containers to operate on, native sidecars too. Empty means all regular containers. Built-in
+	// actions other than Restart ignore it.
 	Containers []string `json:"containers,omitempty"`
 }
 

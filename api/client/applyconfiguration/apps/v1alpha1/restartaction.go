@@ -11,8 +11,8 @@ import (
 //
 // RestartAction configures the action Restart.
 type RestartActionApplyConfiguration struct {
-	// Fallback is what happens to a Pod one of whose containers cannot be restarted in place, because its image has no
-	// second name: Recreate, or Fail. Empty means Recreate.
+	// Fallback is what happens to a Pod one of whose containers cannot be restarted in place, because its image
+	// cannot be named differently on the node: Recreate, or Fail. Empty means Recreate.
 	Fallback *appsv1alpha1.RestartFallback `json:"fallback,omitempty"`
 }
 

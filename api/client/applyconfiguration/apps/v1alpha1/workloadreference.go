@@ -5,7 +5,7 @@ package v1alpha1
 // WorkloadReferenceApplyConfiguration represents a declarative configuration of the WorkloadReference type for use
 // with apply.
 //
-// WorkloadReference names a workload in the job's namespace.
+// WorkloadReference names a workload in the job's namespace. Its API group is not compared.
 type WorkloadReferenceApplyConfiguration struct {
 	// Kind is the kind of the workload, such as CollaSet, Deployment or StatefulSet. Required.
 	Kind *string `json:"kind,omitempty"`

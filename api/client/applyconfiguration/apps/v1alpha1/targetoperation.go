@@ -7,14 +7,14 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
-// OpsProgressApplyConfiguration represents a declarative configuration of the OpsProgress type for use
+// TargetOperationApplyConfiguration represents a declarative configuration of the TargetOperation type for use
 // with apply.
 //
-// OpsProgress is what operationjob-controller remembers of a target that has started and has not ended.
-type OpsProgressApplyConfiguration struct {
+// TargetOperation is what operationjob-controller remembers of a target that has started and has not ended.
+type TargetOperationApplyConfiguration struct {
 	// Stage is how far it is.
 	Stage *appsv1alpha1.OpsStage `json:"stage,omitempty"`
-	// PodUID is the UID of the Pod that the target's name was when it started. "" if there was none.
+	// PodUID is the UID of the Pod that had the target's name when the target started; "" if there was none.
 	PodUID *types.UID `json:"podUID,omitempty"`
 	// CollaSet is the UID of the CollaSet that the Pod belongs to, and InstanceID the instance ID at which the Pod is
 	// that takes its place. Both are "" if none is awaited.
@@ -24,16 +24,16 @@ type OpsProgressApplyConfiguration struct {
 	Recreates *bool `json:"recreates,omitempty"`
 }
 
-// OpsProgressApplyConfiguration constructs a declarative configuration of the OpsProgress type for use with
+// TargetOperationApplyConfiguration constructs a declarative configuration of the TargetOperation type for use with
 // apply.
-func OpsProgress() *OpsProgressApplyConfiguration {
-	return &OpsProgressApplyConfiguration{}
+func TargetOperation() *TargetOperationApplyConfiguration {
+	return &TargetOperationApplyConfiguration{}
 }
 
 // WithStage sets the Stage field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Stage field is set to the value of the last call.
-func (b *OpsProgressApplyConfiguration) WithStage(value appsv1alpha1.OpsStage) *OpsProgressApplyConfiguration {
+func (b *TargetOperationApplyConfiguration) WithStage(value appsv1alpha1.OpsStage) *TargetOperationApplyConfiguration {
 	b.Stage = &value
 	return b
 }
@@ -41,7 +41,7 @@ func (b *OpsProgressApplyConfiguration) WithStage(value appsv1alpha1.OpsStage) *
 // WithPodUID sets the PodUID field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the PodUID field is set to the value of the last call.
-func (b *OpsProgressApplyConfiguration) WithPodUID(value types.UID) *OpsProgressApplyConfiguration {
+func (b *TargetOperationApplyConfiguration) WithPodUID(value types.UID) *TargetOperationApplyConfiguration {
 	b.PodUID = &value
 	return b
 }
@@ -49,7 +49,7 @@ func (b *OpsProgressApplyConfiguration) WithPodUID(value types.UID) *OpsProgress
 // WithCollaSet sets the CollaSet field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the CollaSet field is set to the value of the last call.
-func (b *OpsProgressApplyConfiguration) WithCollaSet(value types.UID) *OpsProgressApplyConfiguration {
+func (b *TargetOperationApplyConfiguration) WithCollaSet(value types.UID) *TargetOperationApplyConfiguration {
 	b.CollaSet = &value
 	return b
 }
@@ -57,7 +57,7 @@ func (b *OpsProgressApplyConfiguration) WithCollaSet(value types.UID) *OpsProgre
 // WithInstanceID sets the InstanceID field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the InstanceID field is set to the value of the last call.
-func (b *OpsProgressApplyConfiguration) WithInstanceID(value string) *OpsProgressApplyConfiguration {
+func (b *TargetOperationApplyConfiguration) WithInstanceID(value string) *TargetOperationApplyConfiguration {
 	b.InstanceID = &value
 	return b
 }
@@ -65,7 +65,7 @@ func (b *OpsProgressApplyConfiguration) WithInstanceID(value string) *OpsProgres
 // WithRecreates sets the Recreates field in the declarative configuration to the given value
 // and returns the receiver, so that objects can be built by chaining "With" function invocations.
 // If called multiple times, the Recreates field is set to the value of the last call.
-func (b *OpsProgressApplyConfiguration) WithRecreates(value bool) *OpsProgressApplyConfiguration {
+func (b *TargetOperationApplyConfiguration) WithRecreates(value bool) *TargetOperationApplyConfiguration {
 	b.Recreates = &value
 	return b
 }
