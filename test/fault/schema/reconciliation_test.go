@@ -45,7 +45,7 @@ func TestReconciliation(t *testing.T) {
 		n = everyReconciled
 	}
 	n = number(t, "RECONCILED", n)
-	namespace := w.namespace(t, false)
+	namespace, jobs := w.namespace(t, false), w.namespace(t, false) // jobs select no Pods of others there
 	judge, err := observer.Start(context.WithoutCancel(t.Context()), w.RESTConfig(),
 		observer.Options{StuckAfter: 2 * await.Patience})
 	require.NoError(t, err)
@@ -53,7 +53,12 @@ func TestReconciliation(t *testing.T) {
 	begin := time.Now()
 	result := reconciled{outcomes: map[string]int{}}
 	inParallel(w.effective(t, namespace, n), together, func(o numbered) {
-		outcome, err := w.doAndUndo(t, namespace, o)
+		outcome, err := "", error(nil)
+		if o.Kind == appsv1alpha1.OperationJobKind {
+			outcome, err = w.runJob(t.Context(), jobs, o)
+		} else {
+			outcome, err = w.doAndUndo(t, namespace, o)
+		}
 		result.add(o.Operation, outcome, err)
 	})
 	t.Logf("%d operations in %s: %v", result.done, time.Since(begin).Round(time.Second), result.outcomes)
@@ -94,7 +99,7 @@ type numbered struct {
 }
 
 // effective returns up to n operations that are accepted, change something and differ in what they make of the object:
-// in turn those about fields of a CollaSet, fields of its template, and rules.
+// in turn those about fields of a CollaSet, fields of its template, jobs, and rules.
 func (w *world) effective(t *testing.T, namespace string, n int) []numbered {
 	t.Helper()
 	single := len(w.generate(t, 0)) // what is asked for, and what failed once, always
@@ -144,6 +149,36 @@ func (w *world) effective(t *testing.T, namespace string, n int) []numbered {
 		}
 	}
 	return chosen
+}
+
+// runJob creates a job, waits until it ends or says what it waits for, and deletes it. What a job has done cannot be
+// taken back.
+func (w *world) runJob(ctx context.Context, namespace string, o numbered) (outcome string, err error) {
+	object, err := w.object(o.Operation)
+	if err != nil {
+		return "", err
+	}
+	object.SetName(fmt.Sprintf("op-%d", o.number))
+	at := w.at(o.Kind, namespace)
+	if _, err := at.Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		return "", fmt.Errorf("creating it: %w", err)
+	}
+	err = await.Until(ctx, func() error {
+		job := &appsv1alpha1.OperationJob{}
+		if err := w.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: object.GetName()}, job); err != nil {
+			return err
+		}
+		reconciling := meta.FindStatusCondition(job.Status.Conditions, appsv1alpha1.OperationJobReconciling)
+		if reconciling == nil || reconciling.Status != metav1.ConditionFalse {
+			return fmt.Errorf("it neither has ended nor says why it waits: %+v", job.Status)
+		}
+		outcome = "job: " + reconciling.Reason
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return outcome, w.remove(ctx, o.Kind, namespace, object.GetName())
 }
 
 // doAndUndo does an operation on its own object, waits for what becomes of it, takes it back, and deletes the object.
