@@ -23,14 +23,6 @@ func (w *world) alter(name string, change func(*jobplan.Pod)) {
 	w.put(&next)
 }
 
-// edit stores a job that a user has changed.
-func (w *world) edit(at int, change func(*appsv1alpha1.OperationJob)) {
-	job := w.jobs[at].DeepCopy()
-	change(job)
-	job.ResourceVersion = w.version()
-	w.jobs[at] = job
-}
-
 // TestTheImageIDOfAnotherImageIsNotUsed has the image of a Pod changed, and the new one is still pulled.
 func TestTheImageIDOfAnotherImageIsNotUsed(t *testing.T) {
 	for name, lags := range map[string]func(*jobplan.Pod){

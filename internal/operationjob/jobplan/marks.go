@@ -12,31 +12,45 @@ import (
 // replace asks for the Pod's replacement. collaset-controller does the rest.
 type replace struct{}
 
-func (replace) operate(t *target) {
-	pod, op := t.pod(), t.details.Operation
+func (r replace) operate(t *target) {
+	pod := t.pod()
 	switch {
 	case pod == nil && t.stored().InstanceID != "":
-		switch _, known := t.details.ExtraInfo[appsv1alpha1.ExtraInfoNewPod]; {
-		case !t.requireLive():
-		case !known && t.Successor == nil:
-			t.fail(appsv1alpha1.ReasonPodNotFound, "the Pod was gone before another one was there")
-		default:
-			t.setStage(appsv1alpha1.OpsStageOperated)
-		}
-		return
+		r.gone(t)
 	case pod != nil && pod.View.Terminating && pod.CollaSet != "":
-		if newID := pod.View.Labels[appsv1alpha1.ReplacePairNewIDLabel]; newID != "" {
-			op.InstanceID, op.CollaSet = newID, pod.CollaSet
-		}
-		known := t.stored().InstanceID == op.InstanceID // who comes after it
-		if c := t.traces(pod); known && isProtected(pod.View) && !c.IsZero() {
-			t.write(pod, "removing the job's finalizer from", c)
-		}
-		t.reportWait("the Pod is terminating")
-		return
-	case !t.requirePod() || !t.requireCollaSet(pod):
-		return
+		r.terminating(t, pod)
+	case t.requirePod() && t.requireCollaSet(pod):
+		r.ask(t, pod)
 	}
+}
+
+// gone looks for the Pod that comes after one that is gone.
+func (replace) gone(t *target) {
+	switch _, known := t.details.ExtraInfo[appsv1alpha1.ExtraInfoNewPod]; {
+	case !t.requireLive():
+	case !known && t.Successor == nil:
+		t.fail(appsv1alpha1.ReasonPodNotFound, "the Pod was gone before another one was there")
+	default:
+		t.setStage(appsv1alpha1.OpsStageOperated)
+	}
+}
+
+// terminating lets the Pod go as soon as it is stored who comes after it.
+func (replace) terminating(t *target, pod *Pod) {
+	op := t.details.Operation
+	if newID := pod.View.Labels[appsv1alpha1.ReplacePairNewIDLabel]; newID != "" {
+		op.InstanceID, op.CollaSet = newID, pod.CollaSet
+	}
+	isStored := t.stored().InstanceID == op.InstanceID
+	if c := t.traces(pod); isStored && isProtected(pod.View) && !c.IsZero() {
+		t.write(pod, "removing the job's finalizer from", c)
+	}
+	t.reportWait("the Pod is terminating")
+}
+
+// ask asks for the replacement, and follows how far it is.
+func (replace) ask(t *target, pod *Pod) {
+	op := t.details.Operation
 	if op.InstanceID = pod.View.Labels[appsv1alpha1.ReplacePairNewIDLabel]; op.InstanceID != "" {
 		op.CollaSet = pod.CollaSet
 	}
