@@ -55,14 +55,14 @@ func isOld(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNot
 func (r *reconciler) writePods(
 	ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered, writes []jobplan.Write,
 ) (conflict bool, err error) {
-	var mu sync.Mutex
+	now := r.clock.Now()
+	isPutOff := func(w jobplan.Write) bool { return now.Before(known.refused[w.Pod.View.UID].again) }
+	writes = slices.DeleteFunc(slices.Clone(writes), isPutOff)
+	var mu sync.Mutex // of what follows, and of known
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, parallel)
 	for i := range writes {
 		w := &writes[i]
-		if known.isPutOff(w.Pod.View.UID, r.clock.Now()) {
-			continue
-		}
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
@@ -72,13 +72,13 @@ func (r *reconciler) writePods(
 			defer mu.Unlock()
 			switch {
 			case failed == nil:
-				known.clearRefusal(w.Pod.View.UID)
+				delete(known.refused, w.Pod.View.UID)
 			case w.Evict && apierrors.IsTooManyRequests(failed), isRejected:
 				why := rejection.Why
 				if why == "" {
 					why = failures.Text(failed)
 				}
-				known.noteRefusal(w.Pod.View.UID, refusal{why, r.clock.Now().Add(jobplan.RefusedAgain)})
+				known.refused[w.Pod.View.UID] = refusal{why, now.Add(jobplan.RefusedAgain)}
 			case isOld(failed):
 				ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile", "pod", w.Pod.View.Name, "answer", failed.Error())
 				conflict = true
@@ -89,26 +89,6 @@ func (r *reconciler) writePods(
 	}
 	wg.Wait()
 	return conflict, err
-}
-
-// isPutOff reports whether writes to a Pod are put off, because the last was refused.
-func (k *remembered) isPutOff(pod types.UID, now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	refused, ok := k.refused[pod]
-	return ok && now.Before(refused.again)
-}
-
-func (k *remembered) noteRefusal(pod types.UID, why refusal) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.refused[pod] = why
-}
-
-func (k *remembered) clearRefusal(pod types.UID) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.refused, pod)
 }
 
 // writePod writes to one Pod.

@@ -57,7 +57,6 @@ type remembered struct {
 	next time.Time // when the next decision may be made
 	// fresh is whether the cache was seen to show the job as it is, and no write of it since has an unknown outcome.
 	fresh bool
-	mu    sync.Mutex
 	// refused are writes to Pods that the API server does not take, by the Pod's UID.
 	refused map[types.UID]refusal
 }
