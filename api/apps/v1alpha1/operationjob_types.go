@@ -350,7 +350,8 @@ const (
 	ReasonPodNotFound OpsReason = "PodNotFound"
 	// ReasonContainerNotFound: the Pod has no such container.
 	ReasonContainerNotFound OpsReason = "ContainerNotFound"
-	// ReasonUpdateObjectFailed: the request cannot be recorded on the Pod, because the operation's ID is not valid.
+	// ReasonUpdateObjectFailed: the API server refuses a write to a Pod that is out of service for it, or the operation's
+	// ID is not valid.
 	ReasonUpdateObjectFailed OpsReason = "UpdateObjectFailed"
 	// ReasonGetObjectFailed is set by Kuperator v0.7 only.
 	ReasonGetObjectFailed OpsReason = "GetObjectFailed"
