@@ -5,6 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // StripManagedFields drops metadata.managedFields, often a third of an object, before it enters the cache. It is the
@@ -29,6 +31,12 @@ func OnlyAnnotations(all map[string]string, wanted func(key string) bool) map[st
 		}
 	}
 	return kept
+}
+
+// OnlyController returns those owner references that name the controller: others are only for the garbage collector.
+func OnlyController(all []metav1.OwnerReference) []metav1.OwnerReference {
+	return slices.DeleteFunc(slices.Clone(all),
+		func(ref metav1.OwnerReference) bool { return !ptr.Deref(ref.Controller, false) })
 }
 
 // OnlyConditions returns the conditions of these types, and of each only whether it holds: without its times many

@@ -11,17 +11,14 @@ package lifecycle
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -89,8 +86,7 @@ func stripPod(object any) (any, error) {
 	}
 	pod.ManagedFields = nil
 	pod.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, isRead)
-	pod.OwnerReferences = slices.DeleteFunc(slices.Clone(pod.OwnerReferences),
-		func(ref metav1.OwnerReference) bool { return !ptr.Deref(ref.Controller, false) })
+	pod.OwnerReferences = bootstrap.OnlyController(pod.OwnerReferences)
 	spec, status := corev1.PodSpec{ReadinessGates: pod.Spec.ReadinessGates}, corev1.PodStatus{Phase: pod.Status.Phase}
 	if revision.Recorded(pod) {
 		spec.Containers = revision.OnlyContainers(pod.Spec.Containers, false)

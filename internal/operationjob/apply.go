@@ -218,6 +218,7 @@ func (r *reconciler) report(before, after *appsv1alpha1.OperationJob, ended []in
 			kind = corev1.EventTypeWarning
 		}
 		r.events.Eventf(after, nil, kind, string(progress), string(after.Spec.Action),
-			"%d of %d targets succeeded, %d failed", after.Status.SucceededPodCount, after.Status.TotalPodCount, after.Status.FailedPodCount)
+			"%d of %d targets succeeded, %d failed", after.Status.SucceededPodCount, after.Status.TotalPodCount,
+			after.Status.FailedPodCount)
 	}
 }

@@ -2,11 +2,9 @@ package operationjob
 
 import (
 	"context"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -16,6 +14,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
+	"kusionstack.io/kuperator/internal/revision"
 )
 
 const (
@@ -86,11 +85,11 @@ func stripPod(object any) (any, error) {
 	}
 	pod.ManagedFields = nil
 	pod.Annotations = bootstrap.OnlyAnnotations(pod.Annotations, isRead)
-	pod.OwnerReferences = slices.DeleteFunc(slices.Clone(pod.OwnerReferences),
-		func(ref metav1.OwnerReference) bool { return !ptr.Deref(ref.Controller, false) })
+	pod.OwnerReferences = bootstrap.OnlyController(pod.OwnerReferences)
 	pod.Spec = corev1.PodSpec{
 		ReadinessGates: pod.Spec.ReadinessGates, RestartPolicy: pod.Spec.RestartPolicy,
-		Containers: images(pod.Spec.Containers), InitContainers: images(pod.Spec.InitContainers),
+		Containers:     revision.OnlyContainers(pod.Spec.Containers, false),
+		InitContainers: revision.OnlyContainers(pod.Spec.InitContainers, false),
 	}
 	pod.Status = corev1.PodStatus{
 		Phase: pod.Status.Phase, ObservedGeneration: pod.Status.ObservedGeneration,
@@ -99,16 +98,6 @@ func stripPod(object any) (any, error) {
 		ContainerStatuses: runs(pod.Status.ContainerStatuses), InitContainerStatuses: runs(pod.Status.InitContainerStatuses),
 	}
 	return pod, nil
-}
-
-// images are containers without all but their names and images.
-func images(containers []corev1.Container) []corev1.Container {
-	var kept []corev1.Container
-	for i := range containers {
-		c := &containers[i]
-		kept = append(kept, corev1.Container{Name: c.Name, Image: c.Image, RestartPolicy: c.RestartPolicy})
-	}
-	return kept
 }
 
 // runs are statuses without all but what runs.

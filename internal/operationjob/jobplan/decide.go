@@ -104,17 +104,24 @@ func (d *decision) record() {
 // advance takes every target one step on that has started.
 func (d *decision) advance() {
 	act := actionOf(d.Job.Spec.Action)
+	d.eachUnderWay(func(t *target) {
+		if t.stored() != nil { // one that is only now taken over is stored first
+			t.step(act)
+		}
+	})
+}
+
+// eachUnderWay calls f with each target that has started and has not ended.
+func (d *decision) eachUnderWay(f func(*target)) {
 	for i := range d.status.TargetDetails {
 		details := &d.status.TargetDetails[i]
 		if !isUnderWay(*details) {
 			continue
 		}
-		if details.Operation == nil { // begun by Kuperator
+		if details.Operation == nil {
 			d.adopt(i, details)
-			continue
 		}
-		t := target{decision: d, Target: &d.Targets[i], number: i, details: details}
-		t.step(act)
+		f(&target{decision: d, Target: &d.Targets[i], number: i, details: details})
 	}
 }
 
@@ -258,19 +265,11 @@ func (d *decision) failRest(reason appsv1alpha1.OpsReason, message string) {
 // releaseAll takes away what a job that is being deleted has left on Pods, whatever its action, and lets it go.
 func (d *decision) releaseAll() {
 	isHeld := false
-	for i := range d.status.TargetDetails {
-		details := &d.status.TargetDetails[i]
-		if !isUnderWay(*details) {
-			continue
-		}
-		t := target{decision: d, Target: &d.Targets[i], number: i, details: details}
-		if details.Operation == nil {
-			d.adopt(i, details)
-		}
+	d.eachUnderWay(func(t *target) {
 		if !t.release() {
 			isHeld = true
 		}
-	}
+	})
 	if !isHeld {
 		d.plan.Release = slices.Contains(d.Job.Finalizers, appsv1alpha1.ProtectionFinalizer)
 	}

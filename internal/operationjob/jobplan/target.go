@@ -17,7 +17,7 @@ import (
 const (
 	// askerPrefix, followed by the UID of a job, is its name in the record of a mark.
 	askerPrefix = "operationjob/"
-	// waitingAfter is how long a target may take before its status says what it waits for: what is quick costs no write.
+	// waitingAfter is how long a target may take before its status has what it waits for: what is quick costs no write.
 	waitingAfter = 30 * time.Second
 	// RefusedAgain is how soon a write to a Pod is tried again that the API server does not take.
 	RefusedAgain = 10 * time.Second
@@ -241,7 +241,7 @@ func (t *target) setExtraInfo(key appsv1alpha1.OpsExtraInfoKey, value string) {
 	t.details.ExtraInfo[key] = t.short(value)
 }
 
-// reportWait says what the target waits for, once that takes long.
+// reportWait stores what the target waits for, once that takes long.
 func (t *target) reportWait(what string) {
 	if wait := t.details.StartTime.Add(waitingAfter).Sub(t.Now); wait > 0 {
 		t.decideWithin(wait)
