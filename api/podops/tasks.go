@@ -93,12 +93,13 @@ func TasksFor(v View, action string) map[string]Task {
 	return tasks
 }
 
-// Answer sets a task's result, or with result "" its progress message. It changes nothing if the Pod has no such task,
-// because the job was deleted or its deadline is over.
-func Answer(v View, id string, result TaskResult, message string) Change {
+// Answer sets a task's result, or with result "" its progress message. The request is that of the Task that was carried
+// out, so that the Pod may be read again before: Answer changes nothing if it has no such task any more, because the job
+// was deleted or its deadline is over, or another one with the same ID, of a later job of that name.
+func Answer(v View, id, request string, result TaskResult, message string) Change {
 	tasks, err := Tasks(v)
 	task, known := tasks[id]
-	if err != nil || !known {
+	if err != nil || !known || task.Request != request {
 		return Change{}
 	}
 	task.Result, task.Message = result, strings.ToValidUTF8(message[:min(len(message), MaxTaskMessage)], "")

@@ -68,16 +68,17 @@ func TestTasksFor(t *testing.T) {
 
 func TestAnswer(t *testing.T) {
 	v := allowed("1", `{"a":{"action":"`+warm+`","request":"1"},"b":{"action":"Restart","request":"2"}}`)
-	v = podops.Answer(v, "a", "", "half of it").Apply(v)
+	v = podops.Answer(v, "a", "1", "", "half of it").Apply(v)
 	require.Len(t, podops.TasksFor(v, warm), 1, "it is still carried out")
-	v = podops.Answer(v, "a", podops.TaskFailed, strings.Repeat("é", podops.MaxTaskMessage)).Apply(v)
+	v = podops.Answer(v, "a", "1", podops.TaskFailed, strings.Repeat("é", podops.MaxTaskMessage)).Apply(v)
 	tasks, err := podops.Tasks(v)
 	require.NoError(t, err)
 	assert.Equal(t, podops.TaskFailed, tasks["a"].Result)
 	assert.Equal(t, strings.Repeat("é", podops.MaxTaskMessage/2), tasks["a"].Message)
 	assert.Equal(t, podops.Task{Action: "Restart", Request: "2"}, tasks["b"])
-	assert.True(t, podops.Answer(v, "gone", podops.TaskSucceeded, "").IsZero())
-	assert.True(t, podops.Answer(allowed("1", "{"), "a", podops.TaskSucceeded, "").IsZero())
+	assert.True(t, podops.Answer(v, "a", "0", podops.TaskSucceeded, "").IsZero(), "it answers an earlier request")
+	assert.True(t, podops.Answer(v, "gone", "1", podops.TaskSucceeded, "").IsZero())
+	assert.True(t, podops.Answer(allowed("1", "{"), "a", "1", podops.TaskSucceeded, "").IsZero())
 }
 
 func TestPutTask(t *testing.T) {

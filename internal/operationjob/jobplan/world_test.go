@@ -476,8 +476,8 @@ func (w *world) owner(p *jobplan.Pod) bool {
 	if w.absent["owner"] {
 		return false
 	}
-	for id := range podops.TasksFor(p.View, "example.com/warm") {
-		w.change(p.View.Name, podops.Answer(p.View, id, w.answers, "said so"))
+	for id, task := range podops.TasksFor(p.View, "example.com/warm") {
+		w.change(p.View.Name, podops.Answer(p.View, id, task.Request, w.answers, "said so"))
 		return true
 	}
 	return false

@@ -132,13 +132,13 @@ func TestActionOfAnotherProgram(t *testing.T) {
 	s.await("every Pod to be handed over", func() error {
 		for _, pod := range s.pods() {
 			v := podops.Read(&pod)
-			for id := range podops.TasksFor(v, action) {
+			for id, task := range podops.TasksFor(v, action) {
 				require.False(t, v.Ready, "the Pod is out of service")
 				result := podops.TaskSucceeded
 				if len(answered) == 1 {
 					result = podops.TaskFailed
 				}
-				answer := podops.Answer(v, id, result, "the cache is cold")
+				answer := podops.Answer(v, id, task.Request, result, "the cache is cold")
 				err := s.Patch(t.Context(), &pod, client.RawPatch(types.MergePatchType, answer.MergePatch(v)))
 				if err != nil {
 					return err
