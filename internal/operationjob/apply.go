@@ -97,8 +97,10 @@ func (r *reconciler) writePod(ctx context.Context, job *appsv1alpha1.OperationJo
 	if w.Evict {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name}}
 		return r.evictions.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
-			ObjectMeta:    pod.ObjectMeta,
-			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &v.UID}},
+			ObjectMeta: pod.ObjectMeta,
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
+				UID: &v.UID, ResourceVersion: &v.ResourceVersion,
+			}},
 		})
 	}
 	kind, body := types.MergePatchType, w.Change.MergePatch(v)

@@ -156,9 +156,12 @@ func TestImagesOfAPatch(t *testing.T) {
 func TestAWriteThatIsRefusedIsPutOff(t *testing.T) {
 	evictions := 0
 	refuse := interceptor.Funcs{SubResourceCreate: func(
-		_ context.Context, _ client.Client, name string, _, _ client.Object, _ ...client.SubResourceCreateOption,
+		_ context.Context, c client.Client, name string, pod, eviction client.Object, _ ...client.SubResourceCreateOption,
 	) error {
 		require.Equal(t, "eviction", name)
+		require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+		require.Equal(t, metav1.Preconditions{UID: ptr.To(pod.GetUID()), ResourceVersion: ptr.To(pod.GetResourceVersion())},
+			*eviction.(*policyv1.Eviction).DeleteOptions.Preconditions)
 		evictions++
 		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
 	}}
