@@ -63,6 +63,13 @@ func entryOf(manager, fields string) metav1.ManagedFieldsEntry {
 		FieldsV1: metav1.NewFieldsV1(fields)}
 }
 
+func image(name string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.Containers[0].Image = name }
+}
+
+// restarting has operationjob-controller hold the container's image.
+var restarting = written(jobController, `{"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`)
+
 func cpu(amount string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(amount)}
@@ -316,6 +323,9 @@ func TestEveryPromiseCanBreak(t *testing.T) {
 				`{"f:metadata":{"f:annotations":{"f:`+jobTasks+`":{}},"f:labels":{"f:collaset.kusionstack.io/to-replace":{}}},`+
 					`"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{"f:image":{}}}}}`)))
 		}},
+		"an annotation of the job controller that another has written since": {events: func(s *story) {
+			s.apply(aPod(0, written(jobController, `{"f:metadata":{"f:annotations":{}}}`)))
+		}},
 		"the CollaSet controller changes a spec": {want: []Invariant{Writers}, events: func(s *story) {
 			s.apply(changed(func(set *appsv1alpha1.CollaSet) {
 				set.ManagedFields = append(set.ManagedFields, entryOf(collasetController, `{"f:spec":{"f:replicas":{}}}`))
@@ -395,6 +405,16 @@ func TestEveryPromiseCanBreakAtRest(t *testing.T) {
 			s.apply(aPod(0, offline))
 			s.apply(aPod(0, offline, newImage))
 			s.apply(aPod(0, newImage))
+		}},
+		"a container restarted by another name of its image": {events: func(s *story) {
+			s.apply(aPod(0, offline))
+			s.apply(aPod(0, offline, image("web:1@sha256:0"), restarting))
+			s.apply(aPod(0, image("web:1@sha256:0"), restarting))
+		}},
+		"a container restarted by the name of another image": {want: []Invariant{Revision}, events: func(s *story) {
+			s.apply(aPod(0, offline))
+			s.apply(aPod(0, offline, image("other:1@sha256:0"), restarting))
+			s.apply(aPod(0, image("other:1@sha256:0"), restarting))
 		}},
 		"what others added to a Pod is no difference": {events: func(s *story) {
 			s.event(aPod(0, terminating, offline), true)

@@ -6,10 +6,12 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func itoa(i int) string { return strconv.Itoa(i) }
@@ -74,7 +76,36 @@ func (c *content) differs(obj *corev1.Pod) string {
 			return at
 		}
 	}
-	return lacking("spec", reflect.ValueOf(&t.Spec), reflect.ValueOf(&obj.Spec))
+	present := obj.Spec.DeepCopy()
+	for _, pair := range [][2][]corev1.Container{{t.Spec.Containers, present.Containers},
+		{t.Spec.InitContainers, present.InitContainers}} {
+		undoRestarts(obj, pair[0], pair[1])
+	}
+	return lacking("spec", reflect.ValueOf(&t.Spec), reflect.ValueOf(present))
+}
+
+// undoRestarts gives containers the wanted images where operationjob-controller has written another name of them, by
+// which they have restarted.
+func undoRestarts(obj *corev1.Pod, wanted, present []corev1.Container) {
+	for i := range present {
+		c := &present[i]
+		isRestarted := slices.ContainsFunc(obj.ManagedFields, func(entry metav1.ManagedFieldsEntry) bool {
+			return entry.Manager == jobController && holds(entry, c.Name)
+		})
+		at := slices.IndexFunc(wanted, func(w corev1.Container) bool { return w.Name == c.Name })
+		if isRestarted && at >= 0 && repositoryOf(c.Image) == repositoryOf(wanted[at].Image) {
+			c.Image = wanted[at].Image
+		}
+	}
+}
+
+// repositoryOf is the name of an image without its tag and digest.
+func repositoryOf(image string) string {
+	name, _, _ := strings.Cut(image, "@")
+	if tag := strings.LastIndex(name, ":"); tag > strings.LastIndex(name, "/") {
+		name = name[:tag]
+	}
+	return name
 }
 
 var quantity = reflect.TypeFor[resource.Quantity]()

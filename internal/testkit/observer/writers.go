@@ -139,7 +139,8 @@ func (f fields) allow(path string) bool {
 	return false
 }
 
-// leaves visits the fields that are held.
+// leaves visits the fields that are held, but not the map of labels or annotations itself. The writer of its first entry
+// holds that, also when another has written the entry since.
 func leaves(held map[string]any, path string, visit func(string)) {
 	for step, below := range held {
 		at := step
@@ -150,7 +151,7 @@ func leaves(held map[string]any, path string, visit func(string)) {
 			leaves(m, at, visit)
 			continue
 		}
-		if step != "." { // the map itself, which the writer of the first entry holds
+		if step != "." && at != strings.TrimSuffix(podLabels, ".f:") && at != strings.TrimSuffix(podAnnotations, ".f:") {
 			visit(at)
 		}
 	}
