@@ -343,6 +343,37 @@ func TestAnEvictionIsTriedAgain(t *testing.T) {
 	w.ends(t, "p0 Succeeded")
 }
 
+// TestWhatATargetWaitsFor is in the status after half a minute, and in the error when a shorter deadline is over.
+func TestWhatATargetWaitsFor(t *testing.T) {
+	for name, test := range map[string]struct {
+		action       appsv1alpha1.OperationAction
+		absent, want string
+	}{
+		"a replacement":     {appsv1alpha1.OpsActionReplace, "collaset", "collaset-controller has to begin"},
+		"another Pod":       {appsv1alpha1.OpsActionRecreate, "collaset", "collaset-controller has to create the Pod"},
+		"deletion":          {appsv1alpha1.OpsActionRecreate, "lifecycle", "lifecycle-controller has not begun"},
+		"rules":             {appsv1alpha1.OpsActionRestart, "lifecycle", "PreCheck: the PodTransitionRules that select"},
+		"the other program": {"example.com/warm", "owner", "the program for action example.com/warm has not answered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, deadline := range []*int32{nil, ptr.To[int32](5)} {
+				w := newWorld(1)
+				w.absent[test.absent] = true
+				keep(w.job(test.action, "p0")).Spec.ActiveDeadlineSeconds = deadline
+				w.settle(t, 40*time.Second)
+				if details := w.jobs[0].Status.TargetDetails[0]; deadline == nil {
+					assert.Contains(t, details.ExtraInfo[appsv1alpha1.ExtraInfoWaiting], test.want)
+				} else {
+					require.NotNil(t, details.Error)
+					assert.Equal(t, appsv1alpha1.ReasonDeadlineExceeded, details.Error.Reason)
+					assert.Contains(t, details.Error.Message, test.want)
+				}
+				assert.Empty(t, w.problems)
+			}
+		})
+	}
+}
+
 func TestASelectorIsResolvedOnce(t *testing.T) {
 	w := newWorld(2)
 	job := keep(w.job(appsv1alpha1.OpsActionRecreate))

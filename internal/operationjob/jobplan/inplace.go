@@ -125,7 +125,12 @@ func (a inPlace) isDone(t *target) (done bool, waits string) {
 // waitingFor is what an operation waits for.
 func waitingFor(pod *Pod, id string) string {
 	for _, wait := range podops.ExplainWith(pod.View, podops.Surroundings{Brief: true}) {
-		if wait.ID == id {
+		switch _, asksRules := podops.StageOfPhase(wait.Phase); {
+		case wait.ID != id:
+		case asksRules && wait.Reason == podops.WaitLifecycle: // rules are not read here
+			return fmt.Sprintf("in %s: the PodTransitionRules that select the Pod have to let it pass, their status has the "+
+				"reason if one does not; then lifecycle-controller advances it", wait.Phase)
+		default:
 			return wait.Message
 		}
 	}

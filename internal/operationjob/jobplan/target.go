@@ -1,6 +1,7 @@
 package jobplan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -241,18 +242,19 @@ func (t *target) setExtraInfo(key appsv1alpha1.OpsExtraInfoKey, value string) {
 	t.details.ExtraInfo[key] = t.short(value)
 }
 
-// reportWait stores what the target waits for, once that takes long.
+// reportWait stores what the target waits for, once that takes long or its deadline is over.
 func (t *target) reportWait(what string) {
-	if wait := t.details.StartTime.Add(waitingAfter).Sub(t.Now); wait > 0 {
+	if wait := t.details.StartTime.Add(min(waitingAfter, t.deadline())).Sub(t.Now); wait > 0 {
 		t.decideWithin(wait)
 		return
 	}
 	t.setExtraInfo(appsv1alpha1.ExtraInfoWaiting, what)
 }
 
+// waitedFor is what a target waits for whose deadline is over: as this decision has it, or else the last one.
 func (t *target) waitedFor() string {
-	what := t.Job.Status.TargetDetails[t.number].ExtraInfo[appsv1alpha1.ExtraInfoWaiting]
-	if what != "" {
+	stored := t.Job.Status.TargetDetails[t.number].ExtraInfo[appsv1alpha1.ExtraInfoWaiting]
+	if what := cmp.Or(t.details.ExtraInfo[appsv1alpha1.ExtraInfoWaiting], stored); what != "" {
 		return "; it was waiting: " + what
 	}
 	return ""
