@@ -64,7 +64,7 @@ const (
 	CodePaused Code = "Paused"
 	// CodeRolloutHalted: the failure policy stopped the rollout.
 	CodeRolloutHalted Code = "RolloutHalted"
-	// CodeHeldByPartition: the partition keeps the Pod at its revision.
+	// CodeHeldByPartition: the partition keeps the Pod at its revision, or targets of a job from starting.
 	CodeHeldByPartition Code = "HeldByPartition"
 	// CodeNotIncluded: Pods are updated by label and this one lacks it.
 	CodeNotIncluded Code = "NotIncluded"
@@ -76,8 +76,21 @@ const (
 	CodeNotObserved Code = "SpecNotObserved"
 	// CodeStalled: the condition Stalled.
 	CodeStalled Code = "Stalled"
-	// CodeQueued: the Pod's update has not begun, and nothing holds it back.
+	// CodeQueued: the Pod's update has not begun, and nothing holds it back; or targets of a job have their turn later.
 	CodeQueued Code = "Queued"
+)
+
+// What is found in an OperationJob. Besides, the reasons of its condition Stalled and of its targets' errors are used
+// as they are.
+const (
+	// CodeFailurePolicy: too many targets failed for another one to start.
+	CodeFailurePolicy Code = "FailurePolicy"
+	// CodeOperationDelay: spec.operationDelaySeconds has not passed.
+	CodeOperationDelay Code = "OperationDelay"
+	// CodeActionPending: the program of the job's action has not answered.
+	CodeActionPending Code = "ActionPending"
+	// CodeTargetUnderWay: a target is under way, and its Pods show nothing that it waits for.
+	CodeTargetUnderWay Code = "TargetUnderWay"
 )
 
 // waitCode is the code of a wait of the Pod protocol.
@@ -92,4 +105,6 @@ const (
 	codeOtherOperation  = Code(podops.WaitOther)
 	codeBlockedByRule   = Code(podops.WaitRule)
 	codeWaitingForReady = Code(podops.WaitReady)
+	// codeTerminating: what is asked about is being deleted.
+	codeTerminating = Code("Terminating")
 )

@@ -225,7 +225,7 @@ func (x *index) terminating(pod *corev1.Pod) []Reason {
 		}
 	}
 	if len(found) == 0 {
-		found = append(found, Reason{Code: Code("Terminating"), Message: "the Pod is being deleted, within its grace period",
+		found = append(found, Reason{Code: codeTerminating, Message: "the Pod is being deleted, within its grace period",
 			Since: changedAt(pod)})
 	}
 	return found

@@ -45,6 +45,8 @@ type Facts struct {
 	// CollaSets and Rules are those of the same namespaces.
 	CollaSets []appsv1alpha1.CollaSet
 	Rules     []appsv1alpha1.PodTransitionRule
+	// Jobs are the OperationJobs of the same namespaces.
+	Jobs []appsv1alpha1.OperationJob
 	// Namespaces are the annotations of the Namespaces that could be read, the suite's own among them, by name.
 	Namespaces map[string]map[string]string
 	// Nodes are those that could be read, by name. A nil value is a node that does not exist; no entry means not known.
@@ -66,6 +68,8 @@ type index struct {
 	rules      map[string][]podops.Rule // by namespace; in the order of byRule
 	sources    map[string][]*appsv1alpha1.PodTransitionRule
 	sets       map[types.NamespacedName]*appsv1alpha1.CollaSet
+	jobsByID   map[types.NamespacedName]*appsv1alpha1.OperationJob // by namespace and the ID of their operations
+	jobsByUID  map[types.UID]*appsv1alpha1.OperationJob
 	components map[string]Component
 	freezes    map[string]*Freeze // by namespace
 	cluster    *Freeze
@@ -76,6 +80,8 @@ func newIndex(f *Facts) *index {
 		Facts: f, pods: make(map[types.NamespacedName]*corev1.Pod, len(f.Pods)),
 		rules: map[string][]podops.Rule{}, sources: map[string][]*appsv1alpha1.PodTransitionRule{},
 		sets:       make(map[types.NamespacedName]*appsv1alpha1.CollaSet, len(f.CollaSets)),
+		jobsByID:   make(map[types.NamespacedName]*appsv1alpha1.OperationJob, len(f.Jobs)),
+		jobsByUID:  make(map[types.UID]*appsv1alpha1.OperationJob, len(f.Jobs)),
 		components: map[string]Component{}, freezes: map[string]*Freeze{},
 	}
 	for i := range f.Pods {
@@ -88,6 +94,11 @@ func newIndex(f *Facts) *index {
 	}
 	for i := range f.CollaSets {
 		x.sets[types.NamespacedName{Namespace: f.CollaSets[i].Namespace, Name: f.CollaSets[i].Name}] = &f.CollaSets[i]
+	}
+	for i := range f.Jobs {
+		job := &f.Jobs[i]
+		x.jobsByID[types.NamespacedName{Namespace: job.Namespace, Name: podops.JobOperationID(job.Name)}] = job
+		x.jobsByUID[job.UID] = job
 	}
 	for _, c := range componentsOf(f) {
 		x.components[c.Name] = c
@@ -163,6 +174,9 @@ func (x *index) missing(name string) *Reason {
 	}
 	return r
 }
+
+// MissingController is the reason that a component does not run; nil if it runs or nothing is known.
+func MissingController(f Facts, name string) *Reason { return newIndex(&f).missing(name) }
 
 // surroundings are what the protocol needs beside the Pod.
 func (x *index) surroundings(namespace string) podops.Surroundings {

@@ -51,6 +51,8 @@ func load(t *testing.T, situation string) insight.Facts {
 			f.CollaSets = append(f.CollaSets, parse[appsv1alpha1.CollaSet](t, raw))
 		case "PodTransitionRule":
 			f.Rules = append(f.Rules, parse[appsv1alpha1.PodTransitionRule](t, raw))
+		case "OperationJob":
+			f.Jobs = append(f.Jobs, parse[appsv1alpha1.OperationJob](t, raw))
 		case "Lease":
 			f.Leases = append(f.Leases, parse[coordinationv1.Lease](t, raw))
 		case "Namespace":
@@ -108,15 +110,22 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		"paused":             {insight.Ref{Kind: "Pod", Name: "web-a"}, insight.CodePaused},
 		"deployment":         {insight.Ref{Kind: "Deployment", Name: "guest"}, insight.CodeBudgetSpent},
 		"nothing":            {insight.Ref{Kind: "Pod", Name: "web-a"}, ""},
+		"job-rule":           {insight.Ref{Kind: "OperationJob", Name: "restart-web"}, insight.CodeContainerCrashing},
+		"job-action":         {insight.Ref{Kind: "OperationJob", Name: "warm"}, insight.CodeActionPending},
+		"job-absent":         {insight.Ref{Kind: "Pod", Name: "web-a"}, ""},
+		"job-failed":         {insight.Ref{Kind: "OperationJob", Name: "restart-web"}, "PodNotFound"},
 	} {
 		t.Run(situation, func(t *testing.T) {
 			facts := load(t, situation)
 			tc.subject.Namespace = "shop"
 			var answer insight.Answer
 			var found bool
-			if tc.subject.Kind == "Pod" {
+			switch tc.subject.Kind {
+			case "Pod":
 				answer, found = insight.WhyPod(facts, "shop", tc.subject.Name, nil)
-			} else {
+			case "OperationJob":
+				answer, found = insight.WhyJob(facts, "shop", tc.subject.Name, nil)
+			default:
 				answer, found = insight.WhyWorkload(facts, tc.subject, nil)
 			}
 			require.True(t, found)

@@ -16,6 +16,8 @@ type Fleet struct {
 	Components []Component `json:"components,omitempty"`
 	// Budgets are the PodTransitionRules, by namespace and name.
 	Budgets []Budget `json:"budgets,omitempty"`
+	// Jobs are the OperationJobs that run or have ended recently, by namespace and name.
+	Jobs []Job `json:"jobs,omitempty"`
 	// Workloads are those that have Pods under the lifecycle, and all CollaSets; by namespace, kind and name.
 	Workloads []Workload `json:"workloads"`
 	// Gaps are what could not be read, and what is not said because of that.
@@ -92,15 +94,26 @@ type Pod struct {
 	Since *time.Time `json:"since,omitempty"`
 	// Operations are those on the Pod, by ID.
 	Operations []Operation `json:"operations,omitempty"`
+	// Marks are the labels that OperationJobs ask for.
+	Marks []Mark `json:"marks,omitempty"`
 	// Reasons are why a Pod without operations is not in service, or not at the revision that its workload wants.
 	Reasons []Reason `json:"reasons,omitempty"`
+}
+
+// Mark is a label by which something is asked for of a Pod: to be deleted, to be replaced.
+type Mark struct {
+	Label string `json:"label"`
+	// Askers are all that ask for it: "operationjob/<name>", or "other" for users and programs that are not recorded.
+	Askers []string `json:"askers"`
 }
 
 // Operation is one operation on a Pod.
 type Operation struct {
 	ID string `json:"id"`
 	// Type is empty if the operator has not said it.
-	Type  string `json:"type,omitempty"`
+	Type string `json:"type,omitempty"`
+	// Job is the name of the OperationJob that it is of; empty if it is of none.
+	Job   string `json:"job,omitempty"`
 	Phase string `json:"phase"`
 	// Since is when the phase began, by its writer's clock; nil if unknown.
 	Since *time.Time `json:"since,omitempty"`
@@ -124,6 +137,44 @@ type Reason struct {
 	Next string `json:"next,omitempty"`
 	// Holders are the Pods that hold the budget, in an Answer only; a Fleet has them in its Budgets.
 	Holders []Holder `json:"holders,omitempty"`
+}
+
+// Job is an OperationJob.
+type Job struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Action    string `json:"action"`
+	// Progress is Pending, Processing, Succeeded or Failed.
+	Progress string `json:"progress"`
+	// Total, Succeeded, Failed and UnderWay are numbers of targets. Total is 0 before they are recorded.
+	Total     int `json:"total"`
+	Succeeded int `json:"succeeded"`
+	Failed    int `json:"failed"`
+	UnderWay  int `json:"underWay"`
+	// Created is when it was created, Ended when the last target ended; nil before that.
+	Created *time.Time `json:"created,omitempty"`
+	Ended   *time.Time `json:"ended,omitempty"`
+	// Reasons are what it waits for, or why it failed, the blocker first; those of targets once for each code. An Answer
+	// has them in its own Reasons.
+	Reasons []Reason `json:"reasons,omitempty"`
+	// Targets, in an Answer only, are those that are under way, have failed, or were re-created instead of restarted.
+	Targets []Target `json:"targets,omitempty"`
+}
+
+// Target is a Pod on which a job operates.
+type Target struct {
+	Pod      string `json:"pod"`
+	Progress string `json:"progress"`
+	// Started is when it started; nil if it has not.
+	Started *time.Time `json:"started,omitempty"`
+	// NewPod takes the place of Pod; empty if none does, or it is not known yet.
+	NewPod string `json:"newPod,omitempty"`
+	// Recreated is why a Pod that should have been restarted in place was re-created; empty if it was not.
+	Recreated string `json:"recreated,omitempty"`
+	// Error is why it fails; nil if it does not.
+	Error *Reason `json:"error,omitempty"`
+	// Reasons are what it waits for, the blocker first.
+	Reasons []Reason `json:"reasons,omitempty"`
 }
 
 // Budget is a PodTransitionRule.
@@ -202,7 +253,7 @@ type Event struct {
 	From    string     `json:"from,omitempty"`
 }
 
-// Answer says why one Pod or workload is not where it should be.
+// Answer says why one Pod or workload is not where it should be, or what a job waits for.
 type Answer struct {
 	ObservedAt time.Time `json:"observedAt"`
 	Subject    Ref       `json:"subject"`
@@ -215,6 +266,8 @@ type Answer struct {
 	// Pod is set for a Pod, Workload for a workload (without its Pods, of which Stuck has those that do not move).
 	Pod      *Pod      `json:"pod,omitempty"`
 	Workload *Workload `json:"workload,omitempty"`
+	// Job is set for an OperationJob.
+	Job *Job `json:"job,omitempty"`
 	// Stuck are the workload's Pods that wait, by reason, most Pods first.
 	Stuck []Stuck `json:"stuck,omitempty"`
 	// Events are the newest Warnings about it, newest first.

@@ -91,7 +91,7 @@ func (x *index) podWithout(pod *corev1.Pod) Pod {
 	p := Pod{
 		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName,
 		Revision: pod.Labels[appsv1.ControllerRevisionHashLabelKey],
-		State:    stateOf(v, operations), Since: changedAt(pod),
+		State:    stateOf(v, operations), Since: changedAt(pod), Marks: x.marks(v),
 	}
 	if v.Terminating {
 		p.Reasons = x.terminating(pod)
@@ -112,6 +112,9 @@ func (x *index) podWithout(pod *corev1.Pod) Pod {
 			continue
 		}
 		o := Operation{ID: w.ID, Type: w.Type, Phase: string(w.Phase), Since: timeOf(w.Since), Reasons: reasons}
+		if job := x.jobOf(pod.Namespace, w.ID, w.Type); job != nil {
+			o.Job = job.Name
+		}
 		if strings.Contains(overdue, w.ID) {
 			o.Overdue = overdue
 		}
@@ -272,6 +275,9 @@ func (x *index) operator(pod *corev1.Pod, w podops.Wait) []Reason {
 		}
 	case podops.DeletionID:
 		return x.alone(LifecycleController)
+	}
+	if found := x.jobAtWork(pod, w); found != nil {
+		return found
 	}
 	return []Reason{{
 		Code:    codeOperatorAtWork,

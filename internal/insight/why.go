@@ -78,7 +78,7 @@ var symptoms = []Code{
 	"MaxUnavailable", CodeQueued, CodeHeldByPartition,
 	Code(appsv1alpha1.ReasonUpdating), Code(appsv1alpha1.ReasonScaling), Code(appsv1alpha1.ReasonUnavailable),
 	Code(appsv1alpha1.ReasonBlocked),
-	codeOperatorAtWork, codeLifecycle, codeBlockedByRule, codeWaitingForReady, codeOtherOperation,
+	codeOperatorAtWork, codeLifecycle, codeBlockedByRule, codeWaitingForReady, codeOtherOperation, CodeTargetUnderWay,
 }
 
 // byDepth puts symptoms behind causes: a CollaSet that waits for permission or for availability does so because of its
@@ -99,9 +99,14 @@ func byDepth(reasons []Reason) []Reason {
 
 // stuck sums up what Pods wait for, by the code of their blockers.
 func stuck(pods []Pod) []Stuck {
+	return group(len(pods), func(i int) (string, *Reason) { return pods[i].Name, pods[i].blocker() })
+}
+
+// group sums up n Pods by the code of their reasons. of returns the name of each and its reason, nil if it has none.
+func group(n int, of func(int) (string, *Reason)) []Stuck {
 	var all []Stuck
-	for i := range pods {
-		b := pods[i].blocker()
+	for i := range n {
+		name, b := of(i)
 		if b == nil {
 			continue
 		}
@@ -111,7 +116,7 @@ func stuck(pods []Pod) []Stuck {
 		}
 		all[at].Count++
 		if len(all[at].Pods) < maxNamed {
-			all[at].Pods = append(all[at].Pods, pods[i].Name)
+			all[at].Pods = append(all[at].Pods, name)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Stuck) int { return cmp.Compare(b.Count, a.Count) })
@@ -156,6 +161,9 @@ func podSummary(p Pod) string {
 	}
 	if len(during) > 0 {
 		text += "; " + strings.Join(during, ", ")
+	}
+	for _, m := range p.Marks {
+		text += "; " + m.Label + " is asked for by " + strings.Join(m.Askers, ", ")
 	}
 	if b := p.blocker(); b != nil {
 		return "Pod " + p.Name + " " + text + "; blocked by " + string(b.Code) + ": " + b.Message

@@ -26,11 +26,13 @@ const (
 // version is set at build time.
 var version = "unknown"
 
-// Exit codes. doctor and drain-check end with codeFindings if something is wrong or held.
+// Exit codes. doctor and drain-check end with codeFindings if something is wrong or held, commands that follow a job
+// with codeInterrupted if they are stopped before the job has ended: as a shell has it for Ctrl-C.
 const (
-	codeOK       = 0
-	codeError    = 1
-	codeFindings = 2
+	codeOK          = 0
+	codeError       = 1
+	codeFindings    = 2
+	codeInterrupted = 130
 )
 
 // errFindings means that a command worked and found something that its caller should know by the exit code.
@@ -50,6 +52,8 @@ func Run(ctx context.Context, args []string, streams genericiooptions.IOStreams)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	switch {
+	case errors.Is(err, errInterrupted):
+		return codeInterrupted
 	case err == nil, errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		return codeOK
 	case errors.Is(err, errFindings):

@@ -1,10 +1,13 @@
 package plugin
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // maxCompletions bounds what completion offers: more is of no help.
@@ -38,11 +41,18 @@ func (p *plugin) completeNames(kinds ...string) completion {
 						names = append(names, prefix+pods.Items[i].Name)
 					}
 				}
-			case "CollaSet":
+			case appsv1alpha1.CollaSetKind:
 				if sets, err := s.suite.AppsV1alpha1().CollaSets(s.namespace).List(cmd.Context(),
 					metav1.ListOptions{Limit: maxCompletions}); err == nil {
 					for i := range sets.Items {
 						names = append(names, prefix+sets.Items[i].Name)
+					}
+				}
+			case appsv1alpha1.OperationJobKind:
+				if jobs, err := s.suite.AppsV1alpha1().OperationJobs(s.namespace).List(cmd.Context(),
+					metav1.ListOptions{Limit: maxCompletions}); err == nil {
+					for i := range jobs.Items {
+						names = append(names, prefix+jobs.Items[i].Name)
 					}
 				}
 			case "Node":
@@ -61,6 +71,15 @@ func (p *plugin) completeNames(kinds ...string) completion {
 			}
 		}
 		return matching(names, toComplete), directive
+	}
+}
+
+// completeSeveral offers names of any argument, each once.
+func (p *plugin) completeSeveral(kinds ...string) completion {
+	one := p.completeNames(kinds...)
+	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		names, directive := one(cmd, nil, toComplete)
+		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) }), directive
 	}
 }
 

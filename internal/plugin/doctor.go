@@ -319,9 +319,11 @@ var permissions = []struct {
 	{"list", "", "pods", "status, why", false},
 	{"list", appsv1alpha1.SchemeGroupVersion.Group, "collasets", "status, why", false},
 	{"list", appsv1alpha1.SchemeGroupVersion.Group, "podtransitionrules", "status, why", false},
+	{"list", appsv1alpha1.SchemeGroupVersion.Group, "operationjobs", "status, why", false},
 	{"list", "apps", "controllerrevisions", "history, undo, plan", false},
 	{"patch", appsv1alpha1.SchemeGroupVersion.Group, "collasets", "pause, resume, restart, undo, plan -f", false},
-	{"patch", "", "pods", "replace", false},
+	{"create", appsv1alpha1.SchemeGroupVersion.Group, "operationjobs", "replace, restart --in-place", false},
+	{"patch", "", "pods", "replace --cancel", false},
 	{"patch", "", "namespaces", "freeze, unfreeze", false},
 	{"list", "", "nodes", "nodes that are not Ready", true},
 }

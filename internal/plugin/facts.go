@@ -18,6 +18,9 @@ import (
 // managedPods selects the Pods under the lifecycle.
 const managedPods = appsv1alpha1.ControlLabel + "=" + appsv1alpha1.ControlValue
 
+// jobsResource is the resource of OperationJobs, as gaps name it.
+const jobsResource = "operationjobs.apps.kusionstack.io"
+
 // maxSingleNodes is how many nodes are read one by one before all are listed.
 const maxSingleNodes = 3
 
@@ -32,8 +35,8 @@ func (s *session) facts(ctx context.Context, namespace string) (insight.Facts, e
 	if err != nil {
 		return f, fmt.Errorf("listing Pods%s: %w", in(namespace), err)
 	}
-	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules, s.readNamespaces,
-		s.readLeases, s.readNodes} {
+	for _, read := range []func(context.Context, string, *insight.Facts) error{s.readSets, s.readRules, s.readJobs,
+		s.readNamespaces, s.readLeases, s.readNodes} {
 		if err := read(ctx, namespace, &f); err != nil {
 			return f, err
 		}
@@ -75,6 +78,13 @@ func (s *session) readRules(ctx context.Context, namespace string, f *insight.Fa
 	}, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
 	return tolerate(f, err, "list", "podtransitionrules.apps.kusionstack.io", namespace,
 		"which rules hold Pods, and who holds their budgets")
+}
+
+func (s *session) readJobs(ctx context.Context, namespace string, f *insight.Facts) error {
+	err := each(ctx, metav1.ListOptions{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		return s.suite.AppsV1alpha1().OperationJobs(namespace).List(ctx, o)
+	}, func(job *appsv1alpha1.OperationJob) { f.Jobs = append(f.Jobs, *job) })
+	return tolerate(f, err, "list", jobsResource, namespace, "which OperationJobs run, and what they wait for")
 }
 
 // readNamespaces reads what is frozen.

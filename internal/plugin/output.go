@@ -55,6 +55,14 @@ func since(t *time.Time, now time.Time) string {
 	return fmt.Sprintf("since %s (%s ago)", t.UTC().Format(time.RFC3339), duration.HumanDuration(age))
 }
 
+// ago is how long ago a time is; "" for nil.
+func ago(t *time.Time, now time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return duration.HumanDuration(max(0, now.Sub(*t))) + " ago"
+}
+
 // joined are the texts that are not empty, with two spaces between.
 func joined(texts ...string) string {
 	var kept []string

@@ -38,15 +38,17 @@ func (p *plugin) statusCommand() *cobra.Command {
 
 All workloads with Pods under the lifecycle (label kusionstack.io/control=true) are shown, CollaSets and others. Below
 each are its Pods that are not in service or have an operation, with the operation, its phase, its start, and what it
-waits for.`,
+waits for. OperationJobs are shown that run or have ended within ten minutes.`,
 		Example: `  # What is under way in this namespace
   kubectl kuperator status
   # One workload, live
   kubectl kuperator status collaset/web --watch
+  # A job, live
+  kubectl kuperator status operationjob/restart-web-x7k2p --watch
   # All namespaces, for a program
   kubectl kuperator status -A -o json`,
 		Args:              cobra.MaximumNArgs(2),
-		ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind),
+		ValidArgsFunction: p.completeNames(appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.read(args); err != nil {
 				return err
@@ -75,8 +77,8 @@ func (o *statusOptions) read(args []string) error {
 	if o.allNamespaces {
 		return fmt.Errorf("%s is in one namespace: give that with -n instead of -A", strings.Join(args, "/"))
 	}
-	ref, err := target(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind, "Deployment", "StatefulSet",
-		"ReplicaSet", "DaemonSet", "Job", "Pod")
+	ref, err := target(args, appsv1alpha1.CollaSetKind, appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind,
+		"Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job", "Pod")
 	o.only = &ref
 	return err
 }
@@ -107,11 +109,21 @@ func (p *plugin) status(ctx context.Context, o statusOptions) error {
 	return p.print(fleet, func(w io.Writer) { writeFleet(w, fleet, o) })
 }
 
-// pick keeps the workload that was asked for.
+// pick keeps the workload or job that was asked for.
 func (o *statusOptions) pick(fleet insight.Fleet) (insight.Fleet, error) {
-	if o.only == nil {
+	switch {
+	case o.only == nil:
+		return fleet, nil
+	case o.only.Kind == appsv1alpha1.OperationJobKind:
+		fleet.Jobs = slices.DeleteFunc(fleet.Jobs, func(j insight.Job) bool { return j.Name != o.only.Name })
+		fleet.Workloads = []insight.Workload{}
+		if len(fleet.Jobs) == 0 {
+			return fleet, fmt.Errorf("no OperationJob %s runs in this namespace or has ended just now; "+
+				"kubectl kuperator status lists those that do, -n chooses another namespace", o.only.Name)
+		}
 		return fleet, nil
 	}
+	fleet.Jobs = nil
 	fleet.Workloads = slices.DeleteFunc(fleet.Workloads,
 		func(w insight.Workload) bool { return w.Kind != o.only.Kind || w.Name != o.only.Name })
 	if len(fleet.Workloads) == 0 {
@@ -142,7 +154,10 @@ func writeFleet(w io.Writer, f insight.Fleet, o statusOptions) {
 			writeBudget(w, b, f)
 		}
 	}
-	if len(f.Workloads) == 0 {
+	for i := range f.Jobs {
+		writeJob(w, &f.Jobs[i], f)
+	}
+	if len(f.Workloads) == 0 && (o.only == nil || o.only.Kind != appsv1alpha1.OperationJobKind) {
 		fmt.Fprintln(w, "no workload has Pods under the lifecycle (label "+managedPods+")")
 	}
 	for i := range f.Workloads {
@@ -161,6 +176,34 @@ func writeBudget(w io.Writer, b insight.Budget, f insight.Fleet) {
 	for _, r := range b.Reasons {
 		fmt.Fprintf(w, "   %s\n", line(r, f))
 	}
+}
+
+// writeJob is a job and the first thing that it waits for.
+func writeJob(w io.Writer, j *insight.Job, f insight.Fleet) {
+	underWay, at := "", since(j.Created, f.ObservedAt)
+	if j.UnderWay > 0 {
+		underWay = fmt.Sprintf(", %d under way", j.UnderWay)
+	}
+	if j.Ended != nil {
+		at = "ended " + ago(j.Ended, f.ObservedAt)
+	}
+	fmt.Fprintf(w, "OperationJob %s\n",
+		joined(j.Namespace+"/"+j.Name, j.Action, j.Progress, bar(j)+" "+j.Done()+underWay, at))
+	for _, r := range j.Reasons[:min(len(j.Reasons), 1)] {
+		fmt.Fprintf(w, "   %s\n", line(r, f))
+	}
+}
+
+// barWidth is the number of characters of a progress bar.
+const barWidth = 20
+
+// bar shows how many targets of a job have ended.
+func bar(j *insight.Job) string {
+	filled := 0
+	if j.Total > 0 {
+		filled = barWidth * (j.Succeeded + j.Failed) / j.Total
+	}
+	return strings.Repeat("█", filled) + strings.Repeat("░", barWidth-filled)
 }
 
 // writeWorkload is a workload with the Pods that are to be shown.

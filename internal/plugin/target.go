@@ -17,6 +17,8 @@ var kinds = []struct {
 	{"Pod", []string{"pod", "pods", "po"}},
 	{appsv1alpha1.CollaSetKind, []string{"collaset", "collasets", "cls", "collaset.apps.kusionstack.io",
 		"collasets.apps.kusionstack.io"}},
+	{appsv1alpha1.OperationJobKind, []string{"operationjob", "operationjobs", "opj",
+		"operationjob.apps.kusionstack.io", "operationjobs.apps.kusionstack.io"}},
 	{"Deployment", []string{"deployment", "deployments", "deploy", "deployment.apps", "deployments.apps"}},
 	{"StatefulSet", []string{"statefulset", "statefulsets", "sts", "statefulset.apps", "statefulsets.apps"}},
 	{"ReplicaSet", []string{"replicaset", "replicasets", "rs", "replicaset.apps", "replicasets.apps"}},
@@ -38,12 +40,7 @@ func target(args []string, usual string, allowed ...string) (insight.Ref, error)
 	}
 	ref := insight.Ref{Kind: usual, Name: name}
 	if word != "" {
-		ref.Kind = ""
-		for _, k := range kinds {
-			if slices.Contains(k.words, strings.ToLower(word)) {
-				ref.Kind = k.kind
-			}
-		}
+		ref.Kind = kindOf(word)
 	}
 	if ref.Kind == "" || !slices.Contains(allowed, ref.Kind) || name == "" {
 		var forms []string
@@ -54,6 +51,38 @@ func target(args []string, usual string, allowed ...string) (insight.Ref, error)
 			strings.Join(forms, ", "))
 	}
 	return ref, nil
+}
+
+// targets reads several: KIND/NAME each, KIND NAME NAME, or NAMEs alone. All are of one kind.
+func targets(args []string, usual string, allowed ...string) ([]insight.Ref, error) {
+	kind := ""
+	if len(args) > 1 && kindOf(args[0]) != "" {
+		kind, args = args[0]+"/", args[1:]
+	}
+	var refs []insight.Ref
+	for _, arg := range args {
+		ref, err := target([]string{kind + arg}, usual, allowed...)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(refs) > 0 && ref.Kind != refs[0].Kind:
+			return nil, fmt.Errorf("%s and %s are of two kinds: name objects of one kind", shown(refs[0]), shown(ref))
+		case slices.Contains(refs, ref):
+			return nil, fmt.Errorf("%s is named twice", shown(ref))
+		}
+		refs = append(refs, ref)
+	}
+	return refs, nil
+}
+
+// kindOf is the kind that a word names; "" if it names none.
+func kindOf(word string) string {
+	for _, k := range kinds {
+		if slices.Contains(k.words, strings.ToLower(word)) {
+			return k.kind
+		}
+	}
+	return ""
 }
 
 func shown(ref insight.Ref) string { return strings.ToLower(ref.Kind) + "/" + ref.Name }

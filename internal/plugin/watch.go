@@ -37,6 +37,7 @@ type live struct {
 	pods      cache.Store
 	sets      cache.Store
 	rules     cache.Store
+	jobs      cache.Store
 	leases    cache.Store
 	changed   chan struct{}
 }
@@ -72,6 +73,12 @@ func (l *live) sources() []source {
 			}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				return suite.PodTransitionRules(l.namespace).Watch(ctx, o)
 			}},
+		{&l.jobs, &appsv1alpha1.OperationJob{},
+			func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				return suite.OperationJobs(l.namespace).List(ctx, o)
+			}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				return suite.OperationJobs(l.namespace).Watch(ctx, o)
+			}},
 		{&l.leases, &coordinationv1.Lease{}, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			return leases.List(ctx, o)
 		}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
@@ -86,6 +93,7 @@ func (l *live) readable(s source) bool {
 		switch {
 		case strings.HasPrefix(g.What, "collasets.") && s.store == &l.sets,
 			strings.HasPrefix(g.What, "podtransitionrules.") && s.store == &l.rules,
+			strings.HasPrefix(g.What, jobsResource) && s.store == &l.jobs,
 			strings.HasPrefix(g.What, "leases.") && s.store == &l.leases:
 			return false
 		}
@@ -139,9 +147,10 @@ func (l *live) now() insight.Facts {
 	collect(l.pods, func(pod *corev1.Pod) { f.Pods = append(f.Pods, *pod) })
 	collect(l.sets, func(set *appsv1alpha1.CollaSet) { f.CollaSets = append(f.CollaSets, *set) })
 	collect(l.rules, func(r *appsv1alpha1.PodTransitionRule) { f.Rules = append(f.Rules, *r) })
+	collect(l.jobs, func(job *appsv1alpha1.OperationJob) { f.Jobs = append(f.Jobs, *job) })
 	collect(l.leases, func(lease *coordinationv1.Lease) { f.Leases = append(f.Leases, *lease) })
 	for _, g := range l.facts.Gaps {
-		for _, watched := range []string{"collasets.", "podtransitionrules.", "leases."} {
+		for _, watched := range []string{"collasets.", "podtransitionrules.", jobsResource, "leases."} {
 			if strings.HasPrefix(g.What, watched) {
 				f.Gaps = append(f.Gaps, g)
 			}

@@ -13,23 +13,28 @@ import (
 	"kusionstack.io/kuperator/internal/insight"
 )
 
-// maxHolders is how many holders of a budget the text names.
-const maxHolders = 8
+const (
+	// maxHolders is how many holders of a budget the text names.
+	maxHolders = 8
+	// maxTargets is how many targets of a job the text names.
+	maxTargets = 20
+)
 
 func (p *plugin) whyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "why KIND/NAME",
 		GroupID: groupLook,
-		Short:   "Show what a Pod or a workload waits for, since when, and what to do",
-		Long: `Show what a Pod or a workload waits for, since when, and what to do.
+		Short:   "Show what a Pod, a workload or a job waits for, since when, and what to do",
+		Long: `Show what a Pod, a workload or an OperationJob waits for, since when, and what to do.
 
 The first reason is the blocker: what has to change first. A budget that is exhausted is shown with the Pods that use it
 and what those wait for themselves. Without a kind, NAME is a Pod.`,
 		Example: `  kubectl kuperator why pod/web-7k2xd
   kubectl kuperator why collaset/web
+  kubectl kuperator why operationjob/restart-web-x7k2p
   kubectl kuperator why deployment/guest -o json`,
 		Args:              cobra.RangeArgs(1, 2),
-		ValidArgsFunction: p.completeNames("Pod", appsv1alpha1.CollaSetKind),
+		ValidArgsFunction: p.completeNames("Pod", appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return p.why(cmd.Context(), args)
 		},
@@ -37,8 +42,8 @@ and what those wait for themselves. Without a kind, NAME is a Pod.`,
 }
 
 func (p *plugin) why(ctx context.Context, args []string) error {
-	ref, err := target(args, "Pod", "Pod", appsv1alpha1.CollaSetKind, "Deployment", "StatefulSet", "ReplicaSet",
-		"DaemonSet", "Job")
+	ref, err := target(args, "Pod", "Pod", appsv1alpha1.CollaSetKind, appsv1alpha1.OperationJobKind, "Deployment",
+		"StatefulSet", "ReplicaSet", "DaemonSet", "Job")
 	if err != nil {
 		return err
 	}
@@ -67,6 +72,13 @@ func (s *session) answer(ctx context.Context, ref insight.Ref) (insight.Answer, 
 	if err != nil {
 		return insight.Answer{}, err
 	}
+	if ref.Kind == appsv1alpha1.OperationJobKind {
+		answer, found := insight.WhyJob(facts, ref.Namespace, ref.Name, events)
+		if !found {
+			return answer, noJob(&facts, ref)
+		}
+		return answer, nil
+	}
 	if ref.Kind != "Pod" {
 		answer, found := insight.WhyWorkload(facts, ref, events)
 		if !found {
@@ -84,6 +96,17 @@ func (s *session) answer(ctx context.Context, ref insight.Ref) (insight.Answer, 
 	return answer, nil
 }
 
+// noJob is the error about a job that is not among the facts.
+func noJob(facts *insight.Facts, ref insight.Ref) error {
+	for _, g := range facts.Gaps {
+		if strings.HasPrefix(g.What, jobsResource) {
+			return fmt.Errorf("reading %s: %s", shown(ref), g.Why)
+		}
+	}
+	return fmt.Errorf("there is no OperationJob %s in namespace %s: it may have ended and be deleted already "+
+		"(spec.TTLSecondsAfterFinished); -n chooses another namespace", ref.Name, ref.Namespace)
+}
+
 // hint names the CollaSet that a Pod of that name would belong to: the Pod may not exist because it cannot be created.
 func hint(facts insight.Facts, pod string) string {
 	for i := range facts.CollaSets {
@@ -97,9 +120,15 @@ func hint(facts insight.Facts, pod string) string {
 // writeAnswer is the answer on one screen.
 func writeAnswer(w io.Writer, a insight.Answer) {
 	fmt.Fprintf(w, "%s\n", summary(a))
-	if a.Blocker == nil {
+	isOver := a.Job != nil && a.Job.Ended != nil
+	switch {
+	case a.Blocker == nil && isOver:
+	case a.Blocker == nil:
 		fmt.Fprintln(w, "\nNothing holds it back.")
-	} else {
+	case isOver:
+		fmt.Fprintln(w, "\nFailed because of")
+		writeReason(w, *a.Blocker, a.ObservedAt)
+	default:
 		fmt.Fprintln(w, "\nBlocked by")
 		writeReason(w, *a.Blocker, a.ObservedAt)
 	}
@@ -119,6 +148,9 @@ func writeAnswer(w io.Writer, a insight.Answer) {
 			fmt.Fprintf(w, "  %d for %s: %s%s\n", s.Count, s.Code, strings.Join(s.Pods, ", "), more)
 		}
 	}
+	if a.Job != nil {
+		writeTargets(w, a.Job.Targets, a.ObservedAt)
+	}
 	if len(a.Events) > 0 {
 		fmt.Fprintln(w, "\nWarnings")
 		for _, e := range a.Events {
@@ -134,6 +166,9 @@ func writeAnswer(w io.Writer, a insight.Answer) {
 
 // summary is the first lines: the subject, its operations, without the blocker, which follows.
 func summary(a insight.Answer) string {
+	if a.Job != nil {
+		return a.Summary + "\n  created " + ago(a.Job.Created, a.ObservedAt)
+	}
 	if a.Pod == nil {
 		return a.Summary
 	}
@@ -148,12 +183,56 @@ func summary(a insight.Answer) string {
 		if kind == "" {
 			kind = "operation without a type"
 		}
-		text += "\n  " + joined(fmt.Sprintf("%s by %s", kind, o.ID), "phase "+o.Phase, since(o.Since, a.ObservedAt))
+		by := o.ID
+		if o.Job != "" {
+			by = "operationjob/" + o.Job
+		}
+		text += "\n  " + joined(fmt.Sprintf("%s by %s", kind, by), "phase "+o.Phase, since(o.Since, a.ObservedAt))
 		if o.Overdue != "" {
 			text += "\n     overdue: " + o.Overdue
 		}
 	}
+	for _, m := range p.Marks {
+		text += "\n  " + m.Label + " asked for by " + strings.Join(m.Askers, ", ")
+	}
 	return text
+}
+
+// writeTargets has a line for each target that waits, has failed, or was re-created.
+func writeTargets(w io.Writer, targets []insight.Target, now time.Time) {
+	if len(targets) > 0 {
+		fmt.Fprintln(w, "\nTargets")
+	}
+	for i := range targets {
+		if i == maxTargets {
+			fmt.Fprintf(w, "  and %d more (-o json has them)\n", len(targets)-maxTargets)
+			return
+		}
+		fmt.Fprintf(w, "  %s\n", targetText(&targets[i], now))
+	}
+}
+
+// targetText is a target in one line.
+func targetText(t *insight.Target, now time.Time) string {
+	var what string
+	switch {
+	case t.Error != nil:
+		what = fmt.Sprintf("%s: %s", t.Error.Code, t.Error.Message)
+	case len(t.Reasons) > 0:
+		what = fmt.Sprintf("waits for %s: %s", t.Reasons[0].Code, t.Reasons[0].Message)
+	}
+	started := ""
+	if t.Error == nil && len(t.Reasons) > 0 {
+		started = since(t.Started, now)
+	}
+	recreated, newPod := "", ""
+	if t.Recreated != "" {
+		recreated = "re-created, not restarted in place: " + t.Recreated
+	}
+	if t.NewPod != "" {
+		newPod = "new Pod " + t.NewPod
+	}
+	return joined(t.Pod, t.Progress, started, newPod, recreated, what)
 }
 
 func writeReason(w io.Writer, r insight.Reason, now time.Time) {
