@@ -127,6 +127,8 @@ security_stories() { part "Rights, policies and attacks" make test PKG=./test/in
 
 rule_stories() { part "Rules" make test PKG="./test/integration/podtransitionrule ./test/integration/rules"; }
 
+configuration_stories() { part "Followed configuration" make test PKG=./test/integration/configuration; }
+
 job_stories() { part "OperationJobs" make test PKG=./test/integration/operationjob; }
 
 neighbour_stories() { part "Neighbours" make test PKG=./test/neighbours; }

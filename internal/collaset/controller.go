@@ -251,7 +251,8 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 		r.window); err != nil {
 		return err
 	}
-	for name, values := range map[string]client.IndexerFunc{poolIndex: poolOf, includeIndex: includedBy} {
+	for name, values := range map[string]client.IndexerFunc{poolIndex: poolOf, includeIndex: includedBy,
+		followIndex: followedBy} {
 		if err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1alpha1.CollaSet{}, name, values); err != nil {
 			return fmt.Errorf("indexing CollaSets: %w", err)
 		}
@@ -274,9 +275,13 @@ func addController(ctx context.Context, mgr ctrl.Manager, o bootstrap.Options, r
 	if err != nil {
 		return fmt.Errorf("adding the controller of steps: %w", err)
 	}
+	if err := addConfigurationController(mgr, r.server); err != nil {
+		return fmt.Errorf("adding the controller of followed configuration: %w", err)
+	}
 	return builder.ControllerManagedBy(mgr).
 		Named(Name).
-		For(&appsv1alpha1.CollaSet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&appsv1alpha1.CollaSet{},
+			builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, configurationChanged()))).
 		Watches(&corev1.Pod{}, events.podEvents(owner), builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		WatchesRawSource(source.Func(r.window.keepQueue)).
 		Watches(&appsv1.ControllerRevision{}, owner, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).

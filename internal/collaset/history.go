@@ -45,10 +45,11 @@ type history struct {
 
 // knownRevisions is what is kept of the revisions' contents.
 type knownRevisions struct {
-	// generation is the one that rendered and wanted were made from; 0 for none.
-	generation int64
-	rendered   []byte
-	wanted     *revision.Data
+	// generation and configuration are those that rendered and wanted were made from; 0 for none.
+	generation    int64
+	configuration []appsv1alpha1.ConfigurationStatus
+	rendered      []byte
+	wanted        *revision.Data
 	// parsed holds the revisions' contents by UID; changes what lies between them and the one named changesTo.
 	parsed    map[types.UID]*revision.Data
 	changes   map[string]revision.Change
@@ -140,9 +141,9 @@ func (h *history) read(
 }
 
 // render makes the content of the present template's revision, from the stored JSON: the cached object has lost what
-// its Go type does not know. It costs one read for each generation.
+// its Go type does not know. It costs one read for each generation and configuration.
 func (r revisions) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *knownRevisions) error {
-	if m.generation == set.Generation {
+	if m.generation == set.Generation && slices.Equal(m.configuration, set.Status.Configuration) {
 		return nil
 	}
 	stored := &unstructured.Unstructured{}
@@ -156,8 +157,15 @@ func (r revisions) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *kn
 	if stored.GetGeneration() != set.Generation || stored.GetUID() != set.UID {
 		return errStale
 	}
+	configuration, err := revision.ConfigurationIn(stored.Object)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(configuration, set.Status.Configuration) {
+		return errStale
+	}
 	spec, _ := stored.Object["spec"].(map[string]any)
-	rendered, err := revision.Render(spec)
+	rendered, err := revision.RenderWith(spec, configuration)
 	if err != nil {
 		return fmt.Errorf("making a revision of the template: %w", err)
 	}
@@ -165,7 +173,7 @@ func (r revisions) render(ctx context.Context, set *appsv1alpha1.CollaSet, m *kn
 	if err != nil {
 		return fmt.Errorf("making a revision of the template: %w", err)
 	}
-	m.rendered, m.wanted, m.generation = rendered, wanted, set.Generation
+	m.rendered, m.wanted, m.generation, m.configuration = rendered, wanted, set.Generation, configuration
 	return nil
 }
 

@@ -325,7 +325,8 @@ func podOf(pod *corev1.Pod, selector labels.Selector) setplan.Pod {
 	if p.Recorded {
 		progress := revision.Carried(pod)
 		p.Carried, p.Missing, p.Wait = progress.Done, progress.Missing, string(progress.Wait)
-		p.ResizeDue, p.Infeasible = progress.ResizeDue, progress.Wait == revision.WaitResizeInfeasible
+		p.ResizeDue = progress.ResizeDue
+		p.Infeasible = progress.Wait == revision.WaitResizeInfeasible || progress.Wait == revision.WaitRestartInfeasible
 		p.ResizeRestarts, p.Restarting = progress.ResizeRestarts, progress.Restarting
 		if f := progress.Finish; f != nil {
 			op := p.Facts.Op

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/duration"
 
@@ -259,17 +260,23 @@ func (s *session) undo(ctx context.Context, set *appsv1alpha1.CollaSet, to int64
 	if err != nil {
 		return c, err
 	}
-	wanted, err := undoTarget(set, list, to)
+	wanted, err := undoTarget(set, list, contents, to)
 	if err != nil {
 		return c, err
 	}
 	c.Action = fmt.Sprintf("at revision %d (%s)", wanted.Revision, wanted.Name)
-	if wanted.Name == set.Status.UpdatedRevision && set.Status.ObservedGeneration == set.Generation {
+	observed := set.Status.ObservedGeneration == set.Generation
+	if wanted.Name == set.Status.UpdatedRevision && observed {
 		return c, nil
 	}
 	data := contents[wanted.Name]
 	if data == nil {
 		return c, fmt.Errorf("revision %s cannot be read: choose another with --to-revision", wanted.Name)
+	}
+	if now := contents[set.Status.UpdatedRevision]; now != nil && now.SameTemplate(data) && observed {
+		return c, fmt.Errorf(
+			"revision %s has the present template, and was made for other content of ConfigMaps or Secrets (%s): put that back instead",
+			wanted.Name, appsv1alpha1.ConfigurationAnnotation)
 	}
 	c.Changed, c.Action = true, "goes back to "+strings.TrimPrefix(c.Action, "at ")
 	c.Details = append([]string{strings.Join(imagesOf(data), ", ")}, chosen(set)...)
@@ -325,9 +332,9 @@ func (s *session) whenSeen(ctx context.Context, set *appsv1alpha1.CollaSet) (*ap
 	return now, nil
 }
 
-// undoTarget is the revision to go back to.
+// undoTarget is the revision to go back to: by its number, or the last one with another template.
 func undoTarget(
-	set *appsv1alpha1.CollaSet, list []appsv1.ControllerRevision, to int64,
+	set *appsv1alpha1.CollaSet, list []appsv1.ControllerRevision, contents map[string]*revision.Data, to int64,
 ) (*appsv1.ControllerRevision, error) {
 	if to == 0 && set.Status.ObservedGeneration != set.Generation {
 		return nil, fmt.Errorf(
@@ -335,7 +342,12 @@ func undoTarget(
 			set.Name)
 	}
 	for i := len(list) - 1; i >= 0; i-- {
-		if to == list[i].Revision && to != 0 || to == 0 && list[i].Name != set.Status.UpdatedRevision {
+		if to != 0 && to == list[i].Revision {
+			return &list[i], nil
+		}
+		data, now := contents[list[i].Name], contents[set.Status.UpdatedRevision]
+		sameTemplate := data != nil && now != nil && data.SameTemplate(now)
+		if to == 0 && list[i].Name != set.Status.UpdatedRevision && !sameTemplate {
 			return &list[i], nil
 		}
 	}
@@ -356,10 +368,12 @@ type patchOperation struct {
 // undoPatch replaces the templates as a whole, so it depends on the very spec that was read: on its generation, because
 // the status of a CollaSet that is being rolled out changes all the time.
 func undoPatch(set *appsv1alpha1.CollaSet, data *revision.Data) []patchOperation {
+	template := data.Template()
+	unstructured.RemoveNestedField(template, "metadata", "annotations", appsv1alpha1.ConfigurationAnnotation)
 	patch := []patchOperation{
 		{"test", "/metadata/uid", set.UID},
 		{"test", "/metadata/generation", set.Generation},
-		{"replace", "/spec/template", data.Template()},
+		{"replace", "/spec/template", template},
 	}
 	var claims []map[string]any
 	for _, t := range data.ClaimTemplates() {

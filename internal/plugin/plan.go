@@ -179,7 +179,14 @@ func (s *session) forecast(ctx context.Context, a applied) (forecast, error) {
 	if f.Policy == "" {
 		f.Policy = string(appsv1alpha1.PodUpdateInPlaceIfPossible)
 	}
-	wanted, err := dataOf(a.next)
+	var configuration []appsv1alpha1.ConfigurationStatus
+	if a.live != nil {
+		var err error
+		if configuration, err = revision.ConfigurationIn(a.live.Object); err != nil {
+			return f, err
+		}
+	}
+	wanted, err := dataOf(a.next, configuration)
 	if err != nil {
 		return f, err
 	}
@@ -191,7 +198,7 @@ func (s *session) forecast(ctx context.Context, a applied) (forecast, error) {
 		return f, err
 	}
 	f.ReplicasFrom = ptr.Deref(before.Spec.Replicas, 0)
-	present, err := dataOf(a.live)
+	present, err := dataOf(a.live, configuration)
 	if err != nil {
 		return f, err
 	}
@@ -219,9 +226,11 @@ func (s *session) forecast(ctx context.Context, a applied) (forecast, error) {
 }
 
 // dataOf is the content of the revision that a CollaSet's spec makes.
-func dataOf(set *unstructured.Unstructured) (*revision.Data, error) {
+func dataOf(
+	set *unstructured.Unstructured, configuration []appsv1alpha1.ConfigurationStatus,
+) (*revision.Data, error) {
 	spec, _ := set.Object["spec"].(map[string]any)
-	rendered, err := revision.Render(spec)
+	rendered, err := revision.RenderWith(spec, configuration)
 	if err != nil {
 		return nil, fmt.Errorf("the template of collaset/%s: %w", set.GetName(), err)
 	}

@@ -40,7 +40,7 @@ func TestUndoTarget(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			set := &appsv1alpha1.CollaSet{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 4}}
 			set.Status.UpdatedRevision, set.Status.ObservedGeneration = tc.updated, tc.observed
-			got, err := undoTarget(set, list, tc.to)
+			got, err := undoTarget(set, list, nil, tc.to)
 			if tc.says != "" {
 				require.ErrorContains(t, err, tc.says)
 				return

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kjson "sigs.k8s.io/json"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // Data is the parsed content of one revision. It is immutable.
@@ -85,6 +87,24 @@ func (d *Data) HasClaims() bool { return len(d.claims) > 0 }
 func (d *Data) Same(other *Data) bool {
 	return reflect.DeepEqual(d.normal, other.normal) && reflect.DeepEqual(d.claims, other.claims) &&
 		reflect.DeepEqual(d.unknown, other.unknown)
+}
+
+// SameTemplate is Same for revisions that may have been made for other content of the configuration that they follow.
+func (d *Data) SameTemplate(other *Data) bool { return d.unconfigured().Same(other.unconfigured()) }
+
+// unconfigured is the revision without ConfigurationAnnotation, in normal form only.
+func (d *Data) unconfigured() *Data {
+	annotations := object(object(d.normal["metadata"])["annotations"])
+	if annotations[appsv1alpha1.ConfigurationAnnotation] == nil {
+		return d
+	}
+	normal := runtime.DeepCopyJSON(d.normal)
+	metadata := object(normal["metadata"])
+	if delete(object(metadata["annotations"]), appsv1alpha1.ConfigurationAnnotation); len(annotations) == 1 {
+		delete(metadata, "annotations")
+	}
+	prune(normal)
+	return &Data{normal: normal, claims: d.claims, unknown: d.unknown}
 }
 
 // normalise puts an object of the core API into normal form, in which all that means the same is the same: through its

@@ -10,6 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 const (
@@ -34,6 +36,9 @@ type Change struct {
 
 	// Images are the new images by container name, for those that differ: of containers, init containers and sidecars.
 	Images map[string]string
+	// Restart are the containers, sidecars among them, that restart for new content of what they mount, whether their
+	// image changes or not; sorted.
+	Restart []string
 	// Labels and Annotations are those of the template to set (value) or remove (nil) on the Pod.
 	Labels, Annotations map[string]*string
 	// Tolerations are those to add. One that differs from a toleration of the Pod in its seconds alone takes its place.
@@ -43,8 +48,8 @@ type Change struct {
 	// Resize is the cpu and memory to set by container name, PodResize that of the Pod as a whole (nil: none).
 	Resize    map[string]corev1.ResourceRequirements
 	PodResize *corev1.ResourceRequirements
-	// Restarts reports whether a container restarts for the change in place: for a new image, or for resources where its
-	// resizePolicy asks for that. Init containers that are no sidecars do not run again.
+	// Restarts reports whether a container restarts for the change in place: for a new image, for what it mounts, or for
+	// resources where its resizePolicy asks for that. Init containers that are no sidecars do not run again.
 	Restarts bool
 
 	// claimsForce counts the fields of Forcing that ClaimsDiffer is about, allForce all.
@@ -63,6 +68,7 @@ func (c Change) OnlyClaimsForce() bool { return c.claimsForce > 0 && c.claimsFor
 // v1.36:
 //
 //	metadata.labels, metadata.annotations       always, but for a new value of one that restarts: Capabilities.Restart
+//	ConfigMaps and Secrets that are followed    mounted ones; the container restarts
 //	spec.containers[].image                     always; the container restarts
 //	spec.initContainers[].image                 always; a sidecar restarts, others change when the Pod is created anew
 //	spec.tolerations                            additions, and other seconds of one that is there
@@ -176,7 +182,10 @@ func (c *comparison) labels(_ string, before, after any) {
 func (c *comparison) annotations(path string, before, after any) {
 	c.change.Annotations = diff(object(before), object(after))
 	for key, value := range c.change.Annotations {
-		if value != nil && c.can.Restart.has(key) {
+		switch {
+		case key == appsv1alpha1.ConfigurationAnnotation:
+			c.configuration(object(before)[key], object(after)[key])
+		case value != nil && c.can.Restart.has(key):
 			c.force(path + "[" + key + "]")
 		}
 	}

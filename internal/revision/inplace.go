@@ -26,6 +26,8 @@ type record struct {
 	PodResize *corev1.ResourceRequirements           `json:"podResize,omitempty"`
 	// Refused is why the API server refuses that, "" if it does not.
 	Refused string `json:"refused,omitempty"`
+	// Unnamed is a container that cannot be restarted, for its image has no second name; "" for none.
+	Unnamed string `json:"unnamed,omitempty"`
 	// Finish is the operation that lifecycle-controller finishes when all of it is carried out; nil: the operator does.
 	Finish *Finish `json:"finish,omitempty"`
 }
@@ -85,6 +87,8 @@ const (
 	WaitResizeDeferred Wait = "ResizeDeferred"
 	// WaitResizeInfeasible: the Pod cannot get the resources where it is, or the API server refuses them.
 	WaitResizeInfeasible Wait = "ResizeInfeasible"
+	// WaitRestartInfeasible: a container cannot be restarted without another Pod.
+	WaitRestartInfeasible Wait = "RestartInfeasible"
 	// WaitRecordUnreadable: the Pod's record of the change is not JSON. A user has to correct it.
 	WaitRecordUnreadable Wait = "RecordUnreadable"
 )
@@ -119,6 +123,10 @@ func Carried(pod *corev1.Pod) Progress {
 		return Progress{Wait: WaitRecordUnreadable, Missing: err.Error()}
 	}
 	restart := missingRestarts(pod, &r)
+	if r.Unnamed != "" {
+		return Progress{Wait: WaitRestartInfeasible, Restarting: restart != "", Missing: fmt.Sprintf(
+			"container %s cannot be restarted in place: its image has no second name on the node", r.Unnamed)}
+	}
 	if r.resizes() {
 		switch {
 		case r.Refused != "":
@@ -270,14 +278,17 @@ func has(have *corev1.ResourceRequirements, wanted corev1.ResourceRequirements) 
 // those of pod, which must be there. A change that restarts nothing and sets no resources is done with the patch, and
 // is not recorded.
 //
-// finish is recorded too, unless resources have to follow: these are the operator's to watch. Nil: the operator
-// finishes.
+// finish is recorded too, unless resources have to follow or a container cannot be restarted: these are the operator's
+// to watch. Nil: the operator finishes.
 func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
+	var unnamed string
+	c.Images, unnamed = c.imagesOn(pod)
 	labels := withDefault(c.Labels)
 	labels[appsv1.ControllerRevisionHashLabelKey] = &revision
 	annotations := withDefault(c.Annotations)
 	r := c.record(pod)
-	if !r.resizes() {
+	r.Unnamed = unnamed
+	if !r.resizes() && unnamed == "" {
 		r.Finish = finish
 	}
 	if _, unfinished := pod.Annotations[appsv1alpha1.LastPodStatusAnnotation]; c.Restarts || unfinished || finish != nil ||

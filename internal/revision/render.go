@@ -10,19 +10,27 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/rand"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // maxName is the longest name of a ControllerRevision, in bytes: Pods carry it as a label value.
 const maxName = 63
 
-// Render returns the data of the revision of a CollaSet's stored spec. spec is left as it is. A spec without a template
-// is an error.
-func Render(spec map[string]any) ([]byte, error) {
+// Render returns the data of the revision of a stored spec of a CollaSet that follows no configuration. spec is left as
+// it is. A spec without a template is an error.
+func Render(spec map[string]any) ([]byte, error) { return RenderWith(spec, nil) }
+
+// RenderWith is Render for a CollaSet with that status.configuration.
+func RenderWith(spec map[string]any, configuration []appsv1alpha1.ConfigurationStatus) ([]byte, error) {
 	stored, ok := spec["template"].(map[string]any)
 	if !ok {
 		return nil, errors.New("spec.template is missing: give the CollaSet a template")
 	}
 	template := runtime.DeepCopyJSON(stored)
+	if err := configure(template, configuration); err != nil {
+		return nil, err
+	}
 	template["$patch"] = "replace"
 	nullTimestamp(template)
 	if podSpec, ok := template["spec"].(map[string]any); ok {

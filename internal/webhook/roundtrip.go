@@ -24,6 +24,7 @@ var ownFields = [][]string{
 	{"progressDeadlineSeconds"},
 	{"scaleStrategy", "persistentVolumeClaimRetentionPolicy", "whenTemplateChanged"},
 	{"updateStrategy", "failurePolicy"},
+	{"updateStrategy", "followConfiguration"},
 	{"updateStrategy", "maxSurge"},
 	{"updateStrategy", "rollingUpdate", "maxUnavailable"},
 }

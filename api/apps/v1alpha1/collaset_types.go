@@ -160,7 +160,41 @@ type UpdateStrategy struct {
 	// nil). Empty means Report.
 	// +optional
 	FailurePolicy RolloutFailurePolicy `json:"failurePolicy,omitempty"`
+
+	// FollowConfiguration updates Pods when ConfigMaps and Secrets that the template refers to change. Nil means that
+	// their changes update no Pod. When it is removed, Pods stay as they are.
+	// +optional
+	FollowConfiguration *FollowConfiguration `json:"followConfiguration,omitempty"`
 }
+
+// FollowConfiguration selects the ConfigMaps and Secrets whose changes update Pods, among those that the template
+// refers to: in volumes, projected volumes, env and envFrom.
+type FollowConfiguration struct {
+	// Kinds are the kinds of objects to follow. collaset-controller needs the permission to read them in the namespace.
+	// +kubebuilder:validation:MinItems=1
+	// +listType=set
+	Kinds []ConfigurationKind `json:"kinds"`
+
+	// Names restricts it to objects of these names. Empty means all that the template refers to.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	// +listType=set
+	// +optional
+	Names []string `json:"names,omitempty"`
+}
+
+// ConfigurationKind is a kind of objects that configure containers.
+//
+// +kubebuilder:validation:Enum=ConfigMap;Secret
+type ConfigurationKind string
+
+const (
+	// ConfigurationConfigMap is a ConfigMap.
+	ConfigurationConfigMap ConfigurationKind = "ConfigMap"
+	// ConfigurationSecret is a Secret.
+	ConfigurationSecret ConfigurationKind = "Secret"
+)
 
 // RolloutFailurePolicy is the reaction to a rollout without progress.
 //
@@ -422,6 +456,37 @@ type CollaSetStatus struct {
 	// +listType=atomic
 	// +optional
 	Blockers []Blocker `json:"blockers,omitempty"`
+
+	// Configuration has the ConfigMaps and Secrets that are followed (spec.updateStrategy.followConfiguration), sorted by
+	// kind and name. An object whose hash is not its initialHash is part of the updated revision.
+	// +listType=map
+	// +listMapKey=kind
+	// +listMapKey=name
+	// +optional
+	Configuration []ConfigurationStatus `json:"configuration,omitempty"`
+}
+
+// ConfigurationStatus is a ConfigMap or Secret that is followed.
+type ConfigurationStatus struct {
+	// Kind is the kind of the object.
+	Kind ConfigurationKind `json:"kind"`
+
+	// Name is the name of the object.
+	Name string `json:"name"`
+
+	// InitialHash is the hash of its content when it was first read. Pods that were there then are current with it. Empty
+	// means that it has not been read yet.
+	// +optional
+	InitialHash string `json:"initialHash,omitempty"`
+
+	// Hash is the hash of its content when it was last read. It stays while the object does not exist or cannot be read.
+	// +optional
+	Hash string `json:"hash,omitempty"`
+
+	// Message is why it cannot be read now. Empty if it can.
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Message string `json:"message,omitempty"`
 }
 
 // HaltedRollout is a rollout that FailurePolicy stopped. It ends when the template changes, when FailurePolicy becomes

@@ -79,6 +79,13 @@ const (
 	//     changes are observed. request is the value of its operating label.
 	LastPodStatusAnnotation = "collaset.kusionstack.io/last-pod-status"
 
+	// ConfigurationAnnotation has the ConfigMaps and Secrets that have changed since their CollaSet follows them, with the
+	// content that the Pod was created or updated for. In spec.template it is ignored.
+	//
+	// Writer: collaset-controller, in revisions and Pods. Format: kind/name=hash of each, sorted, separated by commas.
+	// Lifetime: that of the Pod's revision.
+	ConfigurationAnnotation = "collaset.kusionstack.io/configuration"
+
 	// PodDecorationRevisionsAnnotation is the list of PodDecorations that were applied to the Pod.
 	// Writer and reader: collaset-controller. Format: JSON array of {"name","revision"}; "[]" if none apply.
 	PodDecorationRevisionsAnnotation = "poddecoration.kusionstack.io/revisions"

@@ -30,10 +30,14 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &appsv1alpha1.CollaSetSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("CollaSetStatus"):
 		return &appsv1alpha1.CollaSetStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("ConfigurationStatus"):
+		return &appsv1alpha1.ConfigurationStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ContextDetail"):
 		return &appsv1alpha1.ContextDetailApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ExpFunc"):
 		return &appsv1alpha1.ExpFuncApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("FollowConfiguration"):
+		return &appsv1alpha1.FollowConfigurationApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("GrantedOperation"):
 		return &appsv1alpha1.GrantedOperationApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("HaltedRollout"):

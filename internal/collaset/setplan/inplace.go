@@ -14,6 +14,7 @@ import (
 const (
 	waitingForContainers = "WaitingForContainers"
 	resizeInfeasible     = "ResizeInfeasible"
+	restartInfeasible    = "RestartInfeasible"
 	recordUnreadable     = "RecordUnreadable"
 )
 
@@ -52,7 +53,11 @@ func (u *updating) carried(it *item, allowed bool) {
 		u.do.Resizes = append(u.do.Resizes, it.Pod)
 	case it.Infeasible && u.Policy == appsv1alpha1.PodUpdateInPlaceOnly:
 		u.notes.refused = true
-		u.notes.block(it, resizeInfeasible, it.Missing+"; ask for less, or set podUpgradePolicy to InPlaceIfPossible")
+		if it.Wait == restartInfeasible {
+			u.notes.block(it, restartInfeasible, it.Missing+"; set podUpgradePolicy to InPlaceIfPossible")
+		} else {
+			u.notes.block(it, resizeInfeasible, it.Missing+"; ask for less, or set podUpgradePolicy to InPlaceIfPossible")
+		}
 		u.backInService(it)
 	case it.Infeasible && u.known(it.Revision) && u.api.refusedBy(it, u.trialsFor(it, recreate)...):
 		u.backInService(it)

@@ -145,3 +145,25 @@ func TestTheForecast(t *testing.T) {
 	require.True(t, w.run(always))
 	assert.Nil(t, forecast(), "it has come")
 }
+
+func TestAContainerThatCannotRestartInPlaceIsReported(t *testing.T) {
+	w := atRest(t, 2, nil)
+	w.template("r2")
+	p := &w.Pods[0]
+	p.Revision, p.Recorded, p.Infeasible = "r2", true, true
+	p.Wait, p.Missing = "RestartInfeasible", "container app cannot be restarted in place"
+	w.Policy = appsv1alpha1.PodUpdateInPlaceOnly
+	plan := setplan.Decide(&w.Snapshot)
+	require.NotEmpty(t, plan.Blockers)
+	assert.Equal(t, "RestartInfeasible", plan.Blockers[0].Reason)
+	assert.Contains(t, plan.Blockers[0].Message, "set podUpgradePolicy to InPlaceIfPossible")
+}
+
+func TestStatusKeepsTheConfigurationThatIsFollowed(t *testing.T) {
+	w := atRest(t, 1, nil)
+	plan := setplan.Decide(&w.Snapshot)
+	followed := []appsv1alpha1.ConfigurationStatus{{Kind: appsv1alpha1.ConfigurationSecret, Name: "token", Hash: "h"}}
+	status := setplan.StatusOf(&w.Snapshot, &plan, setplan.Outcome{},
+		appsv1alpha1.CollaSetStatus{Configuration: followed})
+	assert.Equal(t, followed, status.Configuration)
+}

@@ -35,6 +35,7 @@ func StatusOf(s *Snapshot, p *Plan, o Outcome, before appsv1alpha1.CollaSetStatu
 		UpdatedRevision:    s.spec(),
 		CollisionCount:     &o.Collisions,
 		Selector:           s.Selector,
+		Configuration:      before.Configuration,
 	}
 	for i := range s.Pods {
 		count(s, &s.Pods[i], &st)
@@ -236,7 +237,7 @@ func (w conditionWriter) stalled(p *Plan, o Outcome) (reasons []string, message 
 	if len(reasons) == 0 && p.Goal.Held {
 		for _, b := range p.Blockers {
 			switch b.Reason {
-			case "InPlaceImpossible", resizeInfeasible, recordUnreadable, BlockExpansionRefused:
+			case "InPlaceImpossible", resizeInfeasible, restartInfeasible, recordUnreadable, BlockExpansionRefused:
 				return []string{b.Reason}, fmt.Sprintf("%d Pods: %s", b.Count, b.Message)
 			}
 		}

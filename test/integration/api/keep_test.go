@@ -61,7 +61,7 @@ var notOfKuperator = map[string][]string{
 		"spec.minReadySeconds", "spec.progressDeadlineSeconds", "spec.updateStrategy.maxSurge",
 		"spec.updateStrategy.rollingUpdate.maxUnavailable", "spec.updateStrategy.failurePolicy",
 		"spec.scaleStrategy.persistentVolumeClaimRetentionPolicy.whenTemplateChanged", "status.lastProgressTime",
-		"status.halted",
+		"status.halted", "spec.updateStrategy.followConfiguration", "status.configuration",
 		"status.nextUpdate", "status.selector", "status.blockers", "status.conditions.observedGeneration",
 	},
 	"operationjob": {

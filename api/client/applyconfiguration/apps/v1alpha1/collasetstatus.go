@@ -55,6 +55,9 @@ type CollaSetStatusApplyConfiguration struct {
 	Conditions []metav1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// Blockers are what keeps Pods from their desired state, sorted by the number of Pods, the largest first.
 	Blockers []BlockerApplyConfiguration `json:"blockers,omitempty"`
+	// Configuration has the ConfigMaps and Secrets that are followed (spec.updateStrategy.followConfiguration), sorted by
+	// kind and name. An object whose hash is not its initialHash is part of the updated revision.
+	Configuration []ConfigurationStatusApplyConfiguration `json:"configuration,omitempty"`
 }
 
 // CollaSetStatusApplyConfiguration constructs a declarative configuration of the CollaSetStatus type for use with
@@ -221,6 +224,19 @@ func (b *CollaSetStatusApplyConfiguration) WithBlockers(values ...*BlockerApplyC
 			panic("nil value passed to WithBlockers")
 		}
 		b.Blockers = append(b.Blockers, *values[i])
+	}
+	return b
+}
+
+// WithConfiguration adds the given value to the Configuration field in the declarative configuration
+// and returns the receiver, so that objects can be build by chaining "With" function invocations.
+// If called multiple times, values provided by each call will be appended to the Configuration field.
+func (b *CollaSetStatusApplyConfiguration) WithConfiguration(values ...*ConfigurationStatusApplyConfiguration) *CollaSetStatusApplyConfiguration {
+	for i := range values {
+		if values[i] == nil {
+			panic("nil value passed to WithConfiguration")
+		}
+		b.Configuration = append(b.Configuration, *values[i])
 	}
 	return b
 }

@@ -26,6 +26,9 @@ type UpdateStrategyApplyConfiguration struct {
 	// FailurePolicy is the reaction to a rollout without progress for ProgressDeadlineSeconds (600 seconds if that is
 	// nil). Empty means Report.
 	FailurePolicy *appsv1alpha1.RolloutFailurePolicy `json:"failurePolicy,omitempty"`
+	// FollowConfiguration updates Pods when ConfigMaps and Secrets that the template refers to change. Nil means that
+	// their changes update no Pod. When it is removed, Pods stay as they are.
+	FollowConfiguration *FollowConfigurationApplyConfiguration `json:"followConfiguration,omitempty"`
 }
 
 // UpdateStrategyApplyConfiguration constructs a declarative configuration of the UpdateStrategy type for use with
@@ -71,5 +74,13 @@ func (b *UpdateStrategyApplyConfiguration) WithMaxSurge(value intstr.IntOrString
 // If called multiple times, the FailurePolicy field is set to the value of the last call.
 func (b *UpdateStrategyApplyConfiguration) WithFailurePolicy(value appsv1alpha1.RolloutFailurePolicy) *UpdateStrategyApplyConfiguration {
 	b.FailurePolicy = &value
+	return b
+}
+
+// WithFollowConfiguration sets the FollowConfiguration field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the FollowConfiguration field is set to the value of the last call.
+func (b *UpdateStrategyApplyConfiguration) WithFollowConfiguration(value *FollowConfigurationApplyConfiguration) *UpdateStrategyApplyConfiguration {
+	b.FollowConfiguration = value
 	return b
 }

@@ -1,4 +1,4 @@
-package jobplan
+package revision
 
 import (
 	"strings"
@@ -10,10 +10,10 @@ import (
 // counts (https://kubernetes.io/docs/concepts/containers/images/#image-names).
 const ignoredTag = "restarted"
 
-// secondName is another name of the content that a container runs, by its image in the spec and the ID that its status
+// SecondName is another name of the content that a container runs, by its image in the spec and the ID that its status
 // has; "" if there is none. A kubelet restarts a container whose image has another name, and finds the same content on
 // the node.
-func secondName(image, imageID string) string {
+func SecondName(image, imageID string) string {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return ""

@@ -1,4 +1,4 @@
-package jobplan
+package revision
 
 import (
 	"strings"
@@ -29,7 +29,7 @@ func TestSecondName(t *testing.T) {
 		"an image that cannot be the name ": {"App:v1", "app@" + a, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			second := secondName(test.image, test.imageID)
+			second := SecondName(test.image, test.imageID)
 			require.Equal(t, test.want, second)
 			if second == "" {
 				return
