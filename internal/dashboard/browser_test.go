@@ -70,6 +70,12 @@ func busyFleet(n int) insight.Fleet {
 		Available: desired * 4 / 5, Granted: desired / 5, Blocked: int32(web.Counts[insight.StateWaiting]),
 		Holders: []insight.Holder{{Pod: "web-2", Granted: true, Operation: "update (collaset)", Since: &since}},
 	}}
+	fleet.Jobs = []insight.Job{
+		{Namespace: "shop", Name: "restart-db", Action: "Restart", Progress: "Succeeded", Total: 2, Succeeded: 2,
+			Created: &since, Ended: &since},
+		{Namespace: "shop", Name: "replace-web", Action: "Replace", Progress: "Processing", Total: 8, Succeeded: 3, Failed: 1,
+			UnderWay: 2, Created: &since, Reasons: []insight.Reason{blocked}},
+	}
 	return fleet
 }
 
@@ -90,7 +96,8 @@ func TestInABrowser(t *testing.T) {
 	t.Run("it says what is going on", func(t *testing.T) {
 		for _, words := range []string{"namespace shop", "Serving 38", "Waiting 1", "Operating 1", "Down 1",
 			"BudgetSpent 1 Pod", "ContainerCrashing", "shop/web at most 20% unavailable",
-			"32 of 40 available, 8 granted, 1 waiting", "lifecycle-controller nobody leads", "10 of 40 at web-2"} {
+			"32 of 40 available, 8 granted, 1 waiting", "lifecycle-controller nobody leads", "10 of 40 at web-2",
+			"4 of 8 targets done, 1 failed, 2 under way", "2 of 2 targets done"} {
 			assert.Contains(t, text(), words)
 		}
 		assert.Equal(t, "(4) Kuperator", browser.Value[string](t, page, `document.title`))
@@ -98,6 +105,15 @@ func TestInABrowser(t *testing.T) {
 			`document.querySelector(".card canvas").getAttribute("aria-label")`),
 			"Pods of shop/web: 1 Down, 1 Operating, 1 Returning, 1 Waiting, 36 Serving")
 		page.Picture(t, "rollout")
+	})
+
+	t.Run("jobs have a bar, those that run first", func(t *testing.T) {
+		assert.Equal(t, []string{"4/8", "2/2"}, browser.Value[[]string](t, page,
+			`[...document.querySelectorAll("#jobs .meter")].map((m) => m.ariaValueNow + "/" + m.ariaValueMax)`))
+		assert.Equal(t, "50%", browser.Value[string](t, page, `document.querySelector("#jobs .meter > div").style.width`))
+		page.Do(t, browser.Eval(`document.querySelector("#jobs button").click()`))
+		page.Becomes(t, `document.querySelector("#why-title").textContent === "OperationJob shop/replace-web"`)
+		page.Do(t, browser.Click("#why-close"))
 	})
 
 	t.Run("the picture has every Pod in the colour of its state", func(t *testing.T) {

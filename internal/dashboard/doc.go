@@ -5,6 +5,6 @@
 // page from elsewhere reads it through a name that it makes point here. Everything that the page needs comes from this
 // program.
 //
-// The browser gets a picture once and then what changed, by keys: one for each Pod, workload and budget, and one for
-// the rest (see Parts). A change of one Pod among 10,000 is one line.
+// The browser gets a picture once and then what changed, by keys: one for each Pod, workload, budget and job, and one
+// for the rest (see Parts). A change of one Pod among 10,000 is one line.
 package dashboard

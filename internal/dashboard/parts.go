@@ -8,7 +8,7 @@ import (
 )
 
 // Parts are a Fleet in pieces that change on their own, as JSON by keys: "about" (what is not in another piece),
-// "budget/<namespace>/<name>", "workload/<kind>/<namespace>/<name>" (without its Pods) and "pod/<namespace>/<name>"
+// "budget/<namespace>/<name>", "job/<namespace>/<name>", "workload/<kind>/<namespace>/<name>" (without its Pods) and "pod/<namespace>/<name>"
 // (with the key of its workload).
 type Parts map[string]json.RawMessage
 
@@ -16,8 +16,9 @@ type Parts map[string]json.RawMessage
 type about struct {
 	insight.Fleet
 	Scope string `json:"scope"`
-	// Budgets and Workloads are pieces of their own.
+	// Budgets, Jobs and Workloads are pieces of their own.
 	Budgets   *struct{} `json:"budgets,omitempty"`
+	Jobs      *struct{} `json:"jobs,omitempty"`
 	Workloads *struct{} `json:"workloads,omitempty"`
 }
 
@@ -45,6 +46,9 @@ func PartsOf(fleet insight.Fleet, scope string) (Parts, error) {
 	put("about", about{Fleet: fleet, Scope: scope})
 	for _, b := range fleet.Budgets {
 		put("budget/"+b.Namespace+"/"+b.Name, b)
+	}
+	for i := range fleet.Jobs {
+		put("job/"+fleet.Jobs[i].Namespace+"/"+fleet.Jobs[i].Name, &fleet.Jobs[i])
 	}
 	for _, w := range fleet.Workloads {
 		key := "workload/" + w.Kind + "/" + w.Namespace + "/" + w.Name

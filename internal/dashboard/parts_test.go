@@ -71,6 +71,7 @@ func keysOf(parts Parts) []string {
 func TestPieces(t *testing.T) {
 	fleet := fleetOf(workload("web", pod("a", insight.StateServing)))
 	fleet.Budgets = []insight.Budget{{Namespace: "shop", Name: "web", Desired: 1}}
+	fleet.Jobs = []insight.Job{{Namespace: "shop", Name: "restart", Total: 3}}
 	parts := partsOf(t, fleet)
 	fields := func(key string) map[string]any {
 		out := map[string]any{}
@@ -82,6 +83,8 @@ func TestPieces(t *testing.T) {
 	assert.Equal(t, "namespace shop", about["scope"])
 	assert.NotContains(t, about, "workloads", "they are pieces of their own")
 	assert.NotContains(t, about, "budgets")
+	assert.NotContains(t, about, "jobs")
+	assert.Equal(t, 3.0, fields("job/shop/restart")["total"])
 	assert.Equal(t, map[string]any{"Serving": 1.0}, about["counts"])
 	assert.NotContains(t, fields("workload/CollaSet/shop/web"), "pods")
 	assert.Equal(t, "workload/CollaSet/shop/web", fields("pod/shop/a")["workload"])

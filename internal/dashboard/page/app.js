@@ -10,7 +10,7 @@ const meaning = {
 const shape = { Serving: "full", Waiting: "dot", Leaving: "left", Operating: "frame", Returning: "right", Starting: "plus", Down: "cross", Terminating: "bar", Ended: "corner" };
 const cardsAtOnce = 200, rowsAtOnce = 100;
 
-const fleet = { about: {}, budgets: new Map(), workloads: new Map() };
+const fleet = { about: {}, budgets: new Map(), jobs: new Map(), workloads: new Map() };
 const podHome = new Map(); // key of a Pod to its workload
 const $ = (id) => document.getElementById(id);
 const cards = new Map();
@@ -50,11 +50,12 @@ function workloadOf(key) {
 
 function take(change) {
   if (change.begin) {
-    fleet.budgets.clear(); fleet.workloads.clear(); podHome.clear();
+    fleet.budgets.clear(); fleet.jobs.clear(); fleet.workloads.clear(); podHome.clear();
   }
   for (const key of change.gone || []) {
     const [kind] = key.split("/", 1);
     if (kind === "budget") fleet.budgets.delete(key);
+    else if (kind === "job") fleet.jobs.delete(key);
     else if (kind === "workload") fleet.workloads.delete(key);
     else if (kind === "pod") {
       const w = fleet.workloads.get(podHome.get(key));
@@ -66,6 +67,7 @@ function take(change) {
     const [kind] = key.split("/", 1);
     if (kind === "about") fleet.about = value;
     else if (kind === "budget") fleet.budgets.set(key, value);
+    else if (kind === "job") fleet.jobs.set(key, value);
     else if (kind === "workload") {
       const w = workloadOf(key);
       w.meta = value; w.dirty = true;
@@ -111,6 +113,7 @@ function render() {
   renderStates(about.counts || {});
   renderWaits();
   renderBudgets();
+  renderJobs();
   renderComponents(about.components || []);
   renderCards();
 }
@@ -177,6 +180,23 @@ function renderBudgets() {
       b.holders?.length ? el("details", { "data-key": key, open: open.has(key) }, el("summary", {}, `held by ${many(b.holders.length, "Pod")}`),
         el("ul", {}, ...b.holders.slice(0, rowsAtOnce).map((h) => el("li", {}, whyButton("Pod", b.namespace, h.pod), ` ${h.operation || h.state || ""}`, since(h.since), h.waitsFor ? `: ${h.waitsFor.message}` : "")))) : "");
   }), ...(budgets.length > shown.length ? [el("li", { class: "quiet" }, `and ${budgets.length - shown.length} more, none with more Pods waiting`)] : []));
+}
+
+// Those that run first, the newest of them first.
+function renderJobs() {
+  const jobs = [...fleet.jobs.values()].sort((a, b) => Boolean(a.ended) - Boolean(b.ended) || Date.parse(b.created) - Date.parse(a.created) || nameOf(a).localeCompare(nameOf(b)));
+  $("jobs-total").textContent = jobs.length ? jobs.length.toLocaleString("en") : "";
+  $("jobs-none").hidden = jobs.length > 0;
+  const shown = jobs.slice(0, 20);
+  $("jobs").replaceChildren(...shown.map((j) => {
+    const done = j.succeeded + j.failed;
+    const counts = [`${done.toLocaleString("en")} of ${many(j.total, "target")} done`, j.failed && `${j.failed.toLocaleString("en")} failed`, j.underWay && `${j.underWay.toLocaleString("en")} under way`];
+    return el("li", {},
+      whyButton("OperationJob", j.namespace, j.name), ` ${j.action}, `, el(j.progress === "Failed" ? "strong" : "span", {}, j.progress.toLowerCase()), since(j.ended || j.created),
+      el("div", { class: j.failed ? "meter failed" : "meter", role: "meter", "aria-label": `targets of ${nameOf(j)} that are done`, "aria-valuemin": 0, "aria-valuemax": j.total, "aria-valuenow": done }, fill(j.total ? done / j.total : 0)),
+      counts.filter(Boolean).join(", "),
+      ...(j.reasons || []).slice(0, 1).map(reason));
+  }), ...(jobs.length > shown.length ? [el("li", { class: "quiet" }, `and ${jobs.length - shown.length} more`)] : []));
 }
 
 function fill(part) {
@@ -390,7 +410,11 @@ function answer(a) {
   if (a.blocker) parts.push(el("div", { class: "first" }, full(a.blocker)));
   const more = (a.reasons || []).slice(a.blocker ? 1 : 0);
   if (more.length) parts.push(el("h3", {}, "Also"), el("ul", { class: "rows" }, ...more.map((r) => el("li", {}, full(r)))));
-  for (const o of a.pod?.operations || []) parts.push(el("p", {}, `Operation ${o.type || ""} (${o.id}): ${o.phase}`, since(o.since), o.overdue ? `. ${o.overdue}` : ""));
+  for (const o of a.pod?.operations || []) parts.push(el("p", {}, `Operation ${o.type || ""} (${o.job ? `operationjob/${o.job}` : o.id}): ${o.phase}`, since(o.since), o.overdue ? `. ${o.overdue}` : ""));
+  for (const m of a.pod?.marks || []) parts.push(el("p", {}, `${m.label} is asked for by ${m.askers.join(", ")}`));
+  if (a.job?.targets?.length) parts.push(el("h3", {}, "Targets"), el("ul", { class: "rows" }, ...a.job.targets.slice(0, rowsAtOnce).map((t) => el("li", {}, whyButton("Pod", asked.namespace, t.pod), ` ${t.progress.toLowerCase()}`,
+    t.newPod ? el("span", {}, ", new Pod ", whyButton("Pod", asked.namespace, t.newPod)) : "", t.recreated ? `, re-created, not restarted in place: ${t.recreated}` : "",
+    ...[t.error || t.reasons?.[0]].filter(Boolean).map((r) => el("span", {}, ": ", el("span", { class: "code" }, r.code), ` ${r.message}`))))));
   if (a.stuck?.length) parts.push(el("h3", {}, "Pods that wait"), el("ul", { class: "rows" }, ...a.stuck.map((s) => el("li", {}, el("span", { class: "code" }, s.code), ` ${s.count}: ${s.example.message} `, ...s.pods.flatMap((p) => [whyButton("Pod", asked.namespace, p), " "])))));
   if (a.events?.length) parts.push(el("h3", {}, "Warnings"), el("ul", { class: "rows" }, ...a.events.map((e) => el("li", {}, el("span", { class: "code" }, e.reason), ` ${e.count > 1 ? `×${e.count} ` : ""}`, e.message, e.last ? el("span", { class: "quiet" }, ` ${ago(e.last)} ago`) : ""))));
   for (const g of a.gaps || []) parts.push(el("p", { class: "quiet" }, `Not known: ${g.unsaid || g.what}. ${g.missing ? `Permission to ${g.missing} is missing.` : g.why}`));
