@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/imagename"
 )
 
 // hashLength is the length of a content's hash, in hexadecimal digits.
@@ -283,7 +284,7 @@ func (c Change) imagesOn(pod *corev1.Pod) (images map[string]string, unnamed str
 		if unfinished && !changes || changes && image != live.Image {
 			continue
 		}
-		second := SecondName(live.Image, status.ImageID)
+		second := imagename.Second(live.Image, status.ImageID)
 		if second == "" {
 			return c.Images, name
 		}

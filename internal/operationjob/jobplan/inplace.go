@@ -8,7 +8,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/revision"
+	"kusionstack.io/kuperator/internal/imagename"
 )
 
 // inPlace carries out an action that leaves the Pod where it is, under the lifecycle with the job's ID: it asks, writes
@@ -203,7 +203,7 @@ func (restart) otherImages(t *target, pod *Pod, containers []*Container) (images
 			t.reportWait(fmt.Sprintf("container %s does not run yet", c.Name))
 			return nil, false
 		}
-		if images[c.Name] = revision.SecondName(c.Image, c.ImageID); images[c.Name] != "" {
+		if images[c.Name] = imagename.Second(c.Image, c.ImageID); images[c.Name] != "" {
 			continue
 		}
 		why := fmt.Sprintf("container %s cannot be restarted in place: image %s has no second name, the node has it as %s",

@@ -26,8 +26,8 @@ const door, behindDoor = Module + "/api/resourceconsist/setup", "resourceconsist
 
 var (
 	// shared may be imported by every component, forTests by its tests as well.
-	shared = []string{"bootstrap", "callout", "failures", "freshness", "livelist", "metric", "ondemand", "podcache",
-		"revision"}
+	shared = []string{"bootstrap", "callout", "failures", "freshness", "imagename", "livelist", "metric", "ondemand",
+		"podcache", "revision"}
 	forTests = []string{"testkit"}
 	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
 	// does no I/O, its decisions.
@@ -43,8 +43,8 @@ var (
 	effects = []string{"context", "crypto/rand", "io/fs", "log", "math/rand", "net", "os", "syscall"}
 	// light is all that kinds, keys and decisions import from other modules.
 	light = []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr"}
-	// names are what a decision may import besides: a parser of the names of images.
-	names = []string{"github.com/distribution/reference"}
+	// forDecisions is what decisions may import of shared.
+	forDecisions = []string{"imagename"}
 )
 
 // Broken lists every import that breaks a rule, as a sentence each, in the order of packages. A component is what a
@@ -75,15 +75,15 @@ func codeRule(importer, imported string, components []string) string {
 	switch {
 	case isDecision && below(imported, effects):
 		return "a decision does no input or output and reads no clock"
-	case (isDecision || strings.HasPrefix(api, "apps/")) && isForeign(imported) && !below(imported, light) &&
-		(!decides(importer) || !below(imported, names)):
+	case (isDecision || strings.HasPrefix(api, "apps/")) && isForeign(imported) && !below(imported, light):
 		return "kinds and decisions import only the Kubernetes API"
 	case isAPI && importer != door && internalName(imported) != "":
 		return "api is imported by others and imports nothing internal"
 	case isPure && internalName(imported) != "" &&
 		!slices.Contains([]string{"revision", internalName(importer)}, internalName(imported)):
 		return "it imports, of internal, only revision"
-	case isDecision && !isPure && slices.Contains(shared, internalName(imported)):
+	case isDecision && !isPure && slices.Contains(shared, internalName(imported)) &&
+		!slices.Contains(forDecisions, internalName(imported)):
 		return "a decision imports only api"
 	case isTool && slices.Contains(components, internalName(imported)) && !decides(imported):
 		return "a tool imports, of a component, only its decisions"

@@ -68,7 +68,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		},
 		"a component's code uses the test kit": {
 			given: archtest.Package{ImportPath: m + "/internal/collaset", Imports: []string{m + "/internal/testkit"}},
-			want:  "of internal, itself and bootstrap, callout, failures, freshness, livelist, metric, ondemand, podcache, revision",
+			want:  "of internal, itself and bootstrap, callout, failures, freshness, imagename, livelist, metric, ondemand, podcache, revision",
 		},
 		"the plugin uses a core and the picture": {
 			given: archtest.Package{ImportPath: m + "/internal/plugin",
@@ -125,7 +125,7 @@ func TestBrokenNamesEveryBreach(t *testing.T) {
 		},
 		"a core reads the name of an image": {
 			given: archtest.Package{ImportPath: m + "/internal/operationjob/jobplan",
-				Imports: []string{"github.com/distribution/reference"}},
+				Imports: []string{m + "/internal/imagename"}},
 		},
 		"the protocol reads the name of an image": {
 			given: archtest.Package{ImportPath: m + "/api/podops", Imports: []string{"github.com/distribution/reference"}},

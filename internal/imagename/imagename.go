@@ -1,4 +1,5 @@
-package revision
+// Package imagename has names of container images. It is pure.
+package imagename
 
 import (
 	"strings"
@@ -10,10 +11,10 @@ import (
 // counts (https://kubernetes.io/docs/concepts/containers/images/#image-names).
 const ignoredTag = "restarted"
 
-// SecondName is another name of the content that a container runs, by its image in the spec and the ID that its status
-// has; "" if there is none. A kubelet restarts a container whose image has another name, and finds the same content on
-// the node.
-func SecondName(image, imageID string) string {
+// Second is another name of the content that a container runs, by its image in the spec and the ID that its status has;
+// "" if there is none. A kubelet restarts a container whose image has another name, and finds the same content on the
+// node.
+func Second(image, imageID string) string {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
 		return ""

@@ -1,4 +1,4 @@
-package revision
+package imagename
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSecondName(t *testing.T) {
+func TestSecond(t *testing.T) {
 	a, b := "sha256:"+strings.Repeat("a", 64), "sha256:"+strings.Repeat("b", 64)
 	for name, test := range map[string]struct{ image, imageID, want string }{
 		"a tag":                             {"app:v1", "app@" + a, "app:v1@" + a},
@@ -29,7 +29,7 @@ func TestSecondName(t *testing.T) {
 		"an image that cannot be the name ": {"App:v1", "app@" + a, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			second := SecondName(test.image, test.imageID)
+			second := Second(test.image, test.imageID)
 			require.Equal(t, test.want, second)
 			if second == "" {
 				return
