@@ -48,7 +48,8 @@ type stage struct {
 	replicas int
 	image    string
 	operated int    // Pods
-	patch    string // of the CollaSet; "" creates everything
+	patch    string // of the CollaSet
+	restarts bool   // an OperationJob restarts the first of the Pods; without that and a patch, everything is created
 
 	took    time.Duration
 	writes  map[string]suite.Counts // nil if they cannot be counted
@@ -126,6 +127,8 @@ func (d *demo) play(ctx context.Context) error {
 			image: oldImage},
 		{title: fmt.Sprintf("update %s to %s, in place", oldImage, newImage), column: "update", replicas: replicas,
 			image: newImage, operated: replicas, patch: imagePatch(newImage)},
+		{title: fmt.Sprintf("restart %d of them in place, by an OperationJob", restarted), column: "restart",
+			replicas: replicas, image: newImage, operated: restarted, restarts: true},
 		{title: fmt.Sprintf("scale in from %d to %d", replicas, fewer), column: "scale in", replicas: fewer, image: newImage,
 			operated: replicas - fewer, patch: fmt.Sprintf(`{"spec":{"replicas":%d}}`, fewer)},
 		{title: fmt.Sprintf("roll back to %s", oldImage), column: "roll back", replicas: fewer, image: oldImage,
@@ -160,13 +163,20 @@ func (d *demo) stage(ctx context.Context, s stage) error {
 	d.observer.Lap()
 	outBefore := d.observer.Report().OutOfService
 	begin := time.Now()
-	if s.patch == "" {
+	var job *appsv1alpha1.OperationJob
+	switch {
+	case s.restarts:
+		job = restartJob(before.rows)
+		if err := d.client.Create(ctx, job); err != nil {
+			return fmt.Errorf("creating the OperationJob: %w", err)
+		}
+	case s.patch == "":
 		for _, obj := range objects() {
 			if err := d.client.Create(ctx, obj); err != nil && !apierrors.IsAlreadyExists(err) {
 				return fmt.Errorf("creating %T %s: %w", obj, obj.GetName(), err)
 			}
 		}
-	} else {
+	default:
 		set := &appsv1alpha1.CollaSet{}
 		set.Namespace, set.Name = namespace, name
 		if err := d.client.Patch(ctx, set, client.RawPatch(types.MergePatchType, []byte(s.patch))); err != nil {
@@ -174,7 +184,7 @@ func (d *demo) stage(ctx context.Context, s stage) error {
 		}
 	}
 	d.screen.stage(s.title)
-	if err := d.show(ctx, &s, len(before.rows), begin); err != nil {
+	if err := d.show(ctx, &s, job, len(before.rows), begin); err != nil {
 		return err
 	}
 	s.took = time.Since(begin)
@@ -206,8 +216,10 @@ func (d *demo) stage(ctx context.Context, s stage) error {
 	return nil
 }
 
-// show draws the stage until its goal is reached.
-func (d *demo) show(ctx context.Context, s *stage, startReplicas int, begin time.Time) error {
+// show draws the stage until its goal is reached. job is nil for a stage without one.
+func (d *demo) show(
+	ctx context.Context, s *stage, job *appsv1alpha1.OperationJob, startReplicas int, begin time.Time,
+) error {
 	frames := time.NewTicker(frameInterval)
 	defer frames.Stop()
 	tooLong := time.After(stepTimeout)
@@ -217,6 +229,14 @@ func (d *demo) show(ctx context.Context, s *stage, startReplicas int, begin time
 		picture, err := d.look(ctx)
 		if err != nil {
 			return err
+		}
+		if picture.job = job; job != nil {
+			if err := d.client.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+				return fmt.Errorf("reading the OperationJob: %w", err)
+			}
+			if job.Status.Progress == appsv1alpha1.OperationProgressFailed {
+				return fmt.Errorf("the OperationJob has failed: %+v", job.Status.TargetDetails)
+			}
 		}
 		picture.title, picture.elapsed = s.title, time.Since(begin)
 		picture.startReplicas, picture.goalReplicas, picture.goalImage = startReplicas, s.replicas, s.image
@@ -292,6 +312,9 @@ func (d *demo) events(ctx context.Context) (int, error) {
 func (d *demo) clear(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
 	defer cancel()
+	if err := d.client.DeleteAllOf(ctx, &appsv1alpha1.OperationJob{}, client.InNamespace(namespace)); err != nil {
+		return fmt.Errorf("removing OperationJobs: %w", err)
+	}
 	for _, obj := range objects() {
 		if obj.GetNamespace() == "" {
 			continue

@@ -1,7 +1,8 @@
 // Command demo shows the suite at work: it starts a local cluster and all
 // components, each as its own process, and lets a workload of ten Pods be
-// updated, scaled in and rolled back while it tells, live, what happens to each
-// Pod. It ends with what the API server counted, and fails if a promise broke.
+// updated, restarted in place, scaled in and rolled back while it tells, live,
+// what happens to each Pod. It ends with what the API server counted, and fails
+// if a promise broke.
 package main
 
 import (

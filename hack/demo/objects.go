@@ -17,12 +17,24 @@ const (
 
 	replicas       = 10
 	fewer          = 7
+	restarted      = 4
 	maxUnavailable = "20%"
 	oldImage       = "web:1"
 	newImage       = "web:2"
 )
 
 var appLabels = map[string]string{"app": name}
+
+// restartJob restarts containers of the first Pods in place.
+func restartJob(rows []row) *appsv1alpha1.OperationJob {
+	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "restart-"}}
+	job.Spec.Action = appsv1alpha1.OpsActionRestart
+	job.Spec.Restart = &appsv1alpha1.RestartAction{Fallback: appsv1alpha1.RestartFallbackFail}
+	for _, r := range rows[:restarted] {
+		job.Spec.Targets = append(job.Spec.Targets, appsv1alpha1.PodOpsTarget{Name: r.name})
+	}
+	return job
+}
 
 // objects are what the demo creates, in order.
 func objects() []client.Object {

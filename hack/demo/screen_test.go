@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/testkit/observer"
 	"kusionstack.io/kuperator/internal/testkit/suite"
 )
@@ -55,6 +56,21 @@ func TestScaleInCountsThePodsThatAreGone(t *testing.T) {
 	require.Equal(t, 1, n)
 	require.Equal(t, 2, of)
 	require.False(t, p.done())
+}
+
+func TestARestartIsDoneWhenItsJobIs(t *testing.T) {
+	p := aPicture()
+	p.rows, p.startReplicas, p.goalReplicas = p.rows[:1], 1, 1
+	require.True(t, p.done())
+	p.job = restartJob(make([]row, restarted))
+	p.job.Status.SucceededPodCount = 1
+	n, of, words := p.progress()
+	require.Equal(t, 1, n)
+	require.Equal(t, restarted, of)
+	require.Equal(t, "Pods restarted in place", words)
+	require.False(t, p.done())
+	p.job.Status.Progress = appsv1alpha1.OperationProgressSucceeded
+	require.True(t, p.done())
 }
 
 func TestWithoutTerminalEachChangeIsALine(t *testing.T) {

@@ -35,6 +35,7 @@ type picture struct {
 	goalImage     string
 	rule          observer.RuleReport
 	writes        map[string]suite.Counts
+	job           *appsv1alpha1.OperationJob // nil for a stage without one
 	rows          []row
 }
 
@@ -83,7 +84,8 @@ func rowOf(pod *corev1.Pod, rules []podops.Rule) row {
 		r.id = id
 	}
 	if len(pod.Spec.Containers) > 0 {
-		r.image = pod.Spec.Containers[0].Image
+		// A restart in place adds a digest; the content is the same.
+		r.image, _, _ = strings.Cut(pod.Spec.Containers[0].Image, "@")
 	}
 	revision := pod.Labels[appsv1.ControllerRevisionHashLabelKey]
 	r.revision = revision[strings.LastIndexByte(revision, '-')+1:]
@@ -144,6 +146,9 @@ func (p picture) out() int {
 
 // progress counts what the stage is about, in words too.
 func (p picture) progress() (n, of int, words string) {
+	if p.job != nil {
+		return int(p.job.Status.SucceededPodCount), len(p.job.Spec.Targets), "Pods restarted in place"
+	}
 	if gone := p.startReplicas - p.goalReplicas; gone > 0 && p.startReplicas > 0 {
 		return p.startReplicas - len(p.rows), gone, "Pods removed"
 	}
@@ -151,5 +156,8 @@ func (p picture) progress() (n, of int, words string) {
 }
 
 func (p picture) done() bool {
+	if p.job != nil && p.job.Status.Progress != appsv1alpha1.OperationProgressSucceeded {
+		return false
+	}
 	return len(p.rows) == p.goalReplicas && p.reached() == p.goalReplicas
 }
