@@ -35,8 +35,9 @@ type history struct {
 	list    []appsv1.ControllerRevision // oldest first
 	updated string
 	// spec is the revision of the present template. updated is another where halted goes back.
-	spec   string
-	halted *appsv1alpha1.HaltedRollout
+	spec    string
+	halted  *appsv1alpha1.HaltedRollout
+	failure setplan.FailureHandling
 	// data has the content of each that can be read, changes what lies between it and the updated one.
 	data       map[string]*revision.Data
 	changes    map[string]revision.Change
@@ -72,7 +73,7 @@ func (r revisions) observe(
 	if err != nil {
 		return nil, fmt.Errorf("listing revisions: %w", err)
 	}
-	h := &history{list: list.Items, data: map[string]*revision.Data{}}
+	h := &history{list: list.Items, data: map[string]*revision.Data{}, failure: failureHandling(set)}
 	if set.DeletionTimestamp == nil {
 		if err := r.adoptRevisions(ctx, set, h); err != nil {
 			return nil, err
@@ -118,7 +119,11 @@ func failureHandling(set *appsv1alpha1.CollaSet) setplan.FailureHandling {
 // aim takes a halted rollout into account: updated is the revision that Pods go to.
 func (h *history) aim(set *appsv1alpha1.CollaSet) {
 	h.spec = h.updated
-	h.halted = failureHandling(set).Halt(&set.Status, h.spec,
+	current := h.data[set.Status.CurrentRevision]
+	if h.failure.Policy == appsv1alpha1.RolloutFailureRollback && current != nil && current.SameTemplate(h.data[h.spec]) {
+		h.failure.Policy = appsv1alpha1.RolloutFailurePause // Pods would go back, and not the content that they read
+	}
+	h.halted = h.failure.Halt(&set.Status, h.spec,
 		func(revision string) bool { return h.data[revision] != nil })
 	h.updated = setplan.Target(h.spec, h.halted)
 }

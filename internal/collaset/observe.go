@@ -139,7 +139,7 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 	naming := ptr.Deref(spec.NamingStrategy, appsv1alpha1.NamingStrategy{})
 	s := setplan.Snapshot{
 		Generation: o.set.Generation, Selector: selector.String(), Verdicts: o.memory.verdicts.all(now),
-		Failure: failureHandling(o.set),
+		Failure: o.history.failure,
 		Mode: setplan.Mode{
 			Now: now, Paused: spec.Paused, Deleting: o.set.DeletionTimestamp != nil, Protocol: protocol,
 			Orphaning: slices.Contains(o.set.Finalizers, metav1.FinalizerOrphanDependents),
