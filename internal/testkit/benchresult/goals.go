@@ -18,7 +18,7 @@ const (
 // Goal is a bound on one figure. A goal with several figures (P3 has one for each set of rules and adapters) has
 // several entries with one ID.
 type Goal struct {
-	// ID is "P1" to "P24", or "S1" and so on for goals about service.
+	// ID is "P1" to "P25", or "S1" and so on for goals about service.
 	ID string
 	// Figure tells the goals of one ID apart.
 	Figure string
@@ -119,6 +119,10 @@ var goals = []Goal{
 	{"P23", "largest binary", AtMost, 35, "MB", nil},
 	{"P23", "start to ready with 10,000 Pods", AtMost, 1, "s", managed10k},
 	{"P24", "in place with slow containers, time / restarts one after the other", AtMost, 1.15, "×", nil},
+	{"P25", "writes to Pods, restart by a job / bare client", AtMost, 1.4, "×", pods1000},
+	{"P25", "all write requests, restart by a job", AtMost, 9, "requests/Pod", pods1000},
+	{"P25", "conflicts, restart by a job", AtMost, 0.02, "conflicts/Pod", pods1000},
+	{"P25", "writes after the end of a job", AtMost, 0, "writes", pods1000},
 	{"S1", "out of service per Pod, no budget, mean", AtMost, 2, "s", pods500},
 	{"S2", "out of service per Pod, 20 % budget, mean", AtMost, 1, "s", pods500},
 	{"S3", "in place, time / bare image patches", AtMost, 4.5, "×", pods1000},
