@@ -165,6 +165,7 @@ test-monitoring: ## Have a real Prometheus ask what dashboards and alerts ask; d
 .PHONY: test-examples
 test-examples: race-note ## Run the tests of examples/, which are modules of their own (RUN=)
 	cd examples/adapter && $(TEST) ./...
+	cd examples/action && $(TEST) ./...
 
 .PHONY: test-images
 test-images: ## Build all images twice, from two folders, and compare; their SBOMs and a push too (RUN=)
@@ -241,8 +242,8 @@ verify-format:
 	if [ -n "$$files" ]; then echo "not formatted, run gofmt -w on:"; echo "$$files"; exit 1; fi
 
 # Modules of their own beside the main one: what is tidy in them, and of those with code of ours what vet finds.
-MODULES := examples/adapter hack/helm hack/images hack/refdocs hack/tools hack/tools/monitoring hack/tools/plots hack/vulncheck
-VETTED := examples/adapter hack/images hack/tools/monitoring hack/tools/plots hack/vulncheck
+MODULES := examples/action examples/adapter hack/helm hack/images hack/refdocs hack/tools hack/tools/monitoring hack/tools/plots hack/vulncheck
+VETTED := examples/action examples/adapter hack/images hack/tools/monitoring hack/tools/plots hack/vulncheck
 
 .PHONY: verify-modules
 verify-modules:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,12 +58,35 @@ type story struct {
 	*world
 	namespace string
 	observer  *observer.Observer
+	// breaks are the promises that do not hold without the component that the test stops.
+	breaks []observer.Invariant
 }
 
-// begin has the Pods of a CollaSet serve, of which a rule lets so many be out of service.
+// begin has the Pods of a CollaSet serve, of which a rule lets so many be out of service. It runs beside other tests.
 func begin(t *testing.T, pods int32, maxUnavailable string) *story {
 	t.Helper()
 	t.Parallel()
+	return newStory(t, pods, maxUnavailable)
+}
+
+// beginAlone is begin for a test that stops components, which run again when it is over. No other test runs meanwhile.
+func beginAlone(t *testing.T, pods int32, maxUnavailable string) *story {
+	t.Helper()
+	w := shared.Get(t)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		for _, name := range suite.Components() {
+			if !slices.Contains(w.Running(), name) {
+				require.NoError(t, w.Restart(ctx, name))
+			}
+		}
+		require.NoError(t, w.WaitLeading(ctx, suite.Components()...))
+	})
+	return newStory(t, pods, maxUnavailable)
+}
+
+func newStory(t *testing.T, pods int32, maxUnavailable string) *story {
+	t.Helper()
 	s := &story{T: t, world: shared.Get(t)}
 	s.namespace = testcluster.Namespace(t, s.Cluster, nil)
 	var err error
@@ -72,16 +96,23 @@ func begin(t *testing.T, pods int32, maxUnavailable string) *story {
 	t.Cleanup(func() {
 		report, err := s.observer.Stop()
 		require.NoError(t, err)
-		require.Empty(t, report.Violations)
+		isMeant := func(v observer.Violation) bool { return slices.Contains(s.breaks, v.Invariant) }
+		require.Empty(t, slices.DeleteFunc(report.Violations, isMeant))
 	})
 	for _, o := range []client.Object{workload.Service(s.namespace, "web"),
 		workload.Rule(s.namespace, "web", maxUnavailable), workload.CollaSet(s.namespace, "web", image, pods)} {
 		require.NoError(t, s.Create(t.Context(), o))
 	}
-	s.await("the Pods to serve", func() error {
-		return workload.AtRest(t.Context(), s.Client, s.namespace, "web", int(pods), image)
-	})
+	s.serve("web", int(pods))
 	return s
+}
+
+// serve waits until so many Pods of a CollaSet serve, and no others are there.
+func (s *story) serve(collaSet string, pods int) {
+	s.Helper()
+	s.await("the Pods to serve", func() error {
+		return workload.AtRest(s.Context(), s.Client, s.namespace, collaSet, pods, image)
+	})
 }
 
 func (s *story) await(what string, check func() error) {
@@ -118,6 +149,23 @@ func (s *story) ends(
 	job *appsv1alpha1.OperationJob, want appsv1alpha1.OperationProgress,
 ) appsv1alpha1.OperationJobStatus {
 	s.Helper()
+	s.over(job, want)
+	s.requireNoTraces()
+	return job.Status
+}
+
+// succeed waits until jobs have succeeded, and checks that nothing is left of them.
+func (s *story) succeed(jobs ...*appsv1alpha1.OperationJob) {
+	s.Helper()
+	for _, job := range jobs {
+		s.over(job, appsv1alpha1.OperationProgressSucceeded)
+	}
+	s.requireNoTraces()
+}
+
+// over waits until a job has ended so.
+func (s *story) over(job *appsv1alpha1.OperationJob, want appsv1alpha1.OperationProgress) {
+	s.Helper()
 	s.await("job "+job.Name+" to end", func() error {
 		if err := s.Get(s.Context(), client.ObjectKeyFromObject(job), job); err != nil {
 			return err
@@ -129,8 +177,6 @@ func (s *story) ends(
 		return nil
 	})
 	require.Equal(s, want, job.Status.Progress, "%+v", job.Status)
-	s.requireNoTraces()
-	return job.Status
 }
 
 // requireNoTraces checks that no Pod carries anything of a job that has ended.

@@ -123,9 +123,9 @@ func TestEvict(t *testing.T) {
 	require.Contains(t, after, before[2].Name)
 }
 
-// TestActionOfAnotherProgram plays the owner of an action.
+// TestActionOfAnotherProgram plays the owner of an action, which is not that of TestProgramOfAnAction.
 func TestActionOfAnotherProgram(t *testing.T) {
-	const action = "example.com/warm-cache"
+	const action = "example.com/rotate-keys"
 	s := begin(t, 2, "1")
 	job := s.job(action, s.pods(), nil)
 	answered := map[string]bool{}
@@ -138,7 +138,7 @@ func TestActionOfAnotherProgram(t *testing.T) {
 				if len(answered) == 1 {
 					result = podops.TaskFailed
 				}
-				answer := podops.Answer(v, id, task.Request, result, "the cache is cold")
+				answer := podops.Answer(v, id, task.Request, result, "the key is lost")
 				err := s.Patch(t.Context(), &pod, client.RawPatch(types.MergePatchType, answer.MergePatch(v)))
 				if err != nil {
 					return err
