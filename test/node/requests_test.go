@@ -41,6 +41,7 @@ func TestNoRequestIsLost(t *testing.T) {
 
 	l := startLoad(t, clients, map[string]path{"EndpointSlices": follow(t, kube, namespace, name, replicas),
 		"HAProxy": front})
+	w.restart(t, l)
 	w.operate(t, l)
 
 	w.without(t, l, suite.ResourceConsist+" is killed", "2", outage, func() {

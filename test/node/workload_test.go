@@ -26,6 +26,7 @@ const (
 	namespace = "shop"
 	name      = "web"
 	port      = 8080
+	sidecar   = "side"
 )
 
 // webSet is a CollaSet of HTTP servers that end at once on SIGTERM. Managed Pods take part in the Pod lifecycle.
@@ -43,6 +44,10 @@ func webSet(managed bool) *appsv1alpha1.CollaSet {
 				ObjectMeta: metav1.ObjectMeta{Labels: labels},
 				Spec: corev1.PodSpec{
 					DNSPolicy: corev1.DNSDefault, AutomountServiceAccountToken: ptr.To(false),
+					InitContainers: []corev1.Container{{
+						Name: sidecar, Image: images["1"], ImagePullPolicy: corev1.PullNever, Args: []string{"pause"},
+						RestartPolicy: ptr.To(corev1.ContainerRestartPolicyAlways),
+					}},
 					Containers: []corev1.Container{{
 						Name: "main", Image: images["1"], ImagePullPolicy: corev1.PullNever,
 						ReadinessProbe: &corev1.Probe{

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 )
 
 // Image is a container image of one static program and nothing else, or one that was built before.
@@ -123,8 +124,12 @@ func (a *archive) addImage(image Image) error {
 		return err
 	}
 	entry := a.add(mediaManifest, manifest)
-	entry.Annotations = map[string]string{"io.containerd.image.name": image.Name}
-	a.index = append(a.index, entry)
+	// By its digest too, as if it had been pulled.
+	repository := image.Name[:strings.LastIndex(image.Name, ":")]
+	for _, name := range []string{image.Name, repository + "@" + entry.Digest} {
+		entry.Annotations = map[string]string{"io.containerd.image.name": name}
+		a.index = append(a.index, entry)
+	}
 	return nil
 }
 
