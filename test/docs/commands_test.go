@@ -28,9 +28,11 @@ var elsewhere = map[string]string{
 }
 
 // instead are commands that the test runs in another form. Components are processes outside the cluster here, for which
-// there is an overlay; test/install applies the others.
+// there is an overlay; test/install applies the others. Programs are built beforehand, with the cache of this test.
 var instead = map[string]string{
 	"kubectl apply --server-side -k deploy/overlays/full": "kubectl apply --server-side --force-conflicts -k deploy/overlays/local",
+	`go build -C examples/action -o "$PWD/warm-cache" .`:  `ln -s "$(command -v warm-cache)" .`,
+	"go build -o webserver ./hack/webserver":              `ln -s "$(command -v webserver)" .`,
 }
 
 // isRun reports whether a page's commands are run by the short form, or by the whole.
@@ -76,11 +78,21 @@ func (w *world) programs(t *testing.T) string {
 	if exists(filepath.Join(root, "cmd", "kubectl-kuperator")) {
 		build = append(build, "./cmd/kubectl-kuperator")
 	}
-	command := exec.CommandContext(t.Context(), "go", build...)
+	inRoot(t, build...)
+	if whole() { // what docs/sdk/actions.md builds
+		inRoot(t, "build", "-o", bin, "./hack/webserver")
+		inRoot(t, "build", "-C", "examples/action", "-o", bin, ".")
+	}
+	return bin
+}
+
+// inRoot runs the go command in the root of the sources.
+func inRoot(t *testing.T, args ...string) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "go", args...)
 	command.Dir = root
 	out, err := command.CombinedOutput()
 	require.NoErrorf(t, err, "%s", out)
-	return bin
 }
 
 func (w *world) runPage(t *testing.T, page pages.Page, steps []step, bin string) {
@@ -139,7 +151,7 @@ const marker = "@@@ step"
 // script runs the steps one after the other, in one shell, and stops at the first that does not end as the page shows.
 func script(steps []step) string {
 	var b strings.Builder
-	b.WriteString("set -eu -o pipefail\n")
+	b.WriteString("set -eu -o pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n") // what a page leaves running
 	for _, s := range steps {
 		fmt.Fprintf(&b, "echo '%s'\n", marker)
 		command := strings.TrimSpace(s.command)
