@@ -34,12 +34,7 @@ func TestWithoutAComponent(t *testing.T) {
 			return s.inPhase(podops.PhasePreCheck, job, s.pods())
 		})
 		s.up(suite.OperationJob)
-		s.await("the job to be gone", func() error {
-			if err := s.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
-				return client.IgnoreNotFound(err)
-			}
-			return fmt.Errorf("it is there: %+v", job.Status)
-		})
+		s.gone(job)
 		s.serve("web", 1)
 		s.requireNoTraces()
 	})

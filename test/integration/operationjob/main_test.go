@@ -179,6 +179,17 @@ func (s *story) over(job *appsv1alpha1.OperationJob, want appsv1alpha1.Operation
 	require.Equal(s, want, job.Status.Progress, "%+v", job.Status)
 }
 
+// gone waits until a job that was deleted is gone.
+func (s *story) gone(job *appsv1alpha1.OperationJob) {
+	s.Helper()
+	s.await("job "+job.Name+" to be gone", func() error {
+		if err := s.Get(s.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		return fmt.Errorf("it is there: %v, %+v", job.Finalizers, job.Status)
+	})
+}
+
 // requireNoTraces checks that no Pod carries anything of a job that has ended.
 func (s *story) requireNoTraces() {
 	s.Helper()

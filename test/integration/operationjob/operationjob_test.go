@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -17,6 +18,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/testkit/await"
+	"kusionstack.io/kuperator/internal/testkit/testcluster"
 	"kusionstack.io/kuperator/internal/testkit/workload"
 )
 
@@ -208,13 +210,7 @@ func TestPartitionAndDeletion(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, s.Delete(t.Context(), job))
-	s.await("the job to be gone", func() error {
-		err := s.Get(t.Context(), client.ObjectKeyFromObject(job), job)
-		if err == nil {
-			return fmt.Errorf("it is there: %v", job.Finalizers)
-		}
-		return client.IgnoreNotFound(err)
-	})
+	s.gone(job)
 	s.requireNoTraces()
 	allow("3")
 	s.await("the Pods to serve", func() error {
@@ -227,19 +223,23 @@ func TestMalformed(t *testing.T) {
 	s := &story{T: t, world: shared.Get(t)}
 	type spec = appsv1alpha1.OperationJobSpec
 	two := []string{"b", "b"}
+	many := func(n int) []appsv1alpha1.PodOpsTarget {
+		targets := make([]appsv1alpha1.PodOpsTarget, n)
+		for i := range targets {
+			targets[i].Name = fmt.Sprintf("p%d", i)
+		}
+		return targets
+	}
 	for name, test := range map[string]struct {
 		change func(*spec)
 		says   string
 	}{
-		"no action":      {func(s *spec) { s.Action = "" }, "action is required"},
-		"no targets":     {func(s *spec) { s.Targets = nil }, "set either targets or targetSelector"},
-		"empty name":     {func(s *spec) { s.Targets[0].Name = "" }, "name"},
-		"the same twice": {func(s *spec) { s.Targets = append(s.Targets, s.Targets...) }, "Duplicate"},
-		"2,001 targets": {func(s *spec) {
-			for i := range 2000 {
-				s.Targets = append(s.Targets, appsv1alpha1.PodOpsTarget{Name: fmt.Sprintf("p%d", i)})
-			}
-		}, "Too many"},
+		"no action":          {func(s *spec) { s.Action = "" }, "action is required"},
+		"no targets":         {func(s *spec) { s.Targets = nil }, "set either targets or targetSelector"},
+		"empty name":         {func(s *spec) { s.Targets[0].Name = "" }, "name"},
+		"the same twice":     {func(s *spec) { s.Targets = append(s.Targets, s.Targets...) }, "Duplicate"},
+		"2,001 targets":      {func(s *spec) { s.Targets = many(2001) }, "Too many"},
+		"10,000 targets":     {func(s *spec) { s.Targets = many(10_000) }, "Too many"},
 		"negative partition": {func(s *spec) { s.Partition = ptr.To[int32](-1) }, "partition"},
 		"no deadline":        {func(s *spec) { s.ActiveDeadlineSeconds = ptr.To[int32](0) }, "activeDeadlineSeconds"},
 		"no time to live":    {func(s *spec) { s.TTLSecondsAfterFinished = ptr.To[int32](0) }, "TTLSecondsAfterFinished"},
@@ -263,4 +263,26 @@ func TestMalformed(t *testing.T) {
 			require.ErrorContains(t, err, test.says)
 		})
 	}
+}
+
+// TestUnknownAction has a job say that its action is not known, and deletes it before it has failed.
+func TestUnknownAction(t *testing.T) {
+	s := &story{T: t, world: shared.Get(t)}
+	t.Parallel()
+	s.namespace = testcluster.Namespace(t, s.Cluster, nil)
+	job := s.job("Polish", []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "none"}}}, nil)
+	s.await("the job to be stalled", func() error {
+		if err := s.Get(t.Context(), client.ObjectKeyFromObject(job), job); err != nil {
+			return err
+		}
+		stalled := meta.FindStatusCondition(job.Status.Conditions, appsv1alpha1.OperationJobStalled)
+		if stalled == nil || stalled.Status != metav1.ConditionTrue {
+			return fmt.Errorf("%+v", job.Status)
+		}
+		require.Equal(t, string(appsv1alpha1.ReasonUnknownAction), stalled.Reason)
+		require.Contains(t, stalled.Message, "create an OperationJob with Replace, Restart")
+		return nil
+	})
+	require.NoError(t, s.Delete(t.Context(), job))
+	s.gone(job)
 }
