@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
@@ -74,6 +75,13 @@ func attempts() []attempt {
 				&policyv1.Eviction{DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}})
 		}, false, true, true},
 
+		{"restart in place by a job", createJob("Restart"), false, true, true},
+		{"stop a job", func(ctx context.Context, c client.Client, namespace string) error {
+			return c.Delete(ctx, operationJob(namespace, "subject", "Restart"), client.DryRunAll)
+		}, false, true, true},
+
+		{"have another program act by a job", createJob("example.com/drop-tables"), false, false, true},
+		{"change a job", merge(&appsv1alpha1.OperationJob{}, `{"spec":{"activeDeadlineSeconds":1}}`), false, false, true},
 		{"run another image", merge(set, `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"evil:1"}]}}}}`),
 			false, false, true},
 		{"change replicas in the spec", merge(set, `{"spec":{"replicas":3}}`), false, false, true},
@@ -129,6 +137,18 @@ func attempts() []attempt {
 	return all
 }
 
+func operationJob(namespace, name string, action appsv1alpha1.OperationAction) *appsv1alpha1.OperationJob {
+	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	job.Spec = appsv1alpha1.OperationJobSpec{Action: action, Targets: []appsv1alpha1.PodOpsTarget{{Name: "no-such-pod"}}}
+	return job
+}
+
+func createJob(action appsv1alpha1.OperationAction) func(context.Context, client.Client, string) error {
+	return func(ctx context.Context, c client.Client, namespace string) error {
+		return c.Create(ctx, operationJob(namespace, "another", action), client.DryRunAll)
+	}
+}
+
 // TestRoles tries with each of the shipped roles what it may do and what it may not.
 func TestRoles(t *testing.T) {
 	w := everything(t)
@@ -141,7 +161,9 @@ func TestRoles(t *testing.T) {
 	set := workload.CollaSet(namespace, "subject", image1, 1)
 	set.Spec.Paused = true
 	set.Finalizers = []string{"example.test/hold"}
-	for _, object := range []client.Object{pod, set, workload.Rule(namespace, "subject", "1")} {
+	job := operationJob(namespace, "subject", "Restart")
+	job.Spec.Partition = ptr.To[int32](0)
+	for _, object := range []client.Object{pod, set, job, workload.Rule(namespace, "subject", "1")} {
 		require.NoError(t, w.admin.Create(t.Context(), object))
 	}
 	view, operate, edit := w.tenant(t, namespace, "view"), w.tenant(t, namespace, "view", "kuperator-operate"),
@@ -149,7 +171,9 @@ func TestRoles(t *testing.T) {
 	eventually(t, func(c *assert.CollectT) { // the API server learns of a policy a moment after it was made
 		err := merge(pod, `{"metadata":{"labels":{"team":"evil"}}}`)(t.Context(), operate, namespace)
 		require.ErrorContains(c, err, "ValidatingAdmissionPolicy 'kuperator-operate'")
-	}, "the policy is in force")
+		err = createJob("example.com/drop-tables")(t.Context(), operate, namespace)
+		require.ErrorContains(c, err, "ValidatingAdmissionPolicy 'kuperator-operate-jobs'")
+	}, "the policies are in force")
 
 	for _, a := range attempts() {
 		for _, who := range []struct {
@@ -161,7 +185,7 @@ func TestRoles(t *testing.T) {
 				assert.NoError(t, err, "%s: %s", who.name, a.what)
 				continue
 			}
-			confined := err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'kuperator-operate'")
+			confined := err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy 'kuperator-operate")
 			assert.True(t, apierrors.IsForbidden(err) || confined, "%s: %s: %v", who.name, a.what, err)
 		}
 	}
