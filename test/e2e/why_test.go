@@ -194,6 +194,55 @@ func TestWhyNamesTheTrueBlocker(t *testing.T) {
 		require.NoError(t, err)
 		require.Nil(t, answer.Blocker, "and now nothing: %+v", answer.Reasons)
 	})
+
+	t.Run("a job", func(t *testing.T) { w.jobWaitsAndGoesOn(t) })
+}
+
+// jobWaitsAndGoesOn has a job restart the containers of a frozen CollaSet in place, and replace one of its Pods.
+func (w *world) jobWaitsAndGoesOn(t *testing.T) {
+	ns := w.namespace(t)
+	w.create(t, workload.CollaSet(ns, "job", image1, 2))
+	w.waitServing(t, ns, "job", 2, image1)
+	before := w.pods(t, ns, "job")
+	w.does(t, ns, "freeze", ns, "--reason", "audit")
+	var job appsv1alpha1.OperationJob
+	out := w.does(t, ns, "restart", "collaset/job", "--in-place", "--parallelism=1", "--detach", "-o", "json")
+	require.NoError(t, json.Unmarshal([]byte(out), &job))
+	answer := w.waitBlocker(t, ns, "operationjob/"+job.Name, insight.Code(podops.WaitFrozen))
+	require.Contains(t, answer.Blocker.Message, "audit")
+	require.Len(t, answer.Job.Targets, 1)
+	answer = w.waitBlocker(t, ns, "pod/"+answer.Job.Targets[0].Pod, insight.Code(podops.WaitFrozen))
+	require.Equal(t, job.Name, answer.Pod.Operations[0].Job)
+	require.Contains(t, w.does(t, ns, "status"), "0 of 2 targets done, 1 under way")
+
+	w.does(t, ns, "unfreeze", ns)
+	w.waitSucceeded(t, &job)
+	after := w.pods(t, ns, "job")
+	require.ElementsMatch(t, workload.UIDs(before), workload.UIDs(after))
+	for _, pod := range after {
+		require.Contains(t, pod.Spec.Containers[0].Image, image1+"@sha256:", "it was restarted by another name")
+	}
+
+	w.does(t, ns, "freeze", ns, "--reason", "audit")
+	out = w.does(t, ns, "replace", "pod/"+before[0].Name, "--detach", "-o", "json")
+	require.NoError(t, json.Unmarshal([]byte(out), &job))
+	await.Nil(t, "the Pod to name the job that asks for its replacement", func() error {
+		answer, err := w.why(t, ns, "pod/"+before[0].Name)
+		if err != nil || len(answer.Pod.Marks) == 0 {
+			return fmt.Errorf("%+v: %w", answer, err)
+		}
+		require.Equal(t, []string{"operationjob/" + job.Name}, answer.Pod.Marks[0].Askers)
+		return nil
+	})
+	_, problems, code := w.kuperator(t, ns, "replace", "pod/"+before[0].Name, "--cancel")
+	require.Equal(t, 1, code)
+	require.Contains(t, problems, "delete operationjob/"+job.Name)
+	w.does(t, ns, "unfreeze", ns)
+	w.waitSucceeded(t, &job)
+
+	_, problems, code = w.kuperator(t, ns, "restart", "pod/"+after[1].Name, "-c", "no-such")
+	require.Equal(t, 1, code)
+	require.Contains(t, problems, after[1].Name+": ContainerNotFound: ")
 }
 
 // TestWhyNamesWhatIsNotRunning: the same for what does not run, and for a rule that asks a server.
@@ -421,16 +470,11 @@ spec:
 			return nil
 		})
 		waitRollout(t, image1, 3)
-		victim := w.pods(t, ns, "web")[0].Name
-		require.Contains(t, w.does(t, ns, "replace", "pod/"+victim), "being replaced")
-		await.Nil(t, victim+" to be gone", func() error {
-			for _, pod := range w.pods(t, ns, "web") {
-				if pod.Name == victim {
-					return errors.New("it is still there")
-				}
-			}
-			return nil
-		})
+		old := w.pods(t, ns, "web")[0].Name
+		require.Contains(t, w.does(t, ns, "replace", "pod/"+old), "succeeded: 1 of 1 targets done")
+		for _, pod := range w.pods(t, ns, "web") {
+			require.False(t, pod.Name == old && pod.DeletionTimestamp == nil, "the command waits until it is gone")
+		}
 		waitRollout(t, image1, 3)
 	})
 
