@@ -265,6 +265,9 @@ func (x *index) operator(pod *corev1.Pod, w podops.Wait) []Reason {
 			return x.kubelet(pod, progress.Missing)
 		case revision.WaitResize:
 			return x.kubelet(pod, progress.Missing)
+		case revision.WaitRestartInfeasible:
+			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
+				Next: "have the Pod created anew: kubectl kuperator replace pod/" + pod.Name}}
 		case revision.WaitRecordUnreadable:
 			return []Reason{{Code: Code(progress.Wait), Message: progress.Missing,
 				Next: "kubectl -n " + pod.Namespace + " annotate --overwrite pod " +
