@@ -160,8 +160,10 @@ func TestAWriteThatIsRefusedIsPutOff(t *testing.T) {
 	) error {
 		require.Equal(t, "eviction", name)
 		require.NoError(t, c.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
-		require.Equal(t, metav1.Preconditions{UID: ptr.To(pod.GetUID()), ResourceVersion: ptr.To(pod.GetResourceVersion())},
-			*eviction.(*policyv1.Eviction).DeleteOptions.Preconditions)
+		asked, is := eviction.(*policyv1.Eviction)
+		require.True(t, is)
+		require.Equal(t, &metav1.Preconditions{UID: ptr.To(pod.GetUID()), ResourceVersion: ptr.To(pod.GetResourceVersion())},
+			asked.DeleteOptions.Preconditions)
 		evictions++
 		return apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 10)
 	}}

@@ -24,7 +24,10 @@ type cell struct {
 }
 
 // faulted are the components that each cell has for itself.
-func faulted() []string {
+func faulted() []string { return append(ofWorkloads(), suite.OperationJob) }
+
+// ofWorkloads are those of them that have work where there are no OperationJobs.
+func ofWorkloads() []string {
 	return []string{suite.CollaSet, suite.PodTransitionRule, suite.Lifecycle, suite.ResourceConsist}
 }
 

@@ -459,7 +459,7 @@ func selection(t *testing.T, plans []plan, failed []string, short, most int) []p
 	case text != "":
 		n, err := strconv.Atoi(text)
 		require.Truef(t, err == nil && n > 0, "FAULT_PLANS is %q: give a number of plans", text)
-		return sample(plans, n)
+		return fairSample(plans, n)
 	case os.Getenv("FAULTS") == "all" && most == 0:
 		return plans
 	case os.Getenv("FAULTS") == "all":
@@ -474,7 +474,7 @@ func selection(t *testing.T, plans []plan, failed []string, short, most int) []p
 			chosen = append(chosen, p)
 		}
 	}
-	return append(chosen, sample(plans, short)...)
+	return append(chosen, fairSample(plans, short)...)
 }
 
 // plansAskedFor are those of the variable PLAN, one a line, that the test runs. If there are only others, it is
@@ -619,10 +619,12 @@ func (p *plane) judge(t *testing.T, outcomes []*outcome) {
 	for _, o := range outcomes {
 		byPrefix[o.play.prefix] = o
 		o.check("promises", nil)
-		checks, broken := p.provider.verdict(o.play.prefix)
-		o.checks["promises"] += checks
-		for _, v := range broken {
-			o.check("promises", errors.New(v.String()))
+		for _, verdict := range []func(string) (int, []observer.Violation){p.provider.verdict, p.jobs.verdict} {
+			checks, broken := verdict(o.play.prefix)
+			o.checks["promises"] += checks
+			for _, v := range broken {
+				o.check("promises", errors.New(v.String()))
+			}
 		}
 	}
 	for _, v := range seen.Violations {

@@ -6,9 +6,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"kusionstack.io/kuperator/internal/testkit/faultproxy"
+	"kusionstack.io/kuperator/internal/testkit/suite"
 )
 
 // plan is one fault, done to one write of one component in one scenario.
@@ -76,14 +80,18 @@ func modeNames() []string {
 		"TooManyRequests", "Forbidden", "Unavailable"}
 }
 
+// faulted are the components whose writes are faulted.
+func (s scenario) faulted() []string {
+	if s.components == nil {
+		return faulted()
+	}
+	return s.components
+}
+
 // plansFor are all plans for a scenario, given what its components write without a fault.
 func plansFor(s scenario, ref *reference) []plan {
-	components := s.components
-	if components == nil {
-		components = faulted()
-	}
 	var plans []plan
-	for _, component := range components {
+	for _, component := range s.faulted() {
 		plans = append(plans, plansOf(s.name, component, ref.writes[component])...)
 	}
 	return plans
@@ -112,4 +120,51 @@ func sample(plans []plan, n int) []plan {
 		some = append(some, plans[i*len(plans)/n])
 	}
 	return some
+}
+
+// fairSample takes n plans, a fifth of them about operationjob-controller if there are so many: in few of the scenarios
+// it has work.
+func fairSample(plans []plan, n int) []plan {
+	var ofJobs, others []plan
+	for _, p := range plans {
+		if p.component == suite.OperationJob {
+			ofJobs = append(ofJobs, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	ofJobs = sample(ofJobs, max(n/5, n-len(others)))
+	return append(sample(others, n-len(ofJobs)), ofJobs...)
+}
+
+func TestFairSample(t *testing.T) {
+	plans := func(component string, n int) []plan {
+		var all []plan
+		for i := range n {
+			all = append(all, plan{component: component, ordinal: i})
+		}
+		return all
+	}
+	for name, tc := range map[string]struct{ workloads, jobs, want, wantJobs int }{
+		"many of both":    {1000, 100, 30, 6},
+		"few about jobs":  {1000, 2, 30, 2},
+		"jobs alone":      {0, 100, 30, 30},
+		"none about jobs": {100, 0, 30, 0},
+		"fewer than that": {10, 10, 20, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			chosen := fairSample(slices.Concat(plans(suite.CollaSet, tc.workloads), plans(suite.OperationJob, tc.jobs)), tc.want)
+			require.Len(t, chosen, tc.want)
+			count := map[plan]int{}
+			jobs := 0
+			for _, p := range chosen {
+				count[p]++
+				if p.component == suite.OperationJob {
+					jobs++
+				}
+			}
+			require.Len(t, count, tc.want, "none is there twice")
+			require.Equal(t, tc.wantJobs, jobs)
+		})
+	}
 }

@@ -56,6 +56,7 @@ type plane struct {
 	observer *observer.Observer
 	kubelet  *fakekubelet.Kubelet
 	provider *provider
+	jobs     *jobJudge
 	dir, bin string
 	// narrow is a collaset-controller whose bounds are such that a workload of four Pods meets them, built when it is
 	// needed first.
@@ -186,8 +187,13 @@ func (p *plane) launch(ctx context.Context) (err error) {
 		fakekubelet.Options{RestartTime: startTime}); err != nil {
 		return err
 	}
-	p.provider = startProvider(p.client)
-	if p.view, err = watchAll(ctx, p.cluster.RESTConfig(), scheme, p.provider.sees); err != nil {
+	p.provider, p.jobs = startProvider(p.client), newJobJudge()
+	if p.view, err = watchAll(ctx, p.cluster.RESTConfig(), scheme, func(o client.Object, gone bool) {
+		if pod, ok := o.(*corev1.Pod); ok {
+			p.provider.sees(pod)
+		}
+		p.jobs.sees(o, gone)
+	}); err != nil {
 		return err
 	}
 	if p.observer, err = observer.Start(ctx, p.cluster.RESTConfig(),
@@ -242,8 +248,11 @@ const root = "../.." // of the sources
 // processes.
 func (p *plane) build(ctx context.Context) error {
 	p.bin = filepath.Join(root, "bin", "fault") // kept, so that an unchanged component is not linked again
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join("bin", "fault")+string(filepath.Separator),
-		"./cmd/...")
+	arguments := []string{"build", "-o", filepath.Join("bin", "fault") + string(filepath.Separator)}
+	for _, component := range append(faulted(), suite.Webhook) {
+		arguments = append(arguments, "./cmd/"+component)
+	}
+	cmd := exec.CommandContext(ctx, "go", arguments...)
 	cmd.Dir = root
 	if err := os.MkdirAll(p.bin, 0o755); err != nil {
 		return err

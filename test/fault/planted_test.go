@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -165,7 +166,53 @@ func (d *decision) observePods() {`},
 			play:  scenario{name: "update", setup: all(pooledService, running(2), pooled(2)), steps: updated(2)},
 			finds: []observer.Invariant{observer.Traffic},
 		},
+		{
+			name: "lets-a-job-go-before-its-traces", component: suite.OperationJob,
+			changes: []sourceChange{
+				{"internal/operationjob/jobplan/target.go",
+					`	return t.clear("removing what the job has left on") && t.requireLive()`,
+					"	t.clear(\"removing what the job has left on\")\n	return true"},
+			},
+			play: scenario{name: "a job is deleted while a Pod has its task", setup: all(ruled("budget", 1), running(3)),
+				steps: all(job(warm, 3, 3), oneWarmed, deleteJob, serving(3, image1))},
+			fault: func(p *play) faultproxy.Fault {
+				taken := func(w faultproxy.Write) bool { // of the target that has succeeded, and of that which is released
+					return p.own(w) && bytes.Contains(w.Body, []byte(`"`+podops.TasksAnnotation+`":null`))
+				}
+				return faultproxy.Fault{Action: faultproxy.FailBefore, Code: http.StatusConflict,
+					Match: faultproxy.Match{Key: "patch pods", Ordinal: 2, Where: taken}}
+			},
+			finds: []observer.Invariant{observer.Keys},
+		},
+		{
+			name: "believes-a-cache-that-lags", component: suite.OperationJob,
+			changes: []sourceChange{
+				{"internal/operationjob/jobplan/target.go",
+					"	if !t.Live {\n		t.plan.Confirm = append(t.plan.Confirm, t.number)\n	}\n	return t.Live\n", "	return true\n"},
+			},
+			play: scenario{name: "a new leader does not see the marks yet", setup: all(ruled("budget", 0), running(2)),
+				steps: succeededBehind},
+			finds: []observer.Invariant{observer.Keys},
+		},
 	}
+}
+
+// succeededBehind has two Pods replaced, and operationjob-controller restarted meanwhile with a view of Pods from before
+// it asked.
+func succeededBehind(p *play) error {
+	proc := p.cell.processes[suite.OperationJob]
+	version := ""
+	asks := proc.proxy.Arm(faultproxy.Fault{Match: faultproxy.Match{Key: "patch pods", Ordinal: 1, Where: p.own},
+		Call: func(faultproxy.Write) { version = proc.proxy.ResourceVersion() }})
+	err := all(job(appsv1alpha1.OpsActionReplace, 2, 2), replacementsServe(2))(p)
+	asks.Disarm()
+	if err != nil {
+		return err
+	}
+	if version == "" || !restartAt(proc, faultproxy.Match{Resource: "pods"}, version) {
+		return errors.New("it was not restarted with an old view")
+	}
+	return all(allow(2), jobEnds(appsv1alpha1.OperationProgressSucceeded), serving(2, image1))(p)
 }
 
 // slowly leaves each Pod out of service for a while before it is changed.
@@ -317,7 +364,8 @@ func (p *plane) tryBug(
 	}
 	o.Forget(ctx, c.namespace)
 	_, ofProvider := p.provider.verdict(run.prefix)
-	return fired, append(report.Violations, ofProvider...)
+	_, ofJobs := p.jobs.verdict(run.prefix)
+	return fired, slices.Concat(report.Violations, ofProvider, ofJobs)
 }
 
 // replace has the process run another program from now on.

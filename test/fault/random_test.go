@@ -91,7 +91,7 @@ var kinds = []struct {
 	}},
 }
 
-func drawComponent(r *rand.Rand, s *step) { s.What = faulted()[r.IntN(len(faulted()))] }
+func drawComponent(r *rand.Rand, s *step) { s.What = ofWorkloads()[r.IntN(len(ofWorkloads()))] }
 
 // draw makes the script of a seed.
 func draw(seed uint64) []step {
@@ -283,7 +283,7 @@ func (w *wild) disturb(s step) error {
 	component, kind, _ := strings.Cut(s.What, " ")
 	proc := w.cell.processes[component]
 	if proc == nil {
-		return fmt.Errorf("the step %+v names no component: give one of %v", s, faulted())
+		return fmt.Errorf("the step %+v names no component: give one of %v", s, ofWorkloads())
 	}
 	if s.Do == "kill" {
 		proc.kill()

@@ -44,6 +44,8 @@ func (s *state) snapshot(of scenario) []string {
 				conditions(o.Status.Conditions), s.meta(o))
 		case *appsv1alpha1.ResourceContext:
 			line = s.context(o, revisions, of)
+		case *appsv1alpha1.OperationJob:
+			line = s.job(o)
 		case *corev1.Service:
 			line = fmt.Sprintf("service %s: %s", s.plain(o.Name), s.meta(o))
 		case *discoveryv1.EndpointSlice:
@@ -133,6 +135,23 @@ func (s *state) set(o *appsv1alpha1.CollaSet, revisions map[string]string) strin
 		st.UpdatedAvailableReplicas, st.OperatingReplicas,
 		st.TerminatingReplicas, revisions[st.CurrentRevision], revisions[st.UpdatedRevision],
 		st.ObservedGeneration == o.Generation, len(st.Blockers), conditions(st.Conditions), s.meta(o))
+}
+
+// job has no names of targets: those of Pods differ from run to run.
+func (s *state) job(o *appsv1alpha1.OperationJob) string {
+	st := o.Status
+	text := fmt.Sprintf("job %s: %s, %d targets, %d succeeded, %d failed, observed %t%s, %s", s.plain(o.Name), st.Progress,
+		st.TotalPodCount, st.SucceededPodCount, st.FailedPodCount, st.ObservedGeneration == o.Generation,
+		conditions(st.Conditions), s.meta(o))
+	for i := range st.TargetDetails {
+		d := &st.TargetDetails[i]
+		text += fmt.Sprintf("; target %d %s, under way %t, %v", i, d.Progress, d.Operation != nil,
+			slices.Sorted(maps.Keys(d.ExtraInfo)))
+		if d.Error != nil {
+			text += fmt.Sprintf(" %s: %s", d.Error.Reason, d.Error.Message)
+		}
+	}
+	return text
 }
 
 // instance is an instance ID as far as it matters.

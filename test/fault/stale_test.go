@@ -27,10 +27,12 @@ const (
 	delayed = 300 * time.Millisecond
 )
 
-// What a plan may do to the view of a component. All but the first three name a kind, as in "Freeze pods".
+// What a plan may do to the view of a component. Freeze, lag and expire name a kind, as in "Freeze pods", and
+// timeTravel may.
 const (
 	// timeTravel notes what the component sees at its write, kills it at its third write after that, and starts it again
-	// with that old view: the lists are of that time and the watches frozen, until it has come to rest.
+	// with that old view, of one kind if it names one: the lists are of that time and the watches frozen, until it has
+	// come to rest.
 	timeTravel = "TimeTravel"
 	// timeTravelFar is timeTravel with the kill at the end of the steps.
 	timeTravelFar = "TimeTravelFar"
@@ -50,8 +52,10 @@ const (
 func ofViews(mode string) bool {
 	name, resource, _ := strings.Cut(mode, " ")
 	switch name {
-	case timeTravel, timeTravelFar, coalesce, duplicate, reset:
+	case timeTravelFar, coalesce, duplicate, reset:
 		return resource == ""
+	case timeTravel:
+		return true
 	case freeze, lag, expire:
 		return resource != ""
 	default:
@@ -66,6 +70,7 @@ func watched(component, scenario string) []string {
 		suite.PodTransitionRule: {"pods", "podtransitionrules"},
 		suite.Lifecycle:         {"pods", "podtransitionrules"},
 		suite.ResourceConsist:   {"pods", "services", "endpointslices"},
+		suite.OperationJob:      {"pods", "operationjobs"},
 	}[component]
 	part := map[string]string{"persistentvolumeclaims": "volumes", "podtransitionrules": "rule", "services": "service",
 		"endpointslices": "service"}
@@ -77,14 +82,17 @@ func watched(component, scenario string) []string {
 // last from the first step to the last are about no write.
 func viewPlans(s scenario, ref *reference) []plan {
 	var plans []plan
-	for _, component := range faulted() {
+	for _, component := range s.faulted() {
 		keys, kinds := ref.writes[component], watched(component, s.name)
-		if len(keys) == 0 {
+		if len(keys) == 0 || len(kinds) == 0 {
 			continue
 		}
 		lasting, momentary := []string{coalesce, duplicate, reset}, []string{timeTravel, timeTravelFar}
 		for _, kind := range kinds {
 			lasting, momentary = append(lasting, lag+" "+kind, expire+" "+kind), append(momentary, freeze+" "+kind)
+			if component == suite.OperationJob { // what it remembers is in one kind, and what it acts on is the other
+				momentary = append(momentary, timeTravel+" "+kind)
+			}
 		}
 		for _, mode := range lasting {
 			plans = append(plans, plan{s.name, component, "watches", 1, mode})
@@ -129,9 +137,9 @@ func (o *outcome) blur(proc *process) injected {
 	of := faultproxy.Match{Resource: resource}
 	switch name {
 	case timeTravel:
-		return o.travel(proc, 3)
+		return o.travel(proc, of, 3)
 	case timeTravelFar:
-		return o.travel(proc, 0)
+		return o.travel(proc, of, 0)
 	case freeze:
 		return o.freeze(proc, of)
 	case duplicate:
@@ -182,7 +190,7 @@ func (o *outcome) freeze(proc *process, of faultproxy.Match) injected {
 }
 
 // travel restarts the component with an old view, at its later-th write after the plan's, or when the steps are done.
-func (o *outcome) travel(proc *process, later int) injected {
+func (o *outcome) travel(proc *process, of faultproxy.Match, later int) injected {
 	var mu sync.Mutex // guards version
 	version := ""
 	var once sync.Once
@@ -191,7 +199,7 @@ func (o *outcome) travel(proc *process, later int) injected {
 		once.Do(func() {
 			go func() {
 				defer close(returned)
-				travelled = o.restartAt(proc, to)
+				travelled = restartAt(proc, of, to)
 			}()
 		})
 	}
@@ -234,11 +242,11 @@ func (o *outcome) travel(proc *process, later int) injected {
 	}
 }
 
-// restartAt kills the component and has it see the world of an earlier time until it has come to rest, then the present
-// until it has again: what it decides on the way there is refused. It reports whether it did.
-func (o *outcome) restartAt(proc *process, version string) bool {
-	list := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.ListAt, ResourceVersion: version})
-	hold := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze})
+// restartAt kills the component and has it see the world, or one kind, of an earlier time until it has come to rest,
+// then the present until it has again: what it decides on the way there is refused. It reports whether it did.
+func restartAt(proc *process, of faultproxy.Match, version string) bool {
+	list := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.ListAt, Match: of, ResourceVersion: version})
+	hold := proc.proxy.Arm(faultproxy.Fault{Action: faultproxy.Freeze, Match: of})
 	var mu sync.Mutex
 	// idle is for how long it has had nothing to do since its last write. On a busy machine it may be a while before a
 	// component that has started takes its first decision: that does not count.

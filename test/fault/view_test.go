@@ -26,8 +26,8 @@ import (
 // view is what there is, by plan, from watches of its own.
 type view struct {
 	cancel context.CancelFunc
-	// onPod is called with each state of each Pod.
-	onPod func(*corev1.Pod)
+	// onObject is called with each state of each object of a plan, and with the last one when it is gone.
+	onObject func(o client.Object, gone bool)
 
 	mu     sync.Mutex
 	groups map[string]*group
@@ -56,10 +56,10 @@ func prefixOf(name string) string {
 }
 
 func watchAll(
-	ctx context.Context, config *rest.Config, scheme *runtime.Scheme, onPod func(*corev1.Pod),
+	ctx context.Context, config *rest.Config, scheme *runtime.Scheme, onObject func(o client.Object, gone bool),
 ) (*view, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	v := &view{cancel: cancel, onPod: onPod, groups: map[string]*group{}}
+	v := &view{cancel: cancel, onObject: onObject, groups: map[string]*group{}}
 	informers, err := cache.New(config, cache.Options{Scheme: scheme})
 	if err != nil {
 		cancel()
@@ -69,7 +69,7 @@ func watchAll(
 		"Pod": &corev1.Pod{}, "PersistentVolumeClaim": &corev1.PersistentVolumeClaim{}, "Service": &corev1.Service{},
 		"EndpointSlice": &discoveryv1.EndpointSlice{}, "ControllerRevision": &appsv1.ControllerRevision{},
 		"CollaSet": &appsv1alpha1.CollaSet{}, "PodTransitionRule": &appsv1alpha1.PodTransitionRule{},
-		"ResourceContext": &appsv1alpha1.ResourceContext{},
+		"ResourceContext": &appsv1alpha1.ResourceContext{}, "OperationJob": &appsv1alpha1.OperationJob{},
 	}
 	go func() { _ = informers.Start(ctx) }()
 	for kind, object := range kinds {
@@ -99,9 +99,7 @@ func (v *view) see(kind string, obj any, gone bool) {
 	if !ok || prefixOf(object.GetName()) == "" {
 		return
 	}
-	if pod, ok := object.(*corev1.Pod); ok {
-		v.onPod(pod)
-	}
+	v.onObject(object, gone)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	g := v.group(prefixOf(object.GetName()))
