@@ -197,8 +197,8 @@ func (d *decision) observePods() {`},
 	}
 }
 
-// succeededBehind has two Pods replaced, and operationjob-controller restarted meanwhile with a view of Pods from before
-// it asked.
+// succeededBehind has two Pods replaced, and operationjob-controller restarted meanwhile with a view of Pods from
+// before it asked.
 func succeededBehind(p *play) error {
 	proc := p.cell.processes[suite.OperationJob]
 	version := ""
