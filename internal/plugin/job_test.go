@@ -298,6 +298,7 @@ func (f *followed) becomes(progress appsv1alpha1.OperationProgress, details ...a
 			job.Status.SucceededPodCount++
 		case appsv1alpha1.OperationProgressFailed:
 			job.Status.FailedPodCount++
+		case appsv1alpha1.OperationProgressPending, appsv1alpha1.OperationProgressProcessing:
 		}
 	}
 	if progress != appsv1alpha1.OperationProgressProcessing {
