@@ -89,7 +89,7 @@ const (
 	CodeOperationDelay Code = "OperationDelay"
 	// CodeActionPending: the program of the job's action has not answered.
 	CodeActionPending Code = "ActionPending"
-	// CodeTargetUnderWay: a target is under way, and its Pods show nothing that it waits for.
+	// CodeTargetUnderWay: a target waits for what its job's status says, and its Pods do not show it.
 	CodeTargetUnderWay Code = "TargetUnderWay"
 )
 

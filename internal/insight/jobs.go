@@ -60,9 +60,7 @@ func (x *index) job(job *appsv1alpha1.OperationJob, targets []Target) Job {
 		Namespace: job.Namespace, Name: job.Name, Action: string(job.Spec.Action),
 		Progress: string(cmp.Or(s.Progress, appsv1alpha1.OperationProgressPending)), Total: len(s.TargetDetails),
 		Succeeded: int(s.SucceededPodCount), Failed: int(s.FailedPodCount), Created: timeOf(job.CreationTimestamp.Time),
-	}
-	if s.EndTime != nil {
-		described.Ended = timeOf(s.EndTime.Time)
+		Ended: since(s.EndTime),
 	}
 	for i := range s.TargetDetails {
 		if isUnderWay(&s.TargetDetails[i]) {
@@ -159,13 +157,10 @@ func notStarted(job *appsv1alpha1.OperationJob) []Reason {
 		mayStart = max(0, min(pending, int(*job.Spec.Partition)-(len(job.Status.TargetDetails)-pending)))
 	}
 	var found []Reason
-	if mayStart > 0 {
-		bound := "nothing holds them back"
-		if job.Spec.Parallelism != nil {
-			bound = "at most " + job.Spec.Parallelism.String() + " are under way at the same time (spec.parallelism)"
-		}
+	if mayStart > 0 && job.Spec.Parallelism != nil { // without it they start at once
 		found = append(found, Reason{Code: CodeQueued, On: refOfJob(job), Next: "they start by themselves",
-			Message: fmt.Sprintf("%s not started yet: %s", targetsText(mayStart), bound)})
+			Message: fmt.Sprintf("%s not started yet: at most %s are under way at the same time (spec.parallelism)",
+				targetsText(mayStart), job.Spec.Parallelism.String())})
 	}
 	if held := pending - mayStart; held > 0 {
 		found = append(found, Reason{
@@ -191,11 +186,9 @@ func (x *index) targets(job *appsv1alpha1.OperationJob) []Target {
 	for i := range job.Status.TargetDetails {
 		d := &job.Status.TargetDetails[i]
 		t := Target{
-			Pod: d.Name, Progress: string(d.Progress), NewPod: d.ExtraInfo[appsv1alpha1.ExtraInfoNewPod],
+			Pod: d.Name, Progress: string(d.Progress), Started: since(d.StartTime),
+			NewPod:    d.ExtraInfo[appsv1alpha1.ExtraInfoNewPod],
 			Recreated: d.ExtraInfo[appsv1alpha1.ExtraInfoRecreated],
-		}
-		if d.StartTime != nil {
-			t.Started = timeOf(d.StartTime.Time)
 		}
 		if d.Error != nil {
 			t.Error = &Reason{Code: Code(d.Error.Reason), Message: cmp.Or(d.Error.Message, string(d.Error.Reason))}
@@ -231,17 +224,19 @@ func (x *index) targetReasons(job *appsv1alpha1.OperationJob, d *appsv1alpha1.Op
 	default:
 		found = x.alone(LifecycleController)
 	}
-	r := Reason{Code: CodeTargetUnderWay, Message: waitOf(d)}
-	if d.StartTime != nil {
-		r.Since = timeOf(d.StartTime.Time)
+	waits := cmp.Or(d.ExtraInfo[appsv1alpha1.ExtraInfoWaiting],
+		d.ExtraInfo[appsv1alpha1.ExtraInfoNotAllowedToReplaceNewPod])
+	if waits != "" {
+		found = append(found, Reason{Code: CodeTargetUnderWay, Message: waits, Since: since(d.StartTime)})
 	}
-	return append(found, r)
+	return found
 }
 
-// waitOf is what the job's status says that a target waits for.
-func waitOf(d *appsv1alpha1.OpsStatus) string {
-	return cmp.Or(d.ExtraInfo[appsv1alpha1.ExtraInfoWaiting],
-		d.ExtraInfo[appsv1alpha1.ExtraInfoNotAllowedToReplaceNewPod], "nothing is known to hold it back")
+func since(t *metav1.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	return timeOf(t.Time)
 }
 
 // targetPod is the Pod that a target started with; nil if it is gone, or was not read.

@@ -320,7 +320,7 @@ const (
 
 func TestAJobIsFollowedUntilItSucceeds(t *testing.T) {
 	f := follow(t, "", nil)
-	f.shows(t, "operationjob/restart-web created\ntargets are not recorded yet  waits for ")
+	f.shows(t, "operationjob/restart-web created\ntargets are not recorded yet  waits for ControllerMissing")
 	waits := detail("web-a", underWay)
 	waits.ExtraInfo = map[appsv1alpha1.OpsExtraInfoKey]string{appsv1alpha1.ExtraInfoWaiting: "the door is shut"}
 	f.becomes(underWay, waits, detail("web-b", succeeded))

@@ -127,7 +127,7 @@ func (v *progressView) show(j *insight.Job) {
 		done += fmt.Sprintf(", %d under way", j.UnderWay)
 	}
 	waits, code := "", insight.Code("")
-	if len(j.Reasons) > 0 && j.Ended == nil {
+	if len(j.Reasons) > 0 && j.Ended == nil && j.Reasons[0].Code != insight.CodeNotObserved { // which is said
 		code = j.Reasons[0].Code
 		waits = fmt.Sprintf("waits for %s: %s", code, j.Reasons[0].Message)
 	}
