@@ -77,8 +77,8 @@ func Tasks(v View) (map[string]Task, error) {
 }
 
 // TasksFor returns the tasks of one action that wait to be carried out, by the ID of their operation: without a result,
-// and with permission for the request that they are about. The owner of an action acts on these, and on no others. It is
-// empty if there are none, and nil if the annotation cannot be read.
+// and with permission for the request that they are about. The owner of an action acts on these, and on no others.
+// It is empty if there are none, and nil if the annotation cannot be read.
 func TasksFor(v View, action string) map[string]Task {
 	tasks, err := Tasks(v)
 	if err != nil {
@@ -94,8 +94,8 @@ func TasksFor(v View, action string) map[string]Task {
 }
 
 // Answer sets a task's result, or with result "" its progress message. The request is that of the Task that was carried
-// out, so that the Pod may be read again before: Answer changes nothing if it has no such task any more, because the job
-// was deleted or its deadline is over, or another one with the same ID, of a later job of that name.
+// out, so that the Pod may be read again before. Answer changes nothing if the Pod has no such task any more: the job was
+// deleted, its deadline is over, or a later job of that name has put another task under the same ID.
 func Answer(v View, id, request string, result TaskResult, message string) Change {
 	tasks, err := Tasks(v)
 	task, known := tasks[id]

@@ -164,8 +164,8 @@ func (r *configurationReconciler) read(
 
 // forbiddenToRead has the roles of deploy/collaset-controller.
 func forbiddenToRead(namespace string, kind appsv1alpha1.ConfigurationKind) string {
-	return fmt.Sprintf("collaset-controller may not read %ss in namespace %s: bind ClusterRole kuperator-follow-%ss to its "+
-		"service account there", kind, namespace, strings.ToLower(string(kind)))
+	return fmt.Sprintf("collaset-controller may not read %ss in namespace %s: bind ClusterRole kuperator-follow-%ss to "+
+		"its service account there", kind, namespace, strings.ToLower(string(kind)))
 }
 
 // record tells what has changed, and what cannot be read any more.
@@ -187,8 +187,8 @@ func (r *configurationReconciler) record(set *appsv1alpha1.CollaSet, now []appsv
 	}
 }
 
-// configurationWatches watches the metadata of ConfigMaps and Secrets in namespaces in which CollaSets follow some. Each
-// namespace has a watch of its own for each kind, because permissions to read Secrets are given by namespace.
+// configurationWatches watches the metadata of ConfigMaps and Secrets in namespaces in which CollaSets follow some.
+// Each namespace has a watch of its own for each kind, because permissions to read Secrets are given by namespace.
 type configurationWatches struct {
 	sets   client.Reader
 	client metadata.Interface
