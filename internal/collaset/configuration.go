@@ -162,7 +162,7 @@ func (r *configurationReconciler) read(
 	return reading, nil
 }
 
-// forbiddenToRead has the roles of deploy/collaset-controller.
+// forbiddenToRead names the role of deploy/components/user-roles that is missing.
 func forbiddenToRead(namespace string, kind appsv1alpha1.ConfigurationKind) string {
 	return fmt.Sprintf("collaset-controller may not read %ss in namespace %s: bind ClusterRole kuperator-follow-%ss to "+
 		"its service account there", kind, namespace, strings.ToLower(string(kind)))
