@@ -162,10 +162,9 @@ func (r *configurationReconciler) read(
 	return reading, nil
 }
 
-// forbiddenToRead names the role of deploy/components/user-roles that is missing.
 func forbiddenToRead(namespace string, kind appsv1alpha1.ConfigurationKind) string {
-	return fmt.Sprintf("collaset-controller may not read %ss in namespace %s: bind ClusterRole kuperator-follow-%ss to "+
-		"its service account there", kind, namespace, strings.ToLower(string(kind)))
+	return fmt.Sprintf("collaset-controller may not read %ss in namespace %s: give its service account get, list and watch "+
+		"of them there, see docs/collaset.md#followed-configuration", kind, namespace)
 }
 
 // record tells what has changed, and what cannot be read any more.
@@ -233,7 +232,7 @@ func (w *configurationWatches) adjust(ctx context.Context, namespace string) err
 		if err != nil {
 			return fmt.Errorf("listing CollaSets that follow %ss: %w", kind, err)
 		}
-		w.set(watchKey{namespace, kind}, len(followers.Items) > 0)
+		w.set(watchKey{namespace, kind}, len(followers.Items) > 0) //nolint:contextcheck // a watch outlives this reconcile
 	}
 	return nil
 }

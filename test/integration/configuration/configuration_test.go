@@ -28,7 +28,7 @@ func TestMountedConfigMap(t *testing.T) {
 	s := begin(t, 4, "1")
 	s.configMap("settings", "a")
 	s.collaSet(mounts("settings"))
-	s.event("ConfigurationUnreadable", "bind ClusterRole kuperator-follow-configmaps")
+	s.event("ConfigurationUnreadable", "may not read ConfigMaps in namespace "+s.namespace)
 	s.allow()
 	first := s.follows("settings", "")
 	revision, pods := s.get().Status.UpdatedRevision, s.uids()

@@ -81,10 +81,16 @@ func begin(t *testing.T, pods int32, maxUnavailable string) *story {
 // allow gives collaset-controller the permission to read ConfigMaps and Secrets of the namespace.
 func (s *story) allow() {
 	s.Helper()
-	for _, role := range []string{"kuperator-follow-configmaps", "kuperator-follow-secrets"} {
+	require.NoError(s, s.Create(s.Context(), &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "kuperator-follow-secrets"},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"},
+			Verbs: []string{"get", "list", "watch"}}},
+	}))
+	for role, kind := range map[string]string{"kuperator-follow-configmaps": "ClusterRole",
+		"kuperator-follow-secrets": "Role"} {
 		require.NoError(s, s.Create(s.Context(), &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: role},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: role},
 			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: suite.Namespace,
 				Name: suite.CollaSet}},
 		}))
