@@ -94,8 +94,8 @@ func TasksFor(v View, action string) map[string]Task {
 }
 
 // Answer sets a task's result, or with result "" its progress message. The request is that of the Task that was carried
-// out, so that the Pod may be read again before. Answer changes nothing if the Pod has no such task any more: the job was
-// deleted, its deadline is over, or a later job of that name has put another task under the same ID.
+// out, so that the Pod may be read again before. Answer changes nothing if the Pod has no such task any more: the job
+// was deleted, its deadline is over, or a later job of that name has put another task under the same ID.
 func Answer(v View, id, request string, result TaskResult, message string) Change {
 	tasks, err := Tasks(v)
 	task, known := tasks[id]

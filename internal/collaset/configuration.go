@@ -163,8 +163,8 @@ func (r *configurationReconciler) read(
 }
 
 func forbiddenToRead(namespace string, kind appsv1alpha1.ConfigurationKind) string {
-	return fmt.Sprintf("collaset-controller may not read %ss in namespace %s: give its service account get, list and watch "+
-		"of them there, see docs/collaset.md#followed-configuration", kind, namespace)
+	return fmt.Sprintf("collaset-controller may not read %ss in namespace %s: give its service account get, list and "+
+		"watch of them there, see docs/collaset.md#followed-configuration", kind, namespace)
 }
 
 // record tells what has changed, and what cannot be read any more.

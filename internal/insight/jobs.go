@@ -301,7 +301,7 @@ func (x *index) jobAtWork(pod *corev1.Pod, w podops.Wait) []Reason {
 		Message: "the next step is " + OperationJobController + "'s" + x.refusal(job, pod)}}
 }
 
-// refusal is what a job's status says that the target of this Pod waits for; "" if it says nothing.
+// refusal is what the target of this Pod waits for by the job's status; "" if that has nothing.
 func (x *index) refusal(job *appsv1alpha1.OperationJob, pod *corev1.Pod) string {
 	if job == nil {
 		return ""

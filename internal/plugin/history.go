@@ -341,13 +341,11 @@ func undoTarget(
 			"collaset-controller has not seen the last change of collaset/%s, so the revision before it is not known: try again in a moment, or choose one with --to-revision",
 			set.Name)
 	}
+	now := contents[set.Status.UpdatedRevision]
 	for i := len(list) - 1; i >= 0; i-- {
-		if to != 0 && to == list[i].Revision {
-			return &list[i], nil
-		}
-		data, now := contents[list[i].Name], contents[set.Status.UpdatedRevision]
-		sameTemplate := data != nil && now != nil && data.SameTemplate(now)
-		if to == 0 && list[i].Name != set.Status.UpdatedRevision && !sameTemplate {
+		data := contents[list[i].Name]
+		isPresent := list[i].Name == set.Status.UpdatedRevision || data != nil && now != nil && data.SameTemplate(now)
+		if to == list[i].Revision && to != 0 || to == 0 && !isPresent {
 			return &list[i], nil
 		}
 	}

@@ -179,14 +179,12 @@ func (s *session) forecast(ctx context.Context, a applied) (forecast, error) {
 	if f.Policy == "" {
 		f.Policy = string(appsv1alpha1.PodUpdateInPlaceIfPossible)
 	}
-	var configuration []appsv1alpha1.ConfigurationStatus
 	if a.live != nil {
-		var err error
-		if configuration, err = revision.ConfigurationIn(a.live.Object); err != nil {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(a.live.Object, before); err != nil {
 			return f, err
 		}
 	}
-	wanted, err := dataOf(a.next, configuration)
+	wanted, err := dataOf(a.next, before.Status.Configuration)
 	if err != nil {
 		return f, err
 	}
@@ -194,11 +192,8 @@ func (s *session) forecast(ctx context.Context, a applied) (forecast, error) {
 		f.ObservedAt = s.now()
 		return f, nil
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(a.live.Object, before); err != nil {
-		return f, err
-	}
 	f.ReplicasFrom = ptr.Deref(before.Spec.Replicas, 0)
-	present, err := dataOf(a.live, configuration)
+	present, err := dataOf(a.live, before.Status.Configuration)
 	if err != nil {
 		return f, err
 	}
@@ -225,7 +220,7 @@ func (s *session) forecast(ctx context.Context, a applied) (forecast, error) {
 	return f, nil
 }
 
-// dataOf is the content of the revision that a CollaSet's spec makes.
+// dataOf is the content of the revision that a CollaSet's spec makes with this status.configuration.
 func dataOf(
 	set *unstructured.Unstructured, configuration []appsv1alpha1.ConfigurationStatus,
 ) (*revision.Data, error) {
