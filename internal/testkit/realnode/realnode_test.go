@@ -135,21 +135,25 @@ func TestImagesOfOneProgramShareItsLayer(t *testing.T) {
 	}
 	var index struct{ Manifests []descriptor }
 	require.NoError(t, json.Unmarshal(files["index.json"], &index))
-	require.Len(t, index.Manifests, 2)
+	require.Len(t, index.Manifests, 4, "each image by its tag and by its digest")
+	const nameOf = "io.containerd.image.name"
 	layers := map[string]bool{}
 	for i, want := range []string{`"Entrypoint":["/web"]`, `"Entrypoint":["/web","pause"]`} {
+		byTag, byDigest := index.Manifests[2*i], index.Manifests[2*i+1]
+		require.Equal(t, byTag.Digest, byDigest.Digest)
+		require.Equal(t, fmt.Sprintf("example.test/web:%d", i+1), byTag.Annotations[nameOf])
+		require.Equal(t, "example.test/web@"+byTag.Digest, byDigest.Annotations[nameOf])
 		var manifest struct {
 			Config descriptor
 			Layers []descriptor
 		}
-		require.NoError(t, json.Unmarshal(blob(index.Manifests[i]), &manifest))
+		require.NoError(t, json.Unmarshal(blob(byTag), &manifest))
 		require.Contains(t, string(blob(manifest.Config)), want)
 		require.Contains(t, string(blob(manifest.Config)), manifest.Layers[0].Digest)
 		require.Equal(t, "binary", string(unpacked(t, bytes.NewReader(blob(manifest.Layers[0])))["web"]))
 		layers[manifest.Layers[0].Digest] = true
 	}
 	require.Len(t, layers, 1)
-	require.Equal(t, "example.test/web:2", index.Manifests[1].Annotations["io.containerd.image.name"])
 }
 
 func TestWhatEndedRunsLeftIsRemovedAndOthersStay(t *testing.T) {
