@@ -111,6 +111,81 @@ func TestIndexes(t *testing.T) {
 	assert.Empty(t, instanceOf(bare))
 }
 
+// TestJ7APodMattersToTheJobsThatWaitForIt has one job of a name that is empty, one that has ended with the Pod, one of
+// another Pod, and two that a Pod matters to: by its name, and by the instance ID that it has taken over.
+func TestJ7APodMattersToTheJobsThatWaitForIt(t *testing.T) {
+	under := &appsv1alpha1.TargetOperation{Stage: appsv1alpha1.OpsStageStarted}
+	taken := &appsv1alpha1.TargetOperation{Stage: appsv1alpha1.OpsStageStarted, CollaSet: "uid-web", InstanceID: "3"}
+	build := fake.NewClientBuilder().WithScheme(scheme(t)).WithIndex(&appsv1alpha1.OperationJob{}, targetIndex, targetsOf)
+	for name, target := range map[string]appsv1alpha1.OpsStatus{
+		"empty":     {Operation: under},
+		"ended":     {Name: "a", Progress: appsv1alpha1.OperationProgressSucceeded},
+		"of-others": {Name: "b", Operation: under},
+		"by-name":   {Name: "a", Operation: under},
+		"by-id":     {Name: "gone", Operation: taken},
+	} {
+		job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}}
+		job.Status.TargetDetails = []appsv1alpha1.OpsStatus{target}
+		build.WithObjects(job)
+	}
+	requests, err := jobsOf(t.Context(), build.Build(), pod("a", "CollaSet", "web"))
+	require.NoError(t, err)
+	var names []string
+	for _, request := range requests {
+		names = append(names, request.Name)
+	}
+	assert.ElementsMatch(t, []string{"by-name", "by-id"}, names)
+}
+
+// staleReader is a cache that shows jobs as they were when it was filled.
+type staleReader struct {
+	client.Client
+	jobs client.Client // nil once it has caught up
+}
+
+func (s *staleReader) Get(
+	ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption,
+) error {
+	if _, is := o.(*appsv1alpha1.OperationJob); is && s.jobs != nil {
+		return s.jobs.Get(ctx, key, o, opts...)
+	}
+	return s.Client.Get(ctx, key, o, opts...)
+}
+
+// TestJ11AnOwnWriteThatIsNotSeenForLong has a cache that does not show the job as it was written, for an hour, and a job
+// with the name of its Pod.
+func TestJ11AnOwnWriteThatIsNotSeenForLong(t *testing.T) {
+	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a", UID: "j"}}
+	job.Spec.Action = appsv1alpha1.OpsActionReplace
+	job.Spec.Targets = []appsv1alpha1.PodOpsTarget{{Name: "a"}}
+	build := func(objects ...client.Object) client.Client {
+		return fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(objects...).WithStatusSubresource(job).
+			WithIndex(&corev1.Pod{}, instanceIndex, instanceOf).Build()
+	}
+	server := build(job.DeepCopy(), pod("a", "CollaSet", "web"))
+	cached := &staleReader{Client: server, jobs: build(job.DeepCopy())}
+	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
+	r := &reconciler{client: cached, live: server, evictions: server, writes: freshness.New(cached, clk),
+		events: events.NewFakeRecorder(100), clock: clk, jobs: newMemory()}
+	key := client.ObjectKeyFromObject(job)
+	look := func(times int, step time.Duration) {
+		for range times {
+			_, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+			require.NoError(t, err)
+			clk.Step(step)
+		}
+	}
+	look(60, time.Minute)
+	var now corev1.Pod
+	require.NoError(t, server.Get(t.Context(), key, &now))
+	require.NotContains(t, now.Labels, appsv1alpha1.ToReplaceLabel, "nothing is decided on the old job")
+
+	cached.jobs = nil
+	look(5, interval)
+	require.NoError(t, server.Get(t.Context(), key, &now))
+	require.Contains(t, now.Labels, appsv1alpha1.ToReplaceLabel)
+}
+
 // TestStripPod shows that a stripped Pod is read as a whole one.
 func TestStripPod(t *testing.T) {
 	whole := pod("a", "CollaSet", "web")

@@ -60,21 +60,30 @@ func instanceKey(collaSet, id string) string { return "instance/" + collaSet + "
 // podSource enqueues the jobs that a Pod matters to.
 func podSource(mgr ctrl.Manager) source.Source {
 	jobs := func(ctx context.Context, o client.Object) []reconcile.Request {
-		var requests []reconcile.Request
-		for _, value := range append(instanceOf(o), podKey(o.GetName())) {
-			var list appsv1alpha1.OperationJobList
-			err := mgr.GetClient().List(ctx, &list, client.InNamespace(o.GetNamespace()),
-				client.MatchingFields{targetIndex: value}, client.UnsafeDisableDeepCopy)
-			if err != nil {
-				ctrl.LoggerFrom(ctx).Error(err, "listing the OperationJobs of a Pod", "pod", client.ObjectKeyFromObject(o))
-			}
-			for i := range list.Items {
-				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-			}
+		requests, err := jobsOf(ctx, mgr.GetClient(), o)
+		if err != nil {
+			ctrl.LoggerFrom(ctx).Error(err, "listing the OperationJobs of a Pod", "pod", client.ObjectKeyFromObject(o))
 		}
 		return requests
 	}
 	return source.Kind(mgr.GetCache(), client.Object(&corev1.Pod{}), handler.EnqueueRequestsFromMapFunc(jobs))
+}
+
+// jobsOf are the jobs that a Pod matters to.
+func jobsOf(ctx context.Context, from client.Reader, pod client.Object) ([]reconcile.Request, error) {
+	var requests []reconcile.Request
+	for _, value := range append(instanceOf(pod), podKey(pod.GetName())) {
+		var list appsv1alpha1.OperationJobList
+		err := from.List(ctx, &list, client.InNamespace(pod.GetNamespace()), client.MatchingFields{targetIndex: value},
+			client.UnsafeDisableDeepCopy)
+		if err != nil {
+			return requests, err
+		}
+		for i := range list.Items {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+		}
+	}
+	return requests, nil
 }
 
 // stripPod keeps what jobplan reads of a Pod. Never write such a Pod back.

@@ -83,6 +83,7 @@ func TestEachAction(t *testing.T) {
 }
 
 // TestJ1 to TestJ13 are the defects of Kuperator v0.7 by the numbers of docs/operationjob.md.
+// J7 and J11 are shown in package operationjob.
 func TestJ1AnUnknownActionFailsAndCanBeDeleted(t *testing.T) {
 	w := newWorld(1)
 	keep(w.job("Polish", "p0"))
