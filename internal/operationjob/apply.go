@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/operationjob/jobplan"
@@ -103,11 +104,16 @@ func (r *reconciler) writePod(ctx context.Context, job *appsv1alpha1.OperationJo
 			}},
 		})
 	}
+	if len(w.Trial) > 0 {
+		if err := r.try(ctx, w); err != nil {
+			return err
+		}
+	}
 	kind, body := types.MergePatchType, w.Change.MergePatch(v)
 	if len(w.Images) > 0 {
 		kind = types.StrategicMergePatchType
 		var err error
-		if body, err = withImages(body, w); err != nil {
+		if body, err = withImages(body, w.Pod, w.Images); err != nil {
 			return err
 		}
 	}
@@ -121,19 +127,42 @@ func (r *reconciler) writePod(ctx context.Context, job *appsv1alpha1.OperationJo
 	return nil
 }
 
+// try asks the API server by a dry run whether it takes images, and whether they are others then: admission may change
+// them back.
+func (r *reconciler) try(ctx context.Context, w *jobplan.Write) error {
+	v := w.Pod.View
+	body, err := withImages(podops.Change{}.MergePatch(v), w.Pod, w.Trial)
+	if err != nil {
+		return err
+	}
+	admitted := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, Name: v.Name}}
+	patch := client.RawPatch(types.StrategicMergePatchType, body)
+	if err := r.client.Patch(ctx, admitted, patch, client.DryRunAll); err != nil {
+		return err
+	}
+	for _, c := range jobplan.Read(admitted).Containers {
+		before := w.Pod.Container(c.Name)
+		if w.Trial[c.Name] != "" && before != nil && c.Image == before.Image {
+			return apierrors.NewForbidden(corev1.Resource("pods"), v.Name, fmt.Errorf(
+				"admission sets the image of container %s back to %s, so it would not restart", c.Name, c.Image))
+		}
+	}
+	return nil
+}
+
 // withImages adds images of containers to a patch. In a strategic merge patch containers are known by their names.
-func withImages(body []byte, w *jobplan.Write) ([]byte, error) {
+func withImages(body []byte, pod *jobplan.Pod, images map[string]string) ([]byte, error) {
 	patch := map[string]any{}
 	if err := json.Unmarshal(body, &patch); err != nil {
 		return nil, err
 	}
 	spec := map[string][]map[string]string{}
-	for i := range w.Pod.Containers {
-		c, field := &w.Pod.Containers[i], "containers"
+	for i := range pod.Containers {
+		c, field := &pod.Containers[i], "containers"
 		if c.Sidecar {
 			field = "initContainers"
 		}
-		if image := w.Images[c.Name]; image != "" {
+		if image := images[c.Name]; image != "" {
 			spec[field] = append(spec[field], map[string]string{"name": c.Name, "image": image})
 		}
 	}

@@ -3,6 +3,7 @@ package operationjob
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -30,6 +31,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/failures"
 	"kusionstack.io/kuperator/internal/freshness"
 	"kusionstack.io/kuperator/internal/operationjob/jobplan"
 )
@@ -214,7 +216,7 @@ func TestStripPod(t *testing.T) {
 func TestImagesOfAPatch(t *testing.T) {
 	w := &jobplan.Write{Pod: jobplan.Read(pod("a", "CollaSet", "web")),
 		Images: map[string]string{"app": "app:v1@sha256:1", "proxy": "proxy:v1@sha256:2"}}
-	body, err := withImages([]byte(`{"metadata":{"uid":"u"}}`), w)
+	body, err := withImages([]byte(`{"metadata":{"uid":"u"}}`), w.Pod, w.Images)
 	require.NoError(t, err)
 	var patch map[string]any
 	require.NoError(t, json.Unmarshal(body, &patch))
@@ -225,6 +227,64 @@ func TestImagesOfAPatch(t *testing.T) {
 			"initContainers": []any{map[string]any{"name": "proxy", "image": "proxy:v1@sha256:2"}},
 		},
 	}, patch)
+}
+
+// TestImagesAreTriedFirst has a restart's images refused, or changed back, while the Pod is in service.
+func TestImagesAreTriedFirst(t *testing.T) {
+	for name, answer := range map[string]func(ctx context.Context, c client.WithWatch, o client.Object) error{
+		"only tags here": func(context.Context, client.WithWatch, client.Object) error {
+			return apierrors.NewForbidden(corev1.Resource("pods"), "a", errors.New("only tags here"))
+		},
+		"admission sets the image of container app back to app:v1": func(
+			ctx context.Context, c client.WithWatch, o client.Object,
+		) error {
+			return c.Get(ctx, client.ObjectKeyFromObject(o), o)
+		},
+		"": func(_ context.Context, _ client.WithWatch, o client.Object) error {
+			pod, is := o.(*corev1.Pod)
+			require.True(t, is)
+			pod.Spec.Containers = []corev1.Container{{Name: "app", Image: "app:v1@sha256:1"}}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			trials, writes := 0, 0
+			patch := interceptor.Funcs{Patch: func(
+				ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption,
+			) error {
+				options := (&client.PatchOptions{}).ApplyOptions(opts)
+				if len(options.DryRun) == 0 {
+					writes++
+					return c.Patch(ctx, o, p, opts...)
+				}
+				trials++
+				body, err := p.Data(o)
+				require.NoError(t, err)
+				require.JSONEq(t, `{"metadata":{"uid":"uid-a","resourceVersion":"999"},
+					"spec":{"containers":[{"name":"app","image":"app:v1@sha256:1"}]}}`, string(body))
+				return answer(ctx, c, o)
+			}}
+			c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(pod("a", "CollaSet", "web")).
+				WithInterceptorFuncs(patch).Build()
+			r := &reconciler{client: c, writes: freshness.New(c, clocktesting.NewFakeClock(time.Unix(0, 0)))}
+			stored := &corev1.Pod{}
+			require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "shop", Name: "a"}, stored))
+			label := "x"
+			err := r.writePod(t.Context(), &appsv1alpha1.OperationJob{}, &jobplan.Write{Pod: jobplan.Read(stored),
+				Change: podops.Change{Labels: map[string]*string{"x": &label}},
+				Trial:  map[string]string{"app": "app:v1@sha256:1"}})
+			require.Equal(t, 1, trials)
+			rejection, isRejected := failures.RejectionIn(err)
+			require.Equal(t, name != "", isRejected, "%v", err)
+			require.Contains(t, rejection.Why, name)
+			if name == "" {
+				require.NoError(t, err)
+				require.Equal(t, 1, writes)
+			} else {
+				require.Zero(t, writes)
+			}
+		})
+	}
 }
 
 // TestAWriteThatIsRefusedIsPutOff has the API server refuse evictions: they are tried again, and not at each look.

@@ -113,11 +113,33 @@ func TestThePodThatIsReplacedMeanwhileIsFollowed(t *testing.T) {
 func TestAWriteThatIsRefusedBringsThePodBack(t *testing.T) {
 	w := newWorld(1)
 	keep(w.job(appsv1alpha1.OpsActionRestart, "p0"))
-	w.refusesImages = true
+	w.refusesImages, w.takesTrials = true, true
 	w.settle(t, 2*time.Minute)
 	assert.Equal(t, "p0 Failed UpdateObjectFailed", progress(w.jobs[0]))
 	assert.Contains(t, w.jobs[0].Status.TargetDetails[0].Error.Message, "no such images here")
 	assert.True(t, w.pods["p0"].View.ServiceAvailable())
+}
+
+func TestAPodIsNotTakenOutOfServiceForImagesThatAreRefused(t *testing.T) {
+	w := newWorld(1)
+	keep(w.job(appsv1alpha1.OpsActionRestart, "p0"))
+	w.refusesImages = true
+	for !w.imageRefused {
+		w.settle(t, time.Second)
+	}
+	before := w.pods["p0"].View
+	w.settle(t, time.Minute)
+	assert.Equal(t, "p0 Failed UpdateObjectFailed", progress(w.jobs[0]))
+	assert.Contains(t, w.jobs[0].Status.TargetDetails[0].Error.Message, "no such images here")
+	assert.Equal(t, before.ResourceVersion, w.pods["p0"].View.ResourceVersion, "nothing was written to it")
+
+	w = newWorld(1)
+	keep(w.job(appsv1alpha1.OpsActionRestart, "p0"))
+	w.refusesImages = true
+	w.settle(t, 20*time.Second)
+	require.True(t, w.imageRefused)
+	w.refusesImages, w.imageRefused = false, false
+	w.ends(t, "p0 Succeeded")
 }
 
 // TestTargetsThatKuperatorHasBegunAreTakenOver has the status and the Pod as Kuperator v0.7 leaves them midway.

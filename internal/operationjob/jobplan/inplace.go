@@ -18,7 +18,8 @@ type inPlace struct{ kind inPlaceKind }
 // inPlaceKind is what is done to the Pod.
 type inPlaceKind interface {
 	// mayBegin reports whether the operation may be requested now. If not, the target waits, fails or is re-created.
-	mayBegin(t *target, pod *Pod) bool
+	// Trial is images that the API server has to take first, nil for none.
+	mayBegin(t *target, pod *Pod) (trial map[string]string, may bool)
 	// task is what is to be done, and the images that are written with it. Without a task there is nothing to do yet.
 	task(t *target, pod *Pod) (task *podops.Task, images map[string]string)
 	// isDone reports whether the task was carried out, and what it waits for if not. It may end the target.
@@ -50,14 +51,33 @@ func (a inPlace) operate(t *target) {
 		if t.requireLive() {
 			t.fail(appsv1alpha1.ReasonCancelled, "the operation on the Pod was cancelled")
 		}
-	case a.kind.mayBegin(t, pod):
-		c, err := podops.Begin(v, podops.Request{ID: id, Type: t.operationType()}, t.Now)
-		if err != nil {
-			t.fail(appsv1alpha1.ReasonUpdateObjectFailed, err.Error())
-			return
-		}
-		t.write(pod, "asking for an operation on", c)
+	default:
+		a.begin(t, pod, id)
 	}
+}
+
+// begin asks for the operation. What the API server refuses for long is not waited for.
+func (a inPlace) begin(t *target, pod *Pod, id string) {
+	trial, may := a.kind.mayBegin(t, pod)
+	if !may || t.failIfRefused(t.details.StartTime.Time) {
+		return
+	}
+	c, err := podops.Begin(pod.View, podops.Request{ID: id, Type: t.operationType()}, t.Now)
+	if err != nil {
+		t.fail(appsv1alpha1.ReasonUpdateObjectFailed, err.Error())
+		return
+	}
+	t.write(pod, "asking for an operation on", c)
+	t.plan.Writes[len(t.plan.Writes)-1].Trial = trial
+}
+
+// failIfRefused fails the target if the API server refuses a write to its Pod that has been due for long.
+func (t *target) failIfRefused(since time.Time) bool {
+	refused := t.Refused != "" && t.Now.Sub(since) > waitingAfter
+	if refused {
+		t.fail(appsv1alpha1.ReasonUpdateObjectFailed, "the API server refuses a write to the Pod: "+t.Refused)
+	}
+	return refused
 }
 
 // isOwn reports whether a task is of this target, and not left by a job of the same name: of its action and, while an
@@ -76,8 +96,7 @@ func (a inPlace) act(t *target, pod *Pod, id string) {
 		return
 	}
 	if since, ok := podops.OperateTime(pod.View, id); ok {
-		if t.Refused != "" && t.Now.Sub(since) > waitingAfter { // the Pod would be out of service for nothing
-			t.fail(appsv1alpha1.ReasonUpdateObjectFailed, "the API server refuses a write to the Pod: "+t.Refused)
+		if t.failIfRefused(since) { // the Pod would be out of service for nothing
 			return
 		}
 		if wait := since.Add(seconds(t.Job.Spec.OperationDelaySeconds, 0)).Sub(t.Now); wait > 0 {
@@ -141,17 +160,16 @@ func waitingFor(pod *Pod, id string) string {
 // restart restarts containers by giving their images other names.
 type restart struct{}
 
-func (r restart) mayBegin(t *target, pod *Pod) bool {
+func (r restart) mayBegin(t *target, pod *Pod) (trial map[string]string, may bool) {
 	if pod.NeverRestarts {
 		t.fail(appsv1alpha1.ReasonNotSupported, "the Pod's restartPolicy is Never")
-		return false
+		return nil, false
 	}
 	containers := r.containers(t, pod)
 	if containers == nil {
-		return false
+		return nil, false
 	}
-	_, can := r.otherImages(t, pod, containers)
-	return can
+	return r.otherImages(t, pod, containers)
 }
 
 func (r restart) task(t *target, pod *Pod) (task *podops.Task, images map[string]string) {
@@ -181,7 +199,7 @@ func (restart) containers(t *target, pod *Pod) []*Container {
 		}
 	}
 	for _, name := range names {
-		if pod.container(name) == nil {
+		if pod.Container(name) == nil {
 			t.fail(appsv1alpha1.ReasonContainerNotFound, fmt.Sprintf("the Pod has no container %q that can be restarted: "+
 				"name regular containers and native sidecars", name))
 			return nil
@@ -224,7 +242,7 @@ func (restart) otherImages(t *target, pod *Pod, containers []*Container) (images
 func (restart) isDone(_ *target, pod *Pod, task podops.Task) (done bool, waits string) {
 	var late []string
 	for name, before := range task.Before {
-		if c := pod.container(name); c != nil && (c.ID == before || c.ID == "" || !c.Ready) {
+		if c := pod.Container(name); c != nil && (c.ID == before || c.ID == "" || !c.Ready) {
 			late = append(late, name)
 		}
 	}
@@ -235,7 +253,7 @@ func (restart) isDone(_ *target, pod *Pod, task podops.Task) (done bool, waits s
 // custom is an action that its owner carries out.
 type custom struct{}
 
-func (custom) mayBegin(*target, *Pod) bool { return true }
+func (custom) mayBegin(*target, *Pod) (trial map[string]string, may bool) { return nil, true }
 
 func (custom) task(t *target, _ *Pod) (task *podops.Task, images map[string]string) {
 	return &podops.Task{Containers: t.containers()}, nil

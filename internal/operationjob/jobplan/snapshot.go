@@ -101,8 +101,8 @@ func Read(pod *corev1.Pod) *Pod {
 	return p
 }
 
-// container returns the container of a name, nil if there is none.
-func (p *Pod) container(name string) *Container {
+// Container returns the container of a name, nil if there is none.
+func (p *Pod) Container(name string) *Container {
 	for i := range p.Containers {
 		if p.Containers[i].Name == name {
 			return &p.Containers[i]
@@ -146,6 +146,9 @@ type Write struct {
 	Change podops.Change
 	// Images are new images by container name, nil if none changes.
 	Images map[string]string
+	// Trial is images that are written later: the API server is asked by a dry run whether it takes them. If it does not,
+	// this write is not made and counts as refused. Nil for none.
+	Trial map[string]string
 	// Evict is whether the Pod is to be evicted instead.
 	Evict bool
 }

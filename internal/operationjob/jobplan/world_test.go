@@ -37,6 +37,8 @@ type world struct {
 	broken  bool
 	// refusesImages is whether the API server takes no other images, and imageRefused whether it has said so.
 	refusesImages, imageRefused bool
+	// takesTrials is whether it takes them in a dry run all the same.
+	takesTrials bool
 	// invalid is what is wrong with selectors.
 	invalid string
 	// absent are programs that do nothing.
@@ -256,7 +258,7 @@ func (w *world) write(job *appsv1alpha1.OperationJob, write jobplan.Write) (chan
 	if p.View.ResourceVersion != write.Pod.View.ResourceVersion {
 		return false
 	}
-	if w.refusesImages && len(write.Images) > 0 {
+	if w.refusesImages && (len(write.Images) > 0 || len(write.Trial) > 0 && !w.takesTrials) {
 		w.imageRefused = true
 		return false
 	}
