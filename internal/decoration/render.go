@@ -1,0 +1,324 @@
+package decoration
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"gomodules.xyz/jsonpatch/v2"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Decoration is a revision of a PodDecoration that a Pod is to have.
+type Decoration struct {
+	// Name is of the PodDecoration, Revision of its ControllerRevision.
+	Name, Revision string
+	// Weight is its place: decorations are rendered by ascending weight, and by name where that is equal.
+	Weight   int32
+	Template *Template
+}
+
+// Refusal is a decoration that a Pod cannot have.
+type Refusal struct {
+	Decoration string
+	// Why names the field and who else has it.
+	Why string
+}
+
+// ErrDecorated is that a Pod has other decorations already: they cannot be taken out of it.
+var ErrDecorated = errors.New("the Pod has other decorations already")
+
+// Render returns a Pod with decorations, and those that it cannot have: they are left out, and the others rendered. pod
+// is a Pod, or a template of Pods, as its workload made it, and is left as it is. A Pod that has all of the decorations
+// already is returned as it is, one that has others is ErrDecorated. The order of the list does not matter.
+func Render(pod map[string]any, decorations []Decoration) (decorated map[string]any, refused []Refusal, err error) {
+	decorations = slices.SortedFunc(slices.Values(decorations), func(a, b Decoration) int {
+		return cmp.Or(cmp.Compare(a.Weight, b.Weight), strings.Compare(a.Name, b.Name))
+	})
+	c := &canvas{pod: runtime.DeepCopyJSON(pod), added: map[string]string{}}
+	if has := MarksOf(stringMap(pod, "metadata", "annotations")); len(has) > 0 {
+		marks := make([]Mark, 0, len(decorations))
+		for _, d := range decorations {
+			marks = append(marks, Mark{d.Name, d.Revision})
+		}
+		if !SameMarks(has, marks) {
+			return nil, nil, ErrDecorated
+		}
+		return c.pod, nil, nil
+	}
+	var marks []Mark
+	for _, d := range decorations {
+		next := &canvas{pod: runtime.DeepCopyJSON(c.pod), added: maps.Clone(c.added)}
+		if err := next.render(d); err != nil {
+			refused = append(refused, Refusal{d.Name, err.Error()})
+			continue
+		}
+		c = next
+		marks = append(marks, Mark{d.Name, d.Revision})
+	}
+	if len(marks) > 0 {
+		if err := mark(c.pod, marks); err != nil {
+			return nil, nil, err
+		}
+	}
+	return c.pod, refused, nil
+}
+
+// canvas is a Pod that decorations are rendered into.
+type canvas struct {
+	pod map[string]any
+	// added are the decorations that brought containers, by the containers' names. The others are primary.
+	added map[string]string
+}
+
+func (c *canvas) render(d Decoration) error {
+	if err := d.Template.Validate(); err != nil {
+		return err
+	}
+	for _, step := range []func(*Template, string) error{c.metadata, c.initContainers, c.primaryContainers, c.containers,
+		c.volumes, c.scheduling} {
+		if err := step(d.Template, d.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *canvas) metadata(t *Template, _ string) error {
+	for _, m := range t.Metadata {
+		c.keep("labels", m.PatchPolicy == Overwrite, m.Labels)
+		if m.PatchPolicy != MergePatchJSON {
+			c.keep("annotations", m.PatchPolicy == Overwrite, m.Annotations)
+			continue
+		}
+		for _, key := range slices.Sorted(maps.Keys(m.Annotations)) {
+			annotations := child(child(c.pod, "metadata"), "annotations")
+			before, is := annotations[key].(string)
+			if !is || before == "" {
+				before = "{}"
+			}
+			merged, err := mergePatch(before, m.Annotations[key])
+			if err != nil {
+				return fmt.Errorf("annotation %s of the Pod is not JSON, so nothing can be merged into it", key)
+			}
+			annotations[key] = merged
+		}
+	}
+	return nil
+}
+
+// keep sets labels or annotations, those that are there only if they are to be overwritten.
+func (c *canvas) keep(field string, overwrite bool, values map[string]string) {
+	if len(values) == 0 {
+		return
+	}
+	present := child(child(c.pod, "metadata"), field)
+	for key, value := range values {
+		if _, is := present[key]; !is || overwrite {
+			present[key] = value
+		}
+	}
+}
+
+func (c *canvas) initContainers(t *Template, decoration string) error {
+	for _, added := range t.InitContainers {
+		name := text(added, "name")
+		if indexOf(c.list("containers"), "name", name) >= 0 {
+			return fmt.Errorf("init container %q has the name of %s", name, c.owner(name))
+		}
+		if indexOf(c.list("initContainers"), "name", name) < 0 {
+			c.setList("initContainers", append(c.list("initContainers"), runtime.DeepCopyJSON(added)))
+			c.added[name] = decoration
+		}
+	}
+	return nil
+}
+
+// owner says whose a container is.
+func (c *canvas) owner(container string) string {
+	if by := c.added[container]; by != "" {
+		return fmt.Sprintf("a container of PodDecoration %s", by)
+	}
+	return "a container of the workload"
+}
+
+func (c *canvas) primaryContainers(t *Template, _ string) error {
+	for _, change := range t.PrimaryContainers {
+		list := c.list("containers")
+		var primary []map[string]any
+		for _, item := range list {
+			if o, is := item.(map[string]any); is && c.added[text(o, "name")] == "" {
+				primary = append(primary, o)
+			}
+		}
+		if len(primary) == 0 {
+			continue
+		}
+		switch change.TargetPolicy {
+		case TargetFirst:
+			primary = primary[:1]
+		case TargetLast:
+			primary = primary[len(primary)-1:]
+		case TargetByName:
+			isOther := func(o map[string]any) bool { return text(o, "name") != change.Name }
+			primary = slices.DeleteFunc(primary, isOther)
+		}
+		for _, container := range primary {
+			if change.Image != "" {
+				container["image"] = change.Image
+			}
+			mergeBy(container, "env", change.Env, "name")
+			mergeBy(container, "volumeMounts", change.VolumeMounts, "mountPath")
+		}
+	}
+	return nil
+}
+
+func (c *canvas) containers(t *Template, decoration string) error {
+	var before, after []any
+	list := c.list("containers")
+	for _, container := range t.Containers {
+		added := runtime.DeepCopyJSON(container)
+		name, policy := text(added, "name"), text(added, "injectPolicy")
+		delete(added, "injectPolicy")
+		if indexOf(c.list("initContainers"), "name", name) >= 0 {
+			return fmt.Errorf("container %q has the name of an init container, %s", name, c.owner(name))
+		}
+		switch i := indexOf(list, "name", name); {
+		case i >= 0:
+			list[i] = added
+		case policy == AfterPrimary:
+			after = append(after, added)
+		default:
+			before = append(before, added)
+		}
+		c.added[name] = decoration
+	}
+	if len(t.Containers) > 0 {
+		c.setList("containers", slices.Concat(before, list, after))
+	}
+	return nil
+}
+
+func (c *canvas) volumes(t *Template, _ string) error {
+	mergeBy(child(c.pod, "spec"), "volumes", t.Volumes, "name")
+	return nil
+}
+
+func (c *canvas) scheduling(t *Template, _ string) error {
+	spec := child(c.pod, "spec")
+	mergeBy(spec, "tolerations", t.Tolerations, "key", "effect", "operator")
+	if t.RuntimeClassName != nil {
+		spec["runtimeClassName"] = *t.RuntimeClassName
+	}
+	if t.Affinity == nil {
+		return nil
+	}
+	if t.Affinity.OverrideAffinity != nil {
+		spec["affinity"] = runtime.DeepCopyJSON(t.Affinity.OverrideAffinity)
+	}
+	if len(t.Affinity.NodeSelectorTerms) > 0 {
+		required := child(child(child(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
+		terms, _ := required["nodeSelectorTerms"].([]any)
+		for _, term := range t.Affinity.NodeSelectorTerms {
+			terms = append(terms, runtime.DeepCopyJSON(term))
+		}
+		required["nodeSelectorTerms"] = terms
+	}
+	return nil
+}
+
+// list is a list of the Pod's spec.
+func (c *canvas) list(field string) []any {
+	list, _ := child(c.pod, "spec")[field].([]any)
+	return list
+}
+
+func (c *canvas) setList(field string, list []any) { child(c.pod, "spec")[field] = list }
+
+// mergeBy adds objects to a list of an object. One that is there with the same values of the keys is replaced.
+func mergeBy(in map[string]any, field string, added []map[string]any, keys ...string) {
+	if len(added) == 0 {
+		return
+	}
+	list, _ := in[field].([]any)
+	for _, addition := range added {
+		o := runtime.DeepCopyJSON(addition)
+		isSame := func(item any) bool {
+			other, is := item.(map[string]any)
+			return is && !slices.ContainsFunc(keys, func(key string) bool { return valueOf(other, key) != valueOf(o, key) })
+		}
+		if i := slices.IndexFunc(list, isSame); i >= 0 {
+			list[i] = o
+		} else {
+			list = append(list, o)
+		}
+	}
+	in[field] = list
+}
+
+// valueOf is a field that tells an object apart. A toleration without an operator has Equal.
+func valueOf(o map[string]any, key string) string {
+	value := text(o, key)
+	if key == "operator" && value == "" {
+		return "Equal"
+	}
+	return value
+}
+
+// indexOf is the place of the object with that value in a list, -1 without one.
+func indexOf(list []any, key, value string) int {
+	return slices.IndexFunc(list, func(item any) bool {
+		o, is := item.(map[string]any)
+		return is && text(o, key) == value
+	})
+}
+
+// child is an object in an object. It is made if it is not there.
+func child(o map[string]any, field string) map[string]any {
+	inner, is := o[field].(map[string]any)
+	if !is {
+		inner = map[string]any{}
+		o[field] = inner
+	}
+	return inner
+}
+
+// stringMap is an object of strings in an object, nil without it.
+func stringMap(o map[string]any, path ...string) map[string]string {
+	for _, field := range path {
+		o, _ = o[field].(map[string]any)
+	}
+	if o == nil {
+		return nil
+	}
+	all := map[string]string{}
+	for key := range o {
+		all[key] = text(o, key)
+	}
+	return all
+}
+
+// Patch is the JSON patch that makes a Pod a decorated one. Decorations take nothing away, so each operation sets a
+// field of metadata or spec. Both have spec.
+func Patch(pod, decorated map[string]any) []jsonpatch.JsonPatchOperation {
+	var patch []jsonpatch.JsonPatchOperation
+	for _, part := range []string{"metadata", "spec"} {
+		before, isThere := pod[part].(map[string]any)
+		after, _ := decorated[part].(map[string]any)
+		if !isThere && after != nil {
+			patch = append(patch, jsonpatch.NewOperation("add", "/"+part, after))
+			continue
+		}
+		for _, field := range slices.Sorted(maps.Keys(after)) {
+			if !reflect.DeepEqual(before[field], after[field]) {
+				patch = append(patch, jsonpatch.NewOperation("add", "/"+part+"/"+field, after[field]))
+			}
+		}
+	}
+	return patch
+}
