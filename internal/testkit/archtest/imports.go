@@ -26,16 +26,16 @@ const door, behindDoor = Module + "/api/resourceconsist/setup", "resourceconsist
 
 var (
 	// shared may be imported by every component, forTests by its tests as well.
-	shared = []string{"bootstrap", "callout", "failures", "freshness", "imagename", "livelist", "metric", "ondemand",
-		"podcache", "revision"}
+	shared = []string{"bootstrap", "callout", "decoration", "failures", "freshness", "imagename", "livelist", "metric",
+		"ondemand", "podcache", "revision"}
 	forTests = []string{"testkit"}
 	// tools are what commands for people import: no components, and imported by none. Of a component they may use what
 	// does no I/O, its decisions.
 	tools = []string{"plugin", "dashboard"}
 	// decisions are the packages that hold components' decisions.
 	decisions = []string{
-		"collaset/setplan", "lifecycle/podphase", "operationjob/jobplan", "podtransitionrule/asking/exchange",
-		"podtransitionrule/grants", "resourceconsist/traffic", "shard/placement",
+		"collaset/setplan", "lifecycle/podphase", "operationjob/jobplan", "poddecoration/assignment",
+		"podtransitionrule/asking/exchange", "podtransitionrule/grants", "resourceconsist/traffic", "shard/placement",
 	}
 	// pure are further packages that do no input or output. Beside api they may import what compares revisions.
 	pure = []string{"insight"}
@@ -44,7 +44,7 @@ var (
 	// light is all that kinds, keys and decisions import from other modules.
 	light = []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/utils/ptr"}
 	// forDecisions is what decisions may import of shared.
-	forDecisions = []string{"imagename"}
+	forDecisions = []string{"decoration", "imagename"}
 )
 
 // Broken lists every import that breaks a rule, as a sentence each, in the order of packages. A component is what a

@@ -1,0 +1,201 @@
+package assignment_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	"pgregory.net/rapid"
+
+	"kusionstack.io/kuperator/internal/decoration"
+	"kusionstack.io/kuperator/internal/poddecoration/assignment"
+)
+
+// sidecar is a decoration of all Pods that goes from v1 to v2.
+func sidecar() assignment.Decoration {
+	return assignment.Decoration{Name: "sidecar", Selector: labels.Everything(), Updated: "v2", Current: "v1"}
+}
+
+// pods makes Pods from texts: the revision that each has, and after a > the one that it was told to have.
+func pods(texts ...string) []assignment.Pod {
+	var all []assignment.Pod
+	for i, text := range texts {
+		has, told, isTold := strings.Cut(text, ">")
+		pod := assignment.Pod{Name: fmt.Sprintf("p%d", i), Serves: true, Created: time.Unix(int64(i), 0), IsTold: isTold}
+		pod.Has, pod.Desired = marks(has), marks(told)
+		all = append(all, pod)
+	}
+	return all
+}
+
+func marks(revision string) []decoration.Mark {
+	if revision == "" {
+		return nil
+	}
+	return []decoration.Mark{{Name: "sidecar", Revision: revision}}
+}
+
+// text is what Pods are to have of the sidecar.
+func text(assigned [][]decoration.Mark) string {
+	var all []string
+	for _, list := range assigned {
+		revision := "-"
+		for _, m := range list {
+			revision = m.Revision
+		}
+		all = append(all, revision)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestAssign(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*assignment.Decoration, []assignment.Pod)
+		pods   []assignment.Pod
+		want   string
+	}{
+		"all": {nil, pods("v1", "", "v2"), "v2 v2 v2"},
+		"a partition keeps the oldest": {
+			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition = ptr.To[int32](2) },
+			pods("v1", "v1", "v1"), "v1 v1 v2",
+		},
+		"what does not serve goes first": {
+			func(d *assignment.Decoration, pods []assignment.Pod) {
+				d.Partition, pods[0].Serves = ptr.To[int32](2), false
+			},
+			pods("v1", "v1", "v1"), "v2 v1 v1",
+		},
+		"what was told comes before what would be": {
+			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition = ptr.To[int32](2) },
+			pods("v1>v2", "v1", "v1"), "v2 v1 v1",
+		},
+		"a raised partition takes back what was told and not what was done": {
+			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition = ptr.To[int32](3) },
+			pods("v1>v2", "v2", "v1>v2"), "v1 v2 v1",
+		},
+		"a partition above the number of Pods": {
+			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition = ptr.To[int32](9) },
+			pods("v1", "v2", ""), "v1 v2 v1",
+		},
+		"at first what is kept back has nothing": {
+			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition, d.Current = ptr.To[int32](1), "" },
+			pods("", ""), "- v2",
+		},
+		"a selector counts, and the partition does not": {
+			func(d *assignment.Decoration, pods []assignment.Pod) {
+				d.Partition, d.UpdateSelector = ptr.To[int32](3), labels.SelectorFromSet(labels.Set{"canary": "1"})
+				pods[1].Labels = map[string]string{"canary": "1"}
+			},
+			pods("v1", "v1", "v0"), "v1 v2 v0",
+		},
+		"a deletion takes it off all": {
+			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition, d.Updated = ptr.To[int32](3), "" },
+			pods("v1", "v2", ""), "- - -",
+		},
+		"without a selector it is for none": {
+			func(d *assignment.Decoration, _ []assignment.Pod) { d.Selector = nil }, pods("v1", ""), "- -",
+		},
+		"a Pod that is not selected any more": {
+			func(d *assignment.Decoration, pods []assignment.Pod) {
+				d.Selector = labels.SelectorFromSet(labels.Set{"app": "web"})
+				pods[0].Labels = map[string]string{"app": "web"}
+			},
+			pods("v1", "v1"), "v2 -",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := sidecar()
+			if test.change != nil {
+				test.change(&d, test.pods)
+			}
+			assert.Equal(t, test.want, text(assignment.Assign([]assignment.Decoration{d}, test.pods)))
+		})
+	}
+}
+
+func TestDecorationsAreInTheOrderOfTheirWeights(t *testing.T) {
+	decorations := []assignment.Decoration{{Name: "c", Weight: 1}, {Name: "b", Weight: 2}, {Name: "a", Weight: 2}}
+	for i := range decorations {
+		decorations[i].Selector, decorations[i].Updated = labels.Everything(), "r"
+	}
+	got := assignment.Assign(decorations, pods(""))
+	assert.Equal(t, [][]decoration.Mark{{{Name: "c", Revision: "r"}, {Name: "a", Revision: "r"},
+		{Name: "b", Revision: "r"}}}, got)
+}
+
+// TestTheBoundOfAPartition has Pods come, go, be told and be made so in any order, and decisions in between.
+func TestTheBoundOfAPartition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := sidecar()
+		var all []assignment.Pod
+		created := 0
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.SampledFrom([]string{"partition", "come", "go", "serve", "tell", "tell", "do"}).Draw(t, "step") {
+			case "partition":
+				d.Partition = ptr.To(int32(rapid.IntRange(0, 6).Draw(t, "partition")))
+			case "come": // new Pods have the current revision, or none
+				created++
+				pod := pods(rapid.SampledFrom([]string{"v1", ""}).Draw(t, "has"))[0]
+				pod.Name, pod.Created = fmt.Sprintf("p%d", created), time.Unix(int64(created), 0)
+				all = append(all, pod)
+			case "go":
+				if len(all) > 0 {
+					i := rapid.IntRange(0, len(all)-1).Draw(t, "which")
+					all = slices.Delete(all, i, i+1)
+				}
+			case "serve":
+				if len(all) > 0 {
+					i := rapid.IntRange(0, len(all)-1).Draw(t, "which")
+					all[i].Serves = !all[i].Serves
+				}
+			case "do":
+				for i := range all {
+					if all[i].IsTold && rapid.Bool().Draw(t, "done") {
+						all[i].Has, all[i].IsTold = all[i].Desired, false
+					}
+				}
+			case "tell":
+				tell(t, d, all)
+			}
+		}
+	})
+}
+
+// tell decides, checks the decision, and tells the Pods.
+func tell(t *rapid.T, d assignment.Decoration, all []assignment.Pod) {
+	assigned := assignment.Assign([]assignment.Decoration{d}, all)
+	had, gets := 0, 0
+	for i := range all {
+		has := slices.Equal(all[i].Has, marks("v2"))
+		is := slices.Equal(assigned[i], marks("v2"))
+		require.True(t, is || !has, "%s goes back", all[i].Name)
+		if has {
+			had++
+		}
+		if is {
+			gets++
+		}
+	}
+	allowed := len(all)
+	if d.Partition != nil {
+		allowed = max(0, len(all)-int(*d.Partition))
+	}
+	require.Equal(t, max(had, allowed), gets, "Pods that get the new revision")
+
+	order := rapid.Permutation(all).Draw(t, "order")
+	other := assignment.Assign([]assignment.Decoration{d}, order)
+	for i := range order {
+		at := slices.IndexFunc(all, func(p assignment.Pod) bool { return p.Name == order[i].Name })
+		require.Equal(t, assigned[at], other[i], "in another order")
+	}
+	for i := range all {
+		all[i].Desired, all[i].IsTold = assigned[i], !decoration.SameMarks(assigned[i], all[i].Has)
+	}
+	require.Equal(t, assigned, assignment.Assign([]assignment.Decoration{d}, all), "decided twice")
+}
