@@ -57,8 +57,6 @@ func (r *reconciler) writePods(
 	ctx context.Context, job *appsv1alpha1.OperationJob, known *remembered, writes []jobplan.Write,
 ) (conflict bool, err error) {
 	now := r.clock.Now()
-	isPutOff := func(w jobplan.Write) bool { return now.Before(known.refused[w.Pod.View.UID].again) }
-	writes = slices.DeleteFunc(slices.Clone(writes), isPutOff)
 	var mu sync.Mutex // of what follows, and of known
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, parallel)

@@ -120,13 +120,18 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		known.fresh = false
 		return ctrl.Result{}, err
 	}
-	known.next = r.clock.Now().Add(max(interval, time.Duration(len(job.Status.TargetDetails))*perTarget))
+	if !plan.More {
+		known.next = r.clock.Now().Add(max(interval, time.Duration(len(job.Status.TargetDetails))*perTarget))
+	}
 	if conflict {
 		conflicts.Inc()
 		return ctrl.Result{RequeueAfter: max(interval, r.writes.Conflicts.Met(req.NamespacedName))}, nil
 	}
 	r.writes.Conflicts.None(req.NamespacedName)
 	next := plan.NextLook
+	if plan.More {
+		next = time.Millisecond
+	}
 	if !allWatched && (next == 0 || next > pollInterval) {
 		next = pollInterval
 	}
@@ -175,7 +180,8 @@ func (r *reconciler) observe(
 			return s, err
 		}
 		if target.Pod != nil {
-			target.Refused = known.refused[target.Pod.View.UID].why
+			refused := known.refused[target.Pod.View.UID]
+			target.Refused, target.PutOff = refused.why, s.Now.Before(refused.again)
 		}
 		s.Targets[i] = target
 	}

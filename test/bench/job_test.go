@@ -59,6 +59,8 @@ func (r *race) job() {
 		Params: r.of, Values: []float64{each(all.Total())}})
 	r.result(benchresult.Figure{Goal: "P25", Name: "conflicts, restart by a job", Unit: "conflicts/Pod", Params: r.of,
 		Values: []float64{each(toPods.Conflicts)}})
+	r.result(benchresult.Figure{Goal: "P25", Name: "out of service per Pod, restart by a job, no rule, mean", Unit: "s",
+		Params: r.of, Values: []float64{m.figures().mean()}})
 	idle := r.measure(func() { r.rest(10 * time.Second) }, namespace)
 	r.result(benchresult.Figure{Goal: "P25", Name: "writes after the end of a job", Unit: "writes", Params: r.of,
 		Values: []float64{float64(suite.Sum(suite.Writes(idle.requests)).Total())}})

@@ -1,6 +1,7 @@
 package jobplan_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +141,63 @@ func TestAPodIsNotTakenOutOfServiceForImagesThatAreRefused(t *testing.T) {
 	require.True(t, w.imageRefused)
 	w.refusesImages, w.imageRefused = false, false
 	w.ends(t, "p0 Succeeded")
+}
+
+// TestPodsAreAskedAFewAtATime has so many targets that those which were asked first would wait for the others.
+func TestPodsAreAskedAFewAtATime(t *testing.T) {
+	const all, most = 200, 64
+	w := newWorld(all)
+	var names []string
+	for i := range all {
+		names = append(names, fmt.Sprintf("p%d", i))
+	}
+	keep(w.job(appsv1alpha1.OpsActionRestart, names...))
+	always := func() bool { return true }
+	asked := 0
+	for !strings.HasPrefix(progress(w.jobs[0]), "p0 Succeeded") {
+		v := w.see(0)
+		_, plan := w.decide(v)
+		others := 0
+		for i, write := range plan.Writes {
+			if write.Asks {
+				asked++
+				require.Less(t, i, most)
+				continue
+			}
+			others++
+			require.Equal(t, others, i+1, "what asks comes last")
+		}
+		require.Equal(t, plan.More, asked > 0 && asked < all)
+		w.apply(v, plan, always)
+		for w.others() {
+		}
+	}
+	w.settle(t, time.Minute)
+	require.EqualValues(t, all, w.jobs[0].Status.SucceededPodCount)
+}
+
+// TestWritesThatArePutOffLeaveRoomForOthers has the API server refuse to evict the first targets.
+func TestWritesThatArePutOffLeaveRoomForOthers(t *testing.T) {
+	w := newWorld(70)
+	var names []string
+	for i := range 70 {
+		names = append(names, fmt.Sprintf("p%d", i))
+	}
+	keep(w.job(appsv1alpha1.OpsActionEvict, names...))
+	for range 3 { // its finalizer, its targets, and their start
+		v := w.see(0)
+		_, plan := w.decide(v)
+		w.apply(v, plan, func() bool { return true })
+	}
+	v := w.see(0)
+	s, _ := w.decide(v)
+	for i := range 64 {
+		s.Targets[i].Refused, s.Targets[i].PutOff = "by a budget", true
+	}
+	plan := jobplan.Decide(&s)
+	require.Len(t, plan.Writes, 6)
+	require.Equal(t, "p64", plan.Writes[0].Pod.View.Name)
+	require.False(t, plan.More)
 }
 
 // TestTargetsThatKuperatorHasBegunAreTakenOver has the status and the Pod as Kuperator v0.7 leaves them midway.

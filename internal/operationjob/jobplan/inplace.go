@@ -67,8 +67,7 @@ func (a inPlace) begin(t *target, pod *Pod, id string) {
 		t.fail(appsv1alpha1.ReasonUpdateObjectFailed, err.Error())
 		return
 	}
-	t.write(pod, "asking for an operation on", c)
-	t.plan.Writes[len(t.plan.Writes)-1].Trial = trial
+	t.write(Write{Pod: pod, Does: "asking for an operation on", Change: c, Asks: true, Trial: trial})
 }
 
 // failIfRefused fails the target if the API server refuses a write to its Pod that has been due for long.
@@ -110,8 +109,7 @@ func (a inPlace) act(t *target, pod *Pod, id string) {
 		return
 	}
 	task.Action, task.Request = string(t.Job.Spec.Action), podops.OperationOf(pod.View, id).Request
-	t.write(pod, "operating on", podops.PutTask(pod.View, id, task))
-	t.plan.Writes[len(t.plan.Writes)-1].Images = images
+	t.write(Write{Pod: pod, Does: "operating on", Change: podops.PutTask(pod.View, id, task), Images: images})
 }
 
 // check looks how far the task is.

@@ -43,7 +43,7 @@ func (replace) terminating(t *target, pod *Pod) {
 	}
 	isStored := t.stored().InstanceID == op.InstanceID
 	if c := t.traces(pod); isStored && isProtected(pod.View) && !c.IsZero() {
-		t.write(pod, "removing the job's finalizer from", c)
+		t.write(Write{Pod: pod, Does: "removing the job's finalizer from", Change: c})
 	}
 	t.reportWait("the Pod is terminating")
 }
@@ -69,7 +69,8 @@ func (replace) ask(t *target, pod *Pod) {
 	}
 	isKnown := op.InstanceID != "" && t.stored().InstanceID == op.InstanceID
 	if c := unprotect(pod.View, Asker(t.Job.UID)); isKnown && !c.IsZero() {
-		t.write(pod, "removing the job's finalizer from", c) // so that nothing waits for this job when the Pod is deleted
+		// So that nothing waits for this job when the Pod is deleted.
+		t.write(Write{Pod: pod, Does: "removing the job's finalizer from", Change: c})
 	}
 	switch {
 	case op.InstanceID == "":
@@ -145,8 +146,8 @@ func (t *target) requireCollaSet(pod *Pod) bool {
 	return true
 }
 
-// ask asks for a mark, and reports whether the Pod has it with this job in its record. A mark that was taken away is not asked for
-// again: that cancels.
+// ask asks for a mark, and reports whether the Pod has it with this job in its record. A mark that was taken away is not
+// asked for again: that cancels.
 func (t *target) ask(pod *Pod, mark string) bool {
 	asker := Asker(t.Job.UID)
 	switch {
@@ -170,7 +171,7 @@ func (t *target) ask(pod *Pod, mark string) bool {
 		}
 		c = protect(pod.View, c)
 	}
-	t.write(pod, "setting "+mark+" on", c)
+	t.write(Write{Pod: pod, Does: "setting " + mark + " on", Change: c, Asks: true})
 	return false
 }
 
@@ -196,11 +197,8 @@ func (evict) operate(t *target) {
 			}
 			return
 		}
-		t.plan.Writes = append(t.plan.Writes, Write{Target: t.number, Pod: pod, Does: "evicting", Evict: true})
-		if t.reportWait("the eviction has been requested"); t.Refused != "" {
-			t.reportWait("the API server refuses the eviction, which is tried again: " + t.Refused)
-		}
-		t.decideWithin(RefusedAgain)
+		t.reportWait("the eviction has been requested")
+		t.write(Write{Pod: pod, Does: "evicting", Evict: true, Asks: true})
 	}
 }
 

@@ -34,8 +34,10 @@ type Target struct {
 	Successor *Pod
 	// Live is whether both were read past the cache.
 	Live bool
-	// Refused is why the API server did not take the last write to the Pod, "" if it did.
+	// Refused is why the API server did not take the last write to the Pod, "" if it did. PutOff is whether that was less
+	// than RefusedAgain ago: nothing is written to it now.
 	Refused string
+	PutOff  bool
 }
 
 // Pod is what is read of a Pod.
@@ -122,8 +124,10 @@ func (p *Pod) serves() bool {
 type Plan struct {
 	// Status is to be stored, nil if it is as it should be.
 	Status *appsv1alpha1.OperationJobStatus
-	// Writes are to Pods, at most one for each.
+	// Writes are to Pods, at most one for each. Those that ask for something come last.
 	Writes []Write
+	// More is whether writes are left for the next decision, which should be made at once.
+	More bool
 	// Confirm are the targets, by number, that may have ended: read them past the cache and decide again.
 	Confirm []int
 	// Protect is whether the job's finalizer is to be added, Release whether it is to be removed, Delete whether the job
@@ -151,4 +155,6 @@ type Write struct {
 	Trial map[string]string
 	// Evict is whether the Pod is to be evicted instead.
 	Evict bool
+	// Asks is whether it asks for something that takes the Pod out of service.
+	Asks bool
 }

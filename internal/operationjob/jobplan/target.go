@@ -142,7 +142,7 @@ func (t *target) clear(does string) bool {
 	}
 	c := t.traces(pod)
 	if !c.IsZero() {
-		t.write(pod, does, c)
+		t.write(Write{Pod: pod, Does: does, Change: c})
 	}
 	return c.IsZero()
 }
@@ -201,12 +201,15 @@ func (t *target) requireLive() bool {
 	return t.Live
 }
 
-// write writes to the Pod. A write that is not made, because the API server does not take it, is tried again.
-func (t *target) write(pod *Pod, does string, c podops.Change) {
-	t.plan.Writes = append(t.plan.Writes, Write{Target: t.number, Pod: pod, Does: does, Change: c})
+// write writes to the Pod. A write that the API server does not take is tried again after RefusedAgain.
+func (t *target) write(w Write) {
 	t.decideWithin(RefusedAgain)
 	if t.Refused != "" {
-		t.reportWait("the API server refuses a write to the Pod: " + t.Refused)
+		t.reportWait(fmt.Sprintf("the API server refuses %s the Pod, which is tried again: %s", w.Does, t.Refused))
+	}
+	if !t.PutOff {
+		w.Target = t.number
+		t.plan.Writes = append(t.plan.Writes, w)
 	}
 }
 
