@@ -29,7 +29,8 @@ const (
 
 var drawings = []drawing{
 	{"rollout.svg",
-		"Time of an update in place. *Bare loop* makes the suite's very writes with nobody deciding, *bare patches* one image patch for each Pod.", rollout},
+		"Time of an update in place. *Bare loop* makes the suite's very writes with nobody deciding, *bare patches* one image\n" +
+			"patch for each Pod.", rollout},
 	{"out-of-service.svg", "Seconds out of service for each Pod in that update, and under a budget of 20 %.",
 		outOfService},
 	{"recreate.svg", "Time of an update by new Pods, beside the workloads of Kubernetes in the same run.", recreate},

@@ -86,7 +86,7 @@ func show(folder, page string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&text, "%s\n\n![%s](%s)\n\n", d.text, strings.ReplaceAll(d.text, "*", ""), filepath.ToSlash(link))
+		fmt.Fprintf(&text, "%s\n\n![%s](%s)\n\n", d.text, strings.NewReplacer("*", "", "\n", " ").Replace(d.text), filepath.ToSlash(link))
 	}
 	return os.WriteFile(page, []byte(before+picturesBegin+text.String()+picturesEnd+after), 0o644)
 }
