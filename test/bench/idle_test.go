@@ -51,12 +51,16 @@ func BenchmarkIdle(b *testing.B) {
 	f.meter = newMeter(b, a.pods, f.namespace, nil)
 	a.budget(f.namespace, "budget", "20%",
 		metav1.LabelSelector{MatchLabels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}})
-	// without rules and Services that take part two of the programs would watch no Pods
+	// Without rules, Services that take part and jobs three of the programs would watch no Pods.
 	require.NoError(b, a.Create(b.Context(), &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "nobody",
 			Labels: map[string]string{appsv1alpha1.ControlLabel: appsv1alpha1.ControlValue}},
 		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": "nobody"}, Ports: []corev1.ServicePort{{Port: 80}}},
 	}))
+	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "waits"}}
+	job.Spec = appsv1alpha1.OperationJobSpec{Action: appsv1alpha1.OpsActionRestart, Partition: ptr.To[int32](0),
+		Targets: []appsv1alpha1.PodOpsTarget{{Name: "none"}}}
+	require.NoError(b, a.Create(b.Context(), job))
 	resident := map[[2]int]map[string]float64{}
 	heap := map[[2]int]map[string]float64{}
 	var steps [][2]int
