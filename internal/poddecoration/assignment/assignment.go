@@ -56,9 +56,7 @@ func (p *Pod) goal() []decoration.Mark {
 // At most as many Pods as a partition allows get Updated; first those that have it or were told to have it, then those
 // that do not serve, then the youngest.
 func Assign(decorations []Decoration, pods []Pod) [][]decoration.Mark {
-	decorations = slices.SortedFunc(slices.Values(decorations), func(a, b Decoration) int {
-		return cmp.Or(cmp.Compare(a.Weight, b.Weight), strings.Compare(a.Name, b.Name))
-	})
+	decorations = inOrder(decorations)
 	assigned := make([][]decoration.Mark, len(pods))
 	for i := range decorations {
 		d := &decorations[i]
@@ -71,12 +69,39 @@ func Assign(decorations []Decoration, pods []Pod) [][]decoration.Mark {
 	return assigned
 }
 
+// AssignNew returns the decorations that a new Pod with these labels is to have. While a partition keeps Pods back it
+// gets what they have: those who admit Pods at the same moment cannot count each other's.
+func AssignNew(decorations []Decoration, of map[string]string) []decoration.Mark {
+	var assigned []decoration.Mark
+	for _, d := range inOrder(decorations) {
+		revision := d.Current
+		switch {
+		case !d.selects(of):
+			continue
+		case d.UpdateSelector != nil && d.UpdateSelector.Matches(labels.Set(of)),
+			d.UpdateSelector == nil && (d.Partition == nil || *d.Partition == 0):
+			revision = d.Updated
+		}
+		if revision != "" {
+			assigned = append(assigned, decoration.Mark{Name: d.Name, Revision: revision})
+		}
+	}
+	return assigned
+}
+
+// inOrder are decorations in the order in which they are rendered.
+func inOrder(decorations []Decoration) []Decoration {
+	return slices.SortedFunc(slices.Values(decorations), func(a, b Decoration) int {
+		return cmp.Or(cmp.Compare(a.Weight, b.Weight), strings.Compare(a.Name, b.Name))
+	})
+}
+
 // assign returns the revision that each Pod is to have, "" for none.
 func (d *Decoration) assign(pods []Pod) []string {
 	assigned := make([]string, len(pods))
 	var selected []int
 	for i := range pods {
-		if d.selects(&pods[i]) {
+		if d.selects(pods[i].Labels) {
 			selected = append(selected, i)
 		}
 	}
@@ -94,9 +119,9 @@ func (d *Decoration) assign(pods []Pod) []string {
 	return assigned
 }
 
-// selects reports whether a Pod is to have the decoration.
-func (d *Decoration) selects(pod *Pod) bool {
-	return d.Updated != "" && d.Selector != nil && d.Selector.Matches(labels.Set(pod.Labels))
+// selects reports whether a Pod with these labels is to have the decoration.
+func (d *Decoration) selects(of map[string]string) bool {
+	return d.Updated != "" && d.Selector != nil && d.Selector.Matches(labels.Set(of))
 }
 
 // updates returns which of the selected Pods get Updated.

@@ -129,6 +129,31 @@ func TestDecorationsAreInTheOrderOfTheirWeights(t *testing.T) {
 		{Name: "b", Revision: "r"}}}, got)
 }
 
+func TestAssignNew(t *testing.T) {
+	canary := labels.SelectorFromSet(labels.Set{"canary": "1"})
+	type d = assignment.Decoration
+	for name, test := range map[string]struct {
+		change func(*d)
+		want   string
+	}{
+		"the new revision":                {func(*d) {}, "v2"},
+		"a partition that keeps none":     {func(d *d) { d.Partition = ptr.To[int32](0) }, "v2"},
+		"a partition":                     {func(d *d) { d.Partition = ptr.To[int32](1) }, "v1"},
+		"a partition of the first":        {func(d *d) { d.Partition, d.Current = ptr.To[int32](1), "" }, "-"},
+		"a Pod that the selector selects": {func(d *d) { d.UpdateSelector = labels.Everything() }, "v2"},
+		"another one":                     {func(d *d) { d.UpdateSelector = canary }, "v1"},
+		"a decoration of other Pods":      {func(d *d) { d.Selector = canary }, "-"},
+		"one that is being deleted":       {func(d *d) { d.Updated = "" }, "-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := sidecar()
+			test.change(&d)
+			got := assignment.AssignNew([]assignment.Decoration{d}, map[string]string{"app": "web"})
+			assert.Equal(t, test.want, text([][]decoration.Mark{got}))
+		})
+	}
+}
+
 // TestTheBoundOfAPartition has Pods come, go, be told and be made so in any order, and decisions in between.
 func TestTheBoundOfAPartition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -139,9 +164,12 @@ func TestTheBoundOfAPartition(t *testing.T) {
 			switch rapid.SampledFrom([]string{"partition", "come", "go", "serve", "tell", "tell", "do"}).Draw(t, "step") {
 			case "partition":
 				d.Partition = ptr.To(int32(rapid.IntRange(0, 6).Draw(t, "partition")))
-			case "come": // new Pods have the current revision, or none
+			case "come": // decorated when it was admitted, or not
 				created++
-				pod := pods(rapid.SampledFrom([]string{"v1", ""}).Draw(t, "has"))[0]
+				pod := pods("")[0]
+				if rapid.Bool().Draw(t, "admitted") {
+					pod.Has = assignment.AssignNew([]assignment.Decoration{d}, nil)
+				}
 				pod.Name, pod.Created = fmt.Sprintf("p%d", created), time.Unix(int64(created), 0)
 				all = append(all, pod)
 			case "go":
