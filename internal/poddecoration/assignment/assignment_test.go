@@ -131,19 +131,19 @@ func TestDecorationsAreInTheOrderOfTheirWeights(t *testing.T) {
 
 func TestAssignNew(t *testing.T) {
 	canary := labels.SelectorFromSet(labels.Set{"canary": "1"})
-	type d = assignment.Decoration
+	type one = assignment.Decoration
 	for name, test := range map[string]struct {
-		change func(*d)
+		change func(*one)
 		want   string
 	}{
-		"the new revision":                {func(*d) {}, "v2"},
-		"a partition that keeps none":     {func(d *d) { d.Partition = ptr.To[int32](0) }, "v2"},
-		"a partition":                     {func(d *d) { d.Partition = ptr.To[int32](1) }, "v1"},
-		"a partition of the first":        {func(d *d) { d.Partition, d.Current = ptr.To[int32](1), "" }, "-"},
-		"a Pod that the selector selects": {func(d *d) { d.UpdateSelector = labels.Everything() }, "v2"},
-		"another one":                     {func(d *d) { d.UpdateSelector = canary }, "v1"},
-		"a decoration of other Pods":      {func(d *d) { d.Selector = canary }, "-"},
-		"one that is being deleted":       {func(d *d) { d.Updated = "" }, "-"},
+		"the new revision":                {func(*one) {}, "v2"},
+		"a partition that keeps none":     {func(d *one) { d.Partition = ptr.To[int32](0) }, "v2"},
+		"a partition":                     {func(d *one) { d.Partition = ptr.To[int32](1) }, "v1"},
+		"a partition of the first":        {func(d *one) { d.Partition, d.Current = ptr.To[int32](1), "" }, "-"},
+		"a Pod that the selector selects": {func(d *one) { d.UpdateSelector = labels.Everything() }, "v2"},
+		"another one":                     {func(d *one) { d.UpdateSelector = canary }, "v1"},
+		"a decoration of other Pods":      {func(d *one) { d.Selector = canary }, "-"},
+		"one that is being deleted":       {func(d *one) { d.Updated = "" }, "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := sidecar()
