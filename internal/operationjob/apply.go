@@ -30,8 +30,9 @@ const parallel = 16
 
 // refusal is a write to a Pod that the API server does not take.
 type refusal struct {
-	why   string
-	again time.Time
+	why string
+	// since is when the first of several was refused, again when it is tried again.
+	since, again time.Time
 }
 
 // apply carries a plan out, and reports whether a write met an object that had changed or was gone.
@@ -77,7 +78,11 @@ func (r *reconciler) writePods(
 				if why == "" {
 					why = failures.Text(failed)
 				}
-				known.refused[w.Pod.View.UID] = refusal{why, now.Add(jobplan.RefusedAgain)}
+				since := known.refused[w.Pod.View.UID].since
+				if since.IsZero() {
+					since = now
+				}
+				known.refused[w.Pod.View.UID] = refusal{why, since, now.Add(jobplan.RefusedAgain)}
 			case isOld(failed):
 				ctrl.LoggerFrom(ctx).V(1).Info("the Pod changed meanwhile", "pod", w.Pod.View.Name, "answer", failed.Error())
 				conflict = true
@@ -218,8 +223,8 @@ const (
 	maxNote  = 1000
 )
 
-// report counts the targets that have ended with a status, and reports in events: one about those that failed, one about
-// the end of the job.
+// report counts the targets that have ended with a status, and reports in events: one about those that failed, one
+// about the end of the job.
 func (r *reconciler) report(before, after *appsv1alpha1.OperationJob, ended []int) {
 	var failed []string
 	action := metricAction(after.Spec.Action)

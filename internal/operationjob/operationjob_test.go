@@ -154,8 +154,8 @@ func (s *staleReader) Get(
 	return s.Client.Get(ctx, key, o, opts...)
 }
 
-// TestJ11AnOwnWriteThatIsNotSeenForLong has a cache that does not show the job as it was written, for an hour, and a job
-// with the name of its Pod.
+// TestJ11AnOwnWriteThatIsNotSeenForLong has a cache that does not show the job as it was written, for an hour, and a
+// job with the name of its Pod.
 func TestJ11AnOwnWriteThatIsNotSeenForLong(t *testing.T) {
 	job := &appsv1alpha1.OperationJob{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "a", UID: "j"}}
 	job.Spec.Action = appsv1alpha1.OpsActionReplace
@@ -308,8 +308,8 @@ func TestAWriteThatIsRefusedIsPutOff(t *testing.T) {
 	c := fake.NewClientBuilder().WithScheme(scheme(t)).WithObjects(job, pod("a", "CollaSet", "web")).
 		WithStatusSubresource(job).WithIndex(&corev1.Pod{}, instanceIndex, instanceOf).WithInterceptorFuncs(refuse).Build()
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-	r := &reconciler{client: c, live: c, evictions: c, writes: freshness.New(c, clk), events: events.NewFakeRecorder(100), clock: clk,
-		jobs: newMemory()}
+	r := &reconciler{client: c, live: c, evictions: c, writes: freshness.New(c, clk),
+		events: events.NewFakeRecorder(100), clock: clk, jobs: newMemory()}
 	key := client.ObjectKeyFromObject(job)
 	look := func(times int) {
 		for range times {

@@ -181,7 +181,7 @@ func (r *reconciler) observe(
 		}
 		if target.Pod != nil {
 			refused := known.refused[target.Pod.View.UID]
-			target.Refused, target.PutOff = refused.why, s.Now.Before(refused.again)
+			target.Refused, target.RefusedSince, target.PutOff = refused.why, refused.since, s.Now.Before(refused.again)
 		}
 		s.Targets[i] = target
 	}

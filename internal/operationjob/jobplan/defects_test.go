@@ -125,7 +125,7 @@ func TestAPodIsNotTakenOutOfServiceForImagesThatAreRefused(t *testing.T) {
 	w := newWorld(1)
 	keep(w.job(appsv1alpha1.OpsActionRestart, "p0"))
 	w.refusesImages = true
-	for !w.imageRefused {
+	for w.imageRefused.IsZero() {
 		w.settle(t, time.Second)
 	}
 	before := w.pods["p0"].View
@@ -138,8 +138,8 @@ func TestAPodIsNotTakenOutOfServiceForImagesThatAreRefused(t *testing.T) {
 	keep(w.job(appsv1alpha1.OpsActionRestart, "p0"))
 	w.refusesImages = true
 	w.settle(t, 20*time.Second)
-	require.True(t, w.imageRefused)
-	w.refusesImages, w.imageRefused = false, false
+	require.NotZero(t, w.imageRefused)
+	w.refusesImages, w.imageRefused = false, time.Time{}
 	w.ends(t, "p0 Succeeded")
 }
 

@@ -59,7 +59,7 @@ func (a inPlace) operate(t *target) {
 // begin asks for the operation. What the API server refuses for long is not waited for.
 func (a inPlace) begin(t *target, pod *Pod, id string) {
 	trial, may := a.kind.mayBegin(t, pod)
-	if !may || t.failIfRefused(t.details.StartTime.Time) {
+	if !may || t.failIfRefused() {
 		return
 	}
 	c, err := podops.Begin(pod.View, podops.Request{ID: id, Type: t.operationType()}, t.Now)
@@ -70,9 +70,9 @@ func (a inPlace) begin(t *target, pod *Pod, id string) {
 	t.write(Write{Pod: pod, Does: "asking for an operation on", Change: c, Asks: true, Trial: trial})
 }
 
-// failIfRefused fails the target if the API server refuses a write to its Pod that has been due for long.
-func (t *target) failIfRefused(since time.Time) bool {
-	refused := t.Refused != "" && t.Now.Sub(since) > waitingAfter
+// failIfRefused fails the target if the API server has refused for long what is to be written to its Pod.
+func (t *target) failIfRefused() bool {
+	refused := t.Refused != "" && t.Now.Sub(t.RefusedSince) > waitingAfter
 	if refused {
 		t.fail(appsv1alpha1.ReasonUpdateObjectFailed, "the API server refuses a write to the Pod: "+t.Refused)
 	}
@@ -94,10 +94,10 @@ func (a inPlace) act(t *target, pod *Pod, id string) {
 		t.reportWait(waitingFor(pod, id))
 		return
 	}
+	if t.failIfRefused() { // the Pod would be out of service for nothing
+		return
+	}
 	if since, ok := podops.OperateTime(pod.View, id); ok {
-		if t.failIfRefused(since) { // the Pod would be out of service for nothing
-			return
-		}
 		if wait := since.Add(seconds(t.Job.Spec.OperationDelaySeconds, 0)).Sub(t.Now); wait > 0 {
 			t.decideWithin(wait)
 			t.reportWait("spec.operationDelaySeconds has not passed yet")

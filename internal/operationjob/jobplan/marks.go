@@ -146,8 +146,8 @@ func (t *target) requireCollaSet(pod *Pod) bool {
 	return true
 }
 
-// ask asks for a mark, and reports whether the Pod has it with this job in its record. A mark that was taken away is not
-// asked for again: that cancels.
+// ask asks for a mark, and reports whether the Pod has it with this job in its record. A mark that was taken away is
+// not asked for again: that cancels.
 func (t *target) ask(pod *Pod, mark string) bool {
 	asker := Asker(t.Job.UID)
 	switch {

@@ -34,10 +34,11 @@ type Target struct {
 	Successor *Pod
 	// Live is whether both were read past the cache.
 	Live bool
-	// Refused is why the API server did not take the last write to the Pod, "" if it did. PutOff is whether that was less
-	// than RefusedAgain ago: nothing is written to it now.
-	Refused string
-	PutOff  bool
+	// Refused is why the API server did not take the last write to the Pod, "" if it did, and RefusedSince since when it
+	// has taken none. PutOff is whether the last was less than RefusedAgain ago: nothing is written to it now.
+	Refused      string
+	RefusedSince time.Time
+	PutOff       bool
 }
 
 // Pod is what is read of a Pod.

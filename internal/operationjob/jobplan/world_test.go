@@ -35,8 +35,10 @@ type world struct {
 	// refuses are names of Pods whose eviction is refused, broken that new Pods never serve.
 	refuses map[string]bool
 	broken  bool
-	// refusesImages is whether the API server takes no other images, and imageRefused whether it has said so.
-	refusesImages, imageRefused bool
+	// refusesImages is whether the API server takes no other images, and imageRefused when it said so first, zero if it
+	// has not.
+	refusesImages bool
+	imageRefused  time.Time
 	// takesTrials is whether it takes them in a dry run all the same.
 	takesTrials bool
 	// invalid is what is wrong with selectors.
@@ -165,8 +167,8 @@ func (w *world) decide(v view) (jobplan.Snapshot, jobplan.Plan) {
 			if w.refuses[d.Name] && w.evicted[d.Name] > 0 {
 				s.Targets[i].Refused = "by a budget"
 			}
-			if w.imageRefused {
-				s.Targets[i].Refused = "no such images here"
+			if !w.imageRefused.IsZero() {
+				s.Targets[i].Refused, s.Targets[i].RefusedSince = "no such images here", w.imageRefused
 			}
 		}
 		plan := jobplan.Decide(&s)
@@ -259,7 +261,9 @@ func (w *world) write(job *appsv1alpha1.OperationJob, write jobplan.Write) (chan
 		return false
 	}
 	if w.refusesImages && (len(write.Images) > 0 || len(write.Trial) > 0 && !w.takesTrials) {
-		w.imageRefused = true
+		if w.imageRefused.IsZero() {
+			w.imageRefused = w.now
+		}
 		return false
 	}
 	if !slices.ContainsFunc(job.Status.TargetDetails, started) {
