@@ -1,6 +1,5 @@
 // Package decoration renders PodDecorations into Pods: containers, volumes, labels and other settings that are added to
-// the Pods of any workload. Whoever makes a Pod of a workload renders by it, so it is pure, and every renderer makes
-// the same Pod.
+// the Pods of any workload. Several programs make Pods, so it is pure, and each of them makes the same Pod.
 //
 // It works on JSON, never on typed Pods: fields that this version does not know stay as they are. What no decoration
 // names is not touched.

@@ -29,7 +29,7 @@ const (
 
 var drawings = []drawing{
 	{"rollout.svg",
-		"Time of an update in place. *Bare loop* makes the suite's very writes with nobody deciding, *bare patches* one image\n" +
+		"Time of an update in place. *Bare loop* makes the suite's very writes without deciding, *bare patches* one image\n" +
 			"patch for each Pod.", rollout},
 	{"out-of-service.svg", "Seconds out of service for each Pod in that update, and under a budget of 20 %.",
 		outOfService},
