@@ -127,10 +127,10 @@ func (c *canvas) keep(field string, overwrite bool, values map[string]string) {
 func (c *canvas) initContainers(t *Template, decoration string) error {
 	for _, added := range t.InitContainers {
 		name := text(added, "name")
-		if indexOf(c.list("containers"), "name", name) >= 0 {
+		if indexOf(c.list("containers"), name) >= 0 {
 			return fmt.Errorf("init container %q has the name of %s", name, c.owner(name))
 		}
-		if indexOf(c.list("initContainers"), "name", name) < 0 {
+		if indexOf(c.list("initContainers"), name) < 0 {
 			c.setList("initContainers", append(c.list("initContainers"), runtime.DeepCopyJSON(added)))
 			c.added[name] = decoration
 		}
@@ -185,10 +185,10 @@ func (c *canvas) containers(t *Template, decoration string) error {
 		added := runtime.DeepCopyJSON(container)
 		name, policy := text(added, "name"), text(added, "injectPolicy")
 		delete(added, "injectPolicy")
-		if indexOf(c.list("initContainers"), "name", name) >= 0 {
+		if indexOf(c.list("initContainers"), name) >= 0 {
 			return fmt.Errorf("container %q has the name of an init container, %s", name, c.owner(name))
 		}
-		switch i := indexOf(list, "name", name); {
+		switch i := indexOf(list, name); {
 		case i >= 0:
 			list[i] = added
 		case policy == AfterPrimary:
@@ -270,11 +270,11 @@ func valueOf(o map[string]any, key string) string {
 	return value
 }
 
-// indexOf is the place of the object with that value in a list, -1 without one.
-func indexOf(list []any, key, value string) int {
+// indexOf is the place of the object of that name in a list, -1 without one.
+func indexOf(list []any, name string) int {
 	return slices.IndexFunc(list, func(item any) bool {
 		o, is := item.(map[string]any)
-		return is && text(o, key) == value
+		return is && text(o, "name") == name
 	})
 }
 
