@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -18,7 +19,8 @@ type Decoration struct {
 	// Name is of the PodDecoration, Revision of its ControllerRevision.
 	Name, Revision string
 	// Weight is its place: decorations are rendered by ascending weight, and by name where that is equal.
-	Weight   int32
+	Weight int32
+	// Template is as Parse returns it without an error.
 	Template *Template
 }
 
@@ -37,10 +39,12 @@ var ErrDecorated = errors.New("the Pod has other decorations already")
 // already is returned as it is, one that has others is ErrDecorated. The order of the list does not matter.
 func Render(pod map[string]any, decorations []Decoration) (decorated map[string]any, refused []Refusal, err error) {
 	decorations = slices.SortedFunc(slices.Values(decorations), func(a, b Decoration) int {
-		return cmp.Or(cmp.Compare(a.Weight, b.Weight), strings.Compare(a.Name, b.Name))
+		return Compare(a.Weight, b.Weight, a.Name, b.Name)
 	})
 	c := &canvas{pod: runtime.DeepCopyJSON(pod), added: map[string]string{}}
-	if has := MarksOf(stringMap(pod, "metadata", "annotations")); len(has) > 0 {
+	// What is no text is no mark.
+	annotation, _, _ := unstructured.NestedString(pod, "metadata", "annotations", RevisionsAnnotation)
+	if has := marksIn(annotation); len(has) > 0 {
 		marks := make([]Mark, 0, len(decorations))
 		for _, d := range decorations {
 			marks = append(marks, Mark{d.Name, d.Revision})
@@ -68,6 +72,11 @@ func Render(pod map[string]any, decorations []Decoration) (decorated map[string]
 	return c.pod, refused, nil
 }
 
+// Compare orders two decorations, given their weights and names, as they are rendered.
+func Compare(weight, otherWeight int32, name, otherName string) int {
+	return cmp.Or(cmp.Compare(weight, otherWeight), strings.Compare(name, otherName))
+}
+
 // canvas is a Pod that decorations are rendered into.
 type canvas struct {
 	pod map[string]any
@@ -76,9 +85,6 @@ type canvas struct {
 }
 
 func (c *canvas) render(d Decoration) error {
-	if err := d.Template.Validate(); err != nil {
-		return err
-	}
 	for _, step := range []func(*Template, string) error{c.metadata, c.initContainers, c.primaryContainers, c.containers,
 		c.volumes, c.scheduling} {
 		if err := step(d.Template, d.Name); err != nil {
@@ -286,21 +292,6 @@ func child(o map[string]any, field string) map[string]any {
 		o[field] = inner
 	}
 	return inner
-}
-
-// stringMap is an object of strings in an object, nil without it.
-func stringMap(o map[string]any, path ...string) map[string]string {
-	for _, field := range path {
-		o, _ = o[field].(map[string]any)
-	}
-	if o == nil {
-		return nil
-	}
-	all := map[string]string{}
-	for key := range o {
-		all[key] = text(o, key)
-	}
-	return all
 }
 
 // Patch is the JSON patch that makes a Pod a decorated one. Decorations take nothing away, so each operation sets a

@@ -129,9 +129,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	r.writes.Conflicts.None(req.NamespacedName)
 	next := plan.NextLook
-	if plan.More {
-		next = time.Millisecond
-	}
 	if !allWatched && (next == 0 || next > pollInterval) {
 		next = pollInterval
 	}

@@ -86,7 +86,8 @@ func show(folder, page string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(&text, "%s\n\n![%s](%s)\n\n", d.text, strings.NewReplacer("*", "", "\n", " ").Replace(d.text), filepath.ToSlash(link))
+		alternative := strings.NewReplacer("*", "", "\n", " ").Replace(d.text)
+		fmt.Fprintf(&text, "%s\n\n![%s](%s)\n\n", d.text, alternative, filepath.ToSlash(link))
 	}
 	return os.WriteFile(page, []byte(before+picturesBegin+text.String()+picturesEnd+after), 0o644)
 }

@@ -59,6 +59,9 @@ func (d *decision) putOffAsks() {
 	others := slices.DeleteFunc(d.plan.Writes, func(w Write) bool { return w.Asks })
 	room := max(0, min(maxWrites-len(others), len(asks)))
 	d.plan.Writes, d.plan.More = append(others, asks[:room]...), room < len(asks)
+	if d.plan.More {
+		d.decideWithin(time.Millisecond)
+	}
 }
 
 // Bounds of a text about one target, in bytes: all targets together have textRoom for one each.

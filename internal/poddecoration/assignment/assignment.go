@@ -92,7 +92,7 @@ func AssignNew(decorations []Decoration, of map[string]string) []decoration.Mark
 // inOrder are decorations in the order in which they are rendered.
 func inOrder(decorations []Decoration) []Decoration {
 	return slices.SortedFunc(slices.Values(decorations), func(a, b Decoration) int {
-		return cmp.Or(cmp.Compare(a.Weight, b.Weight), strings.Compare(a.Name, b.Name))
+		return decoration.Compare(a.Weight, b.Weight, a.Name, b.Name)
 	})
 }
 

@@ -288,8 +288,8 @@ func Table(results []Result) string {
 		}
 	}
 	fmt.Fprintf(&text,
-		"\nOf %d goals %d are met under all conditions that they ask for, %d are not, %d were measured at smaller sizes only, "+
-			"%d were\nnot measured.\n",
+		"\nOf %d goals %d are met under all conditions that they ask for, %d are not, %d were measured at "+
+			"smaller sizes only, %d were\nnot measured.\n",
 		len(goals), met, missed, small, unmeasured)
 	text.WriteString(runs(results))
 	return text.String()
