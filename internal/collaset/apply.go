@@ -64,12 +64,12 @@ func (a applier) apply(ctx context.Context, o *observation, plan *setplan.Plan) 
 	for _, pod := range plan.Finishes {
 		depth = append(depth, action{"finish", &out.Update, func() error { return steps.finish(ctx, o, pod) }})
 	}
-	for _, pod := range plan.Changes {
-		depth = append(depth, action{"change", &out.Update, func() error { return steps.change(ctx, o, pod) }})
+	for _, c := range plan.Changes {
+		depth = append(depth, action{"change", &out.Update, func() error { return steps.change(ctx, o, c) }})
 	}
 	for _, pod := range plan.Resizes {
 		depth = append(depth, action{"resize", &out.Update,
-			func() error { return steps.resize(ctx, o, pod, pod.Revision, o.pod(pod.Name())) }})
+			func() error { return steps.resize(ctx, o, pod, pod.Form(), o.pod(pod.Name())) }})
 	}
 	for _, pod := range plan.Cancels {
 		depth = append(depth, action{"cancel", &out.Update, func() error { return steps.cancel(ctx, o, pod) }})
@@ -286,7 +286,7 @@ func (a applier) deletePods(ctx context.Context, o *observation, plan *setplan.P
 			object := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: o.set.Namespace, Name: pod.Name, UID: pod.UID}}
 			err := a.client.Delete(ctx, object, client.Preconditions{UID: &pod.UID, ResourceVersion: &pod.ResourceVersion})
 			if d.Reason == setplan.DeleteRecreate || d.Reason == setplan.DeleteScaleIn || d.Reason == setplan.DeleteReplaced {
-				err = trials{a.server}.took(o, setplan.Trial{Write: setplan.TrialDelete}, err)
+				err = trials{a.server}.took(ctx, o, setplan.Trial{Write: setplan.TrialDelete}, err)
 			}
 			if err != nil {
 				return fmt.Errorf("deleting Pod %s: %w", pod.Name, err)

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -103,7 +102,7 @@ func (w entryWriter) advance(
 }
 
 func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creation) error {
-	pod, err := newPod(o, c, a.clock.Now())
+	pod, err := a.newPod(ctx, o, c)
 	if err != nil {
 		return fmt.Errorf("making the Pod of instance ID %d: %w", c.ID, err)
 	}
@@ -112,7 +111,7 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 	}
 	err = a.client.Create(ctx, pod)
 	if !c.Fresh && c.Origin == "" { // others are no successors, and may be refused for their number
-		_ = trials{a.server}.took(o, setplan.Trial{Write: setplan.TrialCreate, To: c.Revision}, err)
+		_ = trials{a.server}.took(ctx, o, setplan.Trial{Write: setplan.TrialCreate, To: c.Form()}, err)
 	}
 	if err != nil {
 		o.memory.view.Repeat()
@@ -122,11 +121,17 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 	return nil
 }
 
-// newPod makes a Pod of a revision, from the revision's own JSON so that no field is lost.
-func newPod(o *observation, c setplan.Creation, now time.Time) (*unstructured.Unstructured, error) {
-	data := o.history.data[c.Revision]
-	if data == nil {
-		return nil, fmt.Errorf("revision %q does not exist", c.Revision)
+// newPod makes a Pod of a revision, from the revision's own JSON so that no field is lost. Where its decorations do not
+// exist any more, whoever decorates new Pods decides.
+func (s *server) newPod(
+	ctx context.Context, o *observation, c setplan.Creation,
+) (*unstructured.Unstructured, error) {
+	data, err := s.made(ctx, o, c.Form())
+	if errors.Is(err, errNoForm) && c.Decorations != "" {
+		data, err = s.made(ctx, o, setplan.Form{Revision: c.Revision})
+	}
+	if err != nil {
+		return nil, err
 	}
 	template := data.Template()
 	spec, _ := template["spec"].(map[string]any)
@@ -152,7 +157,7 @@ func newPod(o *observation, c setplan.Creation, now time.Time) (*unstructured.Un
 	if c.Fresh || c.Origin != "" {
 		mark = podops.CreatingLabel
 	}
-	labels[mark] = podops.Stamp(now)
+	labels[mark] = podops.Stamp(s.clock.Now())
 	if c.Origin != "" {
 		labels[appsv1alpha1.ReplacePairOriginNameLabel] = c.Origin
 	}

@@ -22,14 +22,17 @@ func (r *reconciler) capabilities(ctx context.Context) (revision.Capabilities, e
 	return r.serverCan(ctx)
 }
 
-// change brings a Pod to the updated revision in place: the Pod first, with the record of what has to follow, and then
+// change brings a Pod to its goal in place: the Pod first, with the record of what has to follow, and then
 // its resources. If the second write does not come about, the record asks for it again.
-func (s podStepper) change(ctx context.Context, o *observation, pod *setplan.Pod) error {
-	return s.window.once(o, pod, nil, func() error { return s.changeInPlace(ctx, o, pod) })
+func (s podStepper) change(ctx context.Context, o *observation, c setplan.PodChange) error {
+	return s.window.once(o, c.Pod, nil, func() error { return s.changeInPlace(ctx, o, c.Pod, c.To) })
 }
 
-func (s podStepper) changeInPlace(ctx context.Context, o *observation, pod *setplan.Pod) error {
-	change := o.history.changes[pod.Revision]
+func (s podStepper) changeInPlace(ctx context.Context, o *observation, pod *setplan.Pod, to setplan.Form) error {
+	change, err := s.changeOf(ctx, o, setplan.FormChange{From: pod.Form(), To: to})
+	if err != nil {
+		return err
+	}
 	changed := *o.pod(pod.Name()) // a shallow copy: the object belongs to the cache
 	if len(change.Tolerations) > 0 {
 		live := &corev1.Pod{}
@@ -38,14 +41,13 @@ func (s podStepper) changeInPlace(ctx context.Context, o *observation, pod *setp
 		}
 		changed.Spec.Tolerations = live.Spec.Tolerations // the patch fails if they are newer than the rest
 	}
-	data := change.Patch(&changed, o.history.updated, finishedBy(o, pod))
+	data := change.Patch(&changed, to.Revision, finishedBy(o, pod))
 	answer, err := s.patchMeta(ctx, o, pod, types.StrategicMergePatchType, data)
-	if err = s.took(o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Revision, To: o.history.updated},
-		err); err != nil {
+	if err = s.took(ctx, o, setplan.Trial{Write: setplan.TrialPatch, From: pod.Form(), To: to}, err); err != nil {
 		return fmt.Errorf("updating Pod %s in place: %w", pod.Name(), err)
 	}
 	changed.ObjectMeta = answer.ObjectMeta
-	return s.resize(ctx, o, pod, o.history.updated, &changed)
+	return s.resize(ctx, o, pod, to, &changed)
 }
 
 // finishedBy is the operation that lifecycle-controller is to finish, nil if that is done here: without the protocol,
@@ -64,7 +66,9 @@ func finishedBy(o *observation, pod *setplan.Pod) *revision.Finish {
 // A refusal may be for the Pod's node, which is too old or too small, or for what the Pod is: then another Pod helps,
 // and the refusal is recorded on the Pod, for the next look to decide on. Where a policy or a quota would refuse that
 // one as well, it is not: the Pod goes on as it is.
-func (s podStepper) resize(ctx context.Context, o *observation, pod *setplan.Pod, to string, live *corev1.Pod) error {
+func (s podStepper) resize(
+	ctx context.Context, o *observation, pod *setplan.Pod, to setplan.Form, live *corev1.Pod,
+) error {
 	data := revision.ResizePatch(live)
 	if data == nil {
 		return nil
@@ -84,7 +88,7 @@ func (s podStepper) resize(ctx context.Context, o *observation, pod *setplan.Pod
 			err = s.patch(ctx, o, pod, types.StrategicMergePatchType, revision.RefusedPatch(live, err.Error()))
 		}
 	default:
-		err = s.took(o, trial, err)
+		err = s.took(ctx, o, trial, err)
 	}
 	if err != nil {
 		return fmt.Errorf("changing the resources of Pod %s in place: %w", pod.Name(), err)
@@ -106,7 +110,7 @@ func (s *server) patchResources(
 }
 
 // mayExist reports whether the API server would take another Pod of a revision in the place of this one now.
-func (s podStepper) mayExist(ctx context.Context, o *observation, pod *setplan.Pod, to string) bool {
+func (s podStepper) mayExist(ctx context.Context, o *observation, pod *setplan.Pod, to setplan.Form) bool {
 	live := &corev1.Pod{}
 	if err := s.live.Get(ctx, types.NamespacedName{Namespace: o.set.Namespace, Name: pod.Name()}, live); err != nil {
 		return false

@@ -29,7 +29,9 @@ type setState struct {
 	creations createBackoff
 	// verdicts are answers of the API server to trials, and to the writes that they are about.
 	verdicts verdicts
-	status   statusWrites
+	// forms are those of Pods with decorations.
+	forms  knownForms
+	status statusWrites
 	// rollout is what the last decision says of single Pods, nil for nothing.
 	rollout atomic.Pointer[rollout]
 	// decidedAt is when the last decision began, in nanoseconds since 1970.

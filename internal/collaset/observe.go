@@ -19,6 +19,7 @@ import (
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/collaset/setplan"
+	"kusionstack.io/kuperator/internal/decoration"
 	"kusionstack.io/kuperator/internal/podcache"
 	"kusionstack.io/kuperator/internal/revision"
 )
@@ -119,6 +120,9 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1alpha1.CollaSet) (*
 		return nil, err
 	}
 	if err := observeClaims(ctx, r.client, r.live, o); err != nil {
+		return nil, err
+	}
+	if err := r.observeDecorations(ctx, o); err != nil {
 		return nil, err
 	}
 	return o, nil
@@ -321,6 +325,7 @@ func podOf(pod *corev1.Pod, selector labels.Selector) setplan.Pod {
 		Change:  setplan.Change{Recorded: revision.Recorded(pod)},
 	}
 	p.ID = instanceID(pod)
+	p.Decorations, p.Desired = decoration.Keys(pod.Annotations)
 	p.Facts = setplan.FactsOf(p.View)
 	if p.Recorded {
 		progress := revision.Carried(pod)

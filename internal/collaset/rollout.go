@@ -384,7 +384,7 @@ func (r *podReconciler) step(ctx context.Context, name types.NamespacedName) (co
 		r.window.decideAfter(key, r.window.limits.Interval)
 	case step == setplan.StepChange:
 		return do("change", func() error {
-			err := r.change(ctx, o, &p)
+			err := r.change(ctx, o, setplan.PodChange{Pod: &p, To: setplan.Form{Revision: s.history.updated}})
 			if errors.Is(err, errNotTaken) {
 				r.withdraw(key, m)
 			}

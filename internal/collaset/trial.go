@@ -31,7 +31,7 @@ func (q trials) try(ctx context.Context, o *observation, trials []setplan.PodTri
 		switch {
 		case err == nil:
 			o.memory.verdicts.accept(t.Trial, true, q.clock.Now())
-		case q.refused(o, t.Trial, err):
+		case q.refused(ctx, o, t.Trial, err):
 		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 			return errStale
 		default:
@@ -57,20 +57,23 @@ func (q trials) makeTrial(ctx context.Context, o *observation, t setplan.PodTria
 	if live.UID != t.Pod.UID() {
 		return errStale
 	}
-	change := o.history.changes[t.Pod.Revision]
+	change, err := q.changeOf(ctx, o, setplan.FormChange{From: t.Pod.Form(), To: t.To})
+	if err != nil {
+		return err
+	}
 	if t.Write == setplan.TrialPatch {
-		data := change.Patch(live, t.To, nil)
+		data := change.Patch(live, t.To.Revision, nil)
 		return q.client.Patch(ctx, freshness.PodTarget(live.Namespace, live.Name),
 			client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	}
 	data := change.ResizeTrial(live)
-	if t.Pod.Revision == t.To {
+	if t.Pod.Form() == t.To {
 		data = revision.ResizePatch(live)
 	}
 	if data == nil {
 		return nil
 	}
-	err := q.client.SubResource("resize").Patch(ctx, freshness.PodTarget(live.Namespace, live.Name),
+	err = q.client.SubResource("resize").Patch(ctx, freshness.PodTarget(live.Namespace, live.Name),
 		client.RawPatch(types.StrategicMergePatchType, data), client.DryRunAll)
 	if _, refused := refusalIn(err); refused && !o.inPlaceOnly() && q.tryCreate(ctx, o, live.Name, t.Pod.ID, t.To) == nil {
 		return nil // the Pod is re-created where its node or its kind does not let it be resized
@@ -86,14 +89,14 @@ func (q trials) tryDelete(ctx context.Context, o *observation, pod *setplan.Pod)
 }
 
 // tryCreate asks whether a Pod of a revision may be created in the place of one that is there.
-func (q trials) tryCreate(ctx context.Context, o *observation, gone string, id int, to string) error {
-	other, err := newPod(o, setplan.Creation{ID: id, Revision: to}, q.clock.Now())
+func (q trials) tryCreate(ctx context.Context, o *observation, gone string, id int, to setplan.Form) error {
+	other, err := q.newPod(ctx, o, setplan.Creation{ID: id, Revision: to.Revision, Decorations: to.Decorations})
 	if err != nil {
 		return err
 	}
 	other.SetName("") // the name may be that of the Pod which is there
 	names := map[string]string{}
-	templates := o.history.data[to].ClaimTemplates()
+	templates := o.history.data[to.Revision].ClaimTemplates()
 	for _, t := range templates {
 		names[t.Name] = namePrefix(o.set.Name) + t.Name // whether there is such a claim does not matter
 	}
@@ -121,13 +124,13 @@ func (o *observation) refusal(err error) (failures.Rejection, bool) {
 }
 
 // refused notes that the API server refuses a write, if that is what the error says, and tells of it once.
-func (q trials) refused(o *observation, t setplan.Trial, err error) bool {
+func (q trials) refused(ctx context.Context, o *observation, t setplan.Trial, err error) bool {
 	why, refused := o.refusal(err)
 	if !refused {
 		return false
 	}
 	verdict := setplan.Verdict{Refused: why.Why, Quota: why.Quota}
-	verdict.Full = why.Quota && t.Write == setplan.TrialCreate && q.isFullForBefore(o, why.Why)
+	verdict.Full = why.Quota && t.Write == setplan.TrialCreate && q.isFullForBefore(ctx, o, t, why.Why)
 	if o.memory.verdicts.refuse(t, verdict, q.clock.Now()) {
 		q.events.Eventf(o.set, nil, corev1.EventTypeWarning, setplan.BlockChangeRefused, "Update", "%s",
 			note(t.Refusal(why.Why)))
@@ -136,8 +139,8 @@ func (q trials) refused(o *observation, t setplan.Trial, err error) bool {
 }
 
 // isFullForBefore reports whether a quota has no room for a Pod of the revision that Pods come from either.
-func (q trials) isFullForBefore(o *observation, why string) bool {
-	made, err := newPod(o, setplan.Creation{Revision: o.snapshot.CurrentRevision}, q.clock.Now())
+func (q trials) isFullForBefore(ctx context.Context, o *observation, t setplan.Trial, why string) bool {
+	made, err := q.newPod(ctx, o, setplan.Creation{Revision: o.snapshot.CurrentRevision, Decorations: t.To.Decorations})
 	if err != nil {
 		return false
 	}
@@ -146,11 +149,11 @@ func (q trials) isFullForBefore(o *observation, why string) bool {
 }
 
 // took notes the answer to a write that a trial is about, and gives errNotTaken for a refusal.
-func (q trials) took(o *observation, t setplan.Trial, err error) error {
+func (q trials) took(ctx context.Context, o *observation, t setplan.Trial, err error) error {
 	switch {
 	case err == nil:
 		o.memory.verdicts.accept(t, false, q.clock.Now())
-	case q.refused(o, t, err):
+	case q.refused(ctx, o, t, err):
 		return fmt.Errorf("%w: %w", errNotTaken, err)
 	}
 	return err

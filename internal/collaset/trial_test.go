@@ -246,7 +246,7 @@ func TestIsFullFor(t *testing.T) {
 
 func TestVerdictsBackOff(t *testing.T) {
 	var v verdicts
-	trial := setplan.Trial{Write: setplan.TrialCreate, To: "r2"}
+	trial := setplan.Trial{Write: setplan.TrialCreate, To: setplan.Form{Revision: "r2"}}
 	now := time.Unix(1_700_000_000, 0)
 	no := setplan.Verdict{Refused: "no"}
 	var waits []time.Duration

@@ -1,23 +1,13 @@
 package decoration
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
-)
 
-// Keys of Pods. All but DesiredAnnotation are Kuperator's.
-const (
-	// RevisionsAnnotation has the decorations of a Pod: a JSON list of Mark, in the order in which they were rendered.
-	RevisionsAnnotation = domain + "revisions"
-	// DesiredAnnotation has the decorations that a Pod is to have, as RevisionsAnnotation. Without it those are what the
-	// Pod has.
-	DesiredAnnotation = domain + "desired"
-	// LabelPrefix, followed by the name of a decoration, is the label that has the decoration's revision.
-	LabelPrefix = domain + "pd-"
-
-	domain = "poddecoration.kusionstack.io/"
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
 
 // Mark is a revision of a decoration that a Pod has.
@@ -26,27 +16,72 @@ type Mark struct {
 	Revision string `json:"revision"`
 }
 
-// MarksOf are the decorations that a Pod has by its annotations: nil without the annotation, or if it cannot be read.
-func MarksOf(annotations map[string]string) []Mark { return marksIn(annotations[RevisionsAnnotation]) }
-
-// DesiredOf are the decorations that a Pod is to have by its annotations, and whether they say so.
-func DesiredOf(annotations map[string]string) (desired []Mark, is bool) {
-	text, is := annotations[DesiredAnnotation]
-	return marksIn(text), is
+// Refusal is a revision of a decoration that a Pod cannot have.
+type Refusal struct {
+	Mark
+	// Why names the field and who else has it.
+	Why string `json:"why"`
 }
 
-func marksIn(text string) []Mark {
-	var marks []Mark
-	if json.Unmarshal([]byte(text), &marks) != nil {
-		return nil
+// MarksOf are the decorations that a Pod has by its annotations: nil without the annotation, or if it cannot be read.
+func MarksOf(annotations map[string]string) []Mark {
+	return MarksIn(annotations[appsv1alpha1.PodDecorationRevisionsAnnotation])
+}
+
+// RefusedOf are the decorations that a Pod cannot have by its annotations.
+func RefusedOf(annotations map[string]string) []Refusal {
+	return listIn[Refusal](annotations[appsv1alpha1.PodDecorationRefusedAnnotation])
+}
+
+// MarksIn reads a list of marks: nil for what is none. Each has both fields, and no two have the same name.
+func MarksIn(text string) []Mark {
+	marks := listIn[Mark](text)
+	names := map[string]bool{}
+	for _, m := range marks {
+		if m.Name == "" || m.Revision == "" || names[m.Name] {
+			return nil
+		}
+		names[m.Name] = true
 	}
 	return marks
 }
 
-// SameMarks reports whether two lists have the same decorations. Their order does not matter: Kuperator's has none.
-func SameMarks(a, b []Mark) bool {
-	byName := func(x, y Mark) int { return strings.Compare(x.Name+"/"+x.Revision, y.Name+"/"+y.Revision) }
-	return slices.Equal(slices.SortedFunc(slices.Values(a), byName), slices.SortedFunc(slices.Values(b), byName))
+func listIn[T any](text string) []T {
+	var list []T
+	if text == "" || json.Unmarshal([]byte(text), &list) != nil {
+		return nil
+	}
+	return list
+}
+
+// Key is the same text for the same decorations, whatever their order, and "" for none. MarksIn reads it.
+func Key(marks []Mark) string {
+	if len(marks) == 0 {
+		return ""
+	}
+	text, err := Text(slices.SortedFunc(slices.Values(marks), byName))
+	if err != nil {
+		return "" // strings can be encoded
+	}
+	return text
+}
+
+// Keys are two keys of a Pod by its annotations: of the decorations that it was made with, those among them that it
+// cannot have, and of those that it is to have. A list that cannot be read asks for nothing.
+func Keys(annotations map[string]string) (made, desired string) {
+	marks := slices.Clone(MarksOf(annotations))
+	for _, r := range RefusedOf(annotations) {
+		marks = append(marks, r.Mark)
+	}
+	made = Key(marks)
+	if wanted := MarksIn(annotations[appsv1alpha1.PodDecorationDesiredAnnotation]); wanted != nil {
+		return made, Key(wanted)
+	}
+	return made, made
+}
+
+func byName(a, b Mark) int {
+	return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Revision, b.Revision))
 }
 
 // Text is marks as the annotations have them.
@@ -61,16 +96,24 @@ func Text(marks []Mark) (string, error) {
 	return string(text), nil
 }
 
-// mark writes on a Pod which decorations it has.
-func mark(pod map[string]any, marks []Mark) error {
+// mark writes on a Pod which decorations it has, and which it cannot have.
+func mark(pod map[string]any, marks []Mark, refused []Refusal) error {
 	text, err := Text(marks)
 	if err != nil {
 		return err
 	}
 	metadata := child(pod, "metadata")
-	child(metadata, "annotations")[RevisionsAnnotation] = text
+	annotations := child(metadata, "annotations")
+	annotations[appsv1alpha1.PodDecorationRevisionsAnnotation] = text
+	if len(refused) > 0 {
+		why, err := json.Marshal(refused)
+		if err != nil {
+			return fmt.Errorf("encoding the refused decorations: %w", err)
+		}
+		annotations[appsv1alpha1.PodDecorationRefusedAnnotation] = string(why)
+	}
 	for _, m := range marks {
-		child(metadata, "labels")[LabelPrefix+m.Name] = m.Revision
+		child(metadata, "labels")[appsv1alpha1.PodDecorationLabelPrefix+m.Name] = m.Revision
 	}
 	return nil
 }

@@ -24,13 +24,6 @@ type Decoration struct {
 	Template *Template
 }
 
-// Refusal is a decoration that a Pod cannot have.
-type Refusal struct {
-	Decoration string
-	// Why names the field and who else has it.
-	Why string
-}
-
 // ErrDecorated is that a Pod has other decorations already: they cannot be taken out of it.
 var ErrDecorated = errors.New("the Pod has other decorations already")
 
@@ -42,14 +35,12 @@ func Render(pod map[string]any, decorations []Decoration) (decorated map[string]
 		return Compare(a.Weight, b.Weight, a.Name, b.Name)
 	})
 	c := &canvas{pod: runtime.DeepCopyJSON(pod), added: map[string]string{}}
-	// What is no text is no mark.
-	annotation, _, _ := unstructured.NestedString(pod, "metadata", "annotations", RevisionsAnnotation)
-	if has := marksIn(annotation); len(has) > 0 {
-		marks := make([]Mark, 0, len(decorations))
+	if made, _ := Keys((&unstructured.Unstructured{Object: pod}).GetAnnotations()); made != "" {
+		wanted := make([]Mark, 0, len(decorations))
 		for _, d := range decorations {
-			marks = append(marks, Mark{d.Name, d.Revision})
+			wanted = append(wanted, Mark{d.Name, d.Revision})
 		}
-		if !SameMarks(has, marks) {
+		if made != Key(wanted) {
 			return nil, nil, ErrDecorated
 		}
 		return c.pod, nil, nil
@@ -58,14 +49,14 @@ func Render(pod map[string]any, decorations []Decoration) (decorated map[string]
 	for _, d := range decorations {
 		next := &canvas{pod: runtime.DeepCopyJSON(c.pod), added: maps.Clone(c.added)}
 		if err := next.render(d); err != nil {
-			refused = append(refused, Refusal{d.Name, err.Error()})
+			refused = append(refused, Refusal{Mark{d.Name, d.Revision}, err.Error()})
 			continue
 		}
 		c = next
 		marks = append(marks, Mark{d.Name, d.Revision})
 	}
-	if len(marks) > 0 {
-		if err := mark(c.pod, marks); err != nil {
+	if len(decorations) > 0 {
+		if err := mark(c.pod, marks, refused); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -215,9 +206,12 @@ func (c *canvas) volumes(t *Template, _ string) error {
 	return nil
 }
 
+// tolerationKeys are the fields that tell tolerations apart.
+var tolerationKeys = []string{"key", "effect", "operator"}
+
 func (c *canvas) scheduling(t *Template, _ string) error {
 	spec := child(c.pod, "spec")
-	mergeBy(spec, "tolerations", t.Tolerations, "key", "effect", "operator")
+	mergeBy(spec, "tolerations", t.Tolerations, tolerationKeys...)
 	if t.RuntimeClassName != nil {
 		spec["runtimeClassName"] = *t.RuntimeClassName
 	}

@@ -15,6 +15,7 @@ import (
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/internal/decoration"
 )
 
@@ -43,7 +44,7 @@ func render(t testing.TB, pod string, decorations ...decoration.Decoration) (dec
 	require.NoError(t, err)
 	require.Equal(t, object(t, pod), before, "the Pod stays as it is")
 	for _, r := range refusals {
-		refused = append(refused, r.Decoration+": "+r.Why)
+		refused = append(refused, r.Name+": "+r.Why)
 	}
 	metadata, is := after["metadata"].(map[string]any)
 	if !is {
@@ -188,15 +189,15 @@ func TestMarks(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []decoration.Mark{{Name: "b", Revision: "b-1"}}, marksOf(got))
 	a, b := decoration.Mark{Name: "a", Revision: "1"}, decoration.Mark{Name: "b", Revision: "2"}
-	assert.True(t, decoration.SameMarks([]decoration.Mark{a, b}, []decoration.Mark{b, a}))
-	assert.False(t, decoration.SameMarks([]decoration.Mark{a}, []decoration.Mark{{Name: "a", Revision: "2"}}))
+	assert.Equal(t, decoration.Key([]decoration.Mark{a, b}), decoration.Key([]decoration.Mark{b, a}))
+	assert.NotEqual(t, decoration.Key([]decoration.Mark{a}), decoration.Key([]decoration.Mark{{Name: "a", Revision: "2"}}))
 }
 
 func marksOf(pod map[string]any) []decoration.Mark {
 	metadata, _ := pod["metadata"].(map[string]any)
 	annotations, _ := metadata["annotations"].(map[string]any)
-	text, _ := annotations[decoration.RevisionsAnnotation].(string)
-	return decoration.MarksOf(map[string]string{decoration.RevisionsAnnotation: text})
+	text, _ := annotations[appsv1alpha1.PodDecorationRevisionsAnnotation].(string)
+	return decoration.MarksOf(map[string]string{appsv1alpha1.PodDecorationRevisionsAnnotation: text})
 }
 
 func TestTemplatesThatCannotBeRendered(t *testing.T) {
@@ -293,10 +294,10 @@ func FuzzRender(f *testing.F) {
 		require.Equal(t, decorated, again, "in another order")
 
 		isRefused := func(d decoration.Decoration) bool {
-			return slices.ContainsFunc(refused, func(r decoration.Refusal) bool { return r.Decoration == d.Name })
+			return slices.ContainsFunc(refused, func(r decoration.Refusal) bool { return r.Name == d.Name })
 		}
 		taken := slices.DeleteFunc(slices.Clone(decorations), isRefused)
-		twice, _, err := decoration.Render(decorated, taken)
+		twice, _, err := decoration.Render(decorated, decorations)
 		require.NoError(t, err)
 		require.Equal(t, decorated, twice, "rendered twice")
 		requirePatch(t, pod, decorated)
@@ -327,9 +328,8 @@ func requirePatch(t *testing.T, pod, decorated map[string]any) {
 // requireUntouched checks that only fields have changed that a decoration names.
 func requireUntouched(t *testing.T, pod, decorated map[string]any, taken []decoration.Decoration) {
 	t.Helper()
-	named := map[string]bool{}
+	named := map[string]bool{"metadata": true} // it says what the Pod has and cannot have
 	for _, d := range taken {
-		named["metadata"] = true
 		for field, is := range map[string]bool{
 			"containers":     len(d.Template.Containers)+len(d.Template.PrimaryContainers) > 0,
 			"initContainers": len(d.Template.InitContainers) > 0, "volumes": len(d.Template.Volumes) > 0,
@@ -352,4 +352,30 @@ func requireUntouched(t *testing.T, pod, decorated map[string]any, taken []decor
 	before, _ := pod["spec"].(map[string]any)
 	after, _ := decorated["spec"].(map[string]any)
 	same(before, after)
+}
+
+func TestWhatAPodHasAndIsToHave(t *testing.T) {
+	one, other := `[{"name":"a","revision":"a-1"}]`, `[{"name":"b","revision":"b-1"}]`
+	why := `[{"name":"a","revision":"a-1","why":"so"}]`
+	twice := `[{"name":"a","revision":"1"},{"name":"a","revision":"2"}]`
+	for name, test := range map[string]struct{ has, refused, wanted, made, desired string }{
+		"nothing":                {},
+		"what it has":            {has: one, made: one, desired: one},
+		"another one":            {has: one, wanted: other, made: one, desired: other},
+		"none any more":          {has: one, wanted: `[]`, made: one},
+		"one that is refused":    {refused: why, has: `[]`, wanted: one, made: one, desired: one},
+		"what is no list":        {has: one, wanted: `{`, made: one, desired: one},
+		"what names nothing":     {has: one, wanted: `[{}]`, made: one, desired: one},
+		"one name with two ends": {has: one, wanted: twice, made: one, desired: one},
+	} {
+		t.Run(name, func(t *testing.T) {
+			made, desired := decoration.Keys(map[string]string{
+				appsv1alpha1.PodDecorationRevisionsAnnotation: test.has,
+				appsv1alpha1.PodDecorationRefusedAnnotation:   test.refused,
+				appsv1alpha1.PodDecorationDesiredAnnotation:   test.wanted,
+			})
+			assert.Equal(t, test.made, made)
+			assert.Equal(t, test.desired, desired)
+		})
+	}
 }

@@ -59,7 +59,8 @@ const (
 
 	// PodDecorationLabelPrefix, followed by the name of a PodDecoration, is the revision of it that is applied to the
 	// Pod.
-	// Writer: collaset-controller when it builds the Pod. Format: revision name. Lifetime: that of the Pod's revision.
+	// Writer: collaset-controller when it creates or updates the Pod. Format: revision name. Lifetime: that of the Pod's
+	// revision.
 	PodDecorationLabelPrefix = "poddecoration.kusionstack.io/pd-"
 )
 
@@ -89,6 +90,16 @@ const (
 	// PodDecorationRevisionsAnnotation is the list of PodDecorations that were applied to the Pod.
 	// Writer and reader: collaset-controller. Format: JSON array of {"name","revision"}; "[]" if none apply.
 	PodDecorationRevisionsAnnotation = "poddecoration.kusionstack.io/revisions"
+
+	// PodDecorationDesiredAnnotation is the list of PodDecorations that the Pod is to have. Absent means those that it
+	// has.
+	// Writer: who decides about PodDecorations. Reader: collaset-controller, which updates the Pod to them, with a new
+	// revision of the CollaSet if there is one. Format: as PodDecorationRevisionsAnnotation. Lifetime: that of the Pod.
+	PodDecorationDesiredAnnotation = "poddecoration.kusionstack.io/desired"
+
+	// PodDecorationRefusedAnnotation is the list of PodDecorations that the Pod was to have and cannot have.
+	// Writer and reader: collaset-controller. Format: JSON array of {"name","revision","why"}; absent if there are none.
+	PodDecorationRefusedAnnotation = "poddecoration.kusionstack.io/refused"
 )
 
 // Labels on PersistentVolumeClaims, besides InstanceIDLabel, ControlLabel and OrphanedLabel.

@@ -91,7 +91,8 @@ func (w *world) applyClaims(plan setplan.Plan, passes func() bool) {
 	if len(w.Templates) == 0 {
 		return
 	}
-	for _, p := range plan.Changes {
+	for _, change := range plan.Changes {
+		p := change.Pod
 		for _, t := range w.Templates[w.UpdatedRevision] {
 			for _, m := range p.Mounts {
 				if c := w.claim(m.Claim); m.Volume == t.Name && c != nil && !c.Terminating && c.Spec == t.Spec &&

@@ -62,13 +62,13 @@ func (f *filling) fill(creations []Creation, slots []*slot, room int) []Creation
 func (f *filling) creation(e *slot) Creation {
 	isFresh, isRecreated := e.marked(appsv1alpha1.ContextPodJustCreate), e.marked(appsv1alpha1.ContextPodRecreateUpdate)
 	c := Creation{
-		ID: e.id, Revision: e.revision(), Fresh: isFresh,
+		ID: e.id, Revision: e.revision(), Decorations: e.decorations(), Fresh: isFresh,
 		Advance: (isFresh || isRecreated) && !f.avoided(f.UpdatedRevision),
 	}
 	if !f.known(c.Revision) {
 		c.Revision = f.fallback()
 	}
-	if instead, refused := f.api.refusedRevision(c.Revision); refused && e.asNew == nil {
+	if instead, refused := f.api.refusedRevision(c.Form()); refused && e.asNew == nil {
 		// What cannot be had is not waited for: the slot serves at the revision that Pods come from.
 		c.Revision = instead
 		f.ledger.must(e, appsv1alpha1.ContextRevision, instead)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/decoration"
 )
 
 // slot is an entry of this set while it is decided upon.
@@ -45,6 +46,11 @@ func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
 func sameMap(a, b map[string]string) bool { return maps.Equal(a, b) }
 
 func (e *slot) revision() string { return e.data[appsv1alpha1.ContextRevision] }
+
+// decorations is the key of the decorations of the entry's Pod, "" for none and if that is not known.
+func (e *slot) decorations() string {
+	return decoration.Key(decoration.MarksIn(e.data[appsv1alpha1.ContextPodDecorationRevisions]))
+}
 
 func (e *slot) marked(key string) bool { return e.data[key] == appsv1alpha1.ContextTrue }
 
@@ -110,6 +116,14 @@ func (l *ledger) may(e *slot, key, value string) {
 	}
 }
 
+// decorate has an entry remember the key of decorations, with must or may. There are more texts than ours that mean the
+// same.
+func (l *ledger) decorate(e *slot, key string, change func(e *slot, key, value string)) {
+	if e != nil && e.decorations() != key {
+		change(e, appsv1alpha1.ContextPodDecorationRevisions, key)
+	}
+}
+
 // readForeign finds the IDs of the pool that others have. An ID without an owner is not to be taken, either.
 func (l *ledger) readForeign() {
 	for _, e := range l.Entries {
@@ -164,6 +178,9 @@ func (l *ledger) readVacant() {
 		}
 		// A Pod on its way out that was deleted by others comes back as it was, although the entry lags behind.
 		gone := l.pods.leaving[id]
+		if gone != nil && l.pods.holder[id] == nil && !e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
+			l.decorate(e, gone.Decorations, l.must)
+		}
 		if gone != nil && l.pods.holder[id] == nil && gone.Revision != "" &&
 			!e.marked(appsv1alpha1.ContextPodRecreateUpdate) &&
 			l.known(gone.Revision) && e.revision() != l.UpdatedRevision && !l.avoided(gone.Revision) {
@@ -286,6 +303,7 @@ func (l *ledger) store(plan *Plan, isMixed, isMoving bool) {
 		if it.Revision != "" {
 			l.may(e, appsv1alpha1.ContextRevision, it.Revision)
 		}
+		l.decorate(e, it.Decorations, l.may)
 	}
 	plan.EntriesFirst = l.mustStore > 0
 	if !l.worthStoring(plan, lagging && isMixed, isMoving) {

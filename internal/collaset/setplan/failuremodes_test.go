@@ -206,7 +206,7 @@ func describe(p setplan.Plan) []string {
 		}
 	}
 	pods("finish", p.Finishes)
-	pods("change", p.Changes)
+	pods("change", changed(p))
 	pods("cancel", p.Cancels)
 	pods("mark", p.Marks)
 	for _, d := range p.Deletions {

@@ -47,7 +47,7 @@ func (u *updating) carried(it *item, allowed bool) {
 		u.notes.look(u.left(it))
 	case it.Carried:
 		u.do.Finishes = append(u.do.Finishes, it.Pod)
-	case it.ResizeDue && u.api.refusedBy(it, Trial{Write: TrialResize, To: it.Revision}):
+	case it.ResizeDue && u.api.refusedBy(it, Trial{Write: TrialResize, To: it.Form()}):
 		u.backInService(it)
 	case it.ResizeDue && allowed:
 		u.do.Resizes = append(u.do.Resizes, it.Pod)
@@ -62,7 +62,7 @@ func (u *updating) carried(it *item, allowed bool) {
 	case it.Infeasible && u.known(it.Revision) && u.api.refusedBy(it, u.trialsFor(it, recreate)...):
 		u.backInService(it)
 	case it.Infeasible && allowed && u.known(it.Revision) && !it.putOff:
-		u.recreate(it, it.Revision)
+		u.recreate(it, it.Form())
 	case it.Wait == recordUnreadable:
 		u.notes.refused = true
 		u.notes.block(it, recordUnreadable, it.Missing)

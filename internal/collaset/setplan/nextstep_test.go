@@ -53,7 +53,7 @@ func checkSteps(t *testing.T, steps map[setplan.Step]int) {
 				for name, step := range due(w, plan.Rollout) {
 					steps[step]++
 					next := setplan.Decide(&w.Snapshot)
-					want := map[setplan.Step][]*setplan.Pod{setplan.StepChange: next.Changes, setplan.StepFinish: next.Finishes}[step]
+					want := map[setplan.Step][]*setplan.Pod{setplan.StepChange: changed(next), setplan.StepFinish: next.Finishes}[step]
 					require.True(t, among(want, name), "step %d of %s is not planned\n%v", step, name, w.log)
 				}
 			}
@@ -78,7 +78,7 @@ func (w *world) step(name string, step setplan.Step) {
 	plan := setplan.Plan{}
 	switch p := w.find(name); step {
 	case setplan.StepChange:
-		plan.Changes = []*setplan.Pod{p}
+		plan.Changes = []setplan.PodChange{{Pod: p, To: setplan.Form{Revision: w.UpdatedRevision}}}
 	case setplan.StepFinish:
 		plan.Finishes = []*setplan.Pod{p}
 	case setplan.StepNone, setplan.StepBegin:

@@ -61,8 +61,8 @@ type PodActions struct {
 	Creations []Creation
 	// Finishes are Pods whose operation, or in-place change without the protocol, has been carried out.
 	Finishes []*Pod
-	// Changes are Pods to bring to the updated revision in place.
-	Changes []*Pod
+	// Changes are Pods to bring to their goal in place.
+	Changes []PodChange
 	// Resizes are Pods whose change in place still lacks its write to pods/resize.
 	Resizes []*Pod
 	// Deletions are Pods to delete now.
@@ -153,6 +153,8 @@ func (p *Plan) IsZero() bool {
 type Creation struct {
 	ID       int
 	Revision string
+	// Decorations is the key (decoration.Key) of the decorations that the Pod gets; "" if others have to know.
+	Decorations string
 	// Fresh is true if this ID never had a Pod.
 	Fresh bool
 	// Advance is true if the entry may move to the updated revision if the API server refuses this one for good.
@@ -163,6 +165,15 @@ type Creation struct {
 	Included *string
 	// Claims are the Pod's claims, in the order of the revision's templates. Those that lack are made before the Pod.
 	Claims []CreationClaim
+}
+
+// Form is what the Pod is made of.
+func (c *Creation) Form() Form { return Form{c.Revision, c.Decorations} }
+
+// PodChange is a change of a Pod in place.
+type PodChange struct {
+	Pod *Pod
+	To  Form
 }
 
 // Relabel is a change of what a Pod's metadata says of its replacement.

@@ -150,7 +150,7 @@ func (r *replacing) replaceReasonOf(it *item) replaceReason {
 		return notReplaced
 	case p.wanted && p.target == "":
 		return byUser
-	case !r.outdated(it), p.target != "" && !p.wanted && it.pair != nil:
+	case !r.isDue(it), p.target != "" && !p.wanted && it.pair != nil:
 		// The second: the label was taken away, and it begins again when the new Pod is gone.
 		return notReplaced
 	case r.Policy == appsv1alpha1.PodUpdateReplace, p.wanted && p.target == r.UpdatedRevision:
@@ -163,9 +163,31 @@ func (r *replacing) replaceReasonOf(it *item) replaceReason {
 // outdated reports whether the update strategy wants the Pod at the updated revision, and it is at another.
 func (h *History) outdated(it *item) bool { return it.inScope && it.Revision != h.UpdatedRevision }
 
+// goal is what a Pod is to be made of.
+func (h *History) goal(it *item) Form {
+	to := Form{it.Revision, it.Desired}
+	if h.outdated(it) {
+		to.Revision = h.UpdatedRevision
+	}
+	return to
+}
+
+// isDue reports whether the Pod is not made of what it is to be made of.
+func (h *History) isDue(it *item) bool { return h.goal(it) != it.Form() }
+
+// difference is what lies between two forms, and whether that is known.
+func (h *History) difference(from, to Form) (d Difference, known bool) {
+	if from.Decorations == "" && to.Decorations == "" {
+		d, known = h.Revisions[from.Revision]
+		return d, known
+	}
+	d, known = h.Decorated[FormChange{from, to}]
+	return d, known
+}
+
 // targetOf is the revision at which a Pod's replacement is created: where the Pod should be.
 func (r *replacing) targetOf(it *item) string {
-	if it.replaceFor == byUser && !r.outdated(it) && r.known(it.Revision) && !r.avoided(it.Revision) {
+	if !r.outdated(it) && r.known(it.Revision) && !r.avoided(it.Revision) {
 		return it.Revision
 	}
 	return r.fallback()
@@ -307,6 +329,7 @@ func (r *replacing) replaceMore(ready []*item, byUpdates int) {
 // beginPair takes an ID for the new Pod and links the two. The Pod is created in the same round, after the entries.
 func (r *replacing) beginPair(it *item) {
 	e := r.ledger.add(r.ledger.freeID(), r.targetOf(it))
+	e.set(appsv1alpha1.ContextPodDecorationRevisions, it.Desired)
 	e.set(appsv1alpha1.ContextPodJustCreate, appsv1alpha1.ContextTrue)
 	e.set(appsv1alpha1.ContextReplaceOriginPodID, strconv.Itoa(it.ID))
 	r.ledger.must(r.ledger.entries[it.ID], appsv1alpha1.ContextReplaceNewPodID, strconv.Itoa(e.id))
@@ -378,10 +401,13 @@ func (r *replacing) cleanUp() {
 // two writes do not meet.
 func relabels(pods *members, p *PodActions) (relabels []Relabel) {
 	written := map[*Pod]bool{}
-	for _, list := range [][]*Pod{p.Finishes, p.Changes, p.Resizes, p.Cancels, p.Marks} {
+	for _, list := range [][]*Pod{p.Finishes, p.Resizes, p.Cancels, p.Marks} {
 		for _, pod := range list {
 			written[pod] = true
 		}
+	}
+	for _, c := range p.Changes {
+		written[c.Pod] = true
 	}
 	for _, b := range p.Begins {
 		written[b.Pod] = true

@@ -52,7 +52,7 @@ func (r *Rollout) NextStep(pod *Pod) Step {
 		return StepNone
 	}
 	from, named := r.From[pod.UID()]
-	if !named || !pod.updatable() {
+	if !named || !pod.updatable() || pod.isDecorated() {
 		return StepNone
 	}
 	facts := pod.facts()
@@ -118,7 +118,7 @@ func (u *updating) startRollout() {
 // true if it has yet to be changed.
 func (u *updating) follow(it *item, need bool) {
 	switch {
-	case u.rollout == nil:
+	case u.rollout == nil, it.isDecorated(): // what it is made of is known to a decision about the set
 		return
 	case it.During != podops.TypeUpdate:
 		if !offline(it.Op) {
@@ -137,7 +137,7 @@ func (u *updating) follow(it *item, need bool) {
 // queue has a Pod begin in place when another comes back. With minReadySeconds, coming back is not enough for that.
 func (u *updating) queue(it *item) {
 	rollout := u.rollout
-	isFit := u.MinReady == 0 && it.method == inPlace && !it.Recorded && it.InService
+	isFit := u.MinReady == 0 && it.method == inPlace && !it.Recorded && it.InService && !it.isDecorated()
 	if rollout == nil || !isFit || len(rollout.Next) >= u.limits().Next {
 		return
 	}

@@ -82,7 +82,7 @@ func (s *scope) choose() {
 		default:
 			// A vacant slot needs no Pod to be touched: it is filled at the updated revision, if that can be had.
 			revision := s.UpdatedRevision
-			if instead, refused := s.api.refusedRevision(revision); refused {
+			if instead, refused := s.api.refusedRevision(Form{revision, c.entry.decorations()}); refused {
 				revision = instead
 			}
 			s.ledger.must(c.entry, appsv1alpha1.ContextRevision, revision)

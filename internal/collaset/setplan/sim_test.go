@@ -46,6 +46,8 @@ type world struct {
 	quietResize bool
 	// shut has the window let nothing begin.
 	shut bool
+	// anew are decorations that no running Pod takes over.
+	anew map[string]bool
 	// older is true if lifecycle-controller finishes nothing for the operator.
 	older bool
 }
@@ -153,16 +155,17 @@ func (w *world) apply(plan setplan.Plan, passes func() bool) {
 		w.finish(p)
 		w.change(p, podops.Change{Labels: map[string]*string{appsv1alpha1.UpdateIncludedLabel: nil}})
 	})
-	each(plan.Changes, passes, func(p *setplan.Pod) {
-		p = w.find(p.Name())
+	each(plan.Changes, passes, func(c setplan.PodChange) {
+		p := w.find(c.Pod.Name())
 		quiet := w.quiet(p)
 		if !quiet {
 			w.mayTouch(p, podops.TypeUpdate)
 		}
-		w.say("change %d %s->%s", p.ID, p.Revision, w.UpdatedRevision)
+		w.say("change %d %s->%s", p.ID, p.Revision, c.To.Revision)
 		silent := w.Revisions[p.Revision].Quiet && p.Included
 		recorded := !quiet && !silent || w.resizes // as revision.Change.Patch
-		p.Revision, p.Recorded, p.Carried, p.Missing = w.UpdatedRevision, recorded, false, "not restarted"
+		p.Revision, p.Decorations = c.To.Revision, c.To.Decorations
+		p.Recorded, p.Carried, p.Missing = recorded, false, "not restarted"
 		if p.Known != nil && p.Known.ID == p.ID {
 			p.Known = nil // it says of itself all that it did
 		}
@@ -198,7 +201,8 @@ func (w *world) apply(plan setplan.Plan, passes func() bool) {
 			case setplan.DeleteRecreate:
 				w.mayTouch(p, podops.TypeUpdate)
 				at := w.entry(p.ID).Data[appsv1alpha1.ContextRevision]
-				if at != w.UpdatedRevision && (!p.Infeasible || at != p.Revision) {
+				keeps := p.Infeasible || p.Desired != p.Decorations
+				if at != w.UpdatedRevision && (!keeps || at != p.Revision) {
 					w.wrong("%s is re-created at another revision", p.Name())
 				}
 			default:
@@ -235,6 +239,15 @@ func (w *world) apply(plan setplan.Plan, passes func() bool) {
 	w.check()
 }
 
+// changed are the Pods that a plan changes in place.
+func changed(plan setplan.Plan) []*setplan.Pod {
+	var pods []*setplan.Pod
+	for _, c := range plan.Changes {
+		pods = append(pods, c.Pod)
+	}
+	return pods
+}
+
 func each[T any](actions []T, passes func() bool, do func(T)) {
 	for _, a := range actions {
 		if passes() {
@@ -266,7 +279,7 @@ func (w *world) create(c setplan.Creation) {
 		View: podops.View{Namespace: "ns", Name: name, UID: types.UID(strconv.Itoa(w.uid)), ResourceVersion: "1",
 			Gate:   w.Protocol,
 			Labels: map[string]string{podops.CreatingLabel: "1"}},
-		ID: c.ID, Revision: c.Revision, Created: w.Now,
+		ID: c.ID, Revision: c.Revision, Decorations: c.Decorations, Desired: c.Decorations, Created: w.Now,
 		Service: setplan.Service{Scheduled: true},
 		Marks:   setplan.Marks{Selected: true},
 	}
@@ -403,6 +416,7 @@ func (w *world) slotsAt(revision string) int {
 
 // round is one decision and what follows; it reports whether anything was due.
 func (w *world) round(passes func() bool) bool {
+	w.decorate()
 	plan := setplan.Decide(&w.Snapshot)
 	w.mayCreate(plan)
 	w.apply(plan, passes)

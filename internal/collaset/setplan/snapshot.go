@@ -8,6 +8,7 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/decoration"
 )
 
 // OperatorID is the slot of collaset-controller in the Pod protocol, for updates and scale-ins alike.
@@ -102,6 +103,9 @@ type History struct {
 	UpdatedRevision, CurrentRevision string
 	// Revisions has every revision of the set that still exists, by name, and what lies between it and UpdatedRevision.
 	Revisions map[string]Difference
+	// Decorated has what lies between two forms of which one has decorations: for each Pod that has or is to have some,
+	// from what it is to Pod.Desired at its own revision and at UpdatedRevision. What is not there cannot be known.
+	Decorated map[FormChange]Difference
 	// Halted is the rollout that Failure stopped, nil for none. UpdatedRevision is then its RollbackTo, if it has one, and
 	// SpecRevision the revision of the present template. Elsewhere SpecRevision may be empty: it is UpdatedRevision.
 	Halted       *appsv1alpha1.HaltedRollout
@@ -132,7 +136,31 @@ type Candidate struct {
 	Refusal string
 }
 
-// Difference is what lies between a revision and the updated one.
+// Form is what a Pod is made of.
+type Form struct {
+	// Revision is of the CollaSet's template.
+	Revision string
+	// Decorations is the key (decoration.Key) of revisions of PodDecorations, "" for none.
+	Decorations string
+}
+
+// String names the revisions.
+func (f Form) String() string {
+	text := f.Revision
+	for i, m := range decoration.MarksIn(f.Decorations) {
+		separator := ", "
+		if i == 0 {
+			separator = " decorated by "
+		}
+		text += separator + m.Revision
+	}
+	return text
+}
+
+// FormChange is a change of a Pod from one form to another.
+type FormChange struct{ From, To Form }
+
+// Difference is what lies between a revision and the updated one, or between two forms.
 type Difference struct {
 	// Forcing names fields that a running Pod cannot take over. Empty: the change can be made in place.
 	Forcing []string
@@ -141,6 +169,8 @@ type Difference struct {
 	Quiet bool
 	// Resizes reports whether the change has resources to set in place.
 	Resizes bool
+	// Missing is why no Pod can be made of the new form, "" if one can.
+	Missing string
 }
 
 // Pod is what a decision reads of one Pod that the CollaSet owns.
@@ -153,6 +183,9 @@ type Pod struct {
 	ID int
 	// Revision is the name of the Pod's revision, "" if it has none.
 	Revision string
+	// Decorations and Desired are the keys (decoration.Key) of the decorations that it was made with, and of those that
+	// it is to have.
+	Decorations, Desired string
 	// Known is what the Pod's labels held before another client changed them; nil if they still hold it.
 	Known *Known
 	// Created is the creation time.
@@ -284,6 +317,12 @@ func (p *Pod) Name() string { return p.View.Name }
 
 // UID is the Pod's UID.
 func (p *Pod) UID() types.UID { return p.View.UID }
+
+// Form is what the Pod is made of.
+func (p *Pod) Form() Form { return Form{p.Revision, p.Decorations} }
+
+// isDecorated reports whether the Pod has decorations, or is to have some.
+func (p *Pod) isDecorated() bool { return p.Decorations != "" || p.Desired != "" }
 
 // Live reports whether the Pod counts as a replica: not being deleted and not run to its end.
 func (p *Pod) Live() bool { return !p.View.Terminating && !p.View.Terminal }

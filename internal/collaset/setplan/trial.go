@@ -41,8 +41,8 @@ const (
 // for it (docs/design/0022-ask-before-touching.md).
 type Trial struct {
 	Write TrialWrite
-	// From and To are revisions: of a patch both, of a resize and a creation To, of a deletion none.
-	From, To string
+	// From and To are what Pods are made of: of a patch both, of a resize and a creation To, of a deletion none.
+	From, To Form
 }
 
 // PodTrial is a trial to be made on a Pod.
@@ -97,11 +97,11 @@ func (u *updating) trialsFor(it *item, w updateMethod) []Trial {
 	switch w {
 	case inPlace, quietly:
 		if !u.toUpdate(it) {
-			return []Trial{{Write: TrialResize, To: it.Revision}}
+			return []Trial{{Write: TrialResize, To: it.Form()}}
 		}
-		trials := []Trial{{Write: TrialPatch, From: it.Revision, To: u.UpdatedRevision}}
-		if u.Revisions[it.Revision].Resizes {
-			trials = append(trials, Trial{Write: TrialResize, To: u.UpdatedRevision})
+		trials := []Trial{{Write: TrialPatch, From: it.Form(), To: u.goal(it)}}
+		if u.resizes(it) {
+			trials = append(trials, Trial{Write: TrialResize, To: u.goal(it)})
 		}
 		return trials
 	case recreate:
@@ -114,9 +114,9 @@ func (u *updating) trialsFor(it *item, w updateMethod) []Trial {
 // successor is the trial of the Pod that is created in the place of one that is deleted.
 func (u *updating) successor(it *item) Trial {
 	if it.unfit() && !u.toUpdate(it) {
-		return Trial{Write: TrialCreate, To: it.Revision}
+		return Trial{Write: TrialCreate, To: it.Form()}
 	}
-	return Trial{Write: TrialCreate, To: u.UpdatedRevision}
+	return Trial{Write: TrialCreate, To: u.goal(it)}
 }
 
 // refusedBy blocks a Pod if the API server refuses one of the trials, and reports whether it does.
@@ -175,19 +175,19 @@ func (u *updating) anew(it *item) bool {
 	return u.api.tried(it, verdictLasts, Trial{Write: TrialDelete}) && created
 }
 
-// toUpdate reports whether the Pod itself is to get to the updated revision and is not there.
-func (h *History) toUpdate(it *item) bool { return it.newOf == nil && h.outdated(it) }
+// toUpdate reports whether the Pod itself is to get to its goal and is not there.
+func (h *History) toUpdate(it *item) bool { return it.newOf == nil && h.isDue(it) }
 
 // Refusal tells people that the API server refuses the write of the trial.
 func (t Trial) Refusal(why string) string {
 	write := "to delete Pods"
 	switch t.Write {
 	case TrialPatch:
-		write = "to update Pods in place to revision " + t.To
+		write = "to update Pods in place to revision " + t.To.String()
 	case TrialResize:
-		write = "to resize Pods to revision " + t.To
+		write = "to resize Pods to revision " + t.To.String()
 	case TrialCreate:
-		write = "to create Pods of revision " + t.To
+		write = "to create Pods of revision " + t.To.String()
 	case TrialDelete:
 	}
 	return fmt.Sprintf(
@@ -198,20 +198,21 @@ func (t Trial) Refusal(why string) string {
 // sortTrials makes the order of the plan's trials that of their names.
 func sortTrials(trials []PodTrial) {
 	slices.SortFunc(trials, func(a, b PodTrial) int {
-		return cmp.Or(cmp.Compare(a.Write, b.Write), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
+		return cmp.Or(cmp.Compare(a.Write, b.Write), cmp.Compare(a.From.String(), b.From.String()),
+			cmp.Compare(a.To.String(), b.To.String()))
 	})
 }
 
-// refusedRevision reports whether Pods are refused at a revision now, and whether there is another to make them at.
+// refusedRevision reports whether Pods are refused of a form now, and the revision to make them at instead.
 // While Pods are on their way out, or have just gone, a quota may count them still, and says nothing of what comes
 // after; with no room for a Pod of the other revision either, that one is no way out.
-func (a *asking) refusedRevision(revision string) (instead string, refused bool) {
-	v, known := a.verdict(Trial{Write: TrialCreate, To: revision}, verdictLasts)
+func (a *asking) refusedRevision(to Form) (instead string, refused bool) {
+	v, known := a.verdict(Trial{Write: TrialCreate, To: to}, verdictLasts)
 	if !known || v.Refused == "" || (v.Quota && (a.leaving || v.Full)) {
 		return "", false
 	}
 	before := a.CurrentRevision
-	if before == revision || !a.known(before) || a.avoided(before) {
+	if before == to.Revision || !a.known(before) || a.avoided(before) {
 		return "", false
 	}
 	return before, true

@@ -56,15 +56,16 @@ func (w *picky) look() setplan.Plan {
 		plan = setplan.Decide(&w.Snapshot)
 	}
 	taken := plan
-	taken.Changes = slices.DeleteFunc(slices.Clone(plan.Changes), func(p *setplan.Pod) bool {
-		return !w.answer(setplan.Trial{Write: setplan.TrialPatch, From: p.Revision, To: w.UpdatedRevision})
+	taken.Changes = slices.DeleteFunc(slices.Clone(plan.Changes), func(c setplan.PodChange) bool {
+		return !w.answer(setplan.Trial{Write: setplan.TrialPatch, From: c.Pod.Form(), To: c.To})
 	})
 	taken.Resizes = slices.DeleteFunc(slices.Clone(plan.Resizes), func(p *setplan.Pod) bool {
-		return !w.answer(setplan.Trial{Write: setplan.TrialResize, To: p.Revision})
+		return !w.answer(setplan.Trial{Write: setplan.TrialResize, To: p.Form()})
 	})
 	taken.Deletions = slices.DeleteFunc(slices.Clone(plan.Deletions), func(d setplan.Deletion) bool {
 		if d.Reason == setplan.DeleteRecreate {
-			successor := w.Verdicts[setplan.Trial{Write: setplan.TrialCreate, To: w.entryAfter(plan, d.Pod.ID)}]
+			form := setplan.Form{Revision: w.entryAfter(plan, d.Pod.ID)}
+			successor := w.Verdicts[setplan.Trial{Write: setplan.TrialCreate, To: form}]
 			if successor.Refused != "" || successor.At.Before(w.Now) {
 				w.wrong("%s is deleted, and nothing is known of its successor", d.Pod.Name())
 			}
@@ -72,7 +73,7 @@ func (w *picky) look() setplan.Plan {
 		return !w.answer(setplan.Trial{Write: setplan.TrialDelete})
 	})
 	taken.Creations = slices.DeleteFunc(slices.Clone(plan.Creations), func(c setplan.Creation) bool {
-		return !w.answer(setplan.Trial{Write: setplan.TrialCreate, To: c.Revision})
+		return !w.answer(setplan.Trial{Write: setplan.TrialCreate, To: c.Form()})
 	})
 	w.apply(taken, always)
 	w.refusesDeletions = w.refuses[deleteTrial]
@@ -110,10 +111,10 @@ func (w *picky) stalled(t *testing.T, plan setplan.Plan) metav1.Condition {
 }
 
 var (
-	patchTrial  = setplan.Trial{Write: setplan.TrialPatch, From: "r1", To: "r2"}
-	createTrial = setplan.Trial{Write: setplan.TrialCreate, To: "r2"}
+	patchTrial  = setplan.Trial{Write: setplan.TrialPatch, From: setplan.Form{Revision: "r1"}, To: setplan.Form{Revision: "r2"}}
+	createTrial = setplan.Trial{Write: setplan.TrialCreate, To: setplan.Form{Revision: "r2"}}
 	deleteTrial = setplan.Trial{Write: setplan.TrialDelete}
-	resizeTrial = setplan.Trial{Write: setplan.TrialResize, To: "r2"}
+	resizeTrial = setplan.Trial{Write: setplan.TrialResize, To: setplan.Form{Revision: "r2"}}
 )
 
 func recreating(w *world) { w.Policy = appsv1alpha1.PodUpdateRecreate }

@@ -9,7 +9,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 )
 
-// updateMethod is how a Pod gets to the updated revision.
+// updateMethod is how a Pod gets to its goal: the revision and the decorations that it is to have.
 type updateMethod int
 
 const (
@@ -22,18 +22,21 @@ const (
 	refuse
 )
 
-// methodOf says how a Pod gets to the updated revision, and if not at all, why.
+// methodOf says how a Pod gets to its goal, and if not at all, why.
 func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
-	difference, known := u.Revisions[it.Revision]
+	difference, known := u.difference(it.Form(), u.goal(it))
 	possible := known && len(difference.Forcing) == 0
 	forcing := difference.Forcing
 	if !known {
 		forcing = []string{fmt.Sprintf("its revision %q is not known any more", it.Revision)}
 	}
+	if difference.Missing != "" {
+		return refuse, BlockDecorationMissing, difference.Missing
+	}
 	if u.Policy == appsv1alpha1.PodUpdateReplace {
 		return replaceIt, "", "" // another Pod has other claims
 	}
-	if it.unfit() && it.Revision == u.UpdatedRevision {
+	if it.unfit() && it.Form() == u.goal(it) {
 		return recreate, "", ""
 	}
 	if message := u.refusedExpansion(it); message != "" {
@@ -57,6 +60,12 @@ func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
 	}
 }
 
+// resizes reports whether the Pod's update sets resources in place.
+func (u *updating) resizes(it *item) bool {
+	difference, _ := u.difference(it.Form(), u.goal(it))
+	return difference.Resizes
+}
+
 // inPlaceWay is the way of a change that a running Pod takes over. Kuperator v0.7 asks the rules about each.
 func (u *updating) inPlaceWay(difference Difference) updateMethod {
 	if difference.Quiet && u.Conventions != KuperatorV07 {
@@ -65,7 +74,7 @@ func (u *updating) inPlaceWay(difference Difference) updateMethod {
 	return inPlace
 }
 
-// updating brings Pods to the updated revision.
+// updating brings Pods to the updated revision, and to the decorations that they are to have.
 type updating struct {
 	*Mode
 	*Strategy
@@ -137,7 +146,7 @@ func (u *updating) update() PodActions {
 	return u.do
 }
 
-// takes reports whether a Pod can get to the updated revision; why not is a blocker.
+// takes reports whether a Pod can get to its goal; why not is a blocker.
 func (u *updating) takes(it *item) bool {
 	w, reason, message := u.methodOf(it)
 	it.method = w
@@ -159,12 +168,12 @@ func (u *updating) changeQuietly(it *item) {
 		u.notes.leaves(it, "is being deleted and comes back")
 	case len(u.do.Changes) >= u.limits().Begins:
 		u.notes.more = true
-	case u.Revisions[it.Revision].Resizes && !u.budget.allows(it):
+	case u.resizes(it) && !u.budget.allows(it):
 		u.notes.block(it, BlockMaxUnavailable, u.budgetSpent())
 	case !u.api.tried(it, verdictLasts, u.trialsFor(it, quietly)...), u.claimsFirst(it):
 	default:
 		u.budget.take(it)
-		u.do.Changes = append(u.do.Changes, it.Pod)
+		u.do.Changes = append(u.do.Changes, PodChange{it.Pod, u.goal(it)})
 	}
 }
 
@@ -233,19 +242,20 @@ func (u *updating) act(it *item) {
 		return
 	}
 	if it.method == inPlace || it.method == quietly {
-		u.do.Changes = append(u.do.Changes, it.Pod)
+		u.do.Changes = append(u.do.Changes, PodChange{it.Pod, u.goal(it)})
 		return
 	}
-	u.recreate(it, u.UpdatedRevision)
+	u.recreate(it, u.goal(it))
 }
 
 // recreate deletes a Pod for another one in its place, unless Pods are excluded or included in this plan.
-func (u *updating) recreate(it *item, revision string) {
+func (u *updating) recreate(it *item, to Form) {
 	if u.isMoving || !u.anew(it) {
 		return
 	}
 	e := u.ledger.entries[it.ID]
-	u.ledger.must(e, appsv1alpha1.ContextRevision, revision)
+	u.ledger.must(e, appsv1alpha1.ContextRevision, to.Revision)
+	u.ledger.decorate(e, to.Decorations, u.ledger.must)
 	u.ledger.must(e, appsv1alpha1.ContextPodRecreateUpdate, appsv1alpha1.ContextTrue)
 	u.do.Deletions = append(u.do.Deletions, Deletion{it.Pod, DeleteRecreate})
 }
@@ -266,7 +276,7 @@ func (u *updating) beginUpdates(ready []*item) {
 				continue
 			}
 			u.do.begin(it, podops.TypeUpdate, it.method == recreate)
-			if it.method == inPlace && u.rollout != nil && !it.Recorded {
+			if it.method == inPlace && u.rollout != nil && !it.Recorded && !it.isDecorated() {
 				u.rollout.From[it.UID()] = it.Revision
 			}
 		}
@@ -275,6 +285,9 @@ func (u *updating) beginUpdates(ready []*item) {
 		u.rollout.Spare = u.budget.available
 	}
 }
+
+// BlockDecorationMissing is the reason of Pods that are to have a revision of a PodDecoration that does not exist.
+const BlockDecorationMissing = "DecorationMissing"
 
 // BlockMaxUnavailable is the reason of Pods that wait because enough others are not available.
 const BlockMaxUnavailable = "MaxUnavailable"
@@ -349,7 +362,7 @@ func (u *updating) claimsFirst(it *item) bool {
 
 // replaced reports whether the Pod's own update has to wait: it is a side of a pair, or becomes one.
 func (u *updating) replaced(it *item) bool {
-	if it.pair != nil && u.outdated(it) && u.servesAsAsked(it.pair) {
+	if it.pair != nil && u.isDue(it) && u.servesAsAsked(it.pair) {
 		u.notes.block(it, "BeingReplaced",
 			"is being replaced on request, and the new Pod is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+
 				" to update this one now")

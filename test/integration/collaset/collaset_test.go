@@ -61,6 +61,7 @@ func TestUnderTheLifecycle(t *testing.T) {
 	}
 	for _, stories := range []map[string]func(env){
 		stories, lifecycleStories, replacements, rolloutStories, lifecycleRolloutStories, expressionStories, scaleStories,
+		decorationStories,
 	} {
 		tell(t, in, stories)
 	}

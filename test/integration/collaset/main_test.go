@@ -30,6 +30,7 @@ import (
 	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/bootstrap"
 	"kusionstack.io/kuperator/internal/collaset"
+	"kusionstack.io/kuperator/internal/decoration"
 	"kusionstack.io/kuperator/internal/testkit/history"
 	"kusionstack.io/kuperator/internal/testkit/localkube"
 	"kusionstack.io/kuperator/internal/testkit/testcluster"
@@ -284,6 +285,9 @@ func (e env) hasItsContext(set *appsv1alpha1.CollaSet) {
 		}
 		for i, c := range rc.Spec.Contexts {
 			want := map[string]string{"Owner": set.Name, "Revision": pods[i].Labels[appsv1.ControllerRevisionHashLabelKey]}
+			if made, _ := decoration.Keys(pods[i].Annotations); made != "" {
+				want["PodDecorationRevisions"] = made
+			}
 			if fmt.Sprint(c.ID) != pods[i].Labels[appsv1alpha1.InstanceIDLabel] || fmt.Sprint(want) != fmt.Sprint(c.Data) {
 				return fmt.Sprintf("entry %v, Pod %v", c, pods[i].Labels)
 			}
