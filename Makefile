@@ -47,7 +47,7 @@ LONGEST := /test/(e2e|integration/collaset|fault)$$
 # The packages of the fast part: all but those. Decisions are pure functions, and these packages start no goroutine:
 # the race detector finds little there and makes their properties take four times as long. It is on at night.
 UNIT = $(shell go list -e ./... | grep -v '$(BELOW_TEST)')
-PURE := ^kusionstack.io/kuperator/(api/podops|internal/(collaset/setplan|decoration|imagename|insight|lifecycle/podphase|monitoring|operationjob/jobplan|poddecoration/assignment|podtransitionrule/(grants|asking/exchange)|resourceconsist/traffic|revision|shard/placement|testkit/crdgen))$$
+PURE := ^kusionstack.io/kuperator/(api/podops|internal/(collaset/setplan|decoration|imagename|insight|lifecycle/podphase|monitoring|operationjob/jobplan|poddecoration/decoplan|podtransitionrule/(grants|asking/exchange)|resourceconsist/traffic|revision|shard/placement|testkit/crdgen))$$
 
 # How many cases make test-properties draws for each property, and the packages that have any. make test draws 100.
 DRAWS ?= 2000

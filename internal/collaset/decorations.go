@@ -29,8 +29,8 @@ const decorationKind = "PodDecoration"
 // knownForms is what is kept of Pods with decorations. The zero knownForms is empty. It is safe for concurrent use.
 type knownForms struct {
 	mu sync.Mutex
-	// decorations are revisions of PodDecorations by name: the API server does not let their contents change.
-	decorations map[string]decoration.Decoration
+	// decorations are revisions of PodDecorations: the API server does not let their contents change.
+	decorations map[decoration.Mark]decoration.Decoration
 	// changes are worked out for changesFor.
 	changes    map[setplan.FormChange]revision.Change
 	changesFor revision.Capabilities
@@ -41,17 +41,20 @@ type knownForms struct {
 func (r *reconciler) observeDecorations(ctx context.Context, o *observation) error {
 	s := &o.snapshot
 	needed := map[setplan.FormChange]bool{}
-	named := map[string]bool{}
+	named := map[decoration.Mark]bool{}
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		if p.Decorations == "" && p.Desired == "" {
 			continue
 		}
-		for _, to := range []string{p.Revision, s.UpdatedRevision} {
-			needed[setplan.FormChange{From: p.Form(), To: setplan.Form{Revision: to, Decorations: p.Desired}}] = true
+		for _, revision := range []string{p.Revision, s.UpdatedRevision} {
+			for _, decorations := range []string{p.Desired, p.Decorations} {
+				to := setplan.Form{Revision: revision, Decorations: decorations}
+				needed[setplan.FormChange{From: p.Form(), To: to}] = true
+			}
 		}
 		for _, m := range slices.Concat(decoration.MarksIn(p.Decorations), decoration.MarksIn(p.Desired)) {
-			named[m.Revision] = true
+			named[m] = true
 		}
 	}
 	o.memory.forms.keep(needed, named, o.memory.revisions.changesFor)
@@ -76,14 +79,16 @@ func (r *reconciler) observeDecorations(ctx context.Context, o *observation) err
 }
 
 // keep forgets what is not needed any more.
-func (f *knownForms) keep(changes map[setplan.FormChange]bool, decorations map[string]bool, can revision.Capabilities) {
+func (f *knownForms) keep(
+	changes map[setplan.FormChange]bool, decorations map[decoration.Mark]bool, can revision.Capabilities,
+) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.changesFor != can {
 		f.changes, f.changesFor = nil, can
 	}
 	maps.DeleteFunc(f.changes, func(c setplan.FormChange, _ revision.Change) bool { return !changes[c] })
-	maps.DeleteFunc(f.decorations, func(name string, _ decoration.Decoration) bool { return !decorations[name] })
+	maps.DeleteFunc(f.decorations, func(m decoration.Mark, _ decoration.Decoration) bool { return !decorations[m] })
 }
 
 // changeOf is what lies between two forms. A form that is not known any more differs in all. errNoForm means that no
@@ -146,7 +151,7 @@ func (s *server) made(ctx context.Context, o *observation, f setplan.Form) (*rev
 func (s *server) decoration(ctx context.Context, o *observation, m decoration.Mark) (decoration.Decoration, error) {
 	forms := &o.memory.forms
 	forms.mu.Lock()
-	d, known := forms.decorations[m.Revision]
+	d, known := forms.decorations[m]
 	forms.mu.Unlock()
 	if known {
 		return d, nil
@@ -171,8 +176,8 @@ func (s *server) decoration(ctx context.Context, o *observation, m decoration.Ma
 	forms.mu.Lock()
 	defer forms.mu.Unlock()
 	if forms.decorations == nil {
-		forms.decorations = map[string]decoration.Decoration{}
+		forms.decorations = map[decoration.Mark]decoration.Decoration{}
 	}
-	forms.decorations[m.Revision] = d
+	forms.decorations[m] = d
 	return d, nil
 }

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 )
@@ -28,30 +31,49 @@ func MarksOf(annotations map[string]string) []Mark {
 	return MarksIn(annotations[appsv1alpha1.PodDecorationRevisionsAnnotation])
 }
 
-// RefusedOf are the decorations that a Pod cannot have by its annotations.
+// RefusedOf are the decorations that a Pod cannot have by its annotations: nil without the annotation, or if it cannot
+// be read.
 func RefusedOf(annotations map[string]string) []Refusal {
-	return listIn[Refusal](annotations[appsv1alpha1.PodDecorationRefusedAnnotation])
+	return listIn(annotations[appsv1alpha1.PodDecorationRefusedAnnotation], func(r Refusal) Mark { return r.Mark })
 }
 
-// MarksIn reads a list of marks: nil for what is none. Each has both fields, and no two have the same name.
-func MarksIn(text string) []Mark {
-	marks := listIn[Mark](text)
-	names := map[string]bool{}
-	for _, m := range marks {
-		if m.Name == "" || m.Revision == "" || names[m.Name] {
-			return nil
-		}
-		names[m.Name] = true
-	}
-	return marks
-}
+// MarksIn reads a list of marks: nil for what is none. Each has names of objects, and no two are of one decoration.
+func MarksIn(text string) []Mark { return listIn(text, func(m Mark) Mark { return m }) }
 
-func listIn[T any](text string) []T {
+func listIn[T any](text string, mark func(T) Mark) []T {
 	var list []T
 	if text == "" || json.Unmarshal([]byte(text), &list) != nil {
 		return nil
 	}
+	names := map[string]bool{}
+	for _, item := range list {
+		m := mark(item)
+		isName := len(validation.IsDNS1123Subdomain(m.Name))+len(validation.IsDNS1123Subdomain(m.Revision)) == 0
+		if !isName || names[m.Name] {
+			return nil
+		}
+		names[m.Name] = true
+	}
 	return list
+}
+
+// Unmark takes what tells of decorations off a Pod, or off a template of Pods.
+func Unmark(pod map[string]any) {
+	metadata, is := pod["metadata"].(map[string]any)
+	if !is {
+		return
+	}
+	if annotations, is := metadata["annotations"].(map[string]any); is {
+		for _, key := range []string{appsv1alpha1.PodDecorationRevisionsAnnotation,
+			appsv1alpha1.PodDecorationRefusedAnnotation, appsv1alpha1.PodDecorationDesiredAnnotation} {
+			delete(annotations, key)
+		}
+	}
+	if labels, is := metadata["labels"].(map[string]any); is {
+		maps.DeleteFunc(labels, func(key string, _ any) bool {
+			return strings.HasPrefix(key, appsv1alpha1.PodDecorationLabelPrefix)
+		})
+	}
 }
 
 // Key is the same text for the same decorations, whatever their order, and "" for none. MarksIn reads it.
@@ -71,7 +93,9 @@ func Key(marks []Mark) string {
 func Keys(annotations map[string]string) (made, desired string) {
 	marks := slices.Clone(MarksOf(annotations))
 	for _, r := range RefusedOf(annotations) {
-		marks = append(marks, r.Mark)
+		if !slices.ContainsFunc(marks, func(m Mark) bool { return m.Name == r.Name }) {
+			marks = append(marks, r.Mark)
+		}
 	}
 	made = Key(marks)
 	if wanted := MarksIn(annotations[appsv1alpha1.PodDecorationDesiredAnnotation]); wanted != nil {

@@ -29,12 +29,9 @@ var ErrDecorated = errors.New("the Pod has other decorations already")
 
 // Render returns a Pod with decorations, and those that it cannot have: they are left out, and the others rendered. pod
 // is a Pod, or a template of Pods, as its workload made it, and is left as it is. A Pod that has all of the decorations
-// already is returned as it is, one that has others is ErrDecorated. The order of the list does not matter.
+// already is returned as it is, one that has others is ErrDecorated. The order of the list does not matter. A Pod that is
+// to have none has an empty list of marks after that: it was seen.
 func Render(pod map[string]any, decorations []Decoration) (decorated map[string]any, refused []Refusal, err error) {
-	decorations = slices.SortedFunc(slices.Values(decorations), func(a, b Decoration) int {
-		return Compare(a.Weight, b.Weight, a.Name, b.Name)
-	})
-	c := &canvas{pod: runtime.DeepCopyJSON(pod), added: map[string]string{}}
 	if made, _ := Keys((&unstructured.Unstructured{Object: pod}).GetAnnotations()); made != "" {
 		wanted := make([]Mark, 0, len(decorations))
 		for _, d := range decorations {
@@ -43,8 +40,16 @@ func Render(pod map[string]any, decorations []Decoration) (decorated map[string]
 		if made != Key(wanted) {
 			return nil, nil, ErrDecorated
 		}
-		return c.pod, nil, nil
+		return runtime.DeepCopyJSON(pod), nil, nil
 	}
+	return renderInto(&canvas{pod: runtime.DeepCopyJSON(pod), added: map[string]string{}}, decorations)
+}
+
+// renderInto renders decorations into a Pod without marks.
+func renderInto(c *canvas, decorations []Decoration) (decorated map[string]any, refused []Refusal, err error) {
+	decorations = slices.SortedFunc(slices.Values(decorations), func(a, b Decoration) int {
+		return Compare(a.Weight, b.Weight, a.Name, b.Name)
+	})
 	var marks []Mark
 	for _, d := range decorations {
 		next := &canvas{pod: runtime.DeepCopyJSON(c.pod), added: maps.Clone(c.added)}
@@ -55,10 +60,8 @@ func Render(pod map[string]any, decorations []Decoration) (decorated map[string]
 		c = next
 		marks = append(marks, Mark{d.Name, d.Revision})
 	}
-	if len(decorations) > 0 {
-		if err := mark(c.pod, marks, refused); err != nil {
-			return nil, nil, err
-		}
+	if err := mark(c.pod, marks, refused); err != nil {
+		return nil, nil, err
 	}
 	return c.pod, refused, nil
 }

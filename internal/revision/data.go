@@ -14,6 +14,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/decoration"
 )
 
 // Data is the parsed content of one revision. It is immutable.
@@ -42,6 +43,7 @@ func Parse(data []byte) (*Data, error) {
 	}
 	d := &Data{template: content.Spec.Template, unknown: map[string]any{}}
 	delete(d.template, "$patch")
+	decoration.Unmark(d.template) // a template that was copied from a Pod
 	var err error
 	claims := content.Spec.VolumeClaimTemplates
 	if d.normal, err = normalise(withoutClaimed(d.template, claims), &corev1.PodTemplateSpec{}, "template",

@@ -30,3 +30,11 @@ func (d *Data) Decorated(decorations []decoration.Decoration) (*Data, []decorati
 	}
 	return &decorated, refused, nil
 }
+
+// ofTemplate is a revision of a template alone, as it is.
+func ofTemplate(template map[string]any) (*Data, error) {
+	d := &Data{template: template, unknown: map[string]any{}}
+	var err error
+	d.normal, err = normalise(template, &corev1.PodTemplateSpec{}, "template", d.unknown)
+	return d, err
+}

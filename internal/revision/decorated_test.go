@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 
 	"kusionstack.io/kuperator/internal/decoration"
 	"kusionstack.io/kuperator/internal/revision"
@@ -61,6 +62,19 @@ func TestHowAPodTakesOverADecoration(t *testing.T) {
 			assert.Equal(t, test.images, change.Images)
 			assert.Equal(t, name == "cpu", len(change.Resize) > 0)
 			assert.True(t, revision.Explain(to, to, everything).InPlace())
+			if len(test.template) > 0 {
+				return
+			}
+			// A Pod of another workload, of which nothing but the Pod is known.
+			again, refused, err := revision.Redecorate(from.Template(), sidecarOf(t, "1", test.from),
+				sidecarOf(t, "2", test.to), everything)
+			require.NoError(t, err)
+			assert.Empty(t, refused)
+			assert.Equal(t, test.forcing, again.Forcing)
+			assert.Equal(t, test.images, again.Images)
+			assert.Equal(t, change.Resize, again.Resize)
+			assert.Equal(t, change.Labels, again.Labels)
+			assert.Equal(t, change.Annotations, again.Annotations)
 		})
 	}
 }
@@ -68,11 +82,46 @@ func TestHowAPodTakesOverADecoration(t *testing.T) {
 // decorated is a revision with a decoration.
 func decorated(t *testing.T, spec, of, template string) *revision.Data {
 	t.Helper()
-	content, weight, err := decoration.Parse([]byte(`{"spec":{"template":` + template + `}}`))
-	require.NoError(t, err)
-	data, refused, err := parsed(t, spec).Decorated([]decoration.Decoration{
-		{Name: "sidecar", Revision: "sidecar-" + of, Weight: weight, Template: content}})
+	data, refused, err := parsed(t, spec).Decorated(sidecarOf(t, of, template))
 	require.NoError(t, err)
 	require.Empty(t, refused)
 	return data
+}
+
+// sidecarOf is a decoration alone.
+func sidecarOf(t *testing.T, of, template string) []decoration.Decoration {
+	t.Helper()
+	content, weight, err := decoration.Parse([]byte(`{"spec":{"template":` + template + `}}`))
+	require.NoError(t, err)
+	return []decoration.Decoration{{Name: "sidecar", Revision: "sidecar-" + of, Weight: weight, Template: content}}
+}
+
+// TestWhatAnotherDecorationDoesNotSetTakesAnotherPod: what was there before is not known.
+func TestWhatAnotherDecorationDoesNotSetTakesAnotherPod(t *testing.T) {
+	for name, test := range map[string]struct {
+		from, to string
+		forcing  []string
+	}{
+		"a label": {`{"metadata":[{"patchPolicy":"Overwrite","labels":{"a":"1"}}]}`, `{}`,
+			[]string{"labels[a] of PodDecoration sidecar"}},
+		"a label that was not there": {`{"metadata":[{"labels":{"a":"1"}}]}`, `{}`, nil},
+		"a container": {`{"containers":[{"name":"logs","image":"logs:1"}]}`, `{}`,
+			[]string{"containers[logs] of PodDecoration sidecar", "template.spec.containers"}},
+		"an image": {`{"primaryContainers":[{"image":"mine:1"}]}`, `{}`,
+			[]string{"primaryContainers[All ].image of PodDecoration sidecar"}},
+		"another one": {`{"metadata":[{"patchPolicy":"Overwrite","labels":{"a":"1"}}]}`,
+			`{"metadata":[{"patchPolicy":"Overwrite","labels":{"a":"2"}}]}`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := decorated(t, full, "1", test.from).Template()
+			change, _, err := revision.Redecorate(pod, sidecarOf(t, "1", test.from), sidecarOf(t, "2", test.to), everything)
+			require.NoError(t, err)
+			assert.Equal(t, test.forcing, change.Forcing)
+			patch := string(change.Patch(&corev1.Pod{}, "", nil))
+			assert.NotContains(t, patch, "controller-revision-hash", "that of a StatefulSet stays")
+			assert.Contains(t, patch, "sidecar-2")
+		})
+	}
+	_, _, err := revision.Redecorate(map[string]any{"spec": map[string]any{"containers": "none"}}, nil, nil, everything)
+	assert.Error(t, err)
 }

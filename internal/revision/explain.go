@@ -100,13 +100,17 @@ func Explain(from, to *Data, can Capabilities) Change {
 	c.qosClass()
 	c.claims(from.claims, to.claims)
 	c.fields("", named(from), named(to), nil)
-	c.change.Forcing = slices.Sorted(maps.Keys(c.forcing))
+	c.change.Forcing = bounded(slices.Sorted(maps.Keys(c.forcing)))
 	c.change.allForce = len(c.forcing)
-	if len(c.change.Forcing) > maxForcing {
-		c.change.Forcing = append(c.change.Forcing[:maxForcing:maxForcing],
-			fmt.Sprintf("(%d more)", len(c.forcing)-maxForcing))
-	}
 	return c.change
+}
+
+// bounded are as many fields as a Change names, and how many there are besides.
+func bounded(fields []string) []string {
+	if len(fields) <= maxForcing {
+		return fields
+	}
+	return append(fields[:maxForcing:maxForcing], fmt.Sprintf("(%d more)", len(fields)-maxForcing))
 }
 
 // comparison collects a Change.

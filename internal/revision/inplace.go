@@ -278,13 +278,17 @@ func has(have *corev1.ResourceRequirements, wanted corev1.ResourceRequirements) 
 // those of pod, which must be there. A change that restarts nothing and sets no resources is done with the patch, and
 // is not recorded.
 //
+// revision is that of the Pod's CollaSet, "" for Pods of others.
+//
 // finish is recorded too, unless resources have to follow or a container cannot be restarted: these are the operator's
 // to watch. Nil: the operator finishes.
 func (c Change) Patch(pod *corev1.Pod, revision string, finish *Finish) []byte {
 	var unnamed string
 	c.Images, unnamed = c.imagesOn(pod)
 	labels := withDefault(c.Labels)
-	labels[appsv1.ControllerRevisionHashLabelKey] = &revision
+	if revision != "" {
+		labels[appsv1.ControllerRevisionHashLabelKey] = &revision
+	}
 	annotations := withDefault(c.Annotations)
 	r := c.record(pod)
 	r.Unnamed = unnamed

@@ -56,6 +56,8 @@ func Decide(s *Snapshot) Plan {
 		Mode: &s.Mode, Strategy: &s.Strategy, History: &s.History, replicas: s.Replicas, pods: pods, ledger: ledger, api: api,
 	}
 	scope.choose()
+	aiming := aiming{Strategy: &s.Strategy, History: &s.History, api: api, notes: notes}
+	aiming.aim(pods.items)
 	replacing := replacing{
 		Mode: &s.Mode, Identity: &s.Identity, Strategy: &s.Strategy, History: &s.History,
 		pods: pods, ledger: ledger, api: api, notes: notes, isMoving: isMoving,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -24,12 +25,14 @@ func (w *world) decorate() {
 			continue
 		}
 		for _, revision := range []string{p.Revision, w.UpdatedRevision} {
-			to := setplan.Form{Revision: revision, Decorations: p.Desired}
-			var difference setplan.Difference
-			if w.anew[p.Desired] != w.anew[p.Decorations] {
-				difference.Forcing = []string{"spec.containers"}
+			for _, decorations := range []string{p.Desired, p.Decorations} {
+				to := setplan.Form{Revision: revision, Decorations: decorations}
+				var difference setplan.Difference
+				if w.anew[decorations] != w.anew[p.Decorations] {
+					difference.Forcing = []string{"spec.containers"}
+				}
+				w.Decorated[setplan.FormChange{From: p.Form(), To: to}] = difference
 			}
-			w.Decorated[setplan.FormChange{From: p.Form(), To: to}] = difference
 		}
 	}
 }
@@ -118,13 +121,20 @@ func TestALostPodComesBackWithItsDecorations(t *testing.T) {
 			w.desire(decoratedBy("sidecar-1"), everyPod)
 			require.True(t, w.run(always))
 			lost := w.live()[1]
+			// Told meanwhile, it comes back as it was to be.
+			lost.Desired = decoratedBy("sidecar-2")
+			id := lost.ID
 			lost.View.Terminating = true
 			w.refresh(lost)
 			require.True(t, w.run(always))
 			require.Empty(t, w.problems)
 			require.Len(t, w.live(), 3)
 			for _, p := range w.live() {
-				assert.Equal(t, decoratedBy("sidecar-1"), p.Decorations, p.Name())
+				want := decoratedBy("sidecar-1")
+				if p.ID == id {
+					want = decoratedBy("sidecar-2")
+				}
+				assert.Equal(t, want, p.Decorations, p.Name())
 			}
 		})
 	}
@@ -177,4 +187,106 @@ func TestDecorationsAndTemplatesAtRandom(t *testing.T) {
 			require.Equal(t, setplan.Form{Revision: w.UpdatedRevision, Decorations: p.Desired}, p.Form(), p.Name())
 		}
 	})
+}
+
+// failing has Pods with these decorations not serve.
+func (w *world) failing(decorations string) {
+	for i := range w.Pods {
+		if p := &w.Pods[i]; p.Decorations == decorations {
+			p.View.ContainersReady, p.View.Ready = false, false
+			delete(p.View.Labels, podops.ServiceAvailableLabel)
+			p.Facts = nil
+			w.refresh(p)
+			p.Available = false
+		}
+	}
+}
+
+// TestARepairedDecorationReachesANewPodThatDoesNotServe, and no Pod waits for it for ever.
+func TestARepairedDecorationReachesANewPodThatDoesNotServe(t *testing.T) {
+	for name, isByUser := range map[string]bool{"by an update": false, "by a user": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(2)
+			bad, good := decoratedBy("sidecar-2"), decoratedBy("sidecar-3")
+			if !isByUser {
+				w.Policy = appsv1alpha1.PodUpdateReplace
+			}
+			require.True(t, w.run(always))
+			w.desire(bad, everyPod)
+			if isByUser {
+				w.anew = map[string]bool{bad: true, good: true}
+				w.set(w.live()[0], appsv1alpha1.ToReplaceLabel, "true")
+			}
+			for range 30 {
+				w.round(always)
+				w.failing(bad)
+			}
+			w.desire(good, everyPod)
+			for range 300 {
+				w.round(always)
+				w.failing(bad)
+			}
+			require.Empty(t, w.problems)
+			for _, p := range w.live() {
+				assert.Equal(t, good, p.Decorations, p.Name())
+			}
+		})
+	}
+}
+
+// TestDecorationsThatCannotBeHadHoldUpNoTemplate, nor do they count against it.
+func TestDecorationsThatCannotBeHadHoldUpNoTemplate(t *testing.T) {
+	bad := decoratedBy("sidecar-1")
+	told := func(t *testing.T, change func(*world)) *world {
+		w := newWorld(3)
+		require.True(t, w.run(always))
+		w.anew = map[string]bool{bad: true}
+		change(w)
+		w.desire(bad, everyPod)
+		w.template("r2")
+		return w
+	}
+	t.Run("in place only", func(t *testing.T) {
+		w := told(t, func(w *world) { w.Policy = appsv1alpha1.PodUpdateInPlaceOnly })
+		require.True(t, w.run(always))
+		assert.Equal(t, 3, w.atRevision("r2"))
+		assert.Equal(t, 3, w.blockers()["InPlaceImpossible"])
+	})
+	t.Run("refused", func(t *testing.T) {
+		w := told(t, func(*world) {})
+		w.decorate()
+		form := setplan.Form{Revision: "r2", Decorations: bad}
+		w.Verdicts = map[setplan.Trial]setplan.Verdict{
+			{Write: setplan.TrialCreate, To: form}: {Refused: "pod security", Retry: w.Now.Add(time.Hour), At: w.Now},
+		}
+		plan := setplan.Decide(&w.Snapshot)
+		assert.Empty(t, plan.Goal.Refusal)
+		assert.False(t, plan.Goal.Held)
+		require.NotEmpty(t, plan.Trials, "it goes on without")
+		assert.Empty(t, plan.Trials[0].To.Decorations)
+	})
+}
+
+// TestAnUpdateToDecorationsTakesNoPlaceInThePartition.
+func TestAnUpdateToDecorationsTakesNoPlaceInThePartition(t *testing.T) {
+	w := newWorld(4)
+	require.True(t, w.run(always))
+	w.Partition = 3
+	older, younger := w.live()[0], w.live()[3]
+	older.Created = older.Created.Add(-time.Hour)
+	w.template("r2")
+	takeOut := func(p *setplan.Pod) {
+		c, err := podops.Begin(p.View, podops.Request{ID: setplan.OperatorID, Type: podops.TypeUpdate}, w.Now)
+		require.NoError(t, err)
+		p.View = c.Apply(p.View)
+		permitted := podops.Verdicts{podops.Ask{ID: setplan.OperatorID, Stage: appsv1alpha1.StagePreCheck}: true}
+		p.View = podops.Advance(p.View, permitted, w.Now).Apply(p.View)
+		p.View.Ready, p.ReadySince, p.Facts = false, time.Time{}, nil
+		w.refresh(p)
+	}
+	takeOut(older)
+	younger.Desired = decoratedBy("sidecar-1")
+	takeOut(younger)
+	w.decorate()
+	assert.Empty(t, setplan.Decide(&w.Snapshot).Cancels)
 }

@@ -179,7 +179,7 @@ func (l *ledger) readVacant() {
 		// A Pod on its way out that was deleted by others comes back as it was, although the entry lags behind.
 		gone := l.pods.leaving[id]
 		if gone != nil && l.pods.holder[id] == nil && !e.marked(appsv1alpha1.ContextPodRecreateUpdate) {
-			l.decorate(e, gone.Decorations, l.must)
+			l.decorate(e, gone.Desired, l.must)
 		}
 		if gone != nil && l.pods.holder[id] == nil && gone.Revision != "" &&
 			!e.marked(appsv1alpha1.ContextPodRecreateUpdate) &&

@@ -191,10 +191,13 @@ type item struct {
 	// true if the Pod is named, and is not deleted for that before it has another Pod's place.
 	condemned, spared bool
 	ranks             []int
-	// Rollout. inScope is true if the update strategy wants the Pod at the updated revision; method is how it gets there,
-	// once that is known to be due.
-	inScope bool
-	method  updateMethod
+	// Rollout. inScope is true if the update strategy wants the Pod at the updated revision. goal is what it is to be made
+	// of; undecorated is the reason if that is not what it was told, "" otherwise, and why says it to people. method is how
+	// it gets to its goal, once that is known to be due.
+	inScope          bool
+	goal             Form
+	undecorated, why string
+	method           updateMethod
 	// Replacement. replaceFor is why there is to be one. handed is true if the Pod is on its way out because its replacement
 	// serves; change and told are for Plan.Labels.
 	replaceFor replaceReason

@@ -150,7 +150,7 @@ func (r *replacing) replaceReasonOf(it *item) replaceReason {
 		return notReplaced
 	case p.wanted && p.target == "":
 		return byUser
-	case !r.isDue(it), p.target != "" && !p.wanted && it.pair != nil:
+	case !it.isDue(), p.target != "" && !p.wanted && it.pair != nil:
 		// The second: the label was taken away, and it begins again when the new Pod is gone.
 		return notReplaced
 	case r.Policy == appsv1alpha1.PodUpdateReplace, p.wanted && p.target == r.UpdatedRevision:
@@ -158,31 +158,6 @@ func (r *replacing) replaceReasonOf(it *item) replaceReason {
 	default:
 		return notReplaced
 	}
-}
-
-// outdated reports whether the update strategy wants the Pod at the updated revision, and it is at another.
-func (h *History) outdated(it *item) bool { return it.inScope && it.Revision != h.UpdatedRevision }
-
-// goal is what a Pod is to be made of.
-func (h *History) goal(it *item) Form {
-	to := Form{it.Revision, it.Desired}
-	if h.outdated(it) {
-		to.Revision = h.UpdatedRevision
-	}
-	return to
-}
-
-// isDue reports whether the Pod is not made of what it is to be made of.
-func (h *History) isDue(it *item) bool { return h.goal(it) != it.Form() }
-
-// difference is what lies between two forms, and whether that is known.
-func (h *History) difference(from, to Form) (d Difference, known bool) {
-	if from.Decorations == "" && to.Decorations == "" {
-		d, known = h.Revisions[from.Revision]
-		return d, known
-	}
-	d, known = h.Decorated[FormChange{from, to}]
-	return d, known
 }
 
 // targetOf is the revision at which a Pod's replacement is created: where the Pod should be.
@@ -195,10 +170,10 @@ func (r *replacing) targetOf(it *item) string {
 
 // aimed reports whether the new Pod is, or will be, at the revision that is wanted of it. One that serves at the
 // revision of a Pod that its user has replaced is good enough: it is updated when it has that Pod's place. One that
-// does not may never, as its revision may be what the update is to repair.
+// does not may never, as its revision, or its decorations, may be what the update is to repair.
 func (r *replacing) aimed(p *pair) bool {
-	revision := p.revision()
-	return revision == r.targetOf(p.origin) || r.servesAsAsked(p)
+	isRepaired := p.fresh == nil || p.fresh.Available || !p.fresh.isDue()
+	return p.revision() == r.targetOf(p.origin) && isRepaired || r.servesAsAsked(p)
 }
 
 // servesAsAsked reports whether a user has the Pod replaced, and another serves at its revision.

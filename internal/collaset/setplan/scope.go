@@ -99,7 +99,8 @@ func (s *scope) updateOrder(a, b candidate) int {
 	}
 	begun := func(c candidate) bool {
 		comes, _ := c.arriving(s.UpdatedRevision)
-		return comes || c.it != nil && c.it.During == podops.TypeUpdate
+		// An update to decorations alone says nothing about the revision.
+		return comes || c.it != nil && c.it.During == podops.TypeUpdate && c.it.Desired == c.it.Decorations
 	}
 	if o := cmp.Or(first(updated(a), updated(b)), first(begun(a), begun(b)),
 		first(a.it != nil, b.it != nil)); o != 0 {

@@ -104,7 +104,8 @@ type History struct {
 	// Revisions has every revision of the set that still exists, by name, and what lies between it and UpdatedRevision.
 	Revisions map[string]Difference
 	// Decorated has what lies between two forms of which one has decorations: for each Pod that has or is to have some,
-	// from what it is to Pod.Desired at its own revision and at UpdatedRevision. What is not there cannot be known.
+	// from what it is to Pod.Desired and Pod.Decorations, at its own revision and at UpdatedRevision. What is not there
+	// cannot be known.
 	Decorated map[FormChange]Difference
 	// Halted is the rollout that Failure stopped, nil for none. UpdatedRevision is then its RollbackTo, if it has one, and
 	// SpecRevision the revision of the present template. Elsewhere SpecRevision may be empty: it is UpdatedRevision.

@@ -96,12 +96,12 @@ func (a *asking) verdict(t Trial, lasts time.Duration) (v Verdict, known bool) {
 func (u *updating) trialsFor(it *item, w updateMethod) []Trial {
 	switch w {
 	case inPlace, quietly:
-		if !u.toUpdate(it) {
+		if !it.toUpdate() {
 			return []Trial{{Write: TrialResize, To: it.Form()}}
 		}
-		trials := []Trial{{Write: TrialPatch, From: it.Form(), To: u.goal(it)}}
+		trials := []Trial{{Write: TrialPatch, From: it.Form(), To: it.goal}}
 		if u.resizes(it) {
-			trials = append(trials, Trial{Write: TrialResize, To: u.goal(it)})
+			trials = append(trials, Trial{Write: TrialResize, To: it.goal})
 		}
 		return trials
 	case recreate:
@@ -113,10 +113,10 @@ func (u *updating) trialsFor(it *item, w updateMethod) []Trial {
 
 // successor is the trial of the Pod that is created in the place of one that is deleted.
 func (u *updating) successor(it *item) Trial {
-	if it.unfit() && !u.toUpdate(it) {
+	if it.unfit() && !it.toUpdate() {
 		return Trial{Write: TrialCreate, To: it.Form()}
 	}
-	return Trial{Write: TrialCreate, To: u.goal(it)}
+	return Trial{Write: TrialCreate, To: it.goal}
 }
 
 // refusedBy blocks a Pod if the API server refuses one of the trials, and reports whether it does.
@@ -174,9 +174,6 @@ func (u *updating) anew(it *item) bool {
 	created := u.api.tried(it, successorVerdictFor, u.successor(it))
 	return u.api.tried(it, verdictLasts, Trial{Write: TrialDelete}) && created
 }
-
-// toUpdate reports whether the Pod itself is to get to its goal and is not there.
-func (h *History) toUpdate(it *item) bool { return it.newOf == nil && h.isDue(it) }
 
 // Refusal tells people that the API server refuses the write of the trial.
 func (t Trial) Refusal(why string) string {

@@ -24,7 +24,7 @@ const (
 
 // methodOf says how a Pod gets to its goal, and if not at all, why.
 func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
-	difference, known := u.difference(it.Form(), u.goal(it))
+	difference, known := u.difference(it.Form(), it.goal)
 	possible := known && len(difference.Forcing) == 0
 	forcing := difference.Forcing
 	if !known {
@@ -36,7 +36,7 @@ func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
 	if u.Policy == appsv1alpha1.PodUpdateReplace {
 		return replaceIt, "", "" // another Pod has other claims
 	}
-	if it.unfit() && it.Form() == u.goal(it) {
+	if it.unfit() && it.Form() == it.goal {
 		return recreate, "", ""
 	}
 	if message := u.refusedExpansion(it); message != "" {
@@ -47,9 +47,7 @@ func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
 		return recreate, "", ""
 	case appsv1alpha1.PodUpdateInPlaceOnly:
 		if !possible {
-			return refuse, "InPlaceImpossible", "podUpgradePolicy is InPlaceOnly, but a running Pod cannot take over: " +
-				strings.Join(forcing, ", ") +
-				"; put these fields back, or set podUpgradePolicy to InPlaceIfPossible"
+			return refuse, inPlaceImpossible, cannotTakeOver(forcing)
 		}
 		return u.inPlaceWay(difference), "", ""
 	default:
@@ -60,9 +58,15 @@ func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
 	}
 }
 
+// cannotTakeOver tells people why a Pod stays as it is with podUpgradePolicy InPlaceOnly.
+func cannotTakeOver(forcing []string) string {
+	return "podUpgradePolicy is InPlaceOnly, but a running Pod cannot take over: " + strings.Join(forcing, ", ") +
+		"; put these fields back, or set podUpgradePolicy to InPlaceIfPossible"
+}
+
 // resizes reports whether the Pod's update sets resources in place.
 func (u *updating) resizes(it *item) bool {
-	difference, _ := u.difference(it.Form(), u.goal(it))
+	difference, _ := u.difference(it.Form(), it.goal)
 	return difference.Resizes
 }
 
@@ -112,7 +116,10 @@ func (u *updating) update() PodActions {
 			continue
 		}
 		u.underWay = u.underWay || offline(it.Op) || it.During == podops.TypeUpdate
-		need := u.toUpdate(it)
+		if it.undecorated != "" {
+			u.notes.block(it, it.undecorated, it.why)
+		}
+		need := it.toUpdate()
 		if need {
 			u.waiting++
 			need = u.takes(it)
@@ -173,7 +180,7 @@ func (u *updating) changeQuietly(it *item) {
 	case !u.api.tried(it, verdictLasts, u.trialsFor(it, quietly)...), u.claimsFirst(it):
 	default:
 		u.budget.take(it)
-		u.do.Changes = append(u.do.Changes, PodChange{it.Pod, u.goal(it)})
+		u.do.Changes = append(u.do.Changes, PodChange{it.Pod, it.goal})
 	}
 }
 
@@ -242,10 +249,10 @@ func (u *updating) act(it *item) {
 		return
 	}
 	if it.method == inPlace || it.method == quietly {
-		u.do.Changes = append(u.do.Changes, PodChange{it.Pod, u.goal(it)})
+		u.do.Changes = append(u.do.Changes, PodChange{it.Pod, it.goal})
 		return
 	}
-	u.recreate(it, u.goal(it))
+	u.recreate(it, it.goal)
 }
 
 // recreate deletes a Pod for another one in its place, unless Pods are excluded or included in this plan.
@@ -285,9 +292,6 @@ func (u *updating) beginUpdates(ready []*item) {
 		u.rollout.Spare = u.budget.available
 	}
 }
-
-// BlockDecorationMissing is the reason of Pods that are to have a revision of a PodDecoration that does not exist.
-const BlockDecorationMissing = "DecorationMissing"
 
 // BlockMaxUnavailable is the reason of Pods that wait because enough others are not available.
 const BlockMaxUnavailable = "MaxUnavailable"
@@ -362,7 +366,7 @@ func (u *updating) claimsFirst(it *item) bool {
 
 // replaced reports whether the Pod's own update has to wait: it is a side of a pair, or becomes one.
 func (u *updating) replaced(it *item) bool {
-	if it.pair != nil && u.isDue(it) && u.servesAsAsked(it.pair) {
+	if it.pair != nil && it.isDue() && u.servesAsAsked(it.pair) {
 		u.notes.block(it, "BeingReplaced",
 			"is being replaced on request, and the new Pod is updated after that; remove the label "+appsv1alpha1.ToReplaceLabel+
 				" to update this one now")

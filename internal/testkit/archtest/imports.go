@@ -34,7 +34,7 @@ var (
 	tools = []string{"plugin", "dashboard"}
 	// decisions are the packages that hold components' decisions.
 	decisions = []string{
-		"collaset/setplan", "lifecycle/podphase", "operationjob/jobplan", "poddecoration/assignment",
+		"collaset/setplan", "lifecycle/podphase", "operationjob/jobplan", "poddecoration/decoplan",
 		"podtransitionrule/asking/exchange", "podtransitionrule/grants", "resourceconsist/traffic", "shard/placement",
 	}
 	// pure are further packages that do no input or output. Beside api they may import what compares revisions.

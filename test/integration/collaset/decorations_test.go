@@ -102,7 +102,7 @@ var decorationStories = map[string]func(env){
 		e.eventually("the Pod says what it cannot have", func() string {
 			made, _ := decoration.Keys(e.pods()[0].Annotations)
 			if made != key("sidecar-1") {
-				return made
+				return fmt.Sprintf("it has %q", made)
 			}
 			return ""
 		})

@@ -1,4 +1,4 @@
-package assignment_test
+package decoplan_test
 
 import (
 	"fmt"
@@ -13,21 +13,23 @@ import (
 	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
+	"kusionstack.io/kuperator/api/podops"
 	"kusionstack.io/kuperator/internal/decoration"
-	"kusionstack.io/kuperator/internal/poddecoration/assignment"
+	"kusionstack.io/kuperator/internal/poddecoration/decoplan"
 )
 
 // sidecar is a decoration of all Pods that goes from v1 to v2.
-func sidecar() assignment.Decoration {
-	return assignment.Decoration{Name: "sidecar", Selector: labels.Everything(), Updated: "v2", Current: "v1"}
+func sidecar() decoplan.Rollout {
+	return decoplan.Rollout{Name: "sidecar", Selector: labels.Everything(), Updated: "v2", Current: "v1"}
 }
 
 // pods makes Pods from texts: the revision that each has, and after a > the one that it was told to have.
-func pods(texts ...string) []assignment.Pod {
-	var all []assignment.Pod
+func pods(texts ...string) []*decoplan.Pod {
+	var all []*decoplan.Pod
 	for i, text := range texts {
 		has, told, isTold := strings.Cut(text, ">")
-		pod := assignment.Pod{Name: fmt.Sprintf("p%d", i), Serves: true, Created: time.Unix(int64(i), 0), IsTold: isTold}
+		pod := &decoplan.Pod{View: podops.View{Name: fmt.Sprintf("p%d", i)}, Available: true, Created: time.Unix(int64(i), 0),
+			IsTold: isTold}
 		pod.Has, pod.Desired = marks(has), marks(told)
 		all = append(all, pod)
 	}
@@ -56,53 +58,65 @@ func text(assigned [][]decoration.Mark) string {
 
 func TestAssign(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(*assignment.Decoration, []assignment.Pod)
-		pods   []assignment.Pod
+		change func(*decoplan.Rollout, []*decoplan.Pod)
+		pods   []*decoplan.Pod
 		want   string
 	}{
 		"all": {nil, pods("v1", "", "v2"), "v2 v2 v2"},
 		"a partition keeps the oldest": {
-			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition = ptr.To[int32](2) },
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Partition = ptr.To[int32](2) },
 			pods("v1", "v1", "v1"), "v1 v1 v2",
 		},
 		"what does not serve goes first": {
-			func(d *assignment.Decoration, pods []assignment.Pod) {
-				d.Partition, pods[0].Serves = ptr.To[int32](2), false
+			func(d *decoplan.Rollout, pods []*decoplan.Pod) {
+				d.Partition, pods[0].Available = ptr.To[int32](2), false
 			},
 			pods("v1", "v1", "v1"), "v2 v1 v1",
 		},
 		"what was told comes before what would be": {
-			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition = ptr.To[int32](2) },
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Partition = ptr.To[int32](2) },
 			pods("v1>v2", "v1", "v1"), "v2 v1 v1",
 		},
 		"a raised partition takes back what was told and not what was done": {
-			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition = ptr.To[int32](3) },
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Partition = ptr.To[int32](3) },
 			pods("v1>v2", "v2", "v1>v2"), "v1 v2 v1",
 		},
 		"a partition above the number of Pods": {
-			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition = ptr.To[int32](9) },
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Partition = ptr.To[int32](9) },
 			pods("v1", "v2", ""), "v1 v2 v1",
 		},
 		"at first what is kept back has nothing": {
-			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition, d.Current = ptr.To[int32](1), "" },
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Partition, d.Current = ptr.To[int32](1), "" },
 			pods("", ""), "- v2",
 		},
 		"a selector counts, and the partition does not": {
-			func(d *assignment.Decoration, pods []assignment.Pod) {
+			func(d *decoplan.Rollout, pods []*decoplan.Pod) {
 				d.Partition, d.UpdateSelector = ptr.To[int32](3), labels.SelectorFromSet(labels.Set{"canary": "1"})
 				pods[1].Labels = map[string]string{"canary": "1"}
 			},
 			pods("v1", "v1", "v0"), "v1 v2 v0",
 		},
+		"paused, those that were told get it": {
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Hold = decoplan.HoldTold }, pods("v1>v2", "v1", "v2"),
+			"v2 v1 v2",
+		},
+		"halted, those that were told go back": {
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Hold = decoplan.HoldMade }, pods("v1>v2", "v1", "v2"),
+			"v1 v1 v2",
+		},
+		"a deletion takes it off all, however it is held": {
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Hold, d.Updated = decoplan.HoldMade, "" },
+			pods("v1>v2", "v2"), "- -",
+		},
 		"a deletion takes it off all": {
-			func(d *assignment.Decoration, _ []assignment.Pod) { d.Partition, d.Updated = ptr.To[int32](3), "" },
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Partition, d.Updated = ptr.To[int32](3), "" },
 			pods("v1", "v2", ""), "- - -",
 		},
 		"without a selector it is for none": {
-			func(d *assignment.Decoration, _ []assignment.Pod) { d.Selector = nil }, pods("v1", ""), "- -",
+			func(d *decoplan.Rollout, _ []*decoplan.Pod) { d.Selector = nil }, pods("v1", ""), "- -",
 		},
 		"a Pod that is not selected any more": {
-			func(d *assignment.Decoration, pods []assignment.Pod) {
+			func(d *decoplan.Rollout, pods []*decoplan.Pod) {
 				d.Selector = labels.SelectorFromSet(labels.Set{"app": "web"})
 				pods[0].Labels = map[string]string{"app": "web"}
 			},
@@ -114,24 +128,24 @@ func TestAssign(t *testing.T) {
 			if test.change != nil {
 				test.change(&d, test.pods)
 			}
-			assert.Equal(t, test.want, text(assignment.Assign([]assignment.Decoration{d}, test.pods)))
+			assert.Equal(t, test.want, text(decoplan.Assign([]decoplan.Rollout{d}, test.pods)))
 		})
 	}
 }
 
 func TestDecorationsAreInTheOrderOfTheirWeights(t *testing.T) {
-	decorations := []assignment.Decoration{{Name: "c", Weight: 1}, {Name: "b", Weight: 2}, {Name: "a", Weight: 2}}
+	decorations := []decoplan.Rollout{{Name: "c", Weight: 1}, {Name: "b", Weight: 2}, {Name: "a", Weight: 2}}
 	for i := range decorations {
 		decorations[i].Selector, decorations[i].Updated = labels.Everything(), "r"
 	}
-	got := assignment.Assign(decorations, pods(""))
+	got := decoplan.Assign(decorations, pods(""))
 	assert.Equal(t, [][]decoration.Mark{{{Name: "c", Revision: "r"}, {Name: "a", Revision: "r"},
 		{Name: "b", Revision: "r"}}}, got)
 }
 
 func TestAssignNew(t *testing.T) {
 	canary := labels.SelectorFromSet(labels.Set{"canary": "1"})
-	type one = assignment.Decoration
+	type one = decoplan.Rollout
 	for name, test := range map[string]struct {
 		change func(*one)
 		want   string
@@ -148,7 +162,7 @@ func TestAssignNew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := sidecar()
 			test.change(&d)
-			got := assignment.AssignNew([]assignment.Decoration{d}, map[string]string{"app": "web"})
+			got := decoplan.AssignNew([]decoplan.Rollout{d}, map[string]string{"app": "web"})
 			assert.Equal(t, test.want, text([][]decoration.Mark{got}))
 		})
 	}
@@ -158,7 +172,7 @@ func TestAssignNew(t *testing.T) {
 func TestTheBoundOfAPartition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := sidecar()
-		var all []assignment.Pod
+		var all []*decoplan.Pod
 		created := 0
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.SampledFrom([]string{"partition", "come", "go", "serve", "tell", "tell", "do"}).Draw(t, "step") {
@@ -168,9 +182,9 @@ func TestTheBoundOfAPartition(t *testing.T) {
 				created++
 				pod := pods("")[0]
 				if rapid.Bool().Draw(t, "admitted") {
-					pod.Has = assignment.AssignNew([]assignment.Decoration{d}, nil)
+					pod.Has = decoplan.AssignNew([]decoplan.Rollout{d}, nil)
 				}
-				pod.Name, pod.Created = fmt.Sprintf("p%d", created), time.Unix(int64(created), 0)
+				pod.View.Name, pod.Created = fmt.Sprintf("p%d", created), time.Unix(int64(created), 0)
 				all = append(all, pod)
 			case "go":
 				if len(all) > 0 {
@@ -180,7 +194,7 @@ func TestTheBoundOfAPartition(t *testing.T) {
 			case "serve":
 				if len(all) > 0 {
 					i := rapid.IntRange(0, len(all)-1).Draw(t, "which")
-					all[i].Serves = !all[i].Serves
+					all[i].Available = !all[i].Available
 				}
 			case "do":
 				for i := range all {
@@ -196,13 +210,13 @@ func TestTheBoundOfAPartition(t *testing.T) {
 }
 
 // tell decides, checks the decision, and tells the Pods.
-func tell(t *rapid.T, d assignment.Decoration, all []assignment.Pod) {
-	assigned := assignment.Assign([]assignment.Decoration{d}, all)
+func tell(t *rapid.T, d decoplan.Rollout, all []*decoplan.Pod) {
+	assigned := decoplan.Assign([]decoplan.Rollout{d}, all)
 	had, gets := 0, 0
 	for i := range all {
 		has := slices.Equal(all[i].Has, marks("v2"))
 		is := slices.Equal(assigned[i], marks("v2"))
-		require.True(t, is || !has, "%s goes back", all[i].Name)
+		require.True(t, is || !has, "%s goes back", all[i].View.Name)
 		if has {
 			had++
 		}
@@ -217,13 +231,13 @@ func tell(t *rapid.T, d assignment.Decoration, all []assignment.Pod) {
 	require.Equal(t, max(had, allowed), gets, "Pods that get the new revision")
 
 	order := rapid.Permutation(all).Draw(t, "order")
-	other := assignment.Assign([]assignment.Decoration{d}, order)
+	other := decoplan.Assign([]decoplan.Rollout{d}, order)
 	for i := range order {
-		at := slices.IndexFunc(all, func(p assignment.Pod) bool { return p.Name == order[i].Name })
+		at := slices.IndexFunc(all, func(p *decoplan.Pod) bool { return p.View.Name == order[i].View.Name })
 		require.Equal(t, assigned[at], other[i], "in another order")
 	}
 	for i := range all {
-		all[i].Desired, all[i].IsTold = assigned[i], !decoration.SameMarks(assigned[i], all[i].Has)
+		all[i].Desired, all[i].IsTold = assigned[i], decoration.Key(assigned[i]) != decoration.Key(all[i].Has)
 	}
-	require.Equal(t, assigned, assignment.Assign([]assignment.Decoration{d}, all), "decided twice")
+	require.Equal(t, assigned, decoplan.Assign([]decoplan.Rollout{d}, all), "decided twice")
 }

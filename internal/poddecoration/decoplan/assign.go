@@ -1,0 +1,154 @@
+package decoplan
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"kusionstack.io/kuperator/internal/decoration"
+)
+
+// Rollout is which Pods are to have which revision of a decoration.
+type Rollout struct {
+	Name   string
+	Weight int32
+	// Selector is of the Pods that are to have it; nil for none.
+	Selector labels.Selector
+	// Updated is the revision of its template, "" if the decoration is being deleted. Current is the one that Pods keep
+	// that are not to have Updated yet, "" if there is none.
+	Updated, Current string
+	// Partition is how many Pods keep what they have; nil for none. UpdateSelector is of the Pods that get Updated, and
+	// then Partition does not count; nil if it is not set. Neither holds up a deletion.
+	Partition      *int32
+	UpdateSelector labels.Selector
+	// Hold is whether no other Pod gets Updated, whatever Partition and UpdateSelector say. It does not hold up a deletion.
+	Hold Hold
+}
+
+// Hold is which Pods get Updated of a decoration that is held.
+type Hold int
+
+const (
+	// HoldNone: it is not held.
+	HoldNone Hold = iota
+	// HoldTold: those that were told to have it.
+	HoldTold
+	// HoldMade: those that have it. Others that were told go back.
+	HoldMade
+)
+
+// Assign returns the decorations that each Pod is to have, in the order of the Pods, and each list in the order in
+// which it is rendered. Terminating Pods are not among them. The order of both lists does not matter.
+//
+// A Pod keeps what it has until it is its turn, and never goes back to an older revision because a count has changed.
+// At most as many Pods as a partition allows get Updated; first those that have it or were told to have it, then those
+// that do not serve, then the youngest.
+func Assign(rollouts []Rollout, pods []*Pod) [][]decoration.Mark {
+	rollouts = inOrder(rollouts)
+	assigned := make([][]decoration.Mark, len(pods))
+	for i := range rollouts {
+		r := &rollouts[i]
+		for pod, revision := range r.assign(pods) {
+			if revision != "" {
+				assigned[pod] = append(assigned[pod], decoration.Mark{Name: r.Name, Revision: revision})
+			}
+		}
+	}
+	return assigned
+}
+
+// AssignNew returns the decorations that a new Pod with these labels is to have. While a partition keeps Pods back it
+// gets what they have: those who admit Pods at the same moment cannot count each other's.
+func AssignNew(rollouts []Rollout, of map[string]string) []decoration.Mark {
+	var assigned []decoration.Mark
+	for _, r := range inOrder(rollouts) {
+		revision := r.Current
+		switch {
+		case !r.selects(of):
+			continue
+		case r.Hold != HoldNone:
+		case r.UpdateSelector != nil && r.UpdateSelector.Matches(labels.Set(of)),
+			r.UpdateSelector == nil && (r.Partition == nil || *r.Partition == 0):
+			revision = r.Updated
+		}
+		if revision != "" {
+			assigned = append(assigned, decoration.Mark{Name: r.Name, Revision: revision})
+		}
+	}
+	return assigned
+}
+
+// inOrder are decorations in the order in which they are rendered.
+func inOrder(rollouts []Rollout) []Rollout {
+	return slices.SortedFunc(slices.Values(rollouts), func(a, b Rollout) int {
+		return decoration.Compare(a.Weight, b.Weight, a.Name, b.Name)
+	})
+}
+
+// assign returns the revision that each Pod is to have, "" for none.
+func (r *Rollout) assign(pods []*Pod) []string {
+	assigned := make([]string, len(pods))
+	var selected []int
+	for i := range pods {
+		if r.selects(pods[i].Labels) {
+			selected = append(selected, i)
+		}
+	}
+	isUpdated := r.updates(pods, selected)
+	for _, i := range selected {
+		switch has := revisionIn(pods[i].answered(), r.Name); {
+		case isUpdated(i):
+			assigned[i] = r.Updated
+		case has != "":
+			assigned[i] = has
+		default:
+			assigned[i] = r.Current
+		}
+	}
+	return assigned
+}
+
+// selects reports whether a Pod with these labels is to have the decoration.
+func (r *Rollout) selects(of map[string]string) bool {
+	return r.Updated != "" && r.Selector != nil && r.Selector.Matches(labels.Set(of))
+}
+
+// updates returns which of the selected Pods get Updated.
+func (r *Rollout) updates(pods []*Pod, selected []int) func(pod int) bool {
+	switch {
+	case r.Hold == HoldTold:
+		return func(i int) bool { return revisionIn(pods[i].wanted(), r.Name) == r.Updated }
+	case r.Hold == HoldMade:
+		return func(i int) bool { return revisionIn(pods[i].answered(), r.Name) == r.Updated }
+	case r.UpdateSelector != nil:
+		return func(i int) bool { return r.UpdateSelector.Matches(labels.Set(pods[i].Labels)) }
+	case r.Partition == nil:
+		return func(int) bool { return true }
+	}
+	order := slices.SortedFunc(slices.Values(selected), func(a, b int) int {
+		p, q := pods[a], pods[b]
+		return cmp.Or(
+			first(p, q, func(p *Pod) bool { return revisionIn(p.answered(), r.Name) == r.Updated }),
+			first(p, q, func(p *Pod) bool { return revisionIn(p.wanted(), r.Name) == r.Updated }),
+			first(p, q, func(p *Pod) bool { return !p.Available }),
+			q.Created.Compare(p.Created), strings.Compare(p.View.Name, q.View.Name))
+	})
+	updated := make(map[int]bool, len(order))
+	for _, i := range order[:max(0, len(order)-int(*r.Partition))] {
+		updated[i] = true
+	}
+	return func(i int) bool { return updated[i] }
+}
+
+// first orders Pods of which something is true before the others.
+func first(p, q *Pod, is func(*Pod) bool) int {
+	switch of, other := is(p), is(q); {
+	case of == other:
+		return 0
+	case of:
+		return -1
+	}
+	return 1
+}

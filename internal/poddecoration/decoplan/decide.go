@@ -1,0 +1,238 @@
+package decoplan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/decoration"
+)
+
+// maxWrites bounds the Pods that one decision writes to.
+const maxWrites = 64
+
+// decision is one decision.
+type decision struct {
+	*Snapshot
+	decorations []*deciding
+	// pods are by name, none that has ended.
+	pods     []*Pod
+	rollouts []Rollout
+	plan     Plan
+}
+
+// deciding is a decoration while it is decided upon.
+type deciding struct {
+	*Decoration
+	selector, updates labels.Selector
+	// problem is why it cannot be acted on, "" if it can.
+	problem string
+	halted  *appsv1alpha1.HaltedRollout
+	// target is the revision that Pods get: Updated, or the one that a halted rollout goes back to; "" to take it off.
+	target string
+	// pods are those that it selects, by their place in decision.pods. assigned are the revisions that Pods are to have.
+	pods     []int
+	assigned map[int]string
+	// blockers are why Pods wait, by reason. refused says that a user has to change something.
+	blockers map[string]*appsv1alpha1.Blocker
+	refused  bool
+	// stuck are Pods that stay without it until a user changes something.
+	stuck map[*Pod]bool
+	// tries is whether next has a new trial. youngest is for newest, once that is asked.
+	tries, isNewestKnown bool
+	youngest             *Pod
+	// spare is how many more Pods may become unavailable, once that is asked.
+	spare *int
+	// next is the status to be. Its trial is decided on with the Pods.
+	next appsv1alpha1.PodDecorationStatus
+}
+
+// Decide answers what is due. Its cost is O(Pods × decorations) for selectors; what it writes is about Pods that are
+// due.
+func Decide(s *Snapshot) Plan {
+	d := &decision{Snapshot: s}
+	for i := range s.Pods {
+		if p := &s.Pods[i]; !p.View.Terminal && !p.View.Terminating {
+			d.pods = append(d.pods, p)
+		}
+	}
+	slices.SortFunc(d.pods, func(a, b *Pod) int { return strings.Compare(a.View.Name, b.View.Name) })
+	for i := range s.Decorations {
+		d.decorations = append(d.decorations, d.read(&s.Decorations[i]))
+	}
+	slices.SortFunc(d.decorations, func(a, b *deciding) int { return strings.Compare(a.Name, b.Name) })
+	d.tell()
+	d.operate()
+	for _, of := range d.decorations {
+		d.hold(of)
+		d.report(of)
+	}
+	return d.plan
+}
+
+// read makes of a decoration what can be acted on.
+func (d *decision) read(of *Decoration) *deciding {
+	r := &deciding{Decoration: of, problem: of.Problem, blockers: map[string]*appsv1alpha1.Blocker{},
+		assigned: map[int]string{}, stuck: map[*Pod]bool{}, next: *of.Status.DeepCopy()}
+	parse := func(field string, selector *metav1.LabelSelector) labels.Selector {
+		if selector == nil {
+			return nil
+		}
+		parsed, err := metav1.LabelSelectorAsSelector(selector)
+		if err != nil {
+			r.problem = fmt.Sprintf("%s is not valid, correct it: %v", field, err)
+			return labels.Nothing()
+		}
+		return parsed
+	}
+	r.selector = parse("spec.selector", of.Spec.Selector)
+	if rolling := of.Spec.UpdateStrategy.RollingUpdate; rolling != nil {
+		r.updates = parse("spec.updateStrategy.rollingUpdate.selector", rolling.Selector)
+	}
+	r.halted = halted(of)
+	r.target = of.Updated
+	if r.problem != "" {
+		r.target = of.Status.UpdatedRevision // the last that could be acted on
+	}
+	if r.halted != nil && r.halted.RollbackTo != "" {
+		r.target = r.halted.RollbackTo
+	}
+	if of.Deleting {
+		r.target = ""
+	}
+	if r.selector == nil {
+		return r
+	}
+	for i, p := range d.pods {
+		if r.selector.Matches(labels.Set(p.Labels)) {
+			r.pods = append(r.pods, i)
+		}
+	}
+	return r
+}
+
+// rollout is which Pods are to have the decoration. One with a problem leaves Pods as they are.
+func (r *deciding) rollout() Rollout {
+	a := Rollout{Name: r.Name, Weight: ptr.Deref(r.Spec.Weight, 0), Selector: r.selector, Updated: r.target,
+		Current: r.Status.CurrentRevision, UpdateSelector: r.updates}
+	switch {
+	case r.problem != "":
+		a.Hold = HoldTold
+	case r.halted != nil && r.halted.RollbackTo == "":
+		a.Hold = HoldMade
+	case r.halted != nil:
+		a.UpdateSelector = nil // all go back
+	case r.Spec.UpdateStrategy.Paused:
+		a.Hold = HoldTold
+	case r.Spec.UpdateStrategy.RollingUpdate != nil:
+		a.Partition = r.Spec.UpdateStrategy.RollingUpdate.Partition
+	}
+	return a
+}
+
+// New returns the decorations that a new Pod with these labels is to have.
+func New(decorations []Decoration, of map[string]string) []decoration.Mark {
+	d := &decision{Snapshot: &Snapshot{}}
+	assigned := make([]Rollout, 0, len(decorations))
+	for i := range decorations {
+		assigned = append(assigned, d.read(&decorations[i]).rollout())
+	}
+	return AssignNew(assigned, of)
+}
+
+// tell tells each Pod what it is to have.
+func (d *decision) tell() {
+	exists, unusable := map[string]bool{}, map[string]bool{}
+	for _, of := range d.decorations {
+		d.rollouts = append(d.rollouts, of.rollout())
+		exists[of.Name], unusable[of.Name] = true, of.problem != "" && !of.Deleting
+	}
+	for i, marks := range Assign(d.rollouts, d.pods) {
+		p := d.pods[i]
+		for _, m := range p.answered() {
+			// What cannot be decided on stays. So does what does not exist any more, but on Pods of CollaSets, which could have
+			// no other template then: nothing says how it is to be taken off.
+			if stays := unusable[m.Name] || !exists[m.Name] && !p.ofCollaSet(); stays && !slices.ContainsFunc(marks, func(o decoration.Mark) bool { return o.Name == m.Name }) {
+				marks = append(marks, m)
+			}
+		}
+		for _, of := range d.decorations {
+			for _, m := range marks {
+				if m.Name == of.Name {
+					of.assigned[i] = m.Revision
+				}
+			}
+		}
+		if !p.follows() || decoration.Key(marks) == p.goal() {
+			continue
+		}
+		if len(d.plan.Tells) == maxWrites {
+			d.plan.More = true
+			continue
+		}
+		d.plan.Tells = append(d.plan.Tells, Tell{p, marks})
+	}
+}
+
+// concerns calls for each decoration that an update of the Pod adds, changes or takes away.
+func (d *decision) concerns(p *Pod, do func(*deciding)) {
+	made, wanted := p.answered(), p.wanted()
+	for _, of := range d.decorations {
+		if revisionIn(made, of.Name) != revisionIn(wanted, of.Name) {
+			do(of)
+		}
+	}
+}
+
+// isInScope reports whether a Pod, by its place, is to have the target.
+func (r *deciding) isInScope(pod int) bool { return r.target != "" && r.assigned[pod] == r.target }
+
+// block says why a Pod waits, to each decoration that its update is about.
+func (d *decision) block(p *Pod, reason, why string) {
+	d.concerns(p, func(of *deciding) { of.block(p, reason, why) })
+}
+
+// refuse is block for what does not go on until a user changes something.
+func (d *decision) refuse(p *Pod, reason, why string) {
+	d.concerns(p, func(of *deciding) { of.refuse(p, reason, why) })
+}
+
+func (r *deciding) refuse(p *Pod, reason, why string) {
+	r.block(p, reason, why)
+	r.refused, r.stuck[p] = true, true
+}
+
+func (r *deciding) block(p *Pod, reason, why string) {
+	b := r.blockers[reason]
+	if b == nil {
+		b = &appsv1alpha1.Blocker{Reason: reason, Message: cut("Pod "+p.View.Name+": "+why, maxMessage)}
+		r.blockers[reason] = b
+	}
+	b.Count++
+}
+
+// look has the next decision come no later than that.
+func (d *decision) look(in time.Duration) {
+	if in > 0 && (d.plan.NextLook == 0 || in < d.plan.NextLook) {
+		d.plan.NextLook = in
+	}
+}
+
+// costOrder puts first the Pods whose update costs least service.
+func costOrder(a, b *Pod) int {
+	serves := func(p *Pod) int {
+		if p.Available {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(serves(a), serves(b)), b.Created.Compare(a.Created),
+		strings.Compare(a.View.Name, b.View.Name))
+}

@@ -1,0 +1,170 @@
+package decoplan
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/api/podops"
+	"kusionstack.io/kuperator/internal/decoration"
+)
+
+// OperatorID is the operation ID of updates, and the name under which a deletion is asked for.
+const OperatorID = "poddecoration"
+
+// Snapshot is all that a decision is made from. Nothing in it is changed, and the order of its lists does not matter.
+type Snapshot struct {
+	// Now is the time of the decision.
+	Now time.Time
+	// Decorations are all of the namespace, Pods all that are not terminating.
+	Decorations []Decoration
+	Pods        []Pod
+}
+
+// Decoration is what is known of a PodDecoration.
+type Decoration struct {
+	Name       string
+	Generation int64
+	// Deleting is whether it is being deleted, Protected whether our finalizer keeps it.
+	Deleting, Protected bool
+	Spec                appsv1alpha1.PodDecorationSpec
+	Status              appsv1alpha1.PodDecorationStatus
+	// Updated is the revision of the present template, "" if it has none, and Problem says why.
+	Updated string
+	Problem string
+	// Next is what lies between status.currentRevision and Updated; nil if that is not known, or they are equal.
+	Next *appsv1alpha1.UpdateForecast
+}
+
+// Pod is what is known of a Pod that is not terminating.
+type Pod struct {
+	// View is what the protocol reads of it. Labels are those without the ones that its decorations set: by these the next
+	// Pod of its workload is selected.
+	View    podops.View
+	Labels  map[string]string
+	Created time.Time
+	// Has and Refused are what it was made with and what it cannot have; Desired is what it was told to have, if IsTold.
+	Has     []decoration.Mark
+	Refused []decoration.Refusal
+	Desired []decoration.Mark
+	IsTold  bool
+	// Seen is whether it was decorated when it was created, if only by nothing: it has the annotation of its decorations.
+	Seen bool
+	// Managed is whether it takes part in the lifecycle, Available whether it serves.
+	Managed, Available bool
+	Owner              Owner
+	// Recorded is whether a change in place was made that is not finished; Carried that the kubelet has carried it out, and
+	// Missing what is missing if not. Delegated is whether lifecycle-controller is to finish it, and has time for that.
+	Recorded, Carried, Delegated bool
+	Missing                      string
+	// ResizeDue is whether the recorded change lacks its write to pods/resize, ResizeRestarts that this restarts a
+	// container, Infeasible that the Pod cannot have the resources.
+	ResizeDue, ResizeRestarts, Infeasible bool
+	// Difference is what lies between what the Pod has and Desired. Nil: it is not known, or nothing does.
+	Difference *Difference
+	// Refusal is why the API server does not take the last write to it, "" if it does. Nothing is written to it then.
+	Refusal string
+}
+
+// Owner is the controller of a Pod.
+type Owner struct {
+	// Kind and Name are empty for a Pod without a controller.
+	Kind, Name string
+	UID        types.UID
+	// Recreates is whether it creates another Pod when this one is deleted, and nothing is lost by that. A Job counts a
+	// deleted Pod as one that failed.
+	Recreates bool
+}
+
+// Difference is what lies between what a Pod has and what it was told to have.
+type Difference struct {
+	// Forcing are the fields that a running Pod cannot take over. Empty: it can be changed in place.
+	Forcing []string
+	// Quiet is whether it takes the change over without a restart.
+	Quiet bool
+	// Missing is why no Pod can be made with it, "" if one can.
+	Missing string
+}
+
+// Plan is what to do. At most one write is about a Pod.
+type Plan struct {
+	// Tells are Pods that are to be told what they are to have.
+	Tells []Tell
+	// Begins are Pods on which an update is to be asked for, Changes those to change in place, Resizes those whose change
+	// lacks its write to pods/resize, Finishes those whose change has been carried out.
+	Begins, Changes, Resizes, Finishes []*Pod
+	// Writes are changes of the protocol: an update or a deletion that is not wanted any more, or a deletion to ask for.
+	Writes []Write
+	// Statuses are those to store, by the decorations' names.
+	Statuses map[string]*appsv1alpha1.PodDecorationStatus
+	// Protect are the decorations to which our finalizer is to be added, Release those from which it is to be removed.
+	Protect, Release []string
+	// NextLook is when to decide again if nothing happens before; 0 is never.
+	NextLook time.Duration
+	// More is whether a bound cut the plan short: decide again as soon as it is applied.
+	More bool
+}
+
+// Tell is a Pod and the decorations that it is to have, in the order in which they are rendered.
+type Tell struct {
+	Pod   *Pod
+	Marks []decoration.Mark
+}
+
+// Write is a change of a Pod's metadata.
+type Write struct {
+	Pod *Pod
+	// Does is for messages, such as "asking for the deletion of".
+	Does   string
+	Change podops.Change
+}
+
+// IsZero reports whether nothing is to be written.
+func (p *Plan) IsZero() bool {
+	return len(p.Tells)+len(p.Begins)+len(p.Changes)+len(p.Resizes)+len(p.Finishes)+len(p.Writes)+len(p.Statuses)+
+		len(p.Protect)+len(p.Release) == 0
+}
+
+// answered are the decorations that the Pod was made with, those that it cannot have among them.
+func (p *Pod) answered() []decoration.Mark {
+	if len(p.Refused) == 0 {
+		return p.Has
+	}
+	marks := slices.Clone(p.Has)
+	for _, r := range p.Refused {
+		marks = append(marks, r.Mark)
+	}
+	return marks
+}
+
+// wanted are the decorations that the Pod is to have.
+func (p *Pod) wanted() []decoration.Mark {
+	if p.IsTold {
+		return p.Desired
+	}
+	return p.answered()
+}
+
+// goal is the key of the decorations that the Pod is to have.
+func (p *Pod) goal() string { return decoration.Key(p.wanted()) }
+
+// revisionIn is the revision of a decoration in a list, "" if it is not in it.
+func revisionIn(marks []decoration.Mark, name string) string {
+	for _, m := range marks {
+		if m.Name == name {
+			return m.Revision
+		}
+	}
+	return ""
+}
+
+// isDue reports whether the Pod is to have other decorations than it was made with.
+func (p *Pod) isDue() bool { return p.goal() != decoration.Key(p.answered()) }
+
+// ofCollaSet reports whether collaset-controller has the Pod follow what it is told.
+func (p *Pod) ofCollaSet() bool { return p.Owner.Kind == appsv1alpha1.CollaSetKind }
+
+// follows reports whether something has the Pod follow what it is told.
+func (p *Pod) follows() bool { return p.Managed || p.ofCollaSet() }

@@ -1,0 +1,227 @@
+package decoplan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
+	"kusionstack.io/kuperator/internal/decoration"
+)
+
+const (
+	// maxMessage is how long a message of status may be, maxBlockers how many there may be.
+	maxMessage  = 1024
+	maxBlockers = 16
+	// maxDetails bounds status.details in bytes, roughly.
+	maxDetails = 64 << 10
+)
+
+// hold decides about the finalizer. It keeps a decoration that is deleted until no Pod has it that can be without it.
+func (d *decision) hold(of *deciding) {
+	switch {
+	case !of.Deleting && !of.Protected:
+		d.plan.Protect = append(d.plan.Protect, of.Name)
+	case of.Deleting && of.Protected && !slices.ContainsFunc(d.pods, func(p *Pod) bool { return d.awaits(of, p) }):
+		d.plan.Release = append(d.plan.Release, of.Name)
+	}
+}
+
+// awaits reports whether a Pod has a decoration, and will be without it.
+func (d *decision) awaits(of *deciding, p *Pod) bool {
+	switch {
+	case !p.follows() || !hasAny(p, of.Name):
+		return false
+	case of.stuck[p]:
+		return false
+	}
+	return true
+}
+
+// report works out the status of a decoration.
+func (d *decision) report(of *deciding) {
+	s := &of.next
+	s.ObservedGeneration = of.Generation
+	if !of.Deleting && of.problem == "" {
+		s.UpdatedRevision = of.Updated
+	}
+	p := d.count(of)
+	p = d.clock(of, p)
+	if d.isComplete(of, p) {
+		s.CurrentRevision = of.Updated
+	}
+	s.NextUpdate = nil
+	if s.CurrentRevision != s.UpdatedRevision {
+		s.NextUpdate = of.Next
+	}
+	s.Details = d.details(of)
+	s.Blockers = nil
+	for _, reason := range slices.Sorted(maps.Keys(of.blockers)) {
+		s.Blockers = append(s.Blockers, *of.blockers[reason])
+	}
+	slices.SortStableFunc(s.Blockers, func(a, b appsv1alpha1.Blocker) int { return cmp.Compare(b.Count, a.Count) })
+	s.Blockers = s.Blockers[:min(len(s.Blockers), maxBlockers)]
+	d.conditions(of, p)
+	if !equality.Semantic.DeepEqual(*s, of.Status) {
+		if d.plan.Statuses == nil {
+			d.plan.Statuses = map[string]*appsv1alpha1.PodDecorationStatus{}
+		}
+		d.plan.Statuses[of.Name] = s
+	}
+}
+
+// count counts Pods.
+func (d *decision) count(of *deciding) (p progress) {
+	s := &of.next
+	s.MatchedPods, s.InjectedPods, s.UpdatedPods, s.UpdatedReadyPods, s.UpdatedAvailablePods = 0, 0, 0, 0, 0
+	for _, i := range of.pods {
+		pod := d.pods[i]
+		revision, refusal := revisionOf(pod, of.Name)
+		s.MatchedPods++
+		if refusal != "" {
+			of.refuse(pod, BlockRefused, refusal)
+		}
+		if revision != "" {
+			s.InjectedPods++
+		}
+		if revision != "" && revision == of.Updated {
+			s.UpdatedPods++
+			if pod.View.Ready {
+				s.UpdatedReadyPods++
+			}
+			if pod.Available {
+				s.UpdatedAvailablePods++
+			}
+		}
+		if !of.isInScope(i) || !pod.follows() || of.stuck[pod] {
+			continue
+		}
+		isMade := slices.Contains(pod.answered(), decoration.Mark{Name: of.Name, Revision: of.target})
+		if !isMade || !pod.Available {
+			p.waiting++
+		}
+		if isMade && !pod.Available && revision == of.target {
+			p.failing++
+		}
+	}
+	return p
+}
+
+// revisionOf is the revision of a decoration that a Pod has, "" for none, and why it cannot have one, "" if it can.
+func revisionOf(p *Pod, name string) (revision, refusal string) {
+	revision = revisionIn(p.Has, name)
+	for _, r := range p.Refused {
+		if r.Name == name {
+			refusal = r.Why
+		}
+	}
+	return revision, refusal
+}
+
+// isComplete reports whether every Pod has the updated revision and serves.
+func (d *decision) isComplete(of *deciding, p progress) bool {
+	rolling := of.Spec.UpdateStrategy.RollingUpdate
+	isHeld := rolling != nil && (rolling.Selector != nil || rolling.Partition != nil && *rolling.Partition > 0)
+	return p.waiting == 0 && !of.refused && of.problem == "" && of.next.Halted == nil && !of.Deleting && !isHeld &&
+		!of.Spec.UpdateStrategy.Paused && of.Updated != ""
+}
+
+// details are the Pods by workload, as many as fit.
+func (d *decision) details(of *deciding) []appsv1alpha1.PodDecorationWorkloadDetail {
+	by := map[string]*appsv1alpha1.PodDecorationWorkloadDetail{}
+	size := 0
+	for _, i := range of.pods {
+		p := d.pods[i]
+		owner := p.Owner.Kind + "/" + p.Owner.Name
+		detail := by[owner]
+		if detail == nil {
+			if size += len(owner) + 64; size > maxDetails {
+				continue
+			}
+			detail = &appsv1alpha1.PodDecorationWorkloadDetail{}
+			switch {
+			case p.ofCollaSet():
+				detail.CollaSet = p.Owner.Name
+			case p.Owner.Kind != "":
+				detail.Workload = owner
+			}
+			by[owner] = detail
+		}
+		detail.AffectedReplicas++
+		revision, _ := revisionOf(p, of.Name)
+		if of.Spec.DisablePodDetail {
+			continue
+		}
+		if size += len(p.View.Name) + len(revision) + 64; size > maxDetails {
+			continue
+		}
+		detail.Pods = append(detail.Pods, appsv1alpha1.PodDecorationPodInfo{Name: p.View.Name, Revision: revision,
+			Escaped: revision == "" && of.assigned[i] != ""})
+	}
+	var details []appsv1alpha1.PodDecorationWorkloadDetail
+	for _, owner := range slices.Sorted(maps.Keys(by)) {
+		details = append(details, *by[owner])
+	}
+	return details
+}
+
+// conditions are those that kstatus reads, and Progressing.
+func (d *decision) conditions(of *deciding, p progress) {
+	s := &of.next
+	reason, message := appsv1alpha1.ReasonUpdating, fmt.Sprintf("%d of %d Pods have %s, %d of them serve", s.UpdatedPods,
+		s.MatchedPods, s.UpdatedRevision, s.UpdatedAvailablePods)
+	ready, reconciling, stalled, progressing := false, true, false, true
+	stop := func(why appsv1alpha1.ConditionReason, text string) {
+		reason, message, reconciling, stalled, progressing = why, text, false, true, false
+	}
+	switch h := s.Halted; {
+	case of.problem != "":
+		stop(appsv1alpha1.ReasonInvalidSpec, of.problem)
+	case of.Deleting:
+		message = fmt.Sprintf("it is being deleted, and %d Pods still have it", s.InjectedPods)
+	case h != nil && h.RollbackTo != "":
+		stop(appsv1alpha1.ReasonRolledBack, fmt.Sprintf("Pods with revision %s did not serve within "+
+			"spec.progressDeadlineSeconds: they go back to %s; change spec.template", h.Revision, h.RollbackTo))
+	case h != nil:
+		stop(appsv1alpha1.ReasonRolloutHalted, fmt.Sprintf("Pods with revision %s did not serve within "+
+			"spec.progressDeadlineSeconds: no more Pods get it; change spec.template", h.Revision))
+	case of.refused:
+		stop(appsv1alpha1.ReasonBlocked, message+"; status.blockers says what keeps the others from it")
+	case p.waiting == 0 && s.CurrentRevision == s.UpdatedRevision:
+		ready, reconciling, reason = true, false, appsv1alpha1.ReasonRolloutComplete
+	case p.exceeded:
+		reason, progressing = appsv1alpha1.ReasonProgressDeadlineExceeded, false
+		message += "; nothing got better within spec.progressDeadlineSeconds"
+	case of.Spec.UpdateStrategy.Paused:
+		reconciling, reason, progressing = false, appsv1alpha1.ReasonPaused, false
+	case p.waiting == 0:
+		ready, reconciling, reason = true, false, appsv1alpha1.ReasonRolloutComplete
+		message += "; spec.updateStrategy.rollingUpdate keeps the others at what they have"
+	}
+	set := func(kind string, is bool) {
+		status := metav1.ConditionFalse
+		if is {
+			status = metav1.ConditionTrue
+		}
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: status, Reason: string(reason),
+			Message: cut(message, maxMessage), ObservedGeneration: of.Generation, LastTransitionTime: stamp(d.Now)})
+	}
+	set(appsv1alpha1.PodDecorationReady, ready)
+	set(appsv1alpha1.PodDecorationReconciling, reconciling)
+	set(appsv1alpha1.PodDecorationStalled, stalled)
+	set(appsv1alpha1.PodDecorationProgressing, progressing)
+}
+
+// cut shortens a text to so many bytes.
+func cut(text string, to int) string {
+	if len(text) <= to {
+		return text
+	}
+	return strings.ToValidUTF8(text[:to-3], "") + "..."
+}
