@@ -122,7 +122,7 @@ func (a applier) createPod(ctx context.Context, o *observation, c setplan.Creati
 }
 
 // newPod makes a Pod of a revision, from the revision's own JSON so that no field is lost. Where its decorations do not
-// exist any more, whoever decorates new Pods decides.
+// exist any more, it is made without, and webhook-server decides.
 func (s *server) newPod(
 	ctx context.Context, o *observation, c setplan.Creation,
 ) (*unstructured.Unstructured, error) {

@@ -21,10 +21,7 @@ import (
 )
 
 // errNoForm is that no Pod can be made of a form: one of its revisions does not exist, or cannot be read.
-var errNoForm = errors.New("it cannot be made")
-
-// decorationKind is the kind that owns revisions of decorations.
-const decorationKind = "PodDecoration"
+var errNoForm = errors.New("the Pod cannot be made")
 
 // knownForms is what is kept of Pods with decorations. The zero knownForms is empty. It is safe for concurrent use.
 type knownForms struct {
@@ -57,7 +54,7 @@ func (r *reconciler) observeDecorations(ctx context.Context, o *observation) err
 			named[m] = true
 		}
 	}
-	o.memory.forms.keep(needed, named, o.memory.revisions.changesFor)
+	o.memory.forms.forgetOthers(needed, named, o.memory.revisions.changesFor)
 	s.Decorated = make(map[setplan.FormChange]setplan.Difference, len(needed))
 	for between := range needed {
 		change, err := r.changeOf(ctx, o, between)
@@ -68,18 +65,16 @@ func (r *reconciler) observeDecorations(ctx context.Context, o *observation) err
 		case err != nil:
 			return err
 		}
-		s.Decorated[between] = setplan.Difference{
-			Forcing: slices.Concat(withoutClaims(change.Forcing), setplan.ClaimForcing(s.Templates[between.From.Revision],
-				s.Templates[between.To.Revision], s.Retention)),
-			Quiet:   between.From != between.To && !change.Restarts,
-			Resizes: len(change.Resize) > 0 || change.PodResize != nil,
-		}
+		difference := differenceOf(&change, between.From == between.To)
+		difference.Forcing = slices.Concat(difference.Forcing, setplan.ClaimForcing(s.Templates[between.From.Revision],
+			s.Templates[between.To.Revision], s.Retention))
+		s.Decorated[between] = difference
 	}
 	return nil
 }
 
-// keep forgets what is not needed any more.
-func (f *knownForms) keep(
+// forgetOthers forgets what is not needed any more.
+func (f *knownForms) forgetOthers(
 	changes map[setplan.FormChange]bool, decorations map[decoration.Mark]bool, can revision.Capabilities,
 ) {
 	f.mu.Lock()
@@ -164,7 +159,7 @@ func (s *server) decoration(ctx context.Context, o *observation, m decoration.Ma
 		return d, fmt.Errorf("reading revision %s of PodDecoration %s: %w", m.Revision, m.Name, err)
 	}
 	// Others may write revisions as well: of a workload, or to have a Pod made that they may not make.
-	if owner := metav1.GetControllerOfNoCopy(cr); owner == nil || owner.Kind != decorationKind || owner.Name != m.Name ||
+	if owner := metav1.GetControllerOfNoCopy(cr); owner == nil || owner.Kind != appsv1alpha1.PodDecorationKind || owner.Name != m.Name ||
 		!strings.HasPrefix(owner.APIVersion, appsv1alpha1.SchemeGroupVersion.Group+"/") {
 		return d, fmt.Errorf("%w: revision %s is not of PodDecoration %s", errNoForm, m.Revision, m.Name)
 	}

@@ -182,10 +182,7 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 	}
 	s.MaxUnavailable = maxUnavailable(spec.UpdateStrategy.RollingUpdate, s.Replicas)
 	for name, change := range o.history.changes {
-		s.Revisions[name] = setplan.Difference{
-			Forcing: withoutClaims(change.Forcing), Quiet: name != s.UpdatedRevision && !change.Restarts,
-			Resizes: len(change.Resize) > 0 || change.PodResize != nil,
-		}
+		s.Revisions[name] = differenceOf(&change, name == s.UpdatedRevision)
 	}
 	if _, exists := s.Revisions[s.CurrentRevision]; !exists && !s.Deleting {
 		s.CurrentRevision = s.UpdatedRevision
@@ -197,6 +194,14 @@ func (o *observation) describe(now time.Time, protocol bool, selector labels.Sel
 		}
 	}
 	o.snapshot = s
+}
+
+// differenceOf is what decisions read of a change; isSame is whether it is from a revision to itself.
+func differenceOf(change *revision.Change, isSame bool) setplan.Difference {
+	return setplan.Difference{
+		Forcing: withoutClaims(change.Forcing), Quiet: !isSame && !change.Restarts,
+		Resizes: len(change.Resize) > 0 || change.PodResize != nil,
+	}
 }
 
 // scaled is a number, or a percentage of the whole rounded up; 0 for nil and for what cannot be read.

@@ -9,58 +9,45 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Again renders two lists of decorations into a Pod that was rendered with the first: before is the Pod as it is, and
-// after as it is to be; what the second does not set any more is in Dropped, and is left as it is. from are those that
-// the Pod has, none that were refused. pod is left as it is.
-func Again(pod map[string]any, from, to []Decoration) (before, after map[string]any, refused []Refusal, err error) {
-	render := func(decorations []Decoration) (map[string]any, []Refusal, error) {
-		return renderInto(base(pod, from, decorations), decorations)
-	}
-	if before, _, err = render(from); err != nil {
+// RenderBoth renders two lists of decorations into a Pod that was rendered with the first: before is the Pod as it is,
+// and after as it is to be. What the second does not set any more is in Dropped, and is left as it is. from are the
+// decorations that the Pod has, without refused ones. pod is left as it is.
+func RenderBoth(
+	pod map[string]any, from, to []Decoration,
+) (before, after map[string]any, refused []Refusal, err error) {
+	if before, _, err = renderInto(base(pod, from, from), from); err != nil {
 		return nil, nil, nil, err
 	}
-	after, refused, err = render(to)
+	after, refused, err = renderInto(base(pod, from, to), to)
 	return before, after, refused, err
 }
 
-// base is a Pod that was rendered with decorations, as others can be rendered into it. A container that both bring
-// stays, and is none of the workload's: it keeps its place. An init container is theirs if it has their image: one of
-// the workload stays, and they bring none then. Labels and annotations that are kept where they are there go if they have
-// the decorations' value.
+// base is a Pod that was rendered with decorations, as others can be rendered into it.
+//
+// A container that both bring stays in its place, and is none of the workload's. An init container is removed if it has
+// the image of a decoration's: else it is one of the workload, and the decoration brought none. A label or annotation
+// of policy Retain is removed if it has the decoration's value: the decoration set it, or the same is set again.
 func base(pod map[string]any, from, to []Decoration) *canvas {
 	c := &canvas{pod: runtime.DeepCopyJSON(pod), added: map[string]string{}}
 	Unmark(c.pod)
-	brings := func(decorations []Decoration, list func(*Template) []map[string]any, name string) (of, image string, is bool) {
-		for _, d := range decorations {
-			for _, container := range list(d.Template) {
-				if text(container, "name") == name {
-					of, image, is = d.Name, text(container, "image"), true
-				}
+	brings := map[string]bool{}
+	for _, d := range to {
+		for _, container := range d.Template.Containers {
+			brings[text(container, "name")] = true
+		}
+	}
+	for _, d := range from {
+		for _, container := range d.Template.Containers {
+			name := text(container, "name")
+			if c.added[name] = d.Name; !brings[name] {
+				c.remove("containers", func(o map[string]any) bool { return text(o, "name") == name })
 			}
 		}
-		return of, image, is
-	}
-	keep := func(field string, goes func(name, image string) bool) {
-		if list := c.list(field); len(list) > 0 {
-			c.setList(field, slices.DeleteFunc(list, func(item any) bool {
-				o, is := item.(map[string]any)
-				return is && goes(text(o, "name"), text(o, "image"))
-			}))
+		for _, container := range d.Template.InitContainers {
+			c.remove("initContainers", func(o map[string]any) bool {
+				return text(o, "name") == text(container, "name") && text(o, "image") == text(container, "image")
+			})
 		}
-	}
-	keep("containers", func(name, _ string) bool {
-		of, _, is := brings(from, func(t *Template) []map[string]any { return t.Containers }, name)
-		if is {
-			c.added[name] = of
-		}
-		_, _, stays := brings(to, func(t *Template) []map[string]any { return t.Containers }, name)
-		return is && !stays
-	})
-	keep("initContainers", func(name, image string) bool {
-		_, theirs, is := brings(from, func(t *Template) []map[string]any { return t.InitContainers }, name)
-		return is && theirs == image
-	})
-	for _, d := range from {
 		for _, m := range d.Template.Metadata {
 			if m.PatchPolicy == "" || m.PatchPolicy == Retain {
 				c.forget("labels", m.Labels)
@@ -69,6 +56,16 @@ func base(pod map[string]any, from, to []Decoration) *canvas {
 		}
 	}
 	return c
+}
+
+// remove takes objects out of a list of the Pod's spec.
+func (c *canvas) remove(field string, is func(map[string]any) bool) {
+	if list := c.list(field); len(list) > 0 {
+		c.setList(field, slices.DeleteFunc(list, func(item any) bool {
+			o, isObject := item.(map[string]any)
+			return isObject && is(o)
+		}))
+	}
 }
 
 // forget takes labels or annotations away that have these values.
@@ -99,7 +96,7 @@ func settings(decorations []Decoration) map[string]string {
 	set := map[string]string{}
 	for _, d := range decorations {
 		t := d.Template
-		name := func(format string, of ...any) { set[fmt.Sprintf(format, of...)] = d.Name }
+		name := func(format string, arguments ...any) { set[fmt.Sprintf(format, arguments...)] = d.Name }
 		for _, m := range t.Metadata {
 			switch m.PatchPolicy {
 			case Overwrite:
@@ -129,12 +126,12 @@ func settings(decorations []Decoration) map[string]string {
 		each("volumes", t.Volumes, "name")
 		each("tolerations", t.Tolerations, tolerationKeys...)
 		for _, p := range t.PrimaryContainers {
-			of := fmt.Sprintf("primaryContainers[%s %s]", cmp.Or(p.TargetPolicy, TargetAll), p.Name)
+			path := fmt.Sprintf("primaryContainers[%s %s]", cmp.Or(p.TargetPolicy, TargetAll), p.Name)
 			if p.Image != "" {
-				name("%s.image", of)
+				name("%s.image", path)
 			}
-			each(of+".env", p.Env, "name")
-			each(of+".volumeMounts", p.VolumeMounts, "mountPath")
+			each(path+".env", p.Env, "name")
+			each(path+".volumeMounts", p.VolumeMounts, "mountPath")
 		}
 		if t.RuntimeClassName != nil {
 			name("runtimeClassName")

@@ -41,7 +41,7 @@ func TestAPodIsRenderedAgain(t *testing.T) {
 			require.NoError(t, err)
 			want, _, err := decoration.Render(pod, to)
 			require.NoError(t, err)
-			before, after, refused, err := decoration.Again(made, from, to)
+			before, after, refused, err := decoration.RenderBoth(made, from, to)
 			require.NoError(t, err)
 			assert.Empty(t, refused)
 			assert.Equal(t, tidy(want), tidy(after))

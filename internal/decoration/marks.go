@@ -88,16 +88,21 @@ func Key(marks []Mark) string {
 	return text
 }
 
+// Made are the decorations that a Pod was made with: those that it has, and those that it cannot have.
+func Made(has []Mark, refused []Refusal) []Mark {
+	made := slices.Clone(has)
+	for _, r := range refused {
+		if !slices.ContainsFunc(has, func(m Mark) bool { return m.Name == r.Name }) {
+			made = append(made, r.Mark)
+		}
+	}
+	return made
+}
+
 // Keys are two keys of a Pod by its annotations: of the decorations that it was made with, those among them that it
 // cannot have, and of those that it is to have. A list that cannot be read asks for nothing.
 func Keys(annotations map[string]string) (made, desired string) {
-	marks := slices.Clone(MarksOf(annotations))
-	for _, r := range RefusedOf(annotations) {
-		if !slices.ContainsFunc(marks, func(m Mark) bool { return m.Name == r.Name }) {
-			marks = append(marks, r.Mark)
-		}
-	}
-	made = Key(marks)
+	made = Key(Made(MarksOf(annotations), RefusedOf(annotations)))
 	if wanted := MarksIn(annotations[appsv1alpha1.PodDecorationDesiredAnnotation]); wanted != nil {
 		return made, Key(wanted)
 	}

@@ -29,8 +29,8 @@ var ErrDecorated = errors.New("the Pod has other decorations already")
 
 // Render returns a Pod with decorations, and those that it cannot have: they are left out, and the others rendered. pod
 // is a Pod, or a template of Pods, as its workload made it, and is left as it is. A Pod that has all of the decorations
-// already is returned as it is, one that has others is ErrDecorated. The order of the list does not matter. A Pod that is
-// to have none has an empty list of marks after that: it was seen.
+// already is returned as it is, one that has others is ErrDecorated. The order of the list does not matter. A Pod that
+// is to have none has an empty list of marks after that: it was seen.
 func Render(pod map[string]any, decorations []Decoration) (decorated map[string]any, refused []Refusal, err error) {
 	if made, _ := Keys((&unstructured.Unstructured{Object: pod}).GetAnnotations()); made != "" {
 		wanted := make([]Mark, 0, len(decorations))
@@ -79,20 +79,27 @@ type canvas struct {
 }
 
 func (c *canvas) render(d Decoration) error {
-	for _, step := range []func(*Template, string) error{c.metadata, c.initContainers, c.primaryContainers, c.containers,
-		c.volumes, c.scheduling} {
-		if err := step(d.Template, d.Name); err != nil {
-			return err
-		}
+	t := d.Template
+	if err := c.metadata(t); err != nil {
+		return err
 	}
+	if err := c.initContainers(t, d.Name); err != nil {
+		return err
+	}
+	c.primaryContainers(t)
+	if err := c.containers(t, d.Name); err != nil {
+		return err
+	}
+	mergeBy(child(c.pod, "spec"), "volumes", t.Volumes, "name")
+	c.scheduling(t)
 	return nil
 }
 
-func (c *canvas) metadata(t *Template, _ string) error {
+func (c *canvas) metadata(t *Template) error {
 	for _, m := range t.Metadata {
-		c.keep("labels", m.PatchPolicy == Overwrite, m.Labels)
+		c.setMetadata("labels", m.PatchPolicy == Overwrite, m.Labels)
 		if m.PatchPolicy != MergePatchJSON {
-			c.keep("annotations", m.PatchPolicy == Overwrite, m.Annotations)
+			c.setMetadata("annotations", m.PatchPolicy == Overwrite, m.Annotations)
 			continue
 		}
 		for _, key := range slices.Sorted(maps.Keys(m.Annotations)) {
@@ -111,8 +118,8 @@ func (c *canvas) metadata(t *Template, _ string) error {
 	return nil
 }
 
-// keep sets labels or annotations, those that are there only if they are to be overwritten.
-func (c *canvas) keep(field string, overwrite bool, values map[string]string) {
+// setMetadata sets labels or annotations, those that are there only if they are to be overwritten.
+func (c *canvas) setMetadata(field string, overwrite bool, values map[string]string) {
 	if len(values) == 0 {
 		return
 	}
@@ -146,7 +153,7 @@ func (c *canvas) owner(container string) string {
 	return "a container of the workload"
 }
 
-func (c *canvas) primaryContainers(t *Template, _ string) error {
+func (c *canvas) primaryContainers(t *Template) {
 	for _, change := range t.PrimaryContainers {
 		list := c.list("containers")
 		var primary []map[string]any
@@ -175,7 +182,6 @@ func (c *canvas) primaryContainers(t *Template, _ string) error {
 			mergeBy(container, "volumeMounts", change.VolumeMounts, "mountPath")
 		}
 	}
-	return nil
 }
 
 func (c *canvas) containers(t *Template, decoration string) error {
@@ -204,22 +210,17 @@ func (c *canvas) containers(t *Template, decoration string) error {
 	return nil
 }
 
-func (c *canvas) volumes(t *Template, _ string) error {
-	mergeBy(child(c.pod, "spec"), "volumes", t.Volumes, "name")
-	return nil
-}
-
 // tolerationKeys are the fields that tell tolerations apart.
 var tolerationKeys = []string{"key", "effect", "operator"}
 
-func (c *canvas) scheduling(t *Template, _ string) error {
+func (c *canvas) scheduling(t *Template) {
 	spec := child(c.pod, "spec")
 	mergeBy(spec, "tolerations", t.Tolerations, tolerationKeys...)
 	if t.RuntimeClassName != nil {
 		spec["runtimeClassName"] = *t.RuntimeClassName
 	}
 	if t.Affinity == nil {
-		return nil
+		return
 	}
 	if t.Affinity.OverrideAffinity != nil {
 		spec["affinity"] = runtime.DeepCopyJSON(t.Affinity.OverrideAffinity)
@@ -232,7 +233,6 @@ func (c *canvas) scheduling(t *Template, _ string) error {
 		}
 		required["nodeSelectorTerms"] = terms
 	}
-	return nil
 }
 
 // list is a list of the Pod's spec.

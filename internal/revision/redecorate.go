@@ -8,7 +8,7 @@ import (
 )
 
 // Redecorate is what lies between a Pod that was made with decorations, by whatever workload, and the same Pod with
-// others; refused are those of the others that it cannot have. pod is its JSON, and from are none that were refused.
+// others; refused are those of the others that it cannot have. pod is its JSON, and from has none that were refused.
 // Change.Patch makes the change with an empty revision.
 func Redecorate(
 	pod map[string]any, from, to []decoration.Decoration, can Capabilities,
@@ -17,22 +17,21 @@ func Redecorate(
 	template := map[string]any{"spec": pod["spec"], "metadata": map[string]any{
 		"labels": metadata["labels"], "annotations": metadata["annotations"],
 	}}
-	before, after, refused, err := decoration.Again(template, from, to)
+	before, after, refused, err := decoration.RenderBoth(template, from, to)
 	if err != nil {
 		return Change{}, nil, fmt.Errorf("decorating the Pod: %w", err)
 	}
-	is, err := ofTemplate(before)
+	dataBefore, err := ofTemplate(before)
 	if err != nil {
 		return Change{}, nil, err
 	}
-	willBe, err := ofTemplate(after)
+	dataAfter, err := ofTemplate(after)
 	if err != nil {
 		return Change{}, nil, err
 	}
-	change = Explain(is, willBe, can)
+	change = Explain(dataBefore, dataAfter, can)
 	if dropped := decoration.Dropped(from, to); len(dropped) > 0 {
-		change.Forcing = bounded(slices.Concat(dropped, change.Forcing))
-		change.allForce = len(change.Forcing)
+		change.Forcing = slices.Concat(bounded(dropped), change.Forcing)
 	}
 	return change, refused, nil
 }

@@ -15,6 +15,9 @@ const (
 	PodTransitionRuleKind = "PodTransitionRule"
 	ResourceContextKind   = "ResourceContext"
 	OperationJobKind      = "OperationJob"
+
+	// PodDecorationKind owns the revisions of decorations. The kind itself is still to come.
+	PodDecorationKind = "PodDecoration"
 )
 
 var (

@@ -93,8 +93,8 @@ const (
 
 	// PodDecorationDesiredAnnotation is the list of PodDecorations that the Pod is to have. Absent means those that it
 	// has.
-	// Writer: who decides about PodDecorations. Reader: collaset-controller, which updates the Pod to them, with a new
-	// revision of the CollaSet if there is one. Format: as PodDecorationRevisionsAnnotation. Lifetime: that of the Pod.
+	// Writer: none yet, poddecoration-controller is still to come. Reader: collaset-controller, which updates the Pod to
+	// them, together with a new revision of the CollaSet if there is one. Format: as PodDecorationRevisionsAnnotation. Lifetime: that of the Pod.
 	PodDecorationDesiredAnnotation = "poddecoration.kusionstack.io/desired"
 
 	// PodDecorationRefusedAnnotation is the list of PodDecorations that the Pod was to have and cannot have.

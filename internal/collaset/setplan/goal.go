@@ -5,13 +5,14 @@ import (
 )
 
 const (
-	// BlockDecorationMissing is the reason of Pods that were told to have a revision of a PodDecoration that does not exist.
+	// BlockDecorationMissing is the reason of Pods that were told to have a revision of a PodDecoration that does not
+	// exist.
 	BlockDecorationMissing = "DecorationMissing"
 	// inPlaceImpossible is the reason of Pods that would have to be created again, and may not be.
 	inPlaceImpossible = "InPlaceImpossible"
 )
 
-// aiming says what Pods are to be made of, once it is known which of them are to be at the updated revision.
+// aiming decides what Pods are to be made of, once it is known which of them are to be at the updated revision.
 type aiming struct {
 	*Strategy
 	*History
@@ -31,26 +32,26 @@ func (a *aiming) aim(pods []*item) {
 			continue
 		}
 		// Decorations that cannot be had hold up no template.
-		as := Form{revision, it.Decorations}
-		if it.undecorated, it.why = a.obstacle(it, as); it.undecorated != "" {
-			it.goal = as
+		otherwise := Form{revision, it.Decorations}
+		if it.undecorated, it.why = a.obstacle(it, it.goal, otherwise); it.undecorated != "" {
+			it.goal = otherwise
 		}
 	}
 }
 
 // obstacle is why a Pod cannot get the decorations that it was told to have, as a reason and for people, while it can
 // be made as it is otherwise; "" if nothing is known to be in the way.
-func (a *aiming) obstacle(it *item, otherwise Form) (reason, why string) {
-	difference, known := a.difference(it.Form(), it.goal)
+func (a *aiming) obstacle(it *item, told, otherwise Form) (reason, why string) {
+	difference, _ := a.difference(it.Form(), told)
 	if difference.Missing != "" {
 		return BlockDecorationMissing, difference.Missing
 	}
-	if a.Policy == appsv1alpha1.PodUpdateInPlaceOnly && (!known || len(difference.Forcing) > 0) {
+	if a.Policy == appsv1alpha1.PodUpdateInPlaceOnly && len(difference.Forcing) > 0 {
 		if other, known := a.difference(it.Form(), otherwise); otherwise == it.Form() || known && len(other.Forcing) == 0 {
 			return inPlaceImpossible, cannotTakeOver(difference.Forcing)
 		}
 	}
-	for _, t := range []Trial{{Write: TrialPatch, From: it.Form(), To: it.goal}, {Write: TrialCreate, To: it.goal}} {
+	for _, t := range []Trial{{Write: TrialPatch, From: it.Form(), To: told}, {Write: TrialCreate, To: told}} {
 		if v, known := a.api.verdict(t, verdictLasts); known && v.Refused != "" {
 			a.notes.look(v.Retry.Sub(a.notes.now))
 			return BlockChangeRefused, t.Refusal(v.Refused)

@@ -237,7 +237,7 @@ func (w conditionWriter) stalled(p *Plan, o Outcome) (reasons []string, message 
 	if len(reasons) == 0 && p.Goal.Held {
 		for _, b := range p.Blockers {
 			switch b.Reason {
-			case "InPlaceImpossible", resizeInfeasible, restartInfeasible, recordUnreadable, BlockExpansionRefused:
+			case inPlaceImpossible, resizeInfeasible, restartInfeasible, recordUnreadable, BlockExpansionRefused:
 				return []string{b.Reason}, fmt.Sprintf("%d Pods: %s", b.Count, b.Message)
 			}
 		}

@@ -3,7 +3,6 @@ package decoplan
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -23,7 +22,8 @@ type Rollout struct {
 	// then Partition does not count; nil if it is not set. Neither holds up a deletion.
 	Partition      *int32
 	UpdateSelector labels.Selector
-	// Hold is whether no other Pod gets Updated, whatever Partition and UpdateSelector say. It does not hold up a deletion.
+	// Hold is which Pods get Updated if others are held back, whatever Partition and UpdateSelector say. It does not hold up
+	// a deletion.
 	Hold Hold
 }
 
@@ -61,15 +61,15 @@ func Assign(rollouts []Rollout, pods []*Pod) [][]decoration.Mark {
 
 // AssignNew returns the decorations that a new Pod with these labels is to have. While a partition keeps Pods back it
 // gets what they have: those who admit Pods at the same moment cannot count each other's.
-func AssignNew(rollouts []Rollout, of map[string]string) []decoration.Mark {
+func AssignNew(rollouts []Rollout, podLabels map[string]string) []decoration.Mark {
 	var assigned []decoration.Mark
 	for _, r := range inOrder(rollouts) {
 		revision := r.Current
 		switch {
-		case !r.selects(of):
+		case !r.selects(podLabels):
 			continue
 		case r.Hold != HoldNone:
-		case r.UpdateSelector != nil && r.UpdateSelector.Matches(labels.Set(of)),
+		case r.UpdateSelector != nil && r.UpdateSelector.Matches(labels.Set(podLabels)),
 			r.UpdateSelector == nil && (r.Partition == nil || *r.Partition == 0):
 			revision = r.Updated
 		}
@@ -111,8 +111,8 @@ func (r *Rollout) assign(pods []*Pod) []string {
 }
 
 // selects reports whether a Pod with these labels is to have the decoration.
-func (r *Rollout) selects(of map[string]string) bool {
-	return r.Updated != "" && r.Selector != nil && r.Selector.Matches(labels.Set(of))
+func (r *Rollout) selects(podLabels map[string]string) bool {
+	return r.Updated != "" && r.Selector != nil && r.Selector.Matches(labels.Set(podLabels))
 }
 
 // updates returns which of the selected Pods get Updated.
@@ -132,8 +132,7 @@ func (r *Rollout) updates(pods []*Pod, selected []int) func(pod int) bool {
 		return cmp.Or(
 			first(p, q, func(p *Pod) bool { return revisionIn(p.answered(), r.Name) == r.Updated }),
 			first(p, q, func(p *Pod) bool { return revisionIn(p.wanted(), r.Name) == r.Updated }),
-			first(p, q, func(p *Pod) bool { return !p.Available }),
-			q.Created.Compare(p.Created), strings.Compare(p.View.Name, q.View.Name))
+			costOrder(p, q))
 	})
 	updated := make(map[int]bool, len(order))
 	for _, i := range order[:max(0, len(order)-int(*r.Partition))] {

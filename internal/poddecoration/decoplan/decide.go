@@ -15,14 +15,15 @@ import (
 	"kusionstack.io/kuperator/internal/decoration"
 )
 
-// maxWrites bounds the Pods that one decision writes to.
+// maxWrites is how many Pods one decision tells, and how many writes there may be for it to begin another update. What
+// is under way is always moved on.
 const maxWrites = 64
 
 // decision is one decision.
 type decision struct {
 	*Snapshot
 	decorations []*deciding
-	// pods are by name, none that has ended.
+	// pods are by name, none that is terminating or has ended.
 	pods     []*Pod
 	rollouts []Rollout
 	plan     Plan
@@ -40,18 +41,19 @@ type deciding struct {
 	// pods are those that it selects, by their place in decision.pods. assigned are the revisions that Pods are to have.
 	pods     []int
 	assigned map[int]string
-	// blockers are why Pods wait, by reason. refused says that a user has to change something.
+	// blockers are why Pods wait, by reason. refused is true if a user has to change something.
 	blockers map[string]*appsv1alpha1.Blocker
 	refused  bool
 	// stuck are Pods that stay without it until a user changes something.
 	stuck map[*Pod]bool
-	// tries is whether next has a new trial. youngest is for newest, once that is asked.
-	tries, isNewestKnown bool
-	youngest             *Pod
+	// newest is the youngest Pod that it selects and no CollaSet owns; nil for none. isTrialNew is true once this decision
+	// has chosen a trial.
+	newest     *Pod
+	isTrialNew bool
 	// spare is how many more Pods may become unavailable, once that is asked.
 	spare *int
 	// next is the status to be. Its trial is decided on with the Pods.
-	next appsv1alpha1.PodDecorationStatus
+	next Status
 }
 
 // Decide answers what is due. Its cost is O(Pods × decorations) for selectors; what it writes is about Pods that are
@@ -65,22 +67,23 @@ func Decide(s *Snapshot) Plan {
 	}
 	slices.SortFunc(d.pods, func(a, b *Pod) int { return strings.Compare(a.View.Name, b.View.Name) })
 	for i := range s.Decorations {
-		d.decorations = append(d.decorations, d.read(&s.Decorations[i]))
+		d.decorations = append(d.decorations, read(&s.Decorations[i], d.pods))
 	}
 	slices.SortFunc(d.decorations, func(a, b *deciding) int { return strings.Compare(a.Name, b.Name) })
 	d.tell()
 	d.operate()
 	for _, of := range d.decorations {
-		d.hold(of)
+		d.guard(of)
 		d.report(of)
 	}
 	return d.plan
 }
 
 // read makes of a decoration what can be acted on.
-func (d *decision) read(of *Decoration) *deciding {
+func read(of *Decoration, pods []*Pod) *deciding {
 	r := &deciding{Decoration: of, problem: of.Problem, blockers: map[string]*appsv1alpha1.Blocker{},
-		assigned: map[int]string{}, stuck: map[*Pod]bool{}, next: *of.Status.DeepCopy()}
+		assigned: map[int]string{}, stuck: map[*Pod]bool{}, next: of.Status}
+	r.next.Conditions = slices.Clone(of.Status.Conditions) // they are changed where they are
 	parse := func(field string, selector *metav1.LabelSelector) labels.Selector {
 		if selector == nil {
 			return nil
@@ -110,9 +113,13 @@ func (d *decision) read(of *Decoration) *deciding {
 	if r.selector == nil {
 		return r
 	}
-	for i, p := range d.pods {
-		if r.selector.Matches(labels.Set(p.Labels)) {
-			r.pods = append(r.pods, i)
+	for i, p := range pods {
+		if !r.selector.Matches(labels.Set(p.Labels)) {
+			continue
+		}
+		r.pods = append(r.pods, i)
+		if !p.ofCollaSet() && (r.newest == nil || p.Created.After(r.newest.Created)) {
+			r.newest = p
 		}
 	}
 	return r
@@ -138,13 +145,12 @@ func (r *deciding) rollout() Rollout {
 }
 
 // New returns the decorations that a new Pod with these labels is to have.
-func New(decorations []Decoration, of map[string]string) []decoration.Mark {
-	d := &decision{Snapshot: &Snapshot{}}
-	assigned := make([]Rollout, 0, len(decorations))
+func New(decorations []Decoration, podLabels map[string]string) []decoration.Mark {
+	rollouts := make([]Rollout, 0, len(decorations))
 	for i := range decorations {
-		assigned = append(assigned, d.read(&decorations[i]).rollout())
+		rollouts = append(rollouts, read(&decorations[i], nil).rollout())
 	}
-	return AssignNew(assigned, of)
+	return AssignNew(rollouts, podLabels)
 }
 
 // tell tells each Pod what it is to have.
@@ -159,16 +165,13 @@ func (d *decision) tell() {
 		for _, m := range p.answered() {
 			// What cannot be decided on stays. So does what does not exist any more, but on Pods of CollaSets, which could have
 			// no other template then: nothing says how it is to be taken off.
-			if stays := unusable[m.Name] || !exists[m.Name] && !p.ofCollaSet(); stays && !slices.ContainsFunc(marks, func(o decoration.Mark) bool { return o.Name == m.Name }) {
+			stays := unusable[m.Name] || !exists[m.Name] && !p.ofCollaSet()
+			if stays && revisionIn(marks, m.Name) == "" {
 				marks = append(marks, m)
 			}
 		}
 		for _, of := range d.decorations {
-			for _, m := range marks {
-				if m.Name == of.Name {
-					of.assigned[i] = m.Revision
-				}
-			}
+			of.assigned[i] = revisionIn(marks, of.Name)
 		}
 		if !p.follows() || decoration.Key(marks) == p.goal() {
 			continue
@@ -181,14 +184,16 @@ func (d *decision) tell() {
 	}
 }
 
-// concerns calls for each decoration that an update of the Pod adds, changes or takes away.
-func (d *decision) concerns(p *Pod, do func(*deciding)) {
-	made, wanted := p.answered(), p.wanted()
+// about are the decorations that an update of the Pod adds, changes or takes away; of a Pod that was changed already,
+// all that it has.
+func (d *decision) about(p *Pod) (about []*deciding) {
 	for _, of := range d.decorations {
-		if revisionIn(made, of.Name) != revisionIn(wanted, of.Name) {
-			do(of)
+		made, wanted := revisionIn(p.answered(), of.Name), revisionIn(p.wanted(), of.Name)
+		if made != wanted || !p.isDue() && made != "" {
+			about = append(about, of)
 		}
 	}
+	return about
 }
 
 // isInScope reports whether a Pod, by its place, is to have the target.
@@ -196,12 +201,16 @@ func (r *deciding) isInScope(pod int) bool { return r.target != "" && r.assigned
 
 // block says why a Pod waits, to each decoration that its update is about.
 func (d *decision) block(p *Pod, reason, why string) {
-	d.concerns(p, func(of *deciding) { of.block(p, reason, why) })
+	for _, of := range d.about(p) {
+		of.block(p, reason, why)
+	}
 }
 
 // refuse is block for what does not go on until a user changes something.
 func (d *decision) refuse(p *Pod, reason, why string) {
-	d.concerns(p, func(of *deciding) { of.refuse(p, reason, why) })
+	for _, of := range d.about(p) {
+		of.refuse(p, reason, why)
+	}
 }
 
 func (r *deciding) refuse(p *Pod, reason, why string) {
@@ -225,14 +234,8 @@ func (d *decision) look(in time.Duration) {
 	}
 }
 
-// costOrder puts first the Pods whose update costs least service.
+// costOrder puts first the Pods whose update costs least service: those that do not serve, then the youngest.
 func costOrder(a, b *Pod) int {
-	serves := func(p *Pod) int {
-		if p.Available {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(serves(a), serves(b)), b.Created.Compare(a.Created),
+	return cmp.Or(first(a, b, func(p *Pod) bool { return !p.Available }), b.Created.Compare(a.Created),
 		strings.Compare(a.View.Name, b.View.Name))
 }

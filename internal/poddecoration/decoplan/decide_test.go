@@ -41,7 +41,7 @@ func TestAllPodsGetADecoration(t *testing.T) {
 			assert.EqualValues(t, 10, s.InjectedPods)
 			assert.EqualValues(t, 10, s.UpdatedAvailablePods)
 			assert.Equal(t, "sidecar-1", s.CurrentRevision)
-			_, ready := w.condition("sidecar", appsv1alpha1.PodDecorationReady)
+			_, ready := w.condition("sidecar", decoplan.Ready)
 			assert.True(t, ready)
 			require.Len(t, s.Details, 2)
 			assert.Equal(t, "db", s.Details[0].CollaSet)
@@ -84,7 +84,7 @@ func TestD4ASelectorThatIsNotValidSelectsNothing(t *testing.T) {
 	require.True(t, w.run(always))
 	assert.Empty(t, w.log)
 	assert.Equal(t, 10, w.at("sidecar-1"))
-	reason, stalled := w.condition("sidecar", appsv1alpha1.PodDecorationStalled)
+	reason, stalled := w.condition("sidecar", decoplan.Stalled)
 	assert.True(t, stalled)
 	assert.Equal(t, string(appsv1alpha1.ReasonInvalidSpec), reason)
 	// Others go on.
@@ -102,7 +102,7 @@ func TestD5APartitionIsKeptByWhoeverDecides(t *testing.T) {
 	w.decoration("sidecar").Spec.UpdateStrategy.RollingUpdate = rolling(9)
 	require.True(t, w.run(always))
 	assert.Equal(t, 1, w.at("sidecar-2"))
-	_, ready := w.condition("sidecar", appsv1alpha1.PodDecorationReady)
+	_, ready := w.condition("sidecar", decoplan.Ready)
 	assert.True(t, ready)
 	assert.Equal(t, "sidecar-1", w.decoration("sidecar").Status.CurrentRevision)
 	// New Pods get the current one.
@@ -157,7 +157,7 @@ func TestWebhookServerIsAway(t *testing.T) {
 	blockers := w.decoration("sidecar").Status.Blockers
 	require.NotEmpty(t, blockers)
 	assert.Equal(t, decoplan.BlockNotInjected, blockers[0].Reason)
-	_, stalled := w.condition("sidecar", appsv1alpha1.PodDecorationStalled)
+	_, stalled := w.condition("sidecar", decoplan.Stalled)
 	assert.True(t, stalled)
 
 	w.bare = false
@@ -215,7 +215,7 @@ func TestATemplateThatDoesNotServeStops(t *testing.T) {
 			require.True(t, w.run(always), w.log)
 			require.Empty(t, w.problems)
 			s := w.decoration("sidecar").Status
-			reason, stalled := w.condition("sidecar", appsv1alpha1.PodDecorationStalled)
+			reason, stalled := w.condition("sidecar", decoplan.Stalled)
 			assert.Equal(t, "sidecar-1", s.CurrentRevision)
 			switch policy {
 			case appsv1alpha1.RolloutFailureRollback:
@@ -248,7 +248,7 @@ func TestPausedTellsNoOtherPod(t *testing.T) {
 	w.log = nil
 	require.True(t, w.run(always))
 	assert.Empty(t, w.log)
-	reason, _ := w.condition("sidecar", appsv1alpha1.PodDecorationProgressing)
+	reason, _ := w.condition("sidecar", decoplan.Progressing)
 	assert.Equal(t, string(appsv1alpha1.ReasonPaused), reason)
 }
 
@@ -287,7 +287,7 @@ func TestAnythingAtRandom(t *testing.T) {
 		for _, name := range names {
 			d := w.decoration(name)
 			d.Generation++
-			d.Spec.UpdateStrategy = appsv1alpha1.PodDecorationUpdateStrategy{}
+			d.Spec.UpdateStrategy = decoplan.UpdateStrategy{}
 		}
 		require.True(t, w.run(always), "does not come to rest\n%v", w.log)
 		require.Empty(t, w.problems)

@@ -24,7 +24,7 @@ const (
 	BlockInPlaceImpossible = "InPlaceImpossible"
 	// BlockKeptBack: it would have to be created again, and the Pod in its place would not get the revision.
 	BlockKeptBack = "KeptBack"
-	// BlockNotInjected: Pods are created without the decoration, so deleting more of them helps nobody.
+	// BlockNotInjected: Pods are created without the decoration, so deleting more of them is of no use.
 	BlockNotInjected = "NotInjected"
 	// BlockMissing: a revision that it is to have does not exist.
 	BlockMissing = "DecorationMissing"
@@ -34,7 +34,7 @@ const (
 	BlockMaxUnavailable = "MaxUnavailable"
 	// BlockChangeRefused: the API server does not take the change.
 	BlockChangeRefused = "ChangeRefused"
-	// BlockWaiting: the lifecycle has not let it go yet, or it has not carried the change out.
+	// BlockWaiting: the lifecycle has not let it go yet, or its kubelet has not carried the change out.
 	BlockWaiting = "Waiting"
 )
 
@@ -63,7 +63,7 @@ func (d *decision) operate() {
 	}
 }
 
-// unmanaged blocks a Pod that would be told to have something else if anything had it follow.
+// unmanaged reports a Pod outside the lifecycle that lacks what it would be told to have.
 func (d *decision) unmanaged(i int) {
 	p := d.pods[i]
 	for _, of := range d.decorations {
@@ -77,28 +77,27 @@ func (d *decision) unmanaged(i int) {
 
 // follow moves an update that has begun one step on. It reports whether one is to begin.
 func (d *decision) follow(p *Pod) (begin bool) {
-	isUnderWay := podops.IsDuring(p.View, OperatorID, podops.TypeUpdate)
-	due := p.isDue()
+	due, isUpdating := p.isDue(), p.isUpdating()
 	isInPlace := due && p.Difference != nil && len(p.Difference.Forcing) == 0 && p.Difference.Missing == ""
 	switch {
 	case due && p.Difference == nil: // what lies between is not known yet
-	case p.Refusal != "" && isUnderWay && !p.Recorded:
+	case p.Refusal != "" && isUpdating && !p.Recorded:
 		d.cancel(p)
 	case p.Refusal != "":
 		d.refuse(p, BlockChangeRefused, "the API server does not take the change, which is tried again: "+p.Refusal)
-	case podops.MarkedBy(p.View, appsv1alpha1.ToDeleteLabel, OperatorID):
-		if isInPlace || !due && !p.isInfeasible() {
+	case p.isMarked():
+		if isInPlace || !due && !p.Infeasible {
 			d.write(p, "taking back the deletion of", podops.Withdraw(p.View, appsv1alpha1.ToDeleteLabel, OperatorID))
 		} else {
 			d.block(p, BlockWaiting, "waits for its graceful deletion")
 		}
-	case isUnderWay && isInPlace:
+	case isUpdating && isInPlace:
 		d.changeWhenAllowed(p)
-	case p.isInfeasible():
+	case p.Infeasible:
 		return true
 	case p.Recorded:
 		return d.followRecord(p)
-	case isUnderWay:
+	case isUpdating:
 		d.cancel(p)
 	default:
 		return due
@@ -113,7 +112,7 @@ func (d *decision) cancel(p *Pod) {
 
 // changeWhenAllowed changes a Pod in place that was let go for that.
 func (d *decision) changeWhenAllowed(p *Pod) {
-	if podops.Allowed(p.View, OperatorID, podops.TypeUpdate) {
+	if p.isAllowed() {
 		d.plan.Changes = append(d.plan.Changes, p)
 		return
 	}
@@ -123,32 +122,20 @@ func (d *decision) changeWhenAllowed(p *Pod) {
 // followRecord moves a change that was made in place one step on. It reports whether an update is to begin, for what is
 // left of it or for another one.
 func (d *decision) followRecord(p *Pod) (begin bool) {
-	isUnderWay := podops.IsDuring(p.View, OperatorID, podops.TypeUpdate)
+	isUpdating := p.isUpdating()
 	switch {
-	case p.ResizeDue && p.ResizeRestarts && !podops.Allowed(p.View, OperatorID, podops.TypeUpdate):
-		return !isUnderWay
+	case p.ResizeDue && p.ResizeRestarts && !p.isAllowed():
+		return !isUpdating
 	case p.ResizeDue:
 		d.plan.Resizes = append(d.plan.Resizes, p)
-	case isUnderWay && !p.Carried:
-		d.blockMade(p, BlockWaiting, p.Missing)
-	case p.Carried && !p.Delegated && (isUnderWay || podops.PhaseOf(p.View, OperatorID) == podops.PhaseNone):
+	case isUpdating && !p.Carried:
+		d.block(p, BlockWaiting, p.Missing)
+	case p.Carried && !p.Delegated && (isUpdating || podops.PhaseOf(p.View, OperatorID) == podops.PhaseNone):
 		d.plan.Finishes = append(d.plan.Finishes, p)
 	default:
-		return !isUnderWay && p.isDue()
+		return !isUpdating && p.isDue()
 	}
 	return false
-}
-
-// isInfeasible reports whether the Pod cannot get the resources of its decorations where it is.
-func (p *Pod) isInfeasible() bool { return p.Recorded && p.Infeasible }
-
-// blockMade blocks a Pod that was changed already, so that its update is about nothing any more.
-func (d *decision) blockMade(p *Pod, reason, why string) {
-	for _, of := range d.decorations {
-		if slices.Contains(p.Has, decoration.Mark{Name: of.Name, Revision: of.target}) {
-			of.block(p, reason, why)
-		}
-	}
 }
 
 // write changes a Pod's metadata.
@@ -166,7 +153,7 @@ func (d *decision) begin(p *Pod) {
 	}
 	_, leaves := p.View.Labels[appsv1alpha1.ToDeleteLabel]
 	writes := len(d.plan.Begins) + len(d.plan.Changes) + len(d.plan.Writes)
-	isInPlace := len(difference.Forcing) == 0 && !p.isInfeasible()
+	isInPlace := len(difference.Forcing) == 0 && !p.Infeasible
 	switch {
 	case difference.Missing != "":
 		d.refuse(p, BlockMissing, difference.Missing)
@@ -181,12 +168,12 @@ func (d *decision) begin(p *Pod) {
 	case isInPlace:
 		d.plan.Begins = append(d.plan.Begins, p)
 	default:
-		d.delete(p)
+		d.askDeletion(p)
 	}
 }
 
-// delete asks for a Pod's graceful deletion.
-func (d *decision) delete(p *Pod) {
+// askDeletion asks for a Pod's graceful deletion. Only another OperatorID could be an error.
+func (d *decision) askDeletion(p *Pod) {
 	if c, err := podops.Mark(p.View, appsv1alpha1.ToDeleteLabel, "true", OperatorID); err == nil {
 		d.write(p, "asking for the deletion of", c)
 	}
@@ -195,66 +182,43 @@ func (d *decision) delete(p *Pod) {
 // mayRecreate reports whether the Pod may be deleted for another one.
 func (d *decision) mayRecreate(p *Pod, difference *Difference) bool {
 	why := strings.Join(difference.Forcing, ", ")
-	if p.isInfeasible() {
+	if p.Infeasible {
 		why = "its resources: " + p.Missing
 	}
-	about := d.about(p)
-	refuse := func(reason, text string) bool {
-		for _, of := range about {
-			of.refuse(p, reason, text)
-		}
+	if !p.Owner.Recreates {
+		d.refuse(p, BlockNoWorkload, fmt.Sprintf("would have to be created again for %s, and no controller does that: delete "+
+			"it yourself", why))
 		return false
 	}
-	if !p.Owner.Recreates {
-		of := "it has no controller"
-		if p.Owner.Kind != "" {
-			of = "it is of a " + p.Owner.Kind
-		}
-		return refuse(BlockNoWorkload, fmt.Sprintf("would have to be created again for %s, and %s that does this: delete it "+
-			"when that suits", why, of))
-	}
-	next := AssignNew(d.rollouts, p.Labels)
+	about, next := d.about(p), AssignNew(d.rollouts, p.Labels)
 	for _, of := range about {
-		if of.Spec.UpdateStrategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly {
-			return refuse(BlockInPlaceImpossible, fmt.Sprintf("podUpgradePolicy of PodDecoration %s is InPlaceOnly, but a running "+
+		switch gets := revisionIn(next, of.Name); {
+		case of.Spec.UpdateStrategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly:
+			d.refuse(p, BlockInPlaceImpossible, fmt.Sprintf("podUpgradePolicy of PodDecoration %s is InPlaceOnly, but a running "+
 				"Pod cannot take over: %s", of.Name, why))
-		}
-		if revisionIn(next, of.Name) != revisionIn(p.wanted(), of.Name) {
-			return refuse(BlockKeptBack, fmt.Sprintf("would have to be created again for %s, and new Pods get %q of PodDecoration %s "+
-				"while a partition or a pause keeps Pods back: name Pods with rollingUpdate.selector, or let all have it", why,
-				revisionIn(next, of.Name), of.Name))
+			return false
+		case gets != revisionIn(p.wanted(), of.Name):
+			d.refuse(p, BlockKeptBack, fmt.Sprintf("would have to be created again for %s, and new Pods get %q of PodDecoration "+
+				"%s while a partition or a pause keeps Pods back: name Pods with rollingUpdate.selector, or let all have it", why,
+				gets, of.Name))
+			return false
 		}
 	}
 	may := true
 	for _, of := range about {
-		may = d.isTried(of, p) && may
+		may = d.passesTrial(of, p) && may
 	}
 	return may
 }
 
-// about are the decorations that an update of the Pod is about: of one that was made already, all that it has.
-func (d *decision) about(p *Pod) (about []*deciding) {
-	add := func(of *deciding) { about = append(about, of) }
-	if p.isDue() {
-		d.concerns(p, add)
-		return about
-	}
-	for _, of := range d.decorations {
-		if hasAny(p, of.Name) {
-			add(of)
-		}
-	}
-	return about
-}
-
-// isTried reports whether a Pod may be deleted so that one with the decoration takes its place: the youngest tells
+// passesTrial reports whether a Pod may be deleted so that one with the decoration takes its place: the youngest tells
 // whether new Pods get it.
-func (d *decision) isTried(of *deciding, p *Pod) bool {
+func (d *decision) passesTrial(of *deciding, p *Pod) bool {
 	if of.target == "" {
 		return true
 	}
 	trial := of.Status.Trial
-	newest := d.newest(of)
+	newest := of.newest
 	isSince := newest != nil && trial != nil && newest.Created.After(trial.Time.Time)
 	switch {
 	case newest != nil && !newest.Seen && (isSince || p.Seen && newest.Created.After(p.Created)):
@@ -269,29 +233,11 @@ func (d *decision) isTried(of *deciding, p *Pod) bool {
 			"after it has it", trial.PodName))
 		return false
 	}
-	if !of.tries {
-		of.tries = true
-		of.next.Trial = &appsv1alpha1.PodDecorationTrial{Time: stamp(d.Now), PodName: p.View.Name, PodUID: p.View.UID}
+	if !of.isTrialNew {
+		of.isTrialNew = true
+		of.next.Trial = &Trial{Time: stamp(d.Now), PodName: p.View.Name, PodUID: p.View.UID}
 	}
 	return false // once that is stored
-}
-
-// newest is the youngest Pod that a decoration selects and that webhook-server was to decorate; nil for none.
-func (d *decision) newest(of *deciding) *Pod {
-	if of.isNewestKnown {
-		return of.youngest
-	}
-	of.isNewestKnown = true
-	for _, i := range of.pods {
-		if p := d.pods[i]; !p.ofCollaSet() && (of.youngest == nil || p.Created.After(of.youngest.Created)) {
-			of.youngest = p
-		}
-	}
-	return of.youngest
-}
-
-func hasAny(p *Pod, name string) bool {
-	return slices.ContainsFunc(p.answered(), func(m decoration.Mark) bool { return m.Name == name })
 }
 
 // spends reports whether another Pod may be unavailable, for each decoration that its update is about, and counts it.
@@ -319,13 +265,11 @@ func (d *decision) spare(of *deciding) int {
 	}
 	count, unavailable := 0, 0
 	for _, p := range d.pods {
-		if !p.Managed || p.ofCollaSet() || !d.isOf(of, p) {
+		if !p.Managed || p.ofCollaSet() || revisionIn(p.Has, of.Name)+revisionIn(p.wanted(), of.Name) == "" {
 			continue
 		}
 		count++
-		isLeaving := podops.IsDuring(p.View, OperatorID, podops.TypeUpdate) ||
-			podops.MarkedBy(p.View, appsv1alpha1.ToDeleteLabel, OperatorID)
-		if !p.Available || isLeaving {
+		if !p.Available || p.isUpdating() || p.isMarked() {
 			unavailable++
 		}
 	}
@@ -333,14 +277,8 @@ func (d *decision) spare(of *deciding) int {
 	return *of.spare
 }
 
-// isOf reports whether a Pod has a decoration or is to have it.
-func (d *decision) isOf(of *deciding, p *Pod) bool {
-	named := func(m decoration.Mark) bool { return m.Name == of.Name }
-	return slices.ContainsFunc(p.Has, named) || p.IsTold && slices.ContainsFunc(p.Desired, named)
-}
-
 // maxUnavailable is a Deployment's: 25 % by default, rounded down, and at least one.
-func maxUnavailable(spec *appsv1alpha1.PodDecorationSpec, count int) int {
+func maxUnavailable(spec *Spec, count int) int {
 	value := intstr.FromString("25%")
 	if rolling := spec.UpdateStrategy.RollingUpdate; rolling != nil && rolling.MaxUnavailable != nil {
 		value = *rolling.MaxUnavailable

@@ -27,12 +27,9 @@ func halted(of *Decoration) *appsv1alpha1.HaltedRollout {
 
 // halts reports whether the failure policy stops a rollout that fails.
 func halts(of *Decoration) bool {
-	switch of.Spec.UpdateStrategy.FailurePolicy {
-	case appsv1alpha1.RolloutFailurePause, appsv1alpha1.RolloutFailureRollback:
-		return true
-	case "", appsv1alpha1.RolloutFailureReport:
-	}
-	return false
+	policy := of.Spec.UpdateStrategy.FailurePolicy
+	return deadline(of) > 0 &&
+		(policy == appsv1alpha1.RolloutFailurePause || policy == appsv1alpha1.RolloutFailureRollback)
 }
 
 // deadline is the longest time without progress, 0 for no bound.
@@ -52,8 +49,8 @@ type progress struct {
 	exceeded bool
 }
 
-// clock moves the clock in the status to be, and halts what fails.
-func (d *decision) clock(of *deciding, p progress) progress {
+// moveClock moves the clock in the status to be, and halts what fails.
+func (d *decision) moveClock(of *deciding, p progress) progress {
 	before, next := &of.Status, &of.next
 	next.Halted = of.halted
 	limit := deadline(of.Decoration)
@@ -86,9 +83,9 @@ func (d *decision) clock(of *deciding, p progress) progress {
 }
 
 // wasRunning reports whether a status is of a rollout that was under way: the clock runs from its begin.
-func wasRunning(s *appsv1alpha1.PodDecorationStatus) bool {
+func wasRunning(s *Status) bool {
 	for _, c := range s.Conditions {
-		if c.Type == appsv1alpha1.PodDecorationProgressing {
+		if c.Type == Progressing {
 			return c.Reason != string(appsv1alpha1.ReasonRolloutComplete) && c.Reason != string(appsv1alpha1.ReasonPaused)
 		}
 	}

@@ -1,10 +1,7 @@
 package decoplan
 
 import (
-	"slices"
 	"time"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
@@ -18,7 +15,7 @@ const OperatorID = "poddecoration"
 type Snapshot struct {
 	// Now is the time of the decision.
 	Now time.Time
-	// Decorations are all of the namespace, Pods all that are not terminating.
+	// Decorations and Pods are all of the namespace.
 	Decorations []Decoration
 	Pods        []Pod
 }
@@ -29,8 +26,8 @@ type Decoration struct {
 	Generation int64
 	// Deleting is whether it is being deleted, Protected whether our finalizer keeps it.
 	Deleting, Protected bool
-	Spec                appsv1alpha1.PodDecorationSpec
-	Status              appsv1alpha1.PodDecorationStatus
+	Spec                Spec
+	Status              Status
 	// Updated is the revision of the present template, "" if it has none, and Problem says why.
 	Updated string
 	Problem string
@@ -38,7 +35,7 @@ type Decoration struct {
 	Next *appsv1alpha1.UpdateForecast
 }
 
-// Pod is what is known of a Pod that is not terminating.
+// Pod is what is known of a Pod.
 type Pod struct {
 	// View is what the protocol reads of it. Labels are those without the ones that its decorations set: by these the next
 	// Pod of its workload is selected.
@@ -60,7 +57,7 @@ type Pod struct {
 	Recorded, Carried, Delegated bool
 	Missing                      string
 	// ResizeDue is whether the recorded change lacks its write to pods/resize, ResizeRestarts that this restarts a
-	// container, Infeasible that the Pod cannot have the resources.
+	// container, Infeasible that the Pod cannot have the resources where it is. All of this is only if Recorded.
 	ResizeDue, ResizeRestarts, Infeasible bool
 	// Difference is what lies between what the Pod has and Desired. Nil: it is not known, or nothing does.
 	Difference *Difference
@@ -72,7 +69,6 @@ type Pod struct {
 type Owner struct {
 	// Kind and Name are empty for a Pod without a controller.
 	Kind, Name string
-	UID        types.UID
 	// Recreates is whether it creates another Pod when this one is deleted, and nothing is lost by that. A Job counts a
 	// deleted Pod as one that failed.
 	Recreates bool
@@ -98,7 +94,7 @@ type Plan struct {
 	// Writes are changes of the protocol: an update or a deletion that is not wanted any more, or a deletion to ask for.
 	Writes []Write
 	// Statuses are those to store, by the decorations' names.
-	Statuses map[string]*appsv1alpha1.PodDecorationStatus
+	Statuses map[string]*Status
 	// Protect are the decorations to which our finalizer is to be added, Release those from which it is to be removed.
 	Protect, Release []string
 	// NextLook is when to decide again if nothing happens before; 0 is never.
@@ -107,7 +103,7 @@ type Plan struct {
 	More bool
 }
 
-// Tell is a Pod and the decorations that it is to have, in the order in which they are rendered.
+// Tell is a Pod and the decorations that it is to have.
 type Tell struct {
 	Pod   *Pod
 	Marks []decoration.Mark
@@ -129,14 +125,10 @@ func (p *Plan) IsZero() bool {
 
 // answered are the decorations that the Pod was made with, those that it cannot have among them.
 func (p *Pod) answered() []decoration.Mark {
-	if len(p.Refused) == 0 {
+	if len(p.Refused) == 0 { // nearly all
 		return p.Has
 	}
-	marks := slices.Clone(p.Has)
-	for _, r := range p.Refused {
-		marks = append(marks, r.Mark)
-	}
-	return marks
+	return decoration.Made(p.Has, p.Refused)
 }
 
 // wanted are the decorations that the Pod is to have.
@@ -168,3 +160,13 @@ func (p *Pod) ofCollaSet() bool { return p.Owner.Kind == appsv1alpha1.CollaSetKi
 
 // follows reports whether something has the Pod follow what it is told.
 func (p *Pod) follows() bool { return p.Managed || p.ofCollaSet() }
+
+// isUpdating reports whether an update of the Pod is asked for or under way, isAllowed whether it may be changed.
+func (p *Pod) isUpdating() bool { return podops.IsDuring(p.View, OperatorID, podops.TypeUpdate) }
+func (p *Pod) isAllowed() bool  { return podops.Allowed(p.View, OperatorID, podops.TypeUpdate) }
+
+// isMarked reports whether its deletion was asked for here.
+func (p *Pod) isMarked() bool { return podops.MarkedBy(p.View, appsv1alpha1.ToDeleteLabel, OperatorID) }
+
+// hasAny reports whether the Pod was made with some revision of a decoration.
+func (p *Pod) hasAny(name string) bool { return revisionIn(p.answered(), name) != "" }

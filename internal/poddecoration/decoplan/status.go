@@ -23,26 +23,18 @@ const (
 	maxDetails = 64 << 10
 )
 
-// hold decides about the finalizer. It keeps a decoration that is deleted until no Pod has it that can be without it.
-func (d *decision) hold(of *deciding) {
+// guard decides about the finalizer. It keeps a decoration that is deleted until no Pod has it that can be without it.
+func (d *decision) guard(of *deciding) {
 	switch {
 	case !of.Deleting && !of.Protected:
 		d.plan.Protect = append(d.plan.Protect, of.Name)
-	case of.Deleting && of.Protected && !slices.ContainsFunc(d.pods, func(p *Pod) bool { return d.awaits(of, p) }):
+	case of.Deleting && of.Protected && !slices.ContainsFunc(d.pods, of.awaits):
 		d.plan.Release = append(d.plan.Release, of.Name)
 	}
 }
 
-// awaits reports whether a Pod has a decoration, and will be without it.
-func (d *decision) awaits(of *deciding, p *Pod) bool {
-	switch {
-	case !p.follows() || !hasAny(p, of.Name):
-		return false
-	case of.stuck[p]:
-		return false
-	}
-	return true
-}
+// awaits reports whether a Pod has the decoration, and will be without it.
+func (r *deciding) awaits(p *Pod) bool { return p.follows() && p.hasAny(r.Name) && !r.stuck[p] }
 
 // report works out the status of a decoration.
 func (d *decision) report(of *deciding) {
@@ -51,9 +43,8 @@ func (d *decision) report(of *deciding) {
 	if !of.Deleting && of.problem == "" {
 		s.UpdatedRevision = of.Updated
 	}
-	p := d.count(of)
-	p = d.clock(of, p)
-	if d.isComplete(of, p) {
+	p := d.moveClock(of, d.count(of))
+	if of.isComplete(p) {
 		s.CurrentRevision = of.Updated
 	}
 	s.NextUpdate = nil
@@ -70,19 +61,19 @@ func (d *decision) report(of *deciding) {
 	d.conditions(of, p)
 	if !equality.Semantic.DeepEqual(*s, of.Status) {
 		if d.plan.Statuses == nil {
-			d.plan.Statuses = map[string]*appsv1alpha1.PodDecorationStatus{}
+			d.plan.Statuses = map[string]*Status{}
 		}
 		d.plan.Statuses[of.Name] = s
 	}
 }
 
-// count counts Pods.
+// count sets the counts of the status, reports what Pods cannot have, and returns how the rollout fares.
 func (d *decision) count(of *deciding) (p progress) {
 	s := &of.next
 	s.MatchedPods, s.InjectedPods, s.UpdatedPods, s.UpdatedReadyPods, s.UpdatedAvailablePods = 0, 0, 0, 0, 0
 	for _, i := range of.pods {
 		pod := d.pods[i]
-		revision, refusal := revisionOf(pod, of.Name)
+		revision, refusal := revisionIn(pod.Has, of.Name), refusalOf(pod, of.Name)
 		s.MatchedPods++
 		if refusal != "" {
 			of.refuse(pod, BlockRefused, refusal)
@@ -113,28 +104,27 @@ func (d *decision) count(of *deciding) (p progress) {
 	return p
 }
 
-// revisionOf is the revision of a decoration that a Pod has, "" for none, and why it cannot have one, "" if it can.
-func revisionOf(p *Pod, name string) (revision, refusal string) {
-	revision = revisionIn(p.Has, name)
+// refusalOf is why a Pod cannot have a decoration, "" if it can.
+func refusalOf(p *Pod, name string) string {
 	for _, r := range p.Refused {
 		if r.Name == name {
-			refusal = r.Why
+			return r.Why
 		}
 	}
-	return revision, refusal
+	return ""
 }
 
 // isComplete reports whether every Pod has the updated revision and serves.
-func (d *decision) isComplete(of *deciding, p progress) bool {
-	rolling := of.Spec.UpdateStrategy.RollingUpdate
+func (r *deciding) isComplete(p progress) bool {
+	rolling := r.Spec.UpdateStrategy.RollingUpdate
 	isHeld := rolling != nil && (rolling.Selector != nil || rolling.Partition != nil && *rolling.Partition > 0)
-	return p.waiting == 0 && !of.refused && of.problem == "" && of.next.Halted == nil && !of.Deleting && !isHeld &&
-		!of.Spec.UpdateStrategy.Paused && of.Updated != ""
+	return p.waiting == 0 && !r.refused && r.problem == "" && r.next.Halted == nil && !r.Deleting && !isHeld &&
+		!r.Spec.UpdateStrategy.Paused && r.Updated != ""
 }
 
 // details are the Pods by workload, as many as fit.
-func (d *decision) details(of *deciding) []appsv1alpha1.PodDecorationWorkloadDetail {
-	by := map[string]*appsv1alpha1.PodDecorationWorkloadDetail{}
+func (d *decision) details(of *deciding) []WorkloadDetail {
+	by := map[string]*WorkloadDetail{}
 	size := 0
 	for _, i := range of.pods {
 		p := d.pods[i]
@@ -144,7 +134,7 @@ func (d *decision) details(of *deciding) []appsv1alpha1.PodDecorationWorkloadDet
 			if size += len(owner) + 64; size > maxDetails {
 				continue
 			}
-			detail = &appsv1alpha1.PodDecorationWorkloadDetail{}
+			detail = &WorkloadDetail{}
 			switch {
 			case p.ofCollaSet():
 				detail.CollaSet = p.Owner.Name
@@ -154,17 +144,17 @@ func (d *decision) details(of *deciding) []appsv1alpha1.PodDecorationWorkloadDet
 			by[owner] = detail
 		}
 		detail.AffectedReplicas++
-		revision, _ := revisionOf(p, of.Name)
+		revision := revisionIn(p.Has, of.Name)
 		if of.Spec.DisablePodDetail {
 			continue
 		}
 		if size += len(p.View.Name) + len(revision) + 64; size > maxDetails {
 			continue
 		}
-		detail.Pods = append(detail.Pods, appsv1alpha1.PodDecorationPodInfo{Name: p.View.Name, Revision: revision,
+		detail.Pods = append(detail.Pods, PodInfo{Name: p.View.Name, Revision: revision,
 			Escaped: revision == "" && of.assigned[i] != ""})
 	}
-	var details []appsv1alpha1.PodDecorationWorkloadDetail
+	var details []WorkloadDetail
 	for _, owner := range slices.Sorted(maps.Keys(by)) {
 		details = append(details, *by[owner])
 	}
@@ -212,10 +202,10 @@ func (d *decision) conditions(of *deciding, p progress) {
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{Type: kind, Status: status, Reason: string(reason),
 			Message: cut(message, maxMessage), ObservedGeneration: of.Generation, LastTransitionTime: stamp(d.Now)})
 	}
-	set(appsv1alpha1.PodDecorationReady, ready)
-	set(appsv1alpha1.PodDecorationReconciling, reconciling)
-	set(appsv1alpha1.PodDecorationStalled, stalled)
-	set(appsv1alpha1.PodDecorationProgressing, progressing)
+	set(Ready, ready)
+	set(Reconciling, reconciling)
+	set(Stalled, stalled)
+	set(Progressing, progressing)
 }
 
 // cut shortens a text to so many bytes.

@@ -43,7 +43,7 @@ func newWorld() *world {
 
 // decorate adds a decoration of all Pods, at its first revision.
 func (w *world) decorate(name string, change func(*decoplan.Decoration)) {
-	d := decoplan.Decoration{Name: name, Generation: 1, Updated: name + "-1", Spec: appsv1alpha1.PodDecorationSpec{
+	d := decoplan.Decoration{Name: name, Generation: 1, Updated: name + "-1", Spec: decoplan.Spec{
 		Selector: &metav1.LabelSelector{},
 	}}
 	if change != nil {
@@ -125,7 +125,7 @@ func (w *world) create(workload string) {
 		View: podops.View{Namespace: "ns", Name: fmt.Sprintf("%s-%04d", name, w.uid), UID: types.UID(fmt.Sprint(w.uid)),
 			ResourceVersion: "1", Labels: map[string]string{}, Gate: !w.unmanaged[workload]},
 		Labels: map[string]string{}, Created: w.Now, Managed: !w.unmanaged[workload],
-		Owner: decoplan.Owner{Kind: kind, Name: name, UID: types.UID(workload), Recreates: kind == "ReplicaSet"},
+		Owner: decoplan.Owner{Kind: kind, Name: name, Recreates: kind == "ReplicaSet"},
 	}
 	if kind == "Bare" {
 		p.Owner = decoplan.Owner{}
@@ -150,7 +150,7 @@ func (w *world) wrong(format string, args ...any) {
 func (w *world) count(workload string) int {
 	n := 0
 	for i := range w.Pods {
-		if p := &w.Pods[i]; p.Owner.UID == types.UID(workload) {
+		if p := &w.Pods[i]; p.Owner.Kind+"/"+p.Owner.Name == workload {
 			n++
 		}
 	}
@@ -306,6 +306,6 @@ func (w *world) condition(name, kind string) (reason string, is bool) {
 	return "", false
 }
 
-func rolling(partition int32) *appsv1alpha1.PodDecorationRollingUpdate {
-	return &appsv1alpha1.PodDecorationRollingUpdate{Partition: ptr.To(partition)}
+func rolling(partition int32) *decoplan.RollingUpdate {
+	return &decoplan.RollingUpdate{Partition: ptr.To(partition)}
 }
