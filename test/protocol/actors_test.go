@@ -598,8 +598,8 @@ func (w *walk) collaSet() {
 			return err
 		})
 	}
-	for _, pod := range plan.Changes {
-		act("changes", pod, func(p *podObject) error {
+	for _, change := range plan.Changes {
+		act("changes", change.Pod, func(p *podObject) error {
 			err := mayBeTouched(*p)
 			p.revision, p.recorded = w.target, true
 			p.request = podops.OperationOf(p.view, setplan.OperatorID).Request
