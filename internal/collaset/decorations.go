@@ -159,7 +159,8 @@ func (s *server) decoration(ctx context.Context, o *observation, m decoration.Ma
 		return d, fmt.Errorf("reading revision %s of PodDecoration %s: %w", m.Revision, m.Name, err)
 	}
 	// Others may write revisions as well: of a workload, or to have a Pod made that they may not make.
-	if owner := metav1.GetControllerOfNoCopy(cr); owner == nil || owner.Kind != appsv1alpha1.PodDecorationKind || owner.Name != m.Name ||
+	if owner := metav1.GetControllerOfNoCopy(cr); owner == nil ||
+		owner.Kind != appsv1alpha1.PodDecorationKind || owner.Name != m.Name ||
 		!strings.HasPrefix(owner.APIVersion, appsv1alpha1.SchemeGroupVersion.Group+"/") {
 		return d, fmt.Errorf("%w: revision %s is not of PodDecoration %s", errNoForm, m.Revision, m.Name)
 	}

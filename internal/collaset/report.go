@@ -63,7 +63,8 @@ func (r reporter) report(
 		became.ScaleOut = failures.Told(applied.creationsHeld)
 	}
 	if why, refused := o.refusal(became.ScaleOut); refused && o.memory.creations.failures > 1 {
-		became.Refused = setplan.Trial{Write: setplan.TrialCreate, To: setplan.Form{Revision: o.snapshot.UpdatedRevision}}.Refusal(why.Why)
+		to := setplan.Form{Revision: o.snapshot.UpdatedRevision}
+		became.Refused = setplan.Trial{Write: setplan.TrialCreate, To: to}.Refusal(why.Why)
 	}
 	status := setplan.StatusOf(&o.snapshot, plan, became, *o.set.Status.DeepCopy())
 	return r.updateStatus(ctx, o, status, setplan.DeadlineIn(&o.snapshot, plan.Goal, &status), plan.IsZero())

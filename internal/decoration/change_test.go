@@ -18,7 +18,8 @@ func TestAPodIsRenderedAgain(t *testing.T) {
 		"containers": {web, `{"containers":[{"name":"proxy","image":"proxy:1"},
 			{"name":"tail","injectPolicy":"AfterPrimaryContainer"}]}`, `{"containers":[{"name":"proxy","image":"proxy:2"},
 			{"name":"tail","injectPolicy":"AfterPrimaryContainer"}]}`},
-		"what is overwritten": {web, `{"metadata":[{"labels":{"tier":"one"},"patchPolicy":"Overwrite"}],"volumes":[{"name":"v"}]}`,
+		"what is overwritten": {web, `{"metadata":[{"labels":{"tier":"one"},"patchPolicy":"Overwrite"}],
+			"volumes":[{"name":"v"}]}`,
 			`{"metadata":[{"labels":{"tier":"two"},"patchPolicy":"Overwrite"}],"volumes":[{"name":"v","emptyDir":{}}]}`},
 		"what is set where it is not there": {web, `{"metadata":[{"labels":{"tier":"one"}}]}`,
 			`{"metadata":[{"labels":{"tier":"two"}}]}`},
@@ -28,14 +29,17 @@ func TestAPodIsRenderedAgain(t *testing.T) {
 		"an init container": {web, `{"initContainers":[{"name":"setup","image":"setup:1"}]}`,
 			`{"initContainers":[{"name":"setup","image":"setup:2"}]}`},
 		"an init container of the workload": {`{"spec":{"initContainers":[{"name":"setup","image":"mine"}],"containers":[]}}`,
-			`{"initContainers":[{"name":"setup","image":"setup:1"}]}`, `{"initContainers":[{"name":"setup","image":"setup:2"}]}`},
+			`{"initContainers":[{"name":"setup","image":"setup:1"}]}`,
+			`{"initContainers":[{"name":"setup","image":"setup:2"}]}`},
 		"a container that took the place of the first": {web, `{"containers":[{"name":"web","image":"proxy:1"}]}`,
 			`{"containers":[{"name":"web","image":"proxy:2"}]}`},
 		"one container less": {web, `{"containers":[{"name":"proxy"},{"name":"tail"}]}`, `{"containers":[{"name":"proxy"}]}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			images := of("images", 1, `{"primaryContainers":[{"targetPolicy":"Last","image":"debug:1"}],"tolerations":[{"key":"x"}]}`)
-			from, to := []decoration.Decoration{of("a", 0, test.from), images}, []decoration.Decoration{of("a", 0, test.to), images}
+			images := of("images", 1, `{"primaryContainers":[{"targetPolicy":"Last","image":"debug:1"}],
+				"tolerations":[{"key":"x"}]}`)
+			from := []decoration.Decoration{of("a", 0, test.from), images}
+			to := []decoration.Decoration{of("a", 0, test.to), images}
 			pod := object(t, test.pod)
 			made, _, err := decoration.Render(pod, from)
 			require.NoError(t, err)
@@ -65,7 +69,8 @@ func tidy(pod map[string]any) map[string]any {
 
 func TestWhatIsDropped(t *testing.T) {
 	all := `{"metadata":[{"labels":{"l":"1"},"annotations":{"n":"1"},
-		"patchPolicy":"Overwrite"},{"labels":{"kept":"1"}},{"annotations":{"m":"{}"},"patchPolicy":"MergePatchJson"}],"initContainers":[{"name":"i"}],
+		"patchPolicy":"Overwrite"},{"labels":{"kept":"1"}},{"annotations":{"m":"{}"},"patchPolicy":"MergePatchJson"}],
+		"initContainers":[{"name":"i"}],
 		"containers":[{"name":"c"}],"volumes":[{"name":"v"}],"tolerations":[{"key":"k","effect":"NoSchedule"}],
 		"primaryContainers":[{"image":"x","env":[{"name":"E"}],"volumeMounts":[{"mountPath":"/m"}]},
 		{"targetPolicy":"ByName","name":"web","image":"y"}],"runtimeClassName":"kata",
@@ -75,7 +80,8 @@ func TestWhatIsDropped(t *testing.T) {
 	assert.Empty(t, decoration.Dropped([]decoration.Decoration{other}, []decoration.Decoration{one}))
 	assert.Equal(t, []string{
 		"affinity of PodDecoration a", "affinity.nodeSelectorTerms of PodDecoration a",
-		"annotations[m] with {} of PodDecoration a", "annotations[n] of PodDecoration a", "containers[c] of PodDecoration a", "initContainers[i] of PodDecoration a",
+		"annotations[m] with {} of PodDecoration a", "annotations[n] of PodDecoration a",
+		"containers[c] of PodDecoration a", "initContainers[i] of PodDecoration a",
 		"labels[l] of PodDecoration a", "primaryContainers[All ].env[E] of PodDecoration a",
 		"primaryContainers[All ].image of PodDecoration a",
 		"primaryContainers[All ].volumeMounts[/m] of PodDecoration a",

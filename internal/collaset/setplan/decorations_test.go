@@ -28,7 +28,7 @@ func (w *world) decorate() {
 			for _, decorations := range []string{p.Desired, p.Decorations} {
 				to := setplan.Form{Revision: revision, Decorations: decorations}
 				var difference setplan.Difference
-				if w.anew[decorations] != w.anew[p.Decorations] {
+				if w.forcing[decorations] != w.forcing[p.Decorations] {
 					difference.Forcing = []string{"spec.containers"}
 				}
 				w.Decorated[setplan.FormChange{From: p.Form(), To: to}] = difference
@@ -67,11 +67,11 @@ func (w *world) outages() map[string]int {
 
 // TestANewTemplateAndNewDecorationsAreOneTimeOutOfService: in place or by another Pod.
 func TestANewTemplateAndNewDecorationsAreOneTimeOutOfService(t *testing.T) {
-	for name, isAnew := range map[string]bool{"in place": false, "anew": true} {
+	for name, forces := range map[string]bool{"in place": false, "by another Pod": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(5)
 			require.True(t, w.run(always))
-			w.anew = map[string]bool{decoratedBy("sidecar-1"): isAnew}
+			w.forcing = map[string]bool{decoratedBy("sidecar-1"): forces}
 			w.desire(decoratedBy("sidecar-1"), everyPod)
 			w.template("r2")
 			w.log = nil
@@ -92,7 +92,7 @@ func TestANewTemplateAndNewDecorationsAreOneTimeOutOfService(t *testing.T) {
 func TestDecorationsAreNotHeldBackByThePartitionOfTheTemplate(t *testing.T) {
 	w := newWorld(4)
 	require.True(t, w.run(always))
-	w.anew = map[string]bool{decoratedBy("sidecar-1"): true}
+	w.forcing = map[string]bool{decoratedBy("sidecar-1"): true}
 	w.Partition = 3
 	w.template("r2")
 	first := w.live()[0].ID
@@ -109,7 +109,7 @@ func TestDecorationsAreNotHeldBackByThePartitionOfTheTemplate(t *testing.T) {
 	}
 }
 
-// TestALostPodComesBackWithItsDecorations, whoever deletes it.
+// TestALostPodComesBackWithItsDecorations, and with those that it was told to have meanwhile.
 func TestALostPodComesBackWithItsDecorations(t *testing.T) {
 	for name, policy := range map[string]appsv1alpha1.PodUpdatePolicy{
 		"lost": appsv1alpha1.PodUpdateInPlaceIfPossible, "replaced": appsv1alpha1.PodUpdateReplace,
@@ -165,7 +165,7 @@ func TestDecorationsAndTemplatesAtRandom(t *testing.T) {
 		w.Policy = rapid.SampledFrom([]appsv1alpha1.PodUpdatePolicy{appsv1alpha1.PodUpdateInPlaceIfPossible,
 			appsv1alpha1.PodUpdateRecreate, appsv1alpha1.PodUpdateReplace}).Draw(t, "policy")
 		keys := []string{"", decoratedBy("sidecar-1"), decoratedBy("sidecar-2")}
-		w.anew = map[string]bool{keys[1]: true, keys[2]: rapid.Bool().Draw(t, "anew")}
+		w.forcing = map[string]bool{keys[1]: true, keys[2]: rapid.Bool().Draw(t, "forcing")}
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		mostly := func() bool { return random.IntN(4) > 0 }
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
@@ -214,7 +214,7 @@ func TestARepairedDecorationReachesANewPodThatDoesNotServe(t *testing.T) {
 			require.True(t, w.run(always))
 			w.desire(bad, everyPod)
 			if isByUser {
-				w.anew = map[string]bool{bad: true, good: true}
+				w.forcing = map[string]bool{bad: true, good: true}
 				w.set(w.live()[0], appsv1alpha1.ToReplaceLabel, "true")
 			}
 			for range 30 {
@@ -240,7 +240,7 @@ func TestDecorationsThatCannotBeHadHoldUpNoTemplate(t *testing.T) {
 	told := func(t *testing.T, change func(*world)) *world {
 		w := newWorld(3)
 		require.True(t, w.run(always))
-		w.anew = map[string]bool{bad: true}
+		w.forcing = map[string]bool{bad: true}
 		change(w)
 		w.desire(bad, everyPod)
 		w.template("r2")

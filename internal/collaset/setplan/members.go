@@ -192,8 +192,8 @@ type item struct {
 	condemned, spared bool
 	ranks             []int
 	// Rollout. inScope is true if the update strategy wants the Pod at the updated revision. goal is what it is to be made
-	// of; undecorated is the reason if that is not what it was told, "" otherwise, and why says it to people. method is how
-	// it gets to its goal, once that is known to be due.
+	// of; undecorated is the reason if that is not what it was told, "" otherwise, and why says it to people. method is
+	// how it gets to its goal, once that is known to be due.
 	inScope          bool
 	goal             Form
 	undecorated, why string

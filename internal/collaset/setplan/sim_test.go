@@ -46,8 +46,8 @@ type world struct {
 	quietResize bool
 	// shut has the window let nothing begin.
 	shut bool
-	// anew are decorations that no running Pod takes over.
-	anew map[string]bool
+	// forcing are decorations that no running Pod takes over.
+	forcing map[string]bool
 	// older is true if lifecycle-controller finishes nothing for the operator.
 	older bool
 }

@@ -28,10 +28,10 @@ func started(t testing.TB) *world {
 
 // TestAllPodsGetADecoration: in place or by another Pod, of every workload, and then nothing is written.
 func TestAllPodsGetADecoration(t *testing.T) {
-	for name, isAnew := range map[string]bool{"in place": false, "anew": true} {
+	for name, forces := range map[string]bool{"in place": false, "by another Pod": true} {
 		t.Run(name, func(t *testing.T) {
 			w := started(t)
-			w.anew["sidecar-1"] = isAnew
+			w.forcing["sidecar-1"] = forces
 			w.decorate("sidecar", nil)
 			require.True(t, w.run(always), w.log)
 			require.Empty(t, w.problems)
@@ -117,7 +117,7 @@ func TestD5APartitionIsKeptByWhoeverDecides(t *testing.T) {
 // TestD14DeletingADecorationIsARollout like any other: no more Pods are out of service than may be.
 func TestD14DeletingADecorationIsARollout(t *testing.T) {
 	w := started(t)
-	w.anew["sidecar-1"] = true
+	w.forcing["sidecar-1"] = true
 	w.decorate("sidecar", nil)
 	require.True(t, w.run(always))
 	w.deleted = 0
@@ -146,7 +146,7 @@ func TestD14DeletingADecorationIsARollout(t *testing.T) {
 // most is deleted before.
 func TestWebhookServerIsAway(t *testing.T) {
 	w := newWorld()
-	w.anew["sidecar-1"] = true
+	w.forcing["sidecar-1"] = true
 	w.decorate("sidecar", nil)
 	require.True(t, w.run(always))
 	w.bare = true
@@ -175,7 +175,7 @@ func TestPodsThatNothingCreatesAgainAreNotDeleted(t *testing.T) {
 	w.create("Bare/one")
 	delete(w.replicas, "Bare/one")
 	require.True(t, w.run(always))
-	w.anew["sidecar-1"] = true
+	w.forcing["sidecar-1"] = true
 	w.decorate("sidecar", nil)
 	require.True(t, w.run(always))
 	require.Empty(t, w.problems)
@@ -262,7 +262,7 @@ func TestAnythingAtRandom(t *testing.T) {
 		names := []string{"a", "b"}
 		for _, name := range names {
 			w.decorate(name, nil)
-			w.anew[name+"-2"] = rapid.Bool().Draw(t, "anew")
+			w.forcing[name+"-2"] = rapid.Bool().Draw(t, "forcing")
 		}
 		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 		mostly := func() bool { return random.IntN(4) > 0 }

@@ -44,7 +44,7 @@ func (w *world) reasons(name string) map[string]int32 {
 // TestNoPodIsDeletedForARevisionThatTheNextDoesNotGet: with a partition, new Pods get the current one.
 func TestNoPodIsDeletedForARevisionThatTheNextDoesNotGet(t *testing.T) {
 	w := decorated(t, nil)
-	w.anew["sidecar-2"] = true
+	w.forcing["sidecar-2"] = true
 	w.template("sidecar", "sidecar-2")
 	w.decoration("sidecar").Spec.UpdateStrategy.RollingUpdate = rolling(5)
 	require.True(t, w.run(always))
@@ -56,7 +56,7 @@ func TestNoPodIsDeletedForARevisionThatTheNextDoesNotGet(t *testing.T) {
 func TestASelectorOfWhatADecorationSetsIsNoLoop(t *testing.T) {
 	w := newWorld()
 	w.replicas = map[string]int{"ReplicaSet/web": 2}
-	w.anew["sidecar-1"] = true
+	w.forcing["sidecar-1"] = true
 	w.decorate("sidecar", func(d *decoplan.Decoration) {
 		d.Spec.Selector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "injected", Operator: metav1.LabelSelectorOpDoesNotExist}}}
@@ -114,7 +114,7 @@ func TestAResizeThatRestartsAsksFirst(t *testing.T) {
 // TestADecorationThatCannotBeTakenOffStays, and its deletion does not wait for that.
 func TestADecorationThatCannotBeTakenOffStays(t *testing.T) {
 	w := decorated(t, inPlaceOnly)
-	w.anew["sidecar-1"] = true
+	w.forcing["sidecar-1"] = true
 	w.decoration("sidecar").Deleting = true
 	require.True(t, w.run(always))
 	assert.Nil(t, w.decoration("sidecar"))
@@ -138,7 +138,7 @@ func TestOneDecorationHoldsUpNoOthersDeletion(t *testing.T) {
 	w := decorated(t, nil)
 	w.decorate("agent", inPlaceOnly)
 	require.True(t, w.run(always))
-	w.anew["agent-2"], w.anew["sidecar-1"] = true, true
+	w.forcing["agent-2"], w.forcing["sidecar-1"] = true, true
 	w.template("agent", "agent-2")
 	w.decoration("sidecar").Deleting = true
 	require.True(t, w.run(always))
@@ -149,7 +149,7 @@ func TestOneDecorationHoldsUpNoOthersDeletion(t *testing.T) {
 func TestFewDecoratedPodsAreLostWhereNewOnesAreBare(t *testing.T) {
 	w := decorated(t, nil)
 	w.bare = true
-	w.anew["sidecar-2"] = true
+	w.forcing["sidecar-2"] = true
 	w.template("sidecar", "sidecar-2")
 	require.True(t, w.run(always))
 	assert.LessOrEqual(t, w.deleted, 3)
@@ -167,7 +167,7 @@ func TestAMomentIsNoFailure(t *testing.T) {
 		d.Spec.ProgressDeadlineSeconds = ptr.To[int32](60)
 	})
 	require.True(t, w.run(always))
-	w.anew["sidecar-2"] = true
+	w.forcing["sidecar-2"] = true
 	w.template("sidecar", "sidecar-2")
 	require.True(t, w.run(always))
 	require.Equal(t, 6, w.at("sidecar-2"))

@@ -28,8 +28,8 @@ type world struct {
 	replicas map[string]int
 	// unmanaged are workloads that take no part in the lifecycle.
 	unmanaged map[string]bool
-	// anew are revisions that only another Pod can have; broken are those with which no Pod serves.
-	anew, broken map[string]bool
+	// forcing are revisions that only another Pod can have; broken are those with which no Pod serves.
+	forcing, broken map[string]bool
 	// bare is whether new Pods get no decorations: webhook-server is away.
 	bare bool
 	// deleted counts Pods that were deleted on request.
@@ -38,7 +38,7 @@ type world struct {
 
 func newWorld() *world {
 	return &world{Snapshot: decoplan.Snapshot{Now: time.Unix(1_700_000_000, 0)}, replicas: map[string]int{},
-		unmanaged: map[string]bool{}, anew: map[string]bool{}, broken: map[string]bool{}}
+		unmanaged: map[string]bool{}, forcing: map[string]bool{}, broken: map[string]bool{}}
 }
 
 // decorate adds a decoration of all Pods, at its first revision.
@@ -110,7 +110,7 @@ func (w *world) observe(p *decoplan.Pod) {
 	for _, marks := range [][]decoration.Mark{p.Has, p.Desired} {
 		for _, m := range marks {
 			isIn := func(others []decoration.Mark) bool { return slices.Contains(others, m) }
-			if w.anew[m.Revision] && isIn(p.Has) != isIn(p.Desired) {
+			if w.forcing[m.Revision] && isIn(p.Has) != isIn(p.Desired) {
 				p.Difference.Forcing = []string{"containers[" + m.Name + "]"}
 			}
 		}
