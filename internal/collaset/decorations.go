@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -23,14 +22,42 @@ import (
 // errNoForm is that no Pod can be made of a form: one of its revisions does not exist, or cannot be read.
 var errNoForm = errors.New("the Pod cannot be made")
 
-// knownForms is what is kept of Pods with decorations. The zero knownForms is empty. It is safe for concurrent use.
+// knownForms is what is kept of Pods with decorations. The zero knownForms is empty.
 type knownForms struct {
-	mu sync.Mutex
 	// decorations are revisions of PodDecorations: the API server does not let their contents change.
-	decorations map[decoration.Mark]decoration.Decoration
-	// changes are worked out for changesFor.
-	changes    map[setplan.FormChange]revision.Change
+	decorations kept[decoration.Mark, decoration.Decoration]
+	// changes are worked out for changesFor, which only decisions about the set read and write.
+	changes    kept[setplan.FormChange, revision.Change]
 	changesFor revision.Capabilities
+}
+
+// kept are values by key. The zero kept is empty. It is safe for concurrent use.
+type kept[K comparable, V any] struct {
+	mu  sync.Mutex
+	all map[K]V
+}
+
+func (k *kept[K, V]) get(key K) (value V, known bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	value, known = k.all[key]
+	return value, known
+}
+
+func (k *kept[K, V]) put(key K, value V) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.all == nil {
+		k.all = map[K]V{}
+	}
+	k.all[key] = value
+}
+
+// only forgets all others.
+func (k *kept[K, V]) only(needed map[K]bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	maps.DeleteFunc(k.all, func(key K, _ V) bool { return !needed[key] })
 }
 
 // observeDecorations fills in what the snapshot has of decorations: what lies between what a Pod is made of, and what
@@ -38,7 +65,6 @@ type knownForms struct {
 func (r *reconciler) observeDecorations(ctx context.Context, o *observation) error {
 	s := &o.snapshot
 	needed := map[setplan.FormChange]bool{}
-	named := map[decoration.Mark]bool{}
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		if p.Decorations == "" && p.Desired == "" {
@@ -50,11 +76,8 @@ func (r *reconciler) observeDecorations(ctx context.Context, o *observation) err
 				needed[setplan.FormChange{From: p.Form(), To: to}] = true
 			}
 		}
-		for _, m := range slices.Concat(decoration.MarksIn(p.Decorations), decoration.MarksIn(p.Desired)) {
-			named[m] = true
-		}
 	}
-	o.memory.forms.forgetOthers(needed, named, o.memory.revisions.changesFor)
+	o.memory.forms.forgetOthers(needed, o.memory.revisions.changesFor)
 	s.Decorated = make(map[setplan.FormChange]setplan.Difference, len(needed))
 	for between := range needed {
 		change, err := r.changeOf(ctx, o, between)
@@ -74,16 +97,19 @@ func (r *reconciler) observeDecorations(ctx context.Context, o *observation) err
 }
 
 // forgetOthers forgets what is not needed any more.
-func (f *knownForms) forgetOthers(
-	changes map[setplan.FormChange]bool, decorations map[decoration.Mark]bool, can revision.Capabilities,
-) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.changesFor != can {
-		f.changes, f.changesFor = nil, can
+func (f *knownForms) forgetOthers(needed map[setplan.FormChange]bool, can revision.Capabilities) {
+	named := map[decoration.Mark]bool{}
+	for c := range needed {
+		for _, m := range slices.Concat(decoration.MarksIn(c.From.Decorations), decoration.MarksIn(c.To.Decorations)) {
+			named[m] = true
+		}
 	}
-	maps.DeleteFunc(f.changes, func(c setplan.FormChange, _ revision.Change) bool { return !changes[c] })
-	maps.DeleteFunc(f.decorations, func(m decoration.Mark, _ decoration.Decoration) bool { return !decorations[m] })
+	f.decorations.only(named)
+	if f.changesFor != can {
+		f.changesFor = can
+		f.changes.only(nil)
+	}
+	f.changes.only(needed)
 }
 
 // changeOf is what lies between two forms. A form that is not known any more differs in all. errNoForm means that no
@@ -92,11 +118,8 @@ func (s *server) changeOf(ctx context.Context, o *observation, c setplan.FormCha
 	if c.From.Decorations == "" && c.To.Decorations == "" && c.To.Revision == o.history.updated {
 		return o.history.changes[c.From.Revision], nil
 	}
-	forms := &o.memory.forms
-	forms.mu.Lock()
-	change, known := forms.changes[c]
-	forms.mu.Unlock()
-	if known {
+	changes := &o.memory.forms.changes
+	if change, known := changes.get(c); known {
 		return change, nil
 	}
 	to, err := s.made(ctx, o, c.To)
@@ -107,13 +130,8 @@ func (s *server) changeOf(ctx context.Context, o *observation, c setplan.FormCha
 	if err != nil && !errors.Is(err, errNoForm) {
 		return revision.Change{}, err
 	}
-	change = revision.Explain(from, to, o.memory.revisions.changesFor)
-	forms.mu.Lock()
-	defer forms.mu.Unlock()
-	if forms.changes == nil {
-		forms.changes = map[setplan.FormChange]revision.Change{}
-	}
-	forms.changes[c] = change
+	change := revision.Explain(from, to, o.memory.revisions.changesFor)
+	changes.put(c, change)
 	return change, nil
 }
 
@@ -144,11 +162,9 @@ func (s *server) made(ctx context.Context, o *observation, f setplan.Form) (*rev
 
 // decoration reads a revision of a PodDecoration, past the cache, once.
 func (s *server) decoration(ctx context.Context, o *observation, m decoration.Mark) (decoration.Decoration, error) {
-	forms := &o.memory.forms
-	forms.mu.Lock()
-	d, known := forms.decorations[m]
-	forms.mu.Unlock()
-	if known {
+	known := &o.memory.forms.decorations
+	d, is := known.get(m)
+	if is {
 		return d, nil
 	}
 	cr := &appsv1.ControllerRevision{}
@@ -159,9 +175,8 @@ func (s *server) decoration(ctx context.Context, o *observation, m decoration.Ma
 		return d, fmt.Errorf("reading revision %s of PodDecoration %s: %w", m.Revision, m.Name, err)
 	}
 	// Others may write revisions as well: of a workload, or to have a Pod made that they may not make.
-	if owner := metav1.GetControllerOfNoCopy(cr); owner == nil ||
-		owner.Kind != appsv1alpha1.PodDecorationKind || owner.Name != m.Name ||
-		!strings.HasPrefix(owner.APIVersion, appsv1alpha1.SchemeGroupVersion.Group+"/") {
+	owner := metav1.GetControllerOfNoCopy(cr)
+	if owner == nil || !refersTo(owner, appsv1alpha1.PodDecorationKind, m.Name) {
 		return d, fmt.Errorf("%w: revision %s is not of PodDecoration %s", errNoForm, m.Revision, m.Name)
 	}
 	template, weight, err := decoration.Parse(cr.Data.Raw)
@@ -169,11 +184,6 @@ func (s *server) decoration(ctx context.Context, o *observation, m decoration.Ma
 		return d, fmt.Errorf("%w: revision %s of PodDecoration %s: %w", errNoForm, m.Revision, m.Name, err)
 	}
 	d = decoration.Decoration{Name: m.Name, Revision: m.Revision, Weight: weight, Template: template}
-	forms.mu.Lock()
-	defer forms.mu.Unlock()
-	if forms.decorations == nil {
-		forms.decorations = map[decoration.Mark]decoration.Decoration{}
-	}
-	forms.decorations[m] = d
+	known.put(m, d)
 	return d, nil
 }

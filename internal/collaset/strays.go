@@ -73,9 +73,13 @@ func isFree(pod metav1.Object) bool {
 
 // dangling reports whether a reference is to an earlier CollaSet of the same name.
 func dangling(ref *metav1.OwnerReference, set *appsv1alpha1.CollaSet) bool {
+	return refersTo(ref, appsv1alpha1.CollaSetKind, set.Name) && ref.UID != set.UID
+}
+
+// refersTo reports whether a reference is to an object of our group, of that kind and name.
+func refersTo(ref *metav1.OwnerReference, kind, name string) bool {
 	group, err := schema.ParseGroupVersion(ref.APIVersion)
-	return err == nil && group.Group == appsv1alpha1.SchemeGroupVersion.Group && ref.Kind == appsv1alpha1.CollaSetKind &&
-		ref.Name == set.Name && ref.UID != set.UID
+	return err == nil && group.Group == appsv1alpha1.SchemeGroupVersion.Group && ref.Kind == kind && ref.Name == name
 }
 
 // hasDangling reports whether an object's controller is an earlier CollaSet of the same name.

@@ -328,7 +328,7 @@ func requirePatch(t *testing.T, pod, decorated map[string]any) {
 // requireUntouched checks that only fields have changed that a decoration names.
 func requireUntouched(t *testing.T, pod, decorated map[string]any, taken []decoration.Decoration) {
 	t.Helper()
-	named := map[string]bool{"metadata": true} // it says what the Pod has and cannot have
+	named := map[string]bool{"metadata": true} // it has what the Pod has and cannot have
 	for _, d := range taken {
 		for field, is := range map[string]bool{
 			"containers":     len(d.Template.Containers)+len(d.Template.PrimaryContainers) > 0,

@@ -41,13 +41,11 @@ func Parse(data []byte) (*Data, error) {
 	if content.Spec.Template == nil {
 		return nil, errors.New("the revision's data has no spec.template")
 	}
-	d := &Data{template: content.Spec.Template, unknown: map[string]any{}}
-	delete(d.template, "$patch")
-	decoration.Unmark(d.template) // a template that was copied from a Pod
-	var err error
-	claims := content.Spec.VolumeClaimTemplates
-	if d.normal, err = normalise(withoutClaimed(d.template, claims), &corev1.PodTemplateSpec{}, "template",
-		d.unknown); err != nil {
+	template, claims := content.Spec.Template, content.Spec.VolumeClaimTemplates
+	delete(template, "$patch")
+	decoration.Unmark(template) // a template that was copied from a Pod
+	d, err := ofTemplate(template, claims)
+	if err != nil {
 		return nil, err
 	}
 	for _, claim := range claims {
@@ -66,6 +64,14 @@ func Parse(data []byte) (*Data, error) {
 		return strings.Compare(nameOf(object(a["metadata"])), nameOf(object(b["metadata"])))
 	})
 	return d, nil
+}
+
+// ofTemplate is a revision of a template, without the claims of its Pods.
+func ofTemplate(template map[string]any, claims []map[string]any) (*Data, error) {
+	d := &Data{template: template, unknown: map[string]any{}}
+	var err error
+	d.normal, err = normalise(withoutClaimed(template, claims), &corev1.PodTemplateSpec{}, "template", d.unknown)
+	return d, err
 }
 
 // unknownOf is what the type of the object at a path does not know.

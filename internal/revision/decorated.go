@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"kusionstack.io/kuperator/internal/decoration"
 )
 
@@ -16,25 +14,15 @@ func (d *Data) Decorated(decorations []decoration.Decoration) (*Data, []decorati
 	if err != nil {
 		return nil, nil, fmt.Errorf("decorating the template: %w", err)
 	}
-	decorated := *d
-	decorated.template, decorated.unknown = template, map[string]any{}
+	decorated, err := ofTemplate(template, d.claims)
+	if err != nil {
+		return nil, nil, err
+	}
+	decorated.claims, decorated.templates = d.claims, d.templates
 	for path, value := range d.unknown {
 		if strings.HasPrefix(path, claimTemplates) {
 			decorated.unknown[path] = value
 		}
 	}
-	decorated.normal, err = normalise(withoutClaimed(template, d.claims), &corev1.PodTemplateSpec{}, "template",
-		decorated.unknown)
-	if err != nil {
-		return nil, nil, err
-	}
-	return &decorated, refused, nil
-}
-
-// ofTemplate is a revision of a template alone, as it is.
-func ofTemplate(template map[string]any) (*Data, error) {
-	d := &Data{template: template, unknown: map[string]any{}}
-	var err error
-	d.normal, err = normalise(template, &corev1.PodTemplateSpec{}, "template", d.unknown)
-	return d, err
+	return decorated, refused, nil
 }

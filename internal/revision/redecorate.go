@@ -21,11 +21,11 @@ func Redecorate(
 	if err != nil {
 		return Change{}, nil, fmt.Errorf("decorating the Pod: %w", err)
 	}
-	dataBefore, err := ofTemplate(before)
+	dataBefore, err := ofTemplate(before, nil)
 	if err != nil {
 		return Change{}, nil, err
 	}
-	dataAfter, err := ofTemplate(after)
+	dataAfter, err := ofTemplate(after, nil)
 	if err != nil {
 		return Change{}, nil, err
 	}

@@ -119,7 +119,7 @@ func (l *ledger) may(e *slot, key, value string) {
 // decorate has an entry remember the key of decorations, with must or may. There are more texts than ours that mean the
 // same.
 func (l *ledger) decorate(e *slot, key string, change func(e *slot, key, value string)) {
-	if e != nil && e.decorations() != key {
+	if e != nil && e.data[appsv1alpha1.ContextPodDecorationRevisions] != key && e.decorations() != key {
 		change(e, appsv1alpha1.ContextPodDecorationRevisions, key)
 	}
 }

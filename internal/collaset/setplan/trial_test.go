@@ -111,7 +111,8 @@ func (w *picky) stalled(t *testing.T, plan setplan.Plan) metav1.Condition {
 }
 
 var (
-	patchTrial  = setplan.Trial{Write: setplan.TrialPatch, From: setplan.Form{Revision: "r1"}, To: setplan.Form{Revision: "r2"}}
+	patchTrial = setplan.Trial{Write: setplan.TrialPatch, From: setplan.Form{Revision: "r1"},
+		To: setplan.Form{Revision: "r2"}}
 	createTrial = setplan.Trial{Write: setplan.TrialCreate, To: setplan.Form{Revision: "r2"}}
 	deleteTrial = setplan.Trial{Write: setplan.TrialDelete}
 	resizeTrial = setplan.Trial{Write: setplan.TrialResize, To: setplan.Form{Revision: "r2"}}

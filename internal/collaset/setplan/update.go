@@ -22,7 +22,7 @@ const (
 	refuse
 )
 
-// methodOf says how a Pod gets to its goal, and if not at all, why.
+// methodOf is how a Pod gets to its goal, with the reason if not at all.
 func (u *updating) methodOf(it *item) (w updateMethod, reason, message string) {
 	difference, known := u.difference(it.Form(), it.goal)
 	possible := known && len(difference.Forcing) == 0

@@ -22,8 +22,8 @@ type Rollout struct {
 	// then Partition does not count; nil if it is not set. Neither holds up a deletion.
 	Partition      *int32
 	UpdateSelector labels.Selector
-	// Hold is which Pods get Updated if others are held back, whatever Partition and UpdateSelector say. It does not hold up
-	// a deletion.
+	// Hold is which Pods get Updated if others are held back, whatever Partition and UpdateSelector say. It does not hold
+	// up a deletion.
 	Hold Hold
 }
 

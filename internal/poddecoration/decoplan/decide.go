@@ -164,7 +164,7 @@ func (d *decision) tell() {
 		p := d.pods[i]
 		for _, m := range p.answered() {
 			// What cannot be decided on stays. So does what does not exist any more, but on Pods of CollaSets, which could have
-			// no other template then: nothing says how it is to be taken off.
+			// no other template then: how it is to be taken off is not known.
 			stays := unusable[m.Name] || !exists[m.Name] && !p.ofCollaSet()
 			if stays && revisionIn(marks, m.Name) == "" {
 				marks = append(marks, m)
@@ -199,7 +199,7 @@ func (d *decision) about(p *Pod) (about []*deciding) {
 // isInScope reports whether a Pod, by its place, is to have the target.
 func (r *deciding) isInScope(pod int) bool { return r.target != "" && r.assigned[pod] == r.target }
 
-// block says why a Pod waits, to each decoration that its update is about.
+// block notes why a Pod waits, for each decoration that its update is about.
 func (d *decision) block(p *Pod, reason, why string) {
 	for _, of := range d.about(p) {
 		of.block(p, reason, why)

@@ -11,7 +11,6 @@ import (
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
 	"kusionstack.io/kuperator/api/podops"
-	"kusionstack.io/kuperator/internal/decoration"
 )
 
 // Reasons of Pods that wait.
@@ -67,7 +66,7 @@ func (d *decision) operate() {
 func (d *decision) unmanaged(i int) {
 	p := d.pods[i]
 	for _, of := range d.decorations {
-		if of.isInScope(i) && !slices.Contains(p.answered(), decoration.Mark{Name: of.Name, Revision: of.target}) {
+		if of.isInScope(i) && revisionIn(p.answered(), of.Name) != of.target {
 			of.block(p, BlockNotManaged, fmt.Sprintf("takes no part in the lifecycle, so only another Pod gets it: restart its "+
 				"workload, and label its template %s=%s to have this done gracefully", appsv1alpha1.ControlLabel,
 				appsv1alpha1.ControlValue))
@@ -194,13 +193,13 @@ func (d *decision) mayRecreate(p *Pod, difference *Difference) bool {
 	for _, of := range about {
 		switch gets := revisionIn(next, of.Name); {
 		case of.Spec.UpdateStrategy.PodUpdatePolicy == appsv1alpha1.PodUpdateInPlaceOnly:
-			d.refuse(p, BlockInPlaceImpossible, fmt.Sprintf("podUpgradePolicy of PodDecoration %s is InPlaceOnly, but a running "+
-				"Pod cannot take over: %s", of.Name, why))
+			d.refuse(p, BlockInPlaceImpossible, fmt.Sprintf("podUpgradePolicy of PodDecoration %s is InPlaceOnly, but a "+
+				"running Pod cannot take over: %s", of.Name, why))
 			return false
 		case gets != revisionIn(p.wanted(), of.Name):
 			d.refuse(p, BlockKeptBack, fmt.Sprintf("would have to be created again for %s, and new Pods get %q of PodDecoration "+
-				"%s while a partition or a pause keeps Pods back: name Pods with rollingUpdate.selector, or let all have it", why,
-				gets, of.Name))
+				"%s while a partition or a pause keeps Pods back: name Pods with rollingUpdate.selector, or let all have it",
+				why, gets, of.Name))
 			return false
 		}
 	}

@@ -28,7 +28,7 @@ type Decoration struct {
 	Deleting, Protected bool
 	Spec                Spec
 	Status              Status
-	// Updated is the revision of the present template, "" if it has none, and Problem says why.
+	// Updated is the revision of the present template, "" if it has none for the reason in Problem.
 	Updated string
 	Problem string
 	// Next is what lies between status.currentRevision and Updated; nil if that is not known, or they are equal.

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	appsv1alpha1 "kusionstack.io/kuperator/api/apps/v1alpha1"
-	"kusionstack.io/kuperator/internal/decoration"
 )
 
 const (
@@ -93,11 +92,10 @@ func (d *decision) count(of *deciding) (p progress) {
 		if !of.isInScope(i) || !pod.follows() || of.stuck[pod] {
 			continue
 		}
-		isMade := slices.Contains(pod.answered(), decoration.Mark{Name: of.Name, Revision: of.target})
-		if !isMade || !pod.Available {
+		if revision != of.target || !pod.Available {
 			p.waiting++
 		}
-		if isMade && !pod.Available && revision == of.target {
+		if revision == of.target && !pod.Available {
 			p.failing++
 		}
 	}
@@ -182,7 +180,7 @@ func (d *decision) conditions(of *deciding, p progress) {
 		stop(appsv1alpha1.ReasonRolloutHalted, fmt.Sprintf("Pods with revision %s did not serve within "+
 			"spec.progressDeadlineSeconds: no more Pods get it; change spec.template", h.Revision))
 	case of.refused:
-		stop(appsv1alpha1.ReasonBlocked, message+"; status.blockers says what keeps the others from it")
+		stop(appsv1alpha1.ReasonBlocked, message+"; status.blockers has what keeps the others from it")
 	case p.waiting == 0 && s.CurrentRevision == s.UpdatedRevision:
 		ready, reconciling, reason = true, false, appsv1alpha1.ReasonRolloutComplete
 	case p.exceeded:

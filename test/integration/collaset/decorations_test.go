@@ -99,7 +99,7 @@ var decorationStories = map[string]func(env){
 		e.reachesReady(set)
 		e.decoration("sidecar-1", `{"initContainers":[{"name":"side","image":"proxy:1"}]}`)
 		e.desire("sidecar-1")
-		e.eventually("the Pod says what it cannot have", func() string {
+		e.eventually("the Pod has a note of what it cannot have", func() string {
 			made, _ := decoration.Keys(e.pods()[0].Annotations)
 			if made != key("sidecar-1") {
 				return fmt.Sprintf("it has %q", made)
